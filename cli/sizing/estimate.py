@@ -84,7 +84,8 @@ def estimate(
 
         kopt estimate job.yaml --publish
     """
-    from kopt.models.sizing.estimate import EstimateOptions, refusal
+    from kopt.models.sizing.assembly import refusal
+    from kopt.models.sizing.estimate import EstimateOptions
 
     _check_plot(plot)
     measured = None if profile is None else read_profile(profile)

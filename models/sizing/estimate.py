@@ -19,11 +19,9 @@ from typing import Any
 
 from kopt.core.gpu import GpuModel
 from kopt.core.gpu_catalogue import find_gpu
-from kopt.core.prediction import Prediction
-from kopt.core.reason import Reason
 from kopt.core.redaction import redact
 from kopt.core.settings import Settings
-from kopt.core.units import MIB, Bytes
+from kopt.core.units import Bytes
 from kopt.core.workload.sizing import (
     AllocationKind,
     MemoryBreakdown,
@@ -48,13 +46,11 @@ from kopt.formats.processes import NO_REQUEST, Processes, count_processes
 from kopt.formats.trainers import read_plan
 from kopt.formats.yaml_text import load_yaml
 from kopt.models.registry.loading import CHAMPION, load_predictor
-from kopt.models.sizing import compute
+from kopt.models.sizing.assembly import ADAPTS, answer
 from kopt.models.sizing.code import CodeEstimate, from_trace
 from kopt.models.sizing.plans import from_plan
-from kopt.models.sizing.posterior import alone
 from kopt.models.sizing.predictor import SizingPredictor
 from kopt.models.sizing.table import SizingQuestion
-from kopt.policies.sizing.advice import advise, fits
 from kopt.tracing.interpreter import NoInterpreterError, find_interpreter
 from kopt.tracing.private_folders import own_folder, private_folder
 from kopt.tracing.timeline import Timeline
@@ -70,8 +66,6 @@ _MAX_OUTPUT = 400
 _FRAME = re.compile(r'  File "([^"]+)", line (\d+)')
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib/python\d|^<")
 _EXITED = re.compile(r"the script exited with \S+$")
-ADAPTS = "the script caught that"
-"""How the probe's warning begins where a script that found the memory full went on with less."""
 NOTHING = CodeEstimate(Method.ABSTRACT, TraceCoverage.FAILED, Bytes(0), Bytes(0), MemoryBreakdown())
 
 Progress = Callable[[str], None]
@@ -178,16 +172,6 @@ def _processes(
     load = _loader(folder, inside=isinstance(command, Mapping))
     requested = requested_gpus(command) if isinstance(command, Mapping) else NO_REQUEST
     return count_processes(entrypoint, load, requested, options.world_size)
-
-
-def answer(
-    question: SizingQuestion, entrypoint: Entrypoint, predictor: SizingPredictor, processes: Processes
-) -> SizingEstimate:
-    """The corrected estimate for the code of ``entrypoint``, and what a pod of it should request."""
-    (memory,) = predictor.predict(question)
-    if memory.refused and question.profile is not None:
-        memory = alone(question.profile, memory)
-    return assemble(question, entrypoint, memory, processes)
 
 
 def _loaded(model: str | SizingPredictor, settings: Settings | None) -> SizingPredictor:
@@ -412,69 +396,3 @@ def _runnable(entrypoint: Entrypoint, folder: Path, *, inside: bool = False) -> 
             path = scratch.resolve() / "source.py"
             path.write_text(notebook_source(text) if entrypoint.kind is Kind.NOTEBOOK else text, encoding="utf-8")
             yield (str(path), *entrypoint.arguments)
-
-
-def assemble(
-    question: SizingQuestion, entrypoint: Entrypoint, memory: Prediction, processes: Processes
-) -> SizingEstimate:
-    """The estimate around a prediction of memory, which may be a refusal."""
-    code, profile, gpu = question.code, question.profile, question.gpu
-    adapts = any(warning.startswith(ADAPTS) for warning in code.warnings)
-    most_share = 1.0 if adapts else code.most_share
-    if most_share is not None:
-        # Advice is in whole mebibytes, rounded up.
-        memory = _at_most(memory, float(int(most_share * find_gpu(gpu).usable_bytes) // MIB * MIB))
-    busy = compute.activity(code, gpu, profile)
-    observed = profile.peak_bytes if profile is not None else Bytes(0)
-    advice = advise(
-        memory,
-        processes.requested,
-        gpu,
-        processes.of_pod,
-        activity_high=None if busy.refused else busy.high,
-        observed_peak_bytes=observed,
-    )
-    complete = memory.value is not None and memory.high is not None
-    framework = max(0, round(memory.value or 0) - int(code.breakdown.tensors))
-    return SizingEstimate(
-        _display_name(entrypoint),
-        gpu,
-        memory,
-        code.allocated_bytes or None,
-        code.reserved_bytes or None,
-        replace(code.breakdown, framework=Bytes(framework if complete else int(code.breakdown.framework))),
-        _method(code, profile),
-        code.coverage,
-        advice,
-        fits(memory.high) if complete and memory.high else {},
-        None if busy.refused else busy,
-        code.per_rank,
-        (*code.assumptions, *(reason.message for reason in entrypoint.unknown)),
-        code.warnings,
-        (*memory.reasons, advice.reason, *busy.reasons),
-        observed_peak_bytes=observed,
-    )
-
-
-def _at_most(memory: Prediction, most: float) -> Prediction:
-    """Of a script or an engine that takes what there is: no more than that."""
-    if memory.value is None or memory.low is None or memory.high is None:
-        return memory
-    return replace(memory, value=min(memory.value, most), low=min(memory.low, most), high=min(memory.high, most))
-
-
-def _method(code: CodeEstimate, profile: WorkloadProfile | None) -> Method:
-    if profile is None:
-        return code.method
-    return Method.PROFILE if code.coverage is TraceCoverage.FAILED else Method.COMBINED
-
-
-def _display_name(entrypoint: Entrypoint) -> str:
-    """The entrypoint as one line."""
-    script = entrypoint.script if entrypoint.kind is not Kind.CODE else "-c …"
-    return shlex.join([*(["-m"] if entrypoint.kind is Kind.MODULE else []), script, *entrypoint.arguments])[:2000]
-
-
-def refusal(estimate: SizingEstimate) -> Reason | None:
-    """Why there is no size; None where there is one."""
-    return estimate.memory.reasons[0] if estimate.memory.refused else None

@@ -22,8 +22,9 @@ from kopt.core.workload.training_plan import PlanError
 from kopt.formats.entrypoint import EntrypointError, Kind
 from kopt.formats.trainers import read_plan
 from kopt.models.registry.loading import SHIPPED
+from kopt.models.sizing.assembly import answer, assemble
 from kopt.models.sizing.code import CodeEstimate
-from kopt.models.sizing.estimate import DEFAULT_GPU, HF, NOTHING, answer, assemble, load_sizing, settings_in
+from kopt.models.sizing.estimate import DEFAULT_GPU, HF, NOTHING, load_sizing, settings_in
 from kopt.models.sizing.plans import from_plan
 from kopt.models.sizing.predictor import UNIT, SizingPredictor
 from kopt.models.sizing.table import SizingQuestion

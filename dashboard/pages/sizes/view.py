@@ -100,8 +100,8 @@ def _parts(size_advice: SizeAdvice, scale: float) -> tuple[Part, ...]:
 
 
 def _places(patch: Mapping[str, Any]) -> str:
-    names = {"metadata": "the pod template", "resources": "the container with the GPU"}
-    return " and ".join(place for part, place in names.items() if part in patch)
+    parts = {"metadata": "the pod template", "resources": "the container with the GPU"}
+    return " and ".join(name for part, name in parts.items() if part in patch)
 
 
 def _saving(milli: int) -> str:

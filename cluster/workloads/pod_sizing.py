@@ -8,7 +8,7 @@ from typing import Any
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, items, mapping, text, texts
 from kopt.cluster.objects.json_patch import JsonPatch
-from kopt.cluster.workloads.gpu_requests import memory_of, resources_milli
+from kopt.cluster.workloads.gpu_requests import gpus_of, memory_of, resources_milli
 from kopt.cluster.workloads.kinds import PodSet
 from kopt.cluster.workloads.node_selection import GPU_PRODUCT_LABELS
 from kopt.cluster.workloads.workload import Workload
@@ -85,10 +85,15 @@ def takes_patches(workload: Workload, pods: PodSet) -> bool:
     container = gpu_container(workload, pods)
     if container is None:
         return False
-    resources = mapping(container[1], "resources")
-    return not resources_milli(resources) or any(
-        name in mapping(resources, part) for part in ("limits", "requests") for name in _WHOLE_GPUS
-    )
+    if _asks_whole(container[1]):
+        return True
+    annotations = {**workload.annotations, **mapping(workload.document, *(pods.metadata or ()), "annotations")}
+    return not resources_milli(mapping(container[1], "resources")) and bool(gpus_of({}, annotations))
+
+
+def _asks_whole(container: Mapping[str, Any]) -> bool:
+    parts = (mapping(container, "resources", part) for part in ("limits", "requests"))
+    return any(name in part for part in parts for name in _WHOLE_GPUS)
 
 
 def write_annotations(patch: JsonPatch, pods: PodSet, wanted: Mapping[str, Any]) -> None:
@@ -99,9 +104,10 @@ def write_annotations(patch: JsonPatch, pods: PodSet, wanted: Mapping[str, Any])
 
 
 def write_resources(patch: JsonPatch, workload: Workload, pods: PodSet, limits: Mapping[str, str | None]) -> None:
-    """Give the container other GPUs: limits, and requests where they name them, as both must be equal."""
+    """Give the container other GPUs in place of whole ones: limits, and requests where they name them, as both must be
+    equal. One that asks for none stays as it is."""
     container = gpu_container(workload, pods)
-    if container is None or pods.spec is None:
+    if container is None or pods.spec is None or not _asks_whole(container[1]):
         return
     now = mapping(container[1], "resources")
     changed: Object = copy.deepcopy(dict(now))

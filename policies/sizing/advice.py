@@ -78,10 +78,11 @@ def advise(
     count = _count(requested, processes)
     if wanted > model.usable_bytes:
         return _larger(model, wanted, count)
-    whole = _whole(model, wanted, count, requested)
+    whole = _whole(model, wanted, count, requested, processes or count)
+    is_alone = count == 1 and (processes or 1) == 1
     if requested.is_share:
-        return _share_like(requested, model, wanted, whole)
-    if whole.count > 1:
+        return _share_like(requested, model, wanted, whole, is_alone=is_alone)
+    if not is_alone:
         return whole
     if need.high is not None and need.value is not None and need.high > _TOO_UNSURE * need.value:
         return replace(whole, reason=_too_unsure(need))
@@ -175,10 +176,13 @@ def _count(requested: RequestedGpus, processes: int | None) -> int:
     return min(requested.gpus, processes or requested.gpus)
 
 
-def _whole(model: GpuModel, wanted: Bytes, count: int, requested: RequestedGpus) -> Recommendation:
+def _whole(model: GpuModel, wanted: Bytes, count: int, requested: RequestedGpus, processes: int) -> Recommendation:
     asked = requested.gpus or 0
-    numbers = {"bytes": int(wanted), "count": count, "requested_gpus": asked}
-    if count < asked:
+    numbers = {"bytes": int(wanted), "count": count, "requested_gpus": asked, "processes": processes}
+    if processes > count:
+        text = f"Its command starts {processes} processes and it asks for {count} GPUs; fewer are not advised."
+        why = Reason("MORE_PROCESSES", text, numbers)
+    elif count < asked:
         has = f"{count} processes have" if count > 1 else "one process has"
         why = Reason("FEWER_GPUS", f"Its {has} a GPU each; it asks for {asked} GPUs.", numbers)
     elif count > 1:
@@ -220,10 +224,12 @@ def _fraction(model: GpuModel, wanted: Bytes, step: int, whole: Recommendation) 
     return Recommendation(ShareKind.FRACTION, wanted, model.name, milli, reason=why)
 
 
-def _share_like(requested: RequestedGpus, model: GpuModel, wanted: Bytes, whole: Recommendation) -> Recommendation:
+def _share_like(
+    requested: RequestedGpus, model: GpuModel, wanted: Bytes, whole: Recommendation, *, is_alone: bool
+) -> Recommendation:
     """For a pod that asks for a share: another one, its own where less is not sure, or more where it is too small."""
     best = whole
-    if whole.count == 1:
+    if is_alone:
         # Memory is asked for exactly, a fraction in steps.
         best = _fraction(model, wanted, 1 if requested.memory_mib else _STEP_MILLI, whole)
     own_milli, own_bytes = requested.milli_gpu(model) or WHOLE_GPU, requested.memory_bytes(model)

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -12,13 +13,16 @@ from admission.workloads import Object, deployment, job, pod, pytorch_job, ray_c
 from kopt.cluster.admission.review import parse_review
 from kopt.cluster.objects.json_patch import JsonPatch
 from kopt.cluster.workloads.memory_need import Need
-from kopt.cluster.workloads.workload import Workload
+from kopt.cluster.workloads.pod_sizing import takes_patches
+from kopt.cluster.workloads.workload import Workload, read_workload
 from kopt.controllers.admission.evaluation import FixedState
 from kopt.controllers.admission.handlers import Admissions
 from kopt.controllers.admission.policy import parse_policy
+from kopt.controllers.admission.size_advice import apply_sizing
 from kopt.controllers.admission.sizing import SizingCache
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
+from kopt.core.units import MilliGpu
 
 GIB = 1 << 30
 BOUNDS = ("peak_bytes", "low_bytes", "high_bytes", "probability")
@@ -238,3 +242,19 @@ async def test_what_a_user_writes_into_our_annotation_gives_no_more_gpus() -> No
     workload = launches(pod("one", 4), 6)
     workload["metadata"]["annotations"] = {"kaiwo.ai/requested-gpus": "100"}
     assert asked(await admit(workload, Endpoint())) == ("4", "4")
+
+
+@pytest.mark.parametrize("annotations", [{}, {"gpu-memory": "1000", "gpu-fraction-num-devices": "8"}])
+async def test_gpus_that_no_container_asks_for_are_not_asked_for_beside_them(annotations: Object) -> None:
+    """Claims of devices, and other executors' annotations."""
+    document = launches(pod("one", 8), 2)
+    document["metadata"]["annotations"] = annotations
+    document["spec"]["containers"][1]["resources"] = {"claims": [{"name": "gpus"}]}
+    read = read_workload(document, "", "Pod", "team", "one")
+    assert read is not None
+    workload = replace(read, pod_sets=tuple(replace(pods, gpus=MilliGpu(8000)) for pods in read.pod_sets))
+    policy, sizes = parse_policy({"metadata": {"name": "x"}, "spec": {"mode": "enforce"}}), SizingCache(Endpoint().ask)
+    patch = JsonPatch(copy.deepcopy(document))
+    await apply_sizing(patch, workload, Mode.ENFORCE, policy, sizes, dry_run=False)
+    assert patch.document["spec"] == document["spec"]
+    assert takes_patches(workload, workload.pod_sets[0]) == bool(annotations)

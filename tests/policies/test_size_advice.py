@@ -157,6 +157,8 @@ def test_processes_that_are_known_decide_the_count_and_assumed_ones_change_nothi
     if advice.kind is ShareKind.NONE or case.requested.is_share:
         return
     assert advice.count <= max(gpus, 1) or not gpus
+    if advice.kind is not ShareKind.WHOLE:
+        assert (case.processes or max(gpus, 1)) == 1, "what is shared is used by one process"
     if gpus and case.processes is None:
         assert advice.count == gpus, "fewer GPUs only where processes are known"
     elif gpus:
@@ -211,6 +213,14 @@ def test_whole_gpus_without_a_process_are_given_back() -> None:
     patch = pod_patch(share, RequestedGpus(4), "mi300x")
     assert patch is not None
     assert (set(patch), patch["resources"]) == ({"metadata", "resources"}, {"limits": {"amd.com/gpu": "1"}})
+
+
+def test_processes_that_have_no_gpu_of_their_own_are_advised_no_less() -> None:
+    crowded = advise(need(1e9, 2e9, 3e9), WHOLE, "h100", 8)
+    assert (crowded.kind, crowded.count, crowded.reason.code) == (ShareKind.WHOLE, 1, "MORE_PROCESSES")
+    assert "starts 8 processes and it asks for 1 GPU" in crowded.reason.message
+    share = RequestedGpus(1, 9000)
+    assert advise(need(1e9, 2e9, 3e9), share, "h100", 8).bytes == 9000 * MIB
 
 
 def test_a_pod_that_asks_for_memory_is_advised_exact_memory_or_keeps_its_own() -> None:

@@ -39,7 +39,7 @@ class Endpoint:
 
     async def ask(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
         self.asked.append(copy.deepcopy(body))
-        container = max(body["workload"]["spec"]["containers"], key=_gpus)
+        container = max(body["workload"]["spec"]["containers"], key=lambda item: (_gpus(item), item["name"] == "main"))
         env = {item["name"]: item["value"] for item in container.get("env", ())}
         words = [word.replace("$(N)", env.get("N", "")) for word in container["command"]]
         if words[0] != "torchrun":

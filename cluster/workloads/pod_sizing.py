@@ -85,13 +85,13 @@ def takes_patches(workload: Workload, pods: PodSet) -> bool:
     container = gpu_container(workload, pods)
     if container is None:
         return False
-    if _asks_whole(container[1]):
+    if _requests_whole(container[1]):
         return True
     annotations = {**workload.annotations, **mapping(workload.document, *(pods.metadata or ()), "annotations")}
     return not resources_milli(mapping(container[1], "resources")) and bool(gpus_of({}, annotations))
 
 
-def _asks_whole(container: Mapping[str, Any]) -> bool:
+def _requests_whole(container: Mapping[str, Any]) -> bool:
     parts = (mapping(container, "resources", part) for part in ("limits", "requests"))
     return any(name in part for part in parts for name in _WHOLE_GPUS)
 
@@ -107,7 +107,7 @@ def write_resources(patch: JsonPatch, workload: Workload, pods: PodSet, limits: 
     """Give the container other GPUs in place of whole ones: limits, and requests where they name them, as both must be
     equal. One that asks for none stays as it is."""
     container = gpu_container(workload, pods)
-    if container is None or pods.spec is None or not _asks_whole(container[1]):
+    if container is None or pods.spec is None or not _requests_whole(container[1]):
         return
     now = mapping(container[1], "resources")
     changed: Object = copy.deepcopy(dict(now))

@@ -76,7 +76,7 @@ def test_training_borrows_gives_back_and_goes_on(story: Story) -> None:
 def until_it_has_finished(cluster: Cluster, saved: int) -> None:
     """After the rush of ten minutes."""
     cluster.until(lambda: len(cluster.servers()) <= 2, "the rush is over: the service is scaled down", 1200)
-    resumed(cluster, saved)
+    resumed(cluster, saved, 900)
     outcome = cluster.until(
         lambda: (one := cluster.evictions()[0].get("status", {})).get("verified") == "Yes" and one,
         "its log shows the controller of Evictions that it did",
@@ -102,7 +102,7 @@ def test_without_any_of_ours_the_service_gets_its_gpus_and_nothing_is_lost(story
         saved = max(cluster.saved_steps())
         cluster.revive()
         cluster.until(lambda: len(cluster.servers()) <= 2, "the autoscaler has a forecast again")
-        resumed(cluster, saved)
+        resumed(cluster, saved, 900)
         (cluster.output / "enough").touch()
         job = cluster.until(
             lambda: (

@@ -193,5 +193,7 @@ def test_it_scales_up_before_the_spike_and_keeps_its_scale_without_a_forecast(
     autoscaling.kill()
     wait_for(lambda: condition("ScalingActive").get("reason") == "FailedGetExternalMetric", what="there is no metric")
     assert replicas() == scaled
+    api.delete("autoscaling/v2", "HorizontalPodAutoscaler", "chat", space)
+    api.delete("apps/v1", "Deployment", "chat", space, propagationPolicy="Background")
     rights = used(audited(control_plane, NAME, datetime(1970, 1, 1, tzinfo=UTC)))
     assert {resource for _, _, resource in rights} == {"configmaps"}

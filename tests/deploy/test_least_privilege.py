@@ -32,6 +32,8 @@ NAMESPACE = "kopt-system"
 ADMISSION = "admissionregistration.k8s.io/v1"
 SPACE = "research"
 ELSEWHERE = "unlabelled"
+NOWHERE = {"kubernetes.io/hostname": "nowhere"}
+"""Pods that are let go here must not take the GPUs of the nodes of later tests."""
 """A namespace that the webhook does not look at."""
 PATIENCE_S = 60.0
 Object = dict[str, Any]
@@ -339,7 +341,7 @@ def switched_off(scenario: Scenario, webhook_at_work: Object, extender_at_work: 
             "apiVersion": "batch/v1",
             "kind": "Job",
             "metadata": {"name": "held", **held},
-            "spec": {"suspend": True, "template": {"spec": gpu_pod(1)}},
+            "spec": {"suspend": True, "template": {"spec": gpu_pod(1, nodeSelector=NOWHERE)}},
         }
     )
     api.create(
@@ -362,7 +364,7 @@ def switched_off(scenario: Scenario, webhook_at_work: Object, extender_at_work: 
                 "spec": SPECS[resource.kind],
             }
         )
-    gated = gpu_pod(1, schedulingGates=[{"name": "kaiwo.ai/staging"}])
+    gated = gpu_pod(1, schedulingGates=[{"name": "kaiwo.ai/staging"}], nodeSelector=NOWHERE)
     api.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "held", **held}, "spec": gated})
     environment = {"KUBECONFIG": str(scenario.plane.kubeconfig_for("kopt-off", NAMESPACE)), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""From a sample in Prometheus to a changed lending decision: 100 services, each with a LendingPool, on a real API server.
+"""From a sample in Prometheus to a changed lending decision: 100 services with a LendingPool each, a real API server.
 
 A real Prometheus has a week of every service's demand, quiet but for a rush of ten minutes each day, and scrapes them
 on. `kopt controller ingest`, the endpoint with the shipped model and `kopt controller lending` are processes. When the

@@ -37,6 +37,7 @@ def main() -> int:
     from controlplane.plane import ControlPlane
 
     with tempfile.TemporaryDirectory(prefix="kopt-bench-", ignore_cleanup_errors=True) as folder:
+        (Path(folder) / "plane").mkdir()
         plane = ControlPlane(Path(folder) / "plane")
         try:
             seconds = _run(plane, Path(folder))

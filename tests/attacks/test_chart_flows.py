@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from deploy.conftest import CHART, Helm
+from chart import CHART, Helm
 
 from .chart_network import OUTSIDE, Network, Pod, behind_service, calls_of, pods_of, selects, target_port
 from .chart_rendered import NAMESPACE, RELEASE, Object, rights_of

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chart import Helm
 from cluster.holdable import SPECS
 from controlplane import build
 from controlplane.api import Api, Refused
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
-from deploy.conftest import Helm
 
 from kopt.cluster.client.resources import CRON_JOBS, JOBS, KUEUE_CLUSTER_QUEUES, KUEUE_WORKLOADS
 from kopt.cluster.holds.hold import HOLDABLE, hold, marks, release

@@ -9,10 +9,11 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from chart import NAMESPACE, Helm, Object
 from controlplane.api import Api, Refused
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
-from deploy.conftest import NAMESPACE, Helm, Object, charts
+from deploy.conftest import charts
 from preemption_controller.conftest import controller, plane, pods
 from preemption_controller.teams import Controller, Pods, switch_off
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from deploy.conftest import CHART, Helm
+from chart import CHART, Helm
 
 from .chart_network import OUTSIDE, Network, Pod, pods_of
 from .chart_rendered import NAMESPACE, RELEASE, Object, everything, rights_of

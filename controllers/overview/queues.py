@@ -15,7 +15,6 @@ from kopt.cluster.holds.hold import PARKED, holder_of, queue_of
 from kopt.cluster.objects.checkpoint import source_of
 from kopt.cluster.objects.fields import at, count, items, mapping, text
 from kopt.cluster.workloads.gpu_requests import gpus_of
-from kopt.cluster.workloads.kueue import Shield
 from kopt.cluster.workloads.kueue_reading import read_kueue_workload, seconds
 from kopt.controllers.evictions.observations import anchor
 from kopt.controllers.evictions.views import TrackedPod, read_pod
@@ -74,7 +73,6 @@ class Queued:
     risk_gpu_s: float | None = None
     risk_source: Source | None = None
     pool: str = ""
-    shield: Shield | None = None
 
     @property
     def full_name(self) -> str:
@@ -134,7 +132,6 @@ def queued_of(
         holder,
         message,
         frozenset(flavor for flavor, _ in workload.uses),
-        shield=workload.shield,
     )
 
 

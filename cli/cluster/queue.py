@@ -17,7 +17,7 @@ from kopt.cli.output import Answer, Format, column, show
 
 if TYPE_CHECKING:
     from kopt.cluster.client.api import Kube
-    from kopt.controllers.overview.queues import Queued
+    from kopt.core.scheduling.queued import Queued
 
     Report = Callable[[list[Queued], tuple[str, ...], float], None]
 

@@ -33,9 +33,10 @@ from kopt.cluster.workloads.kinds import BY_KEY, JOB_SETS, RAY_CLUSTERS
 from kopt.controllers.admission.audit import served_kinds
 from kopt.controllers.overview.documents import pool_of, staged_names, staged_of
 from kopt.controllers.overview.job import JobSnapshot, Thing, owner_of
-from kopt.controllers.overview.queues import Queued, lines, queued_of
+from kopt.controllers.overview.queues import lines, queued_of
 from kopt.core.scheduling.eviction import Entry
 from kopt.core.scheduling.overview import PoolState
+from kopt.core.scheduling.queued import Queued
 
 VOLCANO_POD_GROUPS = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")
 _BETWEEN = (JOBS, REPLICA_SETS, STATEFUL_SETS, JOB_SETS, RAY_CLUSTERS)

@@ -11,10 +11,10 @@ from kopt.controllers.extender.books.views import INDICES_ANNOTATION
 from kopt.controllers.overview import finding_order as ranks
 from kopt.controllers.overview.collect import event_at
 from kopt.controllers.overview.job import Finding, JobSnapshot, annotated
-from kopt.controllers.overview.queues import State
 from kopt.controllers.overview.text import ago, clock_time, gpus, listed, ordinal, sentence, span
 from kopt.core.scheduling.eviction import Cause, Entry, Phase, System, Verified
 from kopt.core.scheduling.overview import PoolState
+from kopt.core.scheduling.queued import State
 from kopt.core.units import counted
 from kopt.core.workload.checkpoint import CLAIMED, Source, claimed
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from kopt.cluster.client.resources import KUEUE_WORKLOADS, PODS, Object, Resource, key_of
 from kopt.cluster.objects.fields import at, items, mapping, text
-from kopt.controllers.overview.queues import Queued
 from kopt.core.scheduling.eviction import Entry
 from kopt.core.scheduling.overview import PoolState, StagedState
+from kopt.core.scheduling.queued import Queued
 from kopt.core.workload.checkpoint import Source
 
 

@@ -10,8 +10,9 @@ from kopt.cluster.workloads.kueue import ClusterQueue
 from kopt.cluster.workloads.kueue_reading import read_cluster_queue, seconds
 from kopt.controllers.overview import finding_order as ranks
 from kopt.controllers.overview.job import Finding, JobSnapshot
-from kopt.controllers.overview.queues import Queued, State, condition, turned_s
+from kopt.controllers.overview.queues import condition, turned_s
 from kopt.controllers.overview.text import gpus, listed, ordinal, sentence, since
+from kopt.core.scheduling.queued import Queued, State
 from kopt.core.units import format_gpus
 
 _MOST_AHEAD = 3

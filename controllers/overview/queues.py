@@ -6,8 +6,7 @@ they are listed by age.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from enum import StrEnum
+from dataclasses import replace
 from typing import Any
 
 from kopt.cluster.client.resources import Object
@@ -20,63 +19,13 @@ from kopt.controllers.evictions.observations import anchor
 from kopt.controllers.evictions.views import TrackedPod, read_pod
 from kopt.core.scheduling.eviction import System
 from kopt.core.scheduling.overview import PoolState
+from kopt.core.scheduling.queued import Queued, State
 from kopt.core.workload.checkpoint import Source
 
 _KAI_QUEUE = "kai.scheduler/queue"
 _VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
 _RISK, _OBSERVED = "kaiwo.ai/work-at-risk", "kaiwo.ai/checkpoint-observed-at"
 _STALE_S = 600.0
-
-
-class State(StrEnum):
-    """Ordered as they are listed: what runs, what will, what cannot."""
-
-    RUNNING = "running"
-    EVICTING = "leaving"
-    """It was evicted and still has its GPUs."""
-    STARTING = "starting"
-    """It has quota; not all of its pods are ready."""
-    WAITING = "waiting"
-    HELD = "held"
-    STOPPED = "stopped"
-    """Its owner or an administrator has taken it out of its queue."""
-
-
-@dataclass(frozen=True)
-class Queued:
-    """A GPU workload in a queue. ``name`` is that of the job where one owns it; ``gpus`` are milli-GPU.
-
-    ``since_s``: since when it is in its state. ``position``: among those that wait in ``queue``, from 1; None for what
-    does not wait. ``risk_gpu_s``: work that would be lost now, by the
-    word of ``risk_source``. ``pool``: the LendingPool whose GPUs it uses.
-    """
-
-    namespace: str
-    name: str
-    kind: str
-    uid: str
-    owner_uid: str
-    workload: str
-    system: System
-    local_queue: str
-    queue: str
-    priority: int | None
-    gpus: int
-    state: State
-    created_s: float
-    ordered_s: float
-    since_s: float | None = None
-    holder: str = ""
-    message: str = ""
-    flavors: frozenset[str] = frozenset()
-    position: int | None = None
-    risk_gpu_s: float | None = None
-    risk_source: Source | None = None
-    pool: str = ""
-
-    @property
-    def full_name(self) -> str:
-        return f"{self.namespace}/{self.name}"
 
 
 def condition(document: Any, kind: str) -> Mapping[str, Any]:

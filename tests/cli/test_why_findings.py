@@ -20,10 +20,11 @@ from kopt.cluster.objects.eviction import notice_text
 from kopt.controllers.overview.collect import Lines, Wanted
 from kopt.controllers.overview.documents import number, pool_of, staged_of
 from kopt.controllers.overview.job import JobSnapshot, Thing
-from kopt.controllers.overview.queues import State, lines, queued_of, unqueued
+from kopt.controllers.overview.queues import lines, queued_of, unqueued
 from kopt.controllers.overview.text import sentence
 from kopt.controllers.overview.why import Now, Why, why
 from kopt.core.scheduling.eviction import Cause, Entry, Eviction, Notice, Phase, Return, System, Verified, WorkloadRef
+from kopt.core.scheduling.queued import State
 
 NOW_S = 1_900_000_000.0
 GPU = "nvidia.com/gpu"

@@ -154,8 +154,8 @@ async def _watched(kubeconfig: Path | None, namespace: str, report: "Report") ->
 async def read(kube: "Kube", namespace: str, now_s: float) -> "tuple[list[Queued], tuple[str, ...]]":
     """Every line, and what may not be read. ``namespace`` is read alone where that is all that may be."""
     from kopt.cluster.client.resources import PODS
-    from kopt.controllers.overview.collect import Reader
     from kopt.controllers.overview.queues import unqueued
+    from kopt.controllers.overview.reading import Reader
 
     reader = Reader(kube)
     queue_state, pods = await asyncio.gather(

@@ -12,8 +12,8 @@ from kopt.cli.options import Kubeconfig, Output
 from kopt.cli.output import Answer, Format, column, show
 
 if TYPE_CHECKING:
-    from kopt.controllers.overview.collect import Wanted
     from kopt.controllers.overview.job import JobSnapshot
+    from kopt.controllers.overview.reading import Wanted
     from kopt.controllers.overview.why import Why
 
 
@@ -74,7 +74,7 @@ def why(
 
 def wanted_of(job: str, namespace: str) -> "Wanted":
     """What was named. ``a/b`` is KIND/NAME where ``a`` is a kind, else NAMESPACE/NAME; wrong usage ends the process."""
-    from kopt.controllers.overview.collect import Wanted, is_kind
+    from kopt.controllers.overview.reading import Wanted, is_kind
 
     parts = job.split("/")
     is_whole = all(parts)
@@ -94,7 +94,8 @@ def _sentences(answer: "Why") -> list[str]:
 
 async def _read(kubeconfig: Path | None, wanted: "Wanted") -> "tuple[JobSnapshot, Why]":
     from kopt.cluster.client.api import ApiError, connect
-    from kopt.controllers.overview.collect import Unknown, gather
+    from kopt.controllers.overview.collect import gather
+    from kopt.controllers.overview.reading import Unknown
     from kopt.controllers.overview.why import why as answered
 
     try:

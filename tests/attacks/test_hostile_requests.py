@@ -38,7 +38,8 @@ from kopt.controllers.extender.calls.server import ServerSettings
 from kopt.controllers.extender.leadership import LeadershipSettings
 from kopt.controllers.extender.main import ProcessSettings, Replica
 from kopt.controllers.extender.settings import ExtenderSettings
-from kopt.controllers.overview.collect import Reader, Wanted, gather
+from kopt.controllers.overview.collect import gather
+from kopt.controllers.overview.reading import Reader, Wanted
 from kopt.controllers.overview.why import why
 from kopt.controllers.preemption import main as preemption
 from kopt.controllers.preemption.ports import ControllerSettings

@@ -17,10 +17,10 @@ from kopt.cli.main import app
 from kopt.cluster.client.resources import JOBS, KAI_POD_GROUPS, PODS
 from kopt.cluster.holds.hold import marks
 from kopt.cluster.objects.eviction import notice_text
-from kopt.controllers.overview.collect import Lines, Wanted
 from kopt.controllers.overview.documents import number, pool_of, staged_of
 from kopt.controllers.overview.job import JobSnapshot, Thing
 from kopt.controllers.overview.queues import lines, queued_of, unqueued
+from kopt.controllers.overview.reading import Lines, Wanted
 from kopt.controllers.overview.text import sentence
 from kopt.controllers.overview.why import Now, Why, why
 from kopt.core.scheduling.eviction import Cause, Entry, Eviction, Notice, Phase, Return, System, Verified, WorkloadRef

@@ -94,7 +94,7 @@ def answer(
         for queued in queueds
         if (not namespace or queued.namespace == namespace)
         and name in ("", queued.queue, queued.local_queue)
-        and not (waiting and queued.state in _HAVE_GPUS)
+        and not (waiting and queued.has_gpus)
     ]
     remarks = [_summary(listed)] if listed else []
     remarks += [f"You may not read {', '.join(unread)}: lines may be missing."] if unread else []
@@ -102,7 +102,6 @@ def answer(
     return Answer("workloads", [_row(queued, now_s) for queued in listed], remarks=remarks, empty=empty)
 
 
-_HAVE_GPUS = ("running", "starting", "leaving")
 _ALIVE = "status.phase!=Succeeded,status.phase!=Failed"
 _BETWEEN_S = 1.0
 _CLEARED = "\033[H\033[2J"
@@ -154,7 +153,6 @@ async def _watched(kubeconfig: Path | None, namespace: str, report: "Report") ->
 async def read(kube: "Kube", namespace: str, now_s: float) -> "tuple[list[Queued], tuple[str, ...]]":
     """Every line, and what may not be read. ``namespace`` is read alone where that is all that may be."""
     from kopt.cluster.client.resources import PODS
-    from kopt.controllers.overview.queues import unqueued
     from kopt.controllers.overview.reading import Reader
 
     reader = Reader(kube)
@@ -162,23 +160,20 @@ async def read(kube: "Kube", namespace: str, now_s: float) -> "tuple[list[Queued
         reader.lines(namespace),
         reader.listed(PODS, fields=_ALIVE, narrow=namespace),
     )
-    others = unqueued(pods, now_s, queue_state.owners)
-    return queue_state.queued(pods, others, now_s), tuple(reader.unread)
+    return queue_state.everything(pods, now_s), tuple(reader.unread)
 
 
 def _row(queued: "Queued", now_s: float) -> QueueRow:
-    state = queued.state.value + (f" by {queued.holder}" if queued.state == "held" and queued.holder else "")
-    has_gpus = queued.state in _HAVE_GPUS
     return QueueRow(
         queued.queue,
         queued.position,
         queued.full_name,
         queued.gpus / 1000,
         queued.priority,
-        state,
+        queued.state_text,
         None if queued.since_s is None else max(0.0, now_s - queued.since_s),
         queued.risk_gpu_s,
-        queued.pool or ("own" if has_gpus else ""),
+        queued.pool or ("own" if queued.has_gpus else ""),
         queued.kind,
         queued.system.value,
         queued.local_queue,
@@ -191,8 +186,8 @@ def _row(queued: "Queued", now_s: float) -> QueueRow:
 
 
 def _summary(queueds: "list[Queued]") -> str:
-    run = [queued for queued in queueds if queued.state in _HAVE_GPUS]
-    wait = [queued for queued in queueds if queued.state not in _HAVE_GPUS]
+    run = [queued for queued in queueds if queued.has_gpus]
+    wait = [queued for queued in queueds if not queued.has_gpus]
     lent = sum(queued.gpus for queued in run if queued.pool)
     sentence = f"{len(run)} run on {sum(queued.gpus for queued in run) / 1000:g} GPUs"
     sentence += f" ({lent / 1000:g} of them lent)" if lent else ""

@@ -19,10 +19,9 @@ from kopt.cluster.client.resources import (
 )
 from kopt.cluster.holds.hold import queue_of
 from kopt.cluster.objects.fields import items, text
-from kopt.cluster.objects.staged_data import STAGED_DATA
-from kopt.controllers.overview.documents import staged_names, staged_of
+from kopt.controllers.overview.documents import staged_names
 from kopt.controllers.overview.job import JobSnapshot, Thing
-from kopt.controllers.overview.reading import Reader, Wanted
+from kopt.controllers.overview.reading import Lines, Reader, Reading, Wanted
 
 VOLCANO_POD_GROUPS = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")
 _GROUP_ANNOTATIONS = ("pod-group-name", "scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
@@ -33,7 +32,11 @@ _MOST_PODS_EVENTS = 3
 async def gather(kube: Kube, wanted: Wanted, now_s: float | None = None) -> JobSnapshot:
     """Everything about one job. Raises Unknown for a name without an object, and ApiError."""
     reader = Reader(kube)
-    target = await reader.find(wanted)
+    return await collected(reader, await reader.find(wanted), now_s)
+
+
+async def collected(reader: Reading, target: Thing, now_s: float | None = None) -> JobSnapshot:
+    """Everything about the job that an object belongs to."""
     namespace = target.key[0]
     above = await reader.root(target)
     root = above[-1] if above else target
@@ -42,7 +45,7 @@ async def gather(kube: Kube, wanted: Wanted, now_s: float | None = None) -> JobS
     )
     between += [thing for thing in above[:-1] if thing.uid not in {other.uid for other in between}]
     things = [root, target, *between, *(Thing(PODS, pod) for pod in pods)]
-    workloads = _own_workloads(result.workloads, things)
+    workloads = _own_workloads(result, things)
     if not pods and target.resource == KUEUE_WORKLOADS:
         pods = await _pods_of_group(reader, target)
     groups = await _groups(reader, things, namespace)
@@ -59,7 +62,7 @@ async def gather(kube: Kube, wanted: Wanted, now_s: float | None = None) -> JobS
     names = list(dict.fromkeys(name for thing in things for name in staged_names(thing.document)))
     cluster_queue, staged, events = await asyncio.gather(
         _get(reader, KUEUE_CLUSTER_QUEUES, name),
-        _staged(reader, names, namespace),
+        reader.staged(names, namespace),
         _events(
             reader,
             [
@@ -83,7 +86,7 @@ async def gather(kube: Kube, wanted: Wanted, now_s: float | None = None) -> JobS
         tuple(result.queued(pods, now_s=read_at_s)),
         evictions,
         tuple(names),
-        tuple(map(staged_of, staged)),
+        staged,
         result.pools,
         tuple(events),
         result.has_kueue,
@@ -91,28 +94,21 @@ async def gather(kube: Kube, wanted: Wanted, now_s: float | None = None) -> JobS
     )
 
 
-def _own_workloads(workloads: Iterable[Object], things: Sequence[Thing]) -> list[Object]:
-    uids = {thing.uid for thing in things}
+def _own_workloads(lines: Lines, things: Sequence[Thing]) -> list[Object]:
     named = {
         (thing.key[0], text(thing.annotations, _WORKLOAD_ANNOTATION)) for thing in things if thing.resource == PODS
     }
-    return [
-        workload
-        for workload in workloads
-        if text(workload, "metadata", "uid") in uids
-        or any(text(ref, "uid") in uids for _, ref in items(workload, "metadata", "ownerReferences"))
-        or (text(workload, "metadata", "namespace"), text(workload, "metadata", "name")) in named
-    ]
+    return lines.workloads_of({thing.uid for thing in things}, named)
 
 
-async def _pods_of_group(reader: Reader, workload: Thing) -> list[Object]:
+async def _pods_of_group(reader: Reading, workload: Thing) -> list[Object]:
     """Of a Workload that several pods share."""
     uids = {text(ref, "uid") for _, ref in items(workload.document, "metadata", "ownerReferences")}
     pods = await reader.listed(PODS, workload.key[0])
     return [pod for pod in pods if text(pod, "metadata", "uid") in uids]
 
 
-async def _groups(reader: Reader, things: Sequence[Thing], namespace: str) -> list[Thing]:
+async def _groups(reader: Reading, things: Sequence[Thing], namespace: str) -> list[Thing]:
     named = {text(thing.annotations, annotation) for thing in things for annotation in _GROUP_ANNOTATIONS} - {""}
     uids = {thing.uid for thing in things}
     groups = []
@@ -126,16 +122,11 @@ async def _groups(reader: Reader, things: Sequence[Thing], namespace: str) -> li
     return groups
 
 
-async def _get(reader: Reader, resource: Resource, name: str) -> Object | None:
+async def _get(reader: Reading, resource: Resource, name: str) -> Object | None:
     return await reader.read(resource, name) if name else None
 
 
-async def _staged(reader: Reader, names: Sequence[str], namespace: str) -> list[Object]:
-    result = await asyncio.gather(*(reader.read(STAGED_DATA, name, namespace) for name in names))
-    return [item for item in result if item is not None]
-
-
-async def _events(reader: Reader, things: Iterable[Thing]) -> list[Object]:
+async def _events(reader: Reading, things: Iterable[Thing]) -> list[Object]:
     """Events of our components about it, the newest first."""
     namespaces = {thing.uid: thing.key[0] for thing in things if thing.uid}
     lists = await asyncio.gather(

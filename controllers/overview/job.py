@@ -92,7 +92,8 @@ class JobSnapshot:
     @property
     def own(self) -> tuple[Queued, ...]:
         """Its lines in the queue."""
-        return tuple(queued for queued in self.queued if queued.uid in self.uids)
+        uids = self.uids
+        return tuple(queued for queued in self.queued if queued.uid in uids)
 
     @property
     def own_evictions(self) -> tuple[Entry, ...]:

@@ -27,7 +27,7 @@ def queue(job: JobSnapshot) -> Iterator[Finding]:
         return
     yield from _queue_itself(job)
     for queued in job.own:
-        if queued.state is State.WAITING:
+        if queued.state is State.PENDING:
             yield _position(queued, job)
         elif queued.state is State.STOPPED:
             yield _stopped(queued, job)
@@ -140,7 +140,7 @@ def _is_open(document: Any, name: str, job: JobSnapshot) -> Iterator[Finding]:
 
 
 def _position(queued: Queued, job: JobSnapshot) -> Finding:
-    in_queue = [other for other in job.queued if other.queue == queued.queue and other.state is State.WAITING]
+    in_queue = [other for other in job.queued if other.queue == queued.queue and other.state is State.PENDING]
     ahead = [other for other in in_queue if other.position is not None and other.position < (queued.position or 0)]
     summary = (
         f"It asks for {gpus(queued.gpus)} and waits in ClusterQueue {queued.queue}{since(queued.since_s, job.now_s)}"

@@ -60,7 +60,7 @@ def queued_of(
         local, holder = queue_of(parked) or "", holder_of(parked)
     queue = workload.cluster_queue or cluster_queues.get((workload.key[0], local), "")
     state, since_s, message = _state(document)
-    if workload.queue == PARKED and state is State.WAITING:
+    if workload.queue == PARKED and state is State.PENDING:
         state, message = State.HELD, ""
     return Queued(
         workload.key[0],
@@ -93,7 +93,7 @@ def lines(
     placed.sort(key=_order)
     numbers: dict[str, int] = {}
     for index, queued in enumerate(placed):
-        if queued.state is State.WAITING:
+        if queued.state is State.PENDING:
             numbers[queued.queue] = numbers.get(queued.queue, 0) + 1
             placed[index] = replace(queued, position=numbers[queued.queue])
     return placed
@@ -122,11 +122,13 @@ def unqueued(pods: Iterable[Object], now_s: float, owners: frozenset[str] = froz
     """
     result: dict[str, list[tuple[Object, TrackedPod]]] = {}
     for pod in pods:
+        if is_kueues(pod):
+            continue
         try:
             parsed = read_pod(pod)
         except (KeyError, ValueError, TypeError, AttributeError):
             continue
-        if parsed is None or parsed.ended or parsed.system is System.KUEUE or _is_kueues(pod):
+        if parsed is None or parsed.ended or parsed.system is System.KUEUE:
             continue
         if parsed.owner is None or parsed.owner.uid not in owners:
             # A gang of KAI's may have pods of several owners.
@@ -135,7 +137,7 @@ def unqueued(pods: Iterable[Object], now_s: float, owners: frozenset[str] = froz
     return [_gang(members, now_s) for members in result.values()]
 
 
-def _is_kueues(pod: Object) -> bool:
+def is_kueues(pod: Object) -> bool:
     """Kueue labels the pods of what it lets run."""
     labels = mapping(pod, "metadata", "labels")
     return "kueue.x-k8s.io/podset" in labels or "kueue.x-k8s.io/workload" in mapping(pod, "metadata", "annotations")
@@ -152,7 +154,7 @@ def _gang(members: Sequence[tuple[Object, TrackedPod]], now_s: float) -> Queued:
         state, since_s = State.EVICTING, min(item.deleted_at_s for _, item in members if item.deleted_at_s is not None)
     elif unplaced:
         scheduled = condition(unplaced[0], "PodScheduled")
-        state, message = State.HELD if gates else State.WAITING, text(scheduled, "message")
+        state, message = State.HELD if gates else State.PENDING, text(scheduled, "message")
         since_s = turned_s(scheduled) or seconds(text(unplaced[0], "metadata", "creationTimestamp"))
     elif len(running) < len(members):
         state, since_s = State.STARTING, None
@@ -206,7 +208,7 @@ def _state(document: Object) -> tuple[State, float | None, str]:
         return State.HELD, since_s, text(reserved, "message")
     if at(document, "spec", "active") is False:
         return State.STOPPED, turned_s(evicted) or created_s, text(evicted, "message")
-    return State.WAITING, since_s, text(reserved, "message")
+    return State.PENDING, since_s, text(reserved, "message")
 
 
 def _checks(document: Object) -> str:

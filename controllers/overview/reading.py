@@ -1,7 +1,8 @@
 """How the objects of a job, and of every line in the queues, are read."""
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -16,19 +17,21 @@ from kopt.cluster.client.resources import (
     PODS,
     REPLICA_SETS,
     STATEFUL_SETS,
+    Key,
     Object,
     Resource,
 )
 from kopt.cluster.holds.hold import HELD_LABEL, HOLDABLE
 from kopt.cluster.objects.eviction import entry_of
 from kopt.cluster.objects.fields import items, text
+from kopt.cluster.objects.staged_data import STAGED_DATA
 from kopt.cluster.workloads.kinds import BY_KEY, JOB_SETS, RAY_CLUSTERS
 from kopt.controllers.admission.audit import served_kinds
-from kopt.controllers.overview.documents import pool_of
+from kopt.controllers.overview.documents import pool_of, staged_of
 from kopt.controllers.overview.job import Thing, owner_of
-from kopt.controllers.overview.queues import lines, queued_of
+from kopt.controllers.overview.queues import lines, queued_of, unqueued
 from kopt.core.scheduling.eviction import Entry
-from kopt.core.scheduling.overview import PoolState
+from kopt.core.scheduling.overview import PoolState, StagedState
 from kopt.core.scheduling.queued import Queued
 
 _BETWEEN = (JOBS, REPLICA_SETS, STATEFUL_SETS, JOB_SETS, RAY_CLUSTERS)
@@ -79,22 +82,99 @@ class Lines:
         refs = (ref for workload in self.workloads for _, ref in items(workload, "metadata", "ownerReferences"))
         return frozenset(text(ref, "uid") for ref in refs)
 
+    def workloads_of(self, uids: Collection[str], names: Collection[Key]) -> list[Object]:
+        """Kueue's Workloads with such a uid, owner or key."""
+        return [
+            workload
+            for workload in self.workloads
+            if text(workload, "metadata", "uid") in uids
+            or any(text(ref, "uid") in uids for _, ref in items(workload, "metadata", "ownerReferences"))
+            or (text(workload, "metadata", "namespace"), text(workload, "metadata", "name")) in names
+        ]
+
     def queued(self, pods: Iterable[Object] = (), more: Iterable[Queued] = (), now_s: float = 0.0) -> list[Queued]:
         queues = self.cluster_queues
         result = (queued_of(workload, queues, self.held) for workload in self.workloads)
         return lines([*(queued for queued in result if queued is not None), *more], self.pools, pods, now_s)
 
+    def everything(self, pods: Sequence[Object], now_s: float) -> list[Queued]:
+        """Kueue's lines, and gangs and pods with GPUs outside of it, as ``kopt queue`` lists them."""
+        return self.queued(pods, unqueued(pods, now_s, self.owners), now_s)
 
-class Reader:
-    """Reads for one answer. ``unread`` grows with every kind that is refused."""
+
+class Reading(ABC):
+    """Reads for one answer. ``unread`` grows with every kind that may not be read."""
+
+    def __init__(self) -> None:
+        self.unread: dict[str, None] = {}
+
+    @abstractmethod
+    async def kinds(self) -> list[Resource]:
+        """Kinds of workloads that are served, in the version that is."""
+
+    @abstractmethod
+    async def listed(
+        self, resource: Resource, namespace: str = "", *, selector: str = "", fields: str = "", narrow: str = ""
+    ) -> list[Object]:
+        """All of a kind; of the namespace ``narrow`` alone where that is all that may be read."""
+
+    @abstractmethod
+    async def read(self, resource: Resource, name: str, namespace: str = "") -> Object | None:
+        """An object; None for one that is not there."""
+
+    @abstractmethod
+    async def lines(self, narrow: str = "") -> Lines:
+        """What stands in queues, of ``narrow`` alone where that is all that may be read."""
+
+    @abstractmethod
+    async def evictions(self, narrow: str = "") -> tuple[Entry, ...]:
+        """The ledger."""
+
+    @abstractmethod
+    async def staged(self, names: Sequence[str], namespace: str) -> tuple[StagedState, ...]:
+        """The StagedData of these names that there are."""
+
+    async def root(self, thing: Thing) -> list[Thing]:
+        """What owns it, the outermost last."""
+        kinds = {(item.group, item.kind): item for item in (*await self.kinds(), REPLICA_SETS, KUEUE_WORKLOADS)}
+        above: list[Thing] = []
+        while len(above) < _MOST_OWNERS:
+            ref = owner_of((above[-1] if above else thing).document)
+            group, _, version = text(ref, "apiVersion").rpartition("/")
+            resource = kinds.get((group if version else "", text(ref, "kind")))
+            result = await self.read(resource, text(ref, "name"), thing.key[0]) if resource else None
+            if resource is None or result is None or text(result, "metadata", "uid") != text(ref, "uid"):
+                break
+            above.append(Thing(resource, result))
+        return above
+
+    async def below(self, root: Thing) -> tuple[list[Thing], list[Object]]:
+        """What it has made: objects that stand between, and pods."""
+        namespace = root.key[0]
+        if root.resource == PODS:
+            return [], [root.document]
+        between: list[Thing] = []
+        selector = f"batch.kubernetes.io/controller-uid={root.uid}" if root.resource == JOBS else ""
+        if not selector:
+            kinds = [resource for resource in _BETWEEN if resource in await self.kinds() or resource == REPLICA_SETS]
+            lists = await asyncio.gather(*(self.listed(kind, namespace) for kind in kinds))
+            between = [Thing(kind, item) for kind, result in zip(kinds, lists, strict=True) for item in result]
+        pods = await self.listed(PODS, namespace, selector=selector)
+        uids = _descendants(root.uid, [thing.document for thing in between] + pods)
+        return [thing for thing in between if thing.uid in uids], [
+            pod for pod in pods if text(pod, "metadata", "uid") in uids
+        ]
+
+
+class Reader(Reading):
+    """Asks the API server."""
 
     def __init__(self, kube: Kube) -> None:
+        super().__init__()
         self._kube = kube
-        self.unread: dict[str, None] = {}
         self._kinds: list[Resource] = []
 
     async def kinds(self) -> list[Resource]:
-        """Kinds of workloads that are served, in the version that is."""
         if not self._kinds:
             self._kinds = [resource for _, resource in await served_kinds(self._kube)]
         return self._kinds
@@ -102,7 +182,6 @@ class Reader:
     async def listed(
         self, resource: Resource, namespace: str = "", *, selector: str = "", fields: str = "", narrow: str = ""
     ) -> list[Object]:
-        """All of a kind; of the namespace ``narrow`` alone where that is all that may be read."""
         wanted = self._kube.list(resource, namespace, label_selector=selector, field_selector=fields)
         result = await self._tried(resource, wanted, quiet=bool(narrow and not namespace))
         if result is not None:
@@ -141,6 +220,10 @@ class Reader:
             except ValueError:
                 continue
         return tuple(entries)
+
+    async def staged(self, names: Sequence[str], namespace: str) -> tuple[StagedState, ...]:
+        result = await asyncio.gather(*(self.read(STAGED_DATA, name, namespace) for name in names))
+        return tuple(staged_of(item) for item in result if item is not None)
 
     async def _if(self, served: bool, resource: Resource, narrow: str) -> list[Object]:
         return await self.listed(resource, narrow=narrow) if served else []
@@ -193,37 +276,6 @@ class Reader:
             result = await self.read(resource, wanted.name, wanted.namespace)
             return [Thing(resource, result)] if result else []
         return [Thing(resource, item) for item in await self.listed(resource, fields=f"metadata.name={wanted.name}")]
-
-    async def root(self, thing: Thing) -> list[Thing]:
-        """What owns it, the outermost last."""
-        kinds = {(item.group, item.kind): item for item in (*await self.kinds(), REPLICA_SETS, KUEUE_WORKLOADS)}
-        above: list[Thing] = []
-        while len(above) < _MOST_OWNERS:
-            ref = owner_of((above[-1] if above else thing).document)
-            group, _, version = text(ref, "apiVersion").rpartition("/")
-            resource = kinds.get((group if version else "", text(ref, "kind")))
-            result = await self.read(resource, text(ref, "name"), thing.key[0]) if resource else None
-            if resource is None or result is None or text(result, "metadata", "uid") != text(ref, "uid"):
-                break
-            above.append(Thing(resource, result))
-        return above
-
-    async def below(self, root: Thing) -> tuple[list[Thing], list[Object]]:
-        """What it has made: objects that stand between, and pods."""
-        namespace = root.key[0]
-        if root.resource == PODS:
-            return [], [root.document]
-        between: list[Thing] = []
-        selector = f"batch.kubernetes.io/controller-uid={root.uid}" if root.resource == JOBS else ""
-        if not selector:
-            kinds = [resource for resource in _BETWEEN if resource in await self.kinds() or resource == REPLICA_SETS]
-            lists = await asyncio.gather(*(self.listed(kind, namespace) for kind in kinds))
-            between = [Thing(kind, item) for kind, result in zip(kinds, lists, strict=True) for item in result]
-        pods = await self.listed(PODS, namespace, selector=selector)
-        uids = _descendants(root.uid, [thing.document for thing in between] + pods)
-        return [thing for thing in between if thing.uid in uids], [
-            pod for pod in pods if text(pod, "metadata", "uid") in uids
-        ]
 
 
 def _is(resource: Resource, kind: str) -> bool:

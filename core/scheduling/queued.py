@@ -1,6 +1,7 @@
 """A GPU workload that waits or runs, as people read it on the page and the terminal. Times are Unix seconds."""
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from kopt.core.scheduling.eviction import System
@@ -15,7 +16,7 @@ class State(StrEnum):
     """It was evicted and still has its GPUs."""
     STARTING = "starting"
     """It has quota; not all of its pods are ready."""
-    WAITING = "waiting"
+    PENDING = "waiting"
     HELD = "held"
     STOPPED = "stopped"
     """Its owner or an administrator has taken it out of its queue."""
@@ -56,3 +57,39 @@ class Queued:
     @property
     def full_name(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def has_gpus(self) -> bool:
+        return self.state in (State.RUNNING, State.STARTING, State.EVICTING)
+
+    @property
+    def state_text(self) -> str:
+        """``waiting``, ``held by staging``."""
+        return self.state.value + (f" by {self.holder}" if self.state is State.HELD and self.holder else "")
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What ``kopt why`` says about a workload. ``sentences`` have the most important first; ``next`` is what a person
+    can do, empty where nothing; ``unread`` are kinds that could have said more."""
+
+    summary: str
+    sentences: tuple[str, ...] = ()
+    next: str = ""
+    unread: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class QueueState:
+    """Every GPU workload of a cluster, by queue and in its order. ``cluster`` is False where there is none; ``missing``
+    are kinds that are not installed; ``problems`` say what could not be read, in sentences for the reader."""
+
+    cluster: bool = False
+    ready: bool = True
+    """False until everything has been read once."""
+    now_s: float = 0.0
+    queued: tuple[Queued, ...] = ()
+    missing: frozenset[str] = frozenset()
+    problems: tuple[str, ...] = ()
+    explain: "Callable[[Sequence[Queued]], Mapping[str, Explanation]]" = field(default=lambda _: {}, compare=False)
+    """Explanations of some of them, by uid. It takes milliseconds for each, and is called in a thread."""

@@ -450,7 +450,7 @@ def test_positions_are_by_priority_then_age_and_eviction_for_late_pods_counts_as
         {"type": "Evicted", "status": "True", "reason": "Preempted", "lastTransitionTime": stamp(5)}
     )
     found = facts(job(), workload(age_s=500), *others, late, preempted)
-    order = [(one.name, one.position) for one in found.queued if one.state is State.WAITING]
+    order = [(one.name, one.position) for one in found.queued if one.state is State.PENDING]
     assert order == [("urgent", 1), ("preempted", 2), ("old", 3), ("train", 4), ("new", 5), ("late", 6)]
     words = said(why(found), "QUEUED")
     assert "4th of 6" in words
@@ -465,7 +465,7 @@ def test_gangs_of_other_schedulers_are_one_line_each() -> None:
     for one in gang:
         one["metadata"]["labels"] = {"kai.scheduler/queue": "team-a"}
     (line,) = lines(unqueued([*gang, {"metadata": {"name": "cpu", "uid": "c"}, "spec": {}}], NOW_S))
-    assert (line.system, line.queue, line.gpus, line.state) == (System.KAI, "team-a", 2000, State.WAITING)
+    assert (line.system, line.queue, line.gpus, line.state) == (System.KAI, "team-a", 2000, State.PENDING)
     shown = answer([line], ("evictions",), NOW_S)
     assert "You may not read evictions" in shown.remarks[-1]
     assert answer([line], (), NOW_S, waiting=True, name="team-a").rows

@@ -13,6 +13,7 @@ from kopt.cli.local.pages_cluster import ClusterWatch
 from kopt.cluster.client.api import Kube, KubeSettings
 from kopt.cluster.client.credentials import SERVICE_ACCOUNT, Access, KubeconfigAccess, ServiceAccountAccess
 from kopt.core.scheduling.overview import Overview
+from kopt.core.scheduling.queued import QueueState
 from kopt.dashboard.app import serve
 from kopt.dashboard.data.sources import Nodes
 from kopt.serving.runtime.environment import load_settings
@@ -27,6 +28,9 @@ class ClusterNodes:
 
     def overview(self) -> Overview:
         return self._watch.overview()
+
+    async def queue(self) -> QueueState:
+        return await self._watch.queue()
 
     async def run(self) -> None:
         await self._watch.run()

@@ -10,6 +10,7 @@ from typing import Protocol
 from kopt.core.hardware.node_topology import DegradedPart, NodeTopology
 from kopt.core.prediction import ModelVersion
 from kopt.core.scheduling.overview import Overview
+from kopt.core.scheduling.queued import QueueState
 from kopt.dashboard.data.capacity import Capacity
 from kopt.data.demand.table import DemandSeries
 from kopt.serving.contract.demand_answers import SeriesForecast
@@ -98,6 +99,9 @@ class Cluster(Protocol):
 
     def overview(self) -> Overview:
         """What the controllers say, as last heard; immediate."""
+
+    async def queue(self) -> QueueState:
+        """GPU workloads that wait and run, as last heard."""
 
     async def run(self) -> None:
         """Watch until cancelled; without it ``overview`` stays as it is."""

@@ -5,6 +5,7 @@ from kopt.dashboard.pages.jobs import page as jobs
 from kopt.dashboard.pages.lending import page as lending
 from kopt.dashboard.pages.models import page as models
 from kopt.dashboard.pages.page import Page
+from kopt.dashboard.pages.queue import page as queue
 from kopt.dashboard.pages.services import page as services
 from kopt.dashboard.pages.sizes import page as sizes
 from kopt.dashboard.pages.topology import page as topology
@@ -14,6 +15,7 @@ PAGES: tuple[Page, ...] = (
     services.SERVICE,
     lending.PAGE,
     sizes.PAGE,
+    queue.PAGE,
     jobs.PAGE,
     topology.PAGE,
     cluster.PAGE,

@@ -28,6 +28,7 @@ from kopt.dashboard.pages.jobs.data import JOBS, Jobs
 from kopt.dashboard.pages.models.data import MODELS, Models
 from kopt.dashboard.pages.page import Page
 from kopt.dashboard.pages.pages import PAGES
+from kopt.dashboard.pages.queue.data import QUEUE
 from kopt.dashboard.pages.services.data import PAST
 from kopt.dashboard.pages.services.replay import Past
 from kopt.dashboard.pages.sizes.data import SIZES, Sizes
@@ -40,6 +41,7 @@ from kopt.serving.contract.common import ModelOut
 from kopt.serving.contract.pairwise_answers import PairNodeOut, PairsResponse
 from kopt.serving.contract.size_advice import SizeAdvice
 from tests.dashboard import cluster_objects as objects
+from tests.dashboard import queue_objects as queues
 from tests.dashboard.test_topology_page import CUBE, node_of
 
 HOSTILE = "<script>alert('x')</script>{{ 7*7 }}"
@@ -73,6 +75,7 @@ def full(name: str) -> Mapping[AnyFeed, Any]:
         NODES: Nodes((ClusterNode(node_of(CUBE, name)),), cluster=True, problem=name),
         PAIRS: Pairs((measured_pairs(name),), problem=name),
         OVERVIEW: objects.overview(NOW_S, pools=(pool_of(objects.pool(name, NOW_S, reclaiming=True)),)),
+        QUEUE: queues.state(NOW_S, queues.queued(f"n/{name}", now_s=NOW_S, queue=name, message=name), problems=(name,)),
         MODELS: Models((model,), problems=(name,), serving=(ModelVersion("demand", name, "0" * 64),)),
     }
 
@@ -145,7 +148,10 @@ async def test_it_says_that_it_shows_an_example_and_how_to_leave_it(page: Page) 
 
 @every_page
 async def test_hostile_text_stays_text(page: Page) -> None:
-    for params in ({}, {"q": HOSTILE, "hours": HOSTILE, "node": HOSTILE, "cluster": HOSTILE, "page": HOSTILE}):
+    for params in (
+        {},
+        {"q": HOSTILE, "hours": HOSTILE, "node": HOSTILE, "cluster": HOSTILE, "page": HOSTILE, "job": HOSTILE},
+    ):
         url = address(page, HOSTILE)
         reply = await answer(full(HOSTILE), url.copy_merge_params(params))
         assert reply.status_code == 200

@@ -25,6 +25,7 @@ from kopt.cli.local.pages import cluster_of
 from kopt.core.hardware.bandwidth import Collective
 from kopt.core.hardware.node_topology import DegradedPart, NodeTopology
 from kopt.core.scheduling.overview import Overview
+from kopt.core.scheduling.queued import QueueState
 from kopt.core.settings import Settings
 from kopt.dashboard.app import create_app, pages_client
 from kopt.dashboard.data.histories import FolderHistories
@@ -204,6 +205,9 @@ class ScriptedCluster:
 
     def overview(self) -> Overview:
         return Overview()
+
+    async def queue(self) -> QueueState:
+        return QueueState()
 
     async def run(self) -> None:
         pass

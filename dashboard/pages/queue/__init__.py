@@ -1,0 +1,1 @@
+"""GPU workloads that wait and run, and why those that wait do."""

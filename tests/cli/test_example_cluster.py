@@ -12,8 +12,10 @@ import pytest
 from aiohttp import web
 from controlplane.processes import PATIENCE_S
 
+from kopt.cli.cluster.queue import read
 from kopt.cli.local.example import agents
 from kopt.cli.local.example.cluster import NODES, objects_at
+from kopt.cli.local.example.jobs import BORROWERS
 from kopt.cli.local.example.kubeconfig import kubeconfig_of, read_access, write_kubeconfig
 from kopt.cli.local.example.server import application
 from kopt.cli.local.example.starting import wants_example
@@ -21,8 +23,12 @@ from kopt.cli.local.example.store import Store
 from kopt.cli.local.pages_cluster import ClusterWatch
 from kopt.cluster.client.api import Kube, Unauthorized
 from kopt.cluster.client.credentials import Credentials, KubeconfigAccess
-from kopt.cluster.client.resources import EVICTIONS, LENDING_POOLS
+from kopt.cluster.client.resources import EVICTIONS, JOBS, KUEUE_CLUSTER_QUEUES, LENDING_POOLS, PODS
 from kopt.cluster.client.resources import NODES as KUBERNETES_NODES
+from kopt.controllers.overview.collect import gather
+from kopt.controllers.overview.reading import Wanted
+from kopt.controllers.overview.why import why
+from kopt.core.scheduling.eviction import Phase
 from kopt.core.scheduling.overview import Overview
 from kopt.data.demand.files import write_demand
 from kopt.data.demand.generator import generate
@@ -180,3 +186,54 @@ def test_requests_are_those_that_the_endpoint_takes(tmp_path: Path) -> None:
             advice: list[Any] = list(client.sizes())
     assert len(advice) == len(agents.sizing_requests())
     assert all(item.known for item in advice), [(item.name, item.reasons) for item in advice]
+
+
+async def test_the_page_of_queues_shows_its_jobs_and_says_what_the_terminal_says(example: Example) -> None:
+    kube = Kube(Signed(example.url, "secret"))
+    watch = ClusterWatch(kube, lambda: MIDDAY_S)
+    running = asyncio.create_task(watch.run())
+    async with asyncio.timeout(PATIENCE_S):
+        while not (state := await watch.queue()).ready or len(state.queued) < 6:
+            await asyncio.sleep(0.02)
+    assert state.problems == ()
+    assert {name for name in state.missing if "kueue" in name} == set()
+    lines, unread = await read(kube, "", MIDDAY_S)
+    assert unread == ()
+    assert list(state.queued) == lines
+    assert [(one.full_name, one.position) for one in lines if not one.has_gpus] == [
+        ("research/qwen-32b-sft", 1),
+        ("vision/video-moe-pretrain", 2),
+        ("research/olmo-7b-pretrain", None),
+    ]
+    assert {one.name for one in lines if one.has_gpus} == set(BORROWERS)
+    explained = await asyncio.to_thread(state.explain, state.queued)
+    for one in lines:
+        terminal = why(await gather(kube, Wanted(one.name, one.namespace), MIDDAY_S))
+        page = explained[one.uid]
+        assert (page.summary, page.next) == (terminal.summary, terminal.next)
+        assert page.sentences == tuple(finding.message for finding in terminal.findings)
+        assert page.unread == ()
+    reasons = [explained[one.uid].sentences[0] for one in lines if not one.has_gpus]
+    expected = ("insufficient unused quota", "more than the queue has", "held by staging")
+    for reason, word in zip(reasons, expected, strict=True):
+        assert word in reason
+    # Nothing has changed: nothing is put in order anew.
+    assert (await watch.queue()).queued is state.queued
+    running.cancel()
+    await kube.close()
+
+
+@pytest.mark.parametrize("hour", range(24))
+def test_at_every_hour_borrowers_run_unless_the_ledger_says_that_they_wait(hour: int) -> None:
+    now_s = MIDDAY_S + 3600 * hour
+    objects = objects_at(now_s)
+    waits = {
+        item["spec"]["workload"]["name"] for item in objects[EVICTIONS] if item["status"]["phase"] == Phase.WAITING
+    }
+    runs = {job["metadata"]["name"] for job in objects[JOBS] if not job["spec"]["suspend"]}
+    assert runs == set(BORROWERS) - waits
+    assert {pod["metadata"]["ownerReferences"][0]["name"] for pod in objects[PODS]} == runs
+    (queue,) = objects[KUEUE_CLUSTER_QUEUES]
+    (flavors,) = queue["spec"]["resourceGroups"]
+    quota = {flavor["name"]: int(flavor["resources"][0]["nominalQuota"]) for flavor in flavors["flavors"]}
+    assert quota["lent"] == objects[LENDING_POOLS][0]["status"]["lentGpus"]

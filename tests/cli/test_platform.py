@@ -120,6 +120,7 @@ CONTENT = {
     "/": "table.services tbody tr",
     "/lending": ".chart.drawn",
     "/recommendations": "article pre",
+    "/queue": "td .badge.pending",
     "/jobs": "article svg .state",
     "/topology": "#cluster.drawn",
     "/cluster": ".chart.drawn",

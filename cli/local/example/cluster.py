@@ -1,13 +1,13 @@
-"""The objects of the example cluster at a moment: a pool that lends, its evictions, staged data and nodes."""
+"""The objects of the example cluster at a moment: a pool that lends, jobs, evictions, staged data and nodes."""
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import combinations
 
 from kopt.agents.topology.documents import spec_of
+from kopt.cli.local.example.jobs import BORROWERS, DATA, DATA_USER, LENT, QUEUE, job_objects, stamp
 from kopt.cluster.client.resources import EVICTIONS, LENDING_POOLS, NODE_TOPOLOGIES, Object, Resource
-from kopt.cluster.objects.eviction import body_of, status_of
+from kopt.cluster.objects.eviction import body_of, entry_of, status_of
 from kopt.cluster.objects.staged_data import STAGED_DATA
 from kopt.core.hardware.node_topology import LinkType, NodeTopology, TopologyGpu, TopologyLink, TopologyNic
 from kopt.core.scheduling.eviction import Cause, Eviction, Phase, Return, System, Verified, WorkloadRef
@@ -16,7 +16,6 @@ from kopt.simulator.lending.recording import MOMENTS, STEP_S, PoolDay, record_da
 from kopt.topology.hardware import CUBE_MESH
 
 SERVICES = ("llama-8b-chat", "mistral-7b-code", "whisper-large")
-BORROWERS = ("llama-3-8b-sft", "mamba-130m-pretrain", "resnet50-imagenet")
 NODES = tuple(f"gpu-{number:02d}" for number in range(1, 7))
 LEAD_S = 1800.0
 _POOL = "inference"
@@ -25,15 +24,15 @@ _COST_GPU_S = 210.0
 """Of one take-back, since the jobs save first."""
 
 
-def stamp(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def objects_at(now_s: float) -> Mapping[Resource, Sequence[Object]]:
     """Every object at ``now_s`` (Unix seconds). The recorded day repeats by the time of day, in UTC."""
+    evictions = _evictions(now_s)
+    entries = sorted(map(entry_of, evictions), key=lambda entry: entry.eviction.evicted_at_s)
+    back_s = {entry.eviction.workload.name: entry.outcome.resumed_at_s for entry in entries}
     return {
+        **job_objects(now_s, NODES, _last_day(now_s)[-1][1].lent, back_s, _download(now_s)),
         LENDING_POOLS: [_pool(now_s)],
-        EVICTIONS: _evictions(now_s),
+        EVICTIONS: evictions,
         STAGED_DATA: _staged(now_s),
         NODE_TOPOLOGIES: [_node(topology, now_s) for topology in topologies().values()],
     }
@@ -98,7 +97,7 @@ def _pool(now_s: float) -> Object:
             "mode": "enforce",
             "leadTime": "30m",
             "services": services,
-            "borrowers": [{"system": "Kueue", "queue": "research", "flavor": "lent"}],
+            "borrowers": [{"system": "Kueue", "queue": QUEUE, "flavor": LENT}],
         },
         "status": status,
     }
@@ -165,11 +164,11 @@ def _eviction(
     return {**body_of(eviction), "status": status_of(outcome)}
 
 
-def _staged(now_s: float) -> list[Object]:
-    begun_s = now_s - now_s % 3600
-    share = min(0.97, (now_s - begun_s) / 3300 + 0.02)
+def _download(now_s: float) -> Object:
+    """How far the data is that comes within an hour, hour by hour."""
+    share = min(0.97, now_s % 3600 / 3300 + 0.02)
     size = 2048 * GIB
-    progress = {
+    return {
         "bytes": size,
         "bytesDone": int(share * size),
         "objects": 4096,
@@ -178,9 +177,13 @@ def _staged(now_s: float) -> list[Object]:
         "secondsLeft": round((1 - share) * 3300),
         "at": stamp(now_s - now_s % 10),
     }
+
+
+def _staged(now_s: float) -> list[Object]:
+    begun_s = now_s - now_s % 3600
     ready = {"bytes": 400 * GIB, "bytesDone": 400 * GIB, "objects": 120, "objectsDone": 120, "at": stamp(begun_s)}
     return [
-        _staged_data("research", "fineweb-sample", "llama-3-8b-sft", {"phase": "Staging", "progress": progress}),
+        _staged_data("research", DATA, DATA_USER, {"phase": "Staging", "progress": _download(now_s)}),
         _staged_data(
             "vision",
             "imagenet-1k",

@@ -6,7 +6,7 @@ Every request needs the token of the kubeconfig; only ``/healthz`` is open. It l
 import asyncio
 import hmac
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from aiohttp import web
@@ -162,24 +162,27 @@ class _Server:
 
 
 def _matches(document: Object, namespace: str, request: web.Request) -> bool:
-    """Namespace, ``labelSelector`` (equality, or a name that must be there) and ``fieldSelector`` (of metadata)."""
+    """Namespace, ``labelSelector`` and ``fieldSelector`` (of the name, namespace and phase)."""
     metadata = document["metadata"]
     if namespace and metadata.get("namespace", "") != namespace:
         return False
-    labels = metadata.get("labels") or {}
-    for name, wanted in _terms(request.query.get("labelSelector", "")):
-        if name not in labels or (wanted is not None and labels[name] != wanted):
-            return False
     fields = {f"metadata.{name}": metadata.get(name, "") for name in ("name", "namespace")}
-    return all(fields.get(name) == wanted for name, wanted in _terms(request.query.get("fieldSelector", "")))
+    fields["status.phase"] = document.get("status", {}).get("phase", "")
+    labels = metadata.get("labels") or {}
+    return _holds(request.query.get("labelSelector", ""), labels) and _holds(
+        request.query.get("fieldSelector", ""), fields
+    )
 
 
-def _terms(selector: str) -> list[tuple[str, str | None]]:
-    terms = []
-    for part in filter(None, selector.split(",")):
-        name, equals, value = part.partition("=")
-        terms.append((name.strip(), value.lstrip("=").strip() if equals else None))
-    return terms
+def _holds(selector: str, values: Mapping[str, str]) -> bool:
+    """Of terms ``name=value``, ``name!=value`` and ``name``, for one that must be there."""
+    for term in filter(None, selector.split(",")):
+        name, equals, wanted = (part.strip() for part in term.partition("="))
+        differs = name.endswith("!")
+        value, wanted = values.get(name.removesuffix("!").strip()), wanted.removeprefix("=").strip()
+        if (value is None) if not equals else (value == wanted) is differs:
+            return False
+    return True
 
 
 def _line(kind: str, document: Any) -> bytes:

@@ -49,7 +49,7 @@ class Store:
                 before = present.get(key)
                 if before is not None and _content(before) == _content(document):
                     continue
-                uid = before["metadata"]["uid"] if before else str(uuid.uuid4())
+                uid = document["metadata"].get("uid") or (before["metadata"]["uid"] if before else str(uuid.uuid4()))
                 metadata = {**document["metadata"], "uid": uid, "resourceVersion": str(self.version + 1)}
                 head = {"apiVersion": resource.api_version, "kind": resource.kind}
                 present[key] = {**head, **document, "metadata": metadata}

@@ -126,7 +126,12 @@ class Kept:
         return asyncio.run(self._explained(wanted))
 
     async def _explained(self, wanted: Sequence[Queued]) -> Mapping[str, Explanation]:
-        return {queued.uid: await self._explanation(target) for queued in wanted if (target := self._target(queued))}
+        for queued in wanted:
+            if queued.uid not in self._explanations:
+                target = self._target(queued)
+                self._explanations[queued.uid] = await self._explanation(target) if target else None
+        explanations = ((queued.uid, self._explanations[queued.uid]) for queued in wanted)
+        return {uid: explanation for uid, explanation in explanations if explanation is not None}
 
     def _target(self, queued: Queued) -> Thing | None:
         """The job, else what stands in the queue."""

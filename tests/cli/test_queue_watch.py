@@ -62,7 +62,7 @@ def named(documents: list[Object], name: str) -> Object:
     return next(item for item in documents if name in item["metadata"]["name"])
 
 
-def test_of_thousands_forty_are_explained_without_a_look_at_all_others_each() -> None:
+def test_of_thousands_forty_are_explained_without_ordering_all_for_each() -> None:
     objects, count = example(), 3000
     for resource, name in ((JOBS, "qwen-32b-sft"), (KUEUE_WORKLOADS, "qwen-32b-sft"), (PODS, "llama-3-8b-sft")):
         objects[resource] += copies(named(objects[resource], name), name, count)
@@ -74,8 +74,8 @@ def test_of_thousands_forty_are_explained_without_a_look_at_all_others_each() ->
     took_s = time.process_time() - began_s
     assert len(explained) == 40
     assert f"of {count + 2} with priority" in explained[waiting[-1].uid].sentences[0]
-    # Looking at every object for each of them took 8 s here, and looking once takes half a second.
-    assert took_s < 4.0
+    # Ordering all of them anew for each took 14 s here; doing it once takes a fifth of a second.
+    assert took_s < 2.0
     began_s = time.process_time()
     state.explain(waiting[-40:])
     assert time.process_time() - began_s < 0.1

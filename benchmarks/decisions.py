@@ -1,4 +1,4 @@
-"""From a sample in Prometheus to a changed lending decision: 100 services with a LendingPool each, a real API server.
+"""From a sample in Prometheus to a changed lending decision: 30 services with a LendingPool each, a real API server.
 
 A real Prometheus has a week of every service's demand, quiet but for a rush of ten minutes each day, and scrapes them
 on. `kopt controller ingest`, the endpoint with the shipped model and `kopt controller lending` are processes. When the
@@ -25,7 +25,7 @@ from benchmarks.ingest import endpoint_process
 from benchmarks.reactions import quantile
 from benchmarks.tables import markdown
 
-SERVICES, SPACE, GPU = 100, "decisions", "nvidia.com/gpu"
+SERVICES, DAYS, SAMPLES_S, SPACE, GPU = 30, 7, 150, "decisions", "nvidia.com/gpu"
 POOL_GPUS, REQUESTS_PER_GPU = 4, 1_000
 STARTING_S, SCRAPE_S, TARGET_P99_S, LATEST_S = 180.0, 5, 15.0, 90.0
 Object = dict[str, Any]
@@ -120,7 +120,7 @@ def _history(demand: Any, names: list[str]) -> Iterator[str]:
     end_s = time.time() // BUCKET_S * BUCKET_S
     for name in names:
         labels = f'namespace="{SPACE}",service="{name}",finished_reason="stop"'
-        for at_s, count in demand.history(end_s):
+        for at_s, count in demand.history(end_s, DAYS, SAMPLES_S):
             yield f"vllm:request_success_total{{{labels}}} {count:.3f} {at_s:.0f}"
 
 

@@ -33,13 +33,15 @@ class Demand:
         """In the five minutes around this moment."""
         return SPIKE if (at_s - self.spike_s) % DAY_S < SPIKE_S else QUIET
 
-    def history(self, end_s: float) -> Iterator[tuple[float, float]]:
+    def history(
+        self, end_s: float, days: int = HISTORY_DAYS, every_s: int = SAMPLES_S
+    ) -> Iterator[tuple[float, float]]:
         """Samples of a counter up to ``end_s``: when, and how many requests there had been."""
         noise, count = np.random.default_rng(int(end_s)), 0.0
-        begin_s = end_s - HISTORY_DAYS * DAY_S
+        begin_s = end_s - days * DAY_S
         for bucket_s in np.arange(begin_s, end_s, BUCKET_S):
             requests = self.requests(bucket_s) * noise.normal(1.0, SPREAD)
-            for offset_s in range(0, BUCKET_S, SAMPLES_S):
+            for offset_s in range(0, BUCKET_S, every_s):
                 yield bucket_s + offset_s, count + requests * offset_s / BUCKET_S
             count += requests
         yield end_s, count

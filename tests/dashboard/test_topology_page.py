@@ -309,7 +309,7 @@ async def test_the_pages_read_what_agents_publish(tmp_path: Path, monkeypatch: p
             assert found.found[0].degraded == (DegradedPart("link GPU0 GPU3", 2, 1),)
             assert "gpu-8" in found.problem
             down[0] = True
-            monkeypatch.setattr("kopt.cli.local.pages_cluster.STALE_S", 0.0)
+            monkeypatch.setattr("kopt.cli.local.watch_problems.STALE_S", 0.0)
             async with asyncio.timeout(60):
                 while "etcd" not in (known := await reader.nodes()).problem:
                     await asyncio.sleep(0.05)

@@ -1,13 +1,20 @@
-"""What an account was seen to do in the audit log, and what the chart's rules let it do: as (verb, group, resource)."""
+"""A controller at work with its account's own token, what that account was seen to do in the audit log, and what the
+chart's rules let it do: as (verb, group, resource)."""
 
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
+from chart import NAMESPACE, Helm
 from controlplane.api import Api, Refused
 from controlplane.plane import ControlPlane
-from controlplane.processes import wait_for
+from controlplane.processes import Server, free_port, wait_for
+
+KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 
 Object = dict[str, Any]
 Right = tuple[str, str, str]
@@ -23,6 +30,51 @@ _FOREIGN: tuple[Object, ...] = (
     {"metadata": {"annotations": {"theirs": None}}},
     {"metadata": {"finalizers": ["evil/forever"]}},
 )
+
+
+def start_controller(
+    plane: ControlPlane, charts: Helm, values: Object, account: str, replica: int = 0, options: Iterable[str] = ()
+) -> tuple[Server, str]:
+    """The process that the Deployment of the chart describes, with its account's token; and where its metrics are."""
+    (deployment,) = (
+        document
+        for document in charts.render(values)
+        if (document["kind"], document["metadata"]["name"]) == ("Deployment", account)
+    )
+    arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
+    local = [text for text in arguments if not text.startswith(("--host", "--port"))]
+    name, port = f"{account}-{replica}", free_port()
+    env = {
+        "KUBECONFIG": str(plane.kubeconfig_for(account, NAMESPACE)),
+        "POD_NAMESPACE": NAMESPACE,
+        "POD_NAME": name,
+    }
+    server = plane.start_server(name, [*KOPT, *local, f"--port={port}", *options], env)
+    return server, f"http://127.0.0.1:{port}/metrics"
+
+
+@contextmanager
+def leading(
+    plane: ControlPlane, charts: Helm, values: Object, account: str, options: Iterable[str] = ()
+) -> Iterator[Server]:
+    """``start_controller`` from when it leads until the block ends, also by an error: one that went on leading would
+    keep the next try from its Lease."""
+    server, metrics = start_controller(plane, charts, values, account, options=options)
+    leads = f"\n{account.replace('-', '_')}_leading 1.0"
+    try:
+        server.wait_until(lambda: leads in httpx.get(metrics, trust_env=False).text)
+        yield server
+    finally:
+        server.stop()
+
+
+def roles_of(charts: Helm, values: Object, *names: str) -> list[Object]:
+    """The Roles and ClusterRoles of these names in the chart."""
+    return [
+        document
+        for document in charts.render(values)
+        if document["kind"] in ("Role", "ClusterRole") and document["metadata"]["name"] in names
+    ]
 
 
 def audited(plane: ControlPlane, account: str, since: datetime) -> list[Object]:

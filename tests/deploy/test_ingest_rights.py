@@ -1,7 +1,6 @@
 """The ingest controller with its own account's token: a LendingPool names a service, a real Prometheus has measured it,
 and the endpoint answers it by name; killed, the other replica goes on; it is refused nothing and uses what it may."""
 
-import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -14,7 +13,7 @@ import pytest
 from asgi_server import served
 from controlplane.api import Api, Refused
 from controlplane.plane import ControlPlane
-from controlplane.processes import free_port, wait_for
+from controlplane.processes import wait_for
 from serving.conftest import MemorySource, StandInModel, no_store
 
 from kopt.core.settings import Settings
@@ -24,9 +23,8 @@ from kopt.serving.demand.feature_lookup import StoredFeatures
 from kopt.serving.endpoint.app import create_app
 from kopt.serving.endpoint.assemble import Parts, assemble
 
-from .rights import Object, audited, granted, used
+from .rights import Object, audited, granted, roles_of, start_controller, used
 
-KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 NAMESPACE, ACCOUNT, POOL = "kopt-system", "kopt-ingest", ("kaiwo.ai/v1alpha1", "LendingPool")
 VALUES = {
     "ingest": {"enabled": True},
@@ -118,22 +116,6 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     built.stop()
 
 
-def process(plane: ControlPlane, charts: Any, url: str, prometheus: str, name: str) -> tuple[Any, str]:
-    """A replica, and the address of its metrics."""
-    ingest = {"enabled": True, "prometheus": {"url": prometheus}}
-    (deployment,) = [
-        document
-        for document in charts.render(VALUES | {"ingest": ingest, "predictions": {"url": url, "auth": "none"}})
-        if (document["kind"], document["metadata"]["name"]) == ("Deployment", ACCOUNT)
-    ]
-    arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
-    local = [text for text in arguments if not text.startswith(("--host", "--port"))]
-    kubeconfig = str(plane.kubeconfig_for(ACCOUNT, NAMESPACE))
-    env = {"KUBECONFIG": kubeconfig, "POD_NAMESPACE": NAMESPACE, "POD_NAME": name}
-    port = free_port()
-    return plane.start_server(name, [*KOPT, *local, f"--port={port}"], env), f"http://127.0.0.1:{port}/metrics"
-
-
 def metric(address: str, name: str) -> float:
     lines = httpx.get(address, trust_env=False).text.splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.partition("{")[0].partition(" ")[0] == name)
@@ -156,9 +138,11 @@ def worked(
     measured = [DemandSeries(name, now - 300 * 300.0, 300, value, start_known=True) for name in ("chat", "search")]
     prometheus = prometheus_server(measured).url
     api.create(pool("chats", query='sum(increase(requests_total{service="chat"}[$step]))'))
-    first, first_metrics = process(control_plane, charts, url, prometheus, "kopt-ingest-0")
+    ingest = {"enabled": True, "prometheus": {"url": prometheus}}
+    values = VALUES | {"ingest": ingest, "predictions": {"url": url, "auth": "none"}}
+    first, first_metrics = start_controller(control_plane, charts, values, ACCOUNT)
     first.wait_until(lambda: metric(first_metrics, "kopt_ingest_leading") == 1)
-    second, second_metrics = process(control_plane, charts, url, prometheus, "kopt-ingest-1")
+    second, second_metrics = start_controller(control_plane, charts, values, ACCOUNT, replica=1)
     second.wait_until(lambda: metric(second_metrics, "kopt_ingest_newest_bucket_timestamp_seconds") == 0)
     wait_for(lambda: answered(url, "ml/chat"), what="the service is forecast by name")
     assert metric(first_metrics, "kopt_ingest_buckets_total") >= 290
@@ -188,11 +172,7 @@ def test_it_feeds_the_endpoint_is_refused_nothing_and_uses_its_rights(
 ) -> None:
     assert worked
     assert [entry for entry in worked if entry.get("responseStatus", {}).get("code") == 403] == []
-    roles = [
-        document
-        for document in charts.render(VALUES)
-        if document["kind"] in ("Role", "ClusterRole") and document["metadata"]["name"] == ACCOUNT
-    ]
+    roles = roles_of(charts, VALUES, ACCOUNT)
     assert granted(roles) - used(worked) - SELDOM.keys() == set(), "given and never used"
     stolen = Api(Path(control_plane.kubeconfig_for(ACCOUNT, NAMESPACE)))
     with pytest.raises(Refused, match="lendingpools"):

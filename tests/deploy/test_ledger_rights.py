@@ -8,14 +8,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from controlplane.api import Api, Refused
 from controlplane.kubelet import Kubelet
 from controlplane.plane import ControlPlane
-from controlplane.processes import free_port, wait_for
+from controlplane.processes import wait_for
 
-from .rights import Object, audited, granted, used
+from .rights import Object, audited, granted, leading, roles_of, used
 
 KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 NAMESPACE, ACCOUNT, SPACE = "kopt-system", "kopt-ledger", "recorded"
@@ -58,47 +57,23 @@ def test_it_is_off_unless_it_is_asked_for(charts: Any) -> None:
 
 
 @pytest.fixture(scope="module")
-def worked(
-    control_plane: ControlPlane, charts: Any, install: Callable[..., None], request: pytest.FixtureRequest
-) -> list[Object]:
+def worked(control_plane: ControlPlane, charts: Any, install: Callable[..., None]) -> list[Object]:
     """The audit log of two evictions, one of whose lines is one too many."""
     install(VALUES)
-    (deployment,) = [
-        one for one in charts.render(VALUES) if (one["kind"], one["metadata"]["name"]) == ("Deployment", ACCOUNT)
-    ]
-    arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
-    local = [one for one in arguments if not one.startswith(("--host", "--port"))]
-    env = {
-        "KUBECONFIG": str(control_plane.kubeconfig_for(ACCOUNT, NAMESPACE)),
-        "POD_NAMESPACE": NAMESPACE,
-        "POD_NAME": "kopt-ledger-0",
-    }
     started, api = datetime.now(UTC), control_plane.api
     api.namespace(SPACE)
-
-    def process() -> Any:
-        port = free_port()
-        server = control_plane.start_server("ledger", [*KOPT, *local, f"--port={port}"], env)
-        # Also where what follows fails: one that went on leading would keep the next try from its Lease.
-        request.addfinalizer(server.stop)
-        metrics = f"http://127.0.0.1:{port}/metrics"
-        server.wait_until(lambda: "\nkopt_ledger_leading 1.0" in httpx.get(metrics, trust_env=False).text)
-        return server
-
-    server = process()
     with Kubelet(control_plane, "recorded", {GPU: "4"}) as node:
-        for name in ("one", "two"):
-            api.create(job(name, node))
-            api.wait(*BATCH, name, lambda one: one["status"].get("ready"), SPACE)
-            api.patch(*BATCH, name, {"spec": {"suspend": True}}, SPACE)
-            wait_for(lambda name=name: name in _phases(api), what=f"{name} is in the ledger")
-            api.delete(*BATCH, name, SPACE, propagationPolicy="Background")
-            wait_for(lambda name=name: _phases(api)[name] == "Gone", what=f"{name} is gone")
+        with leading(control_plane, charts, VALUES, ACCOUNT):
+            for name in ("one", "two"):
+                api.create(job(name, node))
+                api.wait(*BATCH, name, lambda one: one["status"].get("ready"), SPACE)
+                api.patch(*BATCH, name, {"spec": {"suspend": True}}, SPACE)
+                wait_for(lambda name=name: name in _phases(api), what=f"{name} is in the ledger")
+                api.delete(*BATCH, name, SPACE, propagationPolicy="Background")
+                wait_for(lambda name=name: _phases(api)[name] == "Gone", what=f"{name} is gone")
         # The next one tidies as it begins.
-        server.stop()
-        server = process()
-        wait_for(lambda: list(_phases(api)) == ["two"], what="the older line is dropped")
-    server.stop()
+        with leading(control_plane, charts, VALUES, ACCOUNT):
+            wait_for(lambda: list(_phases(api)) == ["two"], what="the older line is dropped")
     return audited(control_plane, ACCOUNT, started)
 
 
@@ -113,11 +88,7 @@ def test_it_is_refused_nothing(worked: list[Object]) -> None:
 
 
 def test_every_right_is_used_or_has_a_reason(worked: list[Object], charts: Any) -> None:
-    roles = [
-        one
-        for one in charts.render(VALUES)
-        if one["kind"] in ("Role", "ClusterRole") and one["metadata"]["name"] == ACCOUNT
-    ]
+    roles = roles_of(charts, VALUES, ACCOUNT)
     assert granted(roles) - used(worked) - SELDOM.keys() == set(), "given and never used"
     assert SELDOM.keys() <= granted(roles)
 

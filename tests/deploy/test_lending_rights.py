@@ -4,21 +4,19 @@ and uses every right that it has."""
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from controlplane.api import Api, Refused
 from controlplane.kueue import Kueue, admitted, workload_of
 from controlplane.kwok import Kwok
 from controlplane.plane import ControlPlane
-from controlplane.processes import free_port, wait_for
+from controlplane.processes import wait_for
 from lending.endpoint import Endpoint, endpoint
 
-from .rights import Object, assert_changes_only_what_is_ours, audited, granted, used
+from .rights import Object, assert_changes_only_what_is_ours, audited, granted, leading, roles_of, used
 
 KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 NAMESPACE, ACCOUNT, SPACE = "kopt-system", "kopt-reallocation", "lends"
@@ -70,30 +68,6 @@ def test_wrong_values_are_refused(charts: Any, wrong: Object) -> None:
         charts.render({"reallocation": {"enabled": True, **wrong}})
 
 
-@contextmanager
-def running(plane: ControlPlane, charts: Any, url: str) -> Iterator[Any]:
-    (deployment,) = [
-        one
-        for one in charts.render(VALUES | {"predictions": {"url": url, "auth": "none"}})
-        if (one["kind"], one["metadata"]["name"]) == ("Deployment", ACCOUNT)
-    ]
-    arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
-    local = [one for one in arguments if not one.startswith(("--host", "--port"))]
-    env = {
-        "KUBECONFIG": str(plane.kubeconfig_for(ACCOUNT, NAMESPACE)),
-        "POD_NAMESPACE": NAMESPACE,
-        "POD_NAME": "kopt-reallocation-0",
-    }
-    port = free_port()
-    server = plane.start_server("reallocation", [*KOPT, *local, f"--port={port}"], env)
-    metrics = f"http://127.0.0.1:{port}/metrics"
-    server.wait_until(lambda: "\nkopt_reallocation_leading 1.0" in httpx.get(metrics, trust_env=False).text)
-    try:
-        yield server
-    finally:
-        server.stop()
-
-
 def job(name: str, selector: Object) -> Object:
     container = {"name": "train", "image": "any", "resources": {"limits": {GPU: "2"}, "requests": {"cpu": "1"}}}
     template = {
@@ -136,7 +110,8 @@ def worked(
 
 
 def _story(plane: ControlPlane, charts: Any, forecasts: Endpoint, queue: str, selector: Object) -> None:
-    with running(plane, charts, forecasts.url):
+    values = VALUES | {"predictions": {"url": forecasts.url, "auth": "none"}}
+    with leading(plane, charts, values, ACCOUNT):
         made = _lend(plane, forecasts, queue, selector)
         forecasts.demand["chat"] = (300.0,) * 4
         wait_for(lambda: _asked(plane.api), what="it is asked to save")
@@ -207,11 +182,7 @@ def test_it_is_refused_nothing(worked: list[Object]) -> None:
 
 
 def test_every_right_is_used_or_has_a_reason(worked: list[Object], charts: Any) -> None:
-    roles = [
-        one
-        for one in charts.render(VALUES)
-        if one["kind"] in ("Role", "ClusterRole") and one["metadata"]["name"] == ACCOUNT
-    ]
+    roles = roles_of(charts, VALUES, ACCOUNT)
     assert granted(roles) - used(worked) - SELDOM.keys() == set(), "given and never used"
     assert SELDOM.keys() <= granted(roles)
 

@@ -1,23 +1,20 @@
 """The pairwise benchmark controller with its own account's token: it measures, is refused nothing, and may create Jobs
 in the namespace of tests only."""
 
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from controlplane.api import Api, Refused
 from controlplane.kubelet import Kubelet
 from controlplane.plane import ControlPlane
-from controlplane.processes import free_port, wait_for
+from controlplane.processes import wait_for
 from pairwise.conftest import BENCHMARK, GPU, SPACE, benchmark
 
-from .rights import Object, audited, granted, used
+from .rights import Object, audited, granted, leading, roles_of, used
 
-KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 NAMESPACE, ACCOUNT = "kopt-system", "kopt-pairs"
 VALUES = {"pairs": {"enabled": True}, "webhook": {"enabled": False}, "sizing": {"enabled": False}}
 SELDOM = {
@@ -31,34 +28,20 @@ def worked(
 ) -> list[Object]:
     """The audit log of a tournament through the controller, as the chart starts it."""
     install(VALUES)
-    (deployment,) = [
-        one for one in charts.render(VALUES) if (one["kind"], one["metadata"]["name"]) == ("Deployment", ACCOUNT)
-    ]
-    arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
-    port, started = free_port(), datetime.now(UTC)
-    env = {
-        "KUBECONFIG": str(control_plane.kubeconfig_for(ACCOUNT, NAMESPACE)),
-        "POD_NAMESPACE": NAMESPACE,
-        "POD_NAME": "kopt-pairs-0",
-    }
-    local = [one for one in arguments if not one.startswith(("--host", "--port"))]
-    server = control_plane.start_server("pairs", [*KOPT, *local, f"--port={port}"], env)
-    metrics = f"http://127.0.0.1:{port}/metrics"
-    server.wait_until(lambda: "\nkopt_pairs_leading 1.0" in httpx.get(metrics, trust_env=False).text)
-    control_plane.api.wait("v1", "ServiceAccount", "default", namespace=SPACE)
+    started, api = datetime.now(UTC), control_plane.api
     shares = tmp_path_factory.mktemp("pairs") / "shares"
     shares.write_text("")
-    labels = {"pool": "rights"}
-    nodes = [Kubelet(control_plane, f"rights-{n}", {GPU: "4"}, labels) for n in range(3)]
-    control_plane.api.create(benchmark("rights", shares))
+    nodes: list[Kubelet] = []
     try:
-        done = lambda one: one.get("status", {}).get("measured") == 3  # noqa: E731
-        control_plane.api.wait(*BENCHMARK, "rights", done, timeout_s=120)
-        nodes.pop().stop()
-        wait_for(lambda: len(control_plane.api.list("kaiwo.ai/v1alpha1", "NodeBandwidth")) == 2, what="it is forgotten")
+        with leading(control_plane, charts, VALUES, ACCOUNT):
+            api.wait("v1", "ServiceAccount", "default", namespace=SPACE)
+            nodes += [Kubelet(control_plane, f"rights-{n}", {GPU: "4"}, {"pool": "rights"}) for n in range(3)]
+            api.create(benchmark("rights", shares))
+            api.wait(*BENCHMARK, "rights", lambda one: one.get("status", {}).get("measured") == 3, timeout_s=120)
+            nodes.pop().stop()
+            wait_for(lambda: len(api.list("kaiwo.ai/v1alpha1", "NodeBandwidth")) == 2, what="it is forgotten")
     finally:
-        server.stop()
-        control_plane.api.delete(*BENCHMARK, "rights")
+        api.delete(*BENCHMARK, "rights")
         for node in nodes:
             node.stop()
     return audited(control_plane, ACCOUNT, started)
@@ -70,11 +53,7 @@ def test_it_is_refused_nothing(worked: list[Object]) -> None:
 
 
 def test_every_right_is_used_or_has_a_reason(worked: list[Object], charts: Any) -> None:
-    roles = [
-        one
-        for one in charts.render(VALUES)
-        if one["kind"] in ("Role", "ClusterRole") and one["metadata"]["name"] == ACCOUNT
-    ]
+    roles = roles_of(charts, VALUES, ACCOUNT)
     assert len(roles) == 3
     assert granted(roles) - used(worked) - SELDOM.keys() == set(), "given and never used"
     assert SELDOM.keys() <= granted(roles)

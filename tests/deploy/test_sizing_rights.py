@@ -7,15 +7,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from controlplane.api import Api, Refused
 from controlplane.kubelet import Kubelet
 from controlplane.plane import ControlPlane
-from controlplane.processes import free_port, wait_for
+from controlplane.processes import wait_for
 from sizing_controller.conftest import GPU, job, recording
 
-from .rights import Object, audited, granted, used
+from .rights import Object, audited, granted, leading, roles_of, used
 
 KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 NAMESPACE, ACCOUNT, SPACE = "kopt-system", "kopt-sizing", "profiled"
@@ -38,36 +37,20 @@ def worked(
     charts: Any,
     install: Callable[..., None],
     tmp_path_factory: pytest.TempPathFactory,
-    request: pytest.FixtureRequest,
 ) -> list[Object]:
     """The audit log of a Job's way through the controller, as the chart starts it."""
     values = {"mode": "enforce", "sizing": {"dryRunMinutes": 1}, "webhook": {"enabled": False}}
     install(values)
-    (deployment,) = [
-        one for one in charts.render(values) if (one["kind"], one["metadata"]["name"]) == ("Deployment", ACCOUNT)
-    ]
-    arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
-    port, started = free_port(), datetime.now(UTC)
-    env = {
-        "KUBECONFIG": str(control_plane.kubeconfig_for(ACCOUNT, NAMESPACE)),
-        "POD_NAMESPACE": NAMESPACE,
-        "POD_NAME": "kopt-sizing-0",
-    }
-    local = [one for one in arguments if not one.startswith(("--host", "--port"))]
-    server = control_plane.start_server("sizing", [*KOPT, *local, f"--port={port}", "--interval=0.02"], env)
-    # Also where what follows fails: one that went on leading would keep the next try from its Lease.
-    request.addfinalizer(server.stop)  # noqa: PT021 - what stands behind a yield is not run where the set-up fails
-    metrics = f"http://127.0.0.1:{port}/metrics"
-    server.wait_until(lambda: "\nkopt_sizing_leading 1.0" in httpx.get(metrics, trust_env=False).text)
-    control_plane.api.namespace(SPACE, {"kaiwo.ai/managed": "true"})
-    log = recording(tmp_path_factory.mktemp("recorded") / "log.csv", 7000)
-    labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
-    resources = {GPU: "1", "nvidia.com/mig-1g.10gb": "7"}
-    with Kubelet(control_plane, resources=resources, labels=labels, entrypoints={"kopt-agents": KOPT}) as node:
-        control_plane.api.create(job("train", SPACE, "sleep 3", log=log, selector=node.selector))
-        control_plane.api.wait(*BATCH, "train", lambda one: one["status"].get("succeeded"), SPACE, timeout_s=120)
-        wait_for(lambda: len(control_plane.api.list(*BATCH, SPACE)) == 1, what="the profiling Job is gone")
-    server.stop()
+    started = datetime.now(UTC)
+    with leading(control_plane, charts, values, ACCOUNT, ["--interval=0.02"]):
+        control_plane.api.namespace(SPACE, {"kaiwo.ai/managed": "true"})
+        log = recording(tmp_path_factory.mktemp("recorded") / "log.csv", 7000)
+        labels = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+        resources = {GPU: "1", "nvidia.com/mig-1g.10gb": "7"}
+        with Kubelet(control_plane, resources=resources, labels=labels, entrypoints={"kopt-agents": KOPT}) as node:
+            control_plane.api.create(job("train", SPACE, "sleep 3", log=log, selector=node.selector))
+            control_plane.api.wait(*BATCH, "train", lambda one: one["status"].get("succeeded"), SPACE, timeout_s=120)
+            wait_for(lambda: len(control_plane.api.list(*BATCH, SPACE)) == 1, what="the profiling Job is gone")
     return audited(control_plane, ACCOUNT, started)
 
 
@@ -77,11 +60,7 @@ def test_it_is_refused_nothing(worked: list[Object]) -> None:
 
 
 def test_every_right_is_used_or_has_a_reason(worked: list[Object], charts: Any) -> None:
-    roles = [
-        one
-        for one in charts.render({"logs": {"everywhere": True}})
-        if one["kind"] in ("Role", "ClusterRole") and one["metadata"]["name"] in (ACCOUNT, "kopt-logs")
-    ]
+    roles = roles_of(charts, {"logs": {"everywhere": True}}, ACCOUNT, "kopt-logs")
     assert granted(roles) - used(worked) - SELDOM.keys() == set(), "given and never used"
     assert SELDOM.keys() <= granted(roles)
 

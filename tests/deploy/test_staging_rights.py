@@ -8,19 +8,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from controlplane.api import Api, Refused
 from controlplane.kubelet import Kubelet
 from controlplane.kueue import Kueue
 from controlplane.plane import ControlPlane
-from controlplane.processes import free_port, wait_for
+from controlplane.processes import wait_for
 from staging.servers import Served, web
 
 from kopt.cluster.holds.hold import HOLDABLE
 from kopt.controllers.staging.affinity import affinity_to
 
-from .rights import Object, audited, granted, used
+from .rights import Object, audited, granted, leading, roles_of, used
 
 KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 NAMESPACE, ACCOUNT, SPACE, GATED = "kopt-system", "kopt-staging", "staged", "gated"
@@ -130,30 +129,14 @@ def worked(
     charts: Any,
     install: Callable[..., None],
     tmp_path_factory: pytest.TempPathFactory,
-    request: pytest.FixtureRequest,
 ) -> list[Object]:
     """The audit log of a copy that a job waited for, and that was taken away."""
     install(VALUES)
-    (deployment,) = [
-        one for one in charts.render(VALUES) if (one["kind"], one["metadata"]["name"]) == ("Deployment", ACCOUNT)
-    ]
-    arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
-    local = [one for one in arguments if not one.startswith(("--host", "--port"))]
-    env = {
-        "KUBECONFIG": str(control_plane.kubeconfig_for(ACCOUNT, NAMESPACE)),
-        "POD_NAMESPACE": NAMESPACE,
-        "POD_NAME": "kopt-staging-0",
-    }
     started, api, folder = datetime.now(UTC), control_plane.api, tmp_path_factory.mktemp("claim")
     api.namespace(SPACE, {"kaiwo.ai/managed": "true"})
     claim(api, folder)
-    port = free_port()
-    server = control_plane.start_server("staging", [*KOPT, *local, f"--port={port}"], env)
-    # Also where what follows fails: one that went on leading would keep the next try from its Lease.
-    request.addfinalizer(server.stop)  # noqa: PT021 - what stands behind a yield is not run where the set-up fails
-    metrics = f"http://127.0.0.1:{port}/metrics"
-    server.wait_until(lambda: "\nkopt_staging_leading 1.0" in httpx.get(metrics, trust_env=False).text)
     with (
+        leading(control_plane, charts, VALUES, ACCOUNT),
         Kubelet(control_plane, "staged", {GPU: "8"}, entrypoints={"kopt-staging": KOPT}) as node,
         kueue_here.queue(SPACE, {GPU: 8, "cpu": 100}),
         web() as files,
@@ -186,7 +169,6 @@ def worked(
         api.delete(*DATA, "slow", SPACE)
         wait_for(lambda: not api.list(*DATA, SPACE), what="it is ended and gone")
         wait_for(lambda: not api.list("v1", "Pod", SPACE), what="the pods are gone")
-    server.stop()
     return audited(control_plane, ACCOUNT, started)
 
 
@@ -200,11 +182,7 @@ def test_it_is_refused_nothing(worked: list[Object]) -> None:
 
 
 def test_every_right_is_used_or_has_a_reason(worked: list[Object], charts: Any) -> None:
-    roles = [
-        one
-        for one in charts.render(VALUES)
-        if one["kind"] in ("Role", "ClusterRole") and one["metadata"]["name"] in (ACCOUNT, "kopt-logs")
-    ]
+    roles = roles_of(charts, VALUES, ACCOUNT, "kopt-logs")
     assert granted(roles) - used(worked) - SELDOM.keys() == set(), "given and never used"
     assert SELDOM.keys() <= granted(roles)
 

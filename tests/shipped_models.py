@@ -1,13 +1,24 @@
-"""A registry for tests of the real endpoint: it knows the shipped model of demand, and no other."""
+"""The real endpoint with the shipped model of demand, for tests."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from asgi_server import served
+
+from kopt.core.settings import Settings
+from kopt.features.store import DemandFeatureStore
 from kopt.models.registry.registry import NotRegisteredError, RegisteredModel
 from kopt.models.registry.shipped import load_shipped, shipped_digests
+from kopt.serving.checkpoint.service import CheckpointService
+from kopt.serving.demand.feature_lookup import StoredFeatures
+from kopt.serving.endpoint.app import create_app
+from kopt.serving.endpoint.assemble import Parts, assemble
 
 
 class ShippedDemand:
-    """Its champion is the model that is shipped."""
+    """A registry that knows the shipped model of demand as its champion, and no other."""
 
     def resolve(self, name: str, alias: str) -> RegisteredModel:
         if (name, alias) != ("demand", "champion"):
@@ -19,3 +30,19 @@ class ShippedDemand:
 
     def list(self, name: str) -> tuple[RegisteredModel, ...]:
         return ()
+
+
+@contextmanager
+def shipped_endpoint(home: Path) -> Iterator[str]:
+    """The address of the real application over a real feature store in ``home``; what is shipped for checkpoints is
+    loaded too."""
+    settings = Settings(home=home)
+    store = StoredFeatures(lambda: DemandFeatureStore(settings))
+    endpoint = assemble(settings, Parts(ShippedDemand(), store, refresh_s=3600))
+    endpoint.start()
+    try:
+        endpoint.service(CheckpointService).refresh()
+        with served(create_app(endpoint, manage=False)) as url:
+            yield url
+    finally:
+        endpoint.stop()

@@ -14,19 +14,13 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from asgi_server import served
 from controlplane.api import Api, Refused
 from controlplane.plane import ControlPlane
 from controlplane.processes import Server, free_port, wait_for
-from shipped_models import ShippedDemand
+from shipped_models import shipped_endpoint
 
-from kopt.core.settings import Settings
-from kopt.features.store import DemandFeatureStore
 from kopt.serving.client.client import PredictionClient
 from kopt.serving.contract.common import GRID_S
-from kopt.serving.demand.feature_lookup import StoredFeatures
-from kopt.serving.endpoint.app import create_app
-from kopt.serving.endpoint.assemble import Parts, assemble
 
 from .rights import audited, used
 
@@ -82,13 +76,8 @@ def test_a_certificate_of_ones_own_takes_the_place_of_the_charts(charts: Any) ->
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The real application with the shipped model."""
-    settings = Settings(home=tmp_path_factory.mktemp("endpoint"))
-    store = StoredFeatures(lambda: DemandFeatureStore(settings))
-    built = assemble(settings, Parts(source=ShippedDemand(), features=store, refresh_s=3600))
-    built.start()
-    with served(create_app(built, manage=False)) as url:
+    with shipped_endpoint(tmp_path_factory.mktemp("endpoint")) as url:
         yield url
-    built.stop()
 
 
 @pytest.fixture

@@ -8,19 +8,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from asgi_server import served
 from chart import Helm
 from controlplane.kubelet import Kubelet
 from controlplane.kueue import Kueue
 from controlplane.plane import ControlPlane
-from shipped_models import ShippedDemand
+from shipped_models import shipped_endpoint
 
-from kopt.core.settings import Settings
-from kopt.features.store import DemandFeatureStore
-from kopt.serving.checkpoint.service import CheckpointService
-from kopt.serving.demand.feature_lookup import StoredFeatures
-from kopt.serving.endpoint.app import create_app
-from kopt.serving.endpoint.assemble import Parts, assemble
 from tests.story.cluster import BATCH, GPU, KAIWO, KOPT, SERVICE, Cluster
 from tests.story.traffic import BUCKET_S, Clients, Demand, prometheus
 
@@ -31,16 +24,8 @@ Story = Callable[[float], contextlib.AbstractContextManager[Cluster]]
 @pytest.fixture
 def endpoint(tmp_path: Path) -> Iterator[str]:
     """The address of the real application, with the shipped models of demand and checkpoints."""
-    settings = Settings(home=tmp_path / "home")
-    store = StoredFeatures(lambda: DemandFeatureStore(settings))
-    built = assemble(settings, Parts(ShippedDemand(), store, refresh_s=3600))
-    built.start()
-    built.service(CheckpointService).refresh()
-    try:
-        with served(create_app(built, manage=False)) as url:
-            yield url
-    finally:
-        built.stop()
+    with shipped_endpoint(tmp_path / "home") as url:
+        yield url
 
 
 @pytest.fixture

@@ -20,6 +20,12 @@ _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
 
 
+def has_condition(document: Object, kind: str) -> bool:
+    """Whether the condition is in the object's status, and true."""
+    conditions = document.get("status", {}).get("conditions") or ()
+    return any((condition["type"], condition["status"]) == (kind, "True") for condition in conditions)
+
+
 class Refused(Exception):
     """The API server answered with an error; ``status`` is HTTP's, ``message`` and ``reason`` the server's."""
 

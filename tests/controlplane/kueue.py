@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 from controlplane import build
-from controlplane.api import Object, load_all
+from controlplane.api import Object, has_condition, load_all
 from controlplane.plane import Cluster
 from controlplane.processes import NotReady, Server, free_port, wait_for
 
@@ -187,14 +187,12 @@ class Kueue:
 
 
 def _active(queue: Object) -> bool:
-    conditions = queue.get("status", {}).get("conditions") or []
-    return any(one["type"] == "Active" and one["status"] == "True" for one in conditions)
+    return has_condition(queue, "Active")
 
 
 def admitted(workload: Object) -> bool:
     """Whether a Workload has the condition Admitted."""
-    conditions = workload.get("status", {}).get("conditions") or []
-    return any(one["type"] == "Admitted" and one["status"] == "True" for one in conditions)
+    return has_condition(workload, "Admitted")
 
 
 def workload_of(cluster: Cluster, owner: Object) -> Object:

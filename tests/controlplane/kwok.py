@@ -11,7 +11,7 @@ from pathlib import Path
 
 import yaml
 from controlplane import build
-from controlplane.api import Object
+from controlplane.api import Object, has_condition
 from controlplane.plane import Cluster
 from controlplane.processes import Server, free_port
 
@@ -129,9 +129,7 @@ def _node(name: str, labels: Mapping[str, str], resources: Mapping[str, str], ta
 
 def _is_ready(node: Object) -> bool:
     taints = {taint["key"] for taint in node["spec"].get("taints") or ()}
-    conditions = node["status"].get("conditions") or ()
-    ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
-    return ready and "node.kubernetes.io/not-ready" not in taints
+    return has_condition(node, "Ready") and "node.kubernetes.io/not-ready" not in taints
 
 
 def _stages() -> Iterator[Object]:

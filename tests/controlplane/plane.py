@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import yaml
 from controlplane import build
-from controlplane.api import Api, Object, kubeconfig, load_all
+from controlplane.api import Api, Object, has_condition, kubeconfig, load_all
 from controlplane.certificates import Authority, KeyPair, signing_keys
 from controlplane.processes import Server, free_port, wait_for
 
@@ -356,5 +356,4 @@ def _without_descriptions(value: Any) -> Any:
 
 
 def _established(definition: Object) -> bool:
-    conditions: list[dict[str, Any]] = definition.get("status", {}).get("conditions") or []
-    return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
+    return has_condition(definition, "Established")

@@ -14,9 +14,11 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from chart import NAMESPACE
 from controlplane.api import Api, Refused
 from controlplane.plane import ControlPlane
 from controlplane.processes import Server, free_port, wait_for
+from metrics_api import METRICS_ACCOUNT, METRICS_API, lead_metrics_to
 from shipped_models import shipped_endpoint
 
 from kopt.serving.client.client import PredictionClient
@@ -25,8 +27,7 @@ from kopt.serving.contract.common import GRID_S
 from .rights import audited, used
 
 KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
-NAMESPACE, NAME, API = "kopt-system", "kopt-autoscaling", "apiregistration.k8s.io/v1"
-API_SERVICE = "v1beta1.external.metrics.k8s.io"
+NAME, API_SERVICE = METRICS_ACCOUNT, METRICS_API[-1]
 VALUES: dict[str, Any] = {
     "autoscaling": {"enabled": True},
     "webhook": {"enabled": False},
@@ -97,20 +98,11 @@ def autoscaling(
     options = [f"--tls={tmp_path}", f"--api-port={port}", f"--port={free_port()}"]
     env = {"KUBECONFIG": str(control_plane.kubeconfig_for(NAME, NAMESPACE))}
     server = control_plane.start_server("autoscaling", [*KOPT, *local, *options], env)
-    # There is no network between pods here: the Service leads to the process.
-    service = {"type": "ExternalName", "externalName": "localhost", "selector": None, "clusterIP": None}
-    api.patch("v1", "Service", NAME, {"spec": service | {"clusterIPs": None, "ports": None}}, NAMESPACE)
-    api.patch(API, "APIService", API_SERVICE, {"spec": {"service": {"port": port}}}, "")
-    api.wait(API, "APIService", API_SERVICE, available, "")
+    lead_metrics_to(api, "localhost", port)
     yield server
     server.kill()
-    for kind, version, name, namespace in (("Service", "v1", NAME, NAMESPACE), ("APIService", API, API_SERVICE, "")):
-        api.delete(version, kind, name, namespace)
-
-
-def available(service: Object) -> bool:
-    conditions = service.get("status", {}).get("conditions", [])
-    return any((condition["type"], condition["status"]) == ("Available", "True") for condition in conditions)
+    api.delete("v1", "Service", NAME, NAMESPACE)
+    api.delete(*METRICS_API, "")
 
 
 def push(url: str, service: str, ahead: int) -> None:
@@ -174,7 +166,7 @@ def test_it_scales_up_before_the_spike_and_keeps_its_scale_without_a_forecast(
         api.request("GET", other)
     with pytest.raises(Refused, match="forbidden"):
         Api(control_plane.kubeconfig_as("somebody")).request("GET", other)
-    port = api.get(API, "APIService", API_SERVICE, "")["spec"]["service"]["port"]
+    port = api.get(*METRICS_API, "")["spec"]["service"]["port"]
     with pytest.raises(httpx.TransportError):
         httpx.get(f"https://127.0.0.1:{port}{root}", verify=False, trust_env=False)
 

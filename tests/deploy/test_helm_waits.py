@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from controlplane.api import has_condition
 from controlplane.kubelet import Kubelet
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
@@ -35,7 +36,7 @@ def waited(
 
 
 def ready(pod: Object) -> bool:
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", []))
+    return has_condition(pod, "Ready")
 
 
 def leaders(plane: ControlPlane) -> list[Object]:

@@ -10,23 +10,45 @@ from typing import Any, TypeVar
 
 import httpx
 from chart import Helm
+from controlplane.api import has_condition
 from controlplane.kubelet import Kubelet
 from controlplane.kueue import workload_of
 from controlplane.plane import ControlPlane
 from controlplane.processes import Server, free_port, wait_for
+from metrics_api import lead_metrics_to
 
 KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 SYSTEM, GPU, SERVICE, PORT = "kopt-system", "nvidia.com/gpu", "chat", 8000
-APPS, BATCH, KAIWO, API = "apps/v1", "batch/v1", "kaiwo.ai/v1alpha1", "apiregistration.k8s.io/v1"
-METRICS, METRICS_API = "kopt-autoscaling", "v1beta1.external.metrics.k8s.io"
+APPS, BATCH, KAIWO = "apps/v1", "batch/v1", "kaiwo.ai/v1alpha1"
 REQUESTS_PER_GPU = 1_000
 """That a GPU answers in five minutes."""
 HEAD_START_S = 45
 """That lending has before the autoscaler."""
 Object = dict[str, Any]
 T = TypeVar("T")
+
+
+def lending_pool(name: str, namespace: str, service: str, queue: str) -> Object:
+    """Four GPUs of a service that Prometheus measures, lent to a ClusterQueue of Kueue."""
+    lender = {
+        "name": service,
+        "namespace": namespace,
+        "selector": {"matchLabels": {"app": service}},
+        "demandSource": {"engine": "vLLM"},
+        "capacityPerGpu": REQUESTS_PER_GPU,
+        "minimumGpus": 1,
+    }
+    spec = {
+        "gpus": 4,
+        "services": [lender],
+        "leadTime": "5m",
+        "hold": "5s",
+        "mode": "enforce",
+        "borrowers": [{"system": "Kueue", "queue": queue}],
+    }
+    return {"apiVersion": KAIWO, "kind": "LendingPool", "metadata": {"name": name}, "spec": spec}
 
 
 @dataclass
@@ -95,19 +117,13 @@ class Cluster:
         self.pages = self.plane.start_server(f"{self.space}-pages", command, environment)
 
     def _lead_to_metrics(self) -> None:
-        """No kube-proxy is here: the Service of the metrics API leads to its pod by name."""
         api = self.plane.api
-        labels = "app.kubernetes.io/component=autoscaling"
 
         def address() -> str:
-            pods = api.list("v1", "Pod", SYSTEM, labels)
-            return next((pod["status"]["podIP"] for pod in pods if _ready(pod)), "")
+            pods = api.list("v1", "Pod", SYSTEM, "app.kubernetes.io/component=autoscaling")
+            return next((pod["status"]["podIP"] for pod in pods if has_condition(pod, "Ready")), "")
 
-        spec = {"type": "ExternalName", "externalName": wait_for(address, what="the metrics API has an address")}
-        nothing = {"selector": None, "clusterIP": None, "clusterIPs": None, "ports": None}
-        api.patch("v1", "Service", METRICS, {"spec": spec | nothing}, SYSTEM)
-        api.patch(API, "APIService", METRICS_API, {"spec": {"service": {"port": 9458}}}, "")
-        api.wait(API, "APIService", METRICS_API, lambda service: _condition(service, "Available"), "")
+        lead_metrics_to(api, wait_for(address, what="the metrics API has an address"), 9458)
 
     def kill(self) -> None:
         """All of ours at once, without a word, and none comes back."""
@@ -193,25 +209,7 @@ class Cluster:
         return [f"{pod['status']['podIP']}:{PORT}" for pod in self._running(f"app={SERVICE}")]
 
     def lend(self) -> None:
-        service = {
-            "name": SERVICE,
-            "namespace": self.space,
-            "selector": {"matchLabels": {"app": SERVICE}},
-            "demandSource": {"engine": "vLLM"},
-            "capacityPerGpu": REQUESTS_PER_GPU,
-            "minimumGpus": 1,
-        }
-        spec = {
-            "gpus": 4,
-            "services": [service],
-            "leadTime": "5m",
-            "hold": "5s",
-            "mode": "enforce",
-            "borrowers": [{"system": "Kueue", "queue": self.queue}],
-        }
-        self.plane.api.apply(
-            {"apiVersion": KAIWO, "kind": "LendingPool", "metadata": {"name": self.space}, "spec": spec}
-        )
+        self.plane.api.apply(lending_pool(self.space, self.space, SERVICE, self.queue))
 
     def pool(self) -> Object:
         return self.plane.api.get(KAIWO, "LendingPool", self.space, "").get("status", {})
@@ -317,12 +315,3 @@ class Cluster:
             [self.pool(), self.evictions(), [one["status"] for one in scaled], pods], indent=1
         )
         return json.dumps(parts, indent=1).replace("\\n", "\n")
-
-
-def _condition(document: Object, kind: str) -> bool:
-    conditions = document.get("status", {}).get("conditions", [])
-    return any((condition["type"], condition["status"]) == (kind, "True") for condition in conditions)
-
-
-def _ready(pod: Object) -> bool:
-    return _condition(pod, "Ready")

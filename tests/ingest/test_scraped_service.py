@@ -5,14 +5,13 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import httpx
 import pytest
 from asgi_server import served
 from controlplane.processes import wait_for
-from prometheus_client import CollectorRegistry, Counter, generate_latest
+from inference_server import inference_server
 from prometheus_server import RunningPrometheus
 from serving.conftest import MemorySource
 
@@ -35,32 +34,10 @@ PACE_S = 0.05
 
 
 class Service:
-    """Completes a request for each POST, and counts it as vLLM does."""
+    """An inference server, and a client that sends it requests."""
 
     def __init__(self) -> None:
-        registry = CollectorRegistry()
-        done = Counter("vllm:request_success", "Requests.", ["model_name", "finished_reason"], registry=registry)
-        for reason in ("stop", "length", "abort"):
-            done.labels("phi", reason)
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.answer(generate_latest(registry))
-
-            def do_POST(self) -> None:
-                self.rfile.read(int(self.headers["content-length"]))
-                done.labels("phi", "stop").inc()
-                self.answer(b"{}")
-
-            def answer(self, body: bytes) -> None:
-                self.send_response(200)
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None: ...
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = inference_server("127.0.0.1")
         self.address = f"127.0.0.1:{self.server.server_address[1]}"
         self.ending, self.sent = threading.Event(), list[float]()
         threading.Thread(target=self.server.serve_forever, daemon=True).start()

@@ -11,7 +11,6 @@ the target is missed. Takes up to nine minutes, most of them waiting for that mo
 
 import contextlib
 import json
-import multiprocessing
 import sys
 import tempfile
 import threading
@@ -21,14 +20,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from benchmarks.ingest import endpoint_process
+from benchmarks.ingest import running_endpoint
 from benchmarks.reactions import quantile
 from benchmarks.tables import markdown
 
 SERVICES, DAYS, SAMPLES_S, SPACE, GPU = 30, 7, 150, "decisions", "nvidia.com/gpu"
-POOL_GPUS, REQUESTS_PER_GPU = 4, 1_000
 STARTING_S, SCRAPE_S, TARGET_P99_S, LATEST_S = 180.0, 5, 15.0, 90.0
-Object = dict[str, Any]
 
 
 def main() -> int:
@@ -55,7 +52,7 @@ def _run(plane: Any, folder: Path) -> list[float]:
     from controlplane.processes import free_port, wait_for
     from lending.conftest import CHART, POOL, SYSTEM, Controller
     from prometheus_server import RunningPrometheus
-    from story.cluster import KOPT
+    from story.cluster import KOPT, lending_pool
     from story.traffic import BUCKET_S, Demand
 
     plane.api.namespace(SYSTEM)
@@ -78,8 +75,8 @@ def _run(plane: Any, folder: Path) -> list[float]:
             f"  - {{targets: ['{target}']}}\n",
         )
         running.callback(prometheus.stop)
-        url = running.enter_context(_endpoint(folder))
-        plane.api.apply(*(_pool(name, queue) for name, queue in zip(names, queues, strict=True)))
+        url = running.enter_context(running_endpoint(folder / "home"))[0]
+        plane.api.apply(*(lending_pool(name, SPACE, name, queue) for name, queue in zip(names, queues, strict=True)))
         command = ["controller", "ingest", f"--prometheus={prometheus.url}", f"--predictions={url}"]
         ingest = plane.start_server(
             "ingest", [*KOPT, *command, f"--port={free_port()}"], {"KUBECONFIG": str(plane.kubeconfig)}
@@ -152,34 +149,3 @@ def _services(demand: Any, names: list[str]) -> Iterator[str]:
     yield f"127.0.0.1:{server.server_address[1]}"
     server.shutdown()
     server.server_close()
-
-
-@contextlib.contextmanager
-def _endpoint(folder: Path) -> Iterator[str]:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=endpoint_process, args=(str(folder / "home"), theirs), daemon=True)
-    process.start()
-    yield ours.recv()
-    process.kill()
-    process.join()
-
-
-def _pool(name: str, queue: str) -> Object:
-    service = {
-        "name": name,
-        "namespace": SPACE,
-        "selector": {"matchLabels": {"app": name}},
-        "demandSource": {"engine": "vLLM"},
-        "capacityPerGpu": REQUESTS_PER_GPU,
-        "minimumGpus": 1,
-    }
-    spec = {
-        "gpus": POOL_GPUS,
-        "services": [service],
-        "leadTime": "5m",
-        "hold": "5s",
-        "mode": "enforce",
-        "borrowers": [{"system": "Kueue", "queue": queue}],
-    }
-    return {"apiVersion": "kaiwo.ai/v1alpha1", "kind": "LendingPool", "metadata": {"name": name}, "spec": spec}

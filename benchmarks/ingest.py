@@ -18,7 +18,8 @@ import re
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.connection import Connection
@@ -32,19 +33,12 @@ SETTLE_S, MATERIALISED_S = 2.0, 5.0
 
 def main() -> int:
     """Print the table; 0 when both targets are reached."""
-    context = multiprocessing.get_context("spawn")
-    with tempfile.TemporaryDirectory(prefix="kopt-bench-", ignore_cleanup_errors=True) as folder:
-        ours, theirs = context.Pipe()
-        endpoint = context.Process(target=endpoint_process, args=(folder, theirs), daemon=True)
-        endpoint.start()
-        prometheus_ours, prometheus_theirs = context.Pipe()
-        prometheus = context.Process(target=_prometheus, args=(prometheus_theirs,), daemon=True)
-        prometheus.start()
-        addresses = prometheus_ours.recv(), ours.recv()
-        rows = asyncio.run(_measure(*addresses, int(endpoint.pid or 0)))
-        for process in (endpoint, prometheus):
-            process.kill()
-            process.join()
+    with (
+        tempfile.TemporaryDirectory(prefix="kopt-bench-", ignore_cleanup_errors=True) as folder,
+        running_endpoint(Path(folder)) as (url, process),
+        _running(_prometheus) as (prometheus, _),
+    ):
+        rows = asyncio.run(_measure(prometheus, url, process))
     print("| 1,000 services | seconds until all are stored | ingester CPU s | endpoint CPU s | share of a core |")
     print("|---|---|---|---|---|")
     for row in rows:
@@ -109,8 +103,26 @@ def _cpu_s(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def endpoint_process(folder: str, ready: Connection) -> None:
-    """The endpoint with its state in ``folder``; sends its address once it answers."""
+def running_endpoint(folder: Path) -> AbstractContextManager[tuple[str, int]]:
+    """Address and process id of an endpoint whose state lies in ``folder``."""
+    return _running(_endpoint, str(folder))
+
+
+@contextmanager
+def _running(serve: Callable[..., None], *arguments: str) -> Iterator[tuple[str, int]]:
+    """Address and id of a process that serves until the block ends; ``serve`` gets a pipe last, and sends its address."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=serve, args=(*arguments, theirs), daemon=True)
+    process.start()
+    try:
+        yield ours.recv(), int(process.pid or 0)
+    finally:
+        process.kill()
+        process.join()
+
+
+def _endpoint(folder: str, ready: Connection) -> None:
     import uvicorn
 
     from kopt.core.settings import Settings

@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.connection import Connection
@@ -35,8 +35,8 @@ def main() -> int:
     """Print the table; 0 when both targets are reached."""
     with (
         tempfile.TemporaryDirectory(prefix="kopt-bench-", ignore_cleanup_errors=True) as folder,
-        running_endpoint(Path(folder)) as (url, process),
-        _running(_prometheus) as (prometheus, _),
+        running(_endpoint, folder) as (url, process),
+        running(_prometheus) as (prometheus, _),
     ):
         rows = asyncio.run(_measure(prometheus, url, process))
     print("| 1,000 services | seconds until all are stored | ingester CPU s | endpoint CPU s | share of a core |")
@@ -103,14 +103,9 @@ def _cpu_s(process: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def running_endpoint(folder: Path) -> AbstractContextManager[tuple[str, int]]:
-    """Address and process id of an endpoint whose state lies in ``folder``."""
-    return _running(_endpoint, str(folder))
-
-
 @contextmanager
-def _running(serve: Callable[..., None], *arguments: str) -> Iterator[tuple[str, int]]:
-    """Address and id of a process that serves until the block ends; ``serve`` gets a pipe last, and sends its address."""
+def running(serve: Callable[..., None], *arguments: str) -> Iterator[tuple[str, int]]:
+    """Address and id of a process until the block ends; ``serve`` gets a pipe last, and sends the address."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=serve, args=(*arguments, theirs), daemon=True)

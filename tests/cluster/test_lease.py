@@ -112,10 +112,9 @@ async def test_a_leader_that_was_stopped_anywhere_writes_nothing_afterwards(
         async with campaigning(leader), leader.lead() as fence:
             case = await fence.claim(CONFIG_MAPS, await kube.get(CONFIG_MAPS, CASE, namespace))
             version = (await fence.patch(CONFIG_MAPS, case, {"data": {"writer": "new"}}))["metadata"]["resourceVersion"]
-            said = len(old.said)
             old.process.send_signal(signal.SIGCONT)
+            # It may still say "wrote" of a write that was answered before the stop: the object alone shows what it did.
             await old.says(lambda said: "deposed" in said)
-            assert "wrote" not in old.said[said:]
             assert (await kube.get(CONFIG_MAPS, CASE, namespace))["metadata"]["resourceVersion"] == version
         old.said.clear()
 

@@ -13,7 +13,9 @@ def worker_processes(count: int) -> Iterator[ProcessPoolExecutor]:
     try:
         yield pool
     except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
+        # Python waits for the pool's thread at its end anyway, but writes into a pipe that this thread may just have
+        # closed (`_python_exit`), and prints a traceback about it.
+        pool.shutdown(wait=True, cancel_futures=True)
         raise
     pool.shutdown()
 

@@ -133,6 +133,10 @@ class LiveHistories:
         records = self._backend.read(services)
         return {service: records[service].series(service) for service in services if service in records}
 
+    def services(self, oldest_s: float) -> list[str]:
+        """Those with a bucket since ``oldest_s`` (Unix seconds)."""
+        return list(self._backend.owners(int(oldest_s // GRID_S)))
+
     def merge(self, service: str, owner: str, buckets: Index, value: Array) -> Merged:
         """Adds values (NaN: unknown) at ``buckets``, numbers of the grid since 1970.
 

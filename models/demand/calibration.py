@@ -53,9 +53,9 @@ class Calibration:
         current = np.repeat(start[None], series, axis=0)
         return cls(start, current, np.repeat(current[:, None], slots, axis=1), 0, step_s)
 
-    def keep(self, first: int) -> Self:
-        """The first series only; the others have ended."""
-        return replace(self, current=self.current[:first].copy(), pending=self.pending[:first].copy())
+    def part(self, series: slice) -> Self:
+        """These series only."""
+        return replace(self, current=self.current[series].copy(), pending=self.pending[series].copy())
 
     def observe(self, scores: Array) -> Array:
         """Take the scores (S, H) of one bucket (NaN: none was due); returns the thresholds (S, H, levels) in force."""

@@ -95,6 +95,9 @@ class Outlook:
     experts: Array
     weights: Array
 
+    def part(self, series: slice) -> Self:
+        return type(self)(self.centre[series], self.width[series], self.experts[series], self.weights[series])
+
 
 @dataclass
 class OnlineState:
@@ -147,10 +150,10 @@ class OnlineState:
             unknown(_H),
         )
 
-    def keep(self, first: int) -> Self:
-        """The state of the first series only; the others have ended."""
+    def part(self, series: slice) -> Self:
+        """The state of these series only."""
         arrays = (getattr(self, field.name) for field in fields(self)[2:])
-        return type(self)(self.step_s, self.seen, *(array[:first].copy() for array in arrays))
+        return type(self)(self.step_s, self.seen, *(array[series].copy() for array in arrays))
 
     def observe(self, value: Array, glance: Glance) -> tuple[Outlook, Array]:
         """Take the next bucket of every series and look ahead from it.

@@ -17,7 +17,7 @@ from kopt.models.base import Predictor
 from kopt.models.demand import answers, explanation, holdout
 from kopt.models.demand.calibration import DEFAULT_THRESHOLDS, LEVELS, between
 from kopt.models.demand.global_model import GlobalModel, GlobalSettings
-from kopt.models.demand.memory import SeriesMemory
+from kopt.models.demand.memory import SeriesMemory, remember
 from kopt.models.demand.online import trees_outlook
 from kopt.models.demand.replay import Run, Track, replay
 from kopt.models.demand.table import TrainingTable
@@ -84,6 +84,11 @@ class DemandPredictor(Predictor):
     def memory(self) -> SeriesMemory:
         """An empty memory for one series, to be handed to ``forecast`` again and again."""
         return SeriesMemory()
+
+    def memories(self, series: Sequence[DemandSeries]) -> list[SeriesMemory]:
+        """A memory for each series as its first forecast would leave it, in a quarter of the time for many together."""
+        on_grid = [each.resampled(GRID_S) for each in series]
+        return remember(on_grid, self._fitted.predict, self.thresholds)
 
     def forecast(
         self,

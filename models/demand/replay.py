@@ -54,7 +54,7 @@ def replay(tracks: Sequence[Track], step_s: int, thresholds: Array) -> list[Run]
     state, calibration = OnlineState.new(step_s, len(order)), Calibration.new(thresholds, step_s, len(order))
     for bucket, active in _steps([len(tracks[i]) for i in order]):
         if active < len(state.gram):
-            state, calibration = state.keep(active), calibration.keep(active)
+            state, calibration = state.part(slice(active)), calibration.part(slice(active))
         now = [tracks[i] for i in order[:active]]
         glance = Glance(
             np.array([item.rows[bucket] for item in now]),

@@ -64,6 +64,14 @@ class LiveDemand:
             self._keep({name: reads[name] for name in missing})
         return {name: read.series for name, read in reads.items() if read.series is not None}
 
+    def services(self) -> list[str]:
+        """All that are kept; blocks. Raises FeatureStoreError."""
+        return self._opened().services(self._clock() - KEPT_S)
+
+    def histories(self, names: Sequence[str]) -> dict[str, DemandSeries]:
+        """As ``series``, always from the store; what is kept at hand stays as it is."""
+        return self._opened().series(names)
+
     def push(self, service: str, owner: str, request: PushRequest) -> PushedDemand:
         """Merges complete buckets, and has the newest materialised; blocks. Raises Problem."""
         buckets = self._buckets(request)

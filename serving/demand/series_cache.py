@@ -10,6 +10,9 @@ from kopt.data.demand.table import DemandSeries
 from kopt.models.demand.memory import SeriesMemory
 from kopt.serving.http.sharing import KeptByCaller
 
+STORE = "kopt:store"
+"""Stands for a caller: whose histories are those of the store."""
+_Key = tuple[str, str, str, float]
 _FEW_BUCKETS = 12
 """Replaying up to this many new buckets is fast enough for the event loop."""
 
@@ -43,16 +46,33 @@ class Memories:
     """
 
     def __init__(self, most: int = 2000) -> None:
-        self._kept: KeptByCaller[tuple[str, str, str, float], Remembered] = KeptByCaller(most)
+        self.most = most
+        self._kept: KeptByCaller[_Key, Remembered] = KeptByCaller(most)
         self._lock = threading.Lock()
 
     def of(self, caller: str, model: ModelVersion, series: DemandSeries) -> Remembered:
         """The memory for a series on the grid; an empty one where there is none yet."""
-        key = (model.version, model.digest, series.name, series.start_s % series.step_s)
+        key = _key(model, series)
         with self._lock:
             remembered = self._kept.get(caller, key) or Remembered()
             self._kept.put(caller, key, remembered)
             return remembered
 
+    def knows(self, caller: str, model: ModelVersion, series: DemandSeries) -> bool:
+        with self._lock:
+            remembered = self._kept.get(caller, _key(model, series))
+        return remembered is not None and remembered.memory.state is not None
+
+    def add(self, caller: str, model: ModelVersion, series: DemandSeries, memory: SeriesMemory) -> None:
+        """A memory that knows ``series``, unless an answer has made one meanwhile."""
+        remembered = self.of(caller, model, series)
+        with remembered.lock:
+            if remembered.memory.state is None:
+                remembered.memory = memory
+
     def __len__(self) -> int:
         return len(self._kept)
+
+
+def _key(model: ModelVersion, series: DemandSeries) -> _Key:
+    return model.version, model.digest, series.name, series.start_s % series.step_s

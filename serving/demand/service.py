@@ -1,6 +1,7 @@
 """A validated request becomes a forecast: model, deadline, fallback and GPUs. The heart of ``/v1/demand``."""
 
 import asyncio
+import functools
 import json
 import logging
 import math
@@ -27,7 +28,8 @@ from kopt.serving.demand.histories import demand_series
 from kopt.serving.demand.live import LiveDemand
 from kopt.serving.demand.metrics import DemandMetrics
 from kopt.serving.demand.monitoring import PredictionTable
-from kopt.serving.demand.series_cache import Memories, Remembered
+from kopt.serving.demand.preparation import Preparation
+from kopt.serving.demand.series_cache import STORE, Memories, Remembered
 from kopt.serving.http.deadline import Deadline
 from kopt.serving.http.metrics import EndpointMetrics
 from kopt.serving.http.problems import Problem, invalid
@@ -36,8 +38,8 @@ from kopt.serving.runtime.service import PredictorService
 from kopt.serving.runtime.workers import Workers
 
 _LOG = logging.getLogger(__name__)
-_STORE = "kopt:store"
-"""Stands for a caller: whose histories are those of the store."""
+_PREPARING_S = 300.0
+"""The longest that a promoted model waits for memories of live services; the one before answers meanwhile."""
 INLINE_SERIES = 4
 """Up to this many series are answered on the event loop: handing over to a thread would cost more time."""
 
@@ -137,6 +139,9 @@ class DemandService(PredictorService[DemandModel]):
         self._features, self._live, self._advice_age_s = features, live, advice_age_s
         self._memories = memories or Memories()
         self._lending, self._clock = lending or LendingSettings(), clock
+        self._preparation = None if live is None else Preparation(live, self._memories, clock)
+        if self._preparation is not None:
+            slot.prepare = functools.partial(self._preparation.run, within_s=_PREPARING_S)
         self._workers = Workers(threads, "forecast")
         # One thread: what is pushed must not take the processors from answers.
         self._writer = Workers(1, "live-demand")
@@ -151,7 +156,11 @@ class DemandService(PredictorService[DemandModel]):
         threading.Thread(target=self.open_store, name="feature-store", daemon=True).start()
 
     def refresh(self) -> None:
+        first = self.slot.current is None
         super().refresh()
+        if first and self.slot.current is not None:
+            # Beside the first answers: one that has just started must not keep callers waiting who know their history.
+            threading.Thread(target=self._prepare, args=[self.slot.current], name="preparation", daemon=True).start()
         for slot in self.slots:
             self._counters.refused.labels(slot.alias).set(int(slot.refuses))
 
@@ -171,7 +180,17 @@ class DemandService(PredictorService[DemandModel]):
         except Exception:  # noqa: BLE001 - edge of a thread: requests with a history need no store
             _LOG.exception("the feature store cannot be opened")
 
+    def _prepare(self, model: DemandModel) -> None:
+        if self._preparation is None:
+            return
+        try:
+            self._preparation.run(model)
+        except Exception as error:  # noqa: BLE001 - edge of a thread: first answers only take longer
+            _LOG.warning("live services are not prepared, their first answers take longer: %s", error)
+
     def close(self) -> None:
+        if self._preparation is not None:
+            self._preparation.stop()
         if self.observer is not None:
             self.observer.stop()
         self._workers.close()
@@ -234,7 +253,7 @@ class DemandService(PredictorService[DemandModel]):
 
     def _pushed(self, job: Job, series: DemandSeries) -> History:
         # A memory of the store's own: what a caller sends under the same name is another history.
-        kept = self._memories.of(_STORE, job.model.version, series)
+        kept = self._memories.of(STORE, job.model.version, series)
         now_s = self._clock() if job.request.now_s is None else job.request.now_s
         # Only for old histories: answers are the same, and kept, as long as the clock is not part of the question.
         is_old = now_s - (series.start_s + len(series) * series.step_s) > STALE_S

@@ -22,7 +22,8 @@ _TRY_AGAIN_S = 60.0
 
 
 class DemandModel(Protocol):
-    """What serving needs of a demand predictor; ``calibration`` is a SeriesMemory that it keeps up to date."""
+    """What serving needs of a demand predictor; ``calibration`` is a SeriesMemory that it keeps up to date, and
+    ``memories`` gives one for each series as the first forecast would leave it."""
 
     version: ModelVersion
 
@@ -37,6 +38,8 @@ class DemandModel(Protocol):
         calibration: Any = None,
         now_s: float | None = None,
     ) -> tuple[Prediction, ...]: ...
+
+    def memories(self, series: Sequence[DemandSeries]) -> Sequence[Any]: ...
 
 
 class Versioned(Protocol):
@@ -78,7 +81,8 @@ class Slot(Generic[M]):
     ``refresh`` blocks (it asks the registry and reads files) and belongs on a background thread. A version that
     cannot be loaded, or that ``warm_up`` raises for, leaves the old one serving and is tried again a minute later;
     ``error`` says so. ``default`` loads what serves while the registry gives none; where
-    a version is refused before anything was served, the source's ``spare`` comes first.
+    a version is refused before anything was served, the source's ``spare`` comes first. ``prepare`` is called with a
+    version that is about to replace another one, which answers until it returns; what it raises is logged.
     """
 
     def __init__(
@@ -94,6 +98,7 @@ class Slot(Generic[M]):
         self.name, self.alias = name, alias
         self.current: M | None = None
         self.error: Reason | None = None
+        self.prepare: Callable[[M], object] | None = None
         self._source, self._warm_up, self._default, self._clock = source, warm_up, default, clock
         self._refused: _Refused | None = None
         self._lock = threading.Lock()
@@ -185,9 +190,18 @@ class Slot(Generic[M]):
             text = f"{self.name} version {wanted.version} ({self.alias}) is refused: {error}"
             self.error = Reason(MODEL_REFUSED, text[:500], {"version": wanted.version})
             return False
+        self._prepare(model)
         self.current, self.error, self._refused = model, None, None
         _LOG.info("serving %s version %s", self.name, wanted.version)
         return True
+
+    def _prepare(self, model: M) -> None:
+        if self.prepare is None or self.current is None:
+            return
+        try:
+            self.prepare(model)
+        except Exception:  # noqa: BLE001 - edge: without it the first answers of the model only take longer
+            _LOG.exception("%s could not be prepared", self.name)
 
 
 class ModelSlot(Slot[DemandModel]):

@@ -61,6 +61,29 @@ def test_a_warm_memory_answers_as_a_cold_replay_does(predictor: DemandPredictor,
     assert [one.quantiles for one in warm] == [pytest.approx(one.quantiles, rel=1e-9) for one in cold]
 
 
+def test_memories_made_together_are_those_that_first_forecasts_leave(
+    predictor: DemandPredictor, unseen: DemandSeries
+) -> None:
+    long = replace(unseen, in_tokens=None, out_tokens=None)
+    gaps = replace(long, name="gaps", value=long.value.copy())
+    gaps.value[100:1145:7], gaps.value[-1] = np.nan, np.nan
+    late = replace(long.tail(600), name="began late")
+    empty = replace(late, name="only gaps", value=np.full(600, np.nan))
+    together = [long, gaps, late, empty, replace(long, name="scaled", value=long.value * 3.0)]
+    memories = predictor.memories(together)
+    # The next bucket continues what is known: nothing is replayed that would hide a difference.
+    for series, memory in zip(together, memories, strict=True):
+        assert (memory.state is None) == (series is empty)
+        alone = predictor.memory()
+        first = predictor.forecast(series, calibration=alone)
+        after = replace(series, value=np.append(series.value, 7.0))
+        for history, expected in ((series, first), (after, predictor.forecast(after, calibration=alone))):
+            found = predictor.forecast(history, calibration=memory)
+            for one, other in zip(found, expected, strict=True):
+                assert one.quantiles == pytest.approx(other.quantiles, rel=1e-9)
+                assert one.reasons == other.reasons
+
+
 def test_backtest_values_ignore_the_future(predictor: DemandPredictor, unseen: DemandSeries) -> None:
     cut = 3 * 288
     changed = unseen.value.copy()

@@ -14,6 +14,7 @@ from kopt.core.reason import Reason
 from kopt.core.settings import Settings
 from kopt.data.demand.table import DemandSeries
 from kopt.features.rows import FeatureStoreError
+from kopt.models.demand.memory import SeriesMemory
 from kopt.models.registry.registry import NotRegisteredError, RegisteredModel, RegistryError
 from kopt.serving.contract.common import DEADLINE_HEADER
 from kopt.serving.demand.feature_lookup import StoredFeatures
@@ -65,6 +66,10 @@ class StandInModel:
             )
             for h in horizons_s
         )
+
+    def memories(self, series: Sequence[DemandSeries]) -> list[SeriesMemory]:
+        """It remembers nothing."""
+        return [SeriesMemory() for _ in series]
 
 
 def digest_of(version: str) -> str:

@@ -8,8 +8,8 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from kopt.core.prediction import ModelVersion
 from kopt.core.scheduling.lending_pool import ForecastState, LendingPool, PoolService
@@ -24,6 +24,11 @@ _SETTLED_S = 3.0
 _AWAITED_S = 30.0
 """How long after a bucket's end forecasts that do not rest on it yet are requested again in short intervals."""
 _AWAITING_S = 3.0
+_AT_ONCE = 2
+"""Requests under way. The first forecast of a series takes half a second of the endpoint: many would all be late."""
+_NEW_WITHIN_S = 5.0
+"""How long pools without a forecast are asked about in one go: they must not keep others from their next bucket."""
+_NOW_S = 1e-3
 _KNOWN_HORIZONS_S = (300, 900, 1800, 3600, 7200)
 Ask = Callable[[DemandQuery], Awaitable[DemandForecast]]
 """Sends a request to ``/v1/demand``; raises without an answer."""
@@ -45,6 +50,36 @@ class Known:
     at_s: float | None = None
     by_series: Mapping[str, Forecast] = field(default_factory=dict)
     error: str = ""
+    query: DemandQuery | None = None
+    """The last one, sent at ``asked_at_s``."""
+    asked_at_s: float = -math.inf
+    missing: bool = True
+    """Whether there are services without a forecast."""
+    failures: int = 0
+    """Requests since the last one that gave a forecast for every service."""
+
+    def due_in_s(self, refresh_s: float, now_s: float) -> float:
+        """Seconds until they are requested again: after ``refresh_s``, and as soon as there may be a new bucket.
+
+        A decision that waits for the interval would come a minute after the samples that call for it. A pool without
+        forecasts waits for a few seconds, then twice as long each time.
+        """
+        since_asked_s = now_s - self.asked_at_s
+        # The clock may have been set back.
+        return max(0.0, min(refresh_s, self._pause_s()) - since_asked_s) if since_asked_s >= 0 else 0.0
+
+    def _pause_s(self) -> float:
+        if self.missing:
+            return _AWAITING_S * 2.0 ** min(self.failures - 1, 10)
+        data = [at_s for forecast in self.by_series.values() if (at_s := forecast.data_at_s) and at_s >= _UNIX_FROM_S]
+        since_end_s = self.asked_at_s % GRID_S
+        if not data:
+            return math.inf
+        if since_end_s < _SETTLED_S:
+            return _SETTLED_S - since_end_s
+        if since_end_s < _AWAITED_S and min(data) < self.asked_at_s - since_end_s:
+            return _AWAITING_S
+        return GRID_S - since_end_s + _SETTLED_S
 
 
 class Forecasts:
@@ -70,60 +105,64 @@ class Forecasts:
         return ForecastState.STALE if abs(now_s - oldest_s) > self._stale_s else ForecastState.FRESH
 
     def due_s(self, refresh_s: float) -> float:
-        """Seconds until forecasts are requested again: after ``refresh_s``, and as soon as there may be a new bucket.
-
-        A decision that waits for the interval would come a minute after the samples that call for it.
-        """
-        now_s = self._clock()
-        since_end_s = now_s % GRID_S
-        data = [
-            forecast.data_at_s
-            for known in self._known.values()
-            for forecast in known.by_series.values()
-            if forecast.data_at_s is not None and forecast.data_at_s >= _UNIX_FROM_S
-        ]
-        if not data:
+        """Seconds until the next pool's forecasts are requested again, ``refresh_s`` at most."""
+        if self._ask is None:
             return refresh_s
-        if since_end_s < _SETTLED_S:
-            return min(refresh_s, _SETTLED_S - since_end_s)
-        if since_end_s < _AWAITED_S and min(data) < now_s - since_end_s:
-            return min(refresh_s, _AWAITING_S)
-        return min(refresh_s, GRID_S - since_end_s + _SETTLED_S)
+        now_s = self._clock()
+        return min((known.due_in_s(refresh_s, now_s) for known in self._known.values()), default=refresh_s)
 
     def views(self, pool: LendingPool, gpus: Mapping[str, int]) -> list[ServiceSnapshot]:
         """The pool's services with what their pods ask for, and with forecasts where these are fresh."""
         known = self.of(pool).by_series if self.state(pool) is ForecastState.FRESH else {}
         return [_service_snapshot(service, gpus[service.name], known.get(service.series)) for service in pool.services]
 
-    async def refresh(self, pools: Sequence[tuple[LendingPool, float]]) -> None:
-        """Ask about each pool up to its lead time (seconds). Whatever the endpoint does, this does not raise."""
-        await asyncio.gather(*(self._refresh(*pool) for pool in pools))
-        self._known = {
-            lending_pool.name: self._known[lending_pool.name]
-            for lending_pool, _ in pools
-            if lending_pool.name in self._known
-        }
+    async def refresh(
+        self, pools: Sequence[tuple[LendingPool, float]], refresh_s: float = 0.0, new_within_s: float = _NEW_WITHIN_S
+    ) -> None:
+        """Ask about each pool that is due up to its lead time (seconds), few at a time, those with forecasts first.
 
-    async def _refresh(self, pool: LendingPool, lead_s: float) -> None:
+        Those without are left for the next time after ``new_within_s``. Whatever the endpoint does, this does not
+        raise.
+        """
+        self._known = {pool.name: self.of(pool) for pool, _ in pools}
+        now_s = self._clock()
+        queries = {pool.name: _query(pool, lead_s) for pool, lead_s in pools}
+        due = [
+            (name, query)
+            for name, query in queries.items()
+            if query != self._known[name].query or self._known[name].due_in_s(refresh_s, now_s) < _NOW_S
+        ]
+        remaining = iter(sorted(due, key=lambda item: self._known[item[0]].missing))
+        await asyncio.gather(*(self._ask_in_turn(remaining, now_s + new_within_s) for _ in range(_AT_ONCE)))
+
+    async def _ask_in_turn(self, remaining: Iterator[tuple[str, DemandQuery]], new_until_s: float) -> None:
+        for pool, query in remaining:
+            if not self._known[pool].missing or self._clock() < new_until_s:
+                await self._refresh(pool, query)
+
+    async def _refresh(self, pool: str, query: DemandQuery) -> None:
         if self._ask is None:
             return
-        names = dict.fromkeys(service.series for service in pool.services)
-        query = DemandQuery(
-            [History(name) for name in names], horizons_s=horizons_to(lead_s), quantiles=DEFAULT_QUANTILES
-        )
+        forecasts_by_name: Mapping[str, Forecast] = {}
+        before, asked_at_s, error = self._known[pool], self._clock(), "the endpoint had no forecast of a model"
         try:
             forecasts_by_name = read_forecasts(await self._ask(query))
-            before = self.of(pool)
-            if forecasts_by_name:
-                self._known[pool.name] = Known(self._clock(), forecasts_by_name)
-            else:
-                self._known[pool.name] = Known(before.at_s, before.by_series, "the endpoint had no forecast of a model")
-        except Exception as error:  # noqa: BLE001 - edge: whatever the endpoint does, pools are looked after
-            _LOG.warning("LendingPool %s: no forecast: %s", pool.name, error)
+        except Exception as raised:  # noqa: BLE001 - edge: whatever the endpoint does, pools are looked after
+            _LOG.warning("LendingPool %s: no forecast: %s", pool, raised)
             self.failures += 1
-            before = self.of(pool)
-            self._known[pool.name] = Known(before.at_s, before.by_series, str(error))
+            error = str(raised)
+        missing = any(series.name not in forecasts_by_name for series in query.series)
+        failures = before.failures + 1 if missing else 0
+        if forecasts_by_name:
+            self._known[pool] = Known(self._clock(), forecasts_by_name, "", query, asked_at_s, missing, failures)
+        else:
+            self._known[pool] = replace(before, error=error, query=query, asked_at_s=asked_at_s, failures=failures)
         self._changed()
+
+
+def _query(pool: LendingPool, lead_s: float) -> DemandQuery:
+    names = dict.fromkeys(service.series for service in pool.services)
+    return DemandQuery([History(name) for name in names], horizons_s=horizons_to(lead_s), quantiles=DEFAULT_QUANTILES)
 
 
 def horizons_to(lead_s: float) -> list[int]:

@@ -30,6 +30,8 @@ NAME = "reallocation"
 _GATHER_S = 0.02
 """Changes within this time are handled together."""
 _ENDPOINT_S = 2.0
+_FIRST_S = 20.0
+"""A new leader asks about all pools this long before it decides: hundreds of them, where the endpoint knows them."""
 _BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -106,7 +108,7 @@ class Replica(LedReplica):
             self.cluster, writer, self._forecasts, planner, executor, settings, self._about, isolation=self.isolation
         )
         # Before the first reconcile: a new leader must not reclaim for lack of forecasts.
-        await self._ask(planner)
+        await self._ask(planner, new_within_s=_FIRST_S)
         task = asyncio.create_task(self._keep_asking(planner))
         try:
             await self.step_through(_Timed(self, reconciler), self.cluster.changed, _GATHER_S)
@@ -124,9 +126,9 @@ class Replica(LedReplica):
             with self.isolation.guard(self.isolation.itself):
                 await self._ask(planner)
 
-    async def _ask(self, planner: Planner) -> None:
+    async def _ask(self, planner: Planner, **limits: float) -> None:
         pools = [(pool.spec, planner.lead_s(pool)) for pool in self.cluster.pools() if pool.spec is not None]
-        await self._forecasts.refresh(pools)
+        await self._forecasts.refresh(pools, self._settings.controller.refresh_s, **limits)
 
     def observe(self, seconds: float | None) -> None:
         """Called after a reconcile; ``seconds`` since the first event that led to it."""

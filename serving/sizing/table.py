@@ -99,7 +99,7 @@ class SizeTable:
         old_secrets = functools.partial(cleanse, table="size", key=key, documents=documents)
         self._db = open_database(where, _SCHEMA, prepare=old_secrets, read_within_s=_READ_WITHIN_S)
         self._queued: dict[tuple[str, str], _Row] = {}
-        self._news, self._ending = threading.Condition(), False
+        self._news, self._flushing, self._ending = threading.Condition(), threading.Lock(), False
         self._writer = threading.Thread(target=self._write_queued, name="sizes", daemon=True)
         self._writer.start()
 
@@ -165,16 +165,20 @@ class SizeTable:
                     self._news.wait_for(lambda: self._ending, _AGAIN_S)
 
     def flush(self) -> bool:
-        """Write queued answers now; False where they stay queued, as the database does not take them."""
-        with self._news:
-            rows, self._queued = self._queued, {}
-        try:
-            self._write(rows)
-        except DatabaseError as error:
-            self._queue_again(rows)
-            _LOG.warning("%d sizes are kept later: %s", len(rows), error)
-            return False
-        return True
+        """Write queued answers now; False where they stay queued, as the database does not take them.
+
+        What another thread is writing has been written on return.
+        """
+        with self._flushing:
+            with self._news:
+                rows, self._queued = self._queued, {}
+            try:
+                self._write(rows)
+            except DatabaseError as error:
+                self._queue_again(rows)
+                _LOG.warning("%d sizes are kept later: %s", len(rows), error)
+                return False
+            return True
 
     def _queue_again(self, rows: Mapping[tuple[str, str], _Row]) -> None:
         with self._news:

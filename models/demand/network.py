@@ -110,6 +110,10 @@ class Network:
         optimizer = torch.optim.AdamW(flat, lr=2e-3, weight_decay=1e-2)
         schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, max(1, epochs * (len(x) // _BATCH + 1)))
         kept: list[list[Array]] = []
+
+        def weights_now() -> list[Array]:
+            return [tensor.detach().numpy().astype(np.float64) for tensor in flat]
+
         for epoch in range(epochs):
             for batch in torch.split(torch.randperm(len(x), generator=generator), _BATCH):
                 loss = (w[batch] * (_forward(flat, x[batch], generator) - y[batch]).abs()).mean()
@@ -118,8 +122,10 @@ class Network:
                 optimizer.step()
                 schedule.step()
             if epoch >= epochs * 2 // 3:
-                kept.append([tensor.detach().numpy().astype(np.float64) for tensor in flat])
-        return cls(centre, scale, *(np.mean(versions, axis=0) for versions in zip(*kept, strict=True)))
+                kept.append(weights_now())
+        # The search over parameters of the trees does without a fitted network: no epochs.
+        averaged = (np.mean(versions, axis=0) for versions in zip(*(kept or [weights_now()]), strict=True))
+        return cls(centre, scale, *averaged)
 
     def save(self, path: Path) -> None:
         from safetensors.numpy import save_file

@@ -113,7 +113,7 @@ def forecast(
     Raises DemandDataError for data that cannot be used, RegistryError for a model that is not there.
     """
     series = _series_of(frame)
-    predictor = load_model(model, settings) if isinstance(model, str) else model
+    predictor = demand_model(model, settings) if isinstance(model, str) else model
     services = []
     for done, demand_series in enumerate(series, 1):
         at_s = now_s if demand_series.start_known else None
@@ -124,7 +124,7 @@ def forecast(
     return Forecast(tuple(services), predictor.version)
 
 
-def load_model(model: str = CHAMPION, settings: Settings | None = None) -> "DemandPredictor":
+def demand_model(model: str = CHAMPION, settings: Settings | None = None) -> "DemandPredictor":
     """The demand predictor that ``model`` names, verified. Without a registry ``champion`` is the shipped model."""
     from kopt.models.demand.predictor import DemandPredictor
     from kopt.models.registry.registry import Registry, UnsealedError

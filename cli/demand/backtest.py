@@ -58,7 +58,7 @@ def with_model(data: "DemandDataset", model: str, settings: Settings) -> "Iterat
 
     refuse_trained_on(data, model, settings)
     with step("loading the model"):
-        predictor, recipe = api.load_model(model, settings), recipe_of("demand")
+        predictor, recipe = api.demand_model(model, settings), recipe_of("demand")
     with bar("forecasting") as advance:
         names = [demand_series.name for demand_series in data.series]
         for start in range(0, len(names), _AT_ONCE):

@@ -107,7 +107,7 @@ def _answer(
 
     import_lightgbm_alone()
     with step("loading the model"):
-        predictor = api.load_model(model, load_settings())
+        predictor = api.demand_model(model, load_settings())
     now_s = time.time() if live else None
     with bar("forecasting") as advance:
         return api.forecast(
@@ -295,7 +295,7 @@ def explain(
 
     import_lightgbm_alone()
     with step("loading the model"):
-        predictor = api.load_model(model, load_settings())
+        predictor = api.demand_model(model, load_settings())
     reasons = predictor.explain(DemandRequest(demand_series, (float(ahead),)))
     rows = [ReasonRow(series, reason.code, reason.message, dict(reason.numbers)) for reason in reasons]
     header = {"series": series, "horizon_s": ahead, "model": predictor.version.to_dict()}

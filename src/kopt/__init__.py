@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from kopt.sdk.bandwidth import bandwidth
     from kopt.sdk.classify_log import ClassifiedLog, classify_log
     from kopt.models.sizing.estimate import estimate
+    from kopt.sdk.models import load_model
 
     __version__: str
 
 __all__ = [
     "BandwidthEstimate", "ClassifiedLog", "Forecast", "SizingEstimate", "__version__", "bandwidth", "classify_log",
-    "estimate", "forecast",
+    "estimate", "forecast", "load_model",
 ]  # fmt: skip
 
 
@@ -33,6 +34,7 @@ _FUNCTIONS = {
     "classify_log": "kopt.sdk.classify_log",
     "estimate": "kopt.models.sizing.estimate",
     "forecast": "kopt.sdk.forecast",
+    "load_model": "kopt.sdk.models",
 }
 _CLASSES = {
     "BandwidthEstimate": "kopt.core.hardware.bandwidth",

@@ -55,6 +55,8 @@ SHIPPED = "shipped"
 """Where a version came from (tag ``origin``): the package, not a training."""
 OPPONENT = "champion/"
 """Before the name of a metric of the champion that a version was compared with, on that version's rows."""
+EXPERIMENT_KIND = "mlflow.experimentKind"
+"""MLflow's tag for how an experiment's page opens: with runs and their metrics, not with traces."""
 _HISTORY = "champion_history"
 _HISTORY_LENGTH = 100
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -184,7 +186,8 @@ class Registry:
                 return str(result.experiment_id)
             embedded = self.settings.tracking_uri.startswith("sqlite:")
             location = (self.settings.artifacts / name).absolute().as_uri() if embedded else None
-            return str(client.create_experiment(name, artifact_location=location))
+            tags = {EXPERIMENT_KIND: "custom_model_development"}
+            return str(client.create_experiment(name, artifact_location=location, tags=tags))
 
     def register(
         self,
@@ -216,12 +219,22 @@ class Registry:
                 client.log_metric(owner, key, float(value))
             client.log_artifacts(owner, str(folder), ARTIFACT_PATH)
             if not client.search_registered_models(f"name = '{name}'"):
-                client.create_registered_model(name)
+                client.create_registered_model(name, description=self._about(name))
             source = f"{client.get_run(owner).info.artifact_uri}/{ARTIFACT_PATH}"
             made = client.create_model_version(name, source=source, run_id=owner, tags=dict(tags))
             if run_id is None:
                 client.set_terminated(owner)
         return self.get(name, str(made.version))
+
+    def _about(self, name: str) -> str:
+        """What MLflow's page of the model says."""
+        purpose = (predictor_class(name, self._predictors).__doc__ or "").partition("\n\n")[0]
+        return (
+            f"{' '.join(purpose.split())}\n\n"
+            f'```python\nimport kopt\nmodel = kopt.load_model("models:/{name}@{CHAMPION}")\n```\n\n'
+            f"`kopt models list {name}` lists versions, `kopt train {name}` trains the next one. An alias that is set "
+            "here changes nothing that is served: `kopt models promote` and `rollback` sign what they do."
+        )
 
     def _checked(self, folder: Path) -> tuple[str, str]:
         try:
@@ -315,6 +328,12 @@ class Registry:
         decision, digest = PASSED if passed else REFUSED, self.get(name, version).digest
         proof = self._promotions.decision_tags(name, digest, decision, against)
         self._tag(name, version, {"gate": decision, "gate_against": against, "gate_summary": summary[:5000], **proof})
+
+    def describe(self, name: str, version: str, text: str) -> None:
+        """Set what MLflow's page of the version says, in Markdown."""
+        client = self.client
+        with explained(f"{name} version {version}"):
+            client.update_model_version(name, version, description=text)
 
     def challenge(self, name: str, version: str) -> None:
         """Point the alias ``challenger`` at a version."""

@@ -1,7 +1,9 @@
 """One call trains, judges, registers and promotes; what was finished is never done twice."""
 
+import csv
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -173,7 +175,8 @@ def test_an_interrupt_keeps_what_was_finished_and_the_next_run_goes_on(
     assert ratio_recipe.calls == ["table", "fold-1", "final"]
     assert outcome.kept == 2
     assert Event("fit", 2, 4, kept=2) in events
-    (finished,) = registry.client.search_runs([registry.experiment("ratios")])
+    runs = registry.client.search_runs([registry.experiment("ratios")])
+    (finished,) = (each for each in runs if "mlflow.parentRunId" not in each.data.tags)
     assert (finished.info.run_id, finished.info.status) == (killed.info.run_id, "FINISHED")
 
 
@@ -224,6 +227,55 @@ def test_mlflow_has_parameters_figures_by_slice_plots_data_digest_and_the_model(
     assert plots == {"plots/plots.html"}
     model = {item.path for item in client.list_artifacts(outcome.model.run_id, "model")}
     assert model == {"model/model.json", "model/ratios.json", "model/signature.json"}
+
+
+def test_mlflow_shows_who_trained_on_what_and_each_trial_and_fold_below_the_run(
+    run: Any, generated: Any, registry: Registry
+) -> None:
+    for _ in range(2):
+        outcome = run(generated(1), options={"trials": 4})
+    client, experiment = registry.client, registry.experiment("ratios")
+    logged = client.get_run(outcome.model.run_id)
+    (given,) = logged.inputs.dataset_inputs
+    data = generated(1).read()
+    assert (given.dataset.name, given.dataset.digest) == (data.name, data.digest[:36])
+    assert json.loads(given.dataset.profile)["names"] == len(data.names)
+    assert [(tag.key, tag.value) for tag in given.tags] == [("mlflow.data.context", "training")]
+    assert logged.data.tags["mlflow.source.name"] == "kopt train ratios"
+    assert logged.data.tags["mlflow.user"]
+    below = client.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{outcome.model.run_id}'")
+    names = sorted(each.info.run_name.partition("-")[0] for each in below)
+    assert names == ["fold", "fold", "recent", "trial", "trial", "trial", "trial"], "once, whoever trains again"
+    by_name = {each.info.run_name: each for each in below}
+    assert "all/mase_ratio_5min" in by_name["fold-0"].data.metrics
+    assert {each.info.status for each in below} == {"FINISHED"}
+    trial = next(each for name, each in by_name.items() if name.startswith("trial"))
+    assert trial.data.metrics["loss"] == pytest.approx((float(trial.data.params["blend"]) - 0.3) ** 2)
+    kind = client.get_experiment(experiment).tags["mlflow.experimentKind"]
+    assert kind == "custom_model_development"
+
+
+def test_a_versions_page_in_mlflow_says_why_it_won_or_lost_and_how_to_load_it(
+    run: Any, generated: Any, registry: Registry
+) -> None:
+    first = run(generated(2))
+    registry.promote("ratios", first.model.version, force=True)
+    lost = run(generated(3), bias=1.6)
+    client = registry.client
+    page = client.get_model_version("ratios", lost.model.version).description
+    assert "The gate refused it against version 1" in page
+    assert "the median's error grows by" in page
+    figure = next(line for line in page.splitlines() if line.startswith("| mase_ratio_5min "))
+    mine, champions = (float(cell) for cell in figure.split("|")[2:4])
+    assert mine > champions
+    assert 'kopt.load_model("models:/ratios/2")' in page
+    about = client.get_registered_model("ratios").description
+    assert "The last value times quantiles of past ratios" in about
+    files = {item.path for item in client.list_artifacts(lost.model.run_id, "gate")}
+    assert files == {"gate/comparisons.csv", "gate/reasons.md"}
+    folder = Path(client.download_artifacts(lost.model.run_id, "gate"))
+    rows = list(csv.DictReader((folder / "comparisons.csv").read_text().splitlines()))
+    assert any(float(row["high"]) < 0 for row in rows), "what it lost is in the table"
 
 
 def test_the_card_of_the_model_says_what_it_was_trained_on(run: Any, generated: Any, registry: Registry) -> None:

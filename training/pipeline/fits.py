@@ -38,6 +38,8 @@ class Fits:
         self.recipe, self.dataset, self.settings, self.run, self.progress = recipe, dataset, settings, run, progress
         self._given = tasks
         self._ray: RayTasks | None = None
+        self.trials: list[tuple[Mapping[str, Any], float]] = []
+        """Parameters and loss of each trial of the search, in the order in which they were tried."""
         self.computed = self.kept = 0
 
     def __enter__(self) -> "Fits":
@@ -83,7 +85,9 @@ class Fits:
             names = {id(item): name for name, item in zip(missing, items, strict=True)}
             for item, loss in self._tasks.map(try_parameters, self._shared(parameters), items):
                 self.run.compute(names[id(item)], lambda _, loss=loss: {"loss": loss})  # type: ignore[misc]
-        return [float(self.run.note(name)["loss"]) for name in steps]
+        losses = [float(self.run.note(name)["loss"]) for name in steps]
+        self.trials += zip(steps.values(), losses, strict=True)
+        return losses
 
     def fit(self, parts: Sequence[Part], parameters: Mapping[str, Any]) -> None:
         """Every part's fit and backtest, and the fit on everything, as far as they are not there."""

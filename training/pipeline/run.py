@@ -16,6 +16,7 @@ from kopt.models.registry.artifact import library_versions
 from kopt.models.registry.registry import OPPONENT, RegisteredModel, Registry
 from kopt.training.pipeline.fits import Fits
 from kopt.training.pipeline.mlflow_run import Logbook
+from kopt.training.pipeline.model_page import version_page
 from kopt.training.pipeline.progress import Event, Progress, silent
 from kopt.training.pipeline.protocols import Backtest, Champion, Dataset, GateDecision, GateRules, Part, Recipe, Source
 from kopt.training.pipeline.recipe import folds, recipe_of
@@ -107,6 +108,7 @@ class _Run:
     dataset: Dataset
     run: RunFolder
     began: float
+    champion_figures: Mapping[str, float] = field(default_factory=dict)
 
     def go(self, tasks: Tasks | None, parameters: Mapping[str, Any]) -> TrainingOutcome:
         champion = self.registry.ensure_champion(self.recipe.predictor)
@@ -129,9 +131,12 @@ class _Run:
     ) -> TrainingOutcome:
         parts = folds(self.dataset, self.options.folds)
         best_parameters = fits.search(self.options.trials, parts, parameters)
+        for number, (proposal, loss) in enumerate(fits.trials, 1):
+            log.below(f"trial-{number}", proposal, {"loss": loss})
         fits.fit(parts, best_parameters)
         self.progress(Event("evaluate", 0, 1))
         challenger = self.recipe.scoring.scores(self.dataset, parts, fits.backtests(parts))
+        self._log_folds(log, parts, fits, best_parameters)
         summaries = self.recipe.scoring.summarise(challenger)
         self.progress(Event("evaluate", 1, 1))
         registered = self._registered(log)
@@ -144,6 +149,14 @@ class _Run:
         model = registered or self._register(fits, log, summaries)
         self._report(log, parts, fits, challenger, decision)
         return self._decide(fits, model, champion, decision, summaries)
+
+    def _log_folds(self, log: Logbook, parts: Sequence[Part], fits: Fits, parameters: Mapping[str, Any]) -> None:
+        """Each part's own figures, so that one odd fold is not lost in the mean."""
+        scoring = self.recipe.scoring
+        for part in parts:
+            scores = scoring.scores(self.dataset, [part], {part.name: fits.backtests(parts)[part.name]})
+            facts = {**parameters, "regime": part.regime, "fitted_on": len(part.fit), "tested_on": len(part.test)}
+            log.below(part.name, facts, scoring.metrics(scoring.summarise(scores)))
 
     def _gate_decision(
         self,
@@ -165,7 +178,8 @@ class _Run:
         result = self.recipe.scoring.decide(self.dataset, parts, challenger, backtests, current, rules)
         result = replace(result, reasons=(*result.reasons, *note))
         if current is not None:
-            log.figures(self._champion_metrics(current, parts, backtests))
+            self.champion_figures = self._champion_metrics(current, parts, backtests)
+            log.figures({f"{OPPONENT}{name}": value for name, value in self.champion_figures.items()})
         if champion is not None and self.dataset.is_example and EXAMPLE_TAG not in champion.tags:
             result = _refused_example(result)
         self.progress(Event("gate", 1, 1, result.summary))
@@ -182,8 +196,7 @@ class _Run:
             if not all(key in champion.forecasts for key in keys):
                 return {}
             replayed[part.name] = Backtest(tuple(champion.forecasts[key] for key in keys), 0.0)
-        metrics = scoring.metrics(scoring.summarise(scoring.scores(self.dataset, parts, replayed)))
-        return {f"{OPPONENT}{name}": value for name, value in metrics.items()}
+        return scoring.metrics(scoring.summarise(scoring.scores(self.dataset, parts, replayed)))
 
     def _open_log(self) -> Logbook:
         run_id = self.run.note("mlflow")["run_id"] if self.run.has("mlflow") else None
@@ -237,6 +250,10 @@ class _Run:
                 champion = self.registry.promote(name, model.version)
             else:
                 self.registry.challenge(name, model.version)
+            figures = self.recipe.scoring.metrics(summaries)
+            judged = self.registry.get(name, model.version)
+            page = version_page(judged, self.dataset, decision, figures, self.champion_figures)
+            self.registry.describe(name, model.version, page)
         return TrainingOutcome(
             self.run.digest,
             self.registry.get(name, model.version),

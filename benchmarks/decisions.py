@@ -1,4 +1,4 @@
-"""From a sample in Prometheus to a changed lending decision: 30 services with a LendingPool each, a real API server.
+"""From a sample in Prometheus to a changed lending decision: 300 services with a LendingPool each, a real API server.
 
 A real Prometheus has a week of every service's demand, quiet but for a rush of ten minutes each day, and scrapes them
 on. `kopt controller ingest`, the endpoint with the shipped model and `kopt controller lending` are processes. When the
@@ -25,7 +25,7 @@ from benchmarks.ingest import running
 from benchmarks.reactions import quantile
 from benchmarks.tables import markdown
 
-SERVICES, DAYS, SAMPLES_S, SPACE, GPU = 30, 7, 150, "decisions", "nvidia.com/gpu"
+SERVICES, DAYS, SAMPLES_S, SPACE, GPU = 300, 7, 150, "decisions", "nvidia.com/gpu"
 STARTING_S, SCRAPE_S, TARGET_P99_S, LATEST_S = 480.0, 5, 15.0, 90.0
 
 

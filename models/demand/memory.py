@@ -82,14 +82,14 @@ def remember(
     Histories of one step and length are replayed together, which takes about a quarter of the time.
     """
     memories = [SeriesMemory() for _ in series]
-    places: dict[tuple[int, int], list[int]] = defaultdict(list)
-    for place, each in enumerate(series):
+    indexes: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for index, each in enumerate(series):
         if np.isfinite(each.value).any():
-            places[each.step_s, len(each) - _first_replayed(each, replay_s)].append(place)
-    for (step_s, buckets), together in places.items():
+            indexes[each.step_s, len(each) - _first_replayed(each, replay_s)].append(index)
+    for (step_s, buckets), together in indexes.items():
         _remember_in_step(
-            [series[place] for place in together],
-            [memories[place] for place in together],
+            [series[index] for index in together],
+            [memories[index] for index in together],
             (OnlineState.new(step_s, len(together)), Calibration.new(thresholds, step_s, len(together))),
             buckets,
             predict,
@@ -114,11 +114,11 @@ def _remember_in_step(
         glance = Glance(rows[:, bucket], trees[:, bucket], network[:, bucket])
         outlook, scores = state.observe(values[:, bucket], glance)
         calibration.observe(scores)
-    for place, (each, memory) in enumerate(zip(series, memories, strict=True)):
-        own = slice(place, place + 1)
+    for index, (each, memory) in enumerate(zip(series, memories, strict=True)):
+        own = slice(index, index + 1)
         memory.state, memory.calibration, memory.outlook = state.part(own), calibration.part(own), outlook.part(own)
         memory.end_s = float(each.start_s + (len(each) - 1) * each.step_s)
-        memory.last, memory.row = float(each.value[-1]), rows[place, -1]
+        memory.last, memory.row = float(each.value[-1]), rows[index, -1]
 
 
 def _first_replayed(series: DemandSeries, replay_s: float) -> int:

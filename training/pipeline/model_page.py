@@ -21,13 +21,13 @@ def version_page(
     """Markdown. ``metrics`` and ``champion`` are figures on the same rows, by name; the champion's may be missing."""
     groups = len({dataset.group(name) for name in dataset.names})
     amount = f"{len(dataset.names)} series or families in {groups} groups, {len(dataset.left_out)} left out"
-    verdict = "The gate passed it" if decision.passed else "The gate refused it"
+    outcome = "The gate passed it" if decision.passed else "The gate refused it"
     against = f" against version {model.gate_against}" if model.gate_against else ""
     lines = [
         f"Trained with `kopt train {model.name}` (kopt {__version__}) on **{redact(dataset.name)}**: {amount}. "
         f"Data digest `{dataset.digest[:12]}`, model digest `{model.digest[:12]}`.",
         "",
-        f"**{verdict}{against}.** {redact(decision.summary)}",
+        f"**{outcome}{against}.** {redact(decision.summary)}",
         "",
         *_table(metrics, champion),
         "```python",

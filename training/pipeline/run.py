@@ -155,8 +155,8 @@ class _Run:
         scoring = self.recipe.scoring
         for part in parts:
             scores = scoring.scores(self.dataset, [part], {part.name: fits.backtests(parts)[part.name]})
-            facts = {**parameters, "regime": part.regime, "fitted_on": len(part.fit), "tested_on": len(part.test)}
-            log.below(part.name, facts, scoring.metrics(scoring.summarise(scores)))
+            conditions = {**parameters, "regime": part.regime, "fitted_on": len(part.fit), "tested_on": len(part.test)}
+            log.below(part.name, conditions, scoring.metrics(scoring.summarise(scores)))
 
     def _gate_decision(
         self,
@@ -251,8 +251,8 @@ class _Run:
             else:
                 self.registry.challenge(name, model.version)
             figures = self.recipe.scoring.metrics(summaries)
-            judged = self.registry.get(name, model.version)
-            page = version_page(judged, self.dataset, decision, figures, self.champion_figures)
+            decided = self.registry.get(name, model.version)
+            page = version_page(decided, self.dataset, decision, figures, self.champion_figures)
             self.registry.describe(name, model.version, page)
         return TrainingOutcome(
             self.run.digest,

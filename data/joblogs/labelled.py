@@ -6,7 +6,7 @@ Both are JSON lines, one record per log. Excerpts were labelled by readers; reco
 import gzip
 import json
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -80,10 +80,23 @@ def read_logs(folder: Path) -> list[LabelledLog]:
     """All logs of a folder of either kind. Raises LogDataError for one that is neither, or torn."""
     excerpts, records = folder / "labels.jsonl", folder / "records.jsonl"
     if excerpts.exists():
-        return [_excerpt(folder, record) for record in _records(excerpts)]
+        return [_read(_excerpt, folder, record, excerpts) for record in _records(excerpts)]
     if records.exists():
-        return [_recording(folder, record) for record in _records(records)]
+        return [_read(_recording, folder, record, records) for record in _records(records)]
     raise LogDataError(f"{folder} holds neither labels.jsonl (excerpts) nor records.jsonl (recordings)")
+
+
+def _read(
+    read: Callable[[Path, dict[str, Any]], LabelledLog], folder: Path, record: dict[str, Any], path: Path
+) -> LabelledLog:
+    try:
+        return read(folder, record)
+    except KeyError as error:
+        name = str(record.get("file", record.get("name", "a record")))
+        raise LogDataError(f"{path}, {name}: no {error.args[0]!r}") from error
+    except (AttributeError, TypeError) as error:
+        name = str(record.get("file", record.get("name", "a record")))
+        raise LogDataError(f"{path}, {name}: a field is of another type ({error})") from error
 
 
 def lines_of(path: Path) -> tuple[str, ...]:
@@ -123,7 +136,7 @@ def _excerpt(folder: Path, result: dict[str, Any]) -> LabelledLog:
     spans = tuple(filter(None, (_span(item, len(lines)) for item in result["write_intervals"])))
     completions = tuple(result["completed_at"])
     return LabelledLog(
-        result["file"], result["framework"], lines, labels, spans, completions, licence=result.get("licence", "")
+        result["file"], str(result["framework"]), lines, labels, spans, completions, licence=result.get("licence", "")
     )
 
 

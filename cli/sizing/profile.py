@@ -46,6 +46,10 @@ def profile(
     source: Annotated[
         str, typer.Option(help="nvml, nvidia-smi, amdsmi, amd-smi or rocm-smi; default: what this machine has.")
     ] = "",
+    append: Annotated[
+        Path | None,
+        typer.Option("--append", metavar="FILE", help="Add the command and its peak to a table to train on: runs.csv."),
+    ] = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Measure the GPU memory and activity of a command's processes.
@@ -57,6 +61,8 @@ def profile(
 
         kopt profile -o json -- python train.py --batch-size 32 > profile.json
 
+        kopt profile --append runs.csv -- python train.py --batch-size 32
+
         kopt profile --from-csv nvidia-smi.csv
 
         kopt profile --prometheus http://prometheus:9090 --pod research/train-0
@@ -64,12 +70,16 @@ def profile(
     sources = [bool(command), from_csv is not None, bool(prometheus)]
     if sum(sources) != 1:
         usage_error("give one of: a command behind --, --from-csv FILE, or --prometheus URL with --pod")
+    if append is not None and not command:
+        usage_error("--append keeps a command with its peak: give the command behind --", "--append")
     if prometheus:
         dry_run = _from_prometheus(prometheus, pod, seconds(since, "--since"))
     elif from_csv is not None:
         dry_run = _from_csv(from_csv)
     else:
         dry_run = _from_run(command or [], source, seconds(duration, "--duration"), interval, let_run)
+    if append is not None:
+        _append(append, command or [], dry_run)
     show(
         Answer("profile", _rows(dry_run), document=dry_run.to_dict(), remarks=dry_run.warnings, title="dry run"), output
     )
@@ -92,6 +102,23 @@ def _from_run(command: list[str], source: str, limit_s: int, interval_s: float, 
             return profile_command(command, measurements, settings, job_type=JobType("", tuple(command)).digest)
     except SourceError as error:
         raise Refused(f"{error}; without a GPU, `kopt estimate` predicts from the code") from error
+
+
+def _append(path: Path, command: list[str], dry_run: "DryRun") -> None:
+    import shlex
+
+    from kopt.data.memory.commands import MeasuredCommand, append_measured_command, family_of
+    from kopt.data.memory.table import MemoryDataError
+
+    if not dry_run.usable:
+        why = "it ran at the GPU's limit" if dry_run.profile.peak_bytes else "no GPU memory of it was seen"
+        raise Refused(f"nothing is added to {path}, as the command's need is not known: {why}")
+    line = shlex.join(command)
+    run = MeasuredCommand(line, dry_run.profile.gpu, dry_run.profile.peak_bytes, Path.cwd(), family_of(line))
+    try:
+        append_measured_command(path.resolve(), run)
+    except MemoryDataError as error:
+        raise Refused(str(error)) from error
 
 
 def _from_csv(path: Path) -> "DryRun":

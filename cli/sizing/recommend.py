@@ -156,7 +156,7 @@ def _running_row(sized: Sized) -> RunningRow:
 
 def _submit(client: "PredictionClient", command: Any, gpu: str | None, timeout_s: float, python: str | None) -> str:
     """Run the workload on a fake device and send what it said; returns the name that its advice has."""
-    from kopt.models.sizing.estimate import EstimateOptions, code_of
+    from kopt.models.sizing.estimate import EstimateOptions, read_code
     from kopt.models.sizing.trace_summary import summary
 
     question = sizing_question(command, gpu)
@@ -166,7 +166,7 @@ def _submit(client: "PredictionClient", command: Any, gpu: str | None, timeout_s
         submitted = client.sizing(question)
         progress("running it on a fake device")
         options = EstimateOptions(submitted["gpu"], timeout_s=timeout_s, python=python)
-        code = code_of(command, settings=load_settings(), options=options)
+        code = read_code(command, settings=load_settings(), options=options).code
         if code.reserved_bytes:
             client.sizing({**question, "trace": summary(code)})
     return str(question["name"])

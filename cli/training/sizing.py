@@ -24,9 +24,14 @@ class SizeRow:
 
 
 def _source(given: TrainInputs) -> "Source":
-    from kopt.training.sizing.recipe import MemoryRuns
+    from kopt.data.memory.commands import tables_in
+    from kopt.training.sizing.recipe import MeasuredCommands, MemoryRuns
 
-    return MemoryRuns(given.folder("sizing", "a folder of measured runs"), given.settings, given.python)
+    where = given.folder("sizing", "commands that were measured (runs.csv)")
+    tables = tables_in(where)
+    if tables:
+        return MeasuredCommands(tuple(tables), given.settings, given.python)
+    return MemoryRuns(where, given.settings, given.python)
 
 
 COMMAND = TrainCommand(_source, SizeRow)

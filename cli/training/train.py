@@ -38,7 +38,7 @@ Data = Annotated[
 ]
 Python = Annotated[
     str | None,
-    typer.Option("--python", metavar="PATH", help="For sizing: a Python with torch, timm and torchvision."),
+    typer.Option("--python", metavar="PATH", help="For sizing: the Python that the commands' scripts run in."),
 ]
 Prometheus = Annotated[str | None, typer.Option("--prometheus", metavar="URL", help="A Prometheus server.")]
 Folds = Annotated[int, typer.Option("--folds", min=2, max=50, help="Fits for cross-validation, at most.")]
@@ -72,7 +72,7 @@ def train(
 
         kopt train demand --prometheus http://prometheus:9090 --query 'sum by (service) (increase(requests[$step]))'
 
-        kopt train sizing --data /data/memory --python /envs/train/bin/python
+        kopt train sizing --data runs.csv --python /envs/train/bin/python
 
         kopt train checkpoint --data /data/logs
 

@@ -93,11 +93,12 @@ class EstimateOptions:
 
 @dataclass(frozen=True)
 class CodeResult:
-    """What the code shows, and the timeline if it ran."""
+    """What the code shows, and the timeline if it ran. ``world_size`` counts the job's processes."""
 
     code: CodeEstimate
     timeline: Timeline | None = None
     problem: str = ""
+    world_size: int = 1
 
 
 def estimate(
@@ -151,19 +152,20 @@ def estimate_and_code(
     return replace(made, seconds=time.monotonic() - began), result
 
 
-def code_of(
+def read_code(
     command: str | Sequence[str] | Mapping[str, Any],
     *,
     settings: Settings | None,
     options: EstimateOptions,
     progress: Progress = lambda _: None,
-) -> CodeEstimate:
+) -> CodeResult:
     """What the code alone says, without the learned part. Raises as ``estimate``."""
     folder = (options.folder or Path.cwd()).resolve()
     entrypoint = _entrypoint(command, folder)
     processes = _processes(entrypoint, command, folder, options)
     gpu, named = find_gpu(options.gpu), named_by(command)
-    return _code(entrypoint, gpu, processes, folder, options, settings, progress, named).code
+    result = _code(entrypoint, gpu, processes, folder, options, settings, progress, named)
+    return replace(result, world_size=processes.world_size)
 
 
 def _processes(

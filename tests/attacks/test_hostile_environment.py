@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from kopt.core.workload.sizing import TraceCoverage
-from kopt.models.sizing.estimate import EstimateOptions, code_of
+from kopt.models.sizing.estimate import EstimateOptions, read_code
 from kopt.tracing import sandbox
 from kopt.tracing import trace as tracing
 from kopt.tracing.sandbox import ConfinementError, Limits, Outcome, interpreter_folders, run_confined
@@ -50,7 +50,7 @@ def size(folder: Path, command: Any = "train.py", **options: Any) -> Any:
     (folder / "project").mkdir(exist_ok=True)
     (folder / "project" / "train.py").write_text("import torch")
     options.setdefault("folder", folder / "project")
-    return code_of(command, settings=None, options=EstimateOptions(timeout_s=30, **options))
+    return read_code(command, settings=None, options=EstimateOptions(timeout_s=30, **options)).code
 
 
 @pytest.mark.parametrize("by", ["--python", "VIRTUAL_ENV", "CONDA_PREFIX", "PATH"])

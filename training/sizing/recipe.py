@@ -13,6 +13,7 @@ import numpy as np
 from kopt.core.settings import Settings
 from kopt.data import memory as data_memory
 from kopt.data.memory import MemoryRun, read_memory_runs
+from kopt.data.memory.commands import read_measured_commands
 from kopt.models import sizing as models
 from kopt.models.base import Predictor
 from kopt.models.registry.artifact import ModelCard, TrainedOn, library_versions
@@ -21,9 +22,11 @@ from kopt.models.sizing.residual import ResidualSettings
 from kopt.models.sizing.table import INPUTS, MeasuredQuestion, SizingTable, sizing_table
 from kopt.tracing.trace import TraceCache
 from kopt.training.pipeline.protocols import Part
-from kopt.training.sizing.runs import ImageTracer, measured_questions, sample_images
+from kopt.training.sizing.runs import ImageTracer, NotAnswerable, measured_questions, question_of, sample_images
 from kopt.training.sizing.scoring import SizedRun, SizingScoring
 
+_OWN = "own"
+"""The source of measured commands: all of them are of one cluster."""
 PYTHON_VARIABLE = "KOPT_TRAINER_PYTHON"
 """Names the interpreter that has torch, timm and torchvision, in which image models are run abstractly."""
 
@@ -92,6 +95,33 @@ class MemoryRuns:
         return SizingDataset(
             self.folder.name, tuple(runs), {why: f"{count} runs" for why, count in left_out.items()}, licences
         )
+
+
+@dataclass(frozen=True)
+class MeasuredCommands:
+    """Tables of commands that were measured (``kopt.data.memory.commands``). Their scripts run abstractly, confined, in
+    ``python`` or an environment beside them; trainers are read by formulas."""
+
+    tables: tuple[Path, ...]
+    settings: Settings
+    python: str | None = None
+
+    def read(self) -> SizingDataset:
+        """Raises MemoryDataError, ValueError where no command can be learned from."""
+        commands = [command for table in self.tables for command in read_measured_commands(table)]
+        runs, left_out = [], dict[str, str]()
+        for number, command in enumerate(commands, 1):
+            name = f"{number}: {command.command[:120]}"
+            try:
+                question = question_of(command, self.settings, self.python)
+            except NotAnswerable as error:
+                left_out[name] = str(error)
+            else:
+                runs.append(MeasuredQuestion(name, command.family, _OWN, question, command.measured))
+        if not runs:
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in list(left_out.items())[:3])
+            raise ValueError(f"no command of {self.tables[0].name} can be learned from ({reasons or 'there is none'})")
+        return SizingDataset(self.tables[0].parent.resolve().name, tuple(runs), left_out)
 
 
 class SizingRecipe:

@@ -6,12 +6,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
+from kopt.core.settings import Settings
 from kopt.core.workload.sizing import TraceCoverage
+from kopt.data.memory.commands import MeasuredCommand
 from kopt.data.memory.table import MemoryRun
+from kopt.formats.entrypoint import EntrypointError
 from kopt.models.sizing.analytic.recorded import formula_of_run
 from kopt.models.sizing.code import CodeEstimate, from_trace
+from kopt.models.sizing.estimate import EstimateOptions, read_code
 from kopt.models.sizing.plans import from_plan
 from kopt.models.sizing.table import MeasuredQuestion, SizingQuestion
+from kopt.tracing.interpreter import NoInterpreterError
 from kopt.tracing.trace import ConfinementError, Limits, ScriptCall, TraceCache, call_digest, trace_script
 from kopt.training.sizing import reference
 
@@ -94,6 +99,19 @@ def measured_question(run: MemoryRun, tracer: ImageTracer | None, *, doubtful: b
     gpu = gpu_name(run.gpu)
     question = SizingQuestion(code_of(run, tracer), gpu, run.gpus, run.metric)
     return MeasuredQuestion(run.name, run.family, run.source, question, run.measured)
+
+
+def question_of(command: MeasuredCommand, settings: Settings, python: str | None) -> SizingQuestion:
+    """What the code of a measured command shows, as ``kopt estimate`` reads it. Raises NotAnswerable."""
+    gpu = gpu_name(command.gpu)
+    options = EstimateOptions(gpu, command.processes, python=python, folder=command.folder)
+    try:
+        result = read_code(command.command, settings=settings, options=options)
+    except (ConfinementError, EntrypointError, NoInterpreterError, ValueError) as error:
+        raise NotAnswerable(str(error)) from error
+    if result.code.coverage is TraceCoverage.FAILED:
+        raise NotAnswerable(result.problem or "; ".join(result.code.warnings) or "its code shows no GPU memory")
+    return SizingQuestion(result.code, gpu, result.world_size, command.metric)
 
 
 def measured_questions(

@@ -1,7 +1,8 @@
 """The web application of the pages.
 
-Read only: no form changes anything (one sends a text to be drawn), no cookie, no session. ``serve`` is the process
-that ``kopt up`` starts, ``create_app`` the application for tests and for mounting.
+Read only: no form changes anything (one sends a text to be drawn). On one's own machine there is no cookie and no
+session; in a cluster everybody logs in (``kopt.dashboard.login``). ``serve`` is the process that ``kopt up`` starts,
+``create_app`` the application for tests and for mounting.
 """
 
 import asyncio
@@ -19,6 +20,8 @@ from kopt.dashboard.data.histories import FolderHistories
 from kopt.dashboard.data.sources import Cluster
 from kopt.dashboard.heads import ImpatientProtocol
 from kopt.dashboard.live import UNWELL_REFRESH_S, LiveSource
+from kopt.dashboard.login.middleware import LoginRequired
+from kopt.dashboard.login.routes import Login
 from kopt.dashboard.routes import Routes
 from kopt.dashboard.security import Guard, PageMetrics, allowed_hosts
 from kopt.models.registry.registry import Registry
@@ -44,11 +47,13 @@ def create_app(
     refresh_s: float = REFRESH_S,
     cluster: Cluster | None = None,
     example: bool = False,
+    login: Login | None = None,
 ) -> FastAPI:
     """The pages over ``source``; by default over the endpoint, registry and home that ``settings`` name.
 
     ``hosts`` are further names under which the pages may be opened; ``cluster`` reads nodes and controllers.
-    ``example`` marks every page: what it shows is no real cluster's.
+    ``example`` marks every page: what it shows is no real cluster's. With ``login`` everybody logs in and sees what
+    they may list in the cluster.
     """
     background: Callable[[], contextlib.AbstractAsyncContextManager[None]] = contextlib.nullcontext
     if source is None:
@@ -80,8 +85,10 @@ def create_app(
     # FastAPI's own documentation pages load scripts from a CDN.
     app = FastAPI(title="kopt pages", openapi_url=None, docs_url=None, redoc_url=None, lifespan=lifespan)
     metrics = PageMetrics()
-    Routes(source, refresh_s, settings, example=example).add_to(app)
+    Routes(source, refresh_s, settings, example=example, login=login).add_to(app)
     app.add_api_route("/metrics", _reading(metrics), methods=["GET"])
+    if login is not None:
+        app.add_middleware(LoginRequired, authority=login.authority, sessions=login.sessions)
     app.add_middleware(Guard, hosts=allowed_hosts(settings.api_host, hosts), metrics=metrics)
     return app
 
@@ -117,10 +124,11 @@ def serve(
     cluster: Cluster | None = None,
     *,
     example: bool = False,
+    login: Login | None = None,
 ) -> None:
     """Serve the pages until the process is told to end; loopback unless the settings name another interface."""
     uvicorn.run(
-        create_app(settings, hosts=hosts, cluster=cluster, example=example),
+        create_app(settings, hosts=hosts, cluster=cluster, example=example, login=login),
         host=settings.api_host,
         port=settings.pages_port if port is None else port,
         log_level="warning",

@@ -9,9 +9,12 @@ from starlette.exceptions import HTTPException
 
 from kopt.core.settings import Settings
 from kopt.dashboard import assets
-from kopt.dashboard.data.feed import Source
+from kopt.dashboard.data.feed import Restricted, Source
 from kopt.dashboard.data.snapshot import SNAPSHOT
 from kopt.dashboard.data.sources import Snapshot
+from kopt.dashboard.login.authority import AuthorityError
+from kopt.dashboard.login.middleware import user_of
+from kopt.dashboard.login.routes import Login, LoginRoutes
 from kopt.dashboard.pages.page import Content, Page, PageRequest
 from kopt.dashboard.pages.pages import PAGES
 from kopt.dashboard.rendering import environment
@@ -23,8 +26,16 @@ Endpoint = Callable[..., Awaitable[Response]]
 class Routes:
     """The routes over one source."""
 
-    def __init__(self, source: Source, refresh_s: float, settings: Settings, *, example: bool = False) -> None:
-        self._source, self._refresh_s, self._settings = source, refresh_s, settings
+    def __init__(
+        self,
+        source: Source,
+        refresh_s: float,
+        settings: Settings,
+        *,
+        example: bool = False,
+        login: Login | None = None,
+    ) -> None:
+        self._source, self._refresh_s, self._settings, self._login = source, refresh_s, settings, login
         self._templates = environment([page for page in PAGES if page.title], example=example)
 
     def add_to(self, app: FastAPI) -> None:
@@ -35,9 +46,12 @@ class Routes:
             if page.takes_forms:
                 app.add_api_route(page.path, self._drawing(page), methods=["POST"], response_model=None)
         routes |= {"/static/{address:path}": self.static, "/healthz": self.health}
+        if self._login is not None:
+            LoginRoutes(self._login, self._templates).add_to(app)
         for path, endpoint in routes.items():
             app.add_api_route(path, endpoint, methods=["GET", "HEAD"], response_model=None)
         app.add_exception_handler(HTTPException, self.problem)
+        app.add_exception_handler(AuthorityError, self.problem)
         app.add_exception_handler(Exception, self.problem)
 
     def _drawing(self, page: Page) -> Endpoint:
@@ -57,7 +71,18 @@ class Routes:
         return answer
 
     async def _request(self, request: Request) -> PageRequest:
-        return PageRequest(request, await self._source.latest(SNAPSHOT), self._source, self._settings)
+        source = self._source_for(request)
+        return PageRequest(request, await source.latest(SNAPSHOT), source, self._settings)
+
+    def _source_for(self, request: Request) -> Source:
+        """The source as whoever asks may see it."""
+        if self._login is None:
+            return self._source
+        user, authority = user_of(request.scope), self._login.authority
+        if user is None:
+            # Never reached behind the middleware; without it nothing is shown.
+            raise HTTPException(403)
+        return Restricted(self._source, lambda rights: authority.rights_of(user, rights))
 
     async def static(self, request: Request, address: str) -> Response:
         asset = assets.asset(address)
@@ -76,6 +101,8 @@ class Routes:
     async def problem(self, request: Request, error: Exception) -> Response:
         """Every error as a page in words, or as a problem document where a program asks."""
         status = error.status_code if isinstance(error, HTTPException) else 500
+        if isinstance(error, AuthorityError):
+            status = 503
         title, text = _ERROR_TEXTS.get(status, _ERROR_TEXTS[500])
         if isinstance(error, HTTPException) and status == 404 and error.detail != "Not Found":
             text = str(error.detail)
@@ -98,6 +125,7 @@ class Routes:
             "path": request.url.path,
             "refresh_s": self._refresh_s,
             "query": request.query_params,
+            "user": user_of(request.scope),
             "page_models": [(name, serving.get(name)) for name in page.predictors],
         }
         text = self._templates.get_template(page.template).render(**shared, **content)
@@ -105,12 +133,17 @@ class Routes:
         tag = f'"{hashlib.sha256(text.encode()).hexdigest()[:32]}"'
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={"etag": tag})
-        return HTMLResponse(text, headers={"etag": tag})
+        headers = {"etag": tag}
+        if user_of(request.scope) is not None:
+            headers["cache-control"] = "private, no-cache"
+        return HTMLResponse(text, headers=headers)
 
 
 _ERROR_TEXTS = {
     403: ("Not from here", "A form of another site asked for this page; open it from these pages themselves."),
     404: ("Not here", "This page does not exist."),
     405: ("Only to be read", "These pages are read only; nothing can be changed through them."),
+    413: ("Too much", "This form is longer than any that these pages send."),
+    503: ("The cluster does not answer", "What you may see cannot be looked up now; try again."),
     500: ("Something broke", "This page could not be drawn. The log of the pages says why; the other pages may work."),
 }

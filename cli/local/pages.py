@@ -2,7 +2,7 @@
 
 With ``KUBECONFIG``, or in a pod, the pages show the nodes of the cluster and what controllers say there;
 ``~/.kube/config`` alone is not taken, as pages ask for as long as they run. ``KOPT_PAGES_EXAMPLE=true`` says on every
-page that what it shows is an example.
+page that what it shows is an example. With ``KOPT_PAGES_LOGIN`` everybody logs in (``pages_login``).
 """
 
 import os
@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kopt.cli.local.pages_cluster import ClusterWatch
+from kopt.cli.local.pages_login import LoginSettingsError, login_of
 from kopt.cluster.client.api import Kube, KubeSettings
 from kopt.cluster.client.credentials import SERVICE_ACCOUNT, Access, KubeconfigAccess, ServiceAccountAccess
 from kopt.core.scheduling.overview import Overview
@@ -23,8 +24,8 @@ class ClusterNodes:
     """Watches the nodes that agents publish, and what controllers say."""
 
     def __init__(self, access: Access) -> None:
-        self._kube = Kube(access, KubeSettings(user_agent="kopt-pages"))
-        self._watch = ClusterWatch(self._kube)
+        self.kube = Kube(access, KubeSettings(user_agent="kopt-pages"))
+        self._watch = ClusterWatch(self.kube)
 
     def overview(self) -> Overview:
         return self._watch.overview()
@@ -40,7 +41,7 @@ class ClusterNodes:
         return await self._watch.nodes()
 
     async def close(self) -> None:
-        await self._kube.close()
+        await self.kube.close()
 
 
 def cluster_of(environ: Mapping[str, str], account: Path = SERVICE_ACCOUNT) -> ClusterNodes | None:
@@ -52,11 +53,22 @@ def cluster_of(environ: Mapping[str, str], account: Path = SERVICE_ACCOUNT) -> C
     return None
 
 
-if __name__ == "__main__":
-    more = [name.strip() for name in os.environ.get("KOPT_PAGES_HOSTS", "").split(",")]
+def main(environ: Mapping[str, str]) -> None:
+    """Ends with a sentence where what the environment asks for cannot be."""
+    more = [name.strip() for name in environ.get("KOPT_PAGES_HOSTS", "").split(",")]
+    cluster = cluster_of(environ)
+    try:
+        login = login_of(environ, None if cluster is None else cluster.kube)
+    except LoginSettingsError as error:
+        raise SystemExit(f"kopt pages: {error}") from error
     serve(
         load_settings(),
         hosts=[name for name in more if name],
-        cluster=cluster_of(os.environ),
-        example=os.environ.get("KOPT_PAGES_EXAMPLE", "") == "true",
+        cluster=cluster,
+        example=environ.get("KOPT_PAGES_EXAMPLE", "") == "true",
+        login=login,
     )
+
+
+if __name__ == "__main__":
+    main(os.environ)

@@ -49,7 +49,7 @@ class TokenReviewer:
         self._kube, self._settings = kube, settings or ReviewSettings()
         self._callers: _Remembered[bytes, Caller | None] = _Remembered(self._settings, clock)
         self._rights: _Remembered[tuple[Caller, str, str], bool] = _Remembered(self._settings, clock)
-        self._on_jobs: _Remembered[tuple[Caller, str, str], bool] = _Remembered(self._settings, clock)
+        self._on_objects: _Remembered[tuple[Caller, str, str, str, str], bool] = _Remembered(self._settings, clock)
 
     async def caller(self, token: str) -> Caller | None:
         """The token's owner; None for one that is not, or no longer, valid."""
@@ -67,9 +67,14 @@ class TokenReviewer:
 
     async def may_on_jobs(self, caller: Caller, verb: str, namespace: str) -> bool:
         """Whether RBAC lets the caller use a verb on the Jobs of a namespace."""
-        attributes = {"namespace": namespace, "verb": verb, "group": JOBS.group, "resource": JOBS.plural}
-        return await self._on_jobs.get(
-            (caller, verb, namespace), lambda: self._review_access(caller, {"resourceAttributes": attributes})
+        return await self.may_on(caller, verb, JOBS.group, JOBS.plural, namespace)
+
+    async def may_on(self, caller: Caller, verb: str, group: str, plural: str, namespace: str = "") -> bool:
+        """Whether RBAC lets the caller use a verb on a resource of a namespace; without one, on all of its objects."""
+        attributes = {"namespace": namespace, "verb": verb, "group": group, "resource": plural}
+        return await self._on_objects.get(
+            (caller, verb, group, plural, namespace),
+            lambda: self._review_access(caller, {"resourceAttributes": attributes}),
         )
 
     async def _review(self, token: str) -> Caller | None:

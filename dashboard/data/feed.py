@@ -3,11 +3,12 @@
 A page brings its own feeds (``Page.feeds``); ``live.LiveSource`` runs those of all pages.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from kopt.dashboard.data.access import Holds, Right
 from kopt.dashboard.data.histories import Histories
 from kopt.dashboard.data.served import Served
 from kopt.dashboard.data.sources import Cluster
@@ -56,11 +57,16 @@ class Reader(Protocol[T_co]):
 
 @dataclass(frozen=True)
 class Feed(Generic[T]):
-    """One kind of data. ``empty`` is what pages show while there is none, and where it is of no use to them."""
+    """One kind of data. ``empty`` is what pages show while there is none, and where it is of no use to them.
+
+    ``restrict`` leaves out what its reader may not see; it asks for rights and for nothing else, so that they can be
+    looked up beforehand.
+    """
 
     name: str
     empty: Callable[[], T]
     open: Callable[[Connections], Reader[T]]
+    restrict: Callable[[T, Holds], T]
 
 
 class Source(Protocol):
@@ -68,6 +74,20 @@ class Source(Protocol):
 
     async def latest(self, feed: Feed[T]) -> T:
         """What came last; immediate."""
+
+
+class Restricted:
+    """A source as somebody sees it. ``may`` says which of some rights they have."""
+
+    def __init__(self, source: Source, may: Callable[[Collection[Right]], Awaitable[Collection[Right]]]) -> None:
+        self._source, self._may = source, may
+
+    async def latest(self, feed: Feed[T]) -> T:
+        data = await self._source.latest(feed)
+        needed: set[Right] = set()
+        feed.restrict(data, lambda right: bool(needed.add(right)) or True)  # type: ignore[func-returns-value]
+        held = await self._may(needed) if needed else ()
+        return feed.restrict(data, lambda right: right in held)
 
 
 @dataclass(frozen=True, kw_only=True)

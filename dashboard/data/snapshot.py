@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from kopt.core.prediction import ModelVersion
+from kopt.dashboard.data.access import Holds, pods_of
 from kopt.dashboard.data.capacity import FILE, Capacity, CapacityError, assumed_capacity, read_capacities
 from kopt.dashboard.data.feed import FAILURES, Connections, Feed, sentence
 from kopt.dashboard.data.forecasting import Forecasts
@@ -119,4 +120,9 @@ def _nothing() -> Snapshot:
     return Snapshot({}, Endpoint(""), 0.0, ready=False)
 
 
-SNAPSHOT: Feed[Snapshot] = Feed("snapshot", _nothing, SnapshotReader)
+def _restrict(snapshot: Snapshot, holds: Holds) -> Snapshot:
+    services = {name: service for name, service in snapshot.services.items() if holds(pods_of(name))}
+    return replace(snapshot, services=services)
+
+
+SNAPSHOT: Feed[Snapshot] = Feed("snapshot", _nothing, SnapshotReader, _restrict)

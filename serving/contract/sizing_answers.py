@@ -3,7 +3,7 @@
 The endpoint writes it from ``core.workload.sizing.SizingEstimate``, as the command line does.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from kopt.core.workload.sizing import ShareKind
@@ -111,10 +111,13 @@ class SizeAdviceOut:
     asked: AskedOut
     made_at_s: float
     estimate: SizingResponse
+    namespace: str = ""
+    """Whose jobs it is about; empty where the question named none."""
 
     @property
     def advice(self) -> SizeAdvice:
-        return size_advice(self.name, self.image, self.asked, self.made_at_s, self.estimate)
+        advice = size_advice(self.name, self.image, self.asked, self.made_at_s, self.estimate)
+        return replace(advice, namespace=self.namespace)
 
 
 def size_advice(name: str, image: str, requested: AskedOut, made_at_s: float, estimate: SizingResponse) -> SizeAdvice:

@@ -55,6 +55,10 @@ def owner_of(caller: str, namespace: str = "") -> str:
     return f"/{caller}" if caller.startswith("/") else caller
 
 
+def _namespace_of(owner: str) -> dict[str, str]:
+    return {"namespace": owner.removeprefix(_NAMESPACES)} if owner.startswith(_NAMESPACES) else {}
+
+
 @dataclass(frozen=True)
 class Known:
     """Documents of a job type, of ``models.sizing.trace_summary`` and ``WorkloadProfile``; None where unknown."""
@@ -207,9 +211,10 @@ class SizeTable:
         """The newest answers, of one owner or of all, newest first."""
         self.flush()
         result = self._db.query(
-            "SELECT advice FROM size WHERE coalesce(?, caller) = caller ORDER BY at_s DESC LIMIT ?", (owner, limit)
+            "SELECT caller, advice FROM size WHERE coalesce(?, caller) = caller ORDER BY at_s DESC LIMIT ?",
+            (owner, limit),
         )
-        return [json.loads(text) for (text,) in result]
+        return [json.loads(text) | _namespace_of(caller) for caller, text in result]
 
     def _prune(self, db: Transaction, now_s: float) -> None:
         db.execute("DELETE FROM size WHERE at_s < ?", (now_s - RETENTION_S,))

@@ -1,6 +1,7 @@
 """The pages with their own account's token: they show what controllers say and who waits, are refused nothing, use
 every right that they have, and can change nothing."""
 
+import base64
 import json
 import os
 import sys
@@ -83,6 +84,91 @@ def put(api: Api, kind: str, document: Object, namespace: str = "") -> None:
         content=json.dumps({"status": document["status"]}),
         headers={"Content-Type": "application/merge-patch+json"},
     )
+
+
+LOGIN = {**VALUES, "pages": {"enabled": True, "url": "http://127.0.0.1"}}
+AUDIENCE = "kopt-pages"
+REVIEWS = {
+    ("create", "authentication.k8s.io", "tokenreviews"),
+    ("create", "authorization.k8s.io", "subjectaccessreviews"),
+}
+
+
+def test_where_readers_log_in_the_account_may_ask_who_they_are_and_nothing_else(charts: Any) -> None:
+    alone, deployed = (
+        granted([one for one in charts.render(values) if one["kind"] == "ClusterRole" and ACCOUNT in str(one)])
+        for values in (VALUES, LOGIN)
+    )
+    assert deployed - alone == REVIEWS
+
+
+def test_every_reader_sees_what_their_own_rights_let_them_list(
+    control_plane: ControlPlane, install: Callable[..., None], charts: Any, tmp_path: Path
+) -> None:
+    """The process of the chart's Deployment with its account's token, real tokens and real RBAC."""
+    install(LOGIN)
+    api = control_plane.api
+    for space in ("team-a", "team-b"):
+        api.namespace(space)
+        api.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "reader", "namespace": space}})
+        subject = {"kind": "ServiceAccount", "name": "reader", "namespace": space}
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"}
+        meta = {"metadata": {"name": "reader", "namespace": space}, "roleRef": role, "subjects": [subject]}
+        api.create({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", **meta})
+        pods = {"restartPolicy": "Never", "containers": [{"name": "main", "image": "any"}]}
+        pods["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "64"}}
+        job = {"metadata": {"name": f"job-of-{space}", "namespace": space}, "spec": {"template": {"spec": pods}}}
+        api.create({"apiVersion": "batch/v1", "kind": "Job", **job})
+    wanted = ("Deployment", ACCOUNT)
+    (deployment,) = (one for one in charts.render(LOGIN) if (one["kind"], one["metadata"]["name"]) == wanted)
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    (secret,) = (one for one in charts.render(LOGIN) if one["metadata"]["name"] == "kopt-pages-session")
+    (tmp_path / "key").write_bytes(base64.b64decode(secret["data"]["key"]))
+    port = free_port()
+    env = {key: value for key, value in os.environ.items() if not key.startswith("KOPT_")}
+    env |= {one["name"]: one["value"] for one in container["env"] if one["name"].startswith("KOPT_")}
+    env |= {
+        "KUBECONFIG": str(control_plane.kubeconfig_for(ACCOUNT, NAMESPACE)),
+        "KOPT_HOME": str(tmp_path / "home"),
+        "KOPT_PAGES_PORT": str(port),
+        "KOPT_PAGES_SESSION_KEY_FILE": str(tmp_path / "key"),
+    }
+    server = control_plane.start_server("pages-login", [sys.executable, "-P", *container["command"][1:]], env)
+    address = f"http://127.0.0.1:{port}"
+    try:
+        wait_for(lambda: _answers(f"{address}/healthz"), what="the pages answer")
+        texts = {}
+        for space in ("team-a", "team-b"):
+            with httpx.Client(base_url=address, trust_env=False, timeout=30) as browser:
+                assert browser.get("/queue").status_code == 303
+                for audience in ("https://kubernetes.default.svc", "kopt-predictions"):
+                    wrong = browser.post("/login", data={"token": _token(api, space, audience)})
+                    assert wrong.status_code == 401
+                entered = browser.post("/login", data={"token": _token(api, space, AUDIENCE), "next": "/queue"})
+                assert (entered.status_code, entered.headers["location"]) == (303, "/queue")
+                wait_for(lambda b=browser, s=space: f"job-of-{s}" in b.get("/queue").text, what=f"{space} sees its job")
+                texts[space] = browser.get("/queue").text + browser.get("/queue?job=team-a/job-of-team-a").text
+                assert f"system:serviceaccount:{space}:reader" in browser.get("/cluster").text
+        assert "job-of-team-b" not in texts["team-a"]
+        assert "Job team-a/job-of-team-a" in texts["team-a"]
+        assert "Job team-a/job-of-team-a" not in texts["team-b"]
+        log = server.log.read_text()
+        assert not any(_token(api, "team-a", AUDIENCE)[:20] in line for line in log.splitlines())
+    finally:
+        server.stop()
+
+
+def _answers(address: str) -> bool:
+    try:
+        return httpx.get(address, trust_env=False, timeout=5).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def _token(api: Api, namespace: str, audience: str) -> str:
+    path = f"{api.path('v1', 'ServiceAccount', namespace, 'reader')}/token"
+    spec = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": [audience]}}
+    return str(api.request("POST", path, json=spec).json()["status"]["token"])
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,10 @@
 """What the controllers in the cluster say."""
 
+from dataclasses import replace
+
+from kopt.core.scheduling.eviction import Entry
 from kopt.core.scheduling.overview import Overview
+from kopt.dashboard.data.access import POOLS, Holds, pods_in, pods_of
 from kopt.dashboard.data.feed import Connections, Feed, Fixed
 
 
@@ -9,4 +13,22 @@ def _open(connections: Connections) -> Fixed[Overview]:
     return Fixed((lambda: Overview(now_s=connections.clock())) if cluster is None else cluster.overview)
 
 
-OVERVIEW: Feed[Overview] = Feed("overview", lambda: Overview(now_s=0.0), _open)
+def _restrict(overview: Overview, holds: Holds) -> Overview:
+    return replace(
+        overview,
+        pools=overview.pools if holds(POOLS) else (),
+        ledger=tuple(
+            _without_strangers(entry, holds) for entry in overview.ledger if holds(pods_in(entry.eviction.namespace))
+        ),
+        staged=tuple(each for each in overview.staged if holds(pods_in(each.namespace))),
+    )
+
+
+def _without_strangers(entry: Entry, holds: Holds) -> Entry:
+    """An eviction without the workload that it was for, where its reader may not see that one."""
+    if not entry.eviction.for_whom or holds(pods_of(entry.eviction.for_whom)):
+        return entry
+    return replace(entry, eviction=replace(entry.eviction, for_whom=""))
+
+
+OVERVIEW: Feed[Overview] = Feed("overview", lambda: Overview(now_s=0.0), _open, _restrict)

@@ -1,7 +1,8 @@
 """The jobs whose logs the endpoint follows."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from kopt.dashboard.data.access import Holds, pods_of
 from kopt.dashboard.data.feed import Answer, Connections, Feed, Polled
 from kopt.serving.contract.checkpoint_answers import JobOut
 
@@ -22,4 +23,8 @@ def _open(connections: Connections) -> Polled[Jobs]:
     return Polled(Jobs(), ask, connections.clock)
 
 
-JOBS: Feed[Jobs] = Feed("jobs", Jobs, _open)
+def _restrict(jobs: Jobs, holds: Holds) -> Jobs:
+    return replace(jobs, found=tuple(job for job in jobs.found if holds(pods_of(job.job))))
+
+
+JOBS: Feed[Jobs] = Feed("jobs", Jobs, _open, _restrict)

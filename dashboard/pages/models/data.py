@@ -5,10 +5,11 @@ from dataclasses import dataclass, field, replace
 
 from kopt.core.prediction import ModelVersion
 from kopt.core.reason import Reason
+from kopt.dashboard.data.access import Holds, pods_of
 from kopt.dashboard.data.feed import FAILURES, Connections, Feed, sentence
 from kopt.models.predictors import predictor_names
 from kopt.models.registry.registry import CHALLENGER, CHAMPION, MetricRow, RegisteredModel, RegistryError
-from kopt.serving.contract.model_answers import ModelHealthResponse
+from kopt.serving.contract.model_answers import ModelHealthResponse, SeriesHealthOut
 
 PREDICTOR = "demand"
 
@@ -72,4 +73,16 @@ class ModelsReader:
         return Models(versions, metrics, compared, others=tuple(others))
 
 
-MODELS: Feed[Models] = Feed("models", Models, ModelsReader)
+def _restrict(models: Models, holds: Holds) -> Models:
+    """Versions are for everybody; how a service is predicted is for those who see it."""
+    if models.health is None:
+        return models
+
+    def visible(series: tuple[SeriesHealthOut, ...]) -> tuple[SeriesHealthOut, ...]:
+        return tuple(each for each in series if holds(pods_of(each.name)))
+
+    health = replace(models.health, series=visible(models.health.series), shadow=visible(models.health.shadow))
+    return replace(models, health=health)
+
+
+MODELS: Feed[Models] = Feed("models", Models, ModelsReader, _restrict)

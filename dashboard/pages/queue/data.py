@@ -1,6 +1,9 @@
 """GPU workloads of the cluster, queue by queue."""
 
+from dataclasses import replace
+
 from kopt.core.scheduling.queued import QueueState
+from kopt.dashboard.data.access import Holds, pods_in
 from kopt.dashboard.data.feed import Connections, Feed
 
 
@@ -20,4 +23,8 @@ class _Reader:
         return self._latest
 
 
-QUEUE: Feed[QueueState] = Feed("queue", QueueState, _Reader)
+def _restrict(state: QueueState, holds: Holds) -> QueueState:
+    return replace(state, queued=tuple(each for each in state.queued if holds(pods_in(each.namespace))))
+
+
+QUEUE: Feed[QueueState] = Feed("queue", QueueState, _Reader, _restrict)

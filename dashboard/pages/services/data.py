@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from kopt.core.prediction import ModelVersion
+from kopt.dashboard.data.access import Holds
 from kopt.dashboard.data.feed import Connections, Feed, Fixed
 from kopt.dashboard.data.sources import Endpoint, Service
 from kopt.dashboard.pages.services.replay import PAST_KEPT, Past, Replays
@@ -55,4 +56,9 @@ async def _none(service: Service, endpoint: Endpoint) -> Past:
     return Past()
 
 
-PAST: Feed[PastOf] = Feed("past forecasts", lambda: _none, _open)
+def _unrestricted(past_of: PastOf, _: Holds) -> PastOf:
+    """It is asked about services that the snapshot shows, and knows no others."""
+    return past_of
+
+
+PAST: Feed[PastOf] = Feed("past forecasts", lambda: _none, _open, _unrestricted)

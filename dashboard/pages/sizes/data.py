@@ -1,7 +1,8 @@
 """The sizes that the endpoint recommends."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from kopt.dashboard.data.access import Holds, pods_in
 from kopt.dashboard.data.feed import Answer, Connections, Feed, Polled
 from kopt.serving.contract.size_advice import SizeAdvice
 
@@ -20,4 +21,9 @@ def _open(connections: Connections) -> Polled[Sizes]:
     return Polled(Sizes(), ask, connections.clock)
 
 
-SIZES: Feed[Sizes] = Feed("sizes", Sizes, _open)
+def _restrict(sizes: Sizes, holds: Holds) -> Sizes:
+    """Those that were asked about for no namespace are for those who see all of them."""
+    return replace(sizes, found=tuple(size for size in sizes.found if holds(pods_in(size.namespace))))
+
+
+SIZES: Feed[Sizes] = Feed("sizes", Sizes, _open, _restrict)

@@ -4,6 +4,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from kopt.core.settings import Settings
+from kopt.dashboard.data import access
+from kopt.dashboard.data.access import Holds
 from kopt.dashboard.data.feed import Answer, Connections, Feed, Polled
 from kopt.dashboard.data.sources import Nodes
 from kopt.dashboard.pages.topology.bandwidth_model import BandwidthModel
@@ -49,8 +51,16 @@ def _open_pairs(connections: Connections) -> Polled[Pairs]:
     return Polled(Pairs(), ask, connections.clock, PAIRS_EVERY_S)
 
 
-NODES: Feed[Nodes] = Feed("nodes", Nodes, NodesReader)
-PAIRS: Feed[Pairs] = Feed("pairs", Pairs, _open_pairs)
+def _restrict_nodes(nodes: Nodes, holds: Holds) -> Nodes:
+    return nodes if holds(access.NODES) else replace(nodes, found=())
+
+
+def _restrict_measured(measured: Pairs, holds: Holds) -> Pairs:
+    return measured if holds(access.NODES) else replace(measured, found=())
+
+
+NODES: Feed[Nodes] = Feed("nodes", Nodes, NodesReader, _restrict_nodes)
+PAIRS: Feed[Pairs] = Feed("pairs", Pairs, _open_pairs, _restrict_measured)
 
 
 @lru_cache(maxsize=8)

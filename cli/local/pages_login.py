@@ -1,0 +1,97 @@
+"""How readers of the pages log in, from the environment: ``KOPT_PAGES_LOGIN`` is ``none`` (the default) or ``token``.
+
+``KOPT_PAGES_SESSION_KEY_FILE`` holds the key of sessions, ``KOPT_PAGES_URL`` is where readers open the pages, and
+``KOPT_PAGES_AUDIENCE`` what their tokens have to be issued for.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from kopt.cluster.client.api import ApiError, Kube
+from kopt.cluster.client.auth_reviews import Caller, ReviewSettings, TokenReviewer
+from kopt.dashboard.data.access import ALL_NAMESPACES, Right
+from kopt.dashboard.login.authority import AuthorityError, User
+from kopt.dashboard.login.routes import Login
+from kopt.dashboard.login.sessions import Sessions
+
+_LOG = logging.getLogger(__name__)
+AUDIENCE = "kopt-pages"
+"""Not the API server's own: a token that is typed into a page should be good for nothing else."""
+_KINDS = ("none", "token")
+
+
+class LoginSettingsError(ValueError):
+    """The environment asks for a login that cannot be."""
+
+
+class ClusterAuthority:
+    """The API server says who a token belongs to, and what they may list."""
+
+    def __init__(self, kube: Kube, audience: str) -> None:
+        self._reviewer = TokenReviewer(kube, ReviewSettings(audiences=(audience,) if audience else ()))
+
+    async def user_of(self, token: str) -> User | None:
+        try:
+            caller = await self._reviewer.caller(token)
+        except ApiError as error:
+            raise _unanswered(error) from error
+        return None if caller is None else User(caller.name, caller.uid, caller.groups)
+
+    async def rights_of(self, user: User, rights: Collection[Right]) -> Collection[Right]:
+        """What somebody may list in all namespaces they may list in each: most need a single question."""
+        caller = Caller(user.name, user.uid, user.groups)
+        everywhere = {Right(right.group, right.resource, ALL_NAMESPACES) for right in rights}
+        held = await self._held(caller, everywhere)
+        rest = {right for right in rights if right not in everywhere and _everywhere(right) not in held}
+        return {right for right in rights if _everywhere(right) in held} | await self._held(caller, rest)
+
+    async def _held(self, caller: Caller, rights: Collection[Right]) -> set[Right]:
+        asked = list(rights)
+        try:
+            answers = await asyncio.gather(
+                *(self._reviewer.may_on(caller, "list", r.group, r.resource, r.namespace) for r in asked)
+            )
+        except ApiError as error:
+            raise _unanswered(error) from error
+        return {right for right, may in zip(asked, answers, strict=True) if may}
+
+
+def login_of(environ: Mapping[str, str], kube: Kube | None) -> Login | None:
+    """None where nobody logs in. Raises LoginSettingsError with the variable to set."""
+    kind = environ.get("KOPT_PAGES_LOGIN", "") or "none"
+    if kind not in _KINDS:
+        raise LoginSettingsError(f"KOPT_PAGES_LOGIN is {kind!r}, not one of {', '.join(_KINDS)}")
+    if kind == "none":
+        return None
+    if kube is None:
+        raise LoginSettingsError("KOPT_PAGES_LOGIN needs a cluster: run in a pod, or set KUBECONFIG")
+    secure = environ.get("KOPT_PAGES_URL", "").startswith("https://")
+    if not secure:
+        _LOG.warning("KOPT_PAGES_URL is no https address: sessions can be read on the way to the pages")
+    try:
+        sessions = Sessions(_key(environ), secure=secure)
+    except (OSError, ValueError) as error:
+        raise LoginSettingsError(
+            f"KOPT_PAGES_SESSION_KEY_FILE has to name a file with 32 bytes in URL-safe base64 ({error})"
+        ) from error
+    audience = environ.get("KOPT_PAGES_AUDIENCE", AUDIENCE)
+    return Login(ClusterAuthority(kube, audience), sessions, audience)
+
+
+def _key(environ: Mapping[str, str]) -> str:
+    name = environ.get("KOPT_PAGES_SESSION_KEY_FILE", "")
+    if not name:
+        raise ValueError("it is not set")
+    return Path(name).read_text(encoding="ascii").strip()
+
+
+def _everywhere(right: Right) -> Right:
+    return Right(right.group, right.resource, ALL_NAMESPACES)
+
+
+def _unanswered(error: ApiError) -> AuthorityError:
+    # What the API server says may be about our own rights, so only the log has it.
+    _LOG.warning("the API server does not say who may see what: %s", error)
+    return AuthorityError("The cluster's API server does not answer now; try again.")

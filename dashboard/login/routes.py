@@ -1,0 +1,109 @@
+"""The pages ``/login`` and ``/logout``."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from urllib.parse import parse_qs, quote, urlsplit
+
+from fastapi import FastAPI, Request
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from jinja2 import Environment
+from starlette.exceptions import HTTPException
+
+from kopt.dashboard.login.authority import Authority, AuthorityError
+from kopt.dashboard.login.sessions import Session, Sessions, SessionTooLongError
+
+LASTS_S = 8 * 3600.0
+_LONGEST_FORM = 32 << 10
+_NO_STORE = {"cache-control": "no-store"}
+
+
+@dataclass(frozen=True)
+class Login:
+    """How one logs in. ``audience`` is what tokens have to be issued for; empty: the API server's own."""
+
+    authority: Authority
+    sessions: Sessions
+    audience: str = ""
+    clock: Callable[[], float] = time.time
+
+
+class LoginRoutes:
+    """Of one ``Login``, with the pages' templates."""
+
+    def __init__(self, login: Login, templates: Environment) -> None:
+        self._login, self._templates = login, templates
+
+    def add_to(self, app: FastAPI) -> None:
+        app.add_api_route("/login", self.show, methods=["GET", "HEAD"], response_model=None)
+        app.add_api_route("/login", self.enter, methods=["POST"], response_model=None)
+        app.add_api_route("/logout", self.leave, methods=["POST"], response_model=None)
+
+    async def show(self, request: Request) -> Response:
+        return self._page(inside(request.query_params.get("next", "")))
+
+    async def enter(self, request: Request) -> Response:
+        """Takes a token of the cluster. Raises HTTPException 403 for a form of another site."""
+        fields = parse_qs((await form_of(request)).decode("ascii", "replace"))
+        token, then = fields.get("token", [""])[-1].strip(), inside(fields.get("next", [""])[-1])
+        try:
+            user = await self._login.authority.user_of(token)
+        except AuthorityError as error:
+            return self._page(then, str(error), 503)
+        if user is None:
+            return self._page(then, "This token is not valid here, or no longer.", 401)
+        return self.begin(Session(self._login.clock() + LASTS_S, token=token), then)
+
+    def begin(self, session: Session, then: str) -> Response:
+        """To the page that was wanted, with a cookie."""
+        sessions = self._login.sessions
+        try:
+            value = sessions.sealed(session)
+        except SessionTooLongError as error:
+            text = f"The login does not fit into a cookie ({error}): the token, or the list of groups, is too long."
+            return self._page(then, text, 400)
+        answer = RedirectResponse(then, 303, _NO_STORE)
+        lasts_s = round(session.until_s - self._login.clock())
+        answer.set_cookie(
+            sessions.cookie, value, max_age=lasts_s, path="/", secure=sessions.secure, httponly=True, samesite="lax"
+        )
+        return answer
+
+    async def leave(self, request: Request) -> Response:
+        await form_of(request)
+        sessions = self._login.sessions
+        answer = RedirectResponse("/login", 303, _NO_STORE)
+        answer.delete_cookie(sessions.cookie, path="/", secure=sessions.secure, httponly=True, samesite="lax")
+        return answer
+
+    def _page(self, then: str, problem: str = "", status: int = 200) -> Response:
+        audience = f" --audience={self._login.audience}" if self._login.audience else ""
+        command = f"kubectl create token ACCOUNT -n NAMESPACE{audience} --duration=8h"
+        text = self._templates.get_template("login.html").render(
+            then=then, problem=problem, command=command, path="/login", refresh_s=0
+        )
+        return HTMLResponse(text, status, headers=_NO_STORE)
+
+
+async def form_of(request: Request) -> bytes:
+    """The body of a form of these pages. Raises HTTPException 403 for one of another site, 413 for a huge one."""
+    origin = request.headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+        raise HTTPException(403)
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > _LONGEST_FORM:
+            raise HTTPException(413)
+    return bytes(body)
+
+
+def inside(address: str) -> str:
+    """An address of these pages; ``/`` for anything that a browser might take for another site's."""
+    parts = urlsplit(address) if len(address) <= 2000 and address.isprintable() else None
+    if parts is None or parts.scheme or parts.netloc or not address.startswith("/"):
+        return "/"
+    # Browsers read a backslash as a slash: //elsewhere and /\elsewhere lead away.
+    if address[1:2] in ("/", "\\"):
+        return "/"
+    return quote(address, safe="/?&=%:@,+~-._!$'()*;")

@@ -67,7 +67,11 @@ def health_of(document: Object | None) -> Health | None:
 
 def same(item: Object | None, other: Object) -> bool:
     """Do two objects say the same, but for when, and for the figures within messages?"""
-    return item is not None and _telling(item) == _telling(other)
+    try:
+        return item is not None and _telling(item) == _telling(other)
+    except (AttributeError, TypeError, ValueError):
+        # Somebody else wrote it: it says nothing of ours.
+        return False
 
 
 def _status(result: ScanResult, health: Health, before: Mapping[str, Any], at_s: float) -> Object:

@@ -154,6 +154,8 @@ def test_times_and_figures_in_messages_make_no_difference_and_everything_else_do
     assert same(failing("ended with 9: pid 4711"), failing("ended with 9: pid 4712"))
     assert not same(failing("ended with 9"), failing("no answer", CollectorProblem.TIMEOUT))
     assert not same(one, failing("ended with 9"))
+    for theirs in ({"sources": ["x"]}, {"sources": [{"message": 7}]}, {"conditions": ["x"]}, {"sources": 7}):
+        assert not same({**one, "status": {**one["status"], **theirs}}, one), "somebody else wrote it"
     assert not same(one, document(found_of(mesh({(0, 1): 1})), one))
     assert not same(one, {**one, "metadata": {"ownerReferences": [{"uid": "another"}]}})
 

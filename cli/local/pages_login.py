@@ -1,7 +1,10 @@
-"""How readers of the pages log in, from the environment: ``KOPT_PAGES_LOGIN`` is ``none`` (the default) or ``token``.
+"""How readers of the pages log in, from the environment: ``KOPT_PAGES_LOGIN`` is ``none`` (the default), ``token`` or
+``oidc``, which takes tokens as well.
 
 ``KOPT_PAGES_SESSION_KEY_FILE`` holds the key of sessions, ``KOPT_PAGES_URL`` is where readers open the pages, and
-``KOPT_PAGES_AUDIENCE`` what their tokens have to be issued for.
+``KOPT_PAGES_AUDIENCE`` what their tokens have to be issued for. With OpenID Connect ``KOPT_PAGES_OIDC_ISSUER``,
+``…_CLIENT_ID`` and ``…_CLIENT_SECRET_FILE`` name the provider; ``…_USERNAME_CLAIM``, ``…_USERNAME_PREFIX``,
+``…_GROUPS_CLAIM`` and ``…_GROUPS_PREFIX`` are those of the API server.
 """
 
 import asyncio
@@ -13,13 +16,16 @@ from kopt.cluster.client.api import ApiError, Kube
 from kopt.cluster.client.auth_reviews import Caller, ReviewSettings, TokenReviewer
 from kopt.dashboard.data.access import ALL_NAMESPACES, Right
 from kopt.dashboard.login.authority import AuthorityError, User
+from kopt.dashboard.login.oidc import Oidc, OidcSettings
 from kopt.dashboard.login.routes import Login
 from kopt.dashboard.login.sessions import Sessions
 
 _LOG = logging.getLogger(__name__)
 AUDIENCE = "kopt-pages"
 """Not the API server's own: a token that is typed into a page should be good for nothing else."""
-_KINDS = ("none", "token")
+_KINDS = ("none", "token", "oidc")
+_OIDC = "KOPT_PAGES_OIDC_"
+_CALLBACK = "/login/oidc/callback"
 
 
 class LoginSettingsError(ValueError):
@@ -77,7 +83,27 @@ def login_of(environ: Mapping[str, str], kube: Kube | None) -> Login | None:
             f"KOPT_PAGES_SESSION_KEY_FILE has to name a file with 32 bytes in URL-safe base64 ({error})"
         ) from error
     audience = environ.get("KOPT_PAGES_AUDIENCE", AUDIENCE)
-    return Login(ClusterAuthority(kube, audience), sessions, audience)
+    oidc = Oidc(_oidc_settings(environ)) if kind == "oidc" else None
+    return Login(ClusterAuthority(kube, audience), sessions, audience, oidc)
+
+
+def _oidc_settings(environ: Mapping[str, str]) -> OidcSettings:
+    names = ("username_claim", "username_prefix", "groups_claim", "groups_prefix", "scopes")
+    changes = {name: environ[_OIDC + name.upper()] for name in names if environ.get(_OIDC + name.upper())}
+    secret = environ.get(f"{_OIDC}CLIENT_SECRET_FILE", "")
+    try:
+        return OidcSettings(
+            environ.get(f"{_OIDC}ISSUER", ""),
+            environ.get(f"{_OIDC}CLIENT_ID", ""),
+            Path(secret).read_text(encoding="utf-8").strip() if secret else "",
+            environ.get("KOPT_PAGES_URL", "").rstrip("/") + _CALLBACK,
+            **changes,
+        )
+    except (OSError, ValueError) as error:
+        variables = f"{_OIDC}ISSUER, {_OIDC}CLIENT_ID, {_OIDC}CLIENT_SECRET_FILE and KOPT_PAGES_URL"
+        raise LoginSettingsError(
+            f"{variables} have to name the provider and the address of the pages: {error}"
+        ) from error
 
 
 def _key(environ: Mapping[str, str]) -> str:

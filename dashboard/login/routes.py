@@ -11,9 +11,13 @@ from jinja2 import Environment
 from starlette.exceptions import HTTPException
 
 from kopt.dashboard.login.authority import Authority, AuthorityError
+from kopt.dashboard.login.oidc import Oidc, OidcError, pending_of
 from kopt.dashboard.login.sessions import Session, Sessions, SessionTooLongError
 
 LASTS_S = 8 * 3600.0
+PENDING_S = 600
+"""How long a login at a provider may take."""
+_PENDING = "-login"
 _LONGEST_FORM = 32 << 10
 _NO_STORE = {"cache-control": "no-store"}
 
@@ -25,6 +29,8 @@ class Login:
     authority: Authority
     sessions: Sessions
     audience: str = ""
+    oidc: Oidc | None = None
+    """A provider that readers may log in with, beside tokens."""
     clock: Callable[[], float] = time.time
 
 
@@ -38,6 +44,9 @@ class LoginRoutes:
         app.add_api_route("/login", self.show, methods=["GET", "HEAD"], response_model=None)
         app.add_api_route("/login", self.enter, methods=["POST"], response_model=None)
         app.add_api_route("/logout", self.leave, methods=["POST"], response_model=None)
+        if self._login.oidc is not None:
+            app.add_api_route("/login/oidc", self.to_provider, methods=["GET"], response_model=None)
+            app.add_api_route("/login/oidc/callback", self.from_provider, methods=["GET"], response_model=None)
 
     async def show(self, request: Request) -> Response:
         return self._page(inside(request.query_params.get("next", "")))
@@ -54,6 +63,43 @@ class LoginRoutes:
             return self._page(then, "This token is not valid here, or no longer.", 401)
         return self.begin(Session(self._login.clock() + LASTS_S, token=token), then)
 
+    async def to_provider(self, request: Request) -> Response:
+        """To the provider, with a note of what was begun."""
+        assert self._login.oidc is not None
+        then = inside(request.query_params.get("next", ""))
+        try:
+            address, pending = await self._login.oidc.begin(then)
+        except OidcError as error:
+            return self._page(then, str(error), 503)
+        answer = RedirectResponse(address, 303, _NO_STORE)
+        self._set(answer, _PENDING, self._login.sessions.note(pending.text()), PENDING_S)
+        return answer
+
+    async def from_provider(self, request: Request) -> Response:
+        """Back from the provider."""
+        assert self._login.oidc is not None
+        name = self._name(_PENDING)
+        try:
+            pending = pending_of(self._login.sessions.noted(request.cookies.get(name, ""), PENDING_S))
+        except ValueError:
+            return self._page("/", "This login was not begun in this browser, or too long ago; log in again.", 400)
+        try:
+            user = await self._login.oidc.finish(pending, dict(request.query_params))
+        except OidcError as error:
+            return self._page(pending.then, str(error), 401)
+        answer = self.begin(Session(self._login.clock() + LASTS_S, user=user), inside(pending.then))
+        answer.delete_cookie(name, path="/", secure=self._login.sessions.secure, httponly=True, samesite="lax")
+        return answer
+
+    def _name(self, purpose: str) -> str:
+        return self._login.sessions.cookie + purpose
+
+    def _set(self, answer: Response, purpose: str, value: str, lasts_s: int) -> None:
+        secure = self._login.sessions.secure
+        answer.set_cookie(
+            self._name(purpose), value, max_age=lasts_s, path="/", secure=secure, httponly=True, samesite="lax"
+        )
+
     def begin(self, session: Session, then: str) -> Response:
         """To the page that was wanted, with a cookie."""
         sessions = self._login.sessions
@@ -63,10 +109,7 @@ class LoginRoutes:
             text = f"The login does not fit into a cookie ({error}): the token, or the list of groups, is too long."
             return self._page(then, text, 400)
         answer = RedirectResponse(then, 303, _NO_STORE)
-        lasts_s = round(session.until_s - self._login.clock())
-        answer.set_cookie(
-            sessions.cookie, value, max_age=lasts_s, path="/", secure=sessions.secure, httponly=True, samesite="lax"
-        )
+        self._set(answer, "", value, round(session.until_s - self._login.clock()))
         return answer
 
     async def leave(self, request: Request) -> Response:
@@ -80,7 +123,12 @@ class LoginRoutes:
         audience = f" --audience={self._login.audience}" if self._login.audience else ""
         command = f"kubectl create token ACCOUNT -n NAMESPACE{audience} --duration=8h"
         text = self._templates.get_template("login.html").render(
-            then=then, problem=problem, command=command, path="/login", refresh_s=0
+            then=then,
+            problem=problem,
+            command=command,
+            provider=None if self._login.oidc is None else urlsplit(self._login.oidc.settings.issuer).hostname,
+            path="/login",
+            refresh_s=0,
         )
         return HTMLResponse(text, status, headers=_NO_STORE)
 

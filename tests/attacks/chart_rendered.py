@@ -32,7 +32,7 @@ EVERYTHING: Object = {
     "reallocation": {"enabled": True},
     "ingest": {"enabled": True},
     "autoscaling": {"enabled": True},
-    "pages": {"account": True},
+    "pages": {"enabled": True},
     "logs": {"everywhere": True},
 }
 

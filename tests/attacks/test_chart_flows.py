@@ -31,6 +31,11 @@ SWITCHES: dict[str, list[Any]] = {
     "reallocation": [OFF, ON],
     "ingest": [OFF, ON],
     "autoscaling": [OFF, ON],
+    "pages": [
+        OFF,
+        ON,
+        ON | {"oidc": {"issuer": "https://login.example.com", "clientId": "kopt", "clientSecret": "oidc"}},
+    ],
     "preemption": [OFF, ON, ON | {"plainPods": True}, ON | {"kai": True}],
     "logtail": [OFF, ON | {"form": "node"}, ON | {"form": "cluster"}],
     "topology": [OFF, ON, ON | {"privileged": True}],
@@ -143,7 +148,7 @@ def test_whoever_is_told_to_call_somebody_reaches_them(renderings: list[tuple[Ob
                 )
             seen.add((call.caller.component, call.to[0].component or call.said))
     callers = {who for who, to in seen if to == "predictions"}
-    assert callers == {"webhook", "sizing", "reallocation", "pairs", "ingest", "autoscaling", "logtail"}
+    assert callers == {"webhook", "sizing", "reallocation", "pairs", "ingest", "autoscaling", "pages", "logtail"}
     assert ("scheduler", "extender") in seen
 
 

@@ -248,3 +248,31 @@ def test_its_account_can_read_no_secret_and_write_nothing(served: Any, control_p
     for kind, name in (((VERSION, "LendingPool"), "chat"), (("batch/v1", "Job"), "large")):
         with pytest.raises(Refused, match="forbidden"):
             stolen.delete(*kind, name, "" if name == "chat" else SPACE)
+
+
+def test_an_ingress_needs_an_address_and_a_controller_that_may_come_in(charts: Any) -> None:
+    nginx = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "ingress-nginx"}}}
+    whole = {"enabled": True, "ingress": {"enabled": True}, "url": "https://gpus.example", "allowedFrom": [nginx]}
+    rendered = charts.render({"pages": whole})
+    (ingress,) = (one for one in rendered if one["kind"] == "Ingress")
+    assert [rule["host"] for rule in ingress["spec"]["rules"]] == ["gpus.example"]
+    (policy,) = (one for one in rendered if (one["kind"], one["metadata"]["name"]) == ("NetworkPolicy", ACCOUNT))
+    assert nginx in policy["spec"]["ingress"][0]["from"]
+    for absent, words in (
+        ("url", "pages.ingress needs pages.url"),
+        ("allowedFrom", "pages.ingress needs pages.allowedFrom"),
+    ):
+        with pytest.raises(AssertionError, match=words):
+            charts.render({"pages": {key: value for key, value in whole.items() if key != absent}})
+
+
+def test_a_provider_needs_its_client_and_secret(charts: Any) -> None:
+    whole = {"issuer": "https://login.example", "clientId": "kopt", "clientSecret": "oidc"}
+    rendered = charts.render({"pages": {"enabled": True, "url": "https://gpus.example", "oidc": whole}})
+    (deployment,) = (one for one in rendered if (one["kind"], one["metadata"]["name"]) == ("Deployment", ACCOUNT))
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    given = {one["name"]: one.get("value") for one in container["env"]}
+    assert (given["KOPT_PAGES_LOGIN"], given["KOPT_PAGES_OIDC_ISSUER"]) == ("oidc", "https://login.example")
+    for absent in ("clientId", "clientSecret"):
+        with pytest.raises(AssertionError, match=f"pages.oidc.{absent}"):
+            charts.render({"pages": {"enabled": True, "oidc": {k: v for k, v in whole.items() if k != absent}}})

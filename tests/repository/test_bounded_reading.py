@@ -13,6 +13,7 @@ MAY = {
     "agents/logtail/records.py": "each line of a log, by a reader that takes neither infinity nor deep nesting",
     "agents/logtail/offset_store.py": "the agent's own file, with a checksum",
     "controllers/autoscaling/front_proxy.py": "what the API server publishes, by a reader with such bounds",
+    "dashboard/login/oidc.py": "the note of a login, which the pages encrypted",
     "dashboard/login/sessions.py": "what the pages themselves encrypted, of a cookie's length at most",
     "controllers/ingest/prometheus.py": "Prometheus' answers of 4 MiB at most, by a reader with such bounds",
 }

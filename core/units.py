@@ -83,6 +83,14 @@ def format_bytes(amount: int) -> str:
     return f"{size:.0f} {suffix}" if suffix == "B" else f"{size:.1f} {suffix}"
 
 
+def format_span(span_s: float) -> str:
+    """A span of time for people: ``40 min``, ``5.5 h``, ``6.8 days``."""
+    if span_s < 2 * 3600:
+        return f"{span_s / 60:.0f} min"
+    hours = span_s / 3600
+    return f"{hours:.3g} h" if hours < 48 else f"{hours / 24:.3g} days"
+
+
 def format_gpus(milli: int) -> str:
     """GPUs for people: ``2``, ``0.25``."""
     whole, rest = divmod(milli, 1000)

@@ -27,7 +27,7 @@ def samples_of(series: Iterable[Series], namespace: str = "", pod: str = "") -> 
         short = name.removeprefix("amd_").upper()
         if short not in _METRICS or not _belongs(own, namespace, pod):
             continue
-        gpu = _identity(own)
+        gpu = identity(own)
         labels.setdefault(gpu, own)
         if value == value:
             result.setdefault(gpu, {})[short] = value
@@ -56,7 +56,28 @@ def _belongs(labels: Mapping[str, str], namespace: str, pod: str) -> bool:
     return (not pod or own_pod == pod) and (not namespace or own_namespace == namespace)
 
 
-def _identity(labels: Mapping[str, str]) -> str:
+def used_bytes(values: Mapping[str, float]) -> Bytes | None:
+    """Memory in use on a GPU by its series' names in capitals, without ``amd_``; None without such a series.
+
+    Raises MetricsError for a value that is no amount.
+    """
+    if "DCGM_FI_DEV_FB_USED" in values:
+        return _dcgm(values, "FB_USED")
+    return _vram(values, "GPU_USED_VRAM", values)
+
+
+def pod_of(labels: Mapping[str, str]) -> tuple[str, str]:
+    """Namespace and name of the pod that has the GPU; empty where no pod has it.
+
+    A scrape's own labels win over the exporter's, which Prometheus then calls ``exported_…``.
+    """
+    if any(labels.get(name) for name in ("exported_pod", "exported_namespace")):
+        return labels.get("exported_namespace", ""), labels.get("exported_pod", "")
+    return labels.get("namespace", ""), labels.get("pod", "")
+
+
+def identity(labels: Mapping[str, str]) -> str:
+    """A GPU or partition of one, by node, number or UUID. Raises MetricsError where the labels say none."""
     gpu = labels.get("UUID") or labels.get("gpu_uuid") or labels.get("gpu") or labels.get("gpu_id")
     if not gpu:
         raise MetricsError("a series of a GPU without UUID, gpu_uuid, gpu or gpu_id")
@@ -65,9 +86,15 @@ def _identity(labels: Mapping[str, str]) -> str:
     return "/".join(part for part in (node, gpu, instance) if part)
 
 
+def is_partition(labels: Mapping[str, str]) -> bool:
+    """Whether a series is of a MIG device (``GPU_I_ID``), or of an AMD GPU in another mode than SPX."""
+    mode = labels.get("gpu_compute_partition_type", "").lower()
+    return bool(labels.get("GPU_I_ID")) or mode not in ("", "spx", "none")
+
+
 def _sample(gpu: str, values: Mapping[str, float], labels: Mapping[str, str]) -> GpuSample:
     is_dcgm = "DCGM_FI_DEV_FB_USED" in values
-    used = _dcgm(values, "FB_USED") if is_dcgm else _vram(values, "GPU_USED_VRAM", values)
+    used = used_bytes(values)
     total = _dcgm_total(values) if is_dcgm else _vram(values, "GPU_TOTAL_VRAM", values)
     busy, moving = values.get("DCGM_FI_PROF_SM_ACTIVE"), values.get("DCGM_FI_PROF_DRAM_ACTIVE")
     for name in ("DCGM_FI_DEV_GPU_UTIL", "GPU_GFX_ACTIVITY"):

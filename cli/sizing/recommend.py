@@ -3,19 +3,21 @@
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kopt.cli.endpoint import endpoint, sizing_question
 from kopt.cli.errors import usage_error
-from kopt.cli.options import Kubeconfig, PatchFormat
+from kopt.cli.options import Kubeconfig, PatchFormat, seconds
 from kopt.cli.output import Answer, Format, column, printable, show
 from kopt.cli.progress import Steps, step
 from kopt.cli.script_arguments import Arguments, Gpu, Python, Timeout, command_of
+from kopt.cli.sizing import measured
 from kopt.cli.sizing import running_workloads as running
 from kopt.cli.sizing.running_workloads import Namespace, Sized
-from kopt.core.units import format_bytes, format_gpus
+from kopt.core.units import format_bytes, format_gpus, format_span
 from kopt.serving.runtime.environment import load_settings
 
 if TYPE_CHECKING:
@@ -23,6 +25,16 @@ if TYPE_CHECKING:
     from kopt.serving.contract.size_advice import SizeAdvice
 
 PatchOutput = Annotated[PatchFormat, typer.Option("-o", "--output", help="How to print the answer.", show_choices=True)]
+Prometheus = Annotated[
+    str,
+    typer.Option(
+        "--prometheus", metavar="URL", help="With --running: where dcgm-exporter or AMD's exporter is scraped."
+    ),
+]
+Since = Annotated[str, typer.Option("--since", metavar="SPAN", help="With --prometheus: how far back.")]
+TokenFile = Annotated[
+    Path | None, typer.Option("--token-file", metavar="FILE", help="With --prometheus: a bearer token for it.")
+]
 Running = Annotated[bool, typer.Option("--running", help="The GPU workloads that run in a cluster now.")]
 
 
@@ -55,6 +67,9 @@ class RunningRow:
     peak_bytes: int | None = column("needs", show=format_bytes)
     low_bytes: int | None = column("from", show=format_bytes, drop=1)
     high_bytes: int | None = column("to", show=format_bytes, drop=2)
+    measured_bytes: int | None = column("measured", show=format_bytes)
+    measured_s: float | None = column("over", show=format_span, drop=4)
+    activity: float | None = column("active", show=lambda share: f"{share:.0%}", drop=1)
     advice: str = column("ask for")
     saved_milli_gpu: int | None = column("saves", show=lambda milli: f"{milli / 1000:+g} GPU")
     confidence: float | None = column("confidence", show=lambda share: f"{share:.0%}", drop=3)
@@ -77,13 +92,17 @@ def recommend(
     cluster: Running = False,
     kubeconfig: Kubeconfig = None,
     namespace: Namespace = "",
+    prometheus: Prometheus = "",
+    since: Since = "7d",
+    token_file: TokenFile = None,
     output: PatchOutput = PatchFormat.TABLE,
 ) -> None:
     """What workloads ask for, what they need, and the patch that says so.
 
     Without WORKLOAD: all job types that the endpoint (KOPT_URL) was asked about. With one: the script runs on a fake
     device here, and what it said is sent to the endpoint, which remembers it for the job type. With --running: the
-    workloads of a cluster; `kopt explain`, `kopt diff` and `kopt apply --dry-run` go on from there.
+    workloads of a cluster; `kopt explain`, `kopt diff` and `kopt apply --dry-run` go on from there. With --prometheus
+    too, the most that their pods used of a GPU counts beside the estimate: over a day or longer it takes its place.
 
     Examples:
 
@@ -92,11 +111,16 @@ def recommend(
         kopt recommend job.yaml --python ~/envs/train/bin/python -o patch
 
         kopt recommend --running -n research
+
+        kopt recommend --running --prometheus http://prometheus:9090 --since 14d
     """
+    if prometheus and not cluster:
+        usage_error("--prometheus goes with --running; `kopt profile --prometheus` is about one pod", "--prometheus")
     if cluster:
         if workload is not None:
             usage_error("--running is about the whole cluster; `kopt explain KIND/NAME` is about one", "--running")
-        _running(kubeconfig, namespace, output)
+        question = measured.Question(prometheus, seconds(since, "--since"), token_file) if prometheus else None
+        _running(kubeconfig, namespace, output, question)
         return
     settings = load_settings()
     with endpoint(settings) as client:
@@ -111,9 +135,13 @@ def recommend(
         show(_answer(size_advices), Format(output.value))
 
 
-def _running(kubeconfig: Any, namespace: str, output: PatchFormat) -> None:
+def _running(kubeconfig: Any, namespace: str, output: PatchFormat, question: "measured.Question | None") -> None:
+    measurements = None
+    if question is not None:
+        with step("reading what pods used"):
+            measurements = measured.read(question, namespace)
     with step("asking what workloads need"):
-        sizeds = running.sized(load_settings(), None, kubeconfig, namespace)
+        sizeds = running.sized(load_settings(), None, kubeconfig, namespace, measurements)
     if output is PatchFormat.PATCH:
         typer.echo(running.patches(sizeds), nl=False)
         return
@@ -122,6 +150,8 @@ def _running(kubeconfig: Any, namespace: str, output: PatchFormat) -> None:
     saved = saved_together(sized.saved_milli_gpu for sized in sizeds)
     remarks = [f"Together they could give back {saved / 1000:g} GPUs: kopt diff"] if saved else []
     remarks += [f"{sized.pods.label}: {sized.why}" for sized in sizeds if sized.advice is None]
+    remarks += [remark for sized in sizeds for remark in _measured_remarks(sized)]
+    remarks += [hint for hint in [measured.HINT if measurements is None else measurements.hint] if hint and sizeds]
     show(
         Answer(
             "recommendations",
@@ -134,24 +164,38 @@ def _running(kubeconfig: Any, namespace: str, output: PatchFormat) -> None:
     )
 
 
+def _measured_remarks(sized: Sized) -> list[str]:
+    """What is to be known of the readings, and how they counted."""
+    reasons = sized.advice.reasons if sized.advice is not None and sized.measured is not None else ()
+    why = [f"{sized.pods.label}: {reason.message}" for reason in reasons if reason.code.startswith("MEASURED")]
+    return [*sized.remarks, *why]
+
+
 def _running_row(sized: Sized) -> RunningRow:
-    pods, advice = sized.pods, sized.advice
-    columns = (pods.workload.namespace, pods.label, pods.pods.pods)
-    if advice is None:
-        return RunningRow(*columns, pods.gpu, pods.pods.gpus, None, None, None, "", None, None, "", sized.why)
+    pods, advice, use = sized.pods, sized.advice, sized.measured
+    peak, low, high = sized.estimated_bytes
     return RunningRow(
-        *columns,
-        advice.gpu,
-        advice.asked_milli_gpu,
-        advice.peak_bytes,
-        advice.low_bytes,
-        advice.high_bytes,
-        advice.advised,
+        pods.workload.namespace,
+        pods.label,
+        pods.pods.pods,
+        pods.gpu if advice is None else advice.gpu,
+        pods.pods.gpus if advice is None else advice.asked_milli_gpu,
+        peak,
+        low,
+        high,
+        None if use is None else use.peak_bytes,
+        None if use is None else use.measured_s,
+        None if use is None else use.activity,
+        "" if advice is None else advice.advised,
         sized.saved_milli_gpu,
-        advice.confidence,
-        advice.method,
-        advice.why_no_advice or " ".join(reason.message for reason in advice.reasons[:3]),
+        None if advice is None else advice.confidence,
+        "" if advice is None else advice.method,
+        sized.why if advice is None else _why(advice),
     )
+
+
+def _why(advice: "SizeAdvice") -> str:
+    return advice.why_no_advice or " ".join(reason.message for reason in advice.reasons[:3])
 
 
 def _submit(client: "PredictionClient", command: Any, gpu: str | None, timeout_s: float, python: str | None) -> str:
@@ -203,7 +247,7 @@ def _row(size_advice: "SizeAdvice") -> AdviceRow:
         size_advice.saved_milli_gpu,
         size_advice.confidence,
         size_advice.method,
-        size_advice.why_no_advice or " ".join(reason.message for reason in size_advice.reasons[:3]),
+        _why(size_advice),
     )
 
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,11 +14,14 @@ from kopt.cli.endpoint import DEADLINE_S, unanswered
 from kopt.cli.errors import Refused
 from kopt.cli.output import printable
 from kopt.cli.script_arguments import MANIFESTS, read_manifest
+from kopt.cli.sizing import measured
 from kopt.core.settings import Settings
 
 if TYPE_CHECKING:
+    from kopt.cli.sizing.measured import Measurements
     from kopt.cluster.client.api import Kube
     from kopt.controllers.overview.running_workloads import Change, PodKind
+    from kopt.core.workload.measured import MeasuredUse
     from kopt.serving.client.client import AsyncPredictionClient
     from kopt.serving.contract.size_advice import SizeAdvice
 
@@ -31,13 +34,23 @@ Namespace = Annotated[str, typer.Option("-n", "--namespace", help="Only this nam
 @dataclass(frozen=True)
 class Sized:
     """One kind of pods of a workload. ``advice`` is None where the endpoint could say nothing, for the reason ``why``;
-    ``change`` where there is nothing to change; ``answer`` is the endpoint's document."""
+    ``change`` where there is nothing to change; ``answer`` is the endpoint's document. ``measured`` says what its pods
+    used, where that was read, and ``remarks`` what is to be known about it."""
 
     pods: "PodKind"
     advice: "SizeAdvice | None" = None
     change: "Change | None" = None
     answer: Mapping[str, Any] | None = None
     why: str = ""
+    measured: "MeasuredUse | None" = None
+    window_s: int = 0
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def estimated_bytes(self) -> tuple[int | None, int | None, int | None]:
+        """Peak, low and high by the code alone, whatever was measured; None where they are not known."""
+        memory: Any = (self.answer or {}).get("memory") or {}
+        return memory.get("peak_bytes"), memory.get("low_bytes"), memory.get("high_bytes")
 
     @property
     def saved_milli_gpu(self) -> int | None:
@@ -46,21 +59,33 @@ class Sized:
         return None if saved is None else saved * self.pods.pods.pods
 
 
-def sized(settings: Settings, workload: str | None, kubeconfig: Path | None, namespace: str) -> list[Sized]:
+def sized(
+    settings: Settings,
+    workload: str | None,
+    kubeconfig: Path | None,
+    namespace: str,
+    measurements: "Measurements | None" = None,
+) -> list[Sized]:
     """Every GPU workload of the cluster, or those that ``workload`` (KIND/NAME, or a manifest's file) names.
 
     Raises Refused where the cluster or the endpoint does not answer, and where nothing has that name.
     """
-    return asyncio.run(_sized(settings, workload, kubeconfig, namespace))
+    return asyncio.run(_sized(settings, workload, kubeconfig, namespace, measurements))
 
 
-async def _sized(settings: Settings, workload: str | None, kubeconfig: Path | None, namespace: str) -> list[Sized]:
+async def _sized(
+    settings: Settings,
+    workload: str | None,
+    kubeconfig: Path | None,
+    namespace: str,
+    measurements: "Measurements | None",
+) -> list[Sized]:
     from kopt.serving.client.client import AsyncPredictionClient, EndpointFailure
 
     pod_kinds = [pod_kind async for pod_kind in _select(workload, kubeconfig, namespace)]
     try:
         async with AsyncPredictionClient(settings.endpoint, deadline_s=DEADLINE_S) as client:
-            return await _ask_all(client, pod_kinds)
+            return await _ask_all(client, pod_kinds, measurements)
     except EndpointFailure as error:
         raise Refused(unanswered(settings, str(error))) from error
 
@@ -123,18 +148,37 @@ def _is_kind(pod_kind: "PodKind", kind: str) -> bool:
     )
 
 
-async def _ask_all(client: "AsyncPredictionClient", pod_kinds: "Sequence[PodKind]") -> list[Sized]:
+async def _ask_all(
+    client: "AsyncPredictionClient", pod_kinds: "Sequence[PodKind]", measurements: "Measurements | None"
+) -> list[Sized]:
     """A few questions at a time: pods of a thousand workloads are no reason to crowd others out."""
     turns = asyncio.Semaphore(_AT_ONCE)
 
     async def ask(pod_kind: "PodKind") -> Sized:
         async with turns:
-            return await _ask(client, pod_kind)
+            if measurements is None:
+                return await _ask(client, pod_kind)
+            use = measurements.use_of(pod_kind)
+            result = await _ask(client, _on_gpu(pod_kind, use), use)
+            window_s, remarks = measurements.question.since_s, tuple(measurements.remarks(pod_kind))
+            return replace(result, measured=use, window_s=window_s, remarks=remarks)
 
     return list(await asyncio.gather(*(ask(pod_kind) for pod_kind in pod_kinds)))
 
 
-async def _ask(client: "AsyncPredictionClient", pod_kind: "PodKind") -> Sized:
+def _on_gpu(pod_kind: "PodKind", use: "MeasuredUse | None") -> "PodKind":
+    """With the GPU as the exporter calls it, where no label of a node says which it is."""
+    from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
+
+    if pod_kind.gpu or use is None:
+        return pod_kind
+    try:
+        return replace(pod_kind, gpu=find_gpu(use.gpu).name)
+    except UnknownGpuError:
+        return pod_kind
+
+
+async def _ask(client: "AsyncPredictionClient", pod_kind: "PodKind", use: "MeasuredUse | None" = None) -> Sized:
     from kopt.serving.client.client import RequestRefused
 
     question = pod_kind.question
@@ -144,7 +188,7 @@ async def _ask(client: "AsyncPredictionClient", pod_kind: "PodKind") -> Sized:
         answer = await client.sizing(question)
     except RequestRefused as error:
         return Sized(pod_kind, why=str(error))
-    advice = pod_kind.advice(answer, time.time())
+    advice = pod_kind.advice(answer, time.time(), use)
     change = pod_kind.patch(advice)
     return Sized(pod_kind, advice, change, answer, "" if change is not None else _unchanged(pod_kind, advice))
 
@@ -234,7 +278,7 @@ def document(item: Sized) -> dict[str, Any]:
         if advice is None
         else asdict(advice) | {"asked_milli_gpu": advice.asked_milli_gpu, "advised": advice.advised}
     )
-    return reported | {
+    result = reported | {
         "namespace": item.pods.workload.namespace,
         "workload": item.pods.label,
         "pods": item.pods.pods.pods,
@@ -242,6 +286,21 @@ def document(item: Sized) -> dict[str, Any]:
         "patch": None if change is None else list(change.operations),
         "command": None if change is None else change.command,
         "why": item.why,
+    }
+    return result | measured_document(item)
+
+
+def measured_document(item: Sized) -> dict[str, Any]:
+    """What was measured beside the code's estimate; empty where no measurement was asked for."""
+    if not item.window_s:
+        return {}
+    peak, low, high = item.estimated_bytes
+    return {
+        "peak_bytes": peak,
+        "low_bytes": low,
+        "high_bytes": high,
+        "measured": measured.document(item.measured, len(item.pods.pod_names), item.window_s),
+        "remarks": list(item.remarks),
     }
 
 

@@ -4,8 +4,9 @@ makes it ask for what it needs."""
 import contextlib
 import copy
 import json
+from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kopt.cluster.client.api import Forbidden, Kube, NotFound
@@ -26,7 +27,9 @@ from kopt.cluster.workloads.pod_sizing import (
 from kopt.cluster.workloads.workload import Workload
 from kopt.controllers.admission.audit import alive, metadata_and_spec, served_kinds
 from kopt.controllers.admission.evaluation import is_evaluated
+from kopt.controllers.overview.measured_advice import advice_of_measured
 from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
+from kopt.core.workload.measured import MeasuredUse
 from kopt.policies.sizing.advice import advise
 from kopt.serving.contract.reading import read_answer
 from kopt.serving.contract.size_advice import SizeAdvice
@@ -38,12 +41,14 @@ _BETWEEN = (REPLICA_SETS, JOBS)
 
 @dataclass(frozen=True)
 class PodKind:
-    """Pods of a workload that are made from one template. ``gpu`` is the product they run on, empty where none runs."""
+    """Pods of a workload that are made from one template. ``gpu`` is the product they run on, empty where none runs;
+    ``pod_names`` are all pods of the workload that are on nodes, of whichever template."""
 
     resource: Resource
     workload: Workload
     pods: PodSet
     gpu: str = ""
+    pod_names: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:
@@ -60,14 +65,19 @@ class PodKind:
         name = self.workload.name[:253]
         return None if template is None else {"workload": template, "gpu": self.gpu or None, "name": name}
 
-    def advice(self, answer: Mapping[str, Any], now_s: float) -> SizeAdvice:
-        """What the endpoint's answer means for one of these pods, by its own request. Raises AnswerError."""
+    def advice(self, answer: Mapping[str, Any], now_s: float, measured: MeasuredUse | None = None) -> SizeAdvice:
+        """What the endpoint's answer, and what its pods used, mean for one of these pods, by its own request.
+
+        Raises AnswerError.
+        """
         estimate = read_answer(SizingResponse, "/v1/sizing", answer)
         requested, need = requested_gpus(self.workload, self.pods), parse_need(answer)
         container = gpu_container(self.workload, self.pods)
         image = text(container[1], "image") if container else ""
         asked = AskedOut(**requested.to_dict())
         result = size_advice(self.workload.name, image, asked, now_s, estimate)
+        if measured is not None:
+            return advice_of_measured(result, need, measured, len(self.pod_names))
         if need is None:
             return result
         return result.with_recommendation(
@@ -118,17 +128,18 @@ class Change:
 
 
 async def running(kube: Kube, namespace: str = "") -> AsyncIterator[PodKind]:
-    """The kinds of GPU pods of every workload that has not ended, with the GPU that they run on where one does.
+    """The kinds of GPU pods of every workload that has not ended, with their pods and the GPU that they run on.
 
     Kinds that are not served, or that may not be read, are left out.
     """
-    homes = await _gpus_in_use(kube, namespace)
+    homes = await _homes(kube, namespace)
     for kind, resource in await served_kinds(kube):
         try:
             async for page in kube.pages(resource, namespace):
                 for document in page.items:
+                    home = homes.get(text(document, "metadata", "uid"), _Home())
                     for pod_kind in pods_of(document, kind, resource):
-                        yield replace(pod_kind, gpu=homes.get(text(document, "metadata", "uid"), ""))
+                        yield replace(pod_kind, gpu=home.gpu, pod_names=tuple(sorted(home.pods)))
         except (NotFound, Forbidden):
             continue
 
@@ -140,21 +151,39 @@ def pods_of(document: Object, kind: WorkloadKind, resource: Resource) -> Iterato
         yield from (PodKind(resource, workload, pod_set) for pod_set in workload.pod_sets if pod_set.gpus)
 
 
-async def _gpus_in_use(kube: Kube, namespace: str) -> dict[str, str]:
-    """uid of an object → the product of the GPUs on which its pods, or theirs, run; none where they differ."""
+@dataclass
+class _Home:
+    """Where the pods of a workload run: their names, and the products of their GPUs."""
+
+    pods: set[str] = field(default_factory=set)
+    products: set[str] = field(default_factory=set)
+
+    @property
+    def gpu(self) -> str:
+        """Empty where there are several."""
+        return next(iter(self.products)) if len(self.products) == 1 else ""
+
+
+async def _homes(kube: Kube, namespace: str) -> dict[str, _Home]:
+    """By the uid of an object: where its pods run, or those of its ReplicaSets and Jobs."""
+    result: defaultdict[str, _Home] = defaultdict(_Home)
     try:
         products = {name: product async for name, product in _products(kube)}
-        if not products:
-            return {}
-        owners = {uid: owner for resource in _BETWEEN async for uid, owner, _ in _owned(kube, resource, namespace)}
-        result: dict[str, set[str]] = {}
-        async for uid, owner, node in _owned(kube, PODS, namespace):
-            if product := products.get(node):
-                for holder in (uid, owner, owners.get(owner, "")):
-                    result.setdefault(holder, set()).add(product)
+        owners = {
+            text(item, "metadata", "uid"): _owner(item)
+            for resource in _BETWEEN
+            async for item in _objects(kube, resource, namespace)
+        }
+        async for pod in _objects(kube, PODS, namespace):
+            node, owner = text(pod, "spec", "nodeName"), _owner(pod)
+            if not node or text(pod, "status", "phase") in ("Succeeded", "Failed"):
+                continue
+            for holder in {text(pod, "metadata", "uid"), owner, owners.get(owner, "")} - {""}:
+                result[holder].pods.add(text(pod, "metadata", "name"))
+                result[holder].products |= {products[node]} if node in products else set()
     except Forbidden:
         return {}
-    return {uid: next(iter(several)) for uid, several in result.items() if uid and len(several) == 1}
+    return result
 
 
 async def _products(kube: Kube) -> AsyncIterator[tuple[str, str]]:
@@ -167,10 +196,13 @@ async def _products(kube: Kube) -> AsyncIterator[tuple[str, str]]:
                 yield text(node, "metadata", "name"), product
 
 
-async def _owned(kube: Kube, resource: Resource, namespace: str) -> AsyncIterator[tuple[str, str, str]]:
-    """uid, the controlling owner's uid, and the node of every object of a kind."""
+async def _objects(kube: Kube, resource: Resource, namespace: str) -> AsyncIterator[Object]:
     async for page in kube.pages(resource, namespace):
         for item in page.items:
-            owners = (owner for _, owner in items(item, "metadata", "ownerReferences") if at(owner, "controller"))
-            owner: Object = next(owners, {})
-            yield text(item, "metadata", "uid"), text(owner, "uid"), text(item, "spec", "nodeName")
+            yield item
+
+
+def _owner(item: Object) -> str:
+    """The uid of the object that controls another; empty without one."""
+    owners = (owner for _, owner in items(item, "metadata", "ownerReferences") if at(owner, "controller"))
+    return text(next(owners, {}), "uid")

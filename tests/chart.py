@@ -14,6 +14,8 @@ ROOT = Path(__file__).resolve().parents[1]
 CHART = ROOT / "deploy" / "chart"
 NAMESPACE, RELEASE = "kopt-system", "kopt"
 _LEASES = "coordination.k8s.io/v1"
+_WITH_VALUES = ("template", "lint", "install", "upgrade")
+_REGISTRY = "registry.example.com/kaiwo"
 
 
 class Helm:
@@ -23,10 +25,15 @@ class Helm:
         self._binary, self._folder = binary, folder
         self._numbers = iter(range(1_000_000))
         folder.mkdir(exist_ok=True)
+        #: What every installation has to say; the values of a call come after it.
+        self._base = folder / "base.yaml"
+        self._base.write_text(yaml.safe_dump({"images": {"registry": _REGISTRY}}))
 
     def run(self, *arguments: str | Path, values: Object | None = None) -> subprocess.CompletedProcess[str]:
         """Runs helm; the caller looks at the exit status."""
-        command: list[str | Path] = [self._binary, *arguments]
+        verb, *rest = arguments
+        base = ["--values", self._base] if verb in _WITH_VALUES else []
+        command: list[str | Path] = [self._binary, verb, *base, *rest]
         if values is not None:
             path = self._folder / f"values-{next(self._numbers)}.yaml"
             path.write_text(yaml.safe_dump(values))

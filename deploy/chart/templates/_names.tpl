@@ -24,7 +24,10 @@ app.kubernetes.io/component: {{ . | quote }}
 {{- define "kopt.image" -}}
 {{- $images := (index . 0).Values.images -}}
 {{- $extra := index . 1 -}}
-{{- $name := printf "%skopt-%s" (ternary "" (printf "%s/" $images.registry) (empty $images.registry)) $extra -}}
+{{- if not $images.registry -}}
+{{- fail "images.registry is not set: name the registry that you pushed the images to, e.g. --set images.registry=registry.example.com/gpu" -}}
+{{- end -}}
+{{- $name := printf "%s/kopt-%s" $images.registry $extra -}}
 {{- $digest := get $images.digests $extra -}}
 {{- if $digest -}}{{ $name }}@{{ $digest }}{{- else -}}{{ $name }}:{{ $images.tag | default (index . 0).Chart.AppVersion }}{{- end -}}
 {{- end }}

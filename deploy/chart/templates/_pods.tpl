@@ -24,9 +24,12 @@ imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- with $own.priorityClassName | default $root.Values.pods.priorityClassName }}
 priorityClassName: {{ . }}
 {{- end }}
-nodeSelector: {{- toYaml (merge dict $own.nodeSelector $root.Values.pods.nodeSelector) | nindent 2 }}
-{{- with concat $root.Values.pods.tolerations $own.tolerations }}
+nodeSelector: {{- toYaml (merge dict ($own.nodeSelector | default dict) $root.Values.pods.nodeSelector) | nindent 2 }}
+{{- with concat $root.Values.pods.tolerations ($own.tolerations | default list) }}
 tolerations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $own.affinity | default $root.Values.pods.affinity }}
+affinity: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 

@@ -10,6 +10,7 @@ from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
 
 CHART = Path(__file__).resolve().parents[2] / "deploy" / "chart"
+EVALUATION = CHART.parent / "values" / "evaluation.yaml"
 NAMESPACE = "kopt-system"
 ADMISSION = "admissionregistration.k8s.io/v1"
 Object = dict[str, Any]
@@ -88,6 +89,22 @@ def test_every_pod_is_let_into_a_restricted_namespace(
         api.create(pod(job["spec"]["jobTemplate"]["spec"]["template"]["spec"]), dryRun="All")
     with pytest.raises(Refused, match="violates PodSecurity"):
         api.create(pod({"containers": [{"name": "main", "image": "any"}]}))
+
+
+def test_the_values_for_an_evaluation_are_installed_as_they_are(
+    install: Callable[..., None], uninstall: Callable[[], None], control_plane: ControlPlane
+) -> None:
+    api = control_plane.api
+    try:
+        install({}, "--values", str(EVALUATION))
+        (worker,) = api.get("ray.io/v1", "RayService", "kopt-predictions", NAMESPACE)["spec"]["rayClusterConfig"][
+            "workerGroupSpecs"
+        ]
+        assert worker["replicas"] == 1
+        assert api.get("kaiwo.ai/v1alpha1", "ConformancePolicy", "default", "")["spec"]["mode"] == "observe"
+        assert api.list("apps/v1", "DaemonSet", labels="app.kubernetes.io/component=topology")
+    finally:
+        uninstall()
 
 
 def test_the_button_makes_a_pod(installed: Object, control_plane: ControlPlane) -> None:

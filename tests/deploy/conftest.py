@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from chart import NAMESPACE, ROOT, Helm, Object
 from controlplane.plane import ControlPlane
 
@@ -91,6 +92,8 @@ def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlP
 def install(charts: Helm, control_plane: ControlPlane) -> Callable[..., None]:
     """``install(values)``: ``helm upgrade --install`` into the labelled namespace."""
     control_plane.install_crds("kuberay")
+    # Before an installation, as some make Secrets for it.
+    control_plane.api.apply(yaml.safe_load((ROOT / "deploy" / "namespace.yaml").read_text()))
     control_plane.api.namespace("kai-scheduler")
 
     def upgrade(values: Object, *options: str) -> None:

@@ -1,5 +1,6 @@
 """``kopt recommend --running --prometheus``: what pods used, read from a real Prometheus, beside the estimate."""
 
+import asyncio
 import json
 import math
 from collections.abc import AsyncIterator, Iterator
@@ -9,10 +10,10 @@ from typing import Any
 import pytest
 
 from kopt.cluster.client.api import Kube
-from kopt.cluster.client.resources import NODES, PODS
+from kopt.cluster.client.resources import DEPLOYMENTS, NODES, PODS
 from kopt.core.units import GIB
 from tests.cli import running_cluster
-from tests.cli.running_cluster import Known, Kopt, remembered, template
+from tests.cli.running_cluster import Known, Kopt, deployment, remembered, template
 from tests.gpu_history import Metric, dcgm, history
 from tests.prometheus_server import RunningPrometheus
 
@@ -146,3 +147,41 @@ async def test_a_prometheus_that_is_away_or_scrapes_no_exporter_is_one_line(kopt
     done = await kopt("recommend", "train.py", "--prometheus", served.url)
     assert done.exit_code == 2
     assert "--running" in done.stderr
+
+
+async def test_pods_of_a_deployment_count_together_and_some_of_them_are_not_all(
+    known: Known, node: str, kopt: Kopt, tmp_path: Path
+) -> None:
+    serve = template("python", "serve.py", nodeName=node)
+    await remembered(known, serve, "h100")
+    await known.kube.create(DEPLOYMENTS, deployment("chat", serve), known.namespace)
+    names = await _names(known)
+    all_of_them = [Metric(USED, dcgm(known.namespace, name), 3072 + 1024 * at) for at, name in enumerate(names)]
+    for number, measured in enumerate((all_of_them, all_of_them[:1])):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        served = RunningPrometheus(folder, history(*measured))
+        try:
+            done = await kopt("recommend", "--running", "--prometheus", served.url, "--since", "2d", "-o", "json")
+        finally:
+            served.stop()
+        (row,) = json.loads(done.stdout)["recommendations"]
+        assert row["workload"] == "deployment/chat"
+        assert (row["measured"]["pods"], row["measured"]["of_pods"]) == (len(measured), 2)
+        if len(measured) == 2:
+            assert row["measured"]["peak_bytes"] == 4 * GIB
+            assert row["method"] == "measured"
+            assert row["saved_milli_gpu"] == 2 * (1000 - row["milli_gpu"]) > 0
+        else:
+            assert row["method"] != "measured"
+            assert "1 of 2 pods were measured" in row["remarks"][0]
+            assert row["bytes"] >= row["high_bytes"]
+    for name in names:
+        await known.kube.delete(PODS, name, known.namespace, grace_s=0)
+
+
+async def _names(known: Known) -> list[str]:
+    async with asyncio.timeout(30):
+        while len(pods := (await known.kube.list(PODS, known.namespace)).items) < 2:
+            await asyncio.sleep(0.1)
+    return sorted(pod["metadata"]["name"] for pod in pods)

@@ -56,8 +56,8 @@ class AdviceRow:
 
 
 @dataclass(frozen=True)
-class RunningRow:
-    """Pods of one kind of a workload that runs; ``saved_milli_gpu`` is what all of them together give back."""
+class _Needs:
+    """Pods of one kind of a workload that runs, what each asks for, and what its code needs."""
 
     namespace: str = column("namespace")
     workload: str = column("workload")
@@ -67,14 +67,37 @@ class RunningRow:
     peak_bytes: int | None = column("needs", show=format_bytes)
     low_bytes: int | None = column("from", show=format_bytes, drop=1)
     high_bytes: int | None = column("to", show=format_bytes, drop=2)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """What they used: the highest peak, the time with readings in seconds, and the mean share of it with kernels."""
+
     measured_bytes: int | None = column("measured", show=format_bytes)
     measured_s: float | None = column("over", show=format_span, drop=4)
     activity: float | None = column("active", show=lambda share: f"{share:.0%}", drop=1)
+
+
+@dataclass(frozen=True)
+class _Advised:
+    """The advice; ``saved_milli_gpu`` is what all of them together give back."""
+
     advice: str = column("ask for")
     saved_milli_gpu: int | None = column("saves", show=lambda milli: f"{milli / 1000:+g} GPU")
     confidence: float | None = column("confidence", show=lambda share: f"{share:.0%}", drop=3)
     method: str = column("by", wide=True)
     why: str = column("why", wide=True)
+
+
+# Of several bases the last one's columns come first.
+@dataclass(frozen=True)
+class RunningRow(_Advised, _Needs):
+    """Pods of one kind of a workload that runs."""
+
+
+@dataclass(frozen=True)
+class MeasuredRow(_Advised, _Measured, _Needs):
+    """The same, with what they used beside what they need."""
 
 
 def recommend(
@@ -171,27 +194,26 @@ def _measured_remarks(sized: Sized) -> list[str]:
     return [*sized.remarks, *why]
 
 
-def _running_row(sized: Sized) -> RunningRow:
+def _running_row(sized: Sized) -> RunningRow | MeasuredRow:
     pods, advice, use = sized.pods, sized.advice, sized.measured
-    peak, low, high = sized.estimated_bytes
-    return RunningRow(
+    row = RunningRow(
         pods.workload.namespace,
         pods.label,
         pods.pods.pods,
         pods.gpu if advice is None else advice.gpu,
         pods.pods.gpus if advice is None else advice.asked_milli_gpu,
-        peak,
-        low,
-        high,
-        None if use is None else use.peak_bytes,
-        None if use is None else use.measured_s,
-        None if use is None else use.activity,
+        *sized.estimated_bytes,
         "" if advice is None else advice.advised,
         sized.saved_milli_gpu,
         None if advice is None else advice.confidence,
         "" if advice is None else advice.method,
         sized.why if advice is None else _why(advice),
     )
+    if not sized.window_s:
+        return row
+    if use is None:
+        return MeasuredRow(**vars(row), measured_bytes=None, measured_s=None, activity=None)
+    return MeasuredRow(**vars(row), measured_bytes=use.peak_bytes, measured_s=use.measured_s, activity=use.activity)
 
 
 def _why(advice: "SizeAdvice") -> str:

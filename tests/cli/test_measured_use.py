@@ -129,6 +129,7 @@ async def test_what_pods_used_stands_beside_the_estimate_and_leads_the_advice(
     assert "--prometheus URL" not in shown
     without = await kopt("recommend", "--running")
     assert "--prometheus URL" in " ".join((without.stdout + without.stderr).split())
+    assert "measured" not in without.stdout.splitlines()[0]
 
 
 async def test_a_prometheus_that_is_away_or_scrapes_no_exporter_is_one_line(kopt: Kopt, tmp_path: Path) -> None:

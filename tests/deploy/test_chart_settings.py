@@ -12,7 +12,7 @@ from tests.deploy.conftest import EVERYTHING
 
 COMPONENTS = (
     *("webhook", "extender", "scheduler", "sizing", "logtail", "topology", "pairwise", "preemption", "staging"),
-    *("evictions", "lending", "ingest", "autoscaling", "predictions", "training", "switchOff"),
+    *("evictions", "lending", "ingest", "autoscaling", "pages", "predictions", "training", "switchOff"),
 )
 EARLIER = {"ledger": "evictions", "pairs": "pairwise", "reallocation": "lending", "off": "switchOff"}
 """Components whose label is not their key in the values."""
@@ -55,7 +55,6 @@ def objects(charts: Helm) -> list[Object]:
     for component in COMPONENTS:
         switches = {"predictions": {}, "training": {}, "scheduler": {}}.get(component, {"enabled": True})
         values[component] = values.get(component, {}) | own(component) | switches
-    values["pages"] = {"account": True, "serviceAccountAnnotations": {"eks.amazonaws.com/role-arn": "pages"}}
     values["monitoring"] = {"enabled": True, "labels": {"release": "prometheus"}, "interval": "15s"}
     values["pods"] = {"affinity": {"podAffinity": {}}, "priorityClassName": "common", "tolerations": [{"key": "all"}]}
     return charts.render(values)

@@ -16,7 +16,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from kopt.core.settings import Settings
 from kopt.dashboard.data.feed import Source
-from kopt.dashboard.data.histories import FolderHistories
+from kopt.dashboard.data.histories import FolderHistories, LiveServices
 from kopt.dashboard.data.sources import Cluster
 from kopt.dashboard.heads import ImpatientProtocol
 from kopt.dashboard.live import UNWELL_REFRESH_S, LiveSource
@@ -24,6 +24,7 @@ from kopt.dashboard.login.middleware import LoginRequired
 from kopt.dashboard.login.routes import Login
 from kopt.dashboard.routes import Routes
 from kopt.dashboard.security import Guard, PageMetrics, allowed_hosts
+from kopt.features.live import open_histories
 from kopt.models.registry.registry import Registry
 from kopt.serving.client.client import AsyncPredictionClient
 
@@ -59,7 +60,7 @@ def create_app(
     if source is None:
         client = pages_client(settings.endpoint)
         live = LiveSource(
-            FolderHistories(settings.home / "demand"),
+            LiveServices(FolderHistories(settings.home / "demand"), lambda: open_histories(settings)),
             client,
             Registry(settings),
             url=settings.endpoint,

@@ -1,6 +1,6 @@
 """Asks the endpoint for forecasts of many services: batches within its limits, and only what has changed."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Protocol
 
 from kopt.core.prediction import ModelVersion
@@ -48,14 +48,18 @@ class Forecasts:
         clock_s: float | None,
         model: ModelVersion | None,
         after_batch: Callable[[], None] = lambda: None,
+        live: Collection[str] = (),
     ) -> str:
-        """Ask for what is new, changed or was answered without the model. Returns the last trouble, or nothing."""
+        """Ask for what is new, changed or was answered without the model. Returns the last trouble, or nothing.
+
+        Services in ``live`` are asked about by name: the endpoint has their history, and remembers more of it.
+        """
         present = {series.name for series in all_series}
         self._held = {name: held for name, held in self._held.items() if name in present}
         due = [series for series in all_series if self._is_due(series, model)]
         problem = ""
-        for batch in batches(due):
-            answer = await self._ask(batch, clock_s)
+        for batch in batches(due, live):
+            answer = await self._ask(batch, clock_s, by_name=batch[0].name in live)
             for series, forecast in zip(batch, answer.series, strict=True):
                 self._held[series.name] = (_key(series, model), forecast)
             problem = next((_endpoint_problem(f) for f in answer.series if _endpoint_problem(f)), problem)
@@ -66,12 +70,13 @@ class Forecasts:
         held = self._held.get(series.name)
         return held is None or held[0] != _key(series, model) or held[1].fallback
 
-    async def _ask(self, batch: Sequence[DemandSeries], clock_s: float | None) -> DemandForecast:
+    async def _ask(
+        self, batch: Sequence[DemandSeries], clock_s: float | None, *, by_name: bool = False
+    ) -> DemandForecast:
         # All of a batch share the calendar or none of it does, so one clock fits.
-        now_s = clock_s if batch[0].start_known else None
-        query = DemandQuery(
-            [history_of(series) for series in batch], unit=batch[0].unit, quantiles=QUANTILES, now_s=now_s
-        )
+        now_s = clock_s if batch[0].start_known and not by_name else None
+        histories = [History(series.name) if by_name else history_of(series) for series in batch]
+        query = DemandQuery(histories, unit=batch[0].unit, quantiles=QUANTILES, now_s=now_s)
         try:
             return await self._client.demand(query, deadline_s=DEADLINE_S)
         except RequestRefused as error:
@@ -80,7 +85,7 @@ class Forecasts:
                 return fallback_answer(query, why, LendingSettings())
         # One bad history must not cost the others of its batch their forecast.
         halves = batch[: len(batch) // 2], batch[len(batch) // 2 :]
-        answers = [await self._ask(half, clock_s) for half in halves]
+        answers = [await self._ask(half, clock_s, by_name=by_name) for half in halves]
         return DemandForecast(answers[0].series + answers[1].series, answers[0].model)
 
 
@@ -95,11 +100,12 @@ def _key(series: DemandSeries, model: ModelVersion | None) -> Key:
     return (float(series.times_s[-1]), len(series), model.version if model else "")
 
 
-def batches(all_series: Sequence[DemandSeries]) -> Iterator[Sequence[DemandSeries]]:
-    """Series that may go into one request: same unit, same kind of clock, bounded in number and size."""
-    groups: dict[tuple[str, bool], list[DemandSeries]] = {}
+def batches(all_series: Sequence[DemandSeries], live: Collection[str] = ()) -> Iterator[Sequence[DemandSeries]]:
+    """Series that may go into one request: same unit, same kind of clock, all ``live`` or none; bounded in number and
+    size."""
+    groups: dict[tuple[str, bool, bool], list[DemandSeries]] = {}
     for series in all_series:
-        groups.setdefault((series.unit, series.start_known), []).append(series)
+        groups.setdefault((series.unit, series.start_known, series.name in live), []).append(series)
     for group in groups.values():
         batch: list[DemandSeries] = []
         points = 0

@@ -1,7 +1,9 @@
-"""Where histories come from: the folder that ``kopt up`` and ``kopt train --data`` leave under KOPT_HOME."""
+"""Where histories come from: the folder that ``kopt up`` and ``kopt train --data`` leave under KOPT_HOME, and the store
+of live demand that the endpoint answers from."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -9,7 +11,11 @@ import numpy as np
 
 from kopt.data.demand.files import read_demand
 from kopt.data.demand.table import GRID_S, DemandDataError, DemandSeries
+from kopt.features.live import KEPT_S, LiveHistories
+from kopt.features.rows import FeatureStoreError
 
+LIVE_WITHIN_S = 86_400.0
+"""A service that was pushed longer ago is no live one any more."""
 WINDOW_S = 15 * 86_400
 """History kept in memory and sent to the endpoint per service."""
 LONGEST_BUCKETS = 20_000
@@ -21,12 +27,52 @@ class Histories(Protocol):
     def read(self) -> Sequence[DemandSeries]:
         """Every service's recent demand. Raises DemandDataError with a way out."""
 
+    @property
+    def live(self) -> Collection[str]:
+        """Of what was read last, the services that the endpoint knows itself: they are asked about by name."""
+
+
+@dataclass
+class LiveServices:
+    """What is pushed to the endpoint now, before what stands in ``folder``. ``open_store`` is called on first use.
+
+    It is read at most every ``every_s``: a thousand services are 32 MiB, and have a new bucket every five minutes.
+    """
+
+    folder: Histories
+    open_store: Callable[[], LiveHistories]
+    clock: Callable[[], float] = time.time
+    every_s: float = 60.0
+    live: Collection[str] = ()
+    _store: LiveHistories | None = None
+    _series: Mapping[str, DemandSeries] = field(default_factory=dict)
+    _read_at_s: float = float("-inf")
+
+    def read(self) -> Sequence[DemandSeries]:
+        if not 0 <= self.clock() - self._read_at_s < self.every_s:
+            try:
+                self._series = self._pushed()
+            except FeatureStoreError as error:
+                raise DemandDataError(f"the store of live demand: {error}") from error
+            self._read_at_s, self.live = self.clock(), frozenset(self._series)
+        others = [series for series in self.folder.read() if series.name not in self._series]
+        return [*self._series.values(), *others]
+
+    def _pushed(self) -> Mapping[str, DemandSeries]:
+        if self._store is None:
+            self._store = self.open_store()
+        names = self._store.services(self.clock() - KEPT_S)
+        oldest_s = self.clock() - LIVE_WITHIN_S
+        pushed = self._store.series(names).values()
+        return {series.name: recent(series) for series in pushed if (last_value_s(series) or 0.0) >= oldest_s}
+
 
 @dataclass
 class FolderHistories:
     """The Parquet or CSV files of a folder, read again when they change."""
 
     folder: Path
+    live: Collection[str] = ()
     _stamp: tuple[tuple[str, int, int], ...] = ()
     _series: Sequence[DemandSeries] = ()
 

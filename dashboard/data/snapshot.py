@@ -48,7 +48,9 @@ class SnapshotReader:
 
         publish(ready=self._snapshot.ready)
         # Pages fill as batches come in: a fresh endpoint takes seconds to learn each service.
-        failed = await self._forecasts.refresh(series, clock_s, version, lambda: publish(ready=self._snapshot.ready))
+        failed = await self._forecasts.refresh(
+            series, clock_s, version, lambda: publish(ready=self._snapshot.ready), self._from.histories.live
+        )
         publish(ready=True, failed=failed)
 
     def _publish(

@@ -15,6 +15,8 @@ from kopt.dashboard.login.oidc import Oidc, OidcError, pending_of
 from kopt.dashboard.login.sessions import Session, Sessions, SessionTooLongError
 
 LASTS_S = 8 * 3600.0
+_NEVER_S = 86_400
+"""A form is not refreshed while somebody fills it in."""
 PENDING_S = 600
 """How long a login at a provider may take."""
 _PENDING = "-login"
@@ -128,7 +130,7 @@ class LoginRoutes:
             command=command,
             provider=None if self._login.oidc is None else urlsplit(self._login.oidc.settings.issuer).hostname,
             path="/login",
-            refresh_s=0,
+            refresh_s=_NEVER_S,
         )
         return HTMLResponse(text, status, headers=_NO_STORE)
 

@@ -67,6 +67,10 @@
       const headers = tag ? { "If-None-Match": tag } : {};
       const reply = await fetch(location.href, { headers, cache: "no-store", signal: AbortSignal.timeout(every) });
       lost.hidden = true;
+      if (reply.redirected && new URL(reply.url).pathname === "/login") {
+        location.assign(reply.url);
+        return;
+      }
       if (reply.status === 200) {
         tag = reply.headers.get("etag") || "";
         swap(await reply.text());

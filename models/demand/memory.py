@@ -79,7 +79,7 @@ def remember(
 ) -> list[SeriesMemory]:
     """The memory of each series after its history: what ``catch_up`` makes of an empty one.
 
-    Histories of one step and length are replayed together, which takes about a quarter of the time.
+    Histories of one step and length are replayed together, which takes about a third of the time.
     """
     memories = [SeriesMemory() for _ in series]
     indexes: dict[tuple[int, int], list[int]] = defaultdict(list)

@@ -14,12 +14,14 @@ from controlplane.api import has_condition
 from controlplane.kubelet import Kubelet
 from controlplane.kueue import workload_of
 from controlplane.plane import ControlPlane
-from controlplane.processes import Server, free_port, wait_for
+from controlplane.processes import wait_for
 from metrics_api import lead_metrics_to
 
 KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
+READER, STRANGER = "reader", "stranger"
+"""Accounts of the namespace: one may look at it, the other may not."""
 SYSTEM, GPU, SERVICE, PORT = "kopt-system", "nvidia.com/gpu", "chat", 8000
 APPS, BATCH, KAIWO = "apps/v1", "batch/v1", "kaiwo.ai/v1alpha1"
 REQUESTS_PER_GPU = 1_000
@@ -63,8 +65,6 @@ class Cluster:
     queue: str
     python: str
     space: str
-    pages_port: int = field(default_factory=free_port)
-    pages: Server | None = None
     began_s: float = field(default_factory=time.monotonic)
 
     def until(self, check: Callable[[], T], what: str, timeout_s: float = 90.0) -> T:
@@ -86,7 +86,7 @@ class Cluster:
         return self.folder / "checkpoints"
 
     def install(self, prometheus: str) -> None:
-        """``helm install``, and the page of a user."""
+        """``helm install``, and somebody who may look at the namespace."""
         own = {"enabled": True, "replicas": 1}
         values = {
             "mode": "annotate",
@@ -101,37 +101,40 @@ class Cluster:
             "lending": own,
             "autoscaling": own,
             "logtail": {"enabled": True, "form": "cluster"},
+            "pages": own,
         }
         self.tell(
             f"$ helm install kopt deploy/chart, with {', '.join(name for name in values if values[name] is own)}…"
         )
         self.helm.install(self.plane, values, "--wait", "--timeout=100s")
         self._lead_to_metrics()
-        command = [sys.executable, "-P", "-m", "kopt.cli.local.pages"]
-        environment = {
-            "KUBECONFIG": str(self.plane.kubeconfig),
-            "KOPT_HOME": str(self.folder / "other"),
-            "KOPT_URL": self.endpoint,
-            "KOPT_PAGES_PORT": str(self.pages_port),
-        }
-        self.pages = self.plane.start_server(f"{self.space}-pages", command, environment)
+        for name in (READER, STRANGER):
+            self.plane.api.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": self._meta(name)})
+        subject = {"kind": "ServiceAccount", "name": READER, "namespace": self.space}
+        role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"}
+        binding = {"metadata": self._meta(READER), "roleRef": role, "subjects": [subject]}
+        self.plane.api.apply({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", **binding})
+
+    def _meta(self, name: str) -> Object:
+        return {"name": name, "namespace": self.space}
 
     def _lead_to_metrics(self) -> None:
-        api = self.plane.api
+        lead_metrics_to(self.plane.api, self._address("autoscaling"), 9458)
+
+    def _address(self, component: str) -> str:
+        """Of a component's pod, once it is ready."""
 
         def address() -> str:
-            pods = api.list("v1", "Pod", SYSTEM, "app.kubernetes.io/component=autoscaling")
+            pods = self.plane.api.list("v1", "Pod", SYSTEM, f"app.kubernetes.io/component={component}")
             return next((pod["status"]["podIP"] for pod in pods if has_condition(pod, "Ready")), "")
 
-        lead_metrics_to(api, wait_for(address, what="the metrics API has an address"), 9458)
+        return wait_for(address, what=f"{component} is ready")
 
     def kill(self) -> None:
         """All of ours at once, without a word, and none comes back."""
         self._replicas(0)
         for pod in self.plane.api.list("v1", "Pod", SYSTEM):
             self.plane.api.delete("v1", "Pod", pod["metadata"]["name"], SYSTEM, gracePeriodSeconds=0)
-        if self.pages is not None:
-            self.pages.kill()
 
     def revive(self) -> None:
         self._replicas(1)
@@ -289,10 +292,15 @@ class Cluster:
     def evictions(self) -> list[Object]:
         return self.plane.api.list(KAIWO, "Eviction", self.space)
 
-    def page(self) -> str:
-        """The page of the cluster, as a browser gets it."""
-        answer = httpx.get(f"http://127.0.0.1:{self.pages_port}/cluster", timeout=30, trust_env=False)
-        return answer.text if answer.status_code == 200 else ""
+    def page(self, account: str) -> str:
+        """The page of the cluster, as the browser of somebody who logs in gets it."""
+        path = f"{self.plane.api.path('v1', 'ServiceAccount', self.space, account)}/token"
+        spec = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"audiences": ["kopt-pages"]}}
+        token = self.plane.api.request("POST", path, json=spec).json()["status"]["token"]
+        address = f"http://{self._address('pages')}:8701"
+        with httpx.Client(base_url=address, timeout=30, trust_env=False, follow_redirects=True) as browser:
+            answer = browser.post("/login", data={"token": token, "next": "/cluster"})
+        return answer.text if answer.status_code == 200 and "Log out" in answer.text else ""
 
     def kopt(self, *words: str) -> str:
         """What a command prints."""

@@ -10,7 +10,7 @@ import pytest
 from controlplane.kueue import admitted
 from example_budget import THOROUGH
 
-from tests.story.cluster import Cluster
+from tests.story.cluster import READER, STRANGER, Cluster
 from tests.story.conftest import Story
 from tests.story.traffic import BUCKET_S, DAY_S
 
@@ -66,9 +66,13 @@ def test_training_borrows_gives_back_and_goes_on(story: Story) -> None:
         assert eviction["spec"]["lostGpuSeconds"] < 60
         cluster.show("why", f"{cluster.space}/llama")
         assert "lent" in cluster.kopt("why", f"{cluster.space}/llama", "-o", "json")
-        page = cluster.until(lambda: "llama" in (text := cluster.page()) and text, "the page Cluster shows it")
+        page = cluster.until(
+            lambda: "llama" in (text := cluster.page(READER)) and text, "the page Cluster shows it to who may see it"
+        )
         assert cluster.space in page
         assert "loan taken back" in page
+        assert cluster.page(STRANGER), "somebody else logs in as well"
+        assert "llama" not in cluster.page(STRANGER)
         if THOROUGH:
             until_it_has_finished(cluster, saved)
 

@@ -72,8 +72,11 @@ class Probe:
     def _http_good(self, get: Object, timeout_s: float) -> bool:
         scheme = get.get("scheme", "HTTP").lower()
         url = f"{scheme}://{get.get('host', self._host)}:{self._port(get['port'])}{get.get('path', '/')}"
+        headers = {header["name"]: header["value"] for header in get.get("httpHeaders") or ()}
         anyone = ssl._create_unverified_context()  # a kubelet does not check certificates of probes
-        with urllib.request.urlopen(url, timeout=timeout_s, context=anyone) as answer:
+        with urllib.request.urlopen(
+            urllib.request.Request(url, headers=headers), timeout=timeout_s, context=anyone
+        ) as answer:
             return 200 <= int(answer.status) < 400
 
     def _port(self, port: int | str) -> int:

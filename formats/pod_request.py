@@ -4,7 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
+from kopt.core.workload.executor import Executor
 from kopt.core.workload.sizing import RequestedGpus
+from kopt.formats.gpu_shares import KAI_DEVICES, KAI_FRACTION, KAI_MEMORY, container_memory_mib, stated_executor
 
 _PRODUCT_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name")
 _GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
@@ -43,7 +45,7 @@ def gpu_container(spec: Mapping[str, Any]) -> Mapping[str, Any]:
     """The container that asks for the most GPUs; empty where there is none."""
     listed = spec.get("containers")
     result = [item for item in listed if isinstance(item, Mapping)] if isinstance(listed, Sequence) else []
-    return max(result, key=lambda item: _gpus(item) or 0, default={})
+    return max(result, key=lambda item: _gpus(item) or container_memory_mib(item) > 0, default={})
 
 
 def _gpus(container: Mapping[str, Any]) -> int | None:
@@ -64,15 +66,33 @@ def _product(spec: Mapping[str, Any]) -> str:
 
 def requested_gpus(manifest: Mapping[str, Any]) -> RequestedGpus:
     """What the GPU container of a pod, a template, or what holds one asks for, and their annotations."""
+    annotations, spec = _pod(manifest)
+    container = gpu_container(spec)
+    if annotations.get(KAI_DEVICES) is not None:
+        return RequestedGpus(_gpus(container))
+    memory = _first(annotations, "kaiwo.ai/gpu-memory", KAI_MEMORY)
+    fraction = _first(annotations, "kaiwo.ai/gpu-fraction", KAI_FRACTION)
+    mib = int(memory[:9]) if memory.isascii() and memory.isdigit() else container_memory_mib(container) or None
+    return RequestedGpus(_gpus(container), mib, _share(fraction))
+
+
+def executor_asked(manifest: Mapping[str, Any]) -> Executor:
+    """The executor in whose terms a pod, a template, or what holds one asks for a share; UNKNOWN for none."""
+    return stated_executor(*_pod(manifest))
+
+
+def _pod(manifest: Mapping[str, Any]) -> tuple[dict[str, Any], Mapping[str, Any]]:
+    """Annotations of the pod and of what holds it, and the pod's specification."""
     annotations: dict[str, Any] = {}
     spec: Mapping[str, Any] = {}
     for level in _levels(manifest):
         annotations |= table(table(level.get("metadata")).get("annotations"))
         spec = table(level.get("spec"))
-    memory = str(annotations.get("kaiwo.ai/gpu-memory", ""))
-    fraction = str(annotations.get("kaiwo.ai/gpu-fraction", ""))
-    mib = int(memory[:9]) if memory.isascii() and memory.isdigit() else None
-    return RequestedGpus(_gpus(gpu_container(spec)), mib, _share(fraction))
+    return annotations, spec
+
+
+def _first(annotations: Mapping[str, Any], *names: str) -> str:
+    return next((str(annotations[name]) for name in names if annotations.get(name)), "")
 
 
 def _share(text: str) -> float | None:

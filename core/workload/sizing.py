@@ -12,6 +12,7 @@ from kopt.core.gpu import GpuModel
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
 from kopt.core.units import MIB, WHOLE_GPU, Bytes, MilliGpu
+from kopt.core.workload.executor import Executor
 
 SCHEMA = "kopt/v1"
 
@@ -147,7 +148,7 @@ def share_of(amount: Bytes, gpu: GpuModel) -> MilliGpu:
 @dataclass(frozen=True)
 class Recommendation:
     """What one pod is advised to ask for: ``count`` times ``bytes`` of GPU memory, as ``milli_gpu`` of ``gpu`` or as
-    the partition ``profile``. ``reason`` says why, in one sentence."""
+    the partition ``profile``. ``reason`` says why; ``executor`` hands out shares where it runs."""
 
     kind: ShareKind
     bytes: Bytes
@@ -156,6 +157,7 @@ class Recommendation:
     profile: str = ""
     count: int = 1
     reason: Reason = Reason("ADVISED", "")
+    executor: Executor = Executor.UNKNOWN
 
     def total_milli_gpu(self, gpu: GpuModel) -> MilliGpu:
         """All that is advised, in thousandths of ``gpu``; a partition counts by its memory."""
@@ -170,6 +172,7 @@ class Recommendation:
             "milli_gpu": int(self.milli_gpu),
             "profile": self.profile,
             "count": self.count,
+            "executor": self.executor.value,
         }
 
 

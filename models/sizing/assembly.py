@@ -7,6 +7,7 @@ from kopt.core.gpu_catalogue import find_gpu
 from kopt.core.prediction import Prediction
 from kopt.core.reason import Reason
 from kopt.core.units import MIB, Bytes
+from kopt.core.workload.executor import Executor
 from kopt.core.workload.sizing import Method, SizingEstimate, TraceCoverage, WorkloadProfile
 from kopt.formats.entrypoint import Entrypoint, Kind
 from kopt.formats.processes import Processes
@@ -22,17 +23,25 @@ ADAPTS = "the script caught that"
 
 
 def answer(
-    question: SizingQuestion, entrypoint: Entrypoint, predictor: SizingPredictor, processes: Processes
+    question: SizingQuestion,
+    entrypoint: Entrypoint,
+    predictor: SizingPredictor,
+    processes: Processes,
+    executor: Executor = Executor.UNKNOWN,
 ) -> SizingEstimate:
     """The corrected estimate for the code of ``entrypoint``, and what a pod of it should request."""
     (memory,) = predictor.predict(question)
     if memory.refused and question.profile is not None:
         memory = alone(question.profile, memory)
-    return assemble(question, entrypoint, memory, processes)
+    return assemble(question, entrypoint, memory, processes, executor)
 
 
 def assemble(
-    question: SizingQuestion, entrypoint: Entrypoint, memory: Prediction, processes: Processes
+    question: SizingQuestion,
+    entrypoint: Entrypoint,
+    memory: Prediction,
+    processes: Processes,
+    executor: Executor = Executor.UNKNOWN,
 ) -> SizingEstimate:
     """The estimate around a prediction of memory, which may be a refusal."""
     code, profile, gpu = question.code, question.profile, question.gpu
@@ -50,6 +59,7 @@ def assemble(
         processes.of_pod,
         activity_high=None if busy.refused else busy.high,
         observed_peak_bytes=observed,
+        executor=executor,
     )
     complete = memory.value is not None and memory.high is not None
     framework = max(0, round(memory.value or 0) - int(code.breakdown.tensors))

@@ -22,6 +22,7 @@ from kopt.core.gpu_catalogue import find_gpu
 from kopt.core.redaction import redact
 from kopt.core.settings import Settings
 from kopt.core.units import Bytes
+from kopt.core.workload.executor import Executor
 from kopt.core.workload.sizing import (
     AllocationKind,
     MemoryBreakdown,
@@ -41,7 +42,7 @@ from kopt.formats.entrypoint import (
     read_script,
     what_runs,
 )
-from kopt.formats.pod_request import requested_gpus
+from kopt.formats.pod_request import executor_asked, requested_gpus
 from kopt.formats.processes import NO_REQUEST, Processes, count_processes
 from kopt.formats.trainers import read_plan
 from kopt.formats.yaml_text import load_yaml
@@ -148,7 +149,8 @@ def estimate_and_code(
         progress("correcting by measured runs")
         predictor = loading.result()
     question = SizingQuestion(result.code, gpu.name, processes.world_size, AllocationKind.PROCESS, options.profile)
-    made = answer(question, entrypoint, predictor, processes)
+    executor = executor_asked(command) if isinstance(command, Mapping) else Executor.UNKNOWN
+    made = answer(question, entrypoint, predictor, processes, executor)
     return replace(made, seconds=time.monotonic() - began), result
 
 

@@ -15,14 +15,19 @@ from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu, gpu_catalogue
 from kopt.core.prediction import Prediction
 from kopt.core.reason import Reason
 from kopt.core.units import MIB, WHOLE_GPU, Bytes, MilliGpu, format_bytes
+from kopt.core.workload.executor import Executor
 from kopt.core.workload.sizing import Recommendation, RequestedGpus, ShareKind, share_of
+from kopt.formats.gpu_shares import share_patch
 
-MEMORY_ANNOTATION = "kaiwo.ai/gpu-memory"
+MEMORY_ANNOTATION, FRACTION_ANNOTATION = "kaiwo.ai/gpu-memory", "kaiwo.ai/gpu-fraction"
 WHOLE_RESOURCES = {Vendor.NVIDIA: "nvidia.com/gpu", Vendor.AMD: "amd.com/gpu"}
 """Extended resources of whole GPUs."""
 NOT_OBSERVED = Bytes(0)
 NOTHING_ADVISED = frozenset({"UNKNOWN_SIZE", "FALLBACK", "UNSURE", "UNKNOWN_GPU", "FITS_NONE"})
 """Codes of the reasons for no advice."""
+NO_EXECUTOR = "NO_EXECUTOR"
+"""Code of the reason for no share where nothing in the cluster hands any out."""
+_DEPENDS = "Whether it can have that share depends on the cluster's executor (KAI Scheduler, HAMi or Volcano vGPU)."
 _STEP_MILLI = 50
 """Fractions are asked for in twentieths."""
 _LARGEST_FRACTION_MILLI = 900
@@ -58,14 +63,48 @@ def advise(
     observed_peak_bytes: Bytes = NOT_OBSERVED,
     certainty: CertaintySettings | None = None,
     shares: bool = True,
+    executor: Executor = Executor.UNKNOWN,
 ) -> Recommendation:
     """What a pod on ``gpu`` should ask for that requests ``requested``, and why.
 
     ``need`` predicts the peak of each process in bytes, ``observed_peak_bytes`` is the most that any run of this job
     type used, ``activity_high`` the upper end of SM or CU activity, where known. ``processes`` counts those of one pod
     where the command says so; None stands for one for each GPU that is asked for. Without ``shares`` whole GPUs stay
-    whole: where nothing in the cluster is known to share them. ``certainty`` is for advice that is acted upon.
+    whole. ``executor`` is what hands out shares where the pod runs: with NONE no share is advised in place of more.
+    ``certainty`` is for advice that is acted upon.
     """
+    if gpu_vendor(gpu) is not Vendor.NVIDIA and executor is not Executor.UNKNOWN:
+        executor = Executor.NONE
+    advice = _advise(
+        need, requested, gpu, processes, activity_high, observed_peak_bytes, certainty, shares=shares, executor=executor
+    )
+    if advice.kind is ShareKind.FRACTION and executor is Executor.UNKNOWN:
+        why = advice.reason
+        numbers = {**why.numbers, "executor": executor.value}
+        advice = replace(advice, reason=Reason(why.code, f"{why.message} {_DEPENDS}", numbers))
+    return replace(advice, executor=executor)
+
+
+def gpu_vendor(gpu: str) -> Vendor:
+    """Who makes a GPU; NVIDIA where it is not in the catalogue."""
+    try:
+        return find_gpu(gpu).vendor
+    except UnknownGpuError:
+        return Vendor.NVIDIA
+
+
+def _advise(
+    need: Prediction | None,
+    requested: RequestedGpus,
+    gpu: str,
+    processes: int | None,
+    activity_high: float | None,
+    observed_peak_bytes: Bytes,
+    certainty: CertaintySettings | None,
+    *,
+    shares: bool,
+    executor: Executor,
+) -> Recommendation:
     if (why := doubt(need, certainty)) is not None:
         return _nothing(gpu, why)
     assert need is not None
@@ -81,12 +120,16 @@ def advise(
     whole = _whole(model, wanted, count, requested, processes or count)
     is_alone = count == 1 and (processes or 1) == 1
     if requested.is_share:
-        return _share_like(requested, model, wanted, whole, is_alone=is_alone)
+        return _handed_out(
+            _share_like(requested, model, wanted, whole, is_alone=is_alone), requested, model, whole, executor
+        )
     if not is_alone:
         return whole
     if need.high is not None and need.value is not None and need.high > _TOO_UNSURE * need.value:
         return replace(whole, reason=_too_unsure(need))
-    return _share(model, wanted, activity_high, whole) if shares else whole
+    if not shares:
+        return whole
+    return _handed_out(_share(model, wanted, activity_high, whole), requested, model, whole, executor)
 
 
 def doubt(need: Prediction | None, certainty: CertaintySettings | None = None) -> Reason | None:
@@ -136,10 +179,12 @@ def fits(high_bytes: float) -> Mapping[str, bool]:
 
 
 def pod_patch(advice: Recommendation, requested: RequestedGpus, gpu: str) -> dict[str, Any] | None:
-    """A merge patch for the pod template's metadata and container resources; None where the pod cannot be made to ask
-    for what is advised: nothing is, it needs another GPU than ``gpu``, or each node calls the partition differently.
+    """A merge patch for the pod template and container resources; None where the pod cannot be made to ask for what is
+    advised: nothing is, it needs another GPU than ``gpu``, each node calls the partition differently, or nothing in the
+    cluster hands out shares.
 
-    ``{"metadata": {"annotations": …}}`` for a share of a GPU, ``{"resources": {"limits": …}}`` for the container.
+    ``{"metadata": {"annotations": …}}`` for a share of a GPU, ``{"resources": {"limits": …}}`` for the container, and
+    ``{"spec": {"schedulerName": …}}``, in the terms of the advice's executor where there is one.
     """
     try:
         model = find_gpu(gpu)
@@ -154,10 +199,26 @@ def pod_patch(advice: Recommendation, requested: RequestedGpus, gpu: str) -> dic
             return None
         return {"resources": {"limits": {resource: None, f"nvidia.com/mig-{advice.profile}": "1"}}}
     patch: dict[str, Any] = {}
-    if advice.kind is ShareKind.FRACTION or requested.memory_mib:
+    if advice.executor.hands_out and advice.count == 1 and (advice.kind is ShareKind.FRACTION or requested.memory_mib):
+        return _share_patch(advice, requested, model)
+    if advice.executor is not Executor.NONE and (advice.kind is ShareKind.FRACTION or requested.memory_mib):
         patch["metadata"] = {"annotations": {MEMORY_ANNOTATION: str(-(-advice.bytes // MIB))}}
+    if advice.kind is ShareKind.FRACTION and advice.executor is Executor.NONE:
+        return None
     if not patch or (requested.gpus or 0) > advice.count:
         patch["resources"] = {"limits": {resource: str(advice.count)}}
+    return patch
+
+
+def _share_patch(advice: Recommendation, requested: RequestedGpus, model: GpuModel) -> dict[str, Any]:
+    """In the executor's terms, beside our own annotation, by which quotas and the extender count it."""
+    mib = -(-advice.bytes // MIB)
+    if advice.bytes <= requested.memory_bytes(model):
+        # A fraction that is kept is no whole number of MiB: rounded up, it would be more than was asked for.
+        mib = min(mib, requested.memory_bytes(model) // MIB)
+    patch = share_patch(advice.executor, mib)
+    annotations = patch.setdefault("metadata", {}).setdefault("annotations", {})
+    annotations |= {MEMORY_ANNOTATION: str(mib), FRACTION_ANNOTATION: None}
     return patch
 
 
@@ -238,6 +299,28 @@ def _share_like(
     text = f"{format_bytes(wanted)} fit the {format_bytes(own_bytes)} that it asks for, and no smaller share would do."
     why = Reason("AS_REQUESTED", text, {"bytes": int(wanted), "requested_bytes": int(own_bytes)})
     return Recommendation(ShareKind.FRACTION, own_bytes, model.name, own_milli, reason=why)
+
+
+def _handed_out(
+    best: Recommendation, requested: RequestedGpus, model: GpuModel, whole: Recommendation, executor: Executor
+) -> Recommendation:
+    """The advice where something hands it out; else the pod keeps what it asks for, less GPUs that nothing uses."""
+    if executor is not Executor.NONE or best.kind is not ShareKind.FRACTION:
+        return best
+    own_milli, own_bytes = requested.milli_gpu(model) or WHOLE_GPU, requested.memory_bytes(model)
+    if not requested.is_share:
+        return whole if whole.count < (requested.gpus or 0) else replace(whole, reason=_no_executor(best))
+    if best.total_milli_gpu(model) > own_milli or best.bytes > own_bytes:
+        return best
+    return Recommendation(ShareKind.FRACTION, own_bytes, model.name, own_milli, reason=_no_executor(best))
+
+
+def _no_executor(best: Recommendation) -> Reason:
+    text = (
+        f"{format_bytes(best.bytes)} would do, but nothing hands this pod a share of such a GPU: that takes KAI "
+        "Scheduler and a queue of its own, HAMi, or Volcano vGPU, and none of Kueue's queues."
+    )
+    return Reason(NO_EXECUTOR, text, {"bytes": int(best.bytes), "milli_gpu": best.milli_gpu})
 
 
 def _larger(model: GpuModel, wanted: Bytes, count: int) -> Recommendation:

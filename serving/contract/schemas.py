@@ -176,6 +176,8 @@ class SizingRequest(_Strict):
     """Where it runs. What was sent for a namespace counts for all who ask about it, the admission webhook among them;
     where callers authenticate, who tells needs the right to patch its Jobs, and who asks to list them. Without one,
     what the caller sent itself counts."""
+    executor: Literal["none", "kai", "hami", "volcano"] | None = None
+    """What hands out shares of a GPU in its cluster; absent: not known."""
 
 
 SIZING_REQUEST = TypeAdapter(SizingRequest)

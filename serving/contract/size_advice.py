@@ -11,6 +11,7 @@ from kopt.core.gpu import GpuModel
 from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
 from kopt.core.reason import Reason
 from kopt.core.units import GIB, Bytes, MilliGpu
+from kopt.core.workload.executor import Executor
 from kopt.core.workload.sizing import Recommendation, RequestedGpus, ShareKind
 from kopt.policies.sizing.advice import NOTHING_ADVISED, pod_patch
 
@@ -48,6 +49,8 @@ class SizeAdvice:
     """The GPU that is advised, which may be a larger one than asked about."""
     namespace: str = ""
     """Whose jobs it is about; empty where the question named none."""
+    executor: Executor = Executor.UNKNOWN
+    """What hands out shares of a GPU where it runs."""
 
     @property
     def known(self) -> bool:
@@ -61,7 +64,13 @@ class SizeAdvice:
     @property
     def recommendation(self) -> Recommendation:
         return Recommendation(
-            self.kind, Bytes(self.bytes), self.to_gpu, MilliGpu(self.milli_gpu), self.profile, self.count
+            self.kind,
+            Bytes(self.bytes),
+            self.to_gpu,
+            MilliGpu(self.milli_gpu),
+            self.profile,
+            self.count,
+            executor=self.executor,
         )
 
     def with_recommendation(self, advice: Recommendation) -> "SizeAdvice":
@@ -75,6 +84,7 @@ class SizeAdvice:
             profile=advice.profile,
             count=advice.count,
             to_gpu=advice.gpu,
+            executor=advice.executor,
             reasons=self.reasons if is_stated else (*self.reasons, advice.reason),
         )
 
@@ -120,6 +130,8 @@ class SizeAdvice:
             return self.why_no_advice
         if self.to_gpu != self.gpu:
             return f"It needs another GPU: {self.to_gpu}."
+        if self.kind is ShareKind.FRACTION:
+            return "Nothing hands this pod a share of a GPU."
         return f"{self.advised} is asked for differently on each node.".capitalize()
 
     def patch(self) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ The endpoint writes it from ``core.workload.sizing.SizingEstimate``, as the comm
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from kopt.core.workload.executor import Executor
 from kopt.core.workload.sizing import ShareKind
 from kopt.serving.contract.common import SCHEMA, ModelOut, ReasonOut
 from kopt.serving.contract.size_advice import SizeAdvice
@@ -58,7 +59,7 @@ class RankOut:
 
 @dataclass(frozen=True)
 class ShareOut:
-    """What to ask for; ``profile`` names a partition."""
+    """What to ask for; ``profile`` names a partition, ``executor`` what hands out shares of a GPU in the cluster."""
 
     kind: Literal["whole", "fraction", "partition", "none"]
     bytes: int
@@ -66,6 +67,7 @@ class ShareOut:
     milli_gpu: int
     profile: str
     count: int
+    executor: Literal["unknown", "none", "kai", "hami", "volcano"] = "unknown"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,4 +147,5 @@ def size_advice(name: str, image: str, requested: AskedOut, made_at_s: float, es
         estimate.reasons,
         made_at_s,
         share.gpu,
+        Executor(share.executor),
     )

@@ -213,7 +213,7 @@ class SizingService(PredictorService[SizingPredictor]):
         evidence = _evidence(workload, question.sent, question.kept.read())
         gpu, processes = workload.gpu.name, workload.processes
         model_input = SizingQuestion(evidence.code, gpu, processes.world_size, profile=evidence.profile)
-        made = answer(model_input, workload.entrypoint, model, processes)
+        made = answer(model_input, workload.entrypoint, model, processes, workload.executor)
         made = replace(made, reasons=(*made.reasons, *evidence.reasons, *question.unread, *workload.reasons))
         self._record(question, made)
         return made

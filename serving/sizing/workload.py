@@ -10,9 +10,10 @@ from kopt.core.gpu import GpuModel
 from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
 from kopt.core.reason import Reason
 from kopt.core.redaction import redact_words
+from kopt.core.workload.executor import Executor
 from kopt.core.workload.profile import JobType, normalised_command
 from kopt.formats.entrypoint import Entrypoint, EntrypointError, Kind, pod_entrypoint, what_runs
-from kopt.formats.pod_request import gpu_container, gpu_selected, pod_spec, requested_gpus, table
+from kopt.formats.pod_request import executor_asked, gpu_container, gpu_selected, pod_spec, requested_gpus, table
 from kopt.formats.processes import Processes, count_processes
 from kopt.models.sizing.estimate import DEFAULT_GPU
 from kopt.serving.contract.schemas import ScriptWorkload, SizingRequest
@@ -35,6 +36,8 @@ class Workload:
     problem: Reason | None = None
     reasons: tuple[Reason, ...] = ()
     named: bool = False
+    executor: Executor = Executor.UNKNOWN
+    """What hands out shares of a GPU where it runs."""
 
     @functools.cached_property
     def job_type(self) -> str:
@@ -74,7 +77,8 @@ def read_workload(request: SizingRequest) -> Workload:
         raise invalid("workload", str(error)) from None
     processes = count_processes(entrypoint, no_file, given=request.world_size)
     name = request.name or entrypoint.script[:200]
-    return Workload(entrypoint, gpu, processes, name, source=source, reasons=reasons, named=request.name is not None)
+    named, executor = request.name is not None, Executor(request.executor or Executor.UNKNOWN)
+    return Workload(entrypoint, gpu, processes, name, source=source, reasons=reasons, named=named, executor=executor)
 
 
 def _manifest(request: SizingRequest, manifest: Mapping[str, Any]) -> Workload:
@@ -103,7 +107,8 @@ def _manifest(request: SizingRequest, manifest: Mapping[str, Any]) -> Workload:
         reasons = (*reasons, Reason("PROCESSES_ASSUMED", text, {"world_size": processes.world_size}))
     source = entrypoint.script if entrypoint.kind is Kind.CODE else None
     name = str(given_name or entrypoint.script)[:253]
-    return Workload(entrypoint, gpu, processes, name, image, source, problem, reasons, named=bool(given_name))
+    executor = Executor(request.executor) if request.executor else executor_asked(manifest)
+    return Workload(entrypoint, gpu, processes, name, image, source, problem, reasons, bool(given_name), executor)
 
 
 def _gpu(request: SizingRequest, selected: str | None) -> tuple[GpuModel, tuple[Reason, ...]]:

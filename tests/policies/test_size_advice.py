@@ -11,6 +11,7 @@ from kopt.core.gpu_catalogue import find_gpu, gpu_catalogue
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
 from kopt.core.units import GIB, MIB, WHOLE_GPU, Bytes
+from kopt.core.workload.executor import Executor
 from kopt.core.workload.sizing import Recommendation, RequestedGpus, ShareKind
 from kopt.policies.sizing.advice import (
     MEMORY_ANNOTATION,
@@ -26,6 +27,12 @@ from kopt.serving.contract.size_advice import SizeAdvice, saved_together
 
 MODEL = ModelVersion("sizing", "3")
 CERTAIN = CertaintySettings()
+MEMORY_OF = {
+    Executor.KAI: "gpu-memory",
+    Executor.HAMI: "nvidia.com/gpumem",
+    Executor.VOLCANO: "volcano.sh/vgpu-memory",
+}
+"""Where each executor reads MiB of GPU memory."""
 REFUSED = Prediction.refusal(Reason("OUT_OF_DOMAIN", "Unknown trainer."), unit="bytes", model=MODEL)
 WHOLE = RequestedGpus(1)
 
@@ -47,6 +54,7 @@ class Case:
     observed: Bytes
     shares: bool
     certainty: CertaintySettings | None
+    executor: Executor = Executor.UNKNOWN
 
     @property
     def advice(self) -> Recommendation:
@@ -59,6 +67,7 @@ class Case:
             observed_peak_bytes=self.observed,
             shares=self.shares,
             certainty=self.certainty,
+            executor=self.executor,
         )
 
 
@@ -91,6 +100,7 @@ def cases(needs: st.SearchStrategy[Prediction | None]) -> st.SearchStrategy[Case
         st.just(Bytes(0)) | amounts.map(Bytes),
         st.booleans(),
         st.none() | st.just(CERTAIN),
+        st.sampled_from(Executor),
     )
 
 
@@ -108,7 +118,19 @@ def as_shown(case: Case) -> SizeAdvice:
     request = (case.requested.gpus, case.requested.memory_mib, case.requested.fraction)
     share = (advice.kind, advice.bytes, advice.milli_gpu, advice.profile, advice.count)
     names = ("job", "train.py", "image", case.gpu)
-    return SizeAdvice(*names, *request, *figures, {}, *share, "analytic", confidence, (advice.reason,), 0.0, advice.gpu)
+    return SizeAdvice(
+        *names,
+        *request,
+        *figures,
+        {},
+        *share,
+        "analytic",
+        confidence,
+        (advice.reason,),
+        0.0,
+        advice.gpu,
+        advice.executor,
+    )
 
 
 @given(any_case)
@@ -174,12 +196,61 @@ def test_a_patch_makes_the_pod_ask_for_what_is_advised_and_nothing_more(case: Ca
         return
     memory = patch.get("metadata", {}).get("annotations", {}).get(MEMORY_ANNOTATION)
     limits = patch.get("resources", {}).get("limits", {})
-    assert memory is None or int(memory) * MIB >= advice.bytes
-    assert (memory is not None) == (advice.kind is ShareKind.FRACTION or bool(requested.memory_mib))
+    if case.executor in (Executor.UNKNOWN, Executor.NONE):
+        assert memory is None or int(memory) * MIB >= advice.bytes
+    is_share = advice.kind is ShareKind.FRACTION or bool(requested.memory_mib)
+    assert (memory is not None) == (is_share and advice.executor is not Executor.NONE)
     if advice.kind is ShareKind.WHOLE and not requested.memory_mib:
         assert list(limits.values()) == [str(advice.count)]
     if advice.kind is not ShareKind.PARTITION and limits and requested.gpus:
-        assert int(next(iter(limits.values()))) <= requested.gpus
+        assert int(limits.get("nvidia.com/gpu", limits.get("amd.com/gpu")) or 0) <= requested.gpus
+
+
+@given(sure_cases)
+def test_a_share_in_an_executors_terms_covers_the_need_within_the_request(case: Case) -> None:
+    advice, prediction, requested = case.advice, case.need, case.requested
+    patch = pod_patch(advice, requested, case.gpu)
+    if patch is None or prediction is None or advice.kind is not ShareKind.FRACTION or not advice.executor.hands_out:
+        return
+    limits, notes = patch["resources"]["limits"], patch["metadata"]["annotations"]
+    mib = int({**notes, **limits}[MEMORY_OF[advice.executor]])
+    model, wanted = find_gpu(case.gpu), needed_bytes(prediction, case.observed)
+    assert (model.vendor, advice.executor) == (Vendor.NVIDIA, case.executor)
+    assert wanted <= mib * MIB <= model.usable_bytes
+    if wanted <= requested.memory_bytes(model):
+        assert mib * MIB <= requested.memory_bytes(model)
+    assert notes[MEMORY_ANNOTATION] == str(mib)
+
+
+@given(sure_cases)
+def test_without_an_executor_no_share_is_written_or_counted(case: Case) -> None:
+    without, anyhow = replace(case, executor=Executor.NONE), replace(case, executor=Executor.UNKNOWN)
+    shown, patch = as_shown(without), pod_patch(without.advice, case.requested, case.gpu)
+    assert MEMORY_ANNOTATION not in str(patch)
+    if anyhow.advice.kind is not ShareKind.FRACTION:
+        assert replace(without.advice, executor=Executor.UNKNOWN) == anyhow.advice
+        return
+    assert "depends on the cluster's executor" in anyhow.advice.reason.message
+    if (shown.saved_milli_gpu or 0) > 0:
+        # Whole GPUs that no process uses are given back all the same.
+        assert (without.advice.kind, without.advice.reason.code) == (ShareKind.WHOLE, "FEWER_GPUS")
+    elif without.advice.kind is ShareKind.WHOLE:
+        assert without.advice.reason.code == "NO_EXECUTOR"
+
+
+def test_amds_gpus_are_shared_by_none_of_them() -> None:
+    small = need(2.0 * GIB, 3.0 * GIB, 4.0 * GIB)
+    assert advise(small, WHOLE, "mi300x", executor=Executor.KAI).reason.code == "NO_EXECUTOR"
+    assert advise(small, WHOLE, "h100", executor=Executor.KAI).reason.code == "FITS_FRACTION"
+
+
+def test_a_fraction_of_kais_is_advised_as_memory() -> None:
+    half = RequestedGpus(None, None, 0.5)
+    less = advise(need(5.0 * GIB, 6.0 * GIB, 8.0 * GIB), half, "h100", executor=Executor.KAI)
+    patch = pod_patch(less, half, "h100")
+    assert patch is not None
+    notes = patch["metadata"]["annotations"]
+    assert (notes["gpu-memory"], notes["gpu-fraction"], notes["kaiwo.ai/gpu-fraction"]) == (str(8 << 10), None, None)
 
 
 @given(st.lists(st.none() | st.integers(-5000, 5000)))

@@ -38,6 +38,15 @@ class JsonPatch:
         parent[str(last)] = value
         self._add(path, value, verb)
 
+    def drop(self, path: Path) -> None:
+        """Remove what is at a path, where anything is."""
+        parent: Any = self.document
+        for step in path[:-1]:
+            parent = _child(parent, step)
+        if isinstance(parent, dict) and path[-1] in parent:
+            del parent[path[-1]]
+            self.operations.append({"op": "remove", "path": pointer(path)})
+
     def _add(self, path: Path, value: Any, verb: str = "add") -> None:
         self.operations.append({"op": verb, "path": pointer(path), "value": value})
 

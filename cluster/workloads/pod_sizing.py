@@ -12,8 +12,10 @@ from kopt.cluster.workloads.gpu_requests import gpus_of, memory_of, resources_mi
 from kopt.cluster.workloads.kinds import PodSet
 from kopt.cluster.workloads.node_selection import GPU_PRODUCT_LABELS
 from kopt.cluster.workloads.workload import Workload
-from kopt.core.units import MIB, WHOLE_GPU, MilliGpu
+from kopt.core.units import MIB, WHOLE_GPU, Bytes, MilliGpu
+from kopt.core.workload.executor import Executor
 from kopt.core.workload.sizing import RequestedGpus
+from kopt.formats.gpu_shares import HAMI_MEMORY, KAI_CONTAINER, KAI_MEMORY, VOLCANO_MEMORY, container_memory_mib
 
 _WHOLE_GPUS = ("nvidia.com/gpu", "amd.com/gpu")
 
@@ -31,9 +33,17 @@ class JobType:
     namespace: str = ""
     requested: RequestedGpus = RequestedGpus()
     gpu: str = ""
+    executor: Executor = Executor.UNKNOWN
+    """What hands shares of a GPU to them."""
+
+    @property
+    def question(self) -> Object:
+        """What ``/v1/sizing`` is asked beside the template; an endpoint of an older version knows no executors."""
+        known = {} if self.executor is Executor.UNKNOWN else {"executor": self.executor.value}
+        return {"profile": None, "gpu": None, "namespace": self.namespace or None} | known
 
 
-def job_type_of(workload: Workload, pods: PodSet) -> JobType | None:
+def job_type_of(workload: Workload, pods: PodSet, executor: Executor = Executor.UNKNOWN) -> JobType | None:
     """The job type of a set of pods; None where there is no GPU, or no container of theirs to see."""
     container = gpu_container(workload, pods)
     if container is None or not pods.gpus or pods.metadata is None or pods.spec is None:
@@ -46,7 +56,11 @@ def job_type_of(workload: Workload, pods: PodSet) -> JobType | None:
     selector = mapping(workload.document, *pods.spec, "nodeSelector")
     gpu = next((text(selector, name) for name in GPU_PRODUCT_LABELS if text(selector, name)), "")
     requested = requested_gpus(workload, pods)
-    return JobType(image, command, pods.gpus, workload.pods, workload.namespace, requested, gpu) if image else None
+    return (
+        JobType(image, command, pods.gpus, workload.pods, workload.namespace, requested, gpu, executor)
+        if image
+        else None
+    )
 
 
 def gpu_container(workload: Workload, pods: PodSet) -> tuple[int, Mapping[str, Any]] | None:
@@ -73,6 +87,8 @@ def requested_gpus(workload: Workload, pods: PodSet) -> RequestedGpus:
     whole, rest = divmod(milli or pods.gpus, WHOLE_GPU)
     own = mapping(workload.document, *(pods.metadata or ()), "annotations")
     memory = memory_of(own) or memory_of(workload.annotations)
+    if not memory and container is not None:
+        memory = Bytes(container_memory_mib(container[1]) * MIB)
     fraction = (milli or pods.gpus) / WHOLE_GPU if rest else None
     return RequestedGpus(None if rest else whole, memory // MIB or None, fraction)
 
@@ -80,12 +96,12 @@ def requested_gpus(workload: Workload, pods: PodSet) -> RequestedGpus:
 def takes_patches(workload: Workload, pods: PodSet) -> bool:
     """Whether a template can be made to ask for something else: it asks for whole GPUs, or by annotation alone.
 
-    Partitions, claims and shares of other executors stay as they are.
+    Partitions and claims stay as they are, and so do shares of several GPUs.
     """
     container = gpu_container(workload, pods)
     if container is None:
         return False
-    if _requests_whole(container[1]):
+    if _requests_whole(container[1]) or container_memory_mib(container[1]):
         return True
     annotations = {**workload.annotations, **mapping(workload.document, *(pods.metadata or ()), "annotations")}
     return not resources_milli(mapping(container[1], "resources")) and bool(gpus_of({}, annotations))
@@ -97,17 +113,37 @@ def _requests_whole(container: Mapping[str, Any]) -> bool:
 
 
 def write_annotations(patch: JsonPatch, pods: PodSet, wanted: Mapping[str, Any]) -> None:
-    """Annotate the template."""
+    """Annotate the template; None removes an annotation."""
     if pods.metadata is not None:
         for name, value in wanted.items():
-            patch.put((*pods.metadata, "annotations", name), value)
+            path = (*pods.metadata, "annotations", name)
+            patch.drop(path) if value is None else patch.put(path, value)
 
 
-def write_resources(patch: JsonPatch, workload: Workload, pods: PodSet, limits: Mapping[str, str | None]) -> None:
-    """Give the container other GPUs in place of whole ones: limits, and requests where they name them, as both must be
-    equal. One that asks for none stays as it is."""
+def write_request(patch: JsonPatch, workload: Workload, pods: PodSet, wanted: Mapping[str, Any]) -> None:
+    """Make a template ask for what ``policies.sizing.advice.pod_patch`` says."""
+    annotations = mapping(wanted, "metadata", "annotations")
     container = gpu_container(workload, pods)
-    if container is None or pods.spec is None or not _requests_whole(container[1]):
+    if KAI_MEMORY in annotations and container is not None and container[0] > 0:
+        # KAI gives the share to the first container that it is not told otherwise.
+        annotations = {**annotations, KAI_CONTAINER: text(container[1], "name")}
+    write_annotations(patch, pods, annotations)
+    if "spec" in wanted and pods.spec is not None:
+        patch.put((*pods.spec, "schedulerName"), wanted["spec"]["schedulerName"])
+    limits = mapping(wanted, "resources", "limits")
+    if limits:
+        # A container without GPUs gets some only where these are the share that its pod asked for by annotation.
+        is_share = HAMI_MEMORY in limits or VOLCANO_MEMORY in limits
+        write_resources(patch, workload, pods, limits, adds=is_share)
+
+
+def write_resources(
+    patch: JsonPatch, workload: Workload, pods: PodSet, limits: Mapping[str, str | None], *, adds: bool = False
+) -> None:
+    """Give the container other GPUs in place of whole ones: limits, and requests where they name them, as both must be
+    equal. One that asks for none stays as it is, unless ``adds``."""
+    container = gpu_container(workload, pods)
+    if container is None or pods.spec is None or not (adds or _requests_whole(container[1])):
         return
     now = mapping(container[1], "resources")
     changed: Object = copy.deepcopy(dict(now))
@@ -120,4 +156,5 @@ def write_resources(patch: JsonPatch, workload: Workload, pods: PodSet, limits: 
             elif amount is not None and isinstance(amounts, dict) and (part == "limits" or name in amounts):
                 # As it stands where it says the same: a number is not replaced by its text.
                 amounts[name] = amounts[name] if str(amounts.get(name)) == amount else amount
-    patch.put((*pods.spec, "containers", container[0], "resources"), changed)
+    if changed["limits"] or "limits" in now:
+        patch.put((*pods.spec, "containers", container[0], "resources"), changed)

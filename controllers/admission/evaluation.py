@@ -14,6 +14,7 @@ from kopt.controllers.admission.policy import ConformancePolicy
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
 from kopt.core.scheduling.submission import Framework, Submission
+from kopt.core.workload.executor import Executor
 from kopt.policies.admission.mode import effective_mode, is_reached
 from kopt.policies.admission.queue import QueueChoice, choose_queue
 from kopt.policies.admission.scheduler import Placement, SchedulerChoice, SchedulerSettings, choose_scheduler
@@ -37,6 +38,10 @@ class ClusterState(Protocol):
 
     def running_schedulers(self) -> Collection[str]:
         """Names of schedulers that are seen running now."""
+        ...
+
+    def executor(self) -> Executor:
+        """What hands out shares of a GPU."""
         ...
 
     def find(self, location: ObjectRef) -> Object | None:
@@ -64,6 +69,8 @@ class FixedState:
     schedulers: Collection[str] = ()
     elsewhere: Mapping[ObjectRef, Object] = field(default_factory=dict)
     """Objects that have GPUs of workloads."""
+    shares: Executor = Executor.UNKNOWN
+    """What the cluster shows to hand out shares of a GPU."""
 
     def namespace(self, name: str) -> NamespaceDefaults | None:
         return self.namespaces.get(name, NamespaceDefaults())
@@ -73,6 +80,9 @@ class FixedState:
 
     def running_schedulers(self) -> Collection[str]:
         return self.schedulers
+
+    def executor(self) -> Executor:
+        return self.shares if self.policy.executor is Executor.UNKNOWN else self.policy.executor
 
     def find(self, location: ObjectRef) -> Object | None:
         return self.elsewhere.get(location)

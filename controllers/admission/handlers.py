@@ -133,7 +133,14 @@ class Admissions:
             mode, policy = draft.evaluation.sizing_mode, self._cluster.policy
             measured = self._dry_runs.need(workload) if self._dry_runs is not None else None
             draft.records += await apply_sizing(
-                draft.patch, workload, mode, policy, self._sizes, measured, dry_run=review.dry_run
+                draft.patch,
+                workload,
+                mode,
+                policy,
+                self._sizes,
+                measured,
+                dry_run=review.dry_run,
+                executor=self._cluster.executor(),
             )
         if draft is not None and draft.is_new:
             draft.records += self._held(draft)

@@ -10,6 +10,7 @@ from kopt.cluster.objects.fields import at, count, items, mapping, text, texts
 from kopt.core.decision import Mode, may_lower
 from kopt.core.scheduling.submission import Framework
 from kopt.core.units import WHOLE_GPU, MilliGpu, UnitError, parse_milli_gpu
+from kopt.core.workload.executor import Executor
 from kopt.policies.admission.queue import QueueRule, QueueSettings
 from kopt.policies.admission.scheduler import SPREAD_KEYS, GangClass, PackingClass, SchedulerSettings, SpreadClass
 from kopt.policies.sizing.advice import CertaintySettings
@@ -68,6 +69,8 @@ class ConformancePolicy:
     evidence: tuple[Evidence, ...] = ()
     certainty: CertaintySettings = CertaintySettings()
     sizing_budget_s: float = LARGEST_BUDGET_S
+    executor: Executor = Executor.UNKNOWN
+    """What hands out shares of a GPU, where the cluster's signs are not to be read."""
     rollout: Rollout = field(default_factory=Rollout)
     trace_per_mille: int = 10
 
@@ -87,6 +90,7 @@ def parse_policy(document: Object) -> ConformancePolicy:
             evidence=evidence,
             certainty=CertaintySettings(min_confidence=count(spec, "sizing", "minConfidencePercent", default=80) / 100),
             sizing_budget_s=min(count(spec, "sizing", "budgetMilliseconds", default=300) / 1000, LARGEST_BUDGET_S),
+            executor=Executor(text(spec, "sizing", "executor").lower() or Executor.UNKNOWN),
             rollout=Rollout(*(count(spec, "rollout", row, default=100) for row in ("queues", "schedulers", "sizing"))),
             trace_per_mille=count(spec, "tracing", "samplesPerThousand", default=10),
         )

@@ -1,7 +1,7 @@
 """K3 at creation: each set of pods is advised by its own container, and in enforce asks for what is advised.
 
-Whole GPUs are never turned into shares here, as no executor for shares is known at this point; fewer whole GPUs than
-are asked for are set where the command says how many processes there are.
+A whole GPU becomes a share where something in the cluster hands that to the pod, in the terms of what does so; fewer
+whole GPUs than are asked for are set where the command says how many processes there are.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ from typing import Any
 
 from kopt.cluster.objects.fields import Path, at, mapping, text
 from kopt.cluster.objects.json_patch import JsonPatch
+from kopt.cluster.workloads.executors import executor_for
 from kopt.cluster.workloads.kinds import PodSet
 from kopt.cluster.workloads.memory_need import Need
 from kopt.cluster.workloads.pod_sizing import (
@@ -18,6 +19,7 @@ from kopt.cluster.workloads.pod_sizing import (
     requested_gpus,
     takes_patches,
     template_of,
+    write_request,
     write_resources,
 )
 from kopt.cluster.workloads.workload import Workload
@@ -27,9 +29,11 @@ from kopt.controllers.admission.sizing import SizingCache
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
 from kopt.core.units import MIB
+from kopt.core.workload.executor import Executor
 from kopt.core.workload.sizing import Recommendation, RequestedGpus, ShareKind
 from kopt.policies.sizing.advice import (
     MEMORY_ANNOTATION,
+    NO_EXECUTOR,
     NOT_OBSERVED,
     CertaintySettings,
     advise,
@@ -52,6 +56,11 @@ class _Advised:
     advice: Recommendation
 
     @property
+    def is_handed_out(self) -> bool:
+        """Whether the pods get the share that they are advised."""
+        return self.advice.kind is ShareKind.FRACTION and self.advice.executor.hands_out
+
+    @property
     def fewer_gpus(self) -> bool:
         return self.advice.kind is ShareKind.WHOLE and self.advice.count < (self.requested.gpus or 0)
 
@@ -65,17 +74,19 @@ async def apply_sizing(
     measured: Need | None = None,
     *,
     dry_run: bool,
+    executor: Executor = Executor.UNKNOWN,
 ) -> list[Record]:
     """The recommendation as annotations, within the budget; in enforce also what the pods ask for.
 
-    ``measured`` is the result of a dry run, for when there is no endpoint or no answer.
+    ``measured`` is the result of a dry run, for when there is no endpoint or no answer; ``executor`` hands out shares.
     """
     if not sizes.has_source and measured is None:
         return []
     budget_s = 0.0 if dry_run else policy.sizing_budget_s
+    executors = [executor_for(executor, patch.document, workload, pods) for pods in workload.pod_sets]
     advised = [
-        _advised(workload, pods, need or measured, policy.certainty)
-        for pods, need in await _needs(workload, sizes, budget_s, dry_run=dry_run)
+        _advised(workload, pods, need or measured, policy.certainty, executor)
+        for pods, need, executor in await _needs(workload, executors, sizes, budget_s, dry_run=dry_run)
     ]
     if not advised:
         return []
@@ -90,19 +101,24 @@ async def apply_sizing(
 
 
 async def _needs(
-    workload: Workload, sizes: SizingCache, budget_s: float, *, dry_run: bool
-) -> list[tuple[PodSet, Need | None]]:
-    """What is known of each set of pods with GPUs, asked for side by side."""
-    known = [(pods, job_type_of(workload, pods), template_of(workload, pods)) for pods in workload.pod_sets]
+    workload: Workload, executors: list[Executor], sizes: SizingCache, budget_s: float, *, dry_run: bool
+) -> list[tuple[PodSet, Need | None, Executor]]:
+    """What is known of each set of pods with GPUs, asked for side by side, and what hands shares to them."""
+    known = [
+        (pods, job_type_of(workload, pods, executor), template_of(workload, pods))
+        for pods, executor in zip(workload.pod_sets, executors, strict=True)
+    ]
     seen = [(pods, job_type, template) for pods, job_type, template in known if job_type is not None and template]
     if dry_run:
         # A dry run starts nothing, not even a question to the endpoint.
-        return [(pods, sizes.cached(job_type)) for pods, job_type, _ in seen]
+        return [(pods, sizes.cached(job_type), job_type.executor) for pods, job_type, _ in seen]
     needs = await asyncio.gather(*(sizes.need(job_type, template, budget_s) for _, job_type, template in seen))
-    return [(pods, need) for (pods, _, _), need in zip(seen, needs, strict=True)]
+    return [(pods, need, job_type.executor) for (pods, job_type, _), need in zip(seen, needs, strict=True)]
 
 
-def _advised(workload: Workload, pods: PodSet, need: Need | None, certainty: CertaintySettings) -> _Advised:
+def _advised(
+    workload: Workload, pods: PodSet, need: Need | None, certainty: CertaintySettings, executor: Executor
+) -> _Advised:
     now = requested_gpus(workload, pods)
     # Reviews come twice where another webhook has changed the object after ours.
     written = text(workload.document, *(pods.metadata or ()), "annotations", REQUESTED_GPUS)
@@ -115,18 +131,20 @@ def _advised(workload: Workload, pods: PodSet, need: Need | None, certainty: Cer
         need.processes if need else None,
         observed_peak_bytes=need.observed_peak_bytes if need else NOT_OBSERVED,
         certainty=certainty,
-        shares=False,
+        shares=executor is not Executor.UNKNOWN,
+        executor=executor,
     )
     return _Advised(pods, now.gpus or 0, requested, need, advice)
 
 
 def _reasons(most: _Advised, advised: list[_Advised]) -> Iterator[Reason]:
-    """Why the pods that need most are advised what they are, and why any get fewer GPUs."""
+    """Why the pods that need most are advised what they are, and why any get fewer GPUs, a share, or none."""
     if most.need is None or most.advice.kind is ShareKind.NONE:
         yield most.advice.reason
         return
     yield evidence_of(most.need.prediction, most.requested, most.need.observed_peak_bytes)
-    yield from {item.advice.reason.message: item.advice.reason for item in advised if item.fewer_gpus}.values()
+    told = [item for item in advised if item.fewer_gpus or item.is_handed_out or item.advice.reason.code == NO_EXECUTOR]
+    yield from {item.advice.reason.message: item.advice.reason for item in told}.values()
 
 
 def _annotate(patch: JsonPatch, most: _Advised, need: Need, why: str) -> None:
@@ -152,11 +170,23 @@ def _write(patch: JsonPatch, workload: Workload, advised: list[_Advised], most: 
         if memory is not None and at(workload.document, *path) is not None:
             patch.put(path, memory)
     for item in advised:
+        if item.is_handed_out:
+            _share(patch, workload, item)
+            continue
         limits = mapping(_patch_of(item), "resources", "limits")
         gives_back = item.fewer_gpus and item.advice.count < item.gpus and takes_patches(workload, item.pods)
         if gives_back and limits and item.pods.metadata is not None:
             patch.put((*item.pods.metadata, "annotations", REQUESTED_GPUS), str(item.requested.gpus))
             write_resources(patch, workload, item.pods, limits)
+
+
+def _share(patch: JsonPatch, workload: Workload, item: _Advised) -> None:
+    """The share in the terms of what hands it out; no change where the pod has as much already."""
+    if not takes_patches(workload, item.pods) or item.pods.metadata is None:
+        return
+    if item.requested.gpus and not item.requested.is_share:
+        patch.put((*item.pods.metadata, "annotations", REQUESTED_GPUS), str(item.requested.gpus))
+    write_request(patch, workload, item.pods, _patch_of(item))
 
 
 def _patch_of(item: _Advised) -> Mapping[str, Any]:

@@ -116,8 +116,7 @@ class SizingCache:
 
     async def _fill(self, job_type: JobType, template: Mapping[str, Any], ask: Ask) -> Need | None:
         try:
-            body = {"workload": template, "profile": None, "gpu": None, "namespace": job_type.namespace or None}
-            need = parse_need(await ask(body))
+            need = parse_need(await ask({"workload": template, **job_type.question}))
         except Exception as error:  # noqa: BLE001 - edge: whatever the endpoint does, pods go on
             _LOG.info("no size from the endpoint: %s", error)
             self._quiet()

@@ -14,6 +14,7 @@ from kopt.cluster.client.resources import (
     KUEUE_LOCAL_QUEUES,
     LEASES,
     NAMESPACES,
+    NODES,
     Object,
     Resource,
     key_of,
@@ -23,11 +24,13 @@ from kopt.cluster.objects.leases import lease_until
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.runtime.informer import Informer
 from kopt.cluster.runtime.isolation import Isolation
+from kopt.cluster.workloads.executors import KAI_CONFIGS, executor_shown, kai_executor, node_executor
 from kopt.cluster.workloads.external_requests import CLAIM_TEMPLATES, DEVICE_CLASSES, ObjectRef, read_object
 from kopt.cluster.workloads.workload import NamespaceDefaults
 from kopt.controllers.admission.evaluation import FixedState, names_in
 from kopt.controllers.admission.policy import POLICY_NAME, ConformancePolicy, Evidence, PolicyError, parse_policy
 from kopt.core.scheduling.submission import Framework
+from kopt.core.workload.executor import Executor
 from kopt.policies.admission.queue import NAMESPACE_ANNOTATION
 
 _LOG = logging.getLogger(__name__)
@@ -55,7 +58,12 @@ class LiveState:
             resource: Informer(kube, resource) for resource in (DEVICE_CLASSES, CLAIM_TEMPLATES)
         }
         """What many pods name; what few do is read when it is needed."""
-        informers: list[Informer[Any]] = [self._policies, self._namespaces, *self._elsewhere.values()]
+        self._executors: list[Informer[Executor]] = [
+            Informer(kube, NODES, keep=node_executor),
+            Informer(kube, KAI_CONFIGS, keep=kai_executor),
+        ]
+        self._always: list[Informer[Any]] = [*self._elsewhere.values(), *self._executors]
+        informers: list[Informer[Any]] = [self._policies, self._namespaces, *self._always]
         for informer in informers:
             informer.isolation = self._isolation
         self._queues: Informer[str] | None = None
@@ -112,6 +120,13 @@ class LiveState:
             if any(until_s >= now_s for until_s in informer.objects.values())
         }
 
+    def executor(self) -> Executor:
+        if self._policy.executor is not Executor.UNKNOWN:
+            return self._policy.executor
+        if not all(informer.synced.is_set() for informer in self._executors):
+            return Executor.UNKNOWN
+        return executor_shown(sign for informer in self._executors for sign in informer.objects.values())
+
     def version(self) -> Hashable:
         informer = self._queues
         served = informer is not None and (informer.synced.is_set(), isinstance(informer.error, NotFound))
@@ -123,7 +138,7 @@ class LiveState:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._policies.run())
             group.create_task(self._namespaces.run())
-            for informer in self._elsewhere.values():
+            for informer in self._always:
                 group.create_task(informer.run())
             await self._policies.synced.wait()
             self._apply_policy()

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kopt.cluster.client.api import Forbidden, Kube, NotFound
-from kopt.cluster.client.resources import JOBS, NODES, PODS, REPLICA_SETS, Object, Resource
+from kopt.cluster.client.resources import CONFORMANCE_POLICIES, JOBS, NODES, PODS, REPLICA_SETS, Object, Resource
 from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.cluster.objects.json_patch import JsonPatch
+from kopt.cluster.workloads.executors import discover, executor_for
 from kopt.cluster.workloads.kinds import PodSet, WorkloadKind
 from kopt.cluster.workloads.memory_need import parse_need
 from kopt.cluster.workloads.node_selection import GPU_PRODUCT_LABELS
@@ -21,14 +22,15 @@ from kopt.cluster.workloads.pod_sizing import (
     requested_gpus,
     takes_patches,
     template_of,
-    write_annotations,
-    write_resources,
+    write_request,
 )
 from kopt.cluster.workloads.workload import Workload
 from kopt.controllers.admission.audit import alive, metadata_and_spec, served_kinds
 from kopt.controllers.admission.evaluation import is_evaluated
+from kopt.controllers.admission.policy import POLICY_NAME, PolicyError, parse_policy
 from kopt.controllers.overview.measured_advice import advice_of_measured
 from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
+from kopt.core.workload.executor import Executor
 from kopt.core.workload.measured import MeasuredUse
 from kopt.policies.sizing.advice import advise
 from kopt.serving.contract.reading import read_answer
@@ -42,13 +44,20 @@ _BETWEEN = (REPLICA_SETS, JOBS)
 @dataclass(frozen=True)
 class PodKind:
     """Pods of a workload that are made from one template. ``gpu`` is the product they run on, empty where none runs;
-    ``pod_names`` are all pods of the workload that are on nodes, of whichever template."""
+    ``pod_names`` are all pods of the workload that are on nodes, of whichever template. ``in_cluster``: what hands out
+    shares of a GPU there."""
 
     resource: Resource
     workload: Workload
     pods: PodSet
     gpu: str = ""
     pod_names: tuple[str, ...] = ()
+    in_cluster: Executor = Executor.UNKNOWN
+
+    @property
+    def executor(self) -> Executor:
+        """What hands shares to these pods."""
+        return executor_for(self.in_cluster, self.workload.document, self.workload, self.pods)
 
     @property
     def label(self) -> str:
@@ -63,7 +72,8 @@ class PodKind:
         """The body for ``/v1/sizing``; None for kinds whose pods are made from something that is not in the object."""
         template = template_of(self.workload, self.pods)
         name = self.workload.name[:253]
-        return None if template is None else {"workload": template, "gpu": self.gpu or None, "name": name}
+        known = {} if self.executor is Executor.UNKNOWN else {"executor": self.executor.value}
+        return None if template is None else {"workload": template, "gpu": self.gpu or None, "name": name, **known}
 
     def advice(self, answer: Mapping[str, Any], now_s: float, measured: MeasuredUse | None = None) -> SizeAdvice:
         """What the endpoint's answer, and what its pods used, mean for one of these pods, by its own request.
@@ -88,6 +98,7 @@ class PodKind:
                 need.processes,
                 activity_high=need.activity_high,
                 observed_peak_bytes=need.observed_peak_bytes,
+                executor=self.executor,
             )
         )
 
@@ -103,9 +114,7 @@ class PodKind:
             return None
         before = metadata_and_spec(self.workload.document)
         patch = JsonPatch(copy.deepcopy(before))
-        write_annotations(patch, self.pods, mapping(wanted, "metadata", "annotations"))
-        if "resources" in wanted:
-            write_resources(patch, self.workload, self.pods, wanted["resources"]["limits"])
+        write_request(patch, self.workload, self.pods, wanted)
         return Change(self, tuple(patch.operations), before, patch.document) if patch.operations else None
 
 
@@ -132,14 +141,15 @@ async def running(kube: Kube, namespace: str = "") -> AsyncIterator[PodKind]:
 
     Kinds that are not served, or that may not be read, are left out.
     """
-    homes = await _homes(kube, namespace)
+    homes, executor = await _homes(kube, namespace), await _executor(kube)
     for kind, resource in await served_kinds(kube):
         try:
             async for page in kube.pages(resource, namespace):
                 for document in page.items:
                     home = homes.get(text(document, "metadata", "uid"), _Home())
                     for pod_kind in pods_of(document, kind, resource):
-                        yield replace(pod_kind, gpu=home.gpu, pod_names=tuple(sorted(home.pods)))
+                        pod_names = tuple(sorted(home.pods))
+                        yield replace(pod_kind, gpu=home.gpu, pod_names=pod_names, in_cluster=executor)
         except (NotFound, Forbidden):
             continue
 
@@ -149,6 +159,15 @@ def pods_of(document: Object, kind: WorkloadKind, resource: Resource) -> Iterato
     workload = alive(document, kind)
     if workload is not None and is_evaluated(workload):
         yield from (PodKind(resource, workload, pod_set) for pod_set in workload.pod_sets if pod_set.gpus)
+
+
+async def _executor(kube: Kube) -> Executor:
+    """What hands out shares of a GPU: as the policy says, else as the cluster shows."""
+    with contextlib.suppress(NotFound, Forbidden, PolicyError):
+        stated = parse_policy(await kube.get(CONFORMANCE_POLICIES, POLICY_NAME)).executor
+        if stated is not Executor.UNKNOWN:
+            return stated
+    return await discover(kube)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""A strict RFC 6902 subset (add, replace), so that a patch which the API server would reject fails here, too."""
+"""A strict RFC 6902 subset, so that a patch which the API server would reject fails here, too."""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -15,5 +15,8 @@ def patched(document: Mapping[str, Any], operations: Sequence[Mapping[str, Any]]
             node = node[int(step)] if isinstance(node, list) else node[step]
         assert isinstance(node, dict), operation
         assert operation["op"] == "add" or steps[-1] in node, operation
+        if operation["op"] == "remove":
+            del node[steps[-1]]
+            continue
         node[steps[-1]] = copy.deepcopy(operation["value"])
     return after

@@ -1,14 +1,18 @@
-"""A distributed job goes to KAI while KAI holds its Lease, is ganged there and bound."""
+"""A distributed job goes to KAI while KAI holds its Lease, is ganged there and bound, and shares of a GPU are."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from admission.conftest import Webhooks, running
 from admission.workloads import Object, pytorch_job
+from controlplane import build
 from controlplane.kai import QUEUE_LABEL, SCHEDULER, Kai
 from controlplane.kwok import Kwok
 from controlplane.processes import wait_for
+
+from tests.cli.endpoints import shipped_endpoint
 
 GPU = "amd.com/gpu"
 
@@ -69,3 +73,73 @@ def test_a_distributed_job_is_ganged_and_bound_by_kai(webhooks: Webhooks, kai: K
         assert bound == {"fits-master-0", "fits-worker-0"}
         groups = api.list("scheduling.run.ai/v2alpha2", "PodGroup", space)
         assert sorted(group["spec"]["minMember"] for group in groups) == [2, 3]
+
+
+H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+MEMORY = {"nvidia.com/gpu.memory": "81559"}
+LORA = ["litgpt", "finetune_lora", "microsoft/phi-2", "--precision", "bf16-true"]
+CONFIG_MAP = "runai/shared-gpu-configmap"
+"""KAI's own webhook writes it on pods with a share; that listens on fixed ports and does not run here."""
+RESERVED = "kai-resource-reservation"
+
+
+@pytest.fixture
+def shares(webhooks: Webhooks, kai: Kai, tmp_path: Path) -> Iterator[Webhooks]:
+    """A cluster whose KAI has GPU sharing on, and the webhook beside the shipped model."""
+    folder = build.manifests("kai") / "deployments" / "kai-scheduler" / "crds"
+    webhooks.plane.apply_crds([folder / "kai.scheduler_configs.yaml"])
+    config = {"apiVersion": "kai.scheduler/v1", "kind": "Config", "metadata": {"name": "kai-config"}}
+    webhooks.api.apply(config | {"spec": {"admission": {"gpuSharing": True}}})
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": RESERVED, "namespace": RESERVED}}
+    webhooks.api.apply(account)
+    with shipped_endpoint(tmp_path) as url:
+        webhooks.clear()
+        webhooks.start("--sizing", url)
+        yield webhooks
+    webhooks.clear()
+    webhooks.api.delete("kai.scheduler/v1", "Config", "kai-config")
+
+
+def reserved(api: Any) -> None:
+    """What the container of a reservation pod does that KAI starts: it says which GPU it has."""
+    for pod in api.list("v1", "Pod", RESERVED):
+        metadata = pod["metadata"]
+        if "run.ai/reserve_for_gpu_index" not in metadata.get("annotations", {}):
+            note = {"metadata": {"annotations": {"run.ai/reserve_for_gpu_index": "0"}}}
+            api.patch("v1", "Pod", metadata["name"], note, RESERVED)
+
+
+def test_pods_of_a_whole_gpu_each_are_bound_by_kai_to_shares_of_one(shares: Webhooks, kai: Kai, kwok: Kwok) -> None:
+    api = shares.api
+    with kai.queue() as queue, kwok.nodes(1, gpus=1, resource="nvidia.com/gpu", labels=H100 | MEMORY) as nodes:
+        sizing = {"minConfidencePercent": 1}
+        shares.policy(mode="enforce", framework="KAI", queues={"default": queue}, sizing=sizing)
+        space = shares.namespace()
+
+        def created(name: str) -> Object | None:
+            container = {"name": "main", "image": "train", "command": LORA}
+            container["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+            spec = {
+                "containers": [container],
+                "nodeSelector": dict(nodes.selector) | {"nvidia.com/gpu.product": H100["nvidia.com/gpu.product"]},
+            }
+            metadata = {"name": name, "namespace": space, "annotations": {CONFIG_MAP: name}}
+            made = api.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+            if "gpu-memory" in made["metadata"]["annotations"]:
+                return made
+            api.delete("v1", "Pod", name, space, gracePeriodSeconds=0)
+            return None
+
+        first, second = (wait_for(lambda name=name: created(name)) for name in ("first", "second"))
+        for made in (first, second):
+            assert made["spec"]["schedulerName"] == SCHEDULER
+            assert made["spec"]["containers"][0]["resources"].get("limits", {}) == {}
+            assert 5_000 < int(made["metadata"]["annotations"]["gpu-memory"]) < 40_000
+
+        def bound() -> list[Object]:
+            reserved(api)
+            found = api.list("v1", "Pod", space, fields="spec.nodeName!=")
+            return found if len(found) == 2 else []
+
+        groups = {pod["metadata"]["labels"]["runai-gpu-group"] for pod in wait_for(bound)}
+        assert len(groups) == 1, "both have a share of the only GPU"

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from kopt.cli.main import app
 from kopt.cluster.client.api import Kube, connect
-from kopt.cluster.client.resources import NAMESPACES, Object
+from kopt.cluster.client.resources import NAMESPACES, NODES, Object
 from kopt.core.units import GIB, Bytes
 from kopt.core.workload.sizing import MemoryBreakdown, Method, TraceCoverage
 from kopt.models.sizing.code import CodeEstimate
@@ -28,6 +28,7 @@ CODE = CodeEstimate(
     MemoryBreakdown(Bytes(GIB), Bytes(GIB), Bytes(2 * GIB), Bytes(4 * GIB)),
     steps=3,
 )
+CRD = Path(__file__).parents[2] / "deploy" / "chart" / "crds" / "conformancepolicies.yaml"
 IMAGE = "registry.example.com/train:1"
 
 
@@ -53,10 +54,21 @@ async def known(control_plane: Any, url: str, monkeypatch: pytest.MonkeyPatch, k
     monkeypatch.setenv("KUBECONFIG", str(control_plane.kubeconfig))
     monkeypatch.setenv("KOPT_URL", url)
     name = f"t-{uuid.uuid4().hex[:10]}"
+    control_plane.apply_crds([CRD])
     async with connect(control_plane.kubeconfig) as kube:
         await kube.create(NAMESPACES, {"metadata": {"name": name}})
         yield Known(kube, name, url)
         await kube.delete(NAMESPACES, name)
+
+
+@pytest.fixture
+async def hami(known: Known) -> AsyncIterator[None]:
+    """A node whose device plugin is HAMi's."""
+    notes = {"hami.io/node-nvidia-register": '[{"id":"GPU-1","count":10,"devmem":81920}]'}
+    name = f"hami-{known.namespace}"
+    await known.kube.create(NODES, {"metadata": {"name": name, "annotations": notes}})
+    yield
+    await known.kube.delete(NODES, name)
 
 
 Kopt = Callable[..., Any]

@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 import yaml
 
-from kopt.cluster.client.resources import DEPLOYMENTS, JOBS, NODES, PODS
+from kopt.cluster.client.resources import CONFORMANCE_POLICIES, DEPLOYMENTS, JOBS, NODES, PODS
 from tests.cli import running_cluster
 from tests.cli.running_cluster import Known, Kopt, deployment, remembered, template
 
 pytestmark = pytest.mark.cluster
-url, known, kopt = running_cluster.url, running_cluster.known, running_cluster.kopt
+url, known, kopt, hami = running_cluster.url, running_cluster.known, running_cluster.kopt, running_cluster.hami
 
 
+@pytest.mark.usefixtures("hami")
 async def test_workloads_are_listed_with_what_they_ask_need_and_would_give_back(known: Known, kopt: Kopt) -> None:
     chat = template("python", "serve.py")
     await remembered(known, chat)
@@ -35,12 +36,42 @@ async def test_workloads_are_listed_with_what_they_ask_need_and_would_give_back(
             "path": "/spec/template/metadata/annotations",
             "value": {"kaiwo.ai/gpu-memory": str(told["bytes"] >> 20)},
         },
+        {
+            "op": "replace",
+            "path": "/spec/template/spec/containers/1/resources",
+            "value": {"limits": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": str(told["bytes"] >> 20)}},
+        },
     ]
     assert found["job/unknown"]["patch"] is None
     assert "not known" in found["job/unknown"]["why"]
     table = (await kopt("recommend", "--running")).stdout
     assert "deployment/chat" in table
     assert "give back" in table
+
+
+async def test_a_cluster_that_hands_out_no_shares_is_not_promised_any(known: Known, kopt: Kopt) -> None:
+    chat = template("python", "serve.py")
+    await remembered(known, chat)
+    await known.kube.create(DEPLOYMENTS, deployment("chat", chat), known.namespace)
+    (told,) = json.loads((await kopt("recommend", "--running", "-o", "json")).stdout)["recommendations"]
+    assert (told["executor"], told["saved_milli_gpu"], told["patch"]) == ("none", 0, None)
+    assert "NO_EXECUTOR" in {reason["code"] for reason in told["reasons"]}
+    await known.kube.create(CONFORMANCE_POLICIES, stated("KAI"))
+    try:
+        # Its pods have no queue of KAI's, and the policy says more than the nodes.
+        (told,) = json.loads((await kopt("recommend", "--running", "-o", "json")).stdout)["recommendations"]
+        assert (told["executor"], told["patch"]) == ("none", None)
+        body = {"metadata": {"labels": {"kai.scheduler/queue": "team"}}}
+        await known.kube.patch(DEPLOYMENTS, "chat", body, known.namespace)
+        (told,) = json.loads((await kopt("recommend", "--running", "-o", "json")).stdout)["recommendations"]
+        assert told["executor"] == "kai"
+        assert "gpu-memory" in told["patch"][0]["value"]
+    finally:
+        await known.kube.delete(CONFORMANCE_POLICIES, "default")
+
+
+def stated(executor: str) -> Object:
+    return {"metadata": {"name": "default"}, "spec": {"sizing": {"executor": executor}}}
 
 
 async def test_the_gpu_is_the_one_of_the_node_that_its_pods_run_on(known: Known, kopt: Kopt) -> None:
@@ -57,6 +88,7 @@ async def test_the_gpu_is_the_one_of_the_node_that_its_pods_run_on(known: Known,
         await known.kube.delete(NODES, node)
 
 
+@pytest.mark.usefixtures("hami")
 async def test_a_diff_is_what_the_patch_makes_of_it_and_the_server_accepts_it(known: Known, kopt: Kopt) -> None:
     chat = template("python", "chat.py")
     await remembered(known, chat)
@@ -66,6 +98,7 @@ async def test_a_diff_is_what_the_patch_makes_of_it_and_the_server_accepts_it(kn
     added = [line[1:].strip() for line in done.stdout.splitlines() if line.startswith("+") and line[1] != "+"]
     assert added[0] == "annotations:"
     assert added[1].startswith("kaiwo.ai/gpu-memory: '")
+    assert added[2].startswith("nvidia.com/gpumem: '")
     assert not [line for line in done.stdout.splitlines() if line.startswith("-") and line[1] != "-"]
     before = await known.kube.get(DEPLOYMENTS, "chat", known.namespace)
     tried = await kopt("apply", "--dry-run", "deployment/chat", "-o", "json")
@@ -88,6 +121,7 @@ def _line(operations: Any) -> str:
     return json.dumps(operations, separators=(",", ":"))
 
 
+@pytest.mark.usefixtures("hami")
 async def test_a_job_that_has_begun_is_refused_by_the_server_and_said_so(known: Known, kopt: Kopt) -> None:
     pods = template("python", "train.py", restartPolicy="Never")
     await remembered(known, pods)

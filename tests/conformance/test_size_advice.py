@@ -3,7 +3,7 @@
 import json
 import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from kopt.controllers.admission.policy import parse_policy
 from kopt.controllers.admission.sizing import SizingCache
 from kopt.controllers.overview.running_workloads import pods_of
 from kopt.core.units import WHOLE_GPU
+from kopt.core.workload.executor import Executor
 from kopt.dashboard.pages.sizes.data import Sizes
 from kopt.dashboard.pages.sizes.view import Card, recommendations
 from kopt.serving.client.client import AsyncPredictionClient, PredictionClient
@@ -44,6 +45,8 @@ class Question:
     gpus: int = 1
     memory_mib: int | None = None
     advised: int | None = 1
+    kai_fraction: str = ""
+    """KAI's own annotation, on a pod of its scheduler."""
 
     def pod(self, name: str) -> Object:
         container = {
@@ -53,16 +56,21 @@ class Question:
             "resources": {"limits": {"nvidia.com/gpu": str(self.gpus)}} if self.memory_mib is None else {},
         }
         annotations = {} if self.memory_mib is None else {"kaiwo.ai/gpu-memory": str(self.memory_mib)}
+        spec: Object = {"containers": [container], "nodeSelector": H100}
+        if self.kai_fraction:
+            container["resources"], annotations = {}, {"gpu-fraction": self.kai_fraction}
+            spec["schedulerName"] = "kai-scheduler"
         return {
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {"name": name, "namespace": "research", "annotations": annotations},
-            "spec": {"containers": [container], "nodeSelector": H100},
+            "spec": spec,
         }
 
 
 QUESTIONS = {
     "a-share-of-one": Question(LORA),
+    "a-fraction-of-kais": Question(LORA, kai_fraction="0.9"),
     "arguments-decide": Question(f"{LORA} --devices 1", gpus=8),
     "an-engine-of-two": Question("vllm serve meta-llama/Llama-3.1-8B --tensor-parallel-size 2", gpus=4, advised=2),
     "a-launcher-of-two": Question(f"torchrun --nproc-per-node 2 {MEGATRON}", gpus=4, advised=2),
@@ -87,9 +95,10 @@ class Surfaces:
     url: str
     folder: Path
 
-    def endpoint(self, name: str) -> Any:
+    def endpoint(self, name: str, executor: Executor = Executor.UNKNOWN) -> Any:
+        known = {} if executor is Executor.UNKNOWN else {"executor": executor.value}
         with PredictionClient(self.url, deadline_s=30.0) as client:
-            return client.sizing({"workload": QUESTIONS[name].pod(name), "name": name})
+            return client.sizing({"workload": QUESTIONS[name].pod(name), "name": name, **known})
 
     def estimate(self, name: str) -> Any:
         path = self.folder / f"{name}.json"
@@ -107,14 +116,16 @@ class Surfaces:
     def cards(self) -> dict[str, Card]:
         return {card.advice.name: card for card in recommendations(Sizes(self.sizes())).cards}
 
-    async def admitted(self, name: str) -> Object:
+    async def admitted(self, name: str, executor: Executor = Executor.UNKNOWN) -> Object:
         """The pod as the webhook lets it in, in the mode enforce."""
         spec = {"mode": "enforce", "queues": {"default": "main"}, "sizing": {"minConfidencePercent": 1}}
-        policy = parse_policy({"metadata": {"name": "default"}, "spec": spec})
+        framework = {} if executor is Executor.UNKNOWN else {"framework": "KAI"}
+        policy = parse_policy({"metadata": {"name": "default"}, "spec": spec | framework})
         pod = QUESTIONS[name].pod(name)
         async with AsyncPredictionClient(self.url, deadline_s=30.0) as client:
             sizes = SizingCache(client.sizing)
-            admission = await Admissions(FixedState(policy), sizes).mutate(parse_review(orjson.dumps(review(pod))))
+            state = FixedState(policy, shares=executor)
+            admission = await Admissions(state, sizes).mutate(parse_review(orjson.dumps(review(pod))))
             await sizes.close()
         return patched(pod, admission.answer.patch)
 
@@ -172,12 +183,80 @@ async def test_the_webhook_makes_a_pod_ask_for_what_is_advised(surfaces: Surface
         assert asked == str(question.gpus)
         return
     assert int(annotations["kaiwo.ai/recommended-memory"]) << 20 == answer["recommendation"]["bytes"]
-    if question.memory_mib is not None:
+    if question.memory_mib is not None or question.kai_fraction:
         assert annotations["kaiwo.ai/gpu-memory"] == row["patch"]["metadata"]["annotations"]["kaiwo.ai/gpu-memory"]
     else:
         # No share, as nothing says who would share the GPU; the GPUs are those that are advised.
         assert asked == str(question.advised)
         assert -(-(row["asked_milli_gpu"] - row["saved_milli_gpu"]) // WHOLE_GPU) == question.advised
+
+
+SHARES = ("a-share-of-one", "arguments-decide", "too-much-memory", "too-little-memory", "a-fraction-of-kais")
+HELD_IN = {
+    Executor.KAI: ("metadata", "annotations", "gpu-memory"),
+    Executor.HAMI: ("resources", "limits", "nvidia.com/gpumem"),
+    Executor.VOLCANO: ("resources", "limits", "volcano.sh/vgpu-memory"),
+}
+"""Where a patch says MiB in each executor's terms."""
+
+
+@pytest.mark.parametrize("name", SHARES)
+@pytest.mark.parametrize("executor", HELD_IN)
+async def test_everyone_says_a_share_in_the_terms_of_what_hands_it_out(
+    surfaces: Surfaces, name: str, executor: Executor
+) -> None:
+    # A pod that asks in KAI's terms stays KAI's.
+    executor = Executor.KAI if QUESTIONS[name].kai_fraction else executor
+    answer = surfaces.endpoint(name, executor)
+    assert answer["recommendation"]["executor"] == executor.value
+    row, card = surfaces.recommended()[name], surfaces.cards()[name]
+    part, kind, resource = HELD_IN[executor]
+    mib = row["patch"][part][kind][resource]
+    assert int(mib) << 20 >= answer["memory"]["low_bytes"]
+    assert row["patch"]["metadata"]["annotations"]["kaiwo.ai/gpu-memory"] == mib
+    assert json.loads(card.patch) == row["patch"]
+    pod = QUESTIONS[name].pod(name)
+    pod["metadata"]["labels"] = {"kai.scheduler/queue": "main"}
+    document, kind_of_pod = pod, BY_KEY["", "Pod"]
+    (pods,) = pods_of(document, kind_of_pod, kind_of_pod.resource)
+    pods = replace(pods, in_cluster=executor)
+    running = pods.advice(answer, 0.0)
+    assert (running.patch(), running.saved_milli_gpu) == (row["patch"], row["saved_milli_gpu"])
+    change = pods.patch(running)
+    assert change is not None
+    for made in (change.after, await surfaces.admitted(name, executor)):
+        resources = made["spec"]["containers"][0]["resources"]
+        found = made["metadata"] if part == "metadata" else resources
+        assert found[kind][resource] == mib
+        assert "gpu-fraction" not in made["metadata"]["annotations"]
+
+
+@pytest.mark.parametrize("name", [name for name in SHARES if name != "a-fraction-of-kais"])
+async def test_without_an_executor_nobody_says_or_counts_a_share(surfaces: Surfaces, name: str) -> None:
+    answer = surfaces.endpoint(name, Executor.NONE)
+    row, card = surfaces.recommended()[name], surfaces.cards()[name]
+    assert "gpu-memory" not in json.dumps(row["patch"])
+    assert card.advice.saved_milli_gpu == row["saved_milli_gpu"]
+    kind = BY_KEY["", "Pod"]
+    (pods,) = pods_of(QUESTIONS[name].pod(name), kind, kind.resource)
+    running = replace(pods, in_cluster=Executor.NONE).advice(answer, 0.0)
+    assert (running.patch(), running.saved_milli_gpu) == (row["patch"], row["saved_milli_gpu"])
+    before, after = QUESTIONS[name].pod(name), await surfaces.admitted(name, Executor.NONE)
+    if name == "arguments-decide":
+        # Whole GPUs that no process uses are given back all the same.
+        assert (row["saved_milli_gpu"], row["patch"]) == (7000, {"resources": {"limits": {"nvidia.com/gpu": "1"}}})
+    else:
+        assert row["saved_milli_gpu"] <= 0
+        assert after["spec"]["containers"] == before["spec"]["containers"]
+        assert name == "too-little-memory" or "NO_EXECUTOR" in {reason["code"] for reason in answer["reasons"]}
+
+
+def test_without_a_cluster_it_is_said_that_a_share_depends_on_one(surfaces: Surfaces) -> None:
+    for answer in (surfaces.endpoint("a-share-of-one"), surfaces.estimate("a-share-of-one")):
+        assert answer["recommendation"]["executor"] == "unknown"
+        assert answer["recommendation"]["milli_gpu"] < 1000
+        (why,) = [reason for reason in answer["reasons"] if reason["code"] == "FITS_FRACTION"]
+        assert "depends on the cluster's executor" in why["message"]
 
 
 def test_the_total_is_the_same_on_the_page_and_on_the_command_line(surfaces: Surfaces) -> None:

@@ -80,9 +80,11 @@ CONTROLLERS = (
         (9443, 9444),
         reads=(
             "conformancepolicies.kaiwo.ai",
+            "configs.kai.scheduler",
             "localqueues.kueue.x-k8s.io",
             "mutatingwebhookconfigurations.admissionregistration.k8s.io",
             "namespaces",
+            "nodes",
             "secrets",
             "sizingprofiles.kaiwo.ai",
             "validatingwebhookconfigurations.admissionregistration.k8s.io",
@@ -116,6 +118,7 @@ CONTROLLERS = (
         SizingOptions,
         reads=(
             "clusterqueues.kueue.x-k8s.io",
+            "configs.kai.scheduler",
             "jobs.batch",
             "localqueues.kueue.x-k8s.io",
             "namespaces",

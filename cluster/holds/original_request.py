@@ -11,18 +11,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from kopt.cluster.client.resources import Object
+from kopt.formats.gpu_shares import KAI_MEMORY
 
 FRACTION_ANNOTATION = "kaiwo.ai/gpu-fraction"
 _DEFAULT_BACKOFF_LIMIT = 6
 
 
 def request_of(job: Object) -> dict[str, Any]:
-    """Resources by container, the fraction of a GPU that the template is annotated with, and the retries."""
+    """Resources by container, the share of a GPU that the template is annotated with, and the retries."""
     containers = job["spec"]["template"]["spec"].get("containers") or []
     annotations = (job["spec"]["template"].get("metadata") or {}).get("annotations") or {}
     return {
         "resources": {container["name"]: copy.deepcopy(container.get("resources") or {}) for container in containers},
         "fraction": annotations.get(FRACTION_ANNOTATION),
+        "memory": annotations.get(KAI_MEMORY),
         "backoff_limit": job["spec"].get("backoffLimit", _DEFAULT_BACKOFF_LIMIT),
     }
 
@@ -35,11 +37,15 @@ def with_request(job: Object, asked: Mapping[str, Any]) -> Object:
         own = resources.get(container["name"]) if isinstance(resources, dict) else None
         if isinstance(own, dict):
             container["resources"] = copy.deepcopy(own)
+    annotations = {FRACTION_ANNOTATION: fraction if isinstance(fraction, str) else None}
+    if "memory" in asked:
+        # Not in what an older version kept: that wrote no such annotation.
+        annotations[KAI_MEMORY] = asked["memory"] if isinstance(asked["memory"], str) else None
     readable = isinstance(limit, int) and not isinstance(limit, bool) and 0 <= limit < 1 << 31
     return {
         "backoffLimit": limit if readable else job["spec"].get("backoffLimit", _DEFAULT_BACKOFF_LIMIT),
         "template": {
-            "metadata": {"annotations": {FRACTION_ANNOTATION: fraction if isinstance(fraction, str) else None}},
+            "metadata": {"annotations": annotations},
             "spec": {"containers": containers},
         },
     }

@@ -11,17 +11,20 @@ from kopt.cluster.holds.original_request import FRACTION_ANNOTATION, with_reques
 from kopt.cluster.objects.annotations import AnnotationError, json_of
 from kopt.cluster.objects.fields import at, count, items, mapping, text, texts
 from kopt.cluster.objects.namespace import MODE_ANNOTATION, NamespaceSettings
+from kopt.cluster.workloads.executors import executor_for
 from kopt.cluster.workloads.gpu_requests import FRACTION_ANNOTATIONS, memory_of, milli_of
 from kopt.cluster.workloads.jobs import is_changeable, pods_that
 from kopt.cluster.workloads.node_selection import GPU_PRODUCT_LABELS, wanted_labels
-from kopt.cluster.workloads.workload import OPT_OUT_ANNOTATION
+from kopt.cluster.workloads.workload import OPT_OUT_ANNOTATION, read_workload
 from kopt.controllers.sizing.pods import JobPod
 from kopt.core.decision import Mode
 from kopt.core.redaction import redact
 from kopt.core.units import MIB, WHOLE_GPU, Bytes, MilliGpu, format_gpus
 from kopt.core.untrusted import UnreadableError, number, whole, word
+from kopt.core.workload.executor import Executor
 from kopt.core.workload.profile import JobType
 from kopt.core.workload.sizing import ShareKind
+from kopt.formats.gpu_shares import SCHEDULERS, WHOLE_GPU_RESOURCE, share_patch
 from kopt.policies.admission.mode import effective_mode
 from kopt.policies.sizing.profiling import GpuShareRequest, JobSnapshot
 from kopt.policies.sizing.profiling_pod import PROFILING_LABEL
@@ -122,9 +125,13 @@ def pods_of(job: Object) -> int:
 
 
 def snapshot_of(
-    job: Object, namespace: NamespaceSettings, default: Mode, workload_may_lower: bool | None = None
+    job: Object,
+    namespace: NamespaceSettings,
+    default: Mode,
+    workload_may_lower: bool | None = None,
+    executor: Executor = Executor.UNKNOWN,
 ) -> JobSnapshot:
-    """The policy's input."""
+    """The policy's input, in a cluster where ``executor`` hands out shares of a GPU."""
     annotations = mapping(job, "metadata", "annotations")
     template_annotations = mapping(job, "spec", "template", "metadata", "annotations")
     result, holder = gpu_container(job), holder_of(job)
@@ -151,6 +158,7 @@ def snapshot_of(
         finished=is_finished(job) or at(job, "metadata", "deletionTimestamp") is not None,
         held_by_others=holder not in ("", HOLDER),
         retriable=_retriable(job),
+        executor=_executor(job, executor),
     )
 
 
@@ -211,7 +219,13 @@ def asking(job: Object, state: State, request: GpuShareRequest, retries: int) ->
         if amounts.pop(result[1], None) is not None and request.kind is ShareKind.PARTITION:
             amounts[request.resource] = "1"
     if request.kind is ShareKind.FRACTION:
-        spec["template"]["metadata"]["annotations"][FRACTION_ANNOTATION] = format_gpus(request.milli_gpu)
+        wanted = share_patch(request.executor, request.bytes // MIB)
+        limits = {name: amount for name, amount in wanted["resources"]["limits"].items() if amount is not None}
+        container["resources"] = {**container["resources"], "limits": container["resources"].get("limits", {}) | limits}
+        spec["template"]["metadata"]["annotations"] |= {
+            FRACTION_ANNOTATION: format_gpus(request.milli_gpu),
+            **mapping(wanted, "metadata", "annotations"),
+        }
     return spec
 
 
@@ -244,6 +258,21 @@ def is_untouched(job: Object, pods: Sequence[JobPod]) -> bool:
 def is_at_rest(job: Object) -> bool:
     """Whether no pod of a stopped Job is left either that could still write what its next one reads."""
     return is_changeable(job) and not pods_that(job, "terminating")
+
+
+def _executor(job: Object, executor: Executor) -> Executor:
+    """What would hand a Job a share of a GPU: a Job's scheduler cannot be changed any more, and of its containers the
+    first has the share that KAI hands out."""
+    metadata, container = mapping(job, "metadata"), gpu_container(job)
+    workload = read_workload(job, "batch", "Job", text(metadata, "namespace"), text(metadata, "name"))
+    if workload is None or container is None or container[1] != WHOLE_GPU_RESOURCE or len(workload.pod_sets) != 1:
+        return Executor.NONE
+    result = executor_for(executor, job, workload, workload.pod_sets[0])
+    if result in (Executor.KAI, Executor.VOLCANO):
+        scheduler = text(job, "spec", "template", "spec", "schedulerName")
+        is_there = scheduler == SCHEDULERS[result] and (result is Executor.VOLCANO or container[0] == 0)
+        return result if is_there else Executor.NONE
+    return result
 
 
 def _opts_out(job: Object) -> bool:

@@ -22,6 +22,7 @@ from kopt.cluster.runtime.isolation import Subject
 from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
 from kopt.cluster.runtime.signals import end_signals, run_until
+from kopt.cluster.workloads.executors import KAI_CONFIGS, executor_shown, kai_executor
 from kopt.cluster.workloads.jobs import JOB_NAME_LABEL
 from kopt.controllers.sizing.jobs import HOLDER, STATE_ANNOTATION, gpu_container
 from kopt.controllers.sizing.offers import NodeOffers, all_offers, offers_of
@@ -30,6 +31,7 @@ from kopt.controllers.sizing.ports import AskEndpoint, SizingSettings
 from kopt.controllers.sizing.profiles import SIZING_PROFILES, Learned, learned_of
 from kopt.controllers.sizing.queues import Queues
 from kopt.controllers.sizing.reconciler import Reconciler
+from kopt.core.workload.executor import Executor
 from kopt.core.workload.profile import says_out_of_memory
 from kopt.policies.sizing.profiling import PartitionOffer
 from kopt.policies.sizing.profiling_pod import PROFILING_LABEL
@@ -48,6 +50,8 @@ class ProcessSettings(ReplicaSettings):
     sizing_url: str = ""
     """The prediction endpoint, which knows what the code needs; empty: dry runs alone must do."""
     port: int = 9446
+    executor: Executor = Executor.UNKNOWN
+    """What hands out shares of a GPU, where the cluster's signs are not to be read."""
     reads_logs: bool = True
     """Search the end of a failed pod's log for out-of-memory messages."""
 
@@ -76,13 +80,21 @@ async def _endpoint(settings: ProcessSettings) -> AsyncIterator[AskEndpoint | No
 class LiveCluster:
     """The state observed by informers; ``changed`` is called with the Job that a change is about."""
 
-    def __init__(self, kube: Kube, changed: Callable[[Key], None], *, reads_logs: bool = True) -> None:
-        self._kube, self._changed, self._reads_logs = kube, changed, reads_logs
+    def __init__(
+        self,
+        kube: Kube,
+        changed: Callable[[Key], None],
+        *,
+        reads_logs: bool = True,
+        executor: Executor = Executor.UNKNOWN,
+    ) -> None:
+        self._kube, self._changed, self._reads_logs, self._stated = kube, changed, reads_logs, executor
         self._read: dict[str, bool] = {}
         self._jobs: Informer[Object] = Informer(kube, JOBS, keep=_kept_job)
         self._pods: Informer[JobPod] = Informer(kube, PODS, label_selector=JOB_NAME_LABEL, keep=job_pod)
         self._namespaces: Informer[NamespaceSettings] = Informer(kube, NAMESPACES, keep=read_namespace)
         self._nodes: Informer[NodeOffers] = Informer(kube, NODES, keep=offers_of)
+        self._kai: Informer[Executor] = Informer(kube, KAI_CONFIGS, keep=kai_executor)
         self._profiles: Informer[Learned] = Informer(kube, SIZING_PROFILES, keep=learned_of)
         self._of_job: Index[Key, JobPod] = Index(lambda pod: [_job_of(pod)])
         self._by_digest: dict[tuple[str, str], Learned] = {}
@@ -90,7 +102,7 @@ class LiveCluster:
         self._pods.subscribe(self._pod_changed)
         self._profiles.subscribe(self._profile_changed)
         self._namespaces.subscribe(lambda change: self._enqueue_all(change.key[1]))
-        self.informers = (self._namespaces, self._nodes, self._profiles, self._pods, self._jobs)
+        self.informers = (self._namespaces, self._nodes, self._kai, self._profiles, self._pods, self._jobs)
 
     def every_job(self) -> list[Key]:
         return list(self._jobs.objects)
@@ -109,6 +121,12 @@ class LiveCluster:
 
     def offers(self, pod: Object) -> tuple[PartitionOffer, ...]:
         return all_offers(self._nodes.objects.values(), pod)
+
+    def executor(self) -> Executor:
+        if self._stated is not Executor.UNKNOWN:
+            return self._stated
+        of_nodes = (node.executor for node in self._nodes.objects.values() if node.executor is not None)
+        return executor_shown([*self._kai.objects.values(), *of_nodes])
 
     def held(self) -> int:
         """How many Jobs this controller holds."""
@@ -189,7 +207,7 @@ class Replica(LedReplica):
     def __init__(self, kube: Kube, settings: ProcessSettings, ask: AskEndpoint | None = None) -> None:
         self._settings, self._ask, self._queues = settings, ask, Queues(kube)
         self._due = DueKeys()
-        self.cluster = LiveCluster(kube, self._due.add, reads_logs=settings.reads_logs)
+        self.cluster = LiveCluster(kube, self._due.add, reads_logs=settings.reads_logs, executor=settings.executor)
         super().__init__(kube, NAME, settings, self.cluster.informers)
         self._errors = Counter("kopt_sizing_errors", "Steps that failed and are retried.", registry=self.registry)
         self.gauge("held_jobs", "Jobs that wait for a dry run or a retry.", self.cluster.held)

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import items, mapping, text
+from kopt.cluster.workloads.executors import node_executor
 from kopt.cluster.workloads.node_selection import GPU_PRODUCT_LABELS, runs_on
 from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
+from kopt.core.workload.executor import Executor
 from kopt.policies.sizing.profiling import PartitionOffer
 
 _PREFIXES = ("nvidia.com/mig-", "amd.com/")
@@ -14,31 +16,31 @@ _PREFIXES = ("nvidia.com/mig-", "amd.com/")
 
 @dataclass(frozen=True)
 class NodeOffers:
-    """The partitions of one node, and what decides which pods run on it."""
+    """The partitions of one node, what decides which pods run on it, and what hands out shares of its GPUs."""
 
     labels: Mapping[str, str]
     taints: tuple[Object, ...]
     offers: tuple[PartitionOffer, ...]
+    executor: Executor | None = None
 
 
 def offers_of(node: Object) -> NodeOffers | None:
-    """What a node has by its allocatable resources; None where there are no partitions."""
+    """What a node has by its allocatable resources; None where there are neither partitions nor shares."""
     labels = mapping(node, "metadata", "labels")
     product = next((text(labels, name) for name in GPU_PRODUCT_LABELS if text(labels, name)), "")
     try:
         model = find_gpu(product) if product else None
     except UnknownGpuError:
         model = None
-    if model is None:
-        return None
-    by_name = {partition.name.lower(): partition for partition in model.partitions}
+    executor = node_executor(node)
+    by_name = {partition.name.lower(): partition for partition in model.partitions} if model is not None else {}
     partition_offers = []
     for name, amount in items(node, "status", "allocatable"):
         short = next((str(name).removeprefix(prefix) for prefix in _PREFIXES if str(name).startswith(prefix)), "")
-        if short.lower() in by_name and amount not in ("0", 0):
+        if model is not None and short.lower() in by_name and amount not in ("0", 0):
             partition_offers.append(PartitionOffer(str(name), model.name, by_name[short.lower()]))
     taints = tuple([taint for _, taint in items(node, "spec", "taints")])
-    return NodeOffers(labels, taints, tuple(partition_offers)) if partition_offers else None
+    return NodeOffers(labels, taints, tuple(partition_offers), executor) if partition_offers or executor else None
 
 
 def all_offers(nodes: Iterable[NodeOffers], pod: Object) -> tuple[PartitionOffer, ...]:

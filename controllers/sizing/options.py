@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from kopt.cluster.runtime.options import ControllerOptions, Flag, Kind, WorkloadMode, may_lower, refuse
 from kopt.core.decision import Mode
+from kopt.core.workload.executor import Executor
 
 if TYPE_CHECKING:
     from kopt.controllers.sizing.main import ProcessSettings
@@ -29,7 +30,10 @@ class Options(ControllerOptions):
     interval: Annotated[float, Flag("Seconds between measurements of a dry run, at most 1.")] = 0.5
     budget_s: Annotated[float, Flag("Maximum time for which a Job is held.", name="budget", kind=Kind.SPAN)] = 1800.0
     priority_class: Annotated[str, Flag("PriorityClass of dry runs; empty: the cluster's default.")] = ""
-    fractions: Annotated[bool, Flag("The cluster serves kaiwo.ai/gpu-fraction (KAI, our extender).")] = False
+    fractions: Annotated[bool, Flag("Give Jobs shares of a GPU, where KAI, HAMi or Volcano hand them out.")] = False
+    executor: Annotated[
+        Executor, Flag("What hands out shares of a GPU; unknown: what nodes and KAI's configuration show.")
+    ] = Executor.UNKNOWN
     read_logs: Annotated[bool, Flag("Read the logs of failed pods for out-of-memory errors.")] = True
     secrets: Annotated[
         bool, Flag("Users may let dry runs have the Secrets and service account of their Jobs, by annotation.")
@@ -66,6 +70,7 @@ class Options(ControllerOptions):
             sizing=SizingSettings(dry_run, policy, self.mode, workload_may_lower=may_lower(self.workload_mode)),
             sizing_url=self.predictions,
             reads_logs=self.read_logs,
+            executor=self.executor,
             **self.replica,
         )
 

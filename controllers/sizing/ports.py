@@ -12,6 +12,7 @@ from kopt.cluster.runtime.lease import Fence
 from kopt.controllers.sizing.pods import JobPod
 from kopt.controllers.sizing.profiles import Learned
 from kopt.core.decision import Mode
+from kopt.core.workload.executor import Executor
 from kopt.policies.sizing.profiling import PartitionOffer, ProfilingSettings
 from kopt.policies.sizing.profiling_pod import DryRunSettings
 
@@ -35,6 +36,10 @@ class Cluster(Protocol):
 
     def offers(self, pod: Object) -> tuple[PartitionOffer, ...]:
         """Partitions of the nodes that a pod of this spec may run on."""
+        ...
+
+    def executor(self) -> Executor:
+        """What hands out shares of a GPU."""
         ...
 
     async def last_words(self, pod: JobPod) -> bool:

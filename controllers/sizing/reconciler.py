@@ -119,6 +119,7 @@ class Reconciler:
             self._cluster.namespace(job["metadata"]["namespace"]),
             self._settings.mode,
             self._settings.workload_may_lower,
+            self._cluster.executor(),
         )
         snapshot = replace(
             snapshot, untouched=snapshot.admitted and not snapshot.started and is_untouched(job, self._pods(job))

@@ -5,7 +5,7 @@ Pure: snapshots in, decisions with reasons out. Whatever is unknown or unsure le
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kopt.core.decision import Mode
 from kopt.core.gpu import GpuModel, PartitionProfile
@@ -13,6 +13,7 @@ from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
 from kopt.core.units import WHOLE_GPU, Bytes, MilliGpu, format_bytes, format_gpus
+from kopt.core.workload.executor import Executor
 from kopt.core.workload.profile import DryRun
 from kopt.core.workload.sizing import ShareKind
 from kopt.policies.sizing.advice import NOT_OBSERVED, CertaintySettings, doubt, needed_bytes
@@ -45,7 +46,7 @@ class ProfilingSettings:
     alone_samples: int = 60
     """Samples that such a dry run must have."""
     fractions: bool = False
-    """Whether the cluster has an executor for shares of a GPU that are requested by annotation."""
+    """Whether Jobs are given shares of a GPU, by what hands them out in the cluster."""
     smallest_milli: MilliGpu = MilliGpu(100)
     step_milli: MilliGpu = MilliGpu(50)
     """Fractions are multiples of this, starting at the smallest."""
@@ -86,6 +87,8 @@ class JobSnapshot:
     held_by_others: bool = False
     retriable: bool = True
     """Whether its failure policy allows a retry after it ran out of memory."""
+    executor: Executor = Executor.UNKNOWN
+    """What would hand it a share of a GPU."""
 
 
 @dataclass(frozen=True)
@@ -149,13 +152,15 @@ class PartitionOffer:
 @dataclass(frozen=True)
 class GpuShareRequest:
     """What a job should request per pod. WHOLE leaves the user's request unchanged; ``bytes`` is the memory it then
-    has, ``milli_gpu`` the share for FRACTION, ``resource`` the extended resource for PARTITION."""
+    has, ``milli_gpu`` the share for FRACTION, which ``executor`` hands out, ``resource`` the extended resource for
+    PARTITION."""
 
     kind: ShareKind
     bytes: Bytes
     milli_gpu: MilliGpu = WHOLE_GPU
     resource: str = ""
     reason: Reason = field(default_factory=lambda: Reason("AS_WRITTEN", "It keeps its own request."))
+    executor: Executor = Executor.UNKNOWN
 
 
 def need_of(answer: Prediction | None, run: DryRun | None, settings: ProfilingSettings) -> Prediction | None:
@@ -194,7 +199,7 @@ def request_for(
         return whole or GpuShareRequest(ShareKind.WHOLE, wanted)
     busy = run.activity.p95 if run.activity is not None else 1.0
     # Kueue counts resources: a share that is requested by annotation would bypass its quota.
-    fraction = None if job.queued else _fraction(model, wanted, busy, settings)
+    fraction = None if job.queued else _fraction(job.executor, model, wanted, busy, settings)
     return (
         _partition(model, wanted, busy, offers)
         or fraction
@@ -227,9 +232,7 @@ def after_out_of_memory(
     grown = math.ceil(max(attempts.need_bytes, attempts.granted_bytes) * settings.growth)
     request = request_for(job, need, run, offers, settings, Bytes(max(grown, attempts.granted_bytes + 1)))
     text = f"It ran out of {format_bytes(attempts.granted_bytes)}: the next attempt gets more. {request.reason.message}"
-    return GpuShareRequest(
-        request.kind, request.bytes, request.milli_gpu, request.resource, Reason("OUT_OF_MEMORY", text, numbers)
-    )
+    return replace(request, reason=Reason("OUT_OF_MEMORY", text, numbers))
 
 
 def _model(run: DryRun | None) -> GpuModel | None:
@@ -287,8 +290,10 @@ def _partition(model: GpuModel, wanted: Bytes, busy: float, offers: Sequence[Par
     )
 
 
-def _fraction(model: GpuModel, wanted: Bytes, busy: float, settings: ProfilingSettings) -> GpuShareRequest | None:
-    if not settings.fractions:
+def _fraction(
+    executor: Executor, model: GpuModel, wanted: Bytes, busy: float, settings: ProfilingSettings
+) -> GpuShareRequest | None:
+    if not settings.fractions or not executor.hands_out:
         return None
     # In integers: a share that is a millionth too small would not cover the need.
     by_memory = -(-wanted * WHOLE_GPU // model.usable_bytes)
@@ -299,7 +304,11 @@ def _fraction(model: GpuModel, wanted: Bytes, busy: float, settings: ProfilingSe
     has = Bytes(model.usable_bytes * milli // WHOLE_GPU)
     text = f"{format_bytes(wanted)} and {busy:.0%} activity fit {format_gpus(milli)} of {model.name}."
     return GpuShareRequest(
-        ShareKind.FRACTION, has, milli, reason=Reason("FRACTION", text, {"bytes": int(wanted), "milli": milli})
+        ShareKind.FRACTION,
+        has,
+        milli,
+        reason=Reason("FRACTION", text, {"bytes": int(wanted), "milli": milli}),
+        executor=executor,
     )
 
 

@@ -20,6 +20,7 @@ KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 NAMESPACE, ACCOUNT, SPACE = "kopt-system", "kopt-sizing", "profiled"
 BATCH = ("batch/v1", "Job")
 SELDOM = {
+    ("watch", "kai.scheduler", "configs"): "only in a cluster with KAI",
     ("get", "", "pods/log"): "only for the failed pod of a Job whose request was changed",
     ("patch", "kaiwo.ai", "sizingprofiles"): "only when a job type is profiled anew",
     ("delete", "kaiwo.ai", "sizingprofiles"): "only when another image stands behind a reference",

@@ -12,6 +12,7 @@ from kopt.core.decision import Mode
 from kopt.core.gpu_catalogue import find_gpu
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.units import GIB, WHOLE_GPU, Bytes, MilliGpu
+from kopt.core.workload.executor import Executor
 from kopt.core.workload.profile import DryRun, Spread
 from kopt.core.workload.sizing import ShareKind, WorkloadProfile
 from kopt.policies.sizing.profiling import (
@@ -30,7 +31,7 @@ from kopt.policies.sizing.profiling_pod import Allowed, DryRunSettings, profilin
 
 SETTINGS = ProfilingSettings()
 WITH_FRACTIONS = ProfilingSettings(fractions=True)
-JOB = JobSnapshot(Mode.ENFORCE, True, WHOLE_GPU, "nvidia.com/gpu")
+JOB = JobSnapshot(Mode.ENFORCE, True, WHOLE_GPU, "nvidia.com/gpu", executor=Executor.HAMI)
 H100, MI300X = find_gpu("H100"), find_gpu("MI300X")
 OFFERS = [
     *(PartitionOffer(f"nvidia.com/mig-{one.name}", H100.name, one) for one in H100.partitions),

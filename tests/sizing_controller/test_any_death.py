@@ -26,6 +26,7 @@ from kopt.controllers.sizing.profiles import Learned, learned_of
 from kopt.controllers.sizing.reconciler import Reconciler
 from kopt.core.gpu_catalogue import find_gpu
 from kopt.core.units import GIB, Bytes
+from kopt.core.workload.executor import Executor
 from kopt.core.workload.profile import DryRun, Spread
 from kopt.core.workload.sizing import WorkloadProfile
 from kopt.policies.sizing.profiling import PartitionOffer, ProfilingSettings
@@ -76,6 +77,9 @@ class Played:
 
     def learned(self, namespace: str, digest: str) -> Learned | None:
         return self.profiles.get(digest)
+
+    def executor(self) -> Executor:
+        return Executor.UNKNOWN
 
     def offers(self, pod: Object) -> tuple[PartitionOffer, ...]:
         return OFFERS

@@ -10,7 +10,7 @@ import pytest
 from kopt.cluster.client.api import Invalid
 from kopt.cluster.client.resources import JOBS, Key, Object, Resource
 from kopt.cluster.holds.hold import PARKED, hold, holder_of, parked, queue_of
-from kopt.cluster.holds.original_request import request_of
+from kopt.cluster.holds.original_request import request_of, with_request
 from kopt.cluster.objects.namespace import NamespaceSettings
 from kopt.controllers.sizing.jobs import STATE_ANNOTATION, State, job_type_of
 from kopt.controllers.sizing.offers import all_offers, offers_of
@@ -20,6 +20,7 @@ from kopt.controllers.sizing.profiles import Learned
 from kopt.controllers.sizing.reconciler import Reconciler
 from kopt.core.gpu_catalogue import find_gpu
 from kopt.core.units import GIB, Bytes
+from kopt.core.workload.executor import Executor
 from kopt.core.workload.profile import DryRun, Spread
 from kopt.core.workload.sizing import WorkloadProfile
 from kopt.policies.sizing.profiling import PartitionOffer, ProfilingSettings
@@ -70,6 +71,9 @@ class World:
         kind = job_type_of(job("train", "team", "run"))
         assert kind is not None
         return self.known.get("learned") if digest == kind.digest else None
+
+    def executor(self) -> Executor:
+        return Executor(self.known.get("executor", "none"))
 
     def offers(self, pod: Object) -> tuple[PartitionOffer, ...]:
         return OFFERS
@@ -188,11 +192,39 @@ async def test_one_write_sizes_and_releases_and_keeps_what_the_user_had() -> Non
     assert world.state["asked"]["resources"]["train"]["limits"][GPU] == "1"
 
 
-async def test_a_fraction_takes_the_place_of_the_gpu() -> None:
-    world = World(a_job(state(), held=True), learned=learned(60 * GIB))
+KAI_POD = {
+    "metadata": {"labels": {"kai.scheduler/queue": "team"}},
+    "spec": {"template": {"spec": {"schedulerName": "kai-scheduler"}}},
+}
+
+
+async def test_a_share_of_kais_takes_the_place_of_the_gpu_and_gives_it_back() -> None:
+    world = World(a_job(state(), held=True, **KAI_POD), learned=learned(60 * GIB), executor="kai")
     await world.step(fractions=True)
     notes = world.found["spec"]["template"]["metadata"]["annotations"]
     assert (notes["kaiwo.ai/gpu-fraction"], GPU in world.limits) == ("0.9", False)
+    assert 60 << 10 < int(notes["gpu-memory"]) <= H100.usable_bytes * 9 // 10 >> 20
+    changed = merged(world.found, {"spec": with_request(world.found, world.state["asked"])})
+    assert changed["spec"]["template"]["metadata"]["annotations"] == {}
+    assert changed["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"][GPU] == "1"
+
+
+async def test_a_share_of_hamis_is_a_limit_beside_the_gpu() -> None:
+    world = World(a_job(state(), held=True), learned=learned(60 * GIB), executor="hami")
+    await world.step(fractions=True)
+    assert world.limits[GPU] == "1"
+    assert 60 << 10 < int(world.limits["nvidia.com/gpumem"]) <= H100.usable_bytes * 9 // 10 >> 20
+
+
+@pytest.mark.parametrize(
+    ("executor", "changes"), [("none", KAI_POD), ("kai", {}), ("volcano", {}), ("unknown", KAI_POD)]
+)
+async def test_a_job_that_nothing_hands_a_share_keeps_its_gpu(executor: str, changes: Object) -> None:
+    """Neither can the scheduler of a Job be changed any more."""
+    world = World(a_job(state(), held=True, **changes), learned=learned(60 * GIB), executor=executor)
+    await world.step(fractions=True)
+    assert world.limits[GPU] == "1"
+    assert "kaiwo.ai/gpu-fraction" not in (world.found["spec"]["template"]["metadata"].get("annotations") or {})
 
 
 async def test_a_server_that_refuses_the_change_leaves_the_job_as_it_was_written() -> None:

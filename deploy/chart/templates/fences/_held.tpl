@@ -83,7 +83,7 @@ variables.podLabels[?name].hasValue() && variables.podLabels[?name] == variables
 - expression: >-
     variables.kind != 'batch/jobs' ||
     {{ include "kopt.sameBut" (list (printf "%s.?metadata.orValue({})" $now) (printf "%s.?metadata.orValue({})" $before) "['annotations', 'creationTimestamp']") }} &&
-    {{ include "kopt.sameBut" (list (printf "%s.?metadata.?annotations.orValue({})" $now) (printf "%s.?metadata.?annotations.orValue({})" $before) "['kaiwo.ai/gpu-fraction']") }}
+    {{ include "kopt.sameBut" (list (printf "%s.?metadata.?annotations.orValue({})" $now) (printf "%s.?metadata.?annotations.orValue({})" $before) "['kaiwo.ai/gpu-fraction', 'gpu-memory']") }}
   message: of its pods' metadata only the fraction of a GPU
 - expression: >-
     variables.kind != 'batch/jobs' ||

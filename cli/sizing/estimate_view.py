@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from kopt.cli.output import Answer, Format, column
 from kopt.core.units import format_bytes
+from kopt.core.workload.executor import IF_SHARED, Executor
 
 if TYPE_CHECKING:
     from kopt.core.workload.sizing import SizingEstimate
@@ -95,7 +96,8 @@ def _request(sizing_estimate: "SizingEstimate") -> str:
     if share.kind.value == "partition":
         return f"{share.profile} of {share.gpu} ({format_bytes(share.bytes)})"
     if share.kind.value == "fraction":
-        return f"{share.milli_gpu / 1000:g} of one {share.gpu} ({format_bytes(share.bytes)})"
+        depends = f", {IF_SHARED}" if share.executor is Executor.UNKNOWN else ""
+        return f"{share.milli_gpu / 1000:g} of one {share.gpu} ({format_bytes(share.bytes)}){depends}"
     return f"{share.count} × {share.gpu} ({format_bytes(share.bytes)} each)"
 
 

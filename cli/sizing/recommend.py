@@ -18,6 +18,7 @@ from kopt.cli.sizing import measured
 from kopt.cli.sizing import running_workloads as running
 from kopt.cli.sizing.running_workloads import Namespace, Sized
 from kopt.core.units import format_bytes, format_gpus, format_span
+from kopt.core.workload.executor import IF_SHARED
 from kopt.serving.runtime.environment import load_settings
 
 if TYPE_CHECKING:
@@ -277,7 +278,11 @@ def _remarks(size_advices: "Sequence[SizeAdvice]") -> list[str]:
     from kopt.serving.contract.size_advice import saved_together
 
     saved = saved_together(size_advice.saved_milli_gpu for size_advice in size_advices)
-    return [f"Together they could give back {saved / 1000:g} GPUs."] if saved > 0 else []
+    remarks = [f"Together they could give back {saved / 1000:g} GPUs."] if saved > 0 else []
+    depends = sum(IF_SHARED in size_advice.advised for size_advice in size_advices)
+    if saved > 0 and depends:
+        remarks.append(f"{depends} of them only {IF_SHARED} (KAI Scheduler, HAMi or Volcano vGPU).")
+    return remarks
 
 
 def _patches(size_advices: "Sequence[SizeAdvice]") -> str:

@@ -2,6 +2,9 @@
 
 from enum import StrEnum
 
+IF_SHARED = "if the cluster hands out shares"
+"""Behind a share where no executor is known."""
+
 
 class Executor(StrEnum):
     """``UNKNOWN``: no cluster was looked at, or its signs contradict each other. ``NONE``: it has none."""

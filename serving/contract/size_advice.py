@@ -11,7 +11,7 @@ from kopt.core.gpu import GpuModel
 from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
 from kopt.core.reason import Reason
 from kopt.core.units import GIB, Bytes, MilliGpu
-from kopt.core.workload.executor import Executor
+from kopt.core.workload.executor import IF_SHARED, Executor
 from kopt.core.workload.sizing import Recommendation, RequestedGpus, ShareKind
 from kopt.policies.sizing.advice import NOTHING_ADVISED, pod_patch
 
@@ -111,7 +111,8 @@ class SizeAdvice:
         if self.why_no_advice:
             return "no advice"
         if self.kind is ShareKind.FRACTION:
-            return f"{self.milli_gpu / 1000:g} of a GPU ({self.bytes / GIB:.1f} GiB)"
+            depends = f", {IF_SHARED}" if self.executor is Executor.UNKNOWN else ""
+            return f"{self.milli_gpu / 1000:g} of a GPU ({self.bytes / GIB:.1f} GiB){depends}"
         if self.kind is ShareKind.PARTITION:
             return f"partition {self.profile}"
         return f"{self.count} × {self.to_gpu}"

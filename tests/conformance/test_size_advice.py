@@ -257,6 +257,8 @@ def test_without_a_cluster_it_is_said_that_a_share_depends_on_one(surfaces: Surf
         assert answer["recommendation"]["milli_gpu"] < 1000
         (why,) = [reason for reason in answer["reasons"] if reason["code"] == "FITS_FRACTION"]
         assert "depends on the cluster's executor" in why["message"]
+    assert surfaces.cards()["a-share-of-one"].needed.endswith("GiB), if the cluster hands out shares")
+    assert "of them only if the cluster hands out shares" in CliRunner().invoke(app, ["recommend"]).output
 
 
 def test_the_total_is_the_same_on_the_page_and_on_the_command_line(surfaces: Surfaces) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from kopt.agents.logtail.annotator import LAST_STEP, LAST_TIME, MODEL
 from kopt.cluster.client.resources import Key, Object
 from kopt.cluster.objects.namespace import MODE_ANNOTATION, NamespaceSettings
+from kopt.cluster.workloads.gpu_requests import FRACTION_ANNOTATIONS, MEMORY_ANNOTATIONS
 from kopt.core.decision import Mode
 from kopt.policies.admission.mode import effective_mode
 
@@ -30,7 +31,7 @@ _SERVICES = {"ReplicaSet", "ReplicationController", "DaemonSet"}
 _GPU = re.compile(
     r"(nvidia|amd)\.com/(gpu|mig-.+|[sdqc]px_nps\d)(\.shared)?|gpu\.intel\.com/(i915|xe)|volcano\.sh/vgpu-number"
 )
-_FRACTIONS = ("kaiwo.ai/gpu-fraction", "gpu-fraction")
+_SHARES = (*FRACTION_ANNOTATIONS, *MEMORY_ANNOTATIONS)
 _ENDED = ("Succeeded", "Failed")
 
 
@@ -100,13 +101,13 @@ def mode_of(
 
 
 def gpus_of(spec: Mapping[str, Any], annotations: Mapping[str, Any]) -> float:
-    """Devices that a pod's containers ask for together; a fraction by annotation counts as one."""
+    """Devices that a pod's containers ask for together; a share by annotation counts as one."""
     requested = 0
     for container in (*(spec.get("containers") or ()), *_sidecars(spec)):
         resources = container.get("resources") or {}
         wanted = resources.get("limits") or resources.get("requests") or {}
         requested += sum(_count(amount) for name, amount in wanted.items() if _GPU.fullmatch(str(name)))
-    return float(requested) or (1.0 if any(name in annotations for name in _FRACTIONS) else 0.0)
+    return float(requested) or (1.0 if any(name in annotations for name in _SHARES) else 0.0)
 
 
 def _recorded(annotations: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

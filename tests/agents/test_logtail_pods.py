@@ -53,6 +53,7 @@ def test_a_training_pod_is_followed_through_the_container_with_the_gpus() -> Non
         ({"annotations": {"kaiwo.ai/checkpoint-logs": "false"}}, False),
         ({"kind": "ReplicaSet", "labels": {"kaiwo.ai/checkpoint-logs": "true"}}, True),
         ({"limits": {}, "annotations": {"kaiwo.ai/gpu-fraction": "0.5"}}, True),
+        ({"limits": {}, "annotations": {"gpu-memory": "8192"}}, True),
     ],
 )
 def test_services_and_pods_without_gpus_are_left_alone_unless_they_ask(changes: Object, followed: bool) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from kopt.cluster.client.resources import CONFORMANCE_POLICIES, DEPLOYMENTS, JOBS, NODES, PODS
+from kopt.cluster.client.resources import CONFORMANCE_POLICIES, DEPLOYMENTS, JOBS, NODES, PODS, Object
 from tests.cli import running_cluster
 from tests.cli.running_cluster import Known, Kopt, deployment, remembered, template
 

@@ -38,7 +38,7 @@ class JobType:
 
     @property
     def question(self) -> Object:
-        """What ``/v1/sizing`` is asked beside the template; an endpoint of an older version knows no executors."""
+        """What ``/v1/sizing`` is asked beside the template."""
         known = {} if self.executor is Executor.UNKNOWN else {"executor": self.executor.value}
         return {"profile": None, "gpu": None, "namespace": self.namespace or None} | known
 

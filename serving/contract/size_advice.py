@@ -47,10 +47,10 @@ class SizeAdvice:
     made_at_s: float
     to_gpu: str = ""
     """The GPU that is advised, which may be a larger one than asked about."""
-    namespace: str = ""
-    """Whose jobs it is about; empty where the question named none."""
     executor: Executor = Executor.UNKNOWN
     """What hands out shares of a GPU where it runs."""
+    namespace: str = ""
+    """Whose jobs it is about; empty where the question named none."""
 
     @property
     def known(self) -> bool:

@@ -6,12 +6,13 @@ The document of ``kopt estimate -o json`` is ``SizingEstimate.to_dict()``. All m
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from html import escape
 from typing import Any
 
 from kopt.core.gpu import GpuModel
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
-from kopt.core.units import MIB, WHOLE_GPU, Bytes, MilliGpu
+from kopt.core.units import MIB, WHOLE_GPU, Bytes, MilliGpu, format_bytes
 from kopt.core.workload.executor import Executor
 
 SCHEMA = "kopt/v1"
@@ -259,6 +260,20 @@ class SizingEstimate:
             "model": self.model.to_dict(),
         }
 
+    def _repr_html_(self) -> str:
+        """For notebooks: what the peak is made of, and what to ask for; texts are escaped."""
+        figures = self._memory()
+        if figures["peak_bytes"] is None:
+            why = self.memory.reasons[0].message if self.memory.reasons else "its need is not known"
+            return f"<p>{escape(self.script)}: {escape(why)}</p>"
+        peak, low, high = (format_bytes(figures[name] or 0) for name in ("peak_bytes", "low_bytes", "high_bytes"))
+        head = f"{self.script} on {self.gpu}: {peak}, {self.memory.probability:.0%} between {low} and {high}"
+        parts = [(name, amount) for name, amount in self.breakdown.items() if amount]
+        rows = "".join(_html_bar(name, amount, self.breakdown.total) for name, amount in parts)
+        why = self.recommendation.reason.message
+        foot = f'<tfoot><tr><td colspan="3">{escape(why)}</td></tr></tfoot>' if why else ""
+        return f"<table><caption>{escape(head)}</caption><tbody>{rows}</tbody>{foot}</table>"
+
     def _memory(self) -> dict[str, Any]:
         peak = _whole(self.memory.value)
         return {
@@ -282,6 +297,12 @@ class SizingEstimate:
             "high": prediction.high,
             "reasons": [reason.to_dict() for reason in prediction.reasons],
         }
+
+
+def _html_bar(name: str, amount: Bytes, total: Bytes) -> str:
+    share = amount / total
+    bar = f'<div style="width: {share * 10:.2f}em; height: .8em; background: currentColor; opacity: .6"></div>'
+    return f"<tr><th>{escape(name)}</th><td>{format_bytes(amount)}</td><td>{bar}</td></tr>"
 
 
 def _whole(amount: float | None) -> int | None:

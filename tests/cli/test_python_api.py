@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+import kopt
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
 from kopt.data.demand.table import DemandDataError, DemandSeries
@@ -96,6 +97,22 @@ def test_the_notebook_picture_escapes_names() -> None:
     assert "&lt;script&gt;" in picture
     assert "<b>" not in picture
     assert "q99" in picture
+
+
+def test_a_size_shows_itself_in_a_notebook() -> None:
+    command = "litgpt finetune_lora meta-llama/Llama-3.2-1B --precision bf16-true --train.max_seq_length 512"
+    estimate = kopt.estimate(
+        f"{command} --train.micro_batch_size 2 --optimizer AdamW", gpu="a100-80gb", model="shipped"
+    )
+    shown = estimate._repr_html_()
+    assert "<th>weights</th>" in shown
+    assert shown.count("<tr>") >= 4
+    assert "GiB" in shown
+    hostile = replace(estimate, script="<b>train</b>.py")._repr_html_()
+    assert "<b>" not in hostile
+    assert "&lt;b&gt;train" in hostile
+    nothing = Prediction.refusal(Reason("NO_DATA", "not <b>known</b>"), unit="bytes", model=estimate.model)
+    assert "<b>" not in replace(estimate, memory=nothing)._repr_html_()
 
 
 @pytest.mark.parametrize(("probability", "name"), [(0.5, "q50"), (0.999, "q99.9"), (0.95, "q95")])

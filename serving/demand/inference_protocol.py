@@ -19,6 +19,7 @@ from kopt.serving.demand.service import DemandService
 from kopt.serving.http.auth import caller_of
 from kopt.serving.http.limits import deadline_of, read_json
 from kopt.serving.http.problems import Problem, from_validation, invalid
+from kopt.serving.http.routing import body_of
 
 MODEL = "demand"
 _INPUTS: dict[str, tuple[str, list[int]]] = {
@@ -121,8 +122,6 @@ def _server(app: FastAPI, service: Callable[[], DemandService]) -> None:
 
 
 def _model(app: FastAPI, service: Callable[[], DemandService]) -> None:
-    body = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/InferRequest"}}}}
-
     @app.get("/v2/models/{name}", response_model=ModelMetadata, responses=_PROBLEMS, tags=["v2"])
     async def metadata(name: str) -> Response:
         """Names, types and shapes of the tensors."""
@@ -149,7 +148,7 @@ def _model(app: FastAPI, service: Callable[[], DemandService]) -> None:
         response_model=InferResponse,
         responses=_PROBLEMS,
         tags=["v2"],
-        openapi_extra={"requestBody": {"required": True, **body}},
+        openapi_extra=body_of(InferRequest),
     )
     async def infer(name: str, request: Request) -> Response:
         """Histories in, quantiles out."""

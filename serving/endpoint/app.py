@@ -26,7 +26,7 @@ from kopt.serving.contract.model_answers import ModelsResponse
 from kopt.serving.contract.recommendation_answers import RecommendationsResponse
 from kopt.serving.contract.schemas import StatusResponse
 from kopt.serving.endpoint.services import SERVICES
-from kopt.serving.http.auth import Identity, Reviewer, seen_by
+from kopt.serving.http.auth import OPEN, Identity, Reviewer, seen_by
 from kopt.serving.http.hosts import HostCheck
 from kopt.serving.http.limits import FairShare, Gate
 from kopt.serving.http.metrics import CONTENT_TYPE, EndpointMetrics
@@ -276,6 +276,14 @@ def _refused(endpoint: Endpoint) -> list[Reason]:
     return list({reason.message: reason for reason in kept}.values())
 
 
+_TOKEN = {
+    "type": "http",
+    "scheme": "bearer",
+    "description": "Where the endpoint runs with KOPT_AUTH=token: a token of a service account for the audience "
+    "kopt-predictions (kubectl create token ACCOUNT --audience=kopt-predictions).",
+}
+
+
 def _openapi(app: FastAPI) -> dict[str, Any]:
     """FastAPI's document with the request bodies that routes read for themselves."""
     if app.openapi_schema is None:
@@ -286,6 +294,12 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
             schemas |= schema.pop("$defs", {})
             schemas[body.__name__] = schema
         document["components"]["schemas"] = dict(sorted(schemas.items()))
+        document["components"]["securitySchemes"] = {"token": _TOKEN}
+        # Without authentication on one's own machine; the probes are open everywhere.
+        document["security"] = [{"token": []}, {}]
+        for path in set(OPEN) & set(document["paths"]):
+            for operation in document["paths"][path].values():
+                operation["security"] = []
         app.openapi_schema = _renamed(document)
     return app.openapi_schema
 

@@ -6,6 +6,7 @@ from fastapi import Request, Response
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic_core import to_json
 
+from kopt.serving.contract.examples import EXAMPLES
 from kopt.serving.contract.schemas import ProblemOut
 from kopt.serving.http.limits import read_json
 from kopt.serving.http.problems import from_validation
@@ -46,7 +47,8 @@ def json_answer(document: object, status: int = 200) -> Response:
 def body_of(kind: type[BaseModel]) -> dict[str, Any]:
     """Documents the body of a route that reads it for itself."""
     schema = {"$ref": f"#/components/schemas/{kind.__name__}"}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    content = {"schema": schema, "examples": EXAMPLES[kind.__name__]}
+    return {"requestBody": {"required": True, "content": {"application/json": content}}}
 
 
 def query_text(name: str) -> dict[str, Any]:

@@ -129,9 +129,9 @@ def test_a_job_that_would_end_for_good_stays(pods: Pods, controller: Callable[..
 def test_it_needs_a_few_rights_more_and_uses_them(
     pods: Pods, controller: Callable[..., Controller], helm: Path
 ) -> None:
-    given = [one for one in rendered(helm, enabled="true", plainPods="true") if one["kind"] in RIGHTS]
+    given = [one for one in rendered(helm, enabled=True, plainPods=True) if one["kind"] in RIGHTS]
     roles = [one for one in given if one["kind"] in ("Role", "ClusterRole")]
-    usual = granted(one for one in rendered(helm, enabled="true") if one["kind"] in ("Role", "ClusterRole"))
+    usual = granted(one for one in rendered(helm, enabled=True) if one["kind"] in ("Role", "ClusterRole"))
     pods.plane.apply_crds([CHART / "crds" / "evictions.yaml"])
     pods.api.apply(*given)
     started = datetime.now(UTC)

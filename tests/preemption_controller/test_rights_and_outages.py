@@ -1,13 +1,12 @@
 """With its own account's rights as the chart gives them, and with the way to the API server cut in the middle."""
 
-import subprocess
+import tempfile
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
+from chart import CHART, Helm
 from controlplane.processes import wait_for
 from cut_off import way_to
 from deploy.rights import assert_changes_only_what_is_ours, audited, granted, used
@@ -15,7 +14,6 @@ from deploy.rights import assert_changes_only_what_is_ours, audited, granted, us
 from .teams import SYSTEM, Controller, Object, Team
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
-CHART = Path(__file__).parents[2] / "deploy" / "chart"
 ACCOUNT = "kopt-preemption"
 RIGHTS = {
     "ServiceAccount",
@@ -35,21 +33,15 @@ SELDOM = {
 }
 
 
-def rendered(helm: Path, **values: Any) -> list[Object]:
-    settings = [f"--set=preemption.{name}={value}" for name, value in values.items()]
-    done = subprocess.run(
-        [helm, "template", "kopt", CHART, "--namespace", SYSTEM, *settings],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    return [one for one in yaml.safe_load_all(done.stdout) if one and "preemption" in one["metadata"]["name"]]
+def rendered(helm: Path, **values: bool) -> list[Object]:
+    with tempfile.TemporaryDirectory() as folder:
+        documents = Helm(helm, Path(folder)).render({"preemption": values})
+    return [one for one in documents if "preemption" in one["metadata"]["name"]]
 
 
 def test_it_is_off_unless_it_is_asked_for(helm: Path) -> None:
     assert rendered(helm) == []
-    (deployment,) = [one for one in rendered(helm, enabled="true") if one["kind"] == "Deployment"]
+    (deployment,) = [one for one in rendered(helm, enabled=True) if one["kind"] == "Deployment"]
     arguments = deployment["spec"]["template"]["spec"]["containers"][0]["args"]
     assert {"--mode=observe", "--budget=5m", "--cover=60s", "--service=kopt-preemption"} <= set(arguments)
 
@@ -57,7 +49,7 @@ def test_it_is_off_unless_it_is_asked_for(helm: Path) -> None:
 def test_it_is_refused_nothing_and_uses_every_right(
     team: Team, controller: Callable[..., Controller], helm: Path
 ) -> None:
-    given = [one for one in rendered(helm, enabled="true") if one["kind"] in RIGHTS]
+    given = [one for one in rendered(helm, enabled=True) if one["kind"] in RIGHTS]
     team.plane.apply_crds([CHART / "crds" / "evictions.yaml"])
     team.api.apply(*given)
     # Controllers before it left them; creating them is a right of its own.

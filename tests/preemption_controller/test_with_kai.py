@@ -150,9 +150,9 @@ def test_nobody_there_holds_nobody_and_kopt_off_gives_back_who_is(
 def test_it_needs_a_few_rights_more_and_uses_them(
     kai_pods: KaiPods, controller: Callable[..., Controller], helm: Path
 ) -> None:
-    given = [one for one in rendered(helm, enabled="true", kai="true") if one["kind"] in RIGHTS]
+    given = [one for one in rendered(helm, enabled=True, kai=True) if one["kind"] in RIGHTS]
     roles = [one for one in given if one["kind"] in ("Role", "ClusterRole")]
-    usual = granted(one for one in rendered(helm, enabled="true") if one["kind"] in ("Role", "ClusterRole"))
+    usual = granted(one for one in rendered(helm, enabled=True) if one["kind"] in ("Role", "ClusterRole"))
     kai_pods.plane.apply_crds([CHART / "crds" / "evictions.yaml"])
     kai_pods.api.apply(*given)
     started = datetime.now(UTC)

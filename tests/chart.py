@@ -15,7 +15,7 @@ CHART = ROOT / "deploy" / "chart"
 NAMESPACE, RELEASE = "kopt-system", "kopt"
 _LEASES = "coordination.k8s.io/v1"
 _WITH_VALUES = ("template", "lint", "install", "upgrade")
-_REGISTRY = "registry.example.com/kaiwo"
+REGISTRY = "registry.example.com/kaiwo"
 
 
 class Helm:
@@ -27,7 +27,7 @@ class Helm:
         folder.mkdir(exist_ok=True)
         #: What every installation has to say; the values of a call come after it.
         self._base = folder / "base.yaml"
-        self._base.write_text(yaml.safe_dump({"images": {"registry": _REGISTRY}}))
+        self._base.write_text(yaml.safe_dump({"images": {"registry": REGISTRY}}))
 
     def run(self, *arguments: str | Path, values: Object | None = None) -> subprocess.CompletedProcess[str]:
         """Runs helm; the caller looks at the exit status."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chart import Helm
+from chart import REGISTRY, Helm
 from cluster.holdable import SPECS
 from controlplane import build
 from controlplane.api import Api, Refused
@@ -457,7 +457,7 @@ def profiling(**changes: Any) -> Object:
 def download(place: str = "") -> Object:
     where = NodeCache() if place else ClaimFolder("c", "p")
     data = StagedData(OPEN, "d", "u", 1, DataSpec("s3://b/c", where, secret="login"))
-    images = "kopt-staging:0.2.0"
+    images = f"{REGISTRY}/kopt-staging:0.2.0"
     body = staging_job(data, Order(place, Step.BEGIN, Verb.STAGE, 1), PodSettings(images))
     return {"apiVersion": RUNNING, "kind": "Job", **body}
 

@@ -73,13 +73,13 @@ def test_a_profile_is_added_to_the_table(tmp_path: Path, monkeypatch: pytest.Mon
     recorded.write_text("\n".join([head, *rows, ""]))
     monkeypatch.setenv("KOPT_PROFILE_SOURCE", f"csv:{recorded}")
     monkeypatch.chdir(tmp_path)
-    command = ["profile", "--interval", "0.01", "--append", "runs.csv", "--", "sh", "-c", "exit 0", "train.py"]
+    command = ["profile", "--interval", "0.01", "--append", "runs.csv", "--", "sh", "-c", "sleep 2", "train.py"]
     for _ in range(2):
         done = CliRunner().invoke(app, command)
         assert done.exit_code == 0, done.output
     runs = list(read_measured_commands(tmp_path / "runs.csv"))
     assert {(run.command, run.measured // MIB, run.family) for run in runs} == {
-        ("sh -c 'exit 0' train.py", 8100, "train")
+        ("sh -c 'sleep 2' train.py", 8100, "train")
     }
     assert len(runs) == 2
     full = [line.replace("23034", "8200") for line in recorded.read_text().splitlines()]

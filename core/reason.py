@@ -9,8 +9,8 @@ from typing import Any
 class Reason:
     """One reason of a prediction or a decision.
 
-    ``code`` is stable upper snake case (``LAST_VALUE``, ``TOO_SHORT``); ``message`` is one sentence with
-    numbers and, for a refusal, what to do; ``numbers`` carries the same figures for programs.
+    ``code`` is stable upper snake case (``LAST_VALUE``), explained in ``core.reason_codes``; ``message`` is one
+    sentence with numbers and, for a refusal, what to do; ``numbers`` carries the same figures for programs.
     """
 
     code: str

@@ -7,6 +7,8 @@ import inspect
 import os
 import signal
 import sys
+from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any, NoReturn
 
 import typer
@@ -39,6 +41,13 @@ def leave_on_sigterm() -> None:
 def usage_error(message: str, option: str | None = None) -> NoReturn:
     """Ends with status 2: the arguments contradict each other or cannot be read."""
     raise typer.BadParameter(message, param_hint=option)
+
+
+def unknown_name(what: str, name: str, names: Sequence[str], option: str, otherwise: str) -> NoReturn:
+    """Ends with status 2: there is no such name. Says the nearest of ``names``, or ``otherwise`` if none is near."""
+    by_lower = {each.lower(): each for each in names}
+    near = get_close_matches(name.lower(), by_lower, n=1)
+    usage_error(f"unknown {what} {name!r}; {f'did you mean {by_lower[near[0]]}?' if near else otherwise}", option)
 
 
 class Edge(TyperGroup):

@@ -8,6 +8,7 @@ from kopt.cli.demand import commands as demand
 from kopt.cli.errors import Edge
 from kopt.cli.local import doctor, up
 from kopt.cli.logs import commands as logs
+from kopt.cli.reasons import commands as reasons
 from kopt.cli.script_arguments import ScriptCommand
 from kopt.cli.simulate import commands as simulate
 from kopt.cli.sizing import estimate, profile, recommend
@@ -54,6 +55,7 @@ app.add_typer(simulate.app, name="simulate")
 app.command("stage")(stage.stage)
 app.command("evictions")(evictions.evictions)
 app.command("why")(why.why)
+app.command("reasons")(reasons.reasons)
 app.command("queue")(queue.queue)
 app.command("webhook")(webhook.webhook)
 app.command("audit")(webhook.audit)

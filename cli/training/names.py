@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from difflib import get_close_matches
 
-from kopt.cli.errors import usage_error
+from kopt.cli.errors import unknown_name, usage_error
 from kopt.models.predictors import predictor_names
 
 DEFAULT = "demand"
@@ -19,9 +19,7 @@ def predictor(name: str, option: str) -> str:
     """The name, if there is such a predictor; else wrong usage, with the nearest name."""
     if name in predictor_names():
         return name
-    near = get_close_matches(name.lower(), predictor_names(), n=1)
-    expected = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(predictor_names())}"
-    usage_error(f"unknown predictor {name!r}; {expected}", option)
+    unknown_name("predictor", name, predictor_names(), option, f"expected one of {', '.join(predictor_names())}")
 
 
 def predictor_and_versions(

@@ -16,9 +16,10 @@ import pytest
         ("kopt models list -p ba", {"bandwidth"}),
         ("kopt bandwidth estimate --gpu mi300", {"mi300x"}),
         ("kopt estimate --gpu A100-SXM4-8", {"A100-SXM4-80GB"}),
+        ("kopt reasons NO_MOD", {"NO_MODEL"}),
     ],
 )
-def test_predictors_and_gpus_are_completed(line: str, offered: set[str]) -> None:
+def test_predictors_gpus_and_codes_are_completed(line: str, offered: set[str]) -> None:
     words = line.split(" ")
     environ = {
         "_KOPT_COMPLETE": "complete_bash",

@@ -68,6 +68,7 @@ def _run(plain: Path, code: str, *arguments: str, folder: Path) -> subprocess.Co
     [
         ("doctor", "all is well"),
         ("version", "numpy"),
+        ("reasons NO_MODEL", "kopt train"),
         ("logs classify train.log", "work at risk"),
         ("estimate --timeout 2 train.py", "peak: not known"),
         ("models list", "no model is registered yet"),

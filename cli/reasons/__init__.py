@@ -1,0 +1,1 @@
+"""``kopt reasons``: what the codes of answers mean."""

@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from kopt.core.reason_codes.catalogue import reason_codes
 from kopt.core.units import format_bytes
 from kopt.dashboard import assets
 from kopt.dashboard import formatting as wording
@@ -46,6 +47,7 @@ def environment(navigation: Sequence[Page] = (), *, example: bool = False) -> En
     )
     env.filters.update({filter_.__name__: filter_ for filter_ in filters})
     env.filters |= {"pretty": pretty, "figure_json": figure_json, "service_url": service_url, "data_url": data_url}
+    env.filters["meaning"] = meaning
     env.globals |= {
         "asset": assets.addresses(),
         "navigation": navigation,
@@ -63,6 +65,11 @@ def environment(navigation: Sequence[Page] = (), *, example: bool = False) -> En
 def figure_json(figure: go.Figure) -> Markup:
     """A figure for ``<script type="application/json">``: no text in it can end the element."""
     return Markup(figure.to_json().translate(_ESCAPES))
+
+
+def meaning(code: str) -> str:
+    """What a reason code means, in each area that gives it; empty for what is no code of ours."""
+    return " ".join(dict.fromkeys(each.means for each in reason_codes().get(code, ())))
 
 
 def pretty(document: Any) -> str:

@@ -18,7 +18,7 @@ from kopt.dashboard.data.sources import Service
 from kopt.dashboard.figures import fan
 from kopt.dashboard.pages.services.replay import origins_of
 from kopt.dashboard.pages.services.sparkline import sparkline
-from kopt.dashboard.rendering import figure_json
+from kopt.dashboard.rendering import environment, figure_json
 from kopt.data.demand.files import write_demand
 from kopt.data.demand.table import DemandDataError, DemandSeries
 from kopt.policies.lending.policy import LendingSettings
@@ -168,3 +168,10 @@ def test_odd_histories_can_be_drawn(values: list[float]) -> None:
     figure = json.loads(fan(service, 6).to_json())
     assert figure["layout"]["yaxis"]["range"][1] > 0
     assert "NaN" not in sparkline(service).line
+
+
+def test_a_reason_code_has_its_meaning_as_title() -> None:
+    template = environment().from_string("{% from 'parts.html' import reasons %}{{ reasons(given) }}")
+    html = template.render(given=[Reason("NO_MODEL", "None is loaded."), Reason("ELSEWHERE_MADE", "Text.")])
+    assert '<code class="code" title="The endpoint serves no model' in html
+    assert '<code class="code" title="">ELSEWHERE_MADE' in html

@@ -1,5 +1,6 @@
 """The documentation builds as a site without a warning, and its pages load nothing from another host."""
 
+import html
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -7,6 +8,8 @@ from pathlib import Path
 
 import pytest
 from documents import ROOT
+
+from kopt.core.reason_codes.catalogue import page_of, reason_codes
 
 pytestmark = pytest.mark.slow
 LOADS = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src"}
@@ -63,6 +66,16 @@ def test_records_of_decisions_are_listed(site: Path) -> None:
     text = (site / "adr" / "index.html").read_text(encoding="utf-8")
     for record in (ROOT / "docs" / "adr").glob("[0-9]*.md"):
         assert f"{record.stem}.html" in text
+
+
+def test_every_reason_code_has_its_place(site: Path) -> None:
+    for code, meanings in reason_codes().items():
+        page, _, anchor = page_of(code).partition("#")
+        text = html.unescape((site / page).read_text(encoding="utf-8"))
+        section = text[text.index(f'id="{anchor}"') :].partition("<h2")[0]
+        for meaning in meanings:
+            # As far as the first piece of code, which is markup there.
+            assert meaning.means.partition("`")[0] in section, code
 
 
 def test_a_broken_anchor_ends_the_build(tmp_path: Path) -> None:

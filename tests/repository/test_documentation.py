@@ -14,6 +14,7 @@ import yaml
 from documents import README, ROOT, anchors, blocks, code_spans, documents, links
 
 from kopt.cli.main import app
+from kopt.core.reason_codes.catalogue import reason_codes
 
 DOCS = ROOT / "docs"
 README_LINES = 250
@@ -139,6 +140,13 @@ def _words(text: str) -> list[str]:
         words = text.split()[1:]
     ends = [number for number, word in enumerate(words) if word in ("--", "|", ";", ">")]
     return words[: ends[0]] if ends else words
+
+
+def test_every_command_that_a_reason_code_names_exists_with_its_options() -> None:
+    texts = [text for meanings in reason_codes().values() for each in meanings for text in (each.means, each.do)]
+    commands = [command for text in texts for command in re.findall(r"`(kopt [^`]*)`", text)]
+    assert len(commands) > 20
+    assert not [f"{command}: {problem}" for command in commands if (problem := _unknown(command))]
 
 
 def test_the_check_sees_a_wrong_command() -> None:

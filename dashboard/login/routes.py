@@ -10,6 +10,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment
 from starlette.exceptions import HTTPException
 
+from kopt.dashboard.forms import form_of
 from kopt.dashboard.login.authority import Authority, AuthorityError
 from kopt.dashboard.login.oidc import Oidc, OidcError, pending_of
 from kopt.dashboard.login.sessions import Session, Sessions, SessionTooLongError
@@ -55,7 +56,7 @@ class LoginRoutes:
 
     async def enter(self, request: Request) -> Response:
         """Takes a token of the cluster. Raises HTTPException 403 for a form of another site."""
-        fields = parse_qs((await form_of(request)).decode("ascii", "replace"))
+        fields = parse_qs(await _own_form(request))
         token, then = fields.get("token", [""])[-1].strip(), inside(fields.get("next", [""])[-1])
         try:
             user = await self._login.authority.user_of(token)
@@ -80,9 +81,9 @@ class LoginRoutes:
     async def from_provider(self, request: Request) -> Response:
         """Back from the provider."""
         assert self._login.oidc is not None
-        name = self._name(_PENDING)
+        note = request.cookies.get(self._name(_PENDING), "")
         try:
-            pending = pending_of(self._login.sessions.noted(request.cookies.get(name, ""), PENDING_S))
+            pending = pending_of(self._login.sessions.noted(note, PENDING_S))
         except ValueError:
             return self._page("/", "This login was not begun in this browser, or too long ago; log in again.", 400)
         try:
@@ -90,7 +91,7 @@ class LoginRoutes:
         except OidcError as error:
             return self._page(pending.then, str(error), 401)
         answer = self.begin(Session(self._login.clock() + LASTS_S, user=user), inside(pending.then))
-        answer.delete_cookie(name, path="/", secure=self._login.sessions.secure, httponly=True, samesite="lax")
+        self._forget(answer, _PENDING)
         return answer
 
     def _name(self, purpose: str) -> str:
@@ -101,6 +102,10 @@ class LoginRoutes:
         answer.set_cookie(
             self._name(purpose), value, max_age=lasts_s, path="/", secure=secure, httponly=True, samesite="lax"
         )
+
+    def _forget(self, answer: Response, purpose: str) -> None:
+        secure = self._login.sessions.secure
+        answer.delete_cookie(self._name(purpose), path="/", secure=secure, httponly=True, samesite="lax")
 
     def begin(self, session: Session, then: str) -> Response:
         """To the page that was wanted, with a cookie."""
@@ -115,10 +120,9 @@ class LoginRoutes:
         return answer
 
     async def leave(self, request: Request) -> Response:
-        await form_of(request)
-        sessions = self._login.sessions
+        await _own_form(request)
         answer = RedirectResponse("/login", 303, _NO_STORE)
-        answer.delete_cookie(sessions.cookie, path="/", secure=sessions.secure, httponly=True, samesite="lax")
+        self._forget(answer, "")
         return answer
 
     def _page(self, then: str, problem: str = "", status: int = 200) -> Response:
@@ -135,17 +139,12 @@ class LoginRoutes:
         return HTMLResponse(text, status, headers=_NO_STORE)
 
 
-async def form_of(request: Request) -> bytes:
-    """The body of a form of these pages. Raises HTTPException 403 for one of another site, 413 for a huge one."""
-    origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
-        raise HTTPException(403)
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > _LONGEST_FORM:
-            raise HTTPException(413)
-    return bytes(body)
+async def _own_form(request: Request) -> str:
+    """Raises HTTPException 403 for a form of another site, 413 for a huge one."""
+    form = await form_of(request, _LONGEST_FORM)
+    if form is None:
+        raise HTTPException(413)
+    return form
 
 
 def inside(address: str) -> str:

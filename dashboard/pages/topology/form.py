@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from fastapi import Request
-from starlette.exceptions import HTTPException
 
 from kopt.core.hardware.bandwidth import Collective
 from kopt.core.units import GIB, KIB, MIB
+from kopt.dashboard.forms import form_of
 
 SIZES = (64 * KIB, MIB, 64 * MIB, GIB)
 MAX_TEXT_BYTES = 512 * KIB
@@ -44,26 +44,13 @@ async def asked_of(request: Request) -> Asked:
     """Raises HTTPException 403 for a form that another site sent."""
     query: str | None = request.url.query
     if request.method == "POST":
-        origin = request.headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
-            raise HTTPException(403)
-        query = await _body(request)
+        query = await form_of(request, _MAX_BODY_BYTES)
     if query is None:
         return Asked(problem=_TOO_MUCH)
     try:
         return _read(parse_qs(query, errors="replace", max_num_fields=_MAX_FIELDS))
     except ValueError:
         return Asked(problem="This form has more fields than the page gave it.")
-
-
-async def _body(request: Request) -> str | None:
-    """The form; None for more than is read."""
-    body = bytearray()
-    async for part in request.stream():
-        body += part
-        if len(body) > _MAX_BODY_BYTES:
-            return None
-    return body.decode("ascii", "replace")
 
 
 def _read(fields: Mapping[str, Sequence[str]]) -> Asked:

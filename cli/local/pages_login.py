@@ -48,7 +48,7 @@ class ClusterAuthority:
     async def rights_of(self, user: User, rights: Collection[Right]) -> Collection[Right]:
         """What somebody may list in all namespaces they may list in each: most need a single question."""
         caller = Caller(user.name, user.uid, user.groups)
-        everywhere = {Right(right.group, right.resource, ALL_NAMESPACES) for right in rights}
+        everywhere = {_everywhere(right) for right in rights}
         held = await self._held(caller, everywhere)
         rest = {right for right in rights if right not in everywhere and _everywhere(right) not in held}
         return {right for right in rights if _everywhere(right) in held} | await self._held(caller, rest)

@@ -33,8 +33,3 @@ def pods_of(name: str) -> Right:
     """For ``namespace/name``; what has no namespace is for those who see all of them."""
     namespace, slash, _ = name.partition("/")
     return pods_in(namespace if slash else ALL_NAMESPACES)
-
-
-def everything(_: Right) -> bool:
-    """Where nobody logs in: the pages' own machine."""
-    return True

@@ -85,7 +85,12 @@ class Restricted:
     async def latest(self, feed: Feed[T]) -> T:
         data = await self._source.latest(feed)
         needed: set[Right] = set()
-        feed.restrict(data, lambda right: bool(needed.add(right)) or True)  # type: ignore[func-returns-value]
+
+        def noted(right: Right) -> bool:
+            needed.add(right)
+            return True
+
+        feed.restrict(data, noted)
         held = await self._may(needed) if needed else ()
         return feed.restrict(data, lambda right: right in held)
 

@@ -26,7 +26,7 @@ _AWAITED_S = 30.0
 _AWAITING_S = 3.0
 _AT_ONCE = 2
 """Requests under way. The first forecast of a series takes half a second of the endpoint: many would all be late."""
-_NEW_WITHIN_S = 5.0
+NEW_WITHIN_S = 5.0
 """How long pools without a forecast are asked about in one go: they must not keep others from their next bucket."""
 _NOW_S = 1e-3
 _KNOWN_HORIZONS_S = (300, 900, 1800, 3600, 7200)
@@ -117,7 +117,7 @@ class Forecasts:
         return [_service_snapshot(service, gpus[service.name], known.get(service.series)) for service in pool.services]
 
     async def refresh(
-        self, pools: Sequence[tuple[LendingPool, float]], refresh_s: float = 0.0, new_within_s: float = _NEW_WITHIN_S
+        self, pools: Sequence[tuple[LendingPool, float]], refresh_s: float = 0.0, new_within_s: float = NEW_WITHIN_S
     ) -> None:
         """Ask about each pool that is due up to its lead time (seconds), few at a time, those with forecasts first.
 

@@ -16,7 +16,7 @@ from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
 from kopt.cluster.runtime.signals import end_signals, run_until
 from kopt.controllers.lending.executor import Executor
-from kopt.controllers.lending.forecasts import Ask, Forecasts
+from kopt.controllers.lending.forecasts import NEW_WITHIN_S, Ask, Forecasts
 from kopt.controllers.lending.planner import Planner
 from kopt.controllers.lending.ports import ControllerSettings, Writer
 from kopt.controllers.lending.queueing.queues import Queues
@@ -126,9 +126,9 @@ class Replica(LedReplica):
             with self.isolation.guard(self.isolation.itself):
                 await self._ask(planner)
 
-    async def _ask(self, planner: Planner, **limits: float) -> None:
+    async def _ask(self, planner: Planner, new_within_s: float = NEW_WITHIN_S) -> None:
         pools = [(pool.spec, planner.lead_s(pool)) for pool in self.cluster.pools() if pool.spec is not None]
-        await self._forecasts.refresh(pools, self._settings.controller.refresh_s, **limits)
+        await self._forecasts.refresh(pools, self._settings.controller.refresh_s, new_within_s)
 
     def observe(self, seconds: float | None) -> None:
         """Called after a reconcile; ``seconds`` since the first event that led to it."""

@@ -24,7 +24,7 @@ from kopt.models.registry.registry import RegisteredModel, RegistryError
 from kopt.serving.contract.common import SCHEMA
 from kopt.serving.contract.model_answers import ModelsResponse
 from kopt.serving.contract.recommendation_answers import RecommendationsResponse
-from kopt.serving.contract.schemas import StatusResponse
+from kopt.serving.contract.schemas import ProblemOut, StatusResponse
 from kopt.serving.endpoint.services import SERVICES
 from kopt.serving.http.auth import OPEN, Identity, Reviewer, seen_by
 from kopt.serving.http.hosts import HostCheck
@@ -289,7 +289,7 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         schemas = document["components"]["schemas"]
-        for body in (body for spec in SERVICES for body in spec.requests):
+        for body in (ProblemOut, *(body for spec in SERVICES for body in spec.requests)):
             schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
             schemas |= schema.pop("$defs", {})
             schemas[body.__name__] = schema

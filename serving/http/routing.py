@@ -12,8 +12,10 @@ from kopt.serving.http.limits import read_json
 from kopt.serving.http.problems import from_validation
 
 T = TypeVar("T")
+_PROBLEM = {"schema": {"$ref": f"#/components/schemas/{ProblemOut.__name__}"}}
 PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": ProblemOut, "content": {"application/problem+json": {}}, "description": text}
+    # Not as "model": FastAPI would build one for each status of each route, most of the time that an application takes.
+    status: {"content": {"application/json": _PROBLEM, "application/problem+json": {}}, "description": text}
     for status, text in {
         400: "not JSON",
         401: "no valid token (where callers authenticate)",

@@ -12,6 +12,7 @@ import pytest
 import topology_outputs
 from bandwidth_nodes import cube_mesh, strange, without_symmetry
 from example_budget import examples
+from fastapi import FastAPI
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
@@ -53,6 +54,12 @@ def endpoint(source: MemorySource, tmp_path: Path, shipped: BandwidthPredictor) 
     service(built).refresh()
     yield built
     built.stop()
+
+
+@pytest.fixture
+def application(endpoint: Endpoint) -> FastAPI:
+    """One for all examples of a test: building it takes longer than to answer."""
+    return create_app(endpoint, manage=False)
 
 
 @pytest.fixture
@@ -276,9 +283,7 @@ _ANY_NODE = st.fixed_dictionaries(
     count=st.none() | st.integers(1, 6),
 )
 def test_any_node_is_answered_with_finite_numbers_or_refused(
-    shipped: BandwidthPredictor,
-    source: MemorySource,
-    tmp_path: Path,
+    application: FastAPI,
     topology: Any,
     sets: Any,
     kind: Collective,
@@ -288,10 +293,9 @@ def test_any_node_is_answered_with_finite_numbers_or_refused(
     count: int | None,
 ) -> None:
     async def once() -> None:
-        endpoint = assemble(Settings(home=tmp_path), Parts(source, StoredFeatures(no_store)))
-        service(endpoint).slot.current = shipped
-        transport = httpx.ASGITransport(create_app(endpoint, manage=False))
-        async with httpx.AsyncClient(transport=transport, base_url=URL, headers={DEADLINE_HEADER: "30000"}) as http:
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(application), base_url=URL, headers={DEADLINE_HEADER: "30000"}
+        ) as http:
             body = {
                 "topology": topology,
                 "gpu_sets": sets,
@@ -302,7 +306,6 @@ def test_any_node_is_answered_with_finite_numbers_or_refused(
                 "count": count,
             }
             reply = await http.post("/v1/bandwidth", json=body)
-        endpoint.stop()
         assert reply.status_code in (200, 422), reply.text
         if reply.status_code == 422:
             assert reply.json()["errors"][0]["field"]

@@ -4,13 +4,13 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from example_budget import examples
+from fastapi import FastAPI
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
@@ -99,11 +99,19 @@ def endpoint(replica: Build) -> Endpoint:
     return replica()
 
 
-@asynccontextmanager
-async def served(endpoint: Endpoint) -> AsyncIterator[httpx.AsyncClient]:
-    transport = httpx.ASGITransport(create_app(endpoint, manage=False), raise_app_exceptions=False)
-    async with httpx.AsyncClient(transport=transport, base_url=URL, headers={DEADLINE_HEADER: "30000"}) as client:
-        yield client
+def over(application: FastAPI) -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(application, raise_app_exceptions=False)
+    return httpx.AsyncClient(transport=transport, base_url=URL, headers={DEADLINE_HEADER: "30000"})
+
+
+def served(endpoint: Endpoint) -> httpx.AsyncClient:
+    return over(create_app(endpoint, manage=False))
+
+
+@pytest.fixture
+def application(endpoint: Endpoint) -> FastAPI:
+    """One for all examples of a test: building it takes longer than to answer."""
+    return create_app(endpoint, manage=False)
 
 
 @pytest.fixture
@@ -569,8 +577,8 @@ near = st.fixed_dictionaries(
 
 @settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 @given(body=near | junk)
-async def test_whatever_is_sent_the_answer_is_a_document(endpoint: Endpoint, body: Any) -> None:
-    async with served(endpoint) as http:
+async def test_whatever_is_sent_the_answer_is_a_document(application: FastAPI, body: Any) -> None:
+    async with over(application) as http:
         text = json.dumps(body)
         reply = await http.post("/v1/checkpoint", content=text, headers={"content-type": "application/json"})
         assert reply.status_code in (200, 400, 422), reply.text

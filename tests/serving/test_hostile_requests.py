@@ -5,6 +5,7 @@ import json
 import httpx
 import pytest
 from example_budget import examples
+from fastapi import FastAPI
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -71,10 +72,16 @@ tensors = st.fixed_dictionaries(
 calm = settings(max_examples=examples(120), deadline=None, suppress_health_check=list(HealthCheck))
 
 
+@pytest.fixture
+def application(endpoint: Endpoint) -> FastAPI:
+    """One for all examples of a test: building it takes longer than to answer."""
+    return create_app(endpoint, manage=False)
+
+
 async def sent(
-    endpoint: Endpoint, path: str, content: bytes, headers: dict[str, bytes] | None = None
+    application: FastAPI, path: str, content: bytes, headers: dict[str, bytes] | None = None
 ) -> httpx.Response:
-    transport = httpx.ASGITransport(create_app(endpoint, manage=False), raise_app_exceptions=False)
+    transport = httpx.ASGITransport(application, raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url=URL) as http:
         return await http.post(path, content=content, headers={"content-type": b"application/json", **(headers or {})})
 
@@ -89,34 +96,34 @@ def is_an_answer(reply: httpx.Response) -> None:
 
 @calm
 @given(body=near | plausible | junk)
-async def test_any_json_gets_an_answer(endpoint: Endpoint, body: object) -> None:
-    is_an_answer(await sent(endpoint, "/v1/demand", json.dumps(body).encode()))
+async def test_any_json_gets_an_answer(application: FastAPI, body: object) -> None:
+    is_an_answer(await sent(application, "/v1/demand", json.dumps(body).encode()))
 
 
 @calm
 @given(content=st.binary(max_size=200))
-async def test_any_bytes_get_an_answer(endpoint: Endpoint, content: bytes) -> None:
-    is_an_answer(await sent(endpoint, "/v1/demand", content))
+async def test_any_bytes_get_an_answer(application: FastAPI, content: bytes) -> None:
+    is_an_answer(await sent(application, "/v1/demand", content))
 
 
 @calm
 @given(body=tensors | junk)
-async def test_any_tensors_get_an_answer(endpoint: Endpoint, body: object) -> None:
-    is_an_answer(await sent(endpoint, "/v2/models/demand/infer", json.dumps(body).encode()))
+async def test_any_tensors_get_an_answer(application: FastAPI, body: object) -> None:
+    is_an_answer(await sent(application, "/v2/models/demand/infer", json.dumps(body).encode()))
 
 
 @calm
 @given(text=st.text(st.characters(codec="latin-1", exclude_categories=["Cc"]), max_size=30))
-async def test_any_header_gets_an_answer(endpoint: Endpoint, text: str) -> None:
+async def test_any_header_gets_an_answer(application: FastAPI, text: str) -> None:
     body = json.dumps({"series": [{"name": "a", "t": [0], "value": [1]}]}).encode()
     for name in ("x-kopt-deadline-ms", "content-type", "content-encoding"):
-        is_an_answer(await sent(endpoint, "/v1/demand", body, {name: text.encode("latin-1")}))
+        is_an_answer(await sent(application, "/v1/demand", body, {name: text.encode("latin-1")}))
 
 
 @pytest.mark.parametrize("item", ["true", '"x"', "[1]", "-1", "1e400"])
-async def test_a_million_wrong_items_give_a_short_answer(endpoint: Endpoint, item: str) -> None:
+async def test_a_million_wrong_items_give_a_short_answer(application: FastAPI, item: str) -> None:
     items = ",".join([item] * 1_000_000)
     text = f'{{"series":[{{"name":"a","t":[{items}],"value":[1]}}]}}'
-    is_an_answer(await sent(endpoint, "/v1/demand", text.encode()))
+    is_an_answer(await sent(application, "/v1/demand", text.encode()))
     many = ",".join(['{"name":""}'] * 300_000)
-    is_an_answer(await sent(endpoint, "/v1/demand", f'{{"series":[{many}]}}'.encode()))
+    is_an_answer(await sent(application, "/v1/demand", f'{{"series":[{many}]}}'.encode()))

@@ -1,5 +1,6 @@
 """A training job of the chart runs as a pod; what it registers is served by replicas that trust its key."""
 
+import contextlib
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -22,7 +23,7 @@ from tests.models.team_mlflow_server import TeamMlflow
 
 from .rights import audited
 
-pytestmark = [pytest.mark.services, pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.services, pytest.mark.ray, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
 KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 NAMESPACE, CRON_JOB = "kopt-system", "kopt-training-demand"
 Object = dict[str, Any]
@@ -116,17 +117,18 @@ def trained(
     )
     api.apply(*objects)
     began = datetime.now(UTC)
-    with Kubelet(control_plane, entrypoints={"kopt-training": KOPT}):
+    with contextlib.ExitStack() as undo, Kubelet(control_plane, entrypoints={"kopt-training": KOPT}):
+        # Another try has a folder of its own, and a volume's cannot be changed.
+        for document in objects:
+            meta = document["metadata"]
+            undo.callback(api.delete, "v1", document["kind"], meta["name"], meta.get("namespace", ""))
+        undo.callback(uninstall)
+        undo.callback(api.delete, "batch/v1", "Job", "once", NAMESPACE, propagationPolicy="Foreground")
         install(values_of(mlflow.url))
         job = run_once(control_plane)
         (pod,) = api.list("v1", "Pod", NAMESPACE, labels="batch.kubernetes.io/job-name=once")
         log = api.request("GET", f"{api.path('v1', 'Pod', NAMESPACE, pod['metadata']['name'])}/log").text
         yield Trained(job, log, audited(control_plane, "kopt-training", began), mlflow.url, folder / "keys")
-        api.delete("batch/v1", "Job", "once", NAMESPACE, propagationPolicy="Foreground")
-        uninstall()
-    for document in reversed(objects):
-        meta = document["metadata"]
-        api.delete("v1", document["kind"], meta["name"], meta.get("namespace", ""))
 
 
 def run_once(plane: ControlPlane) -> Object:

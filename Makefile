@@ -51,13 +51,18 @@ lint: setup  ## ruff, mypy strict, import contracts
 	$(BIN)/lint-imports
 
 .PHONY: test
-test: setup  ## everything; installs Debian packages for real servers where it may
+test: setup  ## all but what is long; installs Debian packages for real servers where it may
 	scripts/test-packages.sh
 	$(BIN)/python -P scripts/test_all.py
 
 .PHONY: test-fast
 test-fast: setup  ## without servers, browser and Ray
 	$(BIN)/python -P -m pytest -m "not ray and not browser and not services and not cluster and not slow"
+
+.PHONY: test-long
+test-long: setup  ## further paths on a control plane, with Ray and real trainers, and the story (40 minutes)
+	scripts/test-packages.sh
+	$(BIN)/python -P scripts/test_all.py --long
 
 # CLUSTER=1 attacks a real control plane afterwards.
 .PHONY: attack
@@ -66,7 +71,7 @@ attack: setup  ## attacks on what this product opens, see docs/security.md (thre
 	$(if $(CLUSTER),$(BIN)/python -P -m pytest -m cluster tests/attacks)
 
 .PHONY: test-thorough
-test-thorough: setup  ## what only a long run can show: fuzzing, properties with large budgets, mutants
+test-thorough: setup test-long  ## test-long, fuzzing, properties with large budgets, mutants
 	KOPT_THOROUGH=1 $(BIN)/python -P -m pytest -m thorough
 	$(MAKE) mutants
 

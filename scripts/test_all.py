@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Every test, in groups: each is a pytest process of its own, five at a time, those that take longest first.
+"""Every test that is not marked as long, in groups: each a pytest process of its own, four at a time, longest first.
 
     scripts/test_all.py                all groups (make test)
     scripts/test_all.py deploy         the groups with a word in their name
     scripts/test_all.py --attacks      tests/attacks without a control plane (make attack)
+    scripts/test_all.py --long         what is marked as long, and nothing else (make test-long)
     scripts/test_all.py -- -x -v       options for pytest
 
-Tests on a control plane or with Ray mostly wait and the others mostly compute, so two cores carry five groups. At most
-three with a control plane run at a time, as the idle servers of one take a fifth of a core, and one with Ray. What a
+Tests on a control plane or with Ray mostly wait and the others mostly compute, so two cores carry four groups. At most
+two with a control plane run at a time, as the idle servers of one take a fifth of a core, and one with Ray. What a
 group printed is shown when it ends, and a table of durations at the end.
 """
 
@@ -20,8 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-AT_ONCE = 5
-LIMITS = {"cluster": 3, "ray": 1}
+AT_ONCE = 4
+LIMITS = {"cluster": 2, "ray": 1}
 MARKERS = {"cluster": "cluster", "ray": "ray and not cluster", "": "not cluster and not ray"}
 PROGRESS_S = 60.0
 NO_TESTS = 5
@@ -44,26 +45,23 @@ class Group:
     def name(self) -> str:
         return f"{self.kind or 'neither'}: {' '.join(self.paths) or 'all others'}"
 
-    def command(self, options: list[str]) -> list[str]:
+    def command(self, options: list[str], *, long: bool) -> list[str]:
         own = self.paths or ("",)
         others = (path for group in GROUPS if group.kind == self.kind and group is not self for path in group.paths)
         ignored = [path for path in others if any(path.startswith(f"{folder}/" if folder else "") for folder in own)]
         chosen = [f"tests/{path}" for path in own] + [f"--ignore=tests/{path}" for path in ignored]
-        return [".venv/bin/python", "-P", "-m", "pytest", "-m", MARKERS[self.kind], *chosen, *options]
+        marked = f"({MARKERS[self.kind]}) and {'long' if long else 'not long'}"
+        return [".venv/bin/python", "-P", "-m", "pytest", "-m", marked, *chosen, *options]
 
 
 # In the order of their durations, which the table at the end shows.
 GROUPS = [
-    Group("cluster", ("preemption_controller/test_killed_anywhere.py", "sizing_controller", "pairwise")),
+    Group("cluster", ("preemption_controller", "sizing_controller", "pairwise")),
     Group("ray"),
-    Group("cluster", ("lending", "admission")),
-    Group("cluster", ("preemption_controller",)),
     Group("", ("sizing", "checkpoint")),
-    Group("cluster", ("staging_controller",)),
-    Group("cluster", ("story",)),
-    Group("cluster", ("deploy", "attacks")),
-    Group("cluster", ("evictions", "extender")),
+    Group("cluster", ("lending", "admission", "staging_controller")),
     Group("", ("serving", "training", "dashboard")),
+    Group("cluster", ("deploy", "attacks", "evictions", "extender")),
     Group("", ("cli", "agents", "attacks")),
     Group("cluster"),
     Group(""),
@@ -80,7 +78,7 @@ def startable(waiting: list[Group], running: list[Group]) -> Group | None:
     return next((group for group in waiting if group.kind not in full), None)
 
 
-def run(groups: list[Group], options: list[str], folder: Path) -> None:
+def run(groups: list[Group], options: list[str], folder: Path, *, long: bool) -> None:
     waiting, running = list(groups), dict[int, tuple[Group, "subprocess.Popen[bytes]"]]()
     told_s = time.monotonic()
     try:
@@ -90,7 +88,9 @@ def run(groups: list[Group], options: list[str], folder: Path) -> None:
                 group.output, group.began_s = folder / f"{len(waiting)}.log", time.monotonic()
                 print(f"started: {group.name}", flush=True)
                 with group.output.open("wb") as output:
-                    process = subprocess.Popen(group.command(options), cwd=ROOT, stdout=output, stderr=output)
+                    process = subprocess.Popen(
+                        group.command(options, long=long), cwd=ROOT, stdout=output, stderr=output
+                    )
                 running[process.pid] = group, process
             time.sleep(0.5)
             for pid, (group, process) in list(running.items()):
@@ -126,6 +126,9 @@ def main(arguments: list[str]) -> int:
     groups = [group for group in GROUPS if not words.strip() or any(word in group.name for word in words.split())]
     if words.split() == ["--attacks"]:
         groups = ATTACKS
+    long = words.split() == ["--long"]
+    if long:
+        groups = GROUPS
     if not groups:
         print("no group has one of these words in its name; there are: " + "; ".join(group.name for group in GROUPS))
         return 2
@@ -133,7 +136,7 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory() as folder:
-        run(groups, options.split(), Path(folder))
+        run(groups, options.split(), Path(folder), long=long)
     for group in sorted(groups, key=lambda group: -group.seconds):
         print(f"{group.seconds:6.0f} s  {outcome(group)}  {group.name}")
     return int(any(group.status for group in groups))

@@ -155,6 +155,7 @@ def test_every_port_of_a_training_is_on_loopback_and_a_stranger_runs_nothing(
     _attack(training.pid, stranger)
 
 
+@pytest.mark.long
 def test_a_killed_training_leaves_no_folder_behind(training: "subprocess.Popen[bytes]") -> None:
     raylet = next(each for each in family(training.pid) if each.name() == "raylet")
     (folder,) = _folders(raylet)

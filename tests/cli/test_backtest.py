@@ -71,6 +71,7 @@ def test_own_time_is_what_the_file_says(services: list[DemandSeries], tmp_path: 
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(900)
+@pytest.mark.long
 def test_groups_are_forecast_by_models_that_have_not_seen_them(
     kopt: Kopt, demand_folder: Path, services: list[DemandSeries], tmp_path: Path
 ) -> None:

@@ -201,6 +201,7 @@ def _versions(home: Path) -> list[dict[str, object]]:
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
+@pytest.mark.long
 def test_a_training_that_is_killed_goes_on_where_it_was(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()

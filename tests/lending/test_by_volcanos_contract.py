@@ -158,6 +158,7 @@ def test_borrow_spike_abort_and_resume(lender: VolcanoScene, controller: Callabl
     assert lender.orders() == {}
 
 
+@pytest.mark.long
 async def test_off_lets_it_go_on(lender: VolcanoScene, controller: Callable[..., Controller]) -> None:
     one = controller()
     lender.expect(2, 2.4, 2.6, 2.9)

@@ -9,9 +9,12 @@ from .conftest import Controller, Scene
 from .test_with_kueue import lend_to
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+LONG = pytest.mark.long
 
 
-@pytest.mark.parametrize("says", ["stall", "garbage", "error", "fallback"])
+@pytest.mark.parametrize(
+    "says", ["stall", *(pytest.param(each, marks=LONG) for each in ("garbage", "error", "fallback"))]
+)
 def test_without_forecasts_nothing_new_is_lent(scene: Scene, controller: Callable[..., Controller], says: str) -> None:
     controller("--stale=8s")
     scene.expect(5, 5, 5, 5.9)

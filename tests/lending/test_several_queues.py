@@ -18,6 +18,7 @@ def others(scene: Scene, kueue: Kueue) -> Iterator[str]:
         yield queue
 
 
+@pytest.mark.long
 def test_those_give_back_who_lose_least_whatever_their_queue(
     scene: Scene, others: str, controller: Callable[..., Controller]
 ) -> None:
@@ -72,6 +73,7 @@ def test_nobody_new_passes_one_that_has_waited_too_long(scene: Scene, controller
     wait_for(lambda: scene.runs() == {"large", "next"}, what="what is left is open to those who fit")
 
 
+@pytest.mark.long
 def test_it_is_passed_while_it_has_not_waited_long(scene: Scene, controller: Callable[..., Controller]) -> None:
     controller()
     large_gives_back(scene)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 from controlplane.processes import wait_for
 
 from .conftest import CLUSTER_QUEUE, POOL, WORKLOAD, Controller, Scene
@@ -40,6 +41,7 @@ def test_borrow_spike_reclaim_and_return(scene: Scene, controller: Callable[...,
     assert history[-1].keys() >= {"at", "lent", "borrowed", "service", "provision", "p50", "p99"}
 
 
+@pytest.mark.long
 def test_it_only_says_so_where_it_observes(scene: Scene, controller: Callable[..., Controller]) -> None:
     controller()
     scene.serve("chat-0")
@@ -50,6 +52,7 @@ def test_it_only_says_so_where_it_observes(scene: Scene, controller: Callable[..
     assert scene.quota() == 0
 
 
+@pytest.mark.long
 def test_those_who_gave_back_return_in_the_ledgers_order(scene: Scene, controller: Callable[..., Controller]) -> None:
     controller()
     lend_to(scene, "one", "two")
@@ -84,6 +87,7 @@ def test_a_write_is_not_cut_by_us_but_the_service_gets_its_gpus(
     wait_for(lambda: scene.held() != set(), what="who lost his pods gives back the quota, too")
 
 
+@pytest.mark.long
 def test_who_can_be_asked_saves_first(scene: Scene, controller: Callable[..., Controller]) -> None:
     controller()
     scene.serve("chat-0", "chat-1")
@@ -102,6 +106,7 @@ def test_who_can_be_asked_saves_first(scene: Scene, controller: Callable[..., Co
     wait_for(lambda: scene.status()["state"].get("saves"), what="how long that took is remembered")
 
 
+@pytest.mark.long
 def test_whom_its_user_stopped_stays_so(scene: Scene, controller: Callable[..., Controller]) -> None:
     controller()
     lend_to(scene, "one", "two")

@@ -42,6 +42,7 @@ def test_a_slow_node_ends_degraded_and_it_is_said_why(pool: Callable[[int], Pool
     assert not cluster.jobs()
 
 
+@pytest.mark.long
 def test_a_restart_in_the_middle_measures_nothing_twice(pool: Callable[[int], Pool], start_controller: Start) -> None:
     cluster = pool(4)
     cluster.shares.write_text("seconds 1\n")

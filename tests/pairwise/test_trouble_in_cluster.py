@@ -33,6 +33,7 @@ def wanting(name: str, pool: Pool, gpus: int = GPUS, **spec: object) -> Object:
         ("never", "it did not end within 8 s"),
     ],
 )
+@pytest.mark.long
 def test_a_test_that_shows_nothing_is_a_failed_pair_and_stops_no_other(
     pool: Callable[[int], Pool], start_controller: Start, fate: str, reason: str
 ) -> None:
@@ -88,6 +89,7 @@ def test_a_test_gives_way_to_a_pod_that_waits_for_its_gpus(
     cluster.wait(lambda one: one.get("measured") == 1)
 
 
+@pytest.mark.long
 def test_nothing_starts_on_nodes_whose_gpus_are_in_use(pool: Callable[[int], Pool], start_controller: Start) -> None:
     cluster = pool(3)
     api = cluster.plane.api
@@ -104,6 +106,7 @@ def test_nothing_starts_on_nodes_whose_gpus_are_in_use(pool: Callable[[int], Poo
     cluster.wait(lambda one: one.get("measured") == 3)
 
 
+@pytest.mark.long
 def test_the_budget_of_a_day_and_windows_keep_tests_from_starting(
     pool: Callable[[int], Pool], start_controller: Start
 ) -> None:
@@ -131,6 +134,7 @@ def test_a_template_that_is_no_pod_is_told(pool: Callable[[int], Pool], start_co
     assert "NOT A NAME" in status["conditions"][0]["message"]
 
 
+@pytest.mark.long
 def test_what_is_gone_leaves_the_others_objects(pool: Callable[[int], Pool], start_controller: Start) -> None:
     cluster = pool(3)
     start_controller()

@@ -156,6 +156,7 @@ def test_what_was_done_before_the_request_is_not_lost(real: Real, controller: Ca
     assert real.team.left_over() == []
 
 
+@pytest.mark.long
 def test_one_that_does_not_answer_goes_when_the_budget_is_over(
     real: Real, controller: Callable[..., Controller]
 ) -> None:

@@ -127,6 +127,7 @@ def test_the_safe_one_is_taken_once_wherever_it_dies(team: Team, controller: Cal
     assert preempted["reason"] == "InClusterQueue"
 
 
+@pytest.mark.long
 def test_a_plain_gang_goes_once_and_whole_wherever_it_dies(pods: Pods) -> None:
     port, met = free_port(), set[tuple[str, str]]()
     pods.run("gang", 4, pods=2)
@@ -151,6 +152,7 @@ def test_a_plain_gang_goes_once_and_whole_wherever_it_dies(pods: Pods) -> None:
     assert {one["objectRef"]["name"].rpartition("-")[0] for one in evicted} == {"gang"}
 
 
+@pytest.mark.long
 def test_a_gang_of_kai_goes_once_and_whole_wherever_it_dies(
     kai_pods: KaiPods, controller: Callable[..., Controller]
 ) -> None:
@@ -183,6 +185,7 @@ def test_a_gang_of_kai_goes_once_and_whole_wherever_it_dies(
     assert kai_pods.held("urgent") == 0
 
 
+@pytest.mark.long
 def test_another_takes_over_from_a_leader_that_is_stopped(team: Team, controller: Callable[..., Controller]) -> None:
     first = controller("--mode=enforce")
     for name in ("oldest", "middle", "newest"):
@@ -200,6 +203,7 @@ def test_another_takes_over_from_a_leader_that_is_stopped(team: Team, controller
     assert team.evicted() == {"middle"}
 
 
+@pytest.mark.long
 def test_kopt_off_lets_go_what_is_held(team: Team, controller: Callable[..., Controller]) -> None:
     one = controller("--mode=enforce")
     for name in ("oldest", "middle", "newest"):

@@ -53,6 +53,7 @@ def let_go(team: Team, name: str, **further: Any) -> None:
 
 @pytest.mark.cluster
 @pytest.mark.parametrize("steered", [False, True])
+@pytest.mark.long
 def test_what_waited_for_its_data_in_no_queue(
     team: Team, controller: Callable[..., Controller], *, steered: bool
 ) -> None:
@@ -83,6 +84,7 @@ def test_what_was_stopped_by_its_workload(team: Team, controller: Callable[..., 
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_one_that_is_held_stays_so_when_its_job_is_changed(team: Team, controller: Callable[..., Controller]) -> None:
     """Kueue writes the Workload of a changed Job anew, as an active one."""
     controller("--mode=enforce")

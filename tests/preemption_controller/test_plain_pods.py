@@ -53,6 +53,7 @@ def test_a_gang_goes_as_one_for_a_gang(pods: Pods, controller: Callable[..., Con
     assert pods.uids("lone") == lone
 
 
+@pytest.mark.long
 def test_nobody_goes_for_one_that_is_in_a_write_or_silent(pods: Pods, controller: Callable[..., Controller]) -> None:
     controller("--mode=enforce", "--plain-pods", "--budget=3s")
     for name in ("oldest", "middle", "newest"):
@@ -65,6 +66,7 @@ def test_nobody_goes_for_one_that_is_in_a_write_or_silent(pods: Pods, controller
     assert {uid for name in ("oldest", "middle", "newest") for uid in pods.uids(name)} == before
 
 
+@pytest.mark.long
 def test_it_only_acts_where_it_may(pods: Pods, controller: Callable[..., Controller]) -> None:
     controller("--mode=observe", "--plain-pods")
     pods.run("oldest", 4)
@@ -103,6 +105,7 @@ def test_what_a_budget_of_disruptions_protects_stays(pods: Pods, controller: Cal
     assert pods.told("oldest") == []
 
 
+@pytest.mark.long
 def test_a_job_that_would_end_for_good_stays(pods: Pods, controller: Callable[..., Controller]) -> None:
     """Each pod that is evicted counts as a failure: Kubernetes ends the Job that is over its limit."""
     controller("--mode=enforce", "--plain-pods")

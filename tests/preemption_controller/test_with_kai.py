@@ -37,6 +37,7 @@ def test_who_loses_least_goes_once_and_whole(kai_pods: KaiPods, controller: Call
         assert "kaiwo.ai/held" not in one["metadata"]["labels"]
 
 
+@pytest.mark.long
 def test_a_gang_of_kais_is_held_whole_and_bound_whole(kai_pods: KaiPods, controller: Callable[..., Controller]) -> None:
     """There is room for one of its pods; it does not start alone."""
     kai_pods.plane.install_crds("training-operator")
@@ -70,6 +71,7 @@ def test_a_gang_of_kais_is_held_whole_and_bound_whole(kai_pods: KaiPods, control
     kai_pods.api.delete("kubeflow.org/v1", "PyTorchJob", "urgent", kai_pods.space)
 
 
+@pytest.mark.long
 def test_a_better_moment_is_waited_for(kai_pods: KaiPods, controller: Callable[..., Controller]) -> None:
     controller("--mode=enforce", "--kai")
     for name in NAMES:
@@ -87,6 +89,7 @@ def test_a_better_moment_is_waited_for(kai_pods: KaiPods, controller: Callable[.
     }
 
 
+@pytest.mark.long
 def test_one_that_fits_is_not_held(kai_pods: KaiPods, controller: Callable[..., Controller]) -> None:
     controller("--mode=enforce", "--kai")
     kai_pods.run("oldest", 4, pods=2)
@@ -94,6 +97,7 @@ def test_one_that_fits_is_not_held(kai_pods: KaiPods, controller: Callable[..., 
     assert "kaiwo.ai/preemption" not in kai_pods.pods("urgent")[0]["metadata"].get("annotations", {})
 
 
+@pytest.mark.long
 def test_who_is_within_the_least_time_of_its_queue_stays(
     kai_pods: KaiPods, controller: Callable[..., Controller]
 ) -> None:
@@ -114,6 +118,7 @@ def test_who_is_within_the_least_time_of_its_queue_stays(
     wait_for(lambda: kai_pods.pods("urgent"), what="KAI makes room")
 
 
+@pytest.mark.long
 def test_when_the_budget_is_over_kai_goes_by_its_own_rule(
     kai_pods: KaiPods, controller: Callable[..., Controller]
 ) -> None:

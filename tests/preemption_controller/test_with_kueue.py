@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 
+import pytest
 from controlplane.processes import wait_for
 
 from .teams import HIGH, LOW, WORKLOAD, Controller, Team
@@ -53,6 +54,7 @@ def test_it_waits_for_a_checkpoint(team: Team, controller: Callable[..., Control
     wait_for(lambda: not team.left_over(), what="every priority is back")
 
 
+@pytest.mark.long
 def test_past_the_budget_kueue_goes_by_its_own_rule(team: Team, controller: Callable[..., Controller]) -> None:
     controller("--mode=enforce", "--budget=2s", "--cover=2s")
     run_three(team)
@@ -78,6 +80,7 @@ def test_a_gang_dies_as_one(team: Team, controller: Callable[..., Controller]) -
     assert team.runs() == {"lone", "newest", "urgent"}
 
 
+@pytest.mark.long
 def test_what_fits_is_not_held(team: Team, controller: Callable[..., Controller]) -> None:
     controller("--mode=enforce")
     team.run("lone", 4)
@@ -86,6 +89,7 @@ def test_what_fits_is_not_held(team: Team, controller: Callable[..., Controller]
     wait_for(lambda: team.runs() == {"lone", "urgent"})
 
 
+@pytest.mark.long
 def test_only_said_where_it_observes(team: Team, controller: Callable[..., Controller]) -> None:
     controller("--mode=annotate")
     run_three(team)
@@ -108,6 +112,7 @@ def test_without_us_the_newest_is_taken(team: Team) -> None:
     assert team.evicted() == {"newest"}
 
 
+@pytest.mark.long
 def test_where_multikueue_compares_specs_none_is_changed(team: Team, controller: Callable[..., Controller]) -> None:
     """It would delete the job whose Workload differs from that in the other cluster."""
     controller("--mode=enforce")

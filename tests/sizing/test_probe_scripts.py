@@ -110,6 +110,7 @@ def test_the_trainer_of_hugging_face(probe: Probe) -> None:
     assert any("16 accumulated" in one for one in run.trace.assumptions)
 
 
+@pytest.mark.long
 def test_lora_trains_adapters_alone(probe: Probe) -> None:
     run = probe("finetune.py", "lora")
     assert run.ended == "steady", run.output
@@ -127,7 +128,7 @@ def test_loops_of_accelerate_and_lightning(probe: Probe, script: str) -> None:
     assert alive[Role.OPTIMIZER] == 2 * alive[Role.WEIGHTS] > 0
 
 
-@pytest.mark.parametrize("model", ["resnet18", "vit_tiny_patch16_224"])
+@pytest.mark.parametrize("model", ["resnet18", pytest.param("vit_tiny_patch16_224", marks=pytest.mark.long)])
 def test_a_timm_loop_over_images_that_are_not_there(probe: Probe, model: str) -> None:
     run = probe("images.py", model)
     assert run.ended == "steady", run.output

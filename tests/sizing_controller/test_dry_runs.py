@@ -66,6 +66,7 @@ def test_a_job_is_held_profiled_given_a_slice_released_and_bound(
     assert len(plane.api.list(*PROFILE, space)) == 1
 
 
+@pytest.mark.long
 def test_a_job_that_runs_out_of_memory_gets_more_twice_and_then_its_own_request(
     plane: ControlPlane, gpu_node: Kubelet, space: str, start_controller: Callable[..., Server], tmp_path: Path
 ) -> None:

@@ -78,6 +78,7 @@ def test_a_queued_job_is_admitted_only_with_its_size(
     assert out.read_text().split() == ["offline", "real"]
 
 
+@pytest.mark.long
 def test_a_queued_job_that_runs_out_of_memory_is_stopped_by_its_workload_and_gets_more(
     plane: ControlPlane,
     gpu_node: Kubelet,
@@ -118,6 +119,7 @@ def test_a_queued_job_that_runs_out_of_memory_is_stopped_by_its_workload_and_get
     assert runs.read_text().split() == ["run"] * 4
 
 
+@pytest.mark.long
 def test_without_the_webhook_an_admitted_job_whose_pods_wait_is_stopped_and_sized(
     plane: ControlPlane,
     gpu_node: Kubelet,

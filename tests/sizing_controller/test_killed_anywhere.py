@@ -100,6 +100,7 @@ def labels(request: pytest.FixtureRequest, space: str) -> Iterator[dict[str, str
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.long
 async def test_it_survives_being_killed_at_every_call(
     plane: ControlPlane, gpu_node: Kubelet, space: str, labels: dict[str, str], tmp_path: Path
 ) -> None:

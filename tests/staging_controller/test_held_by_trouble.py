@@ -132,6 +132,7 @@ def test_a_disk_that_is_too_small_is_not_filled(
     assert copied.complete()
 
 
+@pytest.mark.long
 def test_a_source_that_changes_midway_holds_it_until_it_stands_still(
     team: Team, controller: Callable[..., Controller], webhook: Server
 ) -> None:

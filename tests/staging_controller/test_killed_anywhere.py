@@ -118,6 +118,7 @@ def test_data_is_fetched_once_and_the_job_runs_wherever_it_dies(team: Team) -> N
     assert list(team.claim.iterdir()) == []
 
 
+@pytest.mark.long
 def test_another_takes_over_from_a_leader_that_is_stopped(
     team: Team, controller: Callable[..., Controller], webhook: Server
 ) -> None:

@@ -87,6 +87,7 @@ def test_a_pod_of_its_own_waits_behind_a_gate(
 
 
 @pytest.mark.parametrize("kind", [DEPLOYMENT, STATEFUL_SET])
+@pytest.mark.long
 def test_pods_of_a_service_wait_one_by_one(
     team: Team, controller: Callable[..., Controller], webhook: Server, kind: tuple[str, str]
 ) -> None:
@@ -109,6 +110,7 @@ def test_pods_of_a_service_wait_one_by_one(
         team.api.delete(*kind, made["metadata"]["name"], team.space, propagationPolicy="Background")
 
 
+@pytest.mark.long
 def test_a_pod_in_a_queue_of_kueues_is_left_to_it_and_told(
     team: Team, controller: Callable[..., Controller], webhook: Server
 ) -> None:
@@ -193,6 +195,7 @@ class Asking:
         return bool(found.get("suspend"))
 
 
+@pytest.mark.long
 def test_whatever_can_be_suspended_waits_outside_its_queue(
     team: Team, controller: Callable[..., Controller], webhook: Server
 ) -> None:

@@ -62,6 +62,7 @@ def test_wrong_credentials_hold_it_with_the_reason_until_they_are_right(
     assert team.status("tokens").get("reason") is None
 
 
+@pytest.mark.long
 def test_data_that_is_not_there_is_waited_for(
     team: Team, controller: Callable[..., Controller], webhook: Server
 ) -> None:
@@ -79,6 +80,7 @@ def test_data_that_is_not_there_is_waited_for(
     wait_for(lambda: team.runs("train"), what="it runs")
 
 
+@pytest.mark.long
 def test_equal_requests_by_annotation_are_fetched_once(
     team: Team, controller: Callable[..., Controller], webhook: Server
 ) -> None:
@@ -96,6 +98,7 @@ def test_equal_requests_by_annotation_are_fetched_once(
     wait_for(lambda: len(team.status(made["metadata"]["name"]).get("users", [])) == 2, what="both are counted")
 
 
+@pytest.mark.long
 def test_what_its_queue_admitted_before_we_were_there_is_stopped_and_waits(
     team: Team, controller: Callable[..., Controller]
 ) -> None:

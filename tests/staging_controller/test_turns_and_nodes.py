@@ -168,6 +168,7 @@ def pod_on_nodes(team: Team, name: str, folder: Path, affinity: Object) -> Objec
     return team.api.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
 
+@pytest.mark.long
 def test_pods_that_ask_are_kept_to_nodes_with_a_copy_beside_what_they_ask_for_themselves(
     team: Team, controller: Callable[..., Controller], webhook: Server, nodes: list[Kubelet], tmp_path: Path
 ) -> None:
@@ -192,6 +193,7 @@ def test_pods_that_ask_are_kept_to_nodes_with_a_copy_beside_what_they_ask_for_th
         team.api.delete("v1", "Pod", name, team.space)
 
 
+@pytest.mark.long
 def test_a_gang_waits_for_copies_on_as_many_nodes_as_it_needs(
     team: Team, controller: Callable[..., Controller], webhook: Server, nodes: list[Kubelet], tmp_path: Path
 ) -> None:

@@ -14,7 +14,7 @@ from tests.story.cluster import READER, STRANGER, Cluster
 from tests.story.conftest import Story
 from tests.story.traffic import BUCKET_S, DAY_S
 
-pytestmark = [pytest.mark.cluster, pytest.mark.trainers, pytest.mark.slow, pytest.mark.timeout(2400)]
+pytestmark = [pytest.mark.cluster, pytest.mark.trainers, pytest.mark.long, pytest.mark.timeout(2400)]
 STARTING_S = 200.0
 """Within which the training trains and has saved once."""
 

@@ -9,10 +9,12 @@ ConfigMaps, projected tokens) as folders.
 There are no images and no namespaces: a pod gives its command, or the kubelet is told what stands for its image, and
 shares the machine's files and network. Where a mount path occurs in the command, the environment or the working
 directory, the folder takes its place, and a mount below another one is a link there; /tmp is a short path, for
-sockets. Each pod has a loopback address of its own (``status.podIP``). ``KUBECONFIG``
+sockets. Each pod has a loopback address of its own (``status.podIP``); with a ``PodNetwork`` it has a network and
+processes of its own, and the names of Services, as in a cluster. ``KUBECONFIG``
 leads to the API server with the pod's own token.
 """
 
+from controlplane.kubelet.network import PodNetwork
 from controlplane.kubelet.node import Kubelet
 
-__all__ = ["Kubelet"]
+__all__ = ["Kubelet", "PodNetwork"]

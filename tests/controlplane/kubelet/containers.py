@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from controlplane.api import Object
+from controlplane.kubelet.network import PodSandbox
 from controlplane.kubelet.probes import Probe
 from controlplane.processes import spawn
 
@@ -23,8 +24,9 @@ _LONGEST_MESSAGE = 4096
 class Container:
     """A container of a pod: started, watched, restarted and stopped by its pod's worker."""
 
-    def __init__(self, spec: Object, folder: Path, host: str) -> None:
+    def __init__(self, spec: Object, folder: Path, host: str, sandbox: PodSandbox | None = None) -> None:
         self.spec = spec
+        self._sandbox = sandbox
         self.name: str = spec["name"]
         self.restarts = 0
         self.state: Object = {"waiting": {"reason": "ContainerCreating"}}
@@ -32,7 +34,7 @@ class Container:
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
         self._not_before = 0.0
-        self._probes = {kind: Probe(spec[kind], spec, host) for kind in _PROBES if kind in spec}
+        self._probes = {kind: Probe(spec[kind], spec, host, self._within) for kind in _PROBES if kind in spec}
         self.env: Mapping[str, str] = {}
 
     @property
@@ -79,6 +81,7 @@ class Container:
             self.restarts += 1
         self.env = env
         self.message_file[1].write_bytes(b"")
+        command = self._sandbox.command(command) if self._sandbox else command
         with self.log.open("wb") as log:
             try:
                 self._process = spawn(
@@ -121,7 +124,8 @@ class Container:
             return
         hook = self.spec.get("lifecycle", {}).get("preStop", {})
         if "exec" in hook:
-            subprocess.run(hook["exec"]["command"], env=dict(self.env), timeout=60, check=False, capture_output=True)
+            command = self._within(hook["exec"]["command"])
+            subprocess.run(command, env=dict(self.env), timeout=60, check=False, capture_output=True)
         if "sleep" in hook:
             time.sleep(hook["sleep"]["seconds"])
         self._process.terminate()
@@ -147,6 +151,10 @@ class Container:
             "lastState": self._last,
             "containerID": f"process://{self._process.pid}" if self._process else "",
         }
+
+    def _within(self, command: Sequence[str]) -> Sequence[str]:
+        """What runs a command in the running container."""
+        return self._sandbox.within(self._process.pid, command) if self._sandbox and self._process else command
 
     def _ended(self, code: int, reason: str, message: str, started: str) -> None:
         # What the container left running ends with it, as it would with its process namespace.

@@ -13,6 +13,7 @@ import httpx
 from controlplane.api import Api, Object, Refused
 from controlplane.kubelet.containers import now
 from controlplane.kubelet.logs import LogServer
+from controlplane.kubelet.network import PodNetwork
 from controlplane.kubelet.pods import PodWorker
 from controlplane.plane import ControlPlane
 
@@ -30,9 +31,14 @@ class Kubelet:
         resources: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
         entrypoints: Mapping[str, Sequence[str]] | None = None,
+        network: PodNetwork | None = None,
     ) -> None:
-        """``entrypoints`` are the commands that stand for images, by their last name: ``{"kopt": ["kopt"]}``."""
+        """``entrypoints`` are the commands that stand for images, by their last name: ``{"kopt": ["kopt"]}``.
+
+        With a ``network`` the pods have addresses, ports and processes of their own.
+        """
         self._entrypoints = entrypoints or {}
+        self._network = network
         self._number = next(_numbers)
         self.name = name or f"local-{self._number}"
         #: ``nodeSelector`` that only this node matches.
@@ -165,8 +171,10 @@ class Kubelet:
         if uid in self._workers:
             self._workers[uid].update(pod)
         elif pod["status"].get("phase") not in {"Succeeded", "Failed"} and not self._stopped.is_set():
+            sandbox = self._network.pod(pod["metadata"]["namespace"]) if self._network else None
+            address = sandbox.ip if sandbox else self._address()
             self._workers[uid] = PodWorker(
-                pod, self.api, self._plane.ca, self._folder / uid, self._address(), self._entrypoints
+                pod, self.api, self._plane.ca, self._folder / uid, address, self._entrypoints, sandbox
             )
 
     def _forget(self, uid: str) -> None:

@@ -14,6 +14,7 @@ from controlplane.api import Api, Object, Refused, kubeconfig
 from controlplane.kubelet import volumes
 from controlplane.kubelet.containers import Container, now
 from controlplane.kubelet.environment import NotConfigured, References, expanded, relocated, variables
+from controlplane.kubelet.network import PodSandbox
 
 _TICK_S = 0.05
 _PATCH = "application/strategic-merge-patch+json"
@@ -30,8 +31,10 @@ class PodWorker:
         folder: Path,
         pod_ip: str,
         entrypoints: Mapping[str, Sequence[str]],
+        sandbox: PodSandbox | None = None,
     ) -> None:
         self.pod = pod
+        self._sandbox = sandbox
         self._entrypoints = entrypoints
         self._api = api
         self._authority = authority
@@ -39,8 +42,8 @@ class PodWorker:
         self._folder = folder
         self._folder.mkdir(parents=True)
         spec = pod["spec"]
-        self._inits = [Container(one, folder, pod_ip) for one in spec.get("initContainers") or ()]
-        self._mains = [Container(one, folder, pod_ip) for one in spec["containers"]]
+        self._inits = [Container(one, folder, pod_ip, sandbox) for one in spec.get("initContainers") or ()]
+        self._mains = [Container(one, folder, pod_ip, sandbox) for one in spec["containers"]]
         self._volumes: dict[str, Path] = {}
         #: Folders outside its own, for the short path.
         self._links: list[Path] = []
@@ -92,6 +95,8 @@ class PodWorker:
             self._terminate()
         finally:
             self._kill_all()
+            if self._sandbox is not None:
+                self._sandbox.kill()
             for folder in (self._folder, *self._links):
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -207,7 +212,7 @@ class PodWorker:
 
     def _base(self, home: Path, mounts: dict[str, Path]) -> dict[str, str]:
         """What a container runtime sets, and the way to the API server with the pod's own token."""
-        url = self._api.http.base_url
+        url = httpx.URL(self._sandbox.api_server) if self._sandbox else self._api.http.base_url
         programs = f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin"
         base = {
             "PATH": programs,

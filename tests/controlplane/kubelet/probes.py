@@ -6,7 +6,7 @@ import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from controlplane.api import Object
 
@@ -18,8 +18,12 @@ class Probe:
     time, so that a container has as long as with Kubernetes.
     """
 
-    def __init__(self, spec: Object, container: Object, host: str) -> None:
+    def __init__(
+        self, spec: Object, container: Object, host: str, within: Callable[[Sequence[str]], Sequence[str]]
+    ) -> None:
+        """``within`` makes of a command what runs it in the container."""
         self._spec = spec
+        self._within = within
         self._host = host
         self._ports = {port["name"]: port["containerPort"] for port in container.get("ports") or () if "name" in port}
         self._period_s: float = spec.get("periodSeconds", 10)
@@ -59,14 +63,14 @@ class Probe:
         timeout_s = self._spec.get("timeoutSeconds", 1)
         try:
             if "exec" in self._spec:
-                command = self._spec["exec"]["command"]
+                command = self._within(self._spec["exec"]["command"])
                 done = subprocess.run(command, env=dict(env), timeout=timeout_s, capture_output=True, check=False)
                 return done.returncode == 0
             if "tcpSocket" in self._spec:
                 with socket.create_connection((self._host, self._port(self._spec["tcpSocket"]["port"])), timeout_s):
                     return True
             return self._http_good(self._spec["httpGet"], timeout_s)
-        except (OSError, subprocess.TimeoutExpired):
+        except (OSError, ValueError, subprocess.TimeoutExpired):
             return False
 
     def _http_good(self, get: Object, timeout_s: float) -> bool:

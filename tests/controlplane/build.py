@@ -66,6 +66,7 @@ GROUPS = {
         Group("kwok", module="sigs.k8s.io/kwok", keep=("kustomize/stage",)),
         Group("kueue", module="sigs.k8s.io/kueue", keep=("config/components/crd", "config/components/webhook")),
         Group("kai", module="github.com/NVIDIA/KAI-scheduler", keep=("deployments/kai-scheduler",)),
+        Group("kuberay", module="github.com/ray-project/kuberay/ray-operator", keep=("config/rbac",)),
         Group("helm"),
         Group("s3"),
         Group("gcs"),

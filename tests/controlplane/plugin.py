@@ -1,4 +1,4 @@
-"""Fixtures: a real control plane, simulated nodes, Kueue, KAI and helm; built when first needed.
+"""Fixtures: a real control plane, simulated nodes, Kueue, KAI, KubeRay and helm; built when first needed.
 
 What the collected tests need is built before the first of them runs, outside their time limits. Every test that asks
 for one of these fixtures is marked ``cluster``. ``KUBEBUILDER_ASSETS`` may name a folder with ready binaries;
@@ -28,6 +28,7 @@ NEEDS = {
     "kwok": ("kwok",),
     "kueue": ("kueue",),
     "kai": ("kai",),
+    "kuberay_operator": ("kuberay",),
     "helm": ("helm",),
     "s3_server": ("s3",),
 }
@@ -72,7 +73,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Builds what the chosen tests need and is not there yet; a failed build fails those tests, with its reason."""
     if session.config.option.collectonly:
         return
-    used = {name for item in session.items for name in getattr(item, "fixturenames", ())}
+    # Who skips a test for a long run builds nothing for it either.
+    chosen = [item for item in session.items if item.get_closest_marker("skip") is None]
+    used = {name for item in chosen for name in getattr(item, "fixturenames", ())}
     groups = [group for fixture, parts in NEEDS.items() if fixture in used for group in parts if not given(group)]
     capture: Any = session.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():
@@ -130,6 +133,12 @@ def _own(cluster: Cluster) -> ControlPlane:
 def helm() -> Path:
     """The command ``helm``."""
     return build.binaries("helm") / "helm"
+
+
+@pytest.fixture(scope="session")
+def kuberay_operator() -> Path:
+    """KubeRay's operator, for ``KubeRay``."""
+    return build.binaries("kuberay") / "ray-operator"
 
 
 @pytest.fixture(scope="session")

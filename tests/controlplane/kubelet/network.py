@@ -15,6 +15,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -120,12 +121,24 @@ class PodSandbox:
         self.ip = network.attach(number, self._holder.pid)
         #: Where the pod finds the API server.
         self.api_server = network.api_server
-        _run("nsenter", "-t", str(self._holder.pid), "-m", "mount", "--bind", str(resolver), "/etc/resolv.conf")
+        self._mount(resolver, Path("/etc/resolv.conf"))
+        self._short: dict[Path, Path] = {}
 
     def command(self, command: Sequence[str]) -> list[str]:
         """What runs ``command`` as a container of the pod, with processes of its own."""
         script = str(Path(__file__).with_name("enter.py"))
         return [sys.executable, "-I", "-S", script, str(self._holder.pid), *command]
+
+    def short(self, folder: Path) -> Path:
+        """A short path to the folder, the same in each pod: what nodes of Ray tell each other holds for all."""
+        if folder not in self._short:
+            self._short[folder] = path = Path(tempfile.gettempdir(), f"pod{len(self._short) + 1}")
+            path.mkdir(exist_ok=True)
+            self._mount(folder, path)
+        return self._short[folder]
+
+    def _mount(self, what: Path, where: Path) -> None:
+        _run("nsenter", "-t", str(self._holder.pid), "-m", "mount", "--bind", str(what), str(where))
 
     @staticmethod
     def within(container: int, command: Sequence[str]) -> list[str]:

@@ -198,7 +198,9 @@ class PodWorker:
 
     def _with_short_tmp(self, mounts: dict[str, Path]) -> dict[str, Path]:
         """The path of a Unix socket has 107 bytes at most, and those of Ray below /tmp need most of them."""
-        if "/tmp" in mounts:
+        if "/tmp" in mounts and self._sandbox is not None:
+            mounts["/tmp"] = self._sandbox.short(mounts["/tmp"])
+        elif "/tmp" in mounts:
             self._links.append(Path(tempfile.mkdtemp(prefix="k")))
             link = self._links[-1] / "t"
             link.symlink_to(mounts["/tmp"])

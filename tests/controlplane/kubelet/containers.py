@@ -92,6 +92,8 @@ class Container:
                 self._process = None
                 self._ended(128, "StartError", str(problem), now())
                 return
+        if self._sandbox is not None and self.spec.get("resources", {}).get("requests", {}).get("cpu", "").isdecimal():
+            self._sandbox.prefer(self._process.pid)
         self.state = {"running": {"startedAt": now()}}
         for probe in self._probes.values():
             probe.restart()

@@ -2,7 +2,7 @@
 would run one. ``ARTEFACTS`` and ``DATABASE`` are URLs; without the second, SQLite in the home.
 
 Behind the same gate as MLflow of a home: without that home's secret it answers nobody. MLflow's own artifact proxy is
-open to those who have it.
+open to those who have it. ``TEAM_MLFLOW_HOSTS`` are further names by which it may be called.
 """
 
 import os
@@ -36,7 +36,12 @@ def main(home: Path, artefacts: str, port: int, database: str = "") -> None:
     from mlflow.server.handlers import initialize_backend_stores
 
     initialize_backend_stores(settings.tracking_uri, settings.tracking_uri, "mlflow-artifacts:/")
-    gate = Gate(app, secret=tracking_secret(settings), hosts=("127.0.0.1",), routes=PROXY)
+    gate = Gate(
+        app,
+        secret=tracking_secret(settings),
+        hosts=("127.0.0.1", *os.environ.get("TEAM_MLFLOW_HOSTS", "").split()),
+        routes=PROXY,
+    )
     uvicorn.run(gate, host="127.0.0.1", port=port, log_level="warning", lifespan="off")
 
 

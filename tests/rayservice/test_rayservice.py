@@ -14,7 +14,7 @@ from tests.models.team_mlflow_server import TeamMlflow
 from tests.rayservice.cluster import NAMESPACE, STARTS_WITHIN_S, Predictions, bad
 
 pytestmark = [
-    pytest.mark.thorough,
+    pytest.mark.long,
     pytest.mark.cluster,
     pytest.mark.ray,
     pytest.mark.services,

@@ -18,7 +18,7 @@ from kopt.training.demand.sources import DemandDataset
 from kopt.training.pipeline.run import TrainingOutcome, TrainOptions, train
 from kopt.training.pipeline.tasks import HereTasks
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.timeout(900)]
 QUICK = {"rounds": 40, "network_epochs": 2, "rows_per_series": 800, "rows_in_leaf": 50}
 
 

@@ -175,6 +175,7 @@ CONTROLLERS = (
         PreemptionOptions,
         reads=(
             "clusterqueues.kueue.x-k8s.io",
+            "cohorts.kueue.x-k8s.io",
             "evictions.kaiwo.ai",
             "jobs.batch",
             "localqueues.kueue.x-k8s.io",
@@ -182,6 +183,7 @@ CONTROLLERS = (
             "namespaces",
             "nodes",
             "pods",
+            "resourceflavors.kueue.x-k8s.io",
             "queues.scheduling.run.ai",
             "secrets",
             "workloads.kueue.x-k8s.io",

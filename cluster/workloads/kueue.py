@@ -3,11 +3,13 @@
 Amounts are thousandths of a resource's unit.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from kopt.cluster.client.resources import Key, Object
 from kopt.cluster.workloads.pod_request import is_gpu
+from kopt.core.scheduling.quota import FlavorResource, QueueRules, Quota, QuotaNode, cohort_key
 
 HOLDER = "preemption"
 """The value of kaiwo.ai/held on Workloads that wait for a decision, and on those whose priority we have raised."""
@@ -48,6 +50,14 @@ class RecordedDecision:
 
 
 @dataclass(frozen=True)
+class PodSet:
+    """``requests`` of all its pods that have not ended, in thousandths; ``spec`` of one pod."""
+
+    requests: Mapping[str, int]
+    spec: Mapping[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True)
 class KueueWorkload:
     """A Workload of Kueue's. ``priority`` is its own also while we have raised it; ``requests`` and ``uses`` are totals
     over its pods."""
@@ -74,6 +84,7 @@ class KueueWorkload:
     decision: RecordedDecision | None = None
     let_go_s: float | None = None
     """When another holder released it to its queue and we held it in turn."""
+    pod_sets: tuple[PodSet, ...] = field(default=(), compare=False)
     mirrored: bool = False
     """MultiKueue has it in two clusters, and deletes the remote job when the specs of the two differ."""
 
@@ -124,20 +135,47 @@ class KueueWorkload:
 
 @dataclass(frozen=True)
 class ClusterQueue:
-    """``quota``: nominal, by flavour and resource, as the groups list them; ``preempts``: withinClusterQueue."""
+    """``quotas`` by flavour and resource, as the groups list them, in thousandths.
+
+    ``fair``: Kueue shares fairly among queues or users here, in place of going by priority. ``preference``: the queue
+    prefers flavours by a rule of its own.
+    """
 
     name: str
-    quota: Mapping[tuple[str, str], int]
-    preempts: str
-    cohort: str
-    active: bool
+    quotas: Mapping[FlavorResource, Quota] = field(default_factory=dict)
+    rules: QueueRules = field(default_factory=QueueRules)
+    cohort: str = ""
+    active: bool = False
+    fair: bool = False
+    preference: bool = False
+
+    @property
+    def quota(self) -> Mapping[FlavorResource, int]:
+        """Nominal quota."""
+        return {flavor_resource: quota.nominal for flavor_resource, quota in self.quotas.items()}
+
+    @property
+    def node(self) -> QuotaNode:
+        return QuotaNode(self.name, cohort_key(self.cohort), self.quotas)
 
     @property
     def resources(self) -> frozenset[str]:
-        return frozenset(resource for _, resource in self.quota)
+        return frozenset(resource for _, resource in self.quotas)
 
     def flavors(self, resource: str) -> list[str]:
-        return [flavor for flavor, name in self.quota if name == resource]
+        return [flavor for flavor, name in self.quotas if name == resource]
+
+
+@dataclass(frozen=True)
+class Flavor:
+    """A ResourceFlavor: labels and taints of its nodes, and tolerations that its pods get. ``topology``: Kueue also
+    places pods on its nodes."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: Sequence[Object] = ()
+    tolerations: Sequence[Object] = ()
+    topology: str = ""
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,11 @@ from kopt.cluster.workloads.kueue import (
     EVICTING_ANNOTATION,
     HOLDER,
     MINE,
-    ClusterQueue,
     Evicting,
     GpuPod,
     KueueWorkload,
     PastEviction,
+    PodSet,
     RecordedDecision,
     Shield,
 )
@@ -64,25 +64,11 @@ def read_kueue_workload(document: Object) -> KueueWorkload:
         shield=shield,
         evicting=evicting_of(annotations),
         decision=recorded_decision(annotations),
+        pod_sets=_pod_sets(document),
         let_go_s=seconds(text(undo_of(document) if holder == HOLDER else decision, "since")),
         mirrored=is_mirrored(document)
         or bool(text(document, "status", "clusterName"))
         or bool(at(document, "status", "nominatedClusterNames")),
-    )
-
-
-def read_cluster_queue(document: Object) -> ClusterQueue:
-    quota: dict[tuple[str, str], int] = {}
-    for _, group in items(document, "spec", "resourceGroups"):
-        for _, flavor in items(group, "flavors"):
-            for _, item in items(flavor, "resources"):
-                quota[text(flavor, "name"), text(item, "name")] = amount(at(item, "nominalQuota"))
-    return ClusterQueue(
-        document["metadata"]["name"],
-        quota,
-        text(document, "spec", "preemption", "withinClusterQueue") or "Never",
-        text(document, "spec", "cohort") or text(document, "spec", "cohortName"),
-        _condition(document, "Active") is not None and text(document, "spec", "stopPolicy") in ("", "None"),
     )
 
 
@@ -161,13 +147,19 @@ def _container(item: Any) -> Counter[str]:
     return Counter({str(name): amount(value) for name, value in asked.items()})
 
 
-def _requests(document: Object) -> dict[str, int]:
-    total, left = Counter[str](), _left(document)
+def _pod_sets(document: Object) -> tuple[PodSet, ...]:
+    left, result = _left(document), []
     for _, pods in items(document, "spec", "podSets"):
-        number = left.get(text(pods, "name"), 0)
-        total["pods"] += 1000 * number
-        for name, value in requests_of(mapping(pods, "template", "spec")).items():
-            total[name] += value * number
+        number, spec = left.get(text(pods, "name"), 0), mapping(pods, "template", "spec")
+        requests = {name: value * number for name, value in requests_of(spec).items()}
+        result.append(PodSet({"pods": 1000 * number, **requests}, spec))
+    return tuple(result)
+
+
+def _requests(document: Object) -> dict[str, int]:
+    total = Counter[str]()
+    for pods in _pod_sets(document):
+        total.update(pods.requests)
     return dict(total)
 
 

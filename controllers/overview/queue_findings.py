@@ -7,7 +7,8 @@ from kopt.cluster.holds.hold import PARKED, holder_of
 from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.cluster.workloads.gpu_requests import milli_of
 from kopt.cluster.workloads.kueue import ClusterQueue
-from kopt.cluster.workloads.kueue_reading import read_cluster_queue, seconds
+from kopt.cluster.workloads.kueue_queues import read_cluster_queue
+from kopt.cluster.workloads.kueue_reading import seconds
 from kopt.controllers.overview import finding_order as ranks
 from kopt.controllers.overview.job import Finding, JobSnapshot
 from kopt.controllers.overview.queues import condition, turned_s

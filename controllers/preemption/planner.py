@@ -11,7 +11,7 @@ from kopt.cluster.workloads.kueue import HOLDER, ClusterQueue, GpuPod, KueueWork
 from kopt.controllers.preemption.ports import Cluster, ControllerSettings
 from kopt.controllers.preemption.snapshot import (
     QueueSnapshot,
-    freed_by,
+    differs,
     gang_of,
     lacking,
     refusal,
@@ -26,12 +26,13 @@ from kopt.policies.preemption import PreemptionAction, PreemptionDecision, Preem
 from kopt.policies.preemption.evidence import outlook
 from kopt.policies.preemption.native import gangs_to_guard
 from kopt.policies.preemption.state import Eviction
+from kopt.policies.quota import QuotaTree
 
 LAPSED = "lapsed"
 """The outcome for a Workload whose victims did not suffice."""
 _DAY_S, _PAST_S = 86_400.0, 60.0
 _NEXT_S, _SKEW_S = 1.0, 60.0
-_NO_QUEUE = ClusterQueue("", {}, "Never", "", False)
+_NO_QUEUE = ClusterQueue("")
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,9 @@ class Planner:
         """The policy's decision, or why it is not called."""
         if other := self._other_under_way(preemptor, now_s):
             # First, as it is cheap: hundreds of Workloads may be held at once.
-            next_ = Reason("NEXT", f"Room is being made for {other.name} in the same queue; {preemptor.name} is next.")
+            next_ = Reason(
+                "NEXT", f"Room is being made for {other.name} in the same queue or cohort; {preemptor.name} is next."
+            )
             wait = PreemptionDecision(PreemptionAction.WAIT, (next_,), (), until_s=now_s + _NEXT_S)
             return Evaluation(QueueSnapshot(now_s, _NO_QUEUE, ()), next_, wait)
         snapshot = self.snapshot(preemptor, now_s) if mode is Mode.ENFORCE else self.past_snapshot(preemptor, now_s)
@@ -107,10 +110,10 @@ class Planner:
             snapshot_for(preemptor, snapshot, self._settings.budget_s), self._state, self._settings.policy
         )
         evaluation = Evaluation(snapshot, decision.reasons[0], decision, state)
-        if decision.action in (PreemptionAction.PREEMPT, PreemptionAction.FITS) and (
-            missing := lacking(preemptor, snapshot, freed_by(evaluation.victims))
-        ):
+        if decision.action is PreemptionAction.FITS and (missing := lacking(preemptor, snapshot)):
             return Evaluation(snapshot, too_little(preemptor, missing))
+        if decision.action is PreemptionAction.PREEMPT and (why := differs(preemptor, snapshot, evaluation.victims)):
+            return Evaluation(snapshot, why)
         return evaluation
 
     def would_preempt(self, preemptor: KueueWorkload, now_s: float) -> bool:
@@ -153,12 +156,14 @@ class Planner:
         return [gangs[name][0] for name in gangs_to_guard(outlooks, self._state, snapshot.now_s, policy)[0]]
 
     def snapshot(self, workload: KueueWorkload, now_s: float) -> QueueSnapshot:
-        """The ClusterQueue of a Workload now."""
+        """The ClusterQueue of a Workload now, with its cohort."""
         queue = self._cluster.queue_of(workload) or _NO_QUEUE
+        members = self._members(queue)
+        names = {member.name for member in members}
         own = [
             workload
             for workload in self._cluster.workloads()
-            if workload.cluster_queue == queue.name and not workload.pending
+            if workload.cluster_queue in names and not workload.pending
         ]
         counts = self._cluster.preemptions(now_s - _DAY_S)
         return QueueSnapshot(
@@ -169,15 +174,20 @@ class Planner:
             {workload.uid: max(counts.get(workload.uid, 0), counts.get(workload.owner_uid, 0)) for workload in own},
             self._settings.policy.stale_s,
             workload.came_s,
+            members,
+            self._cluster.cohorts(),
+            self._cluster.flavors(),
         )
 
     def past_snapshot(self, preemptor: KueueWorkload, now_s: float) -> QueueSnapshot:
         """Its ClusterQueue at the time a Workload was created: Kueue does not wait for us if we only observe."""
         queue = self._cluster.queue_of(preemptor) or _NO_QUEUE
+        members = self._members(queue)
+        names = {member.name for member in members}
         own = {
             workload.uid: (workload, pods)
             for workload, pods in self._ran.values()
-            if workload.cluster_queue == queue.name
+            if workload.cluster_queue in names
             and workload.uid != preemptor.uid
             and (workload.reserved_s or 0.0) <= preemptor.created_s
         }
@@ -187,7 +197,18 @@ class Planner:
             [workload for workload, _ in own.values()],
             {uid: pods for uid, (_, pods) in own.items()},
             stale_s=self._settings.policy.stale_s,
+            members=members,
+            cohorts=self._cluster.cohorts(),
+            flavors=self._cluster.flavors(),
         )
+
+    def _members(self, queue: ClusterQueue) -> list[ClusterQueue]:
+        """The ClusterQueues of its cohort tree, itself among them."""
+        if not queue.cohort:
+            return [queue]
+        tree = QuotaTree.of([*self._cluster.cohorts(), *(item.node for item in self._cluster.queues())])
+        root = tree.lineage(queue.name)[-1:]
+        return [item for item in self._cluster.queues() if tree.lineage(item.name)[-1:] == root]
 
     def mode_of(self, workload: KueueWorkload) -> Mode:
         mode = self._cluster.mode(workload)
@@ -239,15 +260,20 @@ class Planner:
         )
 
     def _other_under_way(self, preemptor: KueueWorkload, now_s: float) -> KueueWorkload | None:
+        under_way = [
+            workload
+            for workload in self._cluster.workloads()
+            if workload.uid != preemptor.uid and self._is_under_way(workload, now_s)
+        ]
         own = self._cluster.queue_of(preemptor)
+        if own is None or not under_way:
+            return None
+        names = {queue.name for queue in self._members(own)}
         return next(
             (
                 workload
-                for workload in self._cluster.workloads()
-                if workload.uid != preemptor.uid
-                and own is not None
-                and self._is_under_way(workload, now_s)
-                and self._cluster.queue_of(workload) == own
+                for workload in under_way
+                if (queue := self._cluster.queue_of(workload)) is not None and queue.name in names
             ),
             None,
         )

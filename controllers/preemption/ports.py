@@ -9,9 +9,10 @@ from kopt.cluster.client.api import Kube
 from kopt.cluster.client.errors import NotFound
 from kopt.cluster.client.resources import KUEUE_WORKLOADS, PODS, Key, Object
 from kopt.cluster.runtime.lease import Fence
-from kopt.cluster.workloads.kueue import ClusterQueue, GpuPod, KueueWorkload
+from kopt.cluster.workloads.kueue import ClusterQueue, Flavor, GpuPod, KueueWorkload
 from kopt.cluster.workloads.kueue_reading import read_gpu_pod
 from kopt.core.decision import Mode
+from kopt.core.scheduling.quota import QuotaNode
 from kopt.policies.preemption import PreemptionSettings
 
 _AT_ONCE = 16
@@ -47,6 +48,14 @@ class Cluster(Protocol):
 
     def queue_of(self, workload: KueueWorkload) -> ClusterQueue | None:
         """The ClusterQueue that a Workload waits or runs in."""
+        ...
+
+    def queues(self) -> Sequence[ClusterQueue]: ...
+
+    def cohorts(self) -> Sequence[QuotaNode]: ...
+
+    def flavors(self) -> Mapping[str, Flavor] | None:
+        """The ResourceFlavors by name; None if they are not told apart."""
         ...
 
     def pods_of(self, workload: KueueWorkload) -> Sequence[GpuPod]: ...

@@ -10,6 +10,8 @@ from kopt.cluster.client.resources import (
     EVICTIONS,
     JOBS,
     KUEUE_CLUSTER_QUEUES,
+    KUEUE_COHORTS,
+    KUEUE_FLAVORS,
     KUEUE_LOCAL_QUEUES,
     KUEUE_WORKLOADS,
     NAMESPACES,
@@ -21,10 +23,10 @@ from kopt.cluster.objects.namespace import NamespaceSettings, read_namespace
 from kopt.cluster.runtime.index import Index
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.object_cache import ObjectCache
-from kopt.cluster.workloads.kueue import ClusterQueue, GpuPod, KueueWorkload, PastEviction
+from kopt.cluster.workloads.kueue import ClusterQueue, Flavor, GpuPod, KueueWorkload, PastEviction
+from kopt.cluster.workloads.kueue_queues import read_cluster_queue, read_cohort, read_flavor
 from kopt.cluster.workloads.kueue_reading import (
     local_queue_target,
-    read_cluster_queue,
     read_eviction,
     read_gpu_pod,
     read_kueue_workload,
@@ -32,6 +34,7 @@ from kopt.cluster.workloads.kueue_reading import (
 from kopt.controllers.preemption.claims import Claims
 from kopt.controllers.preemption.pods import SeenPods
 from kopt.core.decision import Mode
+from kopt.core.scheduling.quota import QuotaNode
 from kopt.policies.admission.mode import effective_mode
 
 
@@ -44,6 +47,8 @@ class LiveCluster:
         self.changed = asyncio.Event()
         self._workloads = ObjectCache(Informer(kube, KUEUE_WORKLOADS, keep=read_kueue_workload))
         self._queues: Informer[ClusterQueue] = Informer(kube, KUEUE_CLUSTER_QUEUES, keep=read_cluster_queue)
+        self._cohorts: Informer[QuotaNode] = Informer(kube, KUEUE_COHORTS, keep=read_cohort)
+        self._flavors: Informer[Flavor] = Informer(kube, KUEUE_FLAVORS, keep=read_flavor)
         self._local: Informer[str] = Informer(kube, KUEUE_LOCAL_QUEUES, keep=local_queue_target)
         self.pods = SeenPods(kube)
         self._namespaces: Informer[NamespaceSettings] = Informer(kube, NAMESPACES, keep=read_namespace)
@@ -52,11 +57,20 @@ class LiveCluster:
         self._evictions: Informer[PastEviction] = Informer(kube, EVICTIONS, keep=read_eviction)
         self._pods_of: Index[tuple[str, str], GpuPod] = Index(_names_of_pod)
         self.pods.read(read_gpu_pod, self._pod_changed)
-        for item in (self._workloads.informer, self._queues, self._local, self._namespaces):
+        for item in (
+            self._workloads.informer,
+            self._queues,
+            self._cohorts,
+            self._flavors,
+            self._local,
+            self._namespaces,
+        ):
             item.subscribe(self._on_change)
         self.informers: tuple[Informer[Any], ...] = (
             self._namespaces,
             self._queues,
+            self._cohorts,
+            self._flavors,
             self._local,
             self._evictions,
             self.pods.informer,
@@ -72,6 +86,15 @@ class LiveCluster:
     def queue_of(self, workload: KueueWorkload) -> ClusterQueue | None:
         name = workload.cluster_queue or self._local.objects.get((workload.key[0], workload.queue), "")
         return self._queues.objects.get(("", name))
+
+    def queues(self) -> Sequence[ClusterQueue]:
+        return list(self._queues.objects.values())
+
+    def cohorts(self) -> Sequence[QuotaNode]:
+        return list(self._cohorts.objects.values())
+
+    def flavors(self) -> Mapping[str, Flavor]:
+        return {key[1]: flavor for key, flavor in self._flavors.objects.items()}
 
     def pods_of(self, workload: KueueWorkload) -> Sequence[GpuPod]:
         names = _names(workload.key, workload.owner_uid)

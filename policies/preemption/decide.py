@@ -45,7 +45,7 @@ def _evaluate(snapshot: Snapshot, state: PreemptionState, settings: PreemptionSe
         # A gang that is terminating still counts as used.
         for name in snapshot.lenders(gang) if gang.name in barred and barred[gang.name].code == "GOING" else ():
             slack[name] -= gang.gpus
-    need = Need(snapshot.preemptor.pods, snapshot.preemptor.gpus_per_pod, snapshot.free, slack)
+    need = Need(snapshot.preemptor.pods, snapshot.preemptor.gpus_per_pod, snapshot.free, slack, snapshot.rooms)
     return Evaluation(
         snapshot, barred, outlooks, need, *gangs_to_guard(outlooks.values(), state, snapshot.now_s, settings)
     )
@@ -103,7 +103,7 @@ def _with_leavers(snapshot: Snapshot, state: PreemptionState, settings: Preempti
     }
     for gang in snapshot.gangs:
         if evicted_at_s.get(gang.name, float("-inf")) >= gang.started_at_s:
-            for node, amount in gang.by_node:
+            for node, amount in gang.freed:
                 free[node] = free.get(node, 0) + amount
     return free
 
@@ -203,7 +203,7 @@ def _cheapest(
 
 
 def _option(snapshot: Snapshot, gang: RunningGang, cost: int) -> Option:
-    return Option(gang.name, cost, gang.gpus, gang.by_node, snapshot.lenders(gang))
+    return Option(gang.name, cost, gang.gpus, gang.freed, snapshot.lenders(gang))
 
 
 def _wait(evaluation: Evaluation, plan: Plan, settings: PreemptionSettings) -> PreemptionDecision:

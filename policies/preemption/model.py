@@ -11,7 +11,8 @@ from kopt.core.workload.checkpoint import JobStatus
 class Preemptor:
     """A workload that requests ``pods`` times ``gpus_per_pod``, all at once, and has waited since ``since_s``.
 
-    ``budget_s``: how long it may be kept waiting for a cheaper time, counted from ``since_s``.
+    ``budget_s``: how long it may be kept waiting for a cheaper time, counted from ``since_s``. ``alternatives``: other
+    queues, or the same one in other flavours, that could also give it its GPUs.
     """
 
     name: str
@@ -21,6 +22,7 @@ class Preemptor:
     since_s: float
     budget_s: float = 300.0
     pods: int = 1
+    alternatives: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.gpus_per_pod <= 0 or self.pods <= 0 or not self.budget_s >= 0:
@@ -56,6 +58,8 @@ class RunningGang:
     ``restart_s`` is how long a restart takes, where known; otherwise it is derived from the status. ``saves_s``: time
     from a save request to its checkpoint; None if the gang cannot be asked or was asked already. ``saved_at_s``: time
     of a save request that was answered; that checkpoint says nothing about the gang's own checkpoint interval.
+    ``frees``: the limits of quota (keys of ``Snapshot.free``) that all have its GPUs more once it is preempted; empty
+    where its GPUs come free on the nodes of its members.
     """
 
     name: str
@@ -68,6 +72,7 @@ class RunningGang:
     restart_s: float | None = None
     saves_s: float | None = None
     saved_at_s: float | None = None
+    frees: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.members or any(member.gpus < 0 for member in self.members):
@@ -78,7 +83,10 @@ class RunningGang:
         return MilliGpu(sum(member.gpus for member in self.members))
 
     @property
-    def by_node(self) -> tuple[tuple[str, int], ...]:
+    def freed(self) -> tuple[tuple[str, int], ...]:
+        """What it frees, by node or limit."""
+        if self.frees:
+            return tuple((key, self.gpus) for key in self.frees)
         result: dict[str, int] = {}
         for member in self.members:
             result[member.node] = result.get(member.node, 0) + member.gpus
@@ -106,7 +114,8 @@ class Snapshot:
     """Everything a preemption decision depends on, at one time.
 
     ``free`` is milli-GPU by node ("" where nodes do not matter), without what is promised to other workloads; negative
-    amounts have to be freed first.
+    amounts have to be freed first. Where quota limits the preemptor, ``free`` is by limit, and ``rooms`` are sets of
+    limits: it fits if all limits of one set have its GPUs free.
     Raises ValueError for duplicate gang names and for a queue that is its own ancestor.
     """
 
@@ -115,6 +124,7 @@ class Snapshot:
     now_s: float
     queues: Mapping[str, QueueShare] = field(default_factory=dict)
     free: Mapping[str, int] = field(default_factory=dict)
+    rooms: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if len({gang.name for gang in self.gangs}) < len(self.gangs):
@@ -140,5 +150,6 @@ class Snapshot:
 
     def lenders(self, gang: RunningGang) -> tuple[str, ...]:
         """Queues that lose GPUs if ``gang`` is preempted: its own and those ancestors that the preemptor is not in."""
-        shared = {share.name for share in self.lineage(self.preemptor.queue)}
+        own = (self.preemptor.queue, *self.preemptor.alternatives)
+        shared = {share.name for queue in own for share in self.lineage(queue)}
         return tuple(share.name for share in self.lineage(gang.queue) if share.name not in shared)

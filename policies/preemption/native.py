@@ -1,8 +1,8 @@
 """The native scheduler's own choice of victims, and the gangs that have to be protected from it.
 
-Its rule is Kueue's within a queue: lowest priority first, then newest; gangs that turn out not to be needed are spared.
-Where that is expected to lose least, the best decision is to stand aside: a gang without known checkpoints can lose at
-most the work since its start, and is never one of our victims.
+Its rule is Kueue's: gangs of other queues first, then lowest priority, then newest; gangs that turn out not to be
+needed are spared. Where that is expected to lose least, the best decision is to stand aside: a gang without known
+checkpoints can lose at most the work since its start, and is never one of our victims.
 """
 
 import math
@@ -38,7 +38,15 @@ def native_choice(
     snapshot: Snapshot, need: Need, reach: Iterable[Outlook], settings: PreemptionSettings
 ) -> VictimSet | None:
     """The gangs of ``reach`` that the native scheduler would preempt now, and the expected loss; None if none."""
-    order = sorted(reach, key=lambda outlook: (outlook.gang.priority, -outlook.gang.started_at_s, outlook.gang.name))
+    order = sorted(
+        reach,
+        key=lambda outlook: (
+            not snapshot.lenders(outlook.gang),
+            outlook.gang.priority,
+            -outlook.gang.started_at_s,
+            outlook.gang.name,
+        ),
+    )
     victims = _in_order([_option(outlook, snapshot, settings) for outlook in order], need)
     if not victims:
         return None
@@ -49,7 +57,7 @@ def native_choice(
 def _option(outlook: Outlook, snapshot: Snapshot, settings: PreemptionSettings) -> Option:
     gang = outlook.gang
     return Option(
-        gang.name, expected_loss(outlook, snapshot.now_s, settings), gang.gpus, gang.by_node, snapshot.lenders(gang)
+        gang.name, expected_loss(outlook, snapshot.now_s, settings), gang.gpus, gang.freed, snapshot.lenders(gang)
     )
 
 

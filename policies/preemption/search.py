@@ -26,18 +26,31 @@ class Option:
 
 @dataclass(frozen=True)
 class Need:
-    """``pods`` of ``per_pod`` milli-GPU each on what is ``free`` by node; a queue in ``slack`` may lose so much."""
+    """``pods`` of ``per_pod`` milli-GPU each on what is ``free`` by node; a queue in ``slack`` may lose so much.
+
+    With ``rooms``, ``free`` is by limit, and all limits of one of these sets must have the GPUs of all pods free.
+    """
 
     pods: int
     per_pod: int
     free: Mapping[str, int] = field(default_factory=dict)
     slack: Mapping[str, int] = field(default_factory=dict)
+    rooms: tuple[tuple[str, ...], ...] = ()
+
+    @property
+    def missing(self) -> int:
+        """At least so much has to be freed."""
+        if self.rooms:
+            return min(max(self.gpus - self.free.get(key, 0) for key in room) for room in self.rooms)
+        return self.gpus - sum(max(0, amount) for amount in self.free.values())
 
     @property
     def gpus(self) -> int:
         return self.pods * self.per_pod
 
     def met_by(self, free: Mapping[str, int]) -> bool:
+        if self.rooms:
+            return any(all(free.get(key, 0) >= self.gpus for key in room) for room in self.rooms)
         return sum(max(0, amount) // self.per_pod for amount in free.values()) >= self.pods
 
 
@@ -70,7 +83,7 @@ class _Search:
             key=lambda option: (option.cost / option.gpus, option.name),
         )
         self.need, self.steps_left = need, steps
-        self.missing = need.gpus - sum(max(0, amount) for amount in need.free.values())
+        self.missing = need.missing
         self.free, self.slack = dict(need.free), dict(need.slack)
         self.selected: list[Option] = []
         self.best: tuple[int, int, int] | None = None

@@ -5,8 +5,10 @@ from typing import Any
 
 from kopt.cluster.client.api import Conflict
 from kopt.cluster.workloads.kueue import ClusterQueue, GpuPod, KueueWorkload
-from kopt.cluster.workloads.kueue_reading import read_cluster_queue, read_gpu_pod, read_kueue_workload
+from kopt.cluster.workloads.kueue_queues import read_cluster_queue
+from kopt.cluster.workloads.kueue_reading import read_gpu_pod, read_kueue_workload
 from kopt.controllers.preemption.patches import stamp
+from kopt.core.scheduling.quota import QuotaNode
 
 GPU, QUEUE, NOW_S = "nvidia.com/gpu", "research", 1_900_000_000.0
 Object = dict[str, Any]
@@ -135,6 +137,15 @@ class Books:
 
     def queue_of(self, _: KueueWorkload) -> ClusterQueue:
         return self.queue
+
+    def queues(self) -> list[ClusterQueue]:
+        return [self.queue]
+
+    def cohorts(self) -> list[QuotaNode]:
+        return []
+
+    def flavors(self) -> None:
+        """They are not told apart."""
 
     def pods_of(self, view: KueueWorkload) -> list[GpuPod]:
         gpus = view.uses.get(("h100", GPU), 0) // 1000

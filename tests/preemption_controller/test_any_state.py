@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -15,6 +16,7 @@ from kopt.controllers.preemption.patches import stamp
 from kopt.controllers.preemption.ports import ControllerSettings, Writer
 from kopt.controllers.preemption.reconciler import Reconciler
 from kopt.core.decision import Mode
+from kopt.core.scheduling.quota import Quota
 
 from .builders import NOW_S, Books, KilledError, notes, queue, workload
 
@@ -181,14 +183,14 @@ def test_a_priority_that_somebody_else_writes_meanwhile_stays() -> None:
     assert marks(cluster) == []
 
 
-@pytest.mark.parametrize("word", ["cohort", "flavours", "never"])
+@pytest.mark.parametrize("word", ["fair", "flavours", "never"])
 def test_what_is_not_ours_to_choose_is_let_go(word: str) -> None:
     cluster = books([("safe", 4, 100, 9000), ("silent", 4, 100, 600)], 4)
     if word == "flavours":
-        quota = {**cluster.queue.quota, ("a100", "nvidia.com/gpu"): 0}
-        cluster.queue = type(cluster.queue)("research", quota, "LowerPriority", "", True)
+        quotas = {**cluster.queue.quotas, ("a100", "nvidia.com/gpu"): Quota()}
+        cluster.queue = replace(cluster.queue, quotas=quotas, preference=True)
     else:
-        cluster.queue = queue(8, cohort="all") if word == "cohort" else queue(8, preempts="Never")
+        cluster.queue = replace(queue(8), fair=True) if word == "fair" else queue(8, preempts="Never")
     passes(cluster, 1)
     assert cluster.documents["urgent"]["spec"]["active"] is True
     assert ("urgent", "PreemptionLeft") in cluster.told

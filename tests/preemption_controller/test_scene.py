@@ -57,7 +57,7 @@ def test_gpus_are_counted_once_and_what_leaves_is_nobodys(
     if refusal(waiting, facts):
         return
     scene = snapshot_for(waiting, facts, 300.0)
-    assert scene.free == {"": 1000 * spare}, "what is leaving is promised to somebody already"
+    assert scene.free == {"h100 of research": 1000 * spare}, "what is leaving is promised to somebody already"
     assert scene.queues[QUEUE].used == 1000 * total
     assert scene.preemptor.gpus == 1000 * asks
     stay = {f"team/gang-{n}": gpus for n, (gpus, _, leaving, *_) in enumerate(made) if not leaving}

@@ -205,6 +205,7 @@ CONTROLLERS = (
         object_name="kopt-reallocation",
         reads=(
             *QUEUES,
+            "cohorts.kueue.x-k8s.io",
             "evictions.kaiwo.ai",
             "jobs.batch",
             "jobs.batch.volcano.sh",
@@ -212,6 +213,7 @@ CONTROLLERS = (
             "localqueues.kueue.x-k8s.io",
             "namespaces",
             "pods",
+            "resourceflavors.kueue.x-k8s.io",
             "secrets",
             "workloads.kueue.x-k8s.io",
         ),

@@ -15,7 +15,9 @@ from kopt.cluster.client.resources import KAI_QUEUES, KUEUE_CLUSTER_QUEUES, VOLC
 from kopt.core.units import UnitError, parse_bytes
 
 QuotaPath = tuple[str, ...]
-"""Inside a queue's spec: (flavour, resource) of Kueue, (field,) of KAI's GPUs, (resource,) of Volcano."""
+"""Inside a queue's spec: (flavour, resource) of Kueue for the nominal quota, with LENDING_LIMIT as third for what of it
+leaves the queue; (field,) of KAI's GPUs; (resource,) of Volcano."""
+LENDING_LIMIT = "lendingLimit"
 _QUANTITY = re.compile(r"\d+(\.\d+)?([A-Za-z]{0,2}|[eE]\d+)")
 QUOTA = "quota"
 """The name in ``kaiwo.ai/held-undo``."""
@@ -25,8 +27,10 @@ def value_at(resource: Resource, document: Object, path: QuotaPath) -> Any:
     """What stands there; None for nothing."""
     spec = document.get("spec") or {}
     if resource == KUEUE_CLUSTER_QUEUES:
-        result = _quotas(spec).get(path)
-        return None if result is None else str(result.get("nominalQuota", "0"))
+        result = _quotas(spec).get(path[:2])
+        if result is None or path[2:] == (LENDING_LIMIT,):
+            return None if result is None else result.get(LENDING_LIMIT)
+        return str(result.get("nominalQuota", "0"))
     return _parent(resource, spec).get(path[-1])
 
 
@@ -37,6 +41,10 @@ def with_values(resource: Resource, document: Object, values: Mapping[QuotaPath,
         for path, result in _quotas({"resourceGroups": groups}).items():
             if path in values:
                 result["nominalQuota"] = values[path]
+            if (limit := (*path, LENDING_LIMIT)) in values:
+                result[LENDING_LIMIT] = values[limit]
+                if values[limit] is None:
+                    del result[LENDING_LIMIT]
         return {"resourceGroups": groups}
     changes = {path[-1]: value for path, value in values.items()}
     return {"resources": {"gpu": changes}} if resource == KAI_QUEUES else {"capability": changes}
@@ -49,7 +57,7 @@ def restored(resource: Resource, document: Object, undo: Mapping[str, Any] | Non
         for path, (own, stands) in noted(undo).items()
         if is_same(value_at(resource, document, path), stands)
         # What people have made of the marks must not be what the server refuses for ever.
-        and (resource == KAI_QUEUES or _QUANTITY.fullmatch(str(own)))
+        and (resource == KAI_QUEUES or _QUANTITY.fullmatch(str(own)) or (own is None and LENDING_LIMIT in path))
     }
     return {"spec": with_values(resource, document, values)} if values else {}
 

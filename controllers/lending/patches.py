@@ -4,7 +4,7 @@ from collections.abc import Collection
 
 from kopt.cluster.client.resources import VOLCANO_JOBS, Object, Resource
 from kopt.cluster.holds.hold import HELD_LABEL, HoldError, hold, holder_of, marks, release, undo_of
-from kopt.cluster.holds.quota_loan import QuotaPath, note, noted, restored, with_values
+from kopt.cluster.holds.quota_loan import LENDING_LIMIT, QuotaPath, note, noted, restored, with_values
 from kopt.cluster.objects.eviction import EVICTING_ANNOTATION, notice_text
 from kopt.cluster.objects.volcano import ABORT, RESUME, STEP
 from kopt.controllers.lending.views import ADVICE_ANNOTATION, HOLDER, MINE, Borrowing, BorrowingQueue
@@ -18,7 +18,7 @@ def quota(queue: BorrowingQueue, lent: int) -> Object:
     assert queue.document is not None
     if lent == 0 and queue.marked:
         return given_back(queue.resource, queue.document, queue.values)
-    more = {path: _more(queue, own, lent) for path, (own, _) in queue.values.items()}
+    more = {path: _more(queue, path, own, lent) for path, (own, _) in queue.values.items()}
     # Other pools may lend to other flavors of it.
     known = dict(noted(undo_of(queue.document)))
     known |= {path: (own, more[path]) for path, (own, _) in queue.values.items()}
@@ -35,8 +35,11 @@ def given_back(resource: Resource, document: Object, paths: Collection[QuotaPath
     return changes | {"metadata": marks(HOLDER, note(left))}
 
 
-def _more(queue: BorrowingQueue, own: object, lent: int) -> object:
-    """Kueue and Volcano write quantities; KAI numbers, of which a negative one is no limit."""
+def _more(queue: BorrowingQueue, path: QuotaPath, own: object, lent: int) -> object:
+    """Kueue and Volcano write quantities; KAI numbers, of which a negative one is no limit. A queue in a cohort lends
+    what it owns as before, and nothing of what is lent to it."""
+    if LENDING_LIMIT in path:
+        return str(queue.own) if lent else own
     if queue.borrower.system is not System.KAI:
         return str(queue.own + lent)
     return own + lent if isinstance(own, int | float) and own >= 0 else own

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from kopt.cluster.objects.lending_pool import LONGEST_LEAD_S
+from kopt.cluster.workloads.kueue_queues import allows
 from kopt.controllers.lending.forecasts import Forecasts
 from kopt.controllers.lending.plan import Evaluation, Outcome, PoolPlan, QueuePlan
 from kopt.controllers.lending.ports import ControllerSettings
@@ -52,11 +53,11 @@ class Planner:
         """``pool`` has a spec. Its new state is kept by ``applied``, once the plan is carried out."""
         spec = pool.spec
         assert spec is not None
-        pods = self._cluster.pods()
         # On a grid: a promise is evaluated at exactly its time.
         tick_s = math.floor(now_s / self._settings.refresh_s) * self._settings.refresh_s
         memory = _until(self._memories.get(pool.uid, pool.status.memory), tick_s)
         queues = tuple(self._borrowing(pool, index, now_s) for index in range(len(spec.borrowers)))
+        pods = self._pods_of_flavors(queues)
         memory = _with_starts(memory, [pod for service in spec.services for pod in _pods_of(service, pods)])
         lead = lead_time(spec.lead_time_s, [took_s for _, took_s in memory.starts], _grace_s(queues), memory.saves)
         asked = {service.name: _gpus(_pods_of(service, pods), spec.resource) for service in spec.services}
@@ -155,6 +156,16 @@ class Planner:
                 why = f"{borrower.system} queue {borrower.queue} borrows from LendingPool {other.name} already."
                 return BorrowingQueue(borrower, queue.resource, None, problem=Reason("CLAIMED", why))
         return replace(queue, held=held)
+
+    def _pods_of_flavors(self, queues: Sequence[BorrowingQueue]) -> list[SeenPod]:
+        """Without the pods that can only run on nodes of flavours that the pool does not lend."""
+        flavors = self._cluster.flavors()
+        lent = {path[0] for queue in queues for path in queue.values if path[0] in flavors}
+        return [
+            pod
+            for pod in self._cluster.pods()
+            if not lent or any(allows(flavors[name], pod.placement, flavors[name].labels) for name in lent)
+        ]
 
     def _claims(self, borrower: Borrower) -> list[tuple[Pool, int, Borrower]]:
         """Entries that lend to a queue: pools in mode enforce before others, the oldest first."""

@@ -54,6 +54,7 @@ def seen_pod(pod: Object) -> SeenPod | None:
         float(grace) if isinstance(grace, int) else _GRACE_S,
         _start_s(pod),
         saving_by(gpu_pod.annotations),
+        {name: spec[name] for name in ("nodeSelector", "affinity", "tolerations") if name in spec},
     )
 
 

@@ -12,6 +12,8 @@ from kopt.cluster.client.resources import (
     JOBS,
     KAI_QUEUES,
     KUEUE_CLUSTER_QUEUES,
+    KUEUE_COHORTS,
+    KUEUE_FLAVORS,
     KUEUE_LOCAL_QUEUES,
     KUEUE_WORKLOADS,
     LENDING_POOLS,
@@ -28,12 +30,14 @@ from kopt.cluster.objects.kai import QUEUE_LABEL
 from kopt.cluster.objects.namespace import NamespaceSettings, read_namespace
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.object_cache import ObjectCache
-from kopt.cluster.workloads.kueue import GpuPod, KueueWorkload
+from kopt.cluster.workloads.kueue import Flavor, GpuPod, KueueWorkload
+from kopt.cluster.workloads.kueue_queues import read_cohort, read_flavor
 from kopt.cluster.workloads.kueue_reading import local_queue_target, read_kueue_workload
 from kopt.controllers.lending.pool import read_pool, seen_pod
 from kopt.controllers.lending.views import Pool, SeenPod
 from kopt.controllers.preemption.claims import Claims
 from kopt.core.scheduling.eviction import Entry, Phase
+from kopt.core.scheduling.quota import QuotaNode
 
 _STARTING_AGAIN = {"JobSet", "MPIJob", "RayJob"}
 """Controllers that resume their Jobs when others suspend them."""
@@ -53,6 +57,8 @@ class LiveCluster:
         self._volcano_queues = ObjectCache(Informer(kube, VOLCANO_QUEUES, keep=_queue))
         self._volcano_jobs: ObjectCache[Object] = ObjectCache(Informer(kube, VOLCANO_JOBS))
         self._local: Informer[str] = Informer(kube, KUEUE_LOCAL_QUEUES, keep=local_queue_target)
+        self._cohorts: Informer[QuotaNode] = Informer(kube, KUEUE_COHORTS, keep=read_cohort)
+        self._flavors: Informer[Flavor] = Informer(kube, KUEUE_FLAVORS, keep=read_flavor)
         self._namespaces: Informer[NamespaceSettings] = Informer(kube, NAMESPACES, keep=read_namespace)
         self._evictions: Informer[Entry] = Informer(kube, EVICTIONS, keep=entry_of)
         self._pods = ObjectCache(Informer(kube, PODS, keep=seen_pod))
@@ -70,6 +76,8 @@ class LiveCluster:
         }
         self.informers: tuple[Informer[Any], ...] = (
             self._namespaces,
+            self._cohorts,
+            self._flavors,
             self._local,
             self._evictions,
             *(item.informer for item in self._caches.values()),
@@ -93,6 +101,13 @@ class LiveCluster:
     def queues(self, resource: Resource) -> Mapping[str, Object]:
         """Queues of a kind by name."""
         return {name: document for (_, name), document in self._caches[resource].objects.items()}
+
+    def cohorts(self) -> Sequence[QuotaNode]:
+        return list(self._cohorts.objects.values())
+
+    def flavors(self) -> Mapping[str, Flavor]:
+        """Kueue's ResourceFlavors by name."""
+        return {name: flavor for (_, name), flavor in self._flavors.objects.items()}
 
     def cluster_queue_of(self, workload: KueueWorkload) -> str:
         return workload.cluster_queue or self._local.objects.get((workload.key[0], workload.queue), "")

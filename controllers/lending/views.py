@@ -6,6 +6,7 @@ GPUs of workloads are milli-GPUs, those of queues and pools whole ones.
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from kopt.cluster.client.resources import Key, Object, Resource
 from kopt.cluster.holds.quota_loan import QuotaPath
@@ -57,6 +58,8 @@ class SeenPod:
     grace_s: float
     start_s: float | None
     saving: PodSaving
+    placement: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """What of its spec decides on which nodes it may run."""
 
     @property
     def key(self) -> Key:
@@ -110,6 +113,14 @@ class BorrowingQueue:
     pending: tuple[Borrowing, ...] = ()
     """Workloads that may run and do not."""
     problem: Reason | None = None
+    backed: int | None = None
+    """Milli-GPUs of its own quota that others of its cohort have left to it; None: all."""
+
+    @property
+    def covered(self) -> int:
+        """Milli-GPUs that it uses without borrowing from a pool."""
+        own = self.own * WHOLE_GPU
+        return own if self.backed is None else max(0, min(own, self.backed))
 
     @property
     def barred(self) -> Reason | None:
@@ -137,12 +148,12 @@ class BorrowingQueue:
     @property
     def borrowed(self) -> int:
         """GPUs beyond its own."""
-        return math.ceil(max(0, self.used - self.own * WHOLE_GPU) / WHOLE_GPU)
+        return math.ceil(max(0, self.used - self.covered) / WHOLE_GPU)
 
     @property
     def beyond(self) -> int:
         """Milli-GPUs beyond its own, without what is terminating."""
-        return max(0, self.used - self.terminating_gpus - self.own * WHOLE_GPU)
+        return max(0, self.used - self.terminating_gpus - self.covered)
 
     @property
     def staying(self) -> int:
@@ -153,7 +164,7 @@ class BorrowingQueue:
     def wanted(self) -> int:
         """GPUs beyond its own that running and pending workloads would use."""
         add_pending = self.pending_gpus + sum(borrowing.gpus for borrowing in self.held)
-        return math.ceil(max(0, self.used - self.terminating_gpus + add_pending - self.own * WHOLE_GPU) / WHOLE_GPU)
+        return math.ceil(max(0, self.used - self.terminating_gpus + add_pending - self.covered) / WHOLE_GPU)
 
     @property
     def terminating_gpus(self) -> int:

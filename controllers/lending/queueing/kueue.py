@@ -5,9 +5,10 @@ from dataclasses import dataclass, replace
 
 from kopt.cluster.client.resources import KUEUE_CLUSTER_QUEUES, KUEUE_WORKLOADS, Object
 from kopt.cluster.holds.hold import holder_of, undo_of
-from kopt.cluster.holds.quota_loan import QuotaPath, is_same, noted, value_at
+from kopt.cluster.holds.quota_loan import LENDING_LIMIT, QuotaPath, is_same, noted, value_at
 from kopt.cluster.objects.fields import at, items, text
-from kopt.cluster.workloads.kueue import KueueWorkload
+from kopt.cluster.workloads.kueue import ClusterQueue, Flavor, KueueWorkload
+from kopt.cluster.workloads.kueue_queues import admitted_of, demand_of, read_cluster_queue
 from kopt.cluster.workloads.kueue_reading import amount
 from kopt.controllers.lending.queueing.borrowers import Sorting, Weighing
 from kopt.controllers.lending.state import LiveCluster
@@ -15,8 +16,10 @@ from kopt.controllers.lending.views import HOLDER, Borrowing, BorrowingQueue, Se
 from kopt.core.reason import Reason
 from kopt.core.scheduling.eviction import Entry
 from kopt.core.scheduling.lending_pool import Borrower
+from kopt.core.scheduling.quota import Quota
 from kopt.core.units import WHOLE_GPU
 from kopt.policies.lending import Candidate
+from kopt.policies.quota import QuotaTree
 
 _LONGEST_SHIELD_S = 900.0
 
@@ -47,8 +50,12 @@ class Kueue:
             return _without(
                 borrower, Reason("FLAVOUR", f"ClusterQueue {borrower.queue} does not have {what}."), document
             )
-        if text(document, "spec", "cohort") or text(document, "spec", "cohortName"):
-            why = f"ClusterQueue {borrower.queue} is in a cohort, which would borrow what is lent to it."
+        cluster_queue = read_cluster_queue(document)
+        if cluster_queue.cohort and cluster_queue.quotas[flavor_resource].borrowing_limit != 0:
+            why = (
+                f"ClusterQueue {borrower.queue} may also borrow {gpu} of flavour {flavor_resource[0]} in cohort "
+                f"{cluster_queue.cohort}: nobody could tell what is lent from what is borrowed there."
+            )
             return _without(borrower, Reason("COHORT", why), document)
         stands = value_at(KUEUE_CLUSTER_QUEUES, document, flavor_resource)
         known = noted(undo_of(document))
@@ -56,20 +63,34 @@ class Kueue:
         if not is_same(was_set, stands):
             # Another quota was written over ours: that is its own now.
             own = stands
-        return self._with_workloads(
-            BorrowingQueue(
-                borrower,
-                KUEUE_CLUSTER_QUEUES,
-                document,
-                _gpus(own),
-                _gpus(stands),
-                values={flavor_resource: (own, stands)},
-                marked=holder_of(document) == HOLDER and (flavor_resource in known or not known),
-            ),
-            self._index(now_s),
-            flavor_resource,
-            weigh=weigh,
+        limit = (*flavor_resource, LENDING_LIMIT)
+        queue = BorrowingQueue(
+            borrower,
+            KUEUE_CLUSTER_QUEUES,
+            document,
+            _gpus(own),
+            _gpus(stands),
+            values={flavor_resource: (own, stands), **_lending_limit(document, limit, known, cluster_queue.cohort)},
+            marked=holder_of(document) == HOLDER and (flavor_resource in known or not known),
         )
+        if cluster_queue.cohort:
+            queue = replace(queue, backed=self._backed(cluster_queue, flavor_resource, queue.own, now_s))
+        return self._with_workloads(queue, self._index(now_s), flavor_resource, cluster_queue, weigh=weigh)
+
+    def _backed(self, queue: ClusterQueue, flavor_resource: tuple[str, str], own: int, now_s: float) -> int:
+        """What the queue could use of its own quota if it used nothing, with what others use of it now."""
+        queues = [read_cluster_queue(document) for document in self._cluster.queues(KUEUE_CLUSTER_QUEUES).values()]
+        quota = Quota(own * WHOLE_GPU, 0, queue.quotas[flavor_resource].lending_limit)
+        nodes = {item.name: item.node for item in queues}
+        nodes[queue.name] = replace(queue.node, quotas={flavor_resource: quota})
+        others = [
+            admitted_of(workload)
+            for name, workloads in self._index(now_s).by_queue.items()
+            for workload in workloads
+            if name != queue.name and not workload.pending
+        ]
+        tree = QuotaTree.of([*self._cluster.cohorts(), *nodes.values()], others)
+        return tree.available(queue.name, flavor_resource)
 
     def _index(self, now_s: float) -> _Index:
         """Made once for a reconcile of all queues, which has one time."""
@@ -82,9 +103,15 @@ class Kueue:
         return self._last
 
     def _with_workloads(
-        self, queue: BorrowingQueue, index: _Index, flavor_resource: QuotaPath, *, weigh: bool
+        self,
+        queue: BorrowingQueue,
+        index: _Index,
+        flavor_resource: tuple[str, str],
+        cluster_queue: ClusterQueue,
+        *,
+        weigh: bool,
     ) -> BorrowingQueue:
-        sorting = Sorting()
+        sorting, flavors = Sorting(), self._cluster.flavors()
         for workload in index.by_queue.get(queue.borrower.queue, ()):
             uses, wants = (
                 workload.uses.get((flavor_resource[0], flavor_resource[1]), 0),
@@ -99,7 +126,7 @@ class Kueue:
                 (sorting.running if workload.running else sorting.terminating).append(borrowing)
             elif workload.holder == HOLDER and not workload.active:
                 sorting.held.append(_borrowing(workload, wants))
-            elif workload.active and workload.pending:
+            elif workload.active and workload.pending and _suits(workload, cluster_queue, flavor_resource, flavors):
                 eviction = index.evictions.get(workload.owner_uid) or index.evictions.get(workload.uid)
                 sorting.add_pending(
                     self._weighing.with_bar(_borrowing(workload, wants), workload.mode, runs=False), eviction
@@ -142,7 +169,28 @@ def _without(borrower: Borrower, problem: Reason, document: Object | None = None
     return BorrowingQueue(borrower, KUEUE_CLUSTER_QUEUES, document, problem=problem)
 
 
-def _flavor_resource(document: Object, flavor: str, gpu: str) -> QuotaPath | None:
+def _lending_limit(
+    document: Object, path: QuotaPath, known: Mapping[QuotaPath, tuple[object, object]], cohort: str
+) -> dict[QuotaPath, tuple[object, object]]:
+    """The queue's own lending limit and the one in its spec, where it has none of its own: lent GPUs stay in it."""
+    stands = value_at(KUEUE_CLUSTER_QUEUES, document, path)
+    own, was_set = known.get(path, (stands, stands))
+    if not is_same(was_set, stands):
+        own = stands
+    return {path: (own, stands)} if own is None and (cohort or path in known) else {}
+
+
+def _suits(
+    workload: KueueWorkload, queue: ClusterQueue, flavor_resource: tuple[str, str], flavors: Mapping[str, Flavor]
+) -> bool:
+    """Whether a Workload that waits can be given the flavour."""
+    flavor, gpu = flavor_resource
+    # Flavours that are not known yet exclude nothing.
+    pod_sets = demand_of(workload, queue, flavors if flavor in flavors else None).pod_sets
+    return all(flavor in pods.flavors for pods in pod_sets if pods.requests.get(gpu))
+
+
+def _flavor_resource(document: Object, flavor: str, gpu: str) -> tuple[str, str] | None:
     flavor_resources = [
         (text(item, "name"), gpu)
         for _, group in items(document, "spec", "resourceGroups")

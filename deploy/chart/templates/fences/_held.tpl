@@ -102,7 +102,7 @@ variables.podLabels[?name].hasValue() && variables.podLabels[?name] == variables
     object.spec.?resourceGroups.orValue([]).all(g, oldObject.spec.?resourceGroups.orValue([]).exists(og,
     {{ include "kopt.sameBut" (list "g" "og" "['flavors']") }} &&
     g.flavors.all(f, og.flavors.exists(of, {{ include "kopt.sameBut" (list "f" "of" "['resources']") }} &&
-    f.resources.all(r, of.resources.exists(o, {{ include "kopt.sameBut" (list "r" "o" "['nominalQuota']") }}))))))
+    f.resources.all(r, of.resources.exists(o, {{ include "kopt.sameBut" (list "r" "o" "['nominalQuota', 'lendingLimit']") }}))))))
   message: only quotas
 - expression: >-
     variables.kind != 'scheduling.run.ai/queues' ||

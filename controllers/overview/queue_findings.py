@@ -176,25 +176,56 @@ def _brief(queued: Queued) -> str:
 
 
 def _quota(queued: Queued, job: JobSnapshot) -> str:
-    """What its queue has and what is taken of it, in GPUs."""
+    """What its queue has and what is taken of it, in GPUs; flavour by flavour where it has several."""
     if job.cluster_queue is None:
         return ""
     cluster_queue = read_cluster_queue(job.cluster_queue)
     total = _gpu_quota(cluster_queue)
     if not total:
         return ""
-    used = sum(
-        other.gpus
+    users = [
+        other
         for other in job.queued
         if other.queue == queued.queue and other.state in (State.RUNNING, State.STARTING, State.EVICTING)
-    )
-    cohort = f"; it may borrow in cohort {cluster_queue.cohort}" if cluster_queue.cohort else ""
+    ]
     more = " It asks for more than the queue has." if queued.gpus > total and not cluster_queue.cohort else ""
-    return f" The queue has {gpus(total)}, {format_gpus(used)} of them in use{cohort}.{more}"
+    names = list(dict.fromkeys(flavor for flavor, resource in cluster_queue.quota if milli_of(resource, 1)))
+    if len(names) == 1:
+        used = format_gpus(sum(other.gpus for other in users))
+        return f" The queue has {gpus(total)}, {used} of them in use{_cohort(cluster_queue, names[0])}.{more}"
+    parts = [
+        f"{gpus(_gpu_quota(cluster_queue, name))} of flavor {name}, "
+        f"{format_gpus(sum(other.gpus for other in users if name in other.flavors))} in use"
+        f"{_cohort(cluster_queue, name)}"
+        for name in names
+    ]
+    return f" The queue has {'; '.join(parts)}.{more}"
 
 
-def _gpu_quota(cluster_queue: ClusterQueue) -> int:
-    return sum(milli_of(resource, amount // 1000) for (_, resource), amount in cluster_queue.quota.items())
+def _cohort(cluster_queue: ClusterQueue, flavor: str) -> str:
+    """How far it may use quota of its cohort's others."""
+    if not cluster_queue.cohort:
+        return ""
+    limits = [
+        None if quota.borrowing_limit is None else milli_of(resource, quota.borrowing_limit // 1000)
+        for (name, resource), quota in cluster_queue.quotas.items()
+        if name == flavor and milli_of(resource, 1)
+    ]
+    if None in limits:
+        return f"; it may borrow in cohort {cluster_queue.cohort}"
+    limit = sum(limit for limit in limits if limit)
+    if not limit:
+        return f"; it may borrow none in cohort {cluster_queue.cohort}"
+    return f"; it may borrow {gpus(limit)} in cohort {cluster_queue.cohort}"
+
+
+def _gpu_quota(cluster_queue: ClusterQueue, flavor: str = "") -> int:
+    """Its GPUs, of all flavours if none is given."""
+    return sum(
+        milli_of(resource, amount // 1000)
+        for (name, resource), amount in cluster_queue.quota.items()
+        if flavor in ("", name)
+    )
 
 
 def _next(queued: Queued, job: JobSnapshot) -> str:

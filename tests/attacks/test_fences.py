@@ -525,6 +525,7 @@ def test_of_queues_only_their_quotas_and_of_workloads_only_what_a_hold_changes(a
     flavor = {"name": "default", "resources": [{"name": "nvidia.com/gpu", "nominalQuota": 4}]}
     queue = ("kueue.x-k8s.io/v1beta1", "ClusterQueue")
     spec = {"resourceGroups": [{"coveredResources": ["nvidia.com/gpu"], "flavors": [flavor]}], "namespaceSelector": {}}
+    spec["cohort"] = "all"
     attacked.api.apply({"apiVersion": queue[0], "kind": queue[1], "metadata": {"name": "fenced"}, "spec": spec})
     document, mark = attacked.api.get(*queue, "fenced", ""), {"metadata": marks(LENDING, {})}
     more = {"name": "default", "resources": [{"name": "nvidia.com/gpu", "nominalQuota": 9}]}
@@ -538,12 +539,15 @@ def test_of_queues_only_their_quotas_and_of_workloads_only_what_a_hold_changes(a
         assert KUEUE_CLUSTER_QUEUES.kind == document["kind"]
         for change in (
             groups(name="other"),
+            groups(resources=[more["resources"][0] | {"borrowingLimit": 3}]),
             mark | {"spec": {"stopPolicy": "Hold"}},
             mark | {"spec": {"cohort": "evil"}},
             mark | {"spec": {"namespaceSelector": None}},
         ):
             assert fence in attacked.patch(account, queue, "fenced", change, "", dryRun="All"), change
-        assert attacked.patch(account, queue, "fenced", groups(), "", dryRun="All") == ""
+        kept = groups(resources=[more["resources"][0] | {"lendingLimit": 4}])
+        for change in (groups(), kept):
+            assert attacked.patch(account, queue, "fenced", change, "", dryRun="All") == ""
         workload = ("kueue.x-k8s.io/v1beta1", "Workload")
         pods = [{"name": "main", "count": 1, "template": {"spec": job("x")["spec"]["template"]["spec"]}}]
         attacked.api.create(

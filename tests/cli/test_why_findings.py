@@ -592,3 +592,14 @@ def test_figures_that_are_none_are_left_out_and_foreign_text_is_one_line() -> No
 
 def test_a_workload_of_no_gpus_is_no_line() -> None:
     assert queued_of(workload(gpus=0), {}) is None
+
+
+def test_quota_is_told_by_flavour_and_with_what_its_cohort_lets_it_borrow() -> None:
+    flavors = [
+        {"name": "lent", "resources": [{"name": GPU, "nominalQuota": "4", "borrowingLimit": "2"}]},
+        {"name": "h100", "resources": [{"name": GPU, "nominalQuota": "2", "borrowingLimit": "0"}]},
+    ]
+    queue = {**CLUSTER_QUEUE, "spec": {"cohort": "all", "resourceGroups": [{"flavors": flavors}]}}
+    words = said(why(facts(job(), workload("train"), workload("other", state="runs"), cluster_queue=queue)), "QUEUED")
+    used = "4 GPUs of flavor lent, 2 in use; it may borrow 2 GPUs in cohort all"
+    assert f"The queue has {used}; 2 GPUs of flavor h100, 0 in use; it may borrow none in cohort all." in words

@@ -1,6 +1,7 @@
 """An estimate around a prediction: what the code says and the learned part corrects, and what to ask for."""
 
 import shlex
+from collections.abc import Callable
 from dataclasses import replace
 
 from kopt.core.gpu_catalogue import find_gpu
@@ -28,9 +29,13 @@ def answer(
     predictor: SizingPredictor,
     processes: Processes,
     executor: Executor = Executor.UNKNOWN,
+    adjust: Callable[[Prediction], Prediction] = lambda memory: memory,
 ) -> SizingEstimate:
-    """The corrected estimate for the code of ``entrypoint``, and what a pod of it should request."""
-    (memory,) = predictor.predict(question)
+    """The corrected estimate for the code of ``entrypoint``, and what a pod of it should request.
+
+    ``adjust`` changes the model's prediction before advice is derived from it.
+    """
+    memory = adjust(predictor.predict(question)[0])
     if memory.refused and question.profile is not None:
         memory = alone(question.profile, memory)
     return assemble(question, entrypoint, memory, processes, executor)

@@ -37,9 +37,11 @@ from kopt.serving.contract.pairwise_schemas import PairsRequest
 from kopt.serving.http.deadline import Deadline
 from kopt.serving.http.metrics import EndpointMetrics
 from kopt.serving.http.problems import Problem, invalid
+from kopt.serving.measured.comparisons import CHALLENGER, CHAMPION, HOLDS, Comparisons, Widening
 from kopt.serving.pairwise.service import Calibrated, Lost, PairwiseService, lost
 from kopt.serving.pairwise.table import Scope
 from kopt.serving.runtime.model_slot import ModelSource, Slot
+from kopt.serving.runtime.owners import owner_of
 from kopt.serving.runtime.service import PredictorService
 from kopt.serving.runtime.workers import Workers
 from kopt.topology.from_node import machine_of_node
@@ -58,7 +60,12 @@ def bandwidth_slot(
     source: ModelSource, default: Callable[[], BandwidthPredictor] | None = None
 ) -> Slot[BandwidthPredictor]:
     """The registry's champion; the shipped model, verified, while there is none."""
-    return Slot(source, "bandwidth", "champion", warm_up=_warm_up, default=default or (lambda: load_bandwidth(SHIPPED)))
+    return Slot(source, "bandwidth", CHAMPION, warm_up=_warm_up, default=default or (lambda: load_bandwidth(SHIPPED)))
+
+
+def challenger_slot(source: ModelSource) -> Slot[BandwidthPredictor]:
+    """The version on trial: it answers nobody, and is compared with measured pairs beside the champion."""
+    return Slot(source, "bandwidth", CHALLENGER, warm_up=_warm_up)
 
 
 def _warm_up(model: BandwidthPredictor) -> None:
@@ -92,16 +99,27 @@ class BandwidthService(PredictorService[BandwidthPredictor]):
         *,
         threads: int = 2,
         pairwise: PairwiseService | None = None,
+        challenger: Slot[BandwidthPredictor] | None = None,
+        comparisons: Comparisons | None = None,
     ) -> None:
         self._counters = BandwidthMetrics(metrics)
         super().__init__(slot, metrics, self._counters)
-        self._pairwise = pairwise
+        self._pairwise, self._challenger, self._comparisons = pairwise, challenger, comparisons
         self._workers, self._spare = Workers(threads, "bandwidth"), Workers(1, "bandwidth-fallback")
         self._pairwise_workers = Workers(1, "bandwidth-pairs")
         self._nodes: OrderedDict[Hashable, _Node] = OrderedDict()
         self._lock = threading.Lock()
 
+    @property
+    def compared(self) -> Comparisons | None:
+        return self._comparisons
+
+    @property
+    def slots(self) -> tuple[Slot[BandwidthPredictor], ...]:
+        return (self.slot,) if self._challenger is None else (self.slot, self._challenger)
+
     def close(self) -> None:
+        super().close()
         self._workers.close()
         self._spare.close()
         self._pairwise_workers.close()
@@ -110,7 +128,11 @@ class BandwidthService(PredictorService[BandwidthPredictor]):
 
     async def keep(self, request: PairsRequest, deadline: Deadline, caller: str = "") -> dict[str, Any]:
         """The answer to measured pairs. Raises Problem."""
-        return await self._with_pairwise(deadline, lambda pairwise: pairwise.keep(request, caller, self.slot.current))
+        slots = {CHAMPION: self.slot, CHALLENGER: self._challenger}
+        models = {role: slot.current for role, slot in slots.items() if slot is not None and slot.current is not None}
+        return await self._with_pairwise(
+            deadline, lambda pairwise: pairwise.keep(request, caller, models, self._comparisons)
+        )
 
     async def list_pairs(
         self, cluster: str | None, deadline: Deadline, only_of: str | None, caller: str
@@ -174,10 +196,12 @@ class BandwidthService(PredictorService[BandwidthPredictor]):
         machine, base_model, of_cluster = self._of_cluster(model, node, request, scope)
         calibrated_model, of_probes = _calibrated(base_model, machine, query)
         reasons = (*of_cluster, *of_probes)
+        widening = self._widening(scope, model) if not query.probes else HOLDS
 
         def estimate(of: Machine, gpus: tuple[int, ...], nodes: int) -> BandwidthEstimate:
             target = machine if of is node.machine else of
-            return calibrated_model.estimate(BandwidthQuestion(target, gpus, query.collective, query.bytes, nodes))
+            question = BandwidthQuestion(target, gpus, query.collective, query.bytes, nodes)
+            return _widened(calibrated_model.estimate(question), widening)
 
         def of_set(gpus: tuple[int, ...]) -> BandwidthEstimate:
             return estimate(node.machine, gpus, query.nodes)
@@ -199,6 +223,9 @@ class BandwidthService(PredictorService[BandwidthPredictor]):
             reasons=reasons_out(reasons),
             warnings=node.warnings,
         )
+
+    def _widening(self, scope: Scope, model: BandwidthPredictor) -> Widening:
+        return HOLDS if self._comparisons is None else self._comparisons.widening(owner_of(scope.owner), model.version)
 
     def _of_cluster(
         self, model: BandwidthPredictor, node: _Node, request: BandwidthRequest, scope: Scope
@@ -273,6 +300,19 @@ class BandwidthService(PredictorService[BandwidthPredictor]):
             while len(self._nodes) > _MOST_HELD:
                 self._nodes.popitem(last=False)
         return held
+
+
+def _widened(estimate: BandwidthEstimate, widening: Widening) -> BandwidthEstimate:
+    if widening.factor <= 1.0:
+        return estimate
+    return replace(
+        estimate,
+        latency_low_us=estimate.latency_low_us / widening.factor,
+        latency_high_us=estimate.latency_high_us * widening.factor,
+        bus_low_gigabytes_per_s=estimate.bus_low_gigabytes_per_s / widening.factor,
+        bus_high_gigabytes_per_s=estimate.bus_high_gigabytes_per_s * widening.factor,
+        reasons=(*estimate.reasons, *widening.reasons),
+    )
 
 
 def _until(deadline: Deadline) -> Callable[[], None]:

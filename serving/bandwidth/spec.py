@@ -1,10 +1,12 @@
 """The bandwidth predictor at the endpoint, with the measured pairs of nodes that calibrate it."""
 
 from kopt.serving.bandwidth.routes import routes
-from kopt.serving.bandwidth.service import BandwidthService, bandwidth_slot
+from kopt.serving.bandwidth.service import BandwidthService, bandwidth_slot, challenger_slot
 from kopt.serving.contract.bandwidth_answers import BandwidthResponse
 from kopt.serving.contract.bandwidth_schemas import BandwidthRequest
 from kopt.serving.contract.pairwise_schemas import PairsRequest
+from kopt.serving.measured.comparisons import Comparisons
+from kopt.serving.measured.table import ComparisonTable
 from kopt.serving.pairwise.service import PairwiseService
 from kopt.serving.pairwise.table import PairTable
 from kopt.serving.runtime.database.opening import location
@@ -13,8 +15,14 @@ from kopt.serving.runtime.service import Assembly, ServiceSpec
 
 def assemble(assembly: Assembly) -> BandwidthService:
     slot = bandwidth_slot(assembly.promoted, assembly.parts.shipped.get("bandwidth"))
-    pairwise = PairwiseService(PairTable(location(assembly.settings, "bandwidth")))
-    return BandwidthService(slot, assembly.metrics, pairwise=pairwise)
+    table = ComparisonTable(location(assembly.settings, "comparisons"), "bandwidth")
+    return BandwidthService(
+        slot,
+        assembly.metrics,
+        pairwise=PairwiseService(PairTable(location(assembly.settings, "bandwidth"))),
+        challenger=challenger_slot(assembly.source),
+        comparisons=Comparisons(table, "bandwidth", assembly.metrics),
+    )
 
 
 SERVICE = ServiceSpec(

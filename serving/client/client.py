@@ -40,7 +40,14 @@ from kopt.serving.contract.demand_answers import (
     parse_forecast,
 )
 from kopt.serving.contract.live_answers import PushedDemand, parse_pushed
-from kopt.serving.contract.model_answers import ModelHealthResponse, ModelsResponse, parse_health, parse_models
+from kopt.serving.contract.model_answers import (
+    ModelHealthResponse,
+    ModelsResponse,
+    PredictorsHealthResponse,
+    parse_health,
+    parse_models,
+    parse_predictors_health,
+)
 from kopt.serving.contract.pairwise_answers import (
     PairsKept,
     PairsResponse,
@@ -210,6 +217,10 @@ class AsyncPredictionClient:
     async def model_health(self, *, deadline_s: float | None = None) -> ModelHealthResponse:
         """Predicted against actual of champion and challenger. Raises as ``models`` does."""
         return parse_health(await self._call("GET", "/v1/health/models", deadline_s))
+
+    async def predictors_health(self, *, deadline_s: float | None = None) -> PredictorsHealthResponse:
+        """Predicted against measured of sizes and bandwidths. Raises as ``models`` does."""
+        return parse_predictors_health(await self._call("GET", "/v1/health/predictors", deadline_s))
 
     async def recommendations(self, *, deadline_s: float | None = None) -> tuple[RecommendationOut, ...]:
         """Lending advice per pool. Raises as ``models`` does."""
@@ -402,6 +413,10 @@ class PredictionClient:
     def model_health(self, *, deadline_s: float | None = None) -> ModelHealthResponse:
         """See AsyncPredictionClient.model_health."""
         return self._run(self._client.model_health(deadline_s=deadline_s))
+
+    def predictors_health(self, *, deadline_s: float | None = None) -> PredictorsHealthResponse:
+        """See AsyncPredictionClient.predictors_health."""
+        return self._run(self._client.predictors_health(deadline_s=deadline_s))
 
     def recommendations(self, *, deadline_s: float | None = None) -> tuple[RecommendationOut, ...]:
         """See AsyncPredictionClient.recommendations."""

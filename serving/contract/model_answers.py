@@ -1,4 +1,4 @@
-"""The answers of ``/v1/models`` and ``/v1/health/models``, declared once for the endpoint and its clients.
+"""The answers of ``/v1/models`` and of ``/v1/health``, declared once for the endpoint and its clients.
 
 Standard library only.
 """
@@ -46,6 +46,51 @@ class RegisteredModelOut:
         return ModelVersion(self.name, self.version, self.digest)
 
 
+@dataclass(frozen=True)
+class ComparisonOut:
+    """One answer beside what was measured, in the ``unit`` of its entry."""
+
+    subject: str
+    """The job type, or the pair of nodes."""
+    namespace: str
+    """Whose workload it is; empty where the question named none."""
+    at_s: float
+    value: float
+    low: float
+    high: float
+    measured: float
+
+
+@dataclass(frozen=True)
+class IntervalHealthOut:
+    """How the intervals of one version of a predictor have held against its newest measurements."""
+
+    predictor: str
+    role: str
+    """``champion``, or ``challenger`` on the same measurements."""
+    version: str
+    unit: str
+    compared: int
+    probability: float
+    """With which the intervals promise to hold the measurement."""
+    coverage: float | None
+    error: float | None
+    """Median of measured over predicted, or its inverse where that is larger, less 1."""
+    bias: float | None
+    """Median of measured over predicted, less 1; above 0 the predictions are too small."""
+    alarm: bool
+    widened_for: int
+    """Callers and namespaces whose intervals are widened, as theirs miss too often."""
+    reasons: tuple[ReasonOut, ...]
+    newest: tuple[ComparisonOut, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictorsHealthResponse:
+    schema: Literal["kopt/v1"] = SCHEMA
+    predictors: tuple[IntervalHealthOut, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelsResponse:
     schema: Literal["kopt/v1"] = SCHEMA
@@ -72,3 +117,8 @@ def parse_models(document: Mapping[str, Any]) -> ModelsResponse:
 def parse_health(document: Mapping[str, Any]) -> ModelHealthResponse:
     """What ``/v1/health/models`` says. Raises AnswerError for anything else."""
     return read_answer(ModelHealthResponse, "/v1/health/models", document)
+
+
+def parse_predictors_health(document: Mapping[str, Any]) -> PredictorsHealthResponse:
+    """What ``/v1/health/predictors`` says. Raises AnswerError for anything else."""
+    return read_answer(PredictorsHealthResponse, "/v1/health/predictors", document)

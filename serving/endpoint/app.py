@@ -22,7 +22,7 @@ from kopt.core.reason import Reason
 from kopt.models.registry.loading import SHIPPED
 from kopt.models.registry.registry import RegisteredModel, RegistryError
 from kopt.serving.contract.common import SCHEMA
-from kopt.serving.contract.model_answers import ModelsResponse
+from kopt.serving.contract.model_answers import ModelsResponse, PredictorsHealthResponse
 from kopt.serving.contract.recommendation_answers import RecommendationsResponse
 from kopt.serving.contract.schemas import ProblemOut, StatusResponse
 from kopt.serving.endpoint.services import SERVICES
@@ -34,6 +34,7 @@ from kopt.serving.http.problems import Problem
 from kopt.serving.http.routing import PROBLEMS, json_answer
 from kopt.serving.runtime.database.interface import DatabaseError
 from kopt.serving.runtime.model_slot import REGISTRY_DOWN, Slot, registry_down
+from kopt.serving.runtime.owners import owner_of
 from kopt.serving.runtime.service import MOST_AT_ONCE, REFRESH_S, PredictorService, S
 
 _LOG = logging.getLogger(__name__)
@@ -212,6 +213,15 @@ def _models(app: FastAPI, endpoint: Endpoint) -> None:
             if all(reason.code != REGISTRY_DOWN for reason in refused):
                 refused.append(registry_down(error))
         return json_answer({"schema": SCHEMA, "models": rows, "refused": [reason.to_dict() for reason in refused]})
+
+    @app.get("/v1/health/predictors", response_model=PredictorsHealthResponse, responses=PROBLEMS, tags=["models"])
+    async def predictors_health(request: Request) -> Response:
+        """Predicted against measured, for predictors whose answers are measured once and not over time."""
+        only_of = seen_by(request)
+        owner = None if only_of is None else owner_of(only_of)
+        compared = [service.compared for service in endpoint.services.values()]
+        entries = [entry for each in compared if each is not None for entry in each.report(owner)]
+        return json_answer({"schema": SCHEMA, "predictors": entries})
 
 
 def _status(app: FastAPI, endpoint: Endpoint) -> None:

@@ -8,23 +8,27 @@ and say so.
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kopt.core.hardware.node_topology import NodeTopology, TopologyError
-from kopt.core.hardware.pairwise import MeasuredPair, Pair, slow_pairs
+from kopt.core.hardware.pairwise import Health, MeasuredPair, Pair, slow_pairs
 from kopt.core.reason import Reason
+from kopt.models.bandwidth.intervals import PROBABILITY
 from kopt.models.bandwidth.predictor import BandwidthPredictor
 from kopt.serving.client.fallback_bandwidth import FALLBACK_MODEL
 from kopt.serving.contract.bandwidth_schemas import NodeIn
 from kopt.serving.contract.common import SCHEMA
+from kopt.serving.contract.pairwise_answers import measured_gbps
 from kopt.serving.contract.pairwise_schemas import PairsRequest
 from kopt.serving.http.problems import Problem, invalid
+from kopt.serving.measured.comparisons import CHAMPION, Comparisons, Interval
 from kopt.serving.pairwise.cluster_calibration import Machines, calibrate, likeness, points_of, with_software
 from kopt.serving.pairwise.table import KeptMeasurements, PairTable, Scope
 from kopt.serving.pairwise.view import Predicted, nodes
 from kopt.serving.runtime.database.interface import DatabaseError
+from kopt.serving.runtime.owners import owner_of
 from kopt.topology.graph import Machine
 
 _LOG = logging.getLogger(__name__)
@@ -61,17 +65,36 @@ class PairwiseService:
     def close(self) -> None:
         self.table.close()
 
-    def keep(self, request: PairsRequest, owner: str, model: BandwidthPredictor | None) -> dict[str, Any]:
-        """The answer to a POST. Raises Problem 422 for what cannot be, 503 where the disk takes nothing."""
+    def keep(
+        self,
+        request: PairsRequest,
+        owner: str,
+        models: Mapping[str, BandwidthPredictor],
+        comparisons: Comparisons | None = None,
+    ) -> dict[str, Any]:
+        """The answer to a POST. ``models`` by role are compared with the healthy pairs.
+
+        Raises Problem 422 for what cannot be, 503 where the disk takes nothing.
+        """
         now_s = self._clock()
         documents = (pair_in.model_dump(mode="json") for pair_in in request.pairs)
         measurements = [_pair(number, document, now_s) for number, document in enumerate(documents)]
         topologies = {name: _document(name, node_in) for name, node_in in request.topologies.items()}
+        scope = Scope(owner, every=False)
         try:
+            before = self._kept(request.cluster, scope)
             kept = self.table.keep(owner, request.cluster, measurements, topologies, request.domains, now_s)
-            result = self.table.load(request.cluster, Scope(owner, every=False))
+            result = self.table.load(request.cluster, scope)
         except DatabaseError as error:
             raise _lost("kept", error) from error
+        if comparisons is not None and result is not None:
+            known = () if before is None else before.kept.measurements
+            expectation = replace(result, measurements=known)
+            for pair, answers in _answers(expectation, measurements, models):
+                subject = f"{request.cluster}: {' – '.join(pair.nodes)}, {pair.collective.value}"
+                measured = measured_gbps(pair)
+                if measured is not None:
+                    comparisons.record(owner_of(owner), subject, "GB/s", measured, answers)
         nodes_by_name = result.nodes if result is not None else {}
         named = sorted({name for pair in measurements for name in pair.nodes})
         unknown = [name for name in named if name not in nodes_by_name or nodes_by_name[name].topology is None]
@@ -80,7 +103,7 @@ class PairwiseService:
             "cluster": request.cluster,
             "kept": kept,
             "unknown_nodes": unknown,
-            "model": (FALLBACK_MODEL if model is None else model.version).to_dict(),
+            "model": (models[CHAMPION].version if CHAMPION in models else FALLBACK_MODEL).to_dict(),
         }
 
     def list_pairs(
@@ -178,6 +201,23 @@ class PairwiseService:
                 self._read.clear()
             self._read[cluster, scope] = held = _Cluster(kept, Machines(kept.nodes), slow_pairs(kept.measurements))
         return held
+
+
+def _answers(
+    expectation: KeptMeasurements, measurements: Sequence[MeasuredPair], models: Mapping[str, BandwidthPredictor]
+) -> Iterator[tuple[MeasuredPair, dict[str, Interval]]]:
+    """Healthy pairs, and what each model would have answered before they were measured."""
+    machines = Machines(expectation.nodes)
+    predicted = {role: (model, Predicted(expectation, machines, model)) for role, model in models.items()}
+    for pair in measurements:
+        if pair.health is not Health.HEALTHY:
+            continue
+        answers = {}
+        for role, (model, by_hardware) in predicted.items():
+            value, low, high = by_hardware.of(pair).values()
+            if value is not None and low is not None and high is not None:
+                answers[role] = Interval(model.version, value, low, high, PROBABILITY)
+        yield pair, answers
 
 
 class Lost(Exception):

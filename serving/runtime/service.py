@@ -26,6 +26,19 @@ class VersionMetrics(Protocol):
         """Another version stands behind an alias from now on."""
 
 
+class Compared(Protocol):
+    """Answers beside what was measured later."""
+
+    def refresh(self) -> None:
+        """Read what all replicas have recorded (blocks)."""
+
+    def report(self, owner: str | None) -> list[dict[str, Any]]:
+        """Its entries of ``/v1/health/predictors``, of one owner or of all."""
+        ...
+
+    def close(self) -> None: ...
+
+
 class PredictorService(Generic[M]):
     """Answers one predictor's questions with the model in ``slot``. One per replica.
 
@@ -43,6 +56,11 @@ class PredictorService(Generic[M]):
         self._metrics, self._versions = metrics, versions
 
     @property
+    def compared(self) -> Compared | None:
+        """None where no measurements of its answers reach the endpoint."""
+        return None
+
+    @property
     def slots(self) -> tuple[Slot[Any], ...]:
         """The slots whose aliases are followed. The first one answers callers, others are only compared with it."""
         return (self.slot,)
@@ -52,6 +70,8 @@ class PredictorService(Generic[M]):
 
     def close(self) -> None:
         """Finish what is under way and let go of files."""
+        if self.compared is not None:
+            self.compared.close()
 
     def refresh(self) -> None:
         """Follow the aliases once (blocks: registry and disk)."""
@@ -60,6 +80,8 @@ class PredictorService(Generic[M]):
             if slot.refresh():
                 self._versions.swapped(slot.alias, before, slot.version)
             self._metrics.followed(slot.name, slot.alias, refused=slot.refuses)
+        if self.compared is not None:
+            self.compared.refresh()
 
     async def advice(self, only_of: str | None) -> Mapping[str, list[Any]]:
         """Its share of ``/v1/recommendations``, by key; of one caller, ``only_of``, or of all."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
 from kopt.core.units import GIB, Bytes
@@ -33,12 +34,14 @@ from kopt.serving.contract.schemas import SizingRequest
 from kopt.serving.http.deadline import Deadline
 from kopt.serving.http.metrics import EndpointMetrics
 from kopt.serving.http.problems import Problem, invalid
+from kopt.serving.measured.comparisons import CHALLENGER, CHAMPION, HOLDS, Comparisons, Interval, Widening
 from kopt.serving.runtime.database.interface import DatabaseError
 from kopt.serving.runtime.model_slot import ModelSource, Slot
+from kopt.serving.runtime.owners import owner_of
 from kopt.serving.runtime.service import PredictorService
 from kopt.serving.runtime.workers import Workers
 from kopt.serving.sizing.metrics import SizingMetrics
-from kopt.serving.sizing.table import Kept, Known, SizeTable, owner_of
+from kopt.serving.sizing.table import Kept, Known, SizeTable
 from kopt.serving.sizing.workload import Workload, no_file, read_workload
 from kopt.tracing.confined_reading import read_script_confined
 from kopt.tracing.sandbox import ConfinementError
@@ -64,7 +67,12 @@ _KNOWN_TRACE = Reason(
 
 def sizing_slot(source: ModelSource, default: Callable[[], SizingPredictor] | None = None) -> Slot[SizingPredictor]:
     """The registry's champion; the shipped model, verified, while there is none."""
-    return Slot(source, "sizing", "champion", warm_up=_warm_up, default=default or (lambda: load_sizing(SHIPPED)))
+    return Slot(source, "sizing", CHAMPION, warm_up=_warm_up, default=default or (lambda: load_sizing(SHIPPED)))
+
+
+def challenger_slot(source: ModelSource) -> Slot[SizingPredictor]:
+    """The version on trial: it answers nobody, and is compared with measurements beside the champion."""
+    return Slot(source, "sizing", CHALLENGER, warm_up=_warm_up)
 
 
 def _warm_up(model: SizingPredictor) -> None:
@@ -108,6 +116,7 @@ class _Answered:
     workload: Workload
     model: ModelVersion
     kept: Kept
+    widening: Widening
     answer: SizingEstimate
 
 
@@ -120,17 +129,29 @@ class SizingService(PredictorService[SizingPredictor]):
         metrics: EndpointMetrics,
         *,
         table: SizeTable | None = None,
+        challenger: Slot[SizingPredictor] | None = None,
+        comparisons: Comparisons | None = None,
         threads: int = 2,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._counters = SizingMetrics(metrics)
         super().__init__(slot, metrics, self._counters)
+        self._challenger, self._comparisons = challenger, comparisons
         self.table, self._clock = table, clock
         self._workers = Workers(threads, "sizing")
         self._answered: dict[tuple[str, str], _Answered] = {}
 
+    @property
+    def compared(self) -> Comparisons | None:
+        return self._comparisons
+
+    @property
+    def slots(self) -> tuple[Slot[SizingPredictor], ...]:
+        return (self.slot,) if self._challenger is None else (self.slot, self._challenger)
+
     def close(self) -> None:
         self._workers.close()
+        super().close()
         if self.table is not None:
             self.table.close()
 
@@ -166,10 +187,11 @@ class SizingService(PredictorService[SizingPredictor]):
             return None
         key = (question.owner, question.workload.job_type)
         last = self._answered.get(key)
-        if last is None or (last.workload, last.model, last.kept) != (
+        if last is None or (last.workload, last.model, last.kept, last.widening) != (
             question.workload,
             self.slot.version,
             question.kept,
+            self._widening(question, last.model),
         ):
             return None
         if abs(self._clock() - last.noted_s) >= _WRITTEN_AGAIN_S:
@@ -186,7 +208,9 @@ class SizingService(PredictorService[SizingPredictor]):
         self._answered.pop(key, None)
         while len(self._answered) >= _MOST_KEPT:
             self._answered.pop(next(iter(self._answered)))
-        self._answered[key] = _Answered(self._clock(), workload, model, question.kept, made)
+        self._answered[key] = _Answered(
+            self._clock(), workload, model, question.kept, self._widening(question, model), made
+        )
 
     async def _in_time(self, question: _Question, deadline: Deadline) -> SizingEstimate:
         model, workload = self.slot.current, question.workload
@@ -213,10 +237,36 @@ class SizingService(PredictorService[SizingPredictor]):
         evidence = _evidence(workload, question.sent, question.kept.read())
         gpu, processes = workload.gpu.name, workload.processes
         model_input = SizingQuestion(evidence.code, gpu, processes.world_size, profile=evidence.profile)
-        made = answer(model_input, workload.entrypoint, model, processes, workload.executor)
+        # A dry run has measured the job itself; only what rests on the model alone is widened.
+        widening = self._widening(question, model.version) if evidence.profile is None else HOLDS
+        made = answer(model_input, workload.entrypoint, model, processes, workload.executor, widening.applied)
         made = replace(made, reasons=(*made.reasons, *evidence.reasons, *question.unread, *workload.reasons))
         self._record(question, made)
+        self._compare(model, question, evidence)
         return made
+
+    def _widening(self, question: _Question, model: ModelVersion) -> Widening:
+        return HOLDS if self._comparisons is None else self._comparisons.widening(question.owner, model)
+
+    def _compare(self, model: SizingPredictor, question: _Question, evidence: _Evidence) -> None:
+        """A dry run that came with this question, beside what the code alone had led to expect of it."""
+        profile, workload = evidence.profile, question.workload
+        if self._comparisons is None or question.sent.profile is None or profile is None or not profile.steady:
+            return
+        try:
+            gpu = find_gpu(profile.gpu).name
+        except UnknownGpuError:
+            return
+        asked = SizingQuestion(evidence.code, gpu, workload.processes.world_size)
+        models = {CHAMPION: model, CHALLENGER: None if self._challenger is None else self._challenger.current}
+        answers = {role: Interval.of(each.predict(asked)[0]) for role, each in models.items() if each is not None}
+        self._comparisons.record(
+            question.owner,
+            f"{workload.name[:200]} ({workload.job_type[:12]})",
+            UNIT,
+            float(profile.peak_bytes),
+            {role: interval for role, interval in answers.items() if interval is not None},
+        )
 
     async def _stored_evidence(self, owner: str, job_type: str) -> tuple[Kept, tuple[Reason, ...]]:
         """What is kept of the job type, or why that cannot be read."""

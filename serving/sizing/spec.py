@@ -1,16 +1,26 @@
 """The sizing predictor at the endpoint."""
 
 from kopt.serving.contract.schemas import SizingRequest
+from kopt.serving.measured.comparisons import Comparisons
+from kopt.serving.measured.table import ComparisonTable
 from kopt.serving.runtime.database.opening import location
 from kopt.serving.runtime.service import Assembly, ServiceSpec
 from kopt.serving.sizing.routes import routes
-from kopt.serving.sizing.service import SizingService, sizing_slot
+from kopt.serving.sizing.service import SizingService, challenger_slot, sizing_slot
 from kopt.serving.sizing.table import SizeTable
 
 
 def assemble(assembly: Assembly) -> SizingService:
     slot = sizing_slot(assembly.promoted, assembly.parts.shipped.get("sizing"))
-    return SizingService(slot, assembly.metrics, table=SizeTable(location(assembly.settings, "sizing")))
+    return SizingService(
+        slot,
+        assembly.metrics,
+        table=SizeTable(location(assembly.settings, "sizing")),
+        challenger=challenger_slot(assembly.source),
+        comparisons=Comparisons(
+            ComparisonTable(location(assembly.settings, "comparisons"), "sizing"), "sizing", assembly.metrics
+        ),
+    )
 
 
 SERVICE = ServiceSpec(

@@ -1,6 +1,6 @@
 """Evidence of job types: summaries of traces, profiles and the newest answer, in the database that the replicas share.
 
-Kept by owner: a caller, or a namespace (``owner_of``). What is sent for one owner changes no other owner's answers.
+Kept by owner, a caller or a namespace (``runtime.owners``). What is sent for one owner changes no other's answers.
 Evidence is kept before its sender has an answer, or as soon as the database is back; the answers themselves are written
 by a thread of their own, as no caller should wait for what only the pages need.
 """
@@ -18,6 +18,7 @@ from kopt.serving.http.sharing import trim
 from kopt.serving.runtime.database.interface import DatabaseError, Transaction
 from kopt.serving.runtime.database.opening import Location, open_database
 from kopt.serving.runtime.old_secrets import cleanse
+from kopt.serving.runtime.owners import namespace_of
 
 _LOG = logging.getLogger(__name__)
 RETENTION_S = 30 * 86_400
@@ -30,7 +31,6 @@ _AGAIN_S = 2.0
 """After the database has failed."""
 _LOCK = "sizes"
 """Batches of several replicas follow each other: in another order they would block each other."""
-_NAMESPACES = "/namespaces/"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS size (
     caller TEXT NOT NULL, job_type TEXT NOT NULL, at_s REAL NOT NULL, trace TEXT, profile TEXT, advice TEXT,
@@ -48,15 +48,8 @@ WHERE excluded.at_s >= size.at_s OR coalesce(excluded.trace, excluded.profile) I
 """A queued answer may be older than one that came with evidence meanwhile."""
 
 
-def owner_of(caller: str, namespace: str = "") -> str:
-    """Whose evidence counts: the namespace's, where one is given, else the caller's. No two share a key."""
-    if namespace:
-        return _NAMESPACES + namespace
-    return f"/{caller}" if caller.startswith("/") else caller
-
-
-def _namespace_of(owner: str) -> dict[str, str]:
-    return {"namespace": owner.removeprefix(_NAMESPACES)} if owner.startswith(_NAMESPACES) else {}
+def _of_namespace(advice: dict[str, Any], namespace: str) -> dict[str, Any]:
+    return advice | {"namespace": namespace} if namespace else advice
 
 
 @dataclass(frozen=True)
@@ -214,7 +207,7 @@ class SizeTable:
             "SELECT caller, advice FROM size WHERE coalesce(?, caller) = caller ORDER BY at_s DESC LIMIT ?",
             (owner, limit),
         )
-        return [json.loads(text) | _namespace_of(caller) for caller, text in result]
+        return [_of_namespace(json.loads(text), namespace_of(caller)) for caller, text in result]
 
     def _prune(self, db: Transaction, now_s: float) -> None:
         db.execute("DELETE FROM size WHERE at_s < ?", (now_s - RETENTION_S,))

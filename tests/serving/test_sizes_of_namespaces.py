@@ -21,8 +21,8 @@ from kopt.serving.contract.common import DEADLINE_HEADER
 from kopt.serving.demand.feature_lookup import StoredFeatures
 from kopt.serving.endpoint.app import Endpoint, create_app
 from kopt.serving.endpoint.assemble import Parts, assemble
+from kopt.serving.runtime.owners import owner_of
 from kopt.serving.sizing.service import SizingService
-from kopt.serving.sizing.table import owner_of
 from tests.serving.conftest import URL, MemorySource, no_store
 from tests.serving.test_identity import bearer, binding
 from tests.serving.test_sizing_endpoint import CODE, pod

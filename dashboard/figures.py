@@ -280,6 +280,56 @@ def calibration(lines: Mapping[str, Sequence[tuple[float, float]]]) -> go.Figure
     return _figure(traces, layout)
 
 
+@dataclass(frozen=True)
+class MeasuredPoint:
+    """An answer of a champion or challenger beside its measurement, all in one unit and above 0."""
+
+    role: str
+    subject: str
+    value: float
+    low: float
+    high: float
+    measured: float
+
+
+def measured(points: Sequence[MeasuredPoint], unit: str) -> go.Figure:
+    """Predicted with its interval (across) against measured (up), both on logarithmic axes: on the dotted line they
+    are equal, and a bar that does not cross it is an interval that missed."""
+    amounts = [amount for point in points for amount in (point.low, point.high, point.measured)]
+    ends = [min(amounts, default=1.0) / 1.2, max(amounts, default=10.0) * 1.2]
+    traces = [_line("predicted as measured", "ideal", ends, ends, dash="dot", width=1.5, hoverinfo="skip")]
+    for role in sorted({point.role for point in points}):
+        of_role = [point for point in points if point.role == role]
+        traces.append(
+            go.Scatter(
+                name=role,
+                x=[point.value for point in of_role],
+                y=[point.measured for point in of_role],
+                error_x={
+                    "type": "data",
+                    "symmetric": False,
+                    "array": [point.high - point.value for point in of_role],
+                    "arrayminus": [point.value - point.low for point in of_role],
+                    "color": COLOURS[role],
+                    "thickness": 1,
+                    "width": 2,
+                },
+                mode="markers",
+                marker={"color": COLOURS[role], "size": 7, "symbol": "circle" if role == "champion" else "diamond"},
+                text=[escape(shortened(point.subject, 80)) for point in of_role],
+                hovertemplate=f"%{{text}}<br>predicted %{{x:.3g}} {unit}, measured %{{y:.3g}} {unit}<extra></extra>",
+                meta={"role": role},
+            )
+        )
+    axis = {"type": "log", "fixedrange": True, "showgrid": False, "range": [float(np.log10(end)) for end in ends]}
+    layout = {
+        "hovermode": "closest",
+        "xaxis": axis | {"title": {"text": f"predicted, with its interval ({unit})"}},
+        "yaxis": axis | {"title": {"text": f"measured ({unit})"}},
+    }
+    return _figure(traces, layout)
+
+
 def lending(curve: Sequence[CurvePoint], held_gpus: int) -> go.Figure:
     """GPUs to keep (from below) and to lend (on top) over the horizons: the sum is what the pool holds."""
     names = [horizon(point.horizon_s) for point in curve]

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field, replace
 
 from kopt.core.prediction import ModelVersion
 from kopt.core.reason import Reason
-from kopt.dashboard.data.access import Holds, pods_of
+from kopt.dashboard.data.access import Holds, pods_in, pods_of
 from kopt.dashboard.data.feed import FAILURES, Connections, Feed, sentence
 from kopt.models.predictors import predictor_names
 from kopt.models.registry.registry import CHALLENGER, CHAMPION, MetricRow, RegisteredModel, RegistryError
-from kopt.serving.contract.model_answers import ModelHealthResponse, SeriesHealthOut
+from kopt.serving.contract.model_answers import IntervalHealthOut, ModelHealthResponse, SeriesHealthOut
 
 PREDICTOR = "demand"
 
@@ -23,6 +23,8 @@ class Models:
     """Champion and challenger side by side, in this order."""
     compared: tuple[RegisteredModel, ...] = ()
     health: ModelHealthResponse | None = None
+    measured: tuple[IntervalHealthOut, ...] = ()
+    """Sizes and bandwidths beside what was measured."""
     refused: tuple[Reason, ...] = ()
     problems: tuple[str, ...] = field(default_factory=tuple)
     others: tuple[RegisteredModel, ...] = ()
@@ -44,7 +46,9 @@ class ModelsReader:
     async def refresh(self) -> None:
         problems: list[str] = []
         health: ModelHealthResponse | None = None
+        measured: tuple[IntervalHealthOut, ...] = ()
         try:
+            measured = (await self._client.predictors_health()).predictors
             health = await self._client.model_health()
         except FAILURES as error:
             problems.append(f"No health report from the endpoint: {sentence(error)}")
@@ -53,6 +57,7 @@ class ModelsReader:
         self._models = replace(
             registered,
             health=health,
+            measured=measured,
             refused=tuple(reason for reason in served.refused if reason.code == "MODEL_REFUSED") if served else (),
             problems=tuple(problems),
             serving=tuple(model.model_version for model in served.models if model.serving) if served else (),
@@ -75,6 +80,11 @@ class ModelsReader:
 
 def _restrict(models: Models, holds: Holds) -> Models:
     """Versions are for everybody; how a service is predicted is for those who see it."""
+    measured = tuple(
+        replace(entry, newest=tuple(each for each in entry.newest if holds(pods_in(each.namespace))))
+        for entry in models.measured
+    )
+    models = replace(models, measured=measured)
     if models.health is None:
         return models
 

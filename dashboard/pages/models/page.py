@@ -17,6 +17,7 @@ async def models(request: PageRequest) -> Content:
     models = await request.latest(MODELS)
     view = model_page(models)
     charts = {"calibration": _calibration(view.coverage)} if view.coverage else {}
+    charts |= {f"measured-{each.name}": figures.measured(each.points, each.unit) for each in view.measured}
     return {"view": view, "models": models, "charts": charts, "limit": SERIES_SHOWN}
 
 

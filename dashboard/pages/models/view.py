@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kopt.core.prediction import ModelVersion
+from kopt.core.units import GIB
+from kopt.dashboard.figures import MeasuredPoint
 from kopt.dashboard.pages.models.data import Models
 from kopt.models.registry.registry import CHALLENGER, CHAMPION, MetricRow, RegisteredModel
-from kopt.serving.contract.model_answers import ModelHealthResponse, SeriesHealthOut
+from kopt.serving.contract.model_answers import IntervalHealthOut, ModelHealthResponse, SeriesHealthOut
 
 HORIZON = re.compile(r"(.+)_(\d{1,5})min")
 
@@ -69,6 +71,16 @@ class CoverageLine:
 
 
 @dataclass(frozen=True)
+class MeasuredPredictor:
+    """A predictor whose answers were measured: its versions, and the comparisons of those that are compared now."""
+
+    name: str
+    unit: str
+    versions: tuple[IntervalHealthOut, ...]
+    points: tuple[MeasuredPoint, ...]
+
+
+@dataclass(frozen=True)
 class ModelPage:
     """All of the page. ``series`` are those that need an eye first."""
 
@@ -87,6 +99,7 @@ class ModelPage:
     series: tuple[SeriesHealthOut, ...]
     shadow: tuple[SeriesHealthOut, ...]
     alarms: int
+    measured: tuple[MeasuredPredictor, ...] = ()
 
 
 def model_page(models: Models) -> ModelPage:
@@ -119,7 +132,26 @@ def model_page(models: Models) -> ModelPage:
         ),
         shadow=health.shadow if health else (),
         alarms=sum(series_health.alarm for series_health in series),
+        measured=tuple(
+            measured_predictor([entry for entry in models.measured if entry.predictor == name])
+            for name in dict.fromkeys(entry.predictor for entry in models.measured)
+        ),
     )
+
+
+def measured_predictor(versions: Sequence[IntervalHealthOut]) -> MeasuredPredictor:
+    """Of the versions of one predictor, the newest of a role first. Bytes are shown in GiB."""
+    of_bytes = versions[0].unit == "bytes"
+    scale = 1 / GIB if of_bytes else 1.0
+    shown = {entry.role: entry for entry in reversed(versions)}
+    points = tuple(
+        MeasuredPoint(
+            role, each.subject, each.value * scale, each.low * scale, each.high * scale, each.measured * scale
+        )
+        for role, entry in sorted(shown.items())
+        for each in entry.newest
+    )
+    return MeasuredPredictor(versions[0].predictor, "GiB" if of_bytes else versions[0].unit, tuple(versions), points)
 
 
 def slices(rows: Sequence[MetricRow], compared: Sequence[RegisteredModel]) -> tuple[Slice, ...]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from kopt.core.reason import Reason
@@ -299,7 +300,8 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         schemas = document["components"]["schemas"]
-        for body in (ProblemOut, *(body for spec in SERVICES for body in spec.requests)):
+        bodies: list[type[BaseModel]] = [ProblemOut, *(body for spec in SERVICES for body in spec.requests)]
+        for body in bodies:
             schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
             schemas |= schema.pop("$defs", {})
             schemas[body.__name__] = schema

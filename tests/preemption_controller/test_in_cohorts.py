@@ -110,6 +110,7 @@ def test_borrowed_quota_of_the_flavour_that_suits_is_taken_back(
     wait_for(lambda: not cohort.left_over(), what="every priority is back")
 
 
+@pytest.mark.long
 def test_of_two_flavours_that_suit_the_one_that_loses_least(
     cohort: Cohort, controller: Callable[..., Controller]
 ) -> None:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Every test that is not marked as long, in groups: each a pytest process of its own, four at a time, longest first.
+"""Every test that is not marked as long, in groups: each a pytest process of its own, three at a time, longest first.
 
     scripts/test_all.py                all groups (make test)
     scripts/test_all.py deploy         the groups with a word in their name
@@ -7,9 +7,9 @@
     scripts/test_all.py --long         what is marked as long, and nothing else (make test-long)
     scripts/test_all.py -- -x -v       options for pytest
 
-Tests on a control plane or with Ray mostly wait and the others mostly compute, so two cores carry four groups. At most
-two with a control plane run at a time, as the idle servers of one take a fifth of a core, and one with Ray. What a
-group printed is shown when it ends, and a table of durations at the end.
+Tests on a control plane or with Ray mostly wait and the others mostly compute, so two cores carry three groups; with
+more, answers are late. At most two with a control plane run at a time, as the idle servers of one take a fifth of a
+core, and one with Ray. What a group printed is shown when it ends, and a table of durations at the end.
 """
 
 import signal
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-AT_ONCE = 4
+AT_ONCE = 3
 LIMITS = {"cluster": 2, "ray": 1}
 MARKERS = {"cluster": "cluster", "ray": "ray and not cluster", "": "not cluster and not ray"}
 PROGRESS_S = 60.0

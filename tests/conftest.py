@@ -30,6 +30,8 @@ for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 # Ray gives its workers way to all other processes, here to the other groups of tests; then a fit never ends.
 os.environ.setdefault("RAY_worker_niceness", "0")
+# Half of the garbage collections of etcd, API servers and what watches them, for some memory.
+os.environ.setdefault("GOGC", "200")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 

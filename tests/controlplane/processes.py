@@ -122,7 +122,7 @@ class Server:
         return self.log.read_text(errors="replace")[-characters:]
 
 
-def wait_for(check: Callable[[], T], timeout_s: float = PATIENCE_S, what: str = "", every_s: float = 0.05) -> T:
+def wait_for(check: Callable[[], T], timeout_s: float = PATIENCE_S, what: str = "", every_s: float = 0.1) -> T:
     """The first true answer of ``check``; raises NotReady (naming ``what``) after ``timeout_s``.
 
     An answer that is not there yet may also be an OSError (no connection) or a ValueError.

@@ -146,6 +146,7 @@ def training(trainings: Trainings) -> "subprocess.Popen[bytes]":
     return trainings.running()
 
 
+@pytest.mark.long
 def test_every_port_of_a_training_is_on_loopback_and_a_stranger_runs_nothing(
     training: "subprocess.Popen[bytes]", stranger: Stranger
 ) -> None:

@@ -110,6 +110,7 @@ def training(tmp_path: Path, trainer_python: Callable[[str], str]) -> Iterator[T
             os.killpg(process.pid, signal.SIGKILL) if process.poll() is None else None
 
 
+@pytest.mark.long
 def test_whenever_a_training_is_said_to_be_safe_it_can_be_resumed(
     training: Training,
     tmp_path: Path,

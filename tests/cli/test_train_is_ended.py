@@ -28,6 +28,7 @@ def scratch() -> Iterator[Path]:
 
 @pytest.mark.ray
 @pytest.mark.slow
+@pytest.mark.long
 def test_sigterm_ends_a_training_cleanly(kopt_home: Path, tmp_path: Path, scratch: Path) -> None:
     write_demand(generate(3, 4.0, seed=1), tmp_path / "data")
     command = [str(Path(sys.executable).with_name("kopt")), "train", "demand", "--data", str(tmp_path / "data")]

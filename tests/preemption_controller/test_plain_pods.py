@@ -77,6 +77,7 @@ def test_it_only_acts_where_it_may(pods: Pods, controller: Callable[..., Control
     assert pods.pods("oldest") == []
 
 
+@pytest.mark.long
 def test_what_a_budget_of_disruptions_protects_stays(pods: Pods, controller: Callable[..., Controller]) -> None:
     controller("--mode=enforce", "--plain-pods")
     for name in ("oldest", "middle", "newest"):

@@ -152,6 +152,7 @@ def test_nobody_there_holds_nobody_and_kopt_off_gives_back_who_is(
     assert kai_pods.held("urgent") == 0
 
 
+@pytest.mark.long
 def test_it_needs_a_few_rights_more_and_uses_them(
     kai_pods: KaiPods, controller: Callable[..., Controller], helm: Path
 ) -> None:

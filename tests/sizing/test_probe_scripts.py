@@ -36,6 +36,7 @@ def test_mixed_precision_steps_and_prints_numbers(probe: Probe) -> None:
     assert "scale 65536.0" in run.output
 
 
+@pytest.mark.long
 def test_the_same_script_gives_the_same_events(probe: Probe) -> None:
     assert probe("classify.py", "--amp").stream == probe("classify.py", "--amp").stream
 
@@ -54,6 +55,7 @@ def test_convolutions_tell_their_sizes_and_passes(probe: Probe) -> None:
         assert told == {int(Pass.FORWARD | Pass.SEARCHED), int(backward | Pass.SEARCHED)}
 
 
+@pytest.mark.long
 def test_checkpointing_trades_memory_for_operations(probe: Probe) -> None:
     plain, checkpointed = probe("language.py"), probe("language.py", "checkpoint")
     for run in (plain, checkpointed):
@@ -98,6 +100,7 @@ def test_one_rank_of_eight_holds_its_share(probe: Probe, how: str, weights: floa
         assert bare == pytest.approx(buckets * _ELASTIC_BYTES, abs=2**20)
 
 
+@pytest.mark.long
 def test_the_trainer_of_hugging_face(probe: Probe) -> None:
     run = probe("finetune.py", "full")
     assert run.ended == "steady", run.output
@@ -121,6 +124,7 @@ def test_lora_trains_adapters_alone(probe: Probe) -> None:
 
 
 @pytest.mark.parametrize("script", ["accelerated.py", "lit.py"])
+@pytest.mark.long
 def test_loops_of_accelerate_and_lightning(probe: Probe, script: str) -> None:
     run = probe(script)
     assert run.ended == "steady", run.output
@@ -128,7 +132,8 @@ def test_loops_of_accelerate_and_lightning(probe: Probe, script: str) -> None:
     assert alive[Role.OPTIMIZER] == 2 * alive[Role.WEIGHTS] > 0
 
 
-@pytest.mark.parametrize("model", ["resnet18", pytest.param("vit_tiny_patch16_224", marks=pytest.mark.long)])
+@pytest.mark.parametrize("model", ["resnet18", "vit_tiny_patch16_224"])
+@pytest.mark.long
 def test_a_timm_loop_over_images_that_are_not_there(probe: Probe, model: str) -> None:
     run = probe("images.py", model)
     assert run.ended == "steady", run.output

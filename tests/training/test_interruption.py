@@ -41,6 +41,7 @@ def _child(home: Path) -> "subprocess.Popen[str]":
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.long
 def test_a_killed_training_goes_on_where_it_was(tmp_path: Path) -> None:
     child = _child(tmp_path)
     assert child.stdout is not None

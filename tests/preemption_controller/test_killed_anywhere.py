@@ -100,6 +100,7 @@ def holds_and_dies(team: Team, controller: Callable[..., Controller], port: int)
     first.server.kill()
 
 
+@pytest.mark.long
 def test_the_safe_one_is_taken_once_wherever_it_dies(team: Team, controller: Callable[..., Controller]) -> None:
     port, met = free_port(), set[tuple[str, str]]()
     # It holds the Workload; the ones that die after it never have to.

@@ -54,7 +54,7 @@ hypothesis.settings.load_profile("thorough" if THOROUGH else "ci" if os.environ.
 
 
 # What talks to real servers on a shared machine may be late; it gets two more tries, and the summary says why.
-_LONG_S = 600
+_LONG_S = 300
 _REAL = {"ray", "browser", "services", "cluster", "slow"}
 
 

@@ -226,7 +226,9 @@ def test_kopt_off_gives_back_priorities_that_a_dead_controller_had_raised(
     holds_and_dies(team, controller, port)
     team.note("middle", lost=10)
     met = set(itertools.product(("before", "after"), CALLS)) - {("before", "tell")}
-    asyncio.run(life(team.plane.kubeconfig, met, port)(asyncio.Event(), 0))
+    dies = life(team.plane.kubeconfig, met, port)(asyncio.Event(), 0)
+    # What the jobs said of their checkpoints grows old; where it had, nobody would be told and nothing would die.
+    asyncio.run(asyncio.wait_for(dies, 120))
     raised = {name for name in team.jobs if team.workload(name)["spec"]["priority"] == HIGH + 1}
     assert raised == {"oldest", "newest"}
     assert team.evicted() == set()

@@ -72,6 +72,7 @@ def end(process: subprocess.Popen[str], by: signal.Signals) -> None:
 @pytest.mark.ray
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
+@pytest.mark.long
 def test_up_trains_once_serves_and_leaves_nothing_behind(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()

@@ -21,6 +21,7 @@ from kopt.core.reason import Reason
 from kopt.models.bandwidth.loading import load_bandwidth
 from kopt.models.bandwidth.predictor import BandwidthPredictor, BandwidthQuestion
 from kopt.models.registry.loading import SHIPPED
+from kopt.models.registry.registry import CHALLENGER, CHAMPION
 from kopt.serving.bandwidth.metrics import BandwidthMetrics
 from kopt.serving.client.bandwidth_placement import answer_places
 from kopt.serving.client.fallback_bandwidth import Choices, answer_sets, node_in, physical
@@ -37,7 +38,7 @@ from kopt.serving.contract.pairwise_schemas import PairsRequest
 from kopt.serving.http.deadline import Deadline
 from kopt.serving.http.metrics import EndpointMetrics
 from kopt.serving.http.problems import Problem, invalid
-from kopt.serving.measured.comparisons import CHALLENGER, CHAMPION, HOLDS, Comparisons, Widening
+from kopt.serving.measured.comparisons import HOLDS, Comparisons, Widening
 from kopt.serving.pairwise.service import Calibrated, Lost, PairwiseService, lost
 from kopt.serving.pairwise.table import Scope
 from kopt.serving.runtime.model_slot import ModelSource, Slot

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kopt.core.reason import Reason
+from kopt.serving.measured.health import lowest_coverage
 
 Floats = NDArray[np.float64]
 
@@ -14,7 +15,6 @@ WINDOW = 864
 LEAST = 96
 """Fewer matches than this raise no alarm; also the newest ones that decide on recovery."""
 _SIGMAS = 4.0
-_SLACK = 0.02
 _WORSE, _WORSE_END = 1.25, 1.1
 _NOTHING = 0.005
 """An error below half a percent of the demand raises no alarm, even where the last value is better."""
@@ -87,7 +87,7 @@ def _faults(window: Matched, sigmas: float, worse: float) -> tuple[Reason, ...]:
 
 def _undercovered(window: Matched, sigmas: float) -> Reason | None:
     coverage, q = window.coverage or 0.0, window.quantile
-    bound = q - _SLACK - sigmas * float(np.sqrt(q * (1 - q) / len(window)))
+    bound = lowest_coverage(q, len(window), sigmas)
     if coverage >= bound:
         return None
     text = (

@@ -16,7 +16,6 @@ from kopt.serving.demand.health import WINDOW, Matched
 from kopt.serving.http.sharing import trim
 from kopt.serving.runtime.database.opening import Location, open_database
 
-CHAMPION, CHALLENGER = "champion", "challenger"
 RETENTION_S = 14 * 86_400
 MOST_ROWS = 500_000
 MOST_STATES = 20_000

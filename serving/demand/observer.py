@@ -10,9 +10,10 @@ from collections.abc import Callable, Sequence
 from kopt.core.prediction import Prediction
 from kopt.core.reason import Reason
 from kopt.data.demand.table import DemandSeries
+from kopt.models.registry.registry import CHALLENGER, CHAMPION
 from kopt.serving.demand.health import PSI_NOTICE, alarm, population_stability
 from kopt.serving.demand.lending_advice import Adviser
-from kopt.serving.demand.monitoring import CHALLENGER, CHAMPION, PredictionTable, Row, SeriesState
+from kopt.serving.demand.monitoring import PredictionTable, Row, SeriesState
 from kopt.serving.demand.service import Observation
 from kopt.serving.http.metrics import EndpointMetrics
 from kopt.serving.http.sharing import KeptByCaller, Shares

@@ -8,13 +8,14 @@ from fastapi import FastAPI, Request, Response
 from pydantic import ValidationError
 from starlette.routing import Route
 
+from kopt.models.registry.registry import CHALLENGER, CHAMPION
 from kopt.serving.contract.common import SCHEMA
 from kopt.serving.contract.demand_answers import DemandResponse
 from kopt.serving.contract.live_answers import PushedDemand
 from kopt.serving.contract.model_answers import ModelHealthResponse
 from kopt.serving.contract.schemas import DEMAND_REQUEST, PUSH_REQUEST, SERVICE_NAME, DemandRequest, PushRequest
 from kopt.serving.demand import inference_protocol
-from kopt.serving.demand.monitoring import CHALLENGER, CHAMPION, SeriesState
+from kopt.serving.demand.monitoring import SeriesState
 from kopt.serving.demand.service import DemandService
 from kopt.serving.http.auth import caller_of, seen_by
 from kopt.serving.http.limits import deadline_of

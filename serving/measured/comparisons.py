@@ -15,6 +15,7 @@ from prometheus_client import Gauge
 
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
+from kopt.models.registry.registry import CHAMPION
 from kopt.serving.http.metrics import EndpointMetrics
 from kopt.serving.measured.health import Comparison, IntervalHealth, evaluate
 from kopt.serving.measured.table import ComparisonTable
@@ -22,7 +23,6 @@ from kopt.serving.runtime.database.interface import DatabaseError
 from kopt.serving.runtime.owners import namespace_of
 
 _LOG = logging.getLogger(__name__)
-CHAMPION, CHALLENGER = "champion", "challenger"
 _SHOWN = 200
 """Comparisons of a version that a report lists."""
 
@@ -130,7 +130,8 @@ class Comparisons:
             if owner in (None, comparison.owner):
                 key = (comparison.role, comparison.version)
                 # Reinserted, so that the version with the newest comparison comes last.
-                versions[key] = [*versions.pop(key, ()), comparison]
+                versions[key] = versions.pop(key, [])
+                versions[key].append(comparison)
         return [
             self._entry(role, version, comparisons, owner)
             for (role, version), comparisons in reversed(versions.items())

@@ -105,10 +105,14 @@ def widening(comparisons: Sequence[Comparison]) -> float:
     return min(max(missed[min(rank, len(missed)) - 1], 1.0), MOST_WIDENING)
 
 
+def lowest_coverage(probability: float, count: int, sigmas: float) -> float:
+    """The share of ``count`` measurements that an honest promise of ``probability`` covers, less ``sigmas`` standard
+    deviations and a little slack."""
+    return probability - _SLACK - sigmas * math.sqrt(probability * (1 - probability) / count)
+
+
 def _bound(comparisons: Sequence[Comparison]) -> float:
-    probability = statistics.fmean(each.probability for each in comparisons)
-    deviation = math.sqrt(probability * (1 - probability) / len(comparisons))
-    return probability - _SLACK - _SIGMAS * deviation
+    return lowest_coverage(statistics.fmean(each.probability for each in comparisons), len(comparisons), _SIGMAS)
 
 
 def _too_low(comparisons: Sequence[Comparison]) -> bool:

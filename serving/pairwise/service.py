@@ -17,13 +17,14 @@ from kopt.core.hardware.pairwise import Health, MeasuredPair, Pair, slow_pairs
 from kopt.core.reason import Reason
 from kopt.models.bandwidth.intervals import PROBABILITY
 from kopt.models.bandwidth.predictor import BandwidthPredictor
+from kopt.models.registry.registry import CHAMPION
 from kopt.serving.client.fallback_bandwidth import FALLBACK_MODEL
 from kopt.serving.contract.bandwidth_schemas import NodeIn
 from kopt.serving.contract.common import SCHEMA
 from kopt.serving.contract.pairwise_answers import measured_gbps
 from kopt.serving.contract.pairwise_schemas import PairsRequest
 from kopt.serving.http.problems import Problem, invalid
-from kopt.serving.measured.comparisons import CHAMPION, Comparisons, Interval
+from kopt.serving.measured.comparisons import Comparisons, Interval
 from kopt.serving.pairwise.cluster_calibration import Machines, calibrate, likeness, points_of, with_software
 from kopt.serving.pairwise.table import KeptMeasurements, PairTable, Scope
 from kopt.serving.pairwise.view import Predicted, nodes

@@ -23,6 +23,7 @@ from kopt.core.workload.training_plan import PlanError
 from kopt.formats.entrypoint import EntrypointError, Kind
 from kopt.formats.trainers import read_plan
 from kopt.models.registry.loading import SHIPPED
+from kopt.models.registry.registry import CHALLENGER, CHAMPION
 from kopt.models.sizing.assembly import answer, assemble
 from kopt.models.sizing.code import CodeEstimate
 from kopt.models.sizing.estimate import DEFAULT_GPU, HF, NOTHING, load_sizing, settings_in
@@ -34,7 +35,7 @@ from kopt.serving.contract.schemas import SizingRequest
 from kopt.serving.http.deadline import Deadline
 from kopt.serving.http.metrics import EndpointMetrics
 from kopt.serving.http.problems import Problem, invalid
-from kopt.serving.measured.comparisons import CHALLENGER, CHAMPION, HOLDS, Comparisons, Interval, Widening
+from kopt.serving.measured.comparisons import HOLDS, Comparisons, Interval, Widening
 from kopt.serving.runtime.database.interface import DatabaseError
 from kopt.serving.runtime.model_slot import ModelSource, Slot
 from kopt.serving.runtime.owners import owner_of

@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+from fastapi import FastAPI
 
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
@@ -136,6 +137,12 @@ def endpoint(source: MemorySource, tmp_path: Path) -> Iterator[Endpoint]:
     built.start()
     yield built
     built.stop()
+
+
+@pytest.fixture
+def application(endpoint: Endpoint) -> FastAPI:
+    """One for all examples of a test: building it takes longer than to answer."""
+    return create_app(endpoint, manage=False)
 
 
 @pytest.fixture

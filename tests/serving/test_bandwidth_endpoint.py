@@ -57,12 +57,6 @@ def endpoint(source: MemorySource, tmp_path: Path, shipped: BandwidthPredictor) 
 
 
 @pytest.fixture
-def application(endpoint: Endpoint) -> FastAPI:
-    """One for all examples of a test: building it takes longer than to answer."""
-    return create_app(endpoint, manage=False)
-
-
-@pytest.fixture
 async def http(endpoint: Endpoint) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(create_app(endpoint, manage=False), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url=URL, headers={DEADLINE_HEADER: "30000"}) as client:

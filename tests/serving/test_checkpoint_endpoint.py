@@ -109,12 +109,6 @@ def served(endpoint: Endpoint) -> httpx.AsyncClient:
 
 
 @pytest.fixture
-def application(endpoint: Endpoint) -> FastAPI:
-    """One for all examples of a test: building it takes longer than to answer."""
-    return create_app(endpoint, manage=False)
-
-
-@pytest.fixture
 async def http(endpoint: Endpoint) -> AsyncIterator[httpx.AsyncClient]:
     async with served(endpoint) as client:
         yield client

@@ -9,7 +9,6 @@ from fastapi import FastAPI
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kopt.serving.endpoint.app import Endpoint, create_app
 from tests.serving.conftest import URL
 
 junk = st.recursive(
@@ -70,12 +69,6 @@ tensors = st.fixed_dictionaries(
     },
 )
 calm = settings(max_examples=examples(120), deadline=None, suppress_health_check=list(HealthCheck))
-
-
-@pytest.fixture
-def application(endpoint: Endpoint) -> FastAPI:
-    """One for all examples of a test: building it takes longer than to answer."""
-    return create_app(endpoint, manage=False)
 
 
 async def sent(

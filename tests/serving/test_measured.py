@@ -17,6 +17,7 @@ from kopt.core.hardware.bandwidth import Collective
 from kopt.core.settings import Settings
 from kopt.core.units import GIB
 from kopt.models.bandwidth.loading import load_bandwidth
+from kopt.models.registry.registry import CHALLENGER, CHAMPION
 from kopt.models.sizing.estimate import load_sizing
 from kopt.serving.bandwidth.service import BandwidthService
 from kopt.serving.contract.common import DEADLINE_HEADER
@@ -24,7 +25,7 @@ from kopt.serving.contract.model_answers import IntervalHealthOut, parse_predict
 from kopt.serving.demand.feature_lookup import StoredFeatures
 from kopt.serving.endpoint.app import Endpoint, create_app
 from kopt.serving.endpoint.assemble import Parts, assemble
-from kopt.serving.measured.comparisons import CHALLENGER, CHAMPION, HOLDS
+from kopt.serving.measured.comparisons import HOLDS
 from kopt.serving.measured.health import LEAST, MOST_WIDENING, Comparison, evaluate, widening
 from kopt.serving.measured.table import ComparisonTable
 from kopt.serving.sizing.service import SizingService

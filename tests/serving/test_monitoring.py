@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from kopt.data.demand.table import DemandSeries
+from kopt.models.registry.registry import CHAMPION
 from kopt.serving.contract.demand_answers import parse_forecast
 from kopt.serving.demand.health import LEAST, Matched, alarm, population_stability
-from kopt.serving.demand.monitoring import CHAMPION, RETENTION_S, PredictionTable, Row
+from kopt.serving.demand.monitoring import RETENTION_S, PredictionTable, Row
 from kopt.serving.demand.observer import TableObserver
 from kopt.serving.demand.service import DemandService
 from kopt.serving.endpoint.app import Endpoint

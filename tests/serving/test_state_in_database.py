@@ -17,11 +17,12 @@ from kopt.core.settings import Settings, SettingsError
 from kopt.core.workload.checkpoint import JobState
 from kopt.models.checkpoint.predictor import CheckpointPredictor
 from kopt.models.registry.loading import load_predictor
+from kopt.models.registry.registry import CHAMPION
 from kopt.serving.checkpoint.service import CheckpointService
 from kopt.serving.checkpoint.table import JobTable
 from kopt.serving.contract.common import DEADLINE_HEADER
 from kopt.serving.demand.feature_lookup import StoredFeatures
-from kopt.serving.demand.monitoring import CHAMPION, PredictionTable, Row
+from kopt.serving.demand.monitoring import PredictionTable, Row
 from kopt.serving.endpoint.app import Endpoint, create_app
 from kopt.serving.endpoint.assemble import Parts, assemble
 from kopt.serving.pairwise.table import PairTable, Scope

@@ -104,8 +104,8 @@ class BandwidthService(PredictorService[BandwidthPredictor]):
         comparisons: Comparisons | None = None,
     ) -> None:
         self._counters = BandwidthMetrics(metrics)
-        super().__init__(slot, metrics, self._counters)
-        self._pairwise, self._challenger, self._comparisons = pairwise, challenger, comparisons
+        super().__init__(slot, metrics, self._counters, challenger)
+        self._pairwise, self._comparisons = pairwise, comparisons
         self._workers, self._spare = Workers(threads, "bandwidth"), Workers(1, "bandwidth-fallback")
         self._pairwise_workers = Workers(1, "bandwidth-pairs")
         self._nodes: OrderedDict[Hashable, _Node] = OrderedDict()
@@ -114,10 +114,6 @@ class BandwidthService(PredictorService[BandwidthPredictor]):
     @property
     def compared(self) -> Comparisons | None:
         return self._comparisons
-
-    @property
-    def slots(self) -> tuple[Slot[BandwidthPredictor], ...]:
-        return (self.slot,) if self._challenger is None else (self.slot, self._challenger)
 
     def close(self) -> None:
         super().close()
@@ -129,8 +125,7 @@ class BandwidthService(PredictorService[BandwidthPredictor]):
 
     async def keep(self, request: PairsRequest, deadline: Deadline, caller: str = "") -> dict[str, Any]:
         """The answer to measured pairs. Raises Problem."""
-        slots = {CHAMPION: self.slot, CHALLENGER: self._challenger}
-        models = {role: slot.current for role, slot in slots.items() if slot is not None and slot.current is not None}
+        models = self.models
         return await self._with_pairwise(
             deadline, lambda pairwise: pairwise.keep(request, caller, models, self._comparisons)
         )

@@ -33,7 +33,7 @@ from kopt.serving.demand.series_cache import STORE, Memories, Remembered
 from kopt.serving.http.deadline import Deadline
 from kopt.serving.http.metrics import EndpointMetrics
 from kopt.serving.http.problems import Problem, invalid
-from kopt.serving.runtime.model_slot import DemandModel, ModelSlot, Slot
+from kopt.serving.runtime.model_slot import DemandModel, ModelSlot
 from kopt.serving.runtime.service import PredictorService
 from kopt.serving.runtime.workers import Workers
 
@@ -134,8 +134,8 @@ class DemandService(PredictorService[DemandModel]):
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._counters = DemandMetrics(metrics, table)
-        super().__init__(slot, metrics, self._counters)
-        self.observer, self.challenger, self.table = observer, challenger, table
+        super().__init__(slot, metrics, self._counters, challenger)
+        self.observer, self.table = observer, table
         self._features, self._live, self._advice_age_s = features, live, advice_age_s
         self._memories = memories or Memories()
         self._lending, self._clock = lending or LendingSettings(), clock
@@ -145,10 +145,6 @@ class DemandService(PredictorService[DemandModel]):
         self._workers = Workers(threads, "forecast")
         # One thread: what is pushed must not take the processors from answers.
         self._writer = Workers(1, "live-demand")
-
-    @property
-    def slots(self) -> tuple[Slot[Any], ...]:
-        return (self.slot,) if self.challenger is None else (self.slot, self.challenger)
 
     def start(self) -> None:
         if self.observer is not None:

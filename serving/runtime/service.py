@@ -51,8 +51,14 @@ class PredictorService(Generic[M]):
     refresh_rounds: ClassVar[int] = 5
     """Rounds of the endpoint between two looks at the aliases; most of them rarely move."""
 
-    def __init__(self, slot: Slot[M], metrics: EndpointMetrics, versions: VersionMetrics) -> None:
-        self.slot = slot
+    def __init__(
+        self,
+        slot: Slot[M],
+        metrics: EndpointMetrics,
+        versions: VersionMetrics,
+        challenger: Slot[M] | None = None,
+    ) -> None:
+        self.slot, self.challenger = slot, challenger
         self._metrics, self._versions = metrics, versions
 
     @property
@@ -63,7 +69,12 @@ class PredictorService(Generic[M]):
     @property
     def slots(self) -> tuple[Slot[Any], ...]:
         """The slots whose aliases are followed. The first one answers callers, others are only compared with it."""
-        return (self.slot,)
+        return (self.slot,) if self.challenger is None else (self.slot, self.challenger)
+
+    @property
+    def models(self) -> dict[str, M]:
+        """The models that are loaded, by their alias: champion first."""
+        return {slot.alias: slot.current for slot in self.slots if slot.current is not None}
 
     def start(self) -> None:
         """Start background work; must return at once."""

@@ -136,8 +136,8 @@ class SizingService(PredictorService[SizingPredictor]):
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._counters = SizingMetrics(metrics)
-        super().__init__(slot, metrics, self._counters)
-        self._challenger, self._comparisons = challenger, comparisons
+        super().__init__(slot, metrics, self._counters, challenger)
+        self._comparisons = comparisons
         self.table, self._clock = table, clock
         self._workers = Workers(threads, "sizing")
         self._answered: dict[tuple[str, str], _Answered] = {}
@@ -145,10 +145,6 @@ class SizingService(PredictorService[SizingPredictor]):
     @property
     def compared(self) -> Comparisons | None:
         return self._comparisons
-
-    @property
-    def slots(self) -> tuple[Slot[SizingPredictor], ...]:
-        return (self.slot,) if self._challenger is None else (self.slot, self._challenger)
 
     def close(self) -> None:
         self._workers.close()
@@ -259,8 +255,9 @@ class SizingService(PredictorService[SizingPredictor]):
         except UnknownGpuError:
             return
         asked = SizingQuestion(evidence.code, gpu, workload.processes.world_size)
-        models = {CHAMPION: model, CHALLENGER: None if self._challenger is None else self._challenger.current}
-        answers = {role: Interval.of(each.predict(asked)[0]) for role, each in models.items() if each is not None}
+        # The champion may have been replaced since the answer.
+        models = self.models | {CHAMPION: model}
+        answers = {role: Interval.of(each.predict(asked)[0]) for role, each in models.items()}
         self._comparisons.record(
             question.owner,
             f"{workload.name[:200]} ({workload.job_type[:12]})",

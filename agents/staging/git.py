@@ -13,7 +13,9 @@ from kopt.agents.staging.troubles import unsecret
 from kopt.core.staging.manifest import Checksum, Entry, Source, StagingError, Trouble
 
 _POINTER = "^version https://git-lfs.github.com/spec/"
-_DENIED = re.compile(r"Authentication failed|could not read Username|Permission denied|403|401|terminal prompts", re.I)
+_DENIED = re.compile(
+    r"Authentication failed|could not read Username|Permission denied|returned error: 40[13]\b|terminal prompts", re.I
+)
 _ABSENT = re.compile(
     r"not found|couldn't find remote ref|does not exist|not a git repository|does not appear|not our ref", re.I
 )

@@ -3,7 +3,9 @@
 import hashlib
 import os
 import subprocess
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -132,3 +134,29 @@ def test_files_that_only_point_to_large_ones_are_refused(tmp_path: Path) -> None
         subprocess.run(["git", *words], cwd=work, check=True, capture_output=True)
     with pytest.raises(StagingError, match=r"'model.bin' .* Git LFS"):
         staged(f"git+file://{work}", tmp_path / "copy")
+
+
+def test_digits_in_a_path_are_no_http_status(repository: Path, tmp_path: Path) -> None:
+    """What chance found once: a folder whose name ended in 403."""
+    with pytest.raises(StagingError) as caught:
+        staged(f"git+file://{repository.parent}/401/403.git", tmp_path / "copy")
+    assert caught.value.trouble is Trouble.NOT_FOUND
+
+
+@pytest.mark.parametrize(("status", "trouble"), [(403, Trouble.DENIED), (404, Trouble.NOT_FOUND)])
+def test_statuses_of_a_git_server(tmp_path: Path, status: int, trouble: Trouble) -> None:
+    class Refusing(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(status)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refusing) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            with pytest.raises(StagingError) as caught:
+                staged(f"git+http://127.0.0.1:{server.server_port}/team/code.git", tmp_path / "copy", retry_s=0.5)
+        finally:
+            server.shutdown()
+    assert caught.value.trouble is trouble, caught.value

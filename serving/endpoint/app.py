@@ -281,8 +281,9 @@ def _loaded(endpoint: Endpoint) -> list[dict[str, Any]]:
 
 def _refused(endpoint: Endpoint) -> list[Reason]:
     """Why newer models do not serve. That there is no challenger is no error."""
-    reasons = [slot.error for slot in endpoint.slots if slot.error is not None]
-    kept = [reason for reason in reasons if reason.code != "NO_MODEL" or not endpoint.ready]
+    missing = () if endpoint.ready else endpoint.answering
+    errors = ((slot, slot.error) for slot in endpoint.slots if slot.error is not None)
+    kept = [reason for slot, reason in errors if reason.code != "NO_MODEL" or slot in missing]
     # All slots share a registry: its outage is reported once.
     return list({reason.message: reason for reason in kept}.values())
 

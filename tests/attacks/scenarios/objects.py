@@ -169,6 +169,10 @@ def cluster_queue(name: str, quota: str = "4", **spec: Any) -> Object:
     }
 
 
+def flavor(name: str) -> Object:
+    return {"metadata": {"name": name, "annotations": {}, "labels": {}}, "spec": {}}
+
+
 def local_queue(name: str, namespace: str, target: str) -> Object:
     return {"metadata": {"name": name, "namespace": namespace}, "spec": {"clusterQueue": target}}
 

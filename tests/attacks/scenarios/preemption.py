@@ -7,6 +7,7 @@ from kopt.cluster.client.resources import (
     JOBS,
     KAI_QUEUES,
     KUEUE_CLUSTER_QUEUES,
+    KUEUE_FLAVORS,
     KUEUE_LOCAL_QUEUES,
     KUEUE_WORKLOADS,
     NODES,
@@ -28,6 +29,7 @@ from .objects import (
     Host,
     Scenario,
     cluster_queue,
+    flavor,
     job,
     local_queue,
     node,
@@ -49,6 +51,7 @@ def _preemption(kube: Any) -> LedReplica:
 
 def fill_kueue(kube: MemoryKube) -> None:
     space(kube, "team", "tenant")
+    kube.put(KUEUE_FLAVORS, flavor("h100"))
     kube.put(KUEUE_CLUSTER_QUEUES, cluster_queue("research"))
     kube.put(KUEUE_LOCAL_QUEUES, local_queue("gpus", "team", "research"))
     kube.put(KUEUE_CLUSTER_QUEUES, cluster_queue("other"))
@@ -96,6 +99,7 @@ KUEUE_HOSTS = (
         KUEUE_WORKLOADS, workload("a-runs", "tenant", runs_in="other"), fixed=(("status", "admission", "clusterQueue"),)
     ),
     Host(KUEUE_CLUSTER_QUEUES, cluster_queue("other")),
+    Host(KUEUE_FLAVORS, flavor("other")),
     Host(PODS, pod("a-runs-0", "tenant", on="n9", job_name="a-runs", annotations=notes())),
     Host(EVICTIONS, EVICTION, schema="evictions"),
     SPACE,

@@ -18,10 +18,15 @@ _EARLY = 0.02
 """Of the steps between two saves: how early a save that is due counts as possibly begun."""
 
 
-def evaluate(machine: StateMachine, now_s: float | None = None, gpus: int = 1, *, live: bool = False) -> JobStatus:
-    """The job's status at ``now_s`` (its last line's time where None). ``live``: ``now_s`` is the clock of arrivals."""
+def evaluate(
+    machine: StateMachine, now_s: float | None = None, gpus: int = 1, *, live: bool = False, files: bool = False
+) -> JobStatus:
+    """The job's status at ``now_s`` (its last line's time where None). ``live``: ``now_s`` is the clock of arrivals.
+
+    ``files``: somebody looks at the files of its checkpoints, too, and sees the last one whole.
+    """
     now_s = machine.last_at_s if now_s is None else now_s
-    doubt = _doubt(machine, now_s, live=live)
+    doubt = _doubt(machine, now_s, live=live, files=files)
     state = machine.state
     if live and _silence_s(machine, now_s) > max(_STALLED_S, 20 * _longest_gap_s(machine)):
         state = JobState.STALLED
@@ -49,12 +54,12 @@ def evaluate(machine: StateMachine, now_s: float | None = None, gpus: int = 1, *
     )
 
 
-def is_safe(machine: StateMachine) -> bool:
+def is_safe(machine: StateMachine, *, files: bool = False) -> bool:
     """Whether ``evaluate`` would say so right after the last line."""
-    return not _doubt(machine, None, live=False)
+    return not _doubt(machine, None, live=False, files=files)
 
 
-def _doubt(machine: StateMachine, now_s: float | None, *, live: bool) -> str:
+def _doubt(machine: StateMachine, now_s: float | None, *, live: bool, files: bool) -> str:
     """Why it is not safe, as a sentence; "" if it is."""
     durable = machine.durable
     if machine.writing:
@@ -66,6 +71,13 @@ def _doubt(machine: StateMachine, now_s: float | None, *, live: bool) -> str:
         return "No durable checkpoint has been seen: everything since the start would be lost."
     if machine.state is JobState.UNKNOWN:
         return "The log has not said yet where the job is."
+    if durable.line is not None and not files and not machine.statistics.shown_twice:
+        return (
+            "Text alone cannot tell yet: no earlier save of this job went as the last one did. Another save, a look at "
+            "the files or kopt.saving can."
+        )
+    if not machine.routine:
+        return "The last line is not one that this job prints again and again between saves: a save may begin with it."
     due = _save_due(machine, now_s)
     if due is not None:
         return f"A save is due at step {due}, as this job has saved so far; it may have begun."

@@ -43,6 +43,11 @@ _STORED_NAMES: Mapping[type, Mapping[str, str]] = {
     LineTemplates: {"by_key": "known", "created": "numbered", "last_lines": "last", "late_keys": "since"},
 }
 """Attributes that are stored under another name."""
+_ADDED: Mapping[type, frozenset[str]] = {
+    LineTemplates: frozenset({"recent_keys", "routine"}),
+    WriteStatistics: frozenset({"ways"}),
+}
+"""Attributes that sessions of older releases have not."""
 
 
 def plain(part: "DataclassInstance") -> dict[str, Any]:
@@ -53,10 +58,11 @@ def plain(part: "DataclassInstance") -> dict[str, Any]:
 
 def fill(part: "DataclassInstance", document: Mapping[str, Any]) -> None:
     """Sets the fields of a part to what ``plain`` returned; deques keep their lengths. Raises ValueError otherwise."""
-    names = _STORED_NAMES[type(part)]
-    if set(document) != {names.get(field.name, field.name) for field in fields(part)}:
+    names, added = _STORED_NAMES[type(part)], _ADDED.get(type(part), frozenset()) - set(document)
+    stored = [field for field in fields(part) if field.name not in added]
+    if set(document) != {names.get(field.name, field.name) for field in stored}:
         raise ValueError("a part of a state machine of another version")
-    for field in fields(part):
+    for field in stored:
         value, present = document[names.get(field.name, field.name)], getattr(part, field.name)
         is_deque = isinstance(present, deque)
         setattr(part, field.name, deque(map(_as_tuple, value), present.maxlen) if is_deque else _plain(value))

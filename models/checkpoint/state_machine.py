@@ -85,6 +85,11 @@ class StateMachine:
         return self._progress.step
 
     @property
+    def routine(self) -> bool:
+        """Whether the last line is one that this job prints in the middle of training, again and again."""
+        return self._templates.routine
+
+    @property
     def step_lines(self) -> int:
         """Lines about steps so far."""
         return self._progress.step_lines
@@ -124,6 +129,7 @@ class StateMachine:
             self._end_as_reported(confirmed)
         self._ends.drop_idle(line, label)
         label = self._apply(line, label, line_template)
+        self._templates.routine = line_template.is_routine(step=label is LineLabel.TRAIN_STEP)
         if confirmed and not self.writing and self._state not in (JobState.CKPT_WRITING, JobState.CKPT_FAILED):
             self._remember_state()
             self._state = JobState.CKPT_DONE
@@ -208,6 +214,7 @@ class StateMachine:
         result = self._templates.observe(key, line.text, line.writer, at_s, write=about_write, step=step)
         if about_write:
             result.counts = [*result.counts[-2:], self._progress.step_lines]
+            self.statistics.record_line(self._progress.step_lines, result.number)
         return result
 
     def _apply(self, line: ClassifiedLine, label: LineLabel, line_template: LineTemplate) -> LineLabel:

@@ -14,6 +14,9 @@ from itertools import pairwise
 
 _NUMBER = re.compile(r"\d{1,12}")
 _MOST, _MOST_NUMBERS, _MOST_CHARACTERS, _MOST_LATE_KEYS = 96, 8, 200, 16
+_ROUTINE_LINES, _ROUTINE_ENDS = 3, 2
+_LEADS_OFTEN, _LEADS_OFTEN_ELSE = 3, 12
+"""One line in so many of a template comes before a write: of those about steps, and of all others."""
 _RUN, _GIVEN_UP = 12, 300
 """Times in a row that a number must have grown, and lines after which growing numbers are not looked for."""
 _LATE, _LATE_THOUGH_BEGINNING = 2, 4
@@ -37,7 +40,8 @@ class LineTemplate:
     """Lines that differ in their numbers only. ``rising``: which numbers grew in each of the last ``run`` lines.
 
     ``repeats``: lines directly after another of the template; ``paused_*`` and ``ran_*``: lines with and without a
-    pause; ``written_*``: lines with a line about a write before them, directly after them, or before the next step.
+    pause; ``written_*``: lines with a line about a write before them, directly after them, or before the next step;
+    ``leading``: lines after which one about a write came before the next step, or at once.
     """
 
     number: int = 0
@@ -54,6 +58,7 @@ class LineTemplate:
     written_next: int = 0
     written_after: int = 0
     counts: list[int] = field(default_factory=list)
+    leading: int = 0
 
     def observe_numbers(self, text: str) -> None:
         """Compares the numbers of a line with those of the one before."""
@@ -76,6 +81,13 @@ class LineTemplate:
         """Whether the writer was mostly silent for long after such lines: something more was done silently."""
         return self.paused_after >= _SILENT_AFTER and self.paused_after > self.ran_after
 
+    def is_routine(self, *, step: bool) -> bool:
+        """Whether such lines come in the middle of training, or end a write: hardly ever does a write follow them."""
+        if self.counts:
+            return self.lines >= _ROUTINE_ENDS and not self.leading
+        often = _LEADS_OFTEN if step else _LEADS_OFTEN_ELSE
+        return self.lines >= _ROUTINE_LINES and self.leading * often <= self.lines
+
     @property
     def counts_steps(self) -> bool:
         return self.run >= _RUN and 2 * self.repeats >= self.lines
@@ -90,7 +102,8 @@ class LineTemplates:
     """All templates of a job's log, by the hash of their text. Times in seconds.
 
     ``gaps_s``: times between consecutive lines of one template; ``created`` counts all templates so far;
-    ``late_keys``: by writer, the templates of lines that came after a pause since the last step.
+    ``late_keys``: by writer, the templates of lines that came after a pause since the last step; ``recent_keys``: the
+    templates of all lines since then, and of the step's own; ``routine``: whether the last line was of a routine one.
     """
 
     by_key: dict[int, LineTemplate] = field(default_factory=dict)
@@ -99,6 +112,8 @@ class LineTemplates:
     created: int = 0
     last_lines: dict[str, LastLine] = field(default_factory=dict)
     late_keys: dict[str, list[int]] = field(default_factory=dict)
+    recent_keys: dict[str, list[int]] = field(default_factory=dict)
+    routine: bool = False
 
     def observe(
         self, template: str, text: str, writer: str, at_s: float | None, *, write: bool, step: bool = False
@@ -128,6 +143,15 @@ class LineTemplates:
 
     def _record_order(self, key: int, writer: str, result: LineTemplate, *, write: bool, step: bool) -> None:
         """After which lines other lines about the same write come."""
+        recent_keys = self.recent_keys.setdefault(writer, [])
+        if write:
+            for recent_key in recent_keys:
+                if recent_key in self.by_key:
+                    self.by_key[recent_key].leading += 1
+        if write or step:
+            recent_keys.clear()
+        if len(recent_keys) < _MOST_LATE_KEYS:
+            recent_keys.append(key)
         if step and not write:
             self.late_keys.pop(writer, None)
             return
@@ -176,7 +200,9 @@ class LineTemplates:
         """Makes room for another template."""
         if len(self.by_key) < _MOST:
             return
-        rare = sorted(self.by_key, key=lambda key: self.by_key[key].lines)[: _MOST // 4]
+        # What is about writes is rare and must be recognised.
+        order = sorted(self.by_key, key=lambda key: (self.by_key[key].counts != [], self.by_key[key].lines))
+        rare = order[: _MOST // 4]
         for key in rare:
             del self.by_key[key]
 

@@ -8,6 +8,7 @@ from statistics import median
 _KEPT = 32
 QUARANTINE_S = 60.0
 """A write without a pause whose end was not seen is taken to have ended after this time, if training went on."""
+_MOST_LINES = 64
 _LONGER = 1.2
 """Times the longest time after which lines about a write still came while training went on."""
 
@@ -18,7 +19,8 @@ class WriteStatistics:
 
     ``unannounced_ends``: ends without a beginning; ``early_ends``: messages like an end in the middle of a write;
     ``implied_ends``: writes that only other activity ended; ``last_template``: the template of the last line about a
-    write that no message ended, and how often in a row it was the same.
+    write that no message ended, and how often in a row it was the same; ``ways``: of each save, the lines about steps
+    before it, and the templates of the lines about it.
     """
 
     reported_ends: int = 0
@@ -36,6 +38,7 @@ class WriteStatistics:
     saved_at_s: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
     saved_steps: deque[int] = field(default_factory=lambda: deque(maxlen=_KEPT))
     saved_step_lines: deque[int] = field(default_factory=lambda: deque(maxlen=4))
+    ways: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=8))
     recent_steps: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=8))
 
     def record_last_template(self, number: int) -> None:
@@ -49,6 +52,19 @@ class WriteStatistics:
             self.saved_at_s.append(at_s)
         if step is not None:
             self.saved_steps.append(step)
+
+    def record_line(self, step_lines: int, template: int) -> None:
+        """Records a line about a save; its other lines come before the next line about a step."""
+        if not self.ways or self.ways[-1][0] != step_lines:
+            self.ways.append((step_lines, str(template)))
+            return
+        templates = sorted({template, *map(int, self.ways[-1][1].split())})[:_MOST_LINES]
+        self.ways[-1] = (step_lines, " ".join(map(str, templates)))
+
+    @property
+    def shown_twice(self) -> bool:
+        """Whether the last save was told as one before it, by lines of the same templates."""
+        return any(way == self.ways[-1][1] for _, way in list(self.ways)[:-1])
 
     def record_step(self, step: int, at_s: float) -> None:
         """Records when a step was logged first."""

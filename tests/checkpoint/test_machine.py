@@ -67,7 +67,7 @@ def test_a_told_write_is_held_to_its_end_and_names_its_step() -> None:
     assert not job.safe
     assert job.say(E, "Saved checkpoint") is JobState.CKPT_WRITING
     assert job.say(STEP, "step 11 loss 0.2") is JobState.CKPT_DONE
-    assert job.safe
+    assert evaluate(job.machine, files=True).safe
     status = evaluate(job.machine)
     assert (status.last_durable_step, status.evidence, status.evidence_line) == (10, True, 15)
     job.train(12, 12)
@@ -144,7 +144,7 @@ def test_a_write_that_met_an_error_is_no_checkpoint() -> None:
     job.say(B, "saving checkpoint 20")
     assert job.say(LineLabel.ERROR, "failed to save: No space left on device") is JobState.CKPT_WRITING
     assert job.say(STEP, "step 21 loss 0.1") is JobState.CKPT_FAILED
-    status = evaluate(job.machine)
+    status = evaluate(job.machine, files=True)
     assert (status.last_durable_step, status.safe) == (10, True)
 
 
@@ -162,28 +162,35 @@ def test_every_rank_has_its_own_write() -> None:
 
 def test_a_step_speaks_for_processes_that_save_and_never_say_one() -> None:
     job = Job()
-    for writer in ("driver", "worker", "driver"):
-        job.say(STEP if writer == "driver" else OTHER, "step 10 loss 0.5", writer=writer)
-    job.say(B, "saving checkpoint of step 10", writer="driver")
-    job.say(P, "saving the shards", writer="worker")
-    job.say(B, "saving the optimizer", writer="helper")
-    assert job.say(E, "saved checkpoint of step 10", writer="driver") is JobState.CKPT_WRITING
-    assert not job.safe
-    job.say(STEP, "step 11 loss 0.4", writer="driver")
-    assert not job.machine.writing
-    assert job.safe
-    assert evaluate(job.machine).last_durable_step == 10
+    for step in (10, 20):
+        for writer in ("driver", "worker", "driver", "driver"):
+            job.say(STEP if writer == "driver" else OTHER, f"step {step} loss 0.5", writer=writer)
+        job.say(B, f"saving checkpoint of step {step}", writer="driver")
+        job.say(P, "saving the shards", writer="worker")
+        job.say(B, "saving the optimizer", writer="helper")
+        job.say(E, f"saved checkpoint of step {step}", writer="driver")
+        assert not job.safe
+        job.say(STEP, f"step {step + 1} loss 0.4", writer="driver")
+        assert not job.machine.writing
+        assert evaluate(job.machine).last_durable_step == step
+        for later in range(step + 2, step + 6):
+            job.say(STEP, f"step {later} loss 0.4", writer="driver")
+        # Nobody has seen yet that this job saves like this.
+        assert job.safe == (step == 20), evaluate(job.machine).reason
 
 
 def test_a_step_does_not_speak_for_a_process_that_saves_aside() -> None:
     job = Job()
-    for writer in ("driver", "worker"):
-        job.say(STEP if writer == "driver" else OTHER, "step 10 loss 0.5", writer=writer)
-    job.say(B, "saving checkpoint in the background", writer="worker")
-    for step in range(11, 31):
-        assert job.say(STEP, f"step {step} loss 0.4", writer="driver") is JobState.CKPT_WRITING
-    job.say(E, "saved checkpoint of step 10", writer="worker")
-    job.say(OTHER, "idle", writer="worker")
+    for first in (10, 40):
+        for writer in ("driver", "worker"):
+            job.say(STEP if writer == "driver" else OTHER, f"step {first} loss 0.5", writer=writer)
+        job.say(B, "saving checkpoint in the background", writer="worker")
+        for step in range(first + 1, first + 21):
+            assert job.say(STEP, f"step {step} loss 0.4", writer="driver") is JobState.CKPT_WRITING
+        job.say(E, f"saved checkpoint of step {first}", writer="worker")
+        for _ in range(2):
+            job.say(OTHER, "idle", writer="worker")
+    job.say(STEP, "step 61 loss 0.4", writer="driver")
     assert job.safe
 
 
@@ -341,9 +348,11 @@ def test_a_save_that_is_due_is_reckoned_with() -> None:
 
 def test_silence_of_a_job_that_tells_late_is_not_safe() -> None:
     job = Job()
-    job.train(1, 40, at_s=100.0, live=True)
+    job.train(1, 40, at_s=60.0, live=True)
+    job.say(E, "saved checkpoint", 100.0, live=True)
+    job.train(41, 79, at_s=101.0, live=True)
     job.say(E, "saved checkpoint", 140.0, live=True)
-    job.train(41, 44, at_s=141.0, live=True)
+    job.train(80, 83, at_s=141.0, live=True)
     assert evaluate(job.machine, 144.5, live=True).safe
     status = evaluate(job.machine, 160.0, live=True)
     assert not status.safe
@@ -357,8 +366,8 @@ def test_silence_of_a_job_that_tells_of_each_save_as_it_begins_is_not_safe_eithe
     job.say(B, "saving checkpoint", 140.0, live=True)
     job.say(E, "saved checkpoint", 141.0, live=True)
     job.train(41, 44, at_s=142.0, live=True)
-    assert evaluate(job.machine, 145.5, live=True).safe
-    assert "Silent for 15 s" in evaluate(job.machine, 160.0, live=True).reason
+    assert evaluate(job.machine, 145.5, live=True, files=True).safe
+    assert "Silent for 15 s" in evaluate(job.machine, 160.0, live=True, files=True).reason
 
 
 def test_work_at_risk_grows_with_time_and_gpus_and_falls_with_a_checkpoint() -> None:
@@ -427,15 +436,22 @@ def test_a_stored_machine_has_the_fields_of_earlier_releases() -> None:
     )
     assert " ".join(sorted(document["habits"])) == (
         "aside durations_s early_ends ends_alone implied_ends last_word last_words pauses quiet_s saved_at_s"
-        " saved_counts saved_steps spoken_s step_gaps_s steps_seen told_ends"
+        " saved_counts saved_steps spoken_s step_gaps_s steps_seen told_ends ways"
     )
-    assert " ".join(sorted(document["refrains"])) == "gaps_s known last numbered pause_s since"
+    assert " ".join(sorted(document["refrains"])) == (
+        "gaps_s known last numbered pause_s recent_keys routine since"
+    )
     assert " ".join(sorted(document["open"][""])) == (
         "activity aside at_s begun certainty ending failed idle_lines last_step last_word line named pauses_after"
         " refrain step step_lines step_text text"
     )
     with pytest.raises(ValueError, match="another version"):
         StateMachine.from_dict({**document, "newer": 1})
+    # Releases before 0.2 kept no ways of saving: what they stored goes on, and is not safe until two saves were alike.
+    habits = {name: value for name, value in document["habits"].items() if name != "ways"}
+    refrains = {name: value for name, value in document["refrains"].items() if name not in ("recent_keys", "routine")}
+    older = StateMachine.from_dict({**document, "habits": habits, "refrains": refrains})
+    assert older.open_writes == job.machine.open_writes
 
 
 def test_times_in_the_future_are_moved_back() -> None:
@@ -447,3 +463,65 @@ def test_times_in_the_future_are_moved_back() -> None:
     job.machine.clamp_clock(1015.0)
     status = evaluate(job.machine)
     assert (job.machine.last_at_s, job.machine.began_at_s, status.last_durable_at_s) == (1015.0, 1000.0, 1015.0)
+
+
+def test_text_alone_is_believed_once_two_saves_were_alike() -> None:
+    job, safe = Job(), []
+    for save in range(1, 4):
+        job.train(10 * save - 9, 10 * save)
+        job.say(B, "saving checkpoint")
+        job.say(E, "saved checkpoint")
+        job.train(10 * save + 1, 10 * save + 4)
+        safe.append(job.safe)
+    assert safe == [False, True, True]
+    job.train(31, 40)
+    job.say(B, "exporting the best model")
+    job.say(E, "saved the best model")
+    job.train(41, 44)
+    assert not job.safe, "another way of saving: what follows it is not known"
+    assert "Text alone cannot tell" in evaluate(job.machine).reason
+
+
+def test_a_look_at_the_files_or_an_annotation_needs_no_second_save() -> None:
+    job = Job()
+    job.train(1, 10)
+    job.say(E, "saved checkpoint")
+    job.train(11, 14)
+    assert not job.safe
+    assert evaluate(job.machine, files=True).safe
+    job.machine.claim_durable(12, 100.0)
+    assert job.safe
+
+
+def test_a_line_that_is_not_one_of_training_is_waited_out() -> None:
+    job = Job()
+    for first in (1, 11, 21):
+        job.train(first, first + 7)
+        job.say(E, "saved checkpoint")
+    job.train(31, 34)
+    assert job.safe
+    job.say(OTHER, "the reward is better than ever")
+    assert not job.safe
+    assert "not one that this job prints again and again" in evaluate(job.machine).reason
+    job.train(35, 35)
+    assert job.safe
+
+
+def test_a_line_that_saves_have_followed_is_no_routine_however_often_it_comes() -> None:
+    job = Job()
+    for first in range(1, 100, 10):
+        job.train(first, first + 8)
+        job.say(EVAL, "validation loss 0.5")
+        assert not job.safe
+        job.say(B, "saving checkpoint")
+        job.say(E, "saved checkpoint")
+
+
+def test_the_parts_of_a_save_are_a_way_of_saving_together() -> None:
+    job = Job()
+    for first in (1, 11, 21):
+        job.train(first, first + 8)
+        for part in ("actor", "critic"):
+            job.say(B, f"saving the {part}")
+            job.say(E, f"saved the {part}")
+            assert job.safe == (part == "critic" and first > 1), "with the actor, one of two parts is on disk"

@@ -42,11 +42,22 @@ def test_the_shipped_model_follows_a_job_from_its_start_to_its_end(shipped: Chec
     seen = states(session, _JOB)
     assert seen[11][1:] == (JobState.CKPT_WRITING, False)
     assert seen[12] == (LineLabel.CKPT_END, JobState.CKPT_WRITING, False)
-    assert seen[13] == (LineLabel.TRAIN_STEP, JobState.CKPT_DONE, True)
+    assert seen[13] == (LineLabel.TRAIN_STEP, JobState.CKPT_DONE, False)
     assert {label for label, _, _ in seen[1:11]} == {LineLabel.TRAIN_STEP}
-    assert not any(safe for _, _, safe in seen[:12])
+    assert not any(safe for _, _, safe in seen)
     status = session.status()
-    assert (status.last_durable_step, status.step, status.safe) == (10, 18, True)
+    assert (status.last_durable_step, status.step, status.safe) == (10, 18, False)
+    assert "Text alone cannot tell" in status.reason
+
+
+def test_the_second_save_of_one_kind_shows_how_a_job_saves(shipped: CheckpointPredictor) -> None:
+    session = shipped.session()
+    again = [line.replace("step-10", "step-18") for line in _JOB[11:13]]
+    more = [f"step {n}/100 | loss {3 / n:.3f} | lr 1e-4" for n in range(19, 24)]
+    seen = states(session, (*_JOB[:-1], *again, *more))
+    assert not any(safe for _, _, safe in seen[: len(_JOB) + 1])
+    assert session.safe
+    assert session.status().last_durable_step == 18
 
 
 @settings(max_examples=examples(25), deadline=None)

@@ -23,7 +23,7 @@ from kopt.cluster.runtime.informer import Change
 from kopt.core.decision import Mode
 
 _LOG = logging.getLogger(__name__)
-_SCAN_S = 5.0
+_SCAN_S, _CONFIRM_S = 5.0, 30.0
 
 
 class Files:
@@ -79,13 +79,18 @@ def _matching(pattern: str) -> list[Path]:
 
 
 async def watch_folder(jobs: Jobs, job: str, folder: Path) -> None:
-    """Send what lies in a checkpoint folder whenever it has changed, until cancelled."""
+    """Send what lies in a checkpoint folder whenever it has changed, and now and then that it has not."""
     before: list[dict[str, Any]] | None = None
+    sent_at_s = 0.0
     while True:
         result = await asyncio.to_thread(listing, folder)
+        now_s = time.time()
         if result != before:
-            jobs.attach(job, {"files": result, "files_at": time.time()})
-            before = result
+            jobs.attach(job, {"files": result, "files_at": now_s})
+        elif now_s - sent_at_s > _CONFIRM_S:
+            jobs.attach(job, {"files_at": now_s})
+        if result != before or now_s - sent_at_s > _CONFIRM_S:
+            before, sent_at_s = result, now_s
         await asyncio.sleep(_SCAN_S)
 
 

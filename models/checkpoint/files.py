@@ -13,6 +13,8 @@ from kopt.models.checkpoint.line_facts import step_of_checkpoint
 
 SETTLED_S, FIRST_SETTLED_S = 10.0, 30.0
 """How long a checkpoint must rest to be durable; the first of its kind, which nothing can be compared with, longer."""
+RECENT_S = 120.0
+"""For how long a listing says what lies in a folder."""
 _TEMPORARY = re.compile(r"tmp|temp\b|partial|incomplete|\.part\b|unfinished|staging|writing|in[-_]?progress|~$", re.I)
 _KIND = re.compile(
     r"ckpt|checkpoint|epoch|iter|step|model|weights|state|last|best|latest|snapshot|net|adapter|\d", re.I
@@ -23,22 +25,30 @@ _OTHER = re.compile(
 _PART = re.compile(r"(\.(index|meta|json|data-\d+-of-\d+|md5|sha256))+$", re.I)
 _DIGITS = re.compile(r"\d+")
 _SMALLER = 0.9
-_MOST_UNITS = 256
+_MOST_UNITS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class FileFact:
-    """One entry of a checkpoint folder; ``path`` is relative to it."""
+    """One entry of a checkpoint folder; ``path`` is relative to it.
+
+    ``folder`` names the folder where nobody said that it is one; what is ``ephemeral`` is gone with its pod.
+    """
 
     path: str
     size_bytes: int
     modified_at_s: float
     is_folder: bool = False
+    folder: str = ""
+    ephemeral: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """All files of one checkpoint; ``changed_at_s``: when it was last seen to be another than before."""
+    """All files of one checkpoint; ``changed_at_s``: when it was last seen to be another than before.
+
+    ``discovered``: in a folder that nobody named, where what a job reads may look like what it writes.
+    """
 
     name: str
     files: int
@@ -47,6 +57,14 @@ class Unit:
     last_s: float
     temporary: bool
     changed_at_s: float
+    discovered: bool = False
+    ephemeral: bool = False
+
+    def is_checkpoint(self, since_s: float | None) -> bool:
+        """Whether the job could go back to it; ``since_s``: when its training began, None if nobody knows."""
+        if self.ephemeral or not self.discovered:
+            return not self.ephemeral
+        return since_s is not None and self.first_s > since_s
 
     @property
     def kind(self) -> str:
@@ -92,8 +110,17 @@ class FolderWatch:
         self.units = {item.name: item for item in newest}
         self.listed_at_s = at_s
 
-    def view(self, now_s: float) -> FolderView:
-        """What is being written, and what is durable, at ``now_s`` of the same clock."""
+    def confirm(self, at_s: float) -> None:
+        """The folder was looked at again and was as it was listed last."""
+        if self.listed_at_s is not None:
+            self.listed_at_s = max(self.listed_at_s, at_s)
+
+    def recent(self, now_s: float) -> bool:
+        """Whether somebody still looks at the folder."""
+        return self.listed_at_s is not None and now_s - self.listed_at_s <= RECENT_S
+
+    def view(self, now_s: float, since_s: float | None = None) -> FolderView:
+        """What is being written, and what is durable, at ``now_s``; ``since_s``: as ``is_checkpoint`` takes it."""
         durable: Unit | None = None
         writing = ""
         whole: dict[str, Unit] = {}
@@ -106,7 +133,8 @@ class FolderWatch:
                 continue
             if before is not None and (unit.files < before.files or unit.size_bytes < _SMALLER * before.size_bytes):
                 continue
-            whole[unit.kind] = durable = unit
+            whole[unit.kind] = unit
+            durable = unit if unit.is_checkpoint(since_s) else durable
         return FolderView(writing, durable)
 
     def to_dict(self) -> dict[str, Any]:
@@ -126,13 +154,15 @@ def _unit_of(fact: FileFact) -> str:
     top, _, rest = fact.path.replace("\\", "/").strip("/").partition("/")
     if _OTHER.search(top) or not _KIND.search(top) or (fact.is_folder and not rest):
         return ""
-    return top if rest else _PART.sub("", top)
+    name = top if rest else _PART.sub("", top)
+    return f"{fact.folder}/{name}" if fact.folder else name
 
 
 def _joined(unit: Unit | None, name: str, fact: FileFact, at_s: float) -> Unit:
     temporary = _TEMPORARY.search(fact.path) is not None
     if unit is None:
-        return Unit(name, 1, fact.size_bytes, fact.modified_at_s, fact.modified_at_s, temporary, at_s)
+        at, size = fact.modified_at_s, fact.size_bytes
+        return Unit(name, 1, size, at, at, temporary, at_s, fact.folder != "", fact.ephemeral)
     return replace(
         unit,
         files=unit.files + 1,

@@ -15,6 +15,7 @@ from kopt.serving.checkpoint.redaction import kept_text
 _FORM = 3
 MOST_CHANGES = 150
 MOST_SOURCES = 4096
+_MOST_LISTERS = 32
 MAX_DOCUMENT = 1 << 20
 """Limit in characters for a stored job."""
 _CHANGE_TEXT = 160
@@ -45,7 +46,7 @@ class FollowedJob:
         self.next: dict[str, int] = {}
         self.missed: dict[str, int] = {}
         self.changes: list[Change] = []
-        self.folder: FolderWatch | None = None
+        self.folders: dict[str, FolderWatch] = {}
         self._gap_line: int | None = None
 
     def read_lines(
@@ -96,20 +97,31 @@ class FollowedJob:
             "until another one is seen whole."
         )
 
-    def list_folder(self, listing: Sequence[FileFact], at_s: float) -> None:
-        """What lay in the job's checkpoint folder at ``at_s``."""
-        self.folder = self.folder or FolderWatch()
-        self.folder.observe(listing, at_s)
+    def list_folder(self, listing: Sequence[FileFact], at_s: float, by: str = "") -> None:
+        """What lay in the job's checkpoint folders at ``at_s``; ``by`` whom they were looked at."""
+        watch = self.folders.pop(by, None) or FolderWatch()
+        self.folders[by] = watch
+        while len(self.folders) > _MOST_LISTERS:
+            del self.folders[next(iter(self.folders))]
+        watch.observe(listing, at_s)
 
     def _check_folder(self, now_s: float) -> str:
-        """Record a complete checkpoint in the folder; returns why the job is not safe to kill, if so."""
-        if self.folder is None:
-            return ""
-        folder = self.folder.view(now_s)
-        if folder.durable is not None:
-            unit = folder.durable
-            self.session.machine.seen_durable(unit.name, folder.step, unit.first_s, unit.last_s)
-        return f"The checkpoint folder shows that {folder.writing} is being written." if folder.writing else ""
+        """Record complete checkpoints in the folders; returns why the job is not safe to kill, if so."""
+        machine, writing, whole = self.session.machine, "", False
+        for watch in self.folders.values():
+            folder = watch.view(now_s, machine.first_step_at_s)
+            writing = writing or folder.writing
+            if folder.durable is not None:
+                whole = whole or watch.recent(now_s)
+                unit = folder.durable
+                machine.seen_durable(unit.name, folder.step, unit.first_s, unit.last_s)
+        self.session.files = whole
+        return f"The checkpoint folder shows that {writing} is being written." if writing else ""
+
+    def confirm_folder(self, at_s: float, by: str = "") -> None:
+        """What was listed last still lay there at ``at_s``."""
+        if (watch := self.folders.get(by)) is not None:
+            watch.confirm(at_s)
 
     def record(self, step: int | None, at_s: float) -> bool:
         """A checkpoint that the job's pods report by annotation; returns whether it is newer than the last one."""
@@ -153,7 +165,8 @@ class FollowedJob:
             "gpus": self.gpus,
             "next": self.next,
             "missed": self.missed,
-            "folder": self.folder and self.folder.to_dict(),
+            "folder": self.folders[""].to_dict() if "" in self.folders else None,
+            "folders": {by: watch.to_dict() for by, watch in self.folders.items() if by},
             "gap_line": self._gap_line,
             "changes": [asdict(change) for change in self.changes],
         }
@@ -168,7 +181,8 @@ class FollowedJob:
             job.gpus = float(document["gpus"])
             job.next = {str(source): int(number) for source, number in document["next"].items()}
             job.missed = {str(source): int(number) for source, number in document["missed"].items()}
-            job.folder = None if document["folder"] is None else FolderWatch.from_dict(document["folder"])
+            folders = {"": document["folder"], **document.get("folders", {})}
+            job.folders = {by: FolderWatch.from_dict(watch) for by, watch in folders.items() if watch is not None}
             job._gap_line = None if document["gap_line"] is None else int(document["gap_line"])
             job.changes = [Change(**item) for item in document["changes"]]
         except (KeyError, TypeError, AttributeError) as error:
@@ -181,7 +195,7 @@ class FollowedJob:
         fresh.session.lines, fresh.session.live = self.session.lines, self.session.live
         fresh.gpus, fresh.next, fresh.missed = self.gpus, dict(self.next), dict(self.missed)
         fresh.changes = self.changes[-1:]
-        fresh.folder, fresh._gap_line = self.folder, self.session.lines
+        fresh.folders, fresh._gap_line = self.folders, self.session.lines
         return fresh
 
 

@@ -11,7 +11,7 @@ import functools
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
@@ -28,7 +28,7 @@ from kopt.models.registry.loading import SHIPPED, load_predictor
 from kopt.serving.checkpoint.job import MAX_DOCUMENT, FollowedJob
 from kopt.serving.checkpoint.metrics import CheckpointMetrics
 from kopt.serving.checkpoint.table import JobTable, Row
-from kopt.serving.contract.checkpoint_schemas import CheckpointRequest, LineIn
+from kopt.serving.contract.checkpoint_schemas import CheckpointRequest, FileIn, LineIn
 from kopt.serving.contract.common import SCHEMA
 from kopt.serving.http.deadline import Deadline
 from kopt.serving.http.metrics import EndpointMetrics
@@ -187,10 +187,11 @@ class CheckpointService(PredictorService[CheckpointPredictor]):
             job.gpus, changed = request.gpus, changed or bool(job.session.lines)
         if request.annotations is not None:
             changed = _record(job, request.annotations, now_s, remarks) or changed
-        if request.files is not None:
-            listed_s = now_s if request.files_at is None else min(request.files_at, now_s)
-            files = [FileFact(file.path, file.bytes, file.modified_at, file.is_folder) for file in request.files]
-            job.list_folder(files, listed_s)
+        listings = [(item.by, item.files, item.at) for item in request.listings]
+        if request.files is not None or request.files_at is not None:
+            listings.append(("", request.files, request.files_at))
+        for by, files, at_s in listings:
+            _list(job, by, files, now_s if at_s is None else min(at_s, now_s))
             changed = True
         changed = job.pass_time(now_s) or changed
         return read if changed else None
@@ -317,6 +318,16 @@ def _document(job: FollowedJob) -> str:
 def _cut(text: str) -> str:
     """Both ends of a line that is too long, as ``LineSplitter`` keeps them."""
     return text if len(text) <= 2 * KEPT_BYTES else text[:KEPT_BYTES] + text[-KEPT_BYTES:]
+
+
+def _list(job: FollowedJob, by: str, files: Sequence[FileIn] | None, at_s: float) -> None:
+    if files is None:
+        job.confirm_folder(at_s, by)
+        return
+    facts = [
+        FileFact(file.path, file.bytes, file.modified_at, file.is_folder, file.folder, file.ephemeral) for file in files
+    ]
+    job.list_folder(facts, at_s, by)
 
 
 def _record(job: FollowedJob, annotations: Mapping[str, str], now_s: float, remarks: list[str]) -> bool:

@@ -7,6 +7,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field
 MAX_LINES = 10_000
 """Of one request; agents send a thousand."""
 MAX_FILES = 4000
+MAX_LISTINGS = 16
 _LATEST_S = 1e11
 
 
@@ -41,12 +42,27 @@ AnyLine = Annotated[Annotated[str, Tag("text")] | Annotated[LineIn, Tag("line")]
 
 
 class FileIn(_Strict):
-    """An entry of the checkpoint folder; ``path`` is relative to it."""
+    """An entry of a checkpoint folder; ``path`` is relative to it."""
 
     path: Annotated[str, Field(min_length=1, max_length=4096)]
     bytes: Annotated[int, Field(ge=0, le=1 << 62)]
     modified_at: Annotated[float, Field(ge=-_LATEST_S, le=_LATEST_S, allow_inf_nan=False)]
     is_folder: bool = False
+    folder: Annotated[str, Field(max_length=4096)] = ""
+    """The folder's name where it was looked for in a volume; empty where the job's owner named it."""
+    ephemeral: bool = False
+    """Whether it is gone with its pod, as in an emptyDir: it shows a write, and is no checkpoint to go back to."""
+
+
+class ListingIn(_Strict):
+    """What one looker saw in the job's checkpoint folders."""
+
+    by: Annotated[Named, Field(min_length=1)]
+    """Who looked, as the uid of a pod: each one's last listing counts beside those of the others."""
+    files: Annotated[list[FileIn], Field(max_length=MAX_FILES, fail_fast=True)] | None = None
+    """Null: still what this looker listed last."""
+    at: UnixSeconds | None = None
+    """When; now if absent."""
 
 
 class CheckpointRequest(_Strict):
@@ -64,9 +80,11 @@ class CheckpointRequest(_Strict):
     gpus: Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)] | None = None
     """That stop when the job is killed; 1 until it is said."""
     files: Annotated[list[FileIn], Field(max_length=MAX_FILES, fail_fast=True)] | None = None
-    """What lies in the job's checkpoint folder."""
+    """What lies in the job's checkpoint folder, where only one process looks at it."""
     files_at: UnixSeconds | None = None
-    """When it was listed; now if absent."""
+    """When it was listed; now if absent. Without ``files``: when it was seen to be as it was listed last."""
+    listings: Annotated[list[ListingIn], Field(max_length=MAX_LISTINGS, fail_fast=True)] = []
+    """What lies in its checkpoint folders, where several look or nobody said where they are."""
     annotations: (
         Annotated[
             dict[Annotated[str, Field(max_length=512)], Annotated[str, Field(max_length=4096)]], Field(max_length=256)

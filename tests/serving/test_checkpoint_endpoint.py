@@ -176,6 +176,61 @@ async def test_files_end_a_write_that_the_log_leaves_open(http: httpx.AsyncClien
     assert (found["state"], found["last_durable_step"]) == ("TRAIN", 20)
 
 
+def found_in(folder: str, entries: list[dict[str, Any]], *, ephemeral: bool = False) -> list[dict[str, Any]]:
+    return [{**entry, "folder": folder, "ephemeral": ephemeral} for entry in entries]
+
+
+async def test_folders_that_nobody_named_count_from_the_first_step_on_and_while_somebody_looks(
+    http: httpx.AsyncClient, clock: Clock
+) -> None:
+    steps = [{"text": f"step {n}/400 loss 1.2", "at": NOW - 200 + 2 * n} for n in range(1, 100)]
+    await post(http, steps, first=1)
+    clock.now_s = NOW
+    model = found_in("pvc-1/hub", saved(9, NOW - 500))
+    answer = await post(http, listings=[{"by": "pod-a", "files": model, "at": NOW - 90}])
+    assert not answer["evidence"], "a model that the job has read is none of its checkpoints"
+    kept = [*model, *found_in("pvc-1/run-3", saved(50, NOW - 100))]
+    await post(http, listings=[{"by": "pod-a", "files": kept, "at": NOW - 60}, {"by": "pod-b", "files": []}])
+    answer = await post(http, [{"text": "step 100/400 loss 1.2", "at": NOW}], first=100)
+    assert (answer["evidence"], answer["last_durable_step"]) == (True, 50)
+    answer = await post(http, [{"text": "step 101/400 loss 1.2", "at": NOW + 1}], first=101)
+    assert answer["safe"], answer["reason"]
+    growing = found_in("pvc-9/local", saved(101, NOW + 1, files=1), ephemeral=True)
+    answer = await post(http, listings=[{"by": "pod-b", "files": growing, "at": NOW + 2}])
+    assert not answer["safe"]
+    assert "pvc-9/local/checkpoint-101 is being written" in answer["reason"]
+
+
+async def test_what_is_gone_with_its_pod_is_no_checkpoint(http: httpx.AsyncClient, clock: Clock) -> None:
+    steps = [{"text": f"step {n}/400 loss 1.2", "at": NOW - 200 + 2 * n} for n in range(1, 100)]
+    await post(http, steps, first=1)
+    clock.now_s = NOW
+    files = found_in("scratch", saved(50, NOW - 100), ephemeral=True)
+    answer = await post(http, listings=[{"by": "pod-a", "files": files, "at": NOW - 60}])
+    assert not answer["evidence"]
+
+
+async def test_text_needs_a_second_save_unless_somebody_still_looks_at_the_files(
+    http: httpx.AsyncClient, clock: Clock
+) -> None:
+    lines = [{"text": f"step {n}/400 loss 1.2", "at": NOW - 100 + n} for n in range(1, 21)]
+    lines += [{"text": "Saved checkpoint to /out/checkpoint-20", "at": NOW - 79}]
+    lines += [{"text": f"step {n}/400 loss 1.2", "at": NOW - 100 + n} for n in range(21, 81)]
+    clock.now_s = NOW - 20
+    answer = await post(http, lines, first=1)
+    assert not answer["safe"]
+    assert "Text alone cannot tell" in answer["reason"]
+    step = {"text": "step 81/400 loss 1.2", "at": NOW - 19.5}
+    answer = await post(http, [step], first=82, listings=[{"by": "a", "files": found_in("v", saved(20, NOW - 80)), "at": NOW - 60}])
+    assert answer["safe"], answer["reason"]
+    later = [{"text": f"step {n}/400 loss 1.2", "at": NOW - 100 + n} for n in range(82, 301)]
+    clock.now_s = NOW + 200
+    answer = await post(http, later, first=83)
+    assert not answer["safe"], "nobody has looked for two minutes"
+    answer = await post(http, listings=[{"by": "a", "at": NOW + 200}])
+    assert answer["safe"], answer["reason"]
+
+
 async def test_lines_become_a_state_with_its_evidence_and_the_work_at_risk(
     http: httpx.AsyncClient, clock: Clock
 ) -> None:

@@ -1,6 +1,8 @@
-"""Labelled logs from folders: excerpts (``labels.jsonl`` beside ``logs/``) and the recorded corpus (``records.jsonl``).
+"""Labelled logs from folders: excerpts (``labels.jsonl`` beside ``logs/``), the recorded corpus (``records.jsonl``),
+and what trainers print by their source (``cycles.jsonl``, ``statements.jsonl``).
 
-Both are JSON lines, one record per log. Excerpts were labelled by readers; records by the file system (ADR 15).
+All are JSON lines. Excerpts were labelled by readers; records by the file system (ADR 15); lines of the source by their
+place relative to the save call (ADR 57).
 """
 
 import gzip
@@ -12,12 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from kopt.core.workload.checkpoint import LineLabel
+from kopt.data.joblogs.source_cycles import rendered_logs
 from kopt.formats.joblog import LineSplitter
 
 _UNREPORTED = ("truncated", "next", "none", "failed", "killed")
 _OURS = "MIT"
 _CLOCK_S = 0.002
 """Things that happened so close to each other may have been noted in either order (ADR 15)."""
+
+
+INDEXES = ("labels.jsonl", "records.jsonl", "cycles.jsonl")
+"""What a folder of labelled logs holds, by its kind."""
 
 
 class LogDataError(ValueError):
@@ -41,6 +48,7 @@ class LabelledLog:
 
     ``spans``: first and last lines during which a checkpoint was being written; ``completions``: lines by which one was
     known to be durable. ``arrivals_s`` (one per line) and ``writes`` are those of recordings; excerpts have none.
+    ``source``: repository and commit of the statements that a log was rendered from.
     """
 
     name: str
@@ -52,21 +60,40 @@ class LabelledLog:
     arrivals_s: tuple[float, ...] = ()
     writes: tuple[Write, ...] = ()
     licence: str = ""
+    source: str = ""
 
 
 _KIN = {
     "accelerate": "hugging face",
     "axolotl": "hugging face",
+    "cogvideo": "hugging face",
+    "diffusers": "hugging face",
+    "fsdp_qlora": "hugging face",
     "hf_trainer": "hugging face",
     "llama_factory": "hugging face",
+    "lmflow": "hugging face",
     "ms_swift": "hugging face",
     "paddlenlp": "hugging face",
+    "peft": "hugging face",
+    "qlora": "hugging face",
+    "sentence_transformers": "hugging face",
+    "simpletuner": "hugging face",
+    "trl": "hugging face",
+    "gpt_neox": "deepspeed",
+    "openrlhf": "deepspeed",
+    "easylm": "orbax",
+    "levanter": "orbax",
+    "t5x": "orbax",
     "maxtext": "orbax",
     "mmcv": "openmmlab",
     "mmengine": "openmmlab",
+    "openpcdet": "openmmlab",
     "megatron_deepspeed": "megatron",
+    "mindformers": "mindspore",
     "nemo": "lightning",
+    "tensor2tensor": "keras",
     "tf_estimator": "keras",
+    "yolov5": "ultralytics",
 }
 """Frameworks whose savers say the same things, because one calls the other or was copied from it."""
 
@@ -77,13 +104,38 @@ def family_of(framework: str) -> str:
 
 
 def read_logs(folder: Path) -> list[LabelledLog]:
-    """All logs of a folder of either kind. Raises LogDataError for one that is neither, or torn."""
-    excerpts, records = folder / "labels.jsonl", folder / "records.jsonl"
+    """All logs of a folder of any kind. Raises LogDataError for one that is of none, or torn."""
+    excerpts, records, cycles = (folder / name for name in INDEXES)
     if excerpts.exists():
         return [_read(_excerpt, folder, record, excerpts) for record in _records(excerpts)]
     if records.exists():
         return [_read(_recording, folder, record, records) for record in _records(records)]
-    raise LogDataError(f"{folder} holds neither labels.jsonl (excerpts) nor records.jsonl (recordings)")
+    if cycles.exists():
+        return _rendered(cycles, folder / "statements.jsonl")
+    raise LogDataError(
+        f"{folder} holds neither labels.jsonl (excerpts) nor records.jsonl (recordings) nor cycles.jsonl (source)"
+    )
+
+
+def _rendered(cycles: Path, statements: Path) -> list[LabelledLog]:
+    records = [list(_records(path)) if path.exists() else [] for path in (cycles, statements)]
+    try:
+        return [
+            LabelledLog(
+                log.name,
+                log.framework,
+                tuple(log.lines),
+                log.labels,
+                tuple(log.spans),
+                tuple(log.completions),
+                source=log.source,
+            )
+            for log in rendered_logs(*records)
+        ]
+    except KeyError as error:
+        raise LogDataError(f"{cycles} or {statements}: a record has no {error.args[0]!r}") from error
+    except (AttributeError, TypeError, ValueError) as error:
+        raise LogDataError(f"{cycles} or {statements}: a field is of another type ({error})") from error
 
 
 def _read(

@@ -12,18 +12,24 @@ RECORDED = Path(__file__).resolve().parents[2] / "benchmarks" / "checkpoint_corp
 
 
 def licensed_logs(dataset: LogDataset) -> LogDataset:
-    """The logs that may be learned from for everybody's default model; the others go to ``left_out``."""
-    kept = tuple(log for log in dataset.logs if licence_of(log.licence) is not None)
-    reasons = {log.name: f"licence {log.licence!r}" for log in dataset.logs if licence_of(log.licence) is None}
+    """The logs that may be learned from for everybody's default model; the others go to ``left_out``.
+
+    What a program prints is a fact about it, whatever its licence: logs rendered from source are kept (ADR 57).
+    """
+    kept = tuple(log for log in dataset.logs if log.source or licence_of(log.licence) is not None)
+    reasons = {log.name: f"licence {log.licence!r}" for log in dataset.logs if log not in kept}
     return replace(dataset, logs=kept, left_out={**dataset.left_out, **reasons})
 
 
 def _read(folder: Path, settings: Settings) -> LogDataset:
-    return licensed_logs(LogFolders((folder, RECORDED)).read())
+    source = folder / "source"
+    return licensed_logs(LogFolders((folder, *([source] if source.is_dir() else []), RECORDED)).read())
 
 
 def _sources(dataset: LogDataset) -> list[dict[str, str | None]]:
-    return [{"source": log.name, "licence": licence_of(log.licence)} for log in dataset.logs]
+    logs = [{"source": log.name, "licence": licence_of(log.licence)} for log in dataset.logs if not log.source]
+    statements = sorted({log.source for log in dataset.logs if log.source})
+    return [*logs, *({"source": source, "licence": None, "used": "log statements"} for source in statements)]
 
 
 DEFAULT_DATA = DefaultData("logs", _read, _sources)

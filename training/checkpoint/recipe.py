@@ -9,7 +9,7 @@ from typing import Any
 
 from kopt.core.settings import Settings
 from kopt.data import joblogs
-from kopt.data.joblogs.labelled import LabelledLog, LogDataError, family_of, read_logs
+from kopt.data.joblogs.labelled import INDEXES, LabelledLog, LogDataError, family_of, read_logs
 from kopt.models import checkpoint as models
 from kopt.models.base import Predictor
 from kopt.models.checkpoint.classifier.settings import FitSettings
@@ -83,7 +83,7 @@ class LogFolders:
 
 def _labelled(folders: Sequence[Path]) -> list[Path]:
     def holds(folder: Path) -> bool:
-        return (folder / "labels.jsonl").exists() or (folder / "records.jsonl").exists()
+        return any((folder / name).exists() for name in INDEXES)
 
     return [
         path

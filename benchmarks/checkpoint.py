@@ -2,8 +2,9 @@
 
     python -m benchmarks.checkpoint [--folds 6] [--out FILE]
 
-Excerpts of real logs (KOPT_DATA_DIR/logs, labelled by readers) and the recorded corpus (labelled by the file system)
-are dealt into folds of whole families of frameworks; each log is followed by a model that saw none of its family's.
+Excerpts of real logs (KOPT_DATA_DIR/logs, labelled by readers), the recorded corpus (labelled by the file system) and
+save cycles rendered from trainers' source (KOPT_DATA_DIR/logs/source) are dealt into folds of whole families of
+frameworks; each log is followed by a model that saw none of its family's.
 ``--out`` writes the answers about excerpts, one JSON object per line. The phrases that made-up jobs are built from were
 written by people who had seen excerpts, so that no excerpt is a clean holdout; recordings of trainers are cleaner.
 """
@@ -78,8 +79,10 @@ def main(arguments: Sequence[str] = ()) -> int:
     excerpts = read_logs(folder) if "KOPT_DATA_DIR" in os.environ and folder.is_dir() else []
     if not excerpts:
         print("KOPT_DATA_DIR names no folder with logs/: recordings only")
-    unseen = list(_unseen([*excerpts, *recorded], options.folds))
+    source = read_logs(folder / "source") if (folder / "source").is_dir() else []
+    unseen = list(_unseen([*excerpts, *recorded, *source], options.folds))
     _tell_excerpts({log.name for log in excerpts}, unseen)
+    _tell_source(unseen)
     _tell_recorded({log.name for log in recorded}, unseen)
     _tell_seen(excerpts, recorded)
     _tell_throughput(unseen[0][1], [*excerpts, *recorded])
@@ -144,6 +147,17 @@ def _tell_excerpts(names: set[str], unseen: Sequence[Followed]) -> None:
     print(markdown(_HEAD, [_row("regular expressions", rules), _row("kopt", [run for _, run in mine])]))
     found = summary("all", [run for _, run in mine])
     print("\n" + ", ".join(f"{label} {value:.2f}" for label, value in found.f1.items()) + "\n")
+
+
+def _tell_source(unseen: Sequence[Followed]) -> None:
+    """Cycles have a line in most of their writes; logs of single statements have no writes at all."""
+    mine = [(log, model) for log, model in unseen if log.source and (log.spans or log.completions)]
+    if not mine:
+        return
+    rules = [score_log(log, by_rules(log)) for log, _ in mine]
+    runs = [score_log(log, answers_of(model, log)) for log, model in mine]
+    print(f"Save cycles from trainers' source, {len(mine)} logs, family unseen:\n")
+    print(markdown(_HEAD, [_row("regular expressions", rules), _row("kopt", runs)]) + "\n")
 
 
 def _tell_recorded(names: set[str], unseen: Sequence[Followed]) -> None:

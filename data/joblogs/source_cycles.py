@@ -63,7 +63,7 @@ def rendered_logs(cycles: Sequence[Record], statements: Sequence[Record]) -> Ite
     The framework of a log is that of its repository's statements. Raises KeyError or TypeError for other records.
     """
     names = {str(record["repo"]): str(record["framework"]) for record in [*reversed(cycles), *reversed(statements)]}
-    step_lines = {str(cycle["repo"]): str(cycle["step_template"] or _STEP_LINE) for cycle in reversed(cycles)}
+    step_lines = {str(cycle["repo"]): str(cycle.get("step_template") or _STEP_LINE) for cycle in reversed(cycles)}
     for number, cycle in enumerate(cycles):
         for variant in range(_VARIANTS):
             name = f"source/{cycle['framework']}-{number}-{variant}"
@@ -92,18 +92,18 @@ class _Renderer:
 
     def cycles(self, cycle: Record) -> None:
         """Training with a few saves, each one as the cycle says."""
-        step_line = str(cycle["step_template"] or _STEP_LINE)
+        step_line = str(cycle.get("step_template") or _STEP_LINE)
         parts = [part for part in cycle["cycle"] if part["template"]]
         for _ in range(_SAVES):
             self._train(step_line, self._rng.randint(*_STEPS))
-            if cycle["eval_template"] and self._rng.random() < 0.6:
-                self._print(str(cycle["eval_template"]), _L.EVAL)
+            if cycle.get("eval_template") and self._rng.random() < 0.6:
+                self._print(str(cycle.get("eval_template")), _L.EVAL)
             self._save(cycle, parts, step_line)
         self._train(step_line, self._rng.randint(*_STEPS))
 
     def _save(self, cycle: Record, parts: Sequence[Record], step_line: str) -> None:
-        templates = {"@step_template": step_line, "@eval_template": cycle["eval_template"] or ""}
-        templates["@epoch_template"] = cycle["epoch_template"] or ""
+        templates = {"@step_template": step_line, "@eval_template": cycle.get("eval_template") or ""}
+        templates["@epoch_template"] = cycle.get("epoch_template") or ""
         last_end = max((number for number, part in enumerate(parts) if part["role"] in _CLOSING), default=None)
         first_line = 0
         for number, part in enumerate(parts):
@@ -129,12 +129,12 @@ class _Renderer:
     def statements(self, records: Sequence[Record], step_line: str) -> None:
         """Each statement on its own, with training before and after it."""
         for record in self._rng.sample(list(records), len(records)):
-            kind = record["negative_kind"]
+            kind = record.get("negative_kind")
             label = None if kind in _UNCLEAR else _LABEL_OF_NEGATIVE.get(kind, _LABEL_OF_ROLE.get(str(record["role"])))
             if label is None:
                 continue
             self._train(step_line, self._rng.randint(1, 3))
-            self._print(str(record["template"]), label, fields=record["fields"] or ())
+            self._print(str(record["template"]), label, fields=record.get("fields") or ())
         self._train(step_line, 2)
 
     def _train(self, step_line: str, lines: int) -> None:

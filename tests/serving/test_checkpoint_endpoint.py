@@ -221,7 +221,9 @@ async def test_text_needs_a_second_save_unless_somebody_still_looks_at_the_files
     assert not answer["safe"]
     assert "Text alone cannot tell" in answer["reason"]
     step = {"text": "step 81/400 loss 1.2", "at": NOW - 19.5}
-    answer = await post(http, [step], first=82, listings=[{"by": "a", "files": found_in("v", saved(20, NOW - 80)), "at": NOW - 60}])
+    answer = await post(
+        http, [step], first=82, listings=[{"by": "a", "files": found_in("v", saved(20, NOW - 80)), "at": NOW - 60}]
+    )
     assert answer["safe"], answer["reason"]
     later = [{"text": f"step {n}/400 loss 1.2", "at": NOW - 100 + n} for n in range(82, 301)]
     clock.now_s = NOW + 200

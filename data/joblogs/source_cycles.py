@@ -105,7 +105,7 @@ class _Renderer:
         templates = {"@step_template": step_line, "@eval_template": cycle.get("eval_template") or ""}
         templates["@epoch_template"] = cycle.get("epoch_template") or ""
         last_end = max((number for number, part in enumerate(parts) if part["role"] in _CLOSING), default=None)
-        first_line = 0
+        first_line = last_line = 0
         for number, part in enumerate(parts):
             role, text = str(part["role"]), templates.get(part["template"], str(part["template"]))
             label = _LABEL_OF_ROLE.get(role)
@@ -115,16 +115,15 @@ class _Renderer:
             ranks = _RANKS if str(part.get("printed_by") or "").startswith("every") else 1
             for rank in range(ranks):
                 self._print(text, label, rank=rank)
-                opens = role in _OPENING and (last_end is None or number < last_end)
-                first_line = first_line or (len(self._log.lines) if opens else 0)
+                if role in _OPENING and (last_end is None or number < last_end):
+                    last_line = len(self._log.lines)
+                    first_line = first_line or last_line
             if last_end == number:
                 self._log.completions.append(len(self._log.lines))
-                if first_line:
-                    self._log.spans.append((first_line, len(self._log.lines) - 1))
-                first_line = 0
-            elif last_end is None and first_line and role in _OPENING and part is parts[-1]:
-                self._log.spans.append((first_line, len(self._log.lines)))
+                last_line = len(self._log.lines) - 1
             self._step += role == "train_step"
+        if first_line:
+            self._log.spans.append((first_line, last_line))
 
     def statements(self, records: Sequence[Record], step_line: str) -> None:
         """Each statement on its own, with training before and after it."""

@@ -116,9 +116,10 @@ def _save_due(machine: StateMachine, now_s: float | None) -> int | None:
         return None
     interval = steps[0] if len(steps) == 1 else steps[-1] - steps[-2]
     regular = len(steps) < 3 or interval == steps[-2] - steps[-3]
-    due = steps[-1] + interval
-    if interval <= 1 or not regular or not steps[-1] < machine.step <= due:
+    if interval <= 1 or not regular or machine.step <= steps[-1]:
         return None
+    # The log may not have shown the last ones.
+    due = steps[-1] + interval * -(-(machine.step - steps[-1]) // interval)
     return due if _step_by(machine, now_s) >= due - _EARLY * interval else None
 
 

@@ -63,8 +63,9 @@ class WriteStatistics:
 
     @property
     def shown_twice(self) -> bool:
-        """Whether the last save was told as one before it, by lines of the same templates."""
-        return any(way == self.ways[-1][1] for _, way in list(self.ways)[:-1])
+        """Whether two saves became durable, and lines of the same templates told the last one as one before it."""
+        durable = len(set(self.saved_step_lines)) > 1
+        return durable and any(way == self.ways[-1][1] for _, way in list(self.ways)[:-1])
 
     def record_step(self, step: int, at_s: float) -> None:
         """Records when a step was logged first."""

@@ -56,15 +56,15 @@ class Group:
 
 # In the order of their durations, which the table at the end shows.
 GROUPS = [
-    Group("cluster", ("preemption_controller", "sizing_controller", "pairwise")),
+    Group("cluster", ("deploy", "attacks", "extender")),
+    Group("cluster", ("lending", "admission", "staging_controller")),
+    Group(""),
+    Group("cluster", ("preemption_controller", "sizing_controller", "pairwise", "evictions")),
+    Group("", ("serving", "training", "dashboard")),
+    Group("cluster"),
+    Group("", ("cli", "agents", "attacks")),
     Group("ray"),
     Group("", ("sizing", "checkpoint")),
-    Group("cluster", ("lending", "admission", "staging_controller")),
-    Group("", ("serving", "training", "dashboard")),
-    Group("cluster", ("deploy", "attacks", "evictions", "extender")),
-    Group("", ("cli", "agents", "attacks")),
-    Group("cluster"),
-    Group(""),
 ]
 
 ATTACKS = [Group("ray", ("attacks",)), Group("", ("attacks",))]

@@ -67,6 +67,7 @@ def on(ledger: Ledger, one: Kubelet) -> str:
     return str(pod["metadata"]["name"])
 
 
+@pytest.mark.long
 def test_a_silent_node_is_one_line_also_when_its_pods_are_collected_later(
     plane: ControlPlane, ledger: Ledger, kwok: Kwok, start: Start, node: Node
 ) -> None:
@@ -95,6 +96,7 @@ def test_a_silent_node_is_one_line_also_when_its_pods_are_collected_later(
             assert [one["spec"]["cause"] for one in ledger.lines()] == ["NodeLost", "Deleted"]
 
 
+@pytest.mark.long
 def test_a_node_that_is_deleted_takes_a_gang_and_a_pod_of_nobody(
     plane: ControlPlane, ledger: Ledger, kwok: Kwok, start: Start
 ) -> None:

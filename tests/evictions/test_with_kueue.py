@@ -149,6 +149,7 @@ def test_a_group_of_pods_is_one_eviction(
         assert len(ledger.lines()) == 1
 
 
+@pytest.mark.long
 def test_killed_between_any_of_it_nothing_is_written_twice_or_forgotten(
     plane: ControlPlane, ledger: Ledger, kwok: Kwok, kueue: Kueue, urgent: str, start: Start
 ) -> None:

@@ -128,9 +128,9 @@ class _Renderer:
     def statements(self, records: Sequence[Record], step_line: str) -> None:
         """Each statement on its own, with training before and after it."""
         for record in self._rng.sample(list(records), len(records)):
-            kind = record.get("negative_kind")
-            label = None if kind in _UNCLEAR else _LABEL_OF_NEGATIVE.get(kind, _LABEL_OF_ROLE.get(str(record["role"])))
-            if label is None:
+            kind = str(record.get("negative_kind"))
+            label = _LABEL_OF_NEGATIVE.get(kind) or _LABEL_OF_ROLE.get(str(record["role"]))
+            if label is None or kind in _UNCLEAR:
                 continue
             self._train(step_line, self._rng.randint(1, 3))
             self._print(str(record["template"]), label, fields=record.get("fields") or ())

@@ -73,8 +73,8 @@ def _doubt(machine: StateMachine, now_s: float | None, *, live: bool, files: boo
         return "The log has not said yet where the job is."
     if durable.line is not None and not files and not machine.statistics.shown_twice:
         return (
-            "Text alone cannot tell yet: no earlier save of this job went as the last one did. Another save, a look at "
-            "the files or kopt.saving can."
+            "Text alone cannot tell yet: no earlier save of this job went as the last one did. "
+            "Another save or a look at the files can."
         )
     if not machine.routine:
         return "The last line is not one that this job prints again and again between saves: a save may begin with it."

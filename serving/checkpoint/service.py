@@ -324,10 +324,10 @@ def _list(job: FollowedJob, by: str, files: Sequence[FileIn] | None, at_s: float
     if files is None:
         job.confirm_folder(at_s, by)
         return
-    facts = [
+    entries = [
         FileFact(file.path, file.bytes, file.modified_at, file.is_folder, file.folder, file.ephemeral) for file in files
     ]
-    job.list_folder(facts, at_s, by)
+    job.list_folder(entries, at_s, by)
 
 
 def _record(job: FollowedJob, annotations: Mapping[str, str], now_s: float, remarks: list[str]) -> bool:

@@ -7,10 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from kopt.agents.logtail.annotator import AnnotationSettings, Annotator
-from kopt.agents.logtail.checkpoints import listing
 from kopt.agents.logtail.file_events import Notices
 from kopt.agents.logtail.following import FileSource, Source
 from kopt.agents.logtail.jobs import Jobs
@@ -23,7 +21,6 @@ from kopt.cluster.runtime.informer import Change
 from kopt.core.decision import Mode
 
 _LOG = logging.getLogger(__name__)
-_SCAN_S, _CONFIRM_S = 5.0, 30.0
 
 
 class Files:
@@ -76,22 +73,6 @@ def _matching(pattern: str) -> list[Path]:
     if not glob.has_magic(pattern):
         return [Path(pattern)]
     return sorted(path for path in Path("/").glob(pattern.lstrip("/")) if path.is_file())
-
-
-async def watch_folder(jobs: Jobs, job: str, folder: Path) -> None:
-    """Send what lies in a checkpoint folder whenever it has changed, and now and then that it has not."""
-    before: list[dict[str, Any]] | None = None
-    sent_at_s = 0.0
-    while True:
-        result = await asyncio.to_thread(listing, folder)
-        now_s = time.time()
-        if result != before:
-            jobs.attach(job, {"files": result, "files_at": now_s})
-        elif now_s - sent_at_s > _CONFIRM_S:
-            jobs.attach(job, {"files_at": now_s})
-        if result != before or now_s - sent_at_s > _CONFIRM_S:
-            before, sent_at_s = result, now_s
-        await asyncio.sleep(_SCAN_S)
 
 
 MakeSource = Callable[[FollowedPod, Container, str, str], Source | None]

@@ -11,8 +11,9 @@ from typing import Any
 
 from kopt.agents.logtail.annotator import Annotator
 from kopt.agents.logtail.file_events import Notices
+from kopt.agents.logtail.folder_watch import watch_folder
 from kopt.agents.logtail.jobs import Jobs, JobSettings
-from kopt.agents.logtail.log_paths import Files, Pods, PodSettings, node_sources, stream_sources, watch_folder
+from kopt.agents.logtail.log_paths import Files, Pods, PodSettings, node_sources, stream_sources
 from kopt.agents.logtail.metrics import serve_metrics
 from kopt.agents.logtail.offset_store import OffsetStore
 from kopt.agents.logtail.pods import FollowedPod, followed_pod

@@ -24,6 +24,8 @@ _LINE_BYTES = 160
 _NOT_READ, _ATTEMPTS = "NOT_READ", 5
 _PARTS = 16
 """Refused lines are sent again in at most so many parts."""
+_MOST_LISTINGS, _MOST_FILES = 16, 4000
+"""Of checkpoint folders, in one request."""
 _WAITS = (401, 403, 404, 408)
 """Refusals that are about the caller or the endpoint, not about these lines."""
 
@@ -129,6 +131,7 @@ class Sender:
         self._changed, self._settled = asyncio.Event(), asyncio.Event()
         self._requested, self._answers = False, 0
         self._extra: dict[str, Any] = {}
+        self._listings: dict[str, dict[str, Any]] = {}
         self.expected: dict[str, int] = {}
         """The endpoint's ``next``: the number of the line that it waits for, by source."""
         self.gpus: float = 0.0
@@ -166,8 +169,11 @@ class Sender:
             self._changed.set()
 
     def attach(self, extra: Mapping[str, Any]) -> None:
-        """Send these fields with the next request, soon."""
-        self._extra.update(extra)
+        """Send these fields with the next request, soon. ``listings`` stand beside those of others until they are sent:
+        only what the same looker saw before is replaced, and kept where nothing but its time is new."""
+        for listing in extra.get("listings", ()):
+            self._listings[listing["by"]] = self._listings.pop(listing["by"], {}) | listing
+        self._extra.update({name: value for name, value in extra.items() if name != "listings"})
         self._requested = True
         self._changed.set()
 
@@ -219,7 +225,7 @@ class Sender:
 
     async def _deliver(self, source: str, first: int, lines: list[LogLine], parts: int = _PARTS) -> None:
         """Send until the endpoint has the lines; of lines that it refuses as they are, at least those it takes."""
-        extra, self._extra = self._extra, {}
+        extra = self._next_extra()
         answer = await self._answer_to(_request(self.job, source, first, lines, self.gpus) | extra)
         if answer is not None:
             self._handle(answer)
@@ -230,6 +236,21 @@ class Sender:
             await self._deliver(source, first + half, lines[half:], parts // 2)
         else:
             self._counters.skipped += len(lines)
+
+    def _next_extra(self) -> dict[str, Any]:
+        """What was attached, as much as one request takes; the rest goes with the next one."""
+        extra, self._extra = self._extra, {}
+        listings: list[dict[str, Any]] = []
+        files = 0
+        for by in list(self._listings)[:_MOST_LISTINGS]:
+            files += len(self._listings[by].get("files", ()))
+            if listings and files > _MOST_FILES:
+                break
+            listings.append(self._listings.pop(by))
+        if self._listings:
+            self._requested = True
+            self._changed.set()
+        return extra | ({"listings": listings} if listings else {})
 
     def _bundle(self) -> tuple[int, list[LogLine]]:
         """How many parcels go into one request, and their lines: of one source, one after the other."""

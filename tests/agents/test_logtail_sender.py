@@ -13,6 +13,7 @@ from kopt.agents.logtail.following import Mark
 from kopt.agents.logtail.records import LogLine
 from kopt.agents.logtail.sender import ByteBudget, Counters, Sender, SenderSettings
 from kopt.serving.client.client import EndpointFailure, RequestRefused
+from kopt.serving.contract.checkpoint_schemas import CHECKPOINT_REQUEST, MAX_FILES, MAX_LISTINGS
 from kopt.serving.contract.common import AnswerError
 
 JOB, HEAD = "research/llama", 160
@@ -380,6 +381,39 @@ async def test_refused_lines_are_sent_again_in_at_most_sixteen_parts() -> None:
     assert [count for *_, count in sent].count(4) == 16
     assert len(sent) == 31
     assert (box.counters.sent, box.counters.skipped) == (0, 64)
+
+
+def seen(by: str, at: float, *paths: str) -> dict[str, Any]:
+    files = [{"path": path, "bytes": 1, "modified_at": at} for path in paths]
+    return {"listings": [{"by": by, "at": at, **({"files": files} if paths else {})}]}
+
+
+async def test_what_several_lookers_list_is_sent_together_each_with_its_last_listing() -> None:
+    box = Box()
+    for listing in (seen("a", 1.0, "x"), seen("b", 2.0, "y"), seen("a", 3.0, "z"), seen("a", 4.0), seen("c", 5.0)):
+        box.sender.attach(listing | {"annotations": {"n": "1"}})
+    async with box.running():
+        await box.sender.next_of("s")
+    (request,) = box.requests
+    CHECKPOINT_REQUEST.validate_python(request)
+    assert request["annotations"] == {"n": "1"}
+    assert {
+        each["by"]: (each["at"], [file["path"] for file in each.get("files", ())]) for each in request["listings"]
+    } == {"a": (4.0, ["z"]), "b": (2.0, ["y"]), "c": (5.0, [])}
+
+
+async def test_a_request_has_as_many_listings_as_the_endpoint_takes_and_the_rest_goes_with_the_next() -> None:
+    box = Box()
+    for number in range(MAX_LISTINGS + 3):
+        box.sender.attach(seen(f"pod-{number}", float(number), "x"))
+    for number in (100, 101):
+        box.sender.attach(seen(f"pod-{number}", float(number), *map(str, range(MAX_FILES))))
+    async with box.running():
+        while sum(len(each["listings"]) for each in box.requests) < MAX_LISTINGS + 5:
+            await asyncio.sleep(0)
+    for request in box.requests:
+        CHECKPOINT_REQUEST.validate_python(request)
+    assert [len(each["listings"]) for each in box.requests] == [MAX_LISTINGS, 3, 1, 1]
 
 
 async def test_attached_fields_are_not_sent_again_with_the_parts_of_refused_lines() -> None:

@@ -4,8 +4,9 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from kopt.agents.logtail.annotator import AnnotationSettings, Annotator, annotations_of, unknown
@@ -19,6 +20,7 @@ _SAVE_S = 2.0
 _REPORT_SKIPPED_S = 60.0
 _LAST_LINES = 100
 """The last lines of a job are sent even while others are skipped."""
+Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Job:
         self.answered_at_s = time.time()
         self.sources: dict[str, asyncio.Task[None]] = {}
         self.annotators: dict[str, tuple[Annotator, asyncio.Task[None]]] = {}
+        self.watches: dict[str, asyncio.Task[None]] = {}
         self.gpus: dict[str, float] = {}
         self.sending: asyncio.Task[None] | None = None
         self.skipped = 0
@@ -79,7 +82,7 @@ class Jobs:
     def follow(self, job: str, source: Source) -> None:
         """Read the source until it ends."""
         item = self._job(job)
-        task = self._task(self._follow(item, source))
+        task = self._task(self._contain(item, source.name, partial(self._feed, item, source)))
         item.sources[source.key] = task
         task.add_done_callback(lambda _: self._source_ended(item, source.key))
 
@@ -98,6 +101,12 @@ class Jobs:
         item.gpus[uid] = gpus
         item.sender.gpus = max([sum(item.gpus.values()), *item.gpus.values()])
 
+    def watch(self, job: str, uid: str, work: Work) -> None:
+        """Have the work look at a pod's files, until the pod is left."""
+        item = self._job(job)
+        if uid not in item.watches:
+            item.watches[uid] = self._task(self._contain(item, f"what pod {uid} writes", work))
+
     def attach(self, job: str, extra: Mapping[str, Any]) -> None:
         """Send further evidence with the job's next request."""
         self._job(job).sender.attach(extra)
@@ -105,6 +114,7 @@ class Jobs:
     def leave(self, job: str, uid: str) -> None:
         """A pod is gone; its sources end by themselves."""
         self.stop_annotating(job, uid)
+        self.stop_watching(job, uid)
         if (item := self.jobs.get(job)) is not None:
             item.gpus.pop(uid, None)
             self._close_idle(item)
@@ -114,6 +124,11 @@ class Jobs:
         item = self.jobs.get(job)
         if item is not None and (annotator := item.annotators.pop(uid, None)) is not None:
             annotator[1].cancel()
+
+    def stop_watching(self, job: str, uid: str) -> None:
+        """Look at the pod's files no longer."""
+        if (item := self.jobs.get(job)) is not None and (task := item.watches.pop(uid, None)) is not None:
+            task.cancel()
 
     async def drained(self) -> None:
         """Every source has ended and every line is acknowledged."""
@@ -194,11 +209,11 @@ class Jobs:
             job.sending.cancel()
             _LOG.info("%s: ended", job.name)
 
-    async def _follow(self, job: Job, source: Source) -> None:
+    async def _contain(self, job: Job, name: str, work: Work) -> None:
         try:
-            await self._feed(job, source)
+            await work()
         except Exception:  # noqa: BLE001 - edge: what is wrong with one log must not cost all the others
-            _LOG.exception("%s: %s is followed no longer", job.name, source.name)
+            _LOG.exception("%s: %s is followed no longer", job.name, name)
 
     async def _feed(self, job: Job, source: Source) -> None:
         pace = Pace(self._settings.pace, time.monotonic, job.pace)

@@ -4,9 +4,11 @@ import asyncio
 import glob
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from kopt.agents.logtail.annotator import AnnotationSettings, Annotator
 from kopt.agents.logtail.file_events import Notices
@@ -79,6 +81,10 @@ MakeSource = Callable[[FollowedPod, Container, str, str], Source | None]
 """Pod, container, the source's name and its key; None while there is nothing to read yet."""
 
 
+Watch = Callable[[FollowedPod], Coroutine[Any, Any, None]]
+"""Looks at a pod's files until it is cancelled."""
+
+
 def node_sources(root: Path, notices: Notices, jobs: Jobs) -> MakeSource:
     """Containers' logs below ``/var/log/pods``."""
 
@@ -124,9 +130,10 @@ class Pods:
         settings: PodSettings,
         annotations: AnnotationSettings,
         namespaces: Callable[[str], NamespaceSettings],
+        watch: Watch | None = None,
     ) -> None:
         self._jobs, self._make, self._kube, self._settings, self._annotations = jobs, make, kube, settings, annotations
-        self._namespaces = namespaces
+        self._namespaces, self._watch = namespaces, watch
         self._views: dict[Key, FollowedPod] = {}
         self._sources: dict[str, dict[str, Source]] = {}
         self._turns = asyncio.Semaphore(8)
@@ -161,6 +168,10 @@ class Pods:
         if pod.uid not in self._sources:
             return
         self._jobs.set_gpus(pod.job, pod.uid, pod.gpus)
+        if pod.finished:
+            self._jobs.stop_watching(pod.job, pod.uid)
+        elif self._watch is not None:
+            self._jobs.watch(pod.job, pod.uid, partial(self._watch, pod))
         if pod.recorded:
             self._jobs.attach(pod.job, {"annotations": dict(pod.recorded)})
         if mode_of(pod, namespace, self._settings.mode, self._settings.workload_may_lower) is Mode.OBSERVE:

@@ -61,6 +61,8 @@ class FollowedPod:
     """Asked for by name: followed wherever it is."""
     recorded: tuple[tuple[str, str], ...] = ()
     """Annotations by which others say what they know of its checkpoints."""
+    finished: bool = False
+    """None of its containers runs any more; one that only ``ended`` so far may still save."""
 
 
 def followed_pod(document: Object) -> FollowedPod | None:
@@ -83,6 +85,7 @@ def followed_pod(document: Object) -> FollowedPod | None:
         status.get("phase") in _ENDED or "deletionTimestamp" in metadata,
         follow == "true",
         _recorded(annotations),
+        status.get("phase") in _ENDED,
     )
 
 

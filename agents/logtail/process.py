@@ -11,9 +11,9 @@ from typing import Any
 
 from kopt.agents.logtail.annotator import Annotator
 from kopt.agents.logtail.file_events import Notices
-from kopt.agents.logtail.folder_watch import watch_folder
+from kopt.agents.logtail.folder_watch import VolumeWatch, watch_folder
 from kopt.agents.logtail.jobs import Jobs, JobSettings
-from kopt.agents.logtail.log_paths import Files, Pods, PodSettings, node_sources, stream_sources
+from kopt.agents.logtail.log_paths import Files, Pods, PodSettings, Watch, node_sources, stream_sources
 from kopt.agents.logtail.metrics import serve_metrics
 from kopt.agents.logtail.offset_store import OffsetStore
 from kopt.agents.logtail.pods import FollowedPod, followed_pod
@@ -89,9 +89,20 @@ async def serve_sidecar(settings: ProcessSettings, sidecar: SidecarSettings, sto
 
 
 async def serve_node(
-    settings: ProcessSettings, pods: PodSettings, node: str, root: Path, stop: asyncio.Event | None = None
+    settings: ProcessSettings,
+    pods: PodSettings,
+    node: str,
+    root: Path,
+    stop: asyncio.Event | None = None,
+    volumes: Path | None = None,
 ) -> None:
-    """Follow the GPU pods of one node through the files of their containers."""
+    """Follow the GPU pods of one node through the files of their containers, and the checkpoints in their volumes.
+
+    ``volumes``: where the kubelet keeps these; None looks at none.
+    """
+    if volumes is not None and not volumes.is_dir():
+        _LOG.warning("%s is no folder: checkpoints in the volumes of pods stay unknown (--volumes)", volumes)
+        volumes = None
     await _serve_pods(
         settings,
         pods,
@@ -100,6 +111,7 @@ async def serve_node(
         "",
         stop,
         lambda _, jobs, notices: node_sources(root, notices, jobs),
+        lambda jobs: VolumeWatch(jobs, volumes).watch if volumes is not None else None,
     )
 
 
@@ -122,6 +134,7 @@ async def _serve_pods(
     selector: str,
     stop: asyncio.Event | None,
     sources: Callable[[Kube, Jobs, Notices], Any],
+    watch: Callable[[Jobs], Watch | None] = lambda _: None,
 ) -> None:
     ending, contained = end_signals(stop), Contained(_NAME)
     async with connect(settings.kubeconfig, _kube_settings()) as kube, _running(settings, contained) as (jobs, notices):
@@ -139,6 +152,7 @@ async def _serve_pods(
             wanted,
             settings.jobs.annotations,
             lambda name: namespaces.objects.get(("", name), NamespaceSettings()),
+            watch(jobs),
         )
 
         async def begin() -> None:

@@ -103,6 +103,9 @@ def node(
     node: Annotated[str, typer.Option(envvar="NODE_NAME", help="The node's name in the cluster.")],
     predictions: Url = "http://127.0.0.1:8700",
     root: Annotated[Path, typer.Option(metavar="DIR", help="Where the kubelet keeps logs.")] = Path("/var/log/pods"),
+    volumes: Annotated[
+        str, typer.Option(metavar="DIR", help="Where the kubelet keeps volumes of pods; empty: look at no checkpoints.")
+    ] = "/var/lib/kubelet/pods",
     mode: ModeOption = Mode.OBSERVE,
     workload_mode: WorkloadMode = "",
     every: All = False,
@@ -112,11 +115,12 @@ def node(
     host: Host = "127.0.0.1",
     port: Port = None,
 ) -> None:
-    """Follow the GPU pods of this node through the files of their containers.
+    """Follow the GPU pods of this node through the files of their containers and the checkpoints in their volumes.
 
     Followed are pods with GPUs that are no service's, in namespaces with kaiwo.ai/managed=true;
     kaiwo.ai/checkpoint-logs: "true" or "false" on a pod decides for it. Needs list and watch of pods and namespaces,
-    and patch of pods where they are annotated.
+    and patch of pods where they are annotated. Of volumes (--volumes) only names, sizes and times of checkpoints are
+    read, from a few levels of folders.
 
     Examples:
 
@@ -130,7 +134,8 @@ def node(
     if not root.is_dir():
         raise Refused(f"{root} is no folder; on a node the kubelet keeps logs in /var/log/pods")
     settings = _settings(predictions, state, kubeconfig, host, port, lines_per_second)
-    asyncio.run(serve_node(settings, PodSettings(mode, every, may_lower_of(workload_mode)), node, root))
+    pods = PodSettings(mode, every, may_lower_of(workload_mode))
+    asyncio.run(serve_node(settings, pods, node, root, volumes=Path(volumes) if volumes else None))
 
 
 @app.command("cluster")

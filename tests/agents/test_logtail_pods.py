@@ -1,16 +1,25 @@
 """Which pods are followed, as what, and what is written on them."""
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from controlplane.processes import until
+from logtail_endpoint import Endpoint
 
 from kopt.agents.logtail.annotator import AnnotationSettings, Annotator, annotations_of, rfc3339, unknown
+from kopt.agents.logtail.file_events import Notices
+from kopt.agents.logtail.following import FileSource
+from kopt.agents.logtail.jobs import Jobs, JobSettings
+from kopt.agents.logtail.log_paths import Pods, PodSettings
+from kopt.agents.logtail.offset_store import OffsetStore
 from kopt.agents.logtail.pods import Container, FollowedPod, followed_pod, mode_of
 from kopt.cluster.client.api import ApiError, Conflict, Forbidden, NotFound, Unreachable
 from kopt.cluster.objects.namespace import NamespaceSettings, read_namespace
+from kopt.cluster.runtime.informer import Change, ChangeKind
 from kopt.core.decision import Mode
 
 Object = dict[str, Any]
@@ -280,3 +289,72 @@ async def test_a_server_that_does_not_answer_is_asked_again() -> None:
 def test_namespaces_opt_in() -> None:
     labels = {"kaiwo.ai/managed": "true"}
     assert read_namespace({"metadata": {"name": "a", "labels": labels}}) == NamespaceSettings(True, "")
+
+
+def view_of(**changes: Any) -> FollowedPod:
+    view = followed_pod(pod(**changes))
+    assert view is not None
+    return view
+
+
+class Watched:
+    """A pod's watch as it is started and stopped."""
+
+    def __init__(self) -> None:
+        self.running: list[str] = []
+        self.starts = 0
+
+    async def __call__(self, pod: FollowedPod) -> None:
+        self.starts += 1
+        self.running.append(pod.uid)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            self.running.remove(pod.uid)
+
+
+def deleted(pods: Pods, view: FollowedPod) -> None:
+    pods.pod_changed(Change(ChangeKind.DELETED, view.key, view, None))
+
+
+def ended(pods: Pods, view: FollowedPod) -> None:
+    pods.pod_changed(Change(ChangeKind.UPDATED, view.key, view, view_of(phase="Succeeded")))
+
+
+def moved(pods: Pods, view: FollowedPod) -> None:
+    pods.pod_changed(Change(ChangeKind.UPDATED, view.key, view, view_of(annotations={"kaiwo.ai/job": "other"})))
+    deleted(pods, view_of(annotations={"kaiwo.ai/job": "other"}))
+
+
+def opted_out(pods: Pods, view: FollowedPod) -> None:
+    pods._namespaces = lambda _: NamespaceSettings(False)
+    change: Any = SimpleNamespace(key=("", "research"))
+    pods.namespace_changed(change)
+
+
+@pytest.mark.parametrize("leave", [deleted, ended, moved, opted_out])
+async def test_a_followed_pod_is_watched_until_it_is_left(
+    tmp_path: Path, leave: Callable[[Pods, FollowedPod], None]
+) -> None:
+    running = Jobs(Endpoint().client().checkpoint, OffsetStore(None), JobSettings())
+    task = asyncio.create_task(running.run())
+    await running.started()
+    watched, nothing = Watched(), cast("Any", None)
+    pods = Pods(
+        running,
+        lambda *_: FileSource(tmp_path, "a", Notices(inotify=False), plain=True),
+        nothing,
+        PodSettings(),
+        nothing,
+        lambda _: NamespaceSettings(True),
+        watched,
+    )
+    view = view_of()
+    pods.pod_changed(Change(ChangeKind.ADDED, view.key, None, view))
+    pods.pod_changed(Change(ChangeKind.UPDATED, view.key, view, view))
+    await until(lambda: watched.running == [view.uid])
+    leave(pods, view)
+    await until(lambda: not watched.running)
+    assert watched.starts == 1
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -42,14 +42,16 @@ def test_it_is_off_unless_it_is_asked_for(charts: Any) -> None:
     assert not [one for one in charts.render(URL) if "logtail" in one["metadata"]["name"]]
 
 
-def test_on_nodes_it_reads_as_root_without_capabilities_and_writes_only_its_own_file(charts: Any) -> None:
-    objects = rendered(charts)
+@pytest.mark.parametrize(("looks", "added"), [(True, {"add": ["DAC_READ_SEARCH"]}), (False, {})])
+def test_on_nodes_it_reads_as_root_and_writes_only_its_own_file(charts: Any, looks: bool, added: Object) -> None:
+    objects = rendered(charts, volumes={"enabled": looks})
     template = named(objects, "DaemonSet")["spec"]["template"]["spec"]
     (container,) = template["containers"]
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"]},
+        # Folders in volumes belong to their users, who may keep them to themselves.
+        "capabilities": {"drop": ["ALL"], **added},
     }
     assert template["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     hosts = {one["name"]: one["hostPath"]["path"] for one in template["volumes"] if "hostPath" in one}
@@ -63,6 +65,23 @@ def test_on_nodes_it_reads_as_root_without_capabilities_and_writes_only_its_own_
     assert {one["metadata"]["namespace"] for one in objects if one["kind"] == "DaemonSet"} == {AGENTS}
 
 
+def test_it_looks_at_the_volumes_of_pods_where_the_kubelet_keeps_them_unless_that_is_off(charts: Any) -> None:
+    def mounted(**logtail: Any) -> tuple[list[Object], list[str]]:
+        template = named(rendered(charts, **logtail), "DaemonSet")["spec"]["template"]["spec"]
+        (container,) = template["containers"]
+        paths = {one["name"]: one["hostPath"]["path"] for one in template["volumes"] if "hostPath" in one}
+        mounts = [one for one in container["volumeMounts"] if "kubelet" in paths.get(one["name"], "")]
+        assert all(one["mountPath"] == paths[one["name"]] for one in mounts)
+        return mounts, [one for one in container["args"] if one.startswith("--volumes=")]
+
+    path = "/var/lib/kubelet/pods"
+    mount = {"name": "volumes", "mountPath": path, "readOnly": True, "mountPropagation": "HostToContainer"}
+    assert mounted() == ([mount], [f"--volumes={path}"])
+    path = "/var/lib/k0s/kubelet/pods"
+    assert mounted(volumes={"path": path}) == ([mount | {"mountPath": path}], [f"--volumes={path}"])
+    assert mounted(volumes={"enabled": False}) == ([], ["--volumes="])
+
+
 @pytest.mark.parametrize("form", ["node", "cluster"])
 def test_it_keeps_to_the_policys_rule_on_lowered_modes(charts: Any, form: str) -> None:
     values = {**URL, "policy": {"spec": {"workloadMode": "NotLower"}}, "logtail": {"enabled": True, "form": form}}
@@ -74,6 +93,7 @@ def test_through_the_api_server_it_keeps_to_the_restricted_standard(charts: Any)
     objects = rendered(charts, form="cluster")
     spec = named(objects, "Deployment")["spec"]["template"]["spec"]
     assert spec["securityContext"]["runAsNonRoot"] is True
+    assert spec["containers"][0]["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert not [one for one in spec["volumes"] if "hostPath" in one]
     assert named(objects, "Deployment")["metadata"]["namespace"] == "kopt-system"
     rules = named(objects, "ClusterRole")["rules"]
@@ -101,6 +121,7 @@ def test_the_snippet_for_users_pods_is_a_sidecar_that_keeps_to_the_restricted_st
         ({"form": "nodes"}, "logtail/form"),
         ({"statePath": "relative"}, "logtail/statePath"),
         ({"linesPerSecond": 0}, "logtail/linesPerSecond"),
+        ({"volumes": {"path": "pods"}}, "logtail/volumes/path"),
     ],
 )
 def test_values_that_cannot_be_meant_are_refused(charts: Any, logtail: Object, words: str) -> None:

@@ -60,6 +60,11 @@ class Kubelet:
             thread.start()
         plane.api.wait("v1", "Node", self.name, lambda node: not node["spec"].get("taints"))
 
+    @property
+    def pods(self) -> Path:
+        """What ``/var/lib/kubelet/pods`` is on a node: a folder for each pod, by uid, with its volumes."""
+        return self._folder
+
     def __enter__(self) -> "Kubelet":
         return self
 

@@ -1,4 +1,4 @@
-"""A pod's volumes as folders."""
+"""A pod's volumes as folders, laid out below the pod's own one as a kubelet does."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +11,7 @@ from controlplane.kubelet.environment import NotConfigured, References
 def prepare(pod: Object, folder: Path, api: Api, references: References, pod_ip: str) -> dict[str, Path]:
     """Makes or finds the folder of every volume, by volume name; raises NotConfigured while one cannot be had."""
     return {
-        volume["name"]: _Volume(pod, folder / volume["name"], api, references, pod_ip).folder(volume)
+        volume["name"]: _Volume(pod, folder, volume, api, references, pod_ip).folder(volume)
         for volume in pod["spec"].get("volumes") or ()
     }
 
@@ -19,7 +19,7 @@ def prepare(pod: Object, folder: Path, api: Api, references: References, pod_ip:
 def refresh(pod: Object, folder: Path, api: Api, references: References, pod_ip: str) -> None:
     """Writes anew what volumes show of the pod itself: annotations and labels change while it runs."""
     for volume in pod["spec"].get("volumes") or ():
-        _Volume(pod, folder / volume["name"], api, references, pod_ip).refresh(volume)
+        _Volume(pod, folder, volume, api, references, pod_ip).refresh(volume)
 
 
 def mounts(container: Object, volumes: Mapping[str, Path]) -> dict[str, Path]:
@@ -47,10 +47,23 @@ def _show_below(path: str, target: Path, outer: str, folder: Path) -> None:
             link.symlink_to(target)
 
 
+_PLUGINS = {
+    "emptyDir": "empty-dir",
+    "secret": "secret",
+    "configMap": "configmap",
+    "projected": "projected",
+    "downwardAPI": "downward-api",
+}
+
+
 class _Volume:
-    def __init__(self, pod: Object, own: Path, api: Api, references: References, pod_ip: str) -> None:
+    def __init__(
+        self, pod: Object, folder: Path, volume: Object, api: Api, references: References, pod_ip: str
+    ) -> None:
         self._pod = pod
-        self._own = own
+        self._folder = folder
+        plugin = next((plugin for kind, plugin in _PLUGINS.items() if kind in volume), "none")
+        self._own = folder / f"kubernetes.io~{plugin}" / volume["name"]
         self._api = api
         self._references = references
         self._pod_ip = pod_ip
@@ -84,7 +97,14 @@ class _Volume:
         source = spec.get("hostPath") or spec.get("local")
         if source is None:
             raise NotConfigured(f'persistentvolumeclaim "{name}" is bound to a volume that is no hostPath')
-        return _host_path(source)
+        path = _host_path(source)
+        if "local" in spec:
+            # Where a kubelet mounts it.
+            mounted = self._folder / "kubernetes.io~local-volume" / claim["spec"]["volumeName"]
+            mounted.parent.mkdir(parents=True, exist_ok=True)
+            mounted.unlink(missing_ok=True)
+            mounted.symlink_to(path)
+        return path
 
     def _write(self, source: Object, mode: int) -> None:
         for kind, read in (("secret", self._references.secret), ("configMap", self._references.config_map)):

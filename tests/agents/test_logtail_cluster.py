@@ -1,16 +1,26 @@
 """Logs through a real API server and a kubelet: pods are found, read to their end, and annotated."""
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from asgi_server import served
 from controlplane.kubelet import Kubelet
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
 from logtail_endpoint import Endpoint
+from serving.conftest import MemorySource, no_store
+
+from kopt.core.settings import Settings
+from kopt.models.registry.loading import load_predictor
+from kopt.serving.checkpoint.service import CheckpointService
+from kopt.serving.demand.feature_lookup import StoredFeatures
+from kopt.serving.endpoint.app import create_app
+from kopt.serving.endpoint.assemble import Parts, assemble
 
 pytestmark = pytest.mark.cluster
 KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
@@ -84,5 +94,119 @@ def test_gpu_pods_are_followed_to_their_end_and_annotated(
             for name in ("llama-0", "llama-1"):
                 api.delete("v1", "Pod", name, space, gracePeriodSeconds=0)
             wait_for(lambda: f"{job}: ended" in server.log.read_text(), what="the job is left")
+        finally:
+            server.stop()
+
+
+SILENT = """
+import datetime, os, pathlib, time
+
+log = pathlib.Path({logs!r}, "{space}_llama-0_" + os.environ["POD_UID"], "trainer", "0.log")
+log.parent.mkdir(parents=True)
+out, signals, step = pathlib.Path("/checkpoints/run-1"), pathlib.Path({signals!r}), 0
+
+def train(steps):
+    global step
+    for _ in range(steps):
+        step += 1
+        time.sleep(0.1)
+        with log.open("a") as file:
+            at = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+            file.write(f"{{at}} stdout F step {{step}}/100000 loss 1.2\\n")
+
+train(20)
+for _ in range(2):
+    checkpoint = out / f"checkpoint-{{step}}"
+    checkpoint.mkdir(parents=True)
+    (checkpoint / "optimizer.pt").write_bytes(b"o" * 100_000)
+    with (checkpoint / "model.safetensors").open("wb") as file:
+        while True:
+            file.write(b"w" * 10_000)
+            file.flush()
+            train(5)
+            if file.tell() >= 100_000 and not (signals / "writing").exists():
+                break
+    while not (signals / "writing").exists():
+        train(1)
+while True:
+    train(1)
+"""
+"""A trainer that prints its steps alone and saves beside them; its second save lasts while a file is there."""
+
+
+@contextlib.contextmanager
+def real_endpoint(home: Path) -> Iterator[str]:
+    """The endpoint itself with the shipped model."""
+    shipped: Any = load_predictor("checkpoint", "shipped")
+    parts = Parts(MemorySource({}), StoredFeatures(no_store), refresh_s=3600, shipped={"checkpoint": lambda: shipped})
+    endpoint = assemble(Settings(home=home), parts)
+    endpoint.start()
+    try:
+        endpoint.service(CheckpointService).refresh()
+        with served(create_app(endpoint, manage=False)) as url:
+            yield url
+    finally:
+        endpoint.stop()
+
+
+def claimed(control_plane: ControlPlane, space: str, folder: Path, node: Kubelet) -> None:
+    """The claim ``checkpoints``, bound to a local volume of the node."""
+    folder.mkdir()
+    name, api = f"{space}-local", control_plane.api
+    shared = {"accessModes": ["ReadWriteOnce"], "storageClassName": ""}
+    terms = [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node.name]}]}]
+    volume = shared | {
+        "capacity": {"storage": "1Gi"},
+        "local": {"path": str(folder)},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": terms}},
+        "claimRef": {"namespace": space, "name": "checkpoints"},
+    }
+    claim = shared | {"volumeName": name, "resources": {"requests": {"storage": "1Gi"}}}
+    api.create({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": volume})
+    metadata = {"name": "checkpoints", "namespace": space}
+    api.create({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": claim})
+
+
+@pytest.mark.slow
+def test_a_trainer_that_saves_without_a_word_is_safe_by_its_files_and_held_while_it_writes(
+    control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    api = control_plane.api
+    space = api.space("silent", {"kaiwo.ai/managed": "true"})
+    logs, signals = tmp_path / "logs", tmp_path / "signals"
+    logs.mkdir()
+    signals.mkdir()
+    with real_endpoint(tmp_path / "home") as url, Kubelet(control_plane, resources={GPU: "8"}) as node:
+        claimed(control_plane, space, tmp_path / "local", node)
+        arguments = ["agent", "logtail", "node", "--node", node.name, "--root", str(logs), "--predictions", url]
+        server = control_plane.start_server(
+            "logtail-node",
+            [*KOPT, *arguments, "--volumes", str(node.pods)],
+            {"KUBECONFIG": str(control_plane.kubeconfig)},
+        )
+
+        def status() -> dict[str, Any]:
+            answer = httpx.get(f"{url}/v1/checkpoint", trust_env=False, timeout=60.0).json()
+            jobs = (job for job in answer["jobs"] if job["job"] == f"{space}/llama")
+            return next(jobs, {"safe": False, "reason": ""})
+
+        try:
+            program = SILENT.format(logs=str(logs), signals=str(signals), space=space)
+            silent = pod(space, "llama-0", "", node.selector)
+            (container,) = silent["spec"]["containers"]
+            container |= {
+                "command": [sys.executable, "-c", program],
+                "env": [{"name": "POD_UID", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}],
+                "volumeMounts": [{"name": "out", "mountPath": "/checkpoints"}],
+            }
+            silent["spec"]["volumes"] = [{"name": "out", "persistentVolumeClaim": {"claimName": "checkpoints"}}]
+            api.create(silent)
+            wait_for(lambda: status()["safe"], what="it is safe by its files")
+            assert status()["last_durable_step"] == 20
+            (signals / "writing").touch()
+            reason = f"checkpoint folder shows that {space}-local/run-1/checkpoint-"
+            held = wait_for(lambda: reason in (now := status())["reason"] and now, what="it is held while it writes")
+            assert not held["safe"]
+            assert "is being written" in held["reason"]
         finally:
             server.stop()

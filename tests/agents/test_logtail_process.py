@@ -190,6 +190,7 @@ def test_a_listing_of_a_huge_or_absent_folder_is_bounded(tmp_path: Path) -> None
         (("sidecar", "/x", "--job", "a/b", "--gpus", "-1"), 2, "not negative"),
         (("node", "--node", "a", "--root", "/no/such"), 1, "/var/log/pods"),
         (("node",), 2, "--node"),
+        (("node", "--node=a", "--root=/", "--volumes=/no", "--kubeconfig=/no"), 1, "/no is no folder: checkpoints"),
         (("cluster", "--kubeconfig", "/no/such"), 1, "/no/such"),
         (("cluster", "--lines-per-second", "0"), 2, "positive"),
     ],

@@ -68,7 +68,7 @@ class _Folder:
     parts: Parts
     name: str
     ephemeral: bool
-    changed_at_s: float = 0.0
+    changed_at_s: float = float("inf")
 
     def holds(self, name: str, *, is_folder: bool) -> bool:
         """Whether an entry of this name is a checkpoint in it."""
@@ -113,7 +113,7 @@ class PodVolumes:
                 discovered += [folder] if holds else []
                 inner += others
             level = inner
-        self._folders = discovered[:_MOST_FOLDERS]
+        self._folders = sorted(discovered, key=lambda folder: -folder.changed_at_s)[:_MOST_FOLDERS]
         self._resting.clear()
 
     def _volumes(self) -> Iterator[_Folder]:
@@ -139,11 +139,13 @@ class PodVolumes:
                     yield _Folder(whole, (), readable(volume.name), ephemeral)
 
     def _units(self, folder: _Folder, allowance: Allowance, now_s: float) -> Iterator[list[Item]]:
-        """The items of each checkpoint in a folder."""
+        """The items of each checkpoint in a folder, but for one that cannot be looked at whole any more."""
         for entry, is_folder in _followed(folder, allowance):
             if folder.holds(entry.name, is_folder=is_folder) and (item := item_of(entry)) is not None:
                 item |= {"folder": folder.name, "ephemeral": folder.ephemeral}
-                yield [item, *(self._inside(folder, entry.name, item, allowance, now_s) if is_folder else ())]
+                inside = self._inside(folder, entry.name, item, allowance, now_s) if is_folder else []
+                if allowance.entries > 0:
+                    yield [item, *inside]
 
     def _inside(self, folder: _Folder, name: str, item: Item, allowance: Allowance, now_s: float) -> list[Item]:
         resting = self._resting.get((folder.name, name))
@@ -151,7 +153,7 @@ class PodVolumes:
             return resting[1:]
         parts, marks = (*folder.parts, name), {"folder": folder.name, "ephemeral": folder.ephemeral}
         items = [inner | marks for inner in below(folder.volume, parts, _LEVELS_INSIDE, allowance, f"{item['path']}/")]
-        if max(each["modified_at"] for each in (item, *items)) < now_s - _RESTING_S:
+        if allowance.entries > 0 and max(each["modified_at"] for each in (item, *items)) < now_s - _RESTING_S:
             self._resting[folder.name, name] = [item, *items]
         return items
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -201,6 +202,23 @@ def test_of_too_many_files_those_of_the_newest_checkpoints_are_sent_and_each_is_
     for part in range(2500):
         save(work, f"checkpoint-9/{part}.pt")
     assert len(node.volumes.observe(time.time())) == 2000
+
+
+def test_where_there_is_too_much_to_look_at_newer_folders_come_first_and_nothing_looks_torn(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = node.volume()
+    monkeypatch.setattr(volumes, "MOST_LOOKED_AT", 60)
+    for run in range(3):
+        for number in range(1, 5):
+            for part in range(6):
+                save(work / f"run-{run}", f"checkpoint-{number}/{part}.pt")
+        os.utime(work / f"run-{run}", (time.time() - 100 * run,) * 2)
+    found = node.paths()
+    assert {folder for folder, _ in found} == {"work/run-0", "work/run-1"}
+    units = Counter((folder, path.split("/")[0]) for folder, path in found)
+    assert set(units.values()) == {6}
+    assert sum(folder == "work/run-0" for folder, _ in units) == 4
 
 
 def test_what_vanishes_or_may_not_be_read_costs_nothing_else(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -234,6 +234,9 @@ class Sender:
             half = len(lines) // 2
             await self._deliver(source, first, lines[:half], parts // 2)
             await self._deliver(source, first + half, lines[half:], parts // 2)
+        elif extra and lines:
+            # An endpoint of an earlier release refuses fields that it does not know, not the line.
+            await self._deliver(source, first, lines, parts)
         else:
             self._counters.skipped += len(lines)
 

@@ -424,6 +424,15 @@ async def test_attached_fields_are_not_sent_again_with_the_parts_of_refused_line
     assert [each.get("x") for each in box.requests] == [1, None, None]
 
 
+async def test_a_line_is_not_lost_with_a_field_that_the_endpoint_refuses() -> None:
+    box = Box(RequestRefused(422, "listings: extra fields not permitted"))
+    box.sender.attach(seen("a", 1.0, "x"))
+    await box.sender.put("s", 1, lines(1, 1))
+    assert await box.sent() == [("s", 1, 1)] * 2
+    assert ["listings" in each for each in box.requests] == [True, False]
+    assert (box.counters.sent, box.counters.skipped) == (1, 0)
+
+
 @pytest.mark.parametrize(
     "error",
     [

@@ -5,7 +5,7 @@ left in it, and it is not smaller than those before it of the same kind: half-wr
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -47,7 +47,7 @@ class FileFact:
 class Unit:
     """All files of one checkpoint; ``changed_at_s``: when it was last seen to be another than before.
 
-    ``discovered``: in a folder that nobody named, where what a job reads may look like what it writes.
+    ``folder`` names the folder where nobody said that it is one: what others write, or the job reads, may lie there.
     """
 
     name: str
@@ -57,14 +57,12 @@ class Unit:
     last_s: float
     temporary: bool
     changed_at_s: float
-    discovered: bool = False
+    folder: str = ""
     ephemeral: bool = False
 
-    def is_checkpoint(self, since_s: float | None) -> bool:
-        """Whether the job could go back to it; ``since_s``: when its training began, None if nobody knows."""
-        if self.ephemeral or not self.discovered:
-            return not self.ephemeral
-        return since_s is not None and self.first_s > since_s
+    @property
+    def step(self) -> int | None:
+        return step_of_checkpoint(self.name)
 
     @property
     def kind(self) -> str:
@@ -83,7 +81,7 @@ class FolderView:
 
     @property
     def step(self) -> int | None:
-        return step_of_checkpoint(self.durable.name) if self.durable else None
+        return self.durable.step if self.durable else None
 
 
 class FolderWatch:
@@ -119,14 +117,21 @@ class FolderWatch:
         """Whether somebody still looks at the folder."""
         return self.listed_at_s is not None and now_s - self.listed_at_s <= RECENT_S
 
-    def view(self, now_s: float, since_s: float | None = None) -> FolderView:
-        """What is being written, and what is durable, at ``now_s``; ``since_s``: as ``is_checkpoint`` takes it."""
+    def view(self, now_s: float, own: Container[str] = ()) -> FolderView:
+        """What is being written, and what is durable, at ``now_s`` of the same clock.
+
+        Of folders that nobody named only those in ``own`` count, and only for what was looked at: whoever looks there
+        says so again and again. What is gone with its pod shows a write and is never durable.
+        """
         durable: Unit | None = None
         writing = ""
         whole: dict[str, Unit] = {}
         for unit in sorted(self.units.values(), key=lambda item: item.last_s):
+            if unit.folder and unit.folder not in own:
+                continue
             before = whole.get(unit.kind)
-            rests_s = now_s - max(unit.last_s, unit.changed_at_s if before is None else unit.last_s)
+            until_s = min(now_s, self.listed_at_s or now_s) if unit.folder else now_s
+            rests_s = until_s - max(unit.last_s, unit.changed_at_s if before is None else unit.last_s)
             if unit.temporary or rests_s < (FIRST_SETTLED_S if before is None else SETTLED_S):
                 # Left behind by a run that was killed, if it has rested for long.
                 writing = unit.name if rests_s < 10 * FIRST_SETTLED_S else writing
@@ -134,7 +139,7 @@ class FolderWatch:
             if before is not None and (unit.files < before.files or unit.size_bytes < _SMALLER * before.size_bytes):
                 continue
             whole[unit.kind] = unit
-            durable = unit if unit.is_checkpoint(since_s) else durable
+            durable = durable if unit.ephemeral else unit
         return FolderView(writing, durable)
 
     def to_dict(self) -> dict[str, Any]:
@@ -162,7 +167,7 @@ def _joined(unit: Unit | None, name: str, fact: FileFact, at_s: float) -> Unit:
     temporary = _TEMPORARY.search(fact.path) is not None
     if unit is None:
         at, size = fact.modified_at_s, fact.size_bytes
-        return Unit(name, 1, size, at, at, temporary, at_s, fact.folder != "", fact.ephemeral)
+        return Unit(name, 1, size, at, at, temporary, at_s, fact.folder, fact.ephemeral)
     return replace(
         unit,
         files=unit.files + 1,

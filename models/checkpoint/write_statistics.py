@@ -9,6 +9,7 @@ _KEPT = 32
 QUARANTINE_S = 60.0
 """A write without a pause whose end was not seen is taken to have ended after this time, if training went on."""
 _MOST_LINES = 64
+_BETWEEN_SAMPLES_S = 5.0
 _LONGER = 1.2
 """Times the longest time after which lines about a write still came while training went on."""
 
@@ -20,7 +21,8 @@ class WriteStatistics:
     ``unannounced_ends``: ends without a beginning; ``early_ends``: messages like an end in the middle of a write;
     ``implied_ends``: writes that only other activity ended; ``last_template``: the template of the last line about a
     write that no message ended, and how often in a row it was the same; ``ways``: of each save, the lines about steps
-    before it, and the templates of the lines about it.
+    before it, and the templates of the lines about it;
+    ``step_times``: steps and when they were logged, some seconds apart.
     """
 
     reported_ends: int = 0
@@ -40,6 +42,7 @@ class WriteStatistics:
     saved_step_lines: deque[int] = field(default_factory=lambda: deque(maxlen=4))
     ways: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=8))
     recent_steps: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=8))
+    step_times: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=128))
 
     def record_last_template(self, number: int) -> None:
         """Records the template of the last line about a write whose end no message reported."""
@@ -71,6 +74,14 @@ class WriteStatistics:
         """Records when a step was logged first."""
         if not self.recent_steps or step != self.recent_steps[-1][0]:
             self.recent_steps.append((step, at_s))
+        if not self.step_times or at_s - self.step_times[-1][1] >= _BETWEEN_SAMPLES_S:
+            self.step_times.append((step, at_s))
+
+    def was_at(self, step: int, began_s: float, ended_s: float) -> bool:
+        """Whether the log shows that training was at this step at some moment between these times."""
+        before = [sample for sample, at_s in self.step_times if at_s <= began_s]
+        after = [sample for sample, at_s in self.step_times if at_s >= ended_s]
+        return bool(before) and bool(after) and before[-1] <= step <= after[0]
 
     @property
     def reports_ends(self) -> bool:

@@ -16,6 +16,7 @@ _FORM = 3
 MOST_CHANGES = 150
 MOST_SOURCES = 4096
 _MOST_LISTERS = 32
+_MOST_OWN_FOLDERS = 16
 MAX_DOCUMENT = 1 << 20
 """Limit in characters for a stored job."""
 _CHANGE_TEXT = 160
@@ -47,6 +48,7 @@ class FollowedJob:
         self.missed: dict[str, int] = {}
         self.changes: list[Change] = []
         self.folders: dict[str, FolderWatch] = {}
+        self.own_folders: list[str] = []
         self._gap_line: int | None = None
 
     def read_lines(
@@ -109,7 +111,8 @@ class FollowedJob:
         """Record complete checkpoints in the folders; returns why the job is not safe to kill, if so."""
         machine, writing, whole = self.session.machine, "", False
         for watch in self.folders.values():
-            folder = watch.view(now_s, machine.first_step_at_s)
+            self._learn_folders(watch)
+            folder = watch.view(now_s, self.own_folders)
             writing = writing or folder.writing
             if folder.durable is not None:
                 whole = whole or watch.recent(now_s)
@@ -117,6 +120,18 @@ class FollowedJob:
                 machine.seen_durable(unit.name, folder.step, unit.first_s, unit.last_s)
         self.session.files = whole
         return f"The checkpoint folder shows that {writing} is being written." if writing else ""
+
+    def _learn_folders(self, watch: FolderWatch) -> None:
+        """A folder that nobody named is the job's once a checkpoint in it names the step that the job was at then.
+
+        On a shared volume lie other jobs' checkpoints, too, and the model that this one began with.
+        """
+        statistics = self.session.machine.statistics
+        for unit in watch.units.values():
+            if not unit.folder or unit.folder in self.own_folders or unit.step is None:
+                continue
+            if statistics.was_at(unit.step, unit.first_s, unit.last_s):
+                self.own_folders = [*self.own_folders, unit.folder][-_MOST_OWN_FOLDERS:]
 
     def confirm_folder(self, at_s: float, by: str = "") -> None:
         """What was listed last still lay there at ``at_s``."""
@@ -166,6 +181,7 @@ class FollowedJob:
             "next": self.next,
             "missed": self.missed,
             "folder": self.folders[""].to_dict() if "" in self.folders else None,
+            "own_folders": self.own_folders,
             "folders": {by: watch.to_dict() for by, watch in self.folders.items() if by},
             "gap_line": self._gap_line,
             "changes": [asdict(change) for change in self.changes],
@@ -182,6 +198,7 @@ class FollowedJob:
             job.next = {str(source): int(number) for source, number in document["next"].items()}
             job.missed = {str(source): int(number) for source, number in document["missed"].items()}
             folders = {"": document["folder"], **document.get("folders", {})}
+            job.own_folders = [str(folder) for folder in document.get("own_folders", ())]
             job.folders = {by: FolderWatch.from_dict(watch) for by, watch in folders.items() if watch is not None}
             job._gap_line = None if document["gap_line"] is None else int(document["gap_line"])
             job.changes = [Change(**item) for item in document["changes"]]
@@ -195,7 +212,7 @@ class FollowedJob:
         fresh.session.lines, fresh.session.live = self.session.lines, self.session.live
         fresh.gpus, fresh.next, fresh.missed = self.gpus, dict(self.next), dict(self.missed)
         fresh.changes = self.changes[-1:]
-        fresh.folders, fresh._gap_line = self.folders, self.session.lines
+        fresh.folders, fresh.own_folders, fresh._gap_line = self.folders, self.own_folders, self.session.lines
         return fresh
 
 

@@ -49,7 +49,8 @@ class FileIn(_Strict):
     modified_at: Annotated[float, Field(ge=-_LATEST_S, le=_LATEST_S, allow_inf_nan=False)]
     is_folder: bool = False
     folder: Annotated[str, Field(max_length=4096)] = ""
-    """The folder's name where it was looked for in a volume; empty where the job's owner named it."""
+    """The folder's name where it was looked for in a volume, and counts once a checkpoint in it names a step that the
+    job was at; empty where the job's owner named it."""
     ephemeral: bool = False
     """Whether it is gone with its pod, as in an emptyDir: it shows a write, and is no checkpoint to go back to."""
 

@@ -436,7 +436,7 @@ def test_a_stored_machine_has_the_fields_of_earlier_releases() -> None:
     )
     assert " ".join(sorted(document["habits"])) == (
         "aside durations_s early_ends ends_alone implied_ends last_word last_words pauses quiet_s saved_at_s"
-        " saved_counts saved_steps spoken_s step_gaps_s steps_seen told_ends ways"
+        " saved_counts saved_steps spoken_s step_gaps_s step_times steps_seen told_ends ways"
     )
     assert " ".join(sorted(document["refrains"])) == ("gaps_s known last numbered pause_s recent_keys routine since")
     assert " ".join(sorted(document["open"][""])) == (

@@ -180,34 +180,45 @@ def found_in(folder: str, entries: list[dict[str, Any]], *, ephemeral: bool = Fa
     return [{**entry, "folder": folder, "ephemeral": ephemeral} for entry in entries]
 
 
-async def test_folders_that_nobody_named_count_from_the_first_step_on_and_while_somebody_looks(
+async def test_a_folder_that_nobody_named_is_the_jobs_by_a_step_that_it_was_at(
     http: httpx.AsyncClient, clock: Clock
 ) -> None:
     steps = [{"text": f"step {n}/400 loss 1.2", "at": NOW - 200 + 2 * n} for n in range(1, 100)]
-    await post(http, steps, first=1)
     clock.now_s = NOW
-    model = found_in("pvc-1/hub", saved(9, NOW - 500))
-    answer = await post(http, listings=[{"by": "pod-a", "files": model, "at": NOW - 90}])
-    assert not answer["evidence"], "a model that the job has read is none of its checkpoints"
-    kept = [*model, *found_in("pvc-1/run-3", saved(50, NOW - 100))]
-    await post(http, listings=[{"by": "pod-a", "files": kept, "at": NOW - 60}, {"by": "pod-b", "files": []}])
+    await post(http, steps, first=1)
+    foreign = found_in("shared/others", saved(77, NOW - 100))
+    model = found_in("shared/hub", saved(50, NOW - 500))
+    nameless = [{"path": "last/model.pt", "bytes": 9, "modified_at": NOW - 90, "folder": "shared/x"}]
+    others = [*foreign, *model, *nameless]
+    await post(http, listings=[{"by": "pod-a", "files": others, "at": NOW - 150}])
+    answer = await post(http, listings=[{"by": "pod-a", "at": NOW - 60}])
+    assert not answer["evidence"], "another job's, the model that it began with, and what names no step"
+    kept = [*others, *found_in("shared/run-3", saved(50, NOW - 100))]
+    await post(http, listings=[{"by": "pod-a", "files": kept, "at": NOW - 50}, {"by": "pod-b", "files": []}])
     answer = await post(http, [{"text": "step 100/400 loss 1.2", "at": NOW}], first=100)
+    assert not answer["evidence"], "it has not rested while somebody looked"
+    answer = await post(http, listings=[{"by": "pod-a", "at": NOW}])
     assert (answer["evidence"], answer["last_durable_step"]) == (True, 50)
     answer = await post(http, [{"text": "step 101/400 loss 1.2", "at": NOW + 1}], first=101)
     assert answer["safe"], answer["reason"]
-    growing = found_in("pvc-9/local", saved(101, NOW + 1, files=1), ephemeral=True)
+    growing = [*foreign, *found_in("shared/others", saved(99, NOW + 1, files=1))]
+    answer = await post(http, listings=[{"by": "pod-b", "files": growing, "at": NOW + 2}])
+    assert answer["safe"], "what others write holds nobody"
+    growing = found_in("shared/run-3", saved(101, NOW + 1, files=1), ephemeral=True)
     answer = await post(http, listings=[{"by": "pod-b", "files": growing, "at": NOW + 2}])
     assert not answer["safe"]
-    assert "pvc-9/local/checkpoint-101 is being written" in answer["reason"]
+    assert "shared/run-3/checkpoint-101 is being written" in answer["reason"]
 
 
 async def test_what_is_gone_with_its_pod_is_no_checkpoint(http: httpx.AsyncClient, clock: Clock) -> None:
     steps = [{"text": f"step {n}/400 loss 1.2", "at": NOW - 200 + 2 * n} for n in range(1, 100)]
-    await post(http, steps, first=1)
     clock.now_s = NOW
-    files = found_in("scratch", saved(50, NOW - 100), ephemeral=True)
-    answer = await post(http, listings=[{"by": "pod-a", "files": files, "at": NOW - 60}])
-    assert not answer["evidence"]
+    await post(http, steps, first=1)
+    for ephemeral in (True, False):
+        files = found_in("scratch", saved(50, NOW - 100), ephemeral=ephemeral)
+        await post(http, listings=[{"by": f"pod-{ephemeral}", "files": files, "at": NOW - 60}])
+        answer = await post(http, listings=[{"by": f"pod-{ephemeral}", "at": NOW}])
+        assert answer["evidence"] == (not ephemeral)
 
 
 async def test_text_needs_a_second_save_unless_somebody_still_looks_at_the_files(
@@ -221,15 +232,13 @@ async def test_text_needs_a_second_save_unless_somebody_still_looks_at_the_files
     assert not answer["safe"]
     assert "Text alone cannot tell" in answer["reason"]
     step = {"text": "step 81/400 loss 1.2", "at": NOW - 19.5}
-    answer = await post(
-        http, [step], first=82, listings=[{"by": "a", "files": found_in("v", saved(20, NOW - 80)), "at": NOW - 60}]
-    )
+    answer = await post(http, [step], first=82, files=saved(20, NOW - 83), files_at=NOW - 60)
     assert answer["safe"], answer["reason"]
-    later = [{"text": f"step {n}/400 loss 1.2", "at": NOW - 100 + n} for n in range(82, 301)]
-    clock.now_s = NOW + 200
+    later = [{"text": f"step {n}/400 loss 1.2", "at": NOW - 100 + n} for n in range(82, 306)]
+    clock.now_s = NOW + 205
     answer = await post(http, later, first=83)
     assert not answer["safe"], "nobody has looked for two minutes"
-    answer = await post(http, listings=[{"by": "a", "at": NOW + 200}])
+    answer = await post(http, files_at=NOW + 205)
     assert answer["safe"], answer["reason"]
 
 

@@ -44,6 +44,7 @@ class StateMachine:
         # What the job goes back to when the write is over.
         self._state_before = JobState.UNKNOWN
         self._line, self._line_text, self._confidence = 0, "", 0.0
+        self._last: tuple[LineTemplate, LineLabel] | None = None
         self._clock, self._progress, self._writers = JobClock(), TrainingProgress(), LogWriters()
         self._writes, self._templates = Writes(), LineTemplates()
         self._ends = EndDetector(self._writes, self._templates, self._clock, self._progress)
@@ -87,6 +88,9 @@ class StateMachine:
     @property
     def routine(self) -> bool:
         """Whether the last line is one that this job prints in the middle of training, again and again."""
+        if self._last is not None:
+            template, label = self._last
+            self._templates.routine = template.is_routine(step=label is LineLabel.TRAIN_STEP)
         return self._templates.routine
 
     @property
@@ -129,7 +133,7 @@ class StateMachine:
             self._end_as_reported(confirmed)
         self._ends.drop_idle(line, label)
         label = self._apply(line, label, line_template)
-        self._templates.routine = line_template.is_routine(step=label is LineLabel.TRAIN_STEP)
+        self._last = line_template, label
         if confirmed and not self.writing and self._state not in (JobState.CKPT_WRITING, JobState.CKPT_FAILED):
             self._remember_state()
             self._state = JobState.CKPT_DONE
@@ -163,6 +167,7 @@ class StateMachine:
 
     def to_dict(self, redact: Callable[[str], str] = str) -> dict[str, Any]:
         """All that is needed to go on elsewhere, as JSON; ``redact`` is applied to lines that are evidence."""
+        self._templates.routine = self.routine
         writes = [plain(write) for write in self._writes.open.values()]
         durable = plain(self.durable) if self.durable else None
         for item in writes if durable is None else [durable, *writes]:

@@ -143,18 +143,18 @@ class LineTemplates:
 
     def _record_order(self, key: int, writer: str, result: LineTemplate, *, write: bool, step: bool) -> None:
         """After which lines other lines about the same write come."""
+        if step and not write:
+            self.recent_keys[writer] = [key]
+            self.late_keys.pop(writer, None)
+            return
         recent_keys = self.recent_keys.setdefault(writer, [])
         if write:
             for recent_key in recent_keys:
                 if recent_key in self.by_key:
                     self.by_key[recent_key].leading += 1
-        if write or step:
             recent_keys.clear()
         if len(recent_keys) < _MOST_LATE_KEYS:
             recent_keys.append(key)
-        if step and not write:
-            self.late_keys.pop(writer, None)
-            return
         late_keys = self.late_keys.setdefault(writer, [])
         if write:
             for late_key in late_keys:

@@ -93,8 +93,10 @@
       getSelection().selectAllChildren(source);
       word = "Selected: press Ctrl+C";
     }
-    button.textContent = word;
-    setTimeout(() => { button.textContent = "Copy"; }, 2500);
+    // The page may have been renewed meanwhile, and with it the button.
+    const shown = document.querySelector(`[data-copy="${CSS.escape(button.dataset.copy)}"]`) || button;
+    shown.textContent = word;
+    setTimeout(() => { shown.textContent = "Copy"; }, 2500);
   };
 
   document.addEventListener("click", (event) => {

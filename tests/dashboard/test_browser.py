@@ -1,6 +1,7 @@
 """The pages in a real Chromium: charts, console, network, keyboard, phone, dark, live refresh."""
 
 import asyncio
+import contextlib
 import os
 import shutil
 from collections.abc import AsyncIterator, Callable
@@ -260,6 +261,10 @@ async def test_the_document_is_copied(
     page: Page = (await open_page(permissions=["clipboard-read", "clipboard-write"])).page
     await page.goto(address + service_url(services[0].name))
     await page.locator("summary").click()
-    await page.locator("button.copy").click()
-    await expect(page.locator("button.copy")).to_have_text("Copied")
+    for last in (False, False, True):
+        # The page renews itself, and its button with it, at any moment.
+        await page.locator("button.copy").click()
+        with contextlib.nullcontext() if last else contextlib.suppress(AssertionError):
+            await expect(page.locator("button.copy")).to_have_text("Copied", timeout=3000)
+            break
     assert '"schema": "kopt/v1"' in await page.evaluate("navigator.clipboard.readText()")

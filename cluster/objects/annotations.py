@@ -10,6 +10,12 @@ from typing import Any
 
 from kopt.core.untrusted import UnreadableError, decode_mapping
 
+INDICES_ANNOTATION = "kaiwo.ai/gpu-indices"
+"""Which GPUs of its node a pod was given, in the order of the device plugin; the API server copies it from the
+Binding to the pod."""
+SCHEDULER_ANNOTATION = "kaiwo.ai/recommended-scheduler"
+"""The scheduler that would fit a workload better, as the webhook advises."""
+
 Checks = Mapping[str, Callable[[dict[str, Any]], None]]
 """By an annotation's key what raises AnnotationError where it cannot be read on an object."""
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from kopt.cluster.admission.review import Review
+from kopt.cluster.objects.annotations import SCHEDULER_ANNOTATION
 from kopt.cluster.objects.fields import mapping, text
 from kopt.cluster.objects.json_patch import JsonPatch
 from kopt.cluster.runtime.tracing import (
@@ -20,8 +21,6 @@ from kopt.core.decision import Mode
 from kopt.core.reason import Reason
 from kopt.policies.admission.queue import Source
 from kopt.policies.admission.scheduler import Placement
-
-SCHEDULER_ADVICE = "kaiwo.ai/recommended-scheduler"
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ def apply_scheduler(patch: JsonPatch, workload: Workload, evaluation: Evaluation
     choice, mode = evaluation.scheduler, evaluation.scheduler_mode
     if choice.placement is not Placement.AS_WRITTEN and mode is Mode.ANNOTATE:
         advice = choice.scheduler or f"spread over {','.join(choice.topology_keys)}"
-        patch.put(("metadata", "annotations", SCHEDULER_ADVICE), advice)
+        patch.put(("metadata", "annotations", SCHEDULER_ANNOTATION), advice)
     elif choice.placement is Placement.SPREAD and mode is Mode.ENFORCE:
         _spread(patch, workload, choice.topology_keys)
     elif choice.scheduler and mode is Mode.ENFORCE:

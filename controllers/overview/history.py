@@ -3,11 +3,10 @@
 from collections.abc import Iterator
 
 from kopt.cluster.holds.original_request import FRACTION_ANNOTATION
+from kopt.cluster.objects.annotations import INDICES_ANNOTATION, SCHEDULER_ANNOTATION
 from kopt.cluster.objects.fields import text
 from kopt.cluster.workloads.frameworks import QUEUE_SOURCE
 from kopt.cluster.workloads.kueue_reading import seconds
-from kopt.controllers.admission.mutating import SCHEDULER_ADVICE
-from kopt.controllers.extender.books.views import INDICES_ANNOTATION
 from kopt.controllers.overview import finding_order as ranks
 from kopt.controllers.overview.collect import event_at
 from kopt.controllers.overview.job import Finding, JobSnapshot, annotated
@@ -86,7 +85,7 @@ def decided(job: JobSnapshot) -> Iterator[Finding]:
         FRACTION_ANNOTATION: "It was given {} of a GPU.",
         INDICES_ANNOTATION: "It was placed on the GPUs {} of its node.",
         "kaiwo.ai/sizing-error": "Its size: {}",
-        SCHEDULER_ADVICE: "The scheduler {} would fit it better.",
+        SCHEDULER_ANNOTATION: "The scheduler {} would fit it better.",
     }
     for name, template in sentences.items():
         for thing, value in annotated(job, name):

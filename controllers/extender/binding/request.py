@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.resources import PODS, Key, Object
+from kopt.cluster.objects.annotations import INDICES_ANNOTATION
 from kopt.cluster.runtime.lease import TERM_ANNOTATION, Deposed, Leader
-from kopt.controllers.extender.books.views import INDICES_ANNOTATION
 
 
 class Binder:

@@ -7,14 +7,12 @@ from typing import Any
 import orjson
 
 from kopt.cluster.client.resources import Key, Object
+from kopt.cluster.objects.annotations import INDICES_ANNOTATION
 from kopt.cluster.objects.namespace import MODE_ANNOTATION, read_namespace
 from kopt.cluster.runtime.tracing import TRACEPARENT_ANNOTATION
 from kopt.cluster.workloads.pod_request import NO_WISH, WORKLOAD_LABEL, Ask, Wish, ask_of
 from kopt.controllers.extender.books.gang_membership import Membership, membership_of
 
-INDICES_ANNOTATION = "kaiwo.ai/gpu-indices"
-"""Which GPUs of its node a pod was given, in the order of the device plugin; the API server copies it from the
-Binding to the pod."""
 _DECIDE_NODES = ("schedulerName", "priority", "nodeSelector", "affinity", "tolerations", "topologySpreadConstraints")
 _FINISHED = ("Succeeded", "Failed")
 

@@ -151,8 +151,7 @@ def _durable(status: JobStatus) -> str:
     if not status.evidence:
         return "none seen"
     step = "of an unknown step" if status.last_durable_step is None else f"of step {status.last_durable_step:,}"
-    if status.last_durable_claimed:
-        step += " (claimed by the job's pods, not seen in its log)"
+    step += status.durable_remark
     ago = status.seconds_since_durable
     return step + ("" if ago is None else f", {_span(ago)} ago")
 

@@ -31,6 +31,17 @@ class Source(StrEnum):
     """The pod's owner's: nobody has seen it."""
 
 
+class Evidence(StrEnum):
+    """What shows that a job's last checkpoint is durable."""
+
+    TEXT = "text"
+    """Its log says so, or has gone on after the write."""
+    FILES = "files"
+    """They are complete and have rested."""
+    ANNOTATION = "annotation"
+    """The job's own pods say so, and nobody has seen it."""
+
+
 CLAIMED = "claimed by the pod's owner"
 
 
@@ -83,7 +94,7 @@ class JobStatus:
     start again. ``next_safe_seconds`` is 0 while safe, None where nothing is known; ``next_checkpoint_seconds``: until
     the work at risk drops, as the job's saves so far let expect. ``evidence_line`` counts from 1.
     ``last_durable_claimed``: the job's own pods say by annotation that there is this checkpoint, and no line of the log
-    has shown it.
+    has shown it. ``durable_evidence``: what shows that checkpoint, None without one.
     """
 
     state: JobState
@@ -102,6 +113,14 @@ class JobStatus:
     reason: str = ""
     writers: int = field(default=1)
     last_durable_claimed: bool = False
+    durable_evidence: Evidence | None = None
+
+    @property
+    def durable_remark(self) -> str:
+        """For readers, behind the last durable checkpoint: " (…)" where it is not the log that shows it."""
+        if self.last_durable_claimed:
+            return " (claimed by the job's pods, not seen in its log)"
+        return " (by its files)" if self.durable_evidence is Evidence.FILES else ""
 
     def to_dict(self) -> dict[str, Any]:
         """The fields of ``kopt logs classify -o json``; work at risk stands as a number, its bounds beside it."""
@@ -129,4 +148,5 @@ class JobStatus:
             "reason": self.reason,
             "writers": self.writers,
             "last_durable_claimed": self.last_durable_claimed,
+            "durable_evidence": self.durable_evidence,
         }

@@ -51,6 +51,7 @@ def evaluate(
         reason=doubt or _why_safe(machine),
         writers=machine.processes,
         last_durable_claimed=durable is not None and durable.claimed,
+        durable_evidence=durable.evidence if durable else None,
     )
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 
+from kopt.core.workload.checkpoint import Evidence
 from kopt.models.checkpoint.classified_line import LineReference
 from kopt.models.checkpoint.write_statistics import WriteStatistics
 
@@ -61,6 +62,13 @@ class DurableCheckpoint:
     def claimed(self) -> bool:
         """Whether an annotation by the job's pods is the only evidence."""
         return self.line is None and self.text == _CLAIM
+
+    @property
+    def evidence(self) -> Evidence:
+        """What shows it."""
+        if self.line is not None:
+            return Evidence.TEXT
+        return Evidence.ANNOTATION if self.claimed else Evidence.FILES
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
-from kopt.core.workload.checkpoint import Estimate, JobState, JobStatus
+from kopt.core.workload.checkpoint import Estimate, Evidence, JobState, JobStatus
 from kopt.serving.contract.common import SCHEMA, ModelOut
 from kopt.serving.contract.reading import added_later, read_answer
 
@@ -43,6 +43,8 @@ class JobStatusOut:
     writers: int
     last_durable_claimed: bool = added_later(absent=False)
     """The job's own pods report this checkpoint by annotation; no line of the log has shown it."""
+    durable_evidence: str | None = added_later(absent=None)
+    """What shows the last durable checkpoint: ``text`` of the log, ``files``, or an ``annotation``."""
 
     def __post_init__(self) -> None:
         # Refuses what cannot be a status.
@@ -67,6 +69,7 @@ class JobStatusOut:
             self.reason,
             self.writers,
             self.last_durable_claimed,
+            None if self.durable_evidence is None else Evidence(self.durable_evidence),
         )
 
 

@@ -204,6 +204,7 @@ async def test_a_folder_that_nobody_named_is_the_jobs_by_a_step_that_it_was_at(
     growing = [*foreign, *found_in("shared/others", saved(99, NOW + 1, files=1))]
     answer = await post(http, listings=[{"by": "pod-b", "files": growing, "at": NOW + 2}])
     assert answer["safe"], "what others write holds nobody"
+    assert answer["durable_evidence"] == "files"
     growing = found_in("shared/run-3", saved(101, NOW + 1, files=1), ephemeral=True)
     answer = await post(http, listings=[{"by": "pod-b", "files": growing, "at": NOW + 2}])
     assert not answer["safe"]
@@ -231,6 +232,7 @@ async def test_text_needs_a_second_save_unless_somebody_still_looks_at_the_files
     answer = await post(http, lines, first=1)
     assert not answer["safe"]
     assert "Text alone cannot tell" in answer["reason"]
+    assert answer["durable_evidence"] == "text"
     step = {"text": "step 81/400 loss 1.2", "at": NOW - 19.5}
     answer = await post(http, [step], first=82, files=saved(20, NOW - 83), files_at=NOW - 60)
     assert answer["safe"], answer["reason"]
@@ -524,6 +526,7 @@ async def test_a_checkpoint_that_its_owner_recorded_counts(http: httpx.AsyncClie
     found = await post(http, annotations=note)
     assert (found["evidence"], found["last_durable_step"], found["notes"]) == (True, 17, [])
     assert found["last_durable_claimed"]
+    assert found["durable_evidence"] == "annotation"
     assert "say by annotation" in found["reason"] or not found["safe"]
     assert "line None" not in found["reason"]
     older = note | {"kaiwo.ai/last-checkpoint-time": "2026-09-21T13:00:00Z", "kaiwo.ai/last-checkpoint-step": "9"}

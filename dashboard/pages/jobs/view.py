@@ -135,8 +135,7 @@ def _durable(followed_job: JobOut, now_s: float) -> str:
     if not status.evidence:
         return "none seen"
     step = "of an unknown step" if status.last_durable_step is None else f"of step {status.last_durable_step:,}"
-    if status.last_durable_claimed:
-        step += " (claimed by the job's pods, not seen in its log)"
+    step += status.durable_remark
     # The status counts to the last line, and that may be long ago.
     durable_at_s = status.last_durable_at_s
     return step if durable_at_s is None else f"{step}, {span(max(0.0, now_s - durable_at_s))} ago"

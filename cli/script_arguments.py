@@ -80,16 +80,19 @@ def _next(tokens: Iterator[str]) -> list[str]:
 
 
 def command_of(script: str, arguments: Sequence[str]) -> str | Sequence[str] | Mapping[str, Any]:
-    """A decoded manifest for its file, a shell line for one with spaces, else the words. Raises Refused."""
+    """A decoded manifest for its file, a shell line for one with spaces, else the words. Raises Refused.
+
+    A program may have the name of a folder, as ``litgpt`` has inside its own repository.
+    """
     path = Path(script)
-    if path.is_dir():
+    if not arguments and " " in script and not path.exists():
+        return script
+    if path.is_dir() and not (arguments and path.parts == (script,)):
         raise Refused(f"{script} is a folder; name the script in it")
     if path.suffix in (*MANIFESTS, *_SCRIPTS):
         _check_file(path)
     if path.suffix in MANIFESTS:
         return read_manifest(path)
-    if not arguments and " " in script and not path.is_file():
-        return script
     return [script, *arguments]
 
 

@@ -19,6 +19,8 @@ from typing import Any
 
 from kopt.core.gpu import GpuModel
 from kopt.core.gpu_catalogue import find_gpu
+from kopt.core.prediction import Prediction
+from kopt.core.reason import Reason
 from kopt.core.redaction import redact
 from kopt.core.settings import Settings
 from kopt.core.units import Bytes
@@ -150,8 +152,15 @@ def estimate_and_code(
         predictor = loading.result()
     question = SizingQuestion(result.code, gpu.name, processes.world_size, AllocationKind.PROCESS, options.profile)
     executor = executor_asked(command) if isinstance(command, Mapping) else Executor.UNKNOWN
-    made = answer(question, entrypoint, predictor, processes, executor)
+    made = answer(question, entrypoint, predictor, processes, executor, lambda memory: _because(result.problem, memory))
     return replace(made, seconds=time.monotonic() - began), result
+
+
+def _because(problem: str, memory: Prediction) -> Prediction:
+    """A refusal with what is wrong with the code in front."""
+    if not memory.refused or not problem:
+        return memory
+    return replace(memory, reasons=(Reason("NO_FORMULA", f"{problem.rstrip('.')}."), *memory.reasons))
 
 
 def read_code(

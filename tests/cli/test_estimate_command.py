@@ -108,6 +108,26 @@ def test_a_script_that_runs_out_of_time_is_read_instead(calls: list[Any], monkey
     assert any("its limit of 60 s" in warning for warning in document["warnings"])
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("llamafactory-cli train sft.yaml",),
+        ("llamafactory-cli", "train", "sft.yaml"),
+        ("litgpt", "finetune_lora", "microsoft/no-such-model"),
+    ],
+)
+def test_why_a_trainers_arguments_do_not_suffice_is_the_first_thing_said(
+    calls: list[Any], tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    # Inside litgpt's repository the program has the name of a folder.
+    (tmp_path / "litgpt").mkdir()
+    done = _run(*words, "-o", "json")
+    assert done.exit_code == 1, "there is no size"
+    first, *_ = json.loads(done.stdout)["reasons"]
+    assert first["code"] == "NO_FORMULA"
+    assert "sft.yaml" in first["message"] or "no-such-model" in first["message"]
+
+
 def test_a_dry_runs_profile_enters(calls: list[Any], tmp_path: Path) -> None:
     profile = {"gpu": "A100", "peak_bytes": 9 << 30, "duration_s": 300, "samples": 300, "steady": True, "steps": 90}
     (tmp_path / "profile.json").write_text(json.dumps(profile))

@@ -10,7 +10,7 @@ from typing import Any
 from kopt.core.workload.training_plan import PlanError, TrainingPlan
 from kopt.formats.trainers.fields import key, of_words
 from kopt.formats.trainers.serving import generation_plan
-from kopt.formats.trainers.trainer import Command, Load, PlanInputs
+from kopt.formats.trainers.trainer import Command, Load, PlanInputs, Trainer
 from kopt.formats.trainers.trainers import TRAINERS, trainer_of
 
 __all__ = ["TRAINERS", "Load", "generation_plan", "processes_of", "read_plan"]
@@ -57,7 +57,7 @@ def processes_of(entrypoint: Command, load: Load) -> int | None:
 def _inputs(entrypoint: Command, load: Load, settings: Mapping[str, Any], world_size: int | None) -> PlanInputs:
     recognised = trainer_of(entrypoint.trainer)
     has_deepspeeds = recognised is not None and recognised.config_is_deepspeeds
-    own = {} if has_deepspeeds else _from_file(entrypoint.config, load)
+    own = {} if has_deepspeeds else _from_file(entrypoint.config, load, recognised)
     return PlanInputs(
         {**settings, **own, **of_words(entrypoint.arguments)},
         load,
@@ -68,11 +68,13 @@ def _inputs(entrypoint: Command, load: Load, settings: Mapping[str, Any], world_
     )
 
 
-def _from_file(path: str | None, load: Load) -> dict[str, Any]:
-    """The configuration file's settings."""
+def _from_file(path: str | None, load: Load, trainer: Trainer | None) -> dict[str, Any]:
+    """The settings of a configuration: a file, or one that comes with the trainer."""
     if path is None:
         return {}
     content = load(path)
+    if content is None and trainer is not None:
+        content = trainer.configs().get(path)
     if content is None:
         raise PlanError(f"the configuration {path[:200]} cannot be read; give it beside the command")
     return {key(str(name)): value for name, value in content.items()}

@@ -1,8 +1,15 @@
-"""torchtune's recipes: configurations whose components name model, adapter, loss and optimizer."""
+"""torchtune's recipes: configurations whose components name model, adapter, loss and optimizer.
+
+Those that come with it are known by name (torchtune 0.6.1, BSD-3-Clause; ``scripts/torchtune_configs.py``).
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
+from importlib.resources import files
 from typing import Any
+
+import orjson
 
 from kopt.core.workload.training_plan import ModelShape, Precision, Sharding, Style, TrainingPlan
 from kopt.formats.trainers.fields import Fields
@@ -80,8 +87,14 @@ def _with_adapter(recipe: Recipe, fields: Fields, component: str) -> Recipe:
 
 def _model(component: str, config: Mapping[str, Any] | None) -> ModelShape:
     """``torchtune.models.llama3_1.lora_llama3_1_8b`` names the model in its last part."""
-    name = component.rpartition(".")[2].removeprefix("qlora_").removeprefix("lora_")
+    name = component.rpartition(".")[2].removeprefix("qlora_").removeprefix("lora_").removesuffix("_instruct")
     for old, new in (
+        ("code_llama2", "llama-2"),
+        ("gemma2", "gemma-2"),
+        ("phi3", "phi-3"),
+        ("phi4_14b", "phi-4"),
+        ("0_5b", "0.5b"),
+        ("1_5b", "1.5b"),
         ("llama3_1", "llama-3.1"),
         ("llama3_2", "llama-3.2"),
         ("llama3_3", "llama-3.3"),
@@ -99,8 +112,16 @@ def _optimizer(fields: Fields) -> str:
     return name + ("_fused" if fields.flag("optimizer.fused") else "")
 
 
+@cache
+def _configs() -> dict[str, dict[str, Any]]:
+    result: dict[str, dict[str, Any]] = orjson.loads(files(__package__).joinpath("torchtune_configs.json").read_bytes())
+    return result
+
+
 def _plan(inputs: PlanInputs) -> TrainingPlan:
     return torchtune_plan(inputs.settings, model_config=inputs.model_config(), world_size=inputs.world_size)
 
 
-TRAINER = Trainer("torchtune", _plan, commands=("tune",), modules=("torchtune",), config_options=("--config",))
+TRAINER = Trainer(
+    "torchtune", _plan, commands=("tune",), modules=("torchtune",), config_options=("--config",), configs=_configs
+)

@@ -111,6 +111,8 @@ class Trainer:
     config_options: tuple[str, ...] = ()
     config_is_word: bool = False
     config_marks: tuple[str, ...] = ()
+    configs: Callable[[], Mapping[str, Mapping[str, Any]]] = dict
+    """Configurations that come with it, by the name that stands in place of a file."""
     config_is_deepspeeds: bool = False
     """Its file is DeepSpeed's and holds no settings of the trainer itself."""
     processes: Callable[[PlanInputs], int | None] | None = None

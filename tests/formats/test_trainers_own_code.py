@@ -7,6 +7,7 @@ from kopt.core.workload.training_plan import OptimizerKind, PlanError, Precision
 from kopt.formats.trainers.fsdp_qlora import fsdp_qlora_plan
 from kopt.formats.trainers.litgpt import litgpt_plan
 from kopt.formats.trainers.torchtitan import torchtitan_plan
+from kopt.formats.trainers.torchtune import TRAINER as TORCHTUNE
 from kopt.formats.trainers.torchtune import torchtune_plan
 
 
@@ -122,3 +123,20 @@ def test_fsdp_qlora_without_quantisation_or_sharding() -> None:
     assert (alone.beside_bytes, alone.parallel.sharding) == (0.0, Sharding.NONE)
     with pytest.raises(PlanError, match="no model is named"):
         fsdp_qlora_plan({"train_type": "qlora"})
+
+
+def test_torchtunes_own_configurations_are_known_by_name() -> None:
+    """Those of models whose dimensions are known; overrides and files count more."""
+    by_name = plan("tune run lora_finetune_single_device --config llama3_1/8B_lora_single_device batch_size=4")
+    assert (by_name.model.name, by_name.micro_batch) == ("Llama-3.1-8B", 4)
+    assert by_name.adapter is not None
+    unknown = []
+    for name in TORCHTUNE.configs():
+        try:
+            plan(f"tune run any --config {name}")
+        except PlanError as error:
+            unknown.append((name, str(error)))
+    assert {name.split("/")[0] for name, _ in unknown} <= {"dev", "llama3_2_vision"}
+    assert all("dimensions" in why for _, why in unknown)
+    with pytest.raises(PlanError, match="configuration llama9/8B cannot be read"):
+        plan("tune run any --config llama9/8B")

@@ -12,6 +12,8 @@ from kopt.formats.trainers.recipe import Recipe, length
 from kopt.formats.trainers.trainer import PlanInputs, Trainer
 
 _COMPILED_LOSS, _PLAIN_LOSS = 10.0, 14.0
+_SECTIONS = ("parallelism", "training", "experimental")
+"""Where degrees of parallelism stand; before there was a section of their own, in the others."""
 
 
 def torchtitan_plan(
@@ -24,7 +26,7 @@ def torchtitan_plan(
     """
     fields = Fields(given)
     recipe = _with_pipeline(_recipe(fields, _model(fields, model_config), world_size or 1), fields)
-    return _with_checkpointing(recipe, fields).plan()
+    return _with_checkpointing(_with_replicas(recipe, fields), fields).plan()
 
 
 def _model(fields: Fields, config: Mapping[str, Any] | None) -> ModelShape:
@@ -46,8 +48,8 @@ def _recipe(fields: Fields, model: ModelShape, gpus: int) -> Recipe:
         compute=precision(fields.text("training.mixed_precision_param"), Precision.BF16),
         optimizer=fields.text("optimizer.name", default="AdamW") + "_fused",
         gpus=gpus,
-        tensor=fields.whole("parallelism.tensor_parallel_degree", default=1),
-        context=fields.whole("parallelism.context_parallel_degree", default=1),
+        tensor=_degree(fields, "tensor_parallel"),
+        context=_degree(fields, "context_parallel"),
         sharding=Sharding.PARAMETERS,
         offload_parameters=offloads,
         offload_optimizer=offloads,
@@ -57,14 +59,28 @@ def _recipe(fields: Fields, model: ModelShape, gpus: int) -> Recipe:
     )
 
 
+def _degree(fields: Fields, kind: str) -> int:
+    return fields.whole(*(f"{section}.{kind}_degree" for section in _SECTIONS), default=1)
+
+
+def _with_replicas(recipe: Recipe, fields: Fields) -> Recipe:
+    """Each replica shards its weights among its own ranks alone (hybrid sharding)."""
+    replicas = _degree(fields, "data_parallel_replicate")
+    across = recipe.tensor * recipe.pipeline * replicas
+    if replicas == 1 or across < 1 or recipe.gpus % across:
+        return recipe
+    return replace(recipe, shards=recipe.gpus // across)
+
+
 def _with_pipeline(recipe: Recipe, fields: Fields) -> Recipe:
     """A pipeline takes the local batch in parts, and FSDP2 gathers weights once for all parts of a batch and scatters
     gradients after the last."""
-    stages = fields.whole("parallelism.pipeline_parallel_degree", default=1)
+    stages = _degree(fields, "pipeline_parallel")
     if stages == 1:
         return recipe
     micro = fields.whole("parallelism.pipeline_parallel_microbatch_size", default=1)
-    interleaved = "interleaved" in fields.text("parallelism.pipeline_parallel_schedule").lower()
+    schedule = fields.text(*(f"{section}.pipeline_parallel_schedule" for section in _SECTIONS))
+    interleaved = "interleaved" in schedule.lower()
     recipe = replace(
         recipe,
         pipeline=stages,

@@ -140,3 +140,15 @@ def test_torchtunes_own_configurations_are_known_by_name() -> None:
     assert all("dimensions" in why for _, why in unknown)
     with pytest.raises(PlanError, match="configuration llama9/8B cannot be read"):
         plan("tune run any --config llama9/8B")
+
+
+def test_torchtitans_degrees_are_read_by_their_earlier_names_and_replicas_shard_alone() -> None:
+    model = {"model.name": "llama3", "model.flavor": "8B", "training.seq_len": 4096}
+    new = {"parallelism.tensor_parallel_degree": 4, "parallelism.pipeline_parallel_degree": 2}
+    old = {"training.tensor_parallel_degree": 4, "experimental.pipeline_parallel_degree": 2}
+    assert torchtitan_plan({**model, **new}, world_size=32) == torchtitan_plan({**model, **old}, world_size=32)
+    whole = torchtitan_plan({**model, **new}, world_size=32).parallel
+    assert (whole.tensor, whole.pipeline, whole.data, whole.shard_ranks) == (4, 2, 4, 4)
+    for section in ("parallelism", "training"):
+        replicas = {f"{section}.data_parallel_replicate_degree": 2}
+        assert torchtitan_plan({**model, **old, **replicas}, world_size=32).parallel.shard_ranks == 2

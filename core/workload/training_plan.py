@@ -28,12 +28,14 @@ class Precision(StrEnum):
     INT8 = "int8"
     GPTQ8 = "gptq-int8"
     INT4 = "int4"
+    MXFP4 = "mxfp4"
     NF4 = "nf4"
     NF4_DOUBLE = "nf4-double"
 
     @property
     def bytes_each(self) -> float:
-        # int4: a 16-bit scale and a 4-bit zero per group of 128; NF4: a 32-bit scale per 64, in 8 bits when doubled.
+        # int4: a 16-bit scale and a 4-bit zero per group of 128; mxfp4: an 8-bit scale per 32 (OCP MX v1.0);
+        # NF4: a 32-bit scale per 64, in 8 bits when doubled.
         return {
             "fp32": 4.0,
             "bf16": 2.0,
@@ -42,6 +44,7 @@ class Precision(StrEnum):
             "int8": 1.0,
             "gptq-int8": 1.0 + 3 / 128,
             "int4": 0.5 + 2.5 / 128,
+            "mxfp4": 0.5 + 1 / 32,
             "nf4": 0.5 + 4 / 64,
             "nf4-double": 0.5 + 1 / 64 + 4 / (64 * 256),
         }[self.value]

@@ -22,6 +22,10 @@ _HELD = (
     ("nf4", Precision.NF4),
     ("bitsandbytes", Precision.NF4),
     ("bnb", Precision.NF4),
+    ("mxfp4", Precision.MXFP4),
+    # Published so, without a word in the name.
+    ("gpt-oss", Precision.MXFP4),
+    ("deepseek-v3", Precision.FP8),
 )
 _SAMPLER_BYTES = 36.0
 """Per score while sampling: 32-bit logits, sorted copy with 64-bit places and the sort's own copies of both,
@@ -155,6 +159,8 @@ def _tgi_parallel(fields: Fields) -> Parallelism:
 def _held(fields: Fields, *, model_name: str, quantised: str) -> Precision | None:
     """The weights' precision as an option or as the model's name has it."""
     for text in (quantised.lower(), model_name.lower()):
+        if "bf16" in text:
+            return None
         for part, held in _HELD:
             if part in text:
                 return held

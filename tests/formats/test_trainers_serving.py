@@ -42,3 +42,17 @@ def test_a_model_in_a_folder_is_read_from_its_own_configuration() -> None:
 def test_an_fp8_model_s_head_is_loaded_apart_from_the_embedding_it_was_tied_to() -> None:
     plain, eight = (generation_plan({"model": "Qwen/Qwen3-1.7B", "quantization": one}) for one in ("", "fp8"))
     assert (plain.model.tied, eight.model.tied, eight.weights) == (True, False, Precision.FP8)
+
+
+@pytest.mark.parametrize(
+    ("command", "held"),
+    [
+        ("vllm serve openai/gpt-oss-120b", Precision.MXFP4),
+        ("vllm serve unsloth/gpt-oss-20b-BF16", Precision.BF16),
+        ("vllm serve deepseek-ai/DeepSeek-V3 -tp 8", Precision.FP8),
+        ("vllm serve mistralai/Mistral-Small-24B-Instruct-2501", Precision.BF16),
+        ("vllm serve mistralai/Mistral-Small-24B-Instruct-2501 --quantization fp8", Precision.FP8),
+    ],
+)
+def test_models_are_held_as_they_are_published(command: str, held: Precision) -> None:
+    assert plan(command).weights is held

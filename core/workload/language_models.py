@@ -17,8 +17,10 @@ from kopt.core.workload.training_plan import Experts, LatentAttention, ModelShap
 # What fine-tuned and requantised copies add to a base model's name; their dimensions are the same.
 _VARIANT = re.compile(
     r"-(hf|base|chat|instruct|it|pt|sft|dpo|bf16|fp16|fp8|awq|gptq|int4|int8|bnb|4bit|8bit|nf4|unsloth|gguf|deduped|"
-    r"thinking|quantized|w4a16|w8a8|dynamic|preview|v\d+(\.\d+)?|2407|2507|\d+k)(?=-|$)"
+    r"thinking|coder|math|quantized(\.w\d+a\d+)?|w4a16|w8a8|dynamic|preview|v\d+(\.\d+)?|2407|2507|\d+k)(?=-|$)"
 )
+_COPY = re.compile(r"^.+-(?=(llama-[23]|qwen[23]|mistral-|gemma-|phi-))")
+"""What a fine-tuned copy has in front of its base model's whole name: ``hermes-3-llama-3.1-8b``."""
 
 
 _LONGEST_NAME = 1000
@@ -42,6 +44,8 @@ def find_language_model(name: str) -> ModelShape:
     while model_shape is None and (shorter := _VARIANT.sub("", key, count=1)) != key:
         key = shorter
         model_shape = names.get(key)
+    if model_shape is None:
+        model_shape = names.get(_COPY.sub("", key))
     if model_shape is None:
         near = ", ".join(
             dict.fromkeys(

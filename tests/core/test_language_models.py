@@ -62,3 +62,24 @@ def test_a_configuration_without_a_dimension_is_refused(change: dict[str, object
     config = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100}
     with pytest.raises(PlanError):
         shape_of_config(config | change)
+
+
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [
+        ("NousResearch/Hermes-3-Llama-3.1-8B", "Llama-3.1-8B"),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-32B", "Qwen2.5-32B"),
+        ("Qwen/Qwen2.5-Coder-7B-Instruct", "Qwen2.5-7B"),
+        ("nvidia/Llama-3.1-Nemotron-70B-Instruct-HF", "Llama-3.1-70B"),
+        ("neuralmagic/Meta-Llama-3.1-8B-Instruct-quantized.w4a16", "Llama-3.1-8B"),
+        ("teknium/OpenHermes-2.5-Mistral-7B", "Mistral-7B"),
+    ],
+)
+def test_copies_have_the_dimensions_of_their_base(name: str, base: str) -> None:
+    assert find_language_model(name) is language_models()[base]
+
+
+@pytest.mark.parametrize("name", ["xlm-roberta-base", "Qwen/Qwen2.5-VL-7B-Instruct", "meta-llama/Llama-3.2-11B-Vision"])
+def test_what_only_sounds_like_a_known_model_is_not_taken_for_it(name: str) -> None:
+    with pytest.raises(UnknownModelError):
+        find_language_model(name)

@@ -116,6 +116,8 @@ def _write(path: Path, outcomes: Mapping[str, Mapping[str, Any]]) -> None:
 
 def main(name: str, folder: Path, cpu_s: int, memory_bytes: int) -> None:
     """Load a model under limits, in this process."""
+    # A module that is compiled here would be kept cut off at the limit of files.
+    sys.dont_write_bytecode = True
     for limit, amount in (
         (resource.RLIMIT_CPU, cpu_s),
         (resource.RLIMIT_DATA, memory_bytes),

@@ -28,6 +28,8 @@ from kopt.features.rows import FeatureStoreError
 from kopt.features.store import DemandFeatureStore
 store = DemandFeatureStore(Settings(home=pathlib.Path(sys.argv[1])))
 series = DemandSeries("chat", 1.7e9, 300, np.random.default_rng(1).random(600), start_known=True)
+# Python would keep what it compiles cut off at the limit, for everybody.
+sys.dont_write_bytecode = True
 resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[3]), -1))
 try:
     store.write([series]) if sys.argv[2] == "write" else store.materialise()

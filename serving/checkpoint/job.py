@@ -8,7 +8,7 @@ from typing import Any
 
 from kopt.core.workload.checkpoint import Estimate, JobState, JobStatus
 from kopt.models.checkpoint.classifier.lines import LineClassifier
-from kopt.models.checkpoint.files import FileFact, FolderWatch
+from kopt.models.checkpoint.files import FileFact, FolderWatch, Unit
 from kopt.models.checkpoint.session import Session
 from kopt.serving.checkpoint.redaction import kept_text
 
@@ -17,6 +17,8 @@ MOST_CHANGES = 150
 MOST_SOURCES = 4096
 _MOST_LISTERS = 32
 _MOST_OWN_FOLDERS = 16
+_SAME_SAVE_S = 30.0
+"""How long after its files are written a save is reported at the latest."""
 MAX_DOCUMENT = 1 << 20
 """Limit in characters for a stored job."""
 _CHANGE_TEXT = 160
@@ -115,11 +117,16 @@ class FollowedJob:
             folder = watch.view(now_s, self.own_folders)
             writing = writing or folder.writing
             if folder.durable is not None:
-                whole = whole or watch.recent(now_s)
                 unit = folder.durable
                 machine.seen_durable(unit.name, folder.step, unit.first_s, unit.last_s)
+                whole = whole or (watch.recent(now_s) and self._shows_last_save(unit))
         self.session.files = whole
         return f"The checkpoint folder shows that {writing} is being written." if writing else ""
+
+    def _shows_last_save(self, unit: Unit) -> bool:
+        """Whether the last save is this one: it may have gone elsewhere, where nobody looks."""
+        durable = self.session.machine.durable
+        return durable is None or durable.at_s is None or unit.last_s >= durable.at_s - _SAME_SAVE_S
 
     def _learn_folders(self, watch: FolderWatch) -> None:
         """A folder that nobody named is the job's once a checkpoint in it names the step that the job was at then.

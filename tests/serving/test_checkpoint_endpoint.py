@@ -236,6 +236,21 @@ async def test_text_needs_a_second_save_unless_somebody_still_looks_at_the_files
     step = {"text": "step 81/400 loss 1.2", "at": NOW - 19.5}
     answer = await post(http, [step], first=82, files=saved(20, NOW - 83), files_at=NOW - 60)
     assert answer["safe"], answer["reason"]
+    elsewhere = {"text": "Saved best model to s3://bucket/best", "at": NOW + 30}
+    clock.now_s = NOW + 36
+    between = [{"text": f"step {n}/400 loss 1.2", "at": NOW - 100 + n} for n in range(82, 131)]
+    after = [{"text": f"step {n}/400 loss 1.2", "at": NOW - 100 + n} for n in range(131, 137)]
+    answer = await post(http, [*between, elsewhere, *after], first=83, files_at=NOW + 36)
+    assert "Text alone cannot tell" in answer["reason"], "the last save is not among the files"
+
+
+async def test_a_listing_that_nobody_confirms_is_no_evidence(http: httpx.AsyncClient, clock: Clock) -> None:
+    lines = [{"text": f"step {n}/400 loss 1.2", "at": NOW - 100 + n} for n in range(1, 21)]
+    lines += [{"text": "Saved checkpoint to /out/checkpoint-20", "at": NOW - 79}]
+    lines += [{"text": f"step {n}/400 loss 1.2", "at": NOW - 100 + n} for n in range(21, 82)]
+    clock.now_s = NOW - 18
+    answer = await post(http, lines, first=1, files=saved(20, NOW - 83), files_at=NOW - 60)
+    assert answer["safe"], answer["reason"]
     later = [{"text": f"step {n}/400 loss 1.2", "at": NOW - 100 + n} for n in range(82, 306)]
     clock.now_s = NOW + 205
     answer = await post(http, later, first=83)

@@ -9,8 +9,6 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-import orjson
-
 from kopt.core.workload.training_plan import ModelShape, Precision, Sharding, Style, TrainingPlan
 from kopt.formats.trainers.fields import Fields
 from kopt.formats.trainers.models import model_of
@@ -114,6 +112,9 @@ def _optimizer(fields: Fields) -> str:
 
 @cache
 def _configs() -> dict[str, dict[str, Any]]:
+    # Where strangers' sources are read, this module is imported and no installed package can be.
+    import orjson
+
     result: dict[str, dict[str, Any]] = orjson.loads(files(__package__).joinpath("torchtune_configs.json").read_bytes())
     return result
 

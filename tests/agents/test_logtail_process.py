@@ -19,7 +19,8 @@ from kopt.agents.logtail.checkpoints import listing
 from kopt.cli.main import app
 
 KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app(prog_name='kopt')"]
-MOST_MIB = 100
+MOST_MIB = 128
+"""The chart gives it 160. About 100 are used, some more where a machine is busy."""
 HEAVY = "ray mlflow feast torch lightgbm sklearn pandas numpy kubernetes rich"
 
 
@@ -89,7 +90,7 @@ def test_killed_at_any_moment_it_loses_and_repeats_nothing(endpoint: tuple[Endpo
 
 
 @pytest.mark.slow
-def test_two_thousand_files_lines_of_a_megabyte_and_garbage_fit_into_a_hundred_mebibytes(
+def test_two_thousand_files_lines_of_a_megabyte_and_garbage_fit_into_its_memory(
     endpoint: tuple[Endpoint, str], tmp_path: Path
 ) -> None:
     kept, url = endpoint

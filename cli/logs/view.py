@@ -148,12 +148,8 @@ def _clock(at_s: float | None) -> str:
 
 
 def _durable(status: JobStatus) -> str:
-    if not status.evidence:
-        return "none seen"
-    step = "of an unknown step" if status.last_durable_step is None else f"of step {status.last_durable_step:,}"
-    step += status.durable_remark
     ago = status.seconds_since_durable
-    return step + ("" if ago is None else f", {_span(ago)} ago")
+    return status.durable_text if not status.evidence or ago is None else f"{status.durable_text}, {_span(ago)} ago"
 
 
 def _risk(status: JobStatus) -> str:

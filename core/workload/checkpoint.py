@@ -116,11 +116,14 @@ class JobStatus:
     durable_evidence: Evidence | None = None
 
     @property
-    def durable_remark(self) -> str:
-        """For readers, behind the last durable checkpoint: " (…)" where it is not the log that shows it."""
+    def durable_text(self) -> str:
+        """The last durable checkpoint for readers: its step, and what shows it where that is not the log."""
+        if not self.evidence:
+            return "none seen"
+        step = "of an unknown step" if self.last_durable_step is None else f"of step {self.last_durable_step:,}"
         if self.last_durable_claimed:
-            return " (claimed by the job's pods, not seen in its log)"
-        return " (by its files)" if self.durable_evidence is Evidence.FILES else ""
+            return f"{step} (claimed by the job's pods, not seen in its log)"
+        return f"{step} (by its files)" if self.durable_evidence is Evidence.FILES else step
 
     def to_dict(self) -> dict[str, Any]:
         """The fields of ``kopt logs classify -o json``; work at risk stands as a number, its bounds beside it."""

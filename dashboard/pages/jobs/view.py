@@ -132,13 +132,11 @@ def _card(followed_job: JobOut, now_s: float, hours: float) -> JobCard:
 
 def _durable(followed_job: JobOut, now_s: float) -> str:
     status = followed_job.status
-    if not status.evidence:
-        return "none seen"
-    step = "of an unknown step" if status.last_durable_step is None else f"of step {status.last_durable_step:,}"
-    step += status.durable_remark
-    # The status counts to the last line, and that may be long ago.
     durable_at_s = status.last_durable_at_s
-    return step if durable_at_s is None else f"{step}, {span(max(0.0, now_s - durable_at_s))} ago"
+    if not status.evidence or durable_at_s is None:
+        return status.durable_text
+    # The status counts to the last line, and that may be long ago.
+    return f"{status.durable_text}, {span(max(0.0, now_s - durable_at_s))} ago"
 
 
 def _coming(followed_job: JobOut) -> str:

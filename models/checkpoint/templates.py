@@ -8,6 +8,7 @@ from the log itself, so that they hold for unknown trainers and languages.
 import re
 import zlib
 from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
@@ -134,9 +135,9 @@ class LineTemplates:
             if write and before[0] in self.by_key:
                 self.by_key[before[0]].written_next += 1
             if self._follows_pause(before, key, result, at_s):
-                for late_key in self.late_keys.get(writer, ()):
-                    if late_key in self.by_key and late_key != before[0]:
-                        self.by_key[late_key].paused_after += 1
+                earlier = [late_key for late_key in self.late_keys.get(writer, ()) if late_key != before[0]]
+                for late in self._kept(earlier):
+                    late.paused_after += 1
         self.last_lines[writer] = (key, at_s, write)
         self._record_order(key, writer, result, write=write, step=step or result.counts_steps)
         return result
@@ -149,20 +150,22 @@ class LineTemplates:
             return
         recent_keys = self.recent_keys.setdefault(writer, [])
         if write:
-            for recent_key in recent_keys:
-                if recent_key in self.by_key:
-                    self.by_key[recent_key].leading += 1
+            for recent in self._kept(recent_keys):
+                recent.leading += 1
             recent_keys.clear()
         if len(recent_keys) < _MOST_LATE_KEYS:
             recent_keys.append(key)
         late_keys = self.late_keys.setdefault(writer, [])
         if write:
-            for late_key in late_keys:
-                if late_key in self.by_key:
-                    self.by_key[late_key].written_after += 1
+            for late in self._kept(late_keys):
+                late.written_after += 1
             late_keys.clear()
         if result.paused_before and len(late_keys) < _MOST_LATE_KEYS:
             late_keys.append(key)
+
+    def _kept(self, keys: Iterable[int]) -> Iterator[LineTemplate]:
+        """The templates of these keys that have not been dropped, one for each key."""
+        return (self.by_key[key] for key in keys if key in self.by_key)
 
     def _follows_pause(self, before: LastLine, key: int, result: LineTemplate, at_s: float | None) -> bool:
         """Whether the writer paused between its last line and this one."""

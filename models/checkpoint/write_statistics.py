@@ -79,9 +79,13 @@ class WriteStatistics:
 
     def was_at(self, step: int, began_s: float, ended_s: float) -> bool:
         """Whether the log shows that training was at this step at some moment between these times."""
-        before = [sample for sample, at_s in self.step_times if at_s <= began_s]
-        after = [sample for sample, at_s in self.step_times if at_s >= ended_s]
-        return bool(before) and bool(after) and before[-1] <= step <= after[0]
+        before: int | None = None
+        for sample, at_s in self.step_times:
+            if at_s <= began_s:
+                before = sample
+            if at_s >= ended_s:
+                return before is not None and before <= step <= sample
+        return False
 
     @property
     def reports_ends(self) -> bool:

@@ -9,7 +9,8 @@ from kopt.core.hardware.bandwidth import Software, Transport
 from kopt.core.hardware.node_topology import LinkType, NodeTopology, TopologyError, TopologyLink, TopologyNic
 from kopt.topology.gpu_facts import NO_PEERS, NVLINK_GBPS, gpu_specs, xgmi_gbps
 from kopt.topology.graph import Device, DeviceGraph, DeviceKind, Edge, EdgeKind, GpuSpecs, Machine, Network
-from kopt.topology.hardware import GBIT, NIC_GUESS_GBPS, SOCKET_GBPS, HardwareRow, network_of, software_of
+from kopt.topology.hardware import SOCKET_GBPS
+from kopt.topology.networks import GBIT, NIC_GUESS_GBPS, network_of, software_of
 
 _SWITCHED = (LinkType.PIX, LinkType.PXB)
 _SAME_SOCKET = (*_SWITCHED, LinkType.PHB, LinkType.NODE)
@@ -41,8 +42,7 @@ def machine_of_node(topology: NodeTopology, *, gpu: str = "", nics: str = "", so
     """The node as a machine of such nodes, with what the caller knows better."""
     machine = machine_from(topology, gpu=gpu)
     network = network_of(nics, len(topology.gpus)) if nics else machine.network
-    row = HardwareRow(gpu, "", "", 2 if network else 1, len(topology.gpus), nics, software)
-    profile: Software = software_of(row, network) if nics or software else machine.software
+    profile: Software = software_of(software, "", network) if nics or software else machine.software
     if network is not None and not nics and software:
         profile = replace(profile, transport=machine.software.transport)
     return replace(machine, network=network, software=profile)

@@ -16,7 +16,7 @@ from kopt.models.bandwidth.predictor import BandwidthPredictor, BandwidthQuestio
 from kopt.serving.pairwise.table import KeptMeasurements, KeptNode
 from kopt.topology.from_node import machine_from
 from kopt.topology.graph import Machine
-from kopt.topology.hardware import HardwareRow, software_of
+from kopt.topology.networks import software_of
 from kopt.topology.set_links import gpu_set
 
 _MOST_KINDS = 6
@@ -62,8 +62,7 @@ def with_software(machine: Machine, software: str) -> Machine:
     """The machine with this communication library, on its own network."""
     if not software:
         return machine
-    row = HardwareRow("", "", "", 2 if machine.network else 1, len(machine.node.gpus), "", software)
-    profile = software_of(row, machine.network)
+    profile = software_of(software, "", machine.network)
     return replace(machine, software=replace(profile, transport=machine.software.transport))
 
 

@@ -26,13 +26,14 @@ _SHARE = {"LL": 0.4, "LL128": 0.9, "Simple": 1.0}
 _NVLS_US = 18.0
 _SLOW = {
     Transport.RDMA: 1.2,
-    Transport.PLUGIN: 2.0,
+    Transport.PLUGIN: 1.3,
     Transport.TCPX: 3.0,
     Transport.SOCKETS: 3.5,
     Transport.UNKNOWN: 2.0,
 }
 """Times the latencies of the table, which are those of InfiniBand at its best."""
-_NET_BASE_US = 10.0
+_SLOW_EFA = 2.5
+_NET_BASE_US = 4.0
 """To enter the network and leave it, times the same."""
 _LAUNCH_US = 12.0
 """More where each GPU has a process of its own and they start when they get there."""
@@ -43,11 +44,18 @@ _NET_SHARE = {
     Transport.SOCKETS: 0.9,
     Transport.UNKNOWN: 0.75,
 }
-_SOCKET_MOST_GBPS = 4.5
-"""What one card's sockets carry, whatever the card; several cards wait for the same cores."""
+_SOCKET_MOST_GBPS, _SOCKET_MOST_NEW_GBPS = 4.5, 15.0
+"""What one card's sockets carry, whatever the card; several cards wait for the same cores. Hosts of NVLink 4 GPUs, with
+virtual network cards of many queues, carry more over Ethernet."""
 _WIRE_SHARE = {Way.SWITCH: 0.82, Way.MESH: 0.82, Way.PCIE: 1.0, Way.ALONE: 1.0}
 _XGMI_SHARE = 0.70
-_NVLS_SHARE = 0.69
+_NVLS_SHARE, _NVLS5_SHARE = 0.69, 0.6
+"""Of the links, with NVLink 4 and 5."""
+_TREE_CARDS = 4
+"""A node needs so many that both directions of both trees have a card of their own."""
+_SHARP_SHARE = 0.75
+_NET_FILLING = (4.0, 1.0, 0.7)
+"""Times that, per protocol, where the pipeline runs over a network."""
 _RAMP_BYTES_PER_GBPS = 8 * MIB / 300
 """Pipelines fill: at this size by bandwidth a message reaches half of it, and more with the root of the size."""
 
@@ -77,11 +85,11 @@ def _ways(gpus: GpuSet, kind: Collective, m: int) -> Iterator[Analytic]:
     yield from _protocols(gpus, kind, "ring", m, wire, ring_bus_gbps(gpus, kind))
     if kind is not _C.ALL_REDUCE:
         return
-    if gpus.nodes > 1:
-        yield from _protocols(gpus, kind, "tree", m, wire, 0.9 * ring_bus_gbps(gpus, kind))
-    if gpus.in_network and gpus.count >= 3 and gpus.software.version in ((0, 0), *_NVLS_VERSIONS):
+    if gpus.domains > 1:
+        yield from _protocols(gpus, kind, "tree", m, wire, tree_bus_gbps(gpus))
+    if gpus.in_network and gpus.domain_gpus >= 3 and gpus.software.version in ((0, 0), *_NVLS_VERSIONS):
         gbps = nvls_bus_gbps(gpus)
-        hops = math.log2(gpus.nodes) * _net_us(gpus, "tree", 2) * 2 if gpus.nodes > 1 else 0.0
+        hops = math.log2(gpus.domains) * _net_us(gpus, "tree", 2) * 2 if gpus.domains > 1 else 0.0
         yield _timed("nvls", _NVLS_US + _start_us(gpus) + hops, m, wire, gbps)
 
 
@@ -96,7 +104,7 @@ def wire_share(gpus: GpuSet, kind: Collective) -> float:
     if gpus.gpu.vendor == "amd":
         return _XGMI_SHARE
     copied = 0.35 if kind is _C.ALL_REDUCE else 0.0 if kind in (_C.BROADCAST, _C.REDUCE) else 0.5
-    return _WIRE_SHARE[gpus.way] * (1 - copied / gpus.count)
+    return _WIRE_SHARE[gpus.way] * (1 - copied / gpus.domain_gpus)
 
 
 def network_gbps(gpus: GpuSet) -> float:
@@ -108,42 +116,69 @@ def network_gbps(gpus: GpuSet) -> float:
         total = gpus.network_gbps * 0.75
     if transport is Transport.SOCKETS:
         cards = max(1.0, gpus.network_gbps / gpus.network.card_gbps)
-        total = min(total, _SOCKET_MOST_GBPS * math.sqrt(cards))
+        new = gpus.gpu.generation >= 4 and not gpus.network.fabric
+        total = min(total, (_SOCKET_MOST_NEW_GBPS if new else _SOCKET_MOST_GBPS) * math.sqrt(cards))
     return total
 
 
 def ring_bus_gbps(gpus: GpuSet, kind: Collective) -> float:
     """Bus bandwidth of rings: the least of what the links and the cards carry."""
-    within = gpus.ring_gbps * wire_share(gpus, kind) if gpus.count > 1 else math.inf
+    within = gpus.ring_gbps * wire_share(gpus, kind) if gpus.domain_gpus > 1 else math.inf
     if kind is _C.SENDRECV:
-        within = gpus.pair_gbps * wire_share(gpus, kind) if gpus.count > 1 else math.inf
-        outside = min(network_gbps(gpus), gpus.card_gbps) if gpus.nodes > 1 else math.inf
+        within = gpus.pair_gbps * wire_share(gpus, kind) if gpus.domain_gpus > 1 else math.inf
+        outside = min(network_gbps(gpus), gpus.card_gbps) if gpus.domains > 1 else math.inf
         return max(1e-3, min(within, outside))
-    outside = network_gbps(gpus) if gpus.nodes > 1 else math.inf
+    outside = network_gbps(gpus) if gpus.domains > 1 else math.inf
     return max(1e-3, min(within, outside))
+
+
+def tree_bus_gbps(gpus: GpuSet) -> float:
+    """A node passes the message up and down once, where a ring sends nearly twice of it: between two nodes a tree needs
+    half of the network, if there are cards enough that both directions of both trees have their own."""
+    ring = ring_bus_gbps(gpus, _C.ALL_REDUCE)
+    sockets = gpus.software.transport is Transport.SOCKETS
+    if gpus.network is None or gpus.network.cards < _TREE_CARDS or sockets:
+        return 0.9 * ring
+    within = gpus.ring_gbps * wire_share(gpus, _C.ALL_REDUCE) if gpus.domain_gpus > 1 else ring
+    return 0.9 * max(ring, min(within, _rooted_bus_gbps(gpus)))
 
 
 def nvls_bus_gbps(gpus: GpuSet) -> float:
     """The switches add up: a GPU sends its message and a k-th of it back. Between nodes a tree."""
-    k, n = gpus.count, gpus.nodes
+    k = gpus.domain_gpus
     factor = _C.ALL_REDUCE.bus_factor(gpus.ranks)
-    within = factor * gpus.ring_gbps * _NVLS_SHARE / (1 + 1 / k)
-    if n == 1:
-        return within
-    return min(within, factor * network_gbps(gpus) / (2 * (n - 1) / n))
+    share = _NVLS_SHARE if gpus.gpu.generation <= 4 else _NVLS5_SHARE
+    within = factor * gpus.ring_gbps * share / (1 + 1 / k) * min(1.0, float((8 / k) ** 0.1))
+    return within if gpus.domains == 1 else min(within, _rooted_bus_gbps(gpus))
+
+
+def _rooted_bus_gbps(gpus: GpuSet) -> float:
+    """What the network allows along trees: of two nodes each sends the message once; of more, a node inside one tree
+    is a leaf of the other and sends it twice. Where switches reduce, every node sends it once and gets it once."""
+    times = 1.0 if gpus.domains <= 2 else 1 / _SHARP_SHARE if gpus.software.sharp else 2.0
+    return network_gbps(gpus) * _C.ALL_REDUCE.bus_factor(gpus.ranks) / times
 
 
 def _protocols(gpus: GpuSet, kind: Collective, algorithm: str, m: int, wire: float, gbps: float) -> Iterator[Analytic]:
     for number, protocol in enumerate(_PROTOCOLS):
         alpha = _BASE_US[algorithm][number] + _start_us(gpus) + _steps_us(gpus, kind, algorithm, number)
         # A ring passes on one part per rank: the more ranks, the smaller, and the slower it fills the wire.
-        filling = max(1.0, gpus.ranks / 8) if algorithm == "ring" and number == 2 and gpus.nodes > 1 else 1.0
+        filling = 1.0 if number == 2 else 0.0
+        if gpus.domains > 1:
+            filling = _NET_FILLING[number] * (max(1.0, gpus.ranks / 8) if algorithm == "ring" and number == 2 else 1.0)
         gbps_now = gbps * _SHARE[protocol]
-        yield _timed(f"{algorithm}/{protocol}", alpha, m, wire, gbps_now, filling=filling if number == 2 else 0.0)
+        yield _timed(
+            f"{algorithm}/{protocol}",
+            alpha,
+            m,
+            wire,
+            gbps_now,
+            filling=filling if number == 2 or gpus.domains > 1 else 0.0,
+        )
 
 
 def _steps_us(gpus: GpuSet, kind: Collective, algorithm: str, protocol: int) -> float:
-    k, n = gpus.count, gpus.nodes
+    k, n = gpus.domain_gpus, gpus.domains
     hop = _HOP_US[Way.PCIE if gpus.way is Way.PCIE else Way.SWITCH][algorithm][protocol]
     net = _net_us(gpus, algorithm, protocol)
     if algorithm == "tree":
@@ -155,23 +190,28 @@ def _steps_us(gpus: GpuSet, kind: Collective, algorithm: str, protocol: int) -> 
     return rounds * (within * hop + across * net * _farther(gpus))
 
 
+def _slow(gpus: GpuSet) -> float:
+    efa = gpus.network is not None and "EFA" in gpus.network.name
+    return _SLOW_EFA if efa and gpus.software.transport is Transport.PLUGIN else _SLOW[gpus.software.transport]
+
+
 def _start_us(gpus: GpuSet) -> float:
-    network = _NET_BASE_US * _SLOW[gpus.software.transport] if gpus.nodes > 1 else 0.0
+    network = _NET_BASE_US * _slow(gpus) if gpus.domains > 1 else 0.0
     return network + (0.0 if gpus.software.in_process else _LAUNCH_US)
 
 
 def _farther(gpus: GpuSet) -> float:
     """Many nodes are more switches apart, and a chain over all of them waits for the last."""
-    return min(4.0, float((gpus.nodes / 2) ** 0.35))
+    return min(4.0, float((gpus.domains / 2) ** 0.35))
 
 
 def _net_us(gpus: GpuSet, algorithm: str, protocol: int) -> float:
-    return _HOP_US["net"][algorithm][protocol] * _SLOW[gpus.software.transport]
+    return _HOP_US["net"][algorithm][protocol] * _slow(gpus)
 
 
 def _pairwise(gpus: GpuSet, m: int) -> Iterator[Analytic]:
     """Everybody sends to everybody: what stays in the node by its links, the rest by each GPU's share of the cards."""
-    k, n, ranks = gpus.count, gpus.nodes, gpus.ranks
+    k, n, ranks = gpus.domain_gpus, gpus.domains, gpus.ranks
     inside = m * (k - 1) / ranks / (gpus.spread_gbps * wire_share(gpus, _C.ALL_TO_ALL)) if k > 1 else 0.0
     outside = m * (n - 1) / n / (_scattered(n) * network_gbps(gpus) / k) if n > 1 else 0.0
     wire = _C.ALL_TO_ALL.bus_factor(ranks)

@@ -7,10 +7,10 @@ from itertools import pairwise
 
 from kopt.core.hardware.bandwidth import Software, Transport
 from kopt.core.hardware.node_topology import LinkType, NodeTopology, TopologyError, TopologyLink, TopologyNic
-from kopt.topology.gpu_facts import NO_PEERS, NVLINK_GBPS, gpu_specs, xgmi_gbps
+from kopt.topology.gpu_facts import NO_PEERS, NVLINK_GBPS, RACK_GPUS, SUPERCHIP_RACK, gpu_specs, xgmi_gbps
 from kopt.topology.graph import Device, DeviceGraph, DeviceKind, Edge, EdgeKind, GpuSpecs, Machine, Network
 from kopt.topology.hardware import SOCKET_GBPS
-from kopt.topology.networks import GBIT, NIC_GUESS_GBPS, network_of, software_of
+from kopt.topology.networks import GBIT, network_of, software_of
 
 _SWITCHED = (LinkType.PIX, LinkType.PXB)
 _SAME_SOCKET = (*_SWITCHED, LinkType.PHB, LinkType.NODE)
@@ -31,17 +31,19 @@ def machine_from(topology: NodeTopology, *, gpu: str = "", software: Software | 
     unknown += doubts + ([] if specs.known and name else [f"GPU {name or 'without a name'}"])
     indexes = tuple(sorted(topology_gpu.index for topology_gpu in topology.gpus))
     node = DeviceGraph(specs, indexes, (*direct, *_pcie(topology, specs)), not NO_PEERS.search(name), tuple(unknown))
-    network = _network(topology.nics)
+    network = _network(topology.nics, len(indexes), specs)
     if software is None:
         transport = Transport.RDMA if network is not None else Transport.UNKNOWN
         software = Software(transport)
-    return Machine(node, network, software, len(indexes))
+    in_rack = SUPERCHIP_RACK.search(name)
+    domain_nodes = RACK_GPUS // len(indexes) if in_rack else 1
+    return Machine(node, network, software, len(indexes), domain_nodes, domain_known=not in_rack)
 
 
 def machine_of_node(topology: NodeTopology, *, gpu: str = "", nics: str = "", software: str = "") -> Machine:
     """The node as a machine of such nodes, with what the caller knows better."""
     machine = machine_from(topology, gpu=gpu)
-    network = network_of(nics, len(topology.gpus)) if nics else machine.network
+    network = network_of(nics, len(topology.gpus), machine.node.gpu) if nics else machine.network
     profile: Software = software_of(software, "", network) if nics or software else machine.software
     if network is not None and not nics and software:
         profile = replace(profile, transport=machine.software.transport)
@@ -147,12 +149,12 @@ def _joined(indexes: Sequence[int], pairs: Sequence[tuple[int, int]]) -> dict[in
     return of
 
 
-def _network(nics: Sequence[TopologyNic]) -> Network | None:
+def _network(nics: Sequence[TopologyNic], installed: int, specs: GpuSpecs) -> Network | None:
     cards = [nic for nic in nics if "down" not in nic.state.lower()]
     if not cards:
         return None
     speeds = [topology_nic.gbit_per_s * GBIT for topology_nic in cards if topology_nic.gbit_per_s]
     fast = [speed for speed in speeds if speed >= 0.5 * max(speeds)]
     if not fast:
-        return Network(len(cards), NIC_GUESS_GBPS, f"{len(cards)} cards of unknown speed", known=False)
+        return network_of(f"{len(cards)}x cards of unknown speed", installed, specs)
     return Network(len(fast), sum(fast) / len(fast), f"{len(fast)}x {fast[0] / GBIT:g} Gbit/s")

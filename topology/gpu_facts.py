@@ -9,6 +9,8 @@ from kopt.topology.graph import GpuSpecs
 
 NVLINK_GBPS = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 50.0}
 """GB/s per direction of one link, by generation."""
+_BOARD_GBPS = {1: 80.0, 2: 150.0, 3: 300.0, 4: 450.0, 5: 900.0}
+"""GB/s per direction of all links of a GPU, by generation."""
 _FAMILIES = (
     (r"\bP100\b", 1, 732),
     (r"V100", 2, 900),
@@ -20,7 +22,20 @@ _PCIE3 = re.compile(r"P100|V100|P40|P4\b|T4\b|2080|TITAN|1080|K80", re.IGNORECAS
 _PCIE5 = re.compile(r"H100|H200|H800|H20\b|GH200|B200|B300|MI3\d\d|5090|PRO ?6000", re.IGNORECASE)
 NO_PEERS = re.compile(r"RTX[- ]?(2080|30[6789]0|40[6789]0|50[6789]0)", re.IGNORECASE)
 """Cards whose driver does not let them read each other's memory over PCIe."""
-XGMI_GBPS = {"MI100": 46.0, "MI210": 50.0, "MI250": 50.0, "MI300": 64.0, "MI325": 64.0, "MI350": 76.8, "MI355": 76.8}
+SUPERCHIP_RACK = re.compile(r"GB200|GB300", re.IGNORECASE)
+"""Superchips whose trays the link switches of a rack join."""
+RACK_GPUS = 72
+"""GPUs of such a rack where nothing says more."""
+XGMI_GBPS = {
+    "MI100": 46.0,
+    "MI210": 50.0,
+    "MI250": 50.0,
+    "MI300": 64.0,
+    "MI308": 64.0,
+    "MI325": 64.0,
+    "MI350": 76.8,
+    "MI355": 76.8,
+}
 """GB/s per direction of one Infinity Fabric link; a link between two MI300 and later is sixteen lanes wide."""
 _ARCHITECTURES = {
     "gfx908": "MI100",
@@ -45,7 +60,7 @@ def gpu_specs(name: str, vendor: str = "", link: str = "") -> GpuSpecs:
     pcie = 16.0 if _PCIE3.search(name) else 64.0 if _PCIE5.search(name) else 32.0
     if model is None:
         count = re.search(r"NV(\d{1,2})\b", text)
-        gbps = NVLINK_GBPS[generation] * int(count[1]) if count and generation else 0.0
+        gbps = NVLINK_GBPS[generation] * int(count[1]) if count and generation else _board_gbps(name, generation)
         recognized = bool(generation) or bool(re.search(r"RTX|MI\d\d\d", name))
         return GpuSpecs(name, vendor, gbps, pcie, float(memory), 0, generation, recognized)
     return GpuSpecs(
@@ -57,6 +72,11 @@ def gpu_specs(name: str, vendor: str = "", link: str = "") -> GpuSpecs:
         model.compute_units,
         generation if model.link_gbps and vendor != "amd" else 0,
     )
+
+
+def _board_gbps(name: str, generation: int) -> float:
+    """Of all links of a GPU on a board with link switches, which A40 and its like are not sold on."""
+    return 0.0 if re.search(r"PCIE|A30|A40|A6000|3090", name, re.IGNORECASE) else _BOARD_GBPS.get(generation, 0.0)
 
 
 def xgmi_gbps(name: str) -> float:

@@ -125,6 +125,8 @@ class Network:
     card_gbps: float
     name: str = ""
     known: bool = True
+    fabric: bool = False
+    """One of its own (Slingshot, EFA, Omni-Path) that needs a plugin; without, sockets are slow on it."""
 
     @property
     def total_gbps(self) -> float:
@@ -140,3 +142,6 @@ class Machine:
     software: Software = field(default_factory=Software)
     installed: int = 0
     """GPUs in a node, whether they are asked about or not."""
+    domain_nodes: int = 1
+    """Nodes whose GPUs the same link switches join: 18 trays of an NVL72 rack."""
+    domain_known: bool = True

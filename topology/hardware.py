@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from kopt.topology.gpu_facts import NO_PEERS, NVLINK_GBPS, gpu_specs, xgmi_gbps
+from kopt.topology.gpu_facts import NO_PEERS, NVLINK_GBPS, RACK_GPUS, SUPERCHIP_RACK, gpu_specs, xgmi_gbps
 from kopt.topology.graph import Device, DeviceGraph, DeviceKind, Edge, EdgeKind, GpuSpecs, Machine
 from kopt.topology.networks import network_of, software_of
 
@@ -68,9 +68,34 @@ def machine_of(row: HardwareRow) -> Machine:
     """The machine and, by their indexes 0 .. gpus_per_node-1, the GPUs used."""
     specs = gpu_specs(row.gpu, row.vendor, row.intra_link)
     installed = max(row.gpus_per_node, _installed(row))
-    node = _node(specs, row.intra_link, installed)
-    network = network_of(row.nic_config, installed) if row.n_nodes > 1 else None
-    return Machine(node, network, software_of(row.software, row.condition, network), installed)
+    node = _node(specs, row.intra_link or _usual_link(specs, installed), installed)
+    domain_nodes, domain_known = _domain_nodes(row, installed)
+    network = None
+    if row.n_nodes > domain_nodes or (row.n_nodes > 1 and row.nic_config):
+        network = network_of(row.nic_config, installed, specs)
+    return Machine(
+        node, network, software_of(row.software, row.condition, network), installed, domain_nodes, domain_known
+    )
+
+
+_NO_DOMAIN = re.compile(
+    r"MNNVL_ENABLE=0|MNNVL (?:off|disabled)|(?:distinct|different) NVLink domains|no IMEX"
+    r"|NET/Socket|\bsockets\b|\bTCP\b",
+    re.IGNORECASE,
+)
+
+
+def _domain_nodes(row: HardwareRow, installed: int) -> tuple[int, bool]:
+    """Nodes in one NVLink domain, and whether that is known: the trays of a rack share one, as a rule."""
+    if _NO_DOMAIN.search(f"{row.software} {row.condition} {row.nic_config}"):
+        return 1, True
+    links = f"{row.intra_link} {row.nic_config}"
+    size = re.search(r"partition of (\d{1,3}) GPUs", links) or re.search(r"NVL-?(\d{2,3})\b", links, re.IGNORECASE)
+    stated = re.search(r"MNNVL|NVLink|NVL-?\d{2}|IMEX", f"{row.nic_config} {row.condition}", re.IGNORECASE)
+    if not (size or stated or SUPERCHIP_RACK.search(row.gpu)):
+        return 1, True
+    nodes = max(1, (int(size[1]) if size else RACK_GPUS) // max(1, installed))
+    return nodes, bool(stated) or not row.nic_config
 
 
 def _installed(row: HardwareRow) -> int:
@@ -78,9 +103,20 @@ def _installed(row: HardwareRow) -> int:
     match = re.search(r"(?:mesh|cube|x)-?(\d{1,2})\b", row.intra_link, re.IGNORECASE)
     if match:
         return int(match[1])
-    if re.search(r"GB200|GB300|GH200|NVL72", row.gpu + row.intra_link):
+    if re.search(r"GB200|GB300|GH200|NVL72|MI300A", row.gpu + row.intra_link):
         return 4
     return 8 if re.search(r"NVSwitch|XGMI|mesh", row.intra_link, re.IGNORECASE) else row.gpus_per_node
+
+
+def _usual_link(specs: GpuSpecs, count: int) -> str:
+    """How GPUs with links of their own are joined where nothing says it; nothing for others."""
+    if not specs.link_gbps:
+        return ""
+    if specs.vendor == "amd":
+        return "XGMI"
+    if specs.generation <= 2:
+        return "HybridCubeMesh" if count == 8 else ""
+    return "NVSwitch" if re.search(r"SXM|HGX|DGX|H[128]00|GB|B[123]00", specs.name) and count > 1 else ""
 
 
 def _node(specs: GpuSpecs, link: str, count: int) -> DeviceGraph:
@@ -99,8 +135,14 @@ def _node(specs: GpuSpecs, link: str, count: int) -> DeviceGraph:
         if "250" in specs.name or "1/2/4" in link:
             direct = _mesh(MI250X_NODE, EdgeKind.XGMI, gbps or 50.0, count)
         else:
-            direct = _mesh([(a, b, 1) for a in gpus for b in gpus[a + 1 :]], EdgeKind.XGMI, gbps or 50.0, count)
-    elif "nvswitch" in lower or "nvl72" in lower or (lower.startswith("nvlink") and specs.link_gbps):
+            # Four MI300A have two links between every two, eight MI300X one.
+            links = max(1, round(specs.link_gbps / max(1, count - 1) / gbps)) if gbps else 1
+            direct = _mesh([(a, b, links) for a in gpus for b in gpus[a + 1 :]], EdgeKind.XGMI, gbps or 50.0, count)
+    elif (
+        "nvswitch" in lower
+        or re.search(r"\bnvl(?:\d{2}|\b)", lower)
+        or (lower.startswith("nvlink") and specs.link_gbps)
+    ):
         direct = _switched(specs, link, gpus)
         unknown += [] if specs.generation else [f"speed of link {link!r}"]
     elif match := re.search(r"nv(\d{1,2})\b", lower):

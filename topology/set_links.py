@@ -1,6 +1,7 @@
 """What the links of a chosen set of GPUs carry, read off the graph: the analytic layer's and the residual's input."""
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,10 +45,22 @@ class GpuSet:
     card_gbps: float
     software: Software
     unknown: tuple[str, ...] = ()
+    domain_nodes: int = 1
+    """Nodes of the set that share one NVLink domain."""
 
     @property
     def ranks(self) -> int:
         return self.count * self.nodes
+
+    @property
+    def domains(self) -> int:
+        """NVLink domains, which are nodes where nothing joins nodes; only between them is the network used."""
+        return math.ceil(self.nodes / self.domain_nodes)
+
+    @property
+    def domain_gpus(self) -> int:
+        """GPUs of the set in one NVLink domain."""
+        return self.count * self.domain_nodes
 
 
 _cached: "WeakKeyDictionary[Machine, dict[tuple[tuple[int, ...], int], GpuSet]]" = WeakKeyDictionary()
@@ -74,14 +87,17 @@ def _read(machine: Machine, gpus: tuple[int, ...], nodes: int) -> GpuSet:
         raise BandwidthError("a GPU is named twice")
     if nodes < 1 or len(gpus) * nodes < 2:
         raise BandwidthError("a collective needs two GPUs at least")
-    if nodes > 1 and machine.network is None:
+    domain_nodes = _domain_nodes(machine, gpus, nodes)
+    if nodes > domain_nodes and machine.network is None:
         raise BandwidthError("several nodes, but no network card is known; say which with --nics")
-    way, ring, spread, pair = _within(machine.node, gpus)
-    network = machine.network if nodes > 1 else None
+    way, ring, spread, pair = _within(machine.node, gpus, in_domain=domain_nodes > 1)
+    network = machine.network if nodes > domain_nodes else None
     total, card = _outside(network, len(gpus), machine.installed or len(machine.node.gpus))
     unknown = [name for name in machine.node.unknown if way is not Way.ALONE or not name.startswith("link")]
     if network is not None and not network.known:
         unknown.append(f"speed of network {network.name!r}")
+    if domain_nodes > 1 and not machine.domain_known:
+        unknown.append("whether one NVLink domain joins the nodes")
     if way is not Way.ALONE and ring <= 0:
         unknown.append("links between these GPUs")
     return GpuSet(
@@ -94,11 +110,19 @@ def _read(machine: Machine, gpus: tuple[int, ...], nodes: int) -> GpuSet:
         pair,
         way is Way.SWITCH and machine.node.gpu.generation >= 4,
         network,
-        total,
+        total * domain_nodes,
         card,
         machine.software,
         tuple(unknown),
+        domain_nodes,
     )
+
+
+def _domain_nodes(machine: Machine, gpus: Sequence[int], nodes: int) -> int:
+    """Nodes are shared out evenly among as few NVLink domains as hold them."""
+    if machine.domain_nodes <= 1 or any(gpu not in machine.node.switched for gpu in gpus):
+        return 1
+    return math.ceil(nodes / math.ceil(nodes / machine.domain_nodes))
 
 
 def _outside(network: Network | None, count: int, installed: int) -> tuple[float, float]:
@@ -109,8 +133,8 @@ def _outside(network: Network | None, count: int, installed: int) -> tuple[float
     return min(network.total_gbps, each * count), each
 
 
-def _within(node: DeviceGraph, gpus: tuple[int, ...]) -> tuple[Way, float, float, float]:
-    if len(gpus) == 1:
+def _within(node: DeviceGraph, gpus: tuple[int, ...], *, in_domain: bool) -> tuple[Way, float, float, float]:
+    if len(gpus) == 1 and not in_domain:
         return Way.ALONE, 0.0, 0.0, 0.0
     if all(gpu in node.switched for gpu in gpus):
         least = min(node.switched[gpu] for gpu in gpus)
@@ -126,12 +150,13 @@ def _within(node: DeviceGraph, gpus: tuple[int, ...]) -> tuple[Way, float, float
     return Way.PCIE, gbps, gbps, gbps
 
 
-_BRIDGE, _STAGED, _SOCKET_SHARE = 0.6, 0.7, 0.75
-"""Share of a PCIe link that passes the host bridge; and where GPUs may not read each other's memory; and from one
-socket to the other."""
+_BRIDGE, _BRIDGE5, _STAGED, _SOCKET_SHARE = 0.6, 0.75, 0.7, 0.75
+"""Share of a PCIe link that passes the host bridge, and one of PCIe 5; and where GPUs may not read each other's memory;
+and from one socket to the other."""
 _FALL, _FALL_BRIDGED = 0.8, 0.3
 """Exponents by which bandwidth through host bridges falls with the GPUs that share them; cards that take NVLink bridges
-sit behind PCIe switches, as a rule."""
+sit behind PCIe switches, as a rule, and hosts with PCIe 5 have roots enough."""
+_PCIE5_GBPS = 64.0
 
 
 def _pcie_gbps(node: DeviceGraph, gpus: tuple[int, ...]) -> float:
@@ -146,8 +171,8 @@ def _pcie_gbps(node: DeviceGraph, gpus: tuple[int, ...]) -> float:
         return link * (0.85 if node.peer_access else _STAGED * _BRIDGE)
     # Behind one switch only the ends of a chain go up; the bridge sees as many ways as there are switches or GPUs.
     tops = {way[-2] if len(way) > 2 else way[0] for way in ways.values()}
-    through = link * _BRIDGE * (1.0 if node.peer_access else _STAGED)
-    fall = _FALL_BRIDGED if node.gpu.link_gbps > 0 else _FALL
+    through = link * (_BRIDGE5 if link >= _PCIE5_GBPS else _BRIDGE) * (1.0 if node.peer_access else _STAGED)
+    fall = _FALL_BRIDGED if node.gpu.link_gbps > 0 or link >= _PCIE5_GBPS else _FALL
     shared = float((2 / max(2, len(tops))) ** fall)
     sockets = {way[-1] for way in ways.values() if way[-1].kind is DeviceKind.NUMA}
     if len(sockets) < 2:

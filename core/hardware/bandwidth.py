@@ -93,6 +93,8 @@ class Software:
     in_process: bool = False
     direct: bool = False
     """GPUDirect was asked for by a setting."""
+    sharp: bool = False
+    """The network's switches reduce (SHARP)."""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ NAMES = (*HARDWARE, *SHAPE)
 def scale(gpus: GpuSet) -> float:
     """How much further than elsewhere physics may be off: what PCIe does hangs on settings (access control, peers,
     virtual machines) that cannot be observed, and several nodes have more to hide than one."""
-    if gpus.nodes > 1:
+    if gpus.domains > 1:
         return 1.3
     return 2.5 if gpus.way is Way.PCIE else 1.0
 
@@ -54,7 +54,7 @@ def scale(gpus: GpuSet) -> float:
 def describe(gpus: GpuSet, kind: Collective) -> Vector:
     """One number per name of ``NAMES``, of the order of one where they differ."""
     network, software = gpus.network, gpus.software
-    several, way, transport = gpus.nodes > 1, gpus.way, software.transport
+    several, way, transport = gpus.domains > 1, gpus.way, software.transport
     hardware = (
         gpus.gpu.vendor == "amd",
         way is Way.SWITCH,
@@ -79,7 +79,7 @@ def describe(gpus: GpuSet, kind: Collective) -> Vector:
         software.algorithm == "tree",
         software.direct,
     )
-    shape = (*_COLLECTIVES[kind], math.log2(gpus.count) / 3, math.log2(gpus.nodes) / 2)
+    shape = (*_COLLECTIVES[kind], math.log2(gpus.domain_gpus) / 3, math.log2(gpus.domains) / 2)
     return np.array((*hardware, *shape), dtype=np.float64)
 
 

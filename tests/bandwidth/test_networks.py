@@ -1,0 +1,120 @@
+"""Networks described in words: cards, speed, transport, and whether the speed was told."""
+
+import pytest
+
+from kopt.core.hardware.bandwidth import Collective, Software, Transport
+from kopt.topology.collective_cost import analytic
+from kopt.topology.gpu_facts import gpu_specs
+from kopt.topology.hardware import HardwareRow, machine_of
+from kopt.topology.networks import network_of, software_of
+from kopt.topology.set_links import GpuSet, Way, gpu_set
+
+
+@pytest.mark.parametrize(
+    ("text", "cards", "card_gbps", "transport"),
+    [
+        ("10GbE", 1, 1.25, Transport.SOCKETS),
+        ("1 Gbps", 1, 0.125, Transport.SOCKETS),
+        ("1000 Mbps", 1, 0.125, Transport.SOCKETS),
+        ("10GBASE-T", 1, 1.25, Transport.SOCKETS),
+        ("2x25GbE", 2, 3.125, Transport.SOCKETS),
+        ("100G Eth", 1, 12.5, Transport.SOCKETS),
+        ("40G IPoIB", 1, 5.0, Transport.SOCKETS),
+        ("100Gbps VPC", 1, 12.5, Transport.SOCKETS),
+        ("1x EDR IB", 1, 12.5, Transport.RDMA),
+        ("2x 100G RoCEv2", 2, 12.5, Transport.RDMA),
+        ("8 x 200Gb/s HDR", 8, 25.0, Transport.RDMA),
+        ("8x ConnectX-7", 8, 50.0, Transport.RDMA),
+        ("4x 50 GB/s IB", 4, 50.0, Transport.RDMA),
+        ("32x100G EFA", 32, 12.5, Transport.PLUGIN),
+        ("4x Slingshot-11", 4, 25.0, Transport.PLUGIN),
+        ("4x Slingshot-11 (TCP)", 4, 25.0, Transport.SOCKETS),
+        ("GPUDirect-TCPX 1Tbps", 8, 12.5, Transport.TCPX),
+    ],
+)
+def test_a_network_in_words_is_its_cards_and_speed(
+    text: str, cards: int, card_gbps: float, transport: Transport
+) -> None:
+    network = network_of(text, 8)
+    assert (network.cards, network.card_gbps) == (cards, pytest.approx(card_gbps))
+    assert network.known
+    assert software_of("", "", network).transport is transport
+
+
+@pytest.mark.parametrize(
+    ("gpu", "text", "total_gbps"),
+    [
+        ("H100-SXM5-80GB", "IB (unspecified)", 400.0),
+        ("A100-SXM4-80GB", "RoCE", 200.0),
+        ("H100-SXM5-80GB", "", 400.0),
+        ("L40S", "", 12.5),
+        ("T4", "", 3.125),
+        ("T4", "Ethernet", 1.25),
+    ],
+)
+def test_where_no_speed_is_told_it_is_what_such_gpus_are_sold_with(gpu: str, text: str, total_gbps: float) -> None:
+    network = network_of(text, 8, gpu_specs(gpu))
+    assert network.total_gbps == pytest.approx(total_gbps)
+    assert not network.known
+
+
+def test_settings_decide_the_transport() -> None:
+    infiniband = network_of("8x HDR200 IB")
+    assert software_of("", "NCCL_IB_DISABLE=1", infiniband).transport is Transport.SOCKETS
+    assert software_of("", "NCCL_IB_DISABLE=0", infiniband).transport is Transport.RDMA
+    assert software_of("", "SHARP", infiniband) == Software(Transport.RDMA, sharp=True)
+    slingshot = network_of("4x Slingshot-11")
+    assert software_of("", "no aws-ofi-nccl plugin", slingshot).transport is Transport.SOCKETS
+    gvnic = network_of("1x gVNIC", 8, gpu_specs("H100-SXM5-80GB"))
+    assert software_of("", "NET/Socket (no TCPX)", gvnic).transport is Transport.SOCKETS
+
+
+def _set(gpu: str, link: str, nodes: int, count: int, nics: str = "", condition: str = "") -> GpuSet:
+    machine = machine_of(HardwareRow(gpu, "", link, nodes, count, nics, "", condition))
+    return gpu_set(machine, range(count), nodes)
+
+
+def _bus(gpus: GpuSet) -> float:
+    size_bytes = 2**32
+    latency_us = analytic(gpus, Collective.ALL_REDUCE, size_bytes).latency_us
+    return size_bytes * Collective.ALL_REDUCE.bus_factor(gpus.ranks) / latency_us / 1e3
+
+
+def test_trays_of_one_nvlink_domain_do_not_use_the_network() -> None:
+    """Measured: 847 GB/s on 2 and 839 on 18 trays (OCI, CoreWeave), 811 on the 36 of two racks."""
+    two, rack = _set("GB200", "NVL72-NV18", 2, 4, "MNNVL"), _set("GB200", "NVL72-NV18", 18, 4, "MNNVL")
+    assert (two.domains, two.domain_gpus, two.network, two.way) == (1, 8, None, Way.SWITCH)
+    assert (rack.domains, rack.domain_gpus) == (1, 72)
+    assert _bus(two) == pytest.approx(847, rel=0.15)
+    assert _bus(rack) == pytest.approx(839, rel=0.15)
+    racks = _set("GB200", "NVL72-NV18", 36, 4, "MNNVL in a rack, 4x NDR400 IB between racks")
+    assert (racks.domains, racks.domain_nodes, racks.network_gbps) == (2, 18, 18 * 200.0)
+    assert not two.unknown
+
+
+def test_one_gpu_of_each_tray_is_joined_by_the_domain_as_well() -> None:
+    assert (_set("GB200", "NVL72-NV18", 4, 1).way, _set("GB200", "NVL72-NV18", 4, 1).ring_gbps) == (Way.SWITCH, 900.0)
+
+
+def test_the_domain_is_a_doubt_where_only_a_network_is_told_and_none_where_it_is_excluded() -> None:
+    assert any("NVLink domain" in text for text in _set("GB300", "NVL72-NV18", 2, 4, "8x 400G RoCE").unknown)
+    apart = _set("GB300", "NVL72-NV18", 2, 4, "8x 400G RoCE", "nodes in distinct NVLink domains")
+    assert (apart.domains, apart.unknown, apart.network_gbps) == (2, (), 400.0)
+    boards = _set("H100-SXM5-80GB", "NVSwitch-NV18", 2, 8, "8x NDR400 IB")
+    assert (boards.domains, boards.domain_nodes) == (2, 1)
+
+
+def test_four_mi300a_have_two_links_between_every_two() -> None:
+    gpus = _set("MI300A", "XGMI-fullmesh-4", 1, 4)
+    assert (gpus.way, gpus.pair_gbps, gpus.ring_gbps) == (Way.MESH, 128.0, 384.0)
+    assert _set("MI300A", "", 1, 4).ring_gbps == 384.0
+    assert _set("MI300X", "XGMI-fullmesh-8", 1, 8).pair_gbps == 64.0
+
+
+def test_between_two_nodes_with_cards_enough_a_tree_needs_half_of_the_network() -> None:
+    """Four Slingshot cards on Alps: 123 to 132 GB/s on two nodes and 92 on more (CSCS), where rings get 75."""
+    two = _bus(_set("GH200-96GB", "NV6-fullmesh-4", 2, 4, "4x Slingshot-11", "aws-ofi-nccl"))
+    many = _bus(_set("GH200-96GB", "NV6-fullmesh-4", 16, 4, "4x Slingshot-11", "aws-ofi-nccl"))
+    assert 1.4 * many < two < 2.0 * many
+    few = _bus(_set("A100-SXM4-40GB", "NV4-fullmesh-4", 2, 4, "2x Slingshot-11", "aws-ofi-nccl"))
+    assert few < 2 * 25

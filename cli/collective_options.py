@@ -6,7 +6,7 @@ import typer
 
 from kopt.cli.errors import usage_error
 from kopt.cli.options import gpus
-from kopt.core.hardware.bandwidth import MAX_BYTES, BandwidthError, Collective, collective
+from kopt.core.hardware.bandwidth import MAX_BYTES, BandwidthError, Collective, MeasuredCollective, collective
 from kopt.core.units import format_bytes, parse_bytes
 
 _COLLECTIVES = ", ".join(collective.value for collective in Collective)
@@ -23,6 +23,27 @@ Gpu = Annotated[
     ),
 ]
 Model = Annotated[str, typer.Option("--model", metavar="MODEL", help="champion, a version number, or shipped.")]
+
+
+Probes = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--probe",
+        metavar="COLLECTIVE/NODES/SIZE=MICROSECONDS",
+        help="What was measured on this machine with the same GPUs of each node; may be repeated.",
+    ),
+]
+
+
+def measured_of(text: str) -> MeasuredCollective:
+    """``all_reduce/2/1GiB=4521``: a collective over two nodes that took 4,521 µs."""
+    name, _, rest = text.partition("/")
+    nodes, _, measured = rest.partition("/")
+    size, _, time_us = measured.partition("=")
+    try:
+        return MeasuredCollective((), collective(name), int(parse_bytes(size)), float(time_us), int(nodes))
+    except ValueError as error:
+        usage_error(f"{text[:80]!r} is no probe such as all_reduce/2/1GiB=4521 ({error})", "--probe")
 
 
 def collective_of(name: str) -> Collective:

@@ -7,11 +7,12 @@
 ``kopt bandwidth estimate -o json`` prints ``to_dict()``.
 """
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kopt.core.hardware.bandwidth import BandwidthEstimate, Collective
+from kopt.core.hardware.bandwidth import BandwidthEstimate, Collective, MeasuredCollective
 from kopt.core.hardware.bandwidth import collective as collective_of
 from kopt.core.hardware.node_topology import NodeTopology, TopologyError
 from kopt.core.settings import Settings
@@ -33,6 +34,7 @@ def bandwidth(
     gpu: str = "",
     nics: str = "",
     software: str = "",
+    probes: Sequence[MeasuredCollective] = (),
     model: "str | BandwidthPredictor" = "champion",
     settings: Settings | None = None,
 ) -> BandwidthEstimate:
@@ -40,14 +42,24 @@ def bandwidth(
 
     ``topology`` is a node, the document of ``kopt topology parse`` or a tool's output. ``gpu`` names the model where
     the tool did not, ``nics`` the network cards (8x NDR400 IB), ``software`` the library and its settings (nccl 2.27,
-    aws-ofi-nccl). Raises BandwidthError for GPUs or sizes that are not there, TopologyError for what is no topology.
+    aws-ofi-nccl), ``probes`` what was measured on this machine, which the answer follows. Raises BandwidthError for
+    GPUs or sizes that are not there, TopologyError for what is no topology.
     """
+    from kopt.models.bandwidth.calibration import Calibration
     from kopt.models.bandwidth.loading import load_bandwidth
     from kopt.models.bandwidth.predictor import BandwidthQuestion
 
     predictor = load_bandwidth(model, settings) if isinstance(model, str) else model
     kind = collective if isinstance(collective, Collective) else collective_of(collective)
     machine = machine_of_node(node_of(topology), gpu=gpu, nics=nics, software=software)
+    if probes:
+        predictor = copy.copy(predictor)
+        predictor.calibration = Calibration()
+    for probe in probes:
+        question = BandwidthQuestion(
+            machine, probe.gpus or tuple(gpus), probe.collective, probe.bytes, probe.nodes or nodes
+        )
+        predictor.observe(question, probe.latency_us)
     return predictor.estimate(BandwidthQuestion(machine, tuple(gpus), kind, bytes, nodes))
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kopt.cli.bandwidth.pairs import pairs_command
-from kopt.cli.collective_options import Gpu, Kind, Model, Size, bytes_of, collective_of, indexes
+from kopt.cli.collective_options import Gpu, Kind, Model, Probes, Size, bytes_of, collective_of, indexes, measured_of
 from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Kubeconfig, Output
 from kopt.cli.output import Answer, Format, column, format_number, show
@@ -64,6 +64,7 @@ def estimate(
     gpu: Gpu = "",
     nics: Nics = "",
     software: Software = "",
+    probe: Probes = None,
     model: Model = "champion",
     output: Output = Format.TABLE,
 ) -> None:
@@ -79,6 +80,8 @@ def estimate(
         kopt bandwidth estimate topo.json --gpus 0-7 --collective all_to_all --bytes 256MiB
 
         kopt bandwidth estimate topo.txt --nodes 16 --nics '8x NDR400 IB' -o json
+
+        kopt bandwidth estimate topo.txt --nodes 16 --nics 25GbE --probe all_reduce/2/1GiB=730000
     """
     from kopt.models.bandwidth.loading import load_bandwidth
     from kopt.sdk import bandwidth as ask
@@ -95,6 +98,7 @@ def estimate(
         gpu=gpu,
         nics=nics,
         software=software,
+        probes=[measured_of(text) for text in probe or ()],
         model=load_bandwidth(model, load_settings()),
     )
     show(_answer(bandwidth_estimate), output)

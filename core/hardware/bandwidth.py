@@ -65,6 +65,27 @@ def collective(name: str) -> Collective:
     raise BandwidthError(f"collective {name[:60]!r} is none of {names}")
 
 
+@dataclass(frozen=True)
+class MeasuredCollective:
+    """One collective as nccl-tests or rccl-tests timed it on this machine. No ``gpus`` and no ``nodes``: as in the
+    question."""
+
+    gpus: tuple[int, ...]
+    collective: Collective
+    bytes: int
+    latency_us: float
+    nodes: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        result: dict[str, Any] = {
+            "gpus": list(self.gpus),
+            "collective": self.collective.value,
+            "bytes": self.bytes,
+            "latency_us": self.latency_us,
+        }
+        return result if self.nodes is None else result | {"nodes": self.nodes}
+
+
 class Transport(StrEnum):
     """How GPUs of different nodes reach each other."""
 

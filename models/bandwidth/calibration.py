@@ -111,6 +111,13 @@ class Calibration:
         return float(to @ solved.weights), math.sqrt(variance)
 
     @staticmethod
+    def deviation_after_probe(deviation: float, doublings: float) -> float:
+        """Standard deviation that one probe of the same collective, GPUs and size would leave, on nodes that are
+        fewer by so many doublings."""
+        shared = _NODES**doublings * deviation**2
+        return math.sqrt(max(_SUREST * deviation**2, deviation**2 - shared**2 / (deviation**2 + _ERROR**2)))
+
+    @staticmethod
     def _solve(probes: Sequence[Probe]) -> _Solved | None:
         if not probes:
             return None

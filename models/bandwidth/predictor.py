@@ -13,6 +13,7 @@ from safetensors.numpy import save_file
 from kopt.core.hardware.bandwidth import MAX_BYTES, BandwidthError, BandwidthEstimate, Collective
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
+from kopt.core.units import format_bytes
 from kopt.models.bandwidth.calibration import Calibration, Probe
 from kopt.models.bandwidth.curves import answer, curves, points
 from kopt.models.bandwidth.features import NAMES, describe, weights_at
@@ -28,6 +29,8 @@ from kopt.topology.set_links import GpuSet, gpu_set
 UNREGISTERED = ModelVersion("bandwidth", "unregistered")
 _DOCUMENT, _ARRAYS = "bandwidth.json", "residual.safetensors"
 _VERSION = 1
+_WIDE, _NARROWED = math.log(1.5), 0.8
+"""Intervals are wide from a factor of 1.5 either way; a probe is worth it that takes a fifth of the width or more."""
 _UNKNOWN_SPREAD = 1.0
 """Half an interval in log units where the GPU, a link or the network is not known: a factor of 2.7 either way."""
 
@@ -47,12 +50,20 @@ class BandwidthQuestion:
 @dataclass(frozen=True)
 class _Answer:
     gpus: GpuSet
+    collective: Collective
+    bytes: int
     physics: Analytic
     log_latency: float
     deviation: float
-    spread: float
+    """Of the logarithm; what is not known of the hardware is in it, so that probes take it away."""
+    width: float
+    """Deviations on either side of the answer that hold it with ``PROBABILITY``."""
     near: float
     residual: float
+
+    @property
+    def spread(self) -> float:
+        return self.width * self.deviation
 
 
 class BandwidthPredictor(Predictor):
@@ -100,8 +111,8 @@ class BandwidthPredictor(Predictor):
             request.machine_key,
             _software(result.gpus),
             request.collective.value,
-            result.gpus.count,
-            request.nodes,
+            result.gpus.domain_gpus,
+            result.gpus.domains,
             math.log2(request.bytes),
             lacking,
             result.deviation,
@@ -164,14 +175,14 @@ class BandwidthPredictor(Predictor):
         physics = analytic(gpus, kind, size_bytes)
         mean, deviation, near = answer(self._residual, gpus, describe(gpus, kind), *weights_at(size_bytes))
         width = self._widths.at(size_bytes, near)
+        deviation = spread_of(deviation, width, gpus) / width
         added = 0.0
         if self.calibration.probes:
             added, deviation = self.calibration.correction(
-                key, _software(gpus), kind, gpus.count, gpus.nodes, size_bytes, deviation
+                key, _software(gpus), kind, gpus.domain_gpus, gpus.domains, size_bytes, deviation
             )
         log_latency = math.log(physics.latency_us) + mean + added
-        spread = spread_of(deviation, width, gpus)
-        return _Answer(gpus, physics, log_latency, deviation, spread, near, mean + added)
+        return _Answer(gpus, kind, size_bytes, physics, log_latency, deviation, width, near, mean + added)
 
     def save(self, folder: Path) -> None:
         if self._residual is None:
@@ -266,4 +277,31 @@ def _reasons(result: _Answer) -> tuple[Reason, ...]:
     if gpus.unknown:
         what = ", ".join(gpus.unknown)
         reasons.append(Reason("UNKNOWN_TOPOLOGY", f"Unknown topology, so the interval is wide: {what}."))
-    return tuple(reasons)
+    advice = _probe_advice(result)
+    return (*reasons, advice) if advice is not None else tuple(reasons)
+
+
+def _probe_advice(result: _Answer) -> Reason | None:
+    """Which measurement would narrow a wide interval, and to what: on two nodes where that tells enough of all."""
+    gpus = result.gpus
+    if result.spread < _WIDE:
+        return None
+    for nodes in sorted({min(gpus.nodes, 2 * gpus.domain_nodes), gpus.nodes}):
+        doublings = math.log2(gpus.domains / math.ceil(nodes / gpus.domain_nodes))
+        narrowed = result.width * Calibration.deviation_after_probe(result.deviation, doublings)
+        if narrowed <= _NARROWED * result.spread:
+            return _advised(result, nodes, narrowed)
+    return None
+
+
+def _advised(result: _Answer, nodes: int, narrowed: float) -> Reason:
+    gpus = result.gpus
+    bus_gbps = result.bytes * result.collective.bus_factor(gpus.ranks) / math.exp(result.log_latency) / 1e3
+    low, high = bus_gbps / math.exp(narrowed), bus_gbps * math.exp(narrowed)
+    text = (
+        f"One {result.collective} of {format_bytes(result.bytes)} on {gpus.count} GPUs of {nodes} node(s), measured "
+        f"and given as a probe, would narrow the interval from {bus_gbps / math.exp(result.spread):.3g} to "
+        f"{bus_gbps * math.exp(result.spread):.3g} GB/s to a factor of {math.exp(narrowed):.2f} either way."
+    )
+    numbers = {"nodes": nodes, "low_gigabytes_per_s": low, "high_gigabytes_per_s": high}
+    return Reason("PROBE_ADVISED", text, numbers)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kopt.core.hardware.bandwidth import BandwidthError, BandwidthEstimate, Collective
+from kopt.core.hardware.bandwidth import BandwidthError, BandwidthEstimate, Collective, MeasuredCollective
 from kopt.core.hardware.node_topology import NodeTopology, TopologyError
 from kopt.core.hardware.pairwise import Pair
 from kopt.core.reason import Reason
@@ -28,7 +28,6 @@ from kopt.serving.client.fallback_bandwidth import Choices, answer_sets, node_in
 from kopt.serving.contract.bandwidth_answers import (
     BandwidthQuery,
     BandwidthResponse,
-    MeasuredCollective,
     OfferedNode,
     WrongQuestion,
 )

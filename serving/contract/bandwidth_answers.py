@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from kopt.core.hardware.bandwidth import BandwidthEstimate, BandwidthKind, Collective
+from kopt.core.hardware.bandwidth import BandwidthEstimate, BandwidthKind, Collective, MeasuredCollective
 from kopt.core.hardware.node_topology import NodeTopology
 from kopt.core.reason import Reason
 from kopt.core.units import GIB
@@ -20,26 +20,6 @@ class WrongQuestion(ValueError):
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")
         self.field, self.message = field, message
-
-
-@dataclass(frozen=True)
-class MeasuredCollective:
-    """One collective as nccl-tests or rccl-tests timed it on this machine; ``nodes`` as in the question if None."""
-
-    gpus: GpuIndexes
-    collective: Collective
-    bytes: int
-    latency_us: float
-    nodes: int | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        result: dict[str, Any] = {
-            "gpus": list(self.gpus),
-            "collective": self.collective.value,
-            "bytes": self.bytes,
-            "latency_us": self.latency_us,
-        }
-        return result if self.nodes is None else result | {"nodes": self.nodes}
 
 
 @dataclass(frozen=True)

@@ -140,3 +140,24 @@ def test_files_that_are_no_tables_are_refused(tmp_path: Path) -> None:
     path.write_text(f"{_HEAD},latency_us,machine_class\n{_ROW.format('')},0,a\n")
     with pytest.raises(BandwidthError, match="is no time"):
         read_measured(path)
+
+
+@pytest.mark.parametrize(("nodes", "probed"), [(2, 2), (3, 2), (64, 64)])
+def test_a_wide_interval_names_the_probe_that_narrows_it_and_the_probe_does(
+    fresh: BandwidthPredictor, nodes: int, probed: int
+) -> None:
+    machine = machine_of(HardwareRow("H100-SXM5-80GB", "", "NVSwitch-NV18", nodes, 8, "IB"))
+    question = BandwidthQuestion(machine, tuple(range(8)), Collective.ALL_REDUCE, 2**30, nodes)
+    wide = fresh.estimate(question)
+    advice = next(reason for reason in wide.reasons if reason.code == "PROBE_ADVISED")
+    assert advice.numbers["nodes"] == probed
+    probe = replace(question, nodes=probed)
+    fresh.observe(probe, fresh.estimate(probe).latency_us)
+    narrowed = fresh.estimate(question)
+    assert narrowed.bus_gigabytes_per_s == pytest.approx(wide.bus_gigabytes_per_s, rel=0.05)
+    assert narrowed.bus_low_gigabytes_per_s == pytest.approx(float(advice.numbers["low_gigabytes_per_s"]), rel=0.1)
+    assert narrowed.bus_low_gigabytes_per_s > 1.2 * wide.bus_low_gigabytes_per_s
+
+
+def test_what_is_certain_asks_for_no_probe(fresh: BandwidthPredictor) -> None:
+    assert "PROBE_ADVISED" not in [reason.code for reason in fresh.estimate(_ASKED).reasons]

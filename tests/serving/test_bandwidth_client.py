@@ -14,14 +14,14 @@ import topology_outputs
 from bandwidth_nodes import cube_mesh, strange, without_symmetry
 from pydantic_core import to_json
 
-from kopt.core.hardware.bandwidth import BandwidthKind, Collective
+from kopt.core.hardware.bandwidth import BandwidthKind, Collective, MeasuredCollective
 from kopt.core.settings import Settings
 from kopt.models.bandwidth.loading import load_bandwidth
 from kopt.models.bandwidth.predictor import BandwidthPredictor
 from kopt.serving.bandwidth.service import BandwidthService
 from kopt.serving.client.client import AsyncPredictionClient, EndpointFailure, PredictionClient, RequestRefused
 from kopt.serving.client.fallback_bandwidth import fallback_bandwidth
-from kopt.serving.contract.bandwidth_answers import BandwidthQuery, MeasuredCollective, WrongQuestion, parse_bandwidth
+from kopt.serving.contract.bandwidth_answers import BandwidthQuery, WrongQuestion, parse_bandwidth
 from kopt.serving.contract.bandwidth_schemas import BANDWIDTH_REQUEST
 from kopt.serving.demand.feature_lookup import StoredFeatures
 from kopt.serving.endpoint.app import Endpoint, create_app

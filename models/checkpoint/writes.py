@@ -113,8 +113,11 @@ class Writes:
         """
         over = [writer for writer, write in self.open.items() if write.at_s is not None and write.at_s <= ended_s]
         durable = self.durable
-        if durable is not None and durable.at_s is not None and durable.at_s >= began_s and not over:
-            return False
+        if durable is not None and not over:
+            # The log may have told of this save: counted twice, it would be two, one right after the other.
+            by_log = step is not None and step == durable.step
+            if by_log or (durable.at_s is not None and durable.at_s >= began_s):
+                return False
         closed = [self.open.pop(writer) for writer in over]
         if not closed:
             # It was saved without a line in the log; so may be the next one.

@@ -120,9 +120,9 @@ class Leader:
         """Campaign, renew, campaign again, until cancelled; then give the Lease back."""
         try:
             while True:
-                was = self.leading
                 await self._try()
-                if not was and self.leading:
+                if self.leading:
+                    # After each renewal: the term may have lapsed, and its work ended, while this one was under way.
                     async with self._changed:
                         self._changed.notify_all()
                 # Spread out, so that candidates do not all write at the moment a Lease runs out.

@@ -55,9 +55,9 @@ def evaluate(
     )
 
 
-def is_safe(machine: StateMachine, *, files: bool = False) -> bool:
+def is_safe(machine: StateMachine, *, live: bool = False, files: bool = False) -> bool:
     """Whether ``evaluate`` would say so right after the last line."""
-    return not _doubt(machine, None, live=False, files=files)
+    return not _doubt(machine, None, live=live, files=files)
 
 
 def _doubt(machine: StateMachine, now_s: float | None, *, live: bool, files: bool) -> str:
@@ -77,6 +77,9 @@ def _doubt(machine: StateMachine, now_s: float | None, *, live: bool, files: boo
             "Text alone cannot tell yet: no earlier save of this job went as the last one did. "
             "Another save or a look at the files can."
         )
+    if live and durable.line == machine.evidence[0] and not files:
+        # Many say "saved" of the first of several parts: the others are written before the training goes on.
+        return "The log has just told of the end of a save, and not yet that the training goes on."
     if not machine.routine:
         return "The last line is not one that this job prints again and again between saves: a save may begin with it."
     due = _save_due(machine, now_s)

@@ -37,7 +37,7 @@ class Session:
     @property
     def safe(self) -> bool:
         """Whether the job may be killed after the last line."""
-        return is_safe(self.machine, files=self.files)
+        return is_safe(self.machine, live=self.live, files=self.files)
 
     def status(self, now_s: float | None = None) -> JobStatus:
         """The job's status now: ``now_s`` is Unix time if lines came with their arrivals, else None."""

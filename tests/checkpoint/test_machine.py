@@ -537,3 +537,16 @@ def test_a_save_that_log_and_files_show_is_one_save_and_the_next_one_is_expected
         job.train(step + 10, step + 10, at_s=10.0 * step + 11, live=True)
     assert "due at step 40" in evaluate(job.machine, files=True).reason
     assert job.machine.statistics.unannounced_ends == 0
+
+
+def test_an_end_is_believed_once_the_training_goes_on() -> None:
+    """The optimizer is written after the line that calls the model saved; no line tells of it."""
+    job = Job()
+    job.train(1, 10, at_s=10.0, live=True)
+    for step in (10, 20, 30):
+        job.say(E, f"Saved model-{step}", 10.0 * step + 1, live=True)
+        assert not is_safe(job.machine, live=True)
+        assert not evaluate(job.machine, 10.0 * step + 1.5, live=True).safe
+        job.train(step + 1, step + 5, at_s=10.0 * step + 2, live=True)
+        assert is_safe(job.machine, live=True) == (step > 10)
+        job.train(step + 6, step + 10, at_s=10.0 * step + 7, live=True)

@@ -264,10 +264,14 @@ async def test_lines_become_a_state_with_its_evidence_and_the_work_at_risk(
 ) -> None:
     lines = training()
     clock.now_s = lines[-1]["at"] + 0.5
-    found = await post(http, lines, gpus=8, source="train-1-0/main", first=1)
+    ended = await post(http, lines, gpus=8, source="train-1-0/main", first=1)
+    assert (ended["safe"], ended["evidence"], ended["last_durable_step"]) == (False, True, 40)
+    assert "not yet that the training goes on" in ended["reason"]
+    assert ended["evidence_text"].startswith("successfully saved checkpoint at iteration 40")
+    lines = [{"text": "step 41/400 loss 1.041 lr 0.0001", "at": clock.now_s}]
+    found = await post(http, lines, source="train-1-0/main", first=ended["lines"] + 1)
     assert (found["safe"], found["evidence"], found["last_durable_step"]) == (True, True, 40)
-    assert found["next"] == {"train-1-0/main": len(lines) + 1}
-    assert found["evidence_text"].startswith("successfully saved checkpoint at iteration 40")
+    assert found["next"] == {"train-1-0/main": found["lines"] + 1}
     assert found["work_at_risk_low"] < found["work_at_risk_gpu_seconds"] < found["work_at_risk_high"]
     assert found["work_at_risk_gpu_seconds"] >= 8 * found["seconds_since_durable"]
     assert (found["fallback"], found["model"]["version"]) == (False, "shipped")
@@ -336,7 +340,7 @@ async def test_a_gap_is_told_and_nothing_is_safe_until_a_save_is_seen_whole(
     http: httpx.AsyncClient, clock: Clock
 ) -> None:
     lines = training(6)
-    saved = next(at for at, one in enumerate(lines) if "checkpoint-40" in one["text"]) + 2
+    saved = next(at for at, one in enumerate(lines) if "checkpoint-40" in one["text"]) + 3
     clock.now_s = lines[saved - 1]["at"]
     assert (await post(http, lines[:saved], first=1))["safe"]
     clock.now_s = lines[saved + 4]["at"]
@@ -346,7 +350,8 @@ async def test_a_gap_is_told_and_nothing_is_safe_until_a_save_is_seen_whole(
     assert not gone["safe"]
     assert "2 lines are missing" in gone["reason"]
     clock.now_s = NOW
-    again = await post(http, lines[saved + 5 :], first=saved + 6)
+    rest = [*lines[saved + 5 :], {"text": "step 61/400 loss 1.061 lr 0.0001", "at": NOW}]
+    again = await post(http, rest, first=saved + 6)
     assert (again["safe"], again["last_durable_step"]) == (True, 60)
 
 

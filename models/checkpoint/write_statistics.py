@@ -50,7 +50,9 @@ class WriteStatistics:
         self.last_template = number
 
     def record_save(self, at_s: float | None, step: int | None) -> None:
-        """Records when a durable checkpoint was begun, and of which step it is."""
+        """Records when a durable checkpoint was begun, and of which step it is; once for all ranks that log its end."""
+        if step is not None and self.saved_steps and self.saved_steps[-1] == step:
+            return
         if at_s is not None:
             self.saved_at_s.append(at_s)
         if step is not None:

@@ -10,6 +10,7 @@ from kopt.core.workload.checkpoint import JobState, LineLabel
 from kopt.models.checkpoint.classified_line import LABELS, ClassifiedLine
 from kopt.models.checkpoint.kill_safety import evaluate, is_safe
 from kopt.models.checkpoint.state_machine import StateMachine
+from kopt.models.checkpoint.write_statistics import WriteStatistics
 
 B, P, E = LineLabel.CKPT_BEGIN, LineLabel.CKPT_PROGRESS, LineLabel.CKPT_END
 STEP, EVAL, OTHER, OVER = LineLabel.TRAIN_STEP, LineLabel.EVAL, LineLabel.OTHER, LineLabel.END
@@ -550,3 +551,12 @@ def test_an_end_is_believed_once_the_training_goes_on() -> None:
         job.train(step + 1, step + 5, at_s=10.0 * step + 2, live=True)
         assert is_safe(job.machine, live=True) == (step > 10)
         job.train(step + 6, step + 10, at_s=10.0 * step + 7, live=True)
+
+
+def test_a_save_whose_end_several_ranks_log_is_one_save() -> None:
+    statistics = WriteStatistics()
+    for step in (10, 20, 30):
+        for rank in (0, 1):
+            statistics.record_save(10.0 * step + rank, step)
+    assert list(statistics.saved_steps) == [10, 20, 30]
+    assert list(statistics.saved_at_s) == [100.0, 200.0, 300.0], "the next one is expected a hundred seconds later"

@@ -12,6 +12,7 @@ from asgi_server import served
 from controlplane.kubelet import Kubelet
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
+from local_claims import claim_folder
 from logtail_endpoint import Endpoint
 from serving.conftest import MemorySource, no_store
 
@@ -149,24 +150,6 @@ def real_endpoint(home: Path) -> Iterator[str]:
         endpoint.stop()
 
 
-def claimed(control_plane: ControlPlane, space: str, folder: Path, node: Kubelet) -> None:
-    """The claim ``checkpoints``, bound to a local volume of the node."""
-    folder.mkdir()
-    name, api = f"{space}-local", control_plane.api
-    shared = {"accessModes": ["ReadWriteOnce"], "storageClassName": ""}
-    terms = [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node.name]}]}]
-    volume = shared | {
-        "capacity": {"storage": "1Gi"},
-        "local": {"path": str(folder)},
-        "nodeAffinity": {"required": {"nodeSelectorTerms": terms}},
-        "claimRef": {"namespace": space, "name": "checkpoints"},
-    }
-    claim = shared | {"volumeName": name, "resources": {"requests": {"storage": "1Gi"}}}
-    api.create({"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": volume})
-    metadata = {"name": "checkpoints", "namespace": space}
-    api.create({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": claim})
-
-
 @pytest.mark.slow
 def test_a_trainer_that_saves_without_a_word_is_safe_by_its_files_and_held_while_it_writes(
     control_plane: ControlPlane, tmp_path: Path
@@ -177,7 +160,7 @@ def test_a_trainer_that_saves_without_a_word_is_safe_by_its_files_and_held_while
     logs.mkdir()
     signals.mkdir()
     with real_endpoint(tmp_path / "home") as url, Kubelet(control_plane, resources={GPU: "8"}) as node:
-        claimed(control_plane, space, tmp_path / "local", node)
+        claim_folder(control_plane, space, "checkpoints", tmp_path / "local", node)
         arguments = ["agent", "logtail", "node", "--node", node.name, "--root", str(logs), "--predictions", url]
         server = control_plane.start_server(
             "logtail-node",
@@ -204,7 +187,7 @@ def test_a_trainer_that_saves_without_a_word_is_safe_by_its_files_and_held_while
             wait_for(lambda: status()["safe"], what="it is safe by its files")
             assert status()["last_durable_step"] == 20
             (signals / "writing").touch()
-            reason = f"checkpoint folder shows that {space}-local/run-1/checkpoint-"
+            reason = f"checkpoint folder shows that {space}-checkpoints/run-1/checkpoint-"
             held = wait_for(lambda: reason in (now := status())["reason"] and now, what="it is held while it writes")
             assert not held["safe"]
             assert "is being written" in held["reason"]

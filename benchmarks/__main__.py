@@ -13,6 +13,7 @@ BENCHMARKS = {name: f"benchmarks.{name}" for name in predictor_names()} | {
     "extender": "benchmarks.extender",
     "extender-cluster": "benchmarks.extender_cluster",
     "meshes": "benchmarks.extender_meshes",
+    "live-checkpoints": "benchmarks.live_checkpoints.run",
     "platform": "benchmarks.platform_cost",
     "placement": "benchmarks.placement",
     "preemption": "benchmarks.preemption",

@@ -85,8 +85,8 @@ def command_of(ctx: Any) -> str:
     """The words after ``kopt`` that name the command, such as ``demand forecast``, as far as they are known."""
     verb = ctx.invoked_subcommand or ""
     group = ctx.command.commands.get(verb)
-    words = [word for word in sys.argv[1:] if word in getattr(group, "commands", {})]
-    return " ".join([verb, *words[:1]])
+    subcommands = [word for word in sys.argv[1:] if word in getattr(group, "commands", {})]
+    return " ".join([verb, *subcommands[:1]])
 
 
 def debugging() -> bool:

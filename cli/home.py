@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kopt.cli.errors import Refused
-from kopt.cli.progress import say
+from kopt.cli.progress import print_status
 
 OPEN = stat.S_IRWXG | stat.S_IRWXO
 NAMES = (
@@ -52,7 +52,7 @@ def make_home(home: Path) -> None:
         raise Refused(f"{home} cannot be written; make it writable, or set KOPT_HOME to a folder of yours")
     opened = [path for path in (home, *_ours(home)) if _close(path)]
     if opened:
-        say(f"{home} could be read or written by others and is private now ({len(opened)} files and folders)")
+        print_status(f"{home} could be read or written by others and is private now ({len(opened)} files and folders)")
 
 
 def _ours(home: Path) -> Iterator[Path]:
@@ -79,7 +79,7 @@ def _close(path: Path) -> bool:
         path.chmod(stat.S_IMODE(status.st_mode) & ~OPEN)
     except PermissionError:
         # A volume that belongs to root, in a container: whoever mounted it decides who reaches it.
-        say(f"{path} can be reached by others and belongs to root; set KOPT_HOME to a folder below it")
+        print_status(f"{path} can be reached by others and belongs to root; set KOPT_HOME to a folder below it")
         return False
     except OSError as error:
         if error.errno != errno.EROFS:

@@ -167,9 +167,9 @@ def as_table(answer: Answer) -> str:
             dropped = _print_rows(answer, console, width)
         else:
             console.print(Text(tables.wrapped(answer.empty, width)), soft_wrap=True)
-        left_out = [f"Left out for want of width: {', '.join(dropped)} (-o json has them)."] if dropped else []
-        for note in (*answer.remarks, *left_out):
-            console.print(Text(tables.wrapped(printable(note), width)), soft_wrap=True)
+        width_remarks = [f"Left out for want of width: {', '.join(dropped)} (-o json has them)."] if dropped else []
+        for remark in (*answer.remarks, *width_remarks):
+            console.print(Text(tables.wrapped(printable(remark), width)), soft_wrap=True)
     return capture.get()
 
 
@@ -187,8 +187,8 @@ def _print_rows(answer: Answer, console: "Console", width: int) -> list[str]:
         )
         for spec in specs
     ]
-    shown, widths, dropped = tables.fitted(columns, width)
-    heading, rows = tables.drawn(shown, widths)
+    fitting, widths, dropped = tables.fitted(columns, width)
+    heading, rows = tables.drawn(fitting, widths)
     console.print(*([Text(answer.title, "italic")] if answer.title else []), soft_wrap=True)
     console.print(Text(heading, "bold"), soft_wrap=True)
     console.print(Text(f"{rows}\n"), soft_wrap=True)

@@ -39,7 +39,7 @@ def step(what: str) -> Iterator[None]:
         yield
 
 
-def say(text: str) -> None:
+def print_status(text: str) -> None:
     """A line for people on standard error."""
     typer.echo(text, err=True)
 
@@ -77,7 +77,7 @@ class Steps:
         self._running[key] = _Step(what, time.monotonic(), what)
         self._draw()
 
-    def note(self, key: str, what: str) -> None:
+    def update(self, key: str, what: str) -> None:
         """Say more about a running step, until it ends."""
         if key in self._running:
             self._running[key] = replace(self._running[key], now=what)

@@ -51,24 +51,24 @@ def wrapped(text: str, width: int) -> str:
 
 def fitted(columns: Sequence[TextColumn], width: int) -> tuple[list[TextColumn], list[int], list[TextColumn]]:
     """The columns to show with their widths, and those that are left out."""
-    shown, dropped = list(columns), list[TextColumn]()
-    while sum(each.least for each in shown) + _GAP * (len(shown) - 1) > width:
-        droppable = [each for each in shown if each.drop is not None]
+    fitting, dropped = list(columns), list[TextColumn]()
+    while sum(each.least for each in fitting) + _GAP * (len(fitting) - 1) > width:
+        droppable = [each for each in fitting if each.drop is not None]
         if not droppable:
             break
         least = min(droppable, key=lambda each: each.drop or 0)
-        shown.remove(least)
+        fitting.remove(least)
         dropped.append(least)
-    widths = [each.natural for each in shown]
-    excess = sum(widths) + _GAP * (len(shown) - 1) - width
+    widths = [each.natural for each in fitting]
+    excess = sum(widths) + _GAP * (len(fitting) - 1) - width
     while excess > 0:
         # The widest that may still wrap, one by one: sentences give way before names with a blank in them.
-        spare = [(widths[n], n) for n, each in enumerate(shown) if widths[n] > each.least]
+        spare = [(widths[n], n) for n, each in enumerate(fitting) if widths[n] > each.least]
         if not spare:
             break
         widths[max(spare)[1]] -= 1
         excess -= 1
-    return shown, widths, dropped
+    return fitting, widths, dropped
 
 
 def drawn(columns: Sequence[TextColumn], widths: Sequence[int]) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from kopt.cli.collective_options import Gpu, Kind, Model, Probes, Size, bytes_of
 from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Kubeconfig, Output
 from kopt.cli.output import Answer, Format, column, format_number, show
-from kopt.cli.progress import say
+from kopt.cli.progress import print_status
 from kopt.core.hardware.bandwidth import (
     BandwidthEstimate,
     BandwidthKind,
@@ -133,7 +133,7 @@ def predict(
     _write(out, estimates)
     unknown = sum(bandwidth_estimate.unknown for bandwidth_estimate in estimates)
     remark = f", {unknown} of them of unknown topology" if unknown else ""
-    say(f"{len(estimates)} answers in {out}{remark}")
+    print_status(f"{len(estimates)} answers in {out}{remark}")
 
 
 @app.command()
@@ -179,15 +179,15 @@ def place(
 
     nodes = [] if cluster else nodes_in(files or [])
     if len(nodes) == 1:
-        _place_on_node(nodes[0], across.SetRequest(count, operation, size_bytes, minimum, of), free, gpu, output)
+        _show_best_of_node(nodes[0], across.SetRequest(count, operation, size_bytes, minimum, of), free, gpu, output)
         return
     if free:
         usage_error("indexes are of one node; with --cluster it is known what is free", "--free")
     places = across.of_cluster(kubeconfig) if cluster else across.of_files(nodes, gpu)
-    across.place_on(places, across.SetRequest(count, operation, size_bytes, minimum, of), output)
+    across.show_best_across_nodes(places, across.SetRequest(count, operation, size_bytes, minimum, of), output)
 
 
-def _place_on_node(node: NodeTopology, question: "SetRequest", free: str, gpu: str, output: Format) -> None:
+def _show_best_of_node(node: NodeTopology, question: "SetRequest", free: str, gpu: str, output: Format) -> None:
     operation, size_bytes, count, minimum, of = (
         question.collective,
         question.bytes,
@@ -198,11 +198,12 @@ def _place_on_node(node: NodeTopology, question: "SetRequest", free: str, gpu: s
     from kopt.topology.from_node import machine_from
     from kopt.topology.sets.within_node import choose_gpus, link_gbps
 
-    there = tuple(sorted(topology_gpu.index for topology_gpu in node.gpus))
-    open_ = indexes(free) if free else there
-    missing = sorted(set(open_) - set(there))
+    gpu_indexes = tuple(sorted(topology_gpu.index for topology_gpu in node.gpus))
+    open_ = indexes(free) if free else gpu_indexes
+    missing = sorted(set(open_) - set(gpu_indexes))
     if missing:
-        usage_error(f"GPU {missing[0]} is not there; the node has {', '.join(map(str, there)) or 'none'}", "--free")
+        present = ", ".join(map(str, gpu_indexes)) or "none"
+        usage_error(f"GPU {missing[0]} is not there; the node has {present}", "--free")
     machine = machine_from(node, gpu=gpu)
     set_choice = choose_gpus(machine, open_, count, operation, size_bytes)
     if set_choice is None:

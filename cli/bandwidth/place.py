@@ -86,7 +86,7 @@ def of_cluster(kubeconfig: Path | None) -> Places:
     return Places(offers, fleet.complaints.slow_pairs(), ill, remarks)
 
 
-def place_on(places: Places, request: SetRequest, output: Format) -> None:
+def show_best_across_nodes(places: Places, request: SetRequest, output: Format) -> None:
     """Choose and show. Raises Refused where there is no room, or what there is does not reach the minimum."""
     if request.of is BandwidthKind.LINK and request.minimum:
         usage_error("links are of one node; across nodes --minimum is held against bus or algorithm", "--of")
@@ -122,12 +122,12 @@ def _answer(places: Places, request: SetRequest, cluster_choice: "ClusterChoice"
     rows = [
         ShareRow(share.node, ", ".join(map(str, share.gpus)), domains[share.node]) for share in cluster_choice.shares
     ]
-    taken = {share.node for share in cluster_choice.shares}
-    ill = [f"{name} is degraded: {why}" for name, why in places.ill.items() if name in taken]
+    used = {share.node for share in cluster_choice.shares}
+    ill = [f"{name} is degraded: {why}" for name, why in places.ill.items() if name in used]
     if places.ill and not ill:
         ill = [f"degraded nodes left out: {_few(sorted(places.ill))}"]
-    unknown = {what for offer in places.offers if offer.name in taken for what in offer.machine.node.unknown}
-    if len(taken) > 1 and any(offer.machine.network is None for offer in places.offers if offer.name in taken):
+    unknown = {what for offer in places.offers if offer.name in used for what in offer.machine.node.unknown}
+    if len(used) > 1 and any(offer.machine.network is None for offer in places.offers if offer.name in used):
         unknown.add("network cards: what these nodes reach together is not predicted")
     reason = cluster_choice.reason()
     document = {
@@ -142,7 +142,7 @@ def _answer(places: Places, request: SetRequest, cluster_choice: "ClusterChoice"
         "considered": cluster_choice.considered,
         "exact": cluster_choice.exact,
         "unknown": sorted(unknown),
-        "degraded": {name: why for name, why in places.ill.items() if name in taken},
+        "degraded": {name: why for name, why in places.ill.items() if name in used},
         "reasons": [reason.to_dict()],
     }
     remarks = [reason.message, *(f"unknown: {item}" for item in sorted(unknown)), *ill, *places.remarks]

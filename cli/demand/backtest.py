@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kopt.cli.errors import Refused
 from kopt.cli.output import column
-from kopt.cli.progress import bar, say, step
+from kopt.cli.progress import bar, print_status, step
 from kopt.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def read_dataset(path: Path, series: "Sequence[DemandSeries]") -> "DemandDataset
 
     demand_dataset = dataset(path.name, series, read_catalogue(path))
     for name, why in demand_dataset.left_out.items():
-        say(f"left out: {name}, {why}")
+        print_status(f"left out: {name}, {why}")
     return demand_dataset
 
 
@@ -104,7 +104,7 @@ def with_group_cv(data: "DemandDataset", settings: Settings) -> "Iterator[Foreca
         for group in groups
     ]
     with step("starting Ray"):
-        tasks = RayTasks(settings, on_slow=say)
+        tasks = RayTasks(settings, on_slow=print_status)
     with tasks, bar("fitting and forecasting groups") as advance:
         for done, (_, result) in enumerate(tasks.map(fit_part, shared, parts), 1):
             advance(done, len(parts))

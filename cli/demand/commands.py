@@ -120,8 +120,8 @@ def choose(series: "list[DemandSeries]", names: list[str] | None) -> "list[Deman
     if not names:
         return series
     if absent := sorted(set(names) - {demand_series.name for demand_series in series}):
-        there = ", ".join(sorted(demand_series.name for demand_series in series)[:8])
-        raise Refused(f"no series {absent[0]!r} in the input; it has {there}")
+        available = ", ".join(sorted(demand_series.name for demand_series in series)[:8])
+        raise Refused(f"no series {absent[0]!r} in the input; it has {available}")
     return [demand_series for demand_series in series if demand_series.name in names]
 
 

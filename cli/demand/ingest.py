@@ -12,7 +12,7 @@ import typer
 from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Output, seconds
 from kopt.cli.output import Answer, Format, column, show
-from kopt.cli.progress import bar, say
+from kopt.cli.progress import bar, print_status
 from kopt.serving.runtime.environment import load_settings
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ async def _followed(
     def report(source: "Followed") -> None:
         followed[source.source.series] = source
         what = source.error or f"{source.changed} new buckets"
-        say(f"{time.strftime('%H:%M:%S')} {source.source.series}: {source.state}, {what}")
+        print_status(f"{time.strftime('%H:%M:%S')} {source.source.series}: {source.state}, {what}")
 
     async with _ingester(prometheus, token_file, settings, report) as ingester:
         ingester.follow(sources)

@@ -278,8 +278,8 @@ def shared_state(settings: Settings, environ: Mapping[str, str]) -> Finding:
 def data(settings: Settings, environ: Mapping[str, str]) -> Finding:
     if settings.data_dir is None:
         return _finding("data", "KOPT_DATA_DIR is not set; only tests, benchmarks and default models need it")
-    there = (settings.data_dir / "demand" / "demand.parquet").exists()
-    fix = "" if there else "point KOPT_DATA_DIR at a folder that holds demand/demand.parquet, or unset it"
+    has_demand = (settings.data_dir / "demand" / "demand.parquet").exists()
+    fix = "" if has_demand else "point KOPT_DATA_DIR at a folder that holds demand/demand.parquet, or unset it"
     return _finding("data", str(settings.data_dir), fix)
 
 
@@ -314,14 +314,14 @@ def is_free(host: str, port: int) -> bool:
     return True
 
 
-def free_port(host: str, taken: Collection[int] = ()) -> int:
-    """A TCP port that nothing listens on, none of ``taken``."""
+def free_port(host: str, reserved: Collection[int] = ()) -> int:
+    """A TCP port that nothing listens on, none of ``reserved``."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     while True:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.bind((host, 0))
             port = int(probe.getsockname()[1])
-        if port not in taken:
+        if port not in reserved:
             return port
 
 

@@ -46,8 +46,8 @@ def _await_end(child: "subprocess.Popen[bytes]", woken: int) -> int:
     """Wait for the child; end it when a signal comes or standard input closes, by force after a grace."""
     listened, forced_at = [0, woken], float("inf")
     while (status := child.poll()) is None:
-        left_s = None if forced_at == float("inf") else max(0.1, forced_at - time.monotonic())
-        ready, _, _ = select.select(listened, [], [], left_s)
+        remaining_s = None if forced_at == float("inf") else max(0.1, forced_at - time.monotonic())
+        ready, _, _ = select.select(listened, [], [], remaining_s)
         closed = 0 in ready and not os.read(0, 4096)
         signalled = woken in ready and {signal.SIGTERM, signal.SIGINT} & set(os.read(woken, 4096))
         if closed:

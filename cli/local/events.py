@@ -47,7 +47,7 @@ class Events:
             raise
         self.send("end", key, outcome[-1] if outcome else "")
 
-    def note(self, key: str, text: str) -> None:
+    def update(self, key: str, text: str) -> None:
         self.send("note", key, text)
 
 

@@ -54,14 +54,14 @@ class ClusterAuthority:
         return {right for right in rights if _everywhere(right) in held} | await self._held(caller, rest)
 
     async def _held(self, caller: Caller, rights: Collection[Right]) -> set[Right]:
-        asked = list(rights)
+        requested = list(rights)
         try:
             answers = await asyncio.gather(
-                *(self._reviewer.may_on(caller, "list", r.group, r.resource, r.namespace) for r in asked)
+                *(self._reviewer.may_on(caller, "list", r.group, r.resource, r.namespace) for r in requested)
             )
         except ApiError as error:
             raise _unanswered(error) from error
-        return {right for right, may in zip(asked, answers, strict=True) if may}
+        return {right for right, may in zip(requested, answers, strict=True) if may}
 
 
 def login_of(environ: Mapping[str, str], kube: Kube | None) -> Login | None:

@@ -73,7 +73,7 @@ def _run(events: Events, settings: Settings, *, train: bool) -> None:
     with concurrent.futures.ThreadPoolExecutor(1) as beside:
         registering = beside.submit(_register, events, settings)
         with events.step("ray", "start Ray"):
-            tasks = _start_ray(settings, lambda text: events.note("ray", text))
+            tasks = _start_ray(settings, lambda text: events.update("ray", text))
         registry = registering.result()
     with tasks:
         with events.step("features", "prepare the feature store") as outcome:
@@ -183,7 +183,7 @@ def ensure_challenger(events: Events, settings: Settings, registry: "Registry", 
             tasks=tasks,
             registry=registry,
             options=TrainOptions(folds=2, parameters=QUICK),
-            progress=lambda event: events.note("training", f"train a challenger: {_progress_text(event)}"),
+            progress=lambda event: events.update("training", f"train a challenger: {_progress_text(event)}"),
         )
         result = "passed" if done.decision.passed else "refused"
         champion = f"champion is version {done.champion.version}" if done.champion else "there is no champion"
@@ -198,7 +198,7 @@ def _serve(events: Events, settings: Settings) -> None:
     from kopt.serving.endpoint import deploy
 
     with events.step("serving", "start the prediction endpoint") as outcome:
-        running = deploy.start(settings, progress=lambda text: events.note("serving", text))
+        running = deploy.start(settings, progress=lambda text: events.update("serving", text))
         outcome(running.url)
     try:
         threading.Event().wait()

@@ -72,7 +72,7 @@ def is_held(home: Path) -> bool:
 def hold(home: Path) -> Iterator[None]:
     """Be the one platform of this home. Raises Refused with the other's addresses when there is one already."""
     descriptor = os.open(home / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    if not _taken(descriptor):
+    if not _try_lock(descriptor):
         os.close(descriptor)
         raise Refused(_already(home))
     try:
@@ -83,7 +83,7 @@ def hold(home: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _taken(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     """Take the lock; a moment's patience, because whoever asks `is_held` holds it for an instant."""
     for _ in range(5):
         with contextlib.suppress(BlockingIOError):

@@ -22,7 +22,7 @@ from kopt.cli.local.example.starting import example_environ, example_service, pr
 from kopt.cli.local.supervisor import Service, Supervisor, answers
 from kopt.cli.options import Output
 from kopt.cli.output import Answer, Format, column, show
-from kopt.cli.progress import Steps, say
+from kopt.cli.progress import Steps, print_status
 from kopt.core.extras import EXTRAS
 from kopt.core.settings import Settings
 from kopt.serving.runtime.environment import load_settings
@@ -31,8 +31,8 @@ SAYS_SO_WITHIN_S = 10.0
 STOPS_WITHIN_S = 60.0
 PORTS = {"api": "prediction endpoint", "pages": "web pages", "mlflow": "MLflow"}
 
-MLFLOW_NOTE = "MLflow asks for a secret: kopt mlflow shows a link with it"
-EXAMPLE_NOTE = (
+MLFLOW_REMARK = "MLflow asks for a secret: kopt mlflow shows a link with it"
+EXAMPLE_REMARK = (
     "the pages show an example cluster: kopt up --no-example leaves it out, KUBECONFIG=FILE kopt up shows yours"
 )
 
@@ -97,7 +97,7 @@ def with_ports(settings: Settings) -> Settings:
         if port and not is_free(settings.api_host, port):
             advice = f"stop what listens there, or set KOPT_{name.upper()}_PORT to another one (0 takes a free one)"
             raise Refused(f"port {port} for the {what} is taken; {advice}")
-        ports[name] = port or free_port(settings.api_host, taken=set(ports.values()))
+        ports[name] = port or free_port(settings.api_host, reserved=set(ports.values()))
     return replace(settings, api_port=ports["api"], pages_port=ports["pages"], mlflow_port=ports["mlflow"], url="")
 
 
@@ -114,7 +114,7 @@ class _Platform:
         )
         self._steps = Steps()
         parts = services(settings, train=train, on_line=self._on_line, example_port=example_port)
-        self._remarks = [MLFLOW_NOTE, EXAMPLE_NOTE] if example_port is not None else [MLFLOW_NOTE]
+        self._remarks = [MLFLOW_REMARK, EXAMPLE_REMARK] if example_port is not None else [MLFLOW_REMARK]
         self._supervisor = Supervisor(parts, tell=self._steps.sentence)
         self._started, self._serving = time.monotonic(), asyncio.Event()
 
@@ -131,9 +131,9 @@ class _Platform:
                 self._announce()
                 await _first(ended, self._supervisor.watch())
         finally:
-            say("stopping …")
+            print_status("stopping …")
             await self._supervisor.stop()
-            say("stopped")
+            print_status("stopped")
 
     async def _start(self) -> None:
         with self._steps as steps:
@@ -164,7 +164,7 @@ class _Platform:
             if event.key == "ray":
                 # Also where nobody looks at a terminal: why it takes so long.
                 self._steps.sentence(event.text)
-            self._steps.note(event.key, event.text)
+            self._steps.update(event.key, event.text)
         else:
             self._steps.end(event.key, event.text, failed=event.kind == "failed")
 
@@ -176,8 +176,8 @@ class _Platform:
             show(Answer("up", [], document=self._running.addresses), self._output)
         else:
             rows = [AddressRow(PORTS[name], url, True) for name, url in self._running.addresses.items()]
-            note = f"ready after {seconds['total']:.1f} s; Ctrl-C stops everything, logs: {self._settings.home}/logs"
-            show(Answer("addresses", rows, remarks=[note, *self._remarks]), self._output)
+            remark = f"ready after {seconds['total']:.1f} s; Ctrl-C stops everything, logs: {self._settings.home}/logs"
+            show(Answer("addresses", rows, remarks=[remark, *self._remarks]), self._output)
         sys.stdout.flush()
         if self._browser and self._output == Format.TABLE and has_display(os.environ, sys.stdout.isatty()):
             import webbrowser
@@ -274,7 +274,7 @@ def status(output: Output = Format.TABLE) -> None:
     header = {"pid": running.pid, "ready": running.ready and all(result), "seconds_up": up_s, **running.addresses}
     show(Answer("addresses", rows, header if output != Format.TABLE else {"process": running.pid}), output)
     if not all(result):
-        say("not everything answers" + ("" if running.ready else " yet: it is still starting"))
+        print_status("not everything answers" + ("" if running.ready else " yet: it is still starting"))
         raise typer.Exit(1)
 
 

@@ -13,7 +13,7 @@ import typer
 from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Output
 from kopt.cli.output import Format
-from kopt.cli.progress import say
+from kopt.cli.progress import print_status
 from kopt.formats.joblog import LineSplitter, is_binary
 from kopt.serving.runtime.environment import load_settings
 
@@ -139,7 +139,7 @@ def _read_whole(name: str, session: "Session", printer: "LogPrinter") -> None:
     pending += (line.text for line in splitter.close())
     flush(1)
     if not session.lines:
-        say(f"kopt: {_named(name)} is empty")
+        print_status(f"kopt: {_named(name)} is empty")
 
 
 def _pieces(name: str) -> Iterator[bytes]:

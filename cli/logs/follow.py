@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from kopt.cli.progress import say
+from kopt.cli.progress import print_status
 from kopt.formats.joblog import LineSplitter
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Tail:
             return []
         assert self._file is not None
         if os.fstat(self._file.fileno()).st_size < self._file.tell():
-            say(f"kopt: {self.path} was truncated; reading from its start")
+            print_status(f"kopt: {self.path} was truncated; reading from its start")
             self._file.seek(0)
             return self._ended()
         piece = self._file.read(_PIECE)
@@ -64,7 +64,7 @@ class Tail:
             self._file = self.path.open("rb")
         except FileNotFoundError:
             if not self._missed:
-                say(f"kopt: waiting for {self.path}")
+                print_status(f"kopt: waiting for {self.path}")
             self._missed = True
             return False
         self._missed = False

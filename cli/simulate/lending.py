@@ -10,7 +10,7 @@ import typer
 from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Output
 from kopt.cli.output import Answer, Format, column, plain, show
-from kopt.cli.progress import bar, say
+from kopt.cli.progress import bar, print_status
 
 if TYPE_CHECKING:
     from kopt.data.demand.table import DemandSeries
@@ -145,7 +145,9 @@ def _inputs(demand: Path, forecasts: Path, leads_s: Sequence[int]) -> "tuple[lis
         and kinds.get(demand_series.name) != _GPUS_HELD
     ]
     if missing := sorted(set(predictions) - {demand_series.name for demand_series in long}):
-        say(f"left out, shorter than {_SHORTEST_DAYS:g} days or GPUs that are held, no demand: {', '.join(missing)}")
+        print_status(
+            f"left out, shorter than {_SHORTEST_DAYS:g} days or GPUs that are held, no demand: {', '.join(missing)}"
+        )
     if not long:
         raise Refused(f"{forecasts} has forecasts of none of the longer series in {demand}")
     return long, [predictions[demand_series.name] for demand_series in long]

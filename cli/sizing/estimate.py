@@ -11,7 +11,7 @@ from kopt.cli.endpoint import endpoint, sizing_question
 from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Output
 from kopt.cli.output import Format, show
-from kopt.cli.progress import Steps, say
+from kopt.cli.progress import Steps, print_status
 from kopt.cli.script_arguments import Arguments, Gpu, Python, Timeout, Trainer, WorldSize, command_of, gpu_of
 from kopt.cli.sizing.estimate_view import answer
 from kopt.serving.runtime.environment import load_settings
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kopt.core.workload.sizing import SizingEstimate, WorkloadProfile
     from kopt.models.sizing.estimate import CodeResult, EstimateOptions
 
-_ALWAYS_THERE = ("champion", "shipped")
+_ALWAYS_AVAILABLE = ("champion", "shipped")
 _PICTURES = (".png", ".svg", ".pdf")
 
 Plot = Annotated[
@@ -135,7 +135,7 @@ def _made(command: Any, model: str, options: "EstimateOptions") -> "tuple[Sizing
     settings = load_settings()
     with Steps() as steps, steps.following() as progress:
         predictor: Any = model
-        if model not in _ALWAYS_THERE:
+        if model not in _ALWAYS_AVAILABLE:
             # A version that is not there is better known before the script has run.
             progress(f"loading the model {model}")
             predictor = load_sizing(model, settings)
@@ -145,7 +145,7 @@ def _made(command: Any, model: str, options: "EstimateOptions") -> "tuple[Sizing
 def _draw(sizing_estimate: "SizingEstimate", code: "CodeResult", path: Path) -> bool:
     """False where there is nothing to draw, which is said; the answer is worth showing all the same."""
     if code.timeline is None:
-        say(f"kopt: {path} was not drawn: there is no timeline, as the script did not run on the fake device")
+        print_status(f"kopt: {path} was not drawn: there is no timeline, as the script did not run on the fake device")
         return False
     from kopt.models.sizing.plot import draw
 
@@ -166,11 +166,11 @@ def _publish(question: dict[str, Any], code: "CodeResult", options: "EstimateOpt
 
     settings = load_settings()
     if not code.code.allocated_bytes:
-        say("kopt: not published: nothing is known of its size")
+        print_status("kopt: not published: nothing is known of its size")
         return
     details = {"trace": summary(code.code)} | (
         {} if options.profile is None else {"profile": options.profile.to_dict()}
     )
     with endpoint(settings) as client:
         client.sizing(question | details)
-    say(f"published as {question['name']} to {settings.endpoint}")
+    print_status(f"published as {question['name']} to {settings.endpoint}")

@@ -13,7 +13,7 @@ import typer
 from kopt.cli.errors import Refused, explain, usage_error
 from kopt.cli.options import Output
 from kopt.cli.output import Answer, Format, column, show
-from kopt.cli.progress import bar, say
+from kopt.cli.progress import bar, print_status
 from kopt.cli.staging.view import Listener, listening
 from kopt.core.staging.manifest import Checksum, Manifest, Progress, Source, StagingError, Trouble
 from kopt.core.staging.staged_data import StageResult
@@ -167,7 +167,7 @@ def _remove(copy_folder: Path, result: Path | None, output: Format) -> None:
         files = remove(copy_folder)
     _report(result, StageResult(True, objects=files))
     if output is not Format.JSON:
-        say(f"{files:,} files of the copy in {copy_folder} are gone")
+        print_status(f"{files:,} files of the copy in {copy_folder} are gone")
 
 
 @dataclass(frozen=True)

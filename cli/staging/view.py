@@ -9,11 +9,11 @@ import typer
 
 from kopt.cli.errors import is_terminal
 from kopt.cli.output import Format
-from kopt.cli.progress import say
+from kopt.cli.progress import print_status
 from kopt.core.staging.manifest import Phase, Progress
 from kopt.core.units import format_bytes
 
-SAY_S = 10.0
+STATUS_INTERVAL_S = 10.0
 Listener = Callable[[Progress], None]
 
 
@@ -43,7 +43,7 @@ class Silence:
         if state != self._last:
             self._last, self._since_s = state, self._clock()
         silent_s = self._clock() - self._since_s
-        if silent_s < SAY_S or progress.phase not in (Phase.LISTING, Phase.FETCHING):
+        if silent_s < STATUS_INTERVAL_S or progress.phase not in (Phase.LISTING, Phase.FETCHING):
             return ""
         return f"; nothing has come for {silent_s:.0f} s, asked again for {self._retry_s:g} s"
 
@@ -52,10 +52,10 @@ class TextView:
     """Sentences for a log: one when fetching begins, one every ten seconds, and one when all is there."""
 
     def __init__(
-        self, silence: Silence, emit: Callable[[str], None] = say, clock: Callable[[], float] = time.monotonic
+        self, silence: Silence, emit: Callable[[str], None] = print_status, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._silence, self._emit, self._clock = silence, emit, clock
-        self._next_s = clock() + SAY_S
+        self._next_s = clock() + STATUS_INTERVAL_S
         self._phase = Phase.LISTING
 
     def listen(self, progress: Progress) -> None:
@@ -65,7 +65,7 @@ class TextView:
             self._emit(_fetched(progress))
         self._phase = progress.phase
         if progress.phase in _DOING and (begins or now_s >= self._next_s):
-            self._next_s = now_s + SAY_S
+            self._next_s = now_s + STATUS_INTERVAL_S
             self._emit(_sentence(progress) + silent)
 
 

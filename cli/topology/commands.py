@@ -6,7 +6,7 @@ import typer
 
 from kopt.cli.options import Output
 from kopt.cli.output import Format, show
-from kopt.cli.progress import say
+from kopt.cli.progress import print_status
 from kopt.cli.topology.show import show_command
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def parse_command(files: Files, output: Output = Format.TABLE) -> None:
     whole = parsed(files)
     if output is not Format.TABLE:
         for warning in whole.warnings:
-            say(f"kopt: warning: {warning}")
+            print_status(f"kopt: warning: {warning}")
     show(answer(whole), output)
 
 

@@ -22,10 +22,10 @@ class BandwidthRow:
     latency_error: float = column("latency's error", show=lambda share: f"{share:.1%}")
 
 
-def _source(given: TrainInputs) -> "Source":
+def _source(train_inputs: TrainInputs) -> "Source":
     from kopt.training.bandwidth.recipe import BandwidthTables
 
-    return BandwidthTables(given.folder("bandwidth", "tables of measured collectives"))
+    return BandwidthTables(train_inputs.folder("bandwidth", "tables of measured collectives"))
 
 
 COMMAND = TrainCommand(_source, BandwidthRow)

@@ -27,10 +27,10 @@ class LogRow:
     silent_safe: int = column("silent logs safe")
 
 
-def _source(given: TrainInputs) -> "Source":
+def _source(train_inputs: TrainInputs) -> "Source":
     from kopt.training.checkpoint.recipe import LogFolders
 
-    return LogFolders((given.folder("checkpoint", "a folder of labelled logs"),))
+    return LogFolders((train_inputs.folder("checkpoint", "a folder of labelled logs"),))
 
 
 COMMAND = TrainCommand(_source, LogRow)

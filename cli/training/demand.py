@@ -28,21 +28,21 @@ class SummaryRow:
     eff99_last: float = column("by last value", show=lambda share: f"{share:.0%}")
 
 
-def _source(given: TrainInputs) -> "Source":
+def _source(train_inputs: TrainInputs) -> "Source":
     from kopt.training.demand.sources import FileSource, GeneratedSource, PrometheusSource
 
-    since_s, step_s = seconds(given.since, "--since"), seconds(given.step, "--step")
-    if given.data and given.prometheus:
+    since_s, step_s = seconds(train_inputs.since, "--since"), seconds(train_inputs.step, "--step")
+    if train_inputs.data and train_inputs.prometheus:
         usage_error("give --data or --prometheus, not both", "--data")
-    if given.prometheus:
-        if not given.query:
+    if train_inputs.prometheus:
+        if not train_inputs.query:
             usage_error(inputs.QUERY_NEEDED, "--query")
-        return PrometheusSource(given.prometheus, given.query, since_s, step_s, given.label)
-    if given.query:
+        return PrometheusSource(train_inputs.prometheus, train_inputs.query, since_s, step_s, train_inputs.label)
+    if train_inputs.query:
         usage_error("--query goes with --prometheus", "--query")
-    if given.data:
-        return FileSource(inputs.readable(Path(given.data)))
-    own = given.settings.home / "demand"
+    if train_inputs.data:
+        return FileSource(inputs.readable(Path(train_inputs.data)))
+    own = train_inputs.settings.home / "demand"
     return FileSource(own) if own.is_dir() else GeneratedSource()
 
 

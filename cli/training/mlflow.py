@@ -40,5 +40,5 @@ def mlflow(output: Output = Format.TABLE) -> None:
     link = address._replace(netloc=f"{USER}:{secret}@{address.netloc}", path="/").geturl()
     variables = {"MLFLOW_TRACKING_URI": running.mlflow, "MLFLOW_TRACKING_TOKEN": secret}
     rows = [AccessRow("a browser", link), *(AccessRow(f"clients: {name}", value) for name, value in variables.items())]
-    note = f"a browser that asks: user {USER}, the token as password; it allows reading and writing the registry"
-    show(Answer("access", rows, document={"link": link, "user": USER, **variables}, remarks=[note]), output)
+    remark = f"a browser that asks: user {USER}, the token as password; it allows reading and writing the registry"
+    show(Answer("access", rows, document={"link": link, "user": USER, **variables}, remarks=[remark]), output)

@@ -28,7 +28,7 @@ PredictorArgument = Annotated[
 ]
 
 
-def _words(metavar: str, text: str) -> Any:
+def _names_argument(metavar: str, text: str) -> Any:
     return typer.Argument(metavar=metavar, help=f"{_HELP} {text}", autocompletion=names.completed)
 
 
@@ -96,9 +96,9 @@ def list_models(
 
 @app.command()
 def compare(
-    words: Annotated[
+    arguments: Annotated[
         list[str] | None,
-        _words("[PREDICTOR] [FIRST] [SECOND]", "Then two versions or aliases; default: champion challenger."),
+        _names_argument("[PREDICTOR] [FIRST] [SECOND]", "Then two versions or aliases; default: champion challenger."),
     ] = None,
     predictor: PredictorOption = None,
     output: Output = Format.TABLE,
@@ -111,22 +111,23 @@ def compare(
 
         kopt models compare demand 3 champion -o csv
     """
-    name, (first, second) = names.predictor_and_versions(words or (), predictor, names.ALIASES)
+    name, (first, second) = names.predictor_and_versions(arguments or (), predictor, names.ALIASES)
     registry = _registry()
     if second == "challenger":
         first, second = _with_challenger(registry, name, first)
     rows = [_compared(row) for row in registry.compare(name, (first, second))]
-    note = f"first is {first}, second is {second}"
+    remark = f"first is {first}, second is {second}"
     compared = {"first": first, "second": second}
     show(
-        Answer("metrics", rows, header={"compared": compared}, remarks=[note], empty="neither run has metrics"), output
+        Answer("metrics", rows, header={"compared": compared}, remarks=[remark], empty="neither run has metrics"),
+        output,
     )
 
 
 @app.command()
 def promote(
-    words: Annotated[
-        list[str] | None, _words("[PREDICTOR] [VERSION]", "Then a version or an alias; default: challenger.")
+    arguments: Annotated[
+        list[str] | None, _names_argument("[PREDICTOR] [VERSION]", "Then a version or an alias; default: challenger.")
     ] = None,
     predictor: PredictorOption = None,
     force: Annotated[bool, typer.Option("--force", help="Although the gate did not pass it; needs --reason.")] = False,
@@ -145,7 +146,7 @@ def promote(
     """
     if force and not reason.strip():
         raise typer.BadParameter("--force needs a reason, which is stored with the version", param_hint="--reason")
-    name, (version,) = names.predictor_and_versions(words or (), predictor, ("challenger",))
+    name, (version,) = names.predictor_and_versions(arguments or (), predictor, ("challenger",))
     _show_model(_registry().promote(name, version, force=force, reason=reason), "is champion now", output)
 
 

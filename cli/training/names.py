@@ -23,30 +23,30 @@ def predictor(name: str, option: str) -> str:
 
 
 def predictor_and_versions(
-    words: Sequence[str], option: str | None, defaults: Sequence[str]
+    arguments: Sequence[str], option: str | None, defaults: Sequence[str]
 ) -> tuple[str, tuple[str, ...]]:
     """``[PREDICTOR] [VERSION]…``: the predictor, and a version or alias for each of ``defaults``.
 
     ``option`` is that of ``-p``. A word that is neither a version nor like an alias or a predictor is taken for an
     alias that somebody made in MLflow.
     """
-    words = list(words)
+    arguments = list(arguments)
     name = None if option is None else predictor(option, "--predictor")
-    if words and (words[0] in predictor_names() or len(words) > len(defaults)):
-        first = predictor(words.pop(0), "PREDICTOR")
+    if arguments and (arguments[0] in predictor_names() or len(arguments) > len(defaults)):
+        first = predictor(arguments.pop(0), "PREDICTOR")
         if name not in (None, first):
             usage_error(f"{first} was named, and -p says {name}", "--predictor")
         name = first
-    if len(words) > len(defaults):
-        usage_error(f"{words[len(defaults)]!r} is one word too many", "VERSION")
-    for word in words:
+    if len(arguments) > len(defaults):
+        usage_error(f"{arguments[len(defaults)]!r} is one word too many", "VERSION")
+    for word in arguments:
         _refuse_near_miss(word)
-    return name or DEFAULT, (*words, *defaults[len(words) :])
+    return name or DEFAULT, (*arguments, *defaults[len(arguments) :])
 
 
 def _refuse_near_miss(word: str) -> None:
-    known = (*ALIASES, *predictor_names())
+    valid_names = (*ALIASES, *predictor_names())
     if word.isdigit() or word in ALIASES:
         return
-    if near := get_close_matches(word.lower(), known, n=1, cutoff=0.75):
+    if near := get_close_matches(word.lower(), valid_names, n=1, cutoff=0.75):
         usage_error(f"{word!r} is neither a version nor an alias; did you mean {near[0]}?", "VERSION")

@@ -23,15 +23,15 @@ class SizeRow:
     coverage: float = column("inside", show=lambda share: f"{share:.1%}")
 
 
-def _source(given: TrainInputs) -> "Source":
+def _source(train_inputs: TrainInputs) -> "Source":
     from kopt.data.memory.commands import tables_in
     from kopt.training.sizing.recipe import MeasuredCommands, MemoryRuns
 
-    where = given.folder("sizing", "commands that were measured (runs.csv)")
+    where = train_inputs.folder("sizing", "commands that were measured (runs.csv)")
     tables = tables_in(where)
     if tables:
-        return MeasuredCommands(tuple(tables), given.settings, given.python)
-    return MemoryRuns(where, given.settings, given.python)
+        return MeasuredCommands(tuple(tables), train_inputs.settings, train_inputs.python)
+    return MemoryRuns(where, train_inputs.settings, train_inputs.python)
 
 
 COMMAND = TrainCommand(_source, SizeRow)

@@ -80,8 +80,8 @@ def train(
     """
     names.predictor(predictor, "PREDICTOR")
     settings = load_settings()
-    given = TrainInputs(settings, data, python, prometheus, query, label, since, step)
-    source = command_of(predictor).source(given)
+    train_inputs = TrainInputs(settings, data, python, prometheus, query, label, since, step)
+    source = command_of(predictor).source(train_inputs)
     make_home(settings.home)
     from kopt.training.pipeline.run import TrainOptions
     from kopt.training.pipeline.run import train as run
@@ -119,7 +119,7 @@ class Telling:
             self._steps.sentence(event.message)
         outcome = f"{event.message}{counted}{kept}".strip(" ,")
         self._running[event.step] = outcome
-        self._steps.note(event.step, f"{what} {outcome}".rstrip())
+        self._steps.update(event.step, f"{what} {outcome}".rstrip())
         if event.done == event.total:
             self._steps.end(event.step, self._running.pop(event.step))
 

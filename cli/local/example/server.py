@@ -37,8 +37,8 @@ class _Server:
         """Refuse what brings no token, or would change something."""
         if request.path == "/healthz":
             return await handler(request)
-        given = request.headers.get("authorization", "").encode("utf-8", "replace")
-        if not hmac.compare_digest(given, self._expected):
+        authorization = request.headers.get("authorization", "").encode("utf-8", "replace")
+        if not hmac.compare_digest(authorization, self._expected):
             return _failure(401, "Unauthorized", "the token of the example's kubeconfig is needed")
         if request.method not in ("GET", "HEAD"):
             return _failure(405, "MethodNotAllowed", "the example cluster can only be read")

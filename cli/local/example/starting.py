@@ -30,7 +30,7 @@ def wants_example(home: Path, environ: Mapping[str, str]) -> bool:
 def prepare_example(settings: Settings) -> int:
     """A port and a kubeconfig with a new token; what the last example left is removed."""
     shutil.rmtree(folder_of(settings.home), ignore_errors=True)
-    port = free_port(HOST, taken={settings.api_port, settings.pages_port, settings.mlflow_port})
+    port = free_port(HOST, reserved={settings.api_port, settings.pages_port, settings.mlflow_port})
     write_kubeconfig(settings.home, port)
     return port
 

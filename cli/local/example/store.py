@@ -44,7 +44,7 @@ class Store:
             present = self._objects.setdefault(resource, {})
             wanted = {key_of(document): document for document in documents}
             for key in [key for key in present if key not in wanted]:
-                self._note(resource, "DELETED", present.pop(key))
+                self._record_change(resource, "DELETED", present.pop(key))
             for key, document in wanted.items():
                 before = present.get(key)
                 if before is not None and _content(before) == _content(document):
@@ -53,11 +53,11 @@ class Store:
                 metadata = {**document["metadata"], "uid": uid, "resourceVersion": str(self.version + 1)}
                 head = {"apiVersion": resource.api_version, "kind": resource.kind}
                 present[key] = {**head, **document, "metadata": metadata}
-                self._note(resource, "MODIFIED" if before else "ADDED", present[key])
+                self._record_change(resource, "MODIFIED" if before else "ADDED", present[key])
         async with self.changed:
             self.changed.notify_all()
 
-    def _note(self, resource: Resource, kind: str, document: Object) -> None:
+    def _record_change(self, resource: Resource, kind: str, document: Object) -> None:
         self.version += 1
         metadata = {**document["metadata"], "resourceVersion": str(self.version)}
         self._log.append(Event(self.version, resource, kind, {**document, "metadata": metadata}))

@@ -166,7 +166,7 @@ def _draw(
     machine = machine_from(described.topology, gpu=gpu)
     drawing = picture(described.topology, machine.node, selection, described.degraded)
     title = _title(described.topology, machine)
-    lines = [*([sentence(bandwidth_estimate)] if bandwidth_estimate else []), *drawing.notes[:4]]
+    lines = [*([sentence(bandwidth_estimate)] if bandwidth_estimate else []), *drawing.remarks[:4]]
     lines += [f"not known: {', '.join(machine.node.unknown)}"] if machine.node.unknown else []
     if out.suffix.lower() == ".html":
         from kopt.dashboard.pages.topology.figure import drawn, write_html

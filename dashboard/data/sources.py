@@ -48,11 +48,11 @@ class Endpoint:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """All services at one moment. ``taken_s`` is Unix time; ``problems`` are sentences for the page's banner."""
+    """All services at one moment. ``as_of_s`` is Unix time; ``problems`` are sentences for the page's banner."""
 
     services: Mapping[str, Service]
     endpoint: Endpoint
-    taken_s: float
+    as_of_s: float
     problems: tuple[str, ...] = ()
     ended_s: float | None = None
     """Where all histories that keep Unix time end long ago: that moment, which then is taken as now."""
@@ -86,7 +86,7 @@ class Nodes:
     """The nodes whose agents publish their topology. ``cluster`` is False where the pages have none, ``problem`` is
     a sentence for the banner."""
 
-    found: tuple[ClusterNode, ...] = ()
+    nodes: tuple[ClusterNode, ...] = ()
     cluster: bool = False
     problem: str = ""
 

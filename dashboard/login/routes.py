@@ -75,15 +75,15 @@ class LoginRoutes:
         except OidcError as error:
             return self._page(then, str(error), 503)
         answer = RedirectResponse(address, 303, _NO_STORE)
-        self._set(answer, _PENDING, self._login.sessions.note(pending.text()), PENDING_S)
+        self._set(answer, _PENDING, self._login.sessions.seal(pending.text()), PENDING_S)
         return answer
 
     async def from_provider(self, request: Request) -> Response:
         """Back from the provider."""
         assert self._login.oidc is not None
-        note = request.cookies.get(self._name(_PENDING), "")
+        sealed = request.cookies.get(self._name(_PENDING), "")
         try:
-            pending = pending_of(self._login.sessions.noted(note, PENDING_S))
+            pending = pending_of(self._login.sessions.unsealed(sealed, PENDING_S))
         except ValueError:
             return self._page("/", "This login was not begun in this browser, or too long ago; log in again.", 400)
         try:

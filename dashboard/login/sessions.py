@@ -47,12 +47,12 @@ class Sessions:
             raise SessionTooLongError(f"{len(sealed):,} characters, {LONGEST_COOKIE:,} fit")
         return sealed
 
-    def note(self, text: str) -> str:
+    def seal(self, text: str) -> str:
         """A text for a cookie of the login itself."""
         return self._fernet.encrypt(text.encode()).decode()
 
-    def noted(self, value: str, within_s: int) -> str:
-        """What ``note`` sealed at most ``within_s`` ago; empty for anything else."""
+    def unsealed(self, value: str, within_s: int) -> str:
+        """What ``seal`` sealed at most ``within_s`` ago; empty for anything else."""
         try:
             return self._fernet.decrypt(value[:LONGEST_COOKIE].encode(), ttl=within_s).decode()
         except InvalidToken:

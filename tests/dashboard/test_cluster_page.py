@@ -26,7 +26,7 @@ from kopt.dashboard.data.snapshot import SNAPSHOT
 from kopt.dashboard.data.sources import Endpoint, Snapshot
 from kopt.dashboard.pages.cluster.data import OVERVIEW
 from kopt.dashboard.pages.cluster.figure import pool_chart, reclaims, segments
-from kopt.dashboard.pages.cluster.view import LINES_SHOWN, MOMENTS_SHOWN, LedgerChoice, cluster_page
+from kopt.dashboard.pages.cluster.view import MOST_LINES, MOST_MOMENTS, LedgerChoice, cluster_page
 from kopt.dashboard.rendering import environment
 from tests.dashboard import cluster_objects as objects
 from tests.dashboard.conftest import HOSTILE, HOSTILE_NAME, PAGES
@@ -108,11 +108,11 @@ async def test_the_ledger_is_filtered_and_what_waits_is_always_there(
     late = objects.entry_of(objects.eviction("late", NOW_S - 40 * 86_400, Phase.WAITING))
     told.answer = replace(told.answer, ledger=(late, *told.answer.ledger))
     assert "late" in shown(await page(pages, days="1"))
-    many = tuple(objects.entry_of(objects.eviction(f"n{i:04}", NOW_S - i)) for i in range(LINES_SHOWN + 7))
+    many = tuple(objects.entry_of(objects.eviction(f"n{i:04}", NOW_S - i)) for i in range(MOST_LINES + 7))
     told.answer = replace(told.answer, ledger=many)
     html = await page(pages)
-    assert shown(html) == [f"n{i:04}" for i in range(LINES_SHOWN)]
-    assert f"{LINES_SHOWN} of {LINES_SHOWN + 7}" in html
+    assert shown(html) == [f"n{i:04}" for i in range(MOST_LINES)]
+    assert f"{MOST_LINES} of {MOST_LINES + 7}" in html
 
 
 async def test_what_is_not_there_says_what_to_apply(told: ClusterSource, pages: httpx.AsyncClient) -> None:
@@ -180,7 +180,7 @@ def test_a_table_beside_the_chart_tells_when_the_loan_changed() -> None:
     pool = pool_of(objects.pool("chat", NOW_S))
     (card,) = cluster_page(Overview(cluster=True, now_s=NOW_S, pools=(pool,))).pools
     assert card.moments[0] == pool.history[-1]
-    assert len(card.moments) <= MOMENTS_SHOWN
+    assert len(card.moments) <= MOST_MOMENTS
     changed = [one for before, one in zip(pool.history, pool.history[1:], strict=False) if before.lent != one.lent]
     assert set(changed) <= set(card.moments)
     assert "taken back over the day" in card.label

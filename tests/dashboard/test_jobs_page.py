@@ -12,7 +12,7 @@ from playwright.async_api import Page, expect
 
 from kopt.core.workload.checkpoint import JobState, JobStatus
 from kopt.dashboard.pages.jobs.data import JOBS, Jobs
-from kopt.dashboard.pages.jobs.view import CHANGES_SHOWN, WIDTH, jobs_page
+from kopt.dashboard.pages.jobs.view import MOST_CHANGES, WIDTH, jobs_page
 from kopt.serving.checkpoint.service import CheckpointService
 from kopt.serving.contract.checkpoint_answers import ChangeOut, JobOut
 from kopt.serving.endpoint.app import create_app as endpoint_app
@@ -116,7 +116,7 @@ def test_a_timeline_ends_now_and_shows_writes_of_seconds_in_a_week() -> None:
     assert sum(piece.width for piece in card.pieces if piece.state == "TRAIN") == pytest.approx(WIDTH, rel=1e-3)
     assert card.pieces[-1].state == "CKPT_WRITING", "drawn last, above the rest"
     assert card.pieces[-1].width >= 2
-    assert "line 5: Saving" in card.pieces[-1].words
+    assert "line 5: Saving" in card.pieces[-1].tooltip
     (hour,) = jobs_page(Jobs((view(*changes),), NOW), hours=1).cards
     assert [(piece.state, piece.x, piece.width) for piece in hour.pieces] == [("TRAIN", 0, WIDTH)]
     assert hour.from_s == NOW - 3600
@@ -137,7 +137,7 @@ def test_times_in_disorder_or_to_come_draw_nothing_outside() -> None:
 def test_only_the_newest_changes_are_listed() -> None:
     changes = [ChangeOut(NOW - 100 + n, JobState.TRAIN if n % 2 else JobState.EVAL, False, None, "") for n in range(40)]
     (card,) = jobs_page(Jobs((view(*changes),), NOW)).cards
-    assert card.changes == tuple(reversed(changes[-CHANGES_SHOWN:]))
+    assert card.changes == tuple(reversed(changes[-MOST_CHANGES:]))
 
 
 @pytest.mark.browser
@@ -174,8 +174,8 @@ async def test_a_new_state_comes_in_without_a_reload(
     await page.goto(f"{address}/jobs?q=nlp")
     await expect(page.locator(".badge.refused")).to_be_visible()
     known = await followed.live.latest(JOBS)
-    safe = [replace(one, safe=True, reason="All is saved.") for one in known.found]
-    followed.live.reader(JOBS)._latest = replace(known, found=tuple(safe))
+    safe = [replace(one, safe=True, reason="All is saved.") for one in known.jobs]
+    followed.live.reader(JOBS)._latest = replace(known, jobs=tuple(safe))
     await expect(page.locator(".badge.ok")).to_be_visible(timeout=60_000)
 
 

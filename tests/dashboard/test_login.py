@@ -81,7 +81,7 @@ def _of_team_a(data: Any) -> Any:
     if isinstance(data, Snapshot):
         return replace(data, problems=(), endpoint=Endpoint(ADDRESS))
     if isinstance(data, Sizes):
-        return Sizes(tuple(replace(size, namespace="team-a") for size in data.found))
+        return Sizes(tuple(replace(size, namespace="team-a") for size in data.sizes))
     if isinstance(data, QueueState):
         return replace(data, queued=tuple(replace(each, namespace="team-a") for each in data.queued), problems=())
     if isinstance(data, Models):

@@ -180,7 +180,7 @@ def test_of_many_nodes_those_with_something_wrong_are_drawn() -> None:
     nodes = tuple(node(name, Health.SLOW if name == "n140" else Health.HEALTHY) for name in names)
     card = pairs_part(Pairs((cluster_pairs("east", nodes, (PairOut.of(pair("n100", "n120")),)),))).card
     assert card is not None
-    assert (len(card.nodes), card.known) == (MOST_NODES, MOST_NODES + 50)
+    assert (len(card.nodes), card.total_nodes) == (MOST_NODES, MOST_NODES + 50)
     assert "n140" in {one.name for one in card.nodes}
     assert [one.name for one in card.nodes][:3] == ["n0", "n1", "n2"]
 

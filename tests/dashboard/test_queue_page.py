@@ -19,9 +19,9 @@ from kopt.dashboard.data.snapshot import SNAPSHOT
 from kopt.dashboard.data.sources import Endpoint, Snapshot
 from kopt.dashboard.pages.queue.data import QUEUE
 from kopt.dashboard.pages.queue.view import (
-    PENDING_SHOWN,
-    QUEUES_SHOWN,
-    RUNNING_SHOWN,
+    MOST_PENDING,
+    MOST_QUEUES,
+    MOST_RUNNING,
     QueueChoice,
     queue_page,
 )
@@ -150,13 +150,13 @@ def test_of_thousands_the_first_are_explained_and_the_others_counted() -> None:
     wait = [objects.queued(f"a/wait-{n}", now_s=NOW_S, position=n + 1) for n in range(3000)]
     others = [objects.queued(f"b/{n}", State.RUNNING, NOW_S, queue=f"queue-{n}") for n in range(50)]
     view = queue_page(objects.state(NOW_S, *run, *wait, *others, explain=explain))
-    assert [one.name for one in asked] == [f"wait-{n}" for n in range(PENDING_SHOWN)]
+    assert [one.name for one in asked] == [f"wait-{n}" for n in range(MOST_PENDING)]
     card = view.cards[0]
     assert (card.running, card.pending) == (3000, 3000)
-    assert len(card.rows) == PENDING_SHOWN + RUNNING_SHOWN
-    assert card.left_out == 6000 - len(card.rows)
-    assert len(view.cards) == QUEUES_SHOWN
-    assert view.queues_left_out == 51 - QUEUES_SHOWN
+    assert len(card.rows) == MOST_PENDING + MOST_RUNNING
+    assert card.omitted == 6000 - len(card.rows)
+    assert len(view.cards) == MOST_QUEUES
+    assert view.omitted_queues == 51 - MOST_QUEUES
     found = queue_page(objects.state(NOW_S, *run, *wait), QueueChoice("wait-2999"))
     assert [row.queued.position for row in found.cards[0].rows] == [3000]
 

@@ -34,8 +34,8 @@ from kopt.dashboard.live import LiveSource
 from kopt.dashboard.pages.topology.bandwidth_model import LASTS_S, BandwidthModel
 from kopt.dashboard.pages.topology.data import NODES as TOPOLOGY_NODES
 from kopt.dashboard.pages.topology.data import NODES_EVERY_S
-from kopt.dashboard.pages.topology.form import MAX_TEXT_BYTES, SIZES, Asked
-from kopt.dashboard.pages.topology.view import MOST_COMPARED, NODES_SHOWN, topology_page
+from kopt.dashboard.pages.topology.form import MAX_TEXT_BYTES, SIZES, TopologyQuery
+from kopt.dashboard.pages.topology.view import MOST_COMPARED, MOST_LISTED, topology_page
 from kopt.formats.topology import parse
 from kopt.models.bandwidth.loading import load_bandwidth
 from kopt.models.registry.artifact import ArtefactError
@@ -304,16 +304,16 @@ async def test_the_pages_read_what_agents_publish(tmp_path: Path, monkeypatch: p
         watching = asyncio.create_task(reader.run())
         try:
             found = await reader.nodes()
-            assert found.found[0].topology.links == node_of(CUBE).links
-            assert [one.topology.node for one in found.found] == ["gpu-7"]
-            assert found.found[0].degraded == (DegradedPart("link GPU0 GPU3", 2, 1),)
+            assert found.nodes[0].topology.links == node_of(CUBE).links
+            assert [one.topology.node for one in found.nodes] == ["gpu-7"]
+            assert found.nodes[0].degraded == (DegradedPart("link GPU0 GPU3", 2, 1),)
             assert "gpu-8" in found.problem
             down[0] = True
             monkeypatch.setattr("kopt.cli.local.watch_problems.STALE_S", 0.0)
             async with asyncio.timeout(60):
                 while "etcd" not in (known := await reader.nodes()).problem:
                     await asyncio.sleep(0.05)
-            assert [one.topology.node for one in known.found] == ["gpu-7"]
+            assert [one.topology.node for one in known.nodes] == ["gpu-7"]
         finally:
             watching.cancel()
             await reader.close()
@@ -325,12 +325,12 @@ def test_a_home_with_a_kubeconfig_is_no_cluster_of_the_pages(tmp_path: Path) -> 
 
 
 async def test_of_many_nodes_a_hundred_are_listed_and_any_can_be_named(clustered: Clustered) -> None:
-    many = [ClusterNode(node_of(CUBE, f"gpu-{n:04}")) for n in range(NODES_SHOWN + 20)]
-    clustered.cluster.answer = Nodes((*many, NODES.found[0]), cluster=True)
+    many = [ClusterNode(node_of(CUBE, f"gpu-{n:04}")) for n in range(MOST_LISTED + 20)]
+    clustered.cluster.answer = Nodes((*many, NODES.nodes[0]), cluster=True)
     clustered.now_s[0] += NODES_EVERY_S + 1
     await clustered.live.refresh(TOPOLOGY_NODES)
     html = (await clustered.pages.get("/topology?node=gpu-0119")).text
-    assert html.count('<a href="/topology?node=') == NODES_SHOWN
+    assert html.count('<a href="/topology?node=') == MOST_LISTED
     assert "100 of 121" in html
     assert "gpu-0119: 8 ×" in html
     assert ">gpu-7</a>" in html
@@ -338,10 +338,10 @@ async def test_of_many_nodes_a_hundred_are_listed_and_any_can_be_named(clustered
 
 def test_more_gpus_than_can_be_compared_are_drawn_all_the_same() -> None:
     text = rendered.topo_m(rendered.machine(5, gpus=MOST_COMPARED + 1, cards=1))
-    view = topology_page(Nodes(), Asked(text, best=True), load_bandwidth("shipped"))
+    view = topology_page(Nodes(), TopologyQuery(text, best=True), load_bandwidth("shipped"))
     assert view.card is not None
     assert view.card.best is None
-    assert "kopt bandwidth place" in view.card.notes[0]
+    assert "kopt bandwidth place" in view.card.remarks[0]
     assert len(view.card.reached) == len(Collective)
 
 
@@ -355,13 +355,13 @@ def test_without_a_model_the_node_is_drawn_and_the_page_says_so(tmp_path: Path) 
         return load_bandwidth("shipped")
 
     model = BandwidthModel(Settings(home=tmp_path), load, lambda: now[0])
-    view = topology_page(Nodes(), Asked(CUBE), model.current())
+    view = topology_page(Nodes(), TopologyQuery(CUBE), model.current())
     assert view.card is not None
-    assert "its digest is another" in " ".join(view.card.notes)
+    assert "its digest is another" in " ".join(view.card.remarks)
     assert "node" in view.card.charts
     assert isinstance(model.current(), str)
     now[0] = LASTS_S + 1
-    assert topology_page(Nodes(), Asked(CUBE), model.current()).card.reached  # type: ignore[union-attr]
+    assert topology_page(Nodes(), TopologyQuery(CUBE), model.current()).card.reached  # type: ignore[union-attr]
     assert loads == [2]
 
 

@@ -43,13 +43,13 @@ def test_every_link_is_drawn_once_and_a_pair_of_links_is_wider() -> None:
 def test_only_links_among_the_chosen_are_highlighted() -> None:
     one = cube(chosen=(0, 1, 2))
     assert sum(wire.chosen for wire in one.wires) == 3
-    assert sorted(mark.text for mark in one.marks if mark.chosen) == ["0", "1", "2"]
+    assert sorted(mark.text for mark in one.devices if mark.chosen) == ["0", "1", "2"]
 
 
 def test_numa_nodes_are_boxes_on_their_side_and_gpus_stand_in_order() -> None:
     one = cube()
-    assert [box.words for box in one.boxes] == ["NUMA node 0", "NUMA node 1"]
-    places = {mark.text: mark.at for mark in one.marks if mark.kind == "gpu"}
+    assert [box.description for box in one.boxes] == ["NUMA node 0", "NUMA node 1"]
+    places = {mark.text: mark.at for mark in one.devices if mark.kind == "gpu"}
     assert all(places[gpu][0] > 0 for gpu in "0123")
     assert all(places[gpu][0] < 0 for gpu in "4567")
     assert [gpu for gpu, _ in sorted(places.items(), key=lambda one: math.atan2(*one[1]) % math.tau)] == list(
@@ -65,7 +65,7 @@ def test_gpus_of_a_switch_hang_on_it_and_its_card_beside_them() -> None:
         ["SYS", "SYS", "PHB", "X"],
     ]
     one = drawing(matrix(near, [["PIX", "SYS"], ["PIX", "SYS"], ["SYS", "PHB"], ["SYS", "PHB"]]))
-    radii = {wire.words: math.hypot(*wire.points[-1]) for wire in one.wires}
+    radii = {wire.description: math.hypot(*wire.points[-1]) for wire in one.wires}
     ends = [radius for words, radius in radii.items() if words.startswith("GPU ")]
     assert ends == pytest.approx([SWITCH_R, SWITCH_R, EDGE_R, EDGE_R])
     # A card behind the switch hangs on the switch, one beyond the host's bridge at the host.
@@ -76,9 +76,9 @@ def test_gpus_of_a_switch_hang_on_it_and_its_card_beside_them() -> None:
 def test_a_card_tells_the_switch_that_nvlink_hides() -> None:
     linked = [["X" if a == b else "NV4" if a // 2 == b // 2 else "SYS" for b in range(4)] for a in range(4)]
     together = drawing(matrix(linked, [["PXB"], ["PXB"], ["SYS"], ["SYS"]]))
-    assert sum(wire.words == "PCIe switch" for wire in together.wires) == 1
+    assert sum(wire.description == "PCIe switch" for wire in together.wires) == 1
     alone = drawing(matrix(linked, [["PXB"], ["NODE"], ["SYS"], ["SYS"]]))
-    assert not any(wire.words == "PCIe switch" for wire in alone.wires)
+    assert not any(wire.description == "PCIe switch" for wire in alone.wires)
 
 
 def test_every_two_gpus_with_all_links_meet_in_a_switch() -> None:
@@ -86,8 +86,8 @@ def test_every_two_gpus_with_all_links_meet_in_a_switch() -> None:
     ways = [["X" if a == b else "NV18" for b in range(gpus)] for a in range(gpus)]
     one = drawing(matrix(ways, [["SYS"]] * gpus), "H100")
     assert sum(wire.direct for wire in one.wires) == gpus
-    assert [mark.text for mark in one.marks if mark.kind == "switch"] == ["NVSwitch"]
-    assert any("mlx5_0" in note for note in one.notes)
+    assert [mark.text for mark in one.devices if mark.kind == "switch"] == ["NVSwitch"]
+    assert any("mlx5_0" in note for note in one.remarks)
 
 
 def test_what_is_degraded_is_marked_where_it_is() -> None:
@@ -103,19 +103,19 @@ def test_what_is_degraded_is_marked_where_it_is() -> None:
     worn = [wire for wire in one.wires if wire.degraded]
     assert [wire.kind for wire in worn] == ["NVLINK", "link that is down"]
     assert {bundle.dash for bundle in bundles(one) if bundle.wires[0].degraded} == {"dash"}
-    assert [mark.words.split(",")[0] for mark in one.marks if mark.degraded] == ["GPU 5", "mlx5_1"]
-    assert "degraded: gpu 0000:99:00.0: 0 of 1" in one.notes
+    assert [mark.description.split(",")[0] for mark in one.devices if mark.degraded] == ["GPU 5", "mlx5_1"]
+    assert "degraded: gpu 0000:99:00.0: 0 of 1" in one.remarks
 
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 17), st.integers(0, 8))
 def test_any_machine_is_drawn_whole_and_nothing_on_top_of_another(seed: int, gpus: int, cards: int) -> None:
     one = drawing(rendered.topo_m(rendered.machine(seed, gpus, cards)))
-    places = [mark.at for mark in one.marks if mark.kind == "gpu"]
+    places = [mark.at for mark in one.devices if mark.kind == "gpu"]
     assert len(places) == gpus
     assert min((math.dist(a, b) for a in places for b in places if a is not b), default=1.0) > 0.2
-    shown = [mark.at for mark in one.marks if mark.kind == "card"]
-    named = " ".join(one.notes).count("mlx5_")
+    shown = [mark.at for mark in one.devices if mark.kind == "card"]
+    named = " ".join(one.remarks).count("mlx5_")
     assert len(shown) + named == cards
     assert min((math.dist(a, b) for a in shown for b in shown if a is not b), default=1.0) > 0.03
     assert drawn(one).to_json()

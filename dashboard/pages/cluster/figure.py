@@ -39,7 +39,7 @@ def pool_chart(pool: PoolState, now_s: float) -> go.Figure:
     end_s = max([now_s, *(part[-1].at_s + _EVERY_S for part in parts)]) + lead_s
     traces.append(_level("pool", [start_s, end_s], total))
     if reclaims_drawn := reclaims(parts):
-        traces.append(_marks(reclaims_drawn, total))
+        traces.append(_reclaim_markers(reclaims_drawn, total))
     layout = {
         "template": "none",
         "margin": {"l": 56, "r": 16, "t": 8, "b": 48},
@@ -190,7 +190,7 @@ def _level(name: str, ends_s: Sequence[float], value: float) -> Any:
     )
 
 
-def _marks(reclaims_drawn: Sequence[tuple[PoolMoment, float]], total: float) -> Any:
+def _reclaim_markers(reclaims_drawn: Sequence[tuple[PoolMoment, float]], total: float) -> Any:
     return go.Scatter(
         name="taken back",
         x=[item.at_s * 1000 for item, _ in reclaims_drawn],

@@ -10,10 +10,10 @@ from kopt.core.workload.checkpoint import CLAIMED, Source, claimed
 from kopt.dashboard.formatting import amount, span
 from kopt.dashboard.pages.cluster.figure import reclaims, segments
 
-POOLS_SHOWN = 12
-LINES_SHOWN = 100
-STAGED_SHOWN = 60
-MOMENTS_SHOWN = 40
+MOST_POOLS = 12
+MOST_LINES = 100
+MOST_STAGED = 60
+MOST_MOMENTS = 40
 DAYS = (1, 7, 30)
 DEFAULT_DAYS = 7
 PHASES = tuple(phase.value for phase in Phase)
@@ -62,9 +62,9 @@ class LedgerChoice:
     def takes(self, entry: Entry, now_s: float) -> bool:
         """What waits is shown however long ago it was evicted."""
         eviction, waits = entry.eviction, entry.outcome.phase is Phase.WAITING
-        words = " ".join((f"{eviction.namespace}/{eviction.workload.name}", eviction.by, eviction.for_whom))
+        searched = " ".join((f"{eviction.namespace}/{eviction.workload.name}", eviction.by, eviction.for_whom))
         return (
-            self.text.casefold() in words.casefold()
+            self.text.casefold() in searched.casefold()
             and self.phase in ("", entry.outcome.phase)
             and self.cause in ("", eviction.cause)
             and (waits or eviction.evicted_at_s >= now_s - self.days * _DAY_S)
@@ -80,7 +80,7 @@ class PoolCard:
     chart: str
     label: str
     decision: str
-    notes: tuple[str, ...]
+    remarks: tuple[str, ...]
     moments: tuple[PoolMoment, ...]
     reclaimed: float
     """GPUs taken back in the history that is shown."""
@@ -107,18 +107,18 @@ class StagedCard:
     badge: str
     percent: float | None
     far: str
-    notes: tuple[str, ...]
+    remarks: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class ClusterPage:
-    """``lines`` of the ``found`` evictions among the ``known``; ``lost`` in words of those found."""
+    """``lines`` of the ``matching`` evictions among the ``total``; ``lost`` in words of those that match."""
 
     overview: Overview
     pools: tuple[PoolCard, ...]
     lines: tuple[Line, ...]
-    found: int
-    known: int
+    matching: int
+    total: int
     waiting: int
     lost: str
     staged: tuple[StagedCard, ...]
@@ -128,7 +128,7 @@ class ClusterPage:
 def cluster_page(overview: Overview, choice: LedgerChoice | None = None) -> ClusterPage:
     """Everything that the page says; nothing in the objects makes this raise."""
     wanted, now_s = choice or LedgerChoice(), overview.now_s
-    pools = sorted(overview.pools, key=lambda pool: (pool.reclaiming is None, pool.name))[:POOLS_SHOWN]
+    pools = sorted(overview.pools, key=lambda pool: (pool.reclaiming is None, pool.name))[:MOST_POOLS]
     entries = sorted((entry for entry in overview.ledger if wanted.takes(entry, now_s)), key=_newest_first)
     staged = sorted(
         overview.staged,
@@ -138,12 +138,12 @@ def cluster_page(overview: Overview, choice: LedgerChoice | None = None) -> Clus
     return ClusterPage(
         overview,
         tuple(_pool(pool_state, index, now_s) for index, pool_state in enumerate(pools)),
-        tuple(_line(entry, now_s) for entry in entries[:LINES_SHOWN]),
+        tuple(_line(entry, now_s) for entry in entries[:MOST_LINES]),
         len(entries),
         len(overview.ledger),
         sum(entry.outcome.phase is Phase.WAITING for entry in overview.ledger),
         _lost(entries),
-        tuple(_staged(staged_state, now_s) for staged_state in staged[:STAGED_SHOWN]),
+        tuple(_staged(staged_state, now_s) for staged_state in staged[:MOST_STAGED]),
         amount(sum(lent)) if lent else "–",
     )
 
@@ -168,7 +168,7 @@ def _pool(pool_state: PoolState, index: int, now_s: float) -> PoolCard:
         f"lending{index}" if len(recent) > 1 else "",
         label,
         _decided(pool_state),
-        _pool_notes(pool_state, now_s),
+        _pool_remarks(pool_state, now_s),
         _moments(recent),
         reclaimed,
     )
@@ -186,11 +186,11 @@ def _decided(pool_state: PoolState) -> str:
     return _VERBS.get(pool_state.verb, f"Decided to {pool_state.verb} {{}}").format(gpus)
 
 
-def _pool_notes(pool_state: PoolState, now_s: float) -> tuple[str, ...]:
-    result = [words for words in (_MODES.get(pool_state.mode, ""), _FORECASTS.get(pool_state.forecast, "")) if words]
+def _pool_remarks(pool_state: PoolState, now_s: float) -> tuple[str, ...]:
+    result = [remark for remark in (_MODES.get(pool_state.mode, ""), _FORECASTS.get(pool_state.forecast, "")) if remark]
     back = pool_state.reclaiming
     if back is not None:
-        time_left = (
+        remaining = (
             ""
             if back.by_s is None
             else (
@@ -200,7 +200,7 @@ def _pool_notes(pool_state: PoolState, now_s: float) -> tuple[str, ...]:
             )
         )
         whom = f" from {_names(back.victims)}" if back.victims else ""
-        result.insert(0, f"{_gpus(back.gpus)} GPUs are being taken back{whom}{time_left}.")
+        result.insert(0, f"{_gpus(back.gpus)} GPUs are being taken back{whom}{remaining}.")
     newest_s = max([pool_state.decided_at_s or 0.0, *(moment.at_s for moment in pool_state.history[-1:])])
     if newest_s and now_s - newest_s > SILENT_S:
         result.append(f"Its status is {span(now_s - newest_s)} old: does `kopt controller lending` run?")
@@ -220,7 +220,7 @@ def _moments(history: Sequence[PoolMoment]) -> tuple[PoolMoment, ...]:
         before = item
     if before is not None and pool_moments[-1] is not before:
         pool_moments.append(before)
-    return tuple(pool_moments[: -MOMENTS_SHOWN - 1 : -1])
+    return tuple(pool_moments[: -MOST_MOMENTS - 1 : -1])
 
 
 def _line(entry: Entry, now_s: float) -> Line:
@@ -246,9 +246,9 @@ def _line(entry: Entry, now_s: float) -> Line:
 
 
 def _lost(entries: Sequence[Entry]) -> str:
-    known = [entry.eviction.lost_gpu_s for entry in entries if entry.eviction.lost_gpu_s is not None]
+    lost_gpu_s = [entry.eviction.lost_gpu_s for entry in entries if entry.eviction.lost_gpu_s is not None]
     claims = any(entry.eviction.source is Source.CLAIM and entry.eviction.lost_gpu_s is not None for entry in entries)
-    return _gpu_time(sum(known)) + (f" (some {CLAIMED})" if claims else "") if known else "–"
+    return _gpu_time(sum(lost_gpu_s)) + (f" (some {CLAIMED})" if claims else "") if lost_gpu_s else "–"
 
 
 def _gpu_time(gpu_s: float) -> str:
@@ -260,32 +260,32 @@ def _gpu_time(gpu_s: float) -> str:
 
 def _staged(staged_state: StagedState, now_s: float) -> StagedCard:
     share = staged_state.share
-    words = []
+    details = []
     if staged_state.bytes is not None and staged_state.bytes_done is not None and staged_state.phase != "Ready":
-        words.append(f"{format_bytes(staged_state.bytes_done)} of {format_bytes(staged_state.bytes)}")
+        details.append(f"{format_bytes(staged_state.bytes_done)} of {format_bytes(staged_state.bytes)}")
     elif staged_state.bytes is not None:
-        words.append(format_bytes(staged_state.bytes))
+        details.append(format_bytes(staged_state.bytes))
     if staged_state.objects:
-        words.append(
+        details.append(
             f"{amount(staged_state.objects_done or 0)} of {amount(staged_state.objects)} objects"
             if staged_state.phase != "Ready"
             else f"{amount(staged_state.objects)} objects"
         )
     if staged_state.phase == "Staging" and staged_state.bytes_per_second is not None:
-        words.append(f"{format_bytes(int(staged_state.bytes_per_second))}/s")
+        details.append(f"{format_bytes(int(staged_state.bytes_per_second))}/s")
     if staged_state.phase == "Staging" and staged_state.seconds_left is not None:
-        words.append(f"about {span(max(0.0, staged_state.seconds_left))} left")
+        details.append(f"about {span(max(0.0, staged_state.seconds_left))} left")
     badge = {"Ready": "ok", "Failed": "refused", "Staging": "fallback"}.get(staged_state.phase, "pending")
     return StagedCard(
         staged_state,
         badge,
         None if share is None else round(share * 100, 1),
-        ", ".join(words),
-        _staged_notes(staged_state, now_s),
+        ", ".join(details),
+        _staged_remarks(staged_state, now_s),
     )
 
 
-def _staged_notes(staged_state: StagedState, now_s: float) -> tuple[str, ...]:
+def _staged_remarks(staged_state: StagedState, now_s: float) -> tuple[str, ...]:
     result = []
     if staged_state.phase == "Failed" or staged_state.message:
         reason = f"{staged_state.reason}: " if staged_state.reason else ""

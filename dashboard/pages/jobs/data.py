@@ -11,7 +11,7 @@ from kopt.serving.contract.checkpoint_answers import JobOut
 class Jobs(Answer):
     """The jobs whose logs are followed, heard of last first, as of ``now_s``; or what kept them away."""
 
-    found: tuple[JobOut, ...] = ()
+    jobs: tuple[JobOut, ...] = ()
     now_s: float = 0.0
 
 
@@ -24,7 +24,7 @@ def _open(connections: Connections) -> Polled[Jobs]:
 
 
 def _restrict(jobs: Jobs, holds: Holds) -> Jobs:
-    return replace(jobs, found=tuple(job for job in jobs.found if holds(pods_of(job.job))))
+    return replace(jobs, jobs=tuple(job for job in jobs.jobs if holds(pods_of(job.job))))
 
 
 JOBS: Feed[Jobs] = Feed("jobs", Jobs, _open, _restrict)

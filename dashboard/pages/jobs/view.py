@@ -8,14 +8,14 @@ from kopt.dashboard.formatting import amount, clock, span
 from kopt.dashboard.pages.jobs.data import Jobs
 from kopt.serving.contract.checkpoint_answers import ChangeOut, JobOut
 
-SHOWN = 60
-CHANGES_SHOWN = 12
+MOST_JOBS = 60
+MOST_CHANGES = 12
 SPANS_H = (1, 6, 24, 168)
 DEFAULT_SPAN_H = 6
 WIDTH = 1000.0
 _NARROWEST = 2.5
 """Of a write or a failure, in the picture's units: what lasts seconds must be seen in a picture of days."""
-WORDS = {
+STATE_LABELS = {
     JobState.STARTING: "starting",
     JobState.DATA: "reading data",
     JobState.LOADING: "loading a checkpoint",
@@ -48,13 +48,13 @@ _SHORT = frozenset({JobState.CKPT_WRITING, JobState.CKPT_DONE, JobState.CKPT_FAI
 
 @dataclass(frozen=True)
 class Piece:
-    """A state's part of the timeline, in its units; ``words`` are told when it is pointed at."""
+    """A state's part of the timeline, in its units; ``tooltip`` is shown when it is pointed at."""
 
     state: str
     x: float
     width: float
     safe: bool
-    words: str
+    tooltip: str
 
 
 @dataclass(frozen=True)
@@ -81,12 +81,12 @@ class JobCard:
 
 @dataclass(frozen=True)
 class JobsPage:
-    """``cards`` of the ``found`` among the ``known``; ``safe`` may be killed now; ``stale`` were not heard of lately;
-    ``risk`` of all of them together."""
+    """``cards`` of the ``matching`` among the ``total``; ``safe`` may be killed now; ``stale`` were not heard of
+    lately; ``risk`` of all of them together."""
 
     cards: tuple[JobCard, ...]
-    found: int
-    known: int
+    matching: int
+    total: int
     safe: int
     stale: int
     risk: str
@@ -95,13 +95,13 @@ class JobsPage:
 
 def jobs_page(jobs: Jobs, text: str = "", hours: float = DEFAULT_SPAN_H) -> JobsPage:
     """What the page shows of the jobs whose name holds ``text``, over the last ``hours``."""
-    followed_jobs = [followed_job for followed_job in jobs.found if text.casefold() in followed_job.job.casefold()]
-    cards = tuple(_card(followed_job, jobs.now_s, hours) for followed_job in followed_jobs[:SHOWN])
+    followed_jobs = [followed_job for followed_job in jobs.jobs if text.casefold() in followed_job.job.casefold()]
+    cards = tuple(_card(followed_job, jobs.now_s, hours) for followed_job in followed_jobs[:MOST_JOBS])
     risks = [followed_job.status.work_at_risk_gpu_seconds for followed_job in followed_jobs]
     total = sum(estimate.value for estimate in risks if estimate is not None)
     stale = [bool(_stale(followed_job, jobs.now_s)) for followed_job in followed_jobs]
     safe = sum(job.status.safe and not is_stale for job, is_stale in zip(followed_jobs, stale, strict=True))
-    return JobsPage(cards, len(followed_jobs), len(jobs.found), safe, sum(stale), _gpu_time(total), jobs.problem)
+    return JobsPage(cards, len(followed_jobs), len(jobs.jobs), safe, sum(stale), _gpu_time(total), jobs.problem)
 
 
 def _stale(followed_job: JobOut, now_s: float) -> str:
@@ -116,7 +116,7 @@ def _card(followed_job: JobOut, now_s: float, hours: float) -> JobCard:
     begun_s = max(followed_job.changes[0].at if followed_job.changes else now_s, now_s - hours * 3600)
     return JobCard(
         followed_job,
-        WORDS[status.state],
+        STATE_LABELS[status.state],
         stale,
         status.safe and not stale,
         risk is None and status.last_durable_at_s is None,
@@ -126,7 +126,7 @@ def _card(followed_job: JobOut, now_s: float, hours: float) -> JobCard:
         _pieces(followed_job.changes, begun_s, now_s, followed_job.heard_at if stale else now_s),
         begun_s,
         now_s,
-        followed_job.changes[: -CHANGES_SHOWN - 1 : -1],
+        followed_job.changes[: -MOST_CHANGES - 1 : -1],
     )
 
 
@@ -148,11 +148,11 @@ def _coming(followed_job: JobOut) -> str:
     return f"in about {span(estimate.value)} ({span(estimate.low)} to {span(estimate.high)})"
 
 
-def _pieces(changes: Sequence[ChangeOut], begun_s: float, now_s: float, known_s: float) -> tuple[Piece, ...]:
-    """States between ``begun_s`` and now, the last until ``known_s``; drawn in this order, so that short ones stand
-    above the long."""
+def _pieces(changes: Sequence[ChangeOut], begun_s: float, now_s: float, observed_until_s: float) -> tuple[Piece, ...]:
+    """States between ``begun_s`` and now, the last until ``observed_until_s``; drawn in this order, so that short ones
+    stand above the long."""
     scale = WIDTH / max(now_s - begun_s, 1e-6)
-    ends = [change.at for change in changes[1:]] + [known_s] * bool(changes)
+    ends = [change.at for change in changes[1:]] + [observed_until_s] * bool(changes)
     pieces = []
     for state_change, end_s in zip(changes, ends, strict=True):
         start_s, end_s = max(state_change.at, begun_s), min(max(end_s, state_change.at), now_s)
@@ -168,17 +168,17 @@ def _pieces(changes: Sequence[ChangeOut], begun_s: float, now_s: float, known_s:
                     round(x, 2),
                     round(width, 2),
                     state_change.safe,
-                    _words(state_change, end_s),
+                    _change_text(state_change, end_s),
                 )
             )
     return tuple(sorted(pieces, key=lambda piece: -piece.width))
 
 
-def _words(state_change: ChangeOut, end_s: float) -> str:
+def _change_text(state_change: ChangeOut, end_s: float) -> str:
     safe = "safe to kill" if state_change.safe else "not safe to kill"
     line = "" if state_change.line is None else f"\nline {state_change.line:,}: {state_change.text}"
     lasted = span(max(0.0, end_s - state_change.at))
-    return f"{WORDS[JobState(state_change.state)]}, {safe}\n{clock(state_change.at)}, {lasted}{line}"
+    return f"{STATE_LABELS[JobState(state_change.state)]}, {safe}\n{clock(state_change.at)}, {lasted}{line}"
 
 
 def _between(estimate: Estimate) -> str:

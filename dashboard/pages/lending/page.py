@@ -7,7 +7,7 @@ from kopt.dashboard.pages.lending.view import DEFAULT_RISK, RISKS, pools
 from kopt.dashboard.pages.page import Content, Page, PageRequest
 from kopt.serving.contract.common import DEFAULT_HORIZONS_S
 
-POOLS_SHOWN = 24
+MOST_POOLS = 24
 
 
 async def lending(request: PageRequest) -> Content:
@@ -16,10 +16,10 @@ async def lending(request: PageRequest) -> Content:
     services = list(request.snapshot.services.values())
     all_pools = await asyncio.to_thread(pools, services, risk, shared=shared)
     matches = [pool for pool in all_pools if text.casefold() in pool.name.casefold()]
-    drawn = matches[:POOLS_SHOWN]
+    drawn = matches[:MOST_POOLS]
     return {
         "pools": drawn,
-        "found": len(matches),
+        "matching": len(matches),
         "total": (sum((pool.lendable or (0,))[-1] for pool in all_pools), sum(pool.gpus for pool in all_pools)),
         "risk": risk,
         "risks": RISKS,

@@ -43,7 +43,7 @@ class PoolView:
         return tuple(int(point.lendable // 1000) for point in self.curve)
 
     @property
-    def words(self) -> str:
+    def curve_text(self) -> str:
         """The curve in words, for those who do not see it."""
         return ", ".join(
             f"{gpus} for {horizon(point.horizon_s)}" for gpus, point in zip(self.lendable, self.curve, strict=True)

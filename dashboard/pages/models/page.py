@@ -10,7 +10,7 @@ from kopt.dashboard.pages.models.view import CoverageLine, model_page
 from kopt.dashboard.pages.page import Content, Page, PageRequest
 from kopt.models.predictors import predictor_names
 
-SERIES_SHOWN = 100
+MOST_SERIES = 100
 
 
 async def models(request: PageRequest) -> Content:
@@ -18,7 +18,7 @@ async def models(request: PageRequest) -> Content:
     view = model_page(models)
     charts = {"calibration": _calibration(view.coverage)} if view.coverage else {}
     charts |= {f"measured-{each.name}": figures.measured(each.points, each.unit) for each in view.measured}
-    return {"view": view, "models": models, "charts": charts, "limit": SERIES_SHOWN}
+    return {"view": view, "models": models, "charts": charts, "limit": MOST_SERIES}
 
 
 def _calibration(coverage: Sequence[CoverageLine]) -> go.Figure:

@@ -19,7 +19,7 @@ HORIZON = re.compile(r"(.+)_(\d{1,5})min")
 class Figure:
     """How a metric is worded, and whether less of it is better (None: neither)."""
 
-    words: str
+    label: str
     less_is_better: bool | None
 
 
@@ -48,7 +48,7 @@ class Pair:
 class MetricLine:
     """One metric of a slice, by horizon in minutes; 0 for metrics without one."""
 
-    words: str
+    label: str
     pairs: Mapping[int, Pair]
 
 
@@ -143,12 +143,12 @@ def measured_predictor(versions: Sequence[IntervalHealthOut]) -> MeasuredPredict
     """Of the versions of one predictor, the newest of a role first. Bytes are shown in GiB."""
     of_bytes = versions[0].unit == "bytes"
     scale = 1 / GIB if of_bytes else 1.0
-    shown = {entry.role: entry for entry in reversed(versions)}
+    newest_by_role = {entry.role: entry for entry in reversed(versions)}
     points = tuple(
         MeasuredPoint(
             role, each.subject, each.value * scale, each.low * scale, each.high * scale, each.measured * scale
         )
-        for role, entry in sorted(shown.items())
+        for role, entry in sorted(newest_by_role.items())
         for each in entry.newest
     )
     return MeasuredPredictor(versions[0].predictor, "GiB" if of_bytes else versions[0].unit, tuple(versions), points)
@@ -170,7 +170,7 @@ def slices(rows: Sequence[MetricRow], compared: Sequence[RegisteredModel]) -> tu
         Slice(
             prefix,
             tuple(
-                MetricLine(FIGURES[metric].words if metric in FIGURES else metric, pairs)
+                MetricLine(FIGURES[metric].label if metric in FIGURES else metric, pairs)
                 for metric, pairs in sorted(
                     lines.items(), key=lambda item: (order.index(item[0]) if item[0] in order else len(order), item[0])
                 )
@@ -195,9 +195,9 @@ def live_coverage(health: ModelHealthResponse) -> tuple[CoverageLine, ...]:
         for series_health in entries:
             if series_health.coverage is None or not series_health.matched:
                 continue
-            covered, matched = sums.get((role, series_health.quantile), (0.0, 0))
+            weighted, matched = sums.get((role, series_health.quantile), (0.0, 0))
             sums[role, series_health.quantile] = (
-                covered + series_health.coverage * series_health.matched,
+                weighted + series_health.coverage * series_health.matched,
                 matched + series_health.matched,
             )
-    return tuple(CoverageLine(role, q, covered / n, n) for (role, q), (covered, n) in sorted(sums.items()))
+    return tuple(CoverageLine(role, q, weighted / n, n) for (role, q), (weighted, n) in sorted(sums.items()))

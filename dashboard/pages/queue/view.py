@@ -11,10 +11,10 @@ from kopt.core.scheduling.queued import Explanation, Queued, QueueState, State
 from kopt.core.units import format_gpus
 from kopt.dashboard.formatting import span
 
-QUEUES_SHOWN = 20
-RUNNING_SHOWN = 10
+MOST_QUEUES = 20
+MOST_RUNNING = 10
 """Of each queue."""
-PENDING_SHOWN = 40
+MOST_PENDING = 40
 """Of all queues together: each is explained."""
 LONGEST_NAME = 507
 """Of a namespace, a slash and a name."""
@@ -65,7 +65,7 @@ class Row:
 
 @dataclass(frozen=True)
 class QueueCard:
-    """A queue. ``pending`` and ``running`` are how many are in it, of ``left_out`` there are no rows."""
+    """A queue. ``pending`` and ``running`` are how many are in it, of ``omitted`` there are no rows."""
 
     name: str
     rows: tuple[Row, ...]
@@ -73,7 +73,7 @@ class QueueCard:
     pending: int
     used: str
     wanted: str
-    left_out: int
+    omitted: int
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Selected:
 
 @dataclass(frozen=True)
 class QueuePage:
-    """Of ``matching`` workloads among ``total``; ``queues_left_out`` have no card.
+    """Of ``matching`` workloads among ``total``; ``omitted_queues`` have no card.
 
     ``absent``: queueing systems that are not installed.
     """
@@ -101,7 +101,7 @@ class QueuePage:
     pending: int
     used: str
     wanted: str
-    queues_left_out: int
+    omitted_queues: int
     absent: tuple[str, ...]
 
 
@@ -112,15 +112,15 @@ def queue_page(state: QueueState, choice: QueueChoice | None = None) -> QueuePag
     queues = [(name, list(several)) for name, several in groupby(matching, lambda queued: queued.queue)]
     # Queues in which something waits are what the page is read for.
     queues.sort(key=lambda item: all(queued.has_gpus for queued in item[1]))
-    shown = queues[:QUEUES_SHOWN]
-    pending = [queued for _, several in shown for queued in several if not queued.has_gpus][:PENDING_SHOWN]
-    selected = [queued for queued in state.queued if (queued.namespace, queued.name) == wanted.job][:PENDING_SHOWN]
+    displayed = queues[:MOST_QUEUES]
+    pending = [queued for _, several in displayed for queued in several if not queued.has_gpus][:MOST_PENDING]
+    selected = [queued for queued in state.queued if (queued.namespace, queued.name) == wanted.job][:MOST_PENDING]
     reasons = state.explain([*pending, *selected]) if pending or selected else {}
     explained = {queued.uid for queued in pending}
     run, wait = _split(state.queued)
     return QueuePage(
         state,
-        tuple(_card(name, several, explained, reasons, state.now_s) for name, several in shown),
+        tuple(_card(name, several, explained, reasons, state.now_s) for name, several in displayed),
         _selected(wanted.job, selected, reasons, state.now_s),
         len(matching),
         len(state.queued),
@@ -128,7 +128,7 @@ def queue_page(state: QueueState, choice: QueueChoice | None = None) -> QueuePag
         len(wait),
         _gpus(run),
         _gpus(wait),
-        len(queues) - len(shown),
+        len(queues) - len(displayed),
         tuple(name for kind, name in _SCHEDULERS.items() if kind in state.missing),
     )
 
@@ -150,7 +150,7 @@ def _card(
     name: str, several: Sequence[Queued], explained: set[str], reasons: Mapping[str, Explanation], now_s: float
 ) -> QueueCard:
     run, wait = _split(several)
-    rows = [*(queued for queued in wait if queued.uid in explained), *run[:RUNNING_SHOWN]]
+    rows = [*(queued for queued in wait if queued.uid in explained), *run[:MOST_RUNNING]]
     return QueueCard(
         name,
         tuple(_row(queued, reasons.get(queued.uid), now_s) for queued in rows),

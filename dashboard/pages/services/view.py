@@ -94,7 +94,7 @@ class Overview:
     """One page of rows and what stands around it."""
 
     rows: tuple[Row, ...]
-    found: int
+    matching: int
     total: int
     page: int
     pages: int
@@ -114,7 +114,7 @@ def overview(snapshot: Snapshot, choice: Choice) -> Overview:
     page = min(choice.page, pages)
     return Overview(
         rows=tuple(wanted[(page - 1) * PAGE_SIZE : page * PAGE_SIZE]),
-        found=len(wanted),
+        matching=len(wanted),
         total=len(rows),
         page=page,
         pages=pages,

@@ -11,7 +11,7 @@ from kopt.serving.contract.size_advice import SizeAdvice
 class Sizes(Answer):
     """The newest size of every job type that was asked about, newest first, or what kept them away."""
 
-    found: tuple[SizeAdvice, ...] = ()
+    sizes: tuple[SizeAdvice, ...] = ()
 
 
 def _open(connections: Connections) -> Polled[Sizes]:
@@ -23,7 +23,7 @@ def _open(connections: Connections) -> Polled[Sizes]:
 
 def _restrict(sizes: Sizes, holds: Holds) -> Sizes:
     """Those that were asked about for no namespace are for those who see all of them."""
-    return replace(sizes, found=tuple(size for size in sizes.found if holds(pods_in(size.namespace))))
+    return replace(sizes, sizes=tuple(size for size in sizes.sizes if holds(pods_in(size.namespace))))
 
 
 SIZES: Feed[Sizes] = Feed("sizes", Sizes, _open, _restrict)

@@ -9,7 +9,7 @@ from kopt.dashboard.pages.sizes.data import Sizes
 from kopt.dashboard.rendering import pretty
 from kopt.serving.contract.size_advice import SizeAdvice, saved_together
 
-SHOWN = 48
+MOST_CARDS = 48
 BAR_WIDTH = 300.0
 
 
@@ -18,7 +18,7 @@ class Part:
     """One role's memory: its place and width in the bar, in its pixels."""
 
     name: str
-    words: str
+    size_text: str
     x: float
     width: float
 
@@ -28,7 +28,7 @@ class Card:
     """One job type in words. ``parts`` fill the bar up to the expected peak; ``low`` and ``high`` are its whiskers."""
 
     advice: SizeAdvice
-    asked: str
+    requested: str
     needed: str
     peak: str
     interval: str
@@ -37,17 +37,17 @@ class Card:
     low: float
     high: float
     patch: str
-    place: str
+    patched_parts: str
     """Into what the patch is merged."""
 
 
 @dataclass(frozen=True)
 class Recommendations:
-    """``cards`` are the newest of ``found``; ``saved`` the GPUs that all of them together would give back."""
+    """``cards`` are the newest of ``matching``; ``saved`` the GPUs that all of them together would give back."""
 
     cards: tuple[Card, ...]
-    found: int
-    known: int
+    matching: int
+    total: int
     saved: str
     problem: str = ""
 
@@ -57,20 +57,20 @@ def recommendations(sizes: Sizes, text: str = "") -> Recommendations:
     wanted = text.casefold()
     size_advices = [
         size_advice
-        for size_advice in sizes.found
+        for size_advice in sizes.sizes
         if wanted in size_advice.name.casefold() or wanted in size_advice.script.casefold()
     ]
     saved = saved_together(size_advice.saved_milli_gpu for size_advice in size_advices)
-    cards = tuple(_card(size_advice) for size_advice in size_advices[:SHOWN])
-    return Recommendations(cards, len(size_advices), len(sizes.found), _gpus(saved), sizes.problem)
+    cards = tuple(_card(size_advice) for size_advice in size_advices[:MOST_CARDS])
+    return Recommendations(cards, len(size_advices), len(sizes.sizes), _gpus(saved), sizes.problem)
 
 
 def _card(size_advice: SizeAdvice) -> Card:
-    asked, saved, patch = size_advice.asked_milli_gpu, size_advice.saved_milli_gpu, size_advice.patch()
+    requested, saved, patch = size_advice.asked_milli_gpu, size_advice.saved_milli_gpu, size_advice.patch()
     scale = BAR_WIDTH / max(1, size_advice.high_bytes or 1)
     return Card(
         size_advice,
-        "nothing said" if asked is None else _gpus(asked),
+        "nothing said" if requested is None else _gpus(requested),
         size_advice.advised,
         "" if size_advice.peak_bytes is None else format_bytes(size_advice.peak_bytes),
         f"{format_bytes(size_advice.low_bytes)} to {format_bytes(size_advice.high_bytes)}"

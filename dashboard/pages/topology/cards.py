@@ -21,13 +21,13 @@ class Beside:
     turn: float
     foot: tuple[float, float] | None
     """Between these two turns: along a PCIe switch, or beside one GPU."""
-    words: str
+    description: str
 
 
 @dataclass(frozen=True)
 class Cards:
     beside: tuple[Beside, ...]
-    notes: tuple[str, ...]
+    remarks: tuple[str, ...]
 
 
 def lay_out_cards(
@@ -37,7 +37,7 @@ def lay_out_cards(
     homes: Mapping[int, tuple[int, int]],
     switches: Mapping[int, tuple[float, float]],
 ) -> Cards:
-    """Cards of which no place is told are named in the notes."""
+    """Cards of unknown position are named in the remarks."""
     wanted: dict[int, list[Beside]] = {}
     lost = []
     for nic in node.nics:
@@ -54,8 +54,8 @@ def lay_out_cards(
         wanted.setdefault(numa, []).append(Beside(nic.name, nic.pci, turn, foot, _card_text(nic, near, kind)))
     placed = [beside for numa, cards in wanted.items() for beside in _spread(cards, *numas[numa])]
     more = f" and {len(lost) - _MOST_NAMED} more" if len(lost) > _MOST_NAMED else ""
-    notes = (f"network cards that are attached to no known GPU: {', '.join(lost[:_MOST_NAMED])}{more}",) if lost else ()
-    return Cards(tuple(placed), notes)
+    remark = f"network cards that are attached to no known GPU: {', '.join(lost[:_MOST_NAMED])}{more}"
+    return Cards(tuple(placed), (remark,) if lost else ())
 
 
 def nearest(node: NodeTopology, nic: str) -> tuple[list[int], LinkType | None]:

@@ -22,7 +22,7 @@ MOST_CLUSTERS = 8
 class Pairs(Answer):
     """What pairs of nodes were measured to reach, by cluster; or what kept them away."""
 
-    found: tuple[PairsResponse, ...] = ()
+    clusters: tuple[PairsResponse, ...] = ()
 
 
 class NodesReader:
@@ -37,7 +37,7 @@ class NodesReader:
             return
         self._due_s = self._clock() + NODES_EVERY_S
         nodes = await self._cluster.nodes()
-        self._nodes = nodes if nodes.found or not nodes.problem else replace(self._nodes, problem=nodes.problem)
+        self._nodes = nodes if nodes.nodes or not nodes.problem else replace(self._nodes, problem=nodes.problem)
 
     async def latest(self) -> Nodes:
         return self._nodes
@@ -52,11 +52,11 @@ def _open_pairs(connections: Connections) -> Polled[Pairs]:
 
 
 def _restrict_nodes(nodes: Nodes, holds: Holds) -> Nodes:
-    return nodes if holds(access.NODES) else replace(nodes, found=())
+    return nodes if holds(access.NODES) else replace(nodes, nodes=())
 
 
 def _restrict_measured(measured: Pairs, holds: Holds) -> Pairs:
-    return measured if holds(access.NODES) else replace(measured, found=())
+    return measured if holds(access.NODES) else replace(measured, clusters=())
 
 
 NODES: Feed[Nodes] = Feed("nodes", Nodes, NodesReader, _restrict_nodes)

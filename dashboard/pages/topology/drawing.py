@@ -59,8 +59,8 @@ def _fill(axes: "Axes", picture: Picture) -> None:
         if bundle.name:
             drawn[0].set_label(bundle.name)
             handles.append(drawn[0])
-    for style, marks in by_style(picture.marks).items():
-        x, y = zip(*(mark.at for mark in marks), strict=True)
+    for style, devices in by_style(picture.devices).items():
+        x, y = zip(*(device.at for device in devices), strict=True)
         points = axes.scatter(
             x,
             y,
@@ -73,11 +73,11 @@ def _fill(axes: "Axes", picture: Picture) -> None:
         if style.name:
             points.set_label(style.name)
             handles.append(points)
-        for mark in marks:
-            most = 8 if mark.kind == "switch" else 11
+        for device in devices:
+            most = 8 if device.kind == "switch" else 11
             axes.annotate(
-                mark.text,
-                mark.at,
+                device.text,
+                device.at,
                 ha="center",
                 va="center_baseline",
                 color=COLOURS[style.text_role],

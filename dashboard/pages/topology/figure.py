@@ -24,12 +24,12 @@ def topology_figure(
 
 
 def drawn(item: Picture) -> go.Figure:
-    traces: list[Any] = [_box(box.outline, box.words) for box in item.boxes]
+    traces: list[Any] = [_box(box.outline, box.description) for box in item.boxes]
     wired = bundles(item)
     traces += [_wires(bundle) for bundle in wired]
     traces.append(_hover(wired))
-    for style, marks in by_style(item.marks).items():
-        x, y = _columns([mark.at for mark in marks])
+    for style, devices in by_style(item.devices).items():
+        x, y = _columns([device.at for device in devices])
         traces.append(
             go.Scatter(
                 name=style.name,
@@ -37,10 +37,10 @@ def drawn(item: Picture) -> go.Figure:
                 x=x,
                 y=y,
                 mode="markers+text",
-                text=[escape(mark.text) for mark in marks],
+                text=[escape(device.text) for device in devices],
                 textposition="middle center",
                 textfont={"color": COLOURS[style.text_role], "size": max(8, min(12, round(style.size * 0.5)))},
-                hovertext=[escape(mark.words) for mark in marks],
+                hovertext=[escape(device.description) for device in devices],
                 hoverinfo="text",
                 marker={"symbol": style.symbol, "size": style.size, "color": COLOURS[style.role]},
                 meta={"role": style.role, "text": style.text_role},
@@ -67,7 +67,7 @@ def _columns(points: Sequence[Point]) -> tuple[list[float], list[float]]:
     return [round(x, 4) for x, _ in points], [round(y, 4) for _, y in points]
 
 
-def _box(outline: Sequence[Point], words: str) -> Any:
+def _box(outline: Sequence[Point], description: str) -> Any:
     x, y = _columns(outline)
     return go.Scatter(
         x=x,
@@ -76,8 +76,8 @@ def _box(outline: Sequence[Point], words: str) -> Any:
         line={"width": 0},
         fill="toself",
         fillcolor=faded(COLOURS["band"], BOX_OPACITY),
-        name=words,
-        text=escape(words),
+        name=description,
+        text=escape(description),
         hoverinfo="text",
         hoveron="fills",
         showlegend=False,
@@ -115,7 +115,7 @@ def _hover(wired: Sequence[Bundle]) -> Any:
         mode="markers",
         marker={"size": 14, "opacity": 0},
         showlegend=False,
-        text=[escape(wire.words) for wire in wires],
+        text=[escape(wire.description) for wire in wires],
         hoverinfo="text",
         meta={"role": "none"},
     )

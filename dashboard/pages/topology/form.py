@@ -19,7 +19,7 @@ _MAX_NAME = 253
 
 
 @dataclass(frozen=True)
-class Asked:
+class TopologyQuery:
     """A pasted ``text`` wins over a ``node`` of the cluster; ``best`` asks for the best ``count`` GPUs."""
 
     text: str = ""
@@ -40,39 +40,39 @@ class Asked:
 _TOO_MUCH = f"More than {MAX_TEXT_BYTES // KIB} KiB; give the output of one tool."
 
 
-async def asked_of(request: Request) -> Asked:
+async def query_of(request: Request) -> TopologyQuery:
     """Raises HTTPException 403 for a form that another site sent."""
     query: str | None = request.url.query
     if request.method == "POST":
         query = await form_of(request, _MAX_BODY_BYTES)
     if query is None:
-        return Asked(problem=_TOO_MUCH)
+        return TopologyQuery(problem=_TOO_MUCH)
     try:
         return _read(parse_qs(query, errors="replace", max_num_fields=_MAX_FIELDS))
     except ValueError:
-        return Asked(problem="This form has more fields than the page gave it.")
+        return TopologyQuery(problem="This form has more fields than the page gave it.")
 
 
-def _read(fields: Mapping[str, Sequence[str]]) -> Asked:
-    def said(name: str) -> str:
+def _read(fields: Mapping[str, Sequence[str]]) -> TopologyQuery:
+    def value_of(name: str) -> str:
         return fields.get(name, [""])[-1]
 
-    text = said("text")
+    text = value_of("text")
     if len(text.encode("utf-8", "replace")) > MAX_TEXT_BYTES:
-        return Asked(problem=_TOO_MUCH)
+        return TopologyQuery(problem=_TOO_MUCH)
     kinds = {collective.value: collective for collective in Collective}
     sizes = {str(siz): siz for siz in SIZES}
-    return Asked(
+    return TopologyQuery(
         text,
-        said("node")[:_MAX_NAME],
+        value_of("node")[:_MAX_NAME],
         frozenset(map(_number, fields.get("gpus", [])[:_MAX_FIELDS])) - {-1},
-        said("gpu").strip()[:60],
-        kinds.get(said("collective"), Collective.ALL_REDUCE),
-        sizes.get(said("bytes"), GIB),
-        max(2, _number(said("count") or "4")),
-        bool(said("best")),
-        said("cluster")[:_MAX_NAME],
-        said("pairs")[:60],
+        value_of("gpu").strip()[:60],
+        kinds.get(value_of("collective"), Collective.ALL_REDUCE),
+        sizes.get(value_of("bytes"), GIB),
+        max(2, _number(value_of("count") or "4")),
+        bool(value_of("best")),
+        value_of("cluster")[:_MAX_NAME],
+        value_of("pairs")[:60],
     )
 
 

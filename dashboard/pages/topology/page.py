@@ -5,22 +5,22 @@ import asyncio
 from kopt.core.hardware.bandwidth import Collective
 from kopt.dashboard.pages.page import Content, Page, PageRequest
 from kopt.dashboard.pages.topology.data import NODES, PAIRS, bandwidth_model
-from kopt.dashboard.pages.topology.form import SIZES, asked_of
+from kopt.dashboard.pages.topology.form import SIZES, query_of
 from kopt.dashboard.pages.topology.pairs import pairs_part
 from kopt.dashboard.pages.topology.view import topology_page
 
 
 async def topology(request: PageRequest) -> Content:
-    asked = await asked_of(request.request)
+    query = await query_of(request.request)
     nodes, model = await request.latest(NODES), bandwidth_model(request.settings)
-    view = await asyncio.to_thread(lambda: topology_page(nodes, asked, model.current()))
-    pairs = await asyncio.to_thread(pairs_part, await request.latest(PAIRS), asked.cluster, asked.pairs)
+    view = await asyncio.to_thread(lambda: topology_page(nodes, query, model.current()))
+    pairs = await asyncio.to_thread(pairs_part, await request.latest(PAIRS), query.cluster, query.pairs)
     charts = dict(view.card.charts) if view.card else {}
     if pairs.card is not None:
         charts["cluster"] = pairs.card.chart
     return {
         "view": view,
-        "asked": asked,
+        "form": query,
         "charts": charts,
         "sizes": SIZES,
         "collectives": tuple(Collective),

@@ -26,21 +26,21 @@ class Kind:
     """What was measured: a collective with so many GPUs of each node."""
 
     key: str
-    words: str
+    label: str
     pairs: int
 
 
 @dataclass(frozen=True)
 class PairsCard:
-    """One cluster. ``nodes`` of the ``known`` are drawn, in the order of their domains; ``sick`` are told with their
-    reasons, as are pairs that are slow or failed without such a node."""
+    """One cluster. ``nodes`` of the ``total_nodes`` are drawn, in the order of their domains; ``sick`` are told with
+    their reasons, as are pairs that are slow or failed without such a node."""
 
     cluster: str
     clusters: tuple[str, ...]
     kinds: tuple[Kind, ...]
     kind: str
     nodes: tuple[PairNodeOut, ...]
-    known: int
+    total_nodes: int
     measured: int
     sick: tuple[PairNodeOut, ...]
     bad: tuple[PairOut, ...]
@@ -57,16 +57,16 @@ class PairsPart:
 
 def pairs_part(pairs: Pairs, cluster: str = "", kind: str = "") -> PairsPart:
     """What the page shows of the measured pairs; a cluster or kind that is not there is answered by the first."""
-    if not pairs.found:
+    if not pairs.clusters:
         return PairsPart(pairs.problem)
-    result = next((cluster_pairs for cluster_pairs in pairs.found if cluster_pairs.name == cluster), pairs.found[0])
-    names = tuple(cluster_pairs.name for cluster_pairs in pairs.found)
+    result = next((measured for measured in pairs.clusters if measured.name == cluster), pairs.clusters[0])
+    names = tuple(measured.name for measured in pairs.clusters)
     return PairsPart(pairs.problem, _card(result, names, kind))
 
 
-def _card(cluster_pairs: PairsResponse, clusters: tuple[str, ...], asked: str) -> PairsCard:
+def _card(cluster_pairs: PairsResponse, clusters: tuple[str, ...], requested_kind: str) -> PairsCard:
     kinds = _kinds(cluster_pairs.pairs)
-    kind = next((item.key for item in kinds if item.key == asked), kinds[0].key if kinds else "")
+    kind = next((item.key for item in kinds if item.key == requested_kind), kinds[0].key if kinds else "")
     pairs = {pair.pair.nodes: pair for pair in cluster_pairs.pairs if _key(pair) == kind}
     sick = [node for node in cluster_pairs.nodes if node.health is not Health.HEALTHY]
     nodes = _drawn(cluster_pairs.nodes, pairs)

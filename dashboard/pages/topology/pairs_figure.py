@@ -36,14 +36,14 @@ class Cell:
     """One pair. ``share`` is measured by predicted, ``gbps`` what stands in the cell: measured, else predicted."""
 
     state: State
-    words: str
+    tooltip: str
     share: float | None = None
     gbps: float | None = None
 
 
 Node = tuple[str, tuple[str, ...]]
 """Name and domains."""
-_MARKS = (
+_SYMBOLS = (
     (State.SLOW, "triangle-down", "actual"),
     (State.FAILED, "x", "actual"),
     (State.UNMEASURED, "line-ne-open", "held"),
@@ -58,7 +58,7 @@ def pair_map(nodes: Sequence[Node], cells: Mapping[tuple[str, str], Cell]) -> go
     traces = [_shares(grid), _others(grid)]
     # Below the figure, where cells have one.
     below = 0.27 if count <= _WRITTEN else 0.0
-    for state, symbol, role in _MARKS:
+    for state, symbol, role in _SYMBOLS:
         here = [(x, y) for y, row in enumerate(grid) for x, cell in enumerate(row) if cell and cell.state is state]
         traces.append(
             go.Scatter(
@@ -156,7 +156,7 @@ def _gap(grid: Sequence[object]) -> float:
 
 
 def _cell_text(grid: Grid) -> list[list[str]]:
-    return [["" if cell is None else escape(cell.words).replace("\n", "<br>") for cell in row] for row in grid]
+    return [["" if cell is None else escape(cell.tooltip).replace("\n", "<br>") for cell in row] for row in grid]
 
 
 def _written(grid: Grid, *, measured: bool) -> dict[str, Any]:

@@ -23,25 +23,25 @@ _SWITCH_NAMES = {"NVLINK": "NVSwitch", "XGMI": "XGMI switch"}
 
 @dataclass(frozen=True)
 class Wire:
-    """A line of ``gbps`` GB/s per direction; ``kind`` is in the legend beside it, ``words`` are told of this one."""
+    """A line of ``gbps`` GB/s per direction; ``kind`` is in the legend beside it, ``description`` is of this line."""
 
     kind: str
     gbps: float
     points: tuple[Point, ...]
-    words: str
+    description: str
     direct: bool = True
     chosen: bool = False
     degraded: bool = False
 
 
 @dataclass(frozen=True)
-class Mark:
+class DrawnDevice:
     """A device. ``kind``: gpu, card or switch."""
 
     kind: str
     at: Point
     text: str
-    words: str
+    description: str
     chosen: bool = False
     degraded: bool = False
 
@@ -58,18 +58,18 @@ class Box:
     """A NUMA node: the outline of its part of the ring."""
 
     outline: tuple[Point, ...]
-    words: str
+    description: str
 
 
 @dataclass(frozen=True)
 class Picture:
-    """``notes`` tell what the drawing cannot show."""
+    """``remarks`` tell what the drawing cannot show."""
 
     boxes: tuple[Box, ...]
     wires: tuple[Wire, ...]
-    marks: tuple[Mark, ...]
+    devices: tuple[DrawnDevice, ...]
     labels: tuple[Label, ...]
-    notes: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -96,10 +96,10 @@ def picture(
     worn = _Worn(node, degraded)
     cards = lay_out_cards(node, ring.at, ring.numas, homes, ring.switches)
     wires = [*_pcie(graph, ring, homes), *_direct(graph, ring, frozenset(chosen), worn), *_card_wires(cards.beside)]
-    marks = [*_gpus(node, ring, frozenset(chosen), worn), *_cards(cards.beside, worn), *_hub(graph, node)]
+    devices = [*_gpus(node, ring, frozenset(chosen), worn), *_cards(cards.beside, worn), *_hub(graph, node)]
     labels = [*_card_labels(cards.beside), *_numa_labels(node, ring)]
     boxes = tuple(Box(_sector(*span), _numa_text(node, numa)) for numa, span in ring.numas.items())
-    return Picture(boxes, tuple(wires), tuple(marks), tuple(labels), (*cards.notes, *worn.notes()))
+    return Picture(boxes, tuple(wires), tuple(devices), tuple(labels), (*cards.remarks, *worn.remarks()))
 
 
 class _Worn:
@@ -120,7 +120,7 @@ class _Worn:
             elif degraded_part.names:
                 self.cards[degraded_part.names[0]] = degradation_text(degraded_part)
 
-    def notes(self) -> list[str]:
+    def remarks(self) -> list[str]:
         return [f"degraded: {degradation_text(part)}" for part in self.parts]
 
 
@@ -199,14 +199,14 @@ def _pcie(graph: DeviceGraph, ring: _Ring, homes: Homes) -> list[Wire]:
         gbps, switch = edge.total_gbps if edge else 0.0, homes[gpu][1]
         top, where = (SWITCH_R, "its PCIe switch") if switch in ring.switches else (EDGE_R, "the host")
         speeds[switch] = max(gbps, speeds.get(switch, 0.0))
-        words = f"GPU {gpu} to {where}: {gbps:.3g} GB/s"
-        wires.append(Wire("PCIe", gbps, (polar(turn, GPU_R), polar(turn, top)), words, direct=False))
+        description = f"GPU {gpu} to {where}: {gbps:.3g} GB/s"
+        wires.append(Wire("PCIe", gbps, (polar(turn, GPU_R), polar(turn, top)), description, direct=False))
     for switch, (start, end) in ring.switches.items():
         middle, gbps = (start + end) / 2, speeds[switch]
-        words = f"PCIe switch to the host: {gbps:.3g} GB/s"
+        description = f"PCIe switch to the host: {gbps:.3g} GB/s"
         wires += [
             Wire("PCIe", gbps, _arc(start, end, SWITCH_R), "PCIe switch", direct=False),
-            Wire("PCIe", gbps, (polar(middle, SWITCH_R), polar(middle, EDGE_R)), words, direct=False),
+            Wire("PCIe", gbps, (polar(middle, SWITCH_R), polar(middle, EDGE_R)), description, direct=False),
         ]
     return wires
 
@@ -232,11 +232,11 @@ def _direct(graph: DeviceGraph, ring: _Ring, chosen: frozenset[int], worn: _Worn
 def _wire(edge: Edge, ends: list[int], ring: _Ring, chosen: frozenset[int], part: DegradedPart | None) -> Wire:
     points = tuple(polar(ring.at[gpu], GPU_R) for gpu in ends)
     between = f"GPU {ends[0]} to GPU {ends[-1]}" if len(ends) == 2 else f"GPU {ends[0]} to the switches"
-    words = f"{between}: {edge.kind.value} {edge.total_gbps:.4g} GB/s" + (
+    description = f"{between}: {edge.kind.value} {edge.total_gbps:.4g} GB/s" + (
         f", degraded: {degradation_text(part)}" if part else ""
     )
     whole = points if len(ends) == 2 else (*points, (0.0, 0.0))
-    return Wire(edge.kind.value, edge.total_gbps, whole, words, True, chosen >= set(ends), part is not None)
+    return Wire(edge.kind.value, edge.total_gbps, whole, description, True, chosen >= set(ends), part is not None)
 
 
 def _card_wires(cards: Sequence[Beside]) -> list[Wire]:
@@ -246,21 +246,21 @@ def _card_wires(cards: Sequence[Beside]) -> list[Wire]:
         end = polar(beside.turn, EDGE_R)
         if beside.foot is not None:
             end = polar(min(max(beside.turn, beside.foot[0]), beside.foot[1]), SWITCH_R)
-        card_wires.append(Wire("PCIe", 0.0, (polar(beside.turn, CARD_R), end), beside.words, direct=False))
+        card_wires.append(Wire("PCIe", 0.0, (polar(beside.turn, CARD_R), end), beside.description, direct=False))
     return card_wires
 
 
-def _gpus(node: NodeTopology, ring: _Ring, chosen: frozenset[int], worn: _Worn) -> list[Mark]:
+def _gpus(node: NodeTopology, ring: _Ring, chosen: frozenset[int], worn: _Worn) -> list[DrawnDevice]:
     gpus = []
     for gpu in node.gpus:
         details = [f"GPU {gpu.index}", gpu.name, gpu.pci, gpu.partition, worn.gpus.get(gpu.index, "")]
-        words = ", ".join(filter(None, details))
+        description = ", ".join(filter(None, details))
         gpus.append(
-            Mark(
+            DrawnDevice(
                 "gpu",
                 polar(ring.at[gpu.index], GPU_R),
                 str(gpu.index),
-                words,
+                description,
                 gpu.index in chosen,
                 gpu.index in worn.gpus,
             )
@@ -268,13 +268,13 @@ def _gpus(node: NodeTopology, ring: _Ring, chosen: frozenset[int], worn: _Worn) 
     return gpus
 
 
-def _cards(cards: Sequence[Beside], worn: _Worn) -> list[Mark]:
+def _cards(cards: Sequence[Beside], worn: _Worn) -> list[DrawnDevice]:
     return [
-        Mark(
+        DrawnDevice(
             "card",
             polar(beside.turn, CARD_R),
             "",
-            ", ".join(filter(None, [beside.words, _worn_card(beside, worn)])),
+            ", ".join(filter(None, [beside.description, _worn_card(beside, worn)])),
             degraded=bool(_worn_card(beside, worn)),
         )
         for beside in cards
@@ -285,13 +285,14 @@ def _worn_card(card: Beside, worn: _Worn) -> str:
     return worn.cards.get(card.name) or worn.cards.get(card.pci) or ""
 
 
-def _hub(graph: DeviceGraph, node: NodeTopology) -> list[Mark]:
+def _hub(graph: DeviceGraph, node: NodeTopology) -> list[DrawnDevice]:
     if not graph.switched:
         return []
     kind = next(edge.kind.value for edge in graph.edges if edge.kind.direct)
     many = sum(device.kind == "switch" for device in node.devices)
     name = _SWITCH_NAMES.get(kind, "switch")
-    return [Mark("switch", (0.0, 0.0), f"{many}× {name}" if many > 1 else name, f"{name}: every GPU to every other")]
+    label = f"{many}× {name}" if many > 1 else name
+    return [DrawnDevice("switch", (0.0, 0.0), label, f"{name}: every GPU to every other")]
 
 
 def _card_labels(cards: Sequence[Beside]) -> list[Label]:

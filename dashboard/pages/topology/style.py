@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kopt.dashboard.pages.topology.picture import Mark, Picture, Wire
+from kopt.dashboard.pages.topology.picture import DrawnDevice, Picture, Wire
 
 PAPER, INK, QUIET = "#fffefa", "#1b2831", "#55636d"
 COLOURS: Mapping[str, str] = {
@@ -67,7 +67,7 @@ def _bundle(wires: list[Wire], widest: float, most: float) -> Bundle:
 
 
 @dataclass(frozen=True)
-class MarkStyle:
+class DeviceStyle:
     """Of a device: ``role`` fills it and ``text_role`` writes on it; ``size`` in pixels."""
 
     name: str
@@ -77,29 +77,29 @@ class MarkStyle:
     size: float
 
 
-def mark_style(mark: Mark, gpus: int) -> MarkStyle:
+def device_style(device: DrawnDevice, gpus: int) -> DeviceStyle:
     size = max(9.0, min(30.0, 520.0 / max(gpus, 1)))
-    if mark.kind == "card":
-        return MarkStyle(
-            "card, degraded" if mark.degraded else "network card",
-            "limit" if mark.degraded else "keep",
+    if device.kind == "card":
+        return DeviceStyle(
+            "card, degraded" if device.degraded else "network card",
+            "limit" if device.degraded else "keep",
             "on-keep",
             "diamond",
             11.0,
         )
-    if mark.kind == "switch":
-        return MarkStyle("", "held", "paper", "hexagon", 78.0)
-    if mark.degraded:
-        return MarkStyle("GPU, degraded", "limit", "paper", "octagon", size)
-    if mark.chosen:
-        return MarkStyle("GPU, chosen", "lend", "on-lend", "square", size)
-    return MarkStyle("GPU", "actual", "paper", "circle", size)
+    if device.kind == "switch":
+        return DeviceStyle("", "held", "paper", "hexagon", 78.0)
+    if device.degraded:
+        return DeviceStyle("GPU, degraded", "limit", "paper", "octagon", size)
+    if device.chosen:
+        return DeviceStyle("GPU, chosen", "lend", "on-lend", "square", size)
+    return DeviceStyle("GPU", "actual", "paper", "circle", size)
 
 
-def by_style(marks: Sequence[Mark]) -> dict[MarkStyle, list[Mark]]:
+def by_style(devices: Sequence[DrawnDevice]) -> dict[DeviceStyle, list[DrawnDevice]]:
     """Marks that look alike."""
-    gpus = sum(item.kind == "gpu" for item in marks)
-    result: dict[MarkStyle, list[Mark]] = {}
-    for item in marks:
-        result.setdefault(mark_style(item, gpus), []).append(item)
+    gpus = sum(item.kind == "gpu" for item in devices)
+    result: dict[DeviceStyle, list[DrawnDevice]] = {}
+    for item in devices:
+        result.setdefault(device_style(item, gpus), []).append(item)
     return result

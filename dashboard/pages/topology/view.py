@@ -12,7 +12,7 @@ from kopt.core.hardware.node_topology import DegradedPart, NodeTopology, Topolog
 from kopt.core.reason import Reason
 from kopt.dashboard.data.sources import ClusterNode, Nodes
 from kopt.dashboard.pages.topology.figure import drawn, heat_map
-from kopt.dashboard.pages.topology.form import SIZES, Asked
+from kopt.dashboard.pages.topology.form import SIZES, TopologyQuery
 from kopt.dashboard.pages.topology.picture import picture
 from kopt.formats.topology import FormatError, parse
 from kopt.models.bandwidth.predictor import BandwidthQuestion
@@ -25,7 +25,7 @@ MOST_COMPARED = 16
 """Of more GPUs the best set is a matter of seconds; ``kopt bandwidth place`` takes them."""
 MOST_PAIRED = 32
 MOST_GPUS = 128
-NODES_SHOWN = 100
+MOST_LISTED = 100
 _AROUND = 1
 _LONGEST_LINE = 160
 
@@ -56,17 +56,17 @@ class Reached:
 
 @dataclass(frozen=True)
 class NodeCard:
-    """One node with its charts. ``chosen`` are the GPUs asked about, ``asked_gpus`` those predicted: all of them where
-    nothing is chosen."""
+    """One node with its charts. ``chosen`` are the GPUs asked about, ``predicted_gpus`` those predicted: all of them
+    where nothing is chosen."""
 
     topology: NodeTopology
     model: str
     degraded: tuple[DegradedPart, ...]
     chosen: tuple[int, ...]
-    asked_gpus: tuple[int, ...]
+    predicted_gpus: tuple[int, ...]
     counts: tuple[int, ...]
     charts: Mapping[str, go.Figure]
-    notes: tuple[str, ...]
+    remarks: tuple[str, ...]
     reached: tuple[Reached, ...] = ()
     reasons: tuple[Reason, ...] = ()
     best: Reason | None = None
@@ -82,12 +82,12 @@ class TopologyPage:
     def listed(self) -> tuple[ClusterNode, ...]:
         """Those with something degraded first."""
         ordered = sorted(
-            self.nodes.found, key=lambda cluster_node: (not cluster_node.degraded, cluster_node.topology.node)
+            self.nodes.nodes, key=lambda cluster_node: (not cluster_node.degraded, cluster_node.topology.node)
         )
-        return tuple(ordered[:NODES_SHOWN])
+        return tuple(ordered[:MOST_LISTED])
 
 
-def topology_page(nodes: Nodes, request: Asked, predictor: Predict | str) -> TopologyPage:
+def topology_page(nodes: Nodes, request: TopologyQuery, predictor: Predict | str) -> TopologyPage:
     """``predictor`` as a sentence says why there is none. Nothing that is asked makes this raise."""
     result = _selected_node(nodes, request)
     if result is None or isinstance(result, Problem):
@@ -99,15 +99,15 @@ def topology_page(nodes: Nodes, request: Asked, predictor: Predict | str) -> Top
         return TopologyPage(nodes, problem=Problem(f"{error}; give the output of a tool that shows GPUs."))
 
 
-def _selected_node(nodes: Nodes, request: Asked) -> ClusterNode | Problem | None:
+def _selected_node(nodes: Nodes, request: TopologyQuery) -> ClusterNode | Problem | None:
     if request.problem:
         return Problem(request.problem)
     if request.text.strip():
         return _pasted(request.text)
     if request.node:
-        named = next((cluster_node for cluster_node in nodes.found if cluster_node.topology.node == request.node), None)
+        named = next((cluster_node for cluster_node in nodes.nodes if cluster_node.topology.node == request.node), None)
         return named or Problem("No node of this name has published its topology.")
-    return nodes.found[0] if nodes.found else None
+    return nodes.nodes[0] if nodes.nodes else None
 
 
 def _pasted(text: str) -> ClusterNode | Problem:
@@ -131,19 +131,19 @@ def _excerpt(text: str, line: int) -> tuple[tuple[int, str], ...]:
     return tuple((first + number, name[:_LONGEST_LINE]) for number, name in enumerate(near))
 
 
-def _card(node: ClusterNode, machine: Machine, request: Asked, predictor: Predict | str) -> NodeCard:
+def _card(node: ClusterNode, machine: Machine, request: TopologyQuery, predictor: Predict | str) -> NodeCard:
     indexes = tuple(sorted(gpu.index for gpu in node.topology.gpus))
-    best, notes = _best(machine, indexes, request) if request.best else (None, [])
+    best, remarks = _best(machine, indexes, request) if request.best else (None, [])
     chosen = best.gpus if best else tuple(gpu for gpu in indexes if gpu in request.gpus)
     drawing = picture(node.topology, machine.node, chosen, node.degraded)
     charts = {"node": drawn(drawing)}
-    notes += [*drawing.notes, *(f"not known: {name}" for name in machine.node.unknown), *node.topology.warnings]
-    asked_gpus = chosen if len(chosen) > 1 else indexes
+    remarks += [*drawing.remarks, *(f"not known: {name}" for name in machine.node.unknown), *node.topology.warnings]
+    predicted_gpus = chosen if len(chosen) > 1 else indexes
     reached: tuple[Reached, ...] = ()
     if isinstance(predictor, str):
-        notes.append(predictor)
+        remarks.append(predictor)
     elif len(indexes) > 1:
-        reached = _reached(machine, asked_gpus, predictor)
+        reached = _reached(machine, predicted_gpus, predictor)
         if len(indexes) <= MOST_PAIRED:
             charts["pairs"] = heat_map(indexes, _pairs(machine, indexes, request, predictor))
     return NodeCard(
@@ -151,17 +151,17 @@ def _card(node: ClusterNode, machine: Machine, request: Asked, predictor: Predic
         machine.node.gpu.name,
         node.degraded,
         chosen,
-        asked_gpus,
+        predicted_gpus,
         tuple(range(2, len(indexes) + 1)),
         charts,
-        tuple(dict.fromkeys(notes)),
+        tuple(dict.fromkeys(remarks)),
         reached,
         _reasons(reached, request),
         best.reason(len(indexes)) if best else None,
     )
 
 
-def _best(machine: Machine, indexes: Sequence[int], request: Asked) -> tuple[SetChoice | None, list[str]]:
+def _best(machine: Machine, indexes: Sequence[int], request: TopologyQuery) -> tuple[SetChoice | None, list[str]]:
     if len(indexes) > MOST_COMPARED:
         return None, [
             f"Of {len(indexes)} GPUs `kopt bandwidth place` finds the best set; here {MOST_COMPARED} at most."
@@ -176,7 +176,7 @@ def _reached(machine: Machine, gpus: tuple[int, ...], predictor: Predict) -> tup
     )
 
 
-def _reasons(reached: Sequence[Reached], request: Asked) -> tuple[Reason, ...]:
+def _reasons(reached: Sequence[Reached], request: TopologyQuery) -> tuple[Reason, ...]:
     """Why, of the collective and size that were asked for."""
     answers = (
         bandwidth_estimate
@@ -195,7 +195,7 @@ def _reasons(reached: Sequence[Reached], request: Asked) -> tuple[Reason, ...]:
 
 
 def _pairs(
-    machine: Machine, indexes: Sequence[int], request: Asked, predictor: Predict
+    machine: Machine, indexes: Sequence[int], request: TopologyQuery, predictor: Predict
 ) -> dict[tuple[int, int], float]:
     questions = {
         pair: BandwidthQuestion(machine, pair, request.collective, request.size_bytes)

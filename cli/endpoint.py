@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kopt.cli.errors import Refused
 from kopt.cli.output import printable
-from kopt.core.redaction import redact, redact_words
+from kopt.core.redaction import redact, redact_arguments
 from kopt.core.settings import Settings
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def sizing_question(
         plain = json.loads(json.dumps(command, default=str))
         return options | {"workload": plain, "name": str(named or "workload")[:_LONGEST_NAME]}
     command_line = command if isinstance(command, str) else list(command)
-    redacted = redact(command_line) if isinstance(command_line, str) else " ".join(redact_words(command_line))
+    redacted = redact(command_line) if isinstance(command_line, str) else " ".join(redact_arguments(command_line))
     name = printable(redacted)[:_LONGEST_NAME]
     try:
         entrypoint = what_runs(command_line, lambda _: None)

@@ -84,7 +84,7 @@ async def switch_off(
         stopped += [] if outcome.error else [outcome.step]
         yield outcome
     if stopped and not dry_run:
-        for outcome in await _wait_until_gone(kube, stopped, wait_s):
+        for outcome in await _wait_until_ended(kube, stopped, wait_s):
             yield outcome
         # A replica that was starting may have registered once more before it ended.
         async for outcome in _delete_webhooks(kube, dry_run):
@@ -171,7 +171,7 @@ async def _unguard(kube: Kube, dry_run: bool) -> AsyncGenerator[Outcome]:
             yield await _do(step, partial(kube.patch, STAGED_DATA, step.name, changes, step.namespace), dry_run)
 
 
-async def _wait_until_gone(kube: Kube, stopped: list[Step], wait_s: float) -> list[Outcome]:
+async def _wait_until_ended(kube: Kube, stopped: list[Step], wait_s: float) -> list[Outcome]:
     """Nothing when the pods have ended; else an outcome for each step whose pods have not."""
     ends_s = time.monotonic() + wait_s
     pending = list(stopped)

@@ -46,8 +46,8 @@ EXTRAS = (
 def extra_for(module: str, command: str = "") -> Extra | None:
     """The extra that brings a module: that of the command where it is one, so that one installation is enough."""
     able = [extra for extra in EXTRAS if module in extra.modules]
-    words = f"{command} "
-    return next((extra for extra in able if any(words.startswith(f"{name} ") for name in extra.commands)), None) or (
+    spaced = f"{command} "
+    return next((extra for extra in able if any(spaced.startswith(f"{name} ") for name in extra.commands)), None) or (
         able[0] if able else None
     )
 

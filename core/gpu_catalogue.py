@@ -44,8 +44,8 @@ def find_gpu(name: str) -> GpuModel:
     gpu_model = names.get(key) or names.get(f"nvidia-{key}") or names.get(f"amd-{key}")
     if gpu_model is None:
         near = difflib.get_close_matches(key, names, n=5, cutoff=0.4)
-        known = ", ".join(dict.fromkeys(names[item].name for item in near)) or ", ".join(gpu_catalogue())
-        raise UnknownGpuError(f"no GPU model {name[:80]!r} in the catalogue; nearest: {known}")
+        candidates = ", ".join(dict.fromkeys(names[item].name for item in near)) or ", ".join(gpu_catalogue())
+        raise UnknownGpuError(f"no GPU model {name[:80]!r} in the catalogue; nearest: {candidates}")
     return gpu_model
 
 

@@ -53,27 +53,27 @@ def _spans(text: str) -> list[Span]:
     if len(low) != len(text):
         low = "".join(letter.lower() if len(letter.lower()) == 1 else letter for letter in text)
     spans: list[Span] = []
-    for words, find in _RULES:
-        for word in words:
-            if word in low:
-                spans += find(text, low)
+    for triggers, find_secrets in _RULES:
+        for trigger in triggers:
+            if trigger in low:
+                spans += find_secrets(text, low)
                 break
     return spans
 
 
-def redact_words(command: Sequence[str]) -> tuple[str, ...]:
+def redact_arguments(command: Sequence[str]) -> tuple[str, ...]:
     """An argument list, in which an option and its value may be two words, and a value may hold anything."""
     text = " ".join(command)
     spans = _spans(text)
     result: list[str] = []
     before, at = "", 0
     for word in command:
-        shown = _value_of(before, word, text[:at]) if before else _word(word)
-        if shown == word and spans:
-            shown = _without(
+        redacted = _value_of(before, word, text[:at]) if before else _word(word)
+        if redacted == word and spans:
+            redacted = _without(
                 word, [(max(0, start - at), end - at) for start, end in spans if start < at + len(word) and end > at]
             )
-        result.append(shown)
+        result.append(redacted)
         before = word if not before and _takes_a_secret(word) else ""
         at += len(word) + 1
     return tuple(result)
@@ -89,7 +89,7 @@ def redact_document(value: Any) -> Any:
         return {_key(key): _entry(key, item, secret) for key, item in value.items()}
     if isinstance(value, list | tuple):
         if value and all(isinstance(item, str) for item in value):
-            return type(value)(redact_words(value))
+            return type(value)(redact_arguments(value))
         return type(value)(redact_document(item) for item in value)
     return value
 
@@ -283,7 +283,7 @@ def _value_at(text: str, at: int, name: str, separator: str) -> Span:
         return at, at
     end = bare.end()
     if in_query:
-        end = min(end, *(place for mark in "&\"'<>" if (place := text.find(mark, at, end)) >= 0), end)
+        end = min(end, *(position for delimiter in "&\"'<>" if (position := text.find(delimiter, at, end)) >= 0), end)
     elif separator == ":" and re.search(r"passw|passphrase|secret", name, re.IGNORECASE):
         line = _LINE.match(text, at)
         end = line.end() if line else end
@@ -419,7 +419,7 @@ def _keys(text: str, low: str) -> Iterable[Span]:
         yield match.span("body")
 
 
-_HEAD_WORDS = (
+_HEAD_TRIGGERS = (
     "akia",
     "asia",
     "aroa",
@@ -480,7 +480,7 @@ _HEAD_WORDS = (
     "rk-",
     "whsec-",
 )
-_NAME_WORDS = (
+_NAME_TRIGGERS = (
     "pass",
     "pwd",
     "pw",
@@ -506,13 +506,13 @@ _RULES: tuple[tuple[tuple[str, ...], Finder], ...] = (
     (("authorization", "cookie", "x-api-key", "x-auth-token", "security-token", "subscription-key"), _in_headers),
     (("bearer ", "basic ", "token "), _bearers),
     (("?", "&"), _in_queries),
-    (_NAME_WORDS, _named),
+    (_NAME_TRIGGERS, _named),
     ((" -", "\t-", "-"), _options),
     (("-p", "-u", "-b"), _short_options),
     (("user=", "creds=", "u ", "u\t"), _users),
     (("redis-cli", "valkey-cli", "keydb-cli"), _store_clients),
     (("identified", "password", "<passw", "-stdin"), _said),
-    (_HEAD_WORDS, _heads),
+    (_HEAD_TRIGGERS, _heads),
     (("hooks.slack", "webhooks/"), _hooks),
     (("private key",), _keys),
 )

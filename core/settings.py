@@ -90,13 +90,13 @@ class Settings:
         return cls(**{name: _convert(name, text) for name, text in chosen.items()})  # type: ignore[arg-type]
 
 
-def _from_toml(text: str, known: list[str]) -> dict[str, str]:
+def _from_toml(text: str, valid: list[str]) -> dict[str, str]:
     try:
         table = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise SettingsError(f"settings file: {error}") from error
-    if unknown := sorted(set(table) - set(known)):
-        raise SettingsError(f"settings file: unknown setting {unknown[0]!r}; known are {', '.join(sorted(known))}")
+    if unknown := sorted(set(table) - set(valid)):
+        raise SettingsError(f"settings file: unknown setting {unknown[0]!r}; known are {', '.join(sorted(valid))}")
     return {name: str(value) for name, value in table.items()}
 
 

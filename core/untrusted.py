@@ -46,7 +46,7 @@ def decode_mapping(text: object, *, longest_chars: int = LONGEST_CHARS, deepest:
     """As ``decode``; raises UnreadableError for what is no JSON object, too."""
     document = decode(text, longest_chars=longest_chars, deepest=deepest)
     if not isinstance(document, dict):
-        raise UnreadableError(f"{_shown(document)} instead of a JSON object")
+        raise UnreadableError(f"{_quoted(document)} instead of a JSON object")
     return document
 
 
@@ -60,7 +60,7 @@ def salvage(text: object, *, longest_chars: int = LONGEST_CHARS) -> dict[str, An
     except (ValueError, RecursionError) as error:
         raise UnreadableError(f"not JSON ({type(error).__name__}: {str(error)[:100]})") from None
     if not isinstance(document, dict):
-        raise UnreadableError(f"{_shown(document)} instead of a JSON object")
+        raise UnreadableError(f"{_quoted(document)} instead of a JSON object")
     return document
 
 
@@ -68,7 +68,7 @@ def whole(document: Mapping[str, Any], name: str, low: int = 0, high: int = LARG
     """The whole number under a name. Raises UnreadableError where there is none from ``low`` to ``high``."""
     value = document.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise UnreadableError(f"{name}: {_shown(value)} is no whole number from {low} to {high}")
+        raise UnreadableError(f"{name}: {_quoted(value)} is no whole number from {low} to {high}")
     return value
 
 
@@ -77,7 +77,7 @@ def number(document: Mapping[str, Any], name: str, low: float = 0.0, high: float
     value = document.get(name)
     # NaN is not between anything.
     if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-        raise UnreadableError(f"{name}: {_shown(value)} is no number from {low:g} to {high:g}")
+        raise UnreadableError(f"{name}: {_quoted(value)} is no number from {low:g} to {high:g}")
     return float(value)
 
 
@@ -85,7 +85,7 @@ def word(document: Mapping[str, Any], name: str, longest_chars: int = 1024) -> s
     """The text under a name. Raises UnreadableError where there is none, or a longer one."""
     value = document.get(name)
     if not isinstance(value, str) or len(value) > longest_chars:
-        raise UnreadableError(f"{name}: {_shown(value)} is no text of at most {longest_chars} characters")
+        raise UnreadableError(f"{name}: {_quoted(value)} is no text of at most {longest_chars} characters")
     return value
 
 
@@ -94,7 +94,7 @@ def decimal(text: str, low: float = 0.0, high: float = LARGEST) -> float:
     no infinity, no underscores, no hundreds of digits."""
     value = float(text) if _DECIMAL.fullmatch(text) else math.nan
     if not low <= value <= high:
-        raise UnreadableError(f"{_shown(text)} is no number from {low:g} to {high:g}")
+        raise UnreadableError(f"{_quoted(text)} is no number from {low:g} to {high:g}")
     return value
 
 
@@ -105,7 +105,7 @@ def moment(text: object) -> float:
     except (ValueError, OverflowError, OSError):
         at_s = math.nan
     if not 0 <= at_s <= _LATEST_S:
-        raise UnreadableError(f"{_shown(text)} is no time such as 2026-11-23T12:00:00Z")
+        raise UnreadableError(f"{_quoted(text)} is no time such as 2026-11-23T12:00:00Z")
     return at_s
 
 
@@ -115,7 +115,7 @@ def printable(text: str, longest_chars: int) -> str:
     return "".join(letter if letter.isprintable() else " " for letter in clean)
 
 
-def _shown(value: object) -> str:
+def _quoted(value: object) -> str:
     try:
         text = value if isinstance(value, str) else json.dumps(value)
     except (ValueError, TypeError, RecursionError):

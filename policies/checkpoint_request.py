@@ -48,9 +48,9 @@ def unasked(pods: Iterable[PodSaving], since_s: float = float("-inf")) -> list[b
 
 
 def _counts(pod: PodSaving, since_s: float) -> bool:
-    return pod.asked_at_s is not None and pod.until_s is not None and pod.until_s > since_s
+    return pod.requested_at_s is not None and pod.until_s is not None and pod.until_s > since_s
 
 
 def _has_saved(pod: PodSaving) -> bool:
-    durable_s, asked_s = pod.last_durable_at_s, pod.asked_at_s
+    durable_s, asked_s = pod.last_durable_at_s, pod.requested_at_s
     return durable_s is not None and asked_s is not None and durable_s >= asked_s and pod.state not in _NOT_DONE

@@ -75,7 +75,7 @@ _DOING = {Phase.LISTING: "listing", Phase.CHECKING: "checking what is there", Ph
 def _sentence(progress: Progress) -> str:
     if progress.phase is not Phase.FETCHING:
         return f"{_DOING[progress.phase]} {progress.source if progress.phase is Phase.LISTING else ''}".rstrip()
-    remaining = "" if progress.seconds_left is None else f", {progress.seconds_left:,.0f} s left"
+    remaining = "" if progress.remaining_s is None else f", {progress.remaining_s:,.0f} s left"
     return _fetched(progress) + remaining
 
 

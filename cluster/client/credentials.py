@@ -72,11 +72,11 @@ class ServiceAccountAccess:
         self._host = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
         self._folder = folder
         self._ca = ""
-        self._known: tuple[float, Credentials] | None = None
+        self._cached: tuple[float, Credentials] | None = None
 
     async def credentials(self) -> Credentials:
-        if self._known is not None and time.monotonic() - self._known[0] < _TOKEN_LASTS_S:
-            return self._known[1]
+        if self._cached is not None and time.monotonic() - self._cached[0] < _TOKEN_LASTS_S:
+            return self._cached[1]
         return await self.renew()
 
     async def renew(self) -> Credentials:
@@ -85,12 +85,12 @@ class ServiceAccountAccess:
             ca = (self._folder / "ca.crt").read_text(encoding="ascii")
         except (OSError, UnicodeDecodeError) as error:
             raise NoCluster(f"the service account cannot be read: {error}") from error
-        before = self._known[1] if self._known else None
+        before = self._cached[1] if self._cached else None
         # The same context as long as the CA is the same, or every minute would begin with new connections.
         tls = before.tls if before is not None and ca == self._ca else _context(cadata=ca)
         self._ca = ca
         credentials = Credentials(self._host, f"Bearer {token}", tls)
-        self._known = (time.monotonic(), credentials)
+        self._cached = (time.monotonic(), credentials)
         return credentials
 
 
@@ -99,10 +99,10 @@ class KubeconfigAccess:
 
     def __init__(self, paths: str, context: str | None = None) -> None:
         self._paths, self._context = paths, context
-        self._known: Credentials | None = None
+        self._cached: Credentials | None = None
 
     async def credentials(self) -> Credentials:
-        return self._known or await self.renew()
+        return self._cached or await self.renew()
 
     async def renew(self) -> Credentials:
         import yaml
@@ -123,14 +123,14 @@ class KubeconfigAccess:
         if not result.verify_ssl:
             tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
         authorization = result.api_key.get("BearerToken", "")
-        self._known = Credentials(
+        self._cached = Credentials(
             result.host,
             authorization,
             tls if result.host.startswith("https") else None,
             result.tls_server_name or None,
             result.proxy or None,
         )
-        return self._known
+        return self._cached
 
 
 def _context(

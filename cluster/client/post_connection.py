@@ -111,7 +111,7 @@ class _Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._asked: asyncio.Future[Answer] | None = None
+        self._pending: asyncio.Future[Answer] | None = None
         self._parser = HttpResponseParser(self)
         self._expect()
 
@@ -123,7 +123,7 @@ class _Connection(asyncio.Protocol):
 
     @property
     def reusable(self) -> bool:
-        return self._transport is not None and not self._transport.is_closing() and self._asked is None
+        return self._transport is not None and not self._transport.is_closing() and self._pending is None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are none of asyncio's classes, and do what they say.
@@ -133,10 +133,10 @@ class _Connection(asyncio.Protocol):
         """Raises _Broken. A caller that stops waiting closes the connection: its answer is still under way."""
         if self._transport is None:
             raise _Broken("the connection ended")
-        self._asked = self._loop.create_future()
+        self._pending = self._loop.create_future()
         self._transport.write(request)
         try:
-            return await self._asked
+            return await self._pending
         except asyncio.CancelledError:
             self.close()
             raise
@@ -152,7 +152,7 @@ class _Connection(asyncio.Protocol):
         except (HttpParserError, HttpParserUpgrade) as error:
             self._refuse(f"the response is malformed ({error})")
         largest_bytes = _LARGEST_HEAD_BYTES if self._in_head else _LARGEST_BYTES
-        if self._asked is not None and self._received_bytes > largest_bytes:
+        if self._pending is not None and self._received_bytes > largest_bytes:
             self._refuse("the response is malformed (it does not end)")
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -164,7 +164,7 @@ class _Connection(asyncio.Protocol):
             self._give_up(f"the connection ended without an answer{f' ({error})' if error else ''}")
 
     def on_message_begin(self) -> None:
-        if self._asked is None:
+        if self._pending is None:
             self.close()  # sent unasked: whose answer the next one is would not be known
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -187,16 +187,16 @@ class _Connection(asyncio.Protocol):
 
     def _done(self) -> None:
         answer = Answer(self._parser.get_status_code(), self._headers, b"".join(self._parts))
-        asked, self._asked = self._asked, None
+        pending, self._pending = self._pending, None
         self._expect()
-        if asked is not None and not asked.done():
-            asked.set_result(answer)
+        if pending is not None and not pending.done():
+            pending.set_result(answer)
 
     def _refuse(self, text: str) -> None:
         self._give_up(text)
         self.close()
 
     def _give_up(self, text: str) -> None:
-        asked, self._asked = self._asked, None
-        if asked is not None and not asked.done():
-            asked.set_exception(_Broken(text))
+        pending, self._pending = self._pending, None
+        if pending is not None and not pending.done():
+            pending.set_exception(_Broken(text))

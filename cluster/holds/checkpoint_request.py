@@ -41,12 +41,12 @@ def saving_of(document: Object) -> PodSaving:
 
 def saving_by(annotations: Mapping[str, Any]) -> PodSaving:
     """The same from a pod's annotations alone."""
-    asked = SaveRequest.from_text(annotations.get(REQUEST_ANNOTATION))
+    request = SaveRequest.from_text(annotations.get(REQUEST_ANNOTATION))
     state = annotations.get(_STATE)
     return PodSaving(
         annotations.get(ASKABLE_ANNOTATION) == "true",
-        asked.at_s if asked else None,
-        asked.until_s if asked else None,
+        request.at_s if request else None,
+        request.until_s if request else None,
         _seconds(annotations.get(_LAST_TIME)),
         JobState(state) if state in tuple(JobState) else JobState.UNKNOWN,
     )

@@ -19,7 +19,7 @@ its age. What a queue lets run already is held by its Workload.
     await kube.patch(JOBS, name, hold(JOBS, job, "profiling"), namespace)
     await kube.patch(JOBS, name, release(JOBS, job), namespace)
 
-Pods are gated as they are created; ``marks`` gives what to write into them beside the gate.
+Pods are gated as they are created; ``hold_metadata`` gives what to write into them beside the gate.
 """
 
 import json
@@ -138,23 +138,23 @@ def is_mirrored(document: Object) -> bool:
     return MIRRORED_LABEL in mapping(document, "metadata", "labels")
 
 
-def parked(by: str, queue: str, asked: Mapping[str, Any] | None = None, then: Sequence[str] = ()) -> Object:
+def parked(by: str, queue: str, original: Mapping[str, Any] | None = None, then: Sequence[str] = ()) -> Object:
     """The ``metadata`` of a hold that keeps an object out of its queue; ``then`` wait for their turn."""
-    metadata = marks(by, _noted({"queue": queue}, asked, then))
+    metadata = hold_metadata(by, _noted({"queue": queue}, original, then))
     metadata["labels"][QUEUE_LABEL] = PARKED
     return metadata
 
 
-def marks(by: str, undo: Mapping[str, Any]) -> Object:
+def hold_metadata(by: str, undo: Mapping[str, Any]) -> Object:
     """The ``metadata`` of a hold: label and annotation."""
     text = json.dumps(dict(undo), sort_keys=True, separators=(",", ":"))
     return {"labels": {HELD_LABEL: by}, "annotations": {UNDO_ANNOTATION: text}}
 
 
-def hold(resource: Resource, document: Object, by: str, asked: Mapping[str, Any] | None = None) -> Object:
+def hold(resource: Resource, document: Object, by: str, original: Mapping[str, Any] | None = None) -> Object:
     """The merge patch that stops an object and marks it. It fails with Conflict if the object has changed since.
 
-    ``asked`` is the request that a Job gets back when it is released, see ``cluster.holds.original_request``.
+    ``original`` is the request that a Job gets back when it is released, see ``cluster.holds.original_request``.
     Raises HoldError for kinds that have no field for it, what a queue lets run, what another holder has, what another
     cluster decides about (MultiKueue), and what does not run anyway: that its owner has stopped it must not be undone
     by us.
@@ -170,11 +170,11 @@ def hold(resource: Resource, document: Object, by: str, asked: Mapping[str, Any]
     if kind.queued and (queue := queue_of(document)):
         if _value(kind, document) == kind.runs:
             raise HoldError(f"{about} has been admitted by its queue: hold its Workload")
-        metadata = parked(by, queue, asked, next_holders(document))
+        metadata = parked(by, queue, original, next_holders(document))
         return {"metadata": metadata | _version(document)}
     if _value(kind, document) != kind.runs and not other:
         raise HoldError(f"{about} has been stopped by others already")
-    metadata = marks(by, _noted({kind.field: kind.runs}, asked, next_holders(document)))
+    metadata = hold_metadata(by, _noted({kind.field: kind.runs}, original, next_holders(document)))
     return _with(kind, not kind.runs) | {"metadata": metadata | _version(document)}
 
 
@@ -193,9 +193,9 @@ def release(resource: Resource, document: Object) -> Object:
         changes = _ungated(document, undo) if kind is None else _resumed(kind, document, undo)
     if undo is not None and "raised" in undo:
         changes = _lowered(document, undo)
-    asked = undo.get("asked") if undo is not None and resource == JOBS else None
-    if isinstance(asked, dict):
-        changes = {"spec": with_request(document, asked) | changes.get("spec", {})}
+    original = undo.get("asked") if undo is not None and resource == JOBS else None
+    if isinstance(original, dict):
+        changes = {"spec": with_request(document, original) | changes.get("spec", {})}
     return changes | {"metadata": {"labels": labels, "annotations": {UNDO_ANNOTATION: None}} | _version(document)}
 
 
@@ -216,7 +216,7 @@ def turn(document: Object, by: str) -> Object:
     if not holder_of(document) or undo is None:
         raise HoldError(f"{document['metadata'].get('name')} has no holder to wait for")
     then = list(dict.fromkeys([*next_holders(document), by]))
-    annotations: Object = marks(holder_of(document), {**undo, "then": then})["annotations"]
+    annotations: Object = hold_metadata(holder_of(document), {**undo, "then": then})["annotations"]
     return annotations
 
 
@@ -234,11 +234,11 @@ def pass_on(resource: Resource, document: Object) -> Object:
     undo, queued = _undo(document), next_holders(document)
     if undo is None or not queued:
         return release(resource, document)
-    left = {key: value for key, value in undo.items() if key not in ("asked", "then")}
-    asked = undo.get("asked") if resource == JOBS else None
-    spec = {"spec": with_request(document, asked)} if isinstance(asked, dict) else {}
-    after = left | ({"then": list(queued[1:])} if queued[1:] else {})
-    return spec | {"metadata": marks(queued[0], after) | _version(document)}
+    remaining = {key: value for key, value in undo.items() if key not in ("asked", "then")}
+    original = undo.get("asked") if resource == JOBS else None
+    spec = {"spec": with_request(document, original)} if isinstance(original, dict) else {}
+    after = remaining | ({"then": list(queued[1:])} if queued[1:] else {})
+    return spec | {"metadata": hold_metadata(queued[0], after) | _version(document)}
 
 
 def _resumed(kind: Holdable, document: Object, undo: Mapping[str, Any] | None) -> Object:
@@ -253,9 +253,9 @@ def _ungated(document: Object, undo: Mapping[str, Any] | None) -> Object:
     gates = (document.get("spec") or {}).get("schedulingGates") or []
     named = None if undo is None else undo.get("gates")
     ours = [gate["name"] for gate in gates if gate["name"].startswith(GATE_PREFIX)]
-    taken = [our for our in ours if our in named] if isinstance(named, list) else ours if undo is None else []
-    left = [gate for gate in gates if gate["name"] not in taken]
-    return {"spec": {"schedulingGates": left}} if taken else {}
+    removed = [our for our in ours if our in named] if isinstance(named, list) else ours if undo is None else []
+    remaining = [gate for gate in gates if gate["name"] not in removed]
+    return {"spec": {"schedulingGates": remaining}} if removed else {}
 
 
 def _lowered(document: Object, undo: Mapping[str, Any]) -> Object:
@@ -265,9 +265,9 @@ def _lowered(document: Object, undo: Mapping[str, Any]) -> Object:
     return {"spec": {"priority": own}} if ours and (own is None or isinstance(own, int)) else {}
 
 
-def _noted(undo: Object, asked: Mapping[str, Any] | None, then: Sequence[str]) -> Object:
+def _noted(undo: Object, original: Mapping[str, Any] | None, then: Sequence[str]) -> Object:
     """Who waits for their turn goes on waiting."""
-    result = undo if asked is None else undo | {"asked": dict(asked)}
+    result = undo if original is None else undo | {"asked": dict(original)}
     return result | {"then": list(then)} if then else result
 
 

@@ -29,18 +29,18 @@ def request_of(job: Object) -> dict[str, Any]:
     }
 
 
-def with_request(job: Object, asked: Mapping[str, Any]) -> Object:
-    """The change of ``spec`` that makes a Job ask for ``asked``; what cannot be read of it stays as the Job has it."""
+def with_request(job: Object, original: Mapping[str, Any]) -> Object:
+    """The change of ``spec`` that makes a Job request ``original``; what cannot be read of it stays as it is."""
     containers = copy.deepcopy(job["spec"]["template"]["spec"].get("containers") or [])
-    resources, limit, fraction = (asked.get(name) for name in ("resources", "backoff_limit", "fraction"))
+    resources, limit, fraction = (original.get(name) for name in ("resources", "backoff_limit", "fraction"))
     for container in containers:
         own = resources.get(container["name"]) if isinstance(resources, dict) else None
         if isinstance(own, dict):
             container["resources"] = copy.deepcopy(own)
     annotations = {FRACTION_ANNOTATION: fraction if isinstance(fraction, str) else None}
-    if "memory" in asked:
+    if "memory" in original:
         # Not in what an older version kept: that wrote no such annotation.
-        annotations[KAI_MEMORY] = asked["memory"] if isinstance(asked["memory"], str) else None
+        annotations[KAI_MEMORY] = original["memory"] if isinstance(original["memory"], str) else None
     readable = isinstance(limit, int) and not isinstance(limit, bool) and 0 <= limit < 1 << 31
     return {
         "backoffLimit": limit if readable else job["spec"].get("backoffLimit", _DEFAULT_BACKOFF_LIMIT),

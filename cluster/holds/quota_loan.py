@@ -54,7 +54,7 @@ def restored(resource: Resource, document: Object, undo: Mapping[str, Any] | Non
     """The changes that give a queue back what it owns; none where its marks say nothing."""
     values = {
         path: own
-        for path, (own, stands) in noted(undo).items()
+        for path, (own, stands) in quota_from_undo(undo).items()
         if is_same(value_at(resource, document, path), stands)
         # What people have made of the marks must not be what the server refuses for ever.
         and (resource == KAI_QUEUES or _QUANTITY.fullmatch(str(own)) or (own is None and LENDING_LIMIT in path))
@@ -70,7 +70,7 @@ def is_same(item: Any, other: Any) -> bool:
         return bool(item == other)
 
 
-def noted(undo: Mapping[str, Any] | None) -> Mapping[QuotaPath, tuple[Any, Any]]:
+def quota_from_undo(undo: Mapping[str, Any] | None) -> Mapping[QuotaPath, tuple[Any, Any]]:
     """What its marks say: by place what the queue owns and what was written instead."""
     rows = (undo or {}).get(QUOTA)
     result = {}
@@ -81,7 +81,7 @@ def noted(undo: Mapping[str, Any] | None) -> Mapping[QuotaPath, tuple[Any, Any]]
     return MappingProxyType(result)
 
 
-def note(values: Mapping[QuotaPath, tuple[Any, Any]]) -> Object:
+def quota_undo(values: Mapping[QuotaPath, tuple[Any, Any]]) -> Object:
     """The other way round, for the marks."""
     return {QUOTA: [{"at": list(path), "own": own, "set": stands} for path, (own, stands) in values.items()]}
 

@@ -60,8 +60,8 @@ def entry_of(document: Object) -> Entry:
     try:
         spec, status = document["spec"], document.get("status") or {}
         ref = spec["workload"]
-        words = [word(ref, name) for name in ("apiVersion", "kind", "name", "uid")]
-        workload = WorkloadRef(*words)
+        ref_fields = [word(ref, name) for name in ("apiVersion", "kind", "name", "uid")]
+        workload = WorkloadRef(*ref_fields)
         eviction = Eviction(
             metadata["namespace"],
             metadata["name"],

@@ -153,7 +153,7 @@ def status_of(data: StagedData) -> Object:
         "digest": next(iter(digests)) if len(digests) == 1 else None,
         "users": [{"kind": user.kind, "name": user.name, "uid": user.uid} for user in data.users[:_MOST_USERS]],
         "lastUsedAt": _stamp(data.last_used_at_s),
-        "again": data.again_seen or None,
+        "again": data.again_handled or None,
         "reason": speaker.reason.value if speaker and speaker.reason else None,
         "message": ((speaker.message if speaker else "") or data.missing)[:_LONGEST] or None,
         "nodes": [_node(copy) for copy in data.copies if copy.place != CLAIM] or None,
@@ -167,7 +167,7 @@ def status_of(data: StagedData) -> Object:
 def staging_report(state: str, request: Request, data: list[StagedData], reason: str, message: str, at_s: float) -> str:
     """The value of ``kaiwo.ai/staging``. ``reason`` and ``message`` are empty where all is well."""
     amounts = [staged_data.amounts for staged_data in data if staged_data.amounts is not None]
-    left = [amount.seconds_left for amount in amounts if amount.seconds_left is not None]
+    remaining_s = [amount.remaining_s for amount in amounts if amount.remaining_s is not None]
     result: dict[str, Any] = {
         "state": state,
         "data": list(request.all_names),
@@ -175,7 +175,7 @@ def staging_report(state: str, request: Request, data: list[StagedData], reason:
         "message": message[:_LONGEST],
         "bytes": sum(amount.bytes for amount in amounts),
         "bytesDone": sum(amount.bytes_done for amount in amounts),
-        "secondsLeft": round(max(left), 1) if left else None,
+        "secondsLeft": round(max(remaining_s), 1) if remaining_s else None,
         "at": stamp(at_s),
     }
     return json.dumps(result, separators=(",", ":"), ensure_ascii=False)
@@ -251,20 +251,20 @@ def _progress(amounts: Amounts) -> Object:
         "objectsDone": amounts.objects_done,
         "bytesPerSecond": round(amounts.bytes_per_second),
         "at": stamp(amounts.at_s),
-        "secondsLeft": None if amounts.seconds_left is None else round(amounts.seconds_left, 1),
+        "secondsLeft": None if amounts.remaining_s is None else round(amounts.remaining_s, 1),
     }
     return {key: value for key, value in result.items() if value is not None}
 
 
 def _amounts(result: Mapping[str, Any]) -> Amounts:
-    left = result.get("secondsLeft")
+    remaining = result.get("secondsLeft")
     return Amounts(
         int(result["bytes"]),
         int(result["bytesDone"]),
         int(result["objects"]),
         int(result["objectsDone"]),
         float(result["bytesPerSecond"]),
-        None if left is None else float(left),
+        None if remaining is None else float(remaining),
         seconds(result["at"]),
     )
 

@@ -198,10 +198,14 @@ class ServingCertificate:
         )
         _LOG.info("a new certificate for %s waits in %s/%s", ", ".join(names), *self._secret_key)
 
-    def _fresh(self, known: bytes = b"") -> Object:
+    def _fresh(self, authorities: bytes = b"") -> Object:
         now_s = self._clock()
         pair = make_pair(self._names, now_s, self._settings.lifetime_s)
-        data = {"ca.crt": _living(known, now_s) + pair.authority, "tls.crt": pair.certificate, "tls.key": pair.key}
+        data = {
+            "ca.crt": _living(authorities, now_s) + pair.authority,
+            "tls.crt": pair.certificate,
+            "tls.key": pair.key,
+        }
         namespace, name = self._secret_key
         return {
             "type": "kubernetes.io/tls",

@@ -21,7 +21,7 @@ from kopt.core.redaction import redact
 
 _LOG = logging.getLogger(__name__)
 NORMAL, WARNING = "Normal", "Warning"
-_LONGEST_NOTE = 1024
+_LONGEST_MESSAGE = 1024
 _LONGEST_WORD = 128
 _LONGEST_NAME = 200
 K = TypeVar("K", bound=Hashable)
@@ -99,7 +99,7 @@ class EventRecorder:
         says why, ``action`` what was done; ``note`` is a sentence with numbers. ``once``: not if any of our components
         has recorded the same on the object already."""
         now_s = self._clock()
-        note = _cut(redact(note), _LONGEST_NOTE)
+        note = _cut(redact(note), _LONGEST_MESSAGE)
         of = (regarding.get("kind", ""), regarding.get("namespace", ""), regarding["name"], regarding.get("uid", ""))
         series = self._series.get((*of, kind, reason, action, note))
         if series is not None and now_s - series.last_s < self._settings.series_lasts_s:

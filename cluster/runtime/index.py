@@ -27,13 +27,13 @@ class Index(Generic[N, T]):
         return list(self._objects)
 
     def follow(self, change: Change[T]) -> None:
-        for value, is_there in ((change.old, False), (change.new, True)):
+        for value, is_new in ((change.old, False), (change.new, True)):
             if value is None:
                 continue
             for name in self._names(value):
                 objects = self._objects.setdefault(name, {})
                 objects.pop(change.key, None)
-                if is_there:
+                if is_new:
                     objects[change.key] = value
                 elif not objects:
                     del self._objects[name]

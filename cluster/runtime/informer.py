@@ -47,14 +47,14 @@ class Change(NamedTuple, Generic[T]):
 Handler = Callable[[Change[T]], None]
 
 
-class Mark(NamedTuple):
+class ObjectVersion(NamedTuple):
     """Which object stands under a name, and in which version."""
 
     uid: str
     version: str
 
     @classmethod
-    def of(cls, document: Object) -> "Mark":
+    def of(cls, document: Object) -> "ObjectVersion":
         metadata = document["metadata"]
         return cls(metadata.get("uid", ""), metadata.get("resourceVersion", ""))
 
@@ -115,7 +115,7 @@ class Informer(Generic[T]):
         self._settings = settings or InformerSettings()
         self._backoff = Backoff(self._settings.first_pause_s, self._settings.longest_pause_s)
         self._objects: dict[Key, T] = {}
-        self._marks: dict[Key, Mark] = {}
+        self._versions: dict[Key, ObjectVersion] = {}
         self._handlers: list[Handler[T]] = []
         self._followers: list[Callable[[], None]] = []
         self._version, self._resumable = "", False
@@ -133,9 +133,9 @@ class Informer(Generic[T]):
         """The server's resourceVersion up to which everything has been delivered; empty before the first list."""
         return self._version
 
-    def mark(self, key: Key) -> Mark | None:
+    def version_of(self, key: Key) -> ObjectVersion | None:
         """Of the object as it was last seen, also where ``keep`` leaves it out; None for what is not there."""
-        return self._marks.get(key)
+        return self._versions.get(key)
 
     def age_s(self) -> float:
         """Seconds since the server last gave a sign of life; infinite before the first."""
@@ -170,15 +170,15 @@ class Informer(Generic[T]):
                 if self._clock() - started_s > _SHORT_WATCH_S:
                     continue
             except ApiError as error:
-                self._note(error)
+                self._report_failure(error)
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 self._resumable = False
-                self._note(
+                self._report_failure(
                     Unreachable(f"{self.resource.plural}: the server sent something other than an object ({error!r})")
                 )
             await asyncio.sleep(self._backoff.next_s())
 
-    def _note(self, error: ApiError) -> None:
+    def _report_failure(self, error: ApiError) -> None:
         """What an error means for the next attempt: resume, unless the server answered that it cannot."""
         if not isinstance(error, Unreachable) and error.status not in _PUT_OFF:
             self._resumable = False
@@ -199,7 +199,7 @@ class Informer(Generic[T]):
             level = logging.WARNING if self._required else logging.INFO
             _LOG.log(level, "%s are not served here", self.resource.full_name)
             self._absent_since_s = now_s
-        if not self._marks or now_s - self._absent_since_s >= self._settings.absent_after_s:
+        if not self._versions or now_s - self._absent_since_s >= self._settings.absent_after_s:
             self._replace({})
             if not self._required:
                 self.synced.set()
@@ -213,20 +213,20 @@ class Informer(Generic[T]):
     async def _list(self) -> None:
         """Read everything and deliver the difference; nothing changes if a page fails."""
         result: dict[Key, Object | None] = {}
-        marks, version, restored = self._marks, "", False
+        versions, version, restored = self._versions, "", False
         pages = self._kube.pages(self.resource, self._namespace, **self._selectors, page=self._settings.page)
         async with contextlib.aclosing(pages):
             async for page in pages:
                 if not version and is_older(page.resource_version, self._version):
                     # Restored from a backup: the server counts anew, and equal versions may mean different objects.
                     _LOG.warning("%s: the server's versions went back, listing everything again", self.resource.plural)
-                    marks, restored = {}, True
+                    versions, restored = {}, True
                 self._alive_at_s, version = self._clock(), page.resource_version
                 for document in page.items:
                     key = key_of(document)
                     # Only what changed is held, or a large cluster's list would be in memory twice.
-                    mark = Mark.of(document)
-                    result[key] = None if mark.version and marks.get(key) == mark else document
+                    object_version = ObjectVersion.of(document)
+                    result[key] = None if object_version.version and versions.get(key) == object_version else document
                 await asyncio.sleep(0)
         self.restores += restored
         self._replace(result)
@@ -262,17 +262,17 @@ class Informer(Generic[T]):
 
     def _replace(self, result: Mapping[Key, Object | None]) -> None:
         """Make the copy equal to a list, in which None stands for an object that has not changed."""
-        for key in [key for key in self._marks if key not in result]:
+        for key in [key for key in self._versions if key not in result]:
             self._remove(key)
         for key, document in result.items():
             if document is not None:
                 self._put(key, document)
 
     def _put(self, key: Key, document: Object) -> None:
-        mark, before = Mark.of(document), self._marks.get(key)
-        if before is not None and before.uid != mark.uid:
+        object_version, before = ObjectVersion.of(document), self._versions.get(key)
+        if before is not None and before.uid != object_version.uid:
             self._remove(key)
-        self._marks[key] = mark
+        self._versions[key] = object_version
         new = self._kept(document)
         if new is None:
             self._drop(key)
@@ -282,8 +282,8 @@ class Informer(Generic[T]):
         self._notify(Change(ChangeKind.ADDED if old is None else ChangeKind.UPDATED, key, old, new))
 
     def _remove(self, key: Key) -> None:
-        mark = self._marks.pop(key, None)
-        uid = mark.uid if mark is not None else ""
+        object_version = self._versions.pop(key, None)
+        uid = object_version.uid if object_version is not None else ""
         self.isolation.forget(Subject(self.resource.api_version, self.resource.kind, *key, uid))
         self._drop(key)
 
@@ -307,7 +307,7 @@ class Informer(Generic[T]):
             self._deliver(handler, change)
 
     def _deliver(self, handler: Handler[T], change: Change[T]) -> None:
-        uid, version = self._marks.get(change.key) or Mark("", "")
+        uid, version = self._versions.get(change.key) or ObjectVersion("", "")
         subject = Subject(self.resource.api_version, self.resource.kind, *change.key, uid, version)
         # One subscriber's fault must not blind the others.
         with self.isolation.guard(subject, SUBSCRIBER_ERROR):

@@ -156,12 +156,12 @@ class Isolation:
 
     def complain(self, subject: Subject, error: AnnotationError) -> None:
         """Of an object that is handled although something on it cannot be read; once while it says the same."""
-        known = self._complaints.get(subject.identity) or _Complaints(subject)
+        complaints = self._complaints.get(subject.identity) or _Complaints(subject)
         complaint = _reason_of(error), str(error)
-        if known.about.get(error.annotation) != complaint:
-            self._say(subject, *complaint)
-        known.about[error.annotation] = complaint
-        _remember(self._complaints, subject.identity, known)
+        if complaints.about.get(error.annotation) != complaint:
+            self._emit(subject, *complaint)
+        complaints.about[error.annotation] = complaint
+        _remember(self._complaints, subject.identity, complaints)
 
     def check(self, subject: Subject, document: Object) -> None:
         """Complain of the annotations that the controller goes by, where they cannot be read or are forged."""
@@ -173,8 +173,8 @@ class Isolation:
             except AnnotationError as error:
                 self.complain(subject, error)
             else:
-                if (known := self._complaints.get(subject.identity)) is not None:
-                    known.about.pop(name, None)
+                if (complaints := self._complaints.get(subject.identity)) is not None:
+                    complaints.about.pop(name, None)
 
     def forget(self, subject: Subject) -> None:
         """An object that is gone."""
@@ -184,24 +184,27 @@ class Isolation:
         """Report again what fails now: a replica that begins to lead says what it has seen before."""
         for failure in list(self._failures.values()):
             self.report(failure.subject, failure.reason, failure.sentence)
-        for known in list(self._complaints.values()):
-            for complaint in known.about.values():
-                self.report(known.subject, *complaint)
+        for complaints in list(self._complaints.values()):
+            for complaint in complaints.about.values():
+                self.report(complaints.subject, *complaint)
 
     def _failed(self, subject: Subject, reason: str, error: Exception) -> float:
         key = (*subject.identity, reason)
         before = self._failures.get(key)
         pause_s = self.settings.first_s if before is None else min(self.settings.longest_s, 2 * before.pause_s)
-        shown, sentence = reason, f"It is skipped: {type(error).__name__}: {printable(str(error), _LONGEST_CHARS)}"
+        event_reason, sentence = (
+            reason,
+            f"It is skipped: {type(error).__name__}: {printable(str(error), _LONGEST_CHARS)}",
+        )
         if isinstance(error, AnnotationError):
-            shown, sentence = _reason_of(error), str(error)
-        _remember(self._failures, key, _Failure(subject, shown, sentence, self.clock(), pause_s))
-        self._say(subject, shown, sentence, error)
+            event_reason, sentence = _reason_of(error), str(error)
+        _remember(self._failures, key, _Failure(subject, event_reason, sentence, self.clock(), pause_s))
+        self._emit(subject, event_reason, sentence, error)
         return self.waits_s(subject, reason)
 
-    def _say(self, subject: Subject, reason: str, sentence: str, error: Exception | None = None) -> None:
+    def _emit(self, subject: Subject, reason: str, sentence: str, error: Exception | None = None) -> None:
         path = "/".join(filter(None, (subject.namespace, subject.name)))
-        known = error is None or isinstance(error, AnnotationError)
+        is_expected = error is None or isinstance(error, AnnotationError)
         _LOG.warning(
             "%s: %s %s: %s: %s",
             self.controller,
@@ -209,7 +212,7 @@ class Isolation:
             path,
             reason,
             sentence,
-            exc_info=None if known else error,
+            exc_info=None if is_expected else error,
         )
         self.report(subject, reason, sentence)
 
@@ -218,8 +221,8 @@ def _reason_of(error: AnnotationError) -> str:
     return FORGED_ANNOTATION if isinstance(error, ForgedError) else INVALID_ANNOTATION
 
 
-def _remember(known: OrderedDict[tuple[str, ...], Any], key: tuple[str, ...], value: Any) -> None:
-    known[key] = value
-    known.move_to_end(key)
-    if len(known) > _REMEMBERED:
-        known.popitem(last=False)
+def _remember(entries: OrderedDict[tuple[str, ...], Any], key: tuple[str, ...], value: Any) -> None:
+    entries[key] = value
+    entries.move_to_end(key)
+    if len(entries) > _REMEMBERED:
+        entries.popitem(last=False)

@@ -89,7 +89,7 @@ class Leader:
         self._safe_until_s = float("-inf")
         self._confirmed_s = float("-inf")
         self._lease: Object | None = None
-        self._seen: tuple[str, float] = ("", float("-inf"))
+        self._last_change: tuple[str, float] = ("", float("-inf"))
         self._changed = asyncio.Condition()
         self._hurried = asyncio.Event()
 
@@ -175,7 +175,7 @@ class Leader:
             self._lease = None
             _LOG.warning("lease %s/%s cannot be read or renewed: %s", self.namespace, self.name, error or "too slow")
 
-    async def _round(self, asked_s: float) -> None:
+    async def _round(self, sent_s: float) -> None:
         lease = self._lease if self.leading and self._lease is not None else await self._read()
         spec = lease.get("spec") or {}
         mine = spec.get("holderIdentity") == self.identity and self.term == spec.get("leaseTransitions", 0) > 0
@@ -186,13 +186,13 @@ class Leader:
         term = self.term if mine else (int(spec.get("leaseTransitions") or 0) or self._newest_so_far()) + 1
         self._lease = await self._write(lease, term, mine)
         if not mine:
-            given_back = "holderIdentity" in spec and not spec["holderIdentity"]
-            self.inherited = (lease["metadata"].get("annotations") or {}).get(WORD_ANNOTATION) if given_back else None
+            was_released = "holderIdentity" in spec and not spec["holderIdentity"]
+            self.inherited = (lease["metadata"].get("annotations") or {}).get(WORD_ANNOTATION) if was_released else None
             _LOG.info("%s leads %s/%s from term %d", self.identity, self.namespace, self.name, term)
         self.term = term
         # Counted from before the request: the others count from when they see it, which is later.
-        self._safe_until_s = asked_s + self._settings.renew_within_s
-        self._confirmed_s = asked_s
+        self._safe_until_s = sent_s + self._settings.renew_within_s
+        self._confirmed_s = sent_s
 
     def _newest_so_far(self) -> int:
         """The term before the first of a new Lease: seconds since 2020, so that it is above those of a Lease of this
@@ -212,9 +212,11 @@ class Leader:
         version = lease["metadata"].get("resourceVersion", "")
         if not spec.get("holderIdentity"):
             return True
-        if version != self._seen[0]:
-            self._seen = (version, self._clock())
-        return self._clock() - self._seen[1] > float(spec.get("leaseDurationSeconds") or self._settings.duration_s)
+        if version != self._last_change[0]:
+            self._last_change = (version, self._clock())
+        return self._clock() - self._last_change[1] > float(
+            spec.get("leaseDurationSeconds") or self._settings.duration_s
+        )
 
     async def _write(self, lease: Object, term: int, mine: bool) -> Object:
         now = _micro_time()
@@ -258,31 +260,31 @@ class Fence:
     def holds(self) -> bool:
         return self._leader.leading and self._leader.term == self.term
 
-    async def claim(self, resource: Resource, seen: Object) -> Object:
+    async def claim(self, resource: Resource, document: Object) -> Object:
         """Make an object this term's before acting on it; the object as it is then."""
-        if (seen["metadata"].get("annotations") or {}).get(TERM_ANNOTATION) == self._mark:
-            self._check(seen)
-            return seen
-        return await self.patch(resource, seen, {})
+        if (document["metadata"].get("annotations") or {}).get(TERM_ANNOTATION) == self._stamp:
+            self._check(document)
+            return document
+        return await self.patch(resource, document, {})
 
-    async def patch(self, resource: Resource, seen: Object, changes: Object) -> Object:
+    async def patch(self, resource: Resource, document: Object, changes: Object) -> Object:
         """A merge patch, under the condition that the object is as it was seen."""
-        metadata = self._check(seen)
+        metadata = self._check(document)
         condition = {"resourceVersion": metadata["resourceVersion"]}
         wanted = changes.get("metadata", {})
-        annotations = wanted.get("annotations", {}) | {TERM_ANNOTATION: self._mark}
+        annotations = wanted.get("annotations", {}) | {TERM_ANNOTATION: self._stamp}
         body = changes | {"metadata": wanted | condition | {"annotations": annotations}}
         return await self._kube.patch(resource, metadata["name"], body, metadata.get("namespace", ""))
 
     async def replace(self, resource: Resource, body: Object, *, subresource: str = "") -> Object:
         """PUT of an object as it was read, changed; its resourceVersion is the condition."""
         metadata = self._check(body)
-        annotations = (metadata.get("annotations") or {}) | {TERM_ANNOTATION: self._mark}
+        annotations = (metadata.get("annotations") or {}) | {TERM_ANNOTATION: self._stamp}
         filled = body | {"metadata": metadata | {"annotations": annotations}}
         return await self._kube.replace(resource, filled, subresource=subresource)
 
-    async def delete(self, resource: Resource, seen: Object, *, grace_s: int | None = None) -> None:
-        metadata = self._check(seen)
+    async def delete(self, resource: Resource, document: Object, *, grace_s: int | None = None) -> None:
+        metadata = self._check(document)
         await self._kube.delete(
             resource,
             metadata["name"],
@@ -298,29 +300,29 @@ class Fence:
         self._require_term()
         if not metadata.get("name"):
             raise ValueError("a fenced create needs a name; with generateName two leaders create two objects")
-        annotations = (metadata.get("annotations") or {}) | {TERM_ANNOTATION: self._mark}
+        annotations = (metadata.get("annotations") or {}) | {TERM_ANNOTATION: self._stamp}
         return await self._kube.create(resource, body | {"metadata": metadata | {"annotations": annotations}})
 
     @property
-    def _mark(self) -> str:
+    def _stamp(self) -> str:
         return f"{self._lease}/{self.term}"
 
-    def _check(self, seen: Object) -> Object:
+    def _check(self, document: Object) -> Object:
         self._require_term()
-        metadata: Object = seen["metadata"]
+        metadata: Object = document["metadata"]
         if not metadata.get("resourceVersion"):
             raise ValueError("a fenced write needs the object as it was read, with its resourceVersion")
-        mark = str((metadata.get("annotations") or {}).get(TERM_ANNOTATION, ""))
-        lease, _, term = mark.rpartition("/")
+        stamp = str((metadata.get("annotations") or {}).get(TERM_ANNOTATION, ""))
+        lease, _, term = stamp.rpartition("/")
         later = _TERM.fullmatch(term) is not None and int(term) > self.term
-        if lease == self._lease and later and not self._is_forged(str(metadata.get("uid", "")), mark):
+        if lease == self._lease and later and not self._is_forged(str(metadata.get("uid", "")), stamp):
             raise LaterTerm(f"{metadata['name']} belongs to term {term} of {lease}; this is term {self.term}")
         return metadata
 
-    def _is_forged(self, uid: str, mark: str) -> bool:
+    def _is_forged(self, uid: str, stamp: str) -> bool:
         """Anybody can write the annotation. A leader that renews its term after it has seen the mark of a later one
         knows that there is none."""
-        first_s = self._doubted.setdefault((uid, mark), self._leader.now_s())
+        first_s = self._doubted.setdefault((uid, stamp), self._leader.now_s())
         if len(self._doubted) > _MOST_DOUBTED:
             self._doubted.popitem(last=False)
         if not self._leader.has_led_since(first_s):

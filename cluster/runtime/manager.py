@@ -70,7 +70,7 @@ class LedReplica(ABC):
     reads_seals = False
     """Whether it goes by annotations that our controllers have sealed (``cluster.objects.seals``)."""
 
-    goes_by: ClassVar[Checks] = {}
+    annotation_checks: ClassVar[Checks] = {}
     """The annotations that it relies on: errors in one are reported on its object."""
 
     def __init__(self, kube: Kube, name: str, settings: ReplicaSettings, informers: Sequence[Informer[Any]]) -> None:
@@ -92,7 +92,7 @@ class LedReplica(ABC):
             registry=self.registry,
         )
         lease = Subject(LEASES.api_version, LEASES.kind, settings.namespace, f"kopt-{name}")
-        self.isolation = Isolation(name, self._warn, lease, checks=self.goes_by)
+        self.isolation = Isolation(name, self._warn, lease, checks=self.annotation_checks)
         for informer in informers:
             informer.isolation = self.isolation
         self.gauge("leading", "1 while this replica leads.", lambda: self._leader.leading)

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 from kopt.cluster.client.resources import Key, Object, key_of
 from kopt.cluster.client.versions import is_newer
-from kopt.cluster.runtime.informer import Change, ChangeKind, Handler, Informer, Mark
+from kopt.cluster.runtime.informer import Change, ChangeKind, Handler, Informer, ObjectVersion
 from kopt.cluster.runtime.isolation import SUBSCRIBER_ERROR, Subject
 
 T = TypeVar("T")
@@ -21,10 +21,10 @@ T = TypeVar("T")
 class _Write(Generic[T]):
     """The last that is known of an object from elsewhere than the informer."""
 
-    mark: Mark
+    object_version: ObjectVersion
     value: T | None
     deleted: bool = False
-    seen: bool = False
+    confirmed: bool = False
     """The informer has shown this object: if it is not there any more, it is gone."""
 
 
@@ -41,7 +41,7 @@ class ObjectCache(Generic[T]):
 
     def __init__(self, informer: Informer[T]) -> None:
         self.informer = informer
-        self._shown: dict[Key, T] = {}
+        self._current: dict[Key, T] = {}
         self._uids: dict[Key, str] = {}
         self._writes: dict[Key, _Write[T]] = {}
         self._restores = informer.restores
@@ -52,34 +52,34 @@ class ObjectCache(Generic[T]):
     @property
     def objects(self) -> Mapping[Key, T]:
         """What there is, by (namespace, name). A live view: copy it before the next await if it must stand still."""
-        return self._shown
+        return self._current
 
     def record(self, document: Object) -> None:
         """This is what the API server has just answered, to a write or to a read past the informer."""
-        key, mark = key_of(document), Mark.of(document)
+        key, object_version = key_of(document), ObjectVersion.of(document)
         before = self._writes.get(key)
         if before is not None:
             # Answers may arrive in another order than the server gave them in.
-            if before.deleted and before.mark.uid == mark.uid:
+            if before.deleted and before.object_version.uid == object_version.uid:
                 return
-            if not is_newer(mark.version, than=before.mark.version):
+            if not is_newer(object_version.version, than=before.object_version.version):
                 return
-        self._put(key, _Write(mark, self.informer.read(document)))
+        self._put(key, _Write(object_version, self.informer.read(document)))
 
     def record_deletion(self, document: Object) -> None:
         """The API server has just accepted the deletion of this object."""
-        key, mark = key_of(document), Mark.of(document)
+        key, object_version = key_of(document), ObjectVersion.of(document)
         before = self._writes.get(key)
-        if before is not None and is_newer(before.mark.version, than=mark.version):
-            if before.mark.uid != mark.uid:
+        if before is not None and is_newer(before.object_version.version, than=object_version.version):
+            if before.object_version.uid != object_version.uid:
                 return
-            mark = before.mark
-        self._put(key, _Write(mark, None, deleted=True))
+            object_version = before.object_version
+        self._put(key, _Write(object_version, None, deleted=True))
 
     def subscribe(self, handler: Handler[T]) -> None:
         """Deliver every change of what is shown, in the way of ``Informer.subscribe``: own writes among them."""
         self._handlers.append(handler)
-        for key, value in list(self._shown.items()):
+        for key, value in list(self._current.items()):
             self._deliver(handler, Change(ChangeKind.ADDED, key, None, value))
 
     def _put(self, key: Key, write: _Write[T]) -> None:
@@ -88,18 +88,18 @@ class ObjectCache(Generic[T]):
                 self._show_informers(key)
             return
         self._writes[key] = write
-        self._show(key, write.mark.uid, write.value)
+        self._show(key, write.object_version.uid, write.value)
 
     def _is_superseded(self, key: Key, write: _Write[T]) -> bool:
         """Whether the informer is as far as this. Before its first list it is behind everything."""
-        mark = self.informer.mark(key)
-        if mark is None:
-            return write.seen or not is_newer(write.mark.version, than=self.informer.version)
-        if mark.uid == write.mark.uid:
-            write.seen = True
+        object_version = self.informer.version_of(key)
+        if object_version is None:
+            return write.confirmed or not is_newer(write.object_version.version, than=self.informer.version)
+        if object_version.uid == write.object_version.uid:
+            write.confirmed = True
             if write.deleted:
                 return False
-        return not is_newer(write.mark.version, than=mark.version)
+        return not is_newer(write.object_version.version, than=object_version.version)
 
     def _follow(self, change: Change[T]) -> None:
         """The informer shows something else than before."""
@@ -127,17 +127,17 @@ class ObjectCache(Generic[T]):
                 self._show_informers(key)
 
     def _show_informers(self, key: Key) -> None:
-        mark = self.informer.mark(key)
-        self._show(key, mark.uid if mark is not None else "", self.informer.objects.get(key))
+        object_version = self.informer.version_of(key)
+        self._show(key, object_version.uid if object_version is not None else "", self.informer.objects.get(key))
 
     def _show(self, key: Key, uid: str, value: T | None) -> None:
-        old = self._shown.get(key)
+        old = self._current.get(key)
         if old is not None and (value is None or self._uids[key] != uid):
-            del self._shown[key], self._uids[key]
+            del self._current[key], self._uids[key]
             self._notify(Change(ChangeKind.DELETED, key, old, None))
             old = None
         if value is not None:
-            self._shown[key], self._uids[key] = value, uid
+            self._current[key], self._uids[key] = value, uid
             self._notify(Change(ChangeKind.ADDED if old is None else ChangeKind.UPDATED, key, old, value))
 
     def _notify(self, change: Change[T]) -> None:

@@ -28,14 +28,14 @@ class Pauses:
 
     changed_s: float = SOON_S
     failed_s: float = AFTER_ERROR_S
-    gone_s: float | None = None
+    missing_s: float | None = None
     """After NotFound, if that is no change that the watch will show: the kind or the namespace is missing."""
     refused_s: float | None = None
     """After Forbidden and Invalid, if not ``failed_s``."""
 
     def after(self, error: ApiError) -> float:
-        if isinstance(error, NotFound) and self.gone_s is not None:
-            return self.gone_s
+        if isinstance(error, NotFound) and self.missing_s is not None:
+            return self.missing_s
         if isinstance(error, Forbidden | Invalid) and self.refused_s is not None:
             return self.refused_s
         return self.changed_s if is_change(error) else self.failed_s

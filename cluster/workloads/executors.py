@@ -22,7 +22,7 @@ from kopt.formats.gpu_shares import KAI_DEVICES, SCHEDULERS, VOLCANO_MEMORY, sta
 
 KAI_CONFIGS = Resource("kai.scheduler", "v1", "configs", "Config", namespaced=False)
 _REGISTERED, _HANDSHAKE = "hami.io/node-nvidia-register", "hami.io/node-handshake"
-_GONE = "Deleted"
+_DELETED = "Deleted"
 """How the handshake of a node begins whose device plugin does not answer any more."""
 _UNITS = 1.5
 """Volcano's plugin may count memory in larger units (``gpu-memory-factor``): above this ratio it does."""
@@ -34,7 +34,7 @@ def node_executor(node: Object) -> Executor | None:
     Also None for a plugin of Volcano's that counts memory in other units than MiB.
     """
     annotations = mapping(node, "metadata", "annotations")
-    if text(annotations, _REGISTERED) and not text(annotations, _HANDSHAKE).startswith(_GONE):
+    if text(annotations, _REGISTERED) and not text(annotations, _HANDSHAKE).startswith(_DELETED):
         return Executor.HAMI
     memory_mib = _number(at(node, "status", "allocatable", VOLCANO_MEMORY))
     labels = mapping(node, "metadata", "labels")
@@ -47,12 +47,12 @@ def kai_executor(config: Object) -> Executor | None:
     return Executor.KAI if at(config, "spec", "admission", "gpuSharing") is True else None
 
 
-def executor_shown(signs: Iterable[Executor]) -> Executor:
+def executor_by_signs(signs: Iterable[Executor]) -> Executor:
     """The executor of a cluster with these signs: NONE without any, UNKNOWN where they contradict each other."""
-    shown = set(signs)
-    if len(shown) > 1:
+    distinct = set(signs)
+    if len(distinct) > 1:
         return Executor.UNKNOWN
-    return next(iter(shown), Executor.NONE)
+    return next(iter(distinct), Executor.NONE)
 
 
 async def discover(kube: Kube) -> Executor:
@@ -61,7 +61,7 @@ async def discover(kube: Kube) -> Executor:
         signs = await asyncio.gather(_kai(kube), _nodes(kube))
     except Forbidden:
         return Executor.UNKNOWN
-    return executor_shown(signs[0] | signs[1])
+    return executor_by_signs(signs[0] | signs[1])
 
 
 async def _kai(kube: Kube) -> set[Executor]:

@@ -15,7 +15,7 @@ from kopt.core.scheduling.submission import Framework
 
 
 @dataclass(frozen=True)
-class QueueMark:
+class QueueReference:
     """``key`` in ``section`` of the metadata of the owner and, with ``on_pods``, of every pod template."""
 
     section: str
@@ -23,11 +23,11 @@ class QueueMark:
     on_pods: bool = False
 
 
-MARKS = MappingProxyType(
+QUEUE_REFERENCES = MappingProxyType(
     {
-        Framework.KUEUE: QueueMark("labels", "kueue.x-k8s.io/queue-name"),
-        Framework.KAI: QueueMark("labels", "kai.scheduler/queue", on_pods=True),
-        Framework.VOLCANO: QueueMark("annotations", "scheduling.volcano.sh/queue-name", on_pods=True),
+        Framework.KUEUE: QueueReference("labels", "kueue.x-k8s.io/queue-name"),
+        Framework.KAI: QueueReference("labels", "kai.scheduler/queue", on_pods=True),
+        Framework.VOLCANO: QueueReference("annotations", "scheduling.volcano.sh/queue-name", on_pods=True),
     }
 )
 
@@ -64,8 +64,8 @@ def written_queue(framework: Framework, kind: WorkloadKind, document: Object, po
         field = fields.get((framework, *kind.key))
         if field is not None and (named := text(document, *field)):
             return named
-    mark = MARKS[framework]
-    return next((result for path in _paths(mark, kind, pod_sets) if (result := text(document, *path))), "")
+    reference = QUEUE_REFERENCES[framework]
+    return next((result for path in _paths(reference, kind, pod_sets) if (result := text(document, *path))), "")
 
 
 def write_queue(
@@ -75,7 +75,7 @@ def write_queue(
     field = _FIELDS.get((framework, *kind.key))
     if field is not None:
         patch.put(field, queue)
-    for path in _paths(MARKS[framework], kind, pod_sets):
+    for path in _paths(QUEUE_REFERENCES[framework], kind, pod_sets):
         patch.put(path, queue)
 
 
@@ -87,8 +87,12 @@ def write_gang(patch: JsonPatch, framework: Framework, kind: WorkloadKind, pods:
         patch.put((*kind.owner, "metadata", "annotations", KAI_GANG), str(pods))
 
 
-def _paths(mark: QueueMark, kind: WorkloadKind, pod_sets: tuple[PodSet, ...]) -> list[Path]:
-    paths: list[Path] = [(*kind.owner, "metadata", mark.section, mark.key)]
-    if mark.on_pods:
-        paths += [(*pod_set.metadata, mark.section, mark.key) for pod_set in pod_sets if pod_set.metadata is not None]
+def _paths(reference: QueueReference, kind: WorkloadKind, pod_sets: tuple[PodSet, ...]) -> list[Path]:
+    paths: list[Path] = [(*kind.owner, "metadata", reference.section, reference.key)]
+    if reference.on_pods:
+        paths += [
+            (*pod_set.metadata, reference.section, reference.key)
+            for pod_set in pod_sets
+            if pod_set.metadata is not None
+        ]
     return list(dict.fromkeys(paths))

@@ -47,9 +47,9 @@ def gpus_of(spec: Any, annotations: Mapping[str, Any]) -> MilliGpu:
 def memory_of(annotations: Mapping[str, Any]) -> Bytes:
     """Bytes of GPU memory asked for by annotation (MiB); 0 for none."""
     for name in MEMORY_ANNOTATIONS:
-        asked = text(annotations, name).strip()
-        if _QUANTITY.fullmatch(asked):
-            return parse_bytes(f"{asked}Mi")
+        value = text(annotations, name).strip()
+        if _QUANTITY.fullmatch(value):
+            return parse_bytes(f"{value}Mi")
     return Bytes(0)
 
 
@@ -89,9 +89,9 @@ def _quantity(amount: Any) -> int:
 def _by_annotation(annotations: Mapping[str, Any]) -> int:
     devices = _quantity(annotations.get(DEVICES_ANNOTATION)) or 1
     for name in FRACTION_ANNOTATIONS:
-        if asked := text(annotations, name):
+        if value := text(annotations, name):
             try:
-                return parse_milli_gpu(asked[:20]) * devices
+                return parse_milli_gpu(value[:20]) * devices
             except UnitError:
                 continue
     return devices * WHOLE_GPU if memory_of(annotations) else 0

@@ -96,7 +96,7 @@ def allows(flavor: Flavor | None, spec: Mapping[str, Any], keys: Collection[str]
     if flavor is None:
         return False
     selector = {name: value for name, value in mapping(spec, "nodeSelector").items() if name in keys}
-    terms = [_known(term, keys) for _, term in items(spec, *_TERMS)]
+    terms = [_restricted(term, keys) for _, term in items(spec, *_TERMS)]
     # A term without known labels matches every flavour, and one term that matches is enough.
     required = {"nodeSelectorTerms": terms if all(terms) else []}
     pod = {
@@ -107,7 +107,7 @@ def allows(flavor: Flavor | None, spec: Mapping[str, Any], keys: Collection[str]
     return runs_on(pod, flavor.labels, flavor.taints)
 
 
-def _known(term: Any, keys: Collection[str]) -> Object:
+def _restricted(term: Any, keys: Collection[str]) -> Object:
     expressions = [item for _, item in items(term, "matchExpressions") if text(item, "key") in keys]
     return {"matchExpressions": expressions} if expressions else {}
 
@@ -129,10 +129,10 @@ def _rules(document: Object) -> QueueRules:
     groups = []
     for _, group in items(document, "spec", "resourceGroups"):
         names = tuple(text(flavor, "name") for _, flavor in items(group, "flavors"))
-        covered = texts(group, "coveredResources") or sorted(
+        resources = texts(group, "coveredResources") or sorted(
             {text(item, "name") for _, flavor in items(group, "flavors") for _, item in items(flavor, "resources")}
         )
-        groups.append(ResourceGroup(tuple(covered), names))
+        groups.append(ResourceGroup(tuple(resources), names))
     threshold = at(document, "spec", "preemption", "borrowWithinCohort", "maxPriorityThreshold")
     return QueueRules(
         tuple(groups),

@@ -143,14 +143,14 @@ def requests_of(spec: Any) -> Counter[str]:
 
 
 def _container(item: Any) -> Counter[str]:
-    asked = {**mapping(item, "resources", "limits"), **mapping(item, "resources", "requests")}
-    return Counter({str(name): amount(value) for name, value in asked.items()})
+    requested = {**mapping(item, "resources", "limits"), **mapping(item, "resources", "requests")}
+    return Counter({str(name): amount(value) for name, value in requested.items()})
 
 
 def _pod_sets(document: Object) -> tuple[PodSet, ...]:
-    left, result = _left(document), []
+    remaining, result = _remaining_counts(document), []
     for _, pods in items(document, "spec", "podSets"):
-        number, spec = left.get(text(pods, "name"), 0), mapping(pods, "template", "spec")
+        number, spec = remaining.get(text(pods, "name"), 0), mapping(pods, "template", "spec")
         requests = {name: value * number for name, value in requests_of(spec).items()}
         result.append(PodSet({"pods": 1000 * number, **requests}, spec))
     return tuple(result)
@@ -165,18 +165,18 @@ def _requests(document: Object) -> dict[str, int]:
 
 def _uses(document: Object) -> dict[tuple[str, str], int]:
     """Of the quota that was given; what pods that have ended had of it is given back."""
-    total, left = Counter[tuple[str, str]](), _left(document)
+    total, remaining = Counter[tuple[str, str]](), _remaining_counts(document)
     for _, pods in items(document, "status", "admission", "podSetAssignments"):
-        flavors, here = mapping(pods, "flavors"), left.get(text(pods, "name"))
-        given = count(pods, "count", default=0) or here or 1
+        flavors, here = mapping(pods, "flavors"), remaining.get(text(pods, "name"))
+        admitted = count(pods, "count", default=0) or here or 1
         # More than were given are left where it was admitted in part.
-        stays = given if here is None else min(here, given)
+        stays = admitted if here is None else min(here, admitted)
         for name, value in mapping(pods, "resourceUsage").items():
-            total[str(flavors.get(name, "")), name] += amount(value) * stays // given
+            total[str(flavors.get(name, "")), name] += amount(value) * stays // admitted
     return dict(total)
 
 
-def _left(document: Object) -> dict[str, int]:
+def _remaining_counts(document: Object) -> dict[str, int]:
     """The pods of each set that have not ended."""
     ended = {
         text(item, "name"): count(item, "count", default=0) for _, item in items(document, "status", "reclaimablePods")

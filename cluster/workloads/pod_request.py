@@ -155,8 +155,8 @@ def _by_annotation(annotations: Mapping[str, Any]) -> tuple[int, MilliGpu, Bytes
             if milli and (milli < WHOLE_GPU or milli % WHOLE_GPU == 0):
                 whole = max(1, milli // WHOLE_GPU)
                 return whole, MilliGpu(min(milli, WHOLE_GPU)), Bytes(0)
-    asked = memory_of(annotations)
-    return (1, WHOLE_GPU, asked) if asked else (0, WHOLE_GPU, Bytes(0))
+    memory = memory_of(annotations)
+    return (1, WHOLE_GPU, memory) if memory else (0, WHOLE_GPU, Bytes(0))
 
 
 def _models(spec: Mapping[str, Any]) -> tuple[str, ...]:

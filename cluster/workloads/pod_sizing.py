@@ -39,8 +39,8 @@ class JobType:
     @property
     def question(self) -> Object:
         """What ``/v1/sizing`` is asked beside the template."""
-        known = {} if self.executor is Executor.UNKNOWN else {"executor": self.executor.value}
-        return {"profile": None, "gpu": None, "namespace": self.namespace or None} | known
+        hint = {} if self.executor is Executor.UNKNOWN else {"executor": self.executor.value}
+        return {"profile": None, "gpu": None, "namespace": self.namespace or None} | hint
 
 
 def job_type_of(workload: Workload, pods: PodSet, executor: Executor = Executor.UNKNOWN) -> JobType | None:

@@ -81,10 +81,12 @@ class Workload:
 
 def read_workload(document: Object, group: str, kind: str, namespace: str, name: str) -> Workload | None:
     """The workload in an object; None for a kind that is not in the table."""
-    known = BY_KEY.get((group, kind))
-    if known is None:
+    workload_kind = BY_KEY.get((group, kind))
+    if workload_kind is None:
         return None
-    return Workload(known, document, tuple(known.pod_sets(document)), namespace, name, controller_of(document))
+    return Workload(
+        workload_kind, document, tuple(workload_kind.pod_sets(document)), namespace, name, controller_of(document)
+    )
 
 
 def submission_of(

@@ -32,7 +32,7 @@ from kopt.cluster.workloads.external_requests import (
     read_object,
     stands_elsewhere,
 )
-from kopt.cluster.workloads.frameworks import MARKS, write_queue, written_queue
+from kopt.cluster.workloads.frameworks import QUEUE_REFERENCES, write_queue, written_queue
 from kopt.cluster.workloads.kinds import WORKLOAD_KINDS, WorkloadKind
 from kopt.cluster.workloads.workload import NamespaceDefaults, Workload, read_workload
 from kopt.controllers.admission.evaluation import ClusterState, evaluate, is_evaluated
@@ -175,9 +175,9 @@ class AuditWatch:
         return ()
 
     def _informer(self, kind: WorkloadKind, resource: Resource) -> Informer[Workload]:
-        mark = MARKS[self._cluster.policy.queues.framework]
+        reference = QUEUE_REFERENCES[self._cluster.policy.queues.framework]
         # What has its label is left out by the server: nothing of it is sent, decoded or kept.
-        unlabelled = f"!{mark.key}" if mark.section == "labels" and not kind.owner else ""
+        unlabelled = f"!{reference.key}" if reference.section == "labels" and not kind.owner else ""
         unfinished = "status.phase!=Succeeded,status.phase!=Failed" if kind.resource == PODS else ""
         return Informer(
             self._kube,

@@ -6,7 +6,7 @@ where labels tell as much, `registration` uses selectors.
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.staged_data import NAMES_ANNOTATION, REQUEST_ANNOTATION
-from kopt.cluster.workloads.frameworks import MARKS
+from kopt.cluster.workloads.frameworks import QUEUE_REFERENCES
 from kopt.cluster.workloads.gpu_requests import CLASS_PREFIX, FRACTION_ANNOTATIONS, MEMORY_ANNOTATIONS
 from kopt.cluster.workloads.kinds import BY_KEY, OF_DEPLOYMENT, OTHER_OWNERS, REPLICA_SET, WorkloadKind
 from kopt.cluster.workloads.workload import OPT_OUT_ANNOTATION
@@ -78,14 +78,14 @@ def _unqueued(kind: WorkloadKind, policy: ConformancePolicy) -> str:
 def _opting_out(kind: WorkloadKind, policy: ConformancePolicy) -> str:
     """An opt-out that is new, or one that takes effect as the queue's mark goes."""
     before = _OPTED_OUT.replace("object.", "oldObject.")
-    leaves = f"({_queued('oldObject', kind, policy)}) && !({_queued('object', kind, policy)})"
-    return _and(_OPTED_OUT, f"request.operation == 'CREATE' || !({before}) || ({leaves})", f"!{_BYPASS}")
+    leaves_queue = f"({_queued('oldObject', kind, policy)}) && !({_queued('object', kind, policy)})"
+    return _and(_OPTED_OUT, f"request.operation == 'CREATE' || !({before}) || ({leaves_queue})", f"!{_BYPASS}")
 
 
 def _queued(root: str, kind: WorkloadKind, policy: ConformancePolicy) -> str:
-    mark = MARKS[policy.queues.framework]
-    path = (*kind.owner, "metadata", mark.section)
-    return f"{_present(root, path)} && '{mark.key}' in {_at(root, path)}"
+    reference = QUEUE_REFERENCES[policy.queues.framework]
+    path = (*kind.owner, "metadata", reference.section)
+    return f"{_present(root, path)} && '{reference.key}' in {_at(root, path)}"
 
 
 def _evaluated(kind: WorkloadKind) -> tuple[str, ...]:

@@ -64,7 +64,7 @@ class FixedState:
 
     policy: ConformancePolicy = field(default_factory=ConformancePolicy)
     namespaces: Mapping[str, NamespaceDefaults] = field(default_factory=dict)
-    known_queues: Collection[tuple[str, str]] | None = None
+    existing_queues: Collection[tuple[str, str]] | None = None
     """(namespace, name); the namespace is empty for queues of the whole cluster."""
     schedulers: Collection[str] = ()
     elsewhere: Mapping[ObjectRef, Object] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class FixedState:
         return self.namespaces.get(name, NamespaceDefaults())
 
     def queues(self, framework: Framework, namespace: str) -> Collection[str] | None:
-        return None if self.known_queues is None else names_in(self.known_queues, namespace)
+        return None if self.existing_queues is None else names_in(self.existing_queues, namespace)
 
     def running_schedulers(self) -> Collection[str]:
         return self.schedulers

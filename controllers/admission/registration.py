@@ -25,7 +25,7 @@ from kopt.cluster.client.resources import (
     Resource,
 )
 from kopt.cluster.objects.namespace import MANAGED_LABEL
-from kopt.cluster.workloads.frameworks import MARKS, QUEUE_SOURCE
+from kopt.cluster.workloads.frameworks import QUEUE_REFERENCES, QUEUE_SOURCE
 from kopt.cluster.workloads.kinds import WORKLOAD_KINDS, WorkloadKind
 from kopt.controllers.admission.conditions import (
     mutate_condition,
@@ -88,18 +88,18 @@ def mutating_configuration(address: Address, policy: ConformancePolicy) -> Objec
     for kind in WORKLOAD_KINDS:
         hook = _webhook("mutate", kind, address, policy, mutate_condition(kind, policy))
         hook["reinvocationPolicy"] = "IfNeeded"
-        mark = _mark_on(kind, policy)
+        queue_label = _queue_label_of(kind, policy)
         webhooks += (
             [hook]
-            if mark is None
+            if queue_label is None
             else [
-                hook | {"objectSelector": _labels((mark, "DoesNotExist"))},
+                hook | {"objectSelector": _labels((queue_label, "DoesNotExist"))},
                 # Whoever names a queue himself has no source of ours beside it. A pod written with both is as good as
                 # judged before: it keeps its queue, and otherwise stays as written.
                 hook
                 | {
                     "name": f"queued.{hook['name']}",
-                    "objectSelector": _labels((mark, "Exists"), (QUEUE_SOURCE, "DoesNotExist")),
+                    "objectSelector": _labels((queue_label, "Exists"), (QUEUE_SOURCE, "DoesNotExist")),
                 },
             ]
         )
@@ -114,13 +114,13 @@ def validating_configuration(address: Address, policy: ConformancePolicy) -> Obj
     webhooks: list[Object] = []
     for kind in WORKLOAD_KINDS:
         hook = _webhook("validate", kind, address, policy, validate_condition(kind, policy))
-        mark = _mark_on(kind, policy)
+        queue_label = _queue_label_of(kind, policy)
         webhooks += (
             [hook]
-            if mark is None
+            if queue_label is None
             else [
                 _webhook("validate", kind, address, policy, unqueued_condition(kind, policy), ("CREATE",))
-                | {"objectSelector": _labels((mark, "DoesNotExist"))},
+                | {"objectSelector": _labels((queue_label, "DoesNotExist"))},
                 _webhook("validate", kind, address, policy, opting_out_condition(kind, policy), ("UPDATE",))
                 | {"name": f"opt-out.{hook['name']}"},
             ]
@@ -128,10 +128,10 @@ def validating_configuration(address: Address, policy: ConformancePolicy) -> Obj
     return _configuration("ValidatingWebhookConfiguration", webhooks)
 
 
-def _mark_on(kind: WorkloadKind, policy: ConformancePolicy) -> str | None:
+def _queue_label_of(kind: WorkloadKind, policy: ConformancePolicy) -> str | None:
     """The label by which selectors tell whether a pod has its queue; None for other kinds, and where it is no label."""
-    mark = MARKS[policy.queues.framework]
-    return mark.key if kind.resource == PODS and mark.section == "labels" else None
+    reference = QUEUE_REFERENCES[policy.queues.framework]
+    return reference.key if kind.resource == PODS and reference.section == "labels" else None
 
 
 def _labels(*wanted: tuple[str, str]) -> Object:

@@ -104,16 +104,18 @@ async def _needs(
     workload: Workload, executors: list[Executor], sizes: SizingCache, budget_s: float, *, dry_run: bool
 ) -> list[tuple[PodSet, Need | None, Executor]]:
     """What is known of each set of pods with GPUs, asked for side by side, and what hands shares to them."""
-    known = [
+    job_types = [
         (pods, job_type_of(workload, pods, executor), template_of(workload, pods))
         for pods, executor in zip(workload.pod_sets, executors, strict=True)
     ]
-    seen = [(pods, job_type, template) for pods, job_type, template in known if job_type is not None and template]
+    askable = [
+        (pods, job_type, template) for pods, job_type, template in job_types if job_type is not None and template
+    ]
     if dry_run:
         # A dry run starts nothing, not even a question to the endpoint.
-        return [(pods, sizes.cached(job_type), job_type.executor) for pods, job_type, _ in seen]
-    needs = await asyncio.gather(*(sizes.need(job_type, template, budget_s) for _, job_type, template in seen))
-    return [(pods, need, job_type.executor) for (pods, job_type, _), need in zip(seen, needs, strict=True)]
+        return [(pods, sizes.cached(job_type), job_type.executor) for pods, job_type, _ in askable]
+    needs = await asyncio.gather(*(sizes.need(job_type, template, budget_s) for _, job_type, template in askable))
+    return [(pods, need, job_type.executor) for (pods, job_type, _), need in zip(askable, needs, strict=True)]
 
 
 def _advised(

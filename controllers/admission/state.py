@@ -24,7 +24,7 @@ from kopt.cluster.objects.leases import lease_until
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.runtime.informer import Informer
 from kopt.cluster.runtime.isolation import Isolation
-from kopt.cluster.workloads.executors import KAI_CONFIGS, executor_shown, kai_executor, node_executor
+from kopt.cluster.workloads.executors import KAI_CONFIGS, executor_by_signs, kai_executor, node_executor
 from kopt.cluster.workloads.external_requests import CLAIM_TEMPLATES, DEVICE_CLASSES, ObjectRef, read_object
 from kopt.cluster.workloads.workload import NamespaceDefaults
 from kopt.controllers.admission.evaluation import FixedState, names_in
@@ -125,7 +125,7 @@ class LiveState:
             return self._policy.executor
         if not all(informer.synced.is_set() for informer in self._executors):
             return Executor.UNKNOWN
-        return executor_shown(sign for informer in self._executors for sign in informer.objects.values())
+        return executor_by_signs(sign for informer in self._executors for sign in informer.objects.values())
 
     def version(self) -> Hashable:
         informer = self._queues

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from kopt.cluster.objects.eviction import name_of
-from kopt.controllers.evictions.observations import Lost, Seen
+from kopt.controllers.evictions.observations import Lost, Observed
 from kopt.controllers.evictions.views import TrackedJob, TrackedWorkload
 from kopt.core.scheduling.eviction import Cause, Entry, Eviction, Notice, Phase, System, WorkloadRef
 from kopt.policies.evictions import LastReport, lost_gpu_s, order_of_return
@@ -51,41 +51,43 @@ class Sighting:
 
 
 def evictions(
-    seen: Seen, root: str, known: Iterable[Entry], now_s: float, from_s: float = 0.0
+    observed: Observed, root: str, recorded: Iterable[Entry], now_s: float, from_s: float = 0.0
 ) -> tuple[list[Eviction], float]:
-    """Those of a workload that are not in ``known``, its recorded ones, and in how many seconds to check again.
+    """Those of a workload that are not in ``recorded``, its stored ones, and in how many seconds to check again.
 
-    ``now_s`` is by the clock of ``seen``. Records from before ``from_s`` (Unix seconds) have been pruned.
+    ``now_s`` is by the clock of ``observed``. Records from before ``from_s`` (Unix seconds) have been pruned.
     """
-    lines = list(known)
+    lines = list(recorded)
     # Evictions before the newest record are recorded, although their records may be pruned by now.
     newest_s = max((line.eviction.evicted_at_s for line in lines), default=from_s)
 
     def is_new(sighting: Sighting) -> bool:
         return sighting.at_s >= newest_s and not any(_same(sighting, line) for line in lines)
 
-    reported = [*_by_kueue(seen, root), *_by_suspension(seen, root)]
-    gathered, again_s = _by_pods(seen, root, now_s)
+    reported = [*_by_kueue(observed, root), *_by_suspension(observed, root)]
+    gathered, again_s = _by_pods(observed, root, now_s)
     others = [
         sighting for sighting in gathered if not any(abs(sighting.at_s - it.at_s) <= TOGETHER_S for it in reported)
     ]
     result: list[Eviction] = []
     for sighting in sorted(filter(is_new, (*reported, *others)), key=lambda sighting: sighting.at_s):
         before_s = max(newest_s, result[-1].evicted_at_s if result else 0.0)
-        result.append(_written(seen, root, sighting, before_s))
+        result.append(_written(observed, root, sighting, before_s))
     return result, again_s
 
 
-def _written(seen: Seen, root: str, sighting: Sighting, before_s: float) -> Eviction:
+def _written(observed: Observed, root: str, sighting: Sighting, before_s: float) -> Eviction:
     """``before_s``: its previous eviction. A notice belongs to the first eviction after it, and may be left over."""
     notices = [
-        it for it in seen.notices_of(root) if it.at_s > before_s and -_AFTER_S <= sighting.at_s - it.at_s <= _NOTICE_S
+        it
+        for it in observed.notices_of(root)
+        if it.at_s > before_s and -_AFTER_S <= sighting.at_s - it.at_s <= _NOTICE_S
     ]
     ours = max(notices, key=lambda it: it.at_s, default=None)
     if ours is not None:
-        sighting = _as_noticed(sighting, ours, seen)
-    report = last_report(seen, root, sighting.at_s)
-    lost = lost_gpu_s(report, sighting.gpus, sighting.at_s, began_at_s(seen, root, sighting.at_s))
+        sighting = _as_noticed(sighting, ours, observed)
+    report = last_report(observed, root, sighting.at_s)
+    lost = lost_gpu_s(report, sighting.gpus, sighting.at_s, began_at_s(observed, root, sighting.at_s))
     return Eviction(
         sighting.namespace,
         name_of(sighting.workload, sighting.system, sighting.at_s),
@@ -105,10 +107,12 @@ def _written(seen: Seen, root: str, sighting: Sighting, before_s: float) -> Evic
     )
 
 
-def _as_noticed(sighting: Sighting, ours: Notice, seen: Seen) -> Sighting:
+def _as_noticed(sighting: Sighting, ours: Notice, observed: Observed) -> Sighting:
     for_whom = ours.for_whom or sighting.for_whom
     # Notices name Kueue's Workloads; people know the Job.
-    named = next((it for it in seen.workloads.values() if "/".join(it.key) == for_whom and it.owner is not None), None)
+    named = next(
+        (it for it in observed.workloads.values() if "/".join(it.key) == for_whom and it.owner is not None), None
+    )
     if named is not None and named.owner is not None:
         for_whom = f"{named.key[0]}/{named.owner.name}"
     return replace(
@@ -116,43 +120,43 @@ def _as_noticed(sighting: Sighting, ours: Notice, seen: Seen) -> Sighting:
     )
 
 
-def last_report(seen: Seen, root: str, at_s: float) -> LastReport | None:
+def last_report(observed: Observed, root: str, at_s: float) -> LastReport | None:
     """What its pods reported last before they were evicted."""
-    words = [
+    reports = [
         pod.report
-        for pod in seen.pods_of(root)
+        for pod in observed.pods_of(root)
         if pod.report is not None
         and pod.report.observed_at_s <= at_s + _AFTER_S
         and (pod.report.durable_at_s is None or pod.report.durable_at_s <= at_s + _CERTAIN_S)
     ]
-    return max(words, key=lambda report: report.observed_at_s, default=None)
+    return max(reports, key=lambda report: report.observed_at_s, default=None)
 
 
-def began_at_s(seen: Seen, root: str, at_s: float) -> float | None:
+def began_at_s(observed: Observed, root: str, at_s: float) -> float | None:
     """Start time of the pods that it lost, by their kubelets; None if unknown."""
-    starts = [pod.started_at_s for pod in seen.pods_of(root) if pod.started_at_s is not None]
+    starts = [pod.started_at_s for pod in observed.pods_of(root) if pod.started_at_s is not None]
     return min((start for start in starts if start <= at_s), default=None)
 
 
 def _same(sighting: Sighting, line: Entry) -> bool:
-    known, back_s = line.eviction, line.outcome.resumed_at_s
-    if abs(known.evicted_at_s - sighting.at_s) < 1.0:
+    eviction, back_s = line.eviction, line.outcome.resumed_at_s
+    if abs(eviction.evicted_at_s - sighting.at_s) < 1.0:
         return True
     by_kueue = sighting.system is System.KUEUE and not sighting.by_pods
-    if by_kueue and (known.system is System.KUEUE or (back_s is not None and back_s <= sighting.at_s)):
+    if by_kueue and (eviction.system is System.KUEUE or (back_s is not None and back_s <= sighting.at_s)):
         # Kueue gives each of its evictions a time.
         return False
-    if abs(known.evicted_at_s - sighting.at_s) <= TOGETHER_S:
+    if abs(eviction.evicted_at_s - sighting.at_s) <= TOGETHER_S:
         return True
     if by_kueue:
         # It lost pods before and kept its quota until now.
         return False
     # Before it has resumed it cannot lose GPUs again.
     waits = line.outcome.phase is Phase.WAITING or (back_s is not None and sighting.at_s < back_s)
-    return waits and sighting.at_s > known.evicted_at_s
+    return waits and sighting.at_s > eviction.evicted_at_s
 
 
-def _by_kueue(seen: Seen, root: str) -> list[Sighting]:
+def _by_kueue(observed: Observed, root: str) -> list[Sighting]:
     return [
         Sighting(
             workload.key[0],
@@ -161,11 +165,11 @@ def _by_kueue(seen: Seen, root: str) -> list[Sighting]:
             at_s,
             _kueue_cause(workload),
             _holder(workload.holder, "kueue"),
-            _preemptor(seen, workload),
+            _preemptor(observed, workload),
             workload.evicted_message or workload.evicted_reason,
             workload.gpus,
         )
-        for at_s, workload in seen.evicted.get(root, {}).items()
+        for at_s, workload in observed.evicted.get(root, {}).items()
         if not workload.finished
     ]
 
@@ -175,20 +179,20 @@ def _kueue_cause(workload: TrackedWorkload) -> Cause:
     return Cause.DEACTIVATED if reason.startswith("Deactivated") else _KUEUE_CAUSES.get(reason, Cause.UNKNOWN)
 
 
-def _preemptor(seen: Seen, workload: TrackedWorkload) -> str:
+def _preemptor(observed: Observed, workload: TrackedWorkload) -> str:
     """Kueue names the preemptor by uid."""
     match = _PREEMPTOR.search(workload.evicted_message) or _PREEMPTOR.search(workload.preempted_message)
     if match is None or workload.evicted_reason != "Preempted":
         return ""
-    other = seen.workloads.get(match[1])
+    other = observed.workloads.get(match[1])
     if other is not None:
         return f"{other.key[0]}/{(other.owner or other.ref).name}"
-    job = seen.jobs.get(match[2])
+    job = observed.jobs.get(match[2])
     return "/".join(job.key) if job is not None else ""
 
 
-def _by_suspension(seen: Seen, root: str) -> list[Sighting]:
-    if seen.workloads_of(root):
+def _by_suspension(observed: Observed, root: str) -> list[Sighting]:
+    if observed.workloads_of(root):
         return []
     return [
         Sighting(
@@ -202,48 +206,48 @@ def _by_suspension(seen: Seen, root: str) -> list[Sighting]:
             "The Job was suspended.",
             job.gpus,
         )
-        for at_s, job in seen.suspended.get(root, {}).items()
-        if not job.queued and not job.finished and _ran(seen, job, at_s)
+        for at_s, job in observed.suspended.get(root, {}).items()
+        if not job.queued and not job.finished and _ran(observed, job, at_s)
     ]
 
 
-def _ran(seen: Seen, job: TrackedJob, at_s: float) -> bool:
+def _ran(observed: Observed, job: TrackedJob, at_s: float) -> bool:
     """Whether it was suspended while it ran; a Job that is created suspended loses nothing."""
-    pods = [pod for pod in seen.pods_of(job.uid) if pod.started_at_s is not None and pod.started_at_s <= at_s + 1]
-    return bool(pods) or (job.uid in seen.first_suspended and at_s - job.created_at_s > _CERTAIN_S)
+    pods = [pod for pod in observed.pods_of(job.uid) if pod.started_at_s is not None and pod.started_at_s <= at_s + 1]
+    return bool(pods) or (job.uid in observed.first_suspended and at_s - job.created_at_s > _CERTAIN_S)
 
 
 def _holder(name: str, other: str) -> str:
     return f"kopt-{name}" if name else other
 
 
-def _by_pods(seen: Seen, root: str, now_s: float) -> tuple[list[Sighting], float]:
-    gone = [seen.lost[pod.uid] for pod in seen.pods_of(root) if pod.uid in seen.lost]
-    gone = sorted((lost for lost in gone if _is_taken(seen, root, lost)), key=lambda lost: lost.at_s)
-    if gone and (left_s := GATHER_S - (now_s - max(lost.seen_s for lost in gone))) > 0:
-        return [], left_s
+def _by_pods(observed: Observed, root: str, now_s: float) -> tuple[list[Sighting], float]:
+    lost_pods = [observed.lost[pod.uid] for pod in observed.pods_of(root) if pod.uid in observed.lost]
+    lost_pods = sorted((lost for lost in lost_pods if _is_eviction(observed, root, lost)), key=lambda lost: lost.at_s)
+    if lost_pods and (remaining_s := GATHER_S - (now_s - max(lost.observed_at_s for lost in lost_pods))) > 0:
+        return [], remaining_s
     clusters: list[list[Lost]] = []
-    for lost in gone:
+    for lost in lost_pods:
         if clusters and lost.at_s - clusters[-1][-1].at_s <= TOGETHER_S:
             clusters[-1].append(lost)
         else:
             clusters.append([lost])
-    return [_of_pods(seen, cluster) for cluster in clusters], float("inf")
+    return [_of_pods(observed, cluster) for cluster in clusters], float("inf")
 
 
-def _is_taken(seen: Seen, root: str, lost: Lost) -> bool:
+def _is_eviction(observed: Observed, root: str, lost: Lost) -> bool:
     """Whether the workload lost GPUs: not if the pod had ended, or its owner wants no such pod."""
     pod = lost.pod
     if lost.at_s == float("inf") or (pod.ended and pod.disruption is None) or pod.started_at_s is None:
         return False
     evicted = (
-        pod.disruption is not None or pod.node_lost or pod.notice is not None or _kai_event(seen, lost) is not None
+        pod.disruption is not None or pod.node_lost or pod.notice is not None or _kai_event(observed, lost) is not None
     )
-    if any(workload.finished for workload in seen.workloads_of(root)):
+    if any(workload.finished for workload in observed.workloads_of(root)):
         return False
     if pod.owner is not None and pod.owner.kind == "Job":
-        job = seen.jobs.get(pod.owner.uid)
-        at_rest = seen.suspended.get(root, {})
+        job = observed.jobs.get(pod.owner.uid)
+        at_rest = observed.suspended.get(root, {})
         if job is None or job.suspended or job.ending or job.finished or job.deleting:
             return False
         # Pods that began after it are not affected: Kueue's Jobs are created suspended.
@@ -252,40 +256,40 @@ def _is_taken(seen: Seen, root: str, lost: Lost) -> bool:
     return evicted
 
 
-def _kai_event(seen: Seen, lost: Lost) -> str | None:
+def _kai_event(observed: Observed, lost: Lost) -> str | None:
     """The preemptor for which KAI evicted a pod's gang, by its event."""
     key = (lost.pod.key[0], lost.pod.group)
-    result = seen.group_evictions.get(key) if lost.pod.group else None
+    result = observed.group_evictions.get(key) if lost.pod.group else None
     return None if result is None or abs(result.at_s - lost.at_s) > TOGETHER_S else result.for_whom
 
 
-def _of_pods(seen: Seen, gone: list[Lost]) -> Sighting:
+def _of_pods(observed: Observed, lost_pods: list[Lost]) -> Sighting:
     # The pod that says most about the cause: one with a condition before a deleted one.
-    first = min(gone, key=lambda lost: (lost.pod.disruption is None, lost.at_s, lost.pod.uid))
-    pod, for_whom = first.pod, next((it for lost in gone if (it := _kai_event(seen, lost)) is not None), None)
+    first = min(lost_pods, key=lambda lost: (lost.pod.disruption is None, lost.at_s, lost.pod.uid))
+    pod, for_whom = first.pod, next((it for lost in lost_pods if (it := _kai_event(observed, lost)) is not None), None)
     reason = pod.disruption.message if pod.disruption is not None else ""
     cause, by = _POD_CAUSES.get(pod.disruption.reason, (Cause.UNKNOWN, "")) if pod.disruption else (Cause.DELETED, "")
     if pod.node_lost:
         cause = Cause.NODE_LOST
     if for_whom is not None or (cause is Cause.PREEMPTED and pod.system in _SCHEDULERS):
         cause, by = Cause.PREEMPTED, _SCHEDULERS.get(pod.system, by)
-        reason = reason or seen.group_evictions[pod.key[0], pod.group].message
-    names = f"{len(gone)} of its pods were" if len(gone) > 1 else f"Pod {pod.key[1]} was"
+        reason = reason or observed.group_evictions[pod.key[0], pod.group].message
+    names = f"{len(lost_pods)} of its pods were" if len(lost_pods) > 1 else f"Pod {pod.key[1]} was"
     return Sighting(
         pod.key[0],
-        seen.root_of(pod),
+        observed.root_of(pod),
         pod.system,
-        min(lost.at_s for lost in gone),
+        min(lost.at_s for lost in lost_pods),
         cause,
         by,
-        _group_owner(seen, for_whom or ""),
+        _group_owner(observed, for_whom or ""),
         reason or f"{names} deleted.",
-        sum(lost.pod.gpus for lost in gone),
+        sum(lost.pod.gpus for lost in lost_pods),
         by_pods=True,
     )
 
 
-def _group_owner(seen: Seen, name: str) -> str:
+def _group_owner(observed: Observed, name: str) -> str:
     namespace, _, group = name.partition("/")
-    result = seen.groups.get((namespace, group))
+    result = observed.groups.get((namespace, group))
     return f"{namespace}/{result.owner.name}" if result is not None and result.owner is not None else name

@@ -29,7 +29,7 @@ from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
 from kopt.cluster.runtime.signals import end_signals, run_until
-from kopt.controllers.evictions.observations import Evicted, Seen
+from kopt.controllers.evictions.observations import Evicted, Observed
 from kopt.controllers.evictions.recorder import Recorder
 from kopt.controllers.evictions.store import EvictionStore, StoredEviction
 from kopt.controllers.evictions.views import (
@@ -68,23 +68,23 @@ async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) ->
         await run_until(ending, Replica(kube, settings, served))
 
 
-async def _served(kube: Kube, known: Resource) -> Resource:
+async def _served(kube: Kube, default: Resource) -> Resource:
     """The version that the API server serves; the kind may also be installed later."""
     with contextlib.suppress(ApiError):
-        if not await kube.serves(known):
-            return await kube.preferred(known) or known
-    return known
+        if not await kube.serves(default):
+            return await kube.preferred(default) or default
+    return default
 
 
 class Replica(LedReplica):
     """The parts of one process, put together. Every replica observes; the leader writes."""
 
     reads_seals = True
-    goes_by = checks(EVICTING_ANNOTATION)
+    annotation_checks = checks(EVICTING_ANNOTATION)
 
     def __init__(self, kube: Kube, settings: ProcessSettings, workloads: Resource = KUEUE_WORKLOADS) -> None:
         self._kube, self._keeping = kube, settings.keeping
-        self.seen, self.store = Seen(time.monotonic), EvictionStore(kube)
+        self.observed, self.store = Observed(time.monotonic), EvictionStore(kube)
         self._changed = asyncio.Event()
         pods: Informer[TrackedPod] = Informer(kube, PODS, keep=read_pod)
         jobs: Informer[TrackedJob] = Informer(kube, JOBS, keep=read_job)
@@ -93,10 +93,10 @@ class Replica(LedReplica):
         evict_events: Informer[tuple[Key, Evicted]] = Informer(
             kube, EVENTS, keep=evict_event, field_selector="reason=Evict"
         )
-        pods.subscribe(self._to(self.seen.pod))
-        jobs.subscribe(self._to(self.seen.job))
-        kueue.subscribe(self._to(self.seen.workload))
-        groups.subscribe(self._to(self.seen.group))
+        pods.subscribe(self._to(self.observed.pod))
+        jobs.subscribe(self._to(self.observed.job))
+        kueue.subscribe(self._to(self.observed.workload))
+        groups.subscribe(self._to(self.observed.group))
         evict_events.subscribe(self._to(self._group_evicted))
         self.store.informer.subscribe(self._eviction_changed)
         super().__init__(kube, NAME, settings, (pods, jobs, kueue, groups, evict_events, self.store.informer))
@@ -107,9 +107,9 @@ class Replica(LedReplica):
     async def lead(self, fence: Fence) -> None:
         await self._read_evictions()
         recorder = Recorder(
-            self.seen, self.store, fence, self._emit_event, self._keeping, time.monotonic, time.time, self.isolation
+            self.observed, self.store, fence, self._emit_event, self._keeping, time.monotonic, time.time, self.isolation
         )
-        self.seen.dirty |= self.seen.everything() | set(self.store.workloads())
+        self.observed.dirty |= self.observed.everything() | set(self.store.workloads())
         await self.step_through(recorder, self._changed, _GATHER_S)
 
     async def _read_evictions(self) -> None:
@@ -137,12 +137,12 @@ class Replica(LedReplica):
         return handler
 
     def _eviction_changed(self, change: Change[StoredEviction]) -> None:
-        self.seen.dirty.update(stored.workload_uid for stored in (change.old, change.new) if stored is not None)
+        self.observed.dirty.update(stored.workload_uid for stored in (change.old, change.new) if stored is not None)
         self._changed.set()
 
     def _group_evicted(self, old: tuple[Key, Evicted] | None, new: tuple[Key, Evicted] | None) -> None:
         if new is not None:
-            self.seen.group_evicted(*new)
+            self.observed.group_evicted(*new)
 
     def _pending_count(self) -> int:
         return sum(entry.outcome.phase == "Waiting" for entry in self.store.entries())

@@ -22,11 +22,11 @@ MOST_TIMES = 100
 
 @dataclass(frozen=True)
 class Lost:
-    """A pod that ran and was evicted or deleted. ``seen_s``: when that was first seen, by this process's clock."""
+    """A pod that ran and was evicted or deleted. ``observed_at_s``: when that was first noticed, by our clock."""
 
     pod: TrackedPod
     at_s: float
-    seen_s: float
+    observed_at_s: float
 
 
 class Evicted(NamedTuple):
@@ -37,7 +37,7 @@ class Evicted(NamedTuple):
     message: str
 
 
-class Seen:
+class Observed:
     """``clock`` is monotonic. ``dirty`` are uids of workloads with changes."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -69,13 +69,13 @@ class Seen:
         before = self.pods.get(pod.uid)
         if new is None:
             self.pods.pop(pod.uid, None)
-            self._note_lost(before or pod)
+            self._record_loss(before or pod)
         else:
             self.pods[pod.uid] = _with_memory(pod, before)
             self._pods_of[anchor(pod)].add(pod.uid)
             self._notice(pod.uid, pod.notice)
             if pod.lost:
-                self._note_lost(self.pods[pod.uid])
+                self._record_loss(self.pods[pod.uid])
         self.dirty.add(self.root_of(pod).uid)
 
     def job(self, old: TrackedJob | None, new: TrackedJob | None) -> None:
@@ -121,8 +121,8 @@ class Seen:
         self.dirty.add(root)
 
     def group_evicted(self, key: Key, result: Evicted) -> None:
-        known = self.group_evictions.get(key)
-        if known is None or known.at_s <= result.at_s:
+        previous = self.group_evictions.get(key)
+        if previous is None or previous.at_s <= result.at_s:
             self.group_evictions[key] = result
         if (group := self.groups.get(key)) is not None:
             self.dirty.add((group.owner or group.ref).uid)
@@ -131,13 +131,15 @@ class Seen:
         """Drop what was deleted long ago; called now and then."""
         now_s = self._clock()
         for uid in [
-            uid for uid, lost in self.lost.items() if uid not in self.pods and now_s - lost.seen_s > FORGOTTEN_AFTER_S
+            uid
+            for uid, lost in self.lost.items()
+            if uid not in self.pods and now_s - lost.observed_at_s > FORGOTTEN_AFTER_S
         ]:
             anchor_uid = anchor(self.lost.pop(uid).pod)
             self._pods_of[anchor_uid].discard(uid)
             if not self._pods_of[anchor_uid]:
                 del self._pods_of[anchor_uid]
-        there = {*self.pods, *self.jobs, *self.workloads}
+        present = {*self.pods, *self.jobs, *self.workloads}
         roots = {(job.owner or job.ref).uid for job in self.jobs.values()}
         roots |= {(kueue.owner or kueue.ref).uid for kueue in self.workloads.values()}
         for index in (self.evicted, self.suspended):
@@ -146,7 +148,7 @@ class Seen:
             for of in index.values():
                 for at_s in sorted(of)[:-MOST_TIMES]:
                     del of[at_s]
-        for uid in [uid for uid in self.notices if uid not in there]:
+        for uid in [uid for uid in self.notices if uid not in present]:
             del self.notices[uid]
         for root in [root for root, keys in self._groups_of.items() if not keys & self.groups.keys()]:
             del self._groups_of[root]
@@ -154,7 +156,7 @@ class Seen:
             del self.group_evictions[key]
         self.first_suspended &= self.jobs.keys()
         for index_of in (self._jobs_of, self._workloads_of):
-            for uid in [uid for uid, of in index_of.items() if not of & there]:
+            for uid in [uid for uid, of in index_of.items() if not of & present]:
                 del index_of[uid]
 
     # --- What belongs together ---------------------------------------------------------------------------------------
@@ -186,8 +188,8 @@ class Seen:
 
     def subject_of(self, root: str) -> Subject:
         """The object with this uid, for failures that are about it; without a name where it was never seen."""
-        known: list[TrackedJob | TrackedWorkload] = [*self.jobs.values(), *self.workloads.values()]
-        for owned in known:
+        owners: list[TrackedJob | TrackedWorkload] = [*self.jobs.values(), *self.workloads.values()]
+        for owned in owners:
             for ref in (owned.ref, owned.owner):
                 if ref is not None and ref.uid == root:
                     return Subject(ref.api_version, ref.kind, owned.key[0], ref.name, ref.uid)
@@ -223,20 +225,20 @@ class Seen:
         return anchors
 
     def _notice(self, uid: str, notice: Notice | None) -> None:
-        known = self.notices.get(uid)
-        if notice is not None and (known is None or known.at_s <= notice.at_s):
+        previous = self.notices.get(uid)
+        if notice is not None and (previous is None or previous.at_s <= notice.at_s):
             self.notices[uid] = notice
 
-    def _note_lost(self, pod: TrackedPod) -> None:
+    def _record_loss(self, pod: TrackedPod) -> None:
         # Deleted without a trace before: forced by its user.
         at_s = pod.disruption.at_s if pod.disruption is not None else pod.deleted_at_s
         at_s = float("inf") if at_s is None else at_s
-        known = self.lost.get(pod.uid)
-        if known is None:
+        previous = self.lost.get(pod.uid)
+        if previous is None:
             self.lost[pod.uid] = Lost(pod, at_s, self._clock())
         else:
             # Later reports count; the time of the loss does not change.
-            self.lost[pod.uid] = Lost(pod, min(at_s, known.at_s), known.seen_s)
+            self.lost[pod.uid] = Lost(pod, min(at_s, previous.at_s), previous.observed_at_s)
 
 
 def anchor(pod: TrackedPod) -> str:

@@ -10,7 +10,7 @@ from kopt.cluster.objects.eviction import body_of, status_of
 from kopt.cluster.runtime.isolation import Isolation
 from kopt.cluster.runtime.retry import Pauses
 from kopt.controllers.evictions.detection import evictions
-from kopt.controllers.evictions.observations import Seen
+from kopt.controllers.evictions.observations import Observed
 from kopt.controllers.evictions.recovery import UNVERIFIED_AFTER_S, outcome
 from kopt.controllers.evictions.store import EvictionStore
 from kopt.core.scheduling.eviction import Entry, Eviction, Phase
@@ -20,7 +20,7 @@ from kopt.policies.evictions import Keeping, outlived
 
 _LOG = logging.getLogger(__name__)
 _TIDY_S = 60.0
-_PAUSES = Pauses(changed_s=0.5, failed_s=0.5, gone_s=10.0, refused_s=10.0)
+_PAUSES = Pauses(changed_s=0.5, failed_s=0.5, missing_s=10.0, refused_s=10.0)
 EmitEvictionEvent = Callable[[Eviction, str, str], None]
 
 
@@ -31,18 +31,18 @@ class Writer(Protocol):
 
     async def replace(self, resource: Resource, body: Object, *, subresource: str = "") -> Object: ...
 
-    async def delete(self, resource: Resource, seen: Object) -> None: ...
+    async def delete(self, resource: Resource, document: Object) -> None: ...
 
 
 class Recorder:
     """One term. ``step`` evaluates every workload with changes; it raises Deposed, nothing else.
 
-    ``monotonic`` is the clock of ``seen``, ``clock`` gives Unix seconds.
+    ``monotonic`` is the clock of ``observed``, ``clock`` gives Unix seconds.
     """
 
     def __init__(
         self,
-        seen: Seen,
+        observed: Observed,
         store: EvictionStore,
         writer: Writer,
         emit_event: EmitEvictionEvent,
@@ -52,8 +52,8 @@ class Recorder:
         isolation: Isolation | None = None,
     ) -> None:
         self._isolation = isolation or Isolation("ledger")
-        self._seen, self._store, self._writer, self._emit_event, self._keeping = (
-            seen,
+        self._observed, self._store, self._writer, self._emit_event, self._keeping = (
+            observed,
             store,
             writer,
             emit_event,
@@ -68,10 +68,10 @@ class Recorder:
         """In how many seconds to run again if nothing changes before."""
         now_s = self._monotonic()
         due = {root for root, at_s in self._again.items() if at_s <= now_s}
-        roots, self._seen.dirty = self._seen.dirty | due, set()
+        roots, self._observed.dirty = self._observed.dirty | due, set()
         for root in sorted(roots):
             self._again.pop(root, None)
-            subject = self._seen.subject_of(root)
+            subject = self._observed.subject_of(root)
             try:
                 with self._isolation.guard(subject) as attempt:
                     again_s = await self._reconcile(root)
@@ -93,7 +93,7 @@ class Recorder:
 
     async def _reconcile(self, root: str) -> float:
         result, again_s = evictions(
-            self._seen, root, self._store.of(root), self._monotonic(), self._clock() - self._keeping.age_s
+            self._observed, root, self._store.of(root), self._monotonic(), self._clock() - self._keeping.age_s
         )
         for eviction in result:
             await self._write(eviction)
@@ -115,7 +115,7 @@ class Recorder:
         eviction, document = line.eviction, self._store.document(line)
         if document is None:
             return float("inf")
-        result = outcome(self._seen, line, newest=newest, now_s=self._clock())
+        result = outcome(self._observed, line, newest=newest, now_s=self._clock())
         status = status_of(result)
         if document.get("status") != status:
             written = await self._writer.replace(EVICTIONS, document | {"status": status}, subresource="status")
@@ -129,7 +129,7 @@ class Recorder:
 
     async def _tidy(self) -> None:
         self._tidied_s = self._monotonic()
-        self._seen.forget()
+        self._observed.forget()
         for line in outlived(self._store.entries(), self._clock(), self._keeping):
             document = self._store.document(line)
             if document is None:

@@ -84,7 +84,7 @@ class Decider:
         if acts and placement.choice.node is not None:
             self.fleet.reserve(pod.uid, pod.key, pod.ask, placement, self._clock() + self._settings.reserve_s)
             self.unplaced.pop(pod.uid, None)
-        self.note(pod, placement, acts, near=near)
+        self.record(pod, placement, acts, near=near)
         if acts and near is not None and placement.choice.node is not None:
             self._plan_gang(pod, names)
         return placement, acts
@@ -111,7 +111,7 @@ class Decider:
             return None
         self.fleet.extend(pod.uid, self._clock() + self._settings.reserve_s)
         self.unplaced.pop(pod.uid, None)
-        self.note(pod, planned.placement, True, planned.together, planned.near)
+        self.record(pod, planned.placement, True, planned.together, planned.near)
         return planned.placement
 
     def _plan(self, first: PodState, names: NodeNames) -> None:
@@ -141,7 +141,7 @@ class Decider:
                 self.fleet.reserve(pod.uid, pod.key, pod.ask, placement, until_s)
                 self._planned[pod.uid] = _Planned(placement, len(pods))
 
-    def note(
+    def record(
         self, pod: PodState, placement: Placement, acts: bool, together: int = 1, near: Near | None = None
     ) -> None:
         """Remember a decision, for ``/explain``; that there is no node is logged at once."""
@@ -151,7 +151,7 @@ class Decider:
         if near is not None and pod.membership is not None and (node := placement.choice.node) is not None:
             more = (near.reason(pod.membership.gang, node, self.fleet.domains(node)), *more)
         decision = PodDecision(pod.key, pod.uid, time.time(), mode, placement, outcome, together=together, more=more)
-        self.log.note(decision)
+        self.log.record(decision)
         if outcome == "refused":
             self._announce(decision)
 

@@ -12,7 +12,7 @@ from kopt.core.reason import Reason
 from kopt.policies.placement.choose import Choice, explain
 from kopt.policies.placement.feasible import SENTENCES, Refusal
 
-_MOST_NOTE = 1024
+_LONGEST_MESSAGE = 1024
 """Characters of an event's note, by its schema."""
 
 
@@ -38,7 +38,7 @@ class PodDecision:
     def summary(self) -> str:
         """What was chosen, and what kept it from another node; an event's note."""
         result = " ".join(reason.message for reason in (explain(self.placement.choice)[0], *self.more))
-        return result if len(result) <= _MOST_NOTE else f"{result[: _MOST_NOTE - 1]}…"
+        return result if len(result) <= _LONGEST_MESSAGE else f"{result[: _LONGEST_MESSAGE - 1]}…"
 
     def to_dict(self) -> dict[str, Any]:
         """The document of ``/explain``."""
@@ -75,7 +75,7 @@ class DecisionLog:
         self._most = most
         self._decisions: OrderedDict[Key, PodDecision] = OrderedDict()
 
-    def note(self, decision: PodDecision) -> None:
+    def record(self, decision: PodDecision) -> None:
         self._decisions[decision.pod] = decision
         self._decisions.move_to_end(decision.pod)
         if len(self._decisions) > self._most:

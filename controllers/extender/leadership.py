@@ -68,7 +68,7 @@ class Leadership:
             self._campaign = group.create_task(self.leader.run())
             group.create_task(self._watch(self.leader))
             if self._settings.pod:
-                group.create_task(self._mark(self.leader))
+                group.create_task(self._publish_version(self.leader))
 
     async def hand_over(self, word: str) -> None:
         """Give the Lease back, with the version at which everything that this replica bound was seen; "" for none."""
@@ -82,16 +82,16 @@ class Leadership:
     async def _watch(self, leader: Leader) -> None:
         """Take a released Lease at once, not at the next poll."""
 
-        def seen(change: Change[str]) -> None:
+        def on_lease(change: Change[str]) -> None:
             if change.new == "":
                 leader.hurry()
 
         selector = f"metadata.name={LEASE}"
         leases = Informer(self._kube, LEASES, namespace=self._settings.namespace, field_selector=selector, keep=_holder)
-        leases.subscribe(seen)
+        leases.subscribe(on_lease)
         await leases.run()
 
-    async def _mark(self, leader: Leader) -> None:
+    async def _publish_version(self, leader: Leader) -> None:
         while True:
             with contextlib.suppress(Deposed):
                 async with leader.lead():

@@ -19,44 +19,46 @@ class Spans:
 
     def __init__(self, tracer: Any, per_mille: int = PER_MILLE) -> None:
         self._tracer, self._per_mille = tracer, per_mille
-        self._marks: OrderedDict[str, list[tuple[str, int, int]]] = OrderedDict()
+        self._calls: OrderedDict[str, list[tuple[str, int, int]]] = OrderedDict()
 
     @property
     def wanted(self) -> bool:
         return self._tracer is not None
 
-    def mark(self, uid: str, traceparent: str, name: str, seconds: float) -> None:
+    def add(self, uid: str, traceparent: str, name: str, seconds: float) -> None:
         """Note that ``name`` has just ended for a pod, after ``seconds``."""
         if self._tracer is None or not self._traced(uid, traceparent):
             return
         now_ns = time.time_ns()
-        self._marks.setdefault(uid, []).append((name, now_ns - int(seconds * 1e9), now_ns))
-        if len(self._marks) > _MOST:
-            self._marks.popitem(last=False)
+        self._calls.setdefault(uid, []).append((name, now_ns - int(seconds * 1e9), now_ns))
+        if len(self._calls) > _MOST:
+            self._calls.popitem(last=False)
 
     def bound(self, uid: str, traceparent: str, node: str, posting_s: float) -> None:
         """End the pod's trace: a span over all its calls, and one for each."""
-        self.mark(uid, traceparent, "bind", posting_s)
-        marks = self._marks.pop(uid, None)
-        if not marks:
+        self.add(uid, traceparent, "bind", posting_s)
+        calls = self._calls.pop(uid, None)
+        if not calls:
             return
         from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 
         parent = parse_traceparent(traceparent)
         context = None
         if parent is not None:
-            seen = SpanContext(int(parent.trace_id, 16), int(parent.span_id, 16), True, TraceFlags(TraceFlags.SAMPLED))
-            context = set_span_in_context(NonRecordingSpan(seen))
-        whole = self._tracer.start_span("schedule pod", context, start_time=min(start for _, start, _ in marks))
+            parent_context = SpanContext(
+                int(parent.trace_id, 16), int(parent.span_id, 16), True, TraceFlags(TraceFlags.SAMPLED)
+            )
+            context = set_span_in_context(NonRecordingSpan(parent_context))
+        whole = self._tracer.start_span("schedule pod", context, start_time=min(start for _, start, _ in calls))
         whole.set_attribute("k8s.pod.uid", uid)
         whole.set_attribute("k8s.node.name", node)
         inside = set_span_in_context(whole)
-        for name, start_ns, end_ns in marks:
+        for name, start_ns, end_ns in calls:
             self._tracer.start_span(name, inside, start_time=start_ns).end(end_ns)
-        whole.end(max(end for _, _, end in marks))
+        whole.end(max(end for _, _, end in calls))
 
     def forget(self, uid: str) -> None:
-        self._marks.pop(uid, None)
+        self._calls.pop(uid, None)
 
     def _traced(self, uid: str, traceparent: str) -> bool:
         parent = parse_traceparent(traceparent) if traceparent else None

@@ -63,7 +63,7 @@ class Followed:
     newest: int | None = None
     """The newest bucket with a value that the endpoint has."""
     read_to: int | None = None
-    known: int = 0
+    stored_buckets: int = 0
     """Buckets that the endpoint has."""
     changed: int = 0
     """Buckets that were new to the endpoint, or restated, in the last pass."""
@@ -195,8 +195,8 @@ class Ingester:
             return False
         pushed = await self._push(followed.source.series, [bucket * GRID_S for bucket in new], list(new.values()))
         followed.changed = pushed.changed
-        known, followed.known = followed.known, pushed.buckets
-        return pushed.buckets < known // 2
+        previous, followed.stored_buckets = followed.stored_buckets, pushed.buckets
+        return pushed.buckets < previous // 2
 
     def _failed(self, followed: Followed, reason: str, error: str) -> None:
         if followed.reason != reason:

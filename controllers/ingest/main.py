@@ -75,7 +75,7 @@ class Replica(LedReplica):
         self._from_file: tuple[DemandSource, ...] = ()
         self._errors: tuple[str, ...] = ()
         self._ingester: Ingester | None = None
-        self._shown: set[str] = set()
+        self._exported: set[str] = set()
         super().__init__(kube, NAME, settings, (self._pools,))
         self._buckets = Counter(
             "kopt_ingest_buckets", "Buckets that were new to the endpoint, or restated.", registry=self.registry
@@ -137,9 +137,9 @@ class Replica(LedReplica):
     def _forget_others(self, sources: Iterable[DemandSource]) -> None:
         """What is not followed any more must not look old for ever."""
         now = {source.series for source in sources}
-        for service in self._shown - now:
+        for service in self._exported - now:
             self._newest.remove(service)
-        self._shown &= now
+        self._exported &= now
 
     def _pool_changed(self, change: Change[PoolSources]) -> None:
         if change.old != change.new:
@@ -152,7 +152,7 @@ class Replica(LedReplica):
             self._failed.labels(service, followed.reason).inc()
         if followed.newest is not None:
             self._newest.labels(service).set((followed.newest + 1) * GRID_S)
-            self._shown.add(service)
+            self._exported.add(service)
 
     def _count(self, state: SourceState) -> int:
         followed = () if self._ingester is None else self._ingester.followed

@@ -97,8 +97,10 @@ class Prometheus:
             raise PrometheusError("BadAnswer", f"Prometheus answered {reply.status_code} without JSON") from error
         if reply.status_code != 200:
             text = str(document.get("error", ""))[:200] if isinstance(document, dict) else ""
-            shown = "".join(letter if letter.isprintable() else " " for letter in text)
-            raise PrometheusError("Refused", f"Prometheus answered {reply.status_code}: {shown or 'no reason given'}")
+            printable = "".join(letter if letter.isprintable() else " " for letter in text)
+            raise PrometheusError(
+                "Refused", f"Prometheus answered {reply.status_code}: {printable or 'no reason given'}"
+            )
         return document
 
 

@@ -66,8 +66,8 @@ def unique(sources: Iterable[DemandSource]) -> tuple[tuple[DemandSource, ...], t
     by_series: dict[str, DemandSource] = {}
     errors = []
     for source in sources:
-        known = by_series.setdefault(source.series, source)
-        if known != source:
+        first = by_series.setdefault(source.series, source)
+        if first != source:
             errors.append(f"{source.series}: two different sources are named; the first one counts")
     return tuple(by_series.values()), tuple(errors)
 

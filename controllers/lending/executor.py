@@ -15,7 +15,7 @@ from kopt.cluster.runtime.events import EmitEvent
 from kopt.controllers.lending.patches import advised, quota, returned, stop
 from kopt.controllers.lending.plan import Outcome, PoolPlan, QueuePlan
 from kopt.controllers.lending.ports import Errors, Writer
-from kopt.controllers.lending.views import ADVICE_ANNOTATION, MINE, Borrowing, BorrowingQueue, Pool, SeenPod
+from kopt.controllers.lending.views import ADVICE_ANNOTATION, MINE, Borrowing, BorrowingQueue, ObservedPod, Pool
 from kopt.controllers.preemption.checkpoint_status import members_of
 from kopt.core.decision import Mode
 from kopt.core.units import counted
@@ -187,13 +187,13 @@ class Executor:
         until_s = min(plan.by_s, evaluation.now_s + USUAL_S)
         for borrowing in victims:
             due = unasked([pod.saving for pod in borrowing.pods], borrowing.since_s)
-            asked = [pod for pod, is_due in zip(borrowing.pods, due, strict=True) if is_due]
-            for pod in asked:
+            requested = [pod for pod, is_due in zip(borrowing.pods, due, strict=True) if is_due]
+            for pod in requested:
                 patch = request_patch(
                     MINE, choice.reason.message, evaluation.now_s, until_s, evaluation.needy, uid=pod.gpu_pod.uid
                 )
                 await self._writer.patch(PODS, pod.document, patch)
-            if asked:
+            if requested:
                 self._emit_event(_about(pool), "SaveRequested", f"{borrowing.name}: {choice.reason.message}")
 
     async def _let_return(self, pool: Pool, plan: PoolPlan, queue_plan: QueuePlan, outcome: Outcome) -> None:
@@ -234,8 +234,8 @@ def _again_s(choice: Choice, plan: PoolPlan) -> float:
     return _IDLE_S if choice.until_s is None else max(_SOON_S, choice.until_s - plan.evaluation.now_s)
 
 
-def _took_s(pod: SeenPod) -> float:
-    return max(0.0, (pod.saving.last_durable_at_s or 0.0) - (pod.saving.asked_at_s or 0.0))
+def _took_s(pod: ObservedPod) -> float:
+    return max(0.0, (pod.saving.last_durable_at_s or 0.0) - (pod.saving.requested_at_s or 0.0))
 
 
 def _about(pool: Pool) -> Object:

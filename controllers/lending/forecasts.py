@@ -29,7 +29,7 @@ _AT_ONCE = 2
 NEW_WITHIN_S = 5.0
 """How long pools without a forecast are asked about in one go: they must not keep others from their next bucket."""
 _NOW_S = 1e-3
-_KNOWN_HORIZONS_S = (300, 900, 1800, 3600, 7200)
+_USUAL_HORIZONS_S = (300, 900, 1800, 3600, 7200)
 Ask = Callable[[DemandQuery], Awaitable[DemandForecast]]
 """Sends a request to ``/v1/demand``; raises without an answer."""
 
@@ -44,15 +44,15 @@ class Forecast:
 
 
 @dataclass(frozen=True)
-class Known:
+class PoolForecasts:
     """A pool's forecasts by series, made at ``at_s``."""
 
     at_s: float | None = None
     by_series: Mapping[str, Forecast] = field(default_factory=dict)
     error: str = ""
     query: DemandQuery | None = None
-    """The last one, sent at ``asked_at_s``."""
-    asked_at_s: float = -math.inf
+    """The last one, sent at ``requested_at_s``."""
+    requested_at_s: float = -math.inf
     missing: bool = True
     """Whether there are services without a forecast."""
     failures: int = 0
@@ -64,20 +64,20 @@ class Known:
         A decision that waits for the interval would come a minute after the samples that call for it. A pool without
         forecasts waits for a few seconds, then twice as long each time.
         """
-        since_asked_s = now_s - self.asked_at_s
+        since_request_s = now_s - self.requested_at_s
         # The clock may have been set back.
-        return max(0.0, min(refresh_s, self._pause_s()) - since_asked_s) if since_asked_s >= 0 else 0.0
+        return max(0.0, min(refresh_s, self._pause_s()) - since_request_s) if since_request_s >= 0 else 0.0
 
     def _pause_s(self) -> float:
         if self.missing:
             return _AWAITING_S * 2.0 ** min(self.failures - 1, 10)
         data = [at_s for forecast in self.by_series.values() if (at_s := forecast.data_at_s) and at_s >= _UNIX_FROM_S]
-        since_end_s = self.asked_at_s % GRID_S
+        since_end_s = self.requested_at_s % GRID_S
         if not data:
             return math.inf
         if since_end_s < _SETTLED_S:
             return _SETTLED_S - since_end_s
-        if since_end_s < _AWAITED_S and min(data) < self.asked_at_s - since_end_s:
+        if since_end_s < _AWAITED_S and min(data) < self.requested_at_s - since_end_s:
             return _AWAITING_S
         return GRID_S - since_end_s + _SETTLED_S
 
@@ -89,18 +89,18 @@ class Forecasts:
         self, ask: Ask | None, changed: Callable[[], None], stale_s: float, clock: Callable[[], float] = time.time
     ) -> None:
         self._ask, self._changed, self._stale_s, self._clock = ask, changed, stale_s, clock
-        self._known: dict[str, Known] = {}
+        self._by_pool: dict[str, PoolForecasts] = {}
         self.failures = 0
 
-    def of(self, pool: LendingPool) -> Known:
-        return self._known.get(pool.name, Known())
+    def of(self, pool: LendingPool) -> PoolForecasts:
+        return self._by_pool.get(pool.name, PoolForecasts())
 
     def state(self, pool: LendingPool) -> ForecastState:
-        known, now_s = self.of(pool), self._clock()
-        if known.at_s is None or any(service.series not in known.by_series for service in pool.services):
+        forecasts, now_s = self.of(pool), self._clock()
+        if forecasts.at_s is None or any(service.series not in forecasts.by_series for service in pool.services):
             return ForecastState.MISSING
-        data = [forecast.data_at_s for forecast in known.by_series.values() if forecast.data_at_s is not None]
-        oldest_s = min([known.at_s, *(at_s + GRID_S for at_s in data if at_s >= _UNIX_FROM_S)])
+        data = [forecast.data_at_s for forecast in forecasts.by_series.values() if forecast.data_at_s is not None]
+        oldest_s = min([forecasts.at_s, *(at_s + GRID_S for at_s in data if at_s >= _UNIX_FROM_S)])
         # One from the future is from before the clock was set back: its age is unknown.
         return ForecastState.STALE if abs(now_s - oldest_s) > self._stale_s else ForecastState.FRESH
 
@@ -109,12 +109,14 @@ class Forecasts:
         if self._ask is None:
             return refresh_s
         now_s = self._clock()
-        return min((known.due_in_s(refresh_s, now_s) for known in self._known.values()), default=refresh_s)
+        return min((forecasts.due_in_s(refresh_s, now_s) for forecasts in self._by_pool.values()), default=refresh_s)
 
     def views(self, pool: LendingPool, gpus: Mapping[str, int]) -> list[ServiceSnapshot]:
         """The pool's services with what their pods ask for, and with forecasts where these are fresh."""
-        known = self.of(pool).by_series if self.state(pool) is ForecastState.FRESH else {}
-        return [_service_snapshot(service, gpus[service.name], known.get(service.series)) for service in pool.services]
+        by_series = self.of(pool).by_series if self.state(pool) is ForecastState.FRESH else {}
+        return [
+            _service_snapshot(service, gpus[service.name], by_series.get(service.series)) for service in pool.services
+        ]
 
     async def refresh(
         self, pools: Sequence[tuple[LendingPool, float]], refresh_s: float = 0.0, new_within_s: float = NEW_WITHIN_S
@@ -124,27 +126,27 @@ class Forecasts:
         Those without are left for the next time after ``new_within_s``. Whatever the endpoint does, this does not
         raise.
         """
-        self._known = {pool.name: self.of(pool) for pool, _ in pools}
+        self._by_pool = {pool.name: self.of(pool) for pool, _ in pools}
         now_s = self._clock()
         queries = {pool.name: _query(pool, lead_s) for pool, lead_s in pools}
         due = [
             (name, query)
             for name, query in queries.items()
-            if query != self._known[name].query or self._known[name].due_in_s(refresh_s, now_s) < _NOW_S
+            if query != self._by_pool[name].query or self._by_pool[name].due_in_s(refresh_s, now_s) < _NOW_S
         ]
-        remaining = iter(sorted(due, key=lambda item: self._known[item[0]].missing))
+        remaining = iter(sorted(due, key=lambda item: self._by_pool[item[0]].missing))
         await asyncio.gather(*(self._ask_in_turn(remaining, now_s + new_within_s) for _ in range(_AT_ONCE)))
 
     async def _ask_in_turn(self, remaining: Iterator[tuple[str, DemandQuery]], new_until_s: float) -> None:
         for pool, query in remaining:
-            if not self._known[pool].missing or self._clock() < new_until_s:
+            if not self._by_pool[pool].missing or self._clock() < new_until_s:
                 await self._refresh(pool, query)
 
     async def _refresh(self, pool: str, query: DemandQuery) -> None:
         if self._ask is None:
             return
         forecasts_by_name: Mapping[str, Forecast] = {}
-        before, asked_at_s, error = self._known[pool], self._clock(), "the endpoint had no forecast of a model"
+        before, requested_at_s, error = self._by_pool[pool], self._clock(), "the endpoint had no forecast of a model"
         try:
             forecasts_by_name = read_forecasts(await self._ask(query))
         except Exception as raised:  # noqa: BLE001 - edge: whatever the endpoint does, pools are looked after
@@ -154,9 +156,13 @@ class Forecasts:
         missing = any(series.name not in forecasts_by_name for series in query.series)
         failures = before.failures + 1 if missing else 0
         if forecasts_by_name:
-            self._known[pool] = Known(self._clock(), forecasts_by_name, "", query, asked_at_s, missing, failures)
+            self._by_pool[pool] = PoolForecasts(
+                self._clock(), forecasts_by_name, "", query, requested_at_s, missing, failures
+            )
         else:
-            self._known[pool] = replace(before, error=error, query=query, asked_at_s=asked_at_s, failures=failures)
+            self._by_pool[pool] = replace(
+                before, error=error, query=query, requested_at_s=requested_at_s, failures=failures
+            )
         self._changed()
 
 
@@ -168,7 +174,7 @@ def _query(pool: LendingPool, lead_s: float) -> DemandQuery:
 def horizons_to(lead_s: float) -> list[int]:
     """Rising, in whole buckets; the last one is the first that covers the lead time."""
     last = max(1, math.ceil(lead_s / GRID_S)) * GRID_S
-    return [*[number for number in _KNOWN_HORIZONS_S if number < last][: MAX_HORIZONS - 1], last]
+    return [*[number for number in _USUAL_HORIZONS_S if number < last][: MAX_HORIZONS - 1], last]
 
 
 def read_forecasts(answer: DemandForecast) -> dict[str, Forecast]:

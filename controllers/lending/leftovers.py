@@ -14,9 +14,9 @@ from kopt.cluster.client.resources import (
     key_of,
 )
 from kopt.cluster.holds.hold import holder_of, undo_of
-from kopt.cluster.holds.quota_loan import QuotaPath, noted
+from kopt.cluster.holds.quota_loan import QuotaPath, quota_from_undo
 from kopt.cluster.objects.fields import at
-from kopt.controllers.lending.patches import given_back
+from kopt.controllers.lending.patches import restoring_patch
 from kopt.controllers.lending.state import LiveCluster, kai_queue, volcano_queue
 from kopt.controllers.lending.views import HOLDER
 from kopt.core.scheduling.eviction import System
@@ -47,7 +47,7 @@ def stray_quotas(
     """Queues with raised quotas other than those of ``lent``, and the patches that lower these again."""
     for resource, system in _SYSTEMS:
         for name, document in cluster.queues(resource).items():
-            known = noted(undo_of(document))
-            over = [index for index in known if (system, name, index) not in lent]
-            if holder_of(document) == HOLDER and (over or not known):
-                yield resource, name, document, given_back(resource, document, over)
+            owned = quota_from_undo(undo_of(document))
+            over = [index for index in owned if (system, name, index) not in lent]
+            if holder_of(document) == HOLDER and (over or not owned):
+                yield resource, name, document, restoring_patch(resource, document, over)

@@ -71,7 +71,7 @@ class Replica(LedReplica):
     """The parts of one process, put together. The next leader goes on with what is lent or held at its end."""
 
     reads_seals = True
-    goes_by = checks(EVICTING_ANNOTATION, REQUEST_ANNOTATION, holder=HOLDER)
+    annotation_checks = checks(EVICTING_ANNOTATION, REQUEST_ANNOTATION, holder=HOLDER)
 
     def __init__(self, kube: Kube, settings: ProcessSettings, ask: Ask | None = None) -> None:
         self._settings, self._kube = settings, kube

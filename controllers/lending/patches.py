@@ -3,8 +3,8 @@
 from collections.abc import Collection
 
 from kopt.cluster.client.resources import VOLCANO_JOBS, Object, Resource
-from kopt.cluster.holds.hold import HELD_LABEL, HoldError, hold, holder_of, marks, release, undo_of
-from kopt.cluster.holds.quota_loan import LENDING_LIMIT, QuotaPath, note, noted, restored, with_values
+from kopt.cluster.holds.hold import HELD_LABEL, HoldError, hold, hold_metadata, holder_of, release, undo_of
+from kopt.cluster.holds.quota_loan import LENDING_LIMIT, QuotaPath, quota_from_undo, quota_undo, restored, with_values
 from kopt.cluster.objects.eviction import EVICTING_ANNOTATION, notice_text
 from kopt.cluster.objects.volcano import ABORT, RESUME, STEP
 from kopt.controllers.lending.views import ADVICE_ANNOTATION, HOLDER, MINE, Borrowing, BorrowingQueue
@@ -17,22 +17,25 @@ def quota(queue: BorrowingQueue, lent: int) -> Object:
     """The patch that lets a queue use what it owns and ``lent`` GPUs more; nothing lent takes the marks away."""
     assert queue.document is not None
     if lent == 0 and queue.marked:
-        return given_back(queue.resource, queue.document, queue.values)
+        return restoring_patch(queue.resource, queue.document, queue.values)
     more = {path: _more(queue, path, own, lent) for path, (own, _) in queue.values.items()}
     # Other pools may lend to other flavors of it.
-    known = dict(noted(undo_of(queue.document)))
-    known |= {path: (own, more[path]) for path, (own, _) in queue.values.items()}
-    return {"metadata": marks(HOLDER, note(known)), "spec": with_values(queue.resource, queue.document, more)}
+    owned = dict(quota_from_undo(undo_of(queue.document)))
+    owned |= {path: (own, more[path]) for path, (own, _) in queue.values.items()}
+    return {
+        "metadata": hold_metadata(HOLDER, quota_undo(owned)),
+        "spec": with_values(queue.resource, queue.document, more),
+    }
 
 
-def given_back(resource: Resource, document: Object, paths: Collection[QuotaPath]) -> Object:
+def restoring_patch(resource: Resource, document: Object, paths: Collection[QuotaPath]) -> Object:
     """The patch that gives a queue what it owns at ``paths``; its marks go with the last of them."""
-    known = noted(undo_of(document))
-    left = {path: value for path, value in known.items() if path not in paths}
-    if not left:
+    owned = quota_from_undo(undo_of(document))
+    remaining = {path: value for path, value in owned.items() if path not in paths}
+    if not remaining:
         return release(resource, document)
-    changes = restored(resource, document, note({path: known[path] for path in known if path in paths}))
-    return changes | {"metadata": marks(HOLDER, note(left))}
+    changes = restored(resource, document, quota_undo({path: owned[path] for path in owned if path in paths}))
+    return changes | {"metadata": hold_metadata(HOLDER, quota_undo(remaining))}
 
 
 def _more(queue: BorrowingQueue, path: QuotaPath, own: object, lent: int) -> object:
@@ -53,7 +56,7 @@ def stop(borrowing: Borrowing, now_s: float, for_whom: str, reason: str) -> Obje
         raise HoldError(f"{borrowing.name} is held by {holder_of(borrowing.document)} already")
     else:
         # The Command follows in the next reconcile.
-        changes = {"metadata": marks(HOLDER, {STEP: ABORT})}
+        changes = {"metadata": hold_metadata(HOLDER, {STEP: ABORT})}
     notice = Notice(MINE, Cause.LENDING, for_whom, now_s, reason[:_LONGEST])
     uid = str(borrowing.document["metadata"].get("uid", ""))
     changes["metadata"]["annotations"][EVICTING_ANNOTATION] = notice_text(notice, uid)
@@ -72,7 +75,7 @@ def _unmarked(document: Object) -> Object:
 def returned(borrowing: Borrowing) -> Object:
     """The patch that releases it."""
     if borrowing.resource == VOLCANO_JOBS:
-        return {"metadata": marks(HOLDER, {STEP: RESUME})}
+        return {"metadata": hold_metadata(HOLDER, {STEP: RESUME})}
     return release(borrowing.resource, borrowing.document)
 
 

@@ -16,7 +16,7 @@ from kopt.controllers.lending.plan import Evaluation, Outcome, PoolPlan, QueuePl
 from kopt.controllers.lending.ports import ControllerSettings
 from kopt.controllers.lending.return_order import Queued, most_lent
 from kopt.controllers.lending.state import LiveCluster
-from kopt.controllers.lending.views import Borrowing, BorrowingQueue, Pool, SeenPod
+from kopt.controllers.lending.views import Borrowing, BorrowingQueue, ObservedPod, Pool
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
 from kopt.core.scheduling.lending_pool import Borrower, Memory, PoolService
@@ -27,7 +27,7 @@ from kopt.policies.lending.plan import learned
 from kopt.policies.lending.policy import LendingState
 from kopt.policies.preemption import PreemptionState, observe
 
-_MOST_STARTS, _MOST_SAVES, _SEEN_TICKS = 40, 20, 2
+_MOST_STARTS, _MOST_SAVES, _OBSERVED_TICKS = 40, 20, 2
 _GRACE_S, _OBSERVE_EVERY_S, _REFUSED_S = 30.0, 5.0, 60.0
 
 
@@ -60,11 +60,11 @@ class Planner:
         pods = self._pods_of_flavors(queues)
         memory = _with_starts(memory, [pod for service in spec.services for pod in _pods_of(service, pods)])
         lead = lead_time(spec.lead_time_s, [took_s for _, took_s in memory.starts], _grace_s(queues), memory.saves)
-        asked = {service.name: _gpus(_pods_of(service, pods), spec.resource) for service in spec.services}
+        requested_gpus = {service.name: _gpus(_pods_of(service, pods), spec.resource) for service in spec.services}
         state = LendingState(memory.recent, pool.status.lent_gpus, Caution(memory.level, memory.promised))
-        state = learned(spec, state, sum(asked.values()), tick_s, _SEEN_TICKS * self._settings.refresh_s)
+        state = learned(spec, state, sum(requested_gpus.values()), tick_s, _OBSERVED_TICKS * self._settings.refresh_s)
         borrowed = sum(queue.borrowed for queue in queues)
-        views = self._forecasts.views(spec, asked)
+        views = self._forecasts.views(spec, requested_gpus)
         result = plan(spec, views, borrowed, lead.seconds, state, tick_s)
         memory = replace(
             memory, recent=result.state.recent, level=result.state.caution.level, promised=result.state.caution.promised
@@ -72,14 +72,14 @@ class Planner:
         lines = self._cluster.pending_evictions() if any(queue.held or queue.returning for queue in queues) else {}
         lendable = most_lent(spec, pool.status.history, result.lent, now_s)
         queued = tuple(Queued.of(queue, lines, lendable) for queue in queues)
-        needy = max(spec.services, key=lambda service: asked[service.name])
+        needy = max(spec.services, key=lambda service: requested_gpus[service.name])
         return Evaluation(
             spec,
             now_s,
             queues,
             lead,
             result,
-            sum(asked.values()),
+            sum(requested_gpus.values()),
             self._forecasts.state(spec),
             memory,
             f"{needy.namespace}/{needy.name}",
@@ -157,7 +157,7 @@ class Planner:
                 return BorrowingQueue(borrower, queue.resource, None, problem=Reason("CLAIMED", why))
         return replace(queue, held=held)
 
-    def _pods_of_flavors(self, queues: Sequence[BorrowingQueue]) -> list[SeenPod]:
+    def _pods_of_flavors(self, queues: Sequence[BorrowingQueue]) -> list[ObservedPod]:
         """Without the pods that can only run on nodes of flavours that the pool does not lend."""
         flavors = self._cluster.flavors()
         lent = {path[0] for queue in queues for path in queue.values if path[0] in flavors}
@@ -189,12 +189,12 @@ class Planner:
         """How far ahead forecasts are needed, before anything else is known of a pool."""
         assert pool.spec is not None
         memory = self._memories.get(pool.uid, pool.status.memory)
-        given = pool.spec.lead_time_s or pool.status.lead_time_s or None
-        return lead_time(given, [took_s for _, took_s in memory.starts], _GRACE_S, memory.saves).seconds
+        configured_s = pool.spec.lead_time_s or pool.status.lead_time_s or None
+        return lead_time(configured_s, [took_s for _, took_s in memory.starts], _GRACE_S, memory.saves).seconds
 
     def forget(self, pools: Sequence[Pool]) -> None:
-        there = {pool.uid for pool in pools}
-        self._memories = {uid: memory for uid, memory in self._memories.items() if uid in there}
+        present = {pool.uid for pool in pools}
+        self._memories = {uid: memory for uid, memory in self._memories.items() if uid in present}
 
 
 def _queue_plans(evaluation: Evaluation, stopped: Collection[str]) -> tuple[QueuePlan, ...]:
@@ -221,12 +221,12 @@ def _queue_plan(
     return QueuePlan(queue, running, share, lent, tuple(held[name] for name in turn.names))
 
 
-def _pods_of(service: PoolService, pods: Sequence[SeenPod]) -> list[SeenPod]:
+def _pods_of(service: PoolService, pods: Sequence[ObservedPod]) -> list[ObservedPod]:
     wanted = service.labels.items()
     return [pod for pod in pods if pod.key[0] == service.namespace and wanted <= pod.labels.items()]
 
 
-def _gpus(pods: Sequence[SeenPod], resource: str) -> int:
+def _gpus(pods: Sequence[ObservedPod], resource: str) -> int:
     """What running and pending pods request: a pending pod is a need."""
     return math.ceil(sum(pod.amounts.get(resource, 0) for pod in pods if not pod.terminating) / WHOLE_GPU)
 
@@ -238,9 +238,9 @@ def _until(memory: Memory, now_s: float) -> Memory:
     return replace(memory, recent=recent, promised=promised)
 
 
-def _with_starts(memory: Memory, pods: Sequence[SeenPod]) -> Memory:
-    known = dict(memory.starts)
-    new = {pod.gpu_pod.uid: pod.start_s for pod in pods if pod.start_s is not None and pod.gpu_pod.uid not in known}
+def _with_starts(memory: Memory, pods: Sequence[ObservedPod]) -> Memory:
+    recorded = dict(memory.starts)
+    new = {pod.gpu_pod.uid: pod.start_s for pod in pods if pod.start_s is not None and pod.gpu_pod.uid not in recorded}
     if not new:
         return memory
     # Existing pods are not counted twice when older ones are dropped.

@@ -10,7 +10,7 @@ from kopt.cluster.objects.lending_pool import pool_of, status_of
 from kopt.cluster.runtime.lease import TERM_ANNOTATION
 from kopt.cluster.workloads.kueue_reading import read_gpu_pod, requests_of, seconds
 from kopt.cluster.workloads.pod_request import is_gpu
-from kopt.controllers.lending.views import Pool, SeenPod
+from kopt.controllers.lending.views import ObservedPod, Pool
 
 _GRACE_S = 30.0
 
@@ -33,7 +33,7 @@ def read_pool(document: Object) -> Pool:
     )
 
 
-def seen_pod(pod: Object) -> SeenPod | None:
+def observed_pod(pod: Object) -> ObservedPod | None:
     """None for pods that have ended, and for those without GPUs."""
     gpu_pod = read_gpu_pod(pod)
     if gpu_pod is None or not gpu_pod.gpus:
@@ -43,7 +43,7 @@ def seen_pod(pod: Object) -> SeenPod | None:
     kept = {name: metadata[name] for name in ("name", "namespace", "uid", "resourceVersion") if name in metadata}
     kept["annotations"] = {name: value for name, value in annotations.items() if name == TERM_ANNOTATION}
     grace = at(spec, "terminationGracePeriodSeconds")
-    return SeenPod(
+    return ObservedPod(
         {"metadata": kept},
         gpu_pod,
         {str(key): str(value) for key, value in mapping(metadata, "labels").items()},

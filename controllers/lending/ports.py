@@ -9,9 +9,9 @@ from kopt.cluster.client.resources import LENDING_POOLS, PODS, VOLCANO_COMMANDS,
 from kopt.cluster.holds.hold import release
 from kopt.cluster.objects.volcano import RESUME, STOPPING, command, phase_of
 from kopt.cluster.runtime.lease import Fence
-from kopt.controllers.lending.pool import seen_pod
+from kopt.controllers.lending.pool import observed_pod
 from kopt.controllers.lending.state import LiveCluster
-from kopt.controllers.lending.views import SeenPod
+from kopt.controllers.lending.views import ObservedPod
 from kopt.policies.preemption import PreemptionSettings
 
 
@@ -55,10 +55,10 @@ class Writer:
     def __init__(self, fence: Fence, cluster: LiveCluster, kube: Kube) -> None:
         self._fence, self._cluster, self._kube = fence, cluster, kube
 
-    async def read_pod(self, pod: SeenPod) -> SeenPod | None:
+    async def read_pod(self, pod: ObservedPod) -> ObservedPod | None:
         """The pod as the API server has it now; None where it is gone or has ended."""
         try:
-            fresh = seen_pod(await self._kube.get(PODS, pod.key[1], pod.key[0]))
+            fresh = observed_pod(await self._kube.get(PODS, pod.key[1], pod.key[0]))
         except NotFound:
             return None
         return fresh and replace(fresh, gpu_pod=self._cluster.claims.settled(fresh.gpu_pod))

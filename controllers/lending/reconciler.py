@@ -80,8 +80,8 @@ class Reconciler(Retrying):
         self._planner.record(pool, outcome, now_s)
         if outcome.error is not None:
             raise outcome.error
-        known, reclaiming = self._forecasts.of(pool.spec), _reclaiming(pool, plan, outcome)
-        status = status_after(pool, evaluation, known, reclaiming, self._settings.history_s)
+        forecasts, reclaiming = self._forecasts.of(pool.spec), _reclaiming(pool, plan, outcome)
+        status = status_after(pool, evaluation, forecasts, reclaiming, self._settings.history_s)
         if is_news(pool.status, status, self._settings.refresh_s):
             await self._write(pool, status)
         self._planner.applied(pool, evaluation)

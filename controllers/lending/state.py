@@ -33,8 +33,8 @@ from kopt.cluster.runtime.object_cache import ObjectCache
 from kopt.cluster.workloads.kueue import Flavor, GpuPod, KueueWorkload
 from kopt.cluster.workloads.kueue_queues import read_cohort, read_flavor
 from kopt.cluster.workloads.kueue_reading import local_queue_target, read_kueue_workload
-from kopt.controllers.lending.pool import read_pool, seen_pod
-from kopt.controllers.lending.views import Pool, SeenPod
+from kopt.controllers.lending.pool import observed_pod, read_pool
+from kopt.controllers.lending.views import ObservedPod, Pool
 from kopt.controllers.preemption.claims import Claims
 from kopt.core.scheduling.eviction import Entry, Phase
 from kopt.core.scheduling.quota import QuotaNode
@@ -61,7 +61,7 @@ class LiveCluster:
         self._flavors: Informer[Flavor] = Informer(kube, KUEUE_FLAVORS, keep=read_flavor)
         self._namespaces: Informer[NamespaceSettings] = Informer(kube, NAMESPACES, keep=read_namespace)
         self._evictions: Informer[Entry] = Informer(kube, EVICTIONS, keep=entry_of)
-        self._pods = ObjectCache(Informer(kube, PODS, keep=seen_pod))
+        self._pods = ObjectCache(Informer(kube, PODS, keep=observed_pod))
         self.claims = Claims()
         self._pods.informer.subscribe(lambda change: self.claims.see(_gpu_pod(change.old), _gpu_pod(change.new)))
         self._caches: Mapping[Resource, ObjectCache[Any]] = {
@@ -115,15 +115,15 @@ class LiveCluster:
     def namespace(self, name: str) -> NamespaceSettings:
         return self._namespaces.objects.get(("", name), NamespaceSettings())
 
-    def pods(self) -> Sequence[SeenPod]:
+    def pods(self) -> Sequence[ObservedPod]:
         return [replace(pod, gpu_pod=self.claims.settled(pod.gpu_pod)) for pod in self._pods.objects.values()]
 
     def pending_evictions(self) -> Mapping[str, Entry]:
         """The newest eviction of each workload that has not resumed, by the workload's uid."""
         entries_by_name: dict[str, Entry] = {}
         for entry in self._evictions.objects.values():
-            known = entries_by_name.get(entry.eviction.workload.uid)
-            if known is None or known.eviction.evicted_at_s < entry.eviction.evicted_at_s:
+            newest = entries_by_name.get(entry.eviction.workload.uid)
+            if newest is None or newest.eviction.evicted_at_s < entry.eviction.evicted_at_s:
                 entries_by_name[entry.eviction.workload.uid] = entry
         return {uid: entry for uid, entry in entries_by_name.items() if entry.outcome.phase is Phase.WAITING}
 
@@ -143,7 +143,7 @@ class LiveCluster:
             self.nudge()
 
 
-def _gpu_pod(pod: SeenPod | None) -> GpuPod | None:
+def _gpu_pod(pod: ObservedPod | None) -> GpuPod | None:
     return None if pod is None else pod.gpu_pod
 
 

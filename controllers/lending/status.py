@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from kopt.controllers.lending.forecasts import Known
+from kopt.controllers.lending.forecasts import PoolForecasts
 from kopt.controllers.lending.plan import Evaluation
 from kopt.controllers.lending.views import Pool
 from kopt.core.scheduling.lending_pool import (
@@ -19,7 +19,7 @@ _MOST_HISTORY = 288
 
 
 def status_after(
-    pool: Pool, evaluation: Evaluation, known: Known, reclaiming: Reclaiming | None, history_s: float
+    pool: Pool, evaluation: Evaluation, forecasts: PoolForecasts, reclaiming: Reclaiming | None, history_s: float
 ) -> PoolStatus:
     """The status once the plan is applied."""
     before, plan = pool.status, evaluation.plan
@@ -33,13 +33,13 @@ def status_after(
         evaluation.lead.seconds,
         plan.caution,
         evaluation.forecast,
-        known.at_s,
+        forecasts.at_s,
         _model(evaluation),
         decision,
         reclaiming,
         evaluation.memory,
         before.history,
-        _conditions(before, evaluation, known),
+        _conditions(before, evaluation, forecasts),
     )
     return replace(status, history=_history(status, evaluation, history_s))
 
@@ -102,14 +102,14 @@ def _history(status: PoolStatus, evaluation: Evaluation, every_s: float) -> tupl
     return (*history, point)[-_MOST_HISTORY:]
 
 
-def _conditions(before: PoolStatus, evaluation: Evaluation, known: Known) -> tuple[Condition, ...]:
+def _conditions(before: PoolStatus, evaluation: Evaluation, forecasts: PoolForecasts) -> tuple[Condition, ...]:
     problems = [item.problem for item in evaluation.queues if item.problem]
     first = problems[0] if problems else None
     fresh = evaluation.forecast is ForecastState.FRESH
     why = (
         "Lending follows the forecasts."
         if fresh
-        else (f"Nothing new is lent: {known.error or 'there is no forecast that is new enough'}.")
+        else (f"Nothing new is lent: {forecasts.error or 'there is no forecast that is new enough'}.")
     )
     missing = evaluation.missing + sum(queue.terminating_gpus for queue in evaluation.queues)
     gpus = missing // WHOLE_GPU
@@ -137,8 +137,8 @@ def _conditions(before: PoolStatus, evaluation: Evaluation, known: Known) -> tup
 
 
 def _condition(before: PoolStatus, kind: str, status: bool, reason: str, message: str, now_s: float) -> Condition:
-    known = next((condition for condition in before.conditions if condition.type == kind), None)
-    since_s = known.since_s if known and known.status == status else now_s
+    previous = next((condition for condition in before.conditions if condition.type == kind), None)
+    since_s = previous.since_s if previous and previous.status == status else now_s
     return Condition(kind, status, reason, message, since_s)
 
 

@@ -45,7 +45,7 @@ class Pool:
 
 
 @dataclass(frozen=True)
-class SeenPod:
+class ObservedPod:
     """A pod with GPUs that has not ended. ``start_s``: from its node to its first readiness, once it is ready."""
 
     document: Object = field(compare=False, repr=False)
@@ -80,7 +80,7 @@ class Borrowing:
     uids: tuple[str, ...]
     gpus: int
     candidate: Candidate | None = None
-    pods: tuple[SeenPod, ...] = ()
+    pods: tuple[ObservedPod, ...] = ()
     since_s: float = 0.0
     barred: Reason | None = None
 
@@ -117,7 +117,7 @@ class BorrowingQueue:
     """Milli-GPUs of its own quota that others of its cohort have left to it; None: all."""
 
     @property
-    def covered(self) -> int:
+    def unborrowed(self) -> int:
         """Milli-GPUs that it uses without borrowing from a pool."""
         own = self.own * WHOLE_GPU
         return own if self.backed is None else max(0, min(own, self.backed))
@@ -148,12 +148,12 @@ class BorrowingQueue:
     @property
     def borrowed(self) -> int:
         """GPUs beyond its own."""
-        return math.ceil(max(0, self.used - self.covered) / WHOLE_GPU)
+        return math.ceil(max(0, self.used - self.unborrowed) / WHOLE_GPU)
 
     @property
     def beyond(self) -> int:
         """Milli-GPUs beyond its own, without what is terminating."""
-        return max(0, self.used - self.terminating_gpus - self.covered)
+        return max(0, self.used - self.terminating_gpus - self.unborrowed)
 
     @property
     def staying(self) -> int:
@@ -164,7 +164,7 @@ class BorrowingQueue:
     def wanted(self) -> int:
         """GPUs beyond its own that running and pending workloads would use."""
         add_pending = self.pending_gpus + sum(borrowing.gpus for borrowing in self.held)
-        return math.ceil(max(0, self.used - self.terminating_gpus + add_pending - self.covered) / WHOLE_GPU)
+        return math.ceil(max(0, self.used - self.terminating_gpus + add_pending - self.unborrowed) / WHOLE_GPU)
 
     @property
     def terminating_gpus(self) -> int:
@@ -180,9 +180,9 @@ class BorrowingQueue:
 
     def without(self, names: Collection[str]) -> "BorrowingQueue":
         """As it is once these workloads are told to stop."""
-        gone = tuple(borrowing for borrowing in self.running if borrowing.name in names)
+        stopping = tuple(borrowing for borrowing in self.running if borrowing.name in names)
         return replace(
             self,
-            running=tuple(borrowing for borrowing in self.running if borrowing not in gone),
-            terminating=(*self.terminating, *gone),
+            running=tuple(borrowing for borrowing in self.running if borrowing not in stopping),
+            terminating=(*self.terminating, *stopping),
         )

@@ -29,7 +29,7 @@ class StagingAnnotation:
     message: str = ""
     bytes: int | None = None
     bytes_done: int | None = None
-    seconds_left: float | None = None
+    remaining_s: float | None = None
     at_s: float | None = None
 
 
@@ -79,7 +79,7 @@ def staged_of(document: Object) -> StagedState:
         objects=whole(progress, "objects"),
         objects_done=whole(progress, "objectsDone"),
         bytes_per_second=number(progress, "bytesPerSecond"),
-        seconds_left=number(progress, "secondsLeft"),
+        remaining_s=number(progress, "secondsLeft"),
         at_s=seconds(text(progress, "at")),
         ready_at_s=seconds(text(status, "readyAt")),
         last_used_at_s=seconds(text(status, "lastUsedAt")),

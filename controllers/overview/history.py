@@ -107,15 +107,15 @@ def events(job: JobSnapshot) -> Iterator[Finding]:
     """Events of our components about it, the newest first."""
     emitted: set[str] = set()
     for event in job.events:
-        note = text(event, "note")
-        if not note or note in emitted or len(emitted) >= _MOST_EVENTS:
+        message = text(event, "note")
+        if not message or message in emitted or len(emitted) >= _MOST_EVENTS:
             continue
-        emitted.add(note)
+        emitted.add(message)
         at_s = seconds(event_at(event))
         who = text(event, "reportingController").removeprefix("kaiwo.ai/")
         when = "" if at_s is None else f", {ago(at_s, job.now_s)}"
         regarding = f"{text(event, 'regarding', 'kind')} {text(event, 'regarding', 'name')}"
-        yield Finding(ranks.EVENTS, "EVENT", f"{who}{when}: {sentence(note)}", regarding, at_s)
+        yield Finding(ranks.EVENTS, "EVENT", f"{who}{when}: {sentence(message)}", regarding, at_s)
 
 
 def unread(job: JobSnapshot) -> Iterator[Finding]:

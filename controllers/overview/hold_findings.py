@@ -200,7 +200,7 @@ def _since_s(thing: Thing) -> float | None:
 def _far(annotation: StagingAnnotation) -> str:
     if not annotation.bytes or annotation.bytes_done is None:
         return ""
-    remaining = "" if annotation.seconds_left is None else f", about {span(annotation.seconds_left)} left"
+    remaining = "" if annotation.remaining_s is None else f", about {span(annotation.remaining_s)} left"
     share = min(1.0, annotation.bytes_done / annotation.bytes)
     return f" ({share:.0%} of {format_bytes(annotation.bytes)}{remaining})"
 
@@ -269,8 +269,8 @@ def _progress(staged_state: StagedState, now_s: float) -> str:
     )
     if staged_state.bytes_per_second:
         parts.append(f"{format_bytes(int(staged_state.bytes_per_second))}/s")
-    if staged_state.seconds_left is not None:
-        parts.append(f"about {span(staged_state.seconds_left)} left")
+    if staged_state.remaining_s is not None:
+        parts.append(f"about {span(staged_state.remaining_s)} left")
     if staged_state.at_s is not None and now_s - staged_state.at_s > 120:
         parts.append(f"reported {ago(staged_state.at_s, now_s)}")
     return ", ".join(parts)

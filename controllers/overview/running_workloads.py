@@ -72,8 +72,8 @@ class PodKind:
         """The body for ``/v1/sizing``; None for kinds whose pods are made from something that is not in the object."""
         template = template_of(self.workload, self.pods)
         name = self.workload.name[:253]
-        known = {} if self.executor is Executor.UNKNOWN else {"executor": self.executor.value}
-        return None if template is None else {"workload": template, "gpu": self.gpu or None, "name": name, **known}
+        hint = {} if self.executor is Executor.UNKNOWN else {"executor": self.executor.value}
+        return None if template is None else {"workload": template, "gpu": self.gpu or None, "name": name, **hint}
 
     def advice(self, answer: Mapping[str, Any], now_s: float, measured: MeasuredUse | None = None) -> SizeAdvice:
         """What the endpoint's answer, and what its pods used, mean for one of these pods, by its own request.
@@ -84,8 +84,8 @@ class PodKind:
         requested, need = requested_gpus(self.workload, self.pods), parse_need(answer)
         container = gpu_container(self.workload, self.pods)
         image = text(container[1], "image") if container else ""
-        asked = AskedOut(**requested.to_dict())
-        result = size_advice(self.workload.name, image, asked, now_s, estimate)
+        request = AskedOut(**requested.to_dict())
+        result = size_advice(self.workload.name, image, request, now_s, estimate)
         if measured is not None:
             return advice_of_measured(result, need, measured, len(self.pod_names))
         if need is None:

@@ -24,7 +24,7 @@ class Keeper:
         self._cluster, self._writer, self._emit_event, self._settings = cluster, writer, emit_event, settings
         self._read: dict[str, tuple[Object, NodeBandwidth]] = {}
 
-    def known(self) -> list[MeasuredPair]:
+    def measured(self) -> list[MeasuredPair]:
         """Every pair that was measured since both of its nodes are there."""
         nodes = self._cluster.nodes()
         result = (pair for held in self._held().values() for pair in held.pairs)
@@ -37,7 +37,7 @@ class Keeper:
     async def keep(self, results: Iterable[MeasuredPair], now_s: float) -> None:
         """Raises ApiError; what was not written then is, with the next call."""
         held, nodes = self._held(), self._cluster.nodes()
-        newest = {key(measured_pair): measured_pair for measured_pair in self.known()}
+        newest = {key(measured_pair): measured_pair for measured_pair in self.measured()}
         for result in results:
             if not _counts(result, nodes.get(result.nodes[0]), nodes.get(result.nodes[1])):
                 continue
@@ -70,10 +70,10 @@ class Keeper:
     def _held(self) -> dict[str, NodeBandwidth]:
         """Each object is read once for each of its versions: there may be thousands of pairs."""
         documents = self._cluster.bandwidths()
-        known = {name: self._read.get(name) for name in documents}
+        previous = {name: self._read.get(name) for name in documents}
         self._read = {
-            name: seen
-            if (seen := known[name]) is not None and seen[0] is document
+            name: entry
+            if (entry := previous[name]) is not None and entry[0] is document
             else (document, _read(name, document))
             for name, document in documents.items()
         }

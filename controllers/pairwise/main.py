@@ -94,7 +94,7 @@ class Replica(LedReplica):
             Writer(fence, self.cluster),
             self._settings.tests_namespace,
             self._emit,
-            taken_pause_s=self._settings.taken_pause_s,
+            evicted_pause_s=self._settings.taken_pause_s,
             isolation=self.isolation,
         )
         self.cluster.read_anew()

@@ -53,12 +53,12 @@ class Writer:
     async def create(self, resource: Resource, body: Object) -> None:
         self._cluster.noted(resource, await self._fence.create(resource, body))
 
-    async def patch(self, resource: Resource, seen: Object, changes: Object) -> None:
-        self._cluster.noted(resource, await self._fence.patch(resource, seen, changes))
+    async def patch(self, resource: Resource, document: Object, changes: Object) -> None:
+        self._cluster.noted(resource, await self._fence.patch(resource, document, changes))
 
     async def replace_status(self, resource: Resource, body: Object) -> None:
         self._cluster.noted(resource, await self._fence.replace(resource, body, subresource="status"))
 
-    async def delete(self, resource: Resource, seen: Object) -> None:
-        await self._fence.delete(resource, seen)
-        self._cluster.removed(resource, seen)
+    async def delete(self, resource: Resource, document: Object) -> None:
+        await self._fence.delete(resource, document)
+        self._cluster.removed(resource, document)

@@ -29,7 +29,7 @@ from kopt.policies.pairwise.health import HealthSettings
 
 _LOG = logging.getLogger(__name__)
 _SOON_S, _AFTER_ERROR_S = 0.5, 5.0
-_TAKEN_PAUSE_S, _REFUSED_PAUSE_S = 60.0, 60.0
+_EVICTED_PAUSE_S, _REFUSED_PAUSE_S = 60.0, 60.0
 _LOG_WAITS_S = 120.0
 """A log that cannot be read is requested again for so long: its kubelet may be unreachable for a moment."""
 
@@ -54,12 +54,12 @@ class Reconciler(Retrying):
         tell: EmitEvent = lambda *_: None,
         clock: Callable[[], float] = time.time,
         health: HealthSettings | None = None,
-        taken_pause_s: float = _TAKEN_PAUSE_S,
+        evicted_pause_s: float = _EVICTED_PAUSE_S,
         isolation: Isolation | None = None,
     ) -> None:
         super().__init__(isolation or Isolation("pairs"), Pauses(changed_s=_SOON_S, failed_s=_AFTER_ERROR_S))
         self._cluster, self._writer, self._namespace = cluster, writer, namespace
-        self._tell, self._clock, self._taken_pause_s = tell, clock, taken_pause_s
+        self._tell, self._clock, self._evicted_pause_s = tell, clock, evicted_pause_s
         self._keeper = Keeper(cluster, writer, tell, health or HealthSettings())
         self._not_before_s: dict[Pair, float] = {}
 
@@ -68,8 +68,8 @@ class Reconciler(Retrying):
         again_s = [await self._guarded(document) for document in self._cluster.benchmarks()]
         if self._cluster.changed_verdicts():
             again_s.append(await self._tried(self._evaluate))
-        known = [value for value in again_s if value is not None]
-        return min(known) if known else None
+        pauses_s = [value for value in again_s if value is not None]
+        return min(pauses_s) if pauses_s else None
 
     async def _guarded(self, document: Object) -> float | None:
         return await self._tried(partial(self._looked_at, document), Subject.of(PAIRWISE_BENCHMARKS, document))
@@ -106,17 +106,17 @@ class Reconciler(Retrying):
 
     def _gives_way(self, test: Test, benchmark: Benchmark) -> Observation:
         if benchmark.suspended:
-            return Observation(Stage.TAKEN, "the benchmark is suspended")
+            return Observation(Stage.EVICTED, "the benchmark is suspended")
         pod = in_the_way(test, benchmark, self._cluster)
         if pod is None:
             return Observation(Stage.RUNS)
-        return Observation(Stage.TAKEN, f"pod {pod.key[0]}/{pod.key[1]} waits for its GPUs")
+        return Observation(Stage.EVICTED, f"pod {pod.key[0]}/{pod.key[1]} waits for its GPUs")
 
     async def _end(self, test: Test, observation: Observation, benchmark: Benchmark, ended: _Ended) -> bool:
         """Note what is to be done with a test that is over; False where its log is still to come."""
-        if observation.stage is Stage.TAKEN:
-            self._not_before_s[test.pair] = self._clock() + self._taken_pause_s
-            self._say(benchmark, "TestGivenUp", f"{' and '.join(test.pair)}: {observation.why}")
+        if observation.stage is Stage.EVICTED:
+            self._not_before_s[test.pair] = self._clock() + self._evicted_pause_s
+            self._emit(benchmark, "TestGivenUp", f"{' and '.join(test.pair)}: {observation.why}")
             ended.tests.append(test)
             return True
         try:
@@ -125,7 +125,7 @@ class Reconciler(Retrying):
             if not isinstance(error, NotFound) and self._clock() - observation.at_s < _LOG_WAITS_S:
                 return False
             if isinstance(error, NotFound) and observation.stage is Stage.SUCCEEDED:
-                return await self._end(test, Observation(Stage.TAKEN, "its pod is gone"), benchmark, ended)
+                return await self._end(test, Observation(Stage.EVICTED, "its pod is gone"), benchmark, ended)
             log, observation = (
                 "",
                 Observation(
@@ -142,7 +142,9 @@ class Reconciler(Retrying):
         bad = next((measured_pair for measured_pair in measured_pairs if measured_pair.health is Health.FAILED), None)
         if bad is not None:
             ended.error = f"{' and '.join(test.pair)}: {bad.reason}"
-        self._say(benchmark, "TestFailed" if bad else "TestEnded", ended.error or f"{' and '.join(test.pair)} measured")
+        self._emit(
+            benchmark, "TestFailed" if bad else "TestEnded", ended.error or f"{' and '.join(test.pair)} measured"
+        )
         ended.tests.append(test)
         ended.results += measured_pairs
         return True
@@ -179,19 +181,19 @@ class Reconciler(Retrying):
         every = [test for job in self._cluster.jobs() if (test := test_of(job)) is not None]
         running = sum(item.benchmark == benchmark.name for item in every)
         used = self._account(self._document(benchmark), now_s).gpu_s + running * benchmark.gpus * benchmark.timeout_s
-        return plan(benchmark, self._cluster, every, self._keeper.known(), now_s, used, self._not_before_s)
+        return plan(benchmark, self._cluster, every, self._keeper.measured(), now_s, used, self._not_before_s)
 
     async def _start_test(self, benchmark: Benchmark, pair: Pair) -> None:
         with contextlib.suppress(AlreadyExists):
             await self._writer.create(SERVICES, service_for(benchmark, self._namespace))
         await self._writer.create(JOBS, job_for(benchmark, pair, self._namespace))
-        self._say(benchmark, "TestStarted", " and ".join(pair))
+        self._emit(benchmark, "TestStarted", " and ".join(pair))
 
     async def _report(self, document: Object, result: Plan, running: int, error: str) -> None:
         now_s = self._clock()
-        known, sick = self._keeper.known(), self._keeper.sick()
+        measured, sick = self._keeper.measured(), self._keeper.sick()
         account = self._account(document, now_s)
-        await self._put_status(document, status_for(document, result, known, sick, running, account, error, now_s))
+        await self._put_status(document, status_for(document, result, measured, sick, running, account, error, now_s))
 
     async def _put_status(self, document: Object, status: Object) -> None:
         if document.get("status") != status:
@@ -209,5 +211,5 @@ class Reconciler(Retrying):
         every = self._cluster.benchmarks()
         return next((item for item in every if item["metadata"]["uid"] == benchmark.uid), benchmark.document)
 
-    def _say(self, benchmark: Benchmark, reason: str, sentence: str) -> None:
+    def _emit(self, benchmark: Benchmark, reason: str, sentence: str) -> None:
         self._tell(PAIRWISE_BENCHMARKS.reference("", benchmark.name, benchmark.uid), reason, sentence)

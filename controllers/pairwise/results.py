@@ -50,13 +50,13 @@ def software_of(log: str) -> str:
     return ""
 
 
-def _by_collective(runs: Sequence[CollectiveRun], asked: Sequence[Collective]) -> dict[Collective, CollectiveRun]:
+def _by_collective(runs: Sequence[CollectiveRun], requested: Sequence[Collective]) -> dict[Collective, CollectiveRun]:
     """A run that does not say what it was is the only one that was asked for."""
     collective_runs = {}
     for run in runs:
-        if not run.collective and (len(runs) > 1 or len(asked) > 1):
+        if not run.collective and (len(runs) > 1 or len(requested) > 1):
             raise topology.FormatError("one of several runs does not name its collective")
-        collective_runs[collective(run.collective) if run.collective else asked[0]] = run
+        collective_runs[collective(run.collective) if run.collective else requested[0]] = run
     return collective_runs
 
 

@@ -27,9 +27,9 @@ class Account:
         new = {uid: cost for uid, cost in costs if uid not in self.counted}
         return Account(self.day, self.gpu_s + round(sum(new.values())), (*self.counted, *new)[-_MOST_COUNTED:])
 
-    def without(self, there: Collection[str]) -> "Account":
+    def without(self, existing: Collection[str]) -> "Account":
         """Tests whose Jobs are gone cannot be charged again."""
-        return Account(self.day, self.gpu_s, tuple([name for name in self.counted if name in there]))
+        return Account(self.day, self.gpu_s, tuple([name for name in self.counted if name in existing]))
 
 
 def account_of(document: Object, now_s: float) -> Account:
@@ -46,7 +46,7 @@ def budget_status(account: Account) -> Object:
 def status_for(
     document: Object,
     plan: Plan,
-    known: Iterable[MeasuredPair],
+    measured: Iterable[MeasuredPair],
     sick: Collection[str],
     running: int,
     account: Account,
@@ -55,7 +55,7 @@ def status_for(
 ) -> Object:
     """``sick`` nodes count where they take part. Times of conditions change only with what they say."""
     pairs, part = set(plan.pairs), {name for pair in plan.pairs for name in pair}
-    own = [measured_pair for measured_pair in known if measured_pair.nodes in pairs]
+    own = [measured_pair for measured_pair in measured if measured_pair.nodes in pairs]
     due = plan.due(now_s)
     return {
         "observedGeneration": document["metadata"].get("generation", 0),

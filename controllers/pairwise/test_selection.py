@@ -35,7 +35,7 @@ def plan(
     benchmark: Benchmark,
     cluster: Cluster,
     tests: list[Test],
-    known: Iterable[MeasuredPair],
+    measured: Iterable[MeasuredPair],
     now_s: float,
     used_gpu_s: float,
     not_before_s: Mapping[Pair, float],
@@ -47,7 +47,7 @@ def plan(
             state="TooFewNodes", why=f"{counted(len(nodes), 'node')} ready, matching and with {benchmark.resource}"
         )
     pairs = pairs_to_measure(nodes, benchmark.partners)
-    due_at_s = _due(benchmark, known)
+    due_at_s = _due(benchmark, measured)
     running = [test.pair for test in tests if test.benchmark == benchmark.name]
     due_at_s |= dict.fromkeys(running, float("inf"))
     put_off = due_at_s | {
@@ -120,10 +120,10 @@ def in_the_way(test: Test, benchmark: Benchmark, cluster: Cluster) -> ObservedPo
     return None
 
 
-def _due(benchmark: Benchmark, known: Iterable[MeasuredPair]) -> dict[Pair, float]:
+def _due(benchmark: Benchmark, measured: Iterable[MeasuredPair]) -> dict[Pair, float]:
     """From when each pair is due again: all of its collectives were measured, the first of them then."""
     of_pair: dict[Pair, list[MeasuredPair]] = {}
-    for measured_pair in known:
+    for measured_pair in measured:
         if measured_pair.gpus_per_node == benchmark.gpus_per_node and measured_pair.collective in benchmark.collectives:
             of_pair.setdefault(measured_pair.nodes, []).append(measured_pair)
 

@@ -25,7 +25,7 @@ class Stage(StrEnum):
     SUCCEEDED = "succeeded"
     """Rank 0 has ended well: its log holds the result."""
     FAILED = "failed"
-    TAKEN = "taken"
+    EVICTED = "taken"
     """Others have ended it, or its node is gone: it is tried again."""
 
 
@@ -89,9 +89,9 @@ def observe(
     if first is not None and first.succeeded:
         return Observation(Stage.SUCCEEDED, "", first, first.finished_s or now_s)
     if missing := [name for name in test.pair if name not in nodes]:
-        return Observation(Stage.TAKEN, f"node {missing[0]} is gone")
-    if any(pod.taken for pod in pods):
-        return Observation(Stage.TAKEN, "one of its pods was evicted or deleted")
+        return Observation(Stage.EVICTED, f"node {missing[0]} is gone")
+    if any(pod.evicted for pod in pods):
+        return Observation(Stage.EVICTED, "one of its pods was evicted or deleted")
     broken = next((pod for pod in sorted(pods, key=lambda pod: pod.rank) if pod.ended and not pod.succeeded), None)
     if broken is not None:
         code = "" if broken.exit_code is None else f" with exit code {broken.exit_code}"
@@ -102,12 +102,12 @@ def observe(
             ended_s = seconds(text(item, "lastTransitionTime"))
             if text(item, "reason") == "DeadlineExceeded":
                 return Observation(Stage.FAILED, late.why, None, ended_s)
-            return Observation(Stage.TAKEN, "its pods were deleted")
+            return Observation(Stage.EVICTED, "its pods were deleted")
     if any(pod.unschedulable for pod in pods) and now_s - test.started_s > _ROOM_S:
-        return Observation(Stage.TAKEN, "the scheduler finds no node for one of its pods")
+        return Observation(Stage.EVICTED, "the scheduler finds no node for one of its pods")
     if now_s <= _ends_s(test, benchmark):
         return Observation(Stage.RUNS)
-    return Observation(Stage.TAKEN, "its Job was suspended") if at(test.job, "spec", "suspend") is True else late
+    return Observation(Stage.EVICTED, "its Job was suspended") if at(test.job, "spec", "suspend") is True else late
 
 
 def next_check_s(test: Test, benchmark: Benchmark, now_s: float) -> float:

@@ -68,7 +68,7 @@ class ObservedPod:
     succeeded: bool = False
     exit_code: int | None = None
     finished_s: float | None = None
-    taken: bool = False
+    evicted: bool = False
     """Deleted, pre-empted or evicted by others."""
     spec: Object = field(default_factory=dict)
     """Where it may run; of one that waits."""
@@ -108,11 +108,11 @@ def read_pod(pod: Object) -> ObservedPod | None:
         return None
     phase, node = text(pod, "status", "phase"), text(spec, "nodeName")
     ended = phase in ("Succeeded", "Failed")
-    gone = "deletionTimestamp" in metadata
+    deleted = "deletionTimestamp" in metadata
     scheduled = next(
         (item for _, item in items(pod, "status", "conditions") if text(item, "type") == "PodScheduled"), None
     )
-    pending = not node and not ended and not gone and not list(items(spec, "schedulingGates"))
+    pending = not node and not ended and not deleted and not list(items(spec, "schedulingGates"))
     state = next((mapping(item, "state", "terminated") for _, item in items(pod, "status", "containerStatuses")), {})
     code = at(state, "exitCode")
     job = text(metadata, "labels", JOB_NAME_LABEL)
@@ -130,7 +130,7 @@ def read_pod(pod: Object) -> ObservedPod | None:
         phase == "Succeeded",
         code if isinstance(code, int) else None,
         seconds(text(state, "finishedAt")) if text(state, "finishedAt") else None,
-        gone or _disrupted(pod),
+        deleted or _disrupted(pod),
         dict(spec) if pending else {},
     )
 

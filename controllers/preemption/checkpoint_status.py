@@ -49,11 +49,11 @@ def members_of(gpus: int, pods: Iterable[GpuPod], now_s: float, stale_s: float) 
         amount = MilliGpu(sum(pod.gpus for pod in own))
         if amount or reported:
             members.append(member(amount, reported))
-    known = sum(item.gpus for item in members)
-    if known > gpus:
+    observed_gpus = sum(item.gpus for item in members)
+    if observed_gpus > gpus:
         worst = next((item for item in members if item.status is None or not item.status.safe), members[0])
         return (replace(worst, gpus=MilliGpu(gpus)),)
-    return (*members, *([Member(MilliGpu(gpus - known))] if known < gpus or not members else []))
+    return (*members, *([Member(MilliGpu(gpus - observed_gpus))] if observed_gpus < gpus or not members else []))
 
 
 def member(gpus: MilliGpu, reported: ReportedStatus | None, node: str = "") -> Member:

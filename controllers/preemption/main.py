@@ -18,7 +18,7 @@ from kopt.controllers.preemption.kai.preemptor import KaiPreemption
 from kopt.controllers.preemption.kai.scheduling_gates import Gating
 from kopt.controllers.preemption.kai.state import LiveKai
 from kopt.controllers.preemption.kube_scheduler.preemptor import PlainPreemption
-from kopt.controllers.preemption.kube_scheduler.state import LivePods, PodWriter, seen_nodes
+from kopt.controllers.preemption.kube_scheduler.state import LivePods, PodWriter, node_informer
 from kopt.controllers.preemption.planner import Planner
 from kopt.controllers.preemption.ports import ControllerSettings, Writer
 from kopt.controllers.preemption.reconciler import Reconciler
@@ -56,13 +56,13 @@ class Replica(LedReplica):
     """The parts of one process, put together. What is covered or held when it ends is the next leader's."""
 
     reads_seals = True
-    goes_by = checks(EVICTING_ANNOTATION, DECISION_ANNOTATION, REQUEST_ANNOTATION, holder=HOLDER)
+    annotation_checks = checks(EVICTING_ANNOTATION, DECISION_ANNOTATION, REQUEST_ANNOTATION, holder=HOLDER)
 
     def __init__(self, kube: Kube, settings: ProcessSettings) -> None:
         self._settings, self._kube = settings, kube
         self.cluster = LiveCluster(kube, settings.controller.mode, settings.controller.workload_may_lower)
         stale_s = settings.controller.policy.stale_s
-        nodes = seen_nodes(kube)
+        nodes = node_informer(kube)
         self._plain = LivePods(self.cluster, nodes, stale_s) if settings.plain_pods else None
         self._kai = LiveKai(kube, self.cluster, nodes, stale_s) if settings.kai else None
         informers: list[Informer[Any]] = [*self.cluster.informers]

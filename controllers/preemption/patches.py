@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kopt.cluster.client.resources import Object
-from kopt.cluster.holds.hold import HELD_LABEL, UNDO_ANNOTATION, marks
+from kopt.cluster.holds.hold import HELD_LABEL, UNDO_ANNOTATION, hold_metadata
 from kopt.cluster.objects.fields import at
 from kopt.cluster.objects.seals import SEAL
 from kopt.cluster.workloads.kueue import DECISION_ANNOTATION, EVICTING_ANNOTATION, HOLDER, MINE, KueueWorkload
@@ -24,12 +24,12 @@ def shielded(workload: KueueWorkload, preemptor: KueueWorkload, until_s: float) 
     )
     raised = preemptor.priority + 1
     undo = {"priority": before, "raised": raised, "for": preemptor.uid, "until": stamp(until_s)}
-    return {"metadata": marks(HOLDER, undo), "spec": {"priority": raised}}
+    return {"metadata": hold_metadata(HOLDER, undo), "spec": {"priority": raised}}
 
 
 def held(undo: Mapping[str, Any], uid: str = "", document: Mapping[str, Any] | None = None) -> Object:
     """The patch that takes a pending Workload out of its queue for a while."""
-    metadata = marks(HOLDER, undo)
+    metadata = hold_metadata(HOLDER, undo)
     if document is not None:
         metadata["annotations"][DECISION_ANNOTATION] = SEAL.sealed(DECISION_ANNOTATION, uid, document)
     return {"metadata": metadata, "spec": {"active": False}}
@@ -42,7 +42,7 @@ def hold_operations(document: Object, since_s: float | None = None, *, again: bo
     """
     metadata = document.get("metadata") or {}
     decided = not again and DECISION_ANNOTATION in (metadata.get("annotations") or {})
-    made = marks(HOLDER, {"active": True} | ({} if since_s is None else {"since": stamp(since_s)}))
+    made = hold_metadata(HOLDER, {"active": True} | ({} if since_s is None else {"since": stamp(since_s)}))
     operations: list[Object] = []
     for section in ("labels", "annotations"):
         operations += [] if metadata.get(section) else [{"op": "add", "path": f"/metadata/{section}", "value": {}}]

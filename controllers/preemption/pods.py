@@ -10,7 +10,7 @@ from kopt.cluster.runtime.informer import Change, Informer
 T = TypeVar("T")
 
 
-class SeenPods:
+class ObservedPods:
     """Readers are added before ``informer`` runs."""
 
     def __init__(self, kube: Kube) -> None:

@@ -171,7 +171,7 @@ class Reconciler(BaseReconciler):
             return await self._let_go(
                 preemptor, outcome_document("leave", now_s, evaluation.reason.code, evaluation.reason.message)
             )
-        self._say(preemptor, evaluation.decision, Mode.ENFORCE)
+        self._emit(preemptor, evaluation.decision, Mode.ENFORCE)
         ends_s = self._ends_s(preemptor)
         if evaluation.decision.action is PreemptionAction.WAIT and now_s < ends_s:
             await self._shield(preemptor, [], (), now_s)
@@ -314,12 +314,12 @@ class Reconciler(BaseReconciler):
                 "native": native,
             }
             await self._writer.patch(preemptor, advised(preemptor.uid, document))
-        self._say(preemptor, evaluation.decision, mode)
+        self._emit(preemptor, evaluation.decision, mode)
         text = f"Kueue preempts {', '.join(native)} by its own rule. " if native else ""
         self._emit_event(preemptor, "PreemptionAdvised", f"{text}{evaluation.reason.message}")
         return _IDLE_S
 
-    def _say(self, preemptor: KueueWorkload, decision: PreemptionDecision, mode: Mode) -> None:
+    def _emit(self, preemptor: KueueWorkload, decision: PreemptionDecision, mode: Mode) -> None:
         """Report once for each action and reason, not at every reconcile."""
         summary = f"{decision.action} {decision.reasons[0].code} {decision.victims}"
         if self._reported.get(preemptor.uid) == summary:

@@ -27,12 +27,12 @@ class Saving:
         """Requests that ended before ``since_s`` do not count."""
         own = tuple(pod for pod in pods if pod.gpus)
         views = tuple(saving_by(pod.annotations) for pod in own)
-        asked = [
+        requests = [
             SaveRequest.from_text(pod.annotations.get(REQUEST_ANNOTATION))
             for pod, still in zip(own, unasked(views, since_s), strict=True)
             if not still
         ]
-        counted = [save_request for save_request in asked if save_request and save_request.until_s > since_s]
+        counted = [save_request for save_request in requests if save_request and save_request.until_s > since_s]
         newest = max(counted, key=lambda save_request: save_request.at_s, default=None)
         return cls(own, views, save_state(views, now_s, since_s), since_s, newest)
 

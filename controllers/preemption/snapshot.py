@@ -32,7 +32,7 @@ _RECLAIMS = (*_PREEMPTS, "Any")
 @dataclass(frozen=True)
 class QueueSnapshot:
     """A ClusterQueue at one time. ``workloads`` are those with a quota reservation; ``pods`` and ``preemptions`` (all
-    within a day) by the Workload's uid. Save requests that ended before ``asked_since_s`` do not count.
+    within a day) by the Workload's uid. Save requests that ended before ``requests_since_s`` do not count.
 
     ``members``: the other ClusterQueues of its cohort tree, whose workloads are among ``workloads``; ``cohorts``: the
     nodes between. ``flavors``: the ResourceFlavors by name; None: all have the same kind of nodes.
@@ -44,7 +44,7 @@ class QueueSnapshot:
     pods: Mapping[str, Sequence[GpuPod]] = field(default_factory=dict)
     preemptions: Mapping[str, int] = field(default_factory=dict)
     stale_s: float = 75.0
-    asked_since_s: float = float("-inf")
+    requests_since_s: float = float("-inf")
     members: Sequence[ClusterQueue] = ()
     cohorts: Sequence[QuotaNode] = ()
     flavors: Mapping[str, Flavor] | None = None
@@ -75,7 +75,7 @@ class QueueSnapshot:
         return [name for name in self.queue.flavors(resource) if all(name in allowed for allowed in sets)]
 
     def saving(self, workload: KueueWorkload) -> Saving:
-        return Saving.of(self.pods.get(workload.uid, ()), self.now_s, self.asked_since_s)
+        return Saving.of(self.pods.get(workload.uid, ()), self.now_s, self.requests_since_s)
 
 
 def refusal(preemptor: KueueWorkload, snapshot: QueueSnapshot) -> Reason | None:
@@ -126,8 +126,8 @@ def _too_large(preemptor: KueueWorkload, snapshot: QueueSnapshot) -> Reason:
 def lacking(preemptor: KueueWorkload, snapshot: QueueSnapshot, victims: Iterable[KueueWorkload] = ()) -> list[str]:
     """Resources of which the queue has too little for a Workload, in every flavour, once ``victims`` are gone."""
     tree = snapshot.tree
-    gone = [admitted_of(workload) for workload in victims]
-    for workload in gone:
+    admissions = [admitted_of(workload) for workload in victims]
+    for workload in admissions:
         tree.add(workload.queue, workload.uses, -1)
     result = sorted(
         resource
@@ -137,7 +137,7 @@ def lacking(preemptor: KueueWorkload, snapshot: QueueSnapshot, victims: Iterable
             wanted > tree.available(snapshot.queue.name, (name, resource)) for name in snapshot.queue.flavors(resource)
         )
     )
-    for workload in gone:
+    for workload in admissions:
         tree.add(workload.queue, workload.uses)
     return result
 

@@ -32,7 +32,7 @@ from kopt.cluster.workloads.kueue_reading import (
     read_kueue_workload,
 )
 from kopt.controllers.preemption.claims import Claims
-from kopt.controllers.preemption.pods import SeenPods
+from kopt.controllers.preemption.pods import ObservedPods
 from kopt.core.decision import Mode
 from kopt.core.scheduling.quota import QuotaNode
 from kopt.policies.admission.mode import effective_mode
@@ -50,7 +50,7 @@ class LiveCluster:
         self._cohorts: Informer[QuotaNode] = Informer(kube, KUEUE_COHORTS, keep=read_cohort)
         self._flavors: Informer[Flavor] = Informer(kube, KUEUE_FLAVORS, keep=read_flavor)
         self._local: Informer[str] = Informer(kube, KUEUE_LOCAL_QUEUES, keep=local_queue_target)
-        self.pods = SeenPods(kube)
+        self.pods = ObservedPods(kube)
         self._namespaces: Informer[NamespaceSettings] = Informer(kube, NAMESPACES, keep=read_namespace)
         self.job_sets: Informer[tuple[str, str]] = Informer(kube, JOBS, keep=job_set_of)
         """The uid of each Job that belongs to a JobSet, with that of the JobSet; run where gangs are made of pods."""

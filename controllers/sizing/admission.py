@@ -13,7 +13,7 @@ from dataclasses import replace
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.errors import ApiError
 from kopt.cluster.client.resources import JOBS, KUEUE_WORKLOADS, LEASES
-from kopt.cluster.holds.hold import holder_of, marks, parked, queue_of, turn
+from kopt.cluster.holds.hold import hold_metadata, holder_of, parked, queue_of, turn
 from kopt.cluster.holds.original_request import request_of
 from kopt.cluster.objects.json_patch import JsonPatch
 from kopt.cluster.objects.leases import lease_until
@@ -83,8 +83,8 @@ class SizingAtAdmission:
         snapshot = snapshot_of(workload.document, NamespaceSettings(managed), mode)
         # Kueue's own webhook runs later; without Kueue nothing would stop a parked Job.
         snapshot = replace(snapshot, mode=mode, admitted=bool(queue) and not self._has_kueue, held_by_others=False)
-        is_known = self._learned(workload) is not None
-        decision = waits_for_dry_run(snapshot, known=is_known, settings=self._settings)
+        is_measured = self._learned(workload) is not None
+        decision = waits_for_dry_run(snapshot, known=is_measured, settings=self._settings)
         if not decision.yes:
             return None
         holder = holder_of(workload.document)
@@ -104,7 +104,7 @@ class SizingAtAdmission:
         )
         if not queue:
             patch.put(("spec", "suspend"), True)
-        written = parked(HOLDER, queue) if queue else marks(HOLDER, {"suspend": False})
+        written = parked(HOLDER, queue) if queue else hold_metadata(HOLDER, {"suspend": False})
         for kind, values in written.items():
             for name, value in values.items():
                 patch.put(("metadata", kind, name), value)

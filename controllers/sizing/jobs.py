@@ -36,7 +36,7 @@ REASON_ANNOTATION = "kaiwo.ai/recommended-reason"
 """On a Job: why it has the request that it has."""
 PROFILING_OPT_OUT = "kaiwo.ai/profiling"
 """``false`` keeps a Job from being held and profiled."""
-_MOST_SEEN, _MOST_ATTEMPTS = 50, 1000
+_MOST_OBSERVED, _MOST_ATTEMPTS = 50, 1000
 _PHASES = ("stop", "profile", "retry", "sized", "own")
 
 
@@ -58,9 +58,9 @@ class State:
     type: str = ""
     stopped: bool = False
 
-    def having_seen(self, pods: Iterable[str]) -> "State":
+    def having_observed(self, pods: Iterable[str]) -> "State":
         """The state after these failed pods, which say nothing any more about the request that the Job has then."""
-        return replace(self, seen=tuple(dict.fromkeys([*self.seen, *pods]))[-_MOST_SEEN:])
+        return replace(self, seen=tuple(dict.fromkeys([*self.seen, *pods]))[-_MOST_OBSERVED:])
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"), sort_keys=True)
@@ -72,17 +72,17 @@ def read_state(job: Object) -> State | None:
     if result is None:
         return None
     try:
-        phase, asked = word(result, "phase"), result.get("asked")
-        if phase not in _PHASES or not isinstance(asked, dict):
+        phase, request = word(result, "phase"), result.get("asked")
+        if phase not in _PHASES or not isinstance(request, dict):
             raise UnreadableError("it has no valid phase, or no request")
         return State(
             phase,
             number(result, "since_s"),
-            asked,
+            request,
             whole(result, "tries", high=_MOST_ATTEMPTS),
             whole(result, "granted_bytes"),
             whole(result, "need_bytes"),
-            texts(result, "seen")[-_MOST_SEEN:],
+            texts(result, "seen")[-_MOST_OBSERVED:],
             text(result, "type"),
             result.get("stopped") is True,
         )
@@ -176,7 +176,7 @@ def job_type_of(job: Object) -> JobType | None:
     return JobType(text(container, "image"), command + texts(container, "args"), gpus, world)
 
 
-def asked_of(state: State) -> dict[str, Any]:
+def original_request_of(state: State) -> dict[str, Any]:
     """The user's own request, with the retries that tries of ours have used up on top."""
     own = state.asked.get("backoff_limit")
     limit = own if isinstance(own, int) and not isinstance(own, bool) else 6
@@ -185,7 +185,7 @@ def asked_of(state: State) -> dict[str, Any]:
 
 def restored(job: Object, state: State) -> Object:
     """The change of ``spec`` that gives a Job its own request back."""
-    return with_request(job, asked_of(state))
+    return with_request(job, original_request_of(state))
 
 
 def pod_of(job: Object) -> Object:
@@ -270,8 +270,8 @@ def _executor(job: Object, executor: Executor) -> Executor:
     result = executor_for(executor, job, workload, workload.pod_sets[0])
     if result in (Executor.KAI, Executor.VOLCANO):
         scheduler = text(job, "spec", "template", "spec", "schedulerName")
-        is_there = scheduler == SCHEDULERS[result] and (result is Executor.VOLCANO or container[0] == 0)
-        return result if is_there else Executor.NONE
+        is_set = scheduler == SCHEDULERS[result] and (result is Executor.VOLCANO or container[0] == 0)
+        return result if is_set else Executor.NONE
     return result
 
 

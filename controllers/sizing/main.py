@@ -22,7 +22,7 @@ from kopt.cluster.runtime.isolation import Subject
 from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
 from kopt.cluster.runtime.signals import end_signals, run_until
-from kopt.cluster.workloads.executors import KAI_CONFIGS, executor_shown, kai_executor
+from kopt.cluster.workloads.executors import KAI_CONFIGS, executor_by_signs, kai_executor
 from kopt.cluster.workloads.jobs import JOB_NAME_LABEL
 from kopt.controllers.sizing.jobs import HOLDER, STATE_ANNOTATION, gpu_container
 from kopt.controllers.sizing.offers import NodeOffers, all_offers, offers_of
@@ -126,13 +126,13 @@ class LiveCluster:
         if self._stated is not Executor.UNKNOWN:
             return self._stated
         of_nodes = (node.executor for node in self._nodes.objects.values() if node.executor is not None)
-        return executor_shown([*self._kai.objects.values(), *of_nodes])
+        return executor_by_signs([*self._kai.objects.values(), *of_nodes])
 
     def held(self) -> int:
         """How many Jobs this controller holds."""
         return sum(holder_of(job) == HOLDER for job in self._jobs.objects.values())
 
-    async def last_words(self, pod: JobPod) -> bool:
+    async def last_log_lines(self, pod: JobPod) -> bool:
         if not self._reads_logs:
             return False
         if pod.uid not in self._read:
@@ -202,7 +202,7 @@ class DueKeys:
 class Replica(LedReplica):
     """The parts of one process, put together."""
 
-    goes_by = checks(holder=HOLDER)
+    annotation_checks = checks(holder=HOLDER)
 
     def __init__(self, kube: Kube, settings: ProcessSettings, ask: AskEndpoint | None = None) -> None:
         self._settings, self._ask, self._queues = settings, ask, Queues(kube)

@@ -48,8 +48,8 @@ class Needs:
         partition_offers = self._cluster.offers(pod_of(job))
         if not snapshot.queued or not partition_offers:
             return partition_offers
-        covered = await self._queues.covered(job["metadata"]["namespace"], queue_of(job))
-        return tuple([partition_offer for partition_offer in partition_offers if partition_offer.resource in covered])
+        resources = await self._queues.usable_resources(job["metadata"]["namespace"], queue_of(job))
+        return tuple([partition_offer for partition_offer in partition_offers if partition_offer.resource in resources])
 
     async def need(self, job: Object, run: DryRun | None) -> Prediction | None:
         return need_of(await self._answer(job, run), run, self._settings)

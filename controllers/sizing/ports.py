@@ -42,7 +42,7 @@ class Cluster(Protocol):
         """What hands out shares of a GPU."""
         ...
 
-    async def last_words(self, pod: JobPod) -> bool:
+    async def last_log_lines(self, pod: JobPod) -> bool:
         """Whether the end of a failed pod's log says that memory ran out."""
         ...
 
@@ -50,7 +50,7 @@ class Cluster(Protocol):
 class Queueing(Protocol):
     """What Kueue knows of admitted Jobs (``controllers.sizing.queues``)."""
 
-    async def covered(self, namespace: str, queue: str) -> frozenset[str]: ...
+    async def usable_resources(self, namespace: str, queue: str) -> frozenset[str]: ...
 
     async def stop(self, fence: Fence, job: Object) -> bool: ...
 

@@ -25,7 +25,7 @@ class Queues:
         self._kube = kube
         self._served: dict[Resource, Resource] = {}
 
-    async def covered(self, namespace: str, queue: str) -> frozenset[str]:
+    async def usable_resources(self, namespace: str, queue: str) -> frozenset[str]:
         """The resources that a LocalQueue has quota of; none where that cannot be found out."""
         try:
             local = await self._get(KUEUE_LOCAL_QUEUES, queue, namespace)

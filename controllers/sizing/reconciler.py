@@ -13,9 +13,9 @@ from kopt.cluster.holds.hold import (
     UNDO_ANNOTATION,
     HoldError,
     hold,
+    hold_metadata,
     holder_of,
     is_mirrored,
-    marks,
     next_holders,
     pass_on,
     wait_turn,
@@ -34,13 +34,13 @@ from kopt.controllers.sizing.jobs import (
     State,
     annotations_of,
     as_written,
-    asked_of,
     asking,
     granted,
     granted_of,
     is_at_rest,
     is_untouched,
     job_type_of,
+    original_request_of,
     read_state,
     restored,
     snapshot_of,
@@ -150,7 +150,7 @@ class Reconciler:
         decision = waits_for_dry_run(free, known=learned is not None and not changes, settings=self._settings.profiling)
         if not decision.yes:
             if decision.reason.code == NO_COMMAND:
-                await self._say_why_not(job, decision.reason.message)
+                await self._emit_refusal(job, decision.reason.message)
             return None
         if snapshot.held_by_others:
             return await self._wait_turn(job)
@@ -158,7 +158,7 @@ class Reconciler:
             # A dry run needs the data as well: it is the staging controller's first.
             return None
         if snapshot.admitted:
-            return await self._mark_to_stop(job)
+            return await self._request_stop(job)
         state = self._new_state(job)
         try:
             await self._write(job, hold(JOBS, job, HOLDER), {STATE_ANNOTATION: state.to_json()})
@@ -178,10 +178,10 @@ class Reconciler:
                 await self._write(job, wait_turn(job, HOLDER), {})
         return None
 
-    async def _mark_to_stop(self, job: Object) -> float | None:
+    async def _request_stop(self, job: Object) -> float | None:
         """First the mark: the next leader, or `kopt off`, then knows whose stop it is."""
         state = replace(self._new_state(job), phase="stop")
-        await self._write(job, {"metadata": marks(HOLDER, {})}, {STATE_ANNOTATION: state.to_json()})
+        await self._write(job, {"metadata": hold_metadata(HOLDER, {})}, {STATE_ANNOTATION: state.to_json()})
         self._emit_event(
             job,
             "StoppedForDryRun",
@@ -206,7 +206,7 @@ class Reconciler:
         await self._write(job, hold(JOBS, job, HOLDER), {STATE_ANNOTATION: after.to_json()})
         return _SOON_S
 
-    async def _say_why_not(self, job: Object, why: str) -> None:
+    async def _emit_refusal(self, job: Object, why: str) -> None:
         if text(job, "metadata", "annotations", REASON_ANNOTATION) != why:
             await self._write(job, {}, {REASON_ANNOTATION: why})
             self._emit_event(job, "NotProfiled", why)
@@ -292,14 +292,14 @@ class Reconciler:
             await self._fence.delete(SIZING_PROFILES, profile.document)
         failed = [item for item in self._pods(job) if item.failed and item.uid not in state.seen]
         for pod in failed:
-            if not (pod.out_of_memory or await self._cluster.last_words(pod)):
+            if not (pod.out_of_memory or await self._cluster.last_log_lines(pod)):
                 continue
-            after = replace(state, phase="retry", since_s=self._clock()).having_seen([pod.uid])
+            after = replace(state, phase="retry", since_s=self._clock()).having_observed([pod.uid])
             # What Kueue lets run is only marked here: it is stopped by its Workload, in the next step.
             held = (
-                {"metadata": marks(HOLDER, {"asked": asked_of(after)})}
+                {"metadata": hold_metadata(HOLDER, {"asked": original_request_of(after)})}
                 if admitted
-                else hold(JOBS, job, HOLDER, asked_of(after))
+                else hold(JOBS, job, HOLDER, original_request_of(after))
             )
             await self._write(job, held, {STATE_ANNOTATION: after.to_json()})
             self._emit_event(job, "OutOfMemory", f"Pod {pod.key[1]} ran out of GPU memory with a request of ours.")
@@ -308,7 +308,7 @@ class Reconciler:
         if failed and isinstance(own, int) and at(job, "spec", "backoffLimit") != own + state.tries:
             # It fails for reasons of its own: the tries that were added for ours are not for that.
             body: Object = {"spec": {"backoffLimit": own + state.tries}}
-            after = state.having_seen(item.uid for item in failed)
+            after = state.having_observed(item.uid for item in failed)
             await self._write(job, body, {STATE_ANNOTATION: after.to_json()})
         return None
 
@@ -329,7 +329,7 @@ class Reconciler:
         offers = await self._needs.offers(job, snapshot)
         request = after_out_of_memory(snapshot, attempts, need, run, offers, self._settings.profiling)
         # Others may have failed with the same request before it was held.
-        tried = replace(state, tries=state.tries + 1).having_seen(pod.uid for pod in self._pods(job) if pod.failed)
+        tried = replace(state, tries=state.tries + 1).having_observed(pod.uid for pod in self._pods(job) if pod.failed)
         return await self._release_sized(job, tried, request, learned)
 
     def _pods(self, job: Object) -> list[JobPod]:

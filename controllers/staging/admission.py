@@ -11,7 +11,7 @@ from collections.abc import Callable
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.errors import ApiError
 from kopt.cluster.client.resources import KUEUE_WORKLOADS, LEASES, PODS, Object
-from kopt.cluster.holds.hold import HOLDABLE, holder_of, marks, parked, queue_of
+from kopt.cluster.holds.hold import HOLDABLE, hold_metadata, holder_of, parked, queue_of
 from kopt.cluster.objects.fields import at, items
 from kopt.cluster.objects.json_patch import JsonPatch
 from kopt.cluster.objects.leases import lease_until
@@ -76,7 +76,7 @@ class StagingAtAdmission:
         parks = kind.queued and queue
         if not parks:
             patch.put((*kind.path, kind.field), not kind.runs)
-        self._write(patch, parked(HOLDER, queue) if parks else marks(HOLDER, {kind.field: kind.runs}), request)
+        self._write(patch, parked(HOLDER, queue) if parks else hold_metadata(HOLDER, {kind.field: kind.runs}), request)
         return Reason("DATA_MISSING", _WAITS)
 
     def _hold_pod(
@@ -92,7 +92,7 @@ class StagingAtAdmission:
         if mode is not Mode.ENFORCE or queued or holder_of(workload.document) or {"name": GATE} in gates:
             return None
         patch.put(("spec", "schedulingGates"), [*gates, {"name": GATE}])
-        self._write(patch, marks(HOLDER, {"gates": [GATE]}), request)
+        self._write(patch, hold_metadata(HOLDER, {"gates": [GATE]}), request)
         return Reason("DATA_MISSING", _WAITS)
 
     def _write(self, patch: JsonPatch, marked: Object, request: Request) -> None:

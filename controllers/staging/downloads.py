@@ -76,17 +76,17 @@ class Downloads:
 
     def _wishes(self, staged: DataObject, snapshot: StagingSnapshot, now_s: float) -> list[Wish]:
         """None for what the server has just refused: it would only take the turn of others."""
-        known = self._known(staged, snapshot, now_s)
-        result = wishes(known, decide(known, now_s, self._settings.rules))
+        data_snapshot = self._data_snapshot(staged, snapshot, now_s)
+        result = wishes(data_snapshot, decide(data_snapshot, now_s, self._settings.rules))
         return [wish for wish in result if tuple(wish.place.split("/", 1)) not in self._refused]
 
-    def _known(self, staged: DataObject, snapshot: StagingSnapshot, now_s: float) -> DataSnapshot:
-        known = snapshot.known(staged, self._settings, now_s)
+    def _data_snapshot(self, staged: DataObject, snapshot: StagingSnapshot, now_s: float) -> DataSnapshot:
+        data_snapshot = snapshot.data_snapshot(staged, self._settings, now_s)
         runs = {
             location: replace(run, stalled=self._steps.stalled(snapshot.job_of(staged.data, location)))
-            for location, run in known.runs.items()
+            for location, run in data_snapshot.runs.items()
         }
-        return replace(known, runs=runs)
+        return replace(data_snapshot, runs=runs)
 
     async def reconcile(self, staged: DataObject, snapshot: StagingSnapshot) -> float | None:
         """In how many seconds to run again if nothing changes; None for never."""
@@ -95,15 +95,15 @@ class Downloads:
             if data.deleting and data.guarded:
                 await self._let_go(staged)
             return None
-        known = await self._with_folder(self._known(staged, snapshot, now_s), snapshot)
-        outcome = decide(known, now_s, self._settings.rules)
+        data_snapshot = await self._with_folder(self._data_snapshot(staged, snapshot, now_s), snapshot)
+        outcome = decide(data_snapshot, now_s, self._settings.rules)
         if outcome.free and data.deleting:
             if data.guarded:
                 await self._let_go(staged)
             return None
         outcome, staged = await self._obey(staged, snapshot, outcome)
         again_s = await self._write_status(staged, outcome.data, now_s)
-        self._say(data, outcome)
+        self._emit(data, outcome)
         times = [value for value in (outcome.again_s and outcome.again_s - now_s, again_s) if value is not None]
         return max(0.0, min(times)) if times else None
 
@@ -162,29 +162,33 @@ class Downloads:
         return replace(staged, document=document, data=replace(staged.data, guarded=True))
 
     async def _let_go(self, staged: DataObject) -> None:
-        left = [
+        remaining = [
             finalizer for finalizer in staged.document["metadata"].get("finalizers") or () if finalizer != FINALIZER
         ]
-        await self._writes.patch(STAGED_DATA, staged.document, {"metadata": {"finalizers": left}})
+        await self._writes.patch(STAGED_DATA, staged.document, {"metadata": {"finalizers": remaining}})
 
-    async def _with_folder(self, known: DataSnapshot, snapshot: StagingSnapshot) -> DataSnapshot:
+    async def _with_folder(self, observed: DataSnapshot, snapshot: StagingSnapshot) -> DataSnapshot:
         """Of what is being deleted: whether its claim is still there, without which no pod of ours can start."""
-        data, destination = known.data, known.data.spec.destination
-        if not data.deleting or known.users or not isinstance(destination, ClaimFolder) or known.folder_gone:
-            return known
+        data, destination = observed.data, observed.data.spec.destination
+        if not data.deleting or observed.users or not isinstance(destination, ClaimFolder) or observed.folder_deleted:
+            return observed
         try:
             claim = await self._reads.get(PERSISTENT_VOLUME_CLAIMS, destination.claim, data.namespace)
         except NotFound:
-            gone = True
+            is_deleted = True
         else:
-            gone = "deletionTimestamp" in claim["metadata"]
-        if gone:
-            for location, run in known.runs.items():
+            is_deleted = "deletionTimestamp" in claim["metadata"]
+        if is_deleted:
+            for location, run in observed.runs.items():
                 job = snapshot.job_of(data, location)
                 if not run.ended and not run.ending and job is not None:
                     await self._writes.delete(JOBS, job.document)
-        runs = {location: replace(run, ended=True) for location, run in known.runs.items()} if gone else known.runs
-        return replace(known, folder_gone=gone, runs=runs)
+        runs = (
+            {location: replace(run, ended=True) for location, run in observed.runs.items()}
+            if is_deleted
+            else observed.runs
+        )
+        return replace(observed, folder_deleted=is_deleted, runs=runs)
 
     async def _write_status(self, staged: DataObject, data: StagedData, now_s: float) -> float | None:
         """Write the status if it changed; figures alone not too often. Returns when to write them, if not now."""
@@ -200,7 +204,7 @@ class Downloads:
         self._cluster.noted(STAGED_DATA, document)
         return None
 
-    def _say(self, before: StagedData, outcome: Outcome) -> None:
+    def _emit(self, before: StagedData, outcome: Outcome) -> None:
         data = outcome.data
         for node in outcome.lost:
             self._about(data, "CopyLost", f"Node {node} is gone or was set up anew, and the copy on it is lost.")

@@ -43,7 +43,7 @@ async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) ->
 class Replica(LedReplica):
     """The parts of one process, put together. The next leader goes on with what is held or under way at its end."""
 
-    goes_by = checks(STAGING_ANNOTATION, holder=HOLDER)
+    annotation_checks = checks(STAGING_ANNOTATION, holder=HOLDER)
 
     def __init__(self, kube: Kube, settings: ProcessSettings) -> None:
         self._kube, self._settings = kube, settings

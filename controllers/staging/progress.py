@@ -27,11 +27,11 @@ class LogProgress:
 
     def follow(self, pods: Iterable[DownloadPod]) -> None:
         """Follow these pods from now on, and no others."""
-        known = {item.uid: item for item in pods}
-        for uid in [uid for uid in self._following if uid not in known]:
+        pods_by_uid = {item.uid: item for item in pods}
+        for uid in [uid for uid in self._following if uid not in pods_by_uid]:
             self._following.pop(uid).cancel()
             self._amounts.pop(uid, None)
-        for uid, pod in known.items():
+        for uid, pod in pods_by_uid.items():
             if uid not in self._following and (pod.running or pod.ended):
                 self._following[uid] = asyncio.create_task(self._follow(pod))
 
@@ -71,7 +71,7 @@ class LogProgress:
                 result.objects,
                 result.objects_done,
                 result.bytes_per_second,
-                result.seconds_left,
+                result.remaining_s,
                 result.updated_at,
             )
             self._changed()

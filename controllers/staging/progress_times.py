@@ -11,7 +11,7 @@ from kopt.policies.staging.rules import StagingRules
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _Timing:
     """``amounts`` as they are since ``since_s``; None without progress in the pod's log. It runs since ``begun_s``."""
 
     amounts: Amounts | None
@@ -24,7 +24,7 @@ class Steps:
 
     def __init__(self, rules: StagingRules) -> None:
         self._rules = rules
-        self._seen: dict[str, _Seen] = {}
+        self._timings: dict[str, _Timing] = {}
         self._stalled: dict[str, str] = {}
 
     def observe(self, snapshot: StagingSnapshot, now_s: float, pending: int = 0) -> None:
@@ -33,26 +33,26 @@ class Steps:
         Progress alone keeps no slot for ever: a source that sends a byte now and then always makes some.
         """
         under_way = {job.uid: run for of in snapshot.jobs.values() for job, run in of.values() if _has_a_slot(run)}
-        self._seen = {uid: self._after(uid, run.amounts, now_s) for uid, run in under_way.items()}
-        self._stalled = {uid: why for uid, item in self._seen.items() if (why := self._why(item, now_s))}
-        oldest = sorted(self._seen, key=lambda uid: (self._seen[uid].begun_s, uid))
+        self._timings = {uid: self._after(uid, run.amounts, now_s) for uid, run in under_way.items()}
+        self._stalled = {uid: why for uid, item in self._timings.items() if (why := self._why(item, now_s))}
+        oldest = sorted(self._timings, key=lambda uid: (self._timings[uid].begun_s, uid))
         for uid in oldest[:pending]:
-            if now_s - self._seen[uid].begun_s >= self._rules.longest_s:
+            if now_s - self._timings[uid].begun_s >= self._rules.longest_s:
                 self._stalled.setdefault(uid, self._its_time_is_over())
 
     def stalled(self, job: DownloadJob | None) -> str:
         """Why a Job loses its slot; empty while it keeps it."""
         return self._stalled.get(job.uid, "") if job is not None else ""
 
-    def _after(self, uid: str, amounts: Amounts | None, now_s: float) -> _Seen:
-        before = self._seen.get(uid)
+    def _after(self, uid: str, amounts: Amounts | None, now_s: float) -> _Timing:
+        before = self._timings.get(uid)
         if before is None:
-            return _Seen(amounts, now_s, now_s)
+            return _Timing(amounts, now_s, now_s)
         if _done(before.amounts) != _done(amounts):
-            return _Seen(amounts, now_s, before.begun_s)
+            return _Timing(amounts, now_s, before.begun_s)
         return before
 
-    def _why(self, item: _Seen, now_s: float) -> str:
+    def _why(self, item: _Timing, now_s: float) -> str:
         limit_s = self._rules.stalled_s if item.amounts is not None else self._rules.longest_s
         if now_s - item.since_s < limit_s:
             return ""

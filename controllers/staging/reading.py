@@ -184,7 +184,7 @@ def read_pod(document: Object) -> DownloadPod:
     )
     ended = mapping(state, "terminated")
     finished, started = text(ended, "finishedAt"), text(state, "running", "startedAt")
-    leaves_at = text(metadata, "deletionTimestamp")
+    deleted_at = text(metadata, "deletionTimestamp")
     return DownloadPod(
         key_of(document),
         metadata["uid"],
@@ -198,7 +198,7 @@ def read_pod(document: Object) -> DownloadPod:
         text(document, "spec", "nodeName"),
         _scheduled_s(document),
         _died(document, ended),
-        seconds(leaves_at) if leaves_at else None,
+        seconds(deleted_at) if deleted_at else None,
     )
 
 

@@ -22,7 +22,7 @@ from kopt.policies.staging.decide import DataSnapshot, needs_room
 from kopt.policies.staging.nodes import CacheNode
 from kopt.policies.staging.pod import as_users_know_it
 
-_LAST_WORDS_S = 10.0
+_LOG_GRACE_S = 10.0
 _SLOW_S = 60.0
 """A pod starts, or ends, within this time."""
 Location = tuple[str, str]
@@ -49,7 +49,7 @@ class StagingSnapshot:
     unsettled: bool = False
     """A Job has ended whose pod has not reported its result yet."""
 
-    def known(self, staged: DataObject, settings: StagingSettings, now_s: float = 0.0) -> DataSnapshot:
+    def data_snapshot(self, staged: DataObject, settings: StagingSettings, now_s: float = 0.0) -> DataSnapshot:
         """What the policy is asked about one StagedData."""
         data = staged.data
         users = self.users.get(data.key, ())
@@ -196,9 +196,9 @@ def _evicted(
     for key, staged in data_objects.items():
         for copy in staged.data.copies:
             if users.get(key) and (needed := needs_room(copy)):
-                gone = {item.key for item in to_evict(cached.get(_location(staged.data, copy), ()), needed)}
-                result |= gone
-                making_room |= {key} if gone else set()
+                evicted = {item.key for item in to_evict(cached.get(_location(staged.data, copy), ()), needed)}
+                result |= evicted
+                making_room |= {key} if evicted else set()
     if rules.keep_unused_s is not None:
         result |= {
             item.key
@@ -220,7 +220,7 @@ def _size(data: StagedData, copy: Copy) -> int:
 
 def _stuck(pod: DownloadPod, now_s: float) -> str:
     """Why a pod does not work; empty if it does, or soon may."""
-    if pod.leaves_at_s is not None and not pod.ended and now_s - pod.leaves_at_s >= _SLOW_S:
+    if pod.deleted_at_s is not None and not pod.ended and now_s - pod.deleted_at_s >= _SLOW_S:
         return (
             f"its pod {pod.key[1]} is to end, and node {pod.node} does not confirm it; if the node is lost, delete it, "
             "or the pod with --force"
@@ -247,7 +247,7 @@ def _run(job: DownloadJob, pods: Iterable[DownloadPod], progress: Progresses, no
         return run
     if newest is None or result is None or result.complete is not run.ok:
         died = newest.died if newest is not None else ""
-        return replace(run, ended=now_s - run.ended_at_s >= _LAST_WORDS_S, message=died or run.message)
+        return replace(run, ended=now_s - run.ended_at_s >= _LOG_GRACE_S, message=died or run.message)
     done = run.amounts
     if result.complete and run.verb is Verb.STAGE:
         done = Amounts(result.bytes, result.bytes, result.objects, result.objects, at_s=newest.ended_at_s)

@@ -78,7 +78,7 @@ class DownloadPod:
     scheduled_s: float | None = None
     died: str = ""
     """The system's message for an end that the pod could not report."""
-    leaves_at_s: float | None = None
+    deleted_at_s: float | None = None
     """When its grace period ends."""
 
 

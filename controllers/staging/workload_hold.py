@@ -6,7 +6,7 @@ from typing import Any
 
 from kopt.cluster.client.api import AlreadyExists
 from kopt.cluster.client.resources import JOBS, KUEUE_WORKLOADS, PODS, Object
-from kopt.cluster.holds.hold import hold, marks, pass_on, release, wait_turn
+from kopt.cluster.holds.hold import hold, hold_metadata, pass_on, release, wait_turn
 from kopt.cluster.objects.annotations import mapping_of
 from kopt.cluster.objects.node_bandwidth import seconds
 from kopt.cluster.objects.staged_data import STAGED_DATA, STAGING_ANNOTATION, body_of, staging_report, staging_report_of
@@ -53,7 +53,7 @@ class Holding:
         if acts and not workload.opted_out:
             await self._make(workload, snapshot)
         complete = all(
-            is_ready(snapshot.known(snapshot.data_objects[staged_data.key], self._settings))
+            is_ready(snapshot.data_snapshot(snapshot.data_objects[staged_data.key], self._settings))
             for staged_data in staged_datas
         )
         ready = complete and not workload.request.problem and not missing
@@ -72,7 +72,7 @@ class Holding:
             and not ready
             and not workload.ran
         ):
-            self._say(workload, "NotHeld", _NOT_HELD)
+            self._emit(workload, "NotHeld", _NOT_HELD)
         match action:
             case Hold.RELEASE:
                 await self._release(workload, staged_datas, ready=ready, state=(state, reason, message))
@@ -80,9 +80,9 @@ class Holding:
                 await self._hold(workload, staged_datas, (state, reason, message))
             case Hold.MARK:
                 # First the mark: the next leader, or `kopt off`, then knows whose stop it is.
-                made = {"metadata": marks(HOLDER, {})}
+                made = {"metadata": hold_metadata(HOLDER, {})}
                 await self._patch(workload, made, self._annotation(workload, staged_datas, (state, reason, message)))
-                self._say(
+                self._emit(
                     workload, "StoppedForData", "Its queue has admitted it, and none of its containers has started."
                 )
             case Hold.STOP:
@@ -92,13 +92,13 @@ class Holding:
             case _ if acts:
                 return await self._keep_annotation(workload, staged_datas, (state, reason, message))
         if action is Hold.LEAVE and managed and mode is Mode.OBSERVE and not ready and not workload.ran:
-            self._say(workload, "StagingAdvised", "In mode enforce it would be held until its data is ready.")
+            self._emit(workload, "StagingAdvised", "In mode enforce it would be held until its data is ready.")
         return None
 
     def forget(self, snapshot: StagingSnapshot) -> None:
         """Reports on workloads that are gone."""
-        there = {workload.uid for workload in snapshot.workloads}
-        self._reported = {uid: summary for uid, summary in self._reported.items() if uid in there}
+        present = {workload.uid for workload in snapshot.workloads}
+        self._reported = {uid: summary for uid, summary in self._reported.items() if uid in present}
 
     def _data(self, workload: RequestingWorkload, snapshot: StagingSnapshot) -> tuple[list[StagedData], list[str]]:
         """The existing StagedData that it names, and the names of missing ones."""
@@ -130,7 +130,7 @@ class Holding:
     ) -> None:
         changes = hold(workload.resource, workload.document, HOLDER)
         await self._patch(workload, changes, self._annotation(workload, staged_datas, state))
-        self._say(
+        self._emit(
             workload, "HeldForData", f"It waits for {', '.join(workload.request.all_names) or 'its data'}, in no queue."
         )
 
@@ -162,9 +162,9 @@ class Holding:
             changes = changes | {"spec": _merged(changes.get("spec") or {}, self._steered(workload, nodes))}
         await self._patch(workload, changes, self._annotation(workload, staged_datas, state))
         if ready:
-            self._say(workload, "DataReady", "Its data is complete: it is released to its queue.")
+            self._emit(workload, "DataReady", "Its data is complete: it is released to its queue.")
         else:
-            self._say(workload, "LetGo", "It is no longer to be held.")
+            self._emit(workload, "LetGo", "It is no longer to be held.")
 
     def _steered(self, workload: RequestingWorkload, nodes: Collection[str]) -> Object:
         """The change of a Job's or a pod's ``spec`` that keeps its pods to nodes with a copy, beside what it asks for
@@ -182,16 +182,16 @@ class Holding:
         """The annotation of a workload that stays as it is: at once where text changes, figures from time to time."""
         text = self._annotation(workload, staged_datas, state)
         before, after = staging_report_of(workload.document), mapping_of({STAGING_ANNOTATION: text}, STAGING_ANNOTATION)
-        words = [{key: value for key, value in item.items() if key not in _SMALL} for item in (before, after)]
-        if words[0] == words[1]:
+        states = [{key: value for key, value in item.items() if key not in _SMALL} for item in (before, after)]
+        if states[0] == states[1]:
             if before.get("bytesDone") == after.get("bytesDone") or workload.holder != HOLDER:
                 return None
             due_s = _REPORT_EVERY_S - (self._clock() - _seconds(before))
             if due_s > 0:
                 return due_s
         await self._patch(workload, {}, text)
-        if after.get("state") == "failed" and words[0].get("message") != after.get("message"):
-            self._say(workload, "DataMissing", f"{after.get('reason')}: {after.get('message')}")
+        if after.get("state") == "failed" and states[0].get("message") != after.get("message"):
+            self._emit(workload, "DataMissing", f"{after.get('reason')}: {after.get('message')}")
         return None
 
     def _annotation(
@@ -206,7 +206,7 @@ class Holding:
         document = await self._writes.patch(workload.resource, workload.document, changes | {"metadata": metadata})
         self._cluster.noted(workload.resource, document)
 
-    def _say(self, workload: RequestingWorkload, reason: str, sentence: str) -> None:
+    def _emit(self, workload: RequestingWorkload, reason: str, sentence: str) -> None:
         if self._reported.get(workload.uid) != sentence:
             self._reported[workload.uid] = sentence
             self._emit_event(workload.resource.reference(*workload.key, workload.uid), reason, sentence)

@@ -51,10 +51,10 @@ class Fabric:
 
     def __post_init__(self) -> None:
         keys = [switch.key for switch in self.switches] + [host.key for host in self.hosts]
-        known = set(keys)
-        if len(known) != len(keys):
+        devices = set(keys)
+        if len(devices) != len(keys):
             raise TopologyError("the fabric names a switch or a host twice")
-        if any(cable.a not in known or cable.b not in known for cable in self.cables):
+        if any(cable.a not in devices or cable.b not in devices for cable in self.cables):
             raise TopologyError("a cable of the fabric leads to what is not there")
 
     def to_dict(self) -> dict[str, Any]:

@@ -159,13 +159,13 @@ class NodeTopology:
     devices: tuple[PciDevice, ...] = ()
 
     def __post_init__(self) -> None:
-        known = [gpu.index for gpu in self.gpus]
-        if len(set(known)) != len(known) or min(known, default=0) < 0:
+        gpu_indexes = [gpu.index for gpu in self.gpus]
+        if len(set(gpu_indexes)) != len(gpu_indexes) or min(gpu_indexes, default=0) < 0:
             raise TopologyError(f"node {self.node!r} names a GPU twice, or by a negative index")
-        _pairs(self.node, self.links, set(known))
-        _pairs(self.node, self.peers, set(known))
+        _pairs(self.node, self.links, set(gpu_indexes))
+        _pairs(self.node, self.peers, set(gpu_indexes))
         behind = [gpu for switch in self.switches for gpu in switch.gpus]
-        if not {*behind, *(nic_affinity.gpu for nic_affinity in self.nic_affinity)} <= set(known):
+        if not {*behind, *(nic_affinity.gpu for nic_affinity in self.nic_affinity)} <= set(gpu_indexes):
             raise TopologyError(f"node {self.node!r}: a switch or a network card names a GPU that is not there")
 
     def to_dict(self) -> dict[str, Any]:
@@ -207,13 +207,13 @@ class NodeTopology:
 _ORDER = ("node", "tool", "vendor", "gpus", "links", "nics", "nic_affinity", "switches", "peers", "devices", "warnings")
 
 
-def _pairs(node: str, links: Sequence[TopologyLink | PeerAccess], known: set[int]) -> None:
-    seen = set()
+def _pairs(node: str, links: Sequence[TopologyLink | PeerAccess], gpu_indexes: set[int]) -> None:
+    visited = set()
     for link in links:
         pair = (min(link.a, link.b), max(link.a, link.b))
-        if link.a == link.b or pair in seen or not set(pair) <= known:
+        if link.a == link.b or pair in visited or not set(pair) <= gpu_indexes:
             raise TopologyError(f"node {node!r}: link {link.a}-{link.b} is a second one or of no known GPU")
-        seen.add(pair)
+        visited.add(pair)
 
 
 def _gpu(item: Mapping[str, Any]) -> TopologyGpu:

@@ -96,7 +96,7 @@ class StagedState:
     objects: int | None = None
     objects_done: int | None = None
     bytes_per_second: float | None = None
-    seconds_left: float | None = None
+    remaining_s: float | None = None
     at_s: float | None = None
     ready_at_s: float | None = None
     last_used_at_s: float | None = None

@@ -172,8 +172,8 @@ def safe_path(path: str) -> str:
     """
     problem = _name_problem(path)
     if problem:
-        shown = path[:200].encode("unicode_escape", "surrogatepass").decode()
-        raise StagingError(f"the source has a name that {problem}: {shown!r}; nothing is written", Trouble.BAD_NAME)
+        escaped = path[:200].encode("unicode_escape", "surrogatepass").decode()
+        raise StagingError(f"the source has a name that {problem}: {escaped!r}; nothing is written", Trouble.BAD_NAME)
     return path
 
 
@@ -259,10 +259,10 @@ class Staged:
         }
 
     @classmethod
-    def from_dict(cls, found: object) -> "Staged":
+    def from_dict(cls, value: object) -> "Staged":
         """Raises StagingError for anything else than ``to_dict`` gives."""
         document = _exactly(
-            found,
+            value,
             {"path", "bytes", "version", "checksum", "modified_at", "executable", "part_bytes", "parts"},
             "an entry of a manifest",
         )
@@ -310,14 +310,14 @@ class Manifest:
         }
 
     @classmethod
-    def from_dict(cls, found: object) -> "Manifest":
+    def from_dict(cls, value: object) -> "Manifest":
         """Raises StagingError for anything else than ``to_dict`` gives."""
         keys = {"schema", "source", "revision", "staged_at", "notes", "entries"}
-        document = _exactly(found, keys, "a manifest of staging")
+        document = _exactly(value, keys, "a manifest of staging")
         if document["schema"] != SCHEMA:
             raise StagingError(f"a manifest of another version: {document['schema']!r}, this is {SCHEMA}")
-        found_entries = _typed(document, "entries", list)
-        entries = tuple(entry if isinstance(entry, Staged) else Staged.from_dict(entry) for entry in found_entries)
+        raw_entries = _typed(document, "entries", list)
+        entries = tuple(entry if isinstance(entry, Staged) else Staged.from_dict(entry) for entry in raw_entries)
         if len({entry.entry.path for entry in entries}) != len(entries):
             raise StagingError("a manifest names a file twice")
         return cls(
@@ -357,7 +357,7 @@ class Phase(StrEnum):
 @dataclass(frozen=True)
 class Progress:
     """How far a run is. ``bytes_done`` counts ``bytes_kept``, which an earlier run fetched. ``message`` says why it
-    failed and ``reason`` in a word; ``seconds_left`` is None where nobody knows; ``updated_at`` counts from 1970."""
+    failed and ``reason`` in a word; ``remaining_s`` is None where nobody knows; ``updated_at`` counts from 1970."""
 
     phase: Phase
     source: str
@@ -367,7 +367,7 @@ class Progress:
     bytes_done: int = 0
     bytes_kept: int = 0
     bytes_per_second: float = 0.0
-    seconds_left: float | None = None
+    remaining_s: float | None = None
     reason: Trouble | None = None
     message: str = ""
     updated_at: float = 0.0
@@ -383,20 +383,20 @@ class Progress:
             "bytes_done": self.bytes_done,
             "bytes_kept": self.bytes_kept,
             "bytes_per_second": round(self.bytes_per_second, 1),
-            "seconds_left": None if self.seconds_left is None else round(self.seconds_left, 1),
+            "seconds_left": None if self.remaining_s is None else round(self.remaining_s, 1),
             "reason": self.reason.value if self.reason else None,
             "message": self.message,
             "updated_at": round(self.updated_at, 3),
         }
 
     @classmethod
-    def from_dict(cls, found: object) -> "Progress":
+    def from_dict(cls, value: object) -> "Progress":
         """Raises StagingError for anything else than ``to_dict`` gives."""
         keys = set(cls(Phase.LISTING, "").to_dict())
-        document = _exactly(found, keys, "a progress of staging")
+        document = _exactly(value, keys, "a progress of staging")
         if document["schema"] != SCHEMA:
             raise StagingError(f"a progress of another version: {document['schema']!r}, this is {SCHEMA}")
-        left, reason = document["seconds_left"], document["reason"]
+        seconds_left, reason = document["seconds_left"], document["reason"]
         try:
             phase, trouble = Phase(document["phase"]), None if reason is None else Trouble(reason)
         except ValueError as error:
@@ -410,7 +410,7 @@ class Progress:
             _typed(document, "bytes_done", int),
             _typed(document, "bytes_kept", int),
             _number(document, "bytes_per_second"),
-            None if left is None else _number(document, "seconds_left"),
+            None if seconds_left is None else _number(document, "seconds_left"),
             trouble,
             _typed(document, "message", str),
             _number(document, "updated_at"),
@@ -432,8 +432,8 @@ def part_ranges(size: int, part_bytes: int) -> Iterator[tuple[int, int]]:
 
 def _exactly(result: object, keys: set[str], what: str) -> Mapping[str, Any]:
     if not isinstance(result, Mapping) or set(result) != keys:
-        given = sorted(map(str, result)) if isinstance(result, Mapping) else type(result).__name__
-        raise StagingError(f"not {what}: {given} in place of {sorted(keys)}")
+        received = sorted(map(str, result)) if isinstance(result, Mapping) else type(result).__name__
+        raise StagingError(f"not {what}: {received} in place of {sorted(keys)}")
     return result
 
 

@@ -64,7 +64,7 @@ class Amounts:
     objects: int = 0
     objects_done: int = 0
     bytes_per_second: float = 0.0
-    seconds_left: float | None = None
+    remaining_s: float | None = None
     at_s: float = 0.0
 
 
@@ -116,7 +116,7 @@ class StagedData:
     guarded: bool = False
     """Whether it is not gone before its copies are."""
     again: str = ""
-    again_seen: str = ""
+    again_handled: str = ""
     missing: str = ""
     """Why there are fewer copies than are needed; empty where there are enough."""
 
@@ -151,14 +151,14 @@ class StagedData:
         result = [copy.amounts for copy in self.copies if copy.amounts is not None]
         if len(result) < 2:
             return result[0] if result else None
-        left = [amounts.seconds_left for amounts in result if amounts.seconds_left is not None]
+        remaining_s = [amounts.remaining_s for amounts in result if amounts.remaining_s is not None]
         return Amounts(
             sum(amounts.bytes for amounts in result),
             sum(amounts.bytes_done for amounts in result),
             sum(amounts.objects for amounts in result),
             sum(amounts.objects_done for amounts in result),
             sum(amounts.bytes_per_second for amounts in result),
-            max(left, default=None),
+            max(remaining_s, default=None),
             max(amounts.at_s for amounts in result),
         )
 

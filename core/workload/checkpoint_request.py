@@ -62,7 +62,7 @@ class PodSaving:
     """What one pod says: whether its program can be asked, what it was asked, and how its checkpoints stand."""
 
     askable: bool = False
-    asked_at_s: float | None = None
+    requested_at_s: float | None = None
     until_s: float | None = None
     last_durable_at_s: float | None = None
     state: JobState = JobState.UNKNOWN

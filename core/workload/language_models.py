@@ -96,12 +96,12 @@ def _key(name: str) -> str:
 
 
 def _shape(row: Mapping[str, Any]) -> ModelShape:
-    given = {
+    dimensions = {
         name: value for name, value in row.items() if name not in ("hub", "aliases", "parameters", "experts", "latent")
     }
     experts = Experts(*row["experts"]) if "experts" in row else None
     latent = LatentAttention(*row["latent"]) if "latent" in row else None
-    return ModelShape(**given, experts=experts, latent=latent)
+    return ModelShape(**dimensions, experts=experts, latent=latent)
 
 
 def shape_of_config(config: Mapping[str, Any], name: str = "") -> ModelShape:
@@ -174,8 +174,8 @@ def _size(config: Mapping[str, Any], *names: str, default: int | None = None) ->
         if value is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 30:
-            given = f"{value!r:.40}" if isinstance(value, str | float | bool) else f"a {type(value).__name__}"
-            raise PlanError(f"{name} must be a whole number below 2^30, not {given}")
+            received = f"{value!r:.40}" if isinstance(value, str | float | bool) else f"a {type(value).__name__}"
+            raise PlanError(f"{name} must be a whole number below 2^30, not {received}")
         return value
     if default is None:
         raise PlanError(f"the model's configuration has no {names[0]}; give it")

@@ -14,8 +14,8 @@ from kopt.policies.staging.shares import Wish
 @dataclass(frozen=True)
 class DataSnapshot:
     """The state of one StagedData. ``runs``: the newest Job for each location; ``nodes``: all nodes that may hold a
-    copy; ``evict``: its space is needed; ``folder_gone``: its claim is gone, or others use the same folder, so there is
-    nothing to remove."""
+    copy; ``evict``: its space is needed; ``folder_deleted``: its claim is gone, or others use the same folder, so there
+    is nothing to remove."""
 
     data: StagedData
     runs: Mapping[str, Run] = field(default_factory=dict)
@@ -23,7 +23,7 @@ class DataSnapshot:
     gangs: tuple[Gang, ...] = ()
     nodes: Sequence[CacheNode] = ()
     evict: bool = False
-    folder_gone: bool = False
+    folder_deleted: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def decide(snapshot: DataSnapshot, now_s: float, rules: StagingRules) -> Outcome
         for location, copy in copies.items()
     }
     anew = {copy.place for copy in data.copies if copy.digest and copies[copy.place].attempts > copy.attempts}
-    hurried = bool(data.again) and data.again != data.again_seen
+    hurried = bool(data.again) and data.again != data.again_handled
     steps = {
         location: _next(
             snapshot,
@@ -85,7 +85,7 @@ def decide(snapshot: DataSnapshot, now_s: float, rules: StagingRules) -> Outcome
         step.copy for location, step in sorted(steps.items()) if not (location != CLAIM and _is_dropped(step.copy))
     )
     begun = any(order.step is Step.BEGIN for order in orders)
-    data = replace(data, copies=kept_copies, missing=missing, again_seen=data.again if begun else data.again_seen)
+    data = replace(data, copies=kept_copies, missing=missing, again_handled=data.again if begun else data.again_handled)
     times = [step.again_s for step in steps.values() if step.again_s is not None]
     free = not wanted and all(copy.gone for copy in kept_copies) and not orders
     return Outcome(data, orders, min(times, default=None), tuple(sorted(vanished | anew)), free)
@@ -150,7 +150,7 @@ def _next(
     if kept and not wanted:
         # The node accepts nothing new at the moment: an existing copy stays.
         return Next(copy)
-    if not wanted and snapshot.folder_gone and (run is None or run.ended):
+    if not wanted and snapshot.folder_deleted and (run is None or run.ended):
         return Next(replace(copy, phase=DataPhase.EVICTED, gone=True, digest="", amounts=None, ready_at_s=None))
     if wanted and (problem := _problem(snapshot.data.spec.source)):
         return Next(replace(copy, phase=DataPhase.FAILED, reason=Trouble.BAD_REQUEST, message=problem))

@@ -9,7 +9,7 @@ from typing import Any
 from kopt.core.gpu import GpuModel
 from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
 from kopt.core.reason import Reason
-from kopt.core.redaction import redact_words
+from kopt.core.redaction import redact_arguments
 from kopt.core.workload.executor import Executor
 from kopt.core.workload.profile import JobType, normalised_command
 from kopt.formats.entrypoint import Entrypoint, EntrypointError, Kind, pod_entrypoint, what_runs
@@ -57,7 +57,7 @@ class Workload:
     def command(self) -> tuple[str, ...]:
         """What is kept and shown of the command: without secrets and without source text."""
         script = "-c …" if self.entrypoint.kind is Kind.CODE else self.entrypoint.script
-        return redact_words(normalised_command((script, *self.entrypoint.arguments)))
+        return redact_arguments(normalised_command((script, *self.entrypoint.arguments)))
 
 
 def read_workload(request: SizingRequest) -> Workload:

@@ -17,7 +17,7 @@ from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
 
 from kopt.cluster.client.resources import CRON_JOBS, JOBS, KUEUE_CLUSTER_QUEUES, KUEUE_WORKLOADS
-from kopt.cluster.holds.hold import HOLDABLE, hold, marks, release
+from kopt.cluster.holds.hold import HOLDABLE, hold, hold_metadata, release
 from kopt.controllers.lending.views import HOLDER as LENDING
 from kopt.core.staging.staged_data import ClaimFolder, DataSpec, NodeCache, StagedData
 from kopt.policies.sizing.profiling_pod import DryRunSettings, profiling_job
@@ -210,7 +210,7 @@ def job(name: str, **spec: Any) -> Object:
     }
 
 
-MARKS = marks("tests", {"suspend": False})
+MARKS = hold_metadata("tests", {"suspend": False})
 HOLDERS = ["kopt-sizing", "kopt-staging", "kopt-reallocation", "kopt-off"]
 SELLS_OUT: dict[str, Object] = {
     "foreign label": {"metadata": {"labels": {"app": "evil"}}},
@@ -527,7 +527,7 @@ def test_of_queues_only_their_quotas_and_of_workloads_only_what_a_hold_changes(a
     spec = {"resourceGroups": [{"coveredResources": ["nvidia.com/gpu"], "flavors": [flavor]}], "namespaceSelector": {}}
     spec["cohort"] = "all"
     attacked.api.apply({"apiVersion": queue[0], "kind": queue[1], "metadata": {"name": "fenced"}, "spec": spec})
-    document, mark = attacked.api.get(*queue, "fenced", ""), {"metadata": marks(LENDING, {})}
+    document, mark = attacked.api.get(*queue, "fenced", ""), {"metadata": hold_metadata(LENDING, {})}
     more = {"name": "default", "resources": [{"name": "nvidia.com/gpu", "nominalQuota": 9}]}
 
     def groups(**changes: Any) -> Object:
@@ -564,7 +564,7 @@ def test_of_queues_only_their_quotas_and_of_workloads_only_what_a_hold_changes(a
                 assert fence in attacked.patch(account, workload, "theirs", {"spec": spec}, dryRun="All"), spec
             held = hold(KUEUE_WORKLOADS, attacked.api.get(*workload, "theirs", OPEN), "tests")
             assert attacked.patch(account, workload, "theirs", held, dryRun="All") == ""
-            raised = {"metadata": marks("tests", {}), "spec": {"priority": 7}}
+            raised = {"metadata": hold_metadata("tests", {}), "spec": {"priority": 7}}
             assert (attacked.patch(account, workload, "theirs", raised, dryRun="All") == "") is (
                 account == "kopt-preemption"
             )

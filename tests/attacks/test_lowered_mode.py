@@ -43,7 +43,7 @@ def refusal(rule: str = "", **metadata: Any) -> str:
     """What a tenant is told who creates a Job that no queue rule matches, in a cluster in enforce."""
     spec = {"mode": "enforce", "queues": {"onlyNamespaces": True}} | ({"workloadMode": rule} if rule else {})
     policy = parse_policy({"metadata": {"name": "default"}, "spec": spec})
-    view = FixedState(policy, {"team": NamespaceDefaults()}, known_queues=[("team", "gpus")])
+    view = FixedState(policy, {"team": NamespaceDefaults()}, existing_queues=[("team", "gpus")])
     document = job("train")
     document["metadata"] |= {"namespace": "team", **metadata}
     review = Review(

@@ -19,7 +19,7 @@ from kopt.agents.logtail.records import LogLine
 from kopt.agents.logtail.sender import ByteBudget, Counters, Sender, SenderSettings
 from kopt.cli.errors import explain
 from kopt.cluster.runtime.events import EventRecorder
-from kopt.core.redaction import HIDDEN, redact, redact_document, redact_environment, redact_words
+from kopt.core.redaction import HIDDEN, redact, redact_arguments, redact_document, redact_environment
 from kopt.core.secret_names import names_a_secret
 from kopt.core.settings import Settings
 from kopt.core.staging.manifest import redacted
@@ -57,7 +57,7 @@ def test_no_piece_of_a_secret_is_left(form: Form, seed: int) -> None:
     shown = redact(text)
     assert left_of(secret, shown) == []
     assert redact(shown) == shown
-    for found in redact_words(words_of(text)):
+    for found in redact_arguments(words_of(text)):
         assert left_of(secret, found) == []
     documents: tuple[Any, ...] = (
         {"spec": {"containers": [{"command": ["bash", "-c", text]}]}},
@@ -75,7 +75,7 @@ def test_no_piece_of_a_secret_is_left(form: Form, seed: int) -> None:
 @pytest.mark.parametrize("text", HARMLESS)
 def test_what_only_looks_like_a_secret_stays_readable(text: str) -> None:
     assert redact(text) == text
-    assert redact_words(words_of(text)) == tuple(words_of(text))
+    assert redact_arguments(words_of(text)) == tuple(words_of(text))
     assert redact_document({"args": [text], "message": text}) == {"args": [text], "message": text}
 
 

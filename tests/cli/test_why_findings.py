@@ -15,7 +15,7 @@ from kopt.cli.cluster.queue import answer
 from kopt.cli.cluster.why import wanted_of
 from kopt.cli.main import app
 from kopt.cluster.client.resources import JOBS, KAI_POD_GROUPS, PODS
-from kopt.cluster.holds.hold import marks
+from kopt.cluster.holds.hold import hold_metadata
 from kopt.cluster.objects.eviction import notice_text
 from kopt.controllers.overview.documents import number, pool_of, staged_of
 from kopt.controllers.overview.job import JobSnapshot, Thing
@@ -165,7 +165,7 @@ def first(found: Why) -> str:
 
 
 def held_by(holder: str, **undo: Any) -> Object:
-    return dict(marks(holder, undo))
+    return dict(hold_metadata(holder, undo))
 
 
 def test_profiling_says_what_the_dry_run_is_for() -> None:

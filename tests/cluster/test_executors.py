@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kopt.cluster.workloads.executors import executor_for, executor_shown, kai_executor, node_executor
+from kopt.cluster.workloads.executors import executor_by_signs, executor_for, kai_executor, node_executor
 from kopt.cluster.workloads.workload import read_workload
 from kopt.core.workload.executor import Executor
 
@@ -62,7 +62,7 @@ def test_kai_shares_where_its_configuration_says_so(spec: Any, executor: Executo
     ],
 )
 def test_signs_that_contradict_each_other_show_nothing(signs: list[Executor], executor: Executor) -> None:
-    assert executor_shown(signs) is executor
+    assert executor_by_signs(signs) is executor
 
 
 SEVERAL = {"gpu-fraction": "0.5", "gpu-fraction-num-devices": "2"}

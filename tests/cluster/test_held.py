@@ -11,7 +11,16 @@ from controlplane.plane import ControlPlane
 
 from kopt.cluster.client.api import Conflict, Kube, connect
 from kopt.cluster.client.resources import CRON_JOBS, DEPLOYMENTS, JOBS, KUEUE_WORKLOADS, PODS, Object, Resource
-from kopt.cluster.holds.hold import HELD_LABEL, HOLDABLE, UNDO_ANNOTATION, HoldError, hold, holder_of, marks, release
+from kopt.cluster.holds.hold import (
+    HELD_LABEL,
+    HOLDABLE,
+    UNDO_ANNOTATION,
+    HoldError,
+    hold,
+    hold_metadata,
+    holder_of,
+    release,
+)
 from kopt.cluster.teardown import switch_off
 
 QUEUE = {"kueue.x-k8s.io/queue-name": "research"}
@@ -87,7 +96,7 @@ async def test_a_hold_of_something_that_changed_meanwhile_is_refused(kube: Kube,
 @pytest.mark.cluster
 async def test_gates_are_taken_away_as_noted_and_those_of_others_stay(kube: Kube, namespace: str) -> None:
     gates = [{"name": name} for name in ("kaiwo.ai/staging", "kaiwo.ai/later", "other.io/quota")]
-    noted = marks("staging", {"gates": ["kaiwo.ai/staging", "other.io/quota"]})
+    noted = hold_metadata("staging", {"gates": ["kaiwo.ai/staging", "other.io/quota"]})
     await made(kube, PODS, namespace, TEMPLATE["spec"] | {"schedulingGates": gates}, **noted)
     assert await off(kube, namespace) == [("Pod", "one", "staging")]
     left = (await kube.get(PODS, "one", namespace))["spec"]["schedulingGates"]
@@ -98,7 +107,9 @@ async def test_gates_are_taken_away_as_noted_and_those_of_others_stay(kube: Kube
 async def test_a_suspended_cron_job_of_which_only_something_else_is_noted_stays_suspended(
     kube: Kube, namespace: str
 ) -> None:
-    await made(kube, CRON_JOBS, namespace, SPECS["CronJob"] | {"suspend": True}, **marks("lending", {"other": 1}))
+    await made(
+        kube, CRON_JOBS, namespace, SPECS["CronJob"] | {"suspend": True}, **hold_metadata("lending", {"other": 1})
+    )
     assert await off(kube, namespace) == [("CronJob", "one", "lending")]
     assert (await kube.get(CRON_JOBS, "one", namespace))["spec"]["suspend"] is True
 

@@ -127,7 +127,7 @@ class Observer:
             self.mirror[change.key] = change.new
 
     def _is_gone(self, change: Change[Shown]) -> None:
-        mark = self.informer.mark(change.key)
+        mark = self.informer.version_of(change.key)
         if change.old is not None and (mark is None or mark.uid != change.old[0]):
             self.gone.add(change.old[0])
         shown = self.cache.objects.get(change.key)

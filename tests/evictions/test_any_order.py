@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kopt.cluster.client.errors import AlreadyExists, Conflict, Unreachable
 from kopt.cluster.client.resources import Object, Resource
 from kopt.controllers.evictions.detection import GATHER_S
-from kopt.controllers.evictions.observations import Seen
+from kopt.controllers.evictions.observations import Observed
 from kopt.controllers.evictions.recorder import Recorder
 from kopt.controllers.evictions.store import EvictionStore
 from kopt.controllers.evictions.views import read_job, read_pod, read_workload
@@ -68,15 +68,15 @@ class Replica:
     """One process; ``time`` is everybody's clock."""
 
     def __init__(self, server: Server, time: list[float]) -> None:
-        self.seen, self.store, self._server = Seen(lambda: time[0]), EvictionStore(cast(Any, None)), server
+        self.observed, self.store, self._server = Observed(lambda: time[0]), EvictionStore(cast(Any, None)), server
         self.recorder = Recorder(
-            self.seen, self.store, server, lambda *_: None, Keeping(), lambda: time[0], lambda: time[0]
+            self.observed, self.store, server, lambda *_: None, Keeping(), lambda: time[0], lambda: time[0]
         )
 
     def tell(self, event: Event) -> None:
         kind, document, there = event
         view = VIEWS[kind](copy.deepcopy(document))
-        take: Any = {"Pod": self.seen.pod, "Job": self.seen.job, "Workload": self.seen.workload}[kind]
+        take: Any = {"Pod": self.observed.pod, "Job": self.observed.job, "Workload": self.observed.workload}[kind]
         take(None, view) if there else take(view, None)
 
     async def step(self) -> None:

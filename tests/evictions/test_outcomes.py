@@ -96,8 +96,8 @@ def test_a_job_that_is_evicted_for_weeks_is_not_remembered_without_end() -> None
     for minute in range(300):
         replica.tell(workload("a", 1, admitted=minute, evicted=minute + 0.5))
         replica.tell(job("a", 1, suspended=minute))
-    replica.seen.forget()
-    for index in (replica.seen.evicted, replica.seen.suspended):
+    replica.observed.forget()
+    for index in (replica.observed.evicted, replica.observed.suspended):
         assert len(index["job-a"]) == MOST_TIMES
         assert max(index["job-a"]) > NOW + 60 * 298, "the last ones"
 

@@ -233,7 +233,7 @@ def live_through(cluster: Played, looks: int = 400) -> int:
 
 def controller(cluster: Played) -> Reconciler:
     writer = Writer(cluster, cluster)  # type: ignore[arg-type]
-    return Reconciler(cluster, writer, "tests", clock=lambda: cluster.now_s, taken_pause_s=1.0)
+    return Reconciler(cluster, writer, "tests", clock=lambda: cluster.now_s, evicted_pause_s=1.0)
 
 
 def finished_well(cluster: Played, again: int = 0) -> None:

@@ -43,8 +43,8 @@ def test_a_state_means_what_it_says(views: list[PodSaving], now_s: float, since_
     if state is SaveState.SAVED:
         for one in views:
             assert one.last_durable_at_s is not None
-            assert one.asked_at_s is not None
-            assert one.last_durable_at_s >= one.asked_at_s
+            assert one.requested_at_s is not None
+            assert one.last_durable_at_s >= one.requested_at_s
             assert one.state is not JobState.CKPT_WRITING
     assert any(left) or state is not SaveState.ASKABLE
     assert not any(left) or state in (SaveState.ASKABLE, SaveState.EXPIRED)
@@ -70,7 +70,7 @@ def test_waiting_always_ends(views: list[PodSaving], now_s: float, later_s: int)
 @given(pods, moments)
 def test_who_is_asked_is_asked_once(views: list[PodSaving], since_s: float) -> None:
     asked = [
-        dataclasses.replace(one, asked_at_s=NOW_S, until_s=NOW_S + 99) if still else one
+        dataclasses.replace(one, requested_at_s=NOW_S, until_s=NOW_S + 99) if still else one
         for one, still in zip(views, unasked(views, since_s), strict=True)
     ]
     assert not any(unasked(asked, since_s))

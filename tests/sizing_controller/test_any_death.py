@@ -84,11 +84,11 @@ class Played:
     def offers(self, pod: Object) -> tuple[PartitionOffer, ...]:
         return OFFERS
 
-    async def last_words(self, pod: JobPod) -> bool:
+    async def last_log_lines(self, pod: JobPod) -> bool:
         with self._call():
             return True
 
-    async def covered(self, namespace: str, queue: str) -> frozenset[str]:
+    async def usable_resources(self, namespace: str, queue: str) -> frozenset[str]:
         with self._call():
             return frozenset(SIZES)
 

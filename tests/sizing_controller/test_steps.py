@@ -78,8 +78,8 @@ class World:
     def offers(self, pod: Object) -> tuple[PartitionOffer, ...]:
         return OFFERS
 
-    async def covered(self, namespace: str, queue: str) -> frozenset[str]:
-        return frozenset(self.known.get("covered", ()))
+    async def usable_resources(self, namespace: str, queue: str) -> frozenset[str]:
+        return frozenset(self.known.get("usable_resources", ()))
 
     async def stop(self, fence: object, job: Object) -> bool:
         self.evicted += 1
@@ -91,7 +91,7 @@ class World:
     async def resume(self, fence: object, job: Object) -> None:
         self.resumed += 1
 
-    async def last_words(self, pod: JobPod) -> bool:
+    async def last_log_lines(self, pod: JobPod) -> bool:
         return False
 
     async def patch(self, resource: Resource, seen: Object, changes: Object) -> Object:
@@ -305,7 +305,7 @@ def queue_of_(found: Object) -> str:
 
 
 async def test_a_job_that_waits_in_a_queue_is_parked_and_goes_back_into_it_with_its_size() -> None:
-    world = World(merged(a_job(**QUEUED), SUSPENDED), covered=["nvidia.com/mig-1g.10gb"])
+    world = World(merged(a_job(**QUEUED), SUSPENDED), usable_resources=["nvidia.com/mig-1g.10gb"])
     await world.step()
     assert (queue_of_(world.found), holder_of(world.found)) == (PARKED, "profiling")
     assert queue_of(world.found) == "gpus"
@@ -320,17 +320,17 @@ async def test_a_job_that_waits_in_a_queue_is_parked_and_goes_back_into_it_with_
 async def test_a_job_that_another_cluster_decides_about_is_left_alone() -> None:
     copied = merged(a_job(**QUEUED), SUSPENDED)
     copied["metadata"]["labels"]["kueue.x-k8s.io/multikueue-origin"] = "hub"
-    world = World(copied, covered=["nvidia.com/mig-1g.10gb"])
+    world = World(copied, usable_resources=["nvidia.com/mig-1g.10gb"])
     before = json.dumps(copied)
     await world.step()
     assert json.dumps(world.found) == before
 
 
 async def test_a_queue_without_quota_of_partitions_leaves_the_request() -> None:
-    world = World(merged(a_job(**QUEUED), SUSPENDED), covered=["nvidia.com/gpu"], learned=learned())
+    world = World(merged(a_job(**QUEUED), SUSPENDED), usable_resources=["nvidia.com/gpu"], learned=learned())
     await world.step(fractions=True)
     assert holder_of(world.found) == "", "there is nothing to change"
-    world = World(merged(a_job(state(), **QUEUED), SUSPENDED), covered=["nvidia.com/gpu"])
+    world = World(merged(a_job(state(), **QUEUED), SUSPENDED), usable_resources=["nvidia.com/gpu"])
     world.found = merged(world.found, {"metadata": parked("profiling", "gpus")})
     world.known["learned"] = learned()
     await world.step(fractions=True)
@@ -423,7 +423,7 @@ async def test_a_queued_job_that_ran_out_of_memory_is_stopped_by_its_workload_an
         a_job(state("sized", granted_bytes=10 * GIB), **QUEUED),
         pods=[OUT_OF_MEMORY],
         learned=learned(),
-        covered=covered,
+        usable_resources=covered,
     )
     await world.step()
     assert (world.state["phase"], holder_of(world.found)) == ("retry", "profiling")

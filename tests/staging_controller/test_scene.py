@@ -137,10 +137,10 @@ def test_a_full_disk_takes_what_was_used_longest_ago_of_the_same_claim_and_tries
     seen = Seen([full, old, new, used, elsewhere], [asks("full"), asks("used")])
     scene = seen.scene()
     assert scene.evicted == {("team", "old"), ("team", "new")}, "60 bytes are missing"
-    outcome = decide(scene.known(scene.data_objects["team", "full"], settings(), NOW), NOW, StagingRules())
+    outcome = decide(scene.data_snapshot(scene.data_objects["team", "full"], settings(), NOW), NOW, StagingRules())
     assert outcome.again_s == NOW + 10
     alone = Seen([full, used], [asks("full"), asks("used")]).scene()
-    outcome = decide(alone.known(alone.data_objects["team", "full"], settings(), NOW), NOW, StagingRules())
+    outcome = decide(alone.data_snapshot(alone.data_objects["team", "full"], settings(), NOW), NOW, StagingRules())
     assert outcome.again_s == NOW + 600
 
 
@@ -157,7 +157,7 @@ def test_a_folder_that_two_keep_is_not_taken_away_by_one() -> None:
     gone = replace(data("one", 5, 1, path="same"), deleting=True)
     for other, shared in ((data("two", 5, 1, path="same"), True), (data("two", 5, 1, path="other"), False)):
         scene = Seen([gone, other]).scene()
-        outcome = decide(scene.known(scene.data_objects["team", "one"], settings(), NOW), NOW, StagingRules())
+        outcome = decide(scene.data_snapshot(scene.data_objects["team", "one"], settings(), NOW), NOW, StagingRules())
         assert outcome.free is shared
         assert [one.verb for one in outcome.orders] == ([] if shared else [Verb.REMOVE])
 
@@ -192,9 +192,9 @@ def test_the_pod_that_came_last_says_why_nothing_comes() -> None:
     assert waiting(evicted, replace(second, scheduled_s=NOW - 5)) == ""
     assert "kubectl describe pod second" in waiting(evicted, replace(second, scheduled_s=NOW - 120))
     assert waiting(replace(second, scheduled_s=NOW - 120, running=True)) == ""
-    leaving = replace(second, running=True, node="a", leaves_at_s=NOW - 120)
+    leaving = replace(second, running=True, node="a", deleted_at_s=NOW - 120)
     assert "node a does not confirm" in waiting(leaving)
-    assert waiting(replace(leaving, leaves_at_s=NOW + 20)) == ""
+    assert waiting(replace(leaving, deleted_at_s=NOW + 20)) == ""
 
 
 def test_a_status_is_read_as_it_was_written() -> None:
@@ -220,7 +220,7 @@ def test_a_failure_names_the_folder_as_people_know_it() -> None:
         run = Run(place, Verb.STAGE, 1, 1, ended=True, reason=Trouble.NO_ROOM, message=told, ended_at_s=NOW - 60)
         scene = Seen([one], made=[DownloadJob({}, "1", ("team", "job"), "job", one.uid, run)]).scene()
         return (
-            decide(scene.known(scene.data_objects[one.key], settings(), NOW), NOW, StagingRules())
+            decide(scene.data_snapshot(scene.data_objects[one.key], settings(), NOW), NOW, StagingRules())
             .data.copies[0]
             .message
         )

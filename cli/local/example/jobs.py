@@ -15,7 +15,7 @@ from kopt.cluster.client.resources import (
     Object,
     Resource,
 )
-from kopt.cluster.holds.hold import PARKED, QUEUE_LABEL, marks
+from kopt.cluster.holds.hold import PARKED, QUEUE_LABEL, hold_metadata
 from kopt.cluster.objects.staged_data import NAMES_ANNOTATION, STAGING_ANNOTATION
 
 BORROWERS = ("llama-3-8b-sft", "mamba-130m-pretrain", "resnet50-imagenet")
@@ -135,7 +135,7 @@ def _admitted_s(job: ExampleJob, now_s: float) -> float:
 
 def _job(job: ExampleJob, now_s: float) -> Object:
     undo = {"suspend": True, "queue": _LOCAL_QUEUE}
-    marked = marks(job.holder, undo) if job.holder == "staging" else {"labels": {}, "annotations": {}}
+    marked = hold_metadata(job.holder, undo) if job.holder == "staging" else {"labels": {}, "annotations": {}}
     queue = PARKED if job.holder == "staging" else _LOCAL_QUEUE
     return {
         "metadata": {
@@ -162,7 +162,9 @@ def _workload(job: ExampleJob, now_s: float) -> Object:
         use = {"name": "main", "count": job.pods, "flavors": {_GPU: job.flavor}}
         use["resourceUsage"] = {_GPU: str(job.pods * job.gpus)}
         status["admission"] = {"clusterQueue": QUEUE, "podSetAssignments": [use]}
-    marked = marks(job.holder, {"active": True}) if job.holder == "lending" else {"labels": {}, "annotations": {}}
+    marked = (
+        hold_metadata(job.holder, {"active": True}) if job.holder == "lending" else {"labels": {}, "annotations": {}}
+    )
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job.name, "uid": job.uid, "controller": True}
     return {
         "metadata": {

@@ -64,7 +64,7 @@ class _Fields:
 def read_head(head: bytes) -> Head:
     """``head`` ends with its empty line, and holds no other. Raises Refused."""
     # The same clients send the same heads again and again.
-    return _known_head(head) if len(head) <= _SMALL_HEAD_BYTES else _parse(head)
+    return _cached_head(head) if len(head) <= _SMALL_HEAD_BYTES else _parse(head)
 
 
 def _parse(head: bytes) -> Head:
@@ -104,4 +104,4 @@ def _refusal(error: HttpParserError, fields: _Fields) -> Refused:
     return Refused(400, f"not an HTTP/1.1 request: {error}")
 
 
-_known_head = lru_cache(maxsize=512)(_parse)
+_cached_head = lru_cache(maxsize=512)(_parse)

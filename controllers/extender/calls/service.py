@@ -52,7 +52,7 @@ class Extender:
         self._spans, self._announce, self._changed = spans or Spans(None), announce, changed
         self._learner = Learner()
         metrics.pending.set_function(lambda: len(self.decider.pending))
-        self._first_seen_s: dict[str, float] = {}
+        self._first_observed_s: dict[str, float] = {}
 
     # what the scheduler asks
 
@@ -61,7 +61,7 @@ class Extender:
         pod = self._parsed(offer.pod)
         if not self.decider.chooses_for(pod):
             return unchanged_reply(offer)
-        self._first_seen_s.setdefault(pod.uid, self._clock())
+        self._first_observed_s.setdefault(pod.uid, self._clock())
         held = self.fleet.holdings.get(pod.uid)
         if held is not None and held.stage > Stage.RESERVED and offer.names.has(held.node):
             return filter_reply([held.node])
@@ -97,7 +97,7 @@ class Extender:
         """Note how long an answer took."""
         self._metrics.decided(verb, seconds)
         if self._spans.wanted and (pod := self.pods.get(offer.uid)) is not None:
-            self._spans.mark(pod.uid, pod.traceparent, verb, seconds)
+            self._spans.add(pod.uid, pod.traceparent, verb, seconds)
 
     # what the informers tell
 
@@ -112,13 +112,13 @@ class Extender:
             return
         if new is None or (old is not None and old.uid != new.uid):
             assert old is not None
-            self._pod_gone(old)
+            self._forget_pod(old)
         if new is None:
             return
         if old is None:
             self._learner.saw(new.ask)
         if new.finished:
-            self._pod_gone(new)
+            self._forget_pod(new)
             return
         self.pods[new.uid] = new
         self.decider.gangs.saw(new)
@@ -126,7 +126,7 @@ class Extender:
             self._pod_bound(new)
         elif new.ask.uses_gpus:
             self.decider.pending[new.uid] = new
-            self._first_seen_s.setdefault(new.uid, self._clock())
+            self._first_observed_s.setdefault(new.uid, self._clock())
         if new.workload or (old is not None and old.workload):
             self._changed(new)
 
@@ -203,10 +203,10 @@ class Extender:
         return self.pod_state(document) if document["metadata"]["uid"] == call.uid else None
 
     def _bound(self, call: BindCall, holding: Holding | None, posting_s: float) -> None:
-        seen_s = self._first_seen_s.pop(call.uid, None)
-        if seen_s is not None:
-            self._metrics.created_to_bound.observe(self._clock() - seen_s)
-        if holding is not None or seen_s is not None:
+        observed_s = self._first_observed_s.pop(call.uid, None)
+        if observed_s is not None:
+            self._metrics.created_to_bound.observe(self._clock() - observed_s)
+        if holding is not None or observed_s is not None:
             self._metrics.bound.inc()
         if self._spans.wanted and (pod := self.pods.get(call.uid)) is not None:
             self._spans.bound(pod.uid, pod.traceparent, call.node, posting_s)
@@ -220,12 +220,12 @@ class Extender:
         self.decider.unplaced.pop(pod.uid, None)
         self.decider.pending.pop(pod.uid, None)
         if not self.binds.is_binding(pod.uid):
-            self._first_seen_s.pop(pod.uid, None)
+            self._first_observed_s.pop(pod.uid, None)
 
-    def _pod_gone(self, pod: PodState) -> None:
+    def _forget_pod(self, pod: PodState) -> None:
         self.decider.release(pod.uid)
         self.pods.pop(pod.uid, None)
-        self._first_seen_s.pop(pod.uid, None)
+        self._first_observed_s.pop(pod.uid, None)
         self.decider.unplaced.pop(pod.uid, None)
         self.decider.pending.pop(pod.uid, None)
         self._spans.forget(pod.uid)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 
 from kopt.cluster.holds.hold import is_mirrored
 from kopt.controllers.lending.state import LiveCluster
-from kopt.controllers.lending.views import NOT_OURS, Borrowing, BorrowingQueue, SeenPod
+from kopt.controllers.lending.views import NOT_OURS, Borrowing, BorrowingQueue, ObservedPod
 from kopt.controllers.preemption.checkpoint_status import members_of
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
@@ -109,7 +109,7 @@ class Weighing:
         return None
 
 
-def _saved_at_s(pods: Sequence[SeenPod], state: SaveState) -> float | None:
+def _saved_at_s(pods: Sequence[ObservedPod], state: SaveState) -> float | None:
     """When a gang was asked to save, once it has."""
-    asked = [pod.saving.asked_at_s for pod in pods if pod.saving.asked_at_s is not None]
-    return min(asked) if asked and state is SaveState.SAVED else None
+    requested_at_s = [pod.saving.requested_at_s for pod in pods if pod.saving.requested_at_s is not None]
+    return min(requested_at_s) if requested_at_s and state is SaveState.SAVED else None

@@ -9,14 +9,14 @@ from dataclasses import replace
 
 from kopt.cluster.client.resources import JOBS, KAI_QUEUES, Object, key_of
 from kopt.cluster.holds.hold import holder_of, undo_of
-from kopt.cluster.holds.quota_loan import noted, value_at
+from kopt.cluster.holds.quota_loan import quota_from_undo, value_at
 from kopt.cluster.objects.fields import at, count, mapping, text
 from kopt.cluster.objects.kai import QUEUE_LABEL
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.workloads.kueue_reading import requests_of, seconds
 from kopt.controllers.lending.queueing.borrowers import Sorting, Weighing
 from kopt.controllers.lending.state import LiveCluster, kai_queue
-from kopt.controllers.lending.views import HOLDER, Borrowing, BorrowingQueue, SeenPod
+from kopt.controllers.lending.views import HOLDER, Borrowing, BorrowingQueue, ObservedPod
 from kopt.core.reason import Reason
 from kopt.core.scheduling.lending_pool import Borrower
 
@@ -78,7 +78,7 @@ def _mode(job: Object) -> str:
     return next((mode for its in candidates if (mode := text(its, "annotations", MODE_ANNOTATION))), "")
 
 
-def _borrowing(job: Object, gpus: int, pods: Sequence[SeenPod] = ()) -> Borrowing:
+def _borrowing(job: Object, gpus: int, pods: Sequence[ObservedPod] = ()) -> Borrowing:
     since_s = seconds(text(job, "status", "startTime")) or 0.0
     uid = text(job, "metadata", "uid")
     return Borrowing(JOBS, job, "/".join(key_of(job)), (uid,), gpus, None, tuple(pods), since_s)
@@ -86,17 +86,17 @@ def _borrowing(job: Object, gpus: int, pods: Sequence[SeenPod] = ()) -> Borrowin
 
 def _values(document: Object) -> dict[tuple[str, ...], tuple[object, object]]:
     """Limit and quota: the queue's own value and the one in its spec; a value that is not ours is its own now."""
-    known = noted(undo_of(document))
+    owned = quota_from_undo(undo_of(document))
     values: dict[tuple[str, ...], tuple[object, object]] = {}
     for path in (_LIMIT, _QUOTA):
         stands = value_at(KAI_QUEUES, document, path)
-        own, was_set = known.get(path, (stands, stands))
+        own, was_set = owned.get(path, (stands, stands))
         values[path] = (own if was_set == stands else stands, stands)
     return values
 
 
-def _by_owner(pods: Iterable[SeenPod]) -> Mapping[str, list[SeenPod]]:
-    pods_by_name: dict[str, list[SeenPod]] = {}
+def _by_owner(pods: Iterable[ObservedPod]) -> Mapping[str, list[ObservedPod]]:
+    pods_by_name: dict[str, list[ObservedPod]] = {}
     for pod in pods:
         pods_by_name.setdefault(pod.gpu_pod.owner_uid or pod.gpu_pod.uid, []).append(pod)
     return pods_by_name

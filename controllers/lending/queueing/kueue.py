@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 
 from kopt.cluster.client.resources import KUEUE_CLUSTER_QUEUES, KUEUE_WORKLOADS, Object
 from kopt.cluster.holds.hold import holder_of, undo_of
-from kopt.cluster.holds.quota_loan import LENDING_LIMIT, QuotaPath, is_same, noted, value_at
+from kopt.cluster.holds.quota_loan import LENDING_LIMIT, QuotaPath, is_same, quota_from_undo, value_at
 from kopt.cluster.objects.fields import at, items, text
 from kopt.cluster.workloads.kueue import ClusterQueue, Flavor, KueueWorkload
 from kopt.cluster.workloads.kueue_queues import admitted_of, demand_of, read_cluster_queue
 from kopt.cluster.workloads.kueue_reading import amount
 from kopt.controllers.lending.queueing.borrowers import Sorting, Weighing
 from kopt.controllers.lending.state import LiveCluster
-from kopt.controllers.lending.views import HOLDER, Borrowing, BorrowingQueue, SeenPod
+from kopt.controllers.lending.views import HOLDER, Borrowing, BorrowingQueue, ObservedPod
 from kopt.core.reason import Reason
 from kopt.core.scheduling.eviction import Entry
 from kopt.core.scheduling.lending_pool import Borrower
@@ -30,7 +30,7 @@ class _Index:
 
     now_s: float
     by_queue: Mapping[str, Sequence[KueueWorkload]]
-    pods: Mapping[tuple[str, str], list[SeenPod]]
+    pods: Mapping[tuple[str, str], list[ObservedPod]]
     evictions: Mapping[str, Entry]
 
 
@@ -58,8 +58,8 @@ class Kueue:
             )
             return _without(borrower, Reason("COHORT", why), document)
         stands = value_at(KUEUE_CLUSTER_QUEUES, document, flavor_resource)
-        known = noted(undo_of(document))
-        own, was_set = known.get(flavor_resource, (stands, stands))
+        owned = quota_from_undo(undo_of(document))
+        own, was_set = owned.get(flavor_resource, (stands, stands))
         if not is_same(was_set, stands):
             # Another quota was written over ours: that is its own now.
             own = stands
@@ -70,8 +70,8 @@ class Kueue:
             document,
             _gpus(own),
             _gpus(stands),
-            values={flavor_resource: (own, stands), **_lending_limit(document, limit, known, cluster_queue.cohort)},
-            marked=holder_of(document) == HOLDER and (flavor_resource in known or not known),
+            values={flavor_resource: (own, stands), **_lending_limit(document, limit, owned, cluster_queue.cohort)},
+            marked=holder_of(document) == HOLDER and (flavor_resource in owned or not owned),
         )
         if cluster_queue.cohort:
             queue = replace(queue, backed=self._backed(cluster_queue, flavor_resource, queue.own, now_s))
@@ -142,7 +142,7 @@ class Kueue:
         return self._weighing.candidate(queue, borrowing, now_s, priority=workload.priority, idle=idle)
 
 
-def _borrowing(workload: KueueWorkload, gpus: int, pods: Sequence[SeenPod] = ()) -> Borrowing:
+def _borrowing(workload: KueueWorkload, gpus: int, pods: Sequence[ObservedPod] = ()) -> Borrowing:
     return Borrowing(
         KUEUE_WORKLOADS,
         workload.document,
@@ -170,14 +170,14 @@ def _without(borrower: Borrower, problem: Reason, document: Object | None = None
 
 
 def _lending_limit(
-    document: Object, path: QuotaPath, known: Mapping[QuotaPath, tuple[object, object]], cohort: str
+    document: Object, path: QuotaPath, owned: Mapping[QuotaPath, tuple[object, object]], cohort: str
 ) -> dict[QuotaPath, tuple[object, object]]:
     """The queue's own lending limit and the one in its spec, where it has none of its own: lent GPUs stay in it."""
     stands = value_at(KUEUE_CLUSTER_QUEUES, document, path)
-    own, was_set = known.get(path, (stands, stands))
+    own, was_set = owned.get(path, (stands, stands))
     if not is_same(was_set, stands):
         own = stands
-    return {path: (own, stands)} if own is None and (cohort or path in known) else {}
+    return {path: (own, stands)} if own is None and (cohort or path in owned) else {}
 
 
 def _suits(
@@ -205,9 +205,9 @@ def _gpus(quantity: object) -> int:
     return amount(quantity) // WHOLE_GPU
 
 
-def _by_name(pods: Iterable[SeenPod]) -> Mapping[tuple[str, str], list[SeenPod]]:
+def _by_name(pods: Iterable[ObservedPod]) -> Mapping[tuple[str, str], list[ObservedPod]]:
     """Pods by their Workload's name, their owner's uid, and their own."""
-    result: dict[tuple[str, str], list[SeenPod]] = {}
+    result: dict[tuple[str, str], list[ObservedPod]] = {}
     for pod in pods:
         gpu_pod = pod.gpu_pod
         for name in {f"/{gpu_pod.workload}" if gpu_pod.workload else "", gpu_pod.owner_uid, gpu_pod.uid} - {""}:
@@ -215,8 +215,8 @@ def _by_name(pods: Iterable[SeenPod]) -> Mapping[tuple[str, str], list[SeenPod]]
     return result
 
 
-def _pods_of(workload: KueueWorkload, pods: Mapping[tuple[str, str], list[SeenPod]]) -> list[SeenPod]:
-    pods_by_name: dict[str, SeenPod] = {}
+def _pods_of(workload: KueueWorkload, pods: Mapping[tuple[str, str], list[ObservedPod]]) -> list[ObservedPod]:
+    pods_by_name: dict[str, ObservedPod] = {}
     for name in (f"/{workload.key[1]}", workload.owner_uid):
         pods_by_name |= {pod.gpu_pod.uid: pod for pod in pods.get((workload.key[0], name), ())}
     return list(pods_by_name.values())

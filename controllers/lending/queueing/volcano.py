@@ -8,14 +8,14 @@ from dataclasses import replace
 
 from kopt.cluster.client.resources import VOLCANO_JOBS, VOLCANO_QUEUES, Object, key_of
 from kopt.cluster.holds.hold import holder_of, undo_of
-from kopt.cluster.holds.quota_loan import is_same, noted, value_at
+from kopt.cluster.holds.quota_loan import is_same, quota_from_undo, value_at
 from kopt.cluster.objects.fields import count, items, mapping, text
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.objects.volcano import ABORT, ABORTED, ENDED, RESUME, STEP, STOPPING, phase_of
 from kopt.cluster.workloads.kueue_reading import amount, requests_of, seconds
 from kopt.controllers.lending.queueing.borrowers import Sorting, Weighing
 from kopt.controllers.lending.state import LiveCluster, volcano_queue
-from kopt.controllers.lending.views import HOLDER, Borrowing, BorrowingQueue, SeenPod
+from kopt.controllers.lending.views import HOLDER, Borrowing, BorrowingQueue, ObservedPod
 from kopt.core.reason import Reason
 from kopt.core.scheduling.lending_pool import Borrower
 from kopt.core.units import WHOLE_GPU
@@ -35,8 +35,8 @@ class Volcano:
         if stands is None:
             why = f"Volcano Queue {borrower.queue} may use any number of {gpu}; give it a capability (0: none its own)."
             return BorrowingQueue(borrower, VOLCANO_QUEUES, document, problem=Reason("NO_LIMIT", why))
-        known = noted(undo_of(document))
-        own, was_set = known.get((gpu,), (stands, stands))
+        owned = quota_from_undo(undo_of(document))
+        own, was_set = owned.get((gpu,), (stands, stands))
         own = own if is_same(was_set, stands) else stands
         borrowing_queue = BorrowingQueue(
             borrower,
@@ -45,12 +45,12 @@ class Volcano:
             amount(own) // WHOLE_GPU,
             amount(stands) // WHOLE_GPU,
             values={(gpu,): (own, stands)},
-            marked=holder_of(document) == HOLDER and ((gpu,) in known or not known),
+            marked=holder_of(document) == HOLDER and ((gpu,) in owned or not owned),
         )
         return self._with_jobs(borrowing_queue, gpu, now_s, weigh=weigh)
 
     def _with_jobs(self, queue: BorrowingQueue, gpu: str, now_s: float, *, weigh: bool) -> BorrowingQueue:
-        pods: dict[str, list[SeenPod]] = {}
+        pods: dict[str, list[ObservedPod]] = {}
         for pod in self._cluster.pods():
             pods.setdefault(pod.gpu_pod.owner_uid, []).append(pod)
         sorting = Sorting()
@@ -83,7 +83,7 @@ def _mode(job: Object) -> str:
     return text(job, "metadata", "annotations", MODE_ANNOTATION)
 
 
-def _borrowing(job: Object, gpus: int, pods: Sequence[SeenPod]) -> Borrowing:
+def _borrowing(job: Object, gpus: int, pods: Sequence[ObservedPod]) -> Borrowing:
     since_s = seconds(text(job, "status", "state", "lastTransitionTime")) or 0.0
     uid = text(job, "metadata", "uid")
     return Borrowing(VOLCANO_JOBS, job, "/".join(key_of(job)), (uid,), gpus, None, tuple(pods), since_s)

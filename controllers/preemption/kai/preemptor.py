@@ -59,7 +59,7 @@ class KaiPreemption(PlainPreemption):
             )
         )
 
-    async def _left(self, preemptor: Gang, reason: Reason) -> float:
+    async def _no_victims(self, preemptor: Gang, reason: Reason) -> float:
         _LOG.info("%s is left to KAI: %s", preemptor.name, reason.message)
         document = outcome_document(PreemptionAction.LEAVE, self._clock(), reason.code, reason.message)
         for pod in [pod for pod in preemptor.pods if pod.refused]:

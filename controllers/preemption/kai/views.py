@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass, replace
 
 from kopt.cluster.client.resources import PODS, Object
-from kopt.cluster.holds.hold import GATE_PREFIX, HELD_LABEL, UNDO_ANNOTATION, holder_of, marks, release
+from kopt.cluster.holds.hold import GATE_PREFIX, HELD_LABEL, UNDO_ANNOTATION, hold_metadata, holder_of, release
 from kopt.cluster.objects.annotations import mapping_of
 from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.cluster.objects.kai import QUEUE_LABEL
@@ -74,15 +74,15 @@ def kai_queue(queue: Object) -> KaiQueue:
 
 def gated(pod: Object) -> list[Object]:
     """The JSON patch that holds a pod as it is created."""
-    metadata, made = mapping(pod, "metadata"), marks(HOLDER, {"gates": [GATE]})
+    metadata, made = mapping(pod, "metadata"), hold_metadata(HOLDER, {"gates": [GATE]})
     operations: list[Object] = []
     for section, name in (("labels", HELD_LABEL), ("annotations", UNDO_ANNOTATION)):
         value = made[section][name]
-        there = bool(mapping(metadata, section))
+        has_section = bool(mapping(metadata, section))
         path = f"/metadata/{section}"
         operations += [
             {"op": "add", "path": f"{path}/{name.replace('/', '~1')}", "value": value}
-            if there
+            if has_section
             else {"op": "add", "path": path, "value": {name: value}}
         ]
     return [*operations, {"op": "add", "path": "/spec/schedulingGates", "value": [{"name": GATE}]}]

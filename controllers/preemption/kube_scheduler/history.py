@@ -8,7 +8,7 @@ from kopt.controllers.preemption.kube_scheduler.snapshot import ClusterSnapshot,
 from kopt.policies.preemption import PreemptionState, observe
 from kopt.policies.preemption.state import Eviction
 
-SEEN_S = 5.0
+INFORMER_LAG_S = 5.0
 """Informers show our writes after this long at the latest."""
 
 
@@ -28,7 +28,7 @@ def learned(state: PreemptionState, snapshot: ClusterSnapshot, preemptors: Mappi
     def counts(eviction: Eviction) -> bool:
         """A running gang without a notice can be a victim again, once informers have had time to show our writes."""
         gang = running.get(eviction.gang)
-        if gang is None or evicted_for(gang) or snapshot.now_s - eviction.at_s < SEEN_S:
+        if gang is None or evicted_for(gang) or snapshot.now_s - eviction.at_s < INFORMER_LAG_S:
             return True
         return gangs[eviction.gang].started_at_s > eviction.at_s
 

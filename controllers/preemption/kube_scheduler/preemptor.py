@@ -30,7 +30,7 @@ from kopt.controllers.preemption.kube_scheduler.eviction_notices import (
     saving_of,
     subject,
 )
-from kopt.controllers.preemption.kube_scheduler.history import SEEN_S, learned
+from kopt.controllers.preemption.kube_scheduler.history import INFORMER_LAG_S, learned
 from kopt.controllers.preemption.kube_scheduler.ports import PlainCluster, PlainWriter
 from kopt.controllers.preemption.kube_scheduler.snapshot import (
     ClusterSnapshot,
@@ -112,7 +112,7 @@ class PlainPreemption(BaseReconciler):
         again_s.append(await self._tried(go_on))
         for gang in preemptors.values():
             if reason := self._refusal(gang, snapshot):
-                again_s.append(await self._tried(partial(self._left, gang, reason), subject(gang.pods[0])))
+                again_s.append(await self._tried(partial(self._no_victims, gang, reason), subject(gang.pods[0])))
             # One preemptor at a time: what is freed for it does not count for the next.
             elif not under_way and self._later.get(gang.name, now_s) <= now_s:
                 errors_before, broken_off = self.errors, self.broken_off
@@ -129,10 +129,10 @@ class PlainPreemption(BaseReconciler):
         stays = set()
         for gang in snapshot.gangs():
             if whom := evicted_for(gang):
-                goes = await self._go_on(gang, self._is_awaited(preemptors.get(whom), snapshot), snapshot)
-                if goes is not None:
+                proceeds = await self._go_on(gang, self._is_awaited(preemptors.get(whom), snapshot), snapshot)
+                if proceeds is not None:
                     terminating[whom].append(gang)
-                if not goes:
+                if not proceeds:
                     stays.add(whom)
         made = [
             item
@@ -171,7 +171,7 @@ class PlainPreemption(BaseReconciler):
     async def _room_is_made(self, preemptor: Gang) -> None:
         """Called when all of its victims are terminating."""
 
-    async def _left(self, preemptor: Gang, reason: Reason) -> float:
+    async def _no_victims(self, preemptor: Gang, reason: Reason) -> float:
         """Called when no victims are selected for it."""
         return _IDLE_S
 
@@ -190,7 +190,7 @@ class PlainPreemption(BaseReconciler):
     async def _notify_rest(self, preemptor: Gang, snapshot: ClusterSnapshot) -> bool:
         """If a leader died after notifying only some of the victims, notify the others if that is still safe."""
         decision = preemptor.pods[0].decision
-        if decision is None or not SEEN_S <= snapshot.now_s - decision.at_s < self._policy.settle_s:
+        if decision is None or not INFORMER_LAG_S <= snapshot.now_s - decision.at_s < self._policy.settle_s:
             return False
         running = [
             item
@@ -221,7 +221,7 @@ class PlainPreemption(BaseReconciler):
             gangs=tuple(gang for gang in policy_snapshot.gangs if self._stays.get(gang.name, 0.0) < snapshot.now_s),
         )
         decision, state = await asyncio.to_thread(decide, policy_snapshot, self._state, self._policy)
-        self._say(preemptor, decision)
+        self._emit(preemptor, decision)
         victims = [
             gang for gang in snapshot.gangs() if gang.name in decision.victims and snapshot.may_preempt(gang, preemptor)
         ]
@@ -236,12 +236,12 @@ class PlainPreemption(BaseReconciler):
                 )
                 reason = Reason("OTHER_RESOURCES", text)
                 self._once(preemptor, reason)
-                await self._left(preemptor, reason)
+                await self._no_victims(preemptor, reason)
             elif await self._preempt(preemptor, victims, decision, where, snapshot):
                 self._state, self._preempted_at_s = state, self._clock()
                 return 0.0
         elif decision.action in (PreemptionAction.LEAVE, PreemptionAction.FITS):
-            await self._left(preemptor, decision.reasons[0])
+            await self._no_victims(preemptor, decision.reasons[0])
         until_s = decision.until_s or snapshot.now_s + _IDLE_S
         return max(SOON_S, until_s - snapshot.now_s)
 
@@ -359,7 +359,7 @@ class PlainPreemption(BaseReconciler):
         mode = self._cluster.mode(preemptor.pods[0])
         return Mode(mode) if mode in tuple(Mode) else self._settings.mode
 
-    def _say(self, preemptor: Gang, decision: PreemptionDecision) -> None:
+    def _emit(self, preemptor: Gang, decision: PreemptionDecision) -> None:
         if decision.action in (PreemptionAction.WAIT, PreemptionAction.LEAVE):
             self._once(preemptor, decision.reasons[0])
 

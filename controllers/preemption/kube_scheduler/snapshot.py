@@ -19,7 +19,7 @@ from kopt.policies.preemption import Member, Preemptor, RunningGang, Snapshot
 _NOTHING = Estimate(0.0, 0.0, 0.0)
 HANGS_S = 60.0
 """A pod that still exists this long after it should have ended may stay forever."""
-LEAVES_S = 900.0
+LONGEST_TERMINATION_S = 900.0
 """No preemptor waits longer for the room of an evicted pod, however long its termination grace period is."""
 
 
@@ -86,10 +86,10 @@ class ClusterSnapshot:
         """Whether all of its pods may fit once ``_victims`` have terminated."""
         return True
 
-    def leaves_to(self, preemptor: Gang, pod: PlainPod) -> bool:
+    def frees_room_for(self, preemptor: Gang, pod: PlainPod) -> bool:
         """Whether the pod is terminating, is not stuck, and was not evicted for another preemptor."""
         free = pod.evicting is None or pod.evicting.preemptor == preemptor.name
-        by_s = min(pod.ends_s + HANGS_S, pod.ends_s - pod.grace_s + LEAVES_S)
+        by_s = min(pod.ends_s + HANGS_S, pod.ends_s - pod.grace_s + LONGEST_TERMINATION_S)
         return pod.terminating and free and self.now_s < by_s
 
     def may_preempt(self, gang: Gang, preemptor: Gang) -> bool:
@@ -125,7 +125,7 @@ class ClusterSnapshot:
         remaining = {name: Counter(node.room) for name, node in self.nodes.items() if node.accepts(first)}
         for pod in self.pods:
             promised = pod.promised if pod.priority >= preemptor.priority and pod.gpu_pod.uid not in own else ""
-            if (node := pod.node or promised) in remaining and not self.leaves_to(preemptor, pod):
+            if (node := pod.node or promised) in remaining and not self.frees_room_for(preemptor, pod):
                 remaining[node].subtract(pod.requests)
                 remaining[node]["pods"] -= 1000
         return remaining
@@ -201,7 +201,7 @@ def placed(preemptor: Gang, snapshot: ClusterSnapshot, victims: Sequence[Gang]) 
         return None
     free = snapshot.free(preemptor)
     for pod in (
-        pod for gang in victims for pod in gang.pods if pod.node in free and not snapshot.leaves_to(preemptor, pod)
+        pod for gang in victims for pod in gang.pods if pod.node in free and not snapshot.frees_room_for(preemptor, pod)
     ):
         free[pod.node].update(pod.requests)
         free[pod.node]["pods"] += 1000

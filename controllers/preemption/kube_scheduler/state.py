@@ -18,7 +18,7 @@ from kopt.controllers.preemption.kube_scheduler.views import PlainNode, PlainPod
 from kopt.controllers.preemption.state import LiveCluster
 
 
-def seen_nodes(kube: Kube) -> Informer[PlainNode]:
+def node_informer(kube: Kube) -> Informer[PlainNode]:
     """Nodes that take pods."""
     return Informer(kube, NODES, keep=plain_node)
 
@@ -63,7 +63,7 @@ class PodWriter:
             return None
 
     async def patch(self, pod: PlainPod, changes: Object) -> None:
-        await self._fence.patch(PODS, self._seen(pod), changes)
+        await self._fence.patch(PODS, self._as_observed(pod), changes)
 
     async def promise(self, pod: PlainPod, node: str) -> None:
         self._require()
@@ -90,7 +90,7 @@ class PodWriter:
         if not self._fence.holds:
             raise Deposed("the term is over")
 
-    def _seen(self, pod: PlainPod) -> Object:
+    def _as_observed(self, pod: PlainPod) -> Object:
         return {
             "metadata": {
                 "namespace": pod.key[0],

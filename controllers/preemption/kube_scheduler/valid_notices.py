@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from kopt.cluster.workloads.kueue import Evicting
-from kopt.controllers.preemption.kube_scheduler.snapshot import HANGS_S, LEAVES_S, ClusterSnapshot
+from kopt.controllers.preemption.kube_scheduler.snapshot import HANGS_S, LONGEST_TERMINATION_S, ClusterSnapshot
 from kopt.controllers.preemption.kube_scheduler.views import PlainPod
 
 NOTICE_S = 300.0
@@ -34,5 +34,5 @@ def _notice(pod: PlainPod, own_notices: Mapping[str, Evicting], now_s: float) ->
     if notice is None or notice.at_s > now_s + _SKEW_S:
         return None
     if pod.terminating:
-        return notice if now_s < min(pod.ends_s + HANGS_S, notice.at_s + LEAVES_S) else None
+        return notice if now_s < min(pod.ends_s + HANGS_S, notice.at_s + LONGEST_TERMINATION_S) else None
     return notice if now_s < notice.at_s + NOTICE_S else None

@@ -273,8 +273,8 @@ def _staged(staged_state: StagedState, now_s: float) -> StagedCard:
         )
     if staged_state.phase == "Staging" and staged_state.bytes_per_second is not None:
         details.append(f"{format_bytes(int(staged_state.bytes_per_second))}/s")
-    if staged_state.phase == "Staging" and staged_state.seconds_left is not None:
-        details.append(f"about {span(max(0.0, staged_state.seconds_left))} left")
+    if staged_state.phase == "Staging" and staged_state.remaining_s is not None:
+        details.append(f"about {span(max(0.0, staged_state.remaining_s))} left")
     badge = {"Ready": "ok", "Failed": "refused", "Staging": "fallback"}.get(staged_state.phase, "pending")
     return StagedCard(
         staged_state,

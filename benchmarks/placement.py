@@ -30,7 +30,7 @@ from kopt.core.units import GIB, Bytes, MilliGpu
 from kopt.data.jobs.openb import read_nodes, read_pods
 from kopt.policies.placement.cache import FragmentationCache
 from kopt.policies.placement.choose import choose
-from kopt.policies.placement.state import FleetNode, FleetState, place, release
+from kopt.policies.placement.state import FleetNode, FleetState, allocate, release
 from kopt.policies.placement.typical import TypicalPods
 from kopt.simulator.placement.study import Expectation, Run, Scenario, study
 
@@ -106,7 +106,7 @@ def latency() -> str:
             choice = choose(state, request, cache=cache)
             warm.append((1e3 * (time.perf_counter() - began), 1e3 * (time.thread_time() - cpu)))
             if choice.node is not None:
-                place(state, choice.node, choice.gpus, request)
+                allocate(state, choice.node, choice.gpus, request)
                 placed.append((choice.node, choice.gpus, request))
             if len(placed) > KEPT:
                 release(state, *placed.pop(0))
@@ -137,7 +137,7 @@ def _filled(nodes: int, chance: np.random.Generator) -> tuple[list[PodRequest], 
         row, request = int(chance.integers(nodes)), kinds[chance.integers(len(shares))]
         enough = np.flatnonzero(state.gpu_free_milli[row] >= request.gpus.share)
         if len(enough) and state.cpu_free_milli[row] >= request.cpu_milli:
-            place(state, row, [int(enough[0])], request)
+            allocate(state, row, [int(enough[0])], request)
             allocated += request.gpus.total
     history = [kinds[i] for i in chance.integers(0, len(kinds), 5_000)]
     return kinds, state, FragmentationCache(TypicalPods.learn(history))

@@ -76,7 +76,7 @@ def requested_gpus(manifest: Mapping[str, Any]) -> RequestedGpus:
     return RequestedGpus(_gpus(container), mib, _share(fraction))
 
 
-def executor_asked(manifest: Mapping[str, Any]) -> Executor:
+def requested_executor(manifest: Mapping[str, Any]) -> Executor:
     """The executor in whose terms a pod, a template, or what holds one asks for a share; UNKNOWN for none."""
     return stated_executor(*_pod(manifest))
 

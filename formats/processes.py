@@ -32,10 +32,10 @@ class Processes:
 
 
 def count_processes(
-    entrypoint: Entrypoint, load: Load, requested: RequestedGpus = NO_REQUEST, given: int | None = None
+    entrypoint: Entrypoint, load: Load, requested: RequestedGpus = NO_REQUEST, explicit: int | None = None
 ) -> Processes:
-    """The processes of what ``entrypoint`` runs; ``given`` by the user wins."""
-    counted = given or processes_of(entrypoint, load)
-    stated = counted if given or entrypoint.states_processes else None
+    """The processes of what ``entrypoint`` runs; ``explicit`` is what the user states, which wins."""
+    counted = explicit or processes_of(entrypoint, load)
+    stated = counted if explicit or entrypoint.states_processes else None
     in_pod = stated if stated is None or not requested.gpus else -(-stated // entrypoint.nodes)
     return Processes(requested, counted, in_pod)

@@ -77,9 +77,9 @@ def grouped_query_of(engine: str, labels: Sequence[Mapping[str, str]]) -> str:
 
 
 def _counters(engine: str) -> tuple[str, ...]:
-    result = next((known for known in ENGINES if known.engine.casefold() == engine.casefold()), None)
+    result = next((entry for entry in ENGINES if entry.engine.casefold() == engine.casefold()), None)
     if result is None:
-        names = ", ".join(known.engine for known in ENGINES)
+        names = ", ".join(entry.engine for entry in ENGINES)
         raise UnknownEngineError(f"no metrics of {engine[:40]!r} are known; known are {names}; or give a query")
     return result.counters
 

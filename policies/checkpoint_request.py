@@ -34,12 +34,12 @@ def save_state(pods: Iterable[PodSaving], now_s: float, since_s: float = float("
     savings = list(pods)
     if not savings or not all(pod_saving.askable for pod_saving in savings):
         return SaveState.UNASKABLE
-    asked = [pod_saving for pod_saving in savings if _counts(pod_saving, since_s)]
-    if len(asked) == len(savings) and all(map(_has_saved, asked)):
+    requested = [pod_saving for pod_saving in savings if _counts(pod_saving, since_s)]
+    if len(requested) == len(savings) and all(map(_has_saved, requested)):
         return SaveState.SAVED
-    if asked and now_s >= max(pod_saving.until_s for pod_saving in asked if pod_saving.until_s is not None):
+    if requested and now_s >= max(pod_saving.until_s for pod_saving in requested if pod_saving.until_s is not None):
         return SaveState.EXPIRED
-    return SaveState.ASKED if len(asked) == len(savings) else SaveState.ASKABLE
+    return SaveState.ASKED if len(requested) == len(savings) else SaveState.ASKABLE
 
 
 def unasked(pods: Iterable[PodSaving], since_s: float = float("-inf")) -> list[bool]:
@@ -52,5 +52,5 @@ def _counts(pod: PodSaving, since_s: float) -> bool:
 
 
 def _has_saved(pod: PodSaving) -> bool:
-    durable_s, asked_s = pod.last_durable_at_s, pod.requested_at_s
-    return durable_s is not None and asked_s is not None and durable_s >= asked_s and pod.state not in _NOT_DONE
+    durable_s, requested_s = pod.last_durable_at_s, pod.requested_at_s
+    return durable_s is not None and requested_s is not None and durable_s >= requested_s and pod.state not in _NOT_DONE

@@ -183,7 +183,7 @@ def _explained(result: Sequence[tuple[Sized, list[tuple[str, str]]]]) -> Answer:
 
 def _header(advice: "SizeAdvice") -> dict[str, str]:
     low, high = advice.low_bytes, advice.high_bytes
-    requested = advice.asked_milli_gpu
+    requested = advice.requested_milli_gpu
     needs = "not known" if low is None or high is None else f"{format_bytes(low)} to {format_bytes(high)}"
     return {
         "runs": advice.script,

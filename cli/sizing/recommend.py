@@ -202,7 +202,7 @@ def _running_row(sized: Sized) -> RunningRow | MeasuredRow:
         pods.label,
         pods.pods.pods,
         pods.gpu if advice is None else advice.gpu,
-        pods.pods.gpus if advice is None else advice.asked_milli_gpu,
+        pods.pods.gpus if advice is None else advice.requested_milli_gpu,
         *sized.estimated_bytes,
         "" if advice is None else advice.advised,
         sized.saved_milli_gpu,
@@ -243,7 +243,7 @@ def _answer(size_advices: "Sequence[SizeAdvice]") -> Answer:
     documents = [
         {
             **asdict(size_advice),
-            "asked_milli_gpu": size_advice.asked_milli_gpu,
+            "asked_milli_gpu": size_advice.requested_milli_gpu,
             "saved_milli_gpu": size_advice.saved_milli_gpu,
             "patch": size_advice.patch(),
         }
@@ -262,7 +262,7 @@ def _row(size_advice: "SizeAdvice") -> AdviceRow:
     return AdviceRow(
         size_advice.name,
         size_advice.gpu,
-        size_advice.asked_milli_gpu,
+        size_advice.requested_milli_gpu,
         size_advice.peak_bytes,
         size_advice.low_bytes,
         size_advice.high_bytes,

@@ -276,7 +276,7 @@ def document(item: Sized) -> dict[str, Any]:
     reported = (
         {}
         if advice is None
-        else asdict(advice) | {"asked_milli_gpu": advice.asked_milli_gpu, "advised": advice.advised}
+        else asdict(advice) | {"asked_milli_gpu": advice.requested_milli_gpu, "advised": advice.advised}
     )
     result = reported | {
         "namespace": item.pods.workload.namespace,

@@ -156,9 +156,9 @@ def status_of(data: StagedData) -> Object:
         "again": data.again_handled or None,
         "reason": speaker.reason.value if speaker and speaker.reason else None,
         "message": ((speaker.message if speaker else "") or data.missing)[:_LONGEST] or None,
-        "nodes": [_node(copy) for copy in data.copies if copy.place != CLAIM] or None,
+        "nodes": [_node(copy) for copy in data.copies if copy.location != CLAIM] or None,
     }
-    claim = next((copy for copy in data.copies if copy.place == CLAIM), None)
+    claim = next((copy for copy in data.copies if copy.location == CLAIM), None)
     if claim is not None:
         result |= _books(claim)
     return {key: value for key, value in result.items() if value is not None}
@@ -211,14 +211,14 @@ def _copy(result: Mapping[str, Any], location: str) -> Copy:
         amounts,
         _seconds(result.get("readyAt")),
         _seconds(result.get("retryAt")),
-        gone=result.get("gone") is True,
+        removed=result.get("gone") is True,
         machine=str(result.get("machine", "")),
     )
 
 
 def _node(copy: Copy) -> Object:
     result: dict[str, Any] = {
-        "name": copy.place,
+        "name": copy.location,
         "phase": copy.phase.value,
         "attempts": copy.attempts,
         "message": copy.message[:_LONGEST],
@@ -239,7 +239,7 @@ def _books(copy: Copy) -> dict[str, Any]:
         "judged": copy.judged,
         "failures": copy.failures,
         "retryAt": _stamp(copy.retry_at_s),
-        "gone": copy.gone,
+        "gone": copy.removed,
     }
 
 

@@ -84,7 +84,7 @@ class SizingAtAdmission:
         # Kueue's own webhook runs later; without Kueue nothing would stop a parked Job.
         snapshot = replace(snapshot, mode=mode, admitted=bool(queue) and not self._has_kueue, held_by_others=False)
         is_measured = self._learned(workload) is not None
-        decision = waits_for_dry_run(snapshot, known=is_measured, settings=self._settings)
+        decision = waits_for_dry_run(snapshot, measured=is_measured, settings=self._settings)
         if not decision.yes:
             return None
         holder = holder_of(workload.document)

@@ -147,7 +147,9 @@ class Reconciler:
             learned is not None and (await self._needs.request(job, snapshot, learned)).kind is not ShareKind.WHOLE
         )
         free = replace(snapshot, held_by_others=False)
-        decision = waits_for_dry_run(free, known=learned is not None and not changes, settings=self._settings.profiling)
+        decision = waits_for_dry_run(
+            free, measured=learned is not None and not changes, settings=self._settings.profiling
+        )
         if not decision.yes:
             if decision.reason.code == NO_COMMAND:
                 await self._emit_refusal(job, decision.reason.message)

@@ -64,10 +64,12 @@ class Downloads:
         ]
         running = snapshot.running(Verb.STAGE)
         started, self._turns = share(wanted, running, self._turns, at_once=rules.at_once, per_namespace=rules.share)
-        self._started = frozenset(wish.place for wish in started)
+        self._started = frozenset(wish.location for wish in started)
         counts = running + Counter(wish.namespace for wish in started)
         # A download that waits for its own namespace's slots would not get one that others give up.
-        pending = [wish for wish in wanted if wish.place not in self._started and counts[wish.namespace] < rules.share]
+        pending = [
+            wish for wish in wanted if wish.location not in self._started and counts[wish.namespace] < rules.share
+        ]
         self._steps.observe(snapshot, now_s, len(pending))
 
     def _acts(self, staged: DataObject) -> bool:
@@ -78,7 +80,7 @@ class Downloads:
         """None for what the server has just refused: it would only take the turn of others."""
         data_snapshot = self._data_snapshot(staged, snapshot, now_s)
         result = wishes(data_snapshot, decide(data_snapshot, now_s, self._settings.rules))
-        return [wish for wish in result if tuple(wish.place.split("/", 1)) not in self._refused]
+        return [wish for wish in result if tuple(wish.location.split("/", 1)) not in self._refused]
 
     def _data_snapshot(self, staged: DataObject, snapshot: StagingSnapshot, now_s: float) -> DataSnapshot:
         data_snapshot = snapshot.data_snapshot(staged, self._settings, now_s)
@@ -111,30 +113,30 @@ class Downloads:
         self, staged: DataObject, snapshot: StagingSnapshot, outcome: Outcome
     ) -> tuple[Outcome, DataObject]:
         """Begin and end Jobs; failures are written into the copies."""
-        copies = {item.place: item for item in outcome.data.copies}
+        copies = {item.location: item for item in outcome.data.copies}
         again_s = outcome.again_s
         for order in outcome.orders:
-            copy = copies.get(order.place)
+            copy = copies.get(order.location)
             if order.step is Step.END:
-                job = snapshot.job_of(staged.data, order.place)
+                job = snapshot.job_of(staged.data, order.location)
                 if job is not None:
                     await self._writes.delete(JOBS, job.document)
-            elif order.verb is Verb.STAGE and f"{staged.data.uid}/{order.place}" not in self._started:
+            elif order.verb is Verb.STAGE and f"{staged.data.uid}/{order.location}" not in self._started:
                 if copy is not None:
-                    copies[order.place] = replace(copy, message=_WAITS_FOR_OTHERS)
+                    copies[order.location] = replace(copy, message=_WAITS_FOR_OTHERS)
             else:
                 staged = await self._guard(staged)
                 refused = await self._begin(staged.data, order)
                 # A start is reported once its Job is seen: one that another leader created counts as well.
                 if copy is not None and refused:
-                    copies[order.place] = replace(copy, message=refused)
+                    copies[order.location] = replace(copy, message=refused)
                     again_s = min(again_s or float("inf"), self._clock() + _REFUSED_S)
         data = replace(outcome.data, copies=tuple(copies.values()))
         return replace(outcome, data=data, again_s=again_s), staged
 
     async def _begin(self, data: StagedData, order: Order) -> str:
         """Create the Job; why the server refuses it, empty where it does not."""
-        until_s, refusal = self._refused.get((data.uid, order.place), (0.0, ""))
+        until_s, refusal = self._refused.get((data.uid, order.location), (0.0, ""))
         if self._clock() < until_s:
             return refusal
         settings = self._settings.pods
@@ -148,7 +150,7 @@ class Downloads:
             return ""
         except (Forbidden, Invalid) as error:
             refusal = f"its Job {job_name(data, order)} is refused: {error}"
-            self._refused[data.uid, order.place] = (self._clock() + _REFUSED_S, refusal)
+            self._refused[data.uid, order.location] = (self._clock() + _REFUSED_S, refusal)
             return refusal
         return ""
 
@@ -208,9 +210,9 @@ class Downloads:
         data = outcome.data
         for node in outcome.lost:
             self._about(data, "CopyLost", f"Node {node} is gone or was set up anew, and the copy on it is lost.")
-        was = {item.place: item for item in before.copies}
+        was = {item.location: item for item in before.copies}
         for copy in data.copies:
-            sentence = _sentence(copy, was.get(copy.place))
+            sentence = _sentence(copy, was.get(copy.location))
             if sentence:
                 self._about(data, *sentence)
 
@@ -220,7 +222,7 @@ class Downloads:
 
 def _sentence(copy: Copy, before: Copy | None) -> tuple[str, str] | None:
     """Reason and message of what is new about a copy."""
-    where = f" on node {copy.place}" if copy.place else ""
+    where = f" on node {copy.location}" if copy.location else ""
     if before is not None and copy.judged > before.judged and copy.reason is not None:
         again = ""
         if copy.reason in NEVER:
@@ -243,7 +245,7 @@ def _sentence(copy: Copy, before: Copy | None) -> tuple[str, str] | None:
 
 
 def _phases(data: StagedData) -> list[object]:
-    return [(copy.place, copy.phase, copy.attempts, copy.judged, copy.reason) for copy in data.copies]
+    return [(copy.location, copy.phase, copy.attempts, copy.judged, copy.reason) for copy in data.copies]
 
 
 def _reported_at_s(data: StagedData) -> float | None:

@@ -131,7 +131,7 @@ def snapshot_of(cluster: Cluster, progress: Progresses, settings: StagingSetting
         pods[pod.job_uid].append(pod)
     jobs: dict[str, dict[str, tuple[DownloadJob, Run]]] = defaultdict(dict)
     for job in sorted(cluster.jobs(), key=lambda item: item.run.attempt):
-        jobs[job.data_uid][job.run.place] = (job, _run(job, pods.get(job.uid, ()), progress, now_s))
+        jobs[job.data_uid][job.run.location] = (job, _run(job, pods.get(job.uid, ()), progress, now_s))
     queued: dict[str, tuple[QueuedWorkload, ...]] = {}
     for kueue in cluster.kueue():
         queued[kueue.owner_uid] = (*queued.get(kueue.owner_uid, ()), kueue)
@@ -170,7 +170,7 @@ def cached_copies(data_objects: Iterable[DataObject], users: Mapping[Key, object
         data = staged.data
         for copy in data.copies:
             size = _size(data, copy)
-            if size and not copy.gone:
+            if size and not copy.removed:
                 last_s = data.last_used_at_s or copy.ready_at_s or data.created_at_s
                 in_use = bool(users.get(data.key)) or copy.phase is DataPhase.STAGING
                 cacheds[_location(data, copy)].append(Cached(data.key, size, last_s, in_use))
@@ -211,7 +211,7 @@ def _evicted(
 
 def _location(data: StagedData, copy: Copy) -> Location:
     destination = data.spec.destination
-    return (data.namespace, destination.claim) if isinstance(destination, ClaimFolder) else ("", copy.place)
+    return (data.namespace, destination.claim) if isinstance(destination, ClaimFolder) else ("", copy.location)
 
 
 def _size(data: StagedData, copy: Copy) -> int:

@@ -78,7 +78,7 @@ class Holding:
                 await self._release(workload, staged_datas, ready=ready, state=(state, reason, message))
             case Hold.HOLD | Hold.PARK:
                 await self._hold(workload, staged_datas, (state, reason, message))
-            case Hold.MARK:
+            case Hold.ANNOTATE:
                 # First the mark: the next leader, or `kopt off`, then knows whose stop it is.
                 made = {"metadata": hold_metadata(HOLDER, {})}
                 await self._patch(workload, made, self._annotation(workload, staged_datas, (state, reason, message)))
@@ -263,7 +263,7 @@ def _state(
 def _common_nodes(staged_datas: Sequence[StagedData]) -> set[str] | None:
     """Nodes with copies of all node-cached data; None if none is node-cached."""
     places = [
-        set(staged_data.ready_places)
+        set(staged_data.ready_locations)
         for staged_data in staged_datas
         if isinstance(staged_data.spec.destination, NodeCache)
     ]

@@ -71,10 +71,10 @@ class Amounts:
 @dataclass(frozen=True)
 class Copy:
     """One copy. ``attempts`` counts what was started, ``judged`` is the last that failed, ``failures`` those since the
-    last that did not; ``generation`` is that of the spec it was made for. ``gone``: nothing of it is left there.
+    last that did not; ``generation`` is that of the spec it was made for. ``removed``: nothing of it is left there.
     ``machine``: which one the node was, see ``CacheNode``."""
 
-    place: str = CLAIM
+    location: str = CLAIM
     phase: DataPhase = DataPhase.WAITING
     attempts: int = 0
     judged: int = 0
@@ -86,7 +86,7 @@ class Copy:
     amounts: Amounts | None = None
     ready_at_s: float | None = None
     retry_at_s: float | None = None
-    gone: bool = True
+    removed: bool = True
     machine: str = ""
 
 
@@ -133,15 +133,15 @@ class StagedData:
         return DataPhase.WAITING if phase is DataPhase.READY and self.missing else phase
 
     @property
-    def ready_places(self) -> tuple[str, ...]:
-        return tuple(copy.place for copy in self.copies if copy.phase is DataPhase.READY)
+    def ready_locations(self) -> tuple[str, ...]:
+        return tuple(copy.location for copy in self.copies if copy.phase is DataPhase.READY)
 
     @property
     def speaker(self) -> Copy | None:
         """The copy whose trouble, or else progress, speaks for all."""
         order = list(DataPhase)
         worst = sorted(
-            self.copies, key=lambda copy: (copy.phase is not self.phase, order.index(copy.phase), copy.place)
+            self.copies, key=lambda copy: (copy.phase is not self.phase, order.index(copy.phase), copy.location)
         )
         return worst[0] if worst else None
 

@@ -42,13 +42,13 @@ def pod_entrypoint(manifest: Mapping[str, Any], files: Files) -> Entrypoint:
 
 def _container_entrypoint(container: Mapping[str, Any], replicas: int, files: Files) -> Entrypoint:
     env, unknown = _environment(container)
-    words = _filled_words((*_strings(container, "command"), *_strings(container, "args")), env)
-    if not words:
+    arguments = _filled_arguments((*_strings(container, "command"), *_strings(container, "args")), env)
+    if not arguments:
         image = container.get("image", "its image")
         raise EntrypointError(f"the container gives no command, so {image} decides what runs; give command or args")
     if not _strings(container, "command"):
         unknown.append(Reason("IMAGE_ENTRYPOINT", "the image's entrypoint comes before the args and is not known"))
-    entrypoint = what_runs(words, files)
+    entrypoint = what_runs(arguments, files)
     gpus = _gpus(container)
     if entrypoint.world_size is None and gpus and entrypoint.launcher:
         unknown.append(Reason("GPUS", f"one process for each of {gpus} GPUs in {replicas} pods", {"gpus": gpus}))
@@ -134,10 +134,10 @@ def _environment(container: Mapping[str, Any]) -> tuple[dict[str, str], list[Rea
     return env, unknown
 
 
-def _filled_words(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
+def _filled_arguments(arguments: Sequence[str], env: Mapping[str, str]) -> list[str]:
     """Short words may each stand for a long variable: their sum is bounded as well."""
     result, size = [], 0
-    for word in words:
+    for word in arguments:
         result.append(_filled(word, env))
         size += len(result[-1])
         if size > _MAX_FILLED_CHARACTERS:
@@ -200,19 +200,19 @@ def _form(text: str) -> Sequence[str] | str:
     """The words of the exec form (a JSON list), else the shell form's text."""
     if text.startswith("["):
         try:
-            words = json.loads(text)
+            arguments = json.loads(text)
         except (ValueError, RecursionError):
             return text
-        if isinstance(words, list) and all(isinstance(word, str) for word in words):
-            return words
+        if isinstance(arguments, list) and all(isinstance(word, str) for word in arguments):
+            return arguments
     return text
 
 
 def _pairs(text: str) -> dict[str, str]:
     try:
-        words = shlex.split(text)
+        tokens = shlex.split(text)
     except ValueError:
         return {}
-    if words and "=" not in words[0]:
-        return {words[0]: " ".join(words[1:])}
-    return dict(word.partition("=")[::2] for word in words if "=" in word)
+    if tokens and "=" not in tokens[0]:
+        return {tokens[0]: " ".join(tokens[1:])}
+    return dict(word.partition("=")[::2] for word in tokens if "=" in word)

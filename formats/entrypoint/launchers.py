@@ -16,7 +16,7 @@ Files = Callable[[str], str | None]
 _MAX_DEPTH = 12
 _PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)*)?t?")
 _SHELLS = {"bash", "sh", "zsh", "dash", "ksh", "ash", "source", "."}
-_CHORES = options.words(
+_CHORES = options.name_set(
     "pip pip3 apt apt-get git wget curl mkdir echo ls cp mv rm cat cd sleep export set source conda chmod ln tar "
     "unzip which nvidia-smi rocm-smi huggingface-cli hf tee grep sed awk touch trap ulimit module wait kill exit "
     "true test [ [["
@@ -74,24 +74,24 @@ def _read(command: Command, files: Files, shell: Shell, depth: int) -> Entrypoin
     """The entrypoint of one simple command, None where it is no training at all."""
     if depth > _MAX_DEPTH:
         raise EntrypointError(f"commands inside commands, {_MAX_DEPTH} deep; give the innermost one")
-    words, env = _unwrap(command, depth)
-    if not words:
+    argv, env = _unwrap(command, depth)
+    if not argv:
         return None
-    name = PurePosixPath(words[0]).name
+    name = PurePosixPath(argv[0]).name
     if name in _SHELLS:
-        entrypoint = _through_shell(words, env, files, shell, depth)
+        entrypoint = _through_shell(argv, env, files, shell, depth)
     elif _PYTHON.fullmatch(name):
-        entrypoint = _python(words[1:], files, shell, depth)
+        entrypoint = _python(argv[1:], files, shell, depth)
     elif name in _LAUNCHERS:
-        entrypoint = _LAUNCHERS[name](words[1:], files, shell, depth)
+        entrypoint = _LAUNCHERS[name](argv[1:], files, shell, depth)
     elif name.endswith((".py", ".ipynb")):
-        entrypoint = _script(words)
+        entrypoint = _script(argv)
     elif name.endswith(".sh"):
-        entrypoint = _through_shell(("bash", *words), env, files, shell, depth)
+        entrypoint = _through_shell(("bash", *argv), env, files, shell, depth)
     elif name in _CHORES:
         return None
     else:
-        entrypoint = tools.read_tool(name, words[1:])
+        entrypoint = tools.read_tool(name, argv[1:])
         if entrypoint is None and depth > 0 and not name.startswith("-"):
             return None
     return None if entrypoint is None else replace(entrypoint, env={**shell.exported, **env, **entrypoint.env})
@@ -99,34 +99,32 @@ def _read(command: Command, files: Files, shell: Shell, depth: int) -> Entrypoin
 
 def _unwrap(command: Command, depth: int) -> tuple[tuple[str, ...], dict[str, str]]:
     """Takes ``env A=1 nohup timeout 60 …`` off the front."""
-    words, env = command.words, dict(command.env)
+    argv, env = command.argv, dict(command.env)
     for _ in range(_MAX_DEPTH):
-        while words and re.match(r"[A-Za-z_]\w*=", words[0]):
-            name, _, value = words[0].partition("=")
+        while argv and re.match(r"[A-Za-z_]\w*=", argv[0]):
+            name, _, value = argv[0].partition("=")
             env[name] = value
-            words = words[1:]
-        if not words:
+            argv = argv[1:]
+        if not argv:
             break
-        name = PurePosixPath(words[0]).name
-        subcommand = options.SUBCOMMANDS.get((name, words[1] if len(words) > 1 else ""))
+        name = PurePosixPath(argv[0]).name
+        subcommand = options.SUBCOMMANDS.get((name, argv[1] if len(argv) > 1 else ""))
         if subcommand is not None:
-            parsed = options.read_options(words[2:], subcommand)
+            parsed = options.read_options(argv[2:], subcommand)
             env |= dict(pair.partition("=")[::2] for pair in (*parsed.all("e"), *parsed.all("env")) if "=" in pair)
-            words = parsed.rest[1:] if name in options.IMAGE_FIRST else parsed.rest
+            argv = parsed.rest[1:] if name in options.IMAGE_FIRST else parsed.rest
         elif name in options.WRAPPERS:
-            words = options.read_options(words[1:], options.WRAPPERS[name]).rest[
-                options.WORDS_OF_WRAPPERS.get(name, 0) :
-            ]
+            argv = options.read_options(argv[1:], options.WRAPPERS[name]).rest[options.WRAPPER_ARGUMENTS.get(name, 0) :]
         else:
             break
-    return words, env
+    return argv, env
 
 
 def _through_shell(
-    words: Sequence[str], env: dict[str, str], files: Files, shell: Shell, depth: int
+    argv: Sequence[str], env: dict[str, str], files: Files, shell: Shell, depth: int
 ) -> Entrypoint | None:
     """``bash -c TEXT`` or ``bash FILE ARGS``."""
-    parsed = options.read_options(words[1:], options.Options(values=frozenset("oO"), bare_is_flag=True))
+    parsed = options.read_options(argv[1:], options.Options(values=frozenset("oO"), bare_is_flag=True))
     clustered = {letter for name, _ in parsed.values for letter in name if len(name) <= 4}
     inner = shell.inner({**shell.exported, **env})
     if "c" in clustered and parsed.rest:
@@ -140,37 +138,37 @@ def _through_shell(
         text, inner.positional = content, tuple(parsed.rest[1:])
     else:
         return None
-    if words[0] in ("source", "."):
+    if argv[0] in ("source", "."):
         inner = shell
     entrypoints = [_read(command, files, inner, depth + 1) for command in commands(text, inner)]
     return _best(entrypoints, inner) if any(entrypoint is not None for entrypoint in entrypoints) else None
 
 
-def _python(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
+def _python(arguments: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
     """``python [options] (FILE | -m MODULE | -c CODE) ARGS``."""
     at = 0
-    while at < len(words):
-        word = words[at]
+    while at < len(arguments):
+        word = arguments[at]
         attached = word[2:]
         if word.startswith("-m") and not word.startswith("--"):
-            rest = (attached, *words[at + 1 :]) if attached else tuple(words[at + 1 :])
+            rest = (attached, *arguments[at + 1 :]) if attached else tuple(arguments[at + 1 :])
             return _module(rest, files, shell, depth) if rest else None
         if word.startswith("-c") and not word.startswith("--"):
-            code = attached or (words[at + 1] if at + 1 < len(words) else "")
-            return Entrypoint(Kind.CODE, code, tuple(words[at + (1 if attached else 2) :])) if code else None
+            code = attached or (arguments[at + 1] if at + 1 < len(arguments) else "")
+            return Entrypoint(Kind.CODE, code, tuple(arguments[at + (1 if attached else 2) :])) if code else None
         if word == "-" or not word.startswith("-"):
-            return None if word == "-" else _script(words[at:])
+            return None if word == "-" else _script(arguments[at:])
         at += 2 if word in ("-W", "-X") else 1
     return None
 
 
-def _script(words: Sequence[str]) -> Entrypoint:
-    kind = Kind.NOTEBOOK if words[0].endswith(".ipynb") else Kind.SCRIPT
-    return tools.with_trainer(Entrypoint(kind, words[0], tuple(words[1:])))
+def _script(argv: Sequence[str]) -> Entrypoint:
+    kind = Kind.NOTEBOOK if argv[0].endswith(".ipynb") else Kind.SCRIPT
+    return tools.with_trainer(Entrypoint(kind, argv[0], tuple(argv[1:])))
 
 
-def _module(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
-    name, rest = words[0], tuple(words[1:])
+def _module(arguments: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
+    name, rest = arguments[0], tuple(arguments[1:])
     if name in _CHORE_MODULES:
         return None
     launcher = _LAUNCHER_MODULES.get(name)
@@ -207,7 +205,7 @@ def _spread(
     launcher: str,
     per_node: str | None,
     nodes: int | None,
-    words: Sequence[str],
+    arguments: Sequence[str],
     default: str | None = None,
 ) -> Entrypoint | None:
     """``default`` is how many processes per node the launcher starts where it is not told."""
@@ -226,12 +224,12 @@ def _spread(
         nodes=nodes or 1,
         unknown=tuple(reasons),
         default_processes=not per_node,
-        launcher_arguments=tuple(words[: len(words) - len(entrypoint.arguments)]),
+        launcher_arguments=tuple(arguments[: len(arguments) - len(entrypoint.arguments)]),
     )
 
 
-def _torchrun(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
-    parsed = options.read_options(words, options.TORCHRUN)
+def _torchrun(arguments: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
+    parsed = options.read_options(arguments, options.TORCHRUN)
     entrypoint = _launched(
         parsed,
         module=parsed.get("m", "module") is not None,
@@ -240,13 +238,13 @@ def _torchrun(words: Sequence[str], files: Files, shell: Shell, depth: int) -> E
         shell=shell,
         depth=depth,
     )
-    return _spread(entrypoint, "torchrun", parsed.get("nproc_per_node"), _count(parsed.get("nnodes")), words, "1")
+    return _spread(entrypoint, "torchrun", parsed.get("nproc_per_node"), _count(parsed.get("nnodes")), arguments, "1")
 
 
-def _accelerate(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
-    if not words or words[0] not in ("launch", "accelerate-launch"):
+def _accelerate(arguments: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
+    if not arguments or arguments[0] not in ("launch", "accelerate-launch"):
         return None
-    parsed = options.read_options(words[1:], options.ACCELERATE)
+    parsed = options.read_options(arguments[1:], options.ACCELERATE)
     entrypoint = _launched(
         parsed,
         module=parsed.get("m", "module") is not None,
@@ -258,13 +256,13 @@ def _accelerate(words: Sequence[str], files: Files, shell: Shell, depth: int) ->
     if entrypoint is None:
         return None
     # Accelerate's number is that of all processes, on all machines; without one it starts a process per GPU.
-    spread = _spread(entrypoint, "accelerate", parsed.get("num_processes", "n"), 1, words)
+    spread = _spread(entrypoint, "accelerate", parsed.get("num_processes", "n"), 1, arguments)
     assert spread is not None
     return replace(spread, nodes=_count(parsed.get("num_machines")) or 1, launcher_config=parsed.get("config_file"))
 
 
-def _deepspeed(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
-    parsed = options.read_options(words, options.DEEPSPEED)
+def _deepspeed(arguments: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
+    parsed = options.read_options(arguments, options.DEEPSPEED)
     entrypoint = _launched(
         parsed,
         module=parsed.get("module") is not None,
@@ -275,7 +273,7 @@ def _deepspeed(words: Sequence[str], files: Files, shell: Shell, depth: int) -> 
     )
     include = parsed.get("i", "include")
     per_node = parsed.get("num_gpus") or (_included(include) if include else None)
-    return _spread(entrypoint, "deepspeed", per_node, _count(parsed.get("num_nodes")), words)
+    return _spread(entrypoint, "deepspeed", per_node, _count(parsed.get("num_nodes")), arguments)
 
 
 def _included(text: str) -> str | None:
@@ -284,16 +282,16 @@ def _included(text: str) -> str | None:
     return str(counts.pop()) if len(counts) == 1 else None
 
 
-def _mpirun(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
-    parsed = options.read_options(words, options.MPIRUN)
+def _mpirun(arguments: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
+    parsed = options.read_options(arguments, options.MPIRUN)
     entrypoint = _launched(parsed, module=False, plain=True, files=files, shell=shell, depth=depth)
-    entrypoint = _nested(entrypoint, "mpirun", parsed.get("np", "n", "c"), 1, words)
+    entrypoint = _nested(entrypoint, "mpirun", parsed.get("np", "n", "c"), 1, arguments)
     env = dict(pair.partition("=")[::2] for pair in parsed.all("x") if "=" in pair)
     return None if entrypoint is None else replace(entrypoint, env={**env, **entrypoint.env})
 
 
 def _nested(
-    entrypoint: Entrypoint | None, launcher: str, total: str | None, nodes: int | None, words: Sequence[str]
+    entrypoint: Entrypoint | None, launcher: str, total: str | None, nodes: int | None, arguments: Sequence[str]
 ) -> Entrypoint | None:
     """A launcher that may start another one: ``srun torchrun …`` starts one torchrun per node."""
     if entrypoint is not None and entrypoint.launcher is not None:
@@ -301,11 +299,11 @@ def _nested(
         if entrypoint.world_size is not None and entrypoint.nodes == 1:
             return replace(entrypoint, world_size=entrypoint.world_size * outer, nodes=outer)
         return entrypoint
-    return _spread(entrypoint, launcher, total, nodes, words)
+    return _spread(entrypoint, launcher, total, nodes, arguments)
 
 
-def _srun(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
-    parsed = options.read_options(words, options.SRUN)
+def _srun(arguments: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
+    parsed = options.read_options(arguments, options.SRUN)
     entrypoint = _launched(parsed, module=False, plain=True, files=files, shell=shell, depth=depth)
     nodes = _count(parsed.get("N", "nodes"))
     per_node = parsed.get("ntasks_per_node")
@@ -315,18 +313,18 @@ def _srun(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entry
         and per_node is None
         and (tasks := _count(parsed.get("n", "ntasks")))
     ):
-        return _spread(replace(entrypoint), "srun", str(max(1, tasks // (nodes or 1))), nodes, words)
-    return _nested(entrypoint, "srun", per_node, nodes, words)
+        return _spread(replace(entrypoint), "srun", str(max(1, tasks // (nodes or 1))), nodes, arguments)
+    return _nested(entrypoint, "srun", per_node, nodes, arguments)
 
 
-def _horovodrun(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
-    parsed = options.read_options(words, options.HOROVODRUN)
+def _horovodrun(arguments: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
+    parsed = options.read_options(arguments, options.HOROVODRUN)
     entrypoint = _launched(parsed, module=False, plain=True, files=files, shell=shell, depth=depth)
-    return _spread(entrypoint, "horovodrun", parsed.get("np", "num_proc"), 1, words)
+    return _spread(entrypoint, "horovodrun", parsed.get("np", "num_proc"), 1, arguments)
 
 
-def _composer(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
-    parsed = options.read_options(words, options.COMPOSER)
+def _composer(arguments: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
+    parsed = options.read_options(arguments, options.COMPOSER)
     entrypoint = _launched(
         parsed,
         module=parsed.get("m", "module_mode") is not None,
@@ -335,35 +333,35 @@ def _composer(words: Sequence[str], files: Files, shell: Shell, depth: int) -> E
         shell=shell,
         depth=depth,
     )
-    return _spread(entrypoint, "composer", parsed.get("n", "nproc", "world_size"), 1, words)
+    return _spread(entrypoint, "composer", parsed.get("n", "nproc", "world_size"), 1, arguments)
 
 
-def _colossalai(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
-    parsed = options.read_options(words[1:], options.TORCHRUN)
+def _colossalai(arguments: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
+    parsed = options.read_options(arguments[1:], options.TORCHRUN)
     entrypoint = _launched(
         parsed, module=parsed.get("m") is not None, plain=False, files=files, shell=shell, depth=depth
     )
     return _spread(
-        entrypoint, "colossalai", parsed.get("nproc_per_node"), _count(parsed.get("nnodes", "num_nodes")), words
+        entrypoint, "colossalai", parsed.get("nproc_per_node"), _count(parsed.get("nnodes", "num_nodes")), arguments
     )
 
 
-def _ray(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
-    if tuple(words[:2]) != ("job", "submit"):
+def _ray(arguments: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
+    if tuple(arguments[:2]) != ("job", "submit"):
         return None
-    parsed = options.read_options(words[2:], options.RAY_SUBMIT)
+    parsed = options.read_options(arguments[2:], options.RAY_SUBMIT)
     return _read(Command(parsed.rest, {}), files, shell, depth + 1)
 
 
-def _tune(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
+def _tune(arguments: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
     """torchtune: ``tune run [torchrun's options] RECIPE --config NAME key=value``."""
-    if not words or words[0] != "run":
+    if not arguments or arguments[0] != "run":
         return None
-    parsed = options.read_options(words[1:], options.TUNE_RUN)
+    parsed = options.read_options(arguments[1:], options.TUNE_RUN)
     if not parsed.rest:
         return None
     entrypoint = tools.with_trainer(Entrypoint(Kind.TOOL, "tune", parsed.rest, trainer="torchtune"))
-    return _spread(entrypoint, "torchrun", parsed.get("nproc_per_node"), _count(parsed.get("nnodes")), words, "1")
+    return _spread(entrypoint, "torchrun", parsed.get("nproc_per_node"), _count(parsed.get("nnodes")), arguments, "1")
 
 
 _LAUNCHERS: dict[str, Callable[[Sequence[str], Files, Shell, int], Entrypoint | None]] = {
@@ -371,7 +369,7 @@ _LAUNCHERS: dict[str, Callable[[Sequence[str], Files, Shell, int], Entrypoint | 
     "torch.distributed.run": _torchrun,
     "torch.distributed.launch": _torchrun,
     "accelerate": _accelerate,
-    "accelerate-launch": lambda words, *rest: _accelerate(("launch", *words), *rest),
+    "accelerate-launch": lambda arguments, *rest: _accelerate(("launch", *arguments), *rest),
     "deepspeed": _deepspeed,
     "ds": _deepspeed,
     "mpirun": _mpirun,

@@ -34,13 +34,13 @@ class ParsedOptions:
         return [value for option, value in self.values if option == name]
 
 
-def read_options(words: Sequence[str], options: Options) -> ParsedOptions:
-    """Reads options off the front of ``given``."""
+def read_options(arguments: Sequence[str], options: Options) -> ParsedOptions:
+    """Reads options off the front of ``arguments``."""
     several = dict(options.several)
     result: list[tuple[str, str]] = []
     at = 0
-    while at < len(words):
-        word = words[at]
+    while at < len(arguments):
+        word = arguments[at]
         if word == "--":
             at += 1
             break
@@ -54,26 +54,28 @@ def read_options(words: Sequence[str], options: Options) -> ParsedOptions:
         elif equals:
             result.append((name, value))
         elif name in several:
-            result.append((name, " ".join(words[at : at + several[name]])))
+            result.append((name, " ".join(arguments[at : at + several[name]])))
             at += several[name]
         elif name in options.flags or (options.bare_is_flag and name not in options.values):
             result.append((name, ""))
         else:
-            result.append((name, words[at] if at < len(words) else ""))
+            result.append((name, arguments[at] if at < len(arguments) else ""))
             at += 1
-    return ParsedOptions(tuple(result), tuple(words[at:]))
+    return ParsedOptions(tuple(result), tuple(arguments[at:]))
 
 
-def words(text: str) -> frozenset[str]:
-    """The set of the words of a text: long lists of names read better so."""
+def name_set(text: str) -> frozenset[str]:
+    """The names in a text, which reads better than a long literal."""
     return frozenset(text.split())
 
 
 TORCHRUN = Options(
-    flags=words("standalone no_python m module run_path use_env V virtual_local_rank h help signals_to_handle_default"),
+    flags=name_set(
+        "standalone no_python m module run_path use_env V virtual_local_rank h help signals_to_handle_default"
+    ),
 )
 ACCELERATE = Options(
-    flags=words(
+    flags=name_set(
         "q quiet cpu multi_gpu tpu ipex use_xpu use_mps_device use_deepspeed use_fsdp use_megatron_lm m module "
         "no_python "
         "debug same_network no_same_network downcast_bf16 "
@@ -82,20 +84,20 @@ ACCELERATE = Options(
     ),
 )
 DEEPSPEED = Options(
-    flags=words(
+    flags=name_set(
         "module no_python no_local_rank no_ssh no_ssh_check force_multi enable_each_rank_log_default "
         "elastic_training bind_cores_to_rank h help"
     ),
 )
 MPIRUN = Options(
-    flags=words(
+    flags=name_set(
         "allow_run_as_root oversubscribe tag_output report_bindings v verbose q quiet nolocal display_map "
         "bind_to_none h help nooversubscribe"
     ),
     several=(("mca", 2), ("gmca", 2), ("genv", 2), ("env", 2)),
 )
 SRUN = Options(
-    values=words(
+    values=name_set(
         "N n c p t w x J A D o e i C M d q nodes ntasks ntasks_per_node gpus gpus_per_node gpus_per_task "
         "gres cpus_per_task "
         "partition time nodelist exclude job_name account chdir output error input constraint mem mpi "
@@ -104,50 +106,50 @@ SRUN = Options(
     ),
     bare_is_flag=True,
 )
-HOROVODRUN = Options(flags=words("verbose disable_cache gloo mpi h help"))
-COMPOSER = Options(flags=words("m module_mode c command_mode v verbose h help"))
+HOROVODRUN = Options(flags=name_set("verbose disable_cache gloo mpi h help"))
+COMPOSER = Options(flags=name_set("m module_mode c command_mode v verbose h help"))
 TUNE_RUN = TORCHRUN
 DOCKER = Options(
-    flags=words(
+    flags=name_set(
         "rm i t it ti d privileged init detach interactive tty no_healthcheck read_only nv rocm writable_tmpfs cleanenv"
     ),
 )
-RAY_SUBMIT = Options(flags=words("no_wait verbose"))
+RAY_SUBMIT = Options(flags=name_set("no_wait verbose"))
 
 WRAPPERS: dict[str, Options] = {
-    "env": Options(values=words("u S C"), bare_is_flag=True),
+    "env": Options(values=name_set("u S C"), bare_is_flag=True),
     "nohup": Options(bare_is_flag=True),
     "setsid": Options(bare_is_flag=True),
-    "exec": Options(values=words("a"), bare_is_flag=True),
+    "exec": Options(values=name_set("a"), bare_is_flag=True),
     "command": Options(bare_is_flag=True),
-    "time": Options(values=words("f o"), bare_is_flag=True),
+    "time": Options(values=name_set("f o"), bare_is_flag=True),
     "nice": Options(),
     "ionice": Options(),
     "chrt": Options(bare_is_flag=True),
     "stdbuf": Options(),
-    "timeout": Options(values=words("s signal k kill_after"), bare_is_flag=True),
-    "numactl": Options(flags=words("l localalloc a all s show")),
+    "timeout": Options(values=name_set("s signal k kill_after"), bare_is_flag=True),
+    "numactl": Options(flags=name_set("l localalloc a all s show")),
     "taskset": Options(bare_is_flag=True),
-    "sudo": Options(values=words("u g C h p"), bare_is_flag=True),
-    "tini": Options(values=words("p e"), bare_is_flag=True),
+    "sudo": Options(values=name_set("u g C h p"), bare_is_flag=True),
+    "tini": Options(values=name_set("p e"), bare_is_flag=True),
     "dumb-init": Options(bare_is_flag=True),
     "catchsegv": Options(),
-    "xvfb-run": Options(flags=words("a auto_servernum")),
+    "xvfb-run": Options(flags=name_set("a auto_servernum")),
     "catatonit": Options(bare_is_flag=True),
     "nsys": Options(),
     "ncu": Options(),
-    "rocprof": Options(flags=words("stats hip_trace hsa_trace sys_trace roctx_trace")),
+    "rocprof": Options(flags=name_set("stats hip_trace hsa_trace sys_trace roctx_trace")),
     "py-spy": Options(),
     "wandb": Options(),
 }
 """Programs that start what follows them."""
 
-WORDS_OF_WRAPPERS = {"timeout": 1, "taskset": 1, "chrt": 1}
+WRAPPER_ARGUMENTS = {"timeout": 1, "taskset": 1, "chrt": 1}
 """Words of their own before the command, after the options (a duration, a mask, a priority)."""
 
 SUBCOMMANDS: dict[tuple[str, str], Options] = {
     ("uv", "run"): Options(
-        flags=words("frozen locked no_sync isolated no_project q quiet active no_dev all_extras m module")
+        flags=name_set("frozen locked no_sync isolated no_project q quiet active no_dev all_extras m module")
     ),
     ("poetry", "run"): Options(),
     ("pipenv", "run"): Options(),
@@ -155,7 +157,7 @@ SUBCOMMANDS: dict[tuple[str, str], Options] = {
     ("rye", "run"): Options(),
     ("hatch", "run"): Options(),
     ("pixi", "run"): Options(),
-    ("conda", "run"): Options(flags=words("no_capture_output live_stream v")),
+    ("conda", "run"): Options(flags=name_set("no_capture_output live_stream v")),
     ("mamba", "run"): Options(),
     ("micromamba", "run"): Options(),
     ("nsys", "profile"): Options(),

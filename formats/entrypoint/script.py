@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from kopt.formats.entrypoint.entrypoint import EntrypointError
-from kopt.formats.entrypoint.options import words
+from kopt.formats.entrypoint.options import name_set
 
 Literal = str | int | float | bool | None
 MAX_SOURCE_CHARACTERS = 2 << 20
@@ -26,7 +26,7 @@ _SETTINGS = re.compile(
 )
 _LORA, _QUANTISATION = {"LoraConfig", "LoHaConfig", "AdaLoraConfig"}, {"BitsAndBytesConfig"}
 _MODEL_CALLS = {"from_pretrained", "from_config", "create_model", "get_peft_model", "LLM", "load_model"}
-_FRAMEWORKS = words(
+_FRAMEWORKS = name_set(
     "torch transformers accelerate deepspeed peft trl lightning pytorch_lightning timm torchvision torchaudio "
     "diffusers megatron torchtitan torchtune litgpt vllm sglang fairscale bitsandbytes unsloth datasets "
     "torch_geometric dgl torchrec ignite fastai mmengine mmcv detectron2 ultralytics composer colossalai ray "
@@ -133,11 +133,11 @@ def _literals(tree: ast.Module) -> ScriptFacts:
     )
 
 
-_OPTIMIZERS = words(
+_OPTIMIZERS = name_set(
     "Adam AdamW SGD Adafactor RMSprop Adagrad Adamax NAdam RAdam LBFGS Lion LAMB AdamW8bit Adam8bit "
     "PagedAdamW8bit FusedAdam DeepSpeedCPUAdam Muon Shampoo SOAP"
 )
-_WRAPPERS = words(
+_WRAPPERS = name_set(
     "DistributedDataParallel DDP FullyShardedDataParallel FSDP fully_shard DataParallel compile Accelerator "
     "GradScaler autocast checkpoint gradient_checkpointing_enable initialize"
 )

@@ -13,7 +13,7 @@ from kopt.formats.entrypoint.entrypoint import EntrypointError
 
 MAX_TEXT_CHARACTERS = 1 << 18
 _MAX_WORD_CHARACTERS = 1 << 16
-_MAX_WORDS = 20_000
+_MAX_TOKENS = 20_000
 _MAX_TEXTS = 100
 _UNSPECIAL = re.compile(r"[^'\"\\$`]+")
 _ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)(\+?)=")
@@ -46,7 +46,7 @@ _DECLARATIONS = {"export", "local", "declare", "readonly", "typeset"}
 class Command:
     """One simple command and the variables set for it alone."""
 
-    words: tuple[str, ...]
+    argv: tuple[str, ...]
     env: Mapping[str, str]
 
 
@@ -58,7 +58,7 @@ class Shell:
     exported: dict[str, str] = field(default_factory=dict)
     positional: tuple[str, ...] = ()
     unknown: dict[str, Reason] = field(default_factory=dict)
-    texts_left: list[int] = field(default_factory=lambda: [_MAX_TEXTS])
+    remaining_texts: list[int] = field(default_factory=lambda: [_MAX_TEXTS])
     """How many more scripts may be read, counted over all shells within shells."""
 
     def inner(self, exported: Mapping[str, str]) -> "Shell":
@@ -67,10 +67,10 @@ class Shell:
         Raises:
             EntrypointError: scripts that start scripts without end.
         """
-        self.texts_left[0] -= 1
-        if self.texts_left[0] < 0:
+        self.remaining_texts[0] -= 1
+        if self.remaining_texts[0] < 0:
             raise EntrypointError(f"more than {_MAX_TEXTS} scripts start each other; give the command that trains")
-        return Shell(exported=dict(exported), unknown=self.unknown, texts_left=self.texts_left)
+        return Shell(exported=dict(exported), unknown=self.unknown, remaining_texts=self.remaining_texts)
 
     def doubt(self, code: str, message: str) -> None:
         self.unknown.setdefault(code + message, Reason(code, message))
@@ -94,14 +94,14 @@ def commands(text: str, shell: Shell) -> Iterator[Command]:
         EntrypointError: too long, a NUL byte, or quotes that do not end.
     """
     check(text)
-    budget = _MAX_WORDS
+    budget = _MAX_TOKENS
     for raw in _statements(text):
         statement = _Statement(shell)
         for token in raw:
             budget -= statement.consume(token)
             if budget < 0:
                 raise EntrypointError(
-                    f"more than {_MAX_WORDS:,} words; give the command that trains, not the whole script"
+                    f"more than {_MAX_TOKENS:,} words; give the command that trains, not the whole script"
                 )
         command = statement.finish()
         if command is not None:
@@ -113,7 +113,7 @@ class _Statement:
 
     def __init__(self, shell: Shell) -> None:
         self._shell = shell
-        self._words: list[str] = []
+        self._argv: list[str] = []
         self._env: dict[str, str] = {}
         self._list: tuple[str, list[str]] | None = None
         self._declares = False
@@ -124,26 +124,26 @@ class _Statement:
             self._consume_list_word(*self._list, token)
         elif token in ("(", ")"):
             pass
-        elif not self._words and token in _KEYWORDS:
+        elif not self._argv and token in _KEYWORDS:
             if token in ("if", "for", "while", "case"):
                 self._shell.doubt("BRANCHES", f"commands inside '{token}' are taken as if all of them ran")
-        elif not self._words and token in _DECLARATIONS:
+        elif not self._argv and token in _DECLARATIONS:
             self._declares = True
-        elif not self._words and (match := _ASSIGNMENT.match(token)):
+        elif not self._argv and (match := _ASSIGNMENT.match(token)):
             self._assign(match[1], match[2] == "+", token[match.end() :])
         elif not self._declares:
             result = expand(token, self._shell)
-            self._words += result
+            self._argv += result
             return 1 + len(result)
         return 1
 
-    def _consume_list_word(self, name: str, words: list[str], token: str) -> None:
+    def _consume_list_word(self, name: str, elements: list[str], token: str) -> None:
         if token == ")":
-            self._shell.variables[name] = tuple(words)
+            self._shell.variables[name] = tuple(elements)
             self._list = None
         else:
-            words.extend(expand(token, self._shell))
-            if len(words) > _MAX_WORDS:
+            elements.extend(expand(token, self._shell))
+            if len(elements) > _MAX_TOKENS:
                 raise EntrypointError("lists grow beyond any command line; give the command with its values filled in")
 
     def _assign(self, name: str, adds: bool, raw: str) -> None:
@@ -155,8 +155,8 @@ class _Statement:
 
     def finish(self) -> Command | None:
         """The command, None where the statement only set variables."""
-        if self._words:
-            return Command(tuple(self._words), self._env)
+        if self._argv:
+            return Command(tuple(self._argv), self._env)
         self._shell.variables |= {name: (value,) for name, value in self._env.items()}
         if self._declares:
             self._shell.exported |= self._env
@@ -173,7 +173,7 @@ def check(text: str) -> None:
 
 def _statements(text: str) -> Iterator[list[str]]:
     """Raw words (quotes still in) between operators. Redirections and here-documents fall away."""
-    words: list[str] = []
+    tokens: list[str] = []
     at, end, here = 0, len(text), ""
     while at < end:
         char = text[at]
@@ -188,8 +188,8 @@ def _statements(text: str) -> Iterator[list[str]]:
             at += len(operator)
             if operator == "\n" and here:
                 at, here = _after_here_document(text, at, here), ""
-            yield words
-            words = []
+            yield tokens
+            tokens = []
         elif char in "<>":
             redirection = re.compile(r"<<-?\s*['\"]?([\w.]+)|[<>]+&?\s*(?:\d+|-)?").match(text, at)
             assert redirection is not None
@@ -200,20 +200,20 @@ def _statements(text: str) -> Iterator[list[str]]:
             elif redirection[1]:
                 at += text.startswith(("'", '"'), at)
         elif char in "()":
-            words.append(char)
+            tokens.append(char)
             at += 1
         else:
             at, word = _word(text, at)
             if not (word.isdigit() and text[at : at + 1] in ("<", ">") and text[at : at + 1]):
-                words.append(word)
+                tokens.append(word)
             if text.startswith("(", at) and _ASSIGNMENT.fullmatch(word):
-                words[-1] += "("
+                tokens[-1] += "("
                 at += 1
-                at = _list_words(text, at, words)
-    yield words
+                at = _array_tokens(text, at, tokens)
+    yield tokens
 
 
-def _list_words(text: str, at: int, words: list[str]) -> int:
+def _array_tokens(text: str, at: int, tokens: list[str]) -> int:
     """The words of ``NAME=( … )``, over line ends and comments, up to and including the bracket."""
     end = len(text)
     while at < end:
@@ -225,14 +225,14 @@ def _list_words(text: str, at: int, words: list[str]) -> int:
         elif char == "#":
             at = _after_line(text, at)
         elif char == ")":
-            words.append(")")
+            tokens.append(")")
             return at + 1
         elif char in "(;&|<>":
-            words.append(char)
+            tokens.append(char)
             at += 1
         else:
             at, word = _word(text, at)
-            words.append(word)
+            tokens.append(word)
     raise EntrypointError("a list in brackets does not end; check the brackets and quotes of the script")
 
 
@@ -297,7 +297,7 @@ def _after_bracket(text: str, at: int) -> int:
 
 def expand(raw: str, shell: Shell, *, quoted: bool = False) -> list[str]:
     """The words that one raw word stands for: quotes removed, variables filled in, lists spread."""
-    words = [""]
+    expanded = [""]
     started = False
     position = 0
     inside = quoted
@@ -306,13 +306,13 @@ def expand(raw: str, shell: Shell, *, quoted: bool = False) -> list[str]:
         char = raw[position]
         if char == "'" and not literal_quote:
             end = _after_quote(raw, position)
-            words[-1] += raw[position + 1 : end - 1]
+            expanded[-1] += raw[position + 1 : end - 1]
             started, position = True, end
         elif char == '"':
             inside, literal_quote, started = not inside or quoted, not literal_quote, True
             position += 1
         elif char == "\\" and position + 1 < len(raw):
-            words[-1] += "" if raw[position + 1] == "\n" else raw[position + 1]
+            expanded[-1] += "" if raw[position + 1] == "\n" else raw[position + 1]
             started, position = True, position + 2
         elif char in "$`":
             position, parts = _expansion(raw, position, shell)
@@ -320,17 +320,17 @@ def expand(raw: str, shell: Shell, *, quoted: bool = False) -> list[str]:
             if literal_quote and len(parts) > 1 and "*" in raw and "@" not in raw:
                 spread = [" ".join(parts)]
             if spread:
-                words[-1] += spread[0]
-                words += spread[1:]
+                expanded[-1] += spread[0]
+                expanded += spread[1:]
                 started = True
         else:
             plain = _UNSPECIAL.match(raw, position)
             end = plain.end() if plain else position + 1
-            words[-1] += raw[position:end]
+            expanded[-1] += raw[position:end]
             started, position = True, end
-        if len(words[-1]) > _MAX_WORD_CHARACTERS or len(words) > _MAX_WORDS:
+        if len(expanded[-1]) > _MAX_WORD_CHARACTERS or len(expanded) > _MAX_TOKENS:
             raise EntrypointError("variables grow beyond any command line; give the command with its values filled in")
-    return words if started else []
+    return expanded if started else []
 
 
 _BRACED = re.compile(r"\$\{(#?)([A-Za-z_]\w*|\d+|[@*#])(\[[@*]\])?(?::?([-=+?])(.*))?\}", re.DOTALL)

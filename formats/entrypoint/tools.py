@@ -12,10 +12,10 @@ _ALWAYS_A_FILE = ("--config", "--config_file", "--job.config_file")
 """Options whose value is a file whatever its suffix."""
 
 
-def read_tool(name: str, words: Sequence[str]) -> Entrypoint | None:
+def read_tool(name: str, arguments: Sequence[str]) -> Entrypoint | None:
     """The entrypoint of a tool's own command, None where no trainer has a command of that name."""
     trainer = next((trainer.name for trainer in TRAINERS if name in trainer.commands), None)
-    return None if trainer is None else with_trainer(Entrypoint(Kind.TOOL, name, tuple(words), trainer=trainer))
+    return None if trainer is None else with_trainer(Entrypoint(Kind.TOOL, name, tuple(arguments), trainer=trainer))
 
 
 def with_trainer(entrypoint: Entrypoint) -> Entrypoint:
@@ -25,7 +25,7 @@ def with_trainer(entrypoint: Entrypoint) -> Entrypoint:
     if name is not None:
         return replace(entrypoint, trainer=name, config=_config(name, arguments))
     for trainer in TRAINERS:
-        config = _option(arguments, trainer.config_marks)
+        config = _option(arguments, trainer.config_keys)
         if config is not None:
             return replace(entrypoint, trainer=trainer.name, config=config)
     return entrypoint

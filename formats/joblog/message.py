@@ -24,7 +24,7 @@ _WRITERS = tuple(
         r"(?P<writer>\d{1,5}): (?=\S)",
     )
 )
-_MARKS = frozenset("[(rwnv0123456789")
+_OPENINGS = frozenset("[(rwnv0123456789")
 # In brackets only: a LoRA has a rank, too.
 _RANK = re.compile(r"\[(?:[\w ]*rank|[\w ]*Rank|RANK|process(?:_index)?)[:= ]{0,2}(\d{1,5})\]")
 _LONGEST_JSON = 65_536
@@ -74,7 +74,7 @@ def _inside(text: str) -> Message:
 
 def _writer(text: str) -> tuple[str, str]:
     """The mark in front of a line, and what follows; several may stand in a row."""
-    if text[:1] not in _MARKS:
+    if text[:1] not in _OPENINGS:
         return "", text
     names = []
     for pattern in _WRITERS:

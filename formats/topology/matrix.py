@@ -41,8 +41,8 @@ def table(lines: Sequence[Line], at: int, title: Line, name: "re.Pattern[str]") 
     """The table that begins at index ``at`` or behind blank lines. Raises FormatError."""
     at = _next(lines, at, title)
     header = lines[at]
-    names = tuple([word.text for word in header.words()])
-    for word in header.words():
+    names = tuple([word.text for word in header.tokens()])
+    for word in header.tokens():
         if not name.fullmatch(word.text):
             raise word.error(
                 f"{word.text[:60]!r} is no name of a GPU; the header of {title.text.strip(' =:')!r} is expected"
@@ -52,12 +52,12 @@ def table(lines: Sequence[Line], at: int, title: Line, name: "re.Pattern[str]") 
     rows = []
     for expected in names:
         at = _next(lines, at + 1, title)
-        words = lines[at].words()
-        if words[0].text != expected:
-            raise words[0].error(f"the row of {expected} is expected, not {words[0].text[:60]!r}")
-        if len(words) != len(names) + 1:
-            raise lines[at].error(f"the row of {expected} has {len(words) - 1} of {len(names)} cells")
-        rows.append(words[1:])
+        tokens = lines[at].tokens()
+        if tokens[0].text != expected:
+            raise tokens[0].error(f"the row of {expected} is expected, not {tokens[0].text[:60]!r}")
+        if len(tokens) != len(names) + 1:
+            raise lines[at].error(f"the row of {expected} has {len(tokens) - 1} of {len(names)} cells")
+        rows.append(tokens[1:])
     unbroken(lines[at], "the last row of the table")
     return Table(title, names, tuple(rows), at + 1)
 

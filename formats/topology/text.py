@@ -66,7 +66,7 @@ class Line:
     ended: bool = True
     underlined: bool = False
 
-    def words(self, pattern: "re.Pattern[str]" = re.compile(r"\S+")) -> tuple[Word, ...]:
+    def tokens(self, pattern: "re.Pattern[str]" = re.compile(r"\S+")) -> tuple[Word, ...]:
         return tuple([self.word(match.start(), match[0]) for match in pattern.finditer(self.text)])
 
     def word(self, start: int, text: str) -> Word:

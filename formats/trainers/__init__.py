@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kopt.core.workload.training_plan import PlanError, TrainingPlan
-from kopt.formats.trainers.fields import key, of_words
+from kopt.formats.trainers.fields import key, settings_of_arguments
 from kopt.formats.trainers.serving import generation_plan
 from kopt.formats.trainers.trainer import Command, Load, PlanInputs, Trainer
 from kopt.formats.trainers.trainers import TRAINERS, trainer_of
@@ -59,7 +59,7 @@ def _inputs(entrypoint: Command, load: Load, settings: Mapping[str, Any], world_
     has_deepspeeds = recognised is not None and recognised.config_is_deepspeeds
     own = {} if has_deepspeeds else _from_file(entrypoint.config, load, recognised)
     return PlanInputs(
-        {**settings, **own, **of_words(entrypoint.arguments)},
+        {**settings, **own, **settings_of_arguments(entrypoint.arguments)},
         load,
         world_size or entrypoint.world_size,
         entrypoint.script,

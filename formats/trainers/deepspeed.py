@@ -50,7 +50,7 @@ def apply_deepspeed(recipe: Recipe, document: Mapping[str, Any]) -> Recipe:
 
 
 def deepspeed_plan(
-    given: Mapping[str, Any],
+    settings: Mapping[str, Any],
     *,
     config: Mapping[str, Any] | None = None,
     model_config: Mapping[str, Any] | None = None,
@@ -61,7 +61,7 @@ def deepspeed_plan(
     Raises:
         PlanError: no model is named, or a value that cannot be.
     """
-    fields = Fields(given)
+    fields = Fields(settings)
     model = model_of(fields, config=model_config)
     micro = fields.whole("per_device_train_batch_size", "micro_batch_size", "batch_size", default=1)
     sequence = fields.whole("max_seq_len", "max_seq_length", "block_size", "seq_length", "max_length", default=0)
@@ -89,6 +89,6 @@ TRAINER = Trainer(
     "deepspeed",
     _plan,
     config_options=("--deepspeed_config",),
-    config_marks=("--deepspeed_config", "--deepspeed"),
+    config_keys=("--deepspeed_config", "--deepspeed"),
     config_is_deepspeeds=True,
 )

@@ -15,23 +15,23 @@ _OPTION, _SETTING = re.compile(r"--?[A-Za-z_]"), re.compile(r"[+~]{0,2}[A-Za-z_]
 _WHOLE = re.compile(r"-?\d{1,18}")
 
 
-def of_words(words: Sequence[str]) -> dict[str, Any]:
+def settings_of_arguments(tokens: Sequence[str]) -> dict[str, Any]:
     """``--micro-batch-size 4 --bf16 lr=0.1`` as a mapping; a name without value is True; later ones win.
 
     Words that belong to no option are kept in order under "" (a configuration's name, a model).
     """
-    if len(words) > _MAX_ENTRIES:
+    if len(tokens) > _MAX_ENTRIES:
         raise PlanError(f"more than {_MAX_ENTRIES:,} arguments; give those of the trainer only")
     result: dict[str, Any] = {"": []}
     at = 0
-    while at < len(words):
-        word = words[at]
+    while at < len(tokens):
+        word = tokens[at]
         at += 1
         if _OPTION.match(word):
             name, equals, value = word.lstrip("-").partition("=")
             values = [value] if equals else []
-            while not equals and at < len(words) and not (_OPTION.match(words[at]) or _SETTING.match(words[at])):
-                values.append(words[at])
+            while not equals and at < len(tokens) and not (_OPTION.match(tokens[at]) or _SETTING.match(tokens[at])):
+                values.append(tokens[at])
                 at += 1
             result[key(name)] = True if not values else values[0] if len(values) == 1 else values
         elif _SETTING.match(word):
@@ -50,13 +50,13 @@ def key(name: str) -> str:
 class Fields:
     """One trainer's settings. What is read and absent can be noted as an assumption (``assume``)."""
 
-    def __init__(self, given: Mapping[str, Any], *others: Mapping[str, Any]) -> None:
+    def __init__(self, settings: Mapping[str, Any], *others: Mapping[str, Any]) -> None:
         """Later mappings win: a file first, then the command line."""
-        self._given: dict[str, Any] = {}
-        for item in (given, *others):
+        self._values: dict[str, Any] = {}
+        for item in (settings, *others):
             if len(item) > _MAX_ENTRIES:
                 raise PlanError(f"more than {_MAX_ENTRIES:,} settings; give the trainer's own only")
-            self._given |= {key(str(name)): value for name, value in item.items()}
+            self._values |= {key(str(name)): value for name, value in item.items()}
         self.unknown: list[Reason] = []
 
     def assume(self, name: str, message: str) -> None:
@@ -69,7 +69,7 @@ class Fields:
     def raw(self, *names: str) -> Any:
         """The first of ``names`` that is given, None where none is. A dotted name looks into nested mappings."""
         for name in names:
-            value = self._given.get(name)
+            value = self._values.get(name)
             if value is None and "." in name:
                 value = self._nested(name)
             if value is not None:
@@ -77,7 +77,7 @@ class Fields:
         return None
 
     def _nested(self, name: str) -> Any:
-        value: Any = self._given
+        value: Any = self._values
         for part in name.split("."):
             value = value.get(part) if isinstance(value, Mapping) else None
         return value
@@ -147,10 +147,10 @@ class Fields:
 
     def positional(self) -> list[str]:
         """Words that belong to no option, in order. Raises PlanError where they are no words."""
-        value = self._given.get("")
+        value = self._values.get("")
         return [_word("the command", part) for part in value[:_MAX_ENTRIES]] if isinstance(value, list) else []
 
-    def words(self, *names: str) -> list[str]:
+    def name_list(self, *names: str) -> list[str]:
         """A list of names, given as a list, as ``a,b`` or as ``[a, b]``."""
         value = self.raw(*names)
         if value is None:

@@ -12,7 +12,7 @@ from kopt.formats.trainers.transformers import Surroundings, brain_float_by_defa
 
 
 def llamafactory_plan(
-    given: Mapping[str, Any], *, around: Surroundings | None = None, world_size: int | None = None
+    settings: Mapping[str, Any], *, around: Surroundings | None = None, world_size: int | None = None
 ) -> TrainingPlan:
     """LLaMA-Factory's arguments (src/llamafactory/hparams): gradient checkpointing unless disabled, LoRA by default.
 
@@ -20,13 +20,13 @@ def llamafactory_plan(
         PlanError: the model is not known, or a value that cannot be.
     """
     defaults = {"finetuning_type": "lora", "cutoff_len": 2048, "lora_target": "all", "lora_rank": 8}
-    fields = Fields(defaults, brain_float_by_default(given), given)
+    fields = Fields(defaults, brain_float_by_default(settings), settings)
     recipe = hf_recipe("llamafactory", fields, around or Surroundings(), world_size)
     return replace(recipe, checkpointing=not fields.flag("disable_gradient_checkpointing")).plan()
 
 
 def axolotl_plan(
-    given: Mapping[str, Any], *, around: Surroundings | None = None, world_size: int | None = None
+    settings: Mapping[str, Any], *, around: Surroundings | None = None, world_size: int | None = None
 ) -> TrainingPlan:
     """An axolotl configuration (https://docs.axolotl.ai/docs/config-reference.html).
 
@@ -34,9 +34,9 @@ def axolotl_plan(
         PlanError: the model is not known, or a value that cannot be.
     """
     defaults = {"micro_batch_size": 1, "sequence_len": 512}
-    fields = Fields(defaults, given)
+    fields = Fields(defaults, settings)
     if fields.text("bf16", default="auto") == "auto":
-        fields = Fields(defaults, given, {"bf16": None}, brain_float_by_default(given))
+        fields = Fields(defaults, settings, {"bf16": None}, brain_float_by_default(settings))
     recipe = hf_recipe("axolotl", fields, around or Surroundings(), world_size)
     if fields.text("adapter") == "qlora" and not recipe.weights.quantised:
         recipe = replace(recipe, weights=Precision.NF4)
@@ -48,7 +48,7 @@ def axolotl_plan(
 
 
 def swift_plan(
-    given: Mapping[str, Any], *, around: Surroundings | None = None, world_size: int | None = None
+    settings: Mapping[str, Any], *, around: Surroundings | None = None, world_size: int | None = None
 ) -> TrainingPlan:
     """ms-swift's arguments (swift/llm/argument): LoRA by default, weights in their own 16 bits, checkpointing on.
 
@@ -64,9 +64,9 @@ def swift_plan(
         "gradient_checkpointing": True,
         "target_modules": "all-linear",
     }
-    fields = Fields(defaults, brain_float_by_default(given), given)
+    fields = Fields(defaults, brain_float_by_default(settings), settings)
     recipe = hf_recipe("ms-swift", fields, around or Surroundings(), world_size)
-    if fields.words("target_modules") == ["DEFAULT"] and recipe.adapter is not None:
+    if fields.name_list("target_modules") == ["DEFAULT"] and recipe.adapter is not None:
         recipe = replace(recipe, adapter=adapter(recipe.model, recipe.adapter.rank, ["q_proj", "k_proj", "v_proj"]))
     return recipe.plan()
 

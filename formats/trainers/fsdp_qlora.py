@@ -27,14 +27,14 @@ _STATE_BYTES = 1 / 64 + 4 / (64 * 256)
 
 
 def fsdp_qlora_plan(
-    given: Mapping[str, Any], *, model_config: Mapping[str, Any] | None = None, world_size: int | None = None
+    settings: Mapping[str, Any], *, model_config: Mapping[str, Any] | None = None, world_size: int | None = None
 ) -> TrainingPlan:
     """``python train.py --train_type qlora --model_name MODEL --context_length 2048``.
 
     Raises:
         PlanError: the model is not known, or a value that cannot be.
     """
-    fields = Fields(given)
+    fields = Fields(settings)
     kind = fields.text("train_type", default="qlora")
     if kind not in _KINDS:
         raise PlanError(f"train_type {kind[:40]!r} is none that formulas follow; give one of {', '.join(_KINDS)}")
@@ -85,7 +85,7 @@ def _recipe(fields: Fields, model: ModelShape, gpus: int) -> Recipe:
 def _adapter(fields: Fields, model: ModelShape, held: Precision) -> Adapter:
     """FSDP needs one precision in a layer, so adapters are held as the rest is; "all" are the seven of a Llama."""
     dropout = fields.real("lora_dropout", default=0.1) > 0
-    targets = fields.words("lora_target_modules") or ["all"]
+    targets = fields.name_list("lora_target_modules") or ["all"]
     if targets == ["default"]:
         targets = ["q_proj", "v_proj"]
     made = adapter(model, fields.whole("lora_rank", default=_RANK), targets, dropout=dropout)

@@ -22,17 +22,17 @@ _CHUNKED_LOSS = 6.0
 
 
 def litgpt_plan(
-    given: Mapping[str, Any], *, model_config: Mapping[str, Any] | None = None, world_size: int | None = None
+    settings: Mapping[str, Any], *, model_config: Mapping[str, Any] | None = None, world_size: int | None = None
 ) -> TrainingPlan:
     """litgpt's command and configuration: ``litgpt finetune_lora MODEL --precision bf16-true``.
 
     Raises:
         PlanError: the model is not known, or a value that cannot be.
     """
-    fields = Fields(given)
-    words = fields.positional()
-    command = words[0] if words else "finetune_lora"
-    named = fields.text("checkpoint_dir", "model_name", default=words[1] if len(words) > 1 else "")
+    fields = Fields(settings)
+    positional = fields.positional()
+    command = positional[0] if positional else "finetune_lora"
+    named = fields.text("checkpoint_dir", "model_name", default=positional[1] if len(positional) > 1 else "")
     model = model_of(Fields({"model": named}), config=model_config)
     gpus = world_size or fields.whole("devices", default=1)
     return in_litgpt(_with_adapter(_recipe(fields, model, gpus, command), fields, command).plan())
@@ -95,8 +95,8 @@ def _plan(inputs: PlanInputs) -> TrainingPlan:
 def _processes(inputs: PlanInputs) -> int | None:
     """``--devices`` where it is a number; without it fine-tuning takes one GPU, and pre-training all there are."""
     fields = Fields(inputs.settings)
-    given = fields.text("devices")
-    all_gpus = not given.isdigit() if given else fields.positional()[:1] == ["pretrain"]
+    devices = fields.text("devices")
+    all_gpus = not devices.isdigit() if devices else fields.positional()[:1] == ["pretrain"]
     return None if all_gpus else fields.whole("devices", default=1)
 
 

@@ -31,13 +31,13 @@ _POLICY_COPIES = 5.0
 _SHARDING = {"optim": Sharding.OPTIMIZER, "optim_grads": Sharding.GRADIENTS, "optim_grads_params": Sharding.PARAMETERS}
 
 
-def megatron_plan(given: Mapping[str, Any], *, world_size: int | None = None) -> TrainingPlan:
-    """The plan of one Megatron-LM job; ``given`` by argument names, with or without dashes.
+def megatron_plan(settings: Mapping[str, Any], *, world_size: int | None = None) -> TrainingPlan:
+    """The plan of one Megatron-LM job; ``settings`` by argument names, with or without dashes.
 
     Raises:
         PlanError: a dimension is missing, or sizes do not divide each other.
     """
-    fields = Fields(given)
+    fields = Fields(settings)
     tensor = fields.whole("tensor_model_parallel_size", default=1)
     pipeline = fields.whole("pipeline_model_parallel_size", default=1)
     context = fields.whole("context_parallel_size", default=1)
@@ -214,10 +214,10 @@ def _recompute(fields: Fields) -> Recompute:
     kind = fields.text("recompute_granularity", default="full" if fields.flag("recompute_activations_full") else "")
     if kind == "full":
         return Recompute.FULL
-    modules = fields.words("recompute_modules") or ["core_attn"]
+    modules = fields.name_list("recompute_modules") or ["core_attn"]
     selective = kind == "selective" or fields.flag("recompute_activations")
     # What is moved to the host is not kept either.
-    moved = fields.flag("fine_grained_activation_offloading") and "core_attn" in fields.words("offload_modules")
+    moved = fields.flag("fine_grained_activation_offloading") and "core_attn" in fields.name_list("offload_modules")
     return Recompute.SELECTIVE if moved or (selective and "core_attn" in modules) else Recompute.NONE
 
 
@@ -235,7 +235,7 @@ def _again(fields: Fields) -> frozenset[str]:
     """Parts of layers that selective recomputation names beside attention's core."""
     if fields.text("recompute_granularity") != "selective":
         return frozenset()
-    return frozenset(_AGAIN[name] for name in fields.words("recompute_modules") if name in _AGAIN)
+    return frozenset(_AGAIN[name] for name in fields.name_list("recompute_modules") if name in _AGAIN)
 
 
 def _attention(fields: Fields, half: bool) -> Attention:

@@ -31,8 +31,8 @@ def model_of(fields: Fields, *names: str, config: Mapping[str, Any] | None = Non
         return shape_of_config(config, name)
     if not name:
         if fields.has("hidden_size", "n_embd", "dim"):
-            given = {key: fields.raw(key) for key in _DIMENSIONS if fields.has(key)}
-            return shape_of_config({key: _number(value) for key, value in given.items()}, "the model")
+            dimensions = {key: fields.raw(key) for key in _DIMENSIONS if fields.has(key)}
+            return shape_of_config({key: _number(value) for key, value in dimensions.items()}, "the model")
         raise PlanError(
             f"no model is named; give {names[0] if names else 'model_name_or_path'} or the model's config.json"
         )

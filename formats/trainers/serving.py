@@ -33,14 +33,14 @@ probabilities and their logarithms."""
 _VLLM_SHARE, _SGLANG_SHARE, _TGI_SHARE = 0.9, 0.88, 0.95
 
 
-def vllm_plan(given: Mapping[str, Any], *, model_config: Mapping[str, Any] | None = None) -> TrainingPlan:
+def vllm_plan(settings: Mapping[str, Any], *, model_config: Mapping[str, Any] | None = None) -> TrainingPlan:
     """vLLM's engine arguments (https://docs.vllm.ai/en/latest/configuration/engine_args.html).
 
     Raises:
         PlanError: the model is not known, or a value that cannot be.
     """
-    words = [word for word in Fields(given).positional() if word not in ("serve", "bench", "chat")]
-    fields = Fields({"model": words[0]} if words else {}, given)
+    positional = [word for word in Fields(settings).positional() if word not in ("serve", "bench", "chat")]
+    fields = Fields({"model": positional[0]} if positional else {}, settings)
     return _served(
         "vllm",
         fields,
@@ -55,13 +55,13 @@ def vllm_plan(given: Mapping[str, Any], *, model_config: Mapping[str, Any] | Non
     )
 
 
-def sglang_plan(given: Mapping[str, Any], *, model_config: Mapping[str, Any] | None = None) -> TrainingPlan:
+def sglang_plan(settings: Mapping[str, Any], *, model_config: Mapping[str, Any] | None = None) -> TrainingPlan:
     """SGLang's server arguments (https://docs.sglang.ai/advanced_features/server_arguments.html).
 
     Raises:
         PlanError: the model is not known, or a value that cannot be.
     """
-    fields = Fields(given)
+    fields = Fields(settings)
     return _served(
         "sglang",
         fields,
@@ -76,13 +76,13 @@ def sglang_plan(given: Mapping[str, Any], *, model_config: Mapping[str, Any] | N
     )
 
 
-def tgi_plan(given: Mapping[str, Any], *, model_config: Mapping[str, Any] | None = None) -> TrainingPlan:
+def tgi_plan(settings: Mapping[str, Any], *, model_config: Mapping[str, Any] | None = None) -> TrainingPlan:
     """text-generation-launcher's arguments (https://huggingface.co/docs/text-generation-inference/reference/launcher).
 
     Raises:
         PlanError: the model is not known, or a value that cannot be.
     """
-    fields = Fields(given)
+    fields = Fields(settings)
     return _served(
         "tgi",
         fields,
@@ -168,7 +168,7 @@ def _held(fields: Fields, *, model_name: str, quantised: str) -> Precision | Non
 
 
 def generation_plan(
-    given: Mapping[str, Any], *, model_config: Mapping[str, Any] | None = None, gpus: int = 1
+    settings: Mapping[str, Any], *, model_config: Mapping[str, Any] | None = None, gpus: int = 1
 ) -> TrainingPlan:
     """Generation with transformers: one batch of prompts, a cache that grows with it, layers spread over ``gpus``.
 
@@ -177,7 +177,7 @@ def generation_plan(
     Raises:
         PlanError: the model is not known, or a value that cannot be.
     """
-    fields = Fields(given)
+    fields = Fields(settings)
     model = model_of(fields, config=model_config)
     held = _held(fields, model_name=fields.text("model"), quantised=fields.text("quantization"))
     if held is Precision.FP8:

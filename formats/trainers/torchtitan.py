@@ -17,14 +17,14 @@ _SECTIONS = ("parallelism", "training", "experimental")
 
 
 def torchtitan_plan(
-    given: Mapping[str, Any], *, model_config: Mapping[str, Any] | None = None, world_size: int | None = None
+    settings: Mapping[str, Any], *, model_config: Mapping[str, Any] | None = None, world_size: int | None = None
 ) -> TrainingPlan:
     """A torchtitan job's TOML with its overrides (``--training.seq_len 4096``).
 
     Raises:
         PlanError: the model is not known, or sizes do not divide the GPUs.
     """
-    fields = Fields(given)
+    fields = Fields(settings)
     recipe = _with_pipeline(_recipe(fields, _model(fields, model_config), world_size or 1), fields)
     return _with_checkpointing(_with_replicas(recipe, fields), fields).plan()
 

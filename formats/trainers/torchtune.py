@@ -24,14 +24,14 @@ _LENGTHS = ("tokenizer.max_seq_len", "max_seq_len")
 
 
 def torchtune_plan(
-    given: Mapping[str, Any], *, model_config: Mapping[str, Any] | None = None, world_size: int | None = None
+    settings: Mapping[str, Any], *, model_config: Mapping[str, Any] | None = None, world_size: int | None = None
 ) -> TrainingPlan:
     """A torchtune recipe's configuration with its overrides.
 
     Raises:
         PlanError: the model is not known, or a value that cannot be.
     """
-    fields = Fields(given)
+    fields = Fields(settings)
     component = fields.text("model._component_", "model._component", "model")
     model = _model(component, model_config)
     recipe = _with_adapter(_recipe(fields, model, world_size or 1), fields, component)
@@ -76,7 +76,7 @@ def _with_adapter(recipe: Recipe, fields: Fields, component: str) -> Recipe:
     """A low-rank adapter where the component or the recipe's name has one."""
     if "lora" not in component and not any("lora" in word for word in fields.positional()):
         return recipe
-    targets = [_TARGETS.get(name, name) for name in fields.words("model.lora_attn_modules")] or ["q_proj", "v_proj"]
+    targets = [_TARGETS.get(name, name) for name in fields.name_list("model.lora_attn_modules")] or ["q_proj", "v_proj"]
     if fields.flag("model.apply_lora_to_mlp"):
         targets += ["gate_proj", "up_proj", "down_proj"]
     rank = fields.whole("model.lora_rank", default=8)

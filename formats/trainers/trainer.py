@@ -52,8 +52,10 @@ class PlanInputs:
 
     def model_config(self) -> Mapping[str, Any] | None:
         """The model's own configuration where its name is a folder that holds one."""
-        words = self.settings.get("")
-        names = [self.settings.get(name) for name in _MODEL_NAMES] + (words[:2] if isinstance(words, list) else [])
+        positional = self.settings.get("")
+        names = [self.settings.get(name) for name in _MODEL_NAMES] + (
+            positional[:2] if isinstance(positional, list) else []
+        )
         for name in names:
             if isinstance(name, str) and name:
                 result = self.load(f"{name.rstrip('/')}/config.json")
@@ -97,7 +99,7 @@ class Trainer:
     It is recognised by its own ``commands``, by prefixes of ``modules`` that Python runs, by the name of a ``script``
     or a folder on the way to it, or, in the order of the list, by the names of ``options``. Its configuration is the
     file behind one of ``config_options`` or, where ``config_is_word``, an argument of its own. An option of
-    ``config_marks`` whose value is a file says by itself that this is the trainer.
+    ``config_keys`` whose value is a file says by itself that this is the trainer.
     """
 
     name: str
@@ -110,7 +112,7 @@ class Trainer:
     options: Callable[[Set[str]], bool] = _never
     config_options: tuple[str, ...] = ()
     config_is_word: bool = False
-    config_marks: tuple[str, ...] = ()
+    config_keys: tuple[str, ...] = ()
     configs: Callable[[], Mapping[str, Mapping[str, Any]]] = dict
     """Configurations that come with it, by the name that stands in place of a file."""
     config_is_deepspeeds: bool = False

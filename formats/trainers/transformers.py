@@ -44,14 +44,14 @@ class Surroundings:
 
 
 def hf_plan(
-    given: Mapping[str, Any], *, around: Surroundings | None = None, world_size: int | None = None
+    settings: Mapping[str, Any], *, around: Surroundings | None = None, world_size: int | None = None
 ) -> TrainingPlan:
     """The plan of a script whose arguments are TrainingArguments, model and LoRA settings.
 
     Raises:
         PlanError: the model is not named or not known, or a value that cannot be.
     """
-    fields = Fields(given)
+    fields = Fields(settings)
     return hf_recipe("hf", fields, around or Surroundings(), world_size).plan()
 
 
@@ -105,9 +105,9 @@ def hf_recipe(framework: str, fields: Fields, around: Surroundings, world_size: 
     return _sharded(recipe, fields, around.accelerate)
 
 
-def brain_float_by_default(given: Mapping[str, Any]) -> dict[str, Any]:
+def brain_float_by_default(settings: Mapping[str, Any]) -> dict[str, Any]:
     """bf16 as the default of trainers that have it, where the other 16-bit format is not asked for."""
-    return {} if Fields(given).flag("fp16") else {"bf16": True}
+    return {} if Fields(settings).flag("fp16") else {"bf16": True}
 
 
 def _half(fields: Fields) -> Precision | None:
@@ -143,14 +143,14 @@ def _adapter(fields: Fields, model: ModelShape) -> Adapter | None:
         not rank and kind not in ("lora", "qlora", "dora") and not fields.flag("use_peft")
     ):
         return None
-    targets = fields.words("lora_target", "lora_target_modules", "target_modules", "lora_modules")
+    targets = fields.name_list("lora_target", "lora_target_modules", "target_modules", "lora_modules")
     if fields.flag("lora_target_linear"):
         targets = ["all-linear"]
     dropout = fields.real("lora_dropout", default=0.05) > 0
     made = adapter(model, rank or 8, targets or ["q_proj", "v_proj"], dropout=dropout)
     # PEFT casts what the adapter reads to its own 32 bits; automatic casts bring a copy back to 16.
     copy = (2.0 if _half(fields) else 4.0) + dropout
-    modules = fields.words("modules_to_save", "additional_target", "lora_modules_to_save")
+    modules = fields.name_list("modules_to_save", "additional_target", "lora_modules_to_save")
     return replace(made, copy_bytes=copy, saved=len(modules) * model.embedding)
 
 

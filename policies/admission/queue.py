@@ -14,7 +14,7 @@ from kopt.core.scheduling.submission import Framework, Submission
 from kopt.core.units import format_gpus
 
 NAMESPACE_ANNOTATION = "kaiwo.ai/queue"
-_SHOWN_GROUPS = 3
+_MOST_GROUPS = 3
 
 
 class Source(StrEnum):
@@ -59,19 +59,21 @@ class QueueChoice:
         return bool(self.queue)
 
 
-def choose_queue(submission: Submission, settings: QueueSettings, known: Collection[str] | None = None) -> QueueChoice:
-    """The queue of a workload. ``known`` are the queues that exist for its namespace; None if unknown.
+def choose_queue(
+    submission: Submission, settings: QueueSettings, existing: Collection[str] | None = None
+) -> QueueChoice:
+    """The queue of a workload. ``existing`` are the queues that exist for its namespace; None if unknown.
 
     A queue that the workload names itself is kept, even one that does not exist; the user gets a warning.
     """
     if submission.queue:
         reasons = [Reason("LABEL", f"It names queue {submission.queue!r} itself.")]
-        if known is not None and submission.queue not in known:
+        if existing is not None and submission.queue not in existing:
             reasons.append(_missing("its own label", submission.queue, submission.namespace))
         return QueueChoice(submission.queue, Source.LABEL, tuple(reasons))
     passed: list[Reason] = []
     for source, why, queue in _candidates(submission, settings):
-        if known is None or queue in known:
+        if existing is None or queue in existing:
             reason = Reason(source.name, f"Queue {queue!r} comes from {why}.", {"queue": queue})
             return QueueChoice(queue, source, (reason, *passed))
         passed.append(_missing(why, queue, submission.namespace))
@@ -102,7 +104,7 @@ def refusal(submission: Submission, settings: QueueSettings, passed: tuple[Reaso
         looked.append(f"priority class {submission.priority_class!r} has no rule")
     groups = [group for group in submission.groups if not group.startswith("system:")]
     if groups:
-        looked.append(f"none of the groups {', '.join(groups[:_SHOWN_GROUPS])} has a rule")
+        looked.append(f"none of the groups {', '.join(groups[:_MOST_GROUPS])} has a rule")
     looked.append("there is no default")
     tried = " ".join(reason.message for reason in passed)
     wanted = groups[0] if groups else "GROUP"

@@ -169,8 +169,8 @@ def _expected(services: Sequence[ServiceSnapshot], lead_s: float, probability: f
     total = 0.0
     for service in services:
         quantiles = _quantiles(service, lead_s)
-        known = [q for q in quantiles if q >= probability - 1e-9]
-        if not known:
+        sufficient = [q for q in quantiles if q >= probability - 1e-9]
+        if not sufficient:
             return None
-        total += quantiles[min(known)] / service.capacity_per_gpu
+        total += quantiles[min(sufficient)] / service.capacity_per_gpu
     return gpus_for(total, 1.0)

@@ -18,7 +18,7 @@ from kopt.core.scheduling.placement import PodRequest
 from kopt.core.units import WHOLE_GPU, MilliGpu
 from kopt.policies.placement.cache import FragmentationCache
 from kopt.policies.placement.choose import best
-from kopt.policies.placement.state import FleetState, place, release
+from kopt.policies.placement.state import FleetState, allocate, release
 
 Ints = NDArray[np.int64]
 Placed = tuple[int, tuple[int, ...]]
@@ -99,7 +99,7 @@ def _round(
         for number in order:
             result = best(state, requests[number], cache=cache, candidates=candidates)
             if result is not None:
-                place(state, *result, requests[number])
+                allocate(state, *result, requests[number])
                 placements[number] = result
     finally:
         for request, placement in zip(requests, placements, strict=True):

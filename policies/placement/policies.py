@@ -21,7 +21,7 @@ Placed = tuple[int, tuple[int, ...]]
 class Policy(Protocol):
     """Decides on pods one by one, as they arrive."""
 
-    def place(self, state: FleetState, request: PodRequest) -> Placed | None:
+    def select(self, state: FleetState, request: PodRequest) -> Placed | None:
         """Row and GPU slots for the pod; None if no node is feasible. Does not change the state."""
 
 
@@ -35,7 +35,7 @@ class BaselinePolicy:
         self._score = score
         self._chance = chance
 
-    def place(self, state: FleetState, request: PodRequest) -> Placed | None:
+    def select(self, state: FleetState, request: PodRequest) -> Placed | None:
         rows = np.flatnonzero(refusals(state, request) == Refusal.NONE)
         if not len(rows):
             return None
@@ -56,7 +56,7 @@ class Expecting:
         self._cache = FragmentationCache(typical or TypicalPods({}), build=build)
         self._history = History() if typical is None else None
 
-    def place(self, state: FleetState, request: PodRequest) -> Placed | None:
+    def select(self, state: FleetState, request: PodRequest) -> Placed | None:
         result = self._best(state, request)
         if self._history is not None and self._history.add(request):
             self._cache.relearn(self._history.typical())

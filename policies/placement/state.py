@@ -243,7 +243,7 @@ class FleetState:
         return row
 
 
-def place(state: FleetState, node: str | int, gpus: Sequence[int], request: PodRequest) -> None:
+def allocate(state: FleetState, node: str | int, gpus: Sequence[int], request: PodRequest) -> None:
     """Allocate ``request`` on a node (name or row) and on its ``gpus`` (slot indexes).
 
     Raises PlacementError, with nothing changed, if anything is missing.
@@ -257,7 +257,7 @@ def place(state: FleetState, node: str | int, gpus: Sequence[int], request: PodR
 
 
 def release(state: FleetState, node: str | int, gpus: Sequence[int], request: PodRequest) -> None:
-    """Undo `place` exactly. Raises PlacementError, with nothing changed, if more would be free than exists."""
+    """Undo `allocate` exactly. Raises PlacementError, with nothing changed, if more would be free than exists."""
     row, slots = _checked(state, node, gpus, request)
     too_much = (
         state.cpu_free_milli[row] + request.cpu_milli > state.cpu_milli[row]

@@ -26,7 +26,7 @@ class Beat:
 
 @dataclass(frozen=True)
 class Pace:
-    """The expected checkpoints of a gang. ``known`` is the number of intervals that the expectation is based on.
+    """The expected checkpoints of a gang. ``intervals`` is the number of intervals that the expectation is based on.
 
     From ``due_s`` on a write may begin at any time. ``next_s`` is when the next checkpoint should be durable; where
     that is None, ``hazard`` is the probability of one per second. ``doubtful_s``: additional work at risk, because the
@@ -37,7 +37,7 @@ class Pace:
     next_s: float | None = None
     hazard: float = 0.0
     doubtful_s: float = 0.0
-    known: int = 0
+    intervals: int = 0
 
 
 def pace_of(rhythm: Rhythm | None, now_s: float, settings: PreemptionSettings) -> Pace:

@@ -14,7 +14,7 @@ from kopt.policies.preemption.decision import PreemptionAction, PreemptionDecisi
 from kopt.policies.preemption.evidence import Outlook, outlook
 from kopt.policies.preemption.model import RunningGang, Snapshot
 from kopt.policies.preemption.native import OUT_OF_REACH, gangs_to_guard, native_choice
-from kopt.policies.preemption.plan import Evaluation, Plan, aside_reason, claims_of, say, victims_reason
+from kopt.policies.preemption.plan import Evaluation, Plan, aside_reason, claims_of, decision_for, victims_reason
 from kopt.policies.preemption.rules import forbidden, too_soon
 from kopt.policies.preemption.search import Need, Option, VictimSet, cheapest
 from kopt.policies.preemption.settings import PreemptionSettings
@@ -57,26 +57,26 @@ def _decided(evaluation: Evaluation, state: PreemptionState, settings: Preemptio
     if need.met_by(snapshot.free):
         gpus = counted(format_gpus(need.gpus), "GPU")
         text = f"{snapshot.preemptor.name} asks for {gpus}, which {'is' if need.gpus == WHOLE_GPU else 'are'} free."
-        return say(evaluation, PreemptionAction.FITS, Reason("FITS", text))
+        return decision_for(evaluation, PreemptionAction.FITS, Reason("FITS", text))
     if reason := _over_limit(snapshot):
-        return say(evaluation, PreemptionAction.LEAVE, reason)
+        return decision_for(evaluation, PreemptionAction.LEAVE, reason)
     if need.met_by(_with_leavers(snapshot, state, settings)):
         text = f"Gangs that were preempted for {snapshot.preemptor.name} are terminating."
-        return say(evaluation, PreemptionAction.WAIT, Reason("GOING", text), until_s=again_s)
+        return decision_for(evaluation, PreemptionAction.WAIT, Reason("GOING", text), until_s=again_s)
     plan = _plan(evaluation, settings)
     if plan is None:
         return _no_victims(evaluation, settings)
     if plan.at_s > snapshot.now_s:
         return _wait(evaluation, plan, settings)
     if hope := _hope(evaluation, plan, settings):
-        return say(evaluation, PreemptionAction.WAIT, hope, plan, until_s=again_s)
+        return decision_for(evaluation, PreemptionAction.WAIT, hope, plan, until_s=again_s)
     if plan.aside and (soon := _soon(evaluation, plan, settings)):
-        return say(evaluation, PreemptionAction.WAIT, soon, plan, until_s=again_s)
+        return decision_for(evaluation, PreemptionAction.WAIT, soon, plan, until_s=again_s)
     if plan.aside:
-        return say(evaluation, PreemptionAction.LEAVE, aside_reason(evaluation, plan), plan)
+        return decision_for(evaluation, PreemptionAction.LEAVE, aside_reason(evaluation, plan), plan)
     if held := too_soon(snapshot, state, len(plan.victims.names), settings):
-        return say(evaluation, PreemptionAction.WAIT, held[0], plan, until_s=held[1])
-    return say(evaluation, PreemptionAction.PREEMPT, victims_reason(evaluation, plan), plan)
+        return decision_for(evaluation, PreemptionAction.WAIT, held[0], plan, until_s=held[1])
+    return decision_for(evaluation, PreemptionAction.PREEMPT, victims_reason(evaluation, plan), plan)
 
 
 def _over_limit(snapshot: Snapshot) -> Reason | None:
@@ -223,7 +223,7 @@ def _wait(evaluation: Evaluation, plan: Plan, settings: PreemptionSettings) -> P
     if save_requests:
         text += f"; {', '.join(save_requests)} can be asked to save"
     reason = Reason("CHEAPER_LATER", f"{text}.{claims_of(evaluation, plan.victims.names)}", numbers)
-    return replace(say(evaluation, PreemptionAction.WAIT, reason, plan, until_s), save_requests=save_requests)
+    return replace(decision_for(evaluation, PreemptionAction.WAIT, reason, plan, until_s), save_requests=save_requests)
 
 
 def _save_requests(evaluation: Evaluation, plan: Plan) -> tuple[str, ...]:
@@ -252,11 +252,11 @@ def _no_victims(evaluation: Evaluation, settings: PreemptionSettings) -> Preempt
             f"{remaining_s:.0f} s of its budget are left."
         )
         until_s = min(snapshot.now_s + settings.recheck_s, snapshot.now_s + remaining_s)
-        return say(evaluation, PreemptionAction.WAIT, Reason("NOT_YET", text, numbers), until_s=until_s)
+        return decision_for(evaluation, PreemptionAction.WAIT, Reason("NOT_YET", text, numbers), until_s=until_s)
     code, why = ("BUDGET_SPENT", "its waiting budget is spent") if enough else ("NOT_ENOUGH", "they never free enough")
     text = (
         f"{snapshot.preemptor.name} lacks {counted(format_gpus(missing), 'GPU')}; the gangs that may be "
         f"preempted do not free enough, and {why}. The native scheduler applies its own rules. A larger budget, or "
         "logs that show checkpoints, would make more gangs eligible."
     )
-    return say(evaluation, PreemptionAction.LEAVE, Reason(code, text, numbers))
+    return decision_for(evaluation, PreemptionAction.LEAVE, Reason(code, text, numbers))

@@ -93,7 +93,9 @@ def _after_request(gang: RunningGang, from_s: float) -> Phase:
 
 def _with_own_estimates(gang: RunningGang, pace: Pace, now_s: float, settings: PreemptionSettings) -> Pace:
     """The pace, completed by the statuses' own estimates where the observed intervals give none."""
-    estimates = [(member.seen_at_s, member.status.next_checkpoint_seconds) for member in gang.members if member.status]
+    estimates = [
+        (member.observed_at_s, member.status.next_checkpoint_seconds) for member in gang.members if member.status
+    ]
     expected = [
         (observed_s + next_s.low, observed_s + next_s.value, observed_s + next_s.high)
         for observed_s, next_s in estimates
@@ -103,7 +105,7 @@ def _with_own_estimates(gang: RunningGang, pace: Pace, now_s: float, settings: P
         return pace
     next_s = max(value for _, value, _ in expected)
     due_s = min(low for low, *_ in expected) - settings.write_guard_s - settings.act_s
-    return replace(pace, next_s=next_s, due_s=pace.due_s if pace.known else due_s)
+    return replace(pace, next_s=next_s, due_s=pace.due_s if pace.intervals else due_s)
 
 
 def _ready_s(doubtful: Sequence[Member], pace: Pace, now_s: float, settings: PreemptionSettings) -> float | None:
@@ -124,7 +126,7 @@ def _doubt(gang: RunningGang, member: Member, now_s: float, settings: Preemption
             f"Nothing is known of {name}'s checkpoints; have its log followed, or let it set "
             "the annotation kaiwo.ai/last-checkpoint-time.",
         )
-    age_s = now_s - member.seen_at_s
+    age_s = now_s - member.observed_at_s
     for code, message in _doubts(gang, member, age_s, settings):
         message += claims_sentence([gang]) if member.claimed else ""
         return Reason(code, message, {"state": status.state.value, "age_s": age_s, "confidence": status.confidence})
@@ -159,8 +161,8 @@ def _due(gang: RunningGang, pace: Pace) -> Reason:
     code, when = "WRITE_POSSIBLE", "at any time"
     if pace.next_s is not None:
         code, when = "WRITE_DUE", f"complete at {pace.next_s:.0f} s"
-    text = f"{gang.name} may be about to write a checkpoint ({when}, by the {pace.known} intervals observed)."
-    return Reason(code, text, {"intervals": pace.known})
+    text = f"{gang.name} may be about to write a checkpoint ({when}, by the {pace.intervals} intervals observed)."
+    return Reason(code, text, {"intervals": pace.intervals})
 
 
 def _write_ends(member: Member, now_s: float, settings: PreemptionSettings) -> float | None:
@@ -168,14 +170,14 @@ def _write_ends(member: Member, now_s: float, settings: PreemptionSettings) -> f
     status = member.status
     if status is None or status.state is not JobState.CKPT_WRITING or status.next_safe_seconds is None:
         return None
-    if now_s > member.seen_at_s + status.next_safe_seconds.high:
+    if now_s > member.observed_at_s + status.next_safe_seconds.high:
         return None
-    return max(member.seen_at_s + status.next_safe_seconds.value, now_s + settings.recheck_s)
+    return max(member.observed_at_s + status.next_safe_seconds.value, now_s + settings.recheck_s)
 
 
 def cost_of(member: Member, now_s: float) -> int:
     """Milli-GPU-seconds at risk by the status, plus those computed since it was observed."""
-    return math.ceil(WHOLE_GPU * (risk_gpu_s(member) or 0.0)) + math.ceil(member.gpus * (now_s - member.seen_at_s))
+    return math.ceil(WHOLE_GPU * (risk_gpu_s(member) or 0.0)) + math.ceil(member.gpus * (now_s - member.observed_at_s))
 
 
 def _restart(gang: RunningGang) -> int:

@@ -39,13 +39,13 @@ class Preemptor:
 class Member:
     """Pods of a gang that write one log (all ranks of a training, or one role of several).
 
-    ``status`` was observed at ``seen_at_s``; None if no status was ever observed. ``node`` may be empty where it does
-    not matter which GPUs are freed together. ``claimed``: the status is the pod owner's own claim.
+    ``status`` was observed at ``observed_at_s``; None if no status was ever observed. ``node`` may be empty where it
+    does not matter which GPUs are freed together. ``claimed``: the status is the pod owner's own claim.
     """
 
     gpus: MilliGpu
     status: JobStatus | None = None
-    seen_at_s: float = 0.0
+    observed_at_s: float = 0.0
     node: str = ""
     claimed: bool = False
 

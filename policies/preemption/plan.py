@@ -73,7 +73,7 @@ def claims_of(evaluation: Evaluation, names: Sequence[str]) -> str:
     return claims_sentence(evaluation.outlooks[name].gang for name in names if name in evaluation.outlooks)
 
 
-def say(
+def decision_for(
     evaluation: Evaluation,
     action: PreemptionAction,
     reason: Reason,

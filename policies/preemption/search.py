@@ -71,7 +71,7 @@ def cheapest(options: Sequence[Option], need: Need, steps: int) -> VictimSet | N
     if search.best is None:
         return None
     cost, _, surplus = search.best
-    return VictimSet(tuple(sorted(search.names)), cost, surplus + search.missing, exact=search.steps_left > 0)
+    return VictimSet(tuple(sorted(search.names)), cost, surplus + search.missing, exact=search.remaining_steps > 0)
 
 
 class _Search:
@@ -82,7 +82,7 @@ class _Search:
             (option for option in options if option.gpus > 0),
             key=lambda option: (option.cost / option.gpus, option.name),
         )
-        self.need, self.steps_left = need, steps
+        self.need, self.remaining_steps = need, steps
         self.missing = need.missing
         self.free, self.slack = dict(need.free), dict(need.slack)
         self.selected: list[Option] = []
@@ -96,8 +96,8 @@ class _Search:
         index = cost = freed = 0
         path: list[int] = []
         while True:
-            self.steps_left -= 1
-            if self._goes_on(index, cost, freed):
+            self.remaining_steps -= 1
+            if self._can_improve(index, cost, freed):
                 option = self.options[index]
                 if self._push(option):
                     path.append(index)
@@ -111,14 +111,14 @@ class _Search:
                 return
             index += 1
 
-    def _goes_on(self, index: int, cost: int, freed: int) -> bool:
+    def _can_improve(self, index: int, cost: int, freed: int) -> bool:
         """Whether a better set may follow from the choices made among ``options[:index]``."""
         if self.need.met_by(self.free):
             key = (cost, len(self.selected), freed - self.missing)
             if self.best is None or key < self.best:
                 self.best, self.names = key, tuple(option.name for option in self.selected)
             return False
-        if self.steps_left <= 0 or index == len(self.options) or self.rest[index].gpus < self.missing - freed:
+        if self.remaining_steps <= 0 or index == len(self.options) or self.rest[index].gpus < self.missing - freed:
             return False
         return self.best is None or self._least(index, cost, freed) < self.best
 

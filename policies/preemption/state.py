@@ -22,7 +22,7 @@ class Rhythm:
 
     gang: str
     started_at_s: float
-    seen_at_s: float
+    observed_at_s: float
     durable_at_s: float | None = None
     intervals_s: tuple[float, ...] = ()
     safe_at_s: float | None = None
@@ -62,7 +62,7 @@ def observe(state: PreemptionState, gangs: Iterable[RunningGang], now_s: float) 
 
     An interval that spans a restart does not count; the intervals of earlier runs are kept.
     """
-    rhythms = {rhythm.gang: rhythm for rhythm in state.rhythms if now_s - rhythm.seen_at_s <= KEPT_S}
+    rhythms = {rhythm.gang: rhythm for rhythm in state.rhythms if now_s - rhythm.observed_at_s <= KEPT_S}
     for gang in gangs:
         rhythms[gang.name] = _updated(rhythms.get(gang.name), gang, now_s)
     evictions = tuple(eviction for eviction in state.evictions if now_s - eviction.at_s <= KEPT_S)
@@ -79,10 +79,10 @@ def _updated(before: Rhythm | None, gang: RunningGang, now_s: float) -> Rhythm:
     elif not _was_requested(durable, rhythm, gang):
         intervals = intervals if own is None else (*intervals, durable - own)[-_INTERVALS:]
         own = durable
-    safe = [member.seen_at_s for member in gang.members if member.status is not None and member.status.safe]
+    safe = [member.observed_at_s for member in gang.members if member.status is not None and member.status.safe]
     safe_at_s = min(safe) if len(safe) == len(gang.members) else rhythm.safe_at_s
     return replace(
-        rhythm, seen_at_s=now_s, durable_at_s=durable, intervals_s=intervals, safe_at_s=safe_at_s, own_at_s=own
+        rhythm, observed_at_s=now_s, durable_at_s=durable, intervals_s=intervals, safe_at_s=safe_at_s, own_at_s=own
     )
 
 
@@ -100,5 +100,5 @@ def durable_at_s(gang: RunningGang) -> float | None:
     for member in gang.members:
         if member.status is None or member.status.seconds_since_durable is None:
             return None
-        result.append(member.seen_at_s - member.status.seconds_since_durable)
+        result.append(member.observed_at_s - member.status.seconds_since_durable)
     return min(result)

@@ -164,11 +164,11 @@ def evidence_of(need: Prediction, requested: RequestedGpus, observed_peak_bytes:
         "high_bytes": float(need.high or 0),
         "observed_peak_bytes": observed_peak_bytes,
     }
-    asked = f"{format_bytes(requested.memory_mib * MIB)}" if requested.memory_mib else "whole GPUs"
+    request = f"{format_bytes(requested.memory_mib * MIB)}" if requested.memory_mib else "whole GPUs"
     text = (
         f"{need.probability:.0%} of such jobs stay below {format_bytes(int(need.high or 0))}"
         + (f"; a run used {format_bytes(observed_peak_bytes)}" if observed_peak_bytes else "")
-        + f"; {asked} requested."
+        + f"; {request} requested."
     )
     return Reason("PREDICTED_NEED", text, numbers)
 
@@ -238,14 +238,14 @@ def _count(requested: RequestedGpus, processes: int | None) -> int:
 
 
 def _whole(model: GpuModel, wanted: Bytes, count: int, requested: RequestedGpus, processes: int) -> Recommendation:
-    asked = requested.gpus or 0
-    numbers = {"bytes": int(wanted), "count": count, "requested_gpus": asked, "processes": processes}
+    requested_gpus = requested.gpus or 0
+    numbers = {"bytes": int(wanted), "count": count, "requested_gpus": requested_gpus, "processes": processes}
     if processes > count:
         text = f"Its command starts {processes} processes and it asks for {count} GPUs; fewer are not advised."
         why = Reason("MORE_PROCESSES", text, numbers)
-    elif count < asked:
+    elif count < requested_gpus:
         has = f"{count} processes have" if count > 1 else "one process has"
-        why = Reason("FEWER_GPUS", f"Its {has} a GPU each; it asks for {asked} GPUs.", numbers)
+        why = Reason("FEWER_GPUS", f"Its {has} a GPU each; it asks for {requested_gpus} GPUs.", numbers)
     elif count > 1:
         why = Reason("DISTRIBUTED", "Its processes talk to each other at full speed only on whole GPUs.", numbers)
     else:

@@ -99,7 +99,7 @@ class HoldDecision:
     reason: Reason
 
 
-def waits_for_dry_run(job: JobSnapshot, *, known: bool, settings: ProfilingSettings) -> HoldDecision:
+def waits_for_dry_run(job: JobSnapshot, *, measured: bool, settings: ProfilingSettings) -> HoldDecision:
     """Whether to hold a Job until a dry run has measured what it needs."""
     refusals = (
         (job.gpus <= 0, "NO_GPU", "It requests no GPU."),
@@ -108,7 +108,7 @@ def waits_for_dry_run(job: JobSnapshot, *, known: bool, settings: ProfilingSetti
         (job.mode is not Mode.ENFORCE, "MODE", f"Mode {job.mode.value}: only enforce holds jobs."),
         (job.opted_out, "OPT_OUT", "It has opted out of dry runs."),
         (job.states_size, "SIZE_STATED", "It says itself how much GPU memory it needs."),
-        (known, "KNOWN", "What this job type needs is known."),
+        (measured, "KNOWN", "What this job type needs is known."),
         (job.held_by_others, "HELD", "Another controller holds it."),
         (job.stopped, "SUSPENDED", "It has been suspended by its owner."),
         (job.admitted and not job.untouched, "ADMITTED", "Its queue has admitted it, and its pods have started."),

@@ -19,7 +19,7 @@ class Verb(StrEnum):
 class Run:
     """A Job of ours: ``ok`` and its result once it ended; ``pending_reason`` says why its pod does not run yet."""
 
-    place: str
+    location: str
     verb: Verb
     attempt: int
     generation: int
@@ -75,7 +75,9 @@ def advance(
         # A later Job has been deleted already.
         run = None
     if run is not None:
-        copy = replace(copy, attempts=max(copy.attempts, run.attempt), gone=copy.gone and run.verb is not Verb.STAGE)
+        copy = replace(
+            copy, attempts=max(copy.attempts, run.attempt), removed=copy.removed and run.verb is not Verb.STAGE
+        )
     if run is not None and not run.ended:
         if run.verb is not verb or (wanted and run.generation != generation):
             return Next(copy, Step.NOTHING if run.ending else Step.END, run.verb)
@@ -115,7 +117,7 @@ def _begin(copy: Copy, verb: Verb, generation: int, now_s: float, *, hurried: bo
 def _is_settled(copy: Copy, *, wanted: bool, generation: int) -> bool:
     if wanted:
         return copy.phase is DataPhase.READY and copy.generation == generation
-    return copy.gone
+    return copy.removed
 
 
 def _under_way(copy: Copy, run: Run, *, wanted: bool) -> Copy:
@@ -146,7 +148,7 @@ def _done(copy: Copy, run: Run, *, wanted: bool, generation: int) -> Copy:
             failures=0,
             ready_at_s=None,
             retry_at_s=None,
-            gone=True,
+            removed=True,
         )
     ready_at_s = copy.ready_at_s if copy.phase is DataPhase.READY else None
     return replace(
@@ -160,7 +162,7 @@ def _done(copy: Copy, run: Run, *, wanted: bool, generation: int) -> Copy:
         amounts=run.amounts or copy.amounts,
         ready_at_s=ready_at_s or run.ended_at_s,
         retry_at_s=None,
-        gone=False,
+        removed=False,
     )
 
 

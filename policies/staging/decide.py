@@ -30,7 +30,7 @@ class DataSnapshot:
 class Order:
     """A Job to start or to stop."""
 
-    place: str
+    location: str
     step: Step
     verb: Verb
     attempt: int
@@ -52,7 +52,7 @@ def decide(snapshot: DataSnapshot, now_s: float, rules: StagingRules) -> Outcome
     data = _used(snapshot.data, snapshot.users, now_s)
     wanted = is_wanted(snapshot)
     locations, missing = _locations(snapshot) if wanted else ((), "")
-    copies = {copy.place: copy for copy in data.copies}
+    copies = {copy.location: copy for copy in data.copies}
     machines = {CLAIM: ""} | {node.name: node.machine for node in snapshot.nodes}
     vanished = {name for name in copies if name not in machines}
     for location in locations:
@@ -61,7 +61,7 @@ def decide(snapshot: DataSnapshot, now_s: float, rules: StagingRules) -> Outcome
         location: _of_machine(copy, machines.get(location, ""), snapshot.runs.get(location))
         for location, copy in copies.items()
     }
-    anew = {copy.place for copy in data.copies if copy.digest and copies[copy.place].attempts > copy.attempts}
+    anew = {copy.location for copy in data.copies if copy.digest and copies[copy.location].attempts > copy.attempts}
     hurried = bool(data.again) and data.again != data.again_handled
     steps = {
         location: _next(
@@ -87,14 +87,14 @@ def decide(snapshot: DataSnapshot, now_s: float, rules: StagingRules) -> Outcome
     begun = any(order.step is Step.BEGIN for order in orders)
     data = replace(data, copies=kept_copies, missing=missing, again_handled=data.again if begun else data.again_handled)
     times = [step.again_s for step in steps.values() if step.again_s is not None]
-    free = not wanted and all(copy.gone for copy in kept_copies) and not orders
+    free = not wanted and all(copy.removed for copy in kept_copies) and not orders
     return Outcome(data, orders, min(times, default=None), tuple(sorted(vanished | anew)), free)
 
 
 def wishes(snapshot: DataSnapshot, outcome: Outcome) -> tuple[Wish, ...]:
     """The downloads that could start now, with their position in the queue: failed ones come after waiting ones."""
-    data, copies = snapshot.data, {copy.place: copy for copy in outcome.data.copies}
-    begin = [order.place for order in outcome.orders if order.step is Step.BEGIN and order.verb is Verb.STAGE]
+    data, copies = snapshot.data, {copy.location: copy for copy in outcome.data.copies}
+    begin = [order.location for order in outcome.orders if order.step is Step.BEGIN and order.verb is Verb.STAGE]
     return tuple(
         Wish(data.namespace, f"{data.uid}/{location}", max(data.created_at_s, copies[location].retry_at_s or 0.0))
         for location in begin
@@ -125,9 +125,9 @@ def is_ready(snapshot: DataSnapshot) -> bool:
         for copy in snapshot.data.copies
         if copy.phase is DataPhase.READY
         and copy.generation == snapshot.data.generation
-        and copy.place in machines
-        and _is_on(copy, machines[copy.place])
-        and not _is_being_removed(copy, snapshot.runs.get(copy.place))
+        and copy.location in machines
+        and _is_on(copy, machines[copy.location])
+        and not _is_being_removed(copy, snapshot.runs.get(copy.location))
     ]
     return len(complete) >= needed_nodes(snapshot)
 
@@ -137,7 +137,7 @@ def _locations(snapshot: DataSnapshot) -> tuple[tuple[str, ...], str]:
     if not isinstance(snapshot.data.spec.destination, NodeCache):
         return (CLAIM,), ""
     wanted, size = needed_nodes(snapshot), snapshot.data.spec.size_bytes or 0
-    held = {copy.place for copy in snapshot.data.copies if not copy.gone or copy.attempts}
+    held = {copy.location for copy in snapshot.data.copies if not copy.removed or copy.attempts}
     result = tuple(choose_nodes(wanted, snapshot.nodes, held, size))
     short = f"{wanted} nodes with room for a copy are needed, and {len(result)} are available"
     return result, short if len(result) < wanted else ""
@@ -146,12 +146,12 @@ def _locations(snapshot: DataSnapshot) -> tuple[tuple[str, ...], str]:
 def _next(
     snapshot: DataSnapshot, copy: Copy, *, wanted: bool, kept: bool, now_s: float, rules: StagingRules, hurried: bool
 ) -> Next:
-    run = snapshot.runs.get(copy.place)
+    run = snapshot.runs.get(copy.location)
     if kept and not wanted:
         # The node accepts nothing new at the moment: an existing copy stays.
         return Next(copy)
     if not wanted and snapshot.folder_deleted and (run is None or run.ended):
-        return Next(replace(copy, phase=DataPhase.EVICTED, gone=True, digest="", amounts=None, ready_at_s=None))
+        return Next(replace(copy, phase=DataPhase.EVICTED, removed=True, digest="", amounts=None, ready_at_s=None))
     if wanted and (problem := _problem(snapshot.data.spec.source)):
         return Next(replace(copy, phase=DataPhase.FAILED, reason=Trouble.BAD_REQUEST, message=problem))
     generation = snapshot.data.generation
@@ -174,7 +174,7 @@ def _of_machine(copy: Copy, machine: str, run: Run | None) -> Copy:
         return copy
     if _is_on(copy, machine) or (run is not None and not run.ended):
         return replace(copy, machine=machine)
-    return Copy(copy.place, attempts=copy.attempts + 1, gone=False, machine=machine)
+    return Copy(copy.location, attempts=copy.attempts + 1, removed=False, machine=machine)
 
 
 def _problem(source: str) -> str:
@@ -188,7 +188,7 @@ def _problem(source: str) -> str:
 
 def _is_dropped(copy: Copy) -> bool:
     """Whether nothing is left of a node's copy, and no Job for it can still be running."""
-    return copy.phase is DataPhase.EVICTED and copy.gone
+    return copy.phase is DataPhase.EVICTED and copy.removed
 
 
 def _used(data: StagedData, users: tuple[User, ...], now_s: float) -> StagedData:

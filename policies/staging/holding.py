@@ -11,7 +11,7 @@ class Hold(StrEnum):
 
     LEAVE = "leave"
     HOLD = "hold"
-    MARK = "mark"
+    ANNOTATE = "mark"
     """Its queue has admitted it and no container has started: mark it as held, then stop it through its Workload."""
     STOP = "stop"
     """We hold it and its queue reserves quota for it: give the quota back."""
@@ -60,7 +60,7 @@ def hold_for(workload: DataWorkload, *, ready: bool) -> Hold:
     if workload.runs and workload.begun:
         return Hold.LEAVE
     # A workload cannot leave a queue that has reserved quota for it.
-    return Hold.MARK if workload.queued and (workload.runs or workload.has_quota) else Hold.HOLD
+    return Hold.ANNOTATE if workload.queued and (workload.runs or workload.has_quota) else Hold.HOLD
 
 
 def _of_ours(workload: DataWorkload, *, ends: bool) -> Hold:
@@ -71,5 +71,5 @@ def _of_ours(workload: DataWorkload, *, ends: bool) -> Hold:
         return Hold.RELEASE
     if workload.queued and workload.has_quota:
         return Hold.STAY if workload.stopping else Hold.STOP
-    leaves = workload.queued and not workload.runs and not workload.parked and workload.changeable
-    return Hold.PARK if leaves else Hold.STAY
+    can_leave_queue = workload.queued and not workload.runs and not workload.parked and workload.changeable
+    return Hold.PARK if can_leave_queue else Hold.STAY

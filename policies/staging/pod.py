@@ -43,7 +43,7 @@ class PodSettings:
 
 def job_name(data: StagedData, order: Order) -> str:
     """One name for each attempt, so that two replicas cannot start it twice."""
-    digest = hashlib.sha256(f"{data.uid}/{order.place}".encode()).hexdigest()[:10]
+    digest = hashlib.sha256(f"{data.uid}/{order.location}".encode()).hexdigest()[:10]
     return f"kopt-{order.verb.value}-{data.name[:30].rstrip('.-')}-{digest}-{order.attempt}".replace(".", "-")
 
 
@@ -56,7 +56,7 @@ def staging_job(data: StagedData, order: Order, settings: PodSettings) -> dict[s
         ATTEMPT_LABEL: str(order.attempt),
         GENERATION_LABEL: str(data.generation),
     }
-    annotations = {LOCATION_ANNOTATION: order.place}
+    annotations = {LOCATION_ANNOTATION: order.location}
     queue = {"kueue.x-k8s.io/queue-name": settings.queue} if settings.queue else {}
     return {
         "metadata": {
@@ -113,14 +113,14 @@ def _pod(data: StagedData, order: Order, settings: PodSettings) -> dict[str, Any
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 20,
-        "securityContext": _security(at_node=order.place != CLAIM),
+        "securityContext": _security(at_node=order.location != CLAIM),
         "containers": [container],
         "volumes": volumes,
     }
     if settings.priority_class:
         spec["priorityClassName"] = settings.priority_class
-    if order.place != CLAIM:
-        field_ = {"key": "metadata.name", "operator": "In", "values": [order.place]}
+    if order.location != CLAIM:
+        field_ = {"key": "metadata.name", "operator": "In", "values": [order.location]}
         terms = {"nodeSelectorTerms": [{"matchFields": [field_]}]}
         spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
         # GPU nodes usually have taints; unhealthy nodes are not chosen in the first place.

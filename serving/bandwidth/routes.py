@@ -9,7 +9,7 @@ from kopt.serving.contract.bandwidth_answers import BandwidthResponse
 from kopt.serving.contract.bandwidth_schemas import BANDWIDTH_REQUEST, BandwidthRequest
 from kopt.serving.contract.pairwise_answers import PairsKept, PairsResponse
 from kopt.serving.contract.pairwise_schemas import PAIRWISE_REQUEST, PairsRequest
-from kopt.serving.http.auth import caller_of, seen_by, sees_all_measurements
+from kopt.serving.http.auth import caller_of, sees_all_measurements, visible_owner
 from kopt.serving.http.limits import deadline_of
 from kopt.serving.http.routing import PROBLEMS, body_of, json_answer, query_text, read_body
 from kopt.serving.pairwise.table import Scope
@@ -58,5 +58,5 @@ def routes(app: FastAPI, service: Callable[[], BandwidthService]) -> None:
         there are."""
         cluster = request.query_params.get("cluster")
         return json_answer(
-            await service().list_pairs(cluster, deadline_of(request), seen_by(request), caller_of(request))
+            await service().list_pairs(cluster, deadline_of(request), visible_owner(request), caller_of(request))
         )

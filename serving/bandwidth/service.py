@@ -312,7 +312,7 @@ def _widened(estimate: BandwidthEstimate, widening: Widening) -> BandwidthEstima
 
 def _until(deadline: Deadline) -> Callable[[], None]:
     def still() -> None:
-        if deadline.left_s() <= 0:
+        if deadline.remaining_s() <= 0:
             raise TimeoutError
 
     return still

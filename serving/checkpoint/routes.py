@@ -7,7 +7,7 @@ from fastapi import FastAPI, Request, Response
 from kopt.serving.checkpoint.service import CheckpointService
 from kopt.serving.contract.checkpoint_answers import CheckpointResponse, CheckpointsResponse
 from kopt.serving.contract.checkpoint_schemas import CHECKPOINT_REQUEST, CheckpointRequest
-from kopt.serving.http.auth import caller_of, seen_by
+from kopt.serving.http.auth import caller_of, visible_owner
 from kopt.serving.http.limits import deadline_of
 from kopt.serving.http.routing import PROBLEMS, body_of, json_answer, query_text, read_body
 
@@ -38,4 +38,4 @@ def routes(app: FastAPI, service: Callable[[], CheckpointService]) -> None:
     async def jobs(request: Request) -> Response:
         """The jobs that were heard of within a day, now and over time; ``job`` names one."""
         job = request.query_params.get("job")
-        return json_answer(await service().jobs(deadline_of(request), seen_by(request), job))
+        return json_answer(await service().jobs(deadline_of(request), visible_owner(request), job))

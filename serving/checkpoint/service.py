@@ -45,7 +45,7 @@ MOST_HELD = 1000
 """Jobs in memory."""
 MAX_QUEUED = 128
 """Requests whose lines are still to be read."""
-SHOWN = 200
+MOST_ROWS = 200
 RECENT_S = 86_400.0
 _ATTEMPTS = 20
 _LAST_TIME, _LAST_STEP = "kaiwo.ai/last-checkpoint-time", "kaiwo.ai/last-checkpoint-step"
@@ -155,7 +155,7 @@ class CheckpointService(PredictorService[CheckpointPredictor]):
             raise Problem(429, text, headers={"retry-after": "1"})
         running = asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
         running.add_done_callback(functools.partial(self._done, caller))
-        async with asyncio.timeout(deadline.left_s()):
+        async with asyncio.timeout(deadline.remaining_s()):
             return await asyncio.shield(running)
 
     def _done(self, caller: str, running: "asyncio.Future[dict[str, Any]]") -> None:
@@ -238,7 +238,7 @@ class CheckpointService(PredictorService[CheckpointPredictor]):
 
     def _list(self, model: CheckpointPredictor, owner: str | None, job: str | None) -> dict[str, Any]:
         now_s = self._clock()
-        rows = self.table.rows(owner, now_s - RECENT_S, SHOWN, job)
+        rows = self.table.rows(owner, now_s - RECENT_S, MOST_ROWS, job)
         result = [self._job_document(model, row, now_s) for row in rows]
         return {"schema": SCHEMA, "jobs": [item for item in result if item is not None], "now": now_s}
 

@@ -276,15 +276,15 @@ class AsyncPredictionClient:
     async def _once(self, method: str, path: str, content: bytes, end_s: float) -> dict[str, Any]:
         if not self._breaker.allows():
             raise EndpointFailure("CIRCUIT_OPEN", "The endpoint failed repeatedly; it is left alone.", retry=False)
-        left_s = max(end_s - self._clock(), 0.001)
-        headers = {DEADLINE_HEADER: f"{left_s * 1000 * _SERVER_SHARE:.0f}", "content-type": "application/json"}
+        remaining_s = max(end_s - self._clock(), 0.001)
+        headers = {DEADLINE_HEADER: f"{remaining_s * 1000 * _SERVER_SHARE:.0f}", "content-type": "application/json"}
         headers |= self._authorization()
         try:
-            reply = await self._http.request(method, path, content=content, headers=headers, timeout=left_s)
+            reply = await self._http.request(method, path, content=content, headers=headers, timeout=remaining_s)
         except httpx.TimeoutException:
             # The whole remaining time was spent.
             self._failed()
-            raise EndpointFailure("DEADLINE", f"No answer within {left_s * 1000:.0f} ms.", retry=False) from None
+            raise EndpointFailure("DEADLINE", f"No answer within {remaining_s * 1000:.0f} ms.", retry=False) from None
         except httpx.HTTPError as error:
             self._failed()
             raise EndpointFailure("ENDPOINT_UNREACHABLE", f"No connection: {type(error).__name__}.") from error
@@ -469,8 +469,10 @@ def _fallback_series(query: DemandQuery, history: History, why: Reason, lending:
 def _pause(state: tenacity.RetryCallState) -> float:
     """Full jitter from 10 ms on, or what the endpoint asked for."""
     failure = state.outcome.exception() if state.outcome is not None else None
-    asked_s = failure.retry_after_s if isinstance(failure, EndpointFailure) else None
-    return asked_s if asked_s is not None else float(tenacity.wait_random_exponential(0.02, 0.5)(state)) + 0.01
+    retry_after_s = failure.retry_after_s if isinstance(failure, EndpointFailure) else None
+    return (
+        retry_after_s if retry_after_s is not None else float(tenacity.wait_random_exponential(0.02, 0.5)(state)) + 0.01
+    )
 
 
 def _stop_before(end_s: float, clock: Callable[[], float]) -> Callable[[tenacity.RetryCallState], bool]:

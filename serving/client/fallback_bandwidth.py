@@ -175,8 +175,8 @@ def _estimate(query: BandwidthQuery, machine: Machine, gpus: tuple[int, ...], no
     """Raises BandwidthError."""
     result = gpu_set(machine, gpus, nodes)
     physics = analytic(result, query.collective, query.bytes)
-    known_spread = _SPREAD_LARGE if query.bytes >= _LARGE_BYTES else _SPREAD
-    spread = math.exp(math.hypot(known_spread, _SPREAD_UNKNOWN if result.unknown else 0.0))
+    base_spread = _SPREAD_LARGE if query.bytes >= _LARGE_BYTES else _SPREAD
+    spread = math.exp(math.hypot(base_spread, _SPREAD_UNKNOWN if result.unknown else 0.0))
     took_us, algorithm_gbps = physics.latency_us, query.bytes / physics.latency_us / 1e3
     gbps = algorithm_gbps * query.collective.bus_factor(result.ranks)
     text = f"By links and algorithms alone: {physics.algorithm} at {physics.gigabytes_per_s:.3g} GB/s."

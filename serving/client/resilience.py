@@ -51,14 +51,14 @@ class RetryBudget:
     """
 
     def __init__(self, tokens: float = 10.0, per_success: float = 0.1) -> None:
-        self._most, self._left, self._per_success = tokens, tokens, per_success
+        self._most, self._tokens, self._per_success = tokens, tokens, per_success
 
     @property
     def allows(self) -> bool:
-        return self._left > self._most / 2
+        return self._tokens > self._most / 2
 
     def succeeded(self) -> None:
-        self._left = min(self._most, self._left + self._per_success)
+        self._tokens = min(self._most, self._tokens + self._per_success)
 
     def failed(self) -> None:
-        self._left = max(0.0, self._left - 1)
+        self._tokens = max(0.0, self._tokens - 1)

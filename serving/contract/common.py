@@ -23,7 +23,7 @@ MAX_TENANTS = 64
 MAX_SCRIPT = 2 << 20
 MAX_COMMAND = 1 << 18
 """Characters of a script, and of a command line or one of its words."""
-MAX_WORDS = 20_000
+MAX_ARGUMENTS = 20_000
 
 GRID_S = 300
 """Finer histories are summed to this step; the same number as ``data.demand.table.GRID_S`` (a test holds them)."""

@@ -22,6 +22,7 @@ from pydantic import (
 from kopt.serving.contract.common import (
     DEFAULT_HORIZONS_S,
     DEFAULT_QUANTILES,
+    MAX_ARGUMENTS,
     MAX_COMMAND,
     MAX_HORIZONS,
     MAX_POINTS,
@@ -29,7 +30,6 @@ from kopt.serving.contract.common import (
     MAX_SCRIPT,
     MAX_SERIES,
     MAX_TENANTS,
-    MAX_WORDS,
     SCHEMA,
     ReasonOut,
 )
@@ -135,7 +135,7 @@ class ScriptWorkload(_Strict):
     """A script's text. It is parsed in a confined process and never run by the endpoint."""
 
     script: Annotated[str, Field(min_length=1, max_length=MAX_SCRIPT)]
-    arguments: Annotated[list[Word], Field(max_length=MAX_WORDS)] = []
+    arguments: Annotated[list[Word], Field(max_length=MAX_ARGUMENTS)] = []
     name: Name = "script.py"
 
 
@@ -150,7 +150,7 @@ def _workload_kind(value: Any) -> str:
 
 WorkloadIn = Annotated[
     Annotated[str, Field(min_length=1, max_length=MAX_COMMAND), Tag("command")]
-    | Annotated[list[Word], Field(min_length=1, max_length=MAX_WORDS), Tag("words")]
+    | Annotated[list[Word], Field(min_length=1, max_length=MAX_ARGUMENTS), Tag("words")]
     | Annotated[ScriptWorkload, Tag("script")]
     | Annotated[dict[str, Any], Tag("manifest")],
     Discriminator(_workload_kind),

@@ -53,7 +53,7 @@ class SizeAdvice:
     """Whose jobs it is about; empty where the question named none."""
 
     @property
-    def known(self) -> bool:
+    def has_peak(self) -> bool:
         return self.peak_bytes is not None
 
     @property
@@ -89,7 +89,7 @@ class SizeAdvice:
         )
 
     @property
-    def asked_milli_gpu(self) -> int | None:
+    def requested_milli_gpu(self) -> int | None:
         """GPUs that the workload asks for, in thousandths; None where it does not say."""
         return self.requested.milli_gpu(_model(self.gpu))
 
@@ -102,7 +102,7 @@ class SizeAdvice:
     @property
     def saved_milli_gpu(self) -> int | None:
         """Asked for less needed; negative where too little is asked for. None where either is not known."""
-        requested, needed = self.asked_milli_gpu, self.needed_milli_gpu
+        requested, needed = self.requested_milli_gpu, self.needed_milli_gpu
         return None if requested is None or needed is None or self.to_gpu != self.gpu else requested - needed
 
     @property
@@ -120,7 +120,7 @@ class SizeAdvice:
     @property
     def why_no_advice(self) -> str:
         """Why nothing is advised, in one sentence; empty where something is."""
-        if self.known and self.confidence > 0 and self.kind is not ShareKind.NONE:
+        if self.has_peak and self.confidence > 0 and self.kind is not ShareKind.NONE:
             return ""
         return next((reason.message for reason in self.reasons if reason.code in NOTHING_ADVISED), _NO_REASON)
 

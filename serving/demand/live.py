@@ -88,10 +88,10 @@ class LiveDemand:
             return PushedDemand(service, 0, 0, None)
         self._keep({service: _Read(merged.series, time.monotonic())})
         newest_s = merged.series.start_s + len(merged.series) * GRID_S
-        known = int(np.isfinite(merged.series.value).sum())
+        finite_buckets = int(np.isfinite(merged.series.value).sum())
         if self._materialiser is not None:
             self._materialiser.put(merged.series)
-        return PushedDemand(service, merged.changed, known, newest_s)
+        return PushedDemand(service, merged.changed, finite_buckets, newest_s)
 
     def close(self) -> None:
         if self._materialiser is not None:

@@ -49,7 +49,7 @@ class TableObserver:
     ) -> None:
         self._table, self._metrics, self._challenger, self._adviser = table, metrics, challenger, adviser
         self._clock = clock
-        self._seen: KeptByCaller[str, float] = KeptByCaller(_MOST_SERIES)
+        self._newest_ends: KeptByCaller[str, float] = KeptByCaller(_MOST_SERIES)
         self._alarms: KeptByCaller[str, Reason] = KeptByCaller(_MOST_SERIES)
         self._queued, self._lock = Shares(_QUEUE), threading.Lock()
         self._queue: queue.SimpleQueue[Observation | None] = queue.SimpleQueue()
@@ -76,9 +76,9 @@ class TableObserver:
     def wants(self, caller: str, series: DemandSeries) -> bool:
         end_s = series.start_s + len(series) * series.step_s
         with self._lock:
-            if self._seen.get(caller, series.name) == end_s:
+            if self._newest_ends.get(caller, series.name) == end_s:
                 return False
-            self._seen.put(caller, series.name, end_s)
+            self._newest_ends.put(caller, series.name, end_s)
         return True
 
     def observe(self, observation: Observation) -> None:

@@ -17,7 +17,7 @@ from kopt.serving.contract.schemas import DEMAND_REQUEST, PUSH_REQUEST, SERVICE_
 from kopt.serving.demand import inference_protocol
 from kopt.serving.demand.monitoring import SeriesState
 from kopt.serving.demand.service import DemandService
-from kopt.serving.http.auth import caller_of, seen_by
+from kopt.serving.http.auth import caller_of, visible_owner
 from kopt.serving.http.limits import deadline_of
 from kopt.serving.http.problems import Problem, from_validation
 from kopt.serving.http.routing import PROBLEMS, body_of, json_answer, read_body
@@ -81,7 +81,7 @@ def _health(app: FastAPI, service: Callable[[], DemandService]) -> None:
         table, version, shadow = answering.table, answering.slot.version, answering.challenger
         if version is None:
             raise Problem(503, "No model is loaded yet.", headers={"retry-after": "5"})
-        states = [] if table is None else await asyncio.to_thread(table.states, seen_by(request))
+        states = [] if table is None else await asyncio.to_thread(table.states, visible_owner(request))
         challenger = None if shadow is None else shadow.version
         return json_answer(
             {

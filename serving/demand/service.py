@@ -256,7 +256,7 @@ class DemandService(PredictorService[DemandModel]):
         return History(series, series, kept, now_s if is_old else None)
 
     async def _in_time(self, job: Job, tasks: list[Task]) -> list[SeriesForecast]:
-        if job.deadline.left_s() <= 0:
+        if job.deadline.remaining_s() <= 0:
             return self._fallbacks(job.request, job.deadline.reason)
         names = [task.entry.name for task in tasks if task.history is None]
         if names and self._live is not None and self._live.at_hand(names):
@@ -288,7 +288,7 @@ class DemandService(PredictorService[DemandModel]):
         for task in tasks:
             if task.history is None:
                 answers.append(named[task.entry.name])
-            elif job.deadline.left_s() <= 0:
+            elif job.deadline.remaining_s() <= 0:
                 answers.append(self._fallback(job.request, task.entry, job.deadline.reason, task.history))
             else:
                 answers.append(self._answer(job, task.entry, task.history))

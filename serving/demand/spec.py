@@ -20,8 +20,8 @@ def assemble(assembly: Assembly) -> DemandService:
     settings, metrics = assembly.settings, assembly.metrics
     table = PredictionTable(location(settings, "monitoring"))
     challenger = ModelSlot(assembly.source, alias="challenger")
-    given = assembly.parts.features
-    features = given if isinstance(given, StoredFeatures) else StoredFeatures(open_feature_store(settings))
+    source = assembly.parts.features
+    features = source if isinstance(source, StoredFeatures) else StoredFeatures(open_feature_store(settings))
     return DemandService(
         ModelSlot(assembly.promoted),
         metrics,

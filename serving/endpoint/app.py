@@ -27,7 +27,7 @@ from kopt.serving.contract.model_answers import ModelsResponse, PredictorsHealth
 from kopt.serving.contract.recommendation_answers import RecommendationsResponse
 from kopt.serving.contract.schemas import ProblemOut, StatusResponse
 from kopt.serving.endpoint.services import SERVICES
-from kopt.serving.http.auth import OPEN, Identity, Reviewer, seen_by
+from kopt.serving.http.auth import OPEN, Identity, Reviewer, visible_owner
 from kopt.serving.http.hosts import HostCheck
 from kopt.serving.http.limits import FairShare, Gate
 from kopt.serving.http.metrics import CONTENT_TYPE, EndpointMetrics
@@ -197,7 +197,7 @@ def _recommendations(app: FastAPI, endpoint: Endpoint) -> None:
         """Lending advice per pool (services that named ``gpus`` and ``capacity_per_gpu``), and sizes of job types."""
         document: dict[str, Any] = {"schema": SCHEMA, "recommendations": [], "sizes": []}
         for service in endpoint.services.values():
-            document.update(await service.advice(seen_by(request)))
+            document.update(await service.advice(visible_owner(request)))
         return json_answer(document)
 
 
@@ -218,7 +218,7 @@ def _models(app: FastAPI, endpoint: Endpoint) -> None:
     @app.get("/v1/health/predictors", response_model=PredictorsHealthResponse, responses=PROBLEMS, tags=["models"])
     async def predictors_health(request: Request) -> Response:
         """Predicted against measured, for predictors whose answers are measured once and not over time."""
-        only_of = seen_by(request)
+        only_of = visible_owner(request)
         owner = None if only_of is None else owner_of(only_of)
         compared = [service.compared for service in endpoint.services.values()]
         entries = [entry for each in compared if each is not None for entry in each.report(owner)]

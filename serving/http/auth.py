@@ -125,7 +125,7 @@ async def sees_all_measurements(request: Request) -> bool:
     return may is None or await _reviewed(may("list", PAIRWISE))
 
 
-def seen_by(request: Request) -> str | None:
+def visible_owner(request: Request) -> str | None:
     """Whose histories and advice the caller may see: its own name, or None for everybody's."""
     return None if request.scope.get(_SEES_ALL) else caller_of(request)
 

@@ -11,19 +11,19 @@ class Deadline:
     """When the caller stops waiting, on the monotonic clock."""
 
     at_s: float
-    given_s: float
+    budget_s: float
 
-    def left_s(self) -> float:
+    def remaining_s(self) -> float:
         return self.at_s - time.monotonic()
 
     def within(self, milliseconds: float | None) -> "Deadline":
         """The same from the same moment on, but no later than after so long."""
-        if milliseconds is None or milliseconds / 1000 >= self.given_s:
+        if milliseconds is None or milliseconds / 1000 >= self.budget_s:
             return self
-        given_s = milliseconds / 1000
-        return Deadline(self.at_s - self.given_s + given_s, given_s)
+        budget_s = milliseconds / 1000
+        return Deadline(self.at_s - self.budget_s + budget_s, budget_s)
 
     @property
     def reason(self) -> Reason:
-        text = f"The caller's deadline of {self.given_s * 1000:g} ms passed before the model could answer."
-        return Reason("DEADLINE", text, {"deadline_ms": self.given_s * 1000})
+        text = f"The caller's deadline of {self.budget_s * 1000:g} ms passed before the model could answer."
+        return Reason("DEADLINE", text, {"deadline_ms": self.budget_s * 1000})

@@ -198,9 +198,9 @@ def deadline_of(request: Request) -> Deadline:
     if text is None:
         return Deadline(arrived_s + DEADLINE_S, DEADLINE_S)
     try:
-        given_s = float(text) / 1000
+        budget_s = float(text) / 1000
     except ValueError:
         raise invalid(DEADLINE_HEADER, "a deadline is a number of milliseconds") from None
-    if not 0 <= given_s <= _LONGEST_DEADLINE_S:
+    if not 0 <= budget_s <= _LONGEST_DEADLINE_S:
         raise invalid(DEADLINE_HEADER, f"a deadline lies between 0 and {_LONGEST_DEADLINE_S * 1000:g} ms")
-    return Deadline(arrived_s + given_s, given_s)
+    return Deadline(arrived_s + budget_s, budget_s)

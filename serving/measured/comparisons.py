@@ -23,7 +23,7 @@ from kopt.serving.runtime.database.interface import DatabaseError
 from kopt.serving.runtime.owners import namespace_of
 
 _LOG = logging.getLogger(__name__)
-_SHOWN = 200
+_MOST_NEWEST = 200
 """Comparisons of a version that a report lists."""
 
 
@@ -153,11 +153,11 @@ class Comparisons:
             "alarm": health.alarm,
             "widened_for": len(alarmed),
             "reasons": [reason.to_dict() for reason in health.reasons],
-            "newest": [_shown(each) for each in reversed(comparisons[-_SHOWN:])],
+            "newest": [_document(each) for each in reversed(comparisons[-_MOST_NEWEST:])],
         }
 
 
-def _shown(comparison: Comparison) -> dict[str, Any]:
+def _document(comparison: Comparison) -> dict[str, Any]:
     return {
         "subject": comparison.subject,
         "namespace": namespace_of(comparison.owner),

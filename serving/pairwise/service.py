@@ -89,8 +89,8 @@ class PairwiseService:
         except DatabaseError as error:
             raise _lost("kept", error) from error
         if comparisons is not None and result is not None:
-            known = () if before is None else before.kept.measurements
-            expectation = replace(result, measurements=known)
+            previous = () if before is None else before.kept.measurements
+            expectation = replace(result, measurements=previous)
             for pair, answers in _answers(expectation, measurements, models):
                 subject = f"{request.cluster}: {' – '.join(pair.nodes)}, {pair.collective.value}"
                 measured = measured_gbps(pair)

@@ -19,7 +19,7 @@ class Workers:
 
     async def run(self, deadline: Deadline, work: Callable[..., T], *args: Any) -> T:
         """``work(*args)`` on a thread. Raises TimeoutError past the deadline; the thread goes on."""
-        async with asyncio.timeout(deadline.left_s()):
+        async with asyncio.timeout(deadline.remaining_s()):
             await self._free.acquire()
             running = asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
             # Released when the thread is free, which may be after the caller got the fallback.

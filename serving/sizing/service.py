@@ -42,7 +42,7 @@ from kopt.serving.runtime.owners import owner_of
 from kopt.serving.runtime.service import PredictorService
 from kopt.serving.runtime.workers import Workers
 from kopt.serving.sizing.metrics import SizingMetrics
-from kopt.serving.sizing.table import Kept, Known, SizeTable
+from kopt.serving.sizing.table import Kept, SizeTable, StoredEvidence
 from kopt.serving.sizing.workload import Workload, no_file, read_workload
 from kopt.tracing.confined_reading import read_script_confined
 from kopt.tracing.sandbox import ConfinementError
@@ -61,7 +61,7 @@ _NOT_RUN = (
     "runs it on a fake device where you are and sends what it said."
 )
 
-_KNOWN_TRACE = Reason(
+_STORED_TRACE = Reason(
     "KNOWN_TRACE", "The answer rests on what the job type's run on a fake device said, as it was sent."
 )
 
@@ -100,7 +100,7 @@ class _Question:
     workload: Workload
     caller: str
     owner: str
-    sent: Known
+    sent: StoredEvidence
     kept: Kept
     unread: tuple[Reason, ...] = ()
     """Why ``kept`` is empty where it cannot be read."""
@@ -168,7 +168,7 @@ class SizingService(PredictorService[SizingPredictor]):
         Raises Problem for invalid questions.
         """
         began = time.perf_counter()
-        workload, sent = read_workload(request), Known(request.trace, request.profile)
+        workload, sent = read_workload(request), StoredEvidence(request.trace, request.profile)
         owner = owner_of(caller, namespace)
         kept, unread = await self._stored_evidence(owner, workload.job_type) if workload.identified else (Kept(), ())
         question = _Question(workload, caller, owner, sent, kept, unread)
@@ -214,7 +214,7 @@ class SizingService(PredictorService[SizingPredictor]):
         if model is None:
             return _fallback(workload, self.slot.error or Reason("NO_MODEL", "No sizing model is loaded yet."))
         try:
-            if question.quick and deadline.left_s() > 0:
+            if question.quick and deadline.remaining_s() > 0:
                 made = self._answer(model, question)
             else:
                 made = await self._workers.run(deadline, self._answer, model, question)
@@ -254,10 +254,10 @@ class SizingService(PredictorService[SizingPredictor]):
             gpu = find_gpu(profile.gpu).name
         except UnknownGpuError:
             return
-        asked = SizingQuestion(evidence.code, gpu, workload.processes.world_size)
+        prior_question = SizingQuestion(evidence.code, gpu, workload.processes.world_size)
         # The champion may have been replaced since the answer.
         models = self.models | {CHAMPION: model}
-        answers = {role: Interval.of(each.predict(asked)[0]) for role, each in models.items()}
+        answers = {role: Interval.of(each.predict(prior_question)[0]) for role, each in models.items()}
         self._comparisons.record(
             question.owner,
             f"{workload.name[:200]} ({workload.job_type[:12]})",
@@ -306,19 +306,19 @@ class SizingService(PredictorService[SizingPredictor]):
             _LOG.warning("a size is kept later: %s", error)
 
 
-def _evidence(workload: Workload, sent: Known, kept: Known) -> _Evidence:
+def _evidence(workload: Workload, sent: StoredEvidence, kept: StoredEvidence) -> _Evidence:
     """Evidence of this request wins over stored evidence, a run over formulas. Raises Problem if unreadable."""
     profile = _profile(sent.profile)
     if profile is None:
         profile = _remembered(kept.profile, read_profile)
     if sent.trace is not None:
         try:
-            return _Evidence(read_summary(sent.trace), profile, (_KNOWN_TRACE,))
+            return _Evidence(read_summary(sent.trace), profile, (_STORED_TRACE,))
         except ValueError as error:
             raise invalid("trace", str(error)) from None
     code = _remembered(kept.trace, read_summary)
     if code is not None:
-        return _Evidence(code, profile, (_KNOWN_TRACE,))
+        return _Evidence(code, profile, (_STORED_TRACE,))
     code, problem = _formulas(workload)
     why = (Reason("NOT_RUN", _NOT_RUN), *problem)
     return _Evidence(code, profile, why)

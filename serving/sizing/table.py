@@ -53,7 +53,7 @@ def _of_namespace(advice: dict[str, Any], namespace: str) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Known:
+class StoredEvidence:
     """Documents of a job type, of ``models.sizing.trace_summary`` and ``WorkloadProfile``; None where unknown."""
 
     trace: Mapping[str, Any] | None = None
@@ -75,14 +75,14 @@ class Kept:
         """Characters."""
         return len(self.trace or "") + len(self.profile or "")
 
-    def read(self) -> Known:
-        return Known(*(None if name is None else json.loads(name) for name in (self.trace, self.profile)))
+    def read(self) -> StoredEvidence:
+        return StoredEvidence(*(None if name is None else json.loads(name) for name in (self.trace, self.profile)))
 
 
 @dataclass(frozen=True)
 class _Row:
     at_s: float
-    sent: Known
+    sent: StoredEvidence
     advice: Mapping[str, Any]
     named: bool
 
@@ -124,7 +124,7 @@ class SizeTable:
         job_type: str,
         at_s: float,
         *,
-        sent: Known,
+        sent: StoredEvidence,
         advice: Mapping[str, Any],
         named: bool = True,
     ) -> None:
@@ -145,7 +145,7 @@ class SizeTable:
         """Queue an answer for writing; of several only the newest is written."""
         with self._news:
             if len(self._queued) < _MAX_QUEUED or (owner, job_type) in self._queued:
-                row = _Row(at_s, Known(), advice, named)
+                row = _Row(at_s, StoredEvidence(), advice, named)
                 self._queued[owner, job_type] = _merged(self._queued.get((owner, job_type)), row)
                 self._news.notify()
 
@@ -218,7 +218,7 @@ def _merged(before: _Row | None, row: _Row) -> _Row:
     """The newer row, with the evidence that is still to be written."""
     if before is None or before.sent.empty:
         return row
-    sent = Known(row.sent.trace or before.sent.trace, row.sent.profile or before.sent.profile)
+    sent = StoredEvidence(row.sent.trace or before.sent.trace, row.sent.profile or before.sent.profile)
     return replace(row, sent=sent)
 
 

@@ -13,7 +13,7 @@ from kopt.core.redaction import redact_arguments
 from kopt.core.workload.executor import Executor
 from kopt.core.workload.profile import JobType, normalised_command
 from kopt.formats.entrypoint import Entrypoint, EntrypointError, Kind, pod_entrypoint, what_runs
-from kopt.formats.pod_request import executor_asked, gpu_container, gpu_selected, pod_spec, requested_gpus, table
+from kopt.formats.pod_request import gpu_container, gpu_selected, pod_spec, requested_executor, requested_gpus, table
 from kopt.formats.processes import Processes, count_processes
 from kopt.models.sizing.estimate import DEFAULT_GPU
 from kopt.serving.contract.schemas import ScriptWorkload, SizingRequest
@@ -75,7 +75,7 @@ def read_workload(request: SizingRequest) -> Workload:
             source = entrypoint.script if entrypoint.kind is Kind.CODE else None
     except EntrypointError as error:
         raise invalid("workload", str(error)) from None
-    processes = count_processes(entrypoint, no_file, given=request.world_size)
+    processes = count_processes(entrypoint, no_file, explicit=request.world_size)
     name = request.name or entrypoint.script[:200]
     named, executor = request.name is not None, Executor(request.executor or Executor.UNKNOWN)
     return Workload(entrypoint, gpu, processes, name, source=source, reasons=reasons, named=named, executor=executor)
@@ -98,7 +98,7 @@ def _manifest(request: SizingRequest, manifest: Mapping[str, Any]) -> Workload:
     except (TypeError, AttributeError, ValueError) as error:
         raise invalid("workload", f"this is no manifest of a pod ({type(error).__name__})") from None
     metadata = table(manifest.get("metadata"))
-    given_name = request.name or metadata.get("name") or metadata.get("generateName")
+    explicit_name = request.name or metadata.get("name") or metadata.get("generateName")
     requested = requested_gpus(manifest)
     processes = count_processes(entrypoint, no_file, requested, request.world_size)
     if processes.of_pod is None and (requested.gpus or 1) > 1:
@@ -106,9 +106,9 @@ def _manifest(request: SizingRequest, manifest: Mapping[str, Any]) -> Workload:
         text = f"Nothing says how many processes there are; one for each of the {requested.gpus} GPUs is assumed."
         reasons = (*reasons, Reason("PROCESSES_ASSUMED", text, {"world_size": processes.world_size}))
     source = entrypoint.script if entrypoint.kind is Kind.CODE else None
-    name = str(given_name or entrypoint.script)[:253]
-    executor = Executor(request.executor) if request.executor else executor_asked(manifest)
-    return Workload(entrypoint, gpu, processes, name, image, source, problem, reasons, bool(given_name), executor)
+    name = str(explicit_name or entrypoint.script)[:253]
+    executor = Executor(request.executor) if request.executor else requested_executor(manifest)
+    return Workload(entrypoint, gpu, processes, name, image, source, problem, reasons, bool(explicit_name), executor)
 
 
 def _gpu(request: SizingRequest, selected: str | None) -> tuple[GpuModel, tuple[Reason, ...]]:

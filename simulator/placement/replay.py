@@ -16,7 +16,7 @@ from kopt.core.scheduling.placement import PodRequest
 from kopt.core.units import WHOLE_GPU, Bytes
 from kopt.policies.placement.fragmentation import UsableTables, fragmented
 from kopt.policies.placement.policies import POLICIES
-from kopt.policies.placement.state import FleetNode, FleetState, place
+from kopt.policies.placement.state import FleetNode, FleetState, allocate
 from kopt.policies.placement.typical import TypicalPods
 
 Floats = NDArray[np.float64]
@@ -71,10 +71,10 @@ def replay(
     asked = allocated = placed = 0
     curve = [(0.0, 0.0, 0.0)]
     for number, request in enumerate(requests, start=1):
-        result = placer.place(state, request)
+        result = placer.select(state, request)
         asked += request.gpus.total
         if result is not None:
-            place(state, *result, request)
+            allocate(state, *result, request)
             allocated += request.gpus.total
             placed += 1
         if number in looks:

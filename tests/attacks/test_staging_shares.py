@@ -169,7 +169,7 @@ def test_it_begins_again_behind_those_that_wait() -> None:
     assert again.step is Step.BEGIN
     since = again.copy.retry_at_s or 0.0
     chosen, _ = share([Wish("a", "stalled", since), Wish("a", "other", NOW)], {}, Turns(), at_once=1, per_namespace=1)
-    assert [one.place for one in chosen] == ["other"]
+    assert [one.location for one in chosen] == ["other"]
 
 
 @given(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from kopt.core.workload.executor import Executor
 from kopt.core.workload.sizing import RequestedGpus
 from kopt.formats.gpu_shares import container_memory_mib, share_patch, stated_executor
-from kopt.formats.pod_request import executor_asked, requested_gpus
+from kopt.formats.pod_request import requested_executor, requested_gpus
 
 EXECUTORS = [executor for executor in Executor if executor.hands_out]
 every_executor = pytest.mark.parametrize("executor", EXECUTORS)
@@ -47,7 +47,7 @@ def asking(executor: Executor, memory_mib: int) -> dict[str, Any]:
 @given(memory_mib=st.integers(1, 200_000))
 def test_what_is_written_is_read_as_that_much_of_one_gpu(executor: Executor, memory_mib: int) -> None:
     document = asking(executor, memory_mib)
-    assert executor_asked(document) is executor
+    assert requested_executor(document) is executor
     requested = requested_gpus(document)
     assert (requested.memory_mib, requested.fraction) == (memory_mib, None)
     assert document["spec"]["containers"][1]["resources"]["limits"]["cpu"] == "4"
@@ -69,7 +69,7 @@ def test_the_terms_are_those_of_each_project() -> None:
 
 def test_a_fraction_of_kais_gives_way_to_memory() -> None:
     document = pod({}, {"gpu-fraction": "0.5"}, "kai-scheduler")
-    assert (executor_asked(document), requested_gpus(document)) == (Executor.KAI, RequestedGpus(None, None, 0.5))
+    assert (requested_executor(document), requested_gpus(document)) == (Executor.KAI, RequestedGpus(None, None, 0.5))
     patch = share_patch(Executor.KAI, 3000)
     assert merged(document["metadata"], patch["metadata"]) == {"annotations": {"gpu-memory": "3000"}}
 
@@ -107,7 +107,7 @@ def test_no_share_is_of_no_memory(executor: Executor) -> None:
 def test_a_request_is_read_in_its_own_terms(
     document: dict[str, Any], executor: Executor, requested: RequestedGpus
 ) -> None:
-    assert (executor_asked(document), requested_gpus(document)) == (executor, requested)
+    assert (requested_executor(document), requested_gpus(document)) == (executor, requested)
 
 
 def test_shares_of_several_gpus_are_not_read_as_one() -> None:

@@ -15,7 +15,7 @@ from kopt.core.workload.training_plan import MAX_LAYERS, ModelShape, Parallelism
 from kopt.formats.entrypoint import EntrypointError, what_runs
 from kopt.formats.trainers import TRAINERS, read_plan
 from kopt.formats.trainers.deepspeed import deepspeed_plan
-from kopt.formats.trainers.fields import Fields, of_words
+from kopt.formats.trainers.fields import Fields, settings_of_arguments
 from kopt.formats.trainers.finetuning import axolotl_plan, llamafactory_plan, swift_plan
 from kopt.formats.trainers.fsdp_qlora import fsdp_qlora_plan
 from kopt.formats.trainers.litgpt import litgpt_plan
@@ -44,7 +44,9 @@ def test_what_cannot_be_read_is_refused_with_what_to_give(command: str, message:
 
 
 def test_words_become_settings() -> None:
-    found = of_words(["serve", "model", "--lr=1", "--flag", "--list", "a", "b", "x.y=2", "-tp", "4", "--last"])
+    found = settings_of_arguments(
+        ["serve", "model", "--lr=1", "--flag", "--list", "a", "b", "x.y=2", "-tp", "4", "--last"]
+    )
     assert found == {
         "": ["serve", "model"],
         "lr": "1",

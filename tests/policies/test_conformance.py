@@ -62,7 +62,7 @@ def test_the_nearest_source_names_the_queue() -> None:
 
 @given(submissions, settings)
 def test_a_label_of_the_users_own_always_stays(submission: Submission, rules: QueueSettings) -> None:
-    choice = choose_queue(submission, rules, known=())
+    choice = choose_queue(submission, rules, existing=())
     if submission.queue:
         assert (choice.queue, choice.source) == (submission.queue, Source.LABEL)
 
@@ -88,7 +88,7 @@ def test_the_labelled_workload_keeps_its_queue(submission: Submission, rules: Qu
 
 @given(submissions, settings)
 def test_a_refusal_is_told_with_the_rule_that_would_help(submission: Submission, rules: QueueSettings) -> None:
-    choice = choose_queue(submission, rules, known=())
+    choice = choose_queue(submission, rules, existing=())
     if not choice.conforms:
         message = choice.reasons[-1].message
         assert choice.reasons[-1].code == "NO_RULE"
@@ -104,7 +104,7 @@ def test_the_refusal_names_the_users_own_group_and_not_the_systems() -> None:
 
 
 def test_a_rule_for_a_missing_queue_is_passed_over_and_told() -> None:
-    choice = choose_queue(job(groups=("nlp",)), RULES, known={"rest"})
+    choice = choose_queue(job(groups=("nlp",)), RULES, existing={"rest"})
     assert choice.queue == "rest"
     assert [reason.code for reason in choice.reasons] == ["DEFAULT", "QUEUE_MISSING"]
 

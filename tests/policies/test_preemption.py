@@ -119,7 +119,7 @@ members = st.builds(
     Member,
     gpus=st.sampled_from([500, 1000, 2000, 8000]).map(MilliGpu),
     status=st.one_of(good, good, good, good, spoiled, spoiled, statuses, st.none()),
-    seen_at_s=st.sampled_from([NOW, NOW, NOW, NOW, NOW - 5, NOW - 29, NOW - 31, NOW - 1e4, NOW + 60]),
+    observed_at_s=st.sampled_from([NOW, NOW, NOW, NOW, NOW - 5, NOW - 29, NOW - 31, NOW - 1e4, NOW + 60]),
     node=st.sampled_from(["", "n1", "n2"]),
 )
 
@@ -195,7 +195,7 @@ def test_a_write_in_progress_or_no_evidence_is_never_chosen(scene: Snapshot, sta
             assert member.status.state not in (JobState.CKPT_WRITING, JobState.UNKNOWN)
             assert member.status.safe
             assert member.status.evidence
-            assert NOW - member.seen_at_s <= PreemptionSettings().stale_s
+            assert NOW - member.observed_at_s <= PreemptionSettings().stale_s
     assert set(decision.guarded).isdisjoint(decision.unguarded)
     assert set(decision.unguarded).isdisjoint(decision.victims)
 
@@ -223,9 +223,9 @@ def test_doubt_spares_a_gang_whatever_it_would_cost(status: JobStatus | None, co
 
 def test_an_old_status_says_nothing_about_now() -> None:
     one = gang("g", training())
-    old = replace(one, members=(replace(one.members[0], seen_at_s=NOW - 31),))
+    old = replace(one, members=(replace(one.members[0], observed_at_s=NOW - 31),))
     assert reason_for(decided(old), "g") == "STALE"
-    assert decided(replace(one, members=(replace(one.members[0], seen_at_s=NOW - 29),))).victims == ("g",)
+    assert decided(replace(one, members=(replace(one.members[0], observed_at_s=NOW - 29),))).victims == ("g",)
 
 
 @given(scenes(), states())
@@ -426,7 +426,7 @@ def test_the_next_checkpoint_that_a_status_expects_is_waited_for_where_no_rhythm
     soon = replace(status, next_checkpoint_seconds=Estimate(40, 30, 50))
     assert reason_for(decided(gang("g", soon)), "g") == "WRITE_DUE"
     overdue = gang("g", replace(status, next_checkpoint_seconds=Estimate(5, 2, 10)))
-    assert decided(replace(overdue, members=(replace(overdue.members[0], seen_at_s=NOW - 20),))).victims == ("g",)
+    assert decided(replace(overdue, members=(replace(overdue.members[0], observed_at_s=NOW - 20),))).victims == ("g",)
 
 
 def test_a_checkpoint_that_was_none_leaves_the_rhythm_as_it_is() -> None:
@@ -625,7 +625,7 @@ def test_whoever_made_room_does_not_take_it_back() -> None:
     low, high = gang("low", training(10)), gang("high", training(10), priority=1)
     _, state = decide(Snapshot(waiting(name="high", priority=1), (low,), NOW))
     raised = Preemptor("low", "", 10, MilliGpu(1000), NOW + 60, 0.0)
-    fresh = replace(high, members=(replace(high.members[0], seen_at_s=NOW + 60),))
+    fresh = replace(high, members=(replace(high.members[0], observed_at_s=NOW + 60),))
     decision, _ = decide(Snapshot(raised, (fresh,), NOW + 60), state)
     assert reason_for(decision, "high") == "REVERSAL"
     assert decision.action is PreemptionAction.LEAVE
@@ -636,13 +636,13 @@ def test_intervals_are_learned_from_what_is_seen_and_not_across_a_restart() -> N
     for number in range(4):
         at = NOW + 600 * number
         one = gang("g", training(100, 30))
-        state = observe(state, [replace(one, members=(replace(one.members[0], seen_at_s=at),))], at)
+        state = observe(state, [replace(one, members=(replace(one.members[0], observed_at_s=at),))], at)
     rhythm = state.rhythm("g")
     assert rhythm is not None
     assert rhythm.intervals_s == (600.0, 600.0, 600.0)
     later = NOW + 9000
     one = gang("g", training(100, 30), started_at_s=NOW + 5000)
-    again = observe(state, [replace(one, members=(replace(one.members[0], seen_at_s=later),))], later).rhythm("g")
+    again = observe(state, [replace(one, members=(replace(one.members[0], observed_at_s=later),))], later).rhythm("g")
     assert again is not None
     assert (again.intervals_s, again.durable_at_s) == (rhythm.intervals_s, later - 30)
 

@@ -50,7 +50,7 @@ def need(high: float, **changes: Any) -> Prediction:
 
 
 def test_an_enforced_job_of_an_unknown_type_waits() -> None:
-    assert waits_for_dry_run(JOB, known=False, settings=SETTINGS).reason.code == "UNKNOWN_SIZE"
+    assert waits_for_dry_run(JOB, measured=False, settings=SETTINGS).reason.code == "UNKNOWN_SIZE"
 
 
 @pytest.mark.parametrize(
@@ -71,9 +71,9 @@ def test_an_enforced_job_of_an_unknown_type_waits() -> None:
     ],
 )
 def test_whatever_speaks_against_it_keeps_a_job_going(changes: dict[str, Any], code: str) -> None:
-    verdict = waits_for_dry_run(replace(JOB, **changes), known=False, settings=SETTINGS)
+    verdict = waits_for_dry_run(replace(JOB, **changes), measured=False, settings=SETTINGS)
     assert (verdict.yes, verdict.reason.code) == (False, code)
-    assert not waits_for_dry_run(JOB, known=True, settings=SETTINGS).yes
+    assert not waits_for_dry_run(JOB, measured=True, settings=SETTINGS).yes
 
 
 @given(st.floats(-1e6, 1e6))

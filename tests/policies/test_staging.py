@@ -40,21 +40,21 @@ class World:
         known = DataSnapshot(self.data, dict(self.runs.items()), self.users, nodes=nodes, **more)
         outcome = decide(known, self.now_s, RULES)
         for order in outcome.orders:
-            run = self.runs.get(order.place)
+            run = self.runs.get(order.location)
             if order.step is Step.END:
                 assert run is not None
                 assert not run.ended
-                self.runs.pop(order.place)
+                self.runs.pop(order.location)
             else:
                 assert run is None or run.ended, "two Jobs for one copy"
                 assert not (order.verb is Verb.REMOVE and self.users), "a copy that is used is taken away"
                 if order.verb is Verb.STAGE:
-                    self.whole.setdefault(order.place, False)
-                self.runs[order.place] = Run(order.place, order.verb, order.attempt, self.data.generation)
+                    self.whole.setdefault(order.location, False)
+                self.runs[order.location] = Run(order.location, order.verb, order.attempt, self.data.generation)
         self.data, self.free = outcome.data, outcome.free
         for copy in self.data.copies:
             if copy.phase is DataPhase.READY:
-                assert self.whole.get(copy.place), "what is not whole is taken for complete"
+                assert self.whole.get(copy.location), "what is not whole is taken for complete"
         if self.free:
             assert not self.whole, "something is left where nobody looks any more"
 
@@ -174,14 +174,16 @@ def test_a_failure_is_tried_again_after_its_pause_and_not_before(reason: Trouble
 
 
 def test_a_node_whose_clock_is_ahead_delays_no_new_try() -> None:
-    data = StagedData("team", "tokens", "uid", 1, CLAIMED, copies=(Copy(attempts=1, generation=1, gone=False),))
+    data = StagedData("team", "tokens", "uid", 1, CLAIMED, copies=(Copy(attempts=1, generation=1, removed=False),))
     run = Run(CLAIM, Verb.STAGE, 1, 1, ended=True, reason=Trouble.UNREACHABLE, ended_at_s=90_000.0)
     (copy,) = decide(DataSnapshot(data, {CLAIM: run}, (USER,)), 5000.0, RULES).data.copies
     assert copy.retry_at_s == 5000.0 + RULES.first_pause_s
 
 
 def test_the_success_of_an_older_job_or_of_one_without_words_is_none() -> None:
-    data = StagedData("team", "tokens", "uid", 2, CLAIMED, copies=(Copy(attempts=3, judged=3, failures=1, gone=False),))
+    data = StagedData(
+        "team", "tokens", "uid", 2, CLAIMED, copies=(Copy(attempts=3, judged=3, failures=1, removed=False),)
+    )
     for run in (
         Run(CLAIM, Verb.STAGE, 2, 2, ended=True, ok=True, digest="d"),
         Run(CLAIM, Verb.STAGE, 4, 1, ended=True, ok=True, digest="d"),
@@ -204,28 +206,30 @@ def test_a_download_for_another_spec_is_ended_first() -> None:
 
 
 def test_a_copy_stays_on_a_node_that_takes_nothing_new() -> None:
-    ready = Copy("a", DataPhase.READY, attempts=1, generation=1, digest="d", gone=False)
+    ready = Copy("a", DataPhase.READY, attempts=1, generation=1, digest="d", removed=False)
     data = StagedData("team", "tokens", "uid", 1, CACHED, copies=(ready,))
     nodes = (CacheNode("a", fits=False), CacheNode("b"))
     outcome = decide(DataSnapshot(data, {}, (USER,), nodes=nodes), 5000.0, RULES)
     assert ready in outcome.data.copies
-    assert [(one.place, one.verb) for one in outcome.orders] == [("b", Verb.STAGE)]
+    assert [(one.location, one.verb) for one in outcome.orders] == [("b", Verb.STAGE)]
 
 
 def test_a_copy_that_hangs_on_a_node_that_is_down_holds_nobody_whose_data_is_elsewhere() -> None:
-    hanging = Copy("a", DataPhase.STAGING, attempts=1, generation=1, gone=False)
-    ready = Copy("b", DataPhase.READY, attempts=1, generation=1, digest="d", gone=False)
+    hanging = Copy("a", DataPhase.STAGING, attempts=1, generation=1, removed=False)
+    ready = Copy("b", DataPhase.READY, attempts=1, generation=1, digest="d", removed=False)
     data = StagedData("team", "tokens", "uid", 1, CACHED, copies=(hanging, ready))
     down, up = CacheNode("a", fits=False), CacheNode("b")
     known = DataSnapshot(data, {"a": Run("a", Verb.STAGE, 1, 1)}, (USER,), nodes=(down, up))
     assert is_ready(known)
     assert not is_ready(replace(known, nodes=(down, up, CacheNode("c")), gangs=(Gang(2, 0), Gang(2, 1)))), "of two"
-    assert not is_ready(replace(known, data=replace(data, copies=(replace(ready, place="a"),)))), "nobody may go there"
+    assert not is_ready(replace(known, data=replace(data, copies=(replace(ready, location="a"),)))), (
+        "nobody may go there"
+    )
     assert not is_ready(replace(known, data=replace(data, generation=2)))
 
 
 def test_a_node_that_was_set_up_anew_under_its_old_name_has_no_copy() -> None:
-    ready = Copy("a", DataPhase.READY, attempts=1, generation=1, digest="d", gone=False, machine="1")
+    ready = Copy("a", DataPhase.READY, attempts=1, generation=1, digest="d", removed=False, machine="1")
     data = StagedData("team", "tokens", "uid", 1, CACHED, copies=(ready,))
     run = Run("a", Verb.STAGE, 1, 1, ended=True, ok=True, digest="d")
     known = DataSnapshot(data, {"a": run}, (USER,), nodes=(CacheNode("a", machine="1"),))
@@ -236,7 +240,7 @@ def test_a_node_that_was_set_up_anew_under_its_old_name_has_no_copy() -> None:
     outcome = decide(anew, 5000.0, RULES)
     (copy,) = outcome.data.copies
     assert (copy.phase, copy.machine, outcome.lost) == (DataPhase.WAITING, "2", ("a",))
-    assert [(one.place, one.verb) for one in outcome.orders] == [("a", Verb.STAGE)]
+    assert [(one.location, one.verb) for one in outcome.orders] == [("a", Verb.STAGE)]
     assert outcome.orders[0].attempt > run.attempt
     again = decide(replace(anew, data=outcome.data), 5001.0, RULES)
     assert (again.data.copies[0].phase, again.lost) == (DataPhase.WAITING, ()), "the other's Job proves nothing here"
@@ -244,7 +248,7 @@ def test_a_node_that_was_set_up_anew_under_its_old_name_has_no_copy() -> None:
 
 @pytest.mark.parametrize(("before", "now"), [("", "1"), ("1", ""), ("1", "1")])
 def test_a_copy_stays_where_nothing_tells_of_another_machine(before: str, now: str) -> None:
-    ready = Copy("a", DataPhase.READY, attempts=1, generation=1, digest="d", gone=False, machine=before)
+    ready = Copy("a", DataPhase.READY, attempts=1, generation=1, digest="d", removed=False, machine=before)
     data = StagedData("team", "tokens", "uid", 1, CACHED, copies=(ready,))
     known = DataSnapshot(data, {}, (USER,), nodes=(CacheNode("a", machine=now),))
     assert is_ready(known)
@@ -252,7 +256,7 @@ def test_a_copy_stays_where_nothing_tells_of_another_machine(before: str, now: s
 
 
 def test_a_download_that_is_under_way_as_its_machine_is_exchanged_goes_on() -> None:
-    staging = Copy("a", DataPhase.STAGING, attempts=1, generation=1, gone=False, machine="1")
+    staging = Copy("a", DataPhase.STAGING, attempts=1, generation=1, removed=False, machine="1")
     data = StagedData("team", "tokens", "uid", 1, CACHED, copies=(staging,))
     run = Run("a", Verb.STAGE, 1, 1)
     outcome = decide(DataSnapshot(data, {"a": run}, (USER,), nodes=(CacheNode("a", machine="2"),)), 5000.0, RULES)
@@ -260,7 +264,7 @@ def test_a_download_that_is_under_way_as_its_machine_is_exchanged_goes_on() -> N
 
 
 def test_a_copy_that_is_being_taken_away_is_not_ready_whatever_its_status_says() -> None:
-    ready = Copy(attempts=3, phase=DataPhase.READY, generation=1, digest="d", gone=False)
+    ready = Copy(attempts=3, phase=DataPhase.READY, generation=1, digest="d", removed=False)
     known = DataSnapshot(StagedData("team", "tokens", "uid", 1, CLAIMED, copies=(ready,)), {}, (USER,))
     assert is_ready(known)
     for attempt, ended in itertools.product((4, 2), (False, True)):
@@ -313,7 +317,7 @@ def test_nobody_is_stopped_who_has_begun_opted_out_or_is_not_ours_to_stop() -> N
 
 def check(asker: DataWorkload, *, ready: bool) -> None:
     verdict = hold_for(asker, ready=ready)
-    stops = verdict in (Hold.HOLD, Hold.MARK, Hold.STOP, Hold.PARK)
+    stops = verdict in (Hold.HOLD, Hold.ANNOTATE, Hold.STOP, Hold.PARK)
     if stops:
         about_to_start = asker.ours and (asker.stopping or (asker.parked and asker.has_quota))
         assert not (asker.runs and asker.begun) or about_to_start

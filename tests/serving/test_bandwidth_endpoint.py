@@ -451,7 +451,7 @@ async def test_two_deadlines_the_shorter_counts(http: httpx.AsyncClient, endpoin
     service(endpoint).answer = noting  # type: ignore[method-assign]
     await ask(http, gpu_sets=[[0, 1]], deadline_ms=20_000)
     await ask(http, gpu_sets=[[0, 1]], deadline_ms=60_000)
-    assert [one.given_s for one in seen] == [20.0, 30.0]
+    assert [one.budget_s for one in seen] == [20.0, 30.0]
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -34,7 +34,7 @@ from kopt.serving.endpoint.app import Endpoint, create_app
 from kopt.serving.endpoint.assemble import Parts, assemble
 from kopt.serving.http.deadline import Deadline
 from kopt.serving.sizing.service import SizingService, sizing_slot
-from kopt.serving.sizing.table import Known, SizeTable
+from kopt.serving.sizing.table import SizeTable, StoredEvidence
 from tests.serving.conftest import URL, MemorySource, StandInModel, no_store
 
 MEGATRON = (
@@ -203,9 +203,9 @@ async def test_a_dry_run_is_remembered_for_the_job_type(
 async def test_what_one_caller_sends_is_for_its_own_answers_only(endpoint: Endpoint) -> None:
     table = endpoint.service(SizingService).table
     assert table is not None
-    table.put(["a"], "job", 1.0, sent=Known({"x": 1}), advice={"name": "of a"})
-    table.put(["a"], "job", 2.0, sent=Known(profile={"y": 2}), advice={"name": "newer"})
-    assert table.evidence("a", "job").read() == Known({"x": 1}, {"y": 2})
+    table.put(["a"], "job", 1.0, sent=StoredEvidence({"x": 1}), advice={"name": "of a"})
+    table.put(["a"], "job", 2.0, sent=StoredEvidence(profile={"y": 2}), advice={"name": "newer"})
+    assert table.evidence("a", "job").read() == StoredEvidence({"x": 1}, {"y": 2})
     assert table.evidence("b", "job").read().empty
     assert table.advice("b") == []
     assert table.advice(None) == [{"name": "newer"}]
@@ -415,7 +415,7 @@ async def test_answers_become_recommendations_with_a_patch(http: httpx.AsyncClie
     reply = await http.get("/v1/recommendations")
     TypeAdapter(RecommendationsResponse).validate_json(reply.content, strict=True, extra="forbid")
     (found,) = parse_recommendations(reply.json()).size_advice
-    assert (found.name, found.script, found.asked_milli_gpu) == ("finetune", "train.py", 1000)
+    assert (found.name, found.script, found.requested_milli_gpu) == ("finetune", "train.py", 1000)
     assert found.high_bytes is not None
     assert found.kind is ShareKind.FRACTION
     assert found.saved_milli_gpu == 1000 - found.milli_gpu > 0
@@ -507,13 +507,13 @@ def test_answers_wait_for_the_disk_and_never_undo_evidence(tmp_path: Path) -> No
         for n in range(3):
             table.put_later("a", "job", float(n), advice={"name": f"answer {n}"}, named=True)
         assert table.evidence("a", "job").read().empty
-    table.put(["a"], "job", 9.0, sent=Known({"x": 1}), advice={"name": "newest"})
+    table.put(["a"], "job", 9.0, sent=StoredEvidence({"x": 1}), advice={"name": "newest"})
     assert table.advice("a") == [{"name": "newest"}]
     table.put_later("a", "other", 10.0, advice={"name": "last"}, named=True)
     table.close()
     again = SizeTable(tmp_path / "sizing.db")
     assert again.advice("a") == [{"name": "last"}, {"name": "newest"}]
-    assert again.evidence("a", "job").read() == Known({"x": 1})
+    assert again.evidence("a", "job").read() == StoredEvidence({"x": 1})
     again.close()
 
 

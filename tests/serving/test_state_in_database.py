@@ -28,7 +28,7 @@ from kopt.serving.endpoint.assemble import Parts, assemble
 from kopt.serving.pairwise.table import PairTable, Scope
 from kopt.serving.runtime.database.interface import DatabaseError
 from kopt.serving.runtime.database.opening import Location, open_database
-from kopt.serving.sizing.table import Known, SizeTable
+from kopt.serving.sizing.table import SizeTable, StoredEvidence
 from tests.serving.conftest import URL, MemorySource, no_store
 
 __all__ = ["postgres"]
@@ -200,11 +200,11 @@ async def test_an_outage_refuses_lines_and_loses_none(
 @pytest.mark.services
 def test_evidence_that_comes_during_an_outage_is_kept_after_it(postgres: PostgresServer) -> None:
     table = SizeTable(postgres.new_database())
-    table.put(["a"], "job", 1.0, sent=Known({"x": 1}), advice={"name": "first"})
+    table.put(["a"], "job", 1.0, sent=StoredEvidence({"x": 1}), advice={"name": "first"})
     postgres.stop()
     try:
         with pytest.raises(DatabaseError):
-            table.put(["a"], "job", 2.0, sent=Known(profile={"y": 2}), advice={"name": "second"})
+            table.put(["a"], "job", 2.0, sent=StoredEvidence(profile={"y": 2}), advice={"name": "second"})
         table.put_later("a", "job", 3.0, advice={"name": "third"}, named=True)
     finally:
         postgres.start()
@@ -214,14 +214,14 @@ def test_evidence_that_comes_during_an_outage_is_kept_after_it(postgres: Postgre
             break
         kept.wait(0.5)
     assert table.advice("a") == [{"name": "third"}]
-    assert table.evidence("a", "job").read() == Known({"x": 1}, {"y": 2})
+    assert table.evidence("a", "job").read() == StoredEvidence({"x": 1}, {"y": 2})
     table.close()
 
 
 def test_a_name_without_evidence_keeps_the_one_that_was_given(settings: Settings) -> None:
     table = SizeTable(where(settings))
-    table.put(["a"], "job", 1.0, sent=Known({"x": 1}), advice={"name": "given", "n": 1})
-    table.put(["a"], "job", 2.0, sent=Known(), advice={"name": "generated", "n": 2}, named=False)
+    table.put(["a"], "job", 1.0, sent=StoredEvidence({"x": 1}), advice={"name": "given", "n": 1})
+    table.put(["a"], "job", 2.0, sent=StoredEvidence(), advice={"name": "generated", "n": 2}, named=False)
     assert table.advice("a") == [{"name": "given", "n": 2}]
     table.close()
 

@@ -13,7 +13,7 @@ from kopt.core.scheduling.cluster import Node
 from kopt.core.scheduling.placement import PodRequest
 from kopt.data.jobs.openb import TracePod, read_nodes, read_pods
 from kopt.policies.placement.policies import POLICIES
-from kopt.policies.placement.state import FleetState, place
+from kopt.policies.placement.state import FleetState, allocate
 from kopt.policies.placement.typical import TypicalPods
 from kopt.simulator.placement.load import arrivals, capacity_milli
 from kopt.simulator.placement.replay import Replay, fleet, replay
@@ -70,11 +70,11 @@ def test_every_policy_places_whatever_fits_and_nothing_else(nodes: Nodes, pods: 
     chosen = POLICIES[policy](TypicalPods.learn(requests), np.random.default_rng(1))
     placed = 0
     for request in requests:
-        found = chosen.place(state, request)
+        found = chosen.select(state, request)
         room = any(_fits(state, row, request) for row in range(state.rows))
         assert (found is not None) == room
         if found is not None:
-            place(state, *found, request)
+            allocate(state, *found, request)
             placed += request.gpus.total
     result = replay(nodes, requests, policy, 1, TypicalPods.learn(requests))
     assert result.allocated == placed / 20_000
@@ -101,10 +101,10 @@ def test_what_comes_later_changes_nothing_that_was_decided(nodes: Nodes, pods: P
         state, chosen = fleet(nodes), POLICIES["kopt"](None, np.random.default_rng(1))
         mine = []
         for request in listed[:20]:
-            found = chosen.place(state, request)
+            found = chosen.select(state, request)
             mine.append(found)
             if found is not None:
-                place(state, *found, request)
+                allocate(state, *found, request)
         decisions.append(mine)
     assert decisions[0] == decisions[1]
 

@@ -107,7 +107,7 @@ def test_nothing_is_known_of_a_job_that_does_not_tell() -> None:
 
 def test_what_is_seen_is_late_and_may_be_wrong() -> None:
     late = observe(run(delay_s=30.0), 680.0, CLEAR)
-    assert late.seen_at_s == 650.0
+    assert late.observed_at_s == 650.0
     assert late.status is not None
     assert late.status.state is JobState.CKPT_WRITING
     deaf = replace(CLEAR, done_seen=0.0)

@@ -82,7 +82,7 @@ def settings(**rules: Any) -> StagingSettings:
 
 def data(name: str, size: int, last_used_s: float, *, path: str = "", node: str = "", **copy: Any) -> StagedData:
     place = NodeCache() if node else ClaimFolder("claim", path or name)
-    made = Copy(node or CLAIM, DataPhase.READY, 1, generation=1, digest="d", amounts=Amounts(size, size), gone=False)
+    made = Copy(node or CLAIM, DataPhase.READY, 1, generation=1, digest="d", amounts=Amounts(size, size), removed=False)
     return StagedData(
         "team",
         name,
@@ -214,7 +214,7 @@ def test_a_status_is_read_as_it_was_written() -> None:
 
 def test_a_failure_names_the_folder_as_people_know_it() -> None:
     def message(one: StagedData) -> str:
-        place = one.copies[0].place
+        place = one.copies[0].location
         one = replace(one, copies=(Copy(place, DataPhase.STAGING, 1, generation=1),))
         told = "the disk under /copy/one is full" if place == CLAIM else "the disk under /copy is full"
         run = Run(place, Verb.STAGE, 1, 1, ended=True, reason=Trouble.NO_ROOM, message=told, ended_at_s=NOW - 60)

@@ -25,7 +25,7 @@ from kopt.policies.placement.choose import Choice, choose
 from kopt.policies.placement.feasible import Refusal
 from kopt.policies.placement.joint import Packing, pack
 from kopt.policies.placement.scores import WEIGHTS
-from kopt.policies.placement.state import FleetNode, FleetState, occupy, place, release
+from kopt.policies.placement.state import FleetNode, FleetState, allocate, occupy, release
 from kopt.policies.placement.topology import GpuLinks, Topologies
 from kopt.policies.placement.typical import TypicalPods
 
@@ -269,7 +269,7 @@ class Fleet:
         choice = placement.choice
         assert choice.node is not None, "nothing was chosen"
         pool = self.pools[placement.pool]
-        place(pool.state, choice.node, choice.gpus, choice.request)
+        allocate(pool.state, choice.node, choice.gpus, choice.request)
         holding = Holding(
             uid,
             pod,

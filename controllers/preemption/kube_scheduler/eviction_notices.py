@@ -17,7 +17,7 @@ def saving_of(gang: Gang, preemptor: Gang, snapshot: ClusterSnapshot) -> Saving:
 def is_safe(gang: Gang, snapshot: ClusterSnapshot) -> bool:
     """The last check before it is evicted."""
     return all(
-        member.status and member.status.safe and snapshot.now_s - member.seen_at_s <= snapshot.stale_s
+        member.status and member.status.safe and snapshot.now_s - member.observed_at_s <= snapshot.stale_s
         for member in gang_of(gang, snapshot).members
     )
 

@@ -66,7 +66,7 @@ def recommendations(sizes: Sizes, text: str = "") -> Recommendations:
 
 
 def _card(size_advice: SizeAdvice) -> Card:
-    requested, saved, patch = size_advice.asked_milli_gpu, size_advice.saved_milli_gpu, size_advice.patch()
+    requested, saved, patch = size_advice.requested_milli_gpu, size_advice.saved_milli_gpu, size_advice.patch()
     scale = BAR_WIDTH / max(1, size_advice.high_bytes or 1)
     return Card(
         size_advice,

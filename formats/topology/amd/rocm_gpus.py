@@ -104,9 +104,9 @@ def _rows(source: Source) -> dict[int, str]:
             row = _ROW.match(line.text)
             partition = _PARTITION.search(line.text)
             text = f"{partition[2]}/{partition[1]}" if partition else ""
-            width = width if count else len(line.words())
+            width = width if count else len(line.tokens())
             count += 1
-            lacks = len(line.words()) != width or ("Partitions" in head.text and not partition)
+            lacks = len(line.tokens()) != width or ("Partitions" in head.text and not partition)
             if row is None or lacks or rows.setdefault(int(row[1]), text) != text:
                 raise line.error("this is no row of a GPU, or contradicts another one")
     if head is not None:

@@ -112,8 +112,8 @@ def _tables(source: Source) -> tuple[dict[str, Table], int | None]:
 
 
 def _stray(line: Line) -> bool:
-    words = line.text.split(None, 2)[:2] if "GPU" in line.text else []
-    return len(words) == 2 and all(item.fullmatch(word) for item, word in zip((_NAME, _CELL), words, strict=True))
+    tokens = line.text.split(None, 2)[:2] if "GPU" in line.text else []
+    return len(tokens) == 2 and all(item.fullmatch(word) for item, word in zip((_NAME, _CELL), tokens, strict=True))
 
 
 def _numa(source: Source) -> dict[int, int | None]:

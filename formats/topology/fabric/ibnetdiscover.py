@@ -60,9 +60,9 @@ def _devices(nodes: dict[str, tuple[str, int, str, Line]]) -> tuple[tuple[Fabric
 
 def _node_of(description: str) -> str:
     """Cards that a node has named describe themselves as ``node card``; others by their product."""
-    words = description.split()
-    is_named = len(words) == 2 and re.match(r"(?:mlx|HCA-|hfi|ib|qib|bnxt|roce)", words[1])
-    return words[0] if is_named else ""
+    tokens = description.split()
+    is_named = len(tokens) == 2 and re.match(r"(?:mlx|HCA-|hfi|ib|qib|bnxt|roce)", tokens[1])
+    return tokens[0] if is_named else ""
 
 
 def _cables(

@@ -171,7 +171,7 @@ def _tests(source: Source) -> PortTests:
             unit, columns = head[1], len(_COLUMN.findall(line.text))
         elif unit and (row := _FIGURES.match(line.text)):
             unbroken(line, "the last row")
-            if len(line.words()) != columns or any(int(row[1]) == port_test.bytes for port_test in port_tests):
+            if len(line.tokens()) != columns or any(int(row[1]) == port_test.bytes for port_test in port_tests):
                 raise line.error("this row has too few figures, or stands twice")
             peak, mean = (number_of(row[n], "a bandwidth", line.number) * _TO_GBIT[unit] for n in (3, 4))
             if mean > peak * 1.001 + 0.01 and peak:

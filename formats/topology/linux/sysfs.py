@@ -49,18 +49,18 @@ def parse(tree: Mapping[str, str]) -> NodeTopology:
 def _properties(path: str, text: str) -> dict[str, int]:
     properties: dict[str, int] = {}
     for line, row in enumerate(text.splitlines(), 1):
-        words = row.split()
-        if not words:
+        fields = row.split()
+        if not fields:
             continue
         if (
-            len(words) != 2
-            or not words[1].isascii()
-            or not words[1].isdigit()
-            or len(words[1]) > 20
-            or words[0] in properties
+            len(fields) != 2
+            or not fields[1].isascii()
+            or not fields[1].isdigit()
+            or len(fields[1]) > 20
+            or fields[0] in properties
         ):
             raise FormatError(f"{path}: {row[:60]!r} is no property with its number, or stands twice", line)
-        properties[words[0]] = int(words[1])
+        properties[fields[0]] = int(fields[1])
     return properties
 
 

@@ -104,7 +104,7 @@ def _read(line: Line, runs: list[_Run], name: str) -> None:
     elif _HEADING.match(line.text):
         if run is None or run.columns:
             raise line.error("headings outside of a run; the line '# nThread …' is missing")
-        run.columns = tuple([word.text for word in line.words()][1:])
+        run.columns = tuple([word.text for word in line.tokens()][1:])
     elif average := _AVERAGE.match(line.text):
         if run is None or run.average is not None:
             raise line.error("an average outside of a run")
@@ -115,7 +115,7 @@ def _read(line: Line, runs: list[_Run], name: str) -> None:
         if run is None or not run.columns or run.average is not None:
             raise line.error("a row of figures without headings above it")
         run.rows += _row(line, run.columns)
-        run.sizes.append(_whole(line.words()[0]))
+        run.sizes.append(_whole(line.tokens()[0]))
 
 
 def _concluded(line: Line, name: str, runs: list[_Run]) -> str:
@@ -160,17 +160,17 @@ def _rank(line: Line, expected: int) -> CollectiveRank:
 
 
 def _row(line: Line, columns: tuple[str, ...]) -> list[CollectiveMeasurement]:
-    words = line.words()
-    if len(words) != len(columns):
-        raise line.error(f"{len(words)} figures under {len(columns)} headings")
-    cells = dict(zip(columns, words, strict=False))
-    size = _whole(words[0])
+    tokens = line.tokens()
+    if len(tokens) != len(columns):
+        raise line.error(f"{len(tokens)} figures under {len(columns)} headings")
+    cells = dict(zip(columns, tokens, strict=False))
+    size = _whole(tokens[0])
     if "type" not in cells or cells["type"].text not in _TYPES:
         raise line.error("the type of the elements is unknown")
     places = [n for n, column in enumerate(columns) if column == "time"]
     collective_measurements = []
     for n, column in enumerate(places):
-        group = words[column : column + 4]
+        group = tokens[column : column + 4]
         if columns[column : column + 3] != ("time", "algbw", "busbw"):
             raise line.error("the headings are not time, algbw, busbw")
         if all(word.text == "N/A" for word in group[:3]):

@@ -91,7 +91,7 @@ def parse(source: Source) -> NodeTopology:
 
 
 def _check_processors(system: Element) -> None:
-    hosts, seen = set(), set()
+    hosts, numbers = set(), set()
     if not system.children:
         raise system.error("holds no processor")
     for cpu in system.children:
@@ -99,9 +99,9 @@ def _check_processors(system: Element) -> None:
             raise cpu.error("stands where a <cpu> is expected")
         hosts.add(cpu.attributes.get("host_hash", ""))
         number = cpu.whole("numaid", -1, 4095)
-        if number is None or (number in seen and len(hosts) == 1):
+        if number is None or (number in numbers and len(hosts) == 1):
             raise cpu.error("has no numaid, or the one of another")
-        seen.add(number)
+        numbers.add(number)
     if len(hosts) > 1:
         raise system.error(f"holds the processors of {len(hosts)} hosts; give the file of one")
 
@@ -190,14 +190,14 @@ def _direct(parts: _Parts, by_bus: Mapping[str, int]) -> dict[tuple[int, int], t
     outside: set[str] = set()
     for gpu, position in parts.gpus:
         here = by_bus[position.pci]
-        seen = set()
+        targets = set()
         for link in gpu.children:
             if link.tag not in _LINKS:
                 continue
             target = _bus(link, "target")
-            if target in seen:
+            if target in targets:
                 raise link.error(f"leads to {target} a second time")
-            seen.add(target)
+            targets.add(target)
             if not link.attributes.get("tclass", "").startswith(_GPU_CLASS):
                 continue
             if target == position.pci:
@@ -290,13 +290,13 @@ def _nics(parts: _Parts) -> tuple[TopologyNic, ...]:
     if numbers and max(numbers) >= len(numbers):
         raise FormatError(f"the network devices are numbered {sorted(numbers)[:32]}: one is missing")
     topology_nics: list[TopologyNic] = []
-    seen: dict[str, list[_Position]] = {}
+    positions: dict[str, list[_Position]] = {}
     for (net, position), name in zip(parts.nets, names, strict=True):
         if not name:
             raise net.error("has no name")
         speed = net.whole("speed", -1)
         unique_name = f"{name}:{net.attributes.get('port', '')}" if names.count(name) > 1 else name
-        before = seen.setdefault(unique_name, [])
+        before = positions.setdefault(unique_name, [])
         before.append(position)
         if len(before) > 1:
             # A card without a PCI address stands under every processor, in containers.

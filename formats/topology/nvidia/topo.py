@@ -129,17 +129,17 @@ def _matrices(source: Source) -> list[_Matrix]:
 
 def _followed(lines: Sequence[Line], at: int, header: _Header) -> bool:
     following = next((line for line in lines[at + 1 :] if line), None)
-    return following is not None and following.words()[0].text == header.devices[0]
+    return following is not None and following.tokens()[0].text == header.devices[0]
 
 
 def _header(line: Line) -> _Header | None:
     if "GPU" not in line.text or "|" in line.text:
         return None
-    words = [word.text for word in line.words(_HEADINGS)]
-    if not words or not _GPU.fullmatch(words[0]):
+    tokens = [word.text for word in line.tokens(_HEADINGS)]
+    if not tokens or not _GPU.fullmatch(tokens[0]):
         return None
-    count = next((n for n, word in enumerate(words) if word in _AFFINITIES), len(words))
-    devices, affinities = words[:count], words[count:]
+    count = next((n for n, word in enumerate(tokens) if word in _AFFINITIES), len(tokens))
+    devices, affinities = tokens[:count], tokens[count:]
     if not all(_DEVICE.fullmatch(name) and not _NVLINK.fullmatch(name) and name not in _PATHS for name in devices):
         return None
     for names in (devices, affinities):
@@ -151,9 +151,11 @@ def _header(line: Line) -> _Header | None:
 
 
 def _is_row(line: Line, cells: set[str]) -> bool:
-    words = line.text.split(None, 2) if "GPU" in line.text else []
+    tokens = line.text.split(None, 2) if "GPU" in line.text else []
     return (
-        len(words) > 1 and bool(_GPU.fullmatch(words[0])) and (words[1] in cells or bool(_NVLINK.fullmatch(words[1])))
+        len(tokens) > 1
+        and bool(_GPU.fullmatch(tokens[0]))
+        and (tokens[1] in cells or bool(_NVLINK.fullmatch(tokens[1])))
     )
 
 
@@ -164,16 +166,16 @@ def _matrix(source: Source, header: _Header, at: int) -> _Matrix:
     rows: list[_Row] = []
     missing = list(names)
     for offset, line in enumerate(following):
-        words = line.words()
-        if not words or (len(rows) < len(names) and _MESSAGE.match(line.text)):
+        tokens = line.tokens()
+        if not tokens or (len(rows) < len(names) and _MESSAGE.match(line.text)):
             continue
         if len(rows) == len(names):
             end = at + 1 + offset
             break
-        if words[0].text not in missing:
-            raise words[0].error(f"the row of {missing[0]} is expected, not {words[0].text[:60]!r}")
-        missing.remove(words[0].text)
-        rows.append(_row(line, words, len(names)))
+        if tokens[0].text not in missing:
+            raise tokens[0].error(f"the row of {missing[0]} is expected, not {tokens[0].text[:60]!r}")
+        missing.remove(tokens[0].text)
+        rows.append(_row(line, tokens, len(names)))
     else:
         end = len(source.lines)
     if len(rows) < len(names):
@@ -195,15 +197,15 @@ def _excerpt(header: _Header, following: Sequence[Line]) -> tuple[str, ...]:
 
     Only in text without a legend; elsewhere more rows than columns are an error.
     """
-    first = header.line.words()[0].column
+    first = header.line.tokens()[0].column
     labels = []
     if any(_LEGEND.match(line.text) for line in following):
         return ()
     for line in filter(None, following):
-        words = line.words()
-        if not _is_row(line, {"X", *_PATHS}) or words[0].column != first:
+        tokens = line.tokens()
+        if not _is_row(line, {"X", *_PATHS}) or tokens[0].column != first:
             break
-        labels.append(words[0].text)
+        labels.append(tokens[0].text)
     count = len(header.devices)
     affinities = tuple(labels[count:])
     if header.line.underlined or tuple(labels[:count]) != header.devices or header.gpus != count or count < 2:
@@ -211,8 +213,8 @@ def _excerpt(header: _Header, following: Sequence[Line]) -> tuple[str, ...]:
     return affinities if len(set(labels)) == len(labels) else ()
 
 
-def _row(line: Line, words: tuple[Word, ...], width: int) -> _Row:
-    cells = words[1 : width + 1]
+def _row(line: Line, tokens: tuple[Word, ...], width: int) -> _Row:
+    cells = tokens[1 : width + 1]
     for cell in cells:
         if (
             cell.text != "X"
@@ -220,28 +222,28 @@ def _row(line: Line, words: tuple[Word, ...], width: int) -> _Row:
             and cell.text not in _STATUS
             and not _NVLINK.fullmatch(cell.text)
         ):
-            raise cell.error(f"{cell.text[:60]!r} in the row of {words[0].text} is no way between two devices")
+            raise cell.error(f"{cell.text[:60]!r} in the row of {tokens[0].text} is no way between two devices")
     if len(cells) < width:
-        raise line.error(f"the row of {words[0].text} has {len(cells)} of {width} cells")
-    return _Row(line, words[0].text, cells, words[width + 1 :])
+        raise line.error(f"the row of {tokens[0].text} has {len(cells)} of {width} cells")
+    return _Row(line, tokens[0].text, cells, tokens[width + 1 :])
 
 
 def _beyond(lines: Sequence[Line], at: int, header: _Header) -> tuple[tuple[str, ...], int]:
     """Rows of cards that have no column: seen in documents whose columns were cut. They are left out and told."""
     names: list[str] = []
     while at < len(lines):
-        words = lines[at].words()
-        is_row = len(words) > 1 and _DEVICE.fullmatch(words[0].text) and (words[1].text in {"X", *_PATHS})
+        tokens = lines[at].tokens()
+        is_row = len(tokens) > 1 and _DEVICE.fullmatch(tokens[0].text) and (tokens[1].text in {"X", *_PATHS})
         if not is_row:
             break
-        cells = [word.text for word in words[1:]]
-        repeats = words[0].text in {*header.devices, *names}
-        if repeats or _GPU.fullmatch(words[0].text) or len(cells) != header.gpus or not set(cells) <= set(_PATHS):
+        cells = [word.text for word in tokens[1:]]
+        repeats = tokens[0].text in {*header.devices, *names}
+        if repeats or _GPU.fullmatch(tokens[0].text) or len(cells) != header.gpus or not set(cells) <= set(_PATHS):
             what = "a second row" if repeats else "a row without a column"
-            raise words[0].error(f"{what} of {words[0].text}")
+            raise tokens[0].error(f"{what} of {tokens[0].text}")
         if header.gpus != len(header.devices) or header.line.underlined:
-            raise words[0].error(f"the header has no column for {words[0].text}")
-        names.append(words[0].text)
+            raise tokens[0].error(f"the header has no column for {tokens[0].text}")
+        names.append(tokens[0].text)
         at += 1
     return ((f"{', '.join(names)}: rows without columns, left out",) if names else ()), at
 

@@ -11,7 +11,7 @@ from kopt.policies.placement.cache import FragmentationCache
 from kopt.policies.placement.choose import choose, explain
 from kopt.policies.placement.feasible import Refusal
 from kopt.policies.placement.scores import SCORES, WEIGHTS
-from kopt.policies.placement.state import FleetNode, FleetState, place
+from kopt.policies.placement.state import FleetNode, FleetState, allocate
 from kopt.policies.placement.topology import GpuLinks, Topologies
 from kopt.policies.placement.typical import TypicalPods
 
@@ -29,7 +29,7 @@ def test_a_half_goes_beside_a_half_rather_than_onto_a_free_gpu(
     pod: Make, node: MakeNode, cache: FragmentationCache
 ) -> None:
     state = FleetState([node("a"), node("b")])
-    place(state, "b", [3], pod(4, milli=500))
+    allocate(state, "b", [3], pod(4, milli=500))
     choice = choose(state, pod(4, milli=500), cache=cache)
     assert (choice.node, choice.gpus) == ("b", (3,))
 
@@ -44,19 +44,19 @@ def test_no_gpu_is_left_without_cpu_where_that_can_be_helped(
 
 def test_pods_without_gpus_go_where_the_gpus_are_taken(pod: Make, node: MakeNode, cache: FragmentationCache) -> None:
     state = FleetState([node("free"), node("full")])
-    place(state, "full", range(8), pod(8, gpus=8))
+    allocate(state, "full", range(8), pod(8, gpus=8))
     assert choose(state, pod(32, gpus=0), cache=cache).node == "full"
 
 
 def test_the_last_room_for_eight_gpus_is_kept_while_such_pods_can_be_expected(pod: Make, node: MakeNode) -> None:
     typical = TypicalPods.learn([*[pod(1)] * 10, *[pod(64, gpus=8)] * 3])
     state = FleetState([node("whole"), node("open", cores=12)])
-    place(state, "open", range(3), pod(3, gpus=3))
+    allocate(state, "open", range(3), pod(3, gpus=3))
     kept = choose(state, pod(1), cache=FragmentationCache(typical))
     assert kept.node == "open"
     assert kept.breakdown["reserve"] == 0
     assert kept.runner_ups[0].breakdown["reserve"] < -0.1
-    place(state, "open", range(3, 8), pod(5, gpus=5))
+    allocate(state, "open", range(3, 8), pod(5, gpus=5))
     assert choose(state, pod(1), cache=FragmentationCache(typical)).node == "whole", "nothing is refused to keep room"
 
 
@@ -76,7 +76,7 @@ def test_pods_without_gpus_leave_the_larger_cpu_gaps(pod: Make, node: MakeNode, 
 
 def test_memory_that_is_not_there_is_not_given(pod: Make, node: MakeNode, cache: FragmentationCache) -> None:
     state = FleetState([FleetNode("n", 96_000, Bytes(6 * GIB), 8, "a100")])
-    place(state, "n", [0], pod(1))
+    allocate(state, "n", [0], pod(1))
     assert choose(state, pod(1), cache=cache).rejected == {Refusal.MEMORY: 1}
 
 
@@ -110,8 +110,8 @@ def test_every_refusal_is_counted_under_its_reason(pod: Make, node: MakeNode, ca
             node("none", gpus=0),
         ]
     )
-    place(state, "busy", (), pod(95, gpus=0))
-    place(state, "taken", range(7), pod(7, gpus=7))
+    allocate(state, "busy", (), pod(95, gpus=0))
+    allocate(state, "taken", range(7), pod(7, gpus=7))
     choice = choose(state, pod(4, gpus=2, models=("a100", "h100")), np.arange(state.rows), cache=cache)
     assert choice.node == "fits"
     assert dict(choice.rejected) == {
@@ -128,7 +128,7 @@ def test_reasons_name_the_winner_the_next_and_what_spoke_against_the_rest(
     pod: Make, node: MakeNode, cache: FragmentationCache
 ) -> None:
     state = FleetState([node("a"), node("b"), node("old", model="k80")])
-    place(state, "b", [3], pod(4, milli=500))
+    allocate(state, "b", [3], pod(4, milli=500))
     choice = choose(state, pod(4, milli=500, models=("a100",)), cache=cache)
     first, second, third = explain(choice)
     assert first.code == "BEST_NODE"
@@ -142,7 +142,7 @@ def test_reasons_name_the_winner_the_next_and_what_spoke_against_the_rest(
 
 def test_a_pod_that_waits_is_told_what_it_waits_for(pod: Make, node: MakeNode, cache: FragmentationCache) -> None:
     state = FleetState([node("a", gpus=2)])
-    place(state, "a", [0], pod(4, milli=500))
+    allocate(state, "a", [0], pod(4, milli=500))
     waiting = explain(choose(state, pod(4, gpus=2), cache=cache))[0]
     assert waiting.code == "NO_NODE"
     assert "1 too little GPU left. It waits for room." in waiting.message
@@ -153,7 +153,7 @@ def test_a_pod_that_waits_is_told_what_it_waits_for(pod: Make, node: MakeNode, c
 
 def test_an_unhealthy_node_is_taken_last(pod: Make, node: MakeNode, cache: FragmentationCache) -> None:
     state = FleetState([node("ill", health=0.2), node("well")])
-    place(state, "ill", [0], pod(4, milli=500))
+    allocate(state, "ill", [0], pod(4, milli=500))
     assert choose(state, pod(4, milli=500), cache=cache).node == "well"
     blind = {**WEIGHTS, "health": 0.0}
     assert choose(state, pod(4, milli=500), cache=cache, weights=blind).node == "ill"
@@ -181,7 +181,7 @@ FLAT = GpuLinks(tuple(tuple(0.0 for _ in range(4)) for _ in range(4)), (0, 1, 2,
 
 def test_linked_gpus_are_preferred_and_named(pod: Make, node: MakeNode, cache: FragmentationCache) -> None:
     state = FleetState([node("flat", gpus=4, topology="flat"), node("pairs", gpus=4, topology="pairs")])
-    place(state, "pairs", [0], pod(4, milli=500))
+    allocate(state, "pairs", [0], pod(4, milli=500))
     wish = pod(4, gpus=2, topology=TopologyPreference.NVLINK_OPTIMAL)
     links = Topologies({"flat": FLAT, "pairs": PAIRS})
     choice = choose(state, wish, cache=cache, topologies=links)
@@ -199,8 +199,8 @@ def test_a_required_topology_refuses_nodes_that_cannot_keep_it(
     choice = choose(state, must, cache=cache, topologies=links)
     assert choice.node == "pairs"
     assert choice.rejected == {Refusal.TOPOLOGY: 2}
-    place(state, "pairs", [0], pod(1))
-    place(state, "pairs", [2], pod(1))
+    allocate(state, "pairs", [0], pod(1))
+    allocate(state, "pairs", [2], pod(1))
     assert choose(state, must, cache=cache, topologies=links).node is None
     assert choose(state, must, cache=cache).node is None, "without links nobody can promise"
 

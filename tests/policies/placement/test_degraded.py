@@ -11,7 +11,7 @@ from kopt.core.scheduling.placement import PodRequest
 from kopt.policies.placement.cache import FragmentationCache
 from kopt.policies.placement.choose import best, choose
 from kopt.policies.placement.feasible import Refusal
-from kopt.policies.placement.state import FleetNode, FleetState, place
+from kopt.policies.placement.state import FleetNode, FleetState, allocate
 from kopt.policies.placement.typical import TypicalPods
 
 Make = Callable[..., PodRequest]
@@ -27,7 +27,7 @@ def cache(pod: Make) -> FragmentationCache:
 def two(node: MakeNode, poor: int = 0) -> FleetState:
     """The degraded one is fuller, so that it would be taken for its score."""
     state = FleetState([node("well"), node("ill", degraded=True, poor=poor)])
-    place(state, "ill", [6, 7], PodRequest(gpus=GpuRequest(2)))
+    allocate(state, "ill", [6, 7], PodRequest(gpus=GpuRequest(2)))
     return state
 
 
@@ -47,7 +47,7 @@ def test_the_degraded_node_is_taken_where_nothing_else_fits(
     pod: Make, node: MakeNode, cache: FragmentationCache
 ) -> None:
     state = two(node)
-    place(state, "well", range(5), pod(gpus=5))
+    allocate(state, "well", range(5), pod(gpus=5))
     choice = choose(state, pod(gpus=4), cache=cache)
     assert (choice.node, choice.impaired, dict(choice.rejected)) == ("ill", ("ill",), {Refusal.GPU_FREE: 1})
 
@@ -58,10 +58,10 @@ def test_a_single_gpu_does_not_care_unless_it_is_its_own(pod: Make, node: MakeNo
     assert (choice.node, choice.gpus, choice.impaired) == ("ill", (1,), ())
     share = choose(state, pod(gpus=1, milli=300), cache=cache)
     assert (share.node, share.gpus) == ("ill", (1,))
-    place(state, "ill", range(1, 6), pod(gpus=5))
+    allocate(state, "ill", range(1, 6), pod(gpus=5))
     choice = choose(state, pod(gpus=1), cache=cache)
     assert (choice.node, choice.impaired) == ("well", ("ill",))
-    place(state, "well", range(8), pod(gpus=8))
+    allocate(state, "well", range(8), pod(gpus=8))
     choice = choose(state, pod(gpus=1), cache=cache)
     assert (choice.node, choice.gpus) == ("ill", (0,))
 
@@ -83,7 +83,7 @@ def test_of_a_gang_those_near_it_come_first_and_health_before_that(
     choice = choose(state, pod(gpus=8), cache=cache, tiers=tiers)
     assert choice.node == "near"
     assert choice.rejected == {Refusal.DEGRADED: 1, Refusal.ELSEWHERE: 1}
-    place(state, "near", range(8), pod(gpus=8))
+    allocate(state, "near", range(8), pod(gpus=8))
     assert choose(state, pod(gpus=8), cache=cache, tiers=tiers).node == "far"
 
 
@@ -117,6 +117,6 @@ def test_gpus_of_the_largest_nodes_are_told_apart_too(
     state = FleetState([node("n", gpus=gpus, degraded=True, poor=0b11)])
     choice = choose(state, pod(gpus=1), cache=cache)
     assert (choice.gpus, choice.impaired) == ((2,), ())
-    place(state, "n", range(2, gpus), pod(gpus=gpus - 2))
+    allocate(state, "n", range(2, gpus), pod(gpus=gpus - 2))
     choice = choose(state, pod(gpus=1), cache=cache)
     assert (choice.gpus, choice.impaired) == ((0,), ("n",))

@@ -17,7 +17,7 @@ from kopt.policies.placement.choose import best, choose
 from kopt.policies.placement.feasible import Refusal, refusals
 from kopt.policies.placement.fragmentation import gradient
 from kopt.policies.placement.reserve import Room
-from kopt.policies.placement.state import FleetNode, FleetState, PlacementError, occupy, place, release
+from kopt.policies.placement.state import FleetNode, FleetState, PlacementError, allocate, occupy, release
 from kopt.policies.placement.typical import TypicalPods
 
 Make = Callable[..., PodRequest]
@@ -83,7 +83,7 @@ class Fleet(RuleBasedStateMachine):
             row = self.state.row(choice.node)
             assert row in fits
             assert best(self.state, request, cache=self.cache) == (row, choice.gpus)
-            place(self.state, choice.node, choice.gpus, request)
+            allocate(self.state, choice.node, choice.gpus, request)
             self.holdings.append((choice.node, choice.gpus, request))
 
     @precondition(lambda self: self.holdings)
@@ -134,10 +134,10 @@ TestFleet.settings = settings(max_examples=examples(20), stateful_step_count=20)
 @given(request=requests(), more=requests())
 def test_releasing_undoes_placing_exactly(request: PodRequest, more: PodRequest) -> None:
     state = FleetState([FleetNode("n", 200_000, Bytes(1 << 40), 16, "t4")])
-    place(state, "n", tuple(range(more.gpus.count)), more)
+    allocate(state, "n", tuple(range(more.gpus.count)), more)
     before = [column.copy() for column in state._columns()]
     gpus = tuple(range(8, 8 + request.gpus.count))
-    place(state, "n", gpus, request)
+    allocate(state, "n", gpus, request)
     release(state, "n", gpus, request)
     for was, now in zip(before, state._columns(), strict=True):
         assert (was == now).all()
@@ -145,7 +145,7 @@ def test_releasing_undoes_placing_exactly(request: PodRequest, more: PodRequest)
 
 def test_more_than_is_left_is_refused_and_changes_nothing(pod: Make, node: MakeNode) -> None:
     state = FleetState([node("n", gpus=2, cores=10)])
-    place(state, "n", [0], pod(cores=4, milli=600))
+    allocate(state, "n", [0], pod(cores=4, milli=600))
     version = state.version
     for gpus, request in (
         ([0], pod(cores=1, milli=600)),
@@ -157,7 +157,7 @@ def test_more_than_is_left_is_refused_and_changes_nothing(pod: Make, node: MakeN
         ([], pod()),
     ):
         with pytest.raises(PlacementError):
-            place(state, "n", gpus, request)
+            allocate(state, "n", gpus, request)
     assert state.version == version
     assert state.gpu_free_milli[0].tolist() == [400, 1000]
     assert state.cpu_free_milli[0] == 6_000
@@ -182,7 +182,7 @@ def test_a_pod_that_runs_already_is_booked_even_beyond_what_is_left(pod: Make, n
 
 def test_a_node_that_changes_keeps_what_its_pods_hold(pod: Make, node: MakeNode) -> None:
     state = FleetState([node("n", gpus=2, cores=10)])
-    place(state, "n", [1], pod(cores=4, milli=300))
+    allocate(state, "n", [1], pod(cores=4, milli=300))
     state.set_node(node("n", gpus=4, cores=20))
     assert state.gpu_free_milli[0].tolist() == [1000, 700, 1000, 1000]
     assert state.cpu_free_milli[0] == 16_000
@@ -198,9 +198,9 @@ def test_a_long_absent_cache_is_told_to_start_again(pod: Make, node: MakeNode) -
     first = choose(state, pod(), cache=cache)
     version = state.version
     for _ in range(40_000):
-        place(state, "a", [0], pod())
+        allocate(state, "a", [0], pod())
         release(state, "a", [0], pod())
     assert state.changed_since(version) is None
     for slot in range(8):
-        place(state, str(first.node), [slot], pod())
+        allocate(state, str(first.node), [slot], pod())
     assert choose(state, pod(), cache=cache).node != first.node

@@ -15,7 +15,7 @@ from kopt.core.scheduling.placement import PodRequest
 from kopt.core.units import GIB, Bytes, MilliGpu
 from kopt.policies.placement.cache import FragmentationCache
 from kopt.policies.placement.joint import pack, upper_bound
-from kopt.policies.placement.state import FleetNode, FleetState, place
+from kopt.policies.placement.state import FleetNode, FleetState, allocate
 from kopt.policies.placement.typical import TypicalPods
 
 Make = Callable[..., PodRequest]
@@ -27,7 +27,7 @@ def fleet(free: Sequence[int]) -> FleetState:
     """Nodes with 8 GPUs, so many of them free."""
     state = FleetState(FleetNode(f"n{i}", 96_000, Bytes(1024 * GIB), 8) for i in range(len(free)))
     for row, left in enumerate(free):
-        place(state, row, range(8 - left), asking(8 - left, cpu_milli=0))
+        allocate(state, row, range(8 - left), asking(8 - left, cpu_milli=0))
     return state
 
 
@@ -67,7 +67,7 @@ def test_every_pod_that_had_a_place_alone_has_one_and_the_state_is_as_it_was(
     for one in together.order:
         taken = together.placements[one]
         if taken is not None:
-            place(state, *taken, requests[one])
+            allocate(state, *taken, requests[one])
     assert (state.gpu_free_milli >= 0).all()
 
 
@@ -143,4 +143,4 @@ def test_looking_up_what_a_like_node_was_worth_changes_no_decision(
         assert kept.room.prices(state).tolist() == fresh.room.prices(state).tolist()
         packing = pack(state, [request], cache=kept)
         if packing.placements[0] is not None:
-            place(state, *packing.placements[0], request)
+            allocate(state, *packing.placements[0], request)

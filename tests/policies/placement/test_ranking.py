@@ -13,7 +13,7 @@ from kopt.policies.placement.cache import FragmentationCache
 from kopt.policies.placement.choose import best, choose, explain, slots_for
 from kopt.policies.placement.feasible import Refusal
 from kopt.policies.placement.links import links_of
-from kopt.policies.placement.state import FleetNode, FleetState, place
+from kopt.policies.placement.state import FleetNode, FleetState, allocate
 from kopt.policies.placement.topology import Topologies
 from kopt.policies.placement.typical import TypicalPods
 
@@ -184,7 +184,7 @@ def test_a_preference_ranks_pods_on_several_gpus_only(
 
 def test_a_required_nvlink_is_kept_by_slower_links_too(pod: Make, node: MakeNode, cache: FragmentationCache) -> None:
     state = FleetState([node("mesh", topology="mesh")])
-    place(state, "mesh", range(2, 8), pod(1, gpus=6))
+    allocate(state, "mesh", range(2, 8), pod(1, gpus=6))
     must = pod(1, gpus=2, topology=TopologyPreference.NVLINK_OPTIMAL, topology_required=True)
     choice = choose(state, must, cache=cache, topologies=Topologies({"mesh": MESH}), weights={"topology": 1.0})
     assert (choice.node, choice.gpus) == ("mesh", (0, 1))
@@ -194,7 +194,7 @@ def test_a_required_nvlink_is_kept_by_slower_links_too(pod: Make, node: MakeNode
 def test_links_say_nothing_of_which_gpu_a_share_is_on(pod: Make, node: MakeNode) -> None:
     cache = FragmentationCache(TypicalPods.learn([*[pod(4, milli=500)] * 10, *[pod(8)] * 10]))
     state = FleetState([node("mesh", topology="mesh")])
-    place(state, "mesh", [3], pod(4, milli=500))
+    allocate(state, "mesh", [3], pod(4, milli=500))
     share = pod(4, milli=500)
     assert choose(state, share, cache=cache, topologies=Topologies({"mesh": MESH})).gpus == (3,)
 
@@ -249,7 +249,7 @@ def test_degraded_nodes_are_named_where_none_can_keep_a_topology(
     pod: Make, node: MakeNode, cache: FragmentationCache
 ) -> None:
     state = FleetState([node("ill", degraded=True), node("well"), node("full")])
-    place(state, "full", range(8), pod(1, gpus=8))
+    allocate(state, "full", range(8), pod(1, gpus=8))
     must = pod(1, gpus=2, topology=TopologyPreference.SAME_NUMA, topology_required=True)
     choice = choose(state, must, cache=cache)
     assert (choice.node, choice.impaired) == (None, ("ill",))
@@ -263,8 +263,8 @@ def test_healthy_slots_are_named_first_then_the_preferred_then_for_a_share_the_f
 ) -> None:
     state = FleetState([node("n", gpus=4, degraded=True, poor=0b0001)])
     row = state.row("n")
-    place(state, row, [2], pod(1, milli=500))
-    place(state, row, [3], pod(1, milli=300))
+    allocate(state, row, [2], pod(1, milli=500))
+    allocate(state, row, [3], pod(1, milli=300))
     share = pod(1, milli=400)
     assert slots_for(state, row, share) == (2,)
     assert slots_for(state, row, share, preferred=1) == (1,)
@@ -278,7 +278,7 @@ def test_without_degraded_slots_the_preferred_one_is_named_else_the_first_with_e
     pod: Make, node: MakeNode
 ) -> None:
     state = FleetState([node("n", gpus=4)])
-    place(state, "n", [0], pod(1, milli=500))
+    allocate(state, "n", [0], pod(1, milli=500))
     assert slots_for(state, 0, pod(1, milli=500), preferred=2) == (2,)
     assert slots_for(state, 0, pod(1, milli=500), preferred=0) == (0,)
     assert slots_for(state, 0, pod(1, milli=500)) == (0,)

@@ -9,7 +9,7 @@ import pytest
 from kopt.core.scheduling.placement import PodRequest
 from kopt.policies.placement import state as state_module
 from kopt.policies.placement.reserve import Room, Sizes
-from kopt.policies.placement.state import FleetNode, FleetState, place, release
+from kopt.policies.placement.state import FleetNode, FleetState, allocate, release
 from kopt.policies.placement.typical import TypicalPods
 
 Make = Callable[..., PodRequest]
@@ -116,9 +116,9 @@ def test_prices_are_kept_up_to_date_whatever_changes(
 
     check()
     half = pod(4, milli=500)
-    place(fleet, "n0", [0], half)
+    allocate(fleet, "n0", [0], half)
     check()
-    place(fleet, "n1", range(4), pod(70, gpus=4))
+    allocate(fleet, "n1", range(4), pod(70, gpus=4))
     check()
     fleet.set_node(node("n2", cores=96, ready=False))
     check()
@@ -126,10 +126,10 @@ def test_prices_are_kept_up_to_date_whatever_changes(
     fleet.remove_node("n3")
     check()
     for number in range(4, 12):
-        place(fleet, f"n{number}", range(4, 8), pod(40, gpus=4))
+        allocate(fleet, f"n{number}", range(4, 8), pod(40, gpus=4))
     check()
     for number in (*range(4, 12), 1):
-        place(fleet, f"n{number}", [0], half) if number != 1 else release(fleet, "n0", [0], half)
+        allocate(fleet, f"n{number}", [0], half) if number != 1 else release(fleet, "n0", [0], half)
     fleet.set_node(node("n11", cores=96, ready=False))
     check()
     for number in range(12, 40):
@@ -149,7 +149,7 @@ def test_a_row_and_many_rows_are_brought_up_to_date_alike(
     few.prices(fleet)
     many.prices(fleet)
     for number in range(12):
-        place(fleet, f"n{number}", [number % 8], pod(4 * number, milli=500))
+        allocate(fleet, f"n{number}", [number % 8], pod(4 * number, milli=500))
         few.prices(fleet)
     fleet.set_node(node("n5", cores=96, ready=False))
     assert few.prices(fleet).tolist() == many.prices(fleet).tolist() == Room(sizes).prices(fleet).tolist()
@@ -163,14 +163,14 @@ def test_after_more_changes_than_a_fleet_remembers_everything_is_counted_anew(
     room.prices(fleet)
     version = fleet.version
     for number in range(12):
-        place(fleet, f"n{number}", [0], pod(4))
+        allocate(fleet, f"n{number}", [0], pod(4))
     assert fleet.changed_since(version) is None
     assert room.prices(fleet).tolist() == counted(sizes, fleet)
 
 
 def test_a_pod_breaks_up_the_sites_that_are_not_left_after_it(pod: Make, sizes: Sizes, fleet: FleetState) -> None:
-    place(fleet, "n1", range(4), pod(4, gpus=4))
-    place(fleet, "n2", range(1), pod(4))
+    allocate(fleet, "n1", range(4), pod(4, gpus=4))
+    allocate(fleet, "n2", range(1), pod(4))
     rows, room = np.array([fleet.row(name) for name in ["n0", "n1", "n2"]], dtype=np.int64), Room(sizes)
     single = np.array([1, 1, 1])
     assert room.broken(fleet, rows, single, 4_000, 1).tolist() == [[1, 1], [1, 0], [0, 0]]

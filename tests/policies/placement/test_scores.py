@@ -8,7 +8,7 @@ import pytest
 from kopt.core.scheduling.placement import PodRequest
 from kopt.policies.placement.feasible import Refusal, refusal_counts, refusals
 from kopt.policies.placement.scores import SCORES, Scored, weigh
-from kopt.policies.placement.state import FleetNode, FleetState, place
+from kopt.policies.placement.state import FleetNode, FleetState, allocate
 
 Make = Callable[..., PodRequest]
 MakeNode = Callable[..., FleetNode]
@@ -23,7 +23,7 @@ def scored(pod: Make, node: MakeNode) -> Scored:
         node("c", cost=4.0, utilisation=0.75, health=0.5),
     ]
     state = FleetState(nodes)
-    place(state, "c", range(4), pod(24, gpus=4))
+    allocate(state, "c", range(4), pod(24, gpus=4))
     broken = np.array([[9, 9], [1, 0], [2, 3]], np.int16)
     rows, loss = np.array([state.row(name) for name in ["b", "c"]], dtype=np.int64), np.array([500.0, 2000.0])
     return Scored(state, pod(1), rows, loss, broken, np.array([0.5, 2.0]), np.array([1.0, 0.25]))
@@ -112,7 +112,7 @@ def test_the_first_refusal_that_applies_is_told_and_hard_ones_before_others(pod:
         node("free"),
     ]
     state = FleetState(nodes)
-    place(state, "free", [0], pod(1, milli=500))
+    allocate(state, "free", [0], pod(1, milli=500))
     codes = refusals(
         state,
         pod(4, gpus=8, models=("a100",)),

@@ -55,9 +55,9 @@ def steps_ahead(horizon_s: float, step_s: int) -> int:
 
 def fill_gaps(value: Array) -> Array:
     """Forward fill, so that a gap repeats what was last known; leading gaps take the first known value."""
-    known = np.isfinite(value)
-    position = np.maximum.accumulate(np.where(known, np.arange(len(value)), -1))
-    first = int(np.argmax(known))
+    is_finite = np.isfinite(value)
+    position = np.maximum.accumulate(np.where(is_finite, np.arange(len(value)), -1))
+    first = int(np.argmax(is_finite))
     filled: Array = value[np.where(position < 0, first, position)]
     return filled
 
@@ -112,8 +112,8 @@ class _History:
 
     def _at(self, index: Index) -> Array:
         """Logarithms at ``index``; NaN before the first known bucket."""
-        known: Array = np.where(index >= self.first, self.log[np.maximum(index, 0)], np.nan)
-        return known
+        logarithms: Array = np.where(index >= self.first, self.log[np.maximum(index, 0)], np.nan)
+        return logarithms
 
     def _smooth_at(self, index: Index) -> Array:
         """Mean of three neighbouring buckets around ``index``."""

@@ -44,10 +44,10 @@ def assert_causal(
 
 def assert_point_in_time(table: HistoricalTable) -> None:
     """Demands that no joined row is newer than its origin. Raises LeakError."""
-    late = np.flatnonzero(table.features_at_s > table.known_at_s)
+    late = np.flatnonzero(table.features_at_s > table.available_at_s)
     if len(late):
         row = int(late[0])
-        ahead_s = table.features_at_s[row] - table.known_at_s[row]
+        ahead_s = table.features_at_s[row] - table.available_at_s[row]
         raise LeakError(
             f"series {str(table.series[row])!r}, row {row}: the features are from {ahead_s:g} s after the origin "
             f"({len(late)} such rows of {len(table)})"
@@ -57,8 +57,8 @@ def assert_point_in_time(table: HistoricalTable) -> None:
 def _futures(series: DemandSeries, cut: int) -> dict[str, DemandSeries]:
     """The series with other futures after bucket ``cut``: removed, unknown, and replaced by far and by other values."""
     noise = np.random.default_rng(cut).uniform(0.2, 5.0, len(series))
-    known = series.value[np.isfinite(series.value)]
-    scale = float(known.max()) + 1.0 if len(known) else 1.0
+    finite = series.value[np.isfinite(series.value)]
+    scale = float(finite.max()) + 1.0 if len(finite) else 1.0
     return {
         "removed": series.upto(cut),
         "unknown": _after(series, cut, np.full(len(series), np.nan)),

@@ -85,8 +85,8 @@ class Merged:
 
 def merged(before: Record | None, owner: str, buckets: Index, value: Array) -> tuple[Record | None, int]:
     """``before`` with values (NaN: unknown) at ``buckets`` of the grid, in any order, and how many of them changed."""
-    known = np.isfinite(value)
-    buckets, value = buckets[known], value[known]
+    is_finite = np.isfinite(value)
+    buckets, value = buckets[is_finite], value[is_finite]
     if not len(buckets):
         return before, 0
     newest = int(max(buckets.max(), -1 if before is None else before.newest))
@@ -262,8 +262,8 @@ class RedisBackend:
         with _redis_errors():
             owners = {service.decode(): owner.decode() for service, owner in self._redis.hgetall(self._owners).items()}
             present = self._pipelined_exists(list(owners))
-            if gone := [service for service, there in present.items() if not there]:
-                self._redis.hdel(self._owners, *gone)
+            if expired := [service for service, is_present in present.items() if not is_present]:
+                self._redis.hdel(self._owners, *expired)
         return {service: owner for service, owner in owners.items() if present[service]}
 
     def close(self) -> None:

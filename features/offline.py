@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from kopt.data.demand.table import DemandSeries
 from kopt.features.demand import FEATURES, transform
-from kopt.features.rows import FeatureStoreError, event_times, known_at_s
+from kopt.features.rows import FeatureStoreError, available_at_s, event_times
 
 SCHEMA = pa.schema(
     [
@@ -45,7 +45,7 @@ def feature_rows(series: DemandSeries, newest_only: bool = False) -> Any:
     service = pa.array([series.name] * len(origins), pa.string())
     times = pa.array(event_times(series)[origins], SCHEMA.field("event_timestamp").type)
     flags = pa.array(np.full(len(origins), series.start_known))
-    return pa.table([service, times, *columns, known_at_s(series)[origins], flags], schema=SCHEMA)
+    return pa.table([service, times, *columns, available_at_s(series)[origins], flags], schema=SCHEMA)
 
 
 def replace_rows(target: Path, rows: Any) -> None:

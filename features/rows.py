@@ -29,7 +29,7 @@ class HistoricalTable:
     """Features as they were known at each origin, joined with what came after.
 
     ``features`` (n, F), NaN rows where nothing was known; ``targets`` (n, H) the values the horizons later, NaN where
-    unknown; ``series`` (n,) names; ``origins_s`` (n,) the start of each origin's bucket and ``known_at_s`` (n,) its
+    unknown; ``series`` (n,) names; ``origins_s`` (n,) the start of each origin's bucket and ``available_at_s`` (n,) its
     end, ``features_at_s`` (n,) the event time of the joined row, NaN for none; all in the series' own seconds.
     """
 
@@ -37,7 +37,7 @@ class HistoricalTable:
     targets: Array
     series: NDArray[np.str_]
     origins_s: Array
-    known_at_s: Array
+    available_at_s: Array
     features_at_s: Array
 
     def __len__(self) -> int:
@@ -89,17 +89,17 @@ class OnlineRows:
         return problems
 
 
-def known_at_s(series: DemandSeries) -> Array:
+def available_at_s(series: DemandSeries) -> Array:
     """End of every bucket in the series' own seconds, shape (n,): when its value is known."""
     return series.times_s + series.step_s
 
 
 def event_times(series: DemandSeries) -> Times:
-    """``known_at_s`` as UTC microseconds, shape (n,), moved to the anchor where the start is unknown.
+    """``available_at_s`` as UTC microseconds, shape (n,), moved to the anchor where the start is unknown.
 
     Raises FeatureStoreError outside 1970 to 2200.
     """
-    seconds = known_at_s(series) + (0.0 if series.start_known else ANCHOR_S)
+    seconds = available_at_s(series) + (0.0 if series.start_known else ANCHOR_S)
     if not 0 <= seconds[0] <= seconds[-1] <= _LATEST_S:
         raise FeatureStoreError(
             f"series {series.name!r} starts at {series.start_s:g} s, which is not between 1970 and 2200; "

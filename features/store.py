@@ -22,7 +22,7 @@ from kopt.core.settings import Settings
 from kopt.data.demand.table import GRID_S, DemandSeries
 from kopt.features import demand
 from kopt.features.demand import FEATURES, HORIZONS_S, LOOKBACK_S, steps_ahead
-from kopt.features.rows import FeatureStoreError, HistoricalTable, OnlineRows, event_times, known_at_s
+from kopt.features.rows import FeatureStoreError, HistoricalTable, OnlineRows, available_at_s, event_times
 from kopt.features.session import duckdb_session, quietly, store_errors
 
 if TYPE_CHECKING:
@@ -152,9 +152,9 @@ class DemandFeatureStore:
             block = names[start : start + _READ_NAMES]
             with self._errors():
                 values[start : start + len(block)] = self._reader.rows(block)
-        known = values[:, -1] == 1.0
+        has_start = values[:, -1] == 1.0
         now = time.time() if now_s is None else now_s
-        return OnlineRows(tuple(names), values[:, :-2], values[:, -2], known, now)
+        return OnlineRows(tuple(names), values[:, :-2], values[:, -2], has_start, now)
 
     def _write_online(self, rows: Sequence[Any]) -> None:
         """Arrow tables, of one row for each service."""
@@ -286,6 +286,6 @@ def _origins(
         names,
         event_times(series)[origin_rows],
         series.times_s[origin_rows],
-        known_at_s(series)[origin_rows],
+        available_at_s(series)[origin_rows],
         targets[origin_rows],
     )

@@ -33,7 +33,7 @@ class DefaultModel:
 
     digest: str
     used: tuple[str, ...]
-    left_out: Mapping[str, str]
+    excluded: Mapping[str, str]
 
 
 def fit_default(
@@ -65,7 +65,7 @@ def fit_default(
     recorded = json.loads(digests.read_text(encoding="utf-8")) if digests.exists() else {}
     digests.write_text(json.dumps({**recorded, predictor: digest}, indent=1, sort_keys=True) + "\n", encoding="utf-8")
     progress(Event("fit", 2, 2, f"digest {digest}"))
-    return DefaultModel(digest, data.names, data.left_out)
+    return DefaultModel(digest, data.names, data.excluded)
 
 
 def _sources(predictor: str, data: Dataset) -> dict[str, object]:
@@ -74,7 +74,7 @@ def _sources(predictor: str, data: Dataset) -> dict[str, object]:
         "schema": "kopt/v1",
         "dataset_digest": data.digest,
         "used": default_data_of(predictor).sources(data),
-        "left_out": dict(sorted(data.left_out.items())),
+        "left_out": dict(sorted(data.excluded.items())),
     }
 
 
@@ -99,8 +99,8 @@ def main() -> int:
 
 
 def _report(made: DefaultModel) -> None:
-    _print_event(Event("used", len(made.used), len(made.used) + len(made.left_out), ", ".join(made.used)))
-    for name, reason in sorted(made.left_out.items()):
+    _print_event(Event("used", len(made.used), len(made.used) + len(made.excluded), ", ".join(made.used)))
+    for name, reason in sorted(made.excluded.items()):
         _print_event(Event("left out", 1, 1, f"{name}: {reason}"))
 
 

@@ -46,7 +46,7 @@ def read_dataset(path: Path, series: "Sequence[DemandSeries]") -> "DemandDataset
     from kopt.training.demand.sources import dataset
 
     demand_dataset = dataset(path.name, series, read_catalogue(path))
-    for name, why in demand_dataset.left_out.items():
+    for name, why in demand_dataset.excluded.items():
         print_status(f"left out: {name}, {why}")
     return demand_dataset
 
@@ -68,11 +68,11 @@ def with_model(data: "DemandDataset", model: str, settings: Settings) -> "Iterat
 
 def refuse_trained_on(data: "DemandDataset", model: str, settings: Settings) -> None:
     """Raises Refused naming series that the model was trained on; its answers there would prove nothing."""
-    from kopt.models.demand.training_overlap import seen_until
+    from kopt.models.demand.training_overlap import trained_until
     from kopt.sdk import forecast as api
 
     card = api.load_card(model, settings)
-    overlapping = [demand_series.name for demand_series in data.series if seen_until(card, demand_series)]
+    overlapping = [demand_series.name for demand_series in data.series if trained_until(card, demand_series)]
     if overlapping:
         names = ", ".join(overlapping[:5]) + (f" and {len(overlapping) - 5} more" if len(overlapping) > 5 else "")
         raise Refused(

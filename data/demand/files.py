@@ -65,7 +65,7 @@ def from_frame(frame: pd.DataFrame, *, unit: str | None = None, step_s: int | No
     """
     named = frame if "series" in frame.columns else frame.assign(series="demand")
     origin = Path("the DataFrame")
-    columns = _known_columns(origin, [str(column) for column in named.columns])
+    columns = _recognised_columns(origin, [str(column) for column in named.columns])
     try:
         table = pa.Table.from_pandas(named[columns], preserve_index=False)
     except (pa.ArrowException, ValueError, TypeError) as error:
@@ -133,7 +133,7 @@ def _read_table(file: Path) -> Any:
 
 def _read_parquet(file: Path) -> Any:
     with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
-        columns = _known_columns(file, parquet.schema_arrow.names)
+        columns = _recognised_columns(file, parquet.schema_arrow.names)
         if parquet.metadata.num_rows > MAX_ROWS:
             raise DemandDataError(f"{file} has {parquet.metadata.num_rows} rows; split it, at most {MAX_ROWS}")
         return parquet.read(columns=columns)
@@ -147,7 +147,7 @@ def _read_csv(file: Path) -> Any:
             f"{file}: the first line is longer than {MAX_HEADER_BYTES >> 20} MiB; is this a CSV file?"
         )
     header = next(csv.reader(head.decode("utf-8-sig").splitlines()), [])
-    columns = _known_columns(file, header)
+    columns = _recognised_columns(file, header)
     types = {"series": pa.string(), "value": pa.float64(), "in_tok": pa.float64(), "out_tok": pa.float64()}
     return pyarrow.csv.read_csv(
         file,
@@ -157,7 +157,7 @@ def _read_csv(file: Path) -> Any:
     )
 
 
-def _known_columns(file: Path, header: list[str]) -> list[str]:
+def _recognised_columns(file: Path, header: list[str]) -> list[str]:
     columns = [column for column in header if column in REQUIRED + TOKENS]
     missing = [column for column in REQUIRED if column not in columns]
     if missing:
@@ -268,12 +268,12 @@ def _series(
         unit=info.unit if info else unit or "requests",
         # A catalogue that calls the start anonymous is believed even where the times look like Unix time.
         start_known=info.start_s is not None if info else is_unix,
-        in_tokens=_known(grid.columns.get("in_tok")),
-        out_tokens=_known(grid.columns.get("out_tok")),
+        in_tokens=_unless_empty(grid.columns.get("in_tok")),
+        out_tokens=_unless_empty(grid.columns.get("out_tok")),
     )
 
 
-def _known(column: Array | None) -> Array | None:
+def _unless_empty(column: Array | None) -> Array | None:
     return column if column is not None and np.isfinite(column).any() else None
 
 

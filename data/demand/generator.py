@@ -19,7 +19,7 @@ __all__ = ["generate", "write_demand"]
 MONDAY_S = 1_736_121_600.0
 """2025-01-06T00:00:00Z: generated services start on a Monday."""
 DAY_S = 86_400
-_WORDS = (
+_SERVICE_NAMES = (
     "chat",
     "search",
     "code",
@@ -57,7 +57,8 @@ def generate(services: int = 12, days: float = 14, step_s: int = 300, seed: int 
         raise DemandDataError(f"{services} services of {days:g} days in steps of {step_s} s are no data")
     clock = _Clock(step_s, np.arange(count, dtype=np.float64) * (step_s / DAY_S))
     return [
-        _service(f"{_WORDS[i % len(_WORDS)]}-{i:02d}", clock, np.random.default_rng([seed, i])) for i in range(services)
+        _service(f"{_SERVICE_NAMES[i % len(_SERVICE_NAMES)]}-{i:02d}", clock, np.random.default_rng([seed, i]))
+        for i in range(services)
     ]
 
 

@@ -54,7 +54,7 @@ class Server:
     def __init__(
         self, url: str, *, timeout_s: float = 30.0, retries: int = 3, backoff_s: float = 0.5, token: str = ""
     ) -> None:
-        self.shown = _without_secrets(url)
+        self.display_url = _without_secrets(url)
         self.timeout_s = timeout_s
         retry = Retry(
             total=retries,
@@ -98,7 +98,7 @@ class Server:
         what = f"query from {begin:%Y-%m-%d %H:%M}"
         result = self._ask(what, lambda: self._client.custom_query_range(query, begin, end, str(step_s), params=more))
         if not isinstance(result, list) or not all(isinstance(item, dict) for item in result):
-            raise PrometheusError(f"{self.shown} did not answer like Prometheus")
+            raise PrometheusError(f"{self.display_url} did not answer like Prometheus")
         return result
 
     def _ask(self, what: str, request: Callable[[], Any]) -> Any:
@@ -107,7 +107,7 @@ class Server:
         except (requests.RequestException, urllib3.exceptions.HTTPError, ValueError, KeyError, TypeError) as error:
             if isinstance(error, PrometheusError):
                 raise
-            raise PrometheusError(f"{self.shown} {self._why(error)} ({what})") from error
+            raise PrometheusError(f"{self.display_url} {self._why(error)} ({what})") from error
 
     def _why(self, error: Exception) -> str:
         # requests reports a read timeout after retries as a connection error around the real reason.
@@ -131,7 +131,7 @@ class Server:
         if response.is_redirect:
             # Following would take the query, and perhaps a token, to a host that the user did not name.
             raise PrometheusError(
-                f"{self.shown} redirects to {_plain(response.headers['location'])}; give that address"
+                f"{self.display_url} redirects to {_plain(response.headers['location'])}; give that address"
             )
         if code < 400 or (code in (404, 405) and response.url.endswith("/-/ready")):
             return
@@ -142,7 +142,7 @@ class Server:
         hint = {401: "; it wants a token", 403: "; it wants a token", 503: "; it is starting or overloaded"}.get(
             code, ""
         )
-        raise PrometheusError(f"{self.shown} answered {code}{hint}: {_plain(text) or 'no reason given'}")
+        raise PrometheusError(f"{self.display_url} answered {code}{hint}: {_plain(text) or 'no reason given'}")
 
 
 def _without_secrets(url: str) -> str:
@@ -230,7 +230,9 @@ def read_demand(
             if progress:
                 progress(done, len(chunks))
     if not points:
-        raise DemandDataError(f"{server.shown} has no data for the query in the last {since_s:g} s: {query[:200]}")
+        raise DemandDataError(
+            f"{server.display_url} has no data for the query in the last {since_s:g} s: {query[:200]}"
+        )
     if len(points) * (since_s / step_s) > MAX_VALUES:
         raise DemandDataError(f"{len(points)} series of {since_s / step_s:.0f} buckets are too many; ask for less")
     return [_series(name, times, values, end_s, step_s, unit) for name, (times, values) in sorted(points.items())]

@@ -136,8 +136,8 @@ def _with_total(model: str, clients: list[DemandSeries]) -> list[DemandSeries]:
         first.start_s,
         first.step_s,
         np.where(missing, np.nan, np.nansum(values, 0)),
-        in_tokens=_sum_known([client.in_tokens for client in clients], values),
-        out_tokens=_sum_known([client.out_tokens for client in clients], values),
+        in_tokens=_sum_finite([client.in_tokens for client in clients], values),
+        out_tokens=_sum_finite([client.out_tokens for client in clients], values),
         tenants={client.name.removeprefix(f"{model}_"): client.value for client in clients},
     )
     return [total, *clients]
@@ -151,13 +151,13 @@ def _masked(client: DemandSeries, value: Array) -> DemandSeries:
     return replace(client, value=value, in_tokens=tokens[0], out_tokens=tokens[1])
 
 
-def _sum_known(columns: list[Array | None], requests: Array) -> Array | None:
+def _sum_finite(columns: list[Array | None], requests: Array) -> Array | None:
     """Tokens of the model, scaled up from the clients whose token lengths are known, shape (n,)."""
     tokens = np.array([np.full(requests.shape[1], np.nan) if column is None else column for column in columns])
-    known = np.isfinite(tokens)
-    if not known.any():
+    is_finite = np.isfinite(tokens)
+    if not is_finite.any():
         return None
-    covered = np.where(known, requests, 0.0).sum(0)
+    covered_requests = np.where(is_finite, requests, 0.0).sum(0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        scaled: Array = np.where(known, tokens, 0.0).sum(0) * (np.nansum(requests, 0) / covered)
-    return np.where(covered > 0, scaled, np.nan)
+        scaled: Array = np.where(is_finite, tokens, 0.0).sum(0) * (np.nansum(requests, 0) / covered_requests)
+    return np.where(covered_requests > 0, scaled, np.nan)

@@ -110,7 +110,7 @@ class DemandSeries:
 
 def _sum_buckets(column: Array, factor: int) -> Array:
     blocks = column[: len(column) // factor * factor].reshape(-1, factor)
-    known = np.isfinite(blocks).sum(1)
-    mean = np.nansum(blocks, 1) / np.maximum(known, 1)
-    summed: Array = np.where(known >= max(1, factor - 1), mean * factor, np.nan)
+    finite = np.isfinite(blocks).sum(1)
+    mean = np.nansum(blocks, 1) / np.maximum(finite, 1)
+    summed: Array = np.where(finite >= max(1, factor - 1), mean * factor, np.nan)
     return summed

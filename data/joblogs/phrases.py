@@ -188,12 +188,12 @@ _PIECES = re.compile(r"\\(.)|\{(\w+)\}|([(|)])|([^\\{(|)]+|.)", re.DOTALL)
 class Phrases:
     """The compiled phrases of ``phrases.toml``."""
 
-    def __init__(self, words: Mapping[str, list[str]], labels: Mapping[str, list[str]]) -> None:
-        self._words = words
-        self._tmetrics = tuple(words["tmetric"])
+    def __init__(self, vocabulary: Mapping[str, list[str]], labels: Mapping[str, list[str]]) -> None:
+        self._vocabulary = vocabulary
+        self._tmetrics = tuple(vocabulary["tmetric"])
         self._labels = {LineLabel(name): [self._compile(text) for text in phrases] for name, phrases in labels.items()}
 
-    def say(self, label: LineLabel, rng: random.Random) -> str:
+    def render(self, label: LineLabel, rng: random.Random) -> str:
         """One undressed message of this meaning."""
         phrase = rng.choice(self._labels[label])(rng)
         return phrase.lower() if rng.random() < 0.08 else phrase
@@ -206,11 +206,11 @@ class Phrases:
         if name == "kv":
             return lambda rng: _metrics(rng, self._tmetrics)
         if name == "bar_u":
-            return lambda rng: _bar(rng, rng.choice(self._words["unit_data"]))
+            return lambda rng: _bar(rng, rng.choice(self._vocabulary["unit_data"]))
         if name in _MAKERS:
             return _MAKERS[name]
-        words = [self._compile(text) for text in self._words[name]]
-        return lambda rng: rng.choice(words)(rng)
+        alternatives = [self._compile(text) for text in self._vocabulary[name]]
+        return lambda rng: rng.choice(alternatives)(rng)
 
     def _compile(self, text: str) -> _Maker:
         """``Saving {ckpt}(|...)`` → a function that says it; the grammar is that of ``phrases.toml``'s head."""

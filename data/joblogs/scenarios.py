@@ -85,7 +85,7 @@ class Scenario:
             yield f"    {code}", _L.ERROR
             if rng.random() < 0.3:
                 yield " " * rng.randrange(4, 20) + "^" * rng.randrange(4, 40), _L.ERROR
-        yield f"{self._phrases.fill('error_name', rng)}: {self._phrases.say(_L.OTHER, rng)}", _L.ERROR
+        yield f"{self._phrases.fill('error_name', rng)}: {self._phrases.render(_L.OTHER, rng)}", _L.ERROR
 
     def _some(self, label: LineLabel, least: int, most: int) -> list[LabelledText]:
         return [self._labelled(label) for _ in range(self._rng.randint(least, most))]
@@ -97,6 +97,6 @@ class Scenario:
         )
         many = label in (_L.STARTUP, _L.OTHER, _L.DATA, _L.ERROR, _L.CKPT_PROGRESS)
         rng = random.Random(self._rng.randrange(1 << 30) if many else self._rng.choice(seeds))
-        message = self._phrases.say(label, rng)
+        message = self._phrases.render(label, rng)
         style = random.Random(int(self._dress * 1e9))
         return dressed(message, label, style if self._rng.random() < 0.9 else self._rng), label

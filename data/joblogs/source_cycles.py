@@ -139,7 +139,7 @@ class _Renderer:
     def _train(self, step_line: str, lines: int) -> None:
         for _ in range(lines):
             self._step += max(1, self._every // 10)
-            self._print(step_line or phrases().say(_L.TRAIN_STEP, self._rng), _L.TRAIN_STEP)
+            self._print(step_line or phrases().render(_L.TRAIN_STEP, self._rng), _L.TRAIN_STEP)
 
     def _print(self, template: str, label: LineLabel | None, *, rank: int = 0, fields: Iterable[str] = ()) -> None:
         names = iter(fields)

@@ -126,6 +126,6 @@ def _processes(row: Row) -> int | None:
 
 def family_of(command: str) -> str:
     """What a command belongs to where nobody says so: the script's name without its ending, or the program."""
-    words = shlex.split(command)
-    scripts = (word for word in words if word.endswith((".py", ".ipynb")))
-    return PurePosixPath(next(scripts, words[0])).stem
+    arguments = shlex.split(command)
+    scripts = (word for word in arguments if word.endswith((".py", ".ipynb")))
+    return PurePosixPath(next(scripts, arguments[0])).stem

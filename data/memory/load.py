@@ -12,11 +12,11 @@ def read_memory_runs(where: Path) -> MemoryTable:
     if not paths:
         raise MemoryDataError(f"{where} holds none of the tables {', '.join(READERS)}")
     runs: list[MemoryRun] = []
-    left_out: dict[str, int] = {}
+    excluded: dict[str, int] = {}
     for path in paths:
         for run in read_source(path):
             if run is None:
-                left_out[path.name] = left_out.get(path.name, 0) + 1
+                excluded[path.name] = excluded.get(path.name, 0) + 1
             else:
                 runs.append(run)
-    return MemoryTable(tuple(runs), left_out)
+    return MemoryTable(tuple(runs), excluded)

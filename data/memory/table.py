@@ -77,13 +77,13 @@ class MemoryTable:
     """All runs of a folder, and how many rows of each file were left out, with the reason."""
 
     runs: tuple[MemoryRun, ...]
-    left_out: Mapping[str, int] = field(default_factory=dict)
+    excluded: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.runs)
 
     def where(self, keep: Callable[[MemoryRun], bool]) -> "MemoryTable":
-        return MemoryTable(tuple(run for run in self.runs if keep(run)), self.left_out)
+        return MemoryTable(tuple(run for run in self.runs if keep(run)), self.excluded)
 
 
 @dataclass(frozen=True)

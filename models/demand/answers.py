@@ -64,8 +64,8 @@ def history_s(series: DemandSeries) -> float:
 
 def staleness_s(question: Question) -> float | None:
     """Age of the last known bucket in seconds where that is too old to forecast from, else None."""
-    known_buckets = np.flatnonzero(np.isfinite(question.series.value))
-    unknown_s = (len(question.series) - 1 - known_buckets[-1]) * question.series.step_s
+    finite_buckets = np.flatnonzero(np.isfinite(question.series.value))
+    unknown_s = (len(question.series) - 1 - finite_buckets[-1]) * question.series.step_s
     since_end_s = 0.0
     if question.now_s is not None and question.series.start_known:
         since_end_s = max(0.0, question.now_s - question.end_s)
@@ -135,8 +135,8 @@ def _answer(question: Question, memory: SeriesMemory, values: Array, peak: float
     levels = at_horizon(values, horizon_s)
     median, upper = float(levels[LEVELS.index(0.5)]), float(levels[LEVELS.index(0.95)])
     # Sure of itself: a narrow interval, and a week in which the mixture has been judged.
-    known_weeks = min(1.0, history_s(question.series) / (7 * DAY_S))
-    confidence = round((0.5 + 0.5 * known_weeks) / (1.0 + (upper - median) / max(median, 1e-9)), 3)
+    history_weeks = min(1.0, history_s(question.series) / (7 * DAY_S))
+    confidence = round((0.5 + 0.5 * history_weeks) / (1.0 + (upper - median) / max(median, 1e-9)), 3)
     reasons = [mixture_reason(memory, horizon_s)]
     if levels[-1] >= CAP * peak * (1 - 1e-9) and peak > 0:
         text = f"The upper quantiles end at {CAP:g} times the past week's maximum of {peak:.4g}."

@@ -44,7 +44,7 @@ class Calibration:
     start: Array
     current: Array
     pending: Array
-    seen: int
+    observed_buckets: int
     step_s: int
 
     @classmethod
@@ -63,14 +63,14 @@ class Calibration:
         series, h = np.nonzero(np.isfinite(scores))
         if len(h):
             ahead = np.array([steps_ahead(horizon, self.step_s) for horizon in HORIZONS_S])
-            above = scores[series, h][:, None] > self.pending[series, (self.seen - ahead[h]) % slots, h]
+            above = scores[series, h][:, None] > self.pending[series, (self.observed_buckets - ahead[h]) % slots, h]
             size, start = np.abs(self.start)[h], self.start[h]
             moved = self.current[series, h] + _STEP * size * (above - _MISSES)
             low = np.where(start < 0, -_FURTHEST * size, _FLOOR * size)
             self.current[series, h] = np.clip(moved, low, np.where(start < 0, 0.0, _FURTHEST * size))
         self.current = np.maximum.accumulate(self.current, axis=-1)
-        self.pending[:, self.seen % slots] = self.current
-        self.seen += 1
+        self.pending[:, self.observed_buckets % slots] = self.current
+        self.observed_buckets += 1
         return self.current
 
 

@@ -12,7 +12,7 @@ from kopt.models.demand.online import EXPERTS
 
 Array = NDArray[np.float64]
 
-_EXPERT_WORDS = {
+_EXPERT_LABELS = {
     "last": "the last value",
     "daily": "the usual change at this time of day",
     "ridge_slow": "this service's own pattern over weeks",
@@ -21,7 +21,7 @@ _EXPERT_WORDS = {
     "network": "the network learned from all services",
     "middle": "the median of all these",
 }
-_INPUT_WORDS = (
+_INPUT_LABELS = (
     ("change_", "how demand moved over the past hours"),
     ("above_mean", "how far demand stands above its recent mean"),
     ("below_max", "how far demand stands below its recent peak"),
@@ -44,7 +44,7 @@ def mixture_reason(memory: SeriesMemory, horizon_s: float) -> Reason:
     column = int(np.argmin(np.abs(np.array(HORIZONS_S) - horizon_s)))
     weights = memory.outlook.weights[0, column]
     first, second = np.argsort(weights)[::-1][:2]
-    parts = [f"{weights[i]:.0%} on {_EXPERT_WORDS[EXPERTS[i]]}" for i in (first, second) if weights[i] >= 0.05]
+    parts = [f"{weights[i]:.0%} on {_EXPERT_LABELS[EXPERTS[i]]}" for i in (first, second) if weights[i] >= 0.05]
     centre, last = memory.outlook.centre[0, column], memory.row[COLUMN["last_value"]]
     text = f"From {last:.4g} now to {centre:.4g}: weighs {' and '.join(parts)}, by how well each did on this service."
     numbers: dict[str, float | int | str] = {"last": float(last), "centre": float(centre)}
@@ -62,16 +62,16 @@ def _inputs(contributions: Array) -> list[Reason]:
     """The two groups of inputs that moved the median most, as factors on the last value."""
     totals: dict[str, float] = {}
     for name, value in zip(INPUTS, contributions, strict=True):
-        words = next((words for prefix, words in _INPUT_WORDS if name.startswith(prefix)), name)
-        totals[words] = totals.get(words, 0.0) + float(value)
-    strongest = sorted(totals, key=lambda words: abs(totals[words]), reverse=True)[:2]
+        label = next((label for prefix, label in _INPUT_LABELS if name.startswith(prefix)), name)
+        totals[label] = totals.get(label, 0.0) + float(value)
+    strongest = sorted(totals, key=lambda label: abs(totals[label]), reverse=True)[:2]
     return [
         Reason(
             "INPUT",
-            f"{words[:1].upper()}{words[1:]} moves the forecast by {np.expm1(totals[words]):+.1%}.",
-            {"input": words, "log_ratio": round(totals[words], 5)},
+            f"{label[:1].upper()}{label[1:]} moves the forecast by {np.expm1(totals[label]):+.1%}.",
+            {"input": label, "log_ratio": round(totals[label], 5)},
         )
-        for words in strongest
+        for label in strongest
     ]
 
 
@@ -83,8 +83,8 @@ def _change_point(series: DemandSeries) -> Reason | None:
         return None
     value = series.value
     past = np.stack([value[len(value) - (d + 1) * day : len(value) - d * day or None] for d in range(1, days + 1)])
-    known = np.isfinite(past).any(0)
-    usual = np.where(known, np.nanmedian(np.where(known, past, 0.0), axis=0), np.nan)
+    is_finite = np.isfinite(past).any(0)
+    usual = np.where(is_finite, np.nanmedian(np.where(is_finite, past, 0.0), axis=0), np.nan)
     ratio = (value[-day:] + 1e-9) / (usual + 1e-9)
     recent = float(np.nanmedian(ratio[-hours:])) if np.isfinite(ratio[-hours:]).any() else 1.0
     if not (recent > _SHIFT_FACTOR or recent < 1 / _SHIFT_FACTOR):

@@ -104,7 +104,7 @@ class OnlineState:
     """Everything remembered of S series in step; ``new`` for series never seen. Arrays are owned by the state."""
 
     step_s: int
-    seen: int
+    observed_buckets: int
     gram: Array
     moment: Array
     counts: Array
@@ -153,7 +153,7 @@ class OnlineState:
     def part(self, series: slice) -> Self:
         """The state of these series only."""
         arrays = (getattr(self, field.name) for field in fields(self)[2:])
-        return type(self)(self.step_s, self.seen, *(array[series].copy() for array in arrays))
+        return type(self)(self.step_s, self.observed_buckets, *(array[series].copy() for array in arrays))
 
     def observe(self, value: Array, glance: Glance) -> tuple[Outlook, Array]:
         """Take the next bucket of every series and look ahead from it.
@@ -162,18 +162,18 @@ class OnlineState:
         many widths above its centre the truth came out, NaN where no forecast was due.
         """
         scores = self._settle(value)
-        if self.seen % max(1, _REFIT_S // self.step_s) == 0:
+        if self.observed_buckets % max(1, _REFIT_S // self.step_s) == 0:
             self._refit()
         outlook = self._outlook(glance)
-        self.seen += 1
+        self.observed_buckets += 1
         return outlook, scores
 
     def _settle(self, value: Array) -> Array:
         ahead = _ahead(self.step_s)
-        slot = (self.seen - ahead) % self.pending_log.shape[1]
-        known = np.isfinite(self.pending_centre[:, slot, _LANES]) & np.isfinite(value)[:, None]
-        series, h = np.nonzero(known & (self.seen >= ahead))
-        scores = np.full(known.shape, np.nan)
+        slot = (self.observed_buckets - ahead) % self.pending_log.shape[1]
+        is_finite = np.isfinite(self.pending_centre[:, slot, _LANES]) & np.isfinite(value)[:, None]
+        series, h = np.nonzero(is_finite & (self.observed_buckets >= ahead))
+        scores = np.full(is_finite.shape, np.nan)
         if len(h):
             scores[series, h] = self._learn((series, h), (series, slot[h], h), value[series])
         return scores
@@ -235,7 +235,7 @@ class OnlineState:
         weights /= weights.sum(-1, keepdims=True)
         centre = (weights * experts).sum(-1)
         width = self._width(_trees_width(base, floor, centre, glance.trees), experts.std(-1)) + 0.05 * floor
-        slot = self.seen % self.pending_log.shape[1]
+        slot = self.observed_buckets % self.pending_log.shape[1]
         self.pending_local[:, slot], self.pending_anchor[:, slot] = local, anchor
         self.pending_log[:, slot], self.pending_floor[:, slot] = base[:, 0], floor[:, 0]
         self.pending_experts[:, slot], self.pending_centre[:, slot] = experts, centre

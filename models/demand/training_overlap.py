@@ -26,7 +26,7 @@ def fingerprint(series: DemandSeries) -> TrainedOn:
     return TrainedOn(series.name, digest, on_grid.start_s, on_grid.start_s + len(on_grid) * on_grid.step_s, days)
 
 
-def seen_until(card: ModelCard, series: DemandSeries) -> int:
+def trained_until(card: ModelCard, series: DemandSeries) -> int:
     """Buckets of the series on its grid that the model may have been trained on: 0 for one it has never seen."""
     on_grid = series.resampled(GRID_S)
     trained_days = {day for trained_on in card.training_data for day in trained_on.days}

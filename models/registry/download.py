@@ -19,16 +19,16 @@ ARTIFACT_PATH = "model"
 _MAX_DEPTH = 4
 
 
-def verified(folder: Path, keys: Path, known_digests: Collection[str]) -> tuple[str, ModelCard]:
+def verified(folder: Path, keys: Path, trusted_digests: Collection[str]) -> tuple[str, ModelCard]:
     """Digest and card of a folder of safe files that is signed by a key in ``keys`` or known by its digest.
 
     Raises ArtefactError or SigningError with what is wrong.
     """
     check_files(folder)
-    return verify_folder(folder, public_keys(keys), known_digests), read_card(folder)
+    return verify_folder(folder, public_keys(keys), trusted_digests), read_card(folder)
 
 
-def fetch(client: Any, run_id: str, digest: str, cache: Path, keys: Path, known_digests: Collection[str]) -> Path:
+def fetch(client: Any, run_id: str, digest: str, cache: Path, keys: Path, trusted_digests: Collection[str]) -> Path:
     """The folder ``cache/<digest>``, downloaded unless it is there, verified in any case.
 
     Raises RegistryError for an artefact that is gone, torn, replaced, unsigned or unsafe.
@@ -36,12 +36,12 @@ def fetch(client: Any, run_id: str, digest: str, cache: Path, keys: Path, known_
     folder = cache / digest
     with exclusive(cache / ".lock"):
         try:
-            if folder.is_dir() and _is(folder, digest, keys, known_digests):
+            if folder.is_dir() and _is(folder, digest, keys, trusted_digests):
                 return folder
             shutil.rmtree(folder, ignore_errors=True)
             with tempfile.TemporaryDirectory(prefix=".fetch-", dir=cache) as scratch:
                 draft = _download(client, run_id, Path(scratch))
-                result, _ = verified(draft, keys, known_digests)
+                result, _ = verified(draft, keys, trusted_digests)
                 if result != digest:
                     raise RegistryError(
                         f"the files have digest {result[:12]}…, the registry says {digest[:12]}…: the artefact is torn "
@@ -53,14 +53,14 @@ def fetch(client: Any, run_id: str, digest: str, cache: Path, keys: Path, known_
     return folder
 
 
-def _is(folder: Path, digest: str, keys: Path, known_digests: Collection[str]) -> bool:
+def _is(folder: Path, digest: str, keys: Path, trusted_digests: Collection[str]) -> bool:
     """Whether a cached folder is whole. A whole one with an untrusted signature is an error, not a reason to reload."""
     try:
         whole = folder_digest(folder) == digest
     except SigningError:
         return False
     if whole:
-        verified(folder, keys, known_digests)
+        verified(folder, keys, trusted_digests)
     return whole
 
 

@@ -45,7 +45,7 @@ _NODE_REALS, _NODE_WHOLES = (
 )
 _LEAF_REALS, _LEAF_WHOLES = ("leaf_value", "leaf_weight"), ("leaf_count",)
 _ARRAYS = frozenset({*_NODE_REALS, *_NODE_WHOLES, *_LEAF_REALS, *_LEAF_WHOLES})
-_WORDS = re.compile(r"[a-z][a-z0-9_:. ]{0,79}")
+_OBJECTIVE = re.compile(r"[a-z][a-z0-9_:. ]{0,79}")
 _DECISION_TYPES = (0, 2, 4, 6, 8, 10)
 """Numerical splits (bit 0 is off), default direction (bit 1), and how missing values are known (bits 2 and 3)."""
 
@@ -82,7 +82,7 @@ def _header(text: str) -> tuple[int, list[int]]:
     for key in ("num_class", "num_tree_per_iteration"):
         if fields.get(key) != "1":
             raise TreeTextError(f"{key} is {fields.get(key, 'missing')[:40]!a}; only single outputs are read")
-    if not _WORDS.fullmatch(fields.get("objective", "none")):
+    if not _OBJECTIVE.fullmatch(fields.get("objective", "none")):
         raise TreeTextError(f"objective is {fields['objective'][:40]!a}")
     features = int(_wholes(fields.get("max_feature_idx", ""), "max_feature_idx", 1, (0, MOST_FEATURES - 1))[0]) + 1
     for key in ("feature_names", "feature_infos"):
@@ -117,31 +117,31 @@ def _check_tree(number: int, text: str, features: int) -> None:
         raise TreeTextError(f"unknown in {where}: {min(unknown)[:40]!a}")
     if fields.get("num_cat") != "0" or fields.get("is_linear", "0") != "0":
         raise TreeTextError(f"{where}: categories and linear leaves are not read")
-    leaves = int(_wholes(fields.get("num_leaves", ""), f"num_leaves of {where}", 1, (1, MOST_LEAVES))[0])
+    leaf_count = int(_wholes(fields.get("num_leaves", ""), f"num_leaves of {where}", 1, (1, MOST_LEAVES))[0])
     _reals(fields.get("shrinkage", "1"), f"shrinkage of {where}", 1)
-    _check_arrays(where, fields, leaves, features)
+    _check_arrays(where, fields, leaf_count, features)
 
 
-def _check_arrays(where: str, fields: Mapping[str, str], leaves: int, features: int) -> None:
-    nodes = leaves - 1
+def _check_arrays(where: str, fields: Mapping[str, str], leaf_count: int, features: int) -> None:
+    nodes = leaf_count - 1
     required = _ARRAYS if nodes else frozenset({"leaf_value"})
     if not required <= set(fields):
         raise TreeTextError(f"{where} lacks {sorted(required - set(fields))[0]}")
-    for names, length in ((_NODE_REALS, nodes), (_LEAF_REALS, leaves)):
+    for names, length in ((_NODE_REALS, nodes), (_LEAF_REALS, leaf_count)):
         for name in names:
             if nodes or fields.get(name, "").strip():
                 # LightGBM itself writes infinite thresholds: what is missing goes one way, all that is known the other.
                 _reals(fields[name], f"{name} of {where}", length, infinite=name == "threshold")
     if not nodes:
         return
-    for name, length in (("leaf_count", leaves), ("internal_count", nodes)):
+    for name, length in (("leaf_count", leaf_count), ("internal_count", nodes)):
         _wholes(fields[name], f"{name} of {where}", length, (0, 2**31 - 1))
     _wholes(fields["split_feature"], f"split_feature of {where}", nodes, (0, features - 1))
     kinds = _wholes(fields["decision_type"], f"decision_type of {where}", nodes, (0, 127))
     if not np.isin(kinds, _DECISION_TYPES).all():
         raise TreeTextError(f"{where}: a split that is not numerical")
     left, right = (
-        _wholes(fields[side], f"{side} of {where}", nodes, (-leaves, nodes - 1))
+        _wholes(fields[side], f"{side} of {where}", nodes, (-leaf_count, nodes - 1))
         for side in ("left_child", "right_child")
     )
     _require_tree(where, np.concatenate([left, right]), left, right)
@@ -165,22 +165,22 @@ def _require_tree(where: str, children: NDArray[np.int64], left: NDArray[np.int6
 
 
 def _wholes(text: str, where: str, length: int, bounds: tuple[int, int]) -> NDArray[np.int64]:
-    words = text.split()
+    tokens = text.split()
     low, high = bounds
-    if len(words) != length or not all(len(word) <= 20 and word.removeprefix("-").isdigit() for word in words):
+    if len(tokens) != length or not all(len(word) <= 20 and word.removeprefix("-").isdigit() for word in tokens):
         raise TreeTextError(f"{where}: not {length} whole numbers")
-    numbers = [int(word) for word in words]
+    numbers = [int(word) for word in tokens]
     if not all(low <= number <= high for number in numbers):
         raise TreeTextError(f"{where}: a number outside {low} to {high}")
     return np.array(numbers, dtype=np.int64)
 
 
 def _reals(text: str, where: str, length: int, *, infinite: bool = False) -> None:
-    words: Any = text.split()
-    if len(words) != length or any(len(word) > 40 or "_" in word for word in words):
+    tokens: Any = text.split()
+    if len(tokens) != length or any(len(word) > 40 or "_" in word for word in tokens):
         raise TreeTextError(f"{where}: not {length} numbers")
     try:
-        numbers = np.array(words, dtype=np.float64)
+        numbers = np.array(tokens, dtype=np.float64)
     except ValueError as error:
         raise TreeTextError(f"{where}: not {length} numbers") from error
     if np.isnan(numbers).any() or not (infinite or np.isfinite(numbers).all()):

@@ -114,11 +114,11 @@ class Registry:
         settings: Settings,
         *,
         predictors: Mapping[str, str] | None = None,
-        known_digests: Collection[str] | None = None,
+        trusted_digests: Collection[str] | None = None,
     ) -> None:
         self.settings = settings
         self._predictors = predictors
-        self._known = frozenset(shipped_digests().values() if known_digests is None else known_digests)
+        self._trusted_digests = frozenset(shipped_digests().values() if trusted_digests is None else trusted_digests)
         self._promotions = Promotions(settings)
         self._pointers = ChampionPointers(settings)
 
@@ -238,7 +238,7 @@ class Registry:
 
     def _checked(self, folder: Path) -> tuple[str, str]:
         try:
-            digest, card = verified(folder, self.settings.keys, self._known)
+            digest, card = verified(folder, self.settings.keys, self._trusted_digests)
         except (SigningError, ArtefactError) as error:
             raise RegistryError(f"not registered: {error}") from error
         return digest, card.predictor
@@ -254,7 +254,7 @@ class Registry:
             raise RegistryError(f"{where} has no digest tag; it was not registered by kopt")
         try:
             cache = self.settings.home / "models"
-            folder = fetch(self.client, model.run_id, model.digest, cache, self.settings.keys, self._known)
+            folder = fetch(self.client, model.run_id, model.digest, cache, self.settings.keys, self._trusted_digests)
         except RegistryError as error:
             raise RegistryError(f"{where}: {error}") from error
         holder = read_card(folder).predictor
@@ -271,7 +271,7 @@ class Registry:
         model = self.get(name, version)
         folder = self.fetch(name, model.version)
         if version == CHAMPION if promoted is None else promoted:
-            self._promotions.admit(name, model.version, model.digest, model.tags, self._known)
+            self._promotions.admit(name, model.version, model.digest, model.tags, self._trusted_digests)
             self._noted(model)
         return self._loaded(model.model_version, folder)
 
@@ -314,7 +314,7 @@ class Registry:
         try:
             kind = predictor_class(version.name, self._predictors)
             # A child finds the package's own predictors only; what an embedder brings is in this process alone.
-            if kind.__module__.startswith("kopt.") and version.digest not in self._known:
+            if kind.__module__.startswith("kopt.") and version.digest not in self._trusted_digests:
                 try_once(version.name, folder, version.digest, self.settings.home)
             predictor = kind.load(folder)
         except ValueError as error:
@@ -361,8 +361,8 @@ class Registry:
             if ground == GATE:
                 self._require_decision(model, champion)
             self.fetch(name, model.version)
-            note = {} if ground == GATE else {"forced": reason or "no reason given"}
-            self._tag(name, model.version, {"promoted_s": f"{time.time():.0f}", **note})
+            forced_tag = {} if ground == GATE else {"forced": reason or "no reason given"}
+            self._tag(name, model.version, {"promoted_s": f"{time.time():.0f}", **forced_tag})
             history = self._history(name, champion)
             self._seal(model, ground, reason)
             self._point(name, history if again else [*history, model.version])

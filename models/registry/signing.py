@@ -179,14 +179,14 @@ def sign_folder(folder: Path, key: Ed25519PrivateKey) -> str:
     return digest
 
 
-def verify_folder(folder: Path, trusted: Iterable[Ed25519PublicKey], known: Collection[str] = ()) -> str:
-    """The folder's digest, when it is in ``known`` or signed by a trusted key.
+def verify_folder(folder: Path, trusted: Iterable[Ed25519PublicKey], trusted_digests: Collection[str] = ()) -> str:
+    """The folder's digest, when it is in ``trusted_digests`` or signed by a trusted key.
 
     Raises SigningError that says which of these failed: unsigned, files changed since signing, unknown key, bad
     signature.
     """
     digest = folder_digest(folder)
-    if digest in known:
+    if digest in trusted_digests:
         return digest
     document = _read_signature(folder)
     if document["digest"] != digest:

@@ -58,8 +58,8 @@ def _document(text: str) -> dict[str, Any]:
         document: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise SigningError("not a signed statement (no JSON)") from error
-    known = isinstance(document, dict) and document.get("algorithm") == "ed25519"
-    if not known or not all(isinstance(document.get(field), str) for field in ("key", "signature")):
+    is_ed25519 = isinstance(document, dict) and document.get("algorithm") == "ed25519"
+    if not is_ed25519 or not all(isinstance(document.get(field), str) for field in ("key", "signature")):
         raise SigningError("not a signed statement (algorithm, key or signature is missing)")
     fields = document.get("statement")
     if not isinstance(fields, dict) or not all(type(value) in (str, int) for value in fields.values()):

@@ -29,7 +29,7 @@ class _Tree:
     kinds: NDArray[np.int64]
     left: NDArray[np.int64]
     right: NDArray[np.int64]
-    leaves: Array
+    leaf_values: Array
 
     def values(self, inputs: Array) -> Array:
         """The leaf of each row (n,)."""
@@ -38,7 +38,7 @@ class _Tree:
         while (inner := nodes >= 0).any():
             at = nodes[inner]
             nodes[inner] = np.where(self._goes_left(at, inputs[rows[inner], self.features[at]]), *self._children(at))
-        result: Array = self.leaves[-1 - nodes]
+        result: Array = self.leaf_values[-1 - nodes]
         return result
 
     def _children(self, nodes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -125,8 +125,8 @@ def beyond(inputs: Array, lowest: Array, highest: Array) -> Any:
 
 def ranges(inputs: Array) -> tuple[Array, Array]:
     """Lowest and highest of each input (F,); an input never given has an empty range."""
-    known = np.isfinite(inputs)
-    return np.where(known, inputs, np.inf).min(0), np.where(known, inputs, -np.inf).max(0)
+    is_finite = np.isfinite(inputs)
+    return np.where(is_finite, inputs, np.inf).min(0), np.where(is_finite, inputs, -np.inf).max(0)
 
 
 def calibrate(

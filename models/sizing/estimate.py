@@ -44,7 +44,7 @@ from kopt.formats.entrypoint import (
     read_script,
     what_runs,
 )
-from kopt.formats.pod_request import executor_asked, requested_gpus
+from kopt.formats.pod_request import requested_executor, requested_gpus
 from kopt.formats.processes import NO_REQUEST, Processes, count_processes
 from kopt.formats.trainers import read_plan
 from kopt.formats.yaml_text import load_yaml
@@ -151,7 +151,7 @@ def estimate_and_code(
         progress("correcting by measured runs")
         predictor = loading.result()
     question = SizingQuestion(result.code, gpu.name, processes.world_size, AllocationKind.PROCESS, options.profile)
-    executor = executor_asked(command) if isinstance(command, Mapping) else Executor.UNKNOWN
+    executor = requested_executor(command) if isinstance(command, Mapping) else Executor.UNKNOWN
     made = answer(question, entrypoint, predictor, processes, executor, lambda memory: _because(result.problem, memory))
     return replace(made, seconds=time.monotonic() - began), result
 
@@ -203,8 +203,8 @@ def named_by(command: str | Sequence[str] | Mapping[str, Any]) -> frozenset[str]
     """The words that the user gave: the paths among them may be read. A manifest may come from someone else."""
     if isinstance(command, Mapping):
         return frozenset()
-    words = [command] if isinstance(command, str) else list(command)
-    return frozenset(words) | {part for word in words for part in _parts(word, 2)}
+    arguments = [command] if isinstance(command, str) else list(command)
+    return frozenset(arguments) | {part for word in arguments for part in _parts(word, 2)}
 
 
 def _parts(word: str, depth: int) -> Iterator[str]:

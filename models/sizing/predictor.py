@@ -129,8 +129,8 @@ class SizingPredictor(Predictor):
         questions = questions_of([request])
         centre, low, high = self.intervals(questions)[0].tolist()
         part = parts.get(request.code.method.value)
-        known_group = part is not None and request.group in part.calibration.groups
-        outside = part.calibration.outside(questions.inputs[0]) if part is not None and known_group else (_GROUP,)
+        is_fitted_group = part is not None and request.group in part.calibration.groups
+        outside = part.calibration.outside(questions.inputs[0]) if part is not None and is_fitted_group else (_GROUP,)
         if outside and request.code.spread > 1:
             # Formulas say themselves how unsure they are; where they were measured, that is known better.
             low, high = min(low, centre / request.code.spread), max(high, centre * request.code.spread)

@@ -203,7 +203,7 @@ def inputs_of(question: SizingQuestion) -> Array:
     """The row (F,) of a question; amounts are logarithms. Raises UnknownGpuError."""
     code, gpu = question.code, find_gpu(question.gpu)
     allocated, reserved = max(1, int(code.allocated_bytes)), max(1, int(code.reserved_bytes))
-    known = {
+    values = {
         **code.inputs,
         "allocated": math.log2(allocated),
         "reserved": math.log2(reserved),
@@ -215,7 +215,7 @@ def inputs_of(question: SizingQuestion) -> Array:
         "world_size": math.log2(question.world_size),
         **_gpu_inputs(gpu),
     }
-    return np.array([known.get(name, math.nan) for name in INPUTS], dtype=np.float64)
+    return np.array([values.get(name, math.nan) for name in INPUTS], dtype=np.float64)
 
 
 def _gpu_inputs(gpu: GpuModel) -> dict[str, float]:

@@ -41,7 +41,7 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def registry(settings: Settings) -> Registry:
-    return Registry(settings, predictors=RATIOS, known_digests=())
+    return Registry(settings, predictors=RATIOS, trusted_digests=())
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_a_seal_is_good_for_one_name_one_digest_and_one_key(
     (foreign.keys / "signing.key").unlink()
     (foreign.keys / "signing.pub").rename(foreign.keys / "other.pub")
     signing_key(foreign.keys)
-    stranger = Registry(replace(foreign, mlflow_uri=settings.tracking_uri), predictors=RATIOS, known_digests=())
+    stranger = Registry(replace(foreign, mlflow_uri=settings.tracking_uri), predictors=RATIOS, trusted_digests=())
     stranger.promote("ratios", other, force=True, reason="by another key")
     move_alias(registry, other)
     for text in (

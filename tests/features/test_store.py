@@ -51,7 +51,7 @@ def test_training_serving_and_a_request_see_identical_features(store: DemandFeat
         np.testing.assert_array_equal(online.features[position], transform(grid, newest)[0])
         assert online.observed_at_s[position] == grid.times_s[newest[0]] + grid.step_s
         assert online.start_known[position] == one.start_known
-    assert (table.features_at_s == table.known_at_s).all()
+    assert (table.features_at_s == table.available_at_s).all()
 
 
 def test_targets_are_the_values_the_horizons_later(store: DemandFeatureStore, daily: Daily) -> None:

@@ -21,7 +21,7 @@ def settings(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def registry(settings: Settings) -> Registry:
-    return Registry(settings, predictors={"ratios": "ratio_quantiles:RatioQuantiles"}, known_digests=())
+    return Registry(settings, predictors={"ratios": "ratio_quantiles:RatioQuantiles"}, trusted_digests=())
 
 
 @pytest.fixture

@@ -103,10 +103,10 @@ def test_champion_and_state_survive_a_backup_a_wipe_and_a_restore(
         shutil.copy(settings.keys / "signing.pub", home / "keys" / "training.pub")
         assert servers.mlflow
         shared = Settings(home=home, mlflow_uri=servers.mlflow.url)
-        return Registry(shared, predictors=registry._predictors, known_digests=())
+        return Registry(shared, predictors=registry._predictors, trusted_digests=())
 
     training = Registry(
-        replace(settings, mlflow_uri=servers.mlflow.url), predictors=registry._predictors, known_digests=()
+        replace(settings, mlflow_uri=servers.mlflow.url), predictors=registry._predictors, trusted_digests=()
     )
     version = training.register(signed_model(2.0), metrics={"mase": 0.5}).version
     training.record_decision("ratios", version, passed=True, against="", summary="first")

@@ -259,6 +259,6 @@ def test_a_locked_database_is_an_error_that_says_so(
 
 def test_a_server_that_is_down_is_an_error_that_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    registry = Registry(Settings(home=tmp_path, mlflow_uri="http://127.0.0.1:9"), known_digests=())
+    registry = Registry(Settings(home=tmp_path, mlflow_uri="http://127.0.0.1:9"), trusted_digests=())
     with pytest.raises(RegistryError, match=r"127\.0\.0\.1"):
         registry.resolve("ratios")

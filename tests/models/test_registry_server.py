@@ -32,13 +32,13 @@ def test_models_go_through_a_server_and_are_verified_on_the_other_side(
 ) -> None:
     assert httpx.post(f"{server.url}/api/2.0/mlflow/experiments/search", json={}).status_code == 401
     assert httpx.get(f"{server.url}/api/2.0/mlflow-artifacts/artifacts").status_code == 401
-    training = Registry(replace(settings, mlflow_uri=server.url), predictors=registry._predictors, known_digests=())
+    training = Registry(replace(settings, mlflow_uri=server.url), predictors=registry._predictors, trusted_digests=())
     version = training.register(signed_model(2.0), metrics={"mase": 0.5}).version
     training.record_decision("ratios", version, passed=True, against="", summary="first")
     training.promote("ratios", version)
 
     other_machine = Settings(home=tmp_path / "other", mlflow_uri=server.url)
-    serving = Registry(other_machine, predictors=registry._predictors, known_digests=())
+    serving = Registry(other_machine, predictors=registry._predictors, trusted_digests=())
     with pytest.raises(RegistryError, match="not trusted here"):
         serving.load("ratios")
     other_machine.keys.mkdir(parents=True)

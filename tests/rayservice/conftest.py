@@ -39,7 +39,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Registr
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MLFLOW_TRACKING_TOKEN", server.secret)
         settings = Settings(home=folder / "trainer", mlflow_uri=server.url)
-        registry = Registry(settings, known_digests=())
+        registry = Registry(settings, trusted_digests=())
         for version in ("1", "2"):
             registry.register(fitted(settings, folder / "model" / version, version))
         registry.promote("demand", "1", force=True, reason="test")

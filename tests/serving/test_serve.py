@@ -62,7 +62,7 @@ class Server:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Version 1 serves as champion, version 2 waits. Ray's folder is short: Unix sockets end at 107 bytes."""
     settings = Settings(home=tmp_path_factory.mktemp("home"))
-    registry = Registry(settings, known_digests=())
+    registry = Registry(settings, trusted_digests=())
     for version in ("1", "2"):
         registry.register(fitted(settings, tmp_path_factory.mktemp("model") / version, version))
     registry.promote("demand", "1", force=True, reason="test")

@@ -158,7 +158,7 @@ def ratio_recipe(monkeypatch: pytest.MonkeyPatch) -> type[RatioRecipe]:
 
 @pytest.fixture
 def registry(settings: Settings, ratio_recipe: object) -> Registry:
-    return Registry(settings, known_digests=())
+    return Registry(settings, trusted_digests=())
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained(home: Path, champion_source: Any) -> Settings:
     """A state folder whose champion was trained well on other services."""
     settings = Settings(home=home)
-    registry = Registry(settings, known_digests=())
+    registry = Registry(settings, trusted_digests=())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("kopt.models.registry.registry.shipped_digests", dict)
         patch.setattr(DemandRecipe, "table", lambda _, data, __: _table(data))
@@ -87,7 +87,7 @@ def test_the_gate_refuses_leaks_and_worse_data_and_says_where(
     seed: int,
 ) -> None:
     monkeypatch.setattr(DemandRecipe, "table", lambda _, data, __: change(_table(data)))
-    outcome = _train(trained, Registry(trained, known_digests=()), challenger_source, seed)
+    outcome = _train(trained, Registry(trained, trusted_digests=()), challenger_source, seed)
     found = {reason.code for reason in outcome.decision.reasons}
     assert found <= codes, outcome.decision.summary
     if change is not _untouched:

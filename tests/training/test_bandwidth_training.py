@@ -41,7 +41,7 @@ class Given:
 def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(registering, "shipped_digests", dict)
     settings = Settings(home=with_empty_registry(tmp_path / "home"))
-    registry = Registry(settings, known_digests=())
+    registry = Registry(settings, trusted_digests=())
     options = {"settings": settings, "options": TrainOptions(folds=3), "tasks": HereTasks(), "registry": registry}
     return lambda found: train("bandwidth", source=Given(found), **options)  # type: ignore[arg-type]
 
@@ -68,7 +68,7 @@ def test_only_sources_of_known_licence_are_for_everybody() -> None:
     mixed = (replace(found[0], source="ai-dynamo/aiconfigurator:x"), replace(found[1], source="some/repo:y"))
     kept = licensed_rows(BandwidthDataset("made-up", mixed))
     assert [one.source for one in kept.rows] == ["ai-dynamo/aiconfigurator:x"]
-    assert kept.left_out == {"some/repo": "licence not known"}
+    assert kept.excluded == {"some/repo": "licence not known"}
 
 
 def test_folders_without_tables_are_refused(tmp_path: Path) -> None:

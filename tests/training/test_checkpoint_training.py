@@ -53,7 +53,7 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     # The shipped model would be the champion, and is better than what these few lines teach.
     monkeypatch.setattr(registering, "shipped_digests", dict)
     settings = Settings(home=tmp_path / "home")
-    registry = Registry(settings, known_digests=())
+    registry = Registry(settings, trusted_digests=())
     options = {"settings": settings, "options": _OPTIONS, "tasks": HereTasks(), "registry": registry}
     return lambda found: train("checkpoint", source=Given(found), **options)  # type: ignore[arg-type]
 
@@ -115,7 +115,7 @@ def test_only_logs_whose_licence_allows_it_are_shipped() -> None:
     found = replace(dataset(), logs=(log("free", "a"), log("none", "a", "none-stated"), log("bsd", "b", "BSD")))
     kept = licensed_logs(found)
     assert kept.names == ("free", "bsd")
-    assert set(kept.left_out) == {"none"}
+    assert set(kept.excluded) == {"none"}
 
 
 def test_a_folder_without_logs_is_a_clear_error(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_series_without_a_licence_or_of_allocated_gpus_are_left_out() -> None:
     }
     kept = licensed(DemandDataset("x", data.series, kinds))
     assert len(kept.series) == 1
-    assert set(kept.left_out.values()) == {"licence 'none stated'", "kind gpu"}
+    assert set(kept.excluded.values()) == {"licence 'none stated'", "kind gpu"}
 
 
 def test_the_real_series_used_are_the_licensed_ones(demand_data_dir: Path) -> None:

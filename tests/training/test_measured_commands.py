@@ -48,7 +48,7 @@ def test_measured_commands_are_learned_from(table: Path, tmp_path: Path) -> None
     source = MeasuredCommands((table,), settings)
     dataset = source.read()
     assert dataset.names == ("own/llama", "own/phi", "own/pythia", "own/hold")
-    assert [reason for name, reason in dataset.left_out.items() if "./server" in name]
+    assert [reason for name, reason in dataset.excluded.items() if "./server" in name]
     held = next(run for run in dataset.runs if run.family == "hold")
     assert held.question.amount == GIB, "the script ran abstractly, from its own folder"
     registry = Registry(settings)

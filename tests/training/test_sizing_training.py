@@ -45,7 +45,7 @@ class Given:
 @pytest.fixture
 def trained(tmp_path: Path) -> Any:
     settings = Settings(home=with_empty_registry(tmp_path / "home"))
-    registry = Registry(settings, known_digests=())
+    registry = Registry(settings, trusted_digests=())
     options = {"settings": settings, "options": _OPTIONS, "tasks": HereTasks(), "registry": registry}
     return lambda dataset: train("sizing", source=Given(dataset), **options)  # type: ignore[arg-type]
 
@@ -77,7 +77,7 @@ def test_a_champion_that_has_seen_every_family_cannot_be_judged_against(trained:
 def test_only_runs_whose_licence_allows_it_are_shipped() -> None:
     kept = licensed_runs(_dataset())
     assert {one.source for one in kept.runs} == {"source-0"}
-    assert set(kept.left_out) == {"source-1", "source-2"}
+    assert set(kept.excluded) == {"source-1", "source-2"}
 
 
 def test_a_folder_without_tables_is_a_clear_error(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def test_prometheus_gives_a_dataset_of_the_services_that_are_old_enough(promethe
     assert found.start_known
     seen = found.value[np.isfinite(found.value)]
     np.testing.assert_allclose(seen[:-2], chat[: len(seen) - 2], rtol=1e-9)
-    assert "young" in dataset.left_out
+    assert "young" in dataset.excluded
     assert dataset.name == "prometheus"
     again = PrometheusSource(url, QUERY, since_s=4 * 86_400).read()
     assert again.group("chat") == "chat"

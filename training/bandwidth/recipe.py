@@ -37,7 +37,7 @@ class BandwidthDataset:
 
     name: str
     rows: tuple[MeasuredRow, ...]
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    excluded: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -79,25 +79,25 @@ class BandwidthTables:
         rows = [row for path in files for row in read_measured(path)]
         plain = [measured_row for measured_row in rows if _ODD not in measured_row.asked.hardware.condition]
         odd = [measured_row.machine for measured_row in rows if _ODD in measured_row.asked.hardware.condition]
-        left_out = dict.fromkeys(odd, "its source calls the measurements anomalous")
+        excluded = dict.fromkeys(odd, "its source calls the measurements anomalous")
         counts: dict[str, int] = {}
         for measured_row in plain:
             counts[measured_row.machine] = counts.get(measured_row.machine, 0) + 1
         kept = tuple(measured_row for measured_row in plain if counts[measured_row.machine] >= _LEAST_ROWS)
-        left_out |= {name: f"only {n} rows" for name, n in counts.items() if n < _LEAST_ROWS}
+        excluded |= {name: f"only {n} rows" for name, n in counts.items() if n < _LEAST_ROWS}
         if not kept:
             raise BandwidthError(f"no measured collective in {self.folder}; files are named bandwidth*.csv")
-        return BandwidthDataset(self.folder.name, kept, left_out)
+        return BandwidthDataset(self.folder.name, kept, excluded)
 
 
 def licensed_rows(bandwidth_dataset: BandwidthDataset) -> BandwidthDataset:
-    """The rows that may be learned from for everybody's default model; the others go to ``left_out``."""
+    """The rows that may be learned from for everybody's default model; the others go to ``excluded``."""
     kept = tuple(row for row in bandwidth_dataset.rows if repository_of(row.source) in LICENCES)
     unlicensed = {repository_of(row.source) for row in bandwidth_dataset.rows} - set(LICENCES)
     return BandwidthDataset(
         bandwidth_dataset.name,
         kept,
-        {**bandwidth_dataset.left_out, **dict.fromkeys(sorted(unlicensed), "licence not known")},
+        {**bandwidth_dataset.excluded, **dict.fromkeys(sorted(unlicensed), "licence not known")},
     )
 
 

@@ -12,13 +12,13 @@ RECORDED = Path(__file__).resolve().parents[2] / "benchmarks" / "checkpoint_corp
 
 
 def licensed_logs(dataset: LogDataset) -> LogDataset:
-    """The logs that may be learned from for everybody's default model; the others go to ``left_out``.
+    """The logs that may be learned from for everybody's default model; the others go to ``excluded``.
 
     What a program prints is a fact about it, whatever its licence: logs rendered from source are kept (ADR 57).
     """
     kept = tuple(log for log in dataset.logs if log.source or licence_of(log.licence) is not None)
     reasons = {log.name: f"licence {log.licence!r}" for log in dataset.logs if log not in kept}
-    return replace(dataset, logs=kept, left_out={**dataset.left_out, **reasons})
+    return replace(dataset, logs=kept, excluded={**dataset.excluded, **reasons})
 
 
 def _read(folder: Path, settings: Settings) -> LogDataset:

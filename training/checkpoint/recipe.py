@@ -28,7 +28,7 @@ class LogDataset:
 
     name: str
     logs: tuple[LabelledLog, ...]
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    excluded: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -67,18 +67,18 @@ class LogFolders:
     def read(self) -> LogDataset:
         """Raises LogDataError where nothing can be learned from."""
         labelled_logs_by_name: dict[str, LabelledLog] = {}
-        left_out = {}
+        excluded = {}
         for folder in _labelled(self.folders):
             for log in read_logs(folder):
                 if not log.labels:
-                    left_out[log.name] = "no line of it is labelled"
+                    excluded[log.name] = "no line of it is labelled"
                 elif log.name in labelled_logs_by_name:
-                    left_out[log.name] = "another log has its name"
+                    excluded[log.name] = "another log has its name"
                 else:
                     labelled_logs_by_name[log.name] = log
         if not labelled_logs_by_name:
             raise LogDataError(f"no labelled log in {', '.join(map(str, self.folders))}")
-        return LogDataset(self.folders[0].name, tuple(labelled_logs_by_name.values()), left_out)
+        return LogDataset(self.folders[0].name, tuple(labelled_logs_by_name.values()), excluded)
 
 
 def _labelled(folders: Sequence[Path]) -> list[Path]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from kopt.core.reason import Reason
 from kopt.data.demand.rolling import Forecasts
-from kopt.models.demand.training_overlap import seen_until
+from kopt.models.demand.training_overlap import trained_until
 from kopt.training.demand.evaluate import Score, score
 from kopt.training.demand.gate import evaluate_gate
 from kopt.training.demand.sources import DemandDataset
@@ -70,7 +70,7 @@ def evaluate_challenger(
         )
     if champion is None:
         return _beats_last_value(challenger)
-    unseen = {demand_series.name: seen_until(champion.card, demand_series) for demand_series in dataset.series}
+    unseen = {demand_series.name: trained_until(champion.card, demand_series) for demand_series in dataset.series}
     mine = scores(dataset, parts, backtests, unseen_from=unseen)
     theirs = {(part.name, name): champion.forecasts[name] for part in parts for name in part.test}
     return evaluate_gate(_scores(dataset, parts, theirs, unseen), mine, rules)

@@ -7,22 +7,22 @@ from kopt.core.settings import Settings
 from kopt.training.demand.sources import DemandDataset, FileSource
 from kopt.training.pipeline.default_data import DefaultData, licence_of
 
-LEFT_OUT_KINDS = ("gpu",)
+EXCLUDED_KINDS = ("gpu",)
 """GPUs allocated to an application are a decision, not a demand."""
 
 
 def licensed(dataset: DemandDataset) -> DemandDataset:
-    """The series that may be learned from for everybody's default model; the others go to ``left_out``."""
-    left_out, kept = dict(dataset.left_out), []
+    """The series that may be learned from for everybody's default model; the others go to ``excluded``."""
+    excluded, kept = dict(dataset.excluded), []
     for series in dataset.series:
         info = dataset.info.get(series.name)
         if info is None or licence_of(info.licence) is None:
-            left_out[series.name] = f"licence {info.licence!r}" if info else "not in SERIES.csv"
-        elif info.kind in LEFT_OUT_KINDS:
-            left_out[series.name] = f"kind {info.kind}"
+            excluded[series.name] = f"licence {info.licence!r}" if info else "not in SERIES.csv"
+        elif info.kind in EXCLUDED_KINDS:
+            excluded[series.name] = f"kind {info.kind}"
         else:
             kept.append(series)
-    return replace(dataset, series=tuple(sorted(kept, key=lambda series: series.name)), left_out=left_out)
+    return replace(dataset, series=tuple(sorted(kept, key=lambda series: series.name)), excluded=excluded)
 
 
 def _read(folder: Path, settings: Settings) -> DemandDataset:

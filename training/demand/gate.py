@@ -103,7 +103,7 @@ def _decide(
     return GateDecision(True, (_better(overall, better),), comparisons)
 
 
-_WORDS = {
+_METRIC_TEXTS = {
     ACCURACY: "the median's error grows by {0:.1%}",
     LENDING: "it lends {0:.1%} of the oracle's GPU-time less at 1 % violation",
     SAFETY: "the p99 is violated {0:.1%} of the time more often than allowed",
@@ -111,7 +111,7 @@ _WORDS = {
 
 
 def _worse(c: Comparison) -> Reason:
-    what = _WORDS[c.metric].format(-c.change)
+    what = _METRIC_TEXTS[c.metric].format(-c.change)
     text = (
         f"Worse on {c.slice} at {c.horizon_s // 60} min: {what} ({c.champion:.3f} → {c.challenger:.3f}, "
         f"{counted(c.services, 'service')}, change between {c.low:+.1%} and {c.high:+.1%})."

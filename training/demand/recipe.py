@@ -119,11 +119,11 @@ class DemandRecipe:
         return float((changes / (np.abs(before).max((1, 2)) + 1e-12)).max())
 
     def card(self, dataset: DemandDataset, parameters: Mapping[str, Any]) -> ModelCard:
-        seen = tuple(
+        training_series = tuple(
             fingerprint(demand_series)
             for demand_series in sorted(dataset.series, key=lambda demand_series: demand_series.name)
         )
-        return ModelCard("demand", dict(parameters), FEATURES, seen, library_versions())
+        return ModelCard("demand", dict(parameters), FEATURES, training_series, library_versions())
 
 
 RECIPE = DemandRecipe()

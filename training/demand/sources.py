@@ -23,13 +23,13 @@ MINIMUM_DAYS = 2.0
 class DemandDataset:
     """Series on the five-minute grid (coarser ones as they are), what is known about each, and a digest of it all.
 
-    ``left_out`` says for every series that cannot be learned from why.
+    ``excluded`` says for every series that cannot be learned from why.
     """
 
     name: str
     series: tuple[DemandSeries, ...]
     info: Mapping[str, SeriesInfo] = field(default_factory=dict)
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    excluded: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
@@ -112,22 +112,22 @@ def dataset(name: str, series: Sequence[DemandSeries], info: Mapping[str, Series
 
     Raises DemandDataError when none is long and lively enough, saying why of each.
     """
-    kept, left_out = [], {}
+    kept, excluded = [], {}
     for demand_series in series:
         reason = _unusable(demand_series)
         if reason:
-            left_out[demand_series.name] = reason
+            excluded[demand_series.name] = reason
         else:
             kept.append(demand_series.resampled(GRID_S))
     if not kept:
-        reasons = "; ".join(f"{key}: {value}" for key, value in list(left_out.items())[:5])
+        reasons = "; ".join(f"{key}: {value}" for key, value in list(excluded.items())[:5])
         raise DemandDataError(f"no series can be learned from ({reasons or 'there is none'})")
     doubled = {
         demand_series.name for demand_series in kept if sum(other.name == demand_series.name for other in kept) > 1
     }
     if doubled:
         raise DemandDataError("two series have this name", series=min(doubled))
-    return DemandDataset(name, tuple(kept), dict(info or {}), left_out)
+    return DemandDataset(name, tuple(kept), dict(info or {}), excluded)
 
 
 def _unusable(series: DemandSeries) -> str:

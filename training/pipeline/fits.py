@@ -36,7 +36,7 @@ class Fits:
         tasks: Tasks | None,
     ) -> None:
         self.recipe, self.dataset, self.settings, self.run, self.progress = recipe, dataset, settings, run, progress
-        self._given = tasks
+        self._own_tasks = tasks
         self._ray: RayTasks | None = None
         self.trials: list[tuple[Mapping[str, Any], float]] = []
         """Parameters and loss of each trial of the search, in the order in which they were tried."""
@@ -85,7 +85,7 @@ class Fits:
             names = {id(item): name for name, item in zip(missing, items, strict=True)}
             for item, loss in self._tasks.map(try_parameters, self._shared(parameters), items):
                 self.run.compute(names[id(item)], lambda _, loss=loss: {"loss": loss})  # type: ignore[misc]
-        losses = [float(self.run.note(name)["loss"]) for name in steps]
+        losses = [float(self.run.result_of(name)["loss"]) for name in steps]
         self.trials += zip(steps.values(), losses, strict=True)
         return losses
 
@@ -154,7 +154,7 @@ class Fits:
             forecasts = self.recipe.scoring.read(self.run.step(name) / _FORECASTS)
         except ValueError as error:
             raise TrainingError(f"{error}; delete {self.run.step(name)} and train again") from error
-        return Backtest(forecasts, float(self.run.note(name)["peeked"]))
+        return Backtest(forecasts, float(self.run.result_of(name)["peeked"]))
 
     def _sign(self, folder: Path, files: Mapping[str, bytes]) -> Mapping[str, Any]:
         restore_files(files, folder / "model")
@@ -170,8 +170,8 @@ class Fits:
 
     @cached_property
     def _tasks(self) -> Tasks:
-        if self._given is not None:
-            return self._given
+        if self._own_tasks is not None:
+            return self._own_tasks
         self.progress(Event("ray", 0, 1))
         self._ray = RayTasks(self.settings, on_slow=lambda text: self.progress(Event("ray", 0, 1, text)))
         self.progress(Event("ray", 1, 1))

@@ -21,7 +21,7 @@ from kopt.models.registry.registry import Registry
 from kopt.training.pipeline.protocols import Comparison, Dataset, GateDecision
 
 _BATCH = 500
-_MOST_DIGEST, _MOST_SHOWN = 36, 200
+_MOST_DIGEST, _MOST_GROUPS = 36, 200
 """MLflow's longest digest of a data set, and the groups that its profile names."""
 
 
@@ -32,14 +32,14 @@ class Logbook:
         self._registry, self.run_id = registry, run_id
 
     @classmethod
-    def open(cls, registry: Registry, predictor: str, digest: str, known_run: str | None) -> "Logbook":
+    def open(cls, registry: Registry, predictor: str, digest: str, previous_run: str | None) -> "Logbook":
         """The run of a training digest: the one it had before, else a new one."""
         client = registry.client
         experiment = registry.experiment(predictor)
         with explained("opening a run"):
-            if known_run and _exists(client, known_run):
-                client.update_run(known_run, status="RUNNING")
-                return cls(registry, known_run)
+            if previous_run and _exists(client, previous_run):
+                client.update_run(previous_run, status="RUNNING")
+                return cls(registry, previous_run)
             tags = {"training": digest, **_origin(predictor)}
             made = client.create_run(experiment, run_name=f"train-{digest[:8]}", tags=tags)
             return cls(registry, str(made.info.run_id))
@@ -52,7 +52,7 @@ class Logbook:
         logged = {**parameters, "series": len(dataset.names), "dataset": dataset.name}
         tags = {
             "dataset_digest": dataset.digest,
-            "left_out": json.dumps(redact_document(dict(dataset.left_out)))[:4000],
+            "left_out": json.dumps(redact_document(dict(dataset.excluded)))[:4000],
         }
         with explained("logging parameters"):
             self._registry.client.log_batch(
@@ -148,8 +148,8 @@ def _dataset(dataset: Dataset) -> Any:
     profile = {
         "names": len(dataset.names),
         "rows": sum(groups.values()),
-        "left_out": len(dataset.left_out),
-        "rows_by_group": dict(sorted(groups.items())[:_MOST_SHOWN]),
+        "left_out": len(dataset.excluded),
+        "rows_by_group": dict(sorted(groups.items())[:_MOST_GROUPS]),
     }
     return Entity(
         name=redact(dataset.name),

@@ -20,7 +20,7 @@ def version_page(
 ) -> str:
     """Markdown. ``metrics`` and ``champion`` are figures on the same rows, by name; the champion's may be missing."""
     groups = len({dataset.group(name) for name in dataset.names})
-    amount = f"{len(dataset.names)} series or families in {groups} groups, {len(dataset.left_out)} left out"
+    amount = f"{len(dataset.names)} series or families in {groups} groups, {len(dataset.excluded)} left out"
     outcome = "The gate passed it" if decision.passed else "The gate refused it"
     against = f" against version {model.gate_against}" if model.gate_against else ""
     lines = [

@@ -16,7 +16,7 @@ from kopt.models.registry.artifact import ModelCard
 
 NEW = "regime new services"
 KNOWN = "regime known services"
-_SHOWN = 3
+_MOST_MESSAGES = 3
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ class GateDecision:
     @property
     def summary(self) -> str:
         """The three most important reasons as text."""
-        more = len(self.reasons) - _SHOWN
-        messages = [reason.message for reason in self.reasons[:_SHOWN]] + [f"And {more} more."] * (more > 0)
+        more = len(self.reasons) - _MOST_MESSAGES
+        messages = [reason.message for reason in self.reasons[:_MOST_MESSAGES]] + [f"And {more} more."] * (more > 0)
         return " ".join(messages)
 
 
@@ -107,7 +107,7 @@ def refuse(code: str, message: str, **numbers: float | int | str) -> GateDecisio
 
 
 class Dataset(Protocol):
-    """What a recipe learns from. ``names`` are the things that folds are dealt from, ``left_out`` those that cannot be
+    """What a recipe learns from. ``names`` are the things that folds are dealt from, ``excluded`` those that cannot be
     used, with the reason; ``digest`` identifies the data."""
 
     @property
@@ -117,7 +117,7 @@ class Dataset(Protocol):
     def names(self) -> tuple[str, ...]: ...
 
     @property
-    def left_out(self) -> Mapping[str, str]: ...
+    def excluded(self) -> Mapping[str, str]: ...
 
     @property
     def digest(self) -> str: ...

@@ -82,7 +82,7 @@ def train(
     recipe, registry = recipe_of(predictor), registry or Registry(settings)
     progress(Event("read", 0, 1))
     dataset = source.read()
-    progress(Event("read", 1, 1, f"{len(dataset.names)} to learn from, {len(dataset.left_out)} left out"))
+    progress(Event("read", 1, 1, f"{len(dataset.names)} to learn from, {len(dataset.excluded)} left out"))
     parameters = {**recipe.defaults, **options.parameters}
     run = RunFolder(settings.home, run_digest(recipe, dataset, parameters, options))
     with run.alone():
@@ -166,17 +166,17 @@ class _Run:
         challenger: Sequence[Any],
         champion: RegisteredModel | None,
     ) -> GateDecision:
-        note: tuple[Reason, ...] = ()
+        extra_reasons: tuple[Reason, ...] = ()
         current = None
         try:
             current = None if champion is None else fits.replay_champion(self.registry, champion)
         except UnusableModelError as error:
             text = f"The champion cannot be loaded by this version ({error}); the last value stands in for it."
-            note = (Reason("CHAMPION_UNUSABLE", text),)
+            extra_reasons = (Reason("CHAMPION_UNUSABLE", text),)
         self.progress(Event("gate", 0, 1))
         rules, backtests = self.options.rules, fits.backtests(parts)
         result = self.recipe.scoring.decide(self.dataset, parts, challenger, backtests, current, rules)
-        result = replace(result, reasons=(*result.reasons, *note))
+        result = replace(result, reasons=(*result.reasons, *extra_reasons))
         if current is not None:
             self.champion_figures = self._champion_metrics(current, parts, backtests)
             log.figures({f"{OPPONENT}{name}": value for name, value in self.champion_figures.items()})
@@ -199,7 +199,7 @@ class _Run:
         return scoring.metrics(scoring.summarise(scoring.scores(self.dataset, parts, replayed)))
 
     def _open_log(self) -> Logbook:
-        run_id = self.run.note("mlflow")["run_id"] if self.run.has("mlflow") else None
+        run_id = self.run.result_of("mlflow")["run_id"] if self.run.has("mlflow") else None
         log = Logbook.open(self.registry, self.recipe.predictor, self.run.digest, run_id)
         if run_id != log.run_id:
             self.run.replace("mlflow", {"run_id": log.run_id})

@@ -66,7 +66,7 @@ class RunFolder:
     def has(self, name: str) -> bool:
         return (self.step(name) / _DONE).is_file()
 
-    def note(self, name: str) -> Mapping[str, Any]:
+    def result_of(self, name: str) -> Mapping[str, Any]:
         """What was noted when the step was finished. Raises TrainingError where it cannot be read."""
         path = self.step(name) / _DONE
         try:
@@ -80,7 +80,7 @@ class RunFolder:
     def compute(self, name: str, work: Callable[[Path], Mapping[str, Any]]) -> Mapping[str, Any]:
         """Let ``work`` write a step's files into the folder it is given, unless that is done; returns its note."""
         if self.has(name):
-            return self.note(name)
+            return self.result_of(name)
         self.path.mkdir(parents=True, exist_ok=True)
         draft = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=self.path))
         try:

@@ -40,8 +40,8 @@ def _reported_if_slow(on_slow: Callable[[str], None]) -> Iterator[None]:
 
     def report() -> None:
         while not over.wait(SLOW_S):
-            taken_s = time.monotonic() - begun_s
-            on_slow(f"Ray's own processes have been starting for {taken_s:.0f} s; this machine is busy or slow")
+            elapsed_s = time.monotonic() - begun_s
+            on_slow(f"Ray's own processes have been starting for {elapsed_s:.0f} s; this machine is busy or slow")
 
     reporter = threading.Thread(target=report, daemon=True)
     reporter.start()

@@ -9,11 +9,11 @@ from kopt.training.sizing.recipe import MemoryRuns, SizingDataset
 
 
 def licensed_runs(dataset: SizingDataset) -> SizingDataset:
-    """The measured runs that may be learned from for everybody's default model; the others go to ``left_out``."""
+    """The measured runs that may be learned from for everybody's default model; the others go to ``excluded``."""
     kept = tuple(run for run in dataset.runs if licence_of(dataset.licences.get(run.source, "")) is not None)
     unlicensed = {run.source for run in dataset.runs} - {run.source for run in kept}
     reasons = {source: f"licence {dataset.licences.get(source, '')!r}" for source in sorted(unlicensed)}
-    return replace(dataset, runs=kept, left_out={**dataset.left_out, **reasons})
+    return replace(dataset, runs=kept, excluded={**dataset.excluded, **reasons})
 
 
 def _read(folder: Path, settings: Settings) -> SizingDataset:

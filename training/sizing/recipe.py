@@ -37,7 +37,7 @@ class SizingDataset:
 
     name: str
     runs: tuple[MeasuredQuestion, ...]
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    excluded: Mapping[str, str] = field(default_factory=dict)
     licences: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -88,12 +88,12 @@ class MemoryRuns:
         python = self.python or os.environ.get(PYTHON_VARIABLE)
         cache = TraceCache(self.settings.home / "traces", most=5000)
         tracer = ImageTracer(python, self.settings.home, cache) if python else None
-        runs, left_out = measured_questions(selected, tracer)
+        runs, excluded = measured_questions(selected, tracer)
         if not runs:
-            raise ValueError(f"no run in {self.folder} can be learned from: {'; '.join(list(left_out)[:3])}")
+            raise ValueError(f"no run in {self.folder} can be learned from: {'; '.join(list(excluded)[:3])}")
         licences = {run.source: run.licence for run in table.runs}
         return SizingDataset(
-            self.folder.name, tuple(runs), {why: f"{count} runs" for why, count in left_out.items()}, licences
+            self.folder.name, tuple(runs), {why: f"{count} runs" for why, count in excluded.items()}, licences
         )
 
 
@@ -109,19 +109,19 @@ class MeasuredCommands:
     def read(self) -> SizingDataset:
         """Raises MemoryDataError, ValueError where no command can be learned from."""
         commands = [command for table in self.tables for command in read_measured_commands(table)]
-        runs, left_out = [], dict[str, str]()
+        runs, excluded = [], dict[str, str]()
         for number, command in enumerate(commands, 1):
             name = f"{number}: {command.command[:120]}"
             try:
                 question = question_of(command, self.settings, self.python)
             except NotAnswerable as error:
-                left_out[name] = str(error)
+                excluded[name] = str(error)
             else:
                 runs.append(MeasuredQuestion(name, command.family, _OWN, question, command.measured))
         if not runs:
-            reasons = "; ".join(f"{name}: {reason}" for name, reason in list(left_out.items())[:3])
+            reasons = "; ".join(f"{name}: {reason}" for name, reason in list(excluded.items())[:3])
             raise ValueError(f"no command of {self.tables[0].name} can be learned from ({reasons or 'there is none'})")
-        return SizingDataset(self.tables[0].parent.resolve().name, tuple(runs), left_out)
+        return SizingDataset(self.tables[0].parent.resolve().name, tuple(runs), excluded)
 
 
 class SizingRecipe:

@@ -118,15 +118,15 @@ def measured_questions(
     runs: Sequence[MemoryRun], tracer: ImageTracer | None, progress: Callable[[int, int], None] = lambda *_: None
 ) -> tuple[list[MeasuredQuestion], dict[str, int]]:
     """All runs that can be answered, and the reasons why others cannot, counted."""
-    questions, left_out = [], dict[str, int]()
+    questions, excluded = [], dict[str, int]()
     for n, run in enumerate(runs, 1):
         try:
             questions.append(measured_question(run, tracer))
         except NotAnswerable as error:
             reason = f"{run.source}: {str(error)[:160]}"
-            left_out[reason] = left_out.get(reason, 0) + 1
+            excluded[reason] = excluded.get(reason, 0) + 1
         progress(n, len(runs))
-    return questions, left_out
+    return questions, excluded
 
 
 def sample_images(runs: Sequence[MemoryRun], count: int) -> list[MemoryRun]:

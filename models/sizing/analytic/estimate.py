@@ -13,7 +13,7 @@ from kopt.models.sizing.analytic.states import States, held, states, weight_byte
 _CONTEXT_BYTES = 450 * MIB
 _COMMUNICATOR_BYTES = 250 * MIB
 _CACHED_SHARE = 0.03
-_KNOWN_WIDTH, _EAGER_WIDTH = 0.15, 0.1
+_BASE_WIDTH, _EAGER_WIDTH = 0.15, 0.1
 _UNKNOWN_WIDTH = 0.08
 _MAX_WIDTH = 1.2
 _ROUTING_WIDTH, _PARALLEL_WIDTH, _SHARDED_WIDTH = 0.15, 0.04, 0.08
@@ -160,7 +160,7 @@ def _serving_stage(plan: TrainingPlan, served: Serving, kept: States, gpu_bytes:
 
 def _width(plan: TrainingPlan, gpu_bytes: int | None) -> float:
     """Half the interval's width on a log scale: wider for every assumption, for routing and for many ranks."""
-    width = _KNOWN_WIDTH + _UNKNOWN_WIDTH * len(plan.unknown)
+    width = _BASE_WIDTH + _UNKNOWN_WIDTH * len(plan.unknown)
     if plan.style is Style.EAGER:
         width += _EAGER_WIDTH  # what plain modules keep depends on their version
     parallel = plan.parallel

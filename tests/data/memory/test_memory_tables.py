@@ -41,7 +41,7 @@ def test_every_published_table_is_read_whole(measured: MemoryTable) -> None:
     assert {"itu-rad/GPUMemNet", "NVIDIA/Megatron-LM", "huggingface/peft", "QwenLM/Qwen3"} <= sources
     assert len(measured) > 10_000
     # Megatron-LM's recordings of a superseded cluster, and rows of other networks below a table.
-    assert sum(measured.left_out.values()) < 260
+    assert sum(measured.excluded.values()) < 260
     assert {one.category for one in measured.runs} == set(Category)
 
 
@@ -80,7 +80,7 @@ def test_a_run_that_did_not_fit_has_no_figure(tmp_path: Path) -> None:
     found = _finetuning(tmp_path, SWIFT.format("27.5", "0"), SWIFT.format("", "1"), SWIFT.format("", "0"))
     assert [one.out_of_memory for one in found.runs] == [False, True]
     assert found.runs[0].measured == int(27.5 * GIB)
-    assert found.left_out == {"llm_finetune_memory.csv": 1}
+    assert found.excluded == {"llm_finetune_memory.csv": 1}
 
 
 @pytest.mark.parametrize(

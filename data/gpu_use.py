@@ -75,8 +75,9 @@ def read_gpu_use(server: Server, since_s: float, namespace: str = "", now_s: flo
             devices.add_memory(name, labels, points)
     if not devices.gpus and not _is_scraped(server, since_s, until_s):
         raise NoGpuSeriesError(
-            f"{server.display_url} has no series of a GPU exporter in {format_span(since_s)}: neither DCGM_FI_DEV_FB_USED of "
-            "NVIDIA's dcgm-exporter nor gpu_used_vram of AMD's device-metrics-exporter; is one of them scraped?"
+            f"{server.display_url} has no series of a GPU exporter in {format_span(since_s)}: neither "
+            "DCGM_FI_DEV_FB_USED of NVIDIA's dcgm-exporter nor gpu_used_vram of AMD's device-metrics-exporter; "
+            "is one of them scraped?"
         )
     for name in _ACTIVITY:
         for labels, points in _series(ask(name, "avg_over_time")):

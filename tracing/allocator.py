@@ -30,11 +30,12 @@ EVENT_LAG = 64
 class OutOfMemory(Exception):
     """The capacity does not suffice, even with every unused segment given back."""
 
-    def __init__(self, asked_bytes: int, reserved_bytes: int, capacity_bytes: int) -> None:
+    def __init__(self, requested_bytes: int, reserved_bytes: int, capacity_bytes: int) -> None:
         super().__init__(
-            f"{asked_bytes:,} bytes do not fit beside {reserved_bytes:,} reserved of {capacity_bytes:,} that can be had"
+            f"{requested_bytes:,} bytes do not fit beside {reserved_bytes:,} reserved "
+            f"of {capacity_bytes:,} that can be had"
         )
-        self.asked_bytes, self.reserved_bytes, self.capacity_bytes = asked_bytes, reserved_bytes, capacity_bytes
+        self.requested_bytes, self.reserved_bytes, self.capacity_bytes = requested_bytes, reserved_bytes, capacity_bytes
 
 
 @dataclass(frozen=True)
@@ -112,23 +113,23 @@ class CachingAllocator:
         self._splits_all = self.settings.max_split_bytes >= NO_LIMIT
         self._expands = self.settings.expandable_segments
 
-    def malloc(self, storage: int, asked_bytes: int, stream: int = 0) -> None:
+    def malloc(self, storage: int, requested_bytes: int, stream: int = 0) -> None:
         """Give ``storage`` a block. Raises OutOfMemory, ValueError for a storage that has one already."""
         if storage in self._of:
             raise ValueError(f"storage {storage} has a block already")
-        if asked_bytes <= 0:
+        if requested_bytes <= 0:
             return
         self._clock += 1
         if self._pending:
             self._settle(self._clock - self.event_lag)
-        size = self._rounded(asked_bytes)
+        size = self._rounded(requested_bytes)
         small = size <= SMALL_BYTES
         pool = self._pools.get((small, stream))
         if pool is None:
             pool = self._pools[small, stream] = _Pool(small, stream)
         if self._collects and not small:
             self._large_calls += 1
-        block = self._best_fit(pool, size) or self._grow(pool, size, asked_bytes)
+        block = self._best_fit(pool, size) or self._grow(pool, size, requested_bytes)
         rest = block.size - size
         if rest >= MIN_BLOCK_BYTES and self._should_split(pool, size, rest):
             self._split(block, size)
@@ -259,7 +260,7 @@ class CachingAllocator:
         while self._pending and self._pending[0][0] <= until:
             self._free_block(self._pending.popleft()[1])
 
-    def _grow(self, pool: _Pool, size: int, asked_bytes: int) -> _Block:
+    def _grow(self, pool: _Pool, size: int, requested_bytes: int) -> _Block:
         """A new block from the device; where it has none left, cached segments go first (malloc)."""
         if self._collects:
             self._collect()
@@ -272,7 +273,7 @@ class CachingAllocator:
             self.empty_cache()
             block = self._from_device(pool, size)
         if block is None:
-            raise OutOfMemory(asked_bytes, self.reserved, self.capacity_bytes)
+            raise OutOfMemory(requested_bytes, self.reserved, self.capacity_bytes)
         return block
 
     def _from_device(self, pool: _Pool, size: int) -> _Block | None:

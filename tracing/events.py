@@ -184,14 +184,14 @@ class Trace:
         rank that has the storage.
         """
         event, subject = self.rows[:, EVENT], self.rows[:, SUBJECT]
-        marks = event == Event.RANK
-        if not marks.any():
+        is_marker = event == Event.RANK
+        if not is_marker.any():
             return self.rows if rank == 0 else self.rows[:0]
-        places = np.maximum.accumulate(np.where(marks, np.arange(len(self.rows)), -1))
+        places = np.maximum.accumulate(np.where(is_marker, np.arange(len(self.rows)), -1))
         own = np.where(places < 0, 0, subject[np.maximum(places, 0)]) == rank
         stored = np.isin(subject, subject[own & (event == Event.ALLOC)])
         own = np.where(event == Event.ROLE, stored, own | (event == Event.PHASE))
-        array: Rows = self.rows[own & ~marks]
+        array: Rows = self.rows[own & ~is_marker]
         return array
 
 
@@ -322,11 +322,11 @@ class _Decoder:
         born = made[order]
         about = np.flatnonzero(np.isin(event, (Event.FREE, Event.ROLE, Event.RECORD_STREAM)))
         row = np.searchsorted(ids, subject[about])
-        known = row < len(ids)
-        known[known] = ids[row[known]] == subject[about][known]
-        known[known] = born[row[known]] < about[known]
-        if not known.all():
-            self._fail_at(int(about[~known][0]), "a storage that was not allocated before")
+        valid = row < len(ids)
+        valid[valid] = ids[row[valid]] == subject[about][valid]
+        valid[valid] = born[row[valid]] < about[valid]
+        if not valid.all():
+            self._fail_at(int(about[~valid][0]), "a storage that was not allocated before")
         freed = event[about] == Event.FREE
         died = np.full(len(ids), len(rows))
         ends, count = np.unique(row[freed], return_counts=True)
@@ -357,7 +357,7 @@ class _Decoder:
     def _text(self, content: Any, what: str) -> str:
         if not isinstance(content, str):
             self._fail(f"{what} must be text")
-        return shown(content)
+        return displayable(content)
 
     def _number(self, content: Any, what: str) -> int:
         if not isinstance(content, int) or isinstance(content, bool) or not 0 <= content < _MAX_ID:
@@ -368,8 +368,8 @@ class _Decoder:
         table = self._table(content, "hello")
         if table.get("probe") != _VERSION:
             self._fail(f"a probe of version {str(table.get('probe'))[:20]}; version {_VERSION} is read here")
-        words = table.get("argv", [])
-        if not isinstance(words, list):
+        argv = table.get("argv", [])
+        if not isinstance(argv, list):
             self._fail("argv must be a list")
         versions = {key: self._text(table.get(key) or "", key) for key in ("torch", "cuda", "hip", "python")}
         self.hello = Hello(
@@ -378,7 +378,7 @@ class _Decoder:
             versions["hip"] or None,
             versions["python"],
             self._text(table.get("allocator_conf") or "", "allocator_conf"),
-            tuple(self._text(word, "an argument") for word in words),
+            tuple(self._text(word, "an argument") for word in argv),
         )
 
     def _read_name(self, content: Any) -> None:
@@ -392,14 +392,14 @@ class _Decoder:
         self.names[number] = text
 
     def _read_assumption(self, content: Any) -> None:
-        _note(self.assumptions, self._text(content, "an assumption"))
+        _add_remark(self.assumptions, self._text(content, "an assumption"))
 
     def _read_warning(self, content: Any) -> None:
-        _note(self.warnings, self._text(content, "a warning"))
+        _add_remark(self.warnings, self._text(content, "a warning"))
 
     def _read_stand_in(self, content: Any) -> None:
         table = self._table(content, "stand_in")
-        _note(self.stand_ins, StandIn(self._text(table.get("what"), "what"), self._text(table.get("why"), "why")))
+        _add_remark(self.stand_ins, StandIn(self._text(table.get("what"), "what"), self._text(table.get("why"), "why")))
 
     def _read_parameters(self, content: Any) -> None:
         table = self._table(content, "parameters")
@@ -461,16 +461,16 @@ _READERS: Mapping[str, Callable[[_Decoder, Any], None]] = {
 }
 
 
-def shown(text: str) -> str:
+def displayable(text: str) -> str:
     """Text of a script as it may be shown: at most 2,000 characters, none that steers a terminal, no lone surrogate."""
     short = text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…"
     return "".join(c if c.isprintable() or c in "\n\t" else "�" for c in short)
 
 
-def _note(remarks: list[Any], note: Any) -> None:
+def _add_remark(remarks: list[Any], remark: Any) -> None:
     """Keep a remark unless it was made before or there are too many."""
-    if len(remarks) < _MAX_REMARKS and note not in remarks:
-        remarks.append(note)
+    if len(remarks) < _MAX_REMARKS and remark not in remarks:
+        remarks.append(remark)
 
 
 def _read(stream: BinaryIO, count: int) -> bytes:

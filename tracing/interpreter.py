@@ -11,15 +11,15 @@ class NoInterpreterError(LookupError):
     """No interpreter with torch; the message says what to give."""
 
 
-def find_interpreter(asked: str | None = None) -> str:
-    """The path of ``asked``, else of the active environment's interpreter, else of this one, else of the PATH's.
+def find_interpreter(requested: str | None = None) -> str:
+    """The path of ``requested``, else of the active environment's interpreter, else of this one, else of the PATH's.
 
-    Raises NoInterpreterError when ``asked`` is not there, or none of them has torch.
+    Raises NoInterpreterError when ``requested`` is not there, or none of them has torch.
     """
-    if asked is not None:
-        result = shutil.which(asked)
+    if requested is not None:
+        result = shutil.which(requested)
         if result is None:
-            raise NoInterpreterError(f"{asked} is no program; give the path of the Python that runs the script")
+            raise NoInterpreterError(f"{requested} is no program; give the path of the Python that runs the script")
         return str(Path(result).absolute())
     for candidate in _candidates():
         if has_torch(candidate):

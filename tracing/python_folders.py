@@ -93,8 +93,8 @@ def _prefixes(program: Path) -> list[Path]:
         bases = [base for prefix in candidates for base in _base(prefix)]
         root = _shims_of(program)
         versions = _entries(root / "versions") if root is not None else []
-        known = {prefix.resolve() for prefix in (*candidates, *bases, *versions) if _is_prefix(prefix)}
-        return sorted(known if root is None else {*known, root})
+        prefixes = {prefix.resolve() for prefix in (*candidates, *bases, *versions) if _is_prefix(prefix)}
+        return sorted(prefixes if root is None else {*prefixes, root})
     return []
 
 

@@ -33,7 +33,7 @@ __all__ = [
     "Outcome",
     "interpreter_folders",
     "run_confined",
-    "shown_of",
+    "visible_in",
 ]
 
 EVENTS_VARIABLE = "KOPT_EVENTS_FD"
@@ -160,7 +160,11 @@ def run_confined(
             cwd=str(where),
             env=_environment(env or {}, base, events is not None),
             limits=limits,
-            readable=(*shown_of(where), *program_folders(argv[0]), *(str(Path(path).resolve()) for path in readable)),
+            readable=(
+                *visible_in(where),
+                *program_folders(argv[0]),
+                *(str(Path(path).resolve()) for path in readable),
+            ),
             writable=tuple(folders),
             base=str(base),
             copy_on_write=not _holds_home(where),
@@ -194,7 +198,7 @@ def _holds_home(folder: Path) -> bool:
     return folder == home or folder in home.parents
 
 
-def shown_of(cwd: Path) -> tuple[str, ...]:
+def visible_in(cwd: Path) -> tuple[str, ...]:
     """What a script sees of a folder: all; of a home what is not hidden, as keys lie there; of one above, nothing."""
     if not _holds_home(cwd):
         return (str(cwd),)

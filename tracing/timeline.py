@@ -241,14 +241,14 @@ def _breakdown(by_role: Amounts, allocated: int, reserved: int) -> MemoryBreakdo
 def _phases(
     rows: Rows, names: Mapping[int, str], places: Amounts, allocated: Amounts, reserved: Amounts
 ) -> tuple[PhasePeak, ...]:
-    marks = np.flatnonzero(rows[:, EVENT] == Event.PHASE)
-    starts = np.searchsorted(places, marks)
+    phase_rows = np.flatnonzero(rows[:, EVENT] == Event.PHASE)
+    starts = np.searchsorted(places, phase_rows)
     phase_peaks = []
-    for n, mark in enumerate(marks.tolist()):
-        start, end = int(starts[n]), int(starts[n + 1]) if n + 1 < len(marks) else len(places)
+    for n, row in enumerate(phase_rows.tolist()):
+        start, end = int(starts[n]), int(starts[n + 1]) if n + 1 < len(phase_rows) else len(places)
         if start < end:
             peaks = (Bytes(int(amounts[start:end].max())) for amounts in (allocated, reserved))
-            phase_peaks.append(PhasePeak(names[int(rows[mark, SUBJECT])], int(rows[mark, A]), start, *peaks))
+            phase_peaks.append(PhasePeak(names[int(rows[row, SUBJECT])], int(rows[row, A]), start, *peaks))
     return tuple(phase_peaks)
 
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from kopt.core.gpu import GpuModel
 from kopt.tracing.devices import fake_gpu
 from kopt.tracing.events import Trace, TraceError, read_events
-from kopt.tracing.sandbox import ConfinementError, Limits, interpreter_folders, run_confined, shown_of
+from kopt.tracing.sandbox import ConfinementError, Limits, interpreter_folders, run_confined, visible_in
 
 BESIDE_VARIABLE = "KOPT_PROBE_BESIDE"
 """Set for a source text from elsewhere that is to import what lies in the working folder."""
@@ -214,7 +214,7 @@ def _named_outside(call: ScriptCall) -> list[str]:
         if base in (path, *path.parents) or not path.exists():
             continue
         is_script = n == 0 and path.is_file()
-        result += shown_of(path.parent if is_script else path) if is_script or path.is_dir() else [str(path)]
+        result += visible_in(path.parent if is_script else path) if is_script or path.is_dir() else [str(path)]
     return result
 
 

@@ -78,8 +78,8 @@ def _unqueued(kind: WorkloadKind, policy: ConformancePolicy) -> str:
 def _opting_out(kind: WorkloadKind, policy: ConformancePolicy) -> str:
     """An opt-out that is new, or one that takes effect as the queue's mark goes."""
     before = _OPTED_OUT.replace("object.", "oldObject.")
-    leaves_queue = f"({_queued('oldObject', kind, policy)}) && !({_queued('object', kind, policy)})"
-    return _and(_OPTED_OUT, f"request.operation == 'CREATE' || !({before}) || ({leaves_queue})", f"!{_BYPASS}")
+    dequeues = f"({_queued('oldObject', kind, policy)}) && !({_queued('object', kind, policy)})"
+    return _and(_OPTED_OUT, f"request.operation == 'CREATE' || !({before}) || ({dequeues})", f"!{_BYPASS}")
 
 
 def _queued(root: str, kind: WorkloadKind, policy: ConformancePolicy) -> str:

@@ -396,7 +396,7 @@ class Progress:
         document = _exactly(value, keys, "a progress of staging")
         if document["schema"] != SCHEMA:
             raise StagingError(f"a progress of another version: {document['schema']!r}, this is {SCHEMA}")
-        seconds_left, reason = document["seconds_left"], document["reason"]
+        remaining_s, reason = document["seconds_left"], document["reason"]
         try:
             phase, trouble = Phase(document["phase"]), None if reason is None else Trouble(reason)
         except ValueError as error:
@@ -410,7 +410,7 @@ class Progress:
             _typed(document, "bytes_done", int),
             _typed(document, "bytes_kept", int),
             _number(document, "bytes_per_second"),
-            None if seconds_left is None else _number(document, "seconds_left"),
+            None if remaining_s is None else _number(document, "seconds_left"),
             trouble,
             _typed(document, "message", str),
             _number(document, "updated_at"),

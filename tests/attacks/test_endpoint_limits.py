@@ -46,7 +46,7 @@ from kopt.serving.http.problems import Problem
 from kopt.serving.http.sharing import KeptByCaller, Shares, fair_level
 from kopt.serving.pairwise import table as pairwise
 from kopt.serving.sizing import table as sizes
-from kopt.serving.sizing.table import Known, SizeTable
+from kopt.serving.sizing.table import SizeTable, StoredEvidence
 
 KIB = 1 << 10
 
@@ -210,9 +210,9 @@ def test_job_names_of_one_caller_erase_nobody_elses(tmp_path: Path) -> None:
 def test_job_types_of_one_caller_erase_nobody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sizes, "MOST_ROWS", 50)
     table = SizeTable(tmp_path / "sizes.db")
-    table.put(["bob"], "mine", 0.0, sent=Known(profile={"gpus": 1}), advice={"name": "mine"})
+    table.put(["bob"], "mine", 0.0, sent=StoredEvidence(profile={"gpus": 1}), advice={"name": "mine"})
     for number in range(1200):
-        table.put(["alice"], f"type-{number}", 1.0 + number, sent=Known(), advice={"name": str(number)})
+        table.put(["alice"], f"type-{number}", 1.0 + number, sent=StoredEvidence(), advice={"name": str(number)})
     kept = table.evidence("bob", "mine")
     table.close()
     assert json.loads(kept.profile or "null") == {"gpus": 1}

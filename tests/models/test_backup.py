@@ -16,7 +16,7 @@ from postgres_server import PostgresServer, postgres
 
 from kopt.core.settings import Settings
 from kopt.models.registry.registry import Registry, RegistryError
-from kopt.serving.sizing.table import Known, SizeTable
+from kopt.serving.sizing.table import SizeTable, StoredEvidence
 from tests.models.team_mlflow_server import TeamMlflow
 
 __all__ = ["postgres", "s3_server"]
@@ -114,7 +114,7 @@ def test_champion_and_state_survive_a_backup_a_wipe_and_a_restore(
     assert of_machine("before").load("ratios").predict(10.0)[0].value == 20.0
     assert list((servers.s3.folder / "mlflow").rglob("ratios.json")), "artefacts lie in the bucket"
     sizes = SizeTable(servers.state_url)
-    sizes.put(["research"], "finetune", 1.0, sent=Known({"measured": 1}), advice={"name": "finetune"})
+    sizes.put(["research"], "finetune", 1.0, sent=StoredEvidence({"measured": 1}), advice={"name": "finetune"})
     sizes.close()
 
     backup = tmp_path / "backup"
@@ -133,5 +133,7 @@ def test_champion_and_state_survive_a_backup_a_wipe_and_a_restore(
     restored = of_machine("restored").load("ratios")
     assert restored.predict(10.0)[0].value == 20.0
     assert restored.version.version == version
-    assert sizes.evidence("research", "finetune").read() == Known({"measured": 1}), "the endpoint was not restarted"
+    assert sizes.evidence("research", "finetune").read() == StoredEvidence({"measured": 1}), (
+        "the endpoint was not restarted"
+    )
     sizes.close()

@@ -20,9 +20,9 @@ class FakeStream:
 
     _last = 0
 
-    def __init__(self, device: Any = None, priority: int = 0, **known: Any) -> None:
-        if "stream_id" in known:
-            self.stream_id = int(known["stream_id"])
+    def __init__(self, device: Any = None, priority: int = 0, **identifiers: Any) -> None:
+        if "stream_id" in identifiers:
+            self.stream_id = int(identifiers["stream_id"])
         else:
             FakeStream._last += 1
             self.stream_id = FakeStream._last

@@ -59,14 +59,14 @@ class Modules:
             self._learn(module)
             name_id = self._paths[id(module)]
         self._stack.append(name_id[1])
-        self._mark(name_id[1])
+        self._record_owner(name_id[1])
 
     def _leave(self, module: Any, inputs: Any, output: Any) -> None:
         if self._stack:
             self._stack.pop()
-        self._mark(self._stack[-1] if self._stack else 0)
+        self._record_owner(self._stack[-1] if self._stack else 0)
 
-    def _mark(self, name: int) -> None:
+    def _record_owner(self, name: int) -> None:
         if torch._C._current_autograd_node() is None:
             self._sequence.append(torch._C._autograd._get_sequence_nr())
             self._owner.append(name)

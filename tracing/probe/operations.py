@@ -58,17 +58,17 @@ def handlers() -> dict[str, Handler]:
 
 
 def _item(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
-    known = tracer.values.of(args[0])
-    if known is not None:
-        return known.item()
+    value = tracer.values.of(args[0])
+    if value is not None:
+        return value.item()
     tracer.writer.assumption("numbers read back from the GPU that depend on weights were taken as 1, checks as passed")
     return guess(args[0])
 
 
 def _equal(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> bool:
-    left, right = tracer.values.of(args[0]), tracer.values.of(args[1])
-    if left is not None and right is not None:
-        return torch.equal(left, right)
+    first, second = tracer.values.of(args[0]), tracer.values.of(args[1])
+    if first is not None and second is not None:
+        return torch.equal(first, second)
     return bool(args[0].shape == args[1].shape)
 
 
@@ -91,10 +91,10 @@ def _to_copy(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
         else:
             layout = torch.contiguous_format if layout in (None, torch.preserve_format) else layout
             out = torch.empty(source.shape, dtype=dtype, device=target, memory_format=layout)
-    known = tracer.values.of(source)
+    value = tracer.values.of(source)
     tracer.follow(out)
-    if known is not None and worth_keeping(out):
-        tracer.values.keep(out, known.to(dtype, copy=True))
+    if value is not None and worth_keeping(out):
+        tracer.values.keep(out, value.to(dtype, copy=True))
     for name in ("_kopt_guess", "_kopt_density"):
         if name in source.__dict__:
             out.__dict__[name] = source.__dict__[name]
@@ -120,15 +120,15 @@ def _copy(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     if not isinstance(target, FakeTensor):
         return target.copy_(tracer.materialise(source))
     tracer.follow(target)
-    known, before = tracer.values.of(source), tracer.values.of(target)
-    if known is not None and worth_keeping(target):
+    value, before = tracer.values.of(source), tracer.values.of(target)
+    if value is not None and worth_keeping(target):
         if before is not None:
-            before.copy_(known)
+            before.copy_(value)
         else:
             record = tracer.storages.find(target)
             whole = record is not None and target.untyped_storage().nbytes() == target.numel() * target.element_size()
             if whole:
-                tracer.values.keep(target, known.to(target.dtype).expand(target.shape).clone())
+                tracer.values.keep(target, value.to(target.dtype).expand(target.shape).clone())
     else:
         tracer.values.forget(target)
     return target
@@ -146,14 +146,14 @@ def _count(tracer: Tracer, mask: Any) -> int:
 
 def _nonzero(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     mask = args[0]
-    known = tracer.values.of(mask)
-    if known is None:
+    value = tracer.values.of(mask)
+    if value is None:
         count = _count(tracer, mask)
         small = mask.numel() <= 1 << 16
         real = torch.ones(mask.shape, dtype=torch.bool).nonzero()[:count].clone() if small else None
         shape: tuple[int, ...] = (count, mask.dim())
     else:
-        real = known.nonzero()
+        real = value.nonzero()
         shape = tuple(real.shape)
     out = tracer.empty(shape, torch.int64, mask.device)
     tracer.follow(out)
@@ -165,9 +165,9 @@ def _nonzero(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
 def _masked_select(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     source, mask = args[0], args[1]
     shape = torch.broadcast_shapes(source.shape, mask.shape)  # type: ignore[no-untyped-call]
-    known = tracer.values.of(mask)
-    if known is not None:
-        count = int(known.expand(shape).sum())
+    value = tracer.values.of(mask)
+    if value is not None:
+        count = int(value.expand(shape).sum())
     else:
         count = _count(tracer, mask) * (math.prod(shape) // max(1, mask.numel()))
     return tracer.empty((count,), source.dtype, source.device)
@@ -211,7 +211,7 @@ def _index_put(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     if not isinstance(target, FakeTensor):
         indices = [arg if arg is None else tracer.materialise(arg) for arg in args[1]]
         return func(target, indices, tracer.materialise(value), *args[3:], **kwargs)
-    known = tracer.values.of(target)
+    base = tracer.values.of(target)
     parts = [arg if arg is None else tracer.values.of(arg) for arg in args[1]]
     put = tracer.values.of(value)
     masked = len(args[1]) == 1 and args[1][0] is not None and args[1][0].dtype is torch.bool and value.numel() == 1
@@ -220,10 +220,10 @@ def _index_put(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
         _expanded(tracer, args[1])
     out = target if func._schema.name != "aten::index_put" else tracer.like(target)
     tracer.follow(out)
-    computable = known is not None and put is not None
+    computable = base is not None and put is not None
     if computable and all(part is not None or item is None for part, item in zip(parts, args[1], strict=True)):
         try:
-            result = func(known, parts, put, *args[3:], **kwargs)
+            result = func(base, parts, put, *args[3:], **kwargs)
         except (RuntimeError, IndexError):
             tracer.values.forget(out)
             return out
@@ -233,13 +233,13 @@ def _index_put(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     return out
 
 
-def _known_or_largest(tracer: Tracer, func: Any, args: Any, kwargs: Any, size: int, what: str) -> list[torch.Tensor]:
+def _value_or_largest(tracer: Tracer, func: Any, args: Any, kwargs: Any, size: int, what: str) -> list[torch.Tensor]:
     """Results on the CPU: of the known values, or of all-different ones."""
-    known = tracer.values.of(args[0])
-    if known is None:
+    value = tracer.values.of(args[0])
+    if value is None:
         tracer.writer.assumption(f"{what} were taken to be all different")
-        known = torch.arange(size, dtype=args[0].dtype).reshape(args[0].shape)
-    out = func(known, *args[1:], **kwargs)
+        value = torch.arange(size, dtype=args[0].dtype).reshape(args[0].shape)
+    out = func(value, *args[1:], **kwargs)
     return list(out) if isinstance(out, (list, tuple)) else [out]
 
 
@@ -255,7 +255,7 @@ def _kept(tracer: Tracer, real: list[torch.Tensor], device: torch.device) -> lis
 
 
 def _unique(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
-    real = _known_or_largest(tracer, func, args, kwargs, args[0].numel(), "values passed to unique")
+    real = _value_or_largest(tracer, func, args, kwargs, args[0].numel(), "values passed to unique")
     return tuple(_kept(tracer, real, args[0].device))
 
 
@@ -265,9 +265,9 @@ def _unique_dim(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
 
 def _bincount(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     minlength = kwargs.get("minlength", args[2] if len(args) > 2 else 0)
-    known = tracer.values.of(args[0])
-    if known is not None and len(args) < 2:
-        return _kept(tracer, [torch.bincount(known, minlength=minlength)], args[0].device)[0]
+    value = tracer.values.of(args[0])
+    if value is not None and len(args) < 2:
+        return _kept(tracer, [torch.bincount(value, minlength=minlength)], args[0].device)[0]
     tracer.writer.assumption("bincount was taken to have as many bins as it was asked for")
     weights = args[1] if len(args) > 1 else kwargs.get("weights")
     dtype = torch.int64 if weights is None else torch.float64 if weights.dtype is torch.float64 else torch.float32
@@ -275,9 +275,9 @@ def _bincount(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _repeat_interleave(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
-    known = tracer.values.of(args[0])
-    if known is not None:
-        return _kept(tracer, [torch.repeat_interleave(known)], args[0].device)[0]
+    value = tracer.values.of(args[0])
+    if value is not None:
+        return _kept(tracer, [torch.repeat_interleave(value)], args[0].device)[0]
     size = kwargs.get("output_size")
     if size is None:
         tracer.writer.assumption("repeat_interleave was taken to repeat everything once")
@@ -289,11 +289,11 @@ def _scatter(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     target, index = args[0], args[2]
     if not isinstance(target, FakeTensor):
         return func(*[tracer.materialise(arg) if isinstance(arg, torch.Tensor) else arg for arg in args], **kwargs)
-    known, where = tracer.values.of(target), tracer.values.of(index)
+    base, where = tracer.values.of(target), tracer.values.of(index)
     source = args[3] if len(args) > 3 else kwargs.get("value")
     value = tracer.values.of(source) if isinstance(source, torch.Tensor) else source
-    if known is not None and where is not None and value is not None:
-        known.scatter_(args[1], where, value, **{k: v for k, v in kwargs.items() if k == "reduce"})
+    if base is not None and where is not None and value is not None:
+        base.scatter_(args[1], where, value, **{k: v for k, v in kwargs.items() if k == "reduce"})
         return target
     tracer.follow(target)
     tracer.values.forget(target)

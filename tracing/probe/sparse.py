@@ -136,10 +136,10 @@ def _coalesce(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     if coalesced(tracer, tensor):
         return tensor
     indices, values = parts(tracer, tensor)
-    count, known = indices.shape[1], tracer.values.of(indices)
+    count, positions = indices.shape[1], tracer.values.of(indices)
     places = math.prod(tensor.shape[: indices.shape[0]])
-    if known is not None:
-        kept = int(torch.unique(known, dim=1).shape[1]) if count else 0
+    if positions is not None:
+        kept = int(torch.unique(positions, dim=1).shape[1]) if count else 0
     else:
         kept = min(count, places)
         tracer.writer.assumption("places of sparse tensors were taken to be all different")
@@ -147,8 +147,8 @@ def _coalesce(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     made = tracer.call(aten.empty.memory_format, [indices.shape[0], kept], dtype=torch.int64, device=indices.device)
     data = tracer.call(aten.empty.memory_format, [kept, *values.shape[1:]], dtype=values.dtype, device=values.device)
     del working
-    if known is not None:
-        tracer.values.keep(made, torch.unique(known, dim=1))
+    if positions is not None:
+        tracer.values.keep(made, torch.unique(positions, dim=1))
     return build(tracer, made, data, tensor.shape, sorted_once=True)
 
 
@@ -159,14 +159,14 @@ def _scratch(tracer: Tracer, size: int, device: torch.device) -> Any:
 
 def _product(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     """Sparse times dense: the kernel wants sorted rows as 32-bit pointers, and its result by columns first."""
-    left, right = args[1:3] if "addmm" in func._schema.name else args[:2]
-    shape = [left.shape[0], *right.shape[1:]]
-    if is_sparse(left) and is_sparse(right):
+    first, second = args[1:3] if "addmm" in func._schema.name else args[:2]
+    shape = [first.shape[0], *second.shape[1:]]
+    if is_sparse(first) and is_sparse(second):
         # The truth depends on where the elements are.
         tracer.writer.assumption("a product of sparse matrices was taken to have as many elements as its larger factor")
-        larger = max((left, right), key=lambda item: int(parts(tracer, item)[-1].shape[0]))
+        larger = max((first, second), key=lambda item: int(parts(tracer, item)[-1].shape[0]))
         return _like(tracer, larger, tracer.plain(func, *args, **kwargs))
-    matrix, dense = (left, right) if is_sparse(left) else (right, left)
+    matrix, dense = (first, second) if is_sparse(first) else (second, first)
     out = tracer.call(aten.empty.memory_format, shape, dtype=dense.dtype, device=dense.device)
     if matrix.layout is torch.sparse_coo:
         whole = _coalesce(tracer, func, (matrix,), {})
@@ -205,13 +205,13 @@ def to_copy(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
 
 def _sum_of_two(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     """Sparse and sparse are written one behind the other; dense and sparse are dense."""
-    left, right = args[0], args[1]
-    if not (is_sparse(left) and is_sparse(right)) or left.layout is not torch.sparse_coo:
-        return left if func._schema.name.endswith("_") else tracer.plain(func, *args, **kwargs)
-    item, other = parts(tracer, left), parts(tracer, right)
+    first, second = args[0], args[1]
+    if not (is_sparse(first) and is_sparse(second)) or first.layout is not torch.sparse_coo:
+        return first if func._schema.name.endswith("_") else tracer.plain(func, *args, **kwargs)
+    item, other = parts(tracer, first), parts(tracer, second)
     indices = tracer.call(aten.cat.default, [item[0], other[0]], 1)
     values = tracer.call(aten.cat.default, [item[1], other[1]], 0)
-    return build(tracer, indices, values, left.shape)
+    return build(tracer, indices, values, first.shape)
 
 
 def _from_dense(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:

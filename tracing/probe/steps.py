@@ -59,7 +59,7 @@ class Steps:
         self.draining = False
         self.skims = False
         self.trains = False
-        self.batches_left = 2
+        self.remaining_batches = 2
         self._writer = writer
         self._storages = storages
         self._tracer = tracer

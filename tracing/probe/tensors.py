@@ -112,12 +112,12 @@ def _rebuilt(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     return torch.zeros(shape, dtype=dtype)
 
 
-def swap(left: Any, right: Any) -> None:
+def swap(first: Any, second: Any) -> None:
     """``torch.utils.swap_tensors`` without its veto of weak references, which the tracing itself holds."""
-    left_class, right_class = left.__class__, right.__class__
-    left_kept, right_kept = left.__dict__.copy(), right.__dict__.copy()
-    torch._C._swap_tensor_impl(left, right)
-    left.__class__, right.__class__ = right_class, left_class
-    for tensor, kept in ((left, right_kept), (right, left_kept)):
+    first_class, second_class = first.__class__, second.__class__
+    first_kept, second_kept = first.__dict__.copy(), second.__dict__.copy()
+    torch._C._swap_tensor_impl(first, second)
+    first.__class__, second.__class__ = second_class, first_class
+    for tensor, kept in ((first, second_kept), (second, first_kept)):
         tensor.__dict__.clear()
         tensor.__dict__.update(kept)

@@ -302,9 +302,9 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def materialise(self, tensor: Any) -> Any:
         """Real values on the CPU: the known ones, else zeros (a single number: one)."""
-        known = self.values.of(tensor)
-        if known is not None:
-            return known
+        value = self.values.of(tensor)
+        if value is not None:
+            return value
         make = torch.ones if tensor.numel() == 1 and tensor.dtype is not torch.bool else torch.zeros
         return make(tensor.shape, dtype=tensor.dtype)
 
@@ -318,18 +318,18 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         out: Any,
     ) -> None:
         values = self.values
-        known = self._computable(operation, inputs, out)
-        if known:
+        computable = self._computable(operation, inputs, out)
+        if computable:
             self.follow(out)
             try:
                 result = func(*self._real(args), **self._real(kwargs))
             except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
-                known = False
+                computable = False
             else:
                 for fake, real in zip(_flat(out), _flat(result), strict=False):
                     if isinstance(fake, FakeTensor) and isinstance(real, torch.Tensor):
                         values.keep(fake, real)
-        if not known:
+        if not computable:
             for index in operation.mutated:
                 target = kwargs.get(index) if isinstance(index, str) else args[index] if index < len(args) else None
                 for item in _flat(target):

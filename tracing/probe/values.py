@@ -70,8 +70,8 @@ def absorbed(values: Values, name: str, args: tuple[Any, ...], out: Any) -> torc
     if value is None or not isinstance(out, FakeTensor) or out.is_floating_point() or not worth_keeping(out):
         return None
     for side in args[:2]:
-        known = values.of(side) if isinstance(side, torch.Tensor) and worth_keeping(side) else None
-        if known is not None and bool(known.all() if value else not known.any()):
+        deciding = values.of(side) if isinstance(side, torch.Tensor) and worth_keeping(side) else None
+        if deciding is not None and bool(deciding.all() if value else not deciding.any()):
             return torch.full(out.shape, value, dtype=out.dtype)
     return None
 
@@ -88,11 +88,11 @@ def hint(name: str, inputs: list[Any], args: tuple[Any, ...], outputs: Any) -> N
     """Marks truth values of checks for NaN and infinity, and keeps the share of a mask that is set."""
     if not isinstance(outputs, FakeTensor):
         return
-    known = None
+    guess = None
     if outputs.dtype is torch.bool:
-        known = _check(name, inputs, args)
-    if known is not None:
-        outputs.__dict__["_kopt_guess"] = known
+        guess = _check(name, inputs, args)
+    if guess is not None:
+        outputs.__dict__["_kopt_guess"] = guess
     density = next((item.__dict__["_kopt_density"] for item in inputs if "_kopt_density" in item.__dict__), None)
     if density is not None and (outputs.numel() <= inputs[0].numel() or name in ("aten::_to_copy", "aten::eq")):
         outputs.__dict__["_kopt_density"] = density

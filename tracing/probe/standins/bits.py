@@ -99,7 +99,7 @@ def _optimizers(session: Session) -> dict[str, Any]:
                     {
                         "session": session,
                         "states": states,
-                        "given_bits": bits,
+                        "fixed_bits": bits,
                         "always_paged": bool(paged),
                     },
                 )
@@ -111,7 +111,7 @@ class _Optimizer(torch.optim.Optimizer):
 
     session: Any
     states: int
-    given_bits: int | None
+    fixed_bits: int | None
     always_paged: bool
 
     def __init__(
@@ -128,7 +128,7 @@ class _Optimizer(torch.optim.Optimizer):
         super().__init__(
             params, {"lr": lr, **defaults, **{name: settings[name] for name in defaults if name in settings}}
         )
-        self.bits, self.is_paged = self.given_bits or optim_bits, is_paged or self.always_paged
+        self.bits, self.is_paged = self.fixed_bits or optim_bits, is_paged or self.always_paged
         self.smallest = min_8bit_size
 
     @torch.no_grad()

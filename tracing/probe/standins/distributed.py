@@ -85,9 +85,9 @@ def _objects() -> None:
         if objects is not None:
             objects[:] = [item] * len(objects)
 
-    def scatter(out: list[Any], given: Any = None, *_: Any, **__: Any) -> None:
-        if given:
-            out[0] = given[0]
+    def scatter(out: list[Any], inputs: Any = None, *_: Any, **__: Any) -> None:
+        if inputs:
+            out[0] = inputs[0]
 
     from torch.distributed import distributed_c10d
 

@@ -64,8 +64,8 @@ def _nothing(*_: Any, **__: Any) -> None:
 class _Part:
     """A module of the package: takes any setting, knows a few names."""
 
-    def __init__(self, name: str, **known: Any) -> None:
-        self.__dict__.update(known)
+    def __init__(self, name: str, **attributes: Any) -> None:
+        self.__dict__.update(attributes)
         self.__dict__["_name"] = name
 
     def __getattr__(self, name: str) -> Any:

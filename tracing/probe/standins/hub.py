@@ -101,14 +101,14 @@ def _configurations(session: Session, module: Any) -> None:
         try:
             result = original(cls, name, **kwargs)
         except (OSError, ValueError) as error:
-            known = configuration(str(name))
-            if known is None:
+            settings = configuration(str(name))
+            if settings is None:
                 raise OSError(
                     f"the configuration of {name!r} is neither in the cache nor known here: "
                     "download its config.json once, or give its folder"
                 ) from error
             session.writer.assumption(f"{name} was taken to have its published configuration")
-            result = known, {key: value for key, value in kwargs.items() if key not in _HUB_OPTIONS}
+            result = settings, {key: value for key, value in kwargs.items() if key not in _HUB_OPTIONS}
         return result
 
     base.get_config_dict = classmethod(read)
@@ -150,7 +150,7 @@ def _models(session: Session, module: Any) -> None:
 
 
 def _config_of(cls: Any, name: Any, config: Any, kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    known = {key: kwargs.pop(key) for key in ("cache_dir", "revision", "token", "subfolder") if key in kwargs}
+    hub_options = {key: kwargs.pop(key) for key in ("cache_dir", "revision", "token", "subfolder") if key in kwargs}
     for key in (
         "low_cpu_mem_usage",
         "use_safetensors",
@@ -178,7 +178,7 @@ def _config_of(cls: Any, name: Any, config: Any, kwargs: dict[str, Any]) -> tupl
     ):
         kwargs.pop(key, None)
     if config is None:
-        config, rest = cls.config_class.from_pretrained(name, return_unused_kwargs=True, **known, **kwargs)
+        config, rest = cls.config_class.from_pretrained(name, return_unused_kwargs=True, **hub_options, **kwargs)
         return config, rest
     for key in [item for item in kwargs if hasattr(config, item)]:
         setattr(config, key, kwargs.pop(key))
@@ -268,8 +268,8 @@ def stand_in_tokenizer(session: Session, name: str) -> Any:
 
 
 def _longest(name: str) -> int:
-    known = configuration(name) or {}
-    return int(known.get("max_position_embeddings") or known.get("n_positions") or 1024)
+    settings = configuration(name) or {}
+    return int(settings.get("max_position_embeddings") or settings.get("n_positions") or 1024)
 
 
 def _trainer(session: Session, module: Any) -> None:

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 _MACHINERY = ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap_external>", importlib.__file__, __file__)
-_ASKED = importlib.util.find_spec.__code__.co_filename
+_FIND_SPEC_FILE = importlib.util.find_spec.__code__.co_filename
 Patch = Callable[[Any], None]
 
 
@@ -49,7 +49,7 @@ class _Empty(importlib.abc.Loader):
         pass
 
 
-class _There(importlib.abc.Loader):
+class _ModuleLoader(importlib.abc.Loader):
     """A module that is loaded already, by the specification that it has back afterwards."""
 
     def __init__(self, own: importlib.machinery.ModuleSpec | None) -> None:
@@ -99,9 +99,9 @@ class AfterImport(importlib.abc.MetaPathFinder):
             if fullname in sys.modules:
                 # It came with the package: a second one of the same name would have classes of its own. Python asks
                 # such a module for its specification, whatever a finder says.
-                there = sys.modules[fullname]
-                there.__spec__ = importlib.machinery.ModuleSpec(fullname, _There(there.__spec__))
-                return there.__spec__
+                module = sys.modules[fullname]
+                module.__spec__ = importlib.machinery.ModuleSpec(fullname, _ModuleLoader(module.__spec__))
+                return module.__spec__
         if fullname in self._searching or fullname not in (self._patches.keys() | self._replaced):
             return None
         self._searching.add(fullname)
@@ -129,4 +129,4 @@ def _by_library(name: str) -> bool:
     while frame is not None and frame.f_code.co_filename in _MACHINERY:
         frame = frame.f_back
     where = frame.f_code.co_filename if frame is not None else ""
-    return "site-packages" in where or "dist-packages" in where or where == _ASKED
+    return "site-packages" in where or "dist-packages" in where or where == _FIND_SPEC_FILE

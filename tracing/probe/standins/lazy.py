@@ -53,5 +53,5 @@ def install(session: Session) -> None:
 
 def _wish(tensor: Any) -> tuple[torch.device, torch.dtype]:
     """Where and as what it shall be made."""
-    known: tuple[torch.device, torch.dtype] = tensor.__dict__.get(_WISH) or (tensor.data.device, tensor.data.dtype)
-    return known
+    result: tuple[torch.device, torch.dtype] = tensor.__dict__.get(_WISH) or (tensor.data.device, tensor.data.dtype)
+    return result

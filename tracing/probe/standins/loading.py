@@ -38,19 +38,19 @@ def _loaders(session: Session) -> None:
 
     def create(self: Any, *args: Any, **kwargs: Any) -> None:
         names = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn")
-        given = {**dict(zip(names, args, strict=False)), **kwargs} if len(args) <= len(names) else kwargs
-        rest = () if given is not kwargs else args
-        original(self, *rest, **{**given, **{name: _IN_PROCESS[name] for name in _IN_PROCESS if name in given}})
+        arguments = {**dict(zip(names, args, strict=False)), **kwargs} if len(args) <= len(names) else kwargs
+        rest = () if arguments is not kwargs else args
+        original(self, *rest, **{**arguments, **{name: _IN_PROCESS[name] for name in _IN_PROCESS if name in arguments}})
 
     def batches(self: Any) -> Iterator[Any]:
         # The loop that became steady ends here, and with it the epoch; what follows it sees two batches each.
         steps = session.steps
-        left = _BATCHES if steps.draining else 0
+        remaining = _BATCHES if steps.draining else 0
         for batch in iterate(self):
             if steps.draining or steps.skims:
-                if left == 0:
+                if remaining == 0:
                     return
-                left -= 1
+                remaining -= 1
             yield batch
 
     loader.__init__ = create

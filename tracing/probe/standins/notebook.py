@@ -47,7 +47,7 @@ class Shell:
         if name in _AROUND:
             self._python(cell)
         else:
-            self._left_out(f"%%{name}")
+            self._skip(f"%%{name}")
 
     def run_line_magic(self, name: str, line: str = "", *_more: Any) -> None:
         """A statement that is timed, another script, a variable or a folder."""
@@ -69,11 +69,11 @@ class Shell:
 
     def system(self, command: str) -> None:
         """Shell lines install packages and fetch data."""
-        self._left_out(f"!{command}")
+        self._skip(f"!{command}")
 
     def getoutput(self, command: str, *_: Any, **__: Any) -> list[str]:
         """As a command that prints nothing."""
-        self._left_out(f"!{command}")
+        self._skip(f"!{command}")
         return []
 
     def __getattr__(self, name: str) -> Any:
@@ -88,16 +88,16 @@ class Shell:
     def _names(self) -> dict[str, Any]:
         return sys.modules["__main__"].__dict__
 
-    def _left_out(self, what: str) -> None:
+    def _skip(self, what: str) -> None:
         self._session.writer.stand_in(what[:80], "shell lines and cells of other languages are left out")
 
 
 def _statement(line: str) -> str:
     """What follows a magic's own options (``-n 10 -r 3 f(x)``)."""
-    words = line.strip()
-    while words.startswith("-"):
-        option, _, words = words.partition(" ")
-        words = words.strip()
-        if len(option) == 2 and words[:1].isdigit():
-            words = words.partition(" ")[2].strip()
-    return words
+    rest = line.strip()
+    while rest.startswith("-"):
+        option, _, rest = rest.partition(" ")
+        rest = rest.strip()
+        if len(option) == 2 and rest[:1].isdigit():
+            rest = rest.partition(" ")[2].strip()
+    return rest

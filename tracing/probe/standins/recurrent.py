@@ -119,11 +119,14 @@ def _backward(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
 def _pack(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     """The packed data, and on the CPU how many sequences go on at each step."""
     data, lengths, first = args
-    known = tracer.materialise(lengths)
-    steps = torch.arange(int(known.max()) if known.numel() else 0)
-    sizes = (known[None, :] > steps[:, None]).sum(1)
+    real = tracer.materialise(lengths)
+    steps = torch.arange(int(real.max()) if real.numel() else 0)
+    sizes = (real[None, :] > steps[:, None]).sum(1)
     batch_dim = 0 if first else 1
-    shape = (int(known.sum()), *[size for dim, size in enumerate(data.shape) if dim not in (batch_dim, 1 - batch_dim)])
+    shape = (
+        int(real.sum()),
+        *[size for dim, size in enumerate(data.shape) if dim not in (batch_dim, 1 - batch_dim)],
+    )
     return tracer.empty(shape, data.dtype, data.device), sizes
 
 
@@ -131,8 +134,8 @@ def _ctc(tracer: Tracer, func: Any, args: Any, kwargs: Any) -> Any:
     log_probs, targets, lengths = args[0], args[1], args[3]
     steps, batch = log_probs.shape[0], log_probs.shape[1]
     if isinstance(lengths, torch.Tensor):
-        known = tracer.values.of(lengths)
-        longest = int(known.max()) if known is not None and known.numel() else None
+        real_lengths = tracer.values.of(lengths)
+        longest = int(real_lengths.max()) if real_lengths is not None and real_lengths.numel() else None
     else:
         longest = max(lengths, default=0)
     if longest is None:

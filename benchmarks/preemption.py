@@ -28,8 +28,8 @@ from kopt.simulator.preemption.study import (
     Setup,
     figures,
     outcomes,
-    seen,
     study,
+    with_sight,
 )
 
 POOLS, SEEDS, WORKERS = (4, 8, 12, 16, 24), 4, 2
@@ -109,11 +109,11 @@ def sensitivity(setup: Setup, seeds: Sequence[int], workers: int) -> str:
     slow = replace(setup.scales, interval_s=(3600.0, 4 * 3600.0))
     quick = replace(setup.scales, interval_s=(300.0, 900.0))
     cases: list[tuple[str, Setup]] = [
-        *((f"{share:.0%} observable", seen(setup, observable=share)) for share in (0.3, 0.5, 0.7, 0.9, 1.0)),
-        ("60 % of the ends of writes understood", seen(setup, done_seen=0.6)),
-        ("20 % of ends believed in are none", seen(setup, false_done=0.2)),
-        ("logs are 20 s late", seen(setup, delay_s=20.0)),
-        ("1 % of writes not noticed (8 of 700 in the recorded corpus)", seen(setup, safe_in_write=0.01)),
+        *((f"{share:.0%} observable", with_sight(setup, observable=share)) for share in (0.3, 0.5, 0.7, 0.9, 1.0)),
+        ("60 % of the ends of writes understood", with_sight(setup, done_understood=0.6)),
+        ("20 % of ends believed in are none", with_sight(setup, false_done=0.2)),
+        ("logs are 20 s late", with_sight(setup, delay_s=20.0)),
+        ("1 % of writes not noticed (8 of 700 in the recorded corpus)", with_sight(setup, safe_in_write=0.01)),
         ("no waiting", replace(setup, budget_s=0.0)),
         ("checkpoints every 5-15 minutes", replace(setup, scales=quick)),
         ("checkpoints every 1-4 hours", replace(setup, scales=slow)),

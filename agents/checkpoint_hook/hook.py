@@ -48,7 +48,7 @@ async def _run(settings: HookSettings, request: SaveRequest, ending: asyncio.Eve
     _LOG.info("%s asks to save (%s)", _word(request.by) or "somebody", _word(request.reason) or "no reason given")
     try:
         process = await asyncio.create_subprocess_exec(
-            *settings.command, env=os.environ | _words(request), start_new_session=True
+            *settings.command, env=os.environ | _environment(request), start_new_session=True
         )
     except OSError as error:
         _LOG.error("%s cannot be run: %s", settings.command[0], error)
@@ -75,7 +75,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
                 return
 
 
-def _words(request: SaveRequest) -> Mapping[str, str]:
+def _environment(request: SaveRequest) -> Mapping[str, str]:
     return {
         "KOPT_SAVE_AT": f"{request.at_s:.0f}",
         "KOPT_SAVE_UNTIL": f"{request.until_s:.0f}",

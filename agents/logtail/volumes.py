@@ -151,8 +151,8 @@ class PodVolumes:
         resting = self._resting.get((folder.name, name))
         if resting is not None and resting[0] == item:
             return resting[1:]
-        parts, marks = (*folder.parts, name), {"folder": folder.name, "ephemeral": folder.ephemeral}
-        items = [inner | marks for inner in below(folder.volume, parts, _LEVELS_INSIDE, allowance, f"{item['path']}/")]
+        parts, origin = (*folder.parts, name), {"folder": folder.name, "ephemeral": folder.ephemeral}
+        items = [inner | origin for inner in below(folder.volume, parts, _LEVELS_INSIDE, allowance, f"{item['path']}/")]
         if allowance.entries > 0 and max(each["modified_at"] for each in (item, *items)) < now_s - _RESTING_S:
             self._resting[folder.name, name] = [item, *items]
         return items

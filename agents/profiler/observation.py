@@ -41,7 +41,7 @@ class Observation:
     idle: Mapping[str, int] = field(default_factory=dict)
     samples: int = 0
     _peaks: dict[str, int] = field(default_factory=dict)
-    _seen: dict[str, GpuSample] = field(default_factory=dict)
+    _samples: dict[str, GpuSample] = field(default_factory=dict)
     _first_s: float | None = None
     _began_s: float | None = None
     _grew_s: float = 0.0
@@ -65,10 +65,10 @@ class Observation:
             return
         self.samples += 1
         self._first_s = reading.at_s if self._first_s is None else self._first_s
-        self._seen |= {gpu_sample.gpu: gpu_sample for gpu_sample in mine}
+        self._samples |= {gpu_sample.gpu: gpu_sample for gpu_sample in mine}
         self._record_peak(reading.at_s)
         self._device_peak = max([self._device_peak, *(gpu_sample.used_bytes or 0 for gpu_sample in mine)])
-        users = [gpu_sample for gpu_sample in reading.gpus if gpu_sample.gpu in self._seen]
+        users = [gpu_sample for gpu_sample in reading.gpus if gpu_sample.gpu in self._samples]
         self._record_shares(reading.at_s, users)
 
     @property
@@ -100,7 +100,7 @@ class Observation:
     ) -> DryRun:
         """What was seen. A run that never touched a GPU has a peak of 0."""
         gpu, unknown = self._model()
-        total = max((gpu_sample.total_bytes or 0 for gpu_sample in self._seen.values()), default=0)
+        total = max((gpu_sample.total_bytes or 0 for gpu_sample in self._samples.values()), default=0)
         profile = WorkloadProfile(
             gpu,
             self.peak_bytes,
@@ -116,13 +116,13 @@ class Observation:
         return DryRun(
             profile,
             job_type,
-            max(1, len(self._seen)),
+            max(1, len(self._samples)),
             world_size,
             Bytes(total) if total else None,
             max(
                 (
                     gpu_sample.reserved_bytes
-                    for gpu_sample in self._seen.values()
+                    for gpu_sample in self._samples.values()
                     if gpu_sample.reserved_bytes is not None
                 ),
                 default=None,
@@ -179,7 +179,7 @@ class Observation:
         return abs(sum(before) / len(before) - sum(after) / len(after)) <= self.settings.drift
 
     def _model(self) -> tuple[str, str]:
-        name = next((gpu_sample.name for gpu_sample in self._seen.values() if gpu_sample.name), "")
+        name = next((gpu_sample.name for gpu_sample in self._samples.values() if gpu_sample.name), "")
         try:
             return (find_gpu(name).name, "") if name else ("", "")
         except UnknownGpuError:
@@ -189,7 +189,7 @@ class Observation:
         warnings = []
         if unknown:
             warnings.append(f"{unknown} is not in the catalogue of GPUs")
-        if not self._seen:
+        if not self._samples:
             warnings.append("no GPU was used")
         elif not self._matched:
             warnings.append("the driver did not tell the command's processes apart: all use of its GPUs is counted")

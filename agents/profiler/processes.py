@@ -8,8 +8,8 @@ from pathlib import Path
 _PROC = Path("/proc")
 
 
-def tree_of(root: int, known: frozenset[int] = frozenset()) -> frozenset[int]:
-    """``root`` and its descendants that live, and those of ``known`` that live although their parents have ended."""
+def tree_of(root: int, earlier: frozenset[int] = frozenset()) -> frozenset[int]:
+    """``root`` and its descendants that live, and those of ``earlier`` that live although their parents have ended."""
     children: dict[int, list[int]] = {}
     alive = set()
     for entry in (path.name for path in _PROC.iterdir()):
@@ -17,7 +17,7 @@ def tree_of(root: int, known: frozenset[int] = frozenset()) -> frozenset[int]:
             children.setdefault(parent, []).append(int(entry))
             alive.add(int(entry))
     result: set[int] = set()
-    waiting = [root, *known]
+    waiting = [root, *earlier]
     while waiting:
         pid = waiting.pop()
         if pid not in result and pid in alive:

@@ -66,11 +66,11 @@ def profile_command(
 
     Raises OSError when it cannot be started, and SourceError when the source fails before anything was seen.
     """
-    seen = watch_command(command, source, settings, relay=relay, env=env, stopped=stopped)
-    return seen.observation.result(
+    watched = watch_command(command, source, settings, relay=relay, env=env, stopped=stopped)
+    return watched.observation.result(
         source=source.name,
-        exit_status=seen.exit_status,
-        out_of_memory=seen.out_of_memory,
+        exit_status=watched.exit_status,
+        out_of_memory=watched.out_of_memory,
         job_type=job_type,
         world_size=world_size,
     )
@@ -143,12 +143,12 @@ def _watch(
 def _end(process: "subprocess.Popen[bytes]", pids: frozenset[int], grace_s: float, output: "_Output") -> None:
     ends_s = time.monotonic() + grace_s
     end(pids, signal.SIGTERM)
-    while (left := tree_of(process.pid, pids)) and time.monotonic() < ends_s and process.poll() is None:
-        pids |= left
+    while (alive := tree_of(process.pid, pids)) and time.monotonic() < ends_s and process.poll() is None:
+        pids |= alive
         output.pump(0.05)
     ends_s = time.monotonic() + _KILL_S
-    while (left := tree_of(process.pid, pids)) and time.monotonic() < ends_s:
-        end(left)
+    while (alive := tree_of(process.pid, pids)) and time.monotonic() < ends_s:
+        end(alive)
         output.pump(0.02)
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_KILL_S)
@@ -169,11 +169,11 @@ class _Output:
         """Pass on what comes within the time."""
         ends_s = time.monotonic() + wait_s
         while True:
-            left_s = max(0.0, ends_s - time.monotonic())
+            remaining_s = max(0.0, ends_s - time.monotonic())
             if self._pipe is None:
-                time.sleep(left_s)
+                time.sleep(remaining_s)
                 return
-            ready, _, _ = select.select([self._pipe], [], [], left_s)
+            ready, _, _ = select.select([self._pipe], [], [], remaining_s)
             if (not ready or not self._pass_on() or time.monotonic() >= ends_s) and self._pipe is not None:
                 return
 

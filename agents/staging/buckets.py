@@ -9,7 +9,7 @@ from typing import Any, cast
 import obstore
 
 from kopt.agents.staging.settings import StageSettings
-from kopt.agents.staging.troubles import NOT_THERE, STORE_ERRORS, changed, of_source
+from kopt.agents.staging.troubles import MISSING_ERRORS, STORE_ERRORS, changed, of_source
 from kopt.core.staging.manifest import Checksum, Entry, Source, SourceKind
 
 _PAGE = 1000
@@ -104,7 +104,7 @@ class Bucket:
                 return
             async for piece in answer.stream(min_chunk_size=piece_bytes(self._settings)):
                 yield piece
-        except NOT_THERE as error:
+        except MISSING_ERRORS as error:
             raise changed(what) from error
         except STORE_ERRORS as error:
             raise of_source(error, what, self._source.kind) from error
@@ -119,7 +119,7 @@ class Bucket:
     async def _object(self) -> Any:
         try:
             return await obstore.head_async(self._store, self._key)
-        except NOT_THERE:
+        except MISSING_ERRORS:
             return None
 
     def _below(self, page: Iterable[Any]) -> Iterable[Entry]:

@@ -84,13 +84,13 @@ class Repository:
                 "stage it from where its files can be had (hf://, s3://, https://)"
             )
 
-    async def _git(self, *words: str, at: Path | None = Path(), fine: tuple[int, ...] = (0,)) -> bytes:
+    async def _git(self, *arguments: str, at: Path | None = Path(), fine: tuple[int, ...] = (0,)) -> bytes:
         options = [] if at is None else ["-C", str(self._folder)]
         try:
             process = await asyncio.create_subprocess_exec(
                 "git",
                 *options,
-                *words,
+                *arguments,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,

@@ -31,7 +31,7 @@ class PartLine:
 
 
 @dataclass
-class Known:
+class FinishedParts:
     """What an earlier run finished of an object, by the part's index."""
 
     version: str
@@ -80,30 +80,32 @@ class Journal:
         self._dirty = True
 
 
-def known(path: Path, staged: Iterator[Staged]) -> dict[str, Known]:
+def finished_parts(path: Path, staged: Iterator[Staged]) -> dict[str, FinishedParts]:
     """By the object's path: what ``staged`` (of a manifest) and the journal name, the journal's word being newer."""
-    knowns_by_name: dict[str, Known] = {
-        item.entry.path: Known(item.entry.version, item.entry.bytes, item.part_bytes, dict(enumerate(item.parts)))
+    parts_by_path: dict[str, FinishedParts] = {
+        item.entry.path: FinishedParts(
+            item.entry.version, item.entry.bytes, item.part_bytes, dict(enumerate(item.parts))
+        )
         for item in staged
     }
     try:
         with path.open("rb") as file:
             for line in file:
-                _enter(knowns_by_name, _read(line))
+                _enter(parts_by_path, _read(line))
     except FileNotFoundError:
         pass
-    return knowns_by_name
+    return parts_by_path
 
 
-def _enter(knowns_by_name: dict[str, Known], fields: list[Any] | None) -> None:
+def _enter(parts_by_path: dict[str, FinishedParts], fields: list[Any] | None) -> None:
     match fields:
         case [str(path)]:
             # Ours all the same: what an earlier version left under its name does not belong to another source.
-            knowns_by_name[path] = Known("", 0, 1, {})
+            parts_by_path[path] = FinishedParts("", 0, 1, {})
         case [str(path), str(version), int(size), int(part_bytes), int(index), str(digest)]:
-            own = knowns_by_name.get(path)
+            own = parts_by_path.get(path)
             if own is None or (own.version, own.bytes, own.part_bytes) != (version, size, part_bytes):
-                own = knowns_by_name[path] = Known(version, size, part_bytes, {})
+                own = parts_by_path[path] = FinishedParts(version, size, part_bytes, {})
             own.parts[index] = digest
 
 

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 from kopt.agents.staging.folder import Folder
-from kopt.agents.staging.journal import known
+from kopt.agents.staging.journal import finished_parts
 from kopt.agents.staging.troubles import of_disk
 from kopt.core.staging.manifest import MARKER, STATE_FOLDER
 
@@ -20,7 +20,7 @@ def remove(destination: Path) -> int:
     try:
         with Folder.alone(destination) as folder:
             manifest = folder.manifest()
-            paths = known(folder.journal, iter(manifest.entries if manifest else ()))
+            paths = finished_parts(folder.journal, iter(manifest.entries if manifest else ()))
             folder.begin(folder.begun or (manifest.source if manifest else "a copy that is taken away"))
             for path in paths:
                 folder.remove(path)

@@ -12,7 +12,7 @@ from typing import Any
 from kopt.agents.staging.checking import good_parts, unchanged
 from kopt.agents.staging.fetching import Fetcher, Object, together
 from kopt.agents.staging.folder import Folder
-from kopt.agents.staging.journal import Journal, Known, known
+from kopt.agents.staging.journal import FinishedParts, Journal, finished_parts
 from kopt.agents.staging.listing import listed
 from kopt.agents.staging.origins import Origin, opened
 from kopt.agents.staging.reporting import Listener, Report
@@ -69,7 +69,7 @@ async def _run(origin: Origin, folder: Folder, settings: StageSettings, report: 
         counts.objects_done, counts.bytes_done, counts.bytes_kept = counts.objects, counts.bytes, counts.bytes
         report.enter(Phase.COMPLETE)
         return before
-    earlier = known(folder.journal, iter(before.entries if before else ()))
+    earlier = finished_parts(folder.journal, iter(before.entries if before else ()))
     _refuse_strangers(folder, entries, earlier)
     folder.begin(report.source)
     for path in sorted(earlier.keys() - {entry.path for entry in entries}):
@@ -128,7 +128,7 @@ def _refuse_other_copy(folder: Folder, before: Manifest | None, source: str, set
         )
 
 
-def _refuse_strangers(folder: Folder, entries: list[Entry], earlier: dict[str, Known]) -> None:
+def _refuse_strangers(folder: Folder, entries: list[Entry], earlier: dict[str, FinishedParts]) -> None:
     """Files of these names that no run of ours put there are not overwritten, nor is one of ours by another of ours."""
     begun = folder.begun is not None
     for entry in entries:
@@ -153,7 +153,7 @@ def _refuse_strangers(folder: Folder, entries: list[Entry], earlier: dict[str, K
 
 async def _objects(
     entries: list[Entry],
-    earlier: dict[str, Known],
+    earlier: dict[str, FinishedParts],
     folder: Folder,
     origin: Origin,
     settings: StageSettings,
@@ -181,7 +181,7 @@ async def _objects(
     return [item for item in objects if item is not None]
 
 
-def _keep(item: Object, own: Known, folder: Folder) -> None:
+def _keep(item: Object, own: FinishedParts, folder: Folder) -> None:
     """What is whole under its name stays there; of anything else the good parts count."""
     entry = item.entry
     target, partial = folder.file(entry.path), folder.partial(entry.path)

@@ -9,7 +9,7 @@ from obstore import exceptions as stores
 
 from kopt.core.staging.manifest import StagingError, Trouble, redacted
 
-NOT_THERE = (stores.NotFoundError, FileNotFoundError)
+MISSING_ERRORS = (stores.NotFoundError, FileNotFoundError)
 """Obstore raises the second for what its documentation calls the first."""
 STORE_ERRORS = (stores.BaseError, FileNotFoundError)
 _SECRET_NAMES = re.compile(r"SECRET|TOKEN|PASSWORD|_KEY|SIGNATURE|SAS|CREDENTIAL")

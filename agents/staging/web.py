@@ -11,7 +11,7 @@ from obstore.store import HTTPStore
 
 from kopt.agents.staging.buckets import options, piece_bytes
 from kopt.agents.staging.settings import StageSettings
-from kopt.agents.staging.troubles import NOT_THERE, STORE_ERRORS, changed, of_source, unconnected
+from kopt.agents.staging.troubles import MISSING_ERRORS, STORE_ERRORS, changed, of_source, unconnected
 from kopt.core.staging.manifest import Entry, Source, StagingError
 
 
@@ -49,7 +49,7 @@ class WebFile:
         """Size and version, and whether there are ranges: by asking for the first byte."""
         try:
             return (await obstore.get_async(self._store, "", options={"range": (0, 1)})).meta
-        except (*NOT_THERE, exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
+        except (*MISSING_ERRORS, exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
             raise of_source(error, str(self._source), "https") from error
         except exceptions.BaseError as error:
             if unconnected(error):

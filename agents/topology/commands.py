@@ -60,7 +60,7 @@ class Tool:
         process = await self._start()
         try:
             async with asyncio.timeout(self._limits.time_s):
-                text, stderr = await asyncio.gather(self._read(process), _last_words(process))
+                text, stderr = await asyncio.gather(self._read(process), _last_lines(process))
                 status = await process.wait()
         except TimeoutError as error:
             raise CollectorError(CollectorProblem.TIMEOUT, f"no answer within {self._limits.time_s:g} s") from error
@@ -128,7 +128,7 @@ async def _reap(group: int) -> None:
                     await asyncio.sleep(0.01)
 
 
-async def _last_words(process: asyncio.subprocess.Process) -> bytes:
+async def _last_lines(process: asyncio.subprocess.Process) -> bytes:
     """The end of standard error; read to its end, so that the tool is not held up."""
     assert process.stderr is not None
     kept = b""

@@ -40,8 +40,10 @@ def document_of(node: str, uid: str, result: ScanResult, health: Health, before:
 def spec_of(topology: NodeTopology) -> Object:
     """Fields of ``kopt topology parse`` as Kubernetes writes names; what is not known is left out."""
     result = asdict(topology)
-    spec = {name: [_known_parts(item) for item in result[name]] for name in _PARTS if result[name] or name == "gpus"}
-    blocked = [_known_parts(item) for item in result["peers"] if item["status"] != _OK]
+    spec = {
+        name: [_without_unknown(item) for item in result[name]] for name in _PARTS if result[name] or name == "gpus"
+    }
+    blocked = [_without_unknown(item) for item in result["peers"] if item["status"] != _OK]
     spec |= {"peers": blocked} if blocked else {}
     return _camelled({"tool": topology.tool[:63], **({"vendor": topology.vendor} if topology.vendor else {}), **spec})
 
@@ -161,7 +163,7 @@ def _telling(document: Object) -> Object:
     return {"spec": document.get("spec"), "status": status, "owners": owners}
 
 
-def _known_parts(value: Mapping[str, Any]) -> Object:
+def _without_unknown(value: Mapping[str, Any]) -> Object:
     """A part without what is not known; a number of 0 is known, but for memory."""
     return {
         name: _plain(item)

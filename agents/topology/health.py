@@ -66,8 +66,8 @@ def evaluate(
             degraded.append(_fallen(part, value, most, entry, at_s))
         elif entry is not None and at_s - healthy_since.get(part, at_s) < recover_s:
             degraded.append(replace(entry, now=value))
-    most_seen = {part: max(best.get(part, 0.0), now.get(part, 0.0)) for part in {**best, **now}}
-    kept = [(part, value) for part, value in most_seen.items() if value]
+    highest = {part: max(best.get(part, 0.0), now.get(part, 0.0)) for part in {**best, **now}}
+    kept = [(part, value) for part, value in highest.items() if value]
     return Health(
         dict(kept[:MOST_PARTS]), {**before.boards, **boards}, tuple(sorted(degraded, key=lambda item: item.part))
     )

@@ -75,7 +75,7 @@ def merge(parts: Sequence[tuple[str, NodeTopology | Fabric]], details: HostDetai
     for name in [*(item for item in ORDER if item in by_name), *(item for item in by_name if item not in ORDER)]:
         part = _with_addresses(by_name[name], details.cards)
         if name in _SUPPLEMENT:
-            part = _known_only(part, whole)
+            part = _on_listed_devices(part, whole)
         try:
             whole = part if whole is None else merged([whole, part])
         except TopologyError as error:
@@ -100,7 +100,7 @@ def _with_addresses(part: NodeTopology, cards: Mapping[str, tuple[str, int | Non
     return replace(part, nics=tuple(nics))
 
 
-def _known_only(part: NodeTopology, whole: NodeTopology | None) -> NodeTopology:
+def _on_listed_devices(part: NodeTopology, whole: NodeTopology | None) -> NodeTopology:
     """A list of PCI devices without those that nothing else knows."""
     addresses = {gpu.pci for gpu in whole.gpus} if whole is not None else set()
     cards = {nic.pci for nic in whole.nics} if whole is not None else set()

@@ -15,7 +15,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from kopt.agents.topology.sysfs import NothingThere
+from kopt.agents.topology.sysfs import NoPartError
 from kopt.core.hardware.node_topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
 from kopt.core.units import Bytes
 
@@ -37,10 +37,10 @@ class _Device:
 
 
 def read(nvml: Any) -> dict[str, Any]:
-    """Raises NothingThere and NVMLError."""
+    """Raises NoPartError and NVMLError."""
     count = nvml.nvmlDeviceGetCount()
     if not count:
-        raise NothingThere("NVML sees no GPU")
+        raise NoPartError("NVML sees no GPU")
     devices = [_device(nvml, index) for index in range(count)]
     links = [link for a, b in itertools.combinations(devices, 2) if (link := _link(nvml, a, b)) is not None]
     topology = NodeTopology("", tuple(device.gpu for device in devices), tuple(links), tool="nvml", vendor="nvidia")
@@ -147,9 +147,9 @@ def main() -> int:
         return 3 if error.value in missing else 1
     try:
         sys.stdout.write(json.dumps(read(nvml), indent=0) + "\n")
-    except (NothingThere, nvml.NVMLError) as error:
+    except (NoPartError, nvml.NVMLError) as error:
         sys.stderr.write(f"{error}\n")
-        return 3 if isinstance(error, NothingThere) else 1
+        return 3 if isinstance(error, NoPartError) else 1
     return 0
 
 

@@ -137,12 +137,12 @@ class Publisher:
         try:
             await self._publish()
         except ApiError as error:
-            self._say(str(error))
+            self._warn_once(str(error))
             await asyncio.sleep(self._retry.next_s())
             self._wake.set()
         else:
             self._retry.reset()
-            self._say("")
+            self._warn_once("")
 
     async def _publish(self) -> None:
         result, node = self._result, self._node
@@ -227,7 +227,7 @@ class Publisher:
     def _count(self, what: str, outcome: str) -> None:
         self.written[what, outcome] = self.written.get((what, outcome), 0) + 1
 
-    def _say(self, error: str) -> None:
+    def _warn_once(self, error: str) -> None:
         if error and error != self._reported:
             _LOG.warning("not published yet: %s", error)
         self._reported = error

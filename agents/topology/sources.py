@@ -33,7 +33,7 @@ NAMES = (*TOOLS, *SYSFS, NVML, FABRIC)
 
 _OF_RDMA = ("ibv-devinfo", "ibdev2netdev", "rdma-link")
 """They fail where there is no RDMA."""
-_NOT_THERE = 3
+_EXIT_ABSENT = 3
 _CORRUPT_INFOROM = 14
 """``nvidia-smi`` warns with this status and prints everything all the same."""
 
@@ -71,7 +71,7 @@ class Sources:
         program = "nvml" if name == NVML else "sysfs"
         arguments = [] if name == NVML else [SYSFS[name], str(self.root)]
         command = [sys.executable, "-P", "-m", f"kopt.agents.topology.{program}", *arguments]
-        return Tool(name, command, self.limits, absent=(_NOT_THERE,))
+        return Tool(name, command, self.limits, absent=(_EXIT_ABSENT,))
 
 
 class Recorded:

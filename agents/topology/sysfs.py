@@ -30,7 +30,7 @@ MODULES = ("nvidia", "amdgpu", "mlx5_core")
 _Files = Iterator[tuple[str, str]]
 
 
-class NothingThere(Exception):
+class NoPartError(Exception):
     """The node has no such hardware, or no driver for it."""
 
 
@@ -80,10 +80,10 @@ PARTS: dict[str, Callable[[Path], _Files]] = {"kfd": kfd, "infiniband": infiniba
 
 
 def read_part(name: str, root: Path) -> str:
-    """JSON. Raises NothingThere."""
+    """JSON. Raises NoPartError."""
     result = dict(itertools.islice(PARTS[name](root), _MOST_FILES))
     if not result:
-        raise NothingThere(f"{name}: nothing below {root}")
+        raise NoPartError(f"{name}: nothing below {root}")
     return json.dumps(result, indent=0, sort_keys=True)
 
 
@@ -105,7 +105,7 @@ def _text(path: Path) -> str:
 def main() -> int:
     try:
         sys.stdout.write(read_part(sys.argv[1], Path(sys.argv[2])) + "\n")
-    except NothingThere as nothing:
+    except NoPartError as nothing:
         sys.stderr.write(f"{nothing}\n")
         return 3
     return 0

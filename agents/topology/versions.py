@@ -19,7 +19,7 @@ class Range:
         return " to ".join(".".join(map(str, item)) for item in (self.first, self.last))
 
 
-KNOWN: Mapping[str, Range] = {
+TESTED: Mapping[str, Range] = {
     "nvidia": Range((450,), (610,)),
     "nvidia-smi": Range((450,), (610,)),
     "amdgpu": Range((5, 13), (6, 16)),
@@ -32,8 +32,8 @@ KNOWN: Mapping[str, Range] = {
 def version_warnings(versions: Mapping[str, str]) -> Iterator[str]:
     """One sentence for each version that is not known."""
     for name, version in versions.items():
-        known = KNOWN.get(name)
-        if known is None:
+        tested = TESTED.get(name)
+        if tested is None:
             yield f"{name} {version}: nothing is known about this tool's versions"
-        elif not known.holds(version):
-            yield f"{name} {version} is not among the known versions ({known}); its output may be read wrongly"
+        elif not tested.holds(version):
+            yield f"{name} {version} is not among the known versions ({tested}); its output may be read wrongly"

@@ -91,7 +91,7 @@ class _Replay:
         self.next_job = 0
         self.ends: list[tuple[float, int]] = []
         self.ask_times: list[tuple[float, int]] = []
-        self.asked_at_s: dict[int, float] = {}
+        self.requested_at_s: dict[int, float] = {}
         self.used_s = self.lost_s = 0.0
         self.started = self.evictions = self.native = self.torn = 0
         self.order = np.random.default_rng(0).random(len(borrowing.jobs))
@@ -133,11 +133,11 @@ class _Replay:
         run = self.running.get(index)
         if run is None or abs(run.finishes_s - self.now_s) > 1e-6:
             return
-        self._leaves(run)
+        self._release_gpus(run)
         self.lost_s += run.job.gpus * (run.ready_s - run.started_s)
         self._start()
 
-    def _leaves(self, run: Run) -> None:
+    def _release_gpus(self, run: Run) -> None:
         del self.running[run.index]
         self.used -= run.job.gpus
         self.used_s += run.job.gpus * (self.now_s - run.started_s)
@@ -146,8 +146,8 @@ class _Replay:
         """Request room as soon as fewer GPUs will be lent, within the lead time, than are in use."""
         ahead = self.lent[self.bucket : self.bucket + self.notice + 1]
         for bucket in np.flatnonzero(ahead < self.used) + self.bucket:
-            if bucket > self.bucket and int(bucket) not in self.asked_at_s:
-                self.asked_at_s[int(bucket)] = self.now_s
+            if bucket > self.bucket and int(bucket) not in self.requested_at_s:
+                self.requested_at_s[int(bucket)] = self.now_s
                 self._ask(int(bucket))
                 break
 
@@ -159,7 +159,7 @@ class _Replay:
             return
         pool = list(self.running.values())
         answer = self.rival(
-            Ask(f"{bucket}", self.now_s, self.asked_at_s[bucket], missing, pool, dict(enumerate(self.order)))
+            Ask(f"{bucket}", self.now_s, self.requested_at_s[bucket], missing, pool, dict(enumerate(self.order)))
         )
         for run in answer.victims:
             self.evictions += 1
@@ -178,7 +178,7 @@ class _Replay:
             self._evict(run)
 
     def _evict(self, run: Run) -> None:
-        self._leaves(run)
+        self._release_gpus(run)
         lost_s = run.lost_s(self.now_s) - run.habits.restart_s + (run.ready_s - run.started_s)
         self.lost_s += run.job.gpus * min(lost_s, self.now_s - run.started_s + run.done_s)
         self.unfinished[run.index] = (run.durable_work_s(self.now_s), (*run.killed_s, self.now_s))

@@ -30,7 +30,7 @@ def write_plot(path: Path, replays: Sequence[Replay], title: str) -> None:
         ends = f"{policy}, {100 * np.mean([replay.allocated for replay in mine]):.1f} %"
         _line(allocated, mine, [replay.allocation for replay in mine], ends, f"C{number}")
         _line(fragmented, mine, [replay.fragmented for replay in mine], policy, f"C{number}")
-    most = max(float(replay.asked[-1]) for replay in replays)
+    most = max(float(replay.requested[-1]) for replay in replays)
     allocated.plot(
         [0, 100 * min(1.0, most)], [0, 100 * min(1.0, most)], ":", color="gray", label="all that was asked for"
     )
@@ -47,9 +47,9 @@ def write_plot(path: Path, replays: Sequence[Replay], title: str) -> None:
 
 
 def _line(axes: Any, replays: Sequence[Replay], curves: Sequence[Any], label: str, color: str) -> None:
-    grid = np.linspace(0, min(float(replay.asked[-1]) for replay in replays), _GRID)
+    grid = np.linspace(0, min(float(replay.requested[-1]) for replay in replays), _GRID)
     values = 100 * np.array(
-        [np.interp(grid, replay.asked, curve) for replay, curve in zip(replays, curves, strict=True)]
+        [np.interp(grid, replay.requested, curve) for replay, curve in zip(replays, curves, strict=True)]
     )
     axes.plot(100 * grid, values.mean(0), color=color, label=label, linewidth=1.6)
     axes.fill_between(100 * grid, values.min(0), values.max(0), color=color, alpha=0.15, linewidth=0)

@@ -25,7 +25,7 @@ POINTS = 65
 
 @dataclass(frozen=True)
 class Replay:
-    """One run. ``allocated`` is the final share of the fleet's milli-GPU; the curves run over ``asked``, the load then.
+    """One run. ``allocated`` is the final share of the fleet's milli-GPU; the curves run over ``requested``, the load.
 
     ``fragmented`` is the share of the fleet's milli-GPU that is free but of no use to a typical pod of the whole run.
     """
@@ -35,7 +35,7 @@ class Replay:
     allocated: float
     placed: int
     refused: int
-    asked: Floats
+    requested: Floats
     allocation: Floats
     fragmented: Floats
 
@@ -68,16 +68,16 @@ def replay(
     capacity = int(state.gpu_count.sum()) * WHOLE_GPU
     measure = UsableTables.build(TypicalPods.learn(requests), state.models, state.slots)
     looks = set(np.linspace(0, len(requests), POINTS).astype(int).tolist())
-    asked = allocated = placed = 0
+    requested = allocated = placed = 0
     curve = [(0.0, 0.0, 0.0)]
     for number, request in enumerate(requests, start=1):
         result = placer.select(state, request)
-        asked += request.gpus.total
+        requested += request.gpus.total
         if result is not None:
             allocate(state, *result, request)
             allocated += request.gpus.total
             placed += 1
         if number in looks:
-            curve.append((asked / capacity, allocated / capacity, fragmented(state, measure).sum() / capacity))
+            curve.append((requested / capacity, allocated / capacity, fragmented(state, measure).sum() / capacity))
     columns = np.array(curve).T
     return Replay(policy, seed, allocated / capacity, placed, len(requests) - placed, *columns)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 _SINGLE_CHECKPOINT = 0.3
-_GOES_ON = 0.4
+_STEADY_SHARE = 0.4
 _DRAWS = 64
 
 
@@ -80,7 +80,7 @@ def _manner(record: dict[str, Any]) -> Manner | None:
     lengths = [end - start for start, end in writes]
     if len(gaps) < 2 or not statistics.median(gaps) or not statistics.median(lengths):
         return None
-    return Manner(_relative(gaps), _relative(lengths), _goes_on(record, writes))
+    return Manner(_relative(gaps), _relative(lengths), _logs_steadily(record, writes))
 
 
 def _merged(writes: Sequence[dict[str, float]]) -> Iterator[tuple[float, float]]:
@@ -103,7 +103,7 @@ def _relative(values: Sequence[float]) -> tuple[float, ...]:
     return tuple(min(4.0, max(0.2, value / middle)) for value in values)
 
 
-def _goes_on(record: dict[str, Any], spans: Sequence[tuple[float, float]]) -> bool:
+def _logs_steadily(record: dict[str, Any], spans: Sequence[tuple[float, float]]) -> bool:
     """Lines keep coming while it writes."""
     arrivals = [ms / 1000 for ms in record["arrivals_ms"]]
     begin, end, inside_s = spans[0][0], spans[-1][1], sum(end - start for start, end in spans)
@@ -112,7 +112,7 @@ def _goes_on(record: dict[str, Any], spans: Sequence[tuple[float, float]]) -> bo
     outside_s = end - begin - inside_s
     if not inside_s or outside_s <= 0 or len(between) == inside:
         return False
-    return inside / inside_s >= _GOES_ON * (len(between) - inside) / outside_s
+    return inside / inside_s >= _STEADY_SHARE * (len(between) - inside) / outside_s
 
 
 def sample(

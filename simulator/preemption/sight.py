@@ -27,7 +27,7 @@ class Sight:
     """Share of jobs whose log or files tell of checkpoints at all; nothing is ever known of the others. Assumed."""
     delay_s: float = 5.0
     """Mean time until an event is known. Assumed."""
-    done_seen: float = 0.91
+    done_understood: float = 0.91
     """Share of writes whose end is understood; after the others a job is not known to be safe until the next one.
     Measured as "completions seen within a line"."""
     false_done: float = 0.08
@@ -58,7 +58,7 @@ def observe(run: Run, now_s: float, sight: Sight) -> Member:
 
 
 def _writing(run: Run, number: int, at_s: float, sight: Sight) -> JobStatus:
-    left_s = max(1.0, (run.ends_s[number] - at_s) * (0.7 + 0.6 * run.habits.draw(4, run.number, number)))
+    remaining_s = max(1.0, (run.ends_s[number] - at_s) * (0.7 + 0.6 * run.habits.draw(4, run.number, number)))
     believed = believed_durables(run, at_s, sight)
     return JobStatus(
         JobState.CKPT_WRITING,
@@ -66,7 +66,7 @@ def _writing(run: Run, number: int, at_s: float, sight: Sight) -> JobStatus:
         confidence=0.9,
         seconds_since_durable=at_s - believed[-1] if believed else None,
         work_at_risk_gpu_seconds=_risk(run, at_s - believed[-1], sight) if believed else None,
-        next_safe_seconds=Estimate(left_s, left_s / 2, 2 * left_s),
+        next_safe_seconds=Estimate(remaining_s, remaining_s / 2, 2 * remaining_s),
         next_checkpoint_seconds=next_checkpoint(believed, at_s),
     )
 
@@ -107,7 +107,7 @@ def next_checkpoint(believed_s: Sequence[float], at_s: float) -> Estimate | None
 
 
 def _understood(run: Run, number: int, sight: Sight) -> bool:
-    return run.habits.draw(1, run.number, number) < sight.done_seen
+    return run.habits.draw(1, run.number, number) < sight.done_understood
 
 
 def believed_durables(run: Run, at_s: float, sight: Sight) -> list[float]:

@@ -175,6 +175,6 @@ def _means(values: np.ndarray) -> np.ndarray:
     return np.array([chance.choice(values, len(values)).mean() for _ in range(_RESAMPLES)])
 
 
-def seen(setup: Setup, **changes: float) -> Setup:
+def with_sight(setup: Setup, **changes: float) -> Setup:
     """The setup with another sight, such as ``observable=0.5``."""
     return replace(setup, sight=replace(setup.sight, **changes))

@@ -20,7 +20,7 @@ from kopt.agents.topology.facts import details_of
 from kopt.agents.topology.readings import CollectorError, CollectorProblem, Reading
 from kopt.agents.topology.scanning import Scanner, ScanResult
 from kopt.agents.topology.sources import NAMES, Sources
-from kopt.agents.topology.sysfs import NothingThere, read_part
+from kopt.agents.topology.sysfs import NoPartError, read_part
 from kopt.agents.topology.versions import version_warnings
 from kopt.core.hardware.node_topology import LinkType, NodeTopology
 
@@ -220,7 +220,7 @@ def test_sys_is_read_below_a_root_and_merged_with_what_tools_say(tmp_path: Path)
     cards = {"mlx5_0": 0, "mlx5_1": 4}
     plant(tmp_path / "sys/class/kfd/kfd/topology", json.loads(outputs.kfd(4)))
     plant(tmp_path / "sys/module", {"amdgpu/version": "6.12.12\n"})
-    with pytest.raises(NothingThere):
+    with pytest.raises(NoPartError):
         read_part("infiniband", tmp_path)
     devices = tmp_path / "sys/devices/pci0000:60/0000:60:01.1"
     for name, address in (("mlx5_0", "0000:63:01.0"), ("mlx5_1", "0000:65:01.0")):

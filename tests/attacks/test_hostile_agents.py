@@ -19,7 +19,7 @@ from logtail_endpoint import Endpoint
 
 from kopt.agents.logtail import process as logtail
 from kopt.agents.logtail.log_paths import PodSettings
-from kopt.agents.staging.journal import known
+from kopt.agents.staging.journal import finished_parts
 from kopt.agents.topology import process as topology
 from kopt.agents.topology.publishing import PublishSettings
 from kopt.agents.topology.sources import Sources
@@ -213,4 +213,4 @@ def test_no_line_of_a_journal_ends_a_download(lines: list[str]) -> None:
         for line in lines:
             file.write(b"%08x %s\n" % (zlib.crc32(line.encode()), line.encode()))
         file.flush()
-        assert isinstance(known(Path(file.name), iter(())), dict)
+        assert isinstance(finished_parts(Path(file.name), iter(())), dict)

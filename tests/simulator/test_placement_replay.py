@@ -113,8 +113,8 @@ def test_curves_end_at_the_result_and_never_fall(nodes: Nodes, pods: Pods) -> No
     result = simulate(Scenario(nodes, pods), Run("kopt", 1))
     assert result.allocation[-1] == result.allocated
     assert (np.diff(result.allocation) >= 0).all()
-    assert result.asked[-1] <= 1.3
-    assert (result.allocation <= result.asked + 1e-12).all()
+    assert result.requested[-1] <= 1.3
+    assert (result.allocation <= result.requested + 1e-12).all()
     assert (result.fragmented >= 0).all()
     assert (result.fragmented + result.allocation <= 1 + 1e-9).all()
 
@@ -161,7 +161,7 @@ def test_the_real_trace_fills_more_than_published(simulated: Simulate, variant: 
     ours, theirs = simulated(variant, "kopt"), simulated(variant, "fgd")
     assert 100 * ours.allocated > reach
     assert ours.allocated > theirs.allocated
-    assert 130 >= 100 * ours.asked[-1] > 129.9
+    assert 130 >= 100 * ours.requested[-1] > 129.9
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from kopt.simulator.preemption.sight import Sight, believed_durables, gang, next
 from kopt.simulator.preemption.study import RIVALS, Setup, figures, study
 
 EVERY_10_MINUTES = Manner((1.0,), (1.0,))
-CLEAR = Sight(observable=1.0, delay_s=0.0, done_seen=1.0, false_done=0.0, held=0.0, restart_error=0.0)
+CLEAR = Sight(observable=1.0, delay_s=0.0, done_understood=1.0, false_done=0.0, held=0.0, restart_error=0.0)
 
 
 def habits(**changes: object) -> Habits:
@@ -110,7 +110,7 @@ def test_what_is_seen_is_late_and_may_be_wrong() -> None:
     assert late.observed_at_s == 650.0
     assert late.status is not None
     assert late.status.state is JobState.CKPT_WRITING
-    deaf = replace(CLEAR, done_seen=0.0)
+    deaf = replace(CLEAR, done_understood=0.0)
     status = observe(run(), 1000.0, deaf).status
     assert status is not None
     assert not status.safe

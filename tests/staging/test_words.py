@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kopt.agents.staging.journal import Journal, PartLine, known
+from kopt.agents.staging.journal import Journal, PartLine, finished_parts
 from kopt.agents.staging.troubles import of_source
 from kopt.core.staging.manifest import (
     Checksum,
@@ -224,7 +224,7 @@ def test_a_journal_cut_anywhere_names_only_what_was_told(
     whole = path.read_bytes()
     path.write_bytes(whole[:cut] + garbage)
     told = {(one.path, one.index) for one in lines}
-    found = {(name, index) for name, one in known(path, iter(())).items() for index in one.parts}
+    found = {(name, index) for name, one in finished_parts(path, iter(())).items() for index in one.parts}
     assert found <= told
     complete = whole[:cut].count(b"\n")
     assert {(one.path, one.index) for one in lines[:complete]} <= found
@@ -232,7 +232,7 @@ def test_a_journal_cut_anywhere_names_only_what_was_told(
     again = Journal(path)
     again.add(PartLine("new", "v", 100, 10, 0, DIGEST))
     again.close()
-    assert known(path, iter(()))["new"].parts == {0: DIGEST}
+    assert finished_parts(path, iter(()))["new"].parts == {0: DIGEST}
 
 
 def test_a_line_that_was_altered_counts_for_nothing(tmp_path: Path) -> None:
@@ -241,9 +241,9 @@ def test_a_line_that_was_altered_counts_for_nothing(tmp_path: Path) -> None:
     journal.close()
     whole = (tmp_path / "journal").read_bytes()
     (tmp_path / "journal").write_bytes(whole.replace(b" 3, ", b" 4, "))
-    assert known(tmp_path / "journal", iter(())) == {}
+    assert finished_parts(tmp_path / "journal", iter(())) == {}
     (tmp_path / "journal").write_bytes(whole)
-    assert known(tmp_path / "journal", iter(()))["a"].parts == {3: DIGEST}
+    assert finished_parts(tmp_path / "journal", iter(()))["a"].parts == {3: DIGEST}
 
 
 @pytest.mark.parametrize(

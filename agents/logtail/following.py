@@ -18,7 +18,7 @@ _LOG = logging.getLogger(__name__)
 CHUNK_BYTES = 64 << 10
 _JUST_NOW_S = 10.0
 """A program's own line came now if there was nothing to read shortly before; otherwise its time is unknown."""
-Mark = Mapping[str, Any]
+Position = Mapping[str, Any]
 """What a source needs to go on where it was, as JSON."""
 
 
@@ -26,12 +26,12 @@ Mark = Mapping[str, Any]
 class Reading:
     """Lines that follow each other, the first one's number, and where to go on once they are acknowledged.
 
-    ``present``: there was nothing more to read. ``mark`` None: from the mark before.
+    ``present``: there was nothing more to read. ``position`` None: from the position before.
     """
 
     first: int
     lines: list[LogLine] = field(default_factory=list)
-    mark: Mark | None = None
+    position: Position | None = None
     present: bool = False
 
 
@@ -62,10 +62,12 @@ class Source(Protocol):
 class FileSource:
     """A log in files: a program's own (``plain``) or a container's folder."""
 
-    def __init__(self, path: Path, name: str, notices: Notices, mark: Mark | None = None, *, plain: bool) -> None:
+    def __init__(
+        self, path: Path, name: str, notices: Notices, position: Position | None = None, *, plain: bool
+    ) -> None:
         self.name, self.key = name, str(path)
         self._path, self._notices, self._plain = path, notices, plain
-        offset, number = _read_mark(mark)
+        offset, number = _read_position(position)
         self.fresh = number is None
         self._reader = LogReader(plain_series(path) if plain else container_series(path), offset)
         self._decoder: Decoder = PlainLog(number or 1) if plain else ContainerLog(number or 1)
@@ -129,7 +131,7 @@ class FileSource:
         now_s = time.time()
         if self._plain and now_s - self._present_at_s < _JUST_NOW_S:
             lines = [LogLine(line.text, now_s) for line in lines]
-        return Reading(first, lines, self._mark())
+        return Reading(first, lines, self._position())
 
     def _last(self) -> list[Reading]:
         """A line that its writer did not end."""
@@ -137,17 +139,17 @@ class FileSource:
         lines = self._decoder.cut()
         return [Reading(first, lines)] if lines else []
 
-    def _mark(self) -> Mark | None:
+    def _position(self) -> Position | None:
         origin = self._decoder.origin
         offset = self._reader.offset_before(self._decoder.fed - origin.position) if origin is not None else None
         return offset.to_dict() | {"number": origin.number} if offset is not None and origin is not None else None
 
 
-def _read_mark(mark: Mark | None) -> tuple[Offset | None, int | None]:
-    if mark is None:
+def _read_position(position: Position | None) -> tuple[Offset | None, int | None]:
+    if position is None:
         return None, None
     try:
-        offset, number = Offset.from_dict(mark), int(mark["number"])
+        offset, number = Offset.from_dict(position), int(position["number"])
     except (KeyError, TypeError, ValueError):
         return None, None
     return (offset, number) if number >= 1 and offset.offset >= 0 else (None, None)

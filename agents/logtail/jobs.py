@@ -236,7 +236,7 @@ class Jobs:
                 if pace.hurried:
                     await self._pass_over(job, source, pace, reading)
                     continue
-                await sender.put(source.name, reading.first, reading.lines, source.key, reading.mark)
+                await sender.put(source.name, reading.first, reading.lines, source.key, reading.position)
                 await self._wait_for_pace(pace, source, len(reading.lines))
         await sender.drained()
 
@@ -261,7 +261,7 @@ class Jobs:
         selected = pace.select(lines[:kept])
         for at in selected:
             await sender.put(source.name, reading.first + at, [lines[at]], source.key)
-        await sender.put(source.name, reading.first + kept, lines[kept:], source.key, reading.mark)
+        await sender.put(source.name, reading.first + kept, lines[kept:], source.key, reading.position)
         if at_end:
             pace.caught_up()
         job.skipped += kept - len(selected)

@@ -60,7 +60,7 @@ class Files:
                     else (f"{self._source}/{path.stem}")
                 )
                 source = FileSource(
-                    path, printable(label), self._notices, self._jobs.offsets.mark(str(path)), plain=True
+                    path, printable(label), self._notices, self._jobs.offsets.position(str(path)), plain=True
                 )
                 self.sources[path] = source
                 self._jobs.follow(self._job, source)
@@ -90,7 +90,7 @@ def node_sources(root: Path, notices: Notices, jobs: Jobs) -> MakeSource:
 
     def make(pod: FollowedPod, container: Container, name: str, key: str) -> Source:
         folder = root / f"{pod.key[0]}_{pod.key[1]}_{pod.uid}" / container.name
-        source = FileSource(folder, name, notices, jobs.offsets.mark(key), plain=False)
+        source = FileSource(folder, name, notices, jobs.offsets.position(key), plain=False)
         source.key = key
         return source
 
@@ -104,7 +104,7 @@ def stream_sources(kube: Kube, jobs: Jobs) -> MakeSource:
         if not container.started:
             return None
         instance = Instance(*pod.key, container.name, container.restarts)
-        return StreamSource(kube, instance, name, key, time.time, jobs.offsets.mark(key))
+        return StreamSource(kube, instance, name, key, time.time, jobs.offsets.position(key))
 
     return make
 
@@ -190,12 +190,14 @@ class Pods:
                 source = self._sources.setdefault(pod.uid, {})[container.name] = made
                 self._jobs.follow(pod.job, source)
             if isinstance(source, StreamSource):
-                source.seen(Instance(*pod.key, container.name, container.restarts))
+                source.follow(Instance(*pod.key, container.name, container.restarts))
             if pod.ended:
                 source.finish()
 
     def _has_offset(self, pod: FollowedPod) -> bool:
-        return any(self._jobs.offsets.mark(f"{pod.uid}/{container.name}") is not None for container in pod.containers)
+        return any(
+            self._jobs.offsets.position(f"{pod.uid}/{container.name}") is not None for container in pod.containers
+        )
 
     def _stop_following(self, pod: FollowedPod) -> None:
         for source in self._sources.pop(pod.uid, {}).values():

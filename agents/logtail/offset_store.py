@@ -25,25 +25,25 @@ class OffsetStore:
 
     def __init__(self, path: Path | None, clock: Callable[[], float] = time.time) -> None:
         self._path, self._clock = path, clock
-        self._marks = {} if path is None else _load(path, clock() - _KEPT_S)
+        self._positions = {} if path is None else _load(path, clock() - _KEPT_S)
         self._dirty = False
         self._reported = ""
 
-    def mark(self, key: str) -> Mapping[str, Any] | None:
-        return self._marks.get(key)
+    def position(self, key: str) -> Mapping[str, Any] | None:
+        return self._positions.get(key)
 
-    def set(self, key: str, mark: Mapping[str, Any]) -> None:
-        self._marks[key] = {**mark, "at": round(self._clock(), 1)}
+    def set(self, key: str, position: Mapping[str, Any]) -> None:
+        self._positions[key] = {**position, "at": round(self._clock(), 1)}
         self._dirty = True
 
     def forget(self, key: str) -> None:
-        self._dirty = self._marks.pop(key, None) is not None or self._dirty
+        self._dirty = self._positions.pop(key, None) is not None or self._dirty
 
     def save(self) -> None:
         """Write what has changed. A folder that cannot be written to is logged once, not raised: reading goes on."""
         if self._path is None or not self._dirty:
             return
-        body = json.dumps(self._marks, separators=(",", ":")).encode()
+        body = json.dumps(self._positions, separators=(",", ":")).encode()
         head = json.dumps({"schema": _SCHEMA, "crc32": zlib.crc32(body)}).encode()
         beside = self._path.with_name(f".{self._path.name}.new")
         try:
@@ -79,7 +79,7 @@ def _load(path: Path, oldest_s: float) -> dict[str, dict[str, Any]]:
         _LOG.warning("%s is damaged, every log is read again: %s", path, error)
         return {}
     return {
-        key: mark
-        for key, mark in result.items()
-        if isinstance(mark, dict) and isinstance(at := mark.get("at"), int | float) and at >= oldest_s
+        key: position
+        for key, position in result.items()
+        if isinstance(position, dict) and isinstance(at := position.get("at"), int | float) and at >= oldest_s
     }

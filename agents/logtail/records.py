@@ -104,7 +104,7 @@ class ContainerLog:
         result: list[LogLine] = []
         for stream, splitter in self._splitters.items():
             if splitter.pending:
-                self._say(stream, b"\n", None, result)
+                self._append(stream, b"\n", None, result)
         if self._rest:
             result += self.feed(b"\n")
         return result
@@ -114,14 +114,14 @@ class ContainerLog:
         self._position += size
         stream, at_s, content = opened
         before = self._splitters[stream].pending if stream in self._splitters else 0
-        self._say(stream, content, at_s, result)
+        self._append(stream, content, at_s, result)
         pending = self._splitters[stream].pending
         if not pending and not content.endswith(b"\r"):
             self._begun.pop(stream, None)
         elif not before or pending <= len(content):
             self._begun[stream] = begins
 
-    def _say(self, stream: bytes, content: bytes, at_s: float | None, result: list[LogLine]) -> None:
+    def _append(self, stream: bytes, content: bytes, at_s: float | None, result: list[LogLine]) -> None:
         splitter = self._splitters.setdefault(stream, LineSplitter())
         lines: Iterable[Line] = splitter.feed(content)
         before = len(result)

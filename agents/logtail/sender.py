@@ -12,7 +12,7 @@ from typing import Any
 
 import tenacity
 
-from kopt.agents.logtail.following import Mark
+from kopt.agents.logtail.following import Position
 from kopt.agents.logtail.records import LogLine
 from kopt.core.redaction import redact
 from kopt.serving.client.client import EndpointFailure, RequestRefused
@@ -106,12 +106,12 @@ class _Batch:
     lines: list[LogLine]
     size: int
     key: str
-    mark: Mark | None
+    position: Position | None
     put_at_s: float
 
 
 class Sender:
-    """One job's. ``answered`` gets every answer, ``keep`` the marks of what was acknowledged."""
+    """One job's. ``answered`` gets every answer, ``keep`` the positions of what was acknowledged."""
 
     def __init__(
         self,
@@ -121,7 +121,7 @@ class Sender:
         settings: SenderSettings,
         counters: Counters,
         *,
-        keep: Callable[[str, Mark], None],
+        keep: Callable[[str, Position], None],
         answered: Callable[[Answer], None],
     ) -> None:
         self.job, self._post, self._budget, self._settings, self._counters = job, post, budget, settings, counters
@@ -150,8 +150,10 @@ class Sender:
             await self._own.admitted()
             await self._budget.admitted()
 
-    async def put(self, source: str, first: int, lines: list[LogLine], key: str = "", mark: Mark | None = None) -> None:
-        """Lines that the endpoint has already are left out; the mark stays."""
+    async def put(
+        self, source: str, first: int, lines: list[LogLine], key: str = "", position: Position | None = None
+    ) -> None:
+        """Lines that the endpoint has already are left out; the position stays."""
         acknowledged = min(len(lines), max(0, self.expected.get(source, 0) - first))
         first, lines = first + acknowledged, lines[acknowledged:]
         most = self._settings.lines
@@ -162,7 +164,7 @@ class Sender:
             size = sum(len(line.text) + _LINE_BYTES for line in part)
             last = at == len(parts) - 1
             now_s = asyncio.get_running_loop().time()
-            self._batches.append(_Batch(source, first, part, size, key, mark if last else None, now_s))
+            self._batches.append(_Batch(source, first, part, size, key, position if last else None, now_s))
             first += len(part)
             self._own.reserve(size)
             self._budget.reserve(size)
@@ -260,13 +262,13 @@ class Sender:
         lines: list[LogLine] = []
         size, following = 0, 0
         for count, item in enumerate(self._batches):
-            goes_on = (
+            continues = (
                 not lines or not item.lines or (item.source == self._batches[0].source and item.first == following)
             )
             too_much = lines and (
                 len(lines) + len(item.lines) > self._settings.lines or size + item.size > self._settings.request_bytes
             )
-            if not goes_on or too_much or (item.lines and not lines and count):
+            if not continues or too_much or (item.lines and not lines and count):
                 return count, lines
             lines += item.lines
             size += item.size
@@ -278,8 +280,8 @@ class Sender:
             item = self._batches.popleft()
             self._own.release(item.size)
             self._budget.release(item.size)
-            if item.mark is not None:
-                self._keep(item.key, item.mark)
+            if item.position is not None:
+                self._keep(item.key, item.position)
         self._settled.set()
 
     def _handle(self, answer: Answer) -> None:
@@ -326,9 +328,9 @@ class Sender:
 
     def _pause(self, state: tenacity.RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome is not None else None
-        asked_s = error.retry_after_s if isinstance(error, EndpointFailure) else None
-        if asked_s is not None:
-            return asked_s
+        retry_after_s = error.retry_after_s if isinstance(error, EndpointFailure) else None
+        if retry_after_s is not None:
+            return retry_after_s
         first_s, longest_s = self._settings.first_pause_s, self._settings.longest_pause_s
         return first_s / 2 + float(tenacity.wait_random_exponential(first_s, longest_s)(state))
 

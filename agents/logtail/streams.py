@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import NamedTuple
 
-from kopt.agents.logtail.following import Mark, Reading
+from kopt.agents.logtail.following import Position, Reading
 from kopt.agents.logtail.records import LogLine, read_time
 from kopt.cluster.client.api import ApiError, Kube, NotFound
 from kopt.cluster.runtime.backoff import Backoff
@@ -44,7 +44,7 @@ class Records:
         return min(self._begins, default=None)
 
     @property
-    def mark(self) -> Mark | None:
+    def position(self) -> Position | None:
         since_s = self.since_s
         return None if since_s is None else {"since": since_s, "number": self._begins[since_s]}
 
@@ -86,7 +86,7 @@ class Records:
                 part = head
             else:
                 self._open(time, at_s)
-        self._say(part, result)
+        self._append(part, result)
 
     def _open(self, time: bytes, at_s: float) -> None:
         self._time, self._at_s = time, at_s
@@ -107,7 +107,7 @@ class Records:
             )
             self._replayed.clear()
 
-    def _say(self, part: bytes, result: list[LogLine]) -> None:
+    def _append(self, part: bytes, result: list[LogLine]) -> None:
         for line in self._splitter.feed(part):
             self._read += 1
             if not self._drops and self._read > self._skipped:
@@ -116,8 +116,8 @@ class Records:
 
     def _end(self, result: list[LogLine]) -> None:
         if self._head is not None:
-            self._say(self._head, result)
-        self._say(b"\n", result)
+            self._append(self._head, result)
+        self._append(b"\n", result)
         if self._time and not self._drops:
             self._count()
         self._begin()
@@ -144,11 +144,17 @@ class StreamSource:
     """The log of one container, from the API server."""
 
     def __init__(
-        self, kube: Kube, instance: Instance, name: str, key: str, clock: Callable[[], float], mark: Mark | None = None
+        self,
+        kube: Kube,
+        instance: Instance,
+        name: str,
+        key: str,
+        clock: Callable[[], float],
+        position: Position | None = None,
     ) -> None:
         self.name, self.key = name, key
         self._kube, self._instance, self._followed, self._clock = kube, instance, instance.restarts, clock
-        since_s, number = _read_mark(mark)
+        since_s, number = _read_position(position)
         self.fresh = since_s is None
         self._records = Records(number, since_s)
         self._finished = False
@@ -165,7 +171,7 @@ class StreamSource:
         self._finished = True
         self._changed.set()
 
-    def seen(self, instance: Instance) -> None:
+    def follow(self, instance: Instance) -> None:
         """What the pod says now about the container."""
         if instance != self._instance:
             self._instance = instance
@@ -233,7 +239,7 @@ class StreamSource:
                     return
                 first = self._records.number
                 lines = self._records.feed(piece)
-                yield Reading(first, lines, self._records.mark)
+                yield Reading(first, lines, self._records.position)
 
     def _report(self, error: ApiError) -> None:
         if str(error) != self._reported:
@@ -242,8 +248,8 @@ class StreamSource:
             self._reported = str(error)
 
 
-def _read_mark(mark: Mark | None) -> tuple[int | None, int]:
+def _read_position(position: Position | None) -> tuple[int | None, int]:
     try:
-        return (None, 1) if mark is None else (int(mark["since"]), max(1, int(mark["number"])))
+        return (None, 1) if position is None else (int(position["since"]), max(1, int(position["number"])))
     except (KeyError, TypeError, ValueError):
         return None, 1

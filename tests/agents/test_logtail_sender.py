@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kopt.agents.logtail import sender as module
-from kopt.agents.logtail.following import Mark
+from kopt.agents.logtail.following import Position
 from kopt.agents.logtail.records import LogLine
 from kopt.agents.logtail.sender import ByteBudget, Counters, Sender, SenderSettings
 from kopt.serving.client.client import EndpointFailure, RequestRefused
@@ -27,7 +27,7 @@ def lines(first: int, last: int) -> list[LogLine]:
     return [LogLine(f"line {number}", float(number)) for number in range(first, last + 1)]
 
 
-def mark(number: int) -> Mark:
+def mark(number: int) -> Position:
     return {"number": number}
 
 
@@ -37,7 +37,7 @@ class Box:
     def __init__(self, *replies: Reply, settings: SenderSettings = SETTINGS, room: int = 1 << 20) -> None:
         self.replies = list(replies)
         self.requests: list[Mapping[str, Any]] = []
-        self.marks: list[tuple[str, Mark]] = []
+        self.marks: list[tuple[str, Position]] = []
         self.answers: list[Mapping[str, Any]] = []
         self.room, self.counters = ByteBudget(room), Counters()
         self.sender = Sender(

@@ -34,7 +34,7 @@ class Agent:
         self.jobs, self.notices = jobs, notices
 
     def follow(self, path: Path, job: str = JOB, source: str = SOURCE) -> FileSource:
-        made = FileSource(path, source, self.notices, self.jobs.offsets.mark(str(path)), plain=True)
+        made = FileSource(path, source, self.notices, self.jobs.offsets.position(str(path)), plain=True)
         self.jobs.follow(job, made)
         return made
 

@@ -162,7 +162,7 @@ async def following(scene: Scene, state: Path | None = None, restarts: int = 0) 
         task = asyncio.create_task(jobs.run())
         await jobs.started()
         instance = Instance("research", "llama-0", "trainer", restarts)
-        source = StreamSource(scene.kube, instance, SOURCE, KEY, lambda: 0.0, jobs.offsets.mark(KEY))
+        source = StreamSource(scene.kube, instance, SOURCE, KEY, lambda: 0.0, jobs.offsets.position(KEY))
         jobs.follow(JOB, source)
         try:
             yield source
@@ -239,12 +239,12 @@ async def test_a_restarted_container_is_read_to_its_end_and_then_from_its_beginn
         scene.container.print("Killed")
         scene.container.restart()
         scene.container.print("starting", 10**9)
-        source.seen(Instance("research", "llama-0", "trainer", 1))
+        source.follow(Instance("research", "llama-0", "trainer", 1))
         scene.proxy.refuse(False)
         await scene.whole()
         scene.container.restart()
         scene.container.print("starting again", 10**9)
-        source.seen(Instance("research", "llama-0", "trainer", 2))
+        source.follow(Instance("research", "llama-0", "trainer", 2))
         await scene.whole()
 
 
@@ -329,7 +329,7 @@ def test_wherever_a_stream_is_cut_and_however_it_comes_the_lines_are_the_same(
             found += read.feed(stream[at : at + size])
     assert found == wanted
     assert read.number == whole.number
-    mark = read.mark
+    mark = read.position
     assert mark is not None
     again = Records(mark["number"], mark["since"])
     again.connect()

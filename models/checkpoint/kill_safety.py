@@ -72,7 +72,7 @@ def _doubt(machine: StateMachine, now_s: float | None, *, live: bool, files: boo
         return "No durable checkpoint has been seen: everything since the start would be lost."
     if machine.state is JobState.UNKNOWN:
         return "The log has not said yet where the job is."
-    if durable.line is not None and not files and not machine.statistics.shown_twice:
+    if durable.line is not None and not files and not machine.statistics.repeated:
         return (
             "Text alone cannot tell yet: no earlier save of this job went as the last one did. "
             "Another save or a look at the files can."

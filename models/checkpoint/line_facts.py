@@ -122,6 +122,6 @@ def _from_folder(text: str) -> str:
     return text
 
 
-def goes_on_aside(text: str) -> bool:
+def continues_aside(text: str) -> bool:
     """Whether the message says that a write continues during training."""
     return _ASIDE.search(text) is not None and _SYNC.search(text) is None

@@ -55,12 +55,12 @@ def read(
         return Reading(LABELS[_PROGRESS if write else _BEGIN], write_share(line), premature_end=True)
     if best == _END and shares[_END] < _needed_to_end(write, statistics, trained=trained):
         best = _PROGRESS if write else _best_of(shares, (_BEGIN, _PROGRESS, *_RESTS))
-    if write is not None and LABELS[best] in ACTIVITY and not _goes_on(line, best):
+    if write is not None and LABELS[best] in ACTIVITY and not _continues(line, best):
         best = _AT[LineLabel.OTHER]
     return Reading(LABELS[best], shares[best])
 
 
-def _goes_on(line: ClassifiedLine, best: int) -> bool:
+def _continues(line: ClassifiedLine, best: int) -> bool:
     """Whether a line shows that the job continues after a write: it has a number, or is clearly about training."""
     active = line.shares[_STEP] + line.shares[_EVAL] + line.shares[_OVER]
     if _NUMBER.search(line.text):

@@ -13,7 +13,7 @@ from kopt.core.workload.checkpoint import JobState, LineLabel
 from kopt.models.checkpoint.classified_line import ClassifiedLine, LineReference
 from kopt.models.checkpoint.classifier.tokens import template
 from kopt.models.checkpoint.end_detection import EndDetector
-from kopt.models.checkpoint.line_facts import epoch_of, goes_on_aside, step_of_checkpoint, step_of_progress
+from kopt.models.checkpoint.line_facts import continues_aside, epoch_of, step_of_checkpoint, step_of_progress
 from kopt.models.checkpoint.log_writers import LogWriters
 from kopt.models.checkpoint.reading import ACTIVITY, CERTAIN, read, speaks_of_step, write_share
 from kopt.models.checkpoint.serialization import fill, plain, templates_from, templates_to, write_from
@@ -148,7 +148,7 @@ class StateMachine:
                 self._writes.expire(writer)
                 self._state = JobState.CKPT_WRITING if self.writing else self._state_before
 
-    def seen_durable(self, name: str, step: int | None, began_s: float, ended_s: float) -> bool:
+    def record_durable(self, name: str, step: int | None, began_s: float, ended_s: float) -> bool:
         """A complete checkpoint in the folder, written from ``began_s`` to ``ended_s``; returns whether it is new."""
         if not self._writes.record_files(name, step, began_s, ended_s):
             return False
@@ -267,7 +267,7 @@ class StateMachine:
     def _continue_write(self, line: ClassifiedLine, label: LineLabel, line_template: LineTemplate) -> LineLabel:
         # A line that only precedes writes, by repetition, may name the step of something else.
         step = step_of_checkpoint(line.text) if write_share(line) >= 0.5 else None
-        asynchronous, statistics = goes_on_aside(line.text), self.statistics
+        asynchronous, statistics = continues_aside(line.text), self.statistics
         statistics.asynchronous = statistics.asynchronous or asynchronous
         write = self._writes.open.get(line.writer)
         if label is LineLabel.CKPT_PROGRESS and write is None and self._state is JobState.CKPT_DONE:

@@ -18,7 +18,7 @@ _MOST, _MOST_NUMBERS, _MOST_CHARACTERS, _MOST_LATE_KEYS = 96, 8, 200, 16
 _ROUTINE_LINES, _ROUTINE_ENDS = 3, 2
 _LEADS_OFTEN, _LEADS_OFTEN_ELSE = 3, 12
 """One line in so many of a template comes before a write: of those about steps, and of all others."""
-_RUN, _GIVEN_UP = 12, 300
+_RUN, _MOST_LINES = 12, 300
 """Times in a row that a number must have grown, and lines after which growing numbers are not looked for."""
 _LATE, _LATE_THOUGH_BEGINNING = 2, 4
 """Pauses before a line, and hardly any after it, that show that it is logged at the end."""
@@ -63,7 +63,7 @@ class LineTemplate:
 
     def observe_numbers(self, text: str) -> None:
         """Compares the numbers of a line with those of the one before."""
-        if self.run >= _RUN or self.lines > _GIVEN_UP:
+        if self.run >= _RUN or self.lines > _MOST_LINES:
             return
         numbers = [int(digits) for digits in _NUMBER.findall(text[:_MOST_CHARACTERS])[:_MOST_NUMBERS]]
         before, self.numbers = self.numbers, numbers
@@ -210,7 +210,7 @@ class LineTemplates:
             del self.by_key[key]
 
 
-def hint(result: LineTemplate, begins: float, goes_on: float, write: float, *, opened: bool) -> Hint:
+def hint(result: LineTemplate, begins: float, continues: float, write: float, *, opened: bool) -> Hint:
     """What repetition says about a line whose words have these shares: a beginning, a part, and any line of a write."""
     if result.counts_steps and write < _SURE:
         return Hint.STEP
@@ -220,7 +220,7 @@ def hint(result: LineTemplate, begins: float, goes_on: float, write: float, *, o
         return Hint.BEGIN
     if write < _ABOUT and not (opened and result.written_before == result.lines):
         return Hint.NOTHING
-    late = _LATE_THOUGH_BEGINNING if max(begins, goes_on) >= _CLEAR else _LATE
+    late = _LATE_THOUGH_BEGINNING if max(begins, continues) >= _CLEAR else _LATE
     if before >= late and before > 3 * after and before >= 2 * result.ran_before and not result.written_after:
         return Hint.END
     if write >= _ABOUT and after >= _LATE and after > 3 * before and after >= 2 * result.ran_after:

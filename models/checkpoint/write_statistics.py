@@ -67,7 +67,7 @@ class WriteStatistics:
         self.ways[-1] = (step_lines, " ".join(map(str, templates)))
 
     @property
-    def shown_twice(self) -> bool:
+    def repeated(self) -> bool:
         """Whether two saves became durable, and lines of the same templates told the last one as one before it."""
         durable = len(set(self.saved_step_lines)) > 1
         return durable and any(way == self.ways[-1][1] for _, way in list(self.ways)[:-1])

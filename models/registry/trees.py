@@ -37,14 +37,14 @@ class _Tree:
         nodes = np.zeros(len(inputs), dtype=np.int64) if len(self.features) else np.full(len(inputs), -1)
         while (inner := nodes >= 0).any():
             at = nodes[inner]
-            nodes[inner] = np.where(self._goes_left(at, inputs[rows[inner], self.features[at]]), *self._children(at))
+            nodes[inner] = np.where(self._turns_left(at, inputs[rows[inner], self.features[at]]), *self._children(at))
         result: Array = self.leaf_values[-1 - nodes]
         return result
 
     def _children(self, nodes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         return self.left[nodes], self.right[nodes]
 
-    def _goes_left(self, nodes: NDArray[np.int64], values: Array) -> NDArray[np.bool_]:
+    def _turns_left(self, nodes: NDArray[np.int64], values: Array) -> NDArray[np.bool_]:
         kinds = self.kinds[nodes]
         nan_is_missing = kinds & _NAN_IS_MISSING != 0
         values = np.where(np.isnan(values) & ~nan_is_missing, 0.0, values)

@@ -118,7 +118,7 @@ class FollowedJob:
             writing = writing or folder.writing
             if folder.durable is not None:
                 unit = folder.durable
-                machine.seen_durable(unit.name, folder.step, unit.first_s, unit.last_s)
+                machine.record_durable(unit.name, folder.step, unit.first_s, unit.last_s)
                 whole = whole or (watch.recent(now_s) and self._shows_last_save(unit))
         self.session.files = whole
         return f"The checkpoint folder shows that {writing} is being written." if writing else ""

@@ -136,8 +136,8 @@ def predict(
     print_status(f"{len(estimates)} answers in {out}{remark}")
 
 
-@app.command()
-def place(
+@app.command("place")
+def choose_set(
     count: Annotated[int, typer.Option("--count", min=1, help="How many GPUs the job needs.")],
     files: Annotated[
         list[str] | None, typer.Argument(metavar="[FILE...]", help="Tools' outputs of one node, or a node in each.")

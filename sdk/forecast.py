@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kopt.core.prediction import DEFAULT_HORIZONS_S, DEFAULT_QUANTILES, ModelVersion, Prediction
 from kopt.core.settings import Settings
 from kopt.data.demand.table import GRID_S, DemandDataError, DemandSeries
+from kopt.models.registry.aliases import CHAMPION, SHIPPED
 from kopt.models.registry.artifact import ModelCard, read_card
 from kopt.models.registry.loading import shipped
 
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 SCHEMA = "kopt/v1"
-SHIPPED = "shipped"
-CHAMPION = "champion"
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,10 @@ from difflib import get_close_matches
 
 from kopt.cli.errors import unknown_name, usage_error
 from kopt.models.predictors import predictor_names
+from kopt.models.registry.aliases import CHALLENGER, CHAMPION
 
 DEFAULT = "demand"
-ALIASES = ("champion", "challenger")
+ALIASES = (CHAMPION, CHALLENGER)
 
 
 def completed(incomplete: str) -> list[str]:

@@ -5,10 +5,9 @@ import logging
 from kopt.core.prediction import ModelVersion
 from kopt.core.settings import Settings
 from kopt.models.base import Predictor
+from kopt.models.registry.aliases import CHAMPION, SHIPPED
 
 _LOG = logging.getLogger(__name__)
-SHIPPED = "shipped"
-CHAMPION = "champion"
 
 
 def load_predictor(name: str, model: str = CHAMPION, settings: Settings | None = None) -> Predictor:

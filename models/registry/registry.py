@@ -23,6 +23,7 @@ from kopt.core.prediction import ModelVersion
 from kopt.core.settings import Settings
 from kopt.models.base import Predictor
 from kopt.models.predictors import predictor_class
+from kopt.models.registry.aliases import CHALLENGER, CHAMPION
 from kopt.models.registry.artifact import ArtefactError, read_card
 from kopt.models.registry.champion_pointer import ChampionPointers
 from kopt.models.registry.download import ARTIFACT_PATH, fetch, verified
@@ -47,8 +48,6 @@ __all__ = [
     "UnsealedError",
 ]
 
-CHAMPION = "champion"
-CHALLENGER = "challenger"
 PASSED = "passed"
 REFUSED = "refused"
 SHIPPED = "shipped"

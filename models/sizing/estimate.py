@@ -48,7 +48,8 @@ from kopt.formats.pod_request import requested_executor, requested_gpus
 from kopt.formats.processes import NO_REQUEST, Processes, count_processes
 from kopt.formats.trainers import read_plan
 from kopt.formats.yaml_text import load_yaml
-from kopt.models.registry.loading import CHAMPION, load_predictor
+from kopt.models.registry.aliases import CHAMPION
+from kopt.models.registry.loading import load_predictor
 from kopt.models.sizing.assembly import ADAPTS, answer
 from kopt.models.sizing.code import CodeEstimate, from_trace
 from kopt.models.sizing.plans import from_plan

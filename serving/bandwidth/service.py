@@ -20,7 +20,7 @@ from kopt.core.hardware.pairwise import Pair
 from kopt.core.reason import Reason
 from kopt.models.bandwidth.loading import load_bandwidth
 from kopt.models.bandwidth.predictor import BandwidthPredictor, BandwidthQuestion
-from kopt.models.registry.loading import SHIPPED
+from kopt.models.registry.aliases import SHIPPED
 from kopt.models.registry.registry import CHALLENGER, CHAMPION
 from kopt.serving.bandwidth.metrics import BandwidthMetrics
 from kopt.serving.client.bandwidth_placement import answer_places

@@ -24,7 +24,8 @@ from kopt.formats.joblog.lines import KEPT_BYTES
 from kopt.models.checkpoint.files import FileFact
 from kopt.models.checkpoint.predictor import CheckpointPredictor
 from kopt.models.checkpoint.session import Session
-from kopt.models.registry.loading import SHIPPED, load_predictor
+from kopt.models.registry.aliases import SHIPPED
+from kopt.models.registry.loading import load_predictor
 from kopt.serving.checkpoint.job import MAX_DOCUMENT, FollowedJob
 from kopt.serving.checkpoint.metrics import CheckpointMetrics
 from kopt.serving.checkpoint.table import JobTable, Row

@@ -20,7 +20,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from kopt.core.reason import Reason
-from kopt.models.registry.loading import SHIPPED
+from kopt.models.registry.aliases import SHIPPED
 from kopt.models.registry.registry import RegisteredModel, RegistryError
 from kopt.serving.contract.common import SCHEMA
 from kopt.serving.contract.model_answers import ModelsResponse, PredictorsHealthResponse

@@ -22,7 +22,7 @@ from kopt.core.workload.sizing import MemoryBreakdown, Method, SizingEstimate, T
 from kopt.core.workload.training_plan import PlanError
 from kopt.formats.entrypoint import EntrypointError, Kind
 from kopt.formats.trainers import read_plan
-from kopt.models.registry.loading import SHIPPED
+from kopt.models.registry.aliases import SHIPPED
 from kopt.models.registry.registry import CHALLENGER, CHAMPION
 from kopt.models.sizing.assembly import answer, assemble
 from kopt.models.sizing.code import CodeEstimate

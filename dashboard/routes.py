@@ -17,6 +17,7 @@ from kopt.dashboard.login.middleware import user_of
 from kopt.dashboard.login.routes import Login, LoginRoutes
 from kopt.dashboard.pages.page import Content, Page, PageRequest
 from kopt.dashboard.pages.pages import PAGES
+from kopt.dashboard.problem import problem_document
 from kopt.dashboard.rendering import environment
 from kopt.dashboard.security import SECURITY_HEADERS
 
@@ -107,11 +108,7 @@ class Routes:
         if isinstance(error, HTTPException) and status == 404 and error.detail != "Not Found":
             text = str(error.detail)
         if request.url.path.startswith(("/data/", "/static/")):
-            return JSONResponse(
-                {"type": "about:blank", "title": title, "status": status, "detail": text},
-                status,
-                media_type="application/problem+json",
-            )
+            return problem_document(status, title, text)
         page = self._templates.get_template("problem.html").render(
             title=title, text=text, status=status, path="", refresh_s=self._refresh_s
         )

@@ -3,11 +3,12 @@
 from urllib.parse import quote
 
 from starlette.requests import HTTPConnection
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kopt.dashboard.login.authority import Authority, AuthorityError, User
 from kopt.dashboard.login.sessions import Sessions
+from kopt.dashboard.problem import problem_document
 
 USER = "kopt.user"
 """Of the request's scope: who asks."""
@@ -28,7 +29,7 @@ class LoginRequired:
         try:
             user = await self._user(HTTPConnection(scope))
         except AuthorityError as error:
-            await _problem(503, "The cluster does not answer", str(error))(scope, receive, send)
+            await problem_document(503, "The cluster does not answer", str(error))(scope, receive, send)
             return
         if user is None:
             await self._to_login(scope)(scope, receive, send)
@@ -44,7 +45,7 @@ class LoginRequired:
 
     def _to_login(self, scope: Scope) -> Response:
         if scope["path"].startswith("/data/") or scope["method"] not in ("GET", "HEAD"):
-            return _problem(401, "Log in", "The session has ended; log in at /login.")
+            return problem_document(401, "Log in", "The session has ended; log in at /login.")
         query = scope["query_string"].decode("ascii", "replace")
         address = scope["path"] + (f"?{query}" if query else "")
         return RedirectResponse(f"/login?next={quote(address, safe='')}", 303, {"cache-control": "no-store"})
@@ -54,8 +55,3 @@ def user_of(scope: Scope) -> User | None:
     """Who asks; None where nobody logs in."""
     user: User | None = scope.get(USER)
     return user
-
-
-def _problem(status: int, title: str, detail: str) -> Response:
-    document = {"type": "about:blank", "title": title, "status": status, "detail": detail}
-    return JSONResponse(document, status, media_type="application/problem+json", headers={"cache-control": "no-store"})

@@ -38,6 +38,7 @@ class Kueue:
     def __init__(self, cluster: LiveCluster, weighing: Weighing) -> None:
         self._cluster, self._weighing = cluster, weighing
         self._last: _Index | None = None
+        self._read: dict[str, tuple[Object, ClusterQueue]] = {}
 
     def queue(self, borrower: Borrower, gpu: str, now_s: float, *, weigh: bool) -> BorrowingQueue:
         """A ClusterQueue as far as it uses GPUs of one resource; ``weigh`` reads what its workloads would lose."""
@@ -50,7 +51,7 @@ class Kueue:
             return _without(
                 borrower, Reason("FLAVOUR", f"ClusterQueue {borrower.queue} does not have {what}."), document
             )
-        cluster_queue = read_cluster_queue(document)
+        cluster_queue = self._cluster_queues()[borrower.queue]
         if cluster_queue.cohort and cluster_queue.quotas[flavor_resource].borrowing_limit != 0:
             why = (
                 f"ClusterQueue {borrower.queue} may also borrow {gpu} of flavour {flavor_resource[0]} in cohort "
@@ -79,9 +80,8 @@ class Kueue:
 
     def _backed(self, queue: ClusterQueue, flavor_resource: tuple[str, str], own: int, now_s: float) -> int:
         """What the queue could use of its own quota if it used nothing, with what others use of it now."""
-        queues = [read_cluster_queue(document) for document in self._cluster.queues(KUEUE_CLUSTER_QUEUES).values()]
         quota = Quota(own * WHOLE_GPU, 0, queue.quotas[flavor_resource].lending_limit)
-        nodes = {item.name: item.node for item in queues}
+        nodes = {name: item.node for name, item in self._cluster_queues().items()}
         nodes[queue.name] = replace(queue.node, quotas={flavor_resource: quota})
         others = [
             admitted_of(workload)
@@ -91,6 +91,17 @@ class Kueue:
         ]
         tree = QuotaTree.of([*self._cluster.cohorts(), *nodes.values()], others)
         return tree.available(queue.name, flavor_resource)
+
+    def _cluster_queues(self) -> Mapping[str, ClusterQueue]:
+        """By name. Each object is read once for each of its versions: every borrower in a cohort needs all of them."""
+        earlier = self._read
+        self._read = {
+            name: entry
+            if (entry := earlier.get(name)) is not None and entry[0] is document
+            else (document, read_cluster_queue(document))
+            for name, document in self._cluster.queues(KUEUE_CLUSTER_QUEUES).items()
+        }
+        return {name: cluster_queue for name, (_, cluster_queue) in self._read.items()}
 
     def _index(self, now_s: float) -> _Index:
         """Made once for a reconcile of all queues, which has one time."""

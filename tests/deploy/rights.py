@@ -2,7 +2,7 @@
 chart's rules let it do: as (verb, group, resource)."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -106,6 +106,20 @@ def granted(roles: Iterable[Object]) -> set[Right]:
         for group in rule["apiGroups"]
         for resource in rule["resources"]
     }
+
+
+def assert_refused_nothing(entries: Collection[Object]) -> None:
+    """Of an account at work, by the audit log."""
+    refused = [entry for entry in entries if entry.get("responseStatus", {}).get("code") == 403]
+    assert entries, "the audit log has nothing of it"
+    assert not refused, refused
+
+
+def assert_uses_its_rights(roles: Collection[Object], entries: Iterable[Object], seldom: Collection[Right]) -> None:
+    """All that the roles grant but ``seldom``, which are rights for cases that did not come up."""
+    unused, foreign = granted(roles) - used(entries) - set(seldom), set(seldom) - granted(roles)
+    assert not unused, f"granted and never used: {unused}"
+    assert not foreign, f"not granted at all: {foreign}"
 
 
 def assert_changes_only_what_is_ours(plane: ControlPlane, account: str, namespace: str, *, gates: bool) -> None:

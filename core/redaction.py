@@ -370,7 +370,7 @@ def _inside(text: str, span: Span) -> Span:
     return (start + 1, end - 1) if quoted else (start, end)
 
 
-_SAID = re.compile(
+_STATED = re.compile(
     r"(?:identified\s+by|password)\s+(?P<quote>['\"])(?P<value>.+?)(?P=quote)|"
     r"(?:identified\s+by|(?:role|user)\s+\S+\s+(?:with\s+)?password)\s+(?P<bare>[^\s'\"]\S*)|"
     r"login\s+\S+\s+password\s+(?P<netrc>\S+)|<passw\w*>(?P<xml>[^<]+)<|"
@@ -378,8 +378,8 @@ _SAID = re.compile(
 )
 
 
-def _said(text: str, low: str) -> Iterable[Span]:
-    for match in _SAID.finditer(low):
+def _stated(text: str, low: str) -> Iterable[Span]:
+    for match in _STATED.finditer(low):
         for group in ("value", "bare", "netrc", "xml", "echo"):
             if match[group] is not None and not _harmless("password", match[group]):
                 yield match.span(group)
@@ -511,7 +511,7 @@ _RULES: tuple[tuple[tuple[str, ...], Finder], ...] = (
     (("-p", "-u", "-b"), _short_options),
     (("user=", "creds=", "u ", "u\t"), _users),
     (("redis-cli", "valkey-cli", "keydb-cli"), _store_clients),
-    (("identified", "password", "<passw", "-stdin"), _said),
+    (("identified", "password", "<passw", "-stdin"), _stated),
     (_HEAD_TRIGGERS, _heads),
     (("hooks.slack", "webhooks/"), _hooks),
     (("private key",), _keys),

@@ -98,7 +98,7 @@ def decimal(text: str, low: float = 0.0, high: float = LARGEST) -> float:
     return value
 
 
-def moment(text: object) -> float:
+def unix_time(text: object) -> float:
     """RFC 3339 as Unix seconds. Raises UnreadableError for what is no time from 1970 to 9999."""
     try:
         at_s = datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp() if isinstance(text, str) else math.nan

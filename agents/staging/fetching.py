@@ -143,7 +143,7 @@ class Fetcher:
         try:
             digest = await self._pieces(item.entry, file, begin, end)
         except StagingError as error:
-            if error.trouble is Trouble.CHANGED:
+            if error.reason is Trouble.CHANGED:
                 self._drop(item)
             raise
         finally:

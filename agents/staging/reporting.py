@@ -59,7 +59,7 @@ class Report:
         counts, now = self.counts, self.clock()
         speed = self._speed(now)
         remaining_s = (counts.bytes - counts.bytes_done) / speed if speed > 0 and self.phase is Phase.FETCHING else None
-        reason, message = (error.trouble, unsecret(str(error))) if error else (None, "")
+        reason, message = (error.reason, unsecret(str(error))) if error else (None, "")
         return Progress(
             self.phase,
             self.source,

@@ -59,12 +59,12 @@ class Supervisor:
     """Keeps services running. ``tell`` gets a sentence for people about every unplanned event."""
 
     def __init__(
-        self, services: Sequence[Service], tell: Callable[[str], None], back_off: BackOff | None = None
+        self, services: Sequence[Service], report: Callable[[str], None], back_off: BackOff | None = None
     ) -> None:
         self.services = services
         self.pids: dict[str, int] = {}
         self.ready_after_s: dict[str, float] = {}
-        self._tell = tell
+        self._report = report
         self._back_off = back_off or BackOff()
         self._stopping = asyncio.Event()
         self._released = {service.name: asyncio.Event() for service in services}
@@ -124,7 +124,9 @@ class Supervisor:
             if len(ends) > self._back_off.limit:
                 raise Refused(_gave_up(service, status, len(ends)))
             wait_s = self._back_off.wait_s(len(ends))
-            self._tell(f"{service.name} ended with status {status}; starting it again in {wait_s:g} s ({service.log})")
+            self._report(
+                f"{service.name} ended with status {status}; starting it again in {wait_s:g} s ({service.log})"
+            )
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), wait_s)
 

@@ -115,7 +115,7 @@ class _Platform:
         self._steps = Steps()
         parts = services(settings, train=train, on_line=self._on_line, example_port=example_port)
         self._remarks = [MLFLOW_REMARK, EXAMPLE_REMARK] if example_port is not None else [MLFLOW_REMARK]
-        self._supervisor = Supervisor(parts, tell=self._steps.sentence)
+        self._supervisor = Supervisor(parts, report=self._steps.sentence)
         self._started, self._serving = time.monotonic(), asyncio.Event()
 
     async def run(self) -> None:

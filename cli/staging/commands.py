@@ -148,7 +148,7 @@ def _reported(result: Path | None) -> Iterator[None]:
         yield
     except Exception as error:
         # Whatever it is: of a pod, this is all that is reported.
-        cause = error.trouble if isinstance(error, StagingError) else Trouble.STOPPED
+        cause = error.reason if isinstance(error, StagingError) else Trouble.STOPPED
         cause = Trouble.BAD_REQUEST if isinstance(error, typer.BadParameter) else cause
         _report(result, StageResult.failed(StagingError(unsecret(explain(error)), cause)))
         raise

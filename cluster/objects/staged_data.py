@@ -236,7 +236,7 @@ def _books(copy: Copy) -> dict[str, Any]:
     """What only the controller reads."""
     return {
         "madeFor": copy.generation,
-        "judged": copy.judged,
+        "judged": copy.failed_attempt,
         "failures": copy.failures,
         "retryAt": _stamp(copy.retry_at_s),
         "gone": copy.removed,

@@ -145,8 +145,10 @@ def _reasons(most: _Advised, advised: list[_Advised]) -> Iterator[Reason]:
         yield most.advice.reason
         return
     yield evidence_of(most.need.prediction, most.requested, most.need.observed_peak_bytes)
-    told = [item for item in advised if item.fewer_gpus or item.is_handed_out or item.advice.reason.code == NO_EXECUTOR]
-    yield from {item.advice.reason.message: item.advice.reason for item in told}.values()
+    explained = [
+        item for item in advised if item.fewer_gpus or item.is_handed_out or item.advice.reason.code == NO_EXECUTOR
+    ]
+    yield from {item.advice.reason.message: item.advice.reason for item in explained}.values()
 
 
 def _annotate(patch: JsonPatch, most: _Advised, need: Need, why: str) -> None:

@@ -51,7 +51,7 @@ class Reconciler(Retrying):
         cluster: Cluster,
         writer: Writer,
         namespace: str,
-        tell: EmitEvent = lambda *_: None,
+        emit_event: EmitEvent = lambda *_: None,
         clock: Callable[[], float] = time.time,
         health: HealthSettings | None = None,
         evicted_pause_s: float = _EVICTED_PAUSE_S,
@@ -59,8 +59,8 @@ class Reconciler(Retrying):
     ) -> None:
         super().__init__(isolation or Isolation("pairs"), Pauses(changed_s=_SOON_S, failed_s=_AFTER_ERROR_S))
         self._cluster, self._writer, self._namespace = cluster, writer, namespace
-        self._tell, self._clock, self._evicted_pause_s = tell, clock, evicted_pause_s
-        self._keeper = Keeper(cluster, writer, tell, health or HealthSettings())
+        self._emit_event, self._clock, self._evicted_pause_s = emit_event, clock, evicted_pause_s
+        self._keeper = Keeper(cluster, writer, emit_event, health or HealthSettings())
         self._not_before_s: dict[Pair, float] = {}
 
     async def step(self) -> float | None:
@@ -212,4 +212,4 @@ class Reconciler(Retrying):
         return next((item for item in every if item["metadata"]["uid"] == benchmark.uid), benchmark.document)
 
     def _emit(self, benchmark: Benchmark, reason: str, sentence: str) -> None:
-        self._tell(PAIRWISE_BENCHMARKS.reference("", benchmark.name, benchmark.uid), reason, sentence)
+        self._emit_event(PAIRWISE_BENCHMARKS.reference("", benchmark.name, benchmark.uid), reason, sentence)

@@ -115,8 +115,8 @@ class Reconciler(BaseReconciler):
         if not preemptor.holder and any(
             workload.shield and workload.shield.for_uid == preemptor.uid for workload in self._cluster.workloads()
         ):
-            lapsed = outcome_document(LAPSED, now_s, "LAPSED", _OWN_RULES)
-            await self._writer.patch(preemptor, held({"active": True}, preemptor.uid, lapsed))
+            outcome = outcome_document(LAPSED, now_s, "LAPSED", _OWN_RULES)
+            await self._writer.patch(preemptor, held({"active": True}, preemptor.uid, outcome))
         return _IDLE_S
 
     def _preemptor_ids(self, now_s: float) -> set[str]:

@@ -223,7 +223,7 @@ class Downloads:
 def _sentence(copy: Copy, before: Copy | None) -> tuple[str, str] | None:
     """Reason and message of what is new about a copy."""
     where = f" on node {copy.location}" if copy.location else ""
-    if before is not None and copy.judged > before.judged and copy.reason is not None:
+    if before is not None and copy.failed_attempt > before.failed_attempt and copy.reason is not None:
         again = ""
         if copy.reason in NEVER:
             again = " It is tried again when its spec changes."
@@ -245,7 +245,7 @@ def _sentence(copy: Copy, before: Copy | None) -> tuple[str, str] | None:
 
 
 def _phases(data: StagedData) -> list[object]:
-    return [(copy.location, copy.phase, copy.attempts, copy.judged, copy.reason) for copy in data.copies]
+    return [(copy.location, copy.phase, copy.attempts, copy.failed_attempt, copy.reason) for copy in data.copies]
 
 
 def _reported_at_s(data: StagedData) -> float | None:

@@ -53,9 +53,9 @@ class Trouble(StrEnum):
 class StagingError(Exception):
     """Data that is not staged, and why; the message says what to do about it."""
 
-    def __init__(self, message: str, trouble: Trouble = Trouble.BAD_REQUEST) -> None:
+    def __init__(self, message: str, reason: Trouble = Trouble.BAD_REQUEST) -> None:
         super().__init__(message)
-        self.trouble = trouble
+        self.reason = reason
 
 
 class SourceKind(StrEnum):
@@ -398,7 +398,7 @@ class Progress:
             raise StagingError(f"a progress of another version: {document['schema']!r}, this is {SCHEMA}")
         remaining_s, reason = document["seconds_left"], document["reason"]
         try:
-            phase, trouble = Phase(document["phase"]), None if reason is None else Trouble(reason)
+            phase, failure = Phase(document["phase"]), None if reason is None else Trouble(reason)
         except ValueError as error:
             raise StagingError(f"a progress with an unknown word: {error}") from error
         return cls(
@@ -411,7 +411,7 @@ class Progress:
             _typed(document, "bytes_kept", int),
             _number(document, "bytes_per_second"),
             None if remaining_s is None else _number(document, "seconds_left"),
-            trouble,
+            failure,
             _typed(document, "message", str),
             _number(document, "updated_at"),
         )

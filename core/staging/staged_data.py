@@ -70,14 +70,14 @@ class Amounts:
 
 @dataclass(frozen=True)
 class Copy:
-    """One copy. ``attempts`` counts what was started, ``judged`` is the last that failed, ``failures`` those since the
-    last that did not; ``generation`` is that of the spec it was made for. ``removed``: nothing of it is left there.
-    ``machine``: which one the node was, see ``CacheNode``."""
+    """One copy. ``attempts`` counts what was started, ``failed_attempt`` is the last that failed, ``failures`` those
+    since the last that did not; ``generation`` is that of the spec it was made for. ``removed``: nothing of it is left
+    there. ``machine``: which one the node was, see ``CacheNode``."""
 
     location: str = CLAIM
     phase: DataPhase = DataPhase.WAITING
     attempts: int = 0
-    judged: int = 0
+    failed_attempt: int = 0
     failures: int = 0
     generation: int = 0
     reason: Trouble | None = None
@@ -201,7 +201,7 @@ class StageResult:
 
     @classmethod
     def failed(cls, error: StagingError) -> "StageResult":
-        return cls(False, reason=error.trouble, message=str(error))
+        return cls(False, reason=error.reason, message=str(error))
 
     def to_json(self) -> str:
         """Short enough for a termination message, 4 KiB as UTF-8."""

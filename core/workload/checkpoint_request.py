@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from kopt.core.untrusted import UnreadableError, moment, salvage
+from kopt.core.untrusted import UnreadableError, salvage, unix_time
 from kopt.core.workload.checkpoint import JobState
 
 ASKABLE_ANNOTATION = "kaiwo.ai/saves-on-request"
@@ -42,7 +42,7 @@ class SaveRequest:
         try:
             # The program saves whatever words stand beside the times.
             result = salvage(text)
-            at_s, until_s = (moment(result.get(name)) for name in ("at", "until"))
+            at_s, until_s = (unix_time(result.get(name)) for name in ("at", "until"))
         except UnreadableError:
             return None
         return cls(at_s, until_s, *(_word(result, name) for name in ("by", "reason", "for")))

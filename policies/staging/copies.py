@@ -81,17 +81,17 @@ def advance(
     if run is not None and not run.ended:
         if run.verb is not verb or (wanted and run.generation != generation):
             return Next(copy, Step.NOTHING if run.ending else Step.END, run.verb)
-        if run.stalled and run.attempt > copy.judged:
+        if run.stalled and run.attempt > copy.failed_attempt:
             stalled = replace(run, reason=Trouble.STALLED, message=run.stalled, ended_at_s=now_s)
             copy = _failed(copy, stalled, rules, now_s)
-        if wanted and run.attempt == copy.judged:
+        if wanted and run.attempt == copy.failed_attempt:
             # It is being stopped; the reason for that stays on the object.
             return Next(copy, Step.NOTHING if run.ending else Step.END, run.verb)
         return Next(_under_way(copy, run, wanted=wanted))
     if run is not None and run.verb is verb and (not wanted or run.generation == generation):
         if run.ok and (run.digest or not wanted):
             return Next(_done(copy, run, wanted=wanted, generation=generation))
-        if run.attempt > copy.judged:
+        if run.attempt > copy.failed_attempt:
             copy = _failed(copy, run, rules, now_s)
     if _is_settled(copy, wanted=wanted, generation=generation):
         return Next(copy)
@@ -100,7 +100,7 @@ def advance(
 
 def _begin(copy: Copy, verb: Verb, generation: int, now_s: float, *, hurried: bool) -> Next:
     """Start a Job, unless the copy failed and its pause is not over."""
-    failed = copy.judged == copy.attempts and copy.judged > 0 and copy.failures > 0
+    failed = copy.failed_attempt == copy.attempts and copy.failed_attempt > 0 and copy.failures > 0
     same = verb is Verb.REMOVE or copy.generation == generation
     if failed and same and not hurried:
         if copy.retry_at_s is None:
@@ -178,7 +178,7 @@ def _failed(copy: Copy, run: Run, rules: StagingRules, now_s: float) -> Copy:
         copy,
         phase=phase if run.verb is Verb.STAGE else DataPhase.EVICTED,
         generation=run.generation,
-        judged=run.attempt,
+        failed_attempt=run.attempt,
         failures=failures,
         reason=reason,
         message=message,

@@ -39,7 +39,7 @@ def command_of(guard: int) -> psutil.Process:
 
 async def test_services_start_answer_and_stop(tmp_path: Path) -> None:
     ready: list[str] = []
-    supervisor = Supervisor([web(tmp_path, "one"), web(tmp_path, "two")], tell=print)
+    supervisor = Supervisor([web(tmp_path, "one"), web(tmp_path, "two")], report=print)
     await supervisor.start(on_ready=ready.append)
     processes = [psutil.Process(pid) for pid in supervisor.pids.values()]
     assert sorted(ready) == ["one", "two"]
@@ -50,7 +50,7 @@ async def test_services_start_answer_and_stop(tmp_path: Path) -> None:
 async def test_a_service_that_dies_comes_back_and_that_is_told(tmp_path: Path) -> None:
     told: list[str] = []
     service = web(tmp_path)
-    supervisor = Supervisor([service], tell=told.append, back_off=QUICK)
+    supervisor = Supervisor([service], report=told.append, back_off=QUICK)
     await supervisor.start()
     first = supervisor.pids["web"]
     command_of(first).kill()
@@ -63,7 +63,7 @@ async def test_a_service_that_dies_comes_back_and_that_is_told(tmp_path: Path) -
 
 
 async def test_a_service_that_keeps_dying_ends_the_whole_with_its_last_words(tmp_path: Path) -> None:
-    supervisor = Supervisor([web(tmp_path)], tell=lambda text: None, back_off=QUICK)
+    supervisor = Supervisor([web(tmp_path)], report=lambda text: None, back_off=QUICK)
     await supervisor.start()
 
     async def kill_on() -> None:
@@ -83,7 +83,7 @@ async def test_a_service_that_keeps_dying_ends_the_whole_with_its_last_words(tmp
 
 async def test_a_service_that_ends_before_it_answers_is_not_tried_again(tmp_path: Path) -> None:
     failing = script(tmp_path, "import sys; sys.exit('no key in the lock')")
-    supervisor = Supervisor([failing, web(tmp_path)], tell=print)
+    supervisor = Supervisor([failing, web(tmp_path)], report=print)
     with pytest.raises(Refused, match=r"status 1 before it answered: no key in the lock"):
         await supervisor.start()
     await supervisor.stop()
@@ -91,7 +91,7 @@ async def test_a_service_that_ends_before_it_answers_is_not_tried_again(tmp_path
 
 
 async def test_a_held_service_waits_for_its_release(tmp_path: Path) -> None:
-    supervisor = Supervisor([web(tmp_path, "one"), replace(web(tmp_path, "two"), held=True)], tell=print)
+    supervisor = Supervisor([web(tmp_path, "one"), replace(web(tmp_path, "two"), held=True)], report=print)
     ran: list[set[str]] = []
 
     def on_ready(name: str) -> None:
@@ -105,7 +105,7 @@ async def test_a_held_service_waits_for_its_release(tmp_path: Path) -> None:
 
 
 async def test_stopping_ends_the_wait_of_a_held_service(tmp_path: Path) -> None:
-    supervisor = Supervisor([replace(web(tmp_path), held=True)], tell=print)
+    supervisor = Supervisor([replace(web(tmp_path), held=True)], report=print)
     starting = asyncio.create_task(supervisor.start())
     await asyncio.sleep(0.1)
     await asyncio.wait_for(supervisor.stop(), PATIENCE_S)
@@ -126,14 +126,14 @@ os.execv(sys.executable, {[*service.command]!r})
 """
     again = Service("web", (sys.executable, "-c", code), service.ready_url, service.log)
     told: list[str] = []
-    supervisor = Supervisor([again], tell=told.append, back_off=QUICK)
+    supervisor = Supervisor([again], report=told.append, back_off=QUICK)
     await supervisor.start()
     assert "status 75; starting it again" in told[0]
     await supervisor.stop()
 
 
 async def test_a_service_that_never_answers_is_given_up(tmp_path: Path) -> None:
-    supervisor = Supervisor([script(tmp_path, "import time; time.sleep(60)", starts_within_s=0.5)], tell=print)
+    supervisor = Supervisor([script(tmp_path, "import time; time.sleep(60)", starts_within_s=0.5)], report=print)
     with pytest.raises(Refused, match=r"gave no answer in 0\.5 s"):
         await supervisor.start()
     await supervisor.stop()
@@ -142,7 +142,7 @@ async def test_a_service_that_never_answers_is_given_up(tmp_path: Path) -> None:
 async def test_standard_output_is_a_protocol_and_standard_error_the_log(tmp_path: Path) -> None:
     lines: list[str] = []
     code = "import sys, time; print('begun', flush=True); print('said', file=sys.stderr, flush=True); time.sleep(60)"
-    supervisor = Supervisor([script(tmp_path, code, on_line=lines.append)], tell=print)
+    supervisor = Supervisor([script(tmp_path, code, on_line=lines.append)], report=print)
     starting = asyncio.create_task(supervisor.start())
     await until(lambda: lines == ["begun"])
     await until(lambda: last_line(tmp_path / "job.log") == "said")
@@ -220,7 +220,7 @@ async def test_no_thread_is_needed_to_start_and_stop(tmp_path: Path, monkeypatch
 
     monkeypatch.setattr(threading.Thread, "start", none_left)
     service = web(tmp_path)
-    supervisor = Supervisor([service], tell=print)
+    supervisor = Supervisor([service], report=print)
     await supervisor.start()
     assert await answers(service.ready_url)
     await supervisor.stop()

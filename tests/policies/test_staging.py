@@ -182,7 +182,7 @@ def test_a_node_whose_clock_is_ahead_delays_no_new_try() -> None:
 
 def test_the_success_of_an_older_job_or_of_one_without_words_is_none() -> None:
     data = StagedData(
-        "team", "tokens", "uid", 2, CLAIMED, copies=(Copy(attempts=3, judged=3, failures=1, removed=False),)
+        "team", "tokens", "uid", 2, CLAIMED, copies=(Copy(attempts=3, failed_attempt=3, failures=1, removed=False),)
     )
     for run in (
         Run(CLAIM, Verb.STAGE, 2, 2, ended=True, ok=True, digest="d"),

@@ -83,7 +83,7 @@ def test_a_copy_that_is_not_complete_is_no_source(source: Path, tmp_path: Path) 
         (place / "inner" / "a").write_bytes(b"half")
         with pytest.raises(StagingError, match="is not complete") as caught:
             staged(f"pvc://{inside}", tmp_path / "second", claims=tmp_path / "claims")
-        assert caught.value.trouble is Trouble.BUSY, "it is tried again by itself"
+        assert caught.value.reason is Trouble.BUSY, "it is tried again by itself"
     (place / "inner" / "a").unlink()
     staged(source, place)
     staged("pvc://team/copy", tmp_path / "second", claims=tmp_path / "claims")
@@ -103,7 +103,7 @@ def test_an_empty_file_is_compared_with_its_checksum(source: Path, tmp_path: Pat
     given = {"empty": Checksum("sha256", hashlib.sha256(b"all of it").hexdigest())}
     with pytest.raises(StagingError, match="its sha256 is not") as caught:
         staged(empty, tmp_path / "copy", checksums=given)
-    assert caught.value.trouble is Trouble.CORRUPT
+    assert caught.value.reason is Trouble.CORRUPT
     assert not _complete(tmp_path / "copy")
     staged(empty, tmp_path / "copy", checksums={"empty": Checksum("sha256", hashlib.sha256(b"").hexdigest())})
 
@@ -117,7 +117,7 @@ def test_names_that_a_disk_takes_for_one_are_told(source: Path, tmp_path: Path) 
     (place / ".kopt-staging" / "LOCK").touch()
     with pytest.raises(StagingError, match="are one file") as caught:
         staged(source, place)
-    assert caught.value.trouble is Trouble.BAD_NAME
+    assert caught.value.reason is Trouble.BAD_NAME
     assert content(place) == {}
 
 
@@ -196,7 +196,7 @@ def test_a_full_disk_is_told_before_it_is_full(source: Path, tmp_path: Path, mon
     monkeypatch.setattr(os, "statvfs", lambda place: os.statvfs_result(fields))
     with pytest.raises(StagingError, match="are still to come") as caught:
         staged(source, tmp_path / "copy")
-    assert caught.value.trouble is Trouble.NO_ROOM
+    assert caught.value.reason is Trouble.NO_ROOM
     assert content(tmp_path / "copy") == {}
 
 
@@ -242,7 +242,7 @@ def test_two_stagers_do_not_share_a_destination(source: Path, tmp_path: Path) ->
     with Folder.alone(place):
         with pytest.raises(StagingError, match=f"process {os.getpid()} on") as caught:
             staged(source, place)
-        assert caught.value.trouble is Trouble.BUSY
+        assert caught.value.reason is Trouble.BUSY
         assert not (place / ".kopt-staging" / "progress.json").exists(), "the other one's progress was written over"
     staged(source, place)
 

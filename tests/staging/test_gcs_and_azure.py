@@ -72,7 +72,7 @@ def test_another_version_of_an_object_is_never_mixed_with_the_first(cloud: Cloud
     told = Listening(change_it)
     with pytest.raises(StagingError) as caught:
         staged(f"{cloud.scheme}://data/changing", tmp_path, told, part_bytes=PART, parallel=1, limit_bytes_s=2.0 * PART)
-    assert caught.value.trouble is Trouble.CHANGED
+    assert caught.value.reason is Trouble.CHANGED
     assert content(tmp_path) == {}
 
     staged(f"{cloud.scheme}://data/changing", tmp_path, part_bytes=PART)
@@ -98,7 +98,7 @@ def test_what_is_not_there_and_what_may_not_be_read_say_so(
     for missing in ("data/nothing/here", *(["nowhere/set"] if cloud.scheme == "az" else [])):
         with pytest.raises(StagingError) as caught:
             staged(f"{cloud.scheme}://{missing}", tmp_path / "missing")
-        assert caught.value.trouble in (Trouble.NOT_FOUND, Trouble.EMPTY)
+        assert caught.value.reason in (Trouble.NOT_FOUND, Trouble.EMPTY)
     if cloud.scheme == "gs":
         return
     monkeypatch.delenv("AZURE_STORAGE_USE_EMULATOR")
@@ -111,5 +111,5 @@ def test_what_is_not_there_and_what_may_not_be_read_say_so(
         monkeypatch.setenv(name, value)
     with pytest.raises(StagingError) as caught:
         staged("az://data/all", tmp_path / "denied")
-    assert caught.value.trouble is Trouble.DENIED
+    assert caught.value.reason is Trouble.DENIED
     assert "d3Jvbmc" not in str(caught.value)

@@ -48,7 +48,7 @@ def test_a_server_that_stays_busy_is_given_up_with_a_word(files: Web, tmp_path: 
     files.files["/set.bin"] = Served(BODY, busy=10**6)
     with pytest.raises(StagingError, match=r"too busy.*503") as caught:
         staged(f"{files.url}/set.bin", tmp_path, retry_s=0.5)
-    assert caught.value.trouble is Trouble.UNREACHABLE
+    assert caught.value.reason is Trouble.UNREACHABLE
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_where_nobody_answers_that_is_said(files: Web, tmp_path: Path, scheme: s
     address = files.url.partition("//")[2] if listening else f"127.0.0.1:{free_port()}"
     with pytest.raises(StagingError, match=f"no connection: {why}") as caught:
         staged(f"{scheme}://{address}/set.bin", tmp_path / "copy", retry_s=0.5)
-    assert caught.value.trouble is Trouble.UNREACHABLE
+    assert caught.value.reason is Trouble.UNREACHABLE
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_what_the_server_refuses_is_told_apart(files: Web, tmp_path: Path, statu
     files.files["/set.bin"] = Served(BODY, status=status)
     with pytest.raises(StagingError) as caught:
         staged(f"{files.url}/set.bin?token=very-secret", tmp_path)
-    assert caught.value.trouble is trouble
+    assert caught.value.reason is trouble
     assert "very-secret" not in str(caught.value)
 
 
@@ -85,7 +85,7 @@ def test_a_file_that_changes_midway_stops_it(files: Web, tmp_path: Path, etag: s
     files.files["/set.bin"] = Served(BODY, etag=etag, modified=modified, then=then)
     with pytest.raises(StagingError, match="changed at its source") as caught:
         staged(f"{files.url}/set.bin", tmp_path, parallel=1)
-    assert caught.value.trouble is Trouble.CHANGED
+    assert caught.value.reason is Trouble.CHANGED
     assert content(tmp_path) == {}
     assert not list((tmp_path / ".kopt-staging" / "partial").iterdir())
     staged(f"{files.url}/set.bin", tmp_path)

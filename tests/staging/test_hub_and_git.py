@@ -67,7 +67,7 @@ def test_a_hub_that_refuses_or_lies(
         monkeypatch.setenv("HF_ENDPOINT", running.url)
         with pytest.raises(StagingError) as caught:
             staged(source, tmp_path / "deep" / "copy", retry_s=0.5)
-    assert caught.value.trouble is trouble, caught.value
+    assert caught.value.reason is trouble, caught.value
     assert content(tmp_path / "deep" / "copy") == {}
     assert [path.name for path in tmp_path.iterdir()] == ["deep"]
 
@@ -122,7 +122,7 @@ def test_repositories_and_refs_that_are_not_there(repository: Path, tmp_path: Pa
     for source in (f"git+file://{repository}@nothing", f"git+file://{repository}-not"):
         with pytest.raises(StagingError) as caught:
             staged(source, tmp_path / "copy")
-        assert caught.value.trouble is Trouble.NOT_FOUND
+        assert caught.value.reason is Trouble.NOT_FOUND
 
 
 def test_files_that_only_point_to_large_ones_are_refused(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_digits_in_a_path_are_no_http_status(repository: Path, tmp_path: Path) -
     """What chance found once: a folder whose name ended in 403."""
     with pytest.raises(StagingError) as caught:
         staged(f"git+file://{repository.parent}/401/403.git", tmp_path / "copy")
-    assert caught.value.trouble is Trouble.NOT_FOUND
+    assert caught.value.reason is Trouble.NOT_FOUND
 
 
 @pytest.mark.parametrize(("status", "trouble"), [(403, Trouble.DENIED), (404, Trouble.NOT_FOUND)])
@@ -159,4 +159,4 @@ def test_statuses_of_a_git_server(tmp_path: Path, status: int, trouble: Trouble)
                 staged(f"git+http://127.0.0.1:{server.server_port}/team/code.git", tmp_path / "copy", retry_s=0.5)
         finally:
             server.shutdown()
-    assert caught.value.trouble is trouble, caught.value
+    assert caught.value.reason is trouble, caught.value

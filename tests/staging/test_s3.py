@@ -142,7 +142,7 @@ def test_what_cannot_be_read_is_said_with_what_to_do(
         monkeypatch.setenv(name, value)
     with pytest.raises(StagingError, match=says) as caught:
         staged(source, tmp_path / "copy", retry_s=0.5)
-    assert caught.value.trouble is trouble
+    assert caught.value.reason is trouble
     everything = str(caught.value) + (tmp_path / "copy" / ".kopt-staging" / "progress.json").read_text()
     assert SECRET not in everything
     assert "wrong-secret-value" not in everything
@@ -156,7 +156,7 @@ def test_an_object_that_is_not_what_its_md5_says_is_refused(s3: S3, tmp_path: Pa
     place = tmp_path / "copy"
     with pytest.raises(StagingError, match="its md5 is not") as caught:
         staged("s3://data/rotten", place, part_bytes=part_bytes)
-    assert caught.value.trouble is Trouble.CORRUPT
+    assert caught.value.reason is Trouble.CORRUPT
     assert content(place) == {}
     assert not list((place / ".kopt-staging" / "partial").iterdir())
     staged("s3://data/rotten", place, check_source=False)

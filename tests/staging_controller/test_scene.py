@@ -126,7 +126,7 @@ def test_a_full_disk_takes_what_was_used_longest_ago_of_the_same_claim_and_tries
         0,
         phase=DataPhase.FAILED,
         reason=Trouble.NO_ROOM,
-        judged=1,
+        failed_attempt=1,
         failures=1,
         retry_at_s=NOW + 600,
         amounts=Amounts(100, 40),

@@ -40,7 +40,7 @@ from kopt.controllers.preemption.kube_scheduler.snapshot import (
     refusal,
     snapshot_for,
 )
-from kopt.controllers.preemption.kube_scheduler.valid_notices import lapsed, standing
+from kopt.controllers.preemption.kube_scheduler.valid_notices import standing, with_expired_notices
 from kopt.controllers.preemption.kube_scheduler.views import PlainPod
 from kopt.controllers.preemption.patches import (
     advised,
@@ -102,7 +102,7 @@ class PlainPreemption(BaseReconciler):
 
         async def go_on() -> float:
             nonlocal under_way
-            for pod in lapsed(observed, snapshot):
+            for pod in with_expired_notices(observed, snapshot):
                 await self._untell(pod)
             if any([await self._notify_rest(gang, snapshot) for gang in preemptors.values()]):
                 return 0.0

@@ -23,7 +23,7 @@ def standing(snapshot: ClusterSnapshot, own_notices: Mapping[str, Evicting]) -> 
     )
 
 
-def lapsed(snapshot: ClusterSnapshot, now: ClusterSnapshot) -> list[PlainPod]:
+def with_expired_notices(snapshot: ClusterSnapshot, now: ClusterSnapshot) -> list[PlainPod]:
     """The pods of ``snapshot`` with a notice that does not count ``now``."""
     counts = {pod.gpu_pod.uid for pod in now.pods if pod.evicting}
     return [pod for pod in snapshot.pods if pod.evicting and not pod.terminating and pod.gpu_pod.uid not in counts]

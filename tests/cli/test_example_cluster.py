@@ -185,7 +185,7 @@ def test_requests_are_those_that_the_endpoint_takes(tmp_path: Path) -> None:
                 assert not client.sizing(request)["fallback"]
             advice: list[Any] = list(client.sizes())
     assert len(advice) == len(agents.sizing_requests())
-    assert all(item.known for item in advice), [(item.name, item.reasons) for item in advice]
+    assert all(item.has_peak for item in advice), [(item.name, item.reasons) for item in advice]
 
 
 async def test_the_page_of_queues_shows_its_jobs_and_says_what_the_terminal_says(example: Example) -> None:

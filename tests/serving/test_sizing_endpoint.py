@@ -426,7 +426,7 @@ async def test_answers_become_recommendations_with_a_patch(http: httpx.AsyncClie
 async def test_an_unknown_size_saves_nothing_and_patches_nothing(http: httpx.AsyncClient) -> None:
     await ask(http, pod("./server"))
     (found,) = parse_recommendations((await http.get("/v1/recommendations")).json()).size_advice
-    assert (found.known, found.saved_milli_gpu, found.patch()) == (False, None, None)
+    assert (found.has_peak, found.saved_milli_gpu, found.patch()) == (False, None, None)
 
 
 @pytest.mark.parametrize(

@@ -54,12 +54,15 @@ async def test_a_trainers_log_becomes_a_state(tmp_path: Path) -> None:
                     file.write(
                         f"successfully saved checkpoint at iteration {save * 10} to /out/checkpoint-{save * 10}\n\n"
                     )
-                # A told end is believed when the next line says nothing more of the write.
+                # The end counts when the next line says nothing more of the write, and is safe once training goes on.
                 await until(lambda lines=save * 13: job.answer.get("lines") == lines)
-                assert job.answer["last_durable_step"] == save * 10
+                assert (job.answer["last_durable_step"], job.answer["safe"]) == (save * 10, False)
+            with log.open("a") as file:
+                file.write("step 31/400 loss 1.031 lr 0.0001\n")
+            await until(lambda: job.answer.get("lines") == 40)
             assert job.answer["safe"] is True
             assert job.answer["missed"] == {}
-            assert job.answer["next"] == {SOURCE: 40}
+            assert job.answer["next"] == {SOURCE: 41}
             assert job.answer["work_at_risk_gpu_seconds"] >= 0
         finally:
             for task in tasks:

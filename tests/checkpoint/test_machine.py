@@ -533,7 +533,7 @@ def test_a_save_that_log_and_files_show_is_one_save_and_the_next_one_is_expected
         job.say(B, f"Saving checkpoint-{step}", 10.0 * step, live=True)
         job.say(E, f"Saved checkpoint-{step}", 10.0 * step + 1, live=True)
         job.train(step + 1, step + 9, at_s=10.0 * step + 2, live=True)
-        job.machine.seen_durable(f"checkpoint-{step}", step, 10.0 * step + 1, 10.0 * step + 1)
+        job.machine.record_durable(f"checkpoint-{step}", step, 10.0 * step + 1, 10.0 * step + 1)
         assert evaluate(job.machine, files=True).safe
         job.train(step + 10, step + 10, at_s=10.0 * step + 11, live=True)
     assert "due at step 40" in evaluate(job.machine, files=True).reason

@@ -70,14 +70,14 @@ def network_of(text: str, installed: int = 8, gpu: GpuSpecs | None = None) -> Ne
         return Network(cards, (gbit - 200 if "tcpx" in text.lower() and gbit > 400 else gbit) * GBIT / cards, text)
     cards = _stated_cards(text)
     gbit = _gbit(re.sub(r"\b\d{1,2} ?[x×] ?", "", text))
-    ethernet = _over_ip(text, gbit)
+    ethernet, fabric = _over_ip(text, gbit), bool(_FABRIC.search(text))
     if not gbit:
         usual_cards, usual_gbit = _usual(installed, gpu, ethernet=ethernet)
         usual_gbit = min(usual_gbit, 100.0) if re.search(r"\bEFA\b", text) else usual_gbit
         usual_gbit = min(usual_gbit, 200.0) if re.search(r"tcpxo?", text, re.IGNORECASE) else usual_gbit
-        return Network(cards or usual_cards, usual_gbit * GBIT, text, known=False, fabric=bool(_FABRIC.search(text)))
-    if cards or ethernet or _FABRIC.search(text):
-        return Network(cards or (1 if ethernet else installed), gbit * GBIT, text, fabric=bool(_FABRIC.search(text)))
+        return Network(cards or usual_cards, usual_gbit * GBIT, text, known=False, fabric=fabric)
+    if cards or ethernet or fabric:
+        return Network(cards or (1 if ethernet else installed), gbit * GBIT, text, fabric=fabric)
     # Slow cards without a number are one in a node, as a rule; fast ones are one per GPU.
     return Network(1 if gbit <= 100 else installed, gbit * GBIT, text, known=False)
 

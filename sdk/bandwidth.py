@@ -7,7 +7,6 @@
 ``kopt bandwidth estimate -o json`` prints ``to_dict()``.
 """
 
-import copy
 import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -45,21 +44,14 @@ def bandwidth(
     aws-ofi-nccl), ``probes`` what was measured on this machine, which the answer follows. Raises BandwidthError for
     GPUs or sizes that are not there, TopologyError for what is no topology.
     """
-    from kopt.models.bandwidth.calibration import Calibration
     from kopt.models.bandwidth.loading import load_bandwidth
     from kopt.models.bandwidth.predictor import BandwidthQuestion
 
     predictor = load_bandwidth(model, settings) if isinstance(model, str) else model
     kind = collective if isinstance(collective, Collective) else collective_of(collective)
     machine = machine_of_node(node_of(topology), gpu=gpu, nics=nics, software=software)
-    if probes:
-        predictor = copy.copy(predictor)
-        predictor.calibration = Calibration()
     for probe in probes:
-        question = BandwidthQuestion(
-            machine, probe.gpus or tuple(gpus), probe.collective, probe.bytes, probe.nodes or nodes
-        )
-        predictor.observe(question, probe.latency_us)
+        predictor = predictor.observing(machine, probe, tuple(gpus), nodes)
     return predictor.estimate(BandwidthQuestion(machine, tuple(gpus), kind, bytes, nodes))
 
 

@@ -1,5 +1,6 @@
 """The bandwidth predictor: analytic time × exp(learned residual), with conformal intervals."""
 
+import copy
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -10,7 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from safetensors.numpy import save_file
 
-from kopt.core.hardware.bandwidth import MAX_BYTES, BandwidthError, BandwidthEstimate, Collective
+from kopt.core.hardware.bandwidth import MAX_BYTES, BandwidthError, BandwidthEstimate, Collective, MeasuredCollective
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
 from kopt.core.units import format_bytes
@@ -118,6 +119,14 @@ class BandwidthPredictor(Predictor):
             result.deviation,
         )
         self.calibration = kept.adding(probe)
+
+    def observing(self, machine: Machine, probe: MeasuredCollective, gpus: tuple[int, ...], nodes: int) -> Self:
+        """A copy that follows ``probe`` as well; ``gpus`` and ``nodes`` are those of the question that it is given
+        with. Raises BandwidthError for a probe that cannot be."""
+        result = copy.copy(self)
+        selected, over = probe.gpus or gpus, probe.nodes or nodes
+        result.observe(BandwidthQuestion(machine, selected, probe.collective, probe.bytes, over), probe.latency_us)
+        return result
 
     def predict(self, request: BandwidthQuestion) -> tuple[Prediction, ...]:
         """Latency in microseconds and bus bandwidth in GB/s; refused where the question cannot be asked."""

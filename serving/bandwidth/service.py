@@ -4,7 +4,6 @@ The service caches only parsed topologies of recent nodes and the sets chosen on
 its topology. Work past its deadline is abandoned between two sets.
 """
 
-import copy
 import logging
 import math
 import threading
@@ -370,17 +369,10 @@ def _calibrated(
     """A copy of the model calibrated with the request's measurements. Raises Problem for impossible ones."""
     if not query.probes:
         return model, ()
-    calibrated_model = copy.copy(model)
-    for number, measured_collective in enumerate(query.probes):
-        nodes = measured_collective.nodes or query.nodes
+    for number, probe in enumerate(query.probes):
         try:
-            calibrated_model.observe(
-                BandwidthQuestion(
-                    machine, measured_collective.gpus, measured_collective.collective, measured_collective.bytes, nodes
-                ),
-                measured_collective.latency_us,
-            )
+            model = model.observing(machine, probe, probe.gpus, query.nodes)
         except BandwidthError as error:
             raise invalid(f"probes.{number}", str(error)) from None
     text = f"{len(query.probes)} measurement(s) of this machine pull the answers towards them."
-    return calibrated_model, (Reason("CALIBRATED", text, {"probes": len(query.probes)}),)
+    return model, (Reason("CALIBRATED", text, {"probes": len(query.probes)}),)

@@ -177,15 +177,7 @@ class Cluster:
 def running(plane: ControlPlane, folder: Path, python: str, gpus: int) -> Iterator[Cluster]:
     """A node with so many GPUs, endpoints and agents; ``python`` runs the trainers."""
     for name, value, policy in ((LOW, 10, "PreemptLowerPriority"), (HIGH, 1000, "Never")):
-        plane.api.apply(
-            {
-                "apiVersion": "scheduling.k8s.io/v1",
-                "kind": "PriorityClass",
-                "metadata": {"name": name},
-                "value": value,
-                "preemptionPolicy": policy,
-            }
-        )
+        plane.api.priority_class(name, value, policy)
     space = plane.api.space("live", {"kaiwo.ai/managed": "true"})
     for name in ("logs", "records", "home-text", "home-files"):
         (folder / name).mkdir(parents=True)

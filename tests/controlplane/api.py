@@ -162,6 +162,17 @@ class Api:
         """A namespace that nothing was ever in, named after ``word``: a test's second try must not meet the first's."""
         return self.namespace(f"{word}-{next(_SPACES)}", labels, annotations)
 
+    def priority_class(self, name: str, value: int, preemption_policy: str = "PreemptLowerPriority") -> None:
+        self.apply(
+            {
+                "apiVersion": "scheduling.k8s.io/v1",
+                "kind": "PriorityClass",
+                "metadata": {"name": name},
+                "value": value,
+                "preemptionPolicy": preemption_policy,
+            }
+        )
+
     def wait(
         self,
         api_version: str,

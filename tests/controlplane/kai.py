@@ -85,8 +85,7 @@ class Kai:
         for name in ("kai-scheduler", "kai-resource-reservation", "kai-scale-adjust"):
             self._cluster.api.namespace(name)
         for name, value in _PRIORITIES.items():
-            version = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
-            self._cluster.api.apply({**version, "metadata": {"name": name}, "value": value})
+            self._cluster.api.priority_class(name, value)
 
 
 def _anywhere() -> str:

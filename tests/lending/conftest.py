@@ -30,14 +30,7 @@ def plane(control_plane: ControlPlane, kueue: Kueue) -> ControlPlane:
     """The shared control plane with Kueue, our custom resources and a class of priority for services."""
     control_plane.api.namespace(SYSTEM)
     control_plane.apply_crds([CHART / "crds" / f"{name}.yaml" for name in ("lendingpools", "evictions")])
-    control_plane.api.apply(
-        {
-            "apiVersion": "scheduling.k8s.io/v1",
-            "kind": "PriorityClass",
-            "metadata": {"name": "services"},
-            "value": 100_000,
-        }
-    )
+    control_plane.api.priority_class("services", 100_000)
     return control_plane
 
 

@@ -44,15 +44,7 @@ def team(plane: ControlPlane, kueue: Kueue, kwok: Kwok) -> Iterator[Team]:
 def pods(plane: ControlPlane, kwok: Kwok) -> Iterator[Pods]:
     """12 GPUs on three nodes."""
     for name, value, policy in (("plain-low", 10, "PreemptLowerPriority"), ("plain-high", 1000, "Never")):
-        plane.api.apply(
-            {
-                "apiVersion": "scheduling.k8s.io/v1",
-                "kind": "PriorityClass",
-                "metadata": {"name": name},
-                "value": value,
-                "preemptionPolicy": policy,
-            }
-        )
+        plane.api.priority_class(name, value, policy)
     space = plane.api.space("plain", {"kaiwo.ai/managed": "true"})
     with kwok.nodes(3, gpus=4) as nodes:
         one = Pods(plane, space, dict(nodes.selector))

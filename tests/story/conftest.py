@@ -42,9 +42,7 @@ def story(
     at the next full five minutes."""
     api, python = control_plane.api, trainer_python("newest")
     for name, value in (("story-low", -100), ("story-high", 1000)):
-        api.apply(
-            {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": value}
-        )
+        api.priority_class(name, value)
 
     @contextlib.contextmanager
     def told(ahead_s: float) -> Iterator[Cluster]:

@@ -19,6 +19,7 @@ from kopt.controllers.preemption.kai.scheduling_gates import Gating
 from kopt.controllers.preemption.kai.state import LiveKai
 from kopt.controllers.preemption.kube_scheduler.preemptor import PlainPreemption
 from kopt.controllers.preemption.kube_scheduler.state import LivePods, PodWriter, node_informer
+from kopt.controllers.preemption.observer import QueueObserver
 from kopt.controllers.preemption.planner import Planner
 from kopt.controllers.preemption.ports import ControllerSettings, Writer
 from kopt.controllers.preemption.reconciler import Reconciler
@@ -69,8 +70,8 @@ class Replica(LedReplica):
         informers += [nodes, self.cluster.job_sets] if self._plain or self._kai else []
         informers += self._kai.informers if self._kai else ()
         super().__init__(kube, NAME, settings, informers)
-        deciding = Planner(self.cluster, settings.controller)
-        reviewers: list[Reviewer] = [Workloads(deciding.would_preempt)]
+        planner = Planner(self.cluster, settings.controller, QueueObserver(self.cluster, settings.controller))
+        reviewers: list[Reviewer] = [Workloads(planner.would_preempt)]
         self._reviewed = informers
         if self._kai is not None:
             reviewers.append(Gating(self._kai, settings.controller.mode))

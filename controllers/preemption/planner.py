@@ -4,15 +4,14 @@ The planner keeps the state of the policy: checkpoint rhythms are learned at eve
 from the Workloads, so that a new leader knows them too.
 """
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kopt.cluster.workloads.kueue import HOLDER, ClusterQueue, GpuPod, KueueWorkload
+from kopt.cluster.workloads.kueue import HOLDER, KueueWorkload
+from kopt.controllers.preemption.observer import NO_QUEUE, QueueObserver
 from kopt.controllers.preemption.ports import Cluster, ControllerSettings
 from kopt.controllers.preemption.snapshot import (
     QueueSnapshot,
     differs,
-    gang_of,
     lacking,
     refusal,
     snapshot_for,
@@ -22,27 +21,26 @@ from kopt.controllers.preemption.snapshot import (
 )
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
-from kopt.policies.preemption import PreemptionAction, PreemptionDecision, PreemptionState, RunningGang, decide, observe
+from kopt.policies.preemption import PreemptionAction, PreemptionDecision, PreemptionState, decide, observe
 from kopt.policies.preemption.evidence import outlook
 from kopt.policies.preemption.native import gangs_to_guard
 from kopt.policies.preemption.state import Eviction
-from kopt.policies.quota import QuotaTree
 
 LAPSED = "lapsed"
 """The outcome for a Workload whose victims did not suffice."""
-_DAY_S, _PAST_S = 86_400.0, 60.0
 _NEXT_S, _SKEW_S = 1.0, 60.0
-_NO_QUEUE = ClusterQueue("")
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A decision with its snapshot. ``decision`` is None if the policy was not called; ``reason`` says why."""
+    """A decision with its snapshot. ``decision`` is None if the policy was not called; ``reason`` says why.
+    ``guarded`` are the Workloads to shield where the choice is left to Kueue."""
 
     snapshot: QueueSnapshot
     reason: Reason
     decision: PreemptionDecision | None = None
     state: PreemptionState | None = None
+    guarded: tuple[KueueWorkload, ...] = ()
 
     @property
     def victims(self) -> list[KueueWorkload]:
@@ -53,10 +51,9 @@ class Evaluation:
 class Planner:
     """Call ``learn`` at every reconcile, then ``evaluate``, and ``applied`` once a decision was carried out."""
 
-    def __init__(self, cluster: Cluster, settings: ControllerSettings) -> None:
-        self._cluster, self._settings = cluster, settings
+    def __init__(self, cluster: Cluster, settings: ControllerSettings, observer: QueueObserver) -> None:
+        self._cluster, self._settings, self._observer = cluster, settings, observer
         self._state = PreemptionState()
-        self._ran: dict[str, tuple[KueueWorkload, Sequence[GpuPod]]] = {}
 
     def learn(self, now_s: float) -> None:
         """Learn the current statuses, and evictions, including those of the previous leader."""
@@ -82,15 +79,9 @@ class Planner:
             if not any(eviction.gang == two.gang and abs(eviction.at_s - two.at_s) < 1 for two in earlier)
         }
         evictions = tuple(sorted(earlier | new, key=lambda eviction: (eviction.at_s, eviction.gang)))
-        gangs = [gang for workload in running.values() if (gang := self._gang(workload, now_s))]
+        gangs = [gang for workload in running.values() if (gang := self._observer.gang(workload, now_s))]
         self._state = observe(replace(self._state, evictions=evictions), gangs, now_s)
-        by_uid = {workload.uid: workload for workload in workloads}
-        self._ran = {
-            uid: last
-            for uid, last in self._ran.items()
-            if uid in by_uid and now_s - (by_uid[uid].evicted_at_s or now_s) < _PAST_S
-        }
-        self._ran |= {workload.uid: (workload, self._cluster.pods_of(workload)) for workload in running.values()}
+        self._observer.remember(now_s)
 
     def evaluate(self, preemptor: KueueWorkload, now_s: float, mode: Mode = Mode.ENFORCE) -> Evaluation:
         """The policy's decision, or why it is not called."""
@@ -100,12 +91,17 @@ class Planner:
                 "NEXT", f"Room is being made for {other.name} in the same queue or cohort; {preemptor.name} is next."
             )
             wait = PreemptionDecision(PreemptionAction.WAIT, (next_,), (), until_s=now_s + _NEXT_S)
-            return Evaluation(QueueSnapshot(now_s, _NO_QUEUE, ()), next_, wait)
-        snapshot = self.snapshot(preemptor, now_s) if mode is Mode.ENFORCE else self.past_snapshot(preemptor, now_s)
+            return Evaluation(QueueSnapshot(now_s, NO_QUEUE, ()), next_, wait)
+        snapshot = (
+            self._observer.snapshot(preemptor, now_s)
+            if mode is Mode.ENFORCE
+            else self._observer.past_snapshot(preemptor, now_s)
+        )
         if reason := self._unasked(preemptor, snapshot, mode):
             return Evaluation(snapshot, reason)
         if saving := self._still_saving(preemptor, snapshot):
-            return Evaluation(snapshot, saving.reasons[0], saving)
+            guarded = self._guarded(preemptor, snapshot)
+            return Evaluation(snapshot, saving.reasons[0], saving, guarded=guarded)
         decision, state = decide(
             snapshot_for(preemptor, snapshot, self._settings.budget_s), self._state, self._settings.policy
         )
@@ -114,15 +110,19 @@ class Planner:
             return Evaluation(snapshot, too_little(preemptor, missing))
         if decision.action is PreemptionAction.PREEMPT and (why := differs(preemptor, snapshot, evaluation.victims)):
             return Evaluation(snapshot, why)
-        return evaluation
+        if decision.action is PreemptionAction.PREEMPT:
+            return evaluation
+        return replace(evaluation, guarded=self._guarded(preemptor, snapshot))
 
     def would_preempt(self, preemptor: KueueWorkload, now_s: float) -> bool:
         """Whether Kueue would preempt for a Workload now, and the mode is enforce."""
-        return self.mode_of(preemptor) is Mode.ENFORCE and would_preempt(preemptor, self.snapshot(preemptor, now_s))
+        return self.mode_of(preemptor) is Mode.ENFORCE and would_preempt(
+            preemptor, self._observer.snapshot(preemptor, now_s)
+        )
 
     def did_preempt(self, preemptor: KueueWorkload, now_s: float) -> list[str] | None:
         """Kueue's victims for a Workload that we do not hold; None if it fits without preemption."""
-        snapshot = self.past_snapshot(preemptor, now_s)
+        snapshot = self._observer.past_snapshot(preemptor, now_s)
         if not would_preempt(preemptor, snapshot):
             return None
         by_uid = {workload.uid: workload for workload in self._cluster.workloads()}
@@ -136,79 +136,17 @@ class Planner:
         if evaluation.state is not None:
             self._state = evaluation.state
 
-    def still_safe(
-        self, victims: Sequence[KueueWorkload], now_s: float, pods: Mapping[str, Sequence[GpuPod]] | None = None
-    ) -> bool:
-        """The last check of the victims; ``pods`` by the Workload's uid, as read from the API server."""
-        gangs = [self._gang(workload, now_s, None if pods is None else pods[workload.uid]) for workload in victims]
-        return all(gang and all(member.status and member.status.safe for member in gang.members) for gang in gangs)
-
-    def guarded(self, preemptor: KueueWorkload, snapshot: QueueSnapshot) -> list[KueueWorkload]:
+    def _guarded(self, preemptor: KueueWorkload, snapshot: QueueSnapshot) -> tuple[KueueWorkload, ...]:
         """Workloads that are or may be writing, of all that Kueue could preempt: if one is shielded, Kueue preempts
         the next one, which may not have been a candidate."""
         rhythms, policy = {rhythm.gang: rhythm for rhythm in self._state.rhythms}, self._settings.policy
         gangs = {
             workload.name: (workload, gang)
             for workload in to_shield(preemptor, snapshot, ())
-            if (gang := self._gang(workload, snapshot.now_s))
+            if (gang := self._observer.gang(workload, snapshot.now_s))
         }
         outlooks = [outlook(gang, rhythms.get(name), snapshot.now_s, policy) for name, (_, gang) in gangs.items()]
-        return [gangs[name][0] for name in gangs_to_guard(outlooks, self._state, snapshot.now_s, policy)[0]]
-
-    def snapshot(self, workload: KueueWorkload, now_s: float) -> QueueSnapshot:
-        """The ClusterQueue of a Workload now, with its cohort."""
-        queue = self._cluster.queue_of(workload) or _NO_QUEUE
-        members = self._members(queue)
-        names = {member.name for member in members}
-        own = [
-            workload
-            for workload in self._cluster.workloads()
-            if workload.cluster_queue in names and not workload.pending
-        ]
-        counts = self._cluster.preemptions(now_s - _DAY_S)
-        return QueueSnapshot(
-            now_s,
-            queue,
-            own,
-            {workload.uid: self._cluster.pods_of(workload) for workload in own if workload.running},
-            {workload.uid: max(counts.get(workload.uid, 0), counts.get(workload.owner_uid, 0)) for workload in own},
-            self._settings.policy.stale_s,
-            workload.came_s,
-            members,
-            self._cluster.cohorts(),
-            self._cluster.flavors(),
-        )
-
-    def past_snapshot(self, preemptor: KueueWorkload, now_s: float) -> QueueSnapshot:
-        """Its ClusterQueue at the time a Workload was created: Kueue does not wait for us if we only observe."""
-        queue = self._cluster.queue_of(preemptor) or _NO_QUEUE
-        members = self._members(queue)
-        names = {member.name for member in members}
-        own = {
-            workload.uid: (workload, pods)
-            for workload, pods in self._ran.values()
-            if workload.cluster_queue in names
-            and workload.uid != preemptor.uid
-            and (workload.reserved_s or 0.0) <= preemptor.created_s
-        }
-        return QueueSnapshot(
-            now_s,
-            queue,
-            [workload for workload, _ in own.values()],
-            {uid: pods for uid, (_, pods) in own.items()},
-            stale_s=self._settings.policy.stale_s,
-            members=members,
-            cohorts=self._cluster.cohorts(),
-            flavors=self._cluster.flavors(),
-        )
-
-    def _members(self, queue: ClusterQueue) -> list[ClusterQueue]:
-        """The ClusterQueues of its cohort tree, itself among them."""
-        if not queue.cohort:
-            return [queue]
-        tree = QuotaTree.of([*self._cluster.cohorts(), *(item.node for item in self._cluster.queues())])
-        root = tree.lineage(queue.name)[-1:]
-        return [item for item in self._cluster.queues() if tree.lineage(item.name)[-1:] == root]
+        return tuple(gangs[name][0] for name in gangs_to_guard(outlooks, self._state, snapshot.now_s, policy)[0])
 
     def mode_of(self, workload: KueueWorkload) -> Mode:
         mode = self._cluster.mode(workload)
@@ -226,15 +164,6 @@ class Planner:
                 text = f"{workload.name} is held for {workload.holder} and cannot be shielded."
                 return Reason("HELD_BY_OTHERS", text)
         return None
-
-    def _gang(self, workload: KueueWorkload, now_s: float, pods: Sequence[GpuPod] | None = None) -> RunningGang | None:
-        flavor_resource = next((use for use in workload.uses if use[1] == workload.gpu_resource), None)
-        queue = self._cluster.queue_of(workload)
-        if flavor_resource is None or queue is None:
-            return None
-        own = self._cluster.pods_of(workload) if pods is None else pods
-        snapshot = QueueSnapshot(now_s, queue, (), {workload.uid: own}, {}, self._settings.policy.stale_s)
-        return gang_of(workload, flavor_resource, snapshot)
 
     def _still_saving(self, preemptor: KueueWorkload, snapshot: QueueSnapshot) -> PreemptionDecision | None:
         """A decision to wait while gangs save a checkpoint for it, without another search. Pods that were not asked yet
@@ -268,7 +197,7 @@ class Planner:
         own = self._cluster.queue_of(preemptor)
         if own is None or not under_way:
             return None
-        names = {queue.name for queue in self._members(own)}
+        names = {queue.name for queue in self._observer.members(own)}
         return next(
             (
                 workload

@@ -22,6 +22,7 @@ from kopt.cluster.runtime.retry import SOON_S
 from kopt.cluster.workloads.kueue import HOLDER, MINE, GpuPod, KueueWorkload
 from kopt.controllers.preemption.base_reconciler import BaseReconciler
 from kopt.controllers.preemption.checkpoint_status import grounds
+from kopt.controllers.preemption.observer import QueueObserver
 from kopt.controllers.preemption.patches import (
     advised,
     decision_document,
@@ -67,7 +68,8 @@ class Reconciler(BaseReconciler):
             emit_event,
             clock,
         )
-        self._deciding = Planner(cluster, settings)
+        self._observer = QueueObserver(cluster, settings)
+        self._planner = Planner(cluster, settings, self._observer)
         self._reported: dict[str, str] = {}
 
     async def _step(self) -> float:
@@ -93,7 +95,7 @@ class Reconciler(BaseReconciler):
         return min([_IDLE_S, *again_s])
 
     async def _learn(self, now_s: float) -> float:
-        self._deciding.learn(now_s)
+        self._planner.learn(now_s)
         return _IDLE_S
 
     async def _lapse(self, preemptor: KueueWorkload, now_s: float) -> float:
@@ -166,7 +168,7 @@ class Reconciler(BaseReconciler):
         if is_lapsed(preemptor):
             return await self._let_go(preemptor, outcome_document(LAPSED, now_s, "LAPSED", _OWN_RULES))
         # A large search must not hold up the Lease and the reviews.
-        evaluation = await asyncio.to_thread(self._deciding.evaluate, preemptor, now_s)
+        evaluation = await asyncio.to_thread(self._planner.evaluate, preemptor, now_s)
         if evaluation.decision is None:
             return await self._let_go(
                 preemptor, outcome_document("leave", now_s, evaluation.reason.code, evaluation.reason.message)
@@ -214,7 +216,7 @@ class Reconciler(BaseReconciler):
         if not await self._may_go(self._newest(preemptor), victims, uids):
             return SOON_S
         await self._release(preemptor, decision_document(decision, now_s, now_s + self._settings.shield_s, models))
-        self._deciding.applied(evaluation)
+        self._planner.applied(evaluation)
         self._emit_event(preemptor, "PreemptionChosen", decision.reasons[0].message)
         for victim in victims:
             self._emit_event(victim, "Preempting", _why(victim, decision))
@@ -224,10 +226,10 @@ class Reconciler(BaseReconciler):
         """The last check: the victims are still safe to kill, also by the API server, and all others are shielded."""
         fresh = {workload.uid: await self._read_pods(workload) for workload in victims}
         now_s = self._clock()
-        if not self._deciding.still_safe(victims, now_s, fresh):
+        if not self._observer.still_safe(victims, now_s, fresh):
             return False
-        open_to_it = to_shield(preemptor, self._deciding.snapshot(preemptor, now_s), uids)
-        return self._deciding.still_safe(victims, now_s) and all(
+        open_to_it = to_shield(preemptor, self._observer.snapshot(preemptor, now_s), uids)
+        return self._observer.still_safe(victims, now_s) and all(
             workload.is_shielded_from(preemptor) for workload in open_to_it
         )
 
@@ -240,13 +242,13 @@ class Reconciler(BaseReconciler):
     async def _keep(self, preemptor: KueueWorkload, now_s: float) -> float:
         """It was released and Kueue has not decided yet: shield new Workloads, and victims that are no longer safe.
         In the latter case decide again: Kueue does not retry a Workload without victims by itself."""
-        decision, snapshot = preemptor.decision, self._deciding.snapshot(preemptor, now_s)
+        decision, snapshot = preemptor.decision, self._observer.snapshot(preemptor, now_s)
         if decision is None or not decision.victims:
             return _IDLE_S
         victims = [
             workload for workload in snapshot.workloads if workload.running and workload.name in decision.victims
         ]
-        safe = {workload.uid for workload in victims if self._deciding.still_safe([workload], now_s)}
+        safe = {workload.uid for workload in victims if self._observer.still_safe([workload], now_s)}
         await self._shield(
             preemptor, to_shield(preemptor, snapshot, safe), {workload.uid for workload in victims}, now_s
         )
@@ -259,9 +261,8 @@ class Reconciler(BaseReconciler):
     async def _leave(self, preemptor: KueueWorkload, evaluation: Evaluation, decision: PreemptionDecision) -> float:
         """Leave it to Kueue's own rules; gangs that are writing stay shielded for a while."""
         now_s = evaluation.snapshot.now_s
-        guarded = self._deciding.guarded(preemptor, evaluation.snapshot)
-        await self._shield(preemptor, guarded, (), now_s)
-        until_s = now_s + self._settings.shield_s if guarded else 0.0
+        await self._shield(preemptor, evaluation.guarded, (), now_s)
+        until_s = now_s + self._settings.shield_s if evaluation.guarded else 0.0
         await self._release(preemptor, decision_document(decision, now_s, until_s, ()))
         self._emit_event(preemptor, "PreemptionLeft", decision.reasons[0].message)
         return SOON_S
@@ -301,9 +302,9 @@ class Reconciler(BaseReconciler):
 
     async def _advise(self, preemptor: KueueWorkload, now_s: float) -> float:
         """A new Workload that is not held: report Kueue's own victims, and those that would lose least."""
-        mode = self._deciding.mode_of(preemptor)
-        native = None if mode is Mode.ENFORCE else self._deciding.did_preempt(preemptor, now_s)
-        evaluation = None if native is None else self._deciding.evaluate(preemptor, now_s, mode)
+        mode = self._planner.mode_of(preemptor)
+        native = None if mode is Mode.ENFORCE else self._planner.did_preempt(preemptor, now_s)
+        evaluation = None if native is None else self._planner.evaluate(preemptor, now_s, mode)
         if evaluation is None or evaluation.decision is None:
             return _IDLE_S
         # Before it counts as reported: Kueue is writing the same Workload, and a conflict is retried.

@@ -9,12 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kopt.core.reason import Reason
+from kopt.formats.entrypoint.arithmetic import whole_number
 from kopt.formats.entrypoint.entrypoint import EntrypointError
 
 MAX_TEXT_CHARACTERS = 1 << 18
 _MAX_WORD_CHARACTERS = 1 << 16
 _MAX_TOKENS = 20_000
 _MAX_TEXTS = 100
+_MAX_CALCULATION = 200
 _UNSPECIAL = re.compile(r"[^'\"\\$`]+")
 _ASSIGNMENT = re.compile(r"(?:export\s+)?([A-Za-z_]\w*)(\+?)=")
 _OPERATORS = ("&&", "||", ";;", ";", "|", "&", "\n")
@@ -341,6 +343,8 @@ def _expansion(raw: str, at: int, shell: Shell) -> tuple[int, Sequence[str]]:
     """The values of the expansion at ``at``, and where it ends."""
     if raw[at] == "`" or raw.startswith("$(", at):
         end = _after_quote(raw, at) if raw[at] == "`" else _after_bracket(raw, at + 1)
+        if (number := _computed(raw[at:end], shell)) is not None:
+            return end, (str(number),)
         shell.doubt("COMMAND_OUTPUT", f"what {_short(raw[at:end])} prints is only known when it runs")
         return end, (_short(raw[at:end]).replace(" ", "_"),)
     if raw.startswith("${", at):
@@ -364,6 +368,20 @@ def _expansion(raw: str, at: int, shell: Shell) -> tuple[int, Sequence[str]]:
         shell.doubt("VARIABLE", f"the variable {name} is not set in the command; give its value")
         return end, () if match is not None and match[3] else (f"${name}",)
     return end, value
+
+
+_CALCULATION = re.compile(r"\$\(\((.*)\)\)|(?:\$\(|`)\s*expr\s(.*)[)`]", re.DOTALL)
+_NAME = re.compile(r"(?<![\w$])[A-Za-z_]\w*")
+
+
+def _computed(raw: str, shell: Shell) -> int | None:
+    """The number of ``$((…))`` and ``$(expr …)`` where all that they name is known."""
+    match = _CALCULATION.fullmatch(raw) if len(raw) < _MAX_CALCULATION else None
+    if match is None:
+        return None
+    text = match[2] if match[1] is None else _NAME.sub(r"$\g<0>", match[1])
+    known = all(shell.value(name) is not None for name in _PLAIN.findall(text)) and "$(" not in text and "`" not in text
+    return whole_number(" ".join(expand(text.replace("\\*", "*"), shell, quoted=True))) if known else None
 
 
 def _short(text: str) -> str:

@@ -12,6 +12,7 @@ from importlib import resources
 from types import MappingProxyType
 from typing import Any
 
+from kopt.core.workload.size_in_name import shape_by_size
 from kopt.core.workload.training_plan import Experts, LatentAttention, ModelShape, PlanError
 
 # What fine-tuned and requantised copies add to a base model's name; their dimensions are the same.
@@ -33,20 +34,18 @@ class UnknownModelError(PlanError):
 def find_language_model(name: str) -> ModelShape:
     """The dimensions of a model named as on its page (``meta-llama/Llama-3.1-8B-Instruct``) or for short.
 
+    Those of a model that is not in the catalogue are derived from the size that its name states, and have a doubt.
+
     Raises:
-        UnknownModelError: no such model.
+        UnknownModelError: no such model, and no size in the name.
     """
-    names = _names()
     if len(name) > _LONGEST_NAME:
         raise UnknownModelError(f"{name[:40]!r}… of {len(name):,} characters is no model's name; give its config.json")
-    key = _key(name)
-    model_shape = names.get(key)
-    while model_shape is None and (shorter := _VARIANT.sub("", key, count=1)) != key:
-        key = shorter
-        model_shape = names.get(key)
+    catalogue = language_models().values()
+    shapes = (listed_language_model(part) or shape_by_size(_key(part), catalogue) for part in _names_in(name))
+    model_shape = next((shape for shape in shapes if shape is not None), None)
     if model_shape is None:
-        model_shape = names.get(_COPY.sub("", key))
-    if model_shape is None:
+        names = _names()
         near = ", ".join(
             dict.fromkeys(
                 names[close_match].name for close_match in difflib.get_close_matches(_key(name)[:80], names, 4, 0.5)
@@ -57,6 +56,23 @@ def find_language_model(name: str) -> ModelShape:
             "give its config.json, or layers, hidden size, heads, feed-forward size and vocabulary"
         )
     return model_shape
+
+
+def listed_language_model(name: str) -> ModelShape | None:
+    """The dimensions in the catalogue, None where a model is not in it."""
+    names = _names()
+    key = _key(name)
+    model_shape = names.get(key)
+    while model_shape is None and (added := list(_VARIANT.finditer(key))):
+        key = key[: added[-1].start()] + key[added[-1].end() :]
+        model_shape = names.get(key)
+    return names.get(_COPY.sub("", key)) if model_shape is None else model_shape
+
+
+def _names_in(name: str) -> list[str]:
+    """What may name the model in a path, the last first: ``output/Qwen3-8B/checkpoint-500``. An owner names none."""
+    parts = [part for part in name.strip().split("/") if part]
+    return parts[:0:-1] + parts[:1] if len(parts) != 2 or name.startswith(("/", ".")) else parts[1:]
 
 
 @functools.cache

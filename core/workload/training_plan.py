@@ -169,7 +169,9 @@ class ModelShape:
     """Dimensions of a transformer. ``cross_layers`` are decoder layers beside ``layers`` encoder layers (T5).
 
     ``blocks`` tells the kind of each layer of a hybrid model: M state space, * attention, - feed-forward, E experts;
-    without it every layer has attention and a feed-forward part.
+    without it every layer has attention and a feed-forward part. ``towers`` are the weights of what turns pictures or
+    sound into the language model's tokens. ``doubt`` is the factor by which memory may be off
+    because the dimensions are not the model's own (``size_in_name``).
     """
 
     name: str
@@ -190,6 +192,8 @@ class ModelShape:
     latent: LatentAttention | None = None
     blocks: str = ""
     state_space: StateSpace = StateSpace()
+    towers: int = 0
+    doubt: float = 1.0
 
     def __post_init__(self) -> None:
         sizes = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")
@@ -265,7 +269,15 @@ class ModelShape:
         layers = sum(sum(self.layer_parameters(layer)) for layer in range(self.layers))
         crossed = self.cross_layers * (sum(self.layer_parameters(0)) + self.attention_parameters())
         ends = self.embedding * (1 if self.tied else 2) + self.positions * self.hidden + self.hidden
-        return layers + crossed + ends
+        return layers + crossed + ends + self.towers
+
+    def active_parameters(self) -> int:
+        """Weights that one token meets: of the experts only those that it is sent to."""
+        if self.experts is None:
+            return self.parameters()
+        share = self.experts.per_token / max(1, self.experts.count)
+        routed = sum(self.layer_parameters(layer)[1] for layer in range(self.layers))
+        return self.parameters() - round(routed * (1 - share))
 
 
 @dataclass(frozen=True)
@@ -357,6 +369,7 @@ class TrainingPlan:
     generates in the same process fills; its weights are split over ``engine_split`` GPUs.
     ``workspace_bytes`` are those of matrix libraries; ``cached_loss``: blocks of the loss of other batches that the
     allocator keeps, as a multiple of the worst one's (sequences of varying length fit none of the cached ones).
+    ``varying``: batches may be shorter than ``sequence``, which is only the most that is allowed.
     ``offload_activations``: what layers keep is moved to the host, but for the latest. ``joint_qkv``: values are a view
     of one product with queries and keys, which is kept whole with them. ``input_bytes``: how each number that a linear
     layer reads is kept, where that is not the compute precision (1 for FP8 products); 0 where it is. ``again``: parts
@@ -399,6 +412,7 @@ class TrainingPlan:
     engine_split: int = 1
     workspace_bytes: float = float(64 << 20)
     cached_loss: float = 0.0
+    varying: bool = False
     target_sequence: int = 0
     adapter: Adapter | None = None
     serving: Serving | None = None

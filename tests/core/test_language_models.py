@@ -1,6 +1,8 @@
 """Dimensions of well-known models: the weights they make up are those the models' pages state."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kopt.core.workload.language_models import (
     UnknownModelError,
@@ -9,6 +11,7 @@ from kopt.core.workload.language_models import (
     published_parameters,
     shape_of_config,
 )
+from kopt.core.workload.size_in_name import shape_by_size
 from kopt.core.workload.training_plan import PlanError
 
 
@@ -33,7 +36,7 @@ def test_names_are_found_as_people_write_them(written: str, name: str) -> None:
     assert find_language_model(written).name == name
 
 
-@pytest.mark.parametrize("written", ["", "our-own/model", "Llama-3.1-9B", "-" * 10_000, "gpt2-huge"])
+@pytest.mark.parametrize("written", ["", "our-own/model", "-" * 10_000, "gpt2-huge", "Foo-8x7B", "Foo-17B-16E"])
 def test_an_unknown_name_is_refused_with_what_to_give(written: str) -> None:
     with pytest.raises(UnknownModelError, match=r"config\.json"):
         find_language_model(written)
@@ -79,7 +82,57 @@ def test_copies_have_the_dimensions_of_their_base(name: str, base: str) -> None:
     assert find_language_model(name) is language_models()[base]
 
 
-@pytest.mark.parametrize("name", ["xlm-roberta-base", "Qwen/Qwen2.5-VL-7B-Instruct", "meta-llama/Llama-3.2-11B-Vision"])
+@pytest.mark.parametrize("name", ["xlm-roberta-base", "Qwen/Qwen2.5-VL-Instruct", "google/gemma-9-E2B"])
 def test_what_only_sounds_like_a_known_model_is_not_taken_for_it(name: str) -> None:
     with pytest.raises(UnknownModelError):
         find_language_model(name)
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("output/Qwen3-8B/v0-2026/checkpoint-500", "Qwen3-8B"),
+        ("/models/meta-llama/Llama-3.1-8B/", "Llama-3.1-8B"),
+        ("checkpoints/Qwen2.5-7B/Foo-1.5B", "foo-1.5b"),
+    ],
+)
+def test_a_folder_on_the_way_may_name_the_model(path: str, name: str) -> None:
+    assert find_language_model(path).name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "weights", "active"),
+    [
+        ("someone/Qwen9-4B-Instruct", 4e9, 4e9),
+        ("someone/Brand-New-13B", 13e9, 13e9),
+        ("someone/tiny-350M", 0.35e9, 0.35e9),
+        ("someone/Qwen9-60B-A6B", 60e9, 6e9),
+        ("someone/Other-400B-A17B-FP8", 400e9, 17e9),
+        ("someone/draft-0.6B-for-8B", 8e9, 8e9),
+    ],
+)
+def test_a_size_in_the_name_of_an_unknown_model_gives_its_weights(name: str, weights: float, active: float) -> None:
+    shape = find_language_model(name)
+    assert shape.doubt > 1
+    assert shape.parameters() == pytest.approx(weights, rel=0.08)
+    assert shape.active_parameters() == pytest.approx(active, rel=0.1)
+
+
+@pytest.mark.parametrize("name", sorted(language_models()))
+def test_what_the_catalogue_has_is_not_in_doubt(name: str) -> None:
+    assert find_language_model(name).doubt == 1.0
+
+
+def test_a_size_beyond_any_model_is_none() -> None:
+    for name in ("Foo-9000B", "Foo-0.001B", "Foo-4B-A8B", "step-500m-tokens"):
+        shape = shape_by_size(name.lower(), language_models().values())
+        assert shape is None or 5e6 <= shape.parameters() <= 5e12
+
+
+@given(total=st.floats(0.1, 600), family=st.sampled_from(["qwen9", "llama-9", "gemma-9", "foo"]))
+def test_a_larger_size_never_gives_fewer_weights(total: float, family: str) -> None:
+    catalogue = language_models().values()
+    small, large = (shape_by_size(f"{family}-{size:.2f}b", catalogue) for size in (total, 1.3 * total))
+    assert small is not None
+    assert large is not None
+    assert small.parameters() < large.parameters()

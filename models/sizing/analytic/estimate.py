@@ -194,6 +194,12 @@ def _reasons(plan: TrainingPlan, stages: tuple[MemoryBreakdown, ...]) -> tuple[R
             {"parameters": plan.model.parameters(), "on_rank": int(own.total)},
         ),
     ]
+    if plan.model.doubt > 1:
+        message = (
+            f"the dimensions of {plan.model.name[:80]!r} are not known; those taken are derived from the size that its "
+            f"name states, so memory may be off by a factor of {plan.model.doubt:g}; give its config.json"
+        )
+        reasons.append(Reason("SHAPE_FROM_NAME", message, {"factor": plan.model.doubt}))
     loss = activations.logits(plan, worst)
     if plan.trains and loss > 0.2 * parts.total:
         message = f"the loss holds {plan.logit_bytes:g} bytes for each of {plan.model.vocab:,} words per token: "

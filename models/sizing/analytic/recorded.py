@@ -11,7 +11,7 @@ from typing import Any
 
 from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
 from kopt.core.units import Bytes
-from kopt.core.workload.language_models import find_language_model
+from kopt.core.workload.language_models import listed_language_model
 from kopt.core.workload.sizing import MemoryBreakdown
 from kopt.core.workload.training_plan import Adapter, ModelShape, PlanError, Precision, TrainingPlan
 from kopt.data.memory.table import MemoryRun
@@ -164,7 +164,9 @@ def _qwen_finetuning(run: MemoryRun) -> TrainingPlan:
 def _peft(run: MemoryRun) -> TrainingPlan | None:
     if _text(run, "task") not in ("", "MetaMathQA"):
         return None  # pictures: no language model
-    model = find_language_model(_text(run, "model_id"))
+    model = listed_language_model(_text(run, "model_id"))
+    if model is None:
+        return None  # nothing is learned from dimensions that are guessed
     trained = _whole(run, "num_trainable_params", 0)
     full = trained > model.parameters() // 2
     low_rank = None if full or not trained else _peft_adapter(run, model, trained)

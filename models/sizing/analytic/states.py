@@ -57,6 +57,7 @@ def held(plan: TrainingPlan, stage: int) -> Held:
     if model.cross_layers:
         own, spread = model.layer_parameters(0)
         dense += (own + model.attention_parameters()) * model.cross_layers // parallel.pipeline
+    dense += model.towers if stage == 0 else 0
     expert_ranks = max(1, parallel.expert * (parallel.expert_tensor or parallel.tensor))
     embedding, head = _ends(model, plan, stage)
     return Held(dense / parallel.tensor, experts / expert_ranks, embedding / parallel.tensor, head / parallel.tensor)

@@ -65,6 +65,7 @@ def _inputs(entrypoint: Command, load: Load, settings: Mapping[str, Any], world_
         entrypoint.script,
         entrypoint.config if has_deepspeeds else None,
         entrypoint.launcher_config,
+        entrypoint.env,
     )
 
 

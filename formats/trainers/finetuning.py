@@ -48,9 +48,15 @@ def axolotl_plan(
 
 
 def swift_plan(
-    settings: Mapping[str, Any], *, around: Surroundings | None = None, world_size: int | None = None
+    settings: Mapping[str, Any],
+    *,
+    around: Surroundings | None = None,
+    world_size: int | None = None,
+    gpus_each: int = 1,
 ) -> TrainingPlan:
     """ms-swift's arguments (swift/llm/argument): LoRA by default, weights in their own 16 bits, checkpointing on.
+
+    ``gpus_each``: GPUs that each process sees.
 
     Raises:
         PlanError: the model is not known, or a value that cannot be.
@@ -66,6 +72,9 @@ def swift_plan(
     }
     fields = Fields(defaults, brain_float_by_default(settings), settings)
     recipe = hf_recipe("ms-swift", fields, around or Surroundings(), world_size)
+    if gpus_each > 1 and recipe.pipeline == 1:
+        # Where a process has several GPUs, its layers are spread over them (device_map: auto).
+        recipe = replace(recipe, gpus=recipe.gpus * gpus_each, pipeline=gpus_each, accumulation=1)
     if fields.name_list("target_modules") == ["DEFAULT"] and recipe.adapter is not None:
         recipe = replace(recipe, adapter=adapter(recipe.model, recipe.adapter.rank, ["q_proj", "k_proj", "v_proj"]))
     return recipe.plan()
@@ -80,12 +89,15 @@ def _axolotl(inputs: PlanInputs) -> TrainingPlan:
 
 
 def _swift(inputs: PlanInputs) -> TrainingPlan:
-    return swift_plan(inputs.settings, around=surroundings(inputs), world_size=inputs.world_size)
+    around, processes = surroundings(inputs), inputs.started() or 1
+    each = 1 if around.deepspeed is not None else max(1, inputs.visible_gpus() // processes)
+    return swift_plan(inputs.settings, around=around, world_size=inputs.world_size, gpus_each=each)
 
 
 LLAMAFACTORY = Trainer(
     "llamafactory",
     _llamafactory,
+    processes=PlanInputs.started,
     commands=("llamafactory-cli", "lmf"),
     modules=("llamafactory",),
     config_is_word=True,
@@ -96,7 +108,8 @@ AXOLOTL = Trainer(
 SWIFT = Trainer(
     "ms-swift",
     _swift,
-    commands=("swift", "megatron"),
+    processes=PlanInputs.started,
+    commands=("swift",),
     modules=("swift.",),
     folders=("swift",),
     config_options=("--config",),

@@ -17,6 +17,17 @@ _TARGETS = (
     ("lora_value", "v_proj", True),
     ("lora_projection", "o_proj", False),
 )
+_DIMENSIONS = {
+    "n_layer": "num_hidden_layers",
+    "n_embd": "hidden_size",
+    "n_head": "num_attention_heads",
+    "n_query_groups": "num_key_value_heads",
+    "head_size": "head_dim",
+    "intermediate_size": "intermediate_size",
+    "padded_vocab_size": "vocab_size",
+    "n_expert": "num_local_experts",
+    "n_expert_per_token": "num_experts_per_tok",
+}
 _CHUNKED_LOSS = 6.0
 """Logits in chunks: themselves, their log-softmax and its gradient, all in 16 bits."""
 
@@ -33,9 +44,18 @@ def litgpt_plan(
     positional = fields.positional()
     command = positional[0] if positional else "finetune_lora"
     named = fields.text("checkpoint_dir", "model_name", default=positional[1] if len(positional) > 1 else "")
-    model = model_of(Fields({"model": named}), config=model_config)
+    own = fields.raw("model_config")
+    config = _transformers_config(own) if isinstance(own, Mapping) and own else None
+    model = model_of(Fields({"model": named}), config=model_config or config)
     gpus = world_size or fields.whole("devices", default=1)
     return in_litgpt(_with_adapter(_recipe(fields, model, gpus, command), fields, command).plan())
+
+
+def _transformers_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """litgpt's own names of dimensions as transformers calls them."""
+    renamed = {theirs: config[name] for name, theirs in _DIMENSIONS.items() if config.get(name) is not None}
+    gated = config.get("mlp_class_name") in ("LLaMAMLP", "GemmaMLP", "LLaMAMoE")
+    return renamed | ({} if gated else {"model_type": "gpt_neox"})
 
 
 def in_litgpt(plan: TrainingPlan) -> TrainingPlan:
@@ -58,7 +78,7 @@ def _recipe(fields: Fields, model: ModelShape, gpus: int, command: str) -> Recip
         accumulation=2,
         weights=precision(quantised, held) if quantised else held,
         compute=Precision.BF16 if "bf16" in fields.text("precision", default="bf16") else held,
-        optimizer=fields.text("optimizer", default="AdamW"),
+        optimizer=_optimizer(fields),
         gpus=gpus,
         sharding=Sharding.PARAMETERS,
         checkpointing=gpus > 1,
@@ -66,6 +86,13 @@ def _recipe(fields: Fields, model: ModelShape, gpus: int, command: str) -> Recip
         loss=_CHUNKED_LOSS,
         unknown=fields.unknown,
     )
+
+
+def _optimizer(fields: Fields) -> str:
+    """By name, or as jsonargparse has it: ``{class_path: torch.optim.AdamW, init_args: …}``."""
+    if isinstance(fields.raw("optimizer"), Mapping):
+        return fields.text("optimizer.class_path", default="AdamW")
+    return fields.text("optimizer", default="AdamW")
 
 
 def _with_adapter(recipe: Recipe, fields: Fields, command: str) -> Recipe:

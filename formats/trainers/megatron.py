@@ -31,8 +31,12 @@ _POLICY_COPIES = 5.0
 _SHARDING = {"optim": Sharding.OPTIMIZER, "optim_grads": Sharding.GRADIENTS, "optim_grads_params": Sharding.PARAMETERS}
 
 
-def megatron_plan(settings: Mapping[str, Any], *, world_size: int | None = None) -> TrainingPlan:
+def megatron_plan(
+    settings: Mapping[str, Any], *, model: ModelShape | None = None, world_size: int | None = None
+) -> TrainingPlan:
     """The plan of one Megatron-LM job; ``settings`` by argument names, with or without dashes.
+
+    ``model`` is given where a tool on top of Megatron names one instead of its dimensions.
 
     Raises:
         PlanError: a dimension is missing, or sizes do not divide each other.
@@ -41,7 +45,7 @@ def megatron_plan(settings: Mapping[str, Any], *, world_size: int | None = None)
     tensor = fields.whole("tensor_model_parallel_size", default=1)
     pipeline = fields.whole("pipeline_model_parallel_size", default=1)
     context = fields.whole("context_parallel_size", default=1)
-    model = megatron_model(fields, tensor)
+    model = model or megatron_model(fields, tensor)
     parallel = _parallel(fields, model, tensor, pipeline, context, world_size)
     micro_batch = fields.whole("micro_batch_size")
     whole_batch = fields.whole("global_batch_size", default=micro_batch * parallel.data)

@@ -53,6 +53,36 @@ def precision(name: str, default: Precision) -> Precision:
     return _PRECISIONS[key]
 
 
+_QUANTISED = (
+    ("awq", Precision.INT4),
+    ("int8", Precision.INT8),
+    ("w8a8", Precision.INT8),
+    ("gptq", Precision.INT4),
+    ("int4", Precision.INT4),
+    ("w4a16", Precision.INT4),
+    ("fp8", Precision.FP8),
+    ("nf4-dq", Precision.NF4_DOUBLE),
+    ("nf4", Precision.NF4),
+    ("bitsandbytes", Precision.NF4),
+    ("bnb", Precision.NF4),
+    ("mxfp4", Precision.MXFP4),
+    # Published so, without a word in the name.
+    ("gpt-oss", Precision.MXFP4),
+    ("deepseek-v3", Precision.FP8),
+)
+
+
+def quantisation(*texts: str) -> Precision | None:
+    """The precision of quantised weights as an option or the model's name has it, the first that says so."""
+    for text in (text.lower() for text in texts):
+        if "bf16" in text and "nf4" not in text:
+            return None
+        for part, held in _QUANTISED:
+            if part in text:
+                return held
+    return None
+
+
 def optimizer_kind(name: str) -> tuple[OptimizerKind, bool]:
     """The kind of an optimizer by its name, and whether it steps with copies of all tensors at once."""
     key = name.strip().lower().rpartition(".")[2]

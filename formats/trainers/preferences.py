@@ -50,6 +50,10 @@ METHODS = {
     "rloo": Method(sequences=1, reference=True, generates=True),
     "online_dpo": Method(reference=True, generates=True),
     "gkd": Method(sequences=1, teacher=True, scores=_DIVERGENCE),
+    # ms-swift's tasks with a small head: of a pair of texts, or of one.
+    "embedding": Method(scores=0.0),
+    "reranker": Method(scores=0.0),
+    "seq_cls": Method(sequences=1, scores=0.0),
 }
 _UNSUPPORTED = ("ppo", "nash_md", "xpo")
 
@@ -61,7 +65,8 @@ def method_of(fields: Fields) -> Method | None:
         PlanError: a method with several models in training, which these formulas do not follow.
     """
     named = fields.positional()[:1]
-    named += [fields.text("rl"), fields.text("rlhf_type"), fields.text("stage"), fields.text("trl_method")]
+    options = ("rl", "rlhf_type", "stage", "trl_method", "task_type")
+    named += [fields.text(option) for option in options]
     for name in (item.strip().lower() for item in named):
         if name in _UNSUPPORTED:
             raise PlanError(f"{name} trains more than one model at once, which no formula here follows; run the script")

@@ -138,6 +138,7 @@ class Recipe:
             engine_share=self.engine_share,
             engine_split=self.engine_split,
             cached_loss=_CACHED_LOSS if self.varying and self.loss else 0.0,
+            varying=self.varying,
             adapter=self.adapter,
             loads_whole=self.loads_whole,
             unknown=tuple(self.unknown),

@@ -7,26 +7,9 @@ from typing import Any
 from kopt.core.workload.training_plan import Attention, Parallelism, Precision, Serving, Style, TrainingPlan
 from kopt.formats.trainers.fields import Fields
 from kopt.formats.trainers.models import model_of
-from kopt.formats.trainers.names import precision
+from kopt.formats.trainers.names import precision, quantisation
 from kopt.formats.trainers.trainer import PlanInputs, Trainer
 
-_HELD = (
-    ("awq", Precision.INT4),
-    ("int8", Precision.INT8),
-    ("w8a8", Precision.INT8),
-    ("gptq", Precision.INT4),
-    ("int4", Precision.INT4),
-    ("w4a16", Precision.INT4),
-    ("fp8", Precision.FP8),
-    ("nf4-dq", Precision.NF4_DOUBLE),
-    ("nf4", Precision.NF4),
-    ("bitsandbytes", Precision.NF4),
-    ("bnb", Precision.NF4),
-    ("mxfp4", Precision.MXFP4),
-    # Published so, without a word in the name.
-    ("gpt-oss", Precision.MXFP4),
-    ("deepseek-v3", Precision.FP8),
-)
 _SAMPLER_BYTES = 36.0
 """Per score while sampling: 32-bit logits, sorted copy with 64-bit places and the sort's own copies of both,
 probabilities and their logarithms."""
@@ -111,7 +94,7 @@ def _served(
     quantised: str,
 ) -> TrainingPlan:
     model = model_of(fields, "model", "model_path", "model_id", config=config)
-    held = _held(fields, model_name=fields.text("model", "model_path", "model_id"), quantised=quantised)
+    held = quantisation(quantised, fields.text("model", "model_path", "model_id"))
     compute = precision(fields.text("dtype"), Precision.BF16)
     if not context:
         context = 8192
@@ -156,17 +139,6 @@ def _tgi_parallel(fields: Fields) -> Parallelism:
     return Parallelism(tensor=fields.whole("num_shard", default=1))
 
 
-def _held(fields: Fields, *, model_name: str, quantised: str) -> Precision | None:
-    """The weights' precision as an option or as the model's name has it."""
-    for text in (quantised.lower(), model_name.lower()):
-        if "bf16" in text:
-            return None
-        for part, held in _HELD:
-            if part in text:
-                return held
-    return None
-
-
 def generation_plan(
     settings: Mapping[str, Any], *, model_config: Mapping[str, Any] | None = None, gpus: int = 1
 ) -> TrainingPlan:
@@ -179,7 +151,7 @@ def generation_plan(
     """
     fields = Fields(settings)
     model = model_of(fields, config=model_config)
-    held = _held(fields, model_name=fields.text("model"), quantised=fields.text("quantization"))
+    held = quantisation(fields.text("quantization"), fields.text("model"))
     if held is Precision.FP8:
         model = replace(model, tied=False)  # loaded apart from the embedding it was tied to
     compute = precision(fields.text("dtype"), Precision.BF16)

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from kopt.core.workload.training_plan import PlanError, TrainingPlan
@@ -11,6 +11,7 @@ Load = Callable[[str], Mapping[str, Any] | None]
 """The decoded content of a YAML, JSON or TOML file by the path that a command names, None where there is none."""
 
 _MODEL_NAMES = ("model_name_or_path", "base_model", "model", "model_path", "model_id", "checkpoint_dir", "model_name")
+_VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 _STAGES = ("zero0", "zero1", "zero2", "zero3", "zero2_offload", "zero3_offload")
 
 
@@ -22,6 +23,9 @@ class Command(Protocol):
 
     @property
     def arguments(self) -> Sequence[str]: ...
+
+    @property
+    def env(self) -> Mapping[str, str]: ...
 
     @property
     def world_size(self) -> int | None: ...
@@ -40,7 +44,7 @@ class Command(Protocol):
 class PlanInputs:
     """What a plan is made of: settings by name, and the files that they or the command name, read when wanted.
 
-    ``deepspeed_file`` is DeepSpeed's configuration where the command names one itself.
+    ``deepspeed_file`` is DeepSpeed's configuration where the command names one itself; ``env`` what it sets.
     """
 
     settings: Mapping[str, Any]
@@ -49,6 +53,7 @@ class PlanInputs:
     script: str = ""
     deepspeed_file: str | None = None
     launcher_config: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
 
     def model_config(self) -> Mapping[str, Any] | None:
         """The model's own configuration where its name is a folder that holds one."""
@@ -82,6 +87,18 @@ class PlanInputs:
         if content is None:
             raise PlanError(f"DeepSpeed's configuration {named[:200]} cannot be read; give it beside the command")
         return content
+
+    def started(self) -> int | None:
+        """``NPROC_PER_NODE`` times ``NNODES``, by which trainers start torchrun themselves; None where not set."""
+        each, nodes = self.env.get("NPROC_PER_NODE", ""), self.env.get("NNODES", "")
+        if each.isdigit() and len(each) < 6:
+            return max(1, int(each)) * (int(nodes) if nodes.isdigit() and 0 < len(nodes) < 6 else 1)
+        return None
+
+    def visible_gpus(self) -> int:
+        """Those that the command itself keeps its processes to; 0 where it names none."""
+        visible = next((self.env[name] for name in _VISIBLE if self.env.get(name)), "")
+        return len([part for part in visible.split(",") if part.strip()])
 
     def accelerate(self) -> Mapping[str, Any] | None:
         """accelerate's configuration, None where it did not start the command."""

@@ -3,12 +3,23 @@
 Where options alone tell a trainer, the first that recognises them has the command.
 """
 
-from kopt.formats.trainers import deepspeed, finetuning, fsdp_qlora, litgpt, megatron, serving, torchtitan, torchtune
+from kopt.formats.trainers import (
+    deepspeed,
+    finetuning,
+    fsdp_qlora,
+    litgpt,
+    megatron,
+    megatron_swift,
+    serving,
+    torchtitan,
+    torchtune,
+)
 from kopt.formats.trainers import transformers as hf
 from kopt.formats.trainers.trainer import Trainer
 
 TRAINERS: tuple[Trainer, ...] = (
     megatron.TRAINER,
+    megatron_swift.TRAINER,
     deepspeed.TRAINER,
     torchtune.TRAINER,
     torchtitan.TRAINER,

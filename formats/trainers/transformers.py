@@ -12,8 +12,8 @@ from typing import Any
 from kopt.core.workload.training_plan import Adapter, ModelShape, PlanError, Precision, Sharding, TrainingPlan
 from kopt.formats.trainers.deepspeed import apply_deepspeed
 from kopt.formats.trainers.fields import Fields
-from kopt.formats.trainers.models import model_of
-from kopt.formats.trainers.names import adapter, precision
+from kopt.formats.trainers.models import NAMES, model_of
+from kopt.formats.trainers.names import adapter, precision, quantisation
 from kopt.formats.trainers.preferences import METHODS, with_method
 from kopt.formats.trainers.recipe import Recipe
 from kopt.formats.trainers.trainer import PlanInputs, Trainer
@@ -67,7 +67,7 @@ def hf_recipe(framework: str, fields: Fields, around: Surroundings, world_size: 
     # Plain scripts load 32-bit weights unless told otherwise; the trainers on top of it load the model's own 16 bits.
     default = Precision.FP32 if framework == "hf" and low_rank is None else half or Precision.FP32
     held = precision(fields.text("torch_dtype", "dtype", "model_dtype"), default)
-    held = _quantised(fields) or held
+    held = _quantised(fields) or _published_as(fields) or held
     full = fields.flag("packing", "sample_packing", "pad_to_max_length", "pad_to_sequence_len")
     if not full:
         fields.assume("packing", "batches of varying length are taken to reach the longest that is allowed")
@@ -80,12 +80,12 @@ def hf_recipe(framework: str, fields: Fields, around: Surroundings, world_size: 
         accumulation=fields.whole("gradient_accumulation_steps", default=1),
         weights=held,
         compute=half or (Precision.FP32 if held.quantised else held),
-        optimizer=fields.text("optim", "optimizer", default="adamw_torch"),
+        optimizer="galore" if fields.flag("use_galore") else fields.text("optim", "optimizer", default="adamw_torch"),
         gpus=world_size or 1,
         checkpointing=fields.flag("gradient_checkpointing"),
         flash=fields.text("attn_implementation", "flash_attn", "attn_impl", default="sdpa")
         not in ("eager", "disabled"),
-        loss=0.5 if fields.flag("use_liger_kernel", "enable_liger_kernel", "use_liger") else LOGIT_BYTES,
+        loss=0.5 if _never_whole_logits(fields) else LOGIT_BYTES,
         context=parts,
         offload_activations=fields.flag("activation_offloading")
         or fields.text("gradient_checkpointing", "use_gradient_checkpointing") in ("offload", "unsloth"),
@@ -94,7 +94,11 @@ def hf_recipe(framework: str, fields: Fields, around: Surroundings, world_size: 
         varying=not full and fields.has(*_SEQUENCE_NAMES),
         unknown=fields.unknown,
     )
-    if fields.text("device_map") in ("auto", "balanced", "sequential") and recipe.gpus > 1:
+    if (
+        not isinstance(fields.raw("device_map"), Mapping)
+        and fields.text("device_map") in ("auto", "balanced", "sequential")
+        and recipe.gpus > 1
+    ):
         # Layers are spread over the GPUs, which work one after the other: no micro-batches overlap.
         recipe = replace(recipe, pipeline=recipe.gpus, accumulation=1)
     recipe = with_method(recipe, fields)
@@ -103,6 +107,13 @@ def hf_recipe(framework: str, fields: Fields, around: Surroundings, world_size: 
             raise PlanError("fsdp and a DeepSpeed configuration are both set; the trainer takes one of them")
         return apply_deepspeed(recipe, around.deepspeed)
     return _sharded(recipe, fields, around.accelerate)
+
+
+def _never_whole_logits(fields: Fields) -> bool:
+    """Losses that are computed together with the head, in chunks, and never hold all logits (Liger, Apple's CCE)."""
+    liger = fields.flag("use_liger_kernel", "enable_liger_kernel", "use_liger", "liger_fused_linear_cross_entropy")
+    plugin = any("cut_cross_entropy" in name for name in fields.name_list("plugins"))
+    return liger or plugin or fields.flag("cut_cross_entropy", "use_cce", "chunked_cross_entropy")
 
 
 def brain_float_by_default(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,6 +141,12 @@ def _quantised(fields: Fields) -> Precision | None:
     return Precision.INT8 if fields.flag("load_in_8bit") or bits == "8" else None
 
 
+def _published_as(fields: Fields) -> Precision | None:
+    """Integers that a model's own weights are, by its name; 8-bit floating point is cast where it is trained."""
+    held = quantisation(fields.text(*NAMES))
+    return held if held in (Precision.INT4, Precision.GPTQ8, Precision.NF4, Precision.INT8) else None
+
+
 def _ends(framework: str, held: Precision, low_rank: Adapter | None) -> Precision | None:
     """PEFT's ``prepare_model_for_kbit_training`` casts all that bitsandbytes did not quantise to 32 bits."""
     casts = framework in ("hf", "ms-swift") and held in (Precision.NF4, Precision.NF4_DOUBLE, Precision.INT8)
@@ -137,7 +154,7 @@ def _ends(framework: str, held: Precision, low_rank: Adapter | None) -> Precisio
 
 
 def _adapter(fields: Fields, model: ModelShape) -> Adapter | None:
-    kind = fields.text("finetuning_type", "adapter", "train_type", "peft_type", "sft_type", "tuner_type").lower()
+    kind = fields.text("finetuning_type", "adapter", "peft_type", "tuner_type", "sft_type", "train_type").lower()
     rank = fields.whole("lora_rank", "lora_r", "r", default=0)
     if kind in ("full", "freeze", "none") or (
         not rank and kind not in ("lora", "qlora", "dora") and not fields.flag("use_peft")

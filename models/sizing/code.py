@@ -42,7 +42,9 @@ class CodeEstimate:
     """Memory of one process as the code says it, before anything learned is added.
 
     ``amounts`` are bytes by kind of figure; ``inputs`` are numbers for the learned part, by name. A formula that knows
-    its own uncertainty gives ``spread``, the factor by which it may be off in either direction.
+    its own uncertainty gives ``spread``, the factor by which it may be off in either direction where nothing like it
+    was measured. By ``below`` and ``above`` the truth may lie further off than measured runs were, where what was
+    estimated may not be the job.
     """
 
     method: Method
@@ -60,6 +62,8 @@ class CodeEstimate:
     reasons: tuple[Reason, ...] = ()
     most_share: float | None = None
     """Of the GPU's memory, where an engine limits itself to a share."""
+    below: float = 1.0
+    above: float = 1.0
 
     def amount(self, kind: AllocationKind) -> Bytes:
         """The allocator's figure that is comparable with ``kind``; for a process the overhead is still missing."""

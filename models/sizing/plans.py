@@ -1,10 +1,15 @@
 """Formulas' findings in the shape of a code estimate."""
 
+from dataclasses import replace
+
 from kopt.core.units import Bytes
 from kopt.core.workload.sizing import MemoryBreakdown, Method, RankMemory, TraceCoverage
 from kopt.core.workload.training_plan import TrainingPlan
 from kopt.models.sizing.analytic import AnalyticEstimate, estimate_plan, features_of, reserved_bytes
 from kopt.models.sizing.code import CodeEstimate
+
+_SHORTER, _LEAST_TOKENS = 8, 64
+"""Data sets of instructions are mostly far shorter than the length that is allowed."""
 
 
 def from_plan(
@@ -30,7 +35,17 @@ def from_plan(
         assumptions=tuple(reason.message for reason in plan.unknown),
         reasons=analytic_estimate.reasons,
         most_share=None if plan.serving is None else plan.serving.reserve_share,
+        below=plan.model.doubt * _shorter(plan, worst, gpu_bytes),
+        above=plan.model.doubt,
     )
+
+
+def _shorter(plan: TrainingPlan, full: MemoryBreakdown, gpu_bytes: int | None) -> float:
+    """How many times less batches of a part of the allowed length need, where their length is not known."""
+    if not plan.varying:
+        return 1.0
+    short = replace(plan, sequence=max(_LEAST_TOKENS, plan.sequence // _SHORTER))
+    return max(1.0, full.total / estimate_plan(short, gpu_bytes=gpu_bytes).worst.total)
 
 
 def _ranks(analytic_estimate: AnalyticEstimate) -> tuple[RankMemory, ...]:

@@ -134,8 +134,9 @@ class SizingPredictor(Predictor):
         if outside and request.code.spread > 1:
             # Formulas say themselves how unsure they are; where they were measured, that is known better.
             low, high = min(low, centre / request.code.spread), max(high, centre * request.code.spread)
+        low, high = low / request.code.below, high * request.code.above
         centre, low, high, dry_run = combine(centre, low, high, request.profile)
-        confidence = _OUTSIDE_CONFIDENCE if outside else _INSIDE_CONFIDENCE
+        confidence = _OUTSIDE_CONFIDENCE if outside or request.code.above > 1 else _INSIDE_CONFIDENCE
         if request.code.coverage is not TraceCoverage.FULL and request.profile is None:
             confidence = min(confidence, 0.7)
         reasons = (*request.code.reasons, *self._reasons(request, centre, outside), *dry_run)

@@ -20,7 +20,7 @@ _MOST_RANKS, _MOST_TEXTS, _LONGEST = 65_536, 200, 4096
 
 
 def summary(code: CodeEstimate) -> dict[str, Any]:
-    """The document of a code estimate; numbers that are not known (NaN) are left out."""
+    """The document of a code estimate, without numbers that are not known (NaN) or that nothing is learned from."""
     return {
         "schema": SCHEMA,
         "method": code.method.value,
@@ -30,13 +30,15 @@ def summary(code: CodeEstimate) -> dict[str, Any]:
         "breakdown": code.breakdown.to_dict(),
         "steps": code.steps,
         "spread": code.spread,
-        "inputs": {name: value for name, value in code.inputs.items() if math.isfinite(value)},
+        "inputs": {name: value for name, value in code.inputs.items() if name in INPUTS and math.isfinite(value)},
         "kernels": {name: vars(load) for name, load in code.kernels.items()},
         "per_rank": [rank_memory.to_dict() for rank_memory in code.per_rank],
         "assumptions": list(code.assumptions),
         "warnings": list(code.warnings),
         "reasons": [reason.to_dict() for reason in code.reasons],
         "most_share": code.most_share,
+        "below": code.below,
+        "above": code.above,
     }
 
 
@@ -58,11 +60,13 @@ def read_summary(document: Any) -> CodeEstimate:
         {name: _load(value, f"kernels.{name}") for name, value in _checked(result, "kernels", KERNELS)},
         _amount(result, "steps", _MOST_COUNT),
         tuple(_rank(item, f"per_rank.{n}") for n, item in enumerate(_list(result, "per_rank", _MOST_RANKS))),
-        _spread(result.get("spread", 1.0)),
+        _factor(result, "spread"),
         _texts(result, "assumptions"),
         _texts(result, "warnings"),
         tuple(_reason(item, f"reasons.{n}") for n, item in enumerate(_list(result, "reasons", _MOST_TEXTS))),
         _share(result.get("most_share")),
+        _factor(result, "below"),
+        _factor(result, "above"),
     )
 
 
@@ -110,11 +114,11 @@ def _finite(value: Any) -> bool:
     return isinstance(value, int | float) and abs(value) < 1e18
 
 
-def _spread(value: Any) -> float:
-    spread = _real(value, "spread")
-    if not 1 <= spread <= 1000:
-        raise ValueError("spread is a factor from 1 to 1000")
-    return spread
+def _factor(document: Mapping[str, Any], name: str) -> float:
+    factor = _real(document.get(name, 1.0), name)
+    if not 1 <= factor <= 1000:
+        raise ValueError(f"{name} is a factor from 1 to 1000")
+    return factor
 
 
 def _share(value: Any) -> float | None:

@@ -17,6 +17,7 @@ BENCHMARKS = {name: f"benchmarks.{name}" for name in predictor_names()} | {
     "platform": "benchmarks.platform_cost",
     "placement": "benchmarks.placement",
     "preemption": "benchmarks.preemption",
+    "published-commands": "benchmarks.published_commands",
     "reactions": "benchmarks.reactions",
     "reclaims": "benchmarks.reclaims",
     "suite": "benchmarks.suite_estimates",

@@ -21,6 +21,8 @@ _CHORES = options.name_set(
     "unzip which nvidia-smi rocm-smi huggingface-cli hf tee grep sed awk touch trap ulimit module wait kill exit "
     "true test [ [["
 )
+_PREPARES = {"export", "infer", "deploy", "rollout", "eval", "sample", "merge", "merge-lora", "preprocess", "download"}
+"""What trainers' own commands do before and after training."""
 _CHORE_MODULES = {"pip", "venv", "ensurepip", "http.server", "json.tool", "compileall", "nltk.downloader", "spacy"}
 
 
@@ -63,7 +65,8 @@ def _best(entrypoints: Sequence[Entrypoint | None], shell: Shell) -> Entrypoint:
 def _rank(entrypoint: Entrypoint) -> int:
     if entrypoint.kind is Kind.CODE:
         return 0
-    return 2 if entrypoint.launcher or entrypoint.trainer else 1
+    prepares = entrypoint.trainer and entrypoint.arguments[:1] and entrypoint.arguments[0] in _PREPARES
+    return 2 if (entrypoint.launcher or entrypoint.trainer) and not prepares else 1
 
 
 def _short(text: str) -> str:

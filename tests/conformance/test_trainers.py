@@ -31,6 +31,7 @@ EXAMPLES: Mapping[str, Example] = {
         f"python pretrain_gpt.py --vocab-size 512 {SIZES}",
         "hidden_size",
     ),
+    "megatron-swift": Example("megatron sft --model gpt2", "megatron sft", "model_name_or_path"),
     "deepspeed": Example(
         "deepspeed --num_gpus 2 train.py --model gpt2 --deepspeed zero3.json",
         "deepspeed --num_gpus 2 train.py --deepspeed zero3.json",

@@ -143,6 +143,13 @@ def test_megatron_swift_exports_without_training() -> None:
         plan_of("megatron export --model Qwen/Qwen3-8B --to_hf true")
 
 
+def test_of_a_trainer_s_commands_the_one_that_trains_is_sized() -> None:
+    line = "swift export --model Qwen/Qwen3-8B --to_cached_dataset true"
+    after = "swift infer --adapters output/checkpoint-100"
+    plan = plan_of(f"{line}\n{SWIFT} --max_length 512\n{after}")
+    assert (plan.model.name, plan.sequence) == ("Qwen2.5-7B", 512)
+
+
 def test_batches_that_are_not_packed_may_be_shorter() -> None:
     assert plan_of(SWIFT).varying
     assert not plan_of(f"{SWIFT} --packing true").varying

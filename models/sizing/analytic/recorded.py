@@ -11,7 +11,7 @@ from typing import Any
 
 from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
 from kopt.core.units import Bytes
-from kopt.core.workload.language_models import listed_language_model
+from kopt.core.workload.language_models import find_language_model
 from kopt.core.workload.sizing import MemoryBreakdown
 from kopt.core.workload.training_plan import Adapter, ModelShape, PlanError, Precision, TrainingPlan
 from kopt.data.memory.table import MemoryRun
@@ -29,14 +29,18 @@ _MEGATRON_GPUS, _GB200_NODE_GPUS = 8, 4
 
 
 def plan_of_run(run: MemoryRun) -> TrainingPlan | None:
-    """The plan of a recorded run of a language model, None for other sources and runs that lack settings."""
+    """The plan of a recorded run of a language model, None for other sources and runs that lack settings.
+
+    Nothing is learned from dimensions that are derived from a size.
+    """
     reader = _READERS.get(run.source)
     if reader is None:
         return None
     try:
-        return reader(run)
+        plan = reader(run)
     except PlanError:
         return None
+    return None if plan is None or plan.model.doubt > 1 else plan
 
 
 def formula_of_run(run: MemoryRun) -> tuple[TrainingPlan, MemoryBreakdown] | None:
@@ -164,9 +168,7 @@ def _qwen_finetuning(run: MemoryRun) -> TrainingPlan:
 def _peft(run: MemoryRun) -> TrainingPlan | None:
     if _text(run, "task") not in ("", "MetaMathQA"):
         return None  # pictures: no language model
-    model = listed_language_model(_text(run, "model_id"))
-    if model is None:
-        return None  # nothing is learned from dimensions that are guessed
+    model = find_language_model(_text(run, "model_id"))
     trained = _whole(run, "num_trainable_params", 0)
     full = trained > model.parameters() // 2
     low_rank = None if full or not trained else _peft_adapter(run, model, trained)

@@ -4,10 +4,11 @@ For a few rows and small trees. The answers are LightGBM's to the last bit: the 
 order (``Tree::NumericalDecision`` and ``GBDT::PredictRaw`` of LightGBM 4).
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +22,10 @@ _ZERO = 1e-35
 
 
 @dataclass(frozen=True)
-class _Tree:
-    """A node's children are nodes from 0 on, or leaves as -1 - leaf."""
+class _Forest:
+    """The nodes of all trees in one row. A child is a node from 0 on, or a leaf as -1 - leaf; so is a root."""
 
+    roots: NDArray[np.int64]
     features: NDArray[np.int64]
     thresholds: Array
     kinds: NDArray[np.int64]
@@ -32,26 +34,24 @@ class _Tree:
     leaf_values: Array
 
     def values(self, inputs: Array) -> Array:
-        """The leaf of each row (n,)."""
-        rows = np.arange(len(inputs))
-        nodes = np.zeros(len(inputs), dtype=np.int64) if len(self.features) else np.full(len(inputs), -1)
-        while (inner := nodes >= 0).any():
+        """The leaf of each row in each tree (trees, n). All trees go down together, a level at a time."""
+        count = len(inputs)
+        rows, nodes = np.tile(np.arange(count), len(self.roots)), np.repeat(self.roots, count)
+        inner = np.flatnonzero(nodes >= 0)
+        while len(inner):
             at = nodes[inner]
-            nodes[inner] = np.where(self._turns_left(at, inputs[rows[inner], self.features[at]]), *self._children(at))
-        result: Array = self.leaf_values[-1 - nodes]
+            turns_left = self._turns_left(at, inputs[rows[inner], self.features[at]])
+            nodes[inner] = below = np.where(turns_left, self.left[at], self.right[at])
+            inner = inner[below >= 0]
+        result: Array = self.leaf_values[-1 - nodes].reshape(len(self.roots), count)
         return result
 
-    def _children(self, nodes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        return self.left[nodes], self.right[nodes]
-
     def _turns_left(self, nodes: NDArray[np.int64], values: Array) -> NDArray[np.bool_]:
-        kinds = self.kinds[nodes]
-        nan_is_missing = kinds & _NAN_IS_MISSING != 0
-        values = np.where(np.isnan(values) & ~nan_is_missing, 0.0, values)
-        is_missing = np.isnan(values) | ((kinds & _ZERO_IS_MISSING != 0) & (np.abs(values) <= _ZERO))
-        result: NDArray[np.bool_] = np.where(
-            is_missing, kinds & _DEFAULT_LEFT != 0, values <= self.thresholds[nodes]
-        ).astype(bool)
+        kinds, is_nan = self.kinds[nodes], np.isnan(values)
+        numbers = np.where(is_nan, 0.0, values)
+        is_missing = is_nan & (kinds & _NAN_IS_MISSING != 0)
+        is_missing |= (np.abs(numbers) <= _ZERO) & (kinds & _ZERO_IS_MISSING != 0)
+        result: NDArray[np.bool_] = np.where(is_missing, kinds & _DEFAULT_LEFT != 0, numbers <= self.thresholds[nodes])
         return result
 
 
@@ -74,9 +74,8 @@ class Trees:
 
     def predict(self, inputs: Array) -> Array:
         """One value for each row (n,) of inputs (n, features)."""
-        result = np.zeros(len(inputs))
-        for tree in self._trees:
-            result += tree.values(inputs)
+        # Cumulative, as sums of numpy are not taken in the order of the trees.
+        result: Array = np.cumsum(self._forest.values(inputs), axis=0)[-1]
         return result
 
     def contributions(self, inputs: Array) -> Array:
@@ -88,20 +87,32 @@ class Trees:
         return result
 
     @cached_property
-    def _trees(self) -> tuple[_Tree, ...]:
+    def _forest(self) -> _Forest:
         _, *blocks = checked_text(self.text).partition("\nend of trees\n")[0].split("\nTree=")
-        return tuple(_tree(dict(line.split("=", 1) for line in block.split("\n") if "=" in line)) for block in blocks)
+        return _joined([dict(line.split("=", 1) for line in block.split("\n") if "=" in line) for block in blocks])
 
 
-def _tree(fields: dict[str, str]) -> _Tree:
-    def wholes(name: str) -> NDArray[np.int64]:
-        return np.array(fields.get(name, "").split(), dtype=np.int64)
+def _joined(trees: Sequence[Mapping[str, str]]) -> _Forest:
+    """The fields of each tree's text as one forest: children of later trees are counted on."""
 
-    return _Tree(
-        wholes("split_feature"),
-        np.array(fields.get("threshold", "").split(), dtype=np.float64),
-        wholes("decision_type"),
-        wholes("left_child"),
-        wholes("right_child"),
-        np.array(fields["leaf_value"].split(), dtype=np.float64),
+    def column(name: str, kind: type) -> list[NDArray[Any]]:
+        return [np.array(fields.get(name, "").split(), dtype=kind) for fields in trees]
+
+    features, leaf_values = column("split_feature", np.int64), column("leaf_value", np.float64)
+    nodes, leaves = (np.cumsum([0, *(len(part) for part in parts)])[:-1] for parts in (features, leaf_values))
+    left, right = (
+        [
+            np.where(children >= 0, children + node, children - leaf)
+            for children, node, leaf in zip(column(name, np.int64), nodes, leaves, strict=True)
+        ]
+        for name in ("left_child", "right_child")
+    )
+    return _Forest(
+        np.array([node if len(part) else -1 - leaf for part, node, leaf in zip(features, nodes, leaves, strict=True)]),
+        np.concatenate(features),
+        np.concatenate(column("threshold", np.float64)),
+        np.concatenate(column("decision_type", np.int64)),
+        np.concatenate(left),
+        np.concatenate(right),
+        np.concatenate(leaf_values),
     )

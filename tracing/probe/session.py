@@ -39,6 +39,8 @@ class Session:
         writer.message({"hello": _hello(arguments, build)})
         library.kopt_install_guard(settings.world_size)
         self.imports = AfterImport()
+        self.stands_in_for_data = False
+        """Whether a data set is not there, and a small one takes its place."""
         dynamo.install(self.imports)
         # It would make a real tensor on the device to start it.
         patched: Any = fake_tensor

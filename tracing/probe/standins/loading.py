@@ -40,6 +40,8 @@ def _loaders(session: Session) -> None:
         names = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "num_workers", "collate_fn")
         arguments = {**dict(zip(names, args, strict=False)), **kwargs} if len(args) <= len(names) else kwargs
         rest = () if arguments is not kwargs else args
+        if session.stands_in_for_data:
+            arguments = _filling(session, arguments)
         original(self, *rest, **{**arguments, **{name: _IN_PROCESS[name] for name in _IN_PROCESS if name in arguments}})
 
     def batches(self: Any) -> Iterator[Any]:
@@ -55,6 +57,41 @@ def _loaders(session: Session) -> None:
 
     loader.__init__ = create
     loader.__iter__ = lambda self: _Batches(batches(self))
+
+
+def _filling(session: Session, arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a loader whose batches are as large as the script wants them, however small the stand-in is."""
+    dataset, size, sampler = arguments.get("dataset"), arguments.get("batch_size", 1), arguments.get("sampler")
+    try:
+        missing = isinstance(size, int) and len(dataset) < _BATCHES * size  # type: ignore[arg-type]
+    except TypeError:  # one that streams
+        return arguments
+    if not missing:
+        return arguments
+    filled = _Repeated(dataset, _BATCHES * size)
+    if sampler is None or type(sampler) in (data.RandomSampler, data.SequentialSampler):
+        return {**arguments, "dataset": filled, "sampler": sampler and type(sampler)(filled)}
+    if len(dataset) < size:  # type: ignore[arg-type]
+        session.writer.warning(f"batches of {size:,} were sized as {len(dataset):,}: the data set is not there")  # type: ignore[arg-type]
+    return arguments
+
+
+class _Repeated(data.Dataset[Any]):
+    """Samples of a small data set, again and again."""
+
+    def __init__(self, dataset: Any, count: int) -> None:
+        self._dataset, self._count = dataset, count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> Any:
+        return self._dataset[int(index) % len(self._dataset)]
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("_dataset", "__getitems__"):
+            raise AttributeError(name)
+        return getattr(self._dataset, name)
 
 
 class _Batches:

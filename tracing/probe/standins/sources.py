@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from .guarded import ABSENT, expected
 
@@ -69,6 +72,7 @@ def install(session: Session) -> None:
     session.imports.patch("torchvision.datasets", lambda module: _torchvision(session, module))
     session.imports.patch("numpy", lambda module: _token_files(session, module))
     session.imports.patch("datasets.load", lambda module: _load_dataset(session, module))
+    session.imports.patch("timm.data.dataset_factory", lambda module: _timm(session, module))
 
 
 def _torchvision(session: Session, module: Any) -> None:
@@ -118,10 +122,29 @@ def _wrap(session: Session, kind: Any, size: int, mode: str, classes: int) -> No
         except (OSError, RuntimeError) as error:
             if type(self).__init__ is not create:
                 raise
+            session.stands_in_for_data = True
             session.writer.stand_in(f"data set {kind.__name__}", f"not there ({type(error).__name__}): blank images")
             _become_blank(self, kind, size, mode, classes, args, kwargs)
 
     kind.__init__ = create
+
+
+def _timm(session: Session, module: Any) -> None:
+    """timm's ``create_dataset`` for a folder, an archive or a name; its loader sets the transform afterwards."""
+    original = module.create_dataset
+
+    def create(name: str, root: Any = None, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(name, root, *args, **{**kwargs, "download": False})
+        except (AssertionError, ImportError, OSError, RuntimeError) as error:
+            session.stands_in_for_data = True
+            label = f"data set {name or root}"
+            session.writer.stand_in(label, f"not there ({type(error).__name__}): blank images")
+            return _TimmImages()
+
+    module.create_dataset = create
+    patched: Any = import_module("timm.data")
+    patched.create_dataset = create
 
 
 def _become_blank(self: Any, kind: Any, size: int, mode: str, classes: int, args: Any, kwargs: dict[str, Any]) -> None:
@@ -133,12 +156,15 @@ def _become_blank(self: Any, kind: Any, size: int, mode: str, classes: int, args
     self.transforms = None
     self.root, self.loader = kwargs.get("root", ""), None
     self.classes = [str(number) for number in range(classes)]
-    self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
+    with contextlib.suppress(AttributeError):  # MNIST computes it
+        self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
     self.targets = self.labels = [number % classes for number in range(_SAMPLES)]
     self.samples = self.imgs = [("", label) for label in self.targets]
     shape = (_SAMPLES, size, size, 3) if mode == "RGB" else (_SAMPLES, size, size)
     if size <= 96:
         self.data = np.zeros(shape, dtype=np.uint8)
+    if mode == "L":  # the family of MNIST keeps tensors
+        self.data, self.targets = torch.zeros(shape, dtype=torch.uint8), torch.tensor(self.targets)
     self._blank = (size, mode)
     self.__class__ = type(kind.__name__, (kind,), {"__len__": _Blank.__len__, "__getitem__": _Blank.__getitem__})
 
@@ -161,6 +187,18 @@ class _Blank:
         return image, this.target_transform(label) if this.target_transform is not None else label
 
 
+class _TimmImages(_Blank):
+    """Of a photograph's size; timm's loader sets the transform."""
+
+    def __init__(self) -> None:
+        self.transform = self.target_transform = None
+        self.targets = [number % 1000 for number in range(_SAMPLES)]
+        self._blank = (500, "RGB")
+
+    def filename(self, index: int, *_: Any, **__: Any) -> str:
+        return f"{index}.jpg"
+
+
 def _load_dataset(session: Session, module: Any) -> None:
     original = module.load_dataset
 
@@ -170,6 +208,7 @@ def _load_dataset(session: Session, module: Any) -> None:
         except (OSError, ValueError, RuntimeError, KeyError) as error:
             if path in ("json", "csv", "parquet", "text", "arrow"):
                 raise
+            session.stands_in_for_data = True
             session.writer.stand_in(
                 f"data set {path}", f"not there ({type(error).__name__}): {_ROWS} rows like its own"
             )

@@ -304,9 +304,11 @@ def _streams(tracer: Tracer) -> None:
         finally:
             _switch(before)
 
+    selecting = stream
+
     class StreamContext(contextlib.AbstractContextManager[None]):
-        def __init__(self, selected: Any) -> None:
-            self._inner = stream(selected)
+        def __init__(self, stream: Any) -> None:
+            self._inner = selecting(stream)
 
         def __enter__(self) -> None:
             self._inner.__enter__()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 from typing import Any
 
 import torch
@@ -121,3 +122,9 @@ def swap(first: Any, second: Any) -> None:
     for tensor, kept in ((first, second_kept), (second, first_kept)):
         tensor.__dict__.clear()
         tensor.__dict__.update(kept)
+    # What a class keeps outside of the dictionary: the local part of a tensor that is split over ranks.
+    for slot in set(copyreg._slotnames(first_class)) & set(copyreg._slotnames(second_class)):  # type: ignore[attr-defined]
+        if hasattr(first, slot) and hasattr(second, slot):
+            own, other = getattr(first, slot), getattr(second, slot)
+            setattr(first, slot, other)
+            setattr(second, slot, own)

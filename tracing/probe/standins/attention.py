@@ -34,6 +34,10 @@ def install(session: Session) -> None:
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> Any:
+        if _is_distributed(query):
+            q, k, v, mask = _own_parts(query, key, value, attn_mask)
+            own = attention(q, k, v, mask, dropout_p, is_causal, scale, enable_gqa)
+            return type(query).from_local(own, query.device_mesh, query.placements, run_check=False)
         if not (isinstance(query, FakeTensor) and query.fake_device.type == "cuda"):
             extra: dict[str, Any] = {"enable_gqa": True} if enable_gqa else {}
             return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **extra)
@@ -51,6 +55,15 @@ def install(session: Session) -> None:
     session.imports.patch("torch.nn.attention.flex_attention", lambda module: _flex(session, module))
     # The fused encoder layer of inference has no fake form; its parts have.
     torch.backends.mha.set_fastpath_enabled(False)
+
+
+def _is_distributed(tensor: Any) -> bool:
+    return type(tensor).__name__ == "DTensor" and tensor.device.type == "cuda"
+
+
+def _own_parts(*tensors: Any) -> list[Any]:
+    """Of tensors whose heads are split over ranks: attention is the same on each rank's own."""
+    return [tensor.to_local() if _is_distributed(tensor) else tensor for tensor in tensors]
 
 
 def _flash_attention_package(session: Session, module: Any) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import distributed
 from torch.nn import parallel
+from torch.utils._pytree import tree_map
 
 if TYPE_CHECKING:
     from ..session import Session
@@ -132,7 +133,13 @@ def _ddp(session: Session) -> Any:
             self._buckets = [] if self.gradient_as_bucket_view else _buckets(self)
 
         def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+            if self.device_ids and self.device.type == "cuda":
+                inputs, kwargs = tree_map(self._on_device, (inputs, kwargs))
             return self.module(*inputs, **kwargs)
+
+        def _on_device(self, item: Any) -> Any:
+            """Inputs on the host are copied to the module's one device."""
+            return item.to(self.device) if isinstance(item, torch.Tensor) else item
 
         @contextlib.contextmanager
         def no_sync(self) -> Iterator[None]:

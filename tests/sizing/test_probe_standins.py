@@ -164,3 +164,108 @@ def test_leaving_in_the_middle_tells_what_was_done(inline: Inline, status: int, 
     assert run.ended == ended
     assert run.trace.end is not None
     assert run.trace.end.steps == 1
+
+
+CLASSIFIER = """
+import torchvision
+from torchvision.transforms import ToTensor
+"""
+
+
+def test_digits_that_are_not_there_are_tensors_with_their_classes(inline: Inline) -> None:
+    text = """
+digits = torchvision.datasets.MNIST("./nowhere", download=True, transform=ToTensor())
+assert digits.class_to_idx and digits.data.unsqueeze(1).shape[1:] == (1, 28, 28)
+model = torch.nn.Linear(784, 10).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for images, labels in torch.utils.data.DataLoader(digits, batch_size=64, shuffle=True):
+    torch.nn.functional.cross_entropy(model(images.flatten(1).cuda()), labels.cuda()).backward()
+    optimizer.step()
+"""
+    run = inline("import torch" + CLASSIFIER + text)
+    assert run.ended.startswith("steady"), run.output
+    assert "data set MNIST" in _stand_ins(run)
+
+
+@pytest.mark.parametrize("loader", ["shuffle=True", "sampler=torch.utils.data.RandomSampler(images)"])
+def test_a_batch_is_as_large_as_asked_for_however_few_samples_there_are(inline: Inline, loader: str) -> None:
+    text = f"""
+images = torchvision.datasets.CIFAR10("./nowhere", download=True, transform=ToTensor())
+model = torch.nn.Linear(3072, 10).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch, labels in torch.utils.data.DataLoader(images, batch_size=5000, {loader}):
+    assert len(batch) == len(labels) == 5000
+    torch.nn.functional.cross_entropy(model(batch.flatten(1).cuda()), labels.cuda()).backward()
+    optimizer.step()
+"""
+    run = inline("import torch" + CLASSIFIER + text)
+    assert run.ended.startswith(("steady", "finished")), run.output
+
+
+def test_a_sampler_of_one_s_own_is_said_to_make_the_batch_smaller(inline: Inline) -> None:
+    text = """
+images = torchvision.datasets.CIFAR10("./nowhere", download=True, transform=ToTensor())
+model = torch.nn.Linear(3072, 10).cuda()
+own = torch.utils.data.WeightedRandomSampler([1.0] * len(images), len(images))
+for batch, labels in torch.utils.data.DataLoader(images, batch_size=5000, sampler=own):
+    torch.nn.functional.cross_entropy(model(batch.flatten(1).cuda()), labels.cuda()).backward()
+"""
+    run = inline("import torch" + CLASSIFIER + text)
+    assert any("5,000" in warning for warning in run.trace.warnings), run.output
+
+
+def test_timm_s_loader_gets_blank_images(inline: Inline) -> None:
+    text = """
+import torch
+from timm.data import create_dataset, create_loader
+images = create_dataset("", root="./nowhere", split="train", is_training=True, batch_size=8)
+loader = create_loader(images, input_size=(3, 64, 64), batch_size=8, is_training=True, num_workers=0)
+model = torch.nn.Linear(3 * 64 * 64, 1000).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for batch, labels in loader:
+    torch.nn.functional.cross_entropy(model(batch.flatten(1)), labels).backward()
+    optimizer.step()
+"""
+    run = inline(text)
+    assert run.ended.startswith("steady"), run.output
+
+
+RANKS = """
+import torch
+torch.distributed.init_process_group("nccl")
+"""
+
+
+def test_data_parallel_training_moves_its_inputs(inline: Inline) -> None:
+    text = """
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 8).to(0), device_ids=[0])
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(6):
+    out = model(torch.randn(20, 64))
+    assert out.device.type == "cuda"
+    out.sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    run = inline(RANKS + text, KOPT_PROBE_WORLD_SIZE="2")
+    assert run.ended.startswith(("steady", "finished")), run.output
+
+
+def test_sharded_modules_leave_the_meta_device(inline: Inline) -> None:
+    text = """
+from torch.distributed.fsdp import fully_shard
+with torch.device("meta"):
+    model = torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.Linear(256, 256))
+for layer in model:
+    fully_shard(layer)
+fully_shard(model)
+model.to_empty(device="cuda:0")
+assert all(parameter.to_local().device.type == "cuda" for parameter in model.parameters())
+optimizer = torch.optim.Adam(model.parameters())
+for _ in range(6):
+    model(torch.randn(4, 256, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    run = inline(RANKS + text, KOPT_PROBE_WORLD_SIZE="2")
+    assert run.ended.startswith(("steady", "finished")), run.output

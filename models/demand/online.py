@@ -67,9 +67,12 @@ _OUTLIER = 2.0
 _TYPICAL_HALF_LIFE_S = 34 * 3600.0
 _FORGET = 0.9995
 _SHARPNESS = 6.0
-_SCALE_HALF_LIFE_S = np.array([72.0, 24.0, 1.0]) * 3600
-_SCALE_WEIGHT, _DISAGREEMENT_WEIGHT = 0.43, 0.85
-"""Of every error scale and of the trees' width; of the experts' standard deviation. Together about the 95 % width."""
+_SCALE_HALF_LIFE_S = np.array([168.0, 1.0]) * 3600
+_HOURS = 24
+_HOUR_HALF_LIFE_DAYS = 7.0
+_SCALE_WEIGHT, _HOUR_WEIGHT, _DISAGREEMENT_WEIGHT = 0.38, 0.57, 0.85
+"""Of every error scale and of the trees' width; of the errors at this hour of the day; of the experts' standard
+deviation. Together about the 95 % width."""
 _SCALE_PRIOR = 6.0
 """The global model's width counts as this many observed errors."""
 _CLIP = 3.0
@@ -114,6 +117,8 @@ class OnlineState:
     range: Array
     error_sum: Array
     error_weight: Array
+    hour_sum: Array
+    hour_weight: Array
     pending_local: Array
     pending_log: Array
     pending_floor: Array
@@ -139,8 +144,10 @@ class OnlineState:
             np.zeros((n, _H, 2)),
             np.zeros((n, _H, _K)),
             np.zeros((n, _H)),
-            np.zeros((n, _H, 3)),
-            np.zeros((n, _H, 3)),
+            np.zeros((n, _H, len(_SCALE_HALF_LIFE_S))),
+            np.zeros((n, _H, len(_SCALE_HALF_LIFE_S))),
+            np.zeros((n, _H, _HOURS)),
+            np.zeros((n, _H, _HOURS)),
             unknown(_H, _P),
             unknown(),
             unknown(),
@@ -183,9 +190,14 @@ class OnlineState:
         self._learn_ridge(at, pending, value)
         centre = self.pending_centre[pending]
         self._learn_weights(at, self.pending_experts[pending], centre[:, None], value[:, None])
+        error = np.abs(value - centre)
         fade = 0.5 ** (self.step_s / _SCALE_HALF_LIFE_S)
-        self.error_sum[at] = fade * self.error_sum[at] + np.abs(value - centre)[:, None]
+        self.error_sum[at] = fade * self.error_sum[at] + error[:, None]
         self.error_weight[at] = fade * self.error_weight[at] + 1.0
+        hourly = (*at, self._hour(0))
+        fade_of_hour = 0.5 ** (min(self.step_s / 3600, 1.0) / _HOUR_HALF_LIFE_DAYS)
+        self.hour_sum[hourly] = fade_of_hour * self.hour_sum[hourly] + error
+        self.hour_weight[hourly] = fade_of_hour * self.hour_weight[hourly] + 1.0
         scores: Array = (value - centre) / np.maximum(self.pending_width[pending], 1e-12)
         return scores
 
@@ -258,12 +270,19 @@ class OnlineState:
     def _width(self, trees: Array, disagreement: Array) -> Array:
         """Distance (S, H) from the centre to about the 95 % quantile.
 
-        From what the mixture missed lately (three days, a day, an hour), what the trees expect, and how much the
-        experts differ at this moment: they agree in calm hours and part before turns.
+        From what the mixture missed lately (a week, an hour) and at the forecast hour of the day, what the trees
+        expect, and how much the experts differ at this moment: they agree in calm hours and part before turns.
         """
-        errors = (self.error_sum + _SCALE_PRIOR * trees[..., None] / 3.0) / (self.error_weight + _SCALE_PRIOR)
-        width: Array = _SCALE_WEIGHT * (errors.sum(-1) + trees) + _DISAGREEMENT_WEIGHT * disagreement
-        return width
+        prior = _SCALE_PRIOR * trees / 3.0
+        errors = (self.error_sum + prior[..., None]) / (self.error_weight + _SCALE_PRIOR)
+        at_hour = (slice(None), _LANES, self._hour(_ahead(self.step_s)))
+        hourly = (self.hour_sum[at_hour] + prior) / (self.hour_weight[at_hour] + _SCALE_PRIOR)
+        width: Array = _SCALE_WEIGHT * (errors.sum(-1) + trees) + _HOUR_WEIGHT * hourly
+        return width + _DISAGREEMENT_WEIGHT * disagreement
+
+    def _hour(self, ahead: Index | int) -> Index | int:
+        """Which of the day's hours, counted from the first bucket of this state, the bucket ``ahead`` lies in."""
+        return (self.observed_buckets + ahead) * self.step_s // 3600 % _HOURS
 
 
 def trees_outlook(rows: Array, trees: Array, network: Array) -> tuple[Array, Array]:

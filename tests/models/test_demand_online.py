@@ -18,8 +18,8 @@ STEP_S = 600
 DAY = DAY_S // STEP_S
 
 
-def replay(value: Array, trees_ratio: float = 0.0) -> tuple[Array, Array, Array]:
-    """Centres (n, H), experts (n, H, K) and scores (n, H) where the global model always says ``trees_ratio``."""
+def replay(value: Array, trees_ratio: float = 0.0) -> tuple[Array, Array, Array, Array]:
+    """Centres (n, H), experts (n, H, K), scores and widths (n, H) of a global model that says ``trees_ratio``."""
     rows = transform(DemandSeries("one", 0.0, STEP_S, value), np.arange(len(value)))
     trees = np.column_stack([np.full(3, trees_ratio), np.full(3, trees_ratio + 0.3)])
     state = OnlineState.new(STEP_S)
@@ -28,7 +28,7 @@ def replay(value: Array, trees_ratio: float = 0.0) -> tuple[Array, Array, Array]
         for i in range(len(value))
     ]
     centres, experts = np.array([o.centre[0] for o, _ in found]), np.array([o.experts[0] for o, _ in found])
-    return centres, experts, np.array([scores[0] for _, scores in found])
+    return centres, experts, np.array([scores[0] for _, scores in found]), np.array([o.width[0] for o, _ in found])
 
 
 def mean_error(forecast: Array, value: Array, column: int, start: int) -> float:
@@ -46,13 +46,13 @@ def daily_wave(days: int, noise: float, seed: int = 0) -> Array:
 @pytest.mark.parametrize("column", range(len(HORIZONS_S)))
 def test_on_a_daily_wave_the_mixture_beats_the_last_value(column: int) -> None:
     value = daily_wave(9, noise=0.02)
-    centres, _, _ = replay(value)
+    centres, *_ = replay(value)
     assert mean_error(centres[:, column], value, column, 5 * DAY) < 0.6 * mean_error(value, value, column, 5 * DAY)
 
 
 def test_on_a_random_walk_nothing_is_lost_against_the_last_value() -> None:
     value = 100 * np.exp(np.cumsum(np.random.default_rng(1).normal(0, 0.03, 9 * DAY)))
-    centres, _, _ = replay(value)
+    centres, *_ = replay(value)
     for column in range(len(HORIZONS_S)):
         ratio = mean_error(centres[:, column], value, column, 4 * DAY) / mean_error(value, value, column, 4 * DAY)
         assert ratio < 1.04
@@ -60,14 +60,14 @@ def test_on_a_random_walk_nothing_is_lost_against_the_last_value() -> None:
 
 def test_a_global_model_that_is_always_wrong_is_left() -> None:
     value = daily_wave(7, noise=0.05)
-    centres, experts, _ = replay(value, trees_ratio=1.0)
+    centres, experts, *_ = replay(value, trees_ratio=1.0)
     trees = experts[:, 1, EXPERTS.index("trees")]
     assert mean_error(centres[:, 1], value, 1, 4 * DAY) < 0.25 * mean_error(trees, value, 1, 4 * DAY)
 
 
 def test_the_slow_ridge_takes_a_constant_bias_out_of_the_trees() -> None:
     value = daily_wave(9, noise=0.05)
-    _, experts, _ = replay(value, trees_ratio=0.5)
+    _, experts, *_ = replay(value, trees_ratio=0.5)
     slow, trees = (experts[:, 2, EXPERTS.index(name)] for name in ("ridge_slow", "trees"))
     assert mean_error(slow, value, 2, 5 * DAY) < 0.6 * mean_error(trees, value, 2, 5 * DAY)
 
@@ -105,10 +105,21 @@ def test_the_unit_does_not_matter(wave: tuple[Array, Array], scale: float) -> No
 def test_gaps_settle_nothing_and_leave_everything_finite() -> None:
     value = daily_wave(4, noise=0.1)
     value[2 * DAY : 2 * DAY + 50] = np.nan
-    centres, _, scores = replay(value)
+    centres, _, scores, _ = replay(value)
     assert np.isfinite(centres).all()
     assert np.isnan(scores[2 * DAY : 2 * DAY + 50]).all()
     assert np.isfinite(scores[2 * DAY + 60 :]).all()
+
+
+def test_the_width_knows_the_restless_hour_before_it_begins() -> None:
+    random = np.random.default_rng(6)
+    value = 100 * np.exp(0.01 * random.normal(size=9 * DAY))
+    hour = 3600 // STEP_S
+    for day in range(9):
+        value[day * DAY + 9 * hour : day * DAY + 10 * hour] *= np.exp(0.3 * random.normal(size=hour))
+    widths = replay(value)[3][:, 0]
+    eve, calm = (np.array([day * DAY + at * hour - 1 for day in range(5, 9)]) for at in (9, 6))
+    assert widths[eve].mean() > 1.4 * widths[calm].mean()
 
 
 def misses(scores: Array, level: float, start: int) -> float:
@@ -124,6 +135,11 @@ def test_thresholds_find_the_nominal_rate_at_any_spread(size: float) -> None:
     assert misses(scores, 0.99, 4000) == pytest.approx(0.0115, abs=0.004)
     # The lower levels follow slowly, for the width under them follows by itself.
     assert misses(scores, 0.95, 8000) == pytest.approx(0.05, abs=0.012)
+
+
+def test_a_tail_four_times_as_long_is_reached_within_days() -> None:
+    shares = [misses(4 * np.random.default_rng(seed).standard_t(4, 6 * DAY), 0.99, 2 * DAY) for seed in range(8)]
+    assert np.mean(shares) < 0.025
 
 
 def test_after_a_change_of_regime_misses_come_back_to_nominal() -> None:

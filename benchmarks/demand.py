@@ -11,6 +11,7 @@ import argparse
 import hashlib
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -65,22 +66,42 @@ def out_of_fold(services: Services, cache: Path) -> dict[str, Array]:
     """Quantiles (buckets, H, Q) of every service by a model that saw nothing of its group; NaN on the first day."""
     file = cache / f"folds-{_digest(services)}.npz"
     if not file.exists():
-        table = training_table(services.series, services.groups)
-        groups = sorted(set(services.groups.values()))
+        models = fold_models(services, cache)
         with ProcessPoolExecutor(WORKERS) as pool:
-            jobs = [pool.submit(_fold, table, services, group) for group in groups]
+            jobs = [pool.submit(_fold, folder, services, group) for group, folder in models.items()]
             found = {name: values for job in jobs for name, values in job.result().items()}
-        cache.mkdir(parents=True, exist_ok=True)
         np.savez_compressed(file, allow_pickle=False, **found)
     with np.load(file, allow_pickle=False) as stored:
         return {name: stored[name] for name in stored.files}
 
 
-def _fold(table: TrainingTable, services: Services, group: str) -> dict[str, Array]:
-    predictor = DemandPredictor(GlobalSettings(threads=1)).fit(table.where(table.groups != group))
-    mine = [one for one in services.series if services.groups[one.name] == group]
+def fold_models(services: Services, cache: Path) -> dict[str, Path]:
+    """Folders of saved models by the group that each of them has not seen; fitted where they are not there yet."""
+    groups = sorted(set(services.groups.values()))
+    folders = {group: cache / f"models-{_digest(services)}" / group.replace("/", "+") for group in groups}
+    if absent := [group for group in groups if not (folders[group] / "demand.json").exists()]:
+        table = training_table(services.series, services.groups)
+        with ProcessPoolExecutor(WORKERS) as pool:
+            for job in [pool.submit(_fit, table, group, folders[group]) for group in absent]:
+                job.result()
+    return folders
+
+
+def _fit(table: TrainingTable, group: str, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    DemandPredictor(GlobalSettings(threads=1)).fit(table.where(table.groups != group)).save(folder)
+
+
+def _fold(folder: Path, services: Services, group: str) -> dict[str, Array]:
+    return backtests(
+        DemandPredictor.load(folder), [one for one in services.series if services.groups[one.name] == group]
+    )
+
+
+def backtests(predictor: DemandPredictor, series: Sequence[DemandSeries]) -> dict[str, Array]:
+    """Quantiles (buckets, H, Q) of every series; NaN on the first day."""
     found = {}
-    for one, tested in zip(mine, predictor.backtests(mine, quantiles=QUANTILES), strict=True):
+    for one, tested in zip(series, predictor.backtests(series, quantiles=QUANTILES), strict=True):
         found[one.name] = np.full((len(one), len(HORIZONS_S), len(QUANTILES)), np.nan)
         found[one.name][tested.origins] = tested.values
     return found
@@ -289,6 +310,8 @@ def main(arguments: Sequence[str] = ()) -> int:
     cache = Path(os.environ.get("KOPT_HOME", ".kopt")) / "bench"
     for file in cache.glob("*.np?") if options.fresh else ():
         file.unlink()
+    for folder in cache.glob("models-*") if options.fresh else ():
+        shutil.rmtree(folder)
     ours = out_of_fold(services, cache)
     for title, text in (
         ("Targets, zero-shot", against_targets(services, ours)),

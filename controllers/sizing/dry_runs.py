@@ -1,6 +1,7 @@
 """Profiling Jobs: created for job types without a known size, and deleted once their result is kept."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from kopt.cluster.client.api import AlreadyExists
 from kopt.cluster.client.resources import COMPONENT_LABEL, JOBS, PART_OF, PART_OF_LABEL, Object, key_of
@@ -9,11 +10,11 @@ from kopt.cluster.runtime.lease import Fence
 from kopt.controllers.sizing.jobs import gpu_container, gpus_per_pod, is_finished
 from kopt.controllers.sizing.pods import JobPod
 from kopt.controllers.sizing.ports import Cluster, EmitEvent
-from kopt.controllers.sizing.profiles import SIZING_PROFILES, Learned, document_of
+from kopt.controllers.sizing.profiles import SIZING_PROFILES, Learned, document_of, kept_command
 from kopt.core.units import WHOLE_GPU
 from kopt.core.untrusted import decode_mapping
 from kopt.core.workload.profile import JobType, read_dry_run
-from kopt.policies.sizing.profiling_pod import DryRunSettings, profiling_job
+from kopt.policies.sizing.profiling_pod import DryRunSettings, profiled_command, profiling_job
 
 COMPONENT = "sizing"
 _SOON_S = 0.5
@@ -70,7 +71,10 @@ class DryRuns:
         reporting = next((pod for pod in pods if pod.message), None)
         if reporting is None and not is_finished(job):
             return None
-        learned = _outcome(reporting, pods, digest, namespace, uid, self._clock())
+        learned = replace(
+            _outcome(reporting, pods, digest, namespace, uid, self._clock()),
+            command=kept_command(profiled_command(job)),
+        )
         await self._keep(learned, profile)
         self._emit_event(job, "DryRunEnded", learned.reason)
         return _SOON_S
@@ -84,7 +88,9 @@ class DryRuns:
                 # Not seen yet: it is reconciled again when it is.
                 return
         else:
-            await self._fence.patch(SIZING_PROFILES, profile.document, {"spec": {"profile": None} | document["spec"]})
+            await self._fence.patch(
+                SIZING_PROFILES, profile.document, {"spec": {"profile": None, "command": None} | document["spec"]}
+            )
 
 
 def _outcome(

@@ -1,19 +1,23 @@
 """SizingProfiles: what dry runs have shown, kept in the cluster beside the jobs, by job type and namespace."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from kopt.cluster.client.resources import Object, Resource
-from kopt.cluster.objects.fields import mapping, text
-from kopt.core.redaction import redact, redact_document
-from kopt.core.workload.profile import DryRun, read_dry_run
+from kopt.cluster.objects.fields import mapping, text, texts
+from kopt.core.redaction import redact, redact_arguments, redact_document
+from kopt.core.workload.profile import LONGEST_COMMAND, DryRun, normalised_command, read_dry_run
 
 SIZING_PROFILES = Resource("kaiwo.ai", "v1alpha1", "sizingprofiles", "SizingProfile")
 
 
 @dataclass(frozen=True)
 class Learned:
-    """One dry run's outcome; ``run`` is None for one that failed, with the reason. ``job_uid`` names its Job."""
+    """One dry run's outcome; ``run`` is None for one that failed, with the reason. ``job_uid`` names its Job.
+
+    ``command`` is what ran, normalised and redacted; empty where it is too long to be kept.
+    """
 
     digest: str
     namespace: str
@@ -23,6 +27,7 @@ class Learned:
     image_id: str
     job_uid: str
     document: Object
+    command: tuple[str, ...] = ()
 
     @property
     def failed(self) -> bool:
@@ -50,19 +55,28 @@ def learned_of(document: Object) -> Learned | None:
         text(spec, "image"),
         text(spec, "measuredBy"),
         document,
+        texts(spec, "command"),
     )
 
 
 def document_of(learned: Learned) -> Object:
     """The object for what was learned, ready to be created."""
     stamp = datetime.fromtimestamp(learned.at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    spec = {
+    spec: Object = {
         "jobType": learned.digest,
         "measuredAt": stamp,
         "measuredBy": learned.job_uid,
         "image": learned.image_id,
         "reason": redact(learned.reason)[:1024],
     }
+    if learned.command:
+        spec |= {"command": list(learned.command)}
     if learned.run is not None:
         spec |= {"profile": redact_document(learned.run.to_dict())}
     return {"metadata": {"name": name_of(learned.digest), "namespace": learned.namespace}, "spec": spec}
+
+
+def kept_command(command: Sequence[str]) -> tuple[str, ...]:
+    """A command as a profile keeps it, so that models can be trained on what was measured after its Job is gone."""
+    result = redact_arguments(normalised_command(command))
+    return result if sum(map(len, result)) <= LONGEST_COMMAND else ()

@@ -18,6 +18,8 @@ from kopt.core.workload.sizing import SCHEMA, WorkloadProfile
 
 _MOST_BYTES = 1 << 50
 _LONGEST_TEXT = 4096
+LONGEST_COMMAND = 8192
+"""Characters of a command that is kept with what it needed."""
 _ANY = "*"
 
 # What differs from run to run of the same job: where it writes, how its parts find each other, what it is called.

@@ -209,6 +209,15 @@ def profiling_job(
     }
 
 
+def profiled_command(profiling: Manifest) -> tuple[str, ...]:
+    """What a Job that ``profiling_job`` made runs below the profiler; empty for any other."""
+    containers = profiling["spec"]["template"]["spec"]["containers"]
+    command = next(
+        (container.get("command") or () for container in containers if container["name"] == RUN_CONTAINER), ()
+    )
+    return tuple(command[command.index("--") + 1 :]) if "--" in command else ()
+
+
 def _queue_labels(*parts: Manifest) -> dict[str, str]:
     """KAI's queue labels, which it reads both from pods and from their owners."""
     return {name: value for part in parts for name, value in (part.get("labels") or {}).items() if name in _KAI_LABELS}

@@ -23,6 +23,7 @@ NAMES = (
     "keys",
     "kopt.toml",
     "logs",
+    "measured",
     "models",
     "run",
     "run.json",

@@ -26,11 +26,13 @@ class TrainInputs:
     label: str
     since: str
     step: str
+    from_cluster: bool = False
+    kubeconfig: Path | None = None
 
     def folder(self, predictor: str, holds: str) -> Path:
         """The data of a predictor that is trained on files alone. Wrong usage ends the process with status 2."""
-        if self.prometheus or not self.data:
-            usage_error(f"{predictor} is trained on {holds}: give --data DIR", "--data")
+        if (self.prometheus and not self.from_cluster) or not self.data:
+            usage_error(f"{predictor} is trained on {holds}: give --data DIR, or --from-cluster", "--data")
         return inputs.readable(Path(self.data))
 
 
@@ -41,6 +43,8 @@ class TrainCommand:
     source: "Callable[[TrainInputs], Source]"
     row: type[Any]
     """A dataclass of columns; its fields are fields of the recipe's summaries."""
+    reads_cluster: bool = False
+    """Whether ``source`` knows ``--from-cluster``."""
 
 
 def command_of(predictor: str) -> TrainCommand:

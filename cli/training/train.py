@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kopt.cli.errors import leave_on_sigterm
+from kopt.cli.errors import leave_on_sigterm, usage_error
 from kopt.cli.home import make_home
-from kopt.cli.options import Label, Output, Query, Since, Step
+from kopt.cli.options import Kubeconfig, Label, Output, Query, Since, Step
 from kopt.cli.output import Answer, Format, show
 from kopt.cli.progress import Steps
 from kopt.cli.training import names
@@ -41,6 +41,10 @@ Python = Annotated[
     typer.Option("--python", metavar="PATH", help="For sizing: the Python that the commands' scripts run in."),
 ]
 Prometheus = Annotated[str | None, typer.Option("--prometheus", metavar="URL", help="A Prometheus server.")]
+FromCluster = Annotated[
+    bool,
+    typer.Option("--from-cluster", help="What a cluster has measured itself: dry runs, or pairs of nodes."),
+]
 Folds = Annotated[int, typer.Option("--folds", min=2, max=50, help="Fits for cross-validation, at most.")]
 Trials = Annotated[int, typer.Option("--trials", min=0, max=1000, help="Parameter sets tried before.")]
 Promote = Annotated[bool, typer.Option("--promote/--no-promote", help="Make it champion when it passes the gate.")]
@@ -55,6 +59,8 @@ def train(
     label: Label = "service",
     since: Since = "30d",
     step: Step = "5m",
+    from_cluster: FromCluster = False,
+    kubeconfig: Kubeconfig = None,
     folds: Folds = 3,
     trials: Trials = 0,
     promote: Promote = True,
@@ -74,15 +80,20 @@ def train(
 
         kopt train sizing --data runs.csv --python /envs/train/bin/python
 
+        kopt train sizing --from-cluster --prometheus http://prometheus:9090 --since 7d
+
         kopt train checkpoint --data /data/logs
 
         kopt train bandwidth --data /data/topology
     """
     names.predictor(predictor, "PREDICTOR")
     settings = load_settings()
-    train_inputs = TrainInputs(settings, data, python, prometheus, query, label, since, step)
-    source = command_of(predictor).source(train_inputs)
+    train_inputs = TrainInputs(settings, data, python, prometheus, query, label, since, step, from_cluster, kubeconfig)
+    command = command_of(predictor)
+    if from_cluster and not command.reads_cluster:
+        usage_error(f"a cluster keeps nothing that {predictor} is trained on", "--from-cluster")
     make_home(settings.home)
+    source = command.source(train_inputs)
     from kopt.training.pipeline.run import TrainOptions
     from kopt.training.pipeline.run import train as run
 

@@ -9,8 +9,8 @@ the table's own folder) may be left out. ``kopt profile --append`` writes such r
 import csv
 import os
 import shlex
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from kopt.core.units import MIB, Bytes
@@ -72,15 +72,7 @@ def append_measured_command(path: Path, run: MeasuredCommand) -> None:
             columns = next(csv.reader(file))
     else:
         columns = list(COLUMNS)
-    values = {
-        "command": run.command,
-        "gpu": run.gpu,
-        "measured_mib": f"{run.measured / MIB:.0f}",
-        "metric": run.metric.value,
-        "processes": "" if run.processes is None else str(run.processes),
-        "family": run.family,
-        "folder": os.path.relpath(run.folder, path.parent),
-    }
+    values = _fields(run, path.parent)
     try:
         with path.open("a", encoding="utf-8", newline="") as file:
             table = csv.DictWriter(file, columns, extrasaction="ignore", restval="", lineterminator="\n")
@@ -89,6 +81,50 @@ def append_measured_command(path: Path, run: MeasuredCommand) -> None:
             table.writerow(values)
     except OSError as error:
         raise MemoryDataError(f"cannot be written ({error.strerror or error})", path=path) from error
+
+
+def merge_measured_commands(path: Path, runs: Iterable[MeasuredCommand]) -> int:
+    """Put runs into a table of such runs, which is made where there is none; returns how many rows it has then.
+
+    A command that was measured on the GPU before gets its new peak, and keeps the family and folder that somebody may
+    have set; of several in ``runs`` the highest peak counts. Raises MemoryDataError, and then changes nothing.
+    """
+    rows = {_identity(run): run for run in read_measured_commands(path)} if path.exists() else {}
+    newest: dict[tuple[str, ...], MeasuredCommand] = {}
+    for run in runs:
+        before = newest.get(_identity(run))
+        if before is None or before.measured < run.measured:
+            newest[_identity(run)] = run
+    for identity, run in newest.items():
+        before = rows.get(identity)
+        rows[identity] = run if before is None else replace(before, measured=run.measured)
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with fresh.open("w", encoding="utf-8", newline="") as file:
+            table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+            table.writeheader()
+            table.writerows(_fields(run, path.parent) for run in rows.values())
+        fresh.replace(path)
+    except OSError as error:
+        raise MemoryDataError(f"cannot be written ({error.strerror or error})", path=path) from error
+    return len(rows)
+
+
+def _identity(run: MeasuredCommand) -> tuple[str, ...]:
+    return run.command, run.gpu, run.metric.value, str(run.processes)
+
+
+def _fields(run: MeasuredCommand, folder: Path) -> dict[str, str]:
+    """A row of the table that lies in ``folder``."""
+    return {
+        "command": run.command,
+        "gpu": run.gpu,
+        "measured_mib": f"{run.measured / MIB:.0f}",
+        "metric": run.metric.value,
+        "processes": "" if run.processes is None else str(run.processes),
+        "family": run.family,
+        "folder": os.path.relpath(run.folder, folder),
+    }
 
 
 def _required(row: Row, column: str) -> str:

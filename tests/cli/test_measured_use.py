@@ -9,9 +9,13 @@ from typing import Any
 
 import pytest
 
+from kopt.cli.training.command import TrainInputs
+from kopt.cli.training.sizing import COMMAND
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.resources import DEPLOYMENTS, NODES, PODS
-from kopt.core.units import GIB
+from kopt.core.settings import Settings
+from kopt.core.units import GIB, MIB
+from kopt.data.memory.commands import read_measured_commands
 from tests.cli import running_cluster
 from tests.cli.running_cluster import Known, Kopt, deployment, remembered, template
 from tests.gpu_history import Metric, dcgm, history
@@ -68,6 +72,7 @@ def prometheus(known: Known, tmp_path: Path) -> Iterator[str]:
             Metric(USED, dcgm(space, "twice"), 4096),
             Metric(USED, dcgm(space, "twice", job="second"), 5120),
             Metric(USED, dcgm(space, "binary"), 8192),
+            Metric(USED, dcgm(space, "tool"), 6144),
             Metric(USED, dcgm(space, "hasty"), 8192, span_s=hours),
         ),
     )
@@ -186,3 +191,28 @@ async def _names(known: Known) -> list[str]:
         while len(pods := (await known.kube.list(PODS, known.namespace)).items) < 2:
             await asyncio.sleep(0.1)
     return sorted(pod["metadata"]["name"] for pod in pods)
+
+
+async def test_what_pods_used_is_learned_from(
+    known: Known, node: str, pods: None, prometheus: str, kopt_home: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = ("litgpt", "finetune_lora", "microsoft/phi-2", "--train.micro_batch_size", "2", "--out_dir", "/out/1")
+    await _create(known.kube, known.namespace, "tool", template(*command, nodeName=node))
+    inputs = TrainInputs(Settings(home=kopt_home), None, None, prometheus, "", "service", "2d", "5m", True)
+    await asyncio.to_thread(COMMAND.source, inputs)
+    await known.kube.delete(PODS, "tool", known.namespace, grace_s=0)
+    table = kopt_home / "measured" / "sizing"
+    mine = {(run.command, run.gpu, run.measured // MIB) for run in read_measured_commands(table / "runs.csv")}
+    line = "litgpt finetune_lora microsoft/phi-2 --train.micro_batch_size 2 --out_dir '*'"
+    assert mine == {(line, "H100-SXM5-80GB", 6144)}
+    scripts = {(run.command, run.measured // MIB) for run in read_measured_commands(table / "scripts.csv")}
+    assert scripts == {("python train.py", 40 * 1024), ("./binary", 8192)}, "the highest of pods of one command"
+    said = capfd.readouterr().err
+    reasons = {
+        "no series names its pods": ("silent", "nan"),
+        "on a part of a GPU": ("mig",),
+        "less than 24 h": ("short", "hasty"),
+    }
+    for reason, names in reasons.items():
+        (sentence,) = [sentence for sentence in said.splitlines() if reason in sentence]
+        assert all(f"{known.namespace}/pod/{name}" in sentence for name in names), sentence

@@ -71,7 +71,7 @@ class MemoryRuns:
     """Published tables in a folder. ``python`` runs the image models; without one their runs are left out.
 
     Of a table with thousands of image models at most ``images`` are run, dealt from its families; ``keep`` leaves runs
-    out before anything is run for them.
+    out before anything is run for them. ``beside``: commands of one's own that are learned from as well.
     """
 
     folder: Path
@@ -79,6 +79,7 @@ class MemoryRuns:
     python: str | None = None
     images: int = 300
     keep: Callable[[MemoryRun], bool] = field(default=lambda _: True, compare=False)
+    beside: "MeasuredCommands | None" = None
 
     def read(self) -> SizingDataset:
         """Raises MemoryDataError, ValueError where no run can be learned from."""
@@ -92,9 +93,11 @@ class MemoryRuns:
         if not runs:
             raise ValueError(f"no run in {self.folder} can be learned from: {'; '.join(list(excluded)[:3])}")
         licences = {run.source: run.licence for run in table.runs}
-        return SizingDataset(
-            self.folder.name, tuple(runs), {why: f"{count} runs" for why, count in excluded.items()}, licences
-        )
+        reasons = {why: f"{count} runs" for why, count in excluded.items()}
+        if self.beside is not None:
+            own = self.beside.read()
+            runs, reasons = [*runs, *own.runs], {**reasons, **own.excluded}
+        return SizingDataset(self.folder.name, tuple(runs), reasons, licences)
 
 
 @dataclass(frozen=True)

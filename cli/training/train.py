@@ -85,6 +85,8 @@ def train(
         kopt train checkpoint --data /data/logs
 
         kopt train bandwidth --data /data/topology
+
+        kopt train bandwidth --from-cluster
     """
     names.predictor(predictor, "PREDICTOR")
     settings = load_settings()

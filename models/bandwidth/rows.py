@@ -2,8 +2,9 @@
 
 import csv
 import gzip
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TextIO
 
@@ -12,6 +13,10 @@ from kopt.topology.hardware import HardwareRow, machine_of
 from kopt.topology.set_links import GpuSet, gpu_set
 
 NEEDED = ("gpu", "n_nodes", "gpus_per_node", "collective", "message_bytes")
+_COLUMNS = (
+    *(field.name for field in fields(HardwareRow)),
+    *("which_gpus", "collective", "message_bytes", "latency_us", "machine", "machine_class", "source"),
+)
 _MOST_RANKS = 2**20
 _MOST_GPUS = 256
 _TEXT = 500
@@ -60,6 +65,43 @@ def read_measured(path: Path) -> list[MeasuredRow]:
             MeasuredRow(_asked(line, row), latency_us, row.get("machine") or label, label, source, which)
         )
     return measured_rows
+
+
+def merge_measured(path: Path, rows: Iterable[MeasuredRow]) -> int:
+    """Put rows into such a table, which is made where there is none, in the place of older measurements of the same
+    collective and size on the same machine; returns how many it has then.
+
+    Raises BandwidthError for a file that is no such table, and then changes nothing.
+    """
+    kept = {_identity(row): row for row in read_measured(path)} if path.exists() else {}
+    kept |= {_identity(row): row for row in rows}
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with fresh.open("w", encoding="utf-8", newline="") as file:
+            table = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
+            table.writeheader()
+            table.writerows(map(_fields, kept.values()))
+        fresh.replace(path)
+    except OSError as error:
+        raise BandwidthError(f"{path}: cannot be written ({error.strerror or error})") from error
+    return len(kept)
+
+
+def _identity(row: MeasuredRow) -> tuple[object, ...]:
+    return row.machine, row.asked.collective, row.asked.hardware.gpus_per_node, row.which, row.asked.bytes
+
+
+def _fields(row: MeasuredRow) -> dict[str, object]:
+    return {
+        **asdict(row.asked.hardware),
+        "which_gpus": row.which,
+        "collective": row.asked.collective.value,
+        "message_bytes": row.asked.bytes,
+        "latency_us": f"{row.latency_us:.6g}",
+        "machine": row.machine,
+        "machine_class": row.machine_class,
+        "source": row.source,
+    }
 
 
 def _opened(path: Path) -> TextIO:

@@ -69,14 +69,15 @@ class BandwidthDataset:
 
 @dataclass(frozen=True)
 class BandwidthTables:
-    """CSV files (also .gz) of measured collectives in a folder."""
+    """CSV files (also .gz) of measured collectives in a folder, or one, and tables that are learned from beside."""
 
     folder: Path
+    beside: tuple[Path, ...] = ()
 
     def read(self) -> BandwidthDataset:
         """Raises BandwidthError where nothing can be learned from."""
         files = [self.folder] if self.folder.is_file() else sorted(self.folder.glob("bandwidth*.csv*"))
-        rows = [row for path in files for row in read_measured(path)]
+        rows = [row for path in (*files, *self.beside) for row in read_measured(path)]
         plain = [measured_row for measured_row in rows if _ODD not in measured_row.asked.hardware.condition]
         odd = [measured_row.machine for measured_row in rows if _ODD in measured_row.asked.hardware.condition]
         excluded = dict.fromkeys(odd, "its source calls the measurements anomalous")

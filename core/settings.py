@@ -13,6 +13,8 @@ from pathlib import Path
 KUBE_CONTEXT = "KOPT_KUBE_CONTEXT"
 """The variable that names a context of the kubeconfig, as ``--context`` does; like KUBECONFIG it is no setting."""
 
+_MOST_MIB = 1 << 20
+
 
 class SettingsError(ValueError):
     """A setting that cannot be used; the message names it and says what was expected."""
@@ -48,6 +50,9 @@ class Settings:
     database_url: str = field(default="", repr=False)
     """PostgreSQL for what the endpoint keeps between requests (``postgresql://user:password@host/name``), shared by
     replicas on several machines; empty means SQLite under ``state``."""
+    record_logs_mib: int = 0
+    """Mebibytes of redacted log lines, with what lay in checkpoint folders, that the endpoint keeps for
+    ``kopt train checkpoint --from-cluster``; 0 keeps none."""
     ray_address: str = ""
     """Ray cluster to join; empty starts a local one."""
     mlflow_uri: str = ""
@@ -108,6 +113,10 @@ def _convert(name: str, text: str) -> object:
     if name == "database_url" and text and not text.startswith(("postgresql://", "postgres://")):
         # Not repeated: it may hold a password.
         raise SettingsError("KOPT_DATABASE_URL is not like postgresql://user:password@host/name")
+    if name.endswith("_mib"):
+        if not text.isdigit() or int(text) > _MOST_MIB:
+            raise SettingsError(f"KOPT_{name.upper()} is {text!r}; it is a number of MiB from 0 to {_MOST_MIB:,}")
+        return int(text)
     if not name.endswith("_port"):
         return text
     if not text.isdigit() or int(text) > 65535:

@@ -28,6 +28,7 @@ from kopt.models.registry.aliases import SHIPPED
 from kopt.models.registry.loading import load_predictor
 from kopt.serving.checkpoint.job import MAX_DOCUMENT, FollowedJob
 from kopt.serving.checkpoint.metrics import CheckpointMetrics
+from kopt.serving.checkpoint.recording import Listing, RecordingTable
 from kopt.serving.checkpoint.table import JobTable, Row
 from kopt.serving.contract.checkpoint_schemas import CheckpointRequest, FileIn, LineIn
 from kopt.serving.contract.common import SCHEMA
@@ -95,10 +96,11 @@ class CheckpointService(PredictorService[CheckpointPredictor]):
         *,
         clock: Callable[[], float] = time.time,
         most_held: int = MOST_HELD,
+        recording: RecordingTable | None = None,
     ) -> None:
         self._counters = CheckpointMetrics(metrics)
         super().__init__(slot, metrics, self._counters)
-        self.table, self._clock = table, clock
+        self.table, self._clock, self._recording = table, clock, recording
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._held: KeptByCaller[str, _Held] = KeptByCaller(most_held)
         self._queued = Shares(MAX_QUEUED)
@@ -107,6 +109,8 @@ class CheckpointService(PredictorService[CheckpointPredictor]):
         """Finishes queued requests."""
         self._thread.shutdown(wait=True)
         self.table.close()
+        if self._recording is not None:
+            self._recording.close()
 
     async def follow(self, request: CheckpointRequest, deadline: Deadline, caller: str = "") -> dict[str, Any]:
         """The job's state after the request's lines; the marked fallback past the deadline or without a model.
@@ -175,6 +179,8 @@ class CheckpointService(PredictorService[CheckpointPredictor]):
             if read is None or self._store(key, held, now_s):
                 self._hold(key, held)
                 self._counters.lines.inc(read or 0)
+                if self._recording is not None and held.job.folders:
+                    self._record(self._recording, key, request, read or 0, now_s)
                 return _answer(request.job, held, now_s, remarks)
         raise RuntimeError(f"{request.job}: other replicas were quicker {_ATTEMPTS} times")
 
@@ -188,10 +194,7 @@ class CheckpointService(PredictorService[CheckpointPredictor]):
             job.gpus, changed = request.gpus, changed or bool(job.session.lines)
         if request.annotations is not None:
             changed = _record(job, request.annotations, now_s, remarks) or changed
-        listings = [(item.by, item.files, item.at) for item in request.listings]
-        if request.files is not None or request.files_at is not None:
-            listings.append(("", request.files, request.files_at))
-        for by, files, at_s in listings:
+        for by, files, at_s in _listings(request):
             _list(job, by, files, now_s if at_s is None else min(at_s, now_s))
             changed = True
         changed = job.pass_time(now_s) or changed
@@ -232,6 +235,24 @@ class CheckpointService(PredictorService[CheckpointPredictor]):
             return False
         held.stamp = fresh
         return True
+
+    def _record(
+        self, recording: RecordingTable, key: tuple[str, str], request: CheckpointRequest, read: int, now_s: float
+    ) -> None:
+        """Keep the ``read`` lines that were new, and what lay in the folders. Nobody's answer depends on it."""
+        lines = [
+            (now_s, line) if isinstance(line, str) else (now_s if line.at is None else min(line.at, now_s), line.text)
+            for line in request.lines[len(request.lines) - read :]
+        ]
+        listings = [
+            Listing(by, now_s if at_s is None else min(at_s, now_s), tuple(_entries(files)))
+            for by, files, at_s in _listings(request)
+            if files is not None
+        ]
+        try:
+            recording.add(*key, lines, listings, now_s)
+        except DatabaseError as error:
+            _LOG.warning("%s was not recorded: %s", key[1], error)
 
     def _hold(self, key: tuple[str, str], held: _Held) -> None:
         if held.job.session.lines or held.stamp is not None:
@@ -325,10 +346,21 @@ def _list(job: FollowedJob, by: str, files: Sequence[FileIn] | None, at_s: float
     if files is None:
         job.confirm_folder(at_s, by)
         return
-    entries = [
+    job.list_folder(_entries(files), at_s, by)
+
+
+def _listings(request: CheckpointRequest) -> list[tuple[str, Sequence[FileIn] | None, float | None]]:
+    """Who looked, what lay there (None: as before), and when."""
+    result = [(item.by, item.files, item.at) for item in request.listings]
+    if request.files is not None or request.files_at is not None:
+        result.append(("", request.files, request.files_at))
+    return list(result)
+
+
+def _entries(files: Sequence[FileIn]) -> list[FileFact]:
+    return [
         FileFact(file.path, file.bytes, file.modified_at, file.is_folder, file.folder, file.ephemeral) for file in files
     ]
-    job.list_folder(entries, at_s, by)
 
 
 def _record(job: FollowedJob, annotations: Mapping[str, str], now_s: float, remarks: list[str]) -> bool:

@@ -1,5 +1,6 @@
 """The checkpoint predictor at the endpoint."""
 
+from kopt.serving.checkpoint.recording import RecordingTable
 from kopt.serving.checkpoint.routes import routes
 from kopt.serving.checkpoint.service import CheckpointService, checkpoint_slot
 from kopt.serving.checkpoint.table import JobTable
@@ -10,7 +11,10 @@ from kopt.serving.runtime.service import Assembly, ServiceSpec
 
 def assemble(assembly: Assembly) -> CheckpointService:
     slot = checkpoint_slot(assembly.promoted, assembly.parts.shipped.get("checkpoint"))
-    return CheckpointService(slot, assembly.metrics, JobTable(location(assembly.settings, "checkpoint")))
+    settings = assembly.settings
+    recording = RecordingTable.of_mib(location(settings, "recordings"), settings.record_logs_mib)
+    table = JobTable(location(settings, "checkpoint"))
+    return CheckpointService(slot, assembly.metrics, table, recording=recording)
 
 
 SERVICE = ServiceSpec(

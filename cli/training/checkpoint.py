@@ -1,12 +1,19 @@
 """``kopt train checkpoint``: on labelled logs."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from kopt.cli.errors import Refused, usage_error
 from kopt.cli.output import column
+from kopt.cli.progress import print_status
 from kopt.cli.training.command import TrainCommand, TrainInputs
+from kopt.cli.training.from_cluster import Imported, report, table_of
+from kopt.core.settings import Settings
 
 if TYPE_CHECKING:
+    from kopt.serving.checkpoint.recording import RecordedJob
     from kopt.training.pipeline.protocols import Source
 
 
@@ -30,7 +37,43 @@ class LogRow:
 def _source(train_inputs: TrainInputs) -> "Source":
     from kopt.training.checkpoint.recipe import LogFolders
 
-    return LogFolders((train_inputs.folder("checkpoint", "a folder of labelled logs"),))
+    what = "a folder of labelled logs"
+    if not train_inputs.from_cluster:
+        return LogFolders((train_inputs.folder("checkpoint", what),))
+    if train_inputs.prometheus:
+        usage_error("logs are recorded by the endpoint: leave --prometheus out", "--prometheus")
+    recorded = _recorded(train_inputs.settings)
+    beside = (train_inputs.folder("checkpoint", what),) if train_inputs.data else ()
+    return LogFolders((*beside, recorded))
 
 
-COMMAND = TrainCommand(_source, LogRow)
+def _recorded(settings: Settings) -> Path:
+    """The folder with what the endpoint has recorded, brought up to date."""
+    from kopt.serving.checkpoint.recording import RecordingTable
+    from kopt.serving.runtime.database.interface import DatabaseError
+    from kopt.serving.runtime.database.opening import location
+    from kopt.training.checkpoint.recorded import NotLabelled, merge_records, record_of
+
+    folder = table_of(settings, "checkpoint", "records.jsonl").parent
+    imported: Imported[tuple[RecordedJob, Mapping[str, Any]]] = Imported()
+    where = location(settings, "recordings")
+    try:
+        table = RecordingTable(where)
+        for owner, name in table.jobs() if isinstance(where, str) or where.exists() else ():
+            job = table.load(owner, name)
+            try:
+                imported.rows.append((job, record_of(job)))
+            except NotLabelled as error:
+                imported.leave_out(name, error)
+        table.close()
+    except DatabaseError as error:
+        raise Refused(f"what the endpoint has recorded cannot be read: {error}") from error
+    if not imported.rows and not imported.left_out:
+        print_status("nothing is recorded: KOPT_RECORD_LOGS_MIB says how much the endpoint may keep (docs/training.md)")
+    index = folder / "records.jsonl"
+    kept = merge_records(folder, imported.rows) if imported.rows or index.exists() else 0
+    report(imported, index, kept, "recorded log")
+    return folder
+
+
+COMMAND = TrainCommand(_source, LogRow, reads_cluster=True)

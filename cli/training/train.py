@@ -43,7 +43,7 @@ Python = Annotated[
 Prometheus = Annotated[str | None, typer.Option("--prometheus", metavar="URL", help="A Prometheus server.")]
 FromCluster = Annotated[
     bool,
-    typer.Option("--from-cluster", help="What a cluster has measured itself: dry runs, or pairs of nodes."),
+    typer.Option("--from-cluster", help="What a cluster has measured itself: dry runs, pairs of nodes, logs."),
 ]
 Folds = Annotated[int, typer.Option("--folds", min=2, max=50, help="Fits for cross-validation, at most.")]
 Trials = Annotated[int, typer.Option("--trials", min=0, max=1000, help="Parameter sets tried before.")]
@@ -83,6 +83,8 @@ def train(
         kopt train sizing --from-cluster --prometheus http://prometheus:9090 --since 7d
 
         kopt train checkpoint --data /data/logs
+
+        kopt train checkpoint --from-cluster
 
         kopt train bandwidth --data /data/topology
 

@@ -3,6 +3,7 @@
 Writing needs the home's private key, checking only public ones.
 """
 
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 
@@ -11,19 +12,24 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from kopt.core.settings import Settings
 from kopt.models.registry.mlflow import RegistryError
 from kopt.models.registry.promotion_seals import (
+    CANARY_TAG,
     DECISION_TAG,
     SEAL_TAG,
+    CanaryShare,
     GateDecision,
     Newest,
     Seal,
     SealMemory,
+    read_canary,
     read_decision,
     read_seal,
+    signed_canary,
     signed_decision,
     signed_seal,
 )
 from kopt.models.registry.signing import PRIVATE_KEY_FILE, SigningError, public_keys, signing_key
 
+_LOG = logging.getLogger(__name__)
 Tags = Mapping[str, str]
 
 
@@ -75,6 +81,25 @@ class Promotions:
         """Whether the version carries a seal of any age that a trusted key has signed."""
         return any(self._numbers(name, [{**tags, "digest": digest}]))
 
+    def canary_tags(self, name: str, digest: str, against: str, percent: int) -> dict[str, str]:
+        """The tag that lets a challenger answer a share of the questions; older ones count no more here."""
+        number = max(round(self._clock() * 1e6), self._memory_of(_canary_of(name)).number + 1)
+        tag = {CANARY_TAG: signed_canary(CanaryShare(name, digest, against, percent, number), self._key())}
+        self.accept(Seal(_canary_of(name), digest, "", "", number))
+        return tag
+
+    def canary_percent(self, name: str, digest: str, against: str, tags: Tags) -> int:
+        """The share that a challenger may answer beside a champion; 0 where nothing that counts allows any."""
+        if CANARY_TAG not in tags:
+            return 0
+        try:
+            canary = read_canary(tags[CANARY_TAG], name, digest, public_keys(self._keys))
+            self._memory.accept(Seal(_canary_of(name), digest, "", "", canary.number))
+        except (SigningError, OSError) as error:
+            _LOG.warning("the challenger of %s answers nobody: %s", name, error)
+            return 0
+        return canary.percent if canary.against == against else 0
+
     def admit(self, name: str, version: str, digest: str, tags: Tags, shipped: Collection[str]) -> None:
         """Raises UnsealedError unless the version was promoted as signed, and nothing was promoted since.
 
@@ -116,6 +141,11 @@ class Promotions:
             return signing_key(self._keys)
         except SigningError as error:
             raise RegistryError(f"promotions are signed: {error}") from error
+
+
+def _canary_of(name: str) -> str:
+    """Under which name the newest share of a model's challengers is remembered."""
+    return f"{name}/canary"
 
 
 def _refusal(where: str, name: str, version: str, present: bool, error: Exception) -> str:

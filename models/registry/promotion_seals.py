@@ -23,12 +23,16 @@ from kopt.models.registry.statements import sign_statement, verify_statement
 
 SEAL_TAG = "promotion_seal"
 DECISION_TAG = "gate_seal"
+CANARY_TAG = "canary_seal"
 SEALS_FILE = "seals.json"
 GATE, FORCED, SHIPPED, ROLLBACK = "passed", "forced", "shipped", "rolled back"
 """Why a version may answer: the gate passed it, it was forced, it comes with the package, or it was rolled back to."""
 _GROUNDS = (GATE, FORCED, SHIPPED, ROLLBACK)
 _SEAL_PURPOSE = "kopt promotion seal v1"
 _DECISION_PURPOSE = "kopt gate verdict v1"
+_CANARY_PURPOSE = "kopt canary v1"
+MOST_PERCENT = 50
+"""Of questions that a challenger may answer: with more of them it is the champion, and has to be promoted."""
 _REASON_LENGTH = 500
 _MOST_BYTES = 2**20
 
@@ -57,7 +61,19 @@ class Seal:
     number: int
 
 
-S = TypeVar("S", Seal, GateDecision)
+@dataclass(frozen=True)
+class CanaryShare:
+    """A challenger may answer ``percent`` of the questions beside the champion of digest ``against``; 0 ends it.
+    ``number`` grows as that of seals."""
+
+    name: str
+    digest: str
+    against: str
+    percent: int
+    number: int
+
+
+S = TypeVar("S", Seal, GateDecision, CanaryShare)
 
 
 @dataclass(frozen=True)
@@ -92,6 +108,20 @@ def read_seal(text: str, name: str, digest: str, trusted: Iterable[Ed25519Public
     if seal.ground not in _GROUNDS:
         raise SigningError(f"the seal rests on {seal.ground!a}, which is none of {', '.join(_GROUNDS)}")
     return seal
+
+
+def signed_canary(canary: CanaryShare, key: Ed25519PrivateKey) -> str:
+    """The share as a tag's value."""
+    return sign_statement(_CANARY_PURPOSE, asdict(canary), key)
+
+
+def read_canary(text: str, name: str, digest: str, trusted: Iterable[Ed25519PublicKey]) -> CanaryShare:
+    """The share in a tag, for just this model. Raises SigningError."""
+    canary = _made(CanaryShare, verify_statement(_CANARY_PURPOSE, text, trusted))
+    _require_same(canary.name, canary.digest, name, digest)
+    if not 0 <= canary.percent <= MOST_PERCENT:
+        raise SigningError(f"{canary.percent} is no percentage from 0 to {MOST_PERCENT}")
+    return canary
 
 
 def _made(kind: type[S], fields: Mapping[str, str | int]) -> S:

@@ -30,7 +30,7 @@ from kopt.models.registry.download import ARTIFACT_PATH, fetch, verified
 from kopt.models.registry.locks import exclusive
 from kopt.models.registry.mlflow import NotRegisteredError, RegistryError, connect, explained
 from kopt.models.registry.promotion import Promotions, UnsealedError
-from kopt.models.registry.promotion_seals import FORCED, GATE, ROLLBACK
+from kopt.models.registry.promotion_seals import CANARY_TAG, FORCED, GATE, MOST_PERCENT, ROLLBACK
 from kopt.models.registry.promotion_seals import SHIPPED as PACKAGE
 from kopt.models.registry.shipped import shipped_digests, verified_shipped
 from kopt.models.registry.signing import SigningError, sign_folder, signing_key
@@ -369,6 +369,30 @@ class Registry:
                 with explained(f"alias {CHALLENGER!r} of {name}"):
                     self.client.delete_registered_model_alias(name, CHALLENGER)
         return self._noted(self.get(name, model.version))
+
+    def set_canary(self, name: str, percent: int, *, force: bool = False) -> RegisteredModel:
+        """Let the challenger answer ``percent`` of the questions beside today's champion; 0 ends it.
+
+        Refused for a challenger that the gate did not pass, unless ``force`` is set.
+        """
+        if not 0 <= percent <= MOST_PERCENT:
+            raise RegistryError(f"{percent} is no percentage from 0 to {MOST_PERCENT}; beyond, promote the challenger")
+        with self._locked():
+            challenger, champion = self.get(name, CHALLENGER), self.get(name, CHAMPION)
+            if percent and not force:
+                self._require_decision(challenger, champion)
+            self.fetch(name, challenger.version)
+            tags = self._promotions.canary_tags(name, challenger.digest, champion.digest, percent)
+            self._tag(name, challenger.version, tags)
+        return self.get(name, challenger.version)
+
+    def canary_percent(self, model: RegisteredModel) -> int:
+        """The share of questions that a challenger may answer, as signed, beside the champion of now; mostly 0."""
+        if CANARY_TAG not in model.tags:
+            return 0
+        champion = self._champion(model.name)
+        against = "" if champion is None else champion.digest
+        return self._promotions.canary_percent(model.name, model.digest, against, model.tags)
 
     def rollback(self, name: str) -> RegisteredModel:
         """Make the champion before the present one champion again, under a new seal; the present one is marked.

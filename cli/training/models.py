@@ -151,6 +151,34 @@ def promote(
 
 
 @app.command()
+def canary(
+    arguments: Annotated[
+        list[str] | None,
+        _names_argument("[PREDICTOR] PERCENT", "Then how many of a hundred questions it answers; 0 ends it."),
+    ] = None,
+    predictor: PredictorOption = None,
+    force: Annotated[bool, typer.Option("--force", help="Although the gate did not pass the challenger.")] = False,
+    output: Output = Format.TABLE,
+) -> None:
+    """Let the challenger answer a share of the questions, before it becomes champion or not.
+
+    The same question always gets the same model. A challenger that fails, or whose answers are measured to be wrong,
+    stops answering by itself; a question on which it fails goes to the champion.
+
+    Examples:
+
+        kopt models canary demand 10
+
+        kopt models canary demand 0
+    """
+    name, (text,) = names.predictor_and_versions(arguments or (), predictor, ("",))
+    if not text.isdigit():
+        raise typer.BadParameter(f"{text!r} is no percentage; write it like 10", param_hint="PERCENT")
+    model = _registry().set_canary(name, int(text), force=force)
+    _show_model(model, f"answers {text} % of the questions now" if int(text) else "answers nobody now", output)
+
+
+@app.command()
 def rollback(name: PredictorArgument = None, predictor: PredictorOption = None, output: Output = Format.TABLE) -> None:
     """Make the champion before the present one champion again.
 

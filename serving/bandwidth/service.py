@@ -154,25 +154,32 @@ class BandwidthService(PredictorService[BandwidthPredictor]):
 
         Raises Problem 422 for invalid questions, and 503 where there is no time for the fallback either.
         """
-        made = await self._in_time(request, deadline, scope or Scope())
+        model = self.model_for(request.model_dump_json)
+        made = await self._in_time(model, request, deadline, scope or Scope())
         self._counters.answered(made)
         return made
 
-    async def _in_time(self, request: BandwidthRequest, deadline: Deadline, scope: Scope) -> BandwidthResponse:
-        model = self.slot.current
+    async def _in_time(
+        self, model: BandwidthPredictor | None, request: BandwidthRequest, deadline: Deadline, scope: Scope
+    ) -> BandwidthResponse:
         if model is None:
             why = self.slot.error or Reason("NO_MODEL", "No bandwidth model is loaded yet.")
             return await self._fallback(request, why)
         try:
-            return await self._workers.run(deadline, self._by_model, model, request, deadline, scope)
+            made = await self._workers.run(deadline, self._by_model, model, request, deadline, scope)
         except TimeoutError:
+            self.canary.failed(model)
             return await self._fallback(request, deadline.reason)
         except Problem:
             raise
         except Exception as error:  # noqa: BLE001 - edge: a model's bug must not become the caller's outage
             _LOG.exception("bandwidth failed")
+            if self.canary.failed(model):
+                return await self._in_time(self.slot.current, request, deadline, scope)
             text = f"The model failed ({type(error).__name__}); this is the fallback."
             return await self._fallback(request, Reason("MODEL_ERROR", text))
+        self.canary.answered(model)
+        return made
 
     async def _fallback(self, request: BandwidthRequest, why: Reason) -> BandwidthResponse:
         until = Deadline(time.monotonic() + _FALLBACK_S, _FALLBACK_S)

@@ -24,7 +24,7 @@ from kopt.formats.joblog.lines import KEPT_BYTES
 from kopt.models.checkpoint.files import FileFact
 from kopt.models.checkpoint.predictor import CheckpointPredictor
 from kopt.models.checkpoint.session import Session
-from kopt.models.registry.aliases import SHIPPED
+from kopt.models.registry.aliases import CHALLENGER, SHIPPED
 from kopt.models.registry.loading import load_predictor
 from kopt.serving.checkpoint.job import MAX_DOCUMENT, FollowedJob
 from kopt.serving.checkpoint.metrics import CheckpointMetrics
@@ -62,6 +62,11 @@ def checkpoint_slot(
     return Slot(source, "checkpoint", "champion", warm_up=_warm_up, default=default or _shipped)
 
 
+def challenger_slot(source: ModelSource) -> Slot[CheckpointPredictor]:
+    """The version on trial: it answers only the share of jobs that was signed for it."""
+    return Slot(source, "checkpoint", CHALLENGER, warm_up=_warm_up)
+
+
 def _shipped() -> CheckpointPredictor:
     predictor = load_predictor("checkpoint", SHIPPED)
     assert isinstance(predictor, CheckpointPredictor)
@@ -96,10 +101,11 @@ class CheckpointService(PredictorService[CheckpointPredictor]):
         *,
         clock: Callable[[], float] = time.time,
         most_held: int = MOST_HELD,
+        challenger: Slot[CheckpointPredictor] | None = None,
         recording: RecordingTable | None = None,
     ) -> None:
         self._counters = CheckpointMetrics(metrics)
-        super().__init__(slot, metrics, self._counters)
+        super().__init__(slot, metrics, self._counters, challenger)
         self.table, self._clock, self._recording = table, clock, recording
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._held: KeptByCaller[str, _Held] = KeptByCaller(most_held)
@@ -117,14 +123,21 @@ class CheckpointService(PredictorService[CheckpointPredictor]):
 
         Raises Problem 429 or 503 for lines that are not accepted now.
         """
-        model = self.slot.current
+        model = self.model_for(lambda: f"{caller}/{request.job}")
+        return await self._follow(model, request, deadline, caller)
+
+    async def _follow(
+        self, model: CheckpointPredictor | None, request: CheckpointRequest, deadline: Deadline, caller: str
+    ) -> dict[str, Any]:
         if model is None:
             why = self.slot.error or Reason("NO_MODEL", "No checkpoint model is loaded yet.")
             if request.lines:
                 raise Problem(503, f"{why.message} Send these lines again.", headers={"retry-after": "5"})
             return self._fallback(request, why)
         try:
-            return await self._on_thread(caller, deadline, self._read_lines, model, request, caller)
+            answer = await self._on_thread(caller, deadline, self._read_lines, model, request, caller)
+            self.canary.answered(model)
+            return answer
         except TimeoutError:
             accepted = " The lines are read all the same; ask again." if request.lines else ""
             why = deadline.reason
@@ -139,6 +152,8 @@ class CheckpointService(PredictorService[CheckpointPredictor]):
             return self._fallback(request, why)
         except Exception as error:  # noqa: BLE001 - edge: a model's bug must not become the caller's outage
             _LOG.exception("%s cannot be followed", request.job)
+            if self.canary.failed(model):
+                return await self._follow(self.slot.current, request, deadline, caller)
             why = Reason("MODEL_ERROR", f"The model failed ({type(error).__name__}); nothing is known of the job.")
             return self._fallback(request, why)
 

@@ -2,7 +2,7 @@
 
 from kopt.serving.checkpoint.recording import RecordingTable
 from kopt.serving.checkpoint.routes import routes
-from kopt.serving.checkpoint.service import CheckpointService, checkpoint_slot
+from kopt.serving.checkpoint.service import CheckpointService, challenger_slot, checkpoint_slot
 from kopt.serving.checkpoint.table import JobTable
 from kopt.serving.contract.checkpoint_schemas import CheckpointRequest
 from kopt.serving.runtime.database.opening import location
@@ -14,7 +14,8 @@ def assemble(assembly: Assembly) -> CheckpointService:
     settings = assembly.settings
     recording = RecordingTable.of_mib(location(settings, "recordings"), settings.record_logs_mib)
     table = JobTable(location(settings, "checkpoint"))
-    return CheckpointService(slot, assembly.metrics, table, recording=recording)
+    challenger = challenger_slot(assembly.source)
+    return CheckpointService(slot, assembly.metrics, table, challenger=challenger, recording=recording)
 
 
 SERVICE = ServiceSpec(

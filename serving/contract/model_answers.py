@@ -40,6 +40,8 @@ class RegisteredModelOut:
     digest: str
     serving: bool
     """Whether this replica answers with it."""
+    canary_percent: int = 0
+    """Of the questions that a challenger on trial answers here, beside the champion."""
 
     @property
     def model_version(self) -> ModelVersion:

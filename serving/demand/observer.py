@@ -18,7 +18,7 @@ from kopt.serving.demand.service import Observation
 from kopt.serving.http.metrics import EndpointMetrics
 from kopt.serving.http.sharing import KeptByCaller, Shares
 from kopt.serving.runtime.database.interface import DatabaseError
-from kopt.serving.runtime.model_slot import ModelSlot
+from kopt.serving.runtime.model_slot import DemandModel, ModelSlot
 
 _LOG = logging.getLogger(__name__)
 _QUEUE = 512
@@ -27,6 +27,8 @@ _ALARMS_EVERY_S = 2.0
 _PRUNE_EVERY_S = 600.0
 _AGAIN_S = 2.0
 """After the database has failed."""
+_MOST_ALARMS = 0.1
+"""Share of series with a drift alarm from which on a challenger answers nobody."""
 _SHARE = 0.2
 """Share of time in which this thread may work: it shares the interpreter with the requests."""
 
@@ -43,12 +45,14 @@ class TableObserver:
         table: PredictionTable,
         metrics: EndpointMetrics,
         *,
+        champion: ModelSlot | None = None,
         challenger: ModelSlot | None = None,
         adviser: Adviser | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._table, self._metrics, self._challenger, self._adviser = table, metrics, challenger, adviser
-        self._clock = clock
+        self._champion, self._clock = champion, clock
+        self.challenger_drift: Reason | None = None
         self._newest_ends: KeptByCaller[str, float] = KeptByCaller(_MOST_SERIES)
         self._alarms: KeptByCaller[str, Reason] = KeptByCaller(_MOST_SERIES)
         self._queued, self._lock = Shares(_QUEUE), threading.Lock()
@@ -131,14 +135,18 @@ class TableObserver:
         """Match, evaluate and record one observation (on the observer's thread; tests call it directly)."""
         self._table.match(observation.caller, observation.series)
         drift = population_stability(observation.series.value)
+        champion = None if self._champion is None else self._champion.current
+        challenger = None if self._challenger is None else self._challenger.current
+        by_challenger = challenger is not None and any(
+            each.model == challenger.version for each in observation.evaluated
+        )
         self._evaluate(observation, CHAMPION, drift)
-        self._table.add(_rows(observation, CHAMPION, observation.evaluated))
-        if self._challenger is not None and self._challenger.current is not None:
-            model = self._challenger.current
-            series = observation.series.resampled()
-            horizons = [horizon.horizon_s for horizon in observation.answer.horizons]
+        evaluated = _asked(champion, observation) if by_challenger else observation.evaluated
+        self._table.add(_rows(observation, CHAMPION, evaluated))
+        if challenger is not None:
             self._evaluate(observation, CHALLENGER, None)
-            self._table.add(_rows(observation, CHALLENGER, model.forecast(series, horizons, observation.quantiles)))
+            evaluated = observation.evaluated if by_challenger else _asked(challenger, observation)
+            self._table.add(_rows(observation, CHALLENGER, evaluated))
         if self._adviser is not None:
             self._adviser.observe(observation)
 
@@ -177,9 +185,28 @@ class TableObserver:
 
     def _read_alarms(self) -> None:
         """The alarms that other replicas have recorded."""
-        for state in self._table.states(limit=_MOST_SERIES):
+        states = self._table.states(limit=_MOST_SERIES)
+        for state in states:
             if state.role == CHAMPION:
                 self._set_alarm(state)
+        self.challenger_drift = _drift([state for state in states if state.role == CHALLENGER and state.matched])
+
+
+def _asked(model: DemandModel | None, observation: Observation) -> Sequence[Prediction]:
+    """What a model that has not answered would have."""
+    if model is None:
+        return ()
+    horizons = [horizon.horizon_s for horizon in observation.answer.horizons]
+    return model.forecast(observation.series.resampled(), horizons, observation.quantiles)
+
+
+def _drift(states: Sequence[SeriesState]) -> Reason | None:
+    """Why the challenger cannot be trusted: it has alarms on too many of the series that it was compared on."""
+    alarms = sum(state.alarm for state in states)
+    if alarms <= _MOST_ALARMS * len(states):
+        return None
+    text = f"The challenger has a drift alarm on {alarms} of {len(states)} series."
+    return Reason("DRIFT_ALARM", text, {"alarms": alarms, "series": len(states)})
 
 
 def _rows(observation: Observation, role: str, predictions: Sequence[Prediction]) -> list[Row]:

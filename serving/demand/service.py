@@ -67,6 +67,10 @@ class Observer(Protocol):
     def distrusted(self, caller: str, name: str) -> Reason | None:
         """Why the model's predictions for this series are not used now; None where they are."""
 
+    @property
+    def challenger_drift(self) -> Reason | None:
+        """Why what the challenger predicts cannot be trusted now."""
+
     def wants(self, caller: str, series: DemandSeries) -> bool:
         """Whether an observation of this series at its present end is still to be made."""
 
@@ -146,6 +150,10 @@ class DemandService(PredictorService[DemandModel]):
         # One thread: what is pushed must not take the processors from answers.
         self._writer = Workers(1, "live-demand")
 
+    @property
+    def drift(self) -> Reason | None:
+        return None if self.observer is None else self.observer.challenger_drift
+
     def start(self) -> None:
         if self.observer is not None:
             self.observer.start()
@@ -200,7 +208,7 @@ class DemandService(PredictorService[DemandModel]):
         """The answer within the deadline. Raises Problem for invalid requests."""
         started = time.perf_counter()
         series = demand_series(request)
-        model = self.slot.current
+        model = self.model_for(lambda: "\0".join([caller, *(entry.name for entry in request.series)]))
         if model is None:
             series_forecasts = self._fallbacks(
                 request, self.slot.error or Reason("NO_MODEL", "No model is loaded yet.")
@@ -210,8 +218,14 @@ class DemandService(PredictorService[DemandModel]):
             series_forecasts = await self._in_time(job, [self._task(job, i, item) for i, item in enumerate(series)])
         for series_forecast in series_forecasts:
             self._counters.answered(series_forecast)
-        version = FALLBACK_MODEL if model is None else model.version
+        version = FALLBACK_MODEL if model is None else self._answered_by(model, series_forecasts)
         return DemandForecast(tuple(series_forecasts), version, time.perf_counter() - started)
+
+    def _answered_by(self, model: DemandModel, series_forecasts: Sequence[SeriesForecast]) -> ModelVersion:
+        """The model that was asked; the champion, where that has answered all that another one could not."""
+        champion = self.slot.version
+        versions = {horizon.demand.model for each in series_forecasts for horizon in each.horizons}
+        return champion if champion in versions and model.version not in versions else model.version
 
     async def push(self, service: str, request: PushRequest, deadline: Deadline, caller: str = "") -> PushedDemand:
         """Buckets of a service's demand for the store. Raises Problem."""
@@ -266,6 +280,7 @@ class DemandService(PredictorService[DemandModel]):
         try:
             return await self._workers.run(job.deadline, self._answers, job, tasks)
         except TimeoutError:
+            self.canary.failed(job.model)
             return self._fallbacks(job.request, job.deadline.reason)
 
     def _quick(self, tasks: list[Task]) -> bool:
@@ -330,9 +345,14 @@ class DemandService(PredictorService[DemandModel]):
             predictions = _ask(job, history)
         except Exception as error:  # noqa: BLE001 - edge: a model's bug must not become the caller's outage
             _LOG.exception("the model failed on a series of %d buckets", len(history.on_grid))
+            if self.canary.failed(job.model) and (champion := self.slot.current) is not None:
+                kept = self._memories.of(job.caller, champion.version, history.on_grid)
+                return self._predict(replace(job, model=champion), replace(history, kept=kept))
             return Reason("MODEL_ERROR", f"The model failed ({type(error).__name__}); this is the fallback.")
         if not all(_finite(prediction) for prediction in predictions):
+            self.canary.failed(job.model)
             return Reason("MODEL_ERROR", "The model's answer was not finite; this is the fallback.")
+        self.canary.answered(job.model)
         return predictions
 
     def _series(
@@ -386,6 +406,8 @@ class DemandService(PredictorService[DemandModel]):
                 storeds = self._features.forecast(job.model, names, request.horizons_s, request.quantiles, request.unit)
             except Exception:  # noqa: BLE001 - edge: a store that is down is no reason to answer nothing
                 _LOG.exception("the feature store failed")
+                if self.canary.failed(job.model) and (champion := self.slot.current) is not None:
+                    return self._from_store(replace(job, model=champion), names)
                 why = Reason("STORE_DOWN", "The feature store does not answer; send t and value with the request.")
         if storeds is None:
             refusal = fallback_forecast(None, request.horizons_s, request.quantiles, request.unit, why)

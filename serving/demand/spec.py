@@ -19,15 +19,15 @@ from kopt.serving.runtime.service import Assembly, ServiceSpec
 def assemble(assembly: Assembly) -> DemandService:
     settings, metrics = assembly.settings, assembly.metrics
     table = PredictionTable(location(settings, "monitoring"))
-    challenger = ModelSlot(assembly.source, alias="challenger")
+    champion, challenger = ModelSlot(assembly.promoted), ModelSlot(assembly.source, alias="challenger")
     source = assembly.parts.features
     features = source if isinstance(source, StoredFeatures) else StoredFeatures(open_feature_store(settings))
     return DemandService(
-        ModelSlot(assembly.promoted),
+        champion,
         metrics,
         features=features,
         live=LiveDemand(lambda: open_histories(settings), features.materialise),
-        observer=TableObserver(table, metrics, challenger=challenger, adviser=Adviser(table)),
+        observer=TableObserver(table, metrics, champion=champion, challenger=challenger, adviser=Adviser(table)),
         challenger=challenger,
         table=table,
         advice_age_s=STALE_S,

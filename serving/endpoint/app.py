@@ -19,6 +19,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
+from kopt.core.prediction import ModelVersion
 from kopt.core.reason import Reason
 from kopt.models.registry.aliases import SHIPPED
 from kopt.models.registry.registry import RegisteredModel, RegistryError
@@ -109,6 +110,15 @@ class Endpoint:
         """All slots: those that answer, then challengers."""
         watched = (slot for service in self.services.values() for slot in service.slots[1:])
         return (*self.answering, *watched)
+
+    @property
+    def canary_shares(self) -> dict[ModelVersion, int]:
+        """Challengers on trial, with the percentage of questions that each answers now."""
+        return {
+            service.challenger.version: service.canary.percent
+            for service in self.services.values()
+            if service.challenger is not None and service.challenger.version is not None
+        }
 
     @property
     def alive(self) -> bool:
@@ -254,6 +264,7 @@ def _registered(models: Sequence[RegisteredModel], endpoint: Endpoint) -> list[d
     """Registered versions; and what serves without being registered, such as the package's default model."""
     registered = {(model.name, model.version) for model in models}
     serving = {(slot.name, slot.version.version) for slot in endpoint.answering if slot.version is not None}
+    shares = endpoint.canary_shares
     rows = [
         {
             "name": model.name,
@@ -261,6 +272,7 @@ def _registered(models: Sequence[RegisteredModel], endpoint: Endpoint) -> list[d
             "version": model.version,
             "digest": model.digest,
             "serving": (model.name, model.version) in serving,
+            "canary_percent": shares.get(model.model_version, 0),
         }
         for model in models
     ]
@@ -275,7 +287,9 @@ def _loaded(endpoint: Endpoint) -> list[dict[str, Any]]:
     for slot in endpoint.slots:
         if slot.version is not None:
             alias = "" if slot.version.version == SHIPPED else slot.alias
-            result.append({**slot.version.to_dict(), "alias": alias, "serving": slot in endpoint.answering})
+            share = endpoint.canary_shares.get(slot.version, 0)
+            serving = slot in endpoint.answering
+            result.append({**slot.version.to_dict(), "alias": alias, "serving": serving, "canary_percent": share})
     return result
 
 
@@ -284,6 +298,7 @@ def _refused(endpoint: Endpoint) -> list[Reason]:
     missing = () if endpoint.ready else endpoint.answering
     errors = ((slot, slot.error) for slot in endpoint.slots if slot.error is not None)
     kept = [reason for slot, reason in errors if reason.code != "NO_MODEL" or slot in missing]
+    kept += [service.canary.stopped for service in endpoint.services.values() if service.canary.stopped is not None]
     # All slots share a registry: its outage is reported once.
     return list({reason.message: reason for reason in kept}.values())
 

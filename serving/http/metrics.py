@@ -43,6 +43,29 @@ class EndpointMetrics:
             multiprocess_mode="livemax",
         )
 
+        self.canary_answers = Counter(
+            "kopt_canary_answers", "Questions of a challenger on trial.", ["predictor", "outcome"], registry=own
+        )
+        self._canary_percent = Gauge(
+            "kopt_canary_percent",
+            "Percentage of questions that the challenger answers.",
+            ["predictor"],
+            registry=own,
+            multiprocess_mode="livemin",
+        )
+        self._canary_stopped = Gauge(
+            "kopt_canary_stopped",
+            "1 while a challenger on trial answers nobody, as it fails or is wrong.",
+            ["predictor"],
+            registry=own,
+            multiprocess_mode="livemax",
+        )
+
+    def canary(self, predictor: str, percent: int, *, stopped: bool) -> None:
+        """How much a challenger answers now."""
+        self._canary_percent.labels(predictor).set(percent)
+        self._canary_stopped.labels(predictor).set(int(stopped))
+
     def followed(self, predictor: str, alias: str, *, refused: bool) -> None:
         """An alias was looked at; whether what it points to is refused."""
         self.refused_by_predictor.labels(predictor, alias).set(int(refused))

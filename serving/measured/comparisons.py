@@ -80,6 +80,7 @@ class Comparisons:
         self._table, self._predictor, self._clock = table, predictor, clock
         self._kept: Sequence[Comparison] = ()
         self._widened: Mapping[tuple[str, str], Widening] = {}
+        self._drifts: Mapping[str, Reason] = {}
         self._gauges = None if metrics is None else _Gauges(metrics, predictor)
 
     def close(self) -> None:
@@ -116,12 +117,17 @@ class Comparisons:
                 by_owner[comparison.owner, comparison.version].append(comparison)
         health = {key: evaluate(comparisons) for key, comparisons in by_owner.items()}
         self._widened = {key: _widening(each) for key, each in health.items() if each.alarm}
+        self._drifts = _drifts(self._kept)
         if self._gauges is not None:
             self._gauges.show(self._kept, len({owner for owner, _ in self._widened}))
 
     def widening(self, owner: str, model: ModelVersion) -> Widening:
         """Of the answers of this version to this owner."""
         return self._widened.get((owner, model.version), HOLDS)
+
+    def drift(self, role: str) -> Reason | None:
+        """Why the newest version of a role cannot be trusted: somebody's measurements miss its intervals too often."""
+        return self._drifts.get(role)
 
     def report(self, owner: str | None) -> list[dict[str, Any]]:
         """One entry per role and version that was compared, of one owner or of all (None); the newest version first."""
@@ -155,6 +161,17 @@ class Comparisons:
             "reasons": [reason.to_dict() for reason in health.reasons],
             "newest": [_document(each) for each in reversed(comparisons[-_MOST_NEWEST:])],
         }
+
+
+def _drifts(kept: Sequence[Comparison]) -> dict[str, Reason]:
+    """By role, of its version that was compared last."""
+    newest = {comparison.role: comparison.version for comparison in kept}
+    by_owner: dict[tuple[str, str], list[Comparison]] = defaultdict(list)
+    for comparison in kept:
+        if comparison.version == newest[comparison.role]:
+            by_owner[comparison.role, comparison.owner].append(comparison)
+    health = {key: evaluate(comparisons) for key, comparisons in by_owner.items()}
+    return {role: each.reasons[0] for (role, _), each in health.items() if each.alarm}
 
 
 def _document(comparison: Comparison) -> dict[str, Any]:

@@ -68,6 +68,13 @@ class SpareSource(Protocol):
     def spare(self, name: str) -> Any: ...
 
 
+@runtime_checkable
+class CanarySource(Protocol):
+    """A source that knows which share of questions a challenger may answer."""
+
+    def canary_percent(self, model: RegisteredModel) -> int: ...
+
+
 @dataclass(frozen=True)
 class _Refused:
     version: str
@@ -99,6 +106,8 @@ class Slot(Generic[M]):
         self.current: M | None = None
         self.error: Reason | None = None
         self.prepare: Callable[[M], object] | None = None
+        self.canary_percent = 0
+        """Of questions that the model may answer although it is not the champion."""
         self._source, self._warm_up, self._default, self._clock = source, warm_up, default, clock
         self._refused: _Refused | None = None
         self._lock = threading.Lock()
@@ -117,17 +126,28 @@ class Slot(Generic[M]):
         with self._lock:
             try:
                 wanted = self._source.resolve(self.name, self.alias)
+                changed = self._follow(wanted)
+                self.canary_percent = self._allowed_percent(wanted)
+                return changed
             except NotRegisteredError:
+                self.canary_percent = 0
                 return self._absent()
             except RegistryError as error:
                 self.error = registry_down(error)
                 return self._use_default()
-            if self._serving(wanted):
-                self.error = None
-                return False
-            if self._recently_refused(wanted):
-                return self._use_default()
-            return self._swap(wanted) or self._use_spare() or self._use_default()
+
+    def _follow(self, wanted: RegisteredModel) -> bool:
+        if self._serving(wanted):
+            self.error = None
+            return False
+        if self._recently_refused(wanted):
+            return self._use_default()
+        return self._swap(wanted) or self._use_spare() or self._use_default()
+
+    def _allowed_percent(self, wanted: RegisteredModel) -> int:
+        if self.alias == CHAMPION or not self._serving(wanted) or not isinstance(self._source, CanarySource):
+            return 0
+        return self._source.canary_percent(wanted)
 
     def _absent(self) -> bool:
         if self._default is not None:

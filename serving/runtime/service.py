@@ -8,9 +8,12 @@ from fastapi import FastAPI
 from pydantic import BaseModel
 
 from kopt.core.prediction import ModelVersion
+from kopt.core.reason import Reason
 from kopt.core.settings import Settings
+from kopt.models.registry.aliases import CHALLENGER
 from kopt.serving.http.auth import Reviewer
 from kopt.serving.http.metrics import EndpointMetrics
+from kopt.serving.runtime.canary import Canary
 from kopt.serving.runtime.model_slot import M, ModelSource, Slot
 
 S = TypeVar("S", bound="PredictorService[Any]")
@@ -34,6 +37,10 @@ class Compared(Protocol):
 
     def report(self, owner: str | None) -> list[dict[str, Any]]:
         """Its entries of ``/v1/health/predictors``, of one owner or of all."""
+        ...
+
+    def drift(self, role: str) -> Reason | None:
+        """Why the newest version of a role cannot be trusted now."""
         ...
 
     def close(self) -> None: ...
@@ -60,6 +67,16 @@ class PredictorService(Generic[M]):
     ) -> None:
         self.slot, self.challenger = slot, challenger
         self._metrics, self._versions = metrics, versions
+        self.canary: Canary[M] = Canary(slot.name, challenger, metrics)
+
+    def model_for(self, key: Callable[[], str]) -> M | None:
+        """The model that answers a question: the challenger for its share of keys, else the champion."""
+        return self.canary.pick(key) or self.slot.current
+
+    @property
+    def drift(self) -> Reason | None:
+        """Why what the challenger answers cannot be trusted now, by what was measured."""
+        return None if self.compared is None else self.compared.drift(CHALLENGER)
 
     @property
     def compared(self) -> Compared | None:
@@ -93,6 +110,7 @@ class PredictorService(Generic[M]):
             self._metrics.followed(slot.name, slot.alias, refused=slot.refuses)
         if self.compared is not None:
             self.compared.refresh()
+        self.canary.refresh(self.drift)
 
     async def advice(self, only_of: str | None) -> Mapping[str, list[Any]]:
         """Its share of ``/v1/recommendations``, by key; of one caller, ``only_of``, or of all."""

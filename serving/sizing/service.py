@@ -172,13 +172,14 @@ class SizingService(PredictorService[SizingPredictor]):
         owner = owner_of(caller, namespace)
         kept, unread = await self._stored_evidence(owner, workload.job_type) if workload.identified else (Kept(), ())
         question = _Question(workload, caller, owner, sent, kept, unread)
-        made = self._newest(question)
+        model = self.model_for(lambda: f"{owner}/{workload.job_type}")
+        made = self._newest(question, model)
         if made is None:
-            made = await self._in_time(question, deadline)
+            made = await self._in_time(model, question, deadline)
         self._counters.answered(made)
         return replace(made, seconds=time.perf_counter() - began)
 
-    def _newest(self, question: _Question) -> SizingEstimate | None:
+    def _newest(self, question: _Question, model: SizingPredictor | None) -> SizingEstimate | None:
         """The cached answer to the same request, where model and evidence are unchanged."""
         if not question.sent.empty or question.unread:
             return None
@@ -186,7 +187,7 @@ class SizingService(PredictorService[SizingPredictor]):
         last = self._answered.get(key)
         if last is None or (last.workload, last.model, last.kept, last.widening) != (
             question.workload,
-            self.slot.version,
+            None if model is None else model.version,
             question.kept,
             self._widening(question, last.model),
         ):
@@ -209,8 +210,8 @@ class SizingService(PredictorService[SizingPredictor]):
             self._clock(), workload, model, question.kept, self._widening(question, model), made
         )
 
-    async def _in_time(self, question: _Question, deadline: Deadline) -> SizingEstimate:
-        model, workload = self.slot.current, question.workload
+    async def _in_time(self, model: SizingPredictor | None, question: _Question, deadline: Deadline) -> SizingEstimate:
+        workload = question.workload
         if model is None:
             return _fallback(workload, self.slot.error or Reason("NO_MODEL", "No sizing model is loaded yet."))
         try:
@@ -219,13 +220,17 @@ class SizingService(PredictorService[SizingPredictor]):
             else:
                 made = await self._workers.run(deadline, self._answer, model, question)
         except TimeoutError:
+            self.canary.failed(model)
             return _fallback(workload, deadline.reason)
         except Problem:
             raise
         except Exception as error:  # noqa: BLE001 - edge: a model's bug must not become the caller's outage
             _LOG.exception("sizing failed")
+            if self.canary.failed(model):
+                return await self._in_time(self.slot.current, question, deadline)
             why = Reason("MODEL_ERROR", f"The model failed ({type(error).__name__}); this is the fallback.")
             return _fallback(workload, why)
+        self.canary.answered(model)
         self._remember(question, model.version, made)
         return made
 
@@ -256,7 +261,9 @@ class SizingService(PredictorService[SizingPredictor]):
             return
         prior_question = SizingQuestion(evidence.code, gpu, workload.processes.world_size)
         # The champion may have been replaced since the answer.
-        models = self.models | {CHAMPION: model}
+        models = self.models
+        if CHALLENGER not in models or models[CHALLENGER].version != model.version:
+            models = models | {CHAMPION: model}
         answers = {role: Interval.of(each.predict(prior_question)[0]) for role, each in models.items()}
         self._comparisons.record(
             question.owner,

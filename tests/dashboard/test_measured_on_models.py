@@ -10,11 +10,13 @@ import httpx
 import pytest
 from pages_source import FixedSource
 
+from kopt.core.reason import Reason
 from kopt.core.settings import Settings
 from kopt.core.units import GIB
 from kopt.dashboard.app import create_app
 from kopt.dashboard.data.access import pods_in
 from kopt.dashboard.pages.models.data import MODELS, Models
+from kopt.models.registry.registry import RegisteredModel
 from kopt.serving.contract.common import ReasonOut
 from kopt.serving.contract.model_answers import ComparisonOut, IntervalHealthOut
 from tests.dashboard.test_browser import browser, open_page, overflow
@@ -109,3 +111,15 @@ async def test_it_is_drawn_on_a_phone_in_the_dark(
     assert await watched.page.evaluate("document.querySelectorAll('#measured-sizing .errorbar').length") == 30
     assert watched.errors == []
     assert await overflow(watched.page) <= 0
+
+
+async def test_a_challenger_on_trial_shows_its_share_and_why_it_stopped(tmp_path: Path) -> None:
+    challenger = RegisteredModel("sizing", "4", "d" * 64, "run", 1e9, ("challenger",), "passed", "3")
+    stopped = Reason("CANARY_STOPPED", f"It failed on 3 of its last 9 questions {NASTY}")
+    models = Models(others=(challenger,), canaries={challenger.model_version: 10}, refused=(stopped,))
+    application = create_app(Settings(home=tmp_path), source=FixedSource({MODELS: models}))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(application), base_url="http://127.0.0.1") as client:
+        html = (await client.get("/models")).text
+    assert "10 % of questions" in html
+    assert "failed on 3 of its last 9 questions" in html
+    assert NASTY not in html

@@ -1,6 +1,7 @@
 """Versions of the registry and the endpoint's report on their health."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from kopt.core.prediction import ModelVersion
@@ -12,6 +13,7 @@ from kopt.models.registry.registry import CHALLENGER, CHAMPION, MetricRow, Regis
 from kopt.serving.contract.model_answers import IntervalHealthOut, ModelHealthResponse, SeriesHealthOut
 
 PREDICTOR = "demand"
+_SHOWN = ("MODEL_REFUSED", "CANARY_STOPPED", "DRIFT_ALARM", "INTERVALS_MISS")
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class Models:
     """Versions of the other predictors."""
     serving: tuple[ModelVersion, ...] = ()
     """The versions that the endpoint answers with, one per predictor."""
+    canaries: Mapping[ModelVersion, int] = field(default_factory=dict)
+    """Challengers on trial, with the percentage of questions that each answers."""
 
 
 class ModelsReader:
@@ -58,9 +62,12 @@ class ModelsReader:
             registered,
             health=health,
             measured=measured,
-            refused=tuple(reason for reason in served.refused if reason.code == "MODEL_REFUSED") if served else (),
+            refused=tuple(reason for reason in served.refused if reason.code in _SHOWN) if served else (),
             problems=tuple(problems),
             serving=tuple(model.model_version for model in served.models if model.serving) if served else (),
+            canaries={model.model_version: model.canary_percent for model in served.models if model.canary_percent}
+            if served
+            else {},
         )
 
     def _registered(self, problems: list[str]) -> Models:

@@ -32,7 +32,7 @@ from kopt.models.registry.mlflow import NotRegisteredError, RegistryError, conne
 from kopt.models.registry.promotion import Promotions, UnsealedError
 from kopt.models.registry.promotion_seals import CANARY_TAG, FORCED, GATE, MOST_PERCENT, ROLLBACK
 from kopt.models.registry.promotion_seals import SHIPPED as PACKAGE
-from kopt.models.registry.shipped import shipped_digests, verified_shipped
+from kopt.models.registry.shipped import shipped_digests, shipped_figures, verified_shipped
 from kopt.models.registry.signing import SigningError, sign_folder, signing_key
 from kopt.models.registry.trial import try_once
 from kopt.tracing.private_folders import private_folder
@@ -154,10 +154,11 @@ class Registry:
         return tuple(sorted(models, key=lambda model: -int(model.version)))
 
     def metrics(self, model: RegisteredModel) -> Mapping[str, float]:
-        """The metrics of the run that made the version."""
+        """The metrics of the run that made the version; of a default model those that came with its package."""
         client = self.client
         with explained(f"run {model.run_id} of {model.name} version {model.version}"):
-            return {key: float(value) for key, value in client.get_run(model.run_id).data.metrics.items()}
+            logged = {key: float(value) for key, value in client.get_run(model.run_id).data.metrics.items()}
+        return logged or shipped_figures(model.digest)
 
     def compare(self, name: str, versions: Sequence[str] = (CHAMPION, CHALLENGER)) -> tuple[MetricRow, ...]:
         """Metrics of several versions (numbers or aliases) side by side, sorted by name.
@@ -469,7 +470,8 @@ class Registry:
                 sign_folder(folder, signing_key(self.settings.keys))
             except (ArtefactError, SigningError) as error:
                 raise RegistryError(f"default model of {name}: {error}") from error
-            model = self.register(folder, tags={"origin": SHIPPED})
+            figures = shipped_figures(shipped_digests()[name])
+            model = self.register(folder, metrics=figures, tags={"origin": SHIPPED})
         if not model.gate:
             self.record_decision(name, model.version, passed=True, against="", summary="default model of the package")
         return self.get(name, model.version)

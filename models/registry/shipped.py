@@ -12,6 +12,7 @@ from kopt.models.registry.signing import SigningError, folder_digest
 
 _PACKAGE = Path(str(files("kopt.models")))
 DIGESTS_FILE = _PACKAGE / "shipped_digests.json"
+FIGURES_FILE = _PACKAGE / "shipped_figures.json"
 
 
 def shipped_folder(name: str) -> Path:
@@ -25,6 +26,15 @@ def shipped_digests() -> Mapping[str, str]:
         return {}
     digests: dict[str, str] = json.loads(DIGESTS_FILE.read_text(encoding="utf-8"))
     return digests
+
+
+def shipped_figures(digest: str) -> Mapping[str, float]:
+    """What the default model of this digest scores on groups that were left out, as a run logs it; empty for any other
+    model."""
+    if not FIGURES_FILE.exists():
+        return {}
+    entries = json.loads(FIGURES_FILE.read_text(encoding="utf-8")).values()
+    return next((entry["figures"] for entry in entries if entry["digest"] == digest), {})
 
 
 def verified_shipped(name: str) -> Path:

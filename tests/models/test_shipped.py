@@ -5,10 +5,15 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from empty_registry import with_empty_registry
 
+from kopt.core.settings import Settings
+from kopt.dashboard.pages.models.data import ModelsReader
+from kopt.dashboard.pages.models.view import model_page
 from kopt.models.registry import registry as registry_module
 from kopt.models.registry import shipped
 from kopt.models.registry.artifact import ArtefactError
@@ -101,3 +106,43 @@ def test_without_a_shipped_model_there_is_no_first_champion(
 ) -> None:
     monkeypatch.setattr(registry_module, "shipped_digests", dict)
     assert registry.ensure_champion("ratios") is None
+
+
+def test_the_committed_figures_are_those_of_the_committed_models() -> None:
+    recorded = json.loads(shipped.FIGURES_FILE.read_text(encoding="utf-8"))
+    assert {"demand", "checkpoint", "bandwidth"} <= recorded.keys(), "sizing needs an environment with timm"
+    for name, entry in recorded.items():
+        assert entry["digest"] == shipped_digests()[name], f"make default-models measures {name} again"
+        assert shipped.shipped_figures(entry["digest"]) == entry["figures"]
+    assert shipped.shipped_figures("0" * 64) == {}
+    assert 0 < recorded["demand"]["figures"]["all/mase_ratio_30min"] < 1
+
+
+def test_a_champion_alone_has_its_figures_in_the_registry_and_on_the_page(tmp_path: Path) -> None:
+    registry = Registry(Settings(home=with_empty_registry(tmp_path / "home")))
+    champion = registry.ensure_champion("demand")
+    assert champion is not None
+    logged = registry.client.get_run(champion.run_id).data.metrics
+    assert logged == shipped.shipped_figures(champion.digest)
+    problems: list[str] = []
+    reader = ModelsReader(SimpleNamespace(client=None, registry=registry, served=None))  # type: ignore[arg-type]
+    page = model_page(reader._registered(problems))
+    assert not problems
+    assert page.challenger is None
+    assert page.slices[0].name == "all"
+    lines = {line.label: line.pairs for line in page.slices[0].lines}
+    assert lines["MASE, of the last value's"][30].champion == logged["all/mase_ratio_30min"]
+
+
+def test_figures_are_shown_of_a_version_that_was_registered_without(
+    registry: Registry, package: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    package(2.0)
+    champion = registry.ensure_champion("ratios")
+    assert champion is not None
+    assert registry.metrics(champion) == {}
+    figures = tmp_path / "figures.json"
+    entry = {"digest": champion.digest, "folds": 5, "figures": {"all/error": 0.5}}
+    figures.write_text(json.dumps({"ratios": entry}))
+    monkeypatch.setattr(shipped, "FIGURES_FILE", figures)
+    assert registry.metrics(champion) == {"all/error": 0.5}

@@ -103,8 +103,9 @@ bench-full: setup  ## sizes on every timm model, not a sample of 300 (traces are
 	$(BIN)/python -m benchmarks.sizing --full
 
 .PHONY: default-models
-default-models: setup  ## fit the shipped default models again (needs KOPT_DATA_DIR)
+default-models: setup  ## fit and measure the shipped default models again (needs KOPT_DATA_DIR)
 	$(BIN)/python -P -m kopt.training.default_models
+	$(BIN)/python -P -m kopt.training.default_figures
 
 .PHONY: corpus
 corpus: setup  ## record the logs of real trainers that are not there yet; CORPUS="--only lightning --again"

@@ -89,6 +89,8 @@ class Trainer:
             for _ in range(20):
                 self.at_s, self.step = self.at_s + 1, self.step + 1
                 yield self.at_s, f"step {self.step} loss 1.{self.step}"
+                if self.step % 20 == 12:
+                    yield self.at_s, f"dumping plot {self.step}"
             self.at_s += 0.5
             yield self.at_s, f"(>) dumping brain {self.step}"
             for part in range(4):
@@ -150,6 +152,9 @@ def test_recorded_jobs_are_labelled_by_their_files_and_learned_from(
         assert log.framework == "own llama"
         assert labelled(log, LineLabel.CKPT_BEGIN) == {"(>) dumping brain"}
         assert {log.labels[n] for n, line in enumerate(log.lines, 1) if line.startswith("(<)")} == {LineLabel.CKPT_END}
+        plots = [number for number, line in enumerate(log.lines, 1) if "plot" in line]
+        assert len(plots) == SAVES
+        assert not log.labels.keys() & set(plots), "it speaks of saving, and comes with no write"
         assert len(log.writes) == len(log.spans) == SAVES
         assert sum(label is LineLabel.TRAIN_STEP for label in log.labels.values()) == 20 * SAVES
         assert any("busy with token=***" in line for line in log.lines)

@@ -5,6 +5,7 @@ The product has its own (``kopt.cluster``); tests check that one against this on
 
 import itertools
 import ssl
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,6 +19,8 @@ Object: TypeAlias = dict[str, Any]
 _SPACES = itertools.count(1)
 _APPLY = "application/apply-patch+yaml"
 _MERGE = "application/merge-patch+json"
+_NEWS_S = 10.0
+"""Within which webhooks hear of a new namespace."""
 
 
 def has_condition(document: Object, kind: str) -> bool:
@@ -79,7 +82,16 @@ class Api:
     def create(self, manifest: Object, **params: str) -> Object:
         """The object as the server stored it; ``generateName`` works."""
         path = self._path_of(manifest, collection=True)
-        return dict(self.request("POST", path, json=manifest, params=params).json())
+        end_s = time.monotonic() + _NEWS_S
+        while True:
+            try:
+                return dict(self.request("POST", path, json=manifest, params=params).json())
+            except Refused as refused:
+                # Kueue's webhook reads namespaces from a cache, in which a new one is not yet.
+                behind = "admission webhook" in refused.message and refused.message.endswith("not found")
+                if not behind or "Namespace" not in refused.message or time.monotonic() > end_s:
+                    raise
+            time.sleep(0.1)
 
     def apply(self, *manifests: Object) -> Object:
         """Server-side apply of each, forced; returns the last one."""

@@ -288,7 +288,8 @@ def test_series_in_memory_of_one_caller_erase_nobody_elses() -> None:
 
 
 def test_jobs_in_memory_of_one_caller_erase_nobody_elses() -> None:
-    service = CheckpointService(cast(Any, None), EndpointMetrics(), cast(Any, None), most_held=50)
+    slot = cast(Any, SimpleNamespace(name="checkpoint"))
+    service = CheckpointService(slot, EndpointMetrics(), cast(Any, None), most_held=50)
     held: Any = SimpleNamespace(stamp="1", job=SimpleNamespace(session=SimpleNamespace(lines=1)))
     service._hold(("bob", "research/job"), held)
     for number in range(500):

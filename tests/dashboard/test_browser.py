@@ -71,7 +71,9 @@ class Watched:
 
     async def charts(self, count: int) -> None:
         """Wait until so many charts are drawn."""
-        await self.page.wait_for_function("n => document.querySelectorAll('.chart.drawn').length === n", arg=count)
+        drawn = "n => document.querySelectorAll('.chart.drawn').length === n"
+        # Beside other tests a picture of 64 nodes once took longer than the usual half a minute.
+        await self.page.wait_for_function(drawn, arg=count, timeout=90_000)
 
 
 @pytest.fixture

@@ -113,8 +113,14 @@ class ContainerLog:
         begins = Origin(self._position, self.number)
         self._position += size
         stream, at_s, content = opened
+        if not content:
+            return  # what the stream had begun is begun still
         before = self._splitters[stream].pending if stream in self._splitters else 0
         self._append(stream, content, at_s, result)
+        if not before and stream in self._begun and content.startswith(b"\n"):
+            # The \n belongs to a \r before it: reading cannot start between the two, whatever others have begun.
+            earliest = self._begun[stream]
+            self._begun = {name: min(origin, earliest) for name, origin in self._begun.items()}
         pending = self._splitters[stream].pending
         if not pending and not content.endswith(b"\r"):
             self._begun.pop(stream, None)

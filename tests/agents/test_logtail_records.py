@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kopt.agents.logtail.records import ContainerLog, Decoder, LogLine, Origin, PlainLog, read_time
@@ -54,6 +54,8 @@ def test_plain_lines_have_the_same_numbers_wherever_reading_begins_again(text: l
 
 
 @given(RECORDS, PIECES)
+@example([("stdout", "P", b"b\r"), ("stderr", "P", b"a"), ("stdout", "F", b"")], [1])
+@example([("stderr", "P", b"b\r"), ("stderr", "P", b""), ("stderr", "F", b"")], [1])
 def test_container_lines_have_the_same_numbers_wherever_reading_begins_again(
     records: list[tuple[str, str, bytes]], sizes: list[int]
 ) -> None:

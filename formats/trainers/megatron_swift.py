@@ -24,7 +24,6 @@ _DEFAULTS = {
     "cross_entropy_fusion_impl": "native",
 }
 """Of swift/megatron/arguments, where they differ from Megatron-LM's."""
-_WITH_REFERENCE = ("dpo", "kto", "grpo")
 _LONGEST_DEFAULT = 2048
 
 
@@ -55,13 +54,12 @@ def _with_adapter(plan: TrainingPlan, fields: Fields) -> TrainingPlan:
 
 def _with_method(plan: TrainingPlan, fields: Fields, *, whole: bool) -> TrainingPlan:
     """What learning from preferences holds beside: a reference, a teacher, an engine that generates."""
-    method = fields.text("rlhf_type")
     beside = plan.beside_bytes
-    kind = METHODS.get(method) or METHODS.get(fields.text("task_type"))
+    kind = METHODS.get(fields.text("rlhf_type")) or METHODS.get(fields.text("task_type"))
     if kind is not None:
         loss = 0.0 if not kind.scores else plan.logit_bytes
         plan = replace(plan, micro_batch=plan.micro_batch * kind.sequences, logit_bytes=loss)
-    if (method in _WITH_REFERENCE and whole) or (method == "gkd" and fields.has("teacher_model")):
+    if kind is not None and ((kind.reference and whole) or (kind.teacher and fields.has("teacher_model"))):
         beside += 2.0 * plan.model.parameters() / (plan.parallel.tensor * plan.parallel.pipeline)
     if not fields.flag("use_vllm") or fields.text("vllm_mode", default="colocate") != "colocate":
         return replace(plan, beside_bytes=beside)

@@ -41,8 +41,7 @@ def find_language_model(name: str) -> ModelShape:
     """
     if len(name) > _LONGEST_NAME:
         raise UnknownModelError(f"{name[:40]!r}… of {len(name):,} characters is no model's name; give its config.json")
-    catalogue = language_models().values()
-    shapes = (listed_language_model(part) or shape_by_size(_key(part), catalogue) for part in _names_in(name))
+    shapes = (listed_language_model(part) or _derived(_key(part)) for part in _names_in(name))
     model_shape = next((shape for shape in shapes if shape is not None), None)
     if model_shape is None:
         names = _names()
@@ -56,6 +55,12 @@ def find_language_model(name: str) -> ModelShape:
             "give its config.json, or layers, hidden size, heads, feed-forward size and vocabulary"
         )
     return model_shape
+
+
+@functools.lru_cache(maxsize=1024)
+def _derived(key: str) -> ModelShape | None:
+    """Kept, as the search takes milliseconds and an endpoint is asked about the same models again."""
+    return shape_by_size(key, language_models().values())
 
 
 def listed_language_model(name: str) -> ModelShape | None:

@@ -16,6 +16,7 @@ from pathlib import Path, PurePosixPath
 from kopt.core.units import MIB, Bytes
 from kopt.core.workload.sizing import AllocationKind
 from kopt.data.memory.table import MemoryDataError, Row, read_rows
+from kopt.data.tables import replace_table
 
 PATTERN = "runs*.csv*"
 """Names of such tables in a folder."""
@@ -98,13 +99,8 @@ def merge_measured_commands(path: Path, runs: Iterable[MeasuredCommand]) -> int:
     for identity, run in newest.items():
         before = rows.get(identity)
         rows[identity] = run if before is None else replace(before, measured=run.measured)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with fresh.open("w", encoding="utf-8", newline="") as file:
-            table = csv.DictWriter(file, COLUMNS, lineterminator="\n")
-            table.writeheader()
-            table.writerows(_fields(run, path.parent) for run in rows.values())
-        fresh.replace(path)
+        replace_table(path, COLUMNS, (_fields(run, path.parent) for run in rows.values()))
     except OSError as error:
         raise MemoryDataError(f"cannot be written ({error.strerror or error})", path=path) from error
     return len(rows)

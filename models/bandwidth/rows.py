@@ -2,13 +2,13 @@
 
 import csv
 import gzip
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TextIO
 
 from kopt.core.hardware.bandwidth import MAX_BYTES, BandwidthError, Collective, collective
+from kopt.data.tables import replace_table
 from kopt.topology.hardware import HardwareRow, machine_of
 from kopt.topology.set_links import GpuSet, gpu_set
 
@@ -75,13 +75,8 @@ def merge_measured(path: Path, rows: Iterable[MeasuredRow]) -> int:
     """
     kept = {_identity(row): row for row in read_measured(path)} if path.exists() else {}
     kept |= {_identity(row): row for row in rows}
-    fresh = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with fresh.open("w", encoding="utf-8", newline="") as file:
-            table = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
-            table.writeheader()
-            table.writerows(map(_fields, kept.values()))
-        fresh.replace(path)
+        replace_table(path, _COLUMNS, map(_fields, kept.values()))
     except OSError as error:
         raise BandwidthError(f"{path}: cannot be written ({error.strerror or error})") from error
     return len(kept)

@@ -147,7 +147,7 @@ def _start_floor() -> None:
     from ray import serve
     from starlette.requests import Request
 
-    from kopt.serving.runtime.local_ray import keep_replica_on_loopback
+    from kopt.serving.base.local_ray import keep_replica_on_loopback
 
     @serve.deployment(ray_actor_options={"num_cpus": 0}, max_ongoing_requests=100)
     class Floor:

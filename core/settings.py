@@ -2,7 +2,7 @@
 
 ``Settings.parse`` takes ``KOPT_HOME`` etc. from the mapping it is given; the same names in lower case without the
 prefix (``home``, ``api_port``) may stand in a TOML text. The environment wins. Reading either from the machine
-is ``serving.runtime.environment.load_settings``.
+is ``serving.base.environment.load_settings``.
 """
 
 import tomllib

@@ -79,7 +79,7 @@ def write_figures(name: str, data: Dataset, figures: Mapping[str, float]) -> Non
 
 def main(names: Sequence[str]) -> int:
     """Measure the models named (default: all) on KOPT_DATA_DIR."""
-    from kopt.serving.runtime.environment import load_settings
+    from kopt.serving.base.environment import load_settings
 
     settings = load_settings()
     for name in names or [predictor.name for predictor in PREDICTORS if not predictor.not_shipped]:

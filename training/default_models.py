@@ -80,7 +80,7 @@ def _sources(predictor: str, data: Dataset) -> dict[str, object]:
 
 def main() -> int:
     """Fit the models named as arguments (default: all) from KOPT_DATA_DIR."""
-    from kopt.serving.runtime.environment import load_settings
+    from kopt.serving.base.environment import load_settings
 
     settings = load_settings()
     shipped = sorted(predictor.name for predictor in PREDICTORS if not predictor.not_shipped)

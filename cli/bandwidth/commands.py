@@ -21,7 +21,7 @@ from kopt.core.hardware.bandwidth import (
 )
 from kopt.core.hardware.node_topology import NodeTopology
 from kopt.core.units import format_bytes
-from kopt.serving.runtime.environment import load_settings
+from kopt.serving.base.environment import load_settings
 
 if TYPE_CHECKING:
     from kopt.cli.bandwidth.place import SetRequest

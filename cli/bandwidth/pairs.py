@@ -13,7 +13,7 @@ from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Output
 from kopt.cli.output import Answer, Format, column, format_number, show
 from kopt.core.hardware.pairwise import Health
-from kopt.serving.runtime.environment import load_settings
+from kopt.serving.base.environment import load_settings
 
 if TYPE_CHECKING:
     from kopt.core.hardware.collectives import CollectiveLog, CollectiveRun

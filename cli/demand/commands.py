@@ -14,7 +14,7 @@ from kopt.cli.options import Label, Output, Query, Since, Step, Unit, probabilit
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.progress import bar, step
 from kopt.core.prediction import DEFAULT_HORIZONS_S, DEFAULT_QUANTILES
-from kopt.serving.runtime.environment import load_settings
+from kopt.serving.base.environment import load_settings
 
 if TYPE_CHECKING:
     from kopt.core.prediction import Prediction

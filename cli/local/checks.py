@@ -258,8 +258,8 @@ def online_store(settings: Settings, environ: Mapping[str, str]) -> Finding:
 
 @check
 def shared_state(settings: Settings, environ: Mapping[str, str]) -> Finding:
-    from kopt.serving.runtime.database.interface import DatabaseError
-    from kopt.serving.runtime.database.opening import open_database
+    from kopt.serving.base.database.interface import DatabaseError
+    from kopt.serving.base.database.opening import open_database
 
     if not settings.database_url:
         return _finding("state", f"SQLite under {settings.state}")

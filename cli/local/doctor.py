@@ -8,7 +8,7 @@ import typer
 from kopt.cli.options import Output
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.progress import step
-from kopt.serving.runtime.environment import load_settings
+from kopt.serving.base.environment import load_settings
 
 
 def doctor(output: Output = Format.TABLE) -> None:

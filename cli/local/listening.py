@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from kopt.serving.runtime.scratch import PREFIX
+from kopt.serving.base.scratch import PREFIX
 
 PATIENCE_S = 2.0
 SERVE = ("ray::ServeReplica", "ray::ProxyActor", "haproxy")

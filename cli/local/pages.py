@@ -17,7 +17,7 @@ from kopt.core.scheduling.overview import Overview
 from kopt.core.scheduling.queued import QueueState
 from kopt.dashboard.app import serve
 from kopt.dashboard.data.sources import Nodes
-from kopt.serving.runtime.environment import load_settings
+from kopt.serving.base.environment import load_settings
 
 
 class ClusterNodes:

@@ -20,7 +20,7 @@ from kopt.cli.local.events import Events, claim_standard_output
 from kopt.cli.local.supervisor import TRY_AGAIN
 from kopt.core.settings import Settings
 from kopt.models.predictors import predictor_names
-from kopt.serving.runtime.environment import load_settings
+from kopt.serving.base.environment import load_settings
 
 if TYPE_CHECKING:
     from kopt.models.registry.registry import Registry

@@ -25,7 +25,7 @@ from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.progress import Steps, print_status
 from kopt.core.extras import EXTRAS
 from kopt.core.settings import Settings
-from kopt.serving.runtime.environment import load_settings
+from kopt.serving.base.environment import load_settings
 
 SAYS_SO_WITHIN_S = 10.0
 STOPS_WITHIN_S = 60.0

@@ -15,7 +15,7 @@ from kopt.cli.options import Output
 from kopt.cli.output import Format
 from kopt.cli.progress import print_status
 from kopt.formats.joblog import LineSplitter, is_binary
-from kopt.serving.runtime.environment import load_settings
+from kopt.serving.base.environment import load_settings
 
 if TYPE_CHECKING:
     from kopt.cli.logs.view import LogPrinter

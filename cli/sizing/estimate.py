@@ -14,7 +14,7 @@ from kopt.cli.output import Format, show
 from kopt.cli.progress import Steps, print_status
 from kopt.cli.script_arguments import Arguments, Gpu, Python, Timeout, Trainer, WorldSize, command_of, gpu_of
 from kopt.cli.sizing.estimate_view import answer
-from kopt.serving.runtime.environment import load_settings
+from kopt.serving.base.environment import load_settings
 
 if TYPE_CHECKING:
     from kopt.core.workload.sizing import SizingEstimate, WorkloadProfile

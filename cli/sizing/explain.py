@@ -17,7 +17,7 @@ from kopt.cli.script_arguments import MANIFESTS
 from kopt.cli.sizing import running_workloads as running
 from kopt.cli.sizing.running_workloads import Namespace, Sized
 from kopt.core.units import format_bytes, format_gpus
-from kopt.serving.runtime.environment import load_settings
+from kopt.serving.base.environment import load_settings
 
 if TYPE_CHECKING:
     from kopt.controllers.overview.running_workloads import Change

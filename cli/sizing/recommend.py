@@ -19,7 +19,7 @@ from kopt.cli.sizing import running_workloads as running
 from kopt.cli.sizing.running_workloads import Namespace, Sized
 from kopt.core.units import format_bytes, format_gpus, format_span
 from kopt.core.workload.executor import IF_SHARED
-from kopt.serving.runtime.environment import load_settings
+from kopt.serving.base.environment import load_settings
 
 if TYPE_CHECKING:
     from kopt.serving.client.client import PredictionClient

@@ -147,7 +147,7 @@ def _predicted(
 ) -> BandwidthEstimate:
     from kopt.models.bandwidth.loading import load_bandwidth
     from kopt.sdk import bandwidth as ask
-    from kopt.serving.runtime.environment import load_settings
+    from kopt.serving.base.environment import load_settings
 
     loaded = load_bandwidth(model, load_settings())
     return ask.bandwidth(node, selection, collective_of(kind), bytes_of(size), gpu=gpu, model=loaded)

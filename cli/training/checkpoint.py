@@ -49,9 +49,9 @@ def _source(train_inputs: TrainInputs) -> "Source":
 
 def _recorded(settings: Settings) -> Path:
     """The folder with what the endpoint has recorded, brought up to date."""
+    from kopt.serving.base.database.interface import DatabaseError
+    from kopt.serving.base.database.opening import location
     from kopt.serving.checkpoint.recording import RecordingTable
-    from kopt.serving.runtime.database.interface import DatabaseError
-    from kopt.serving.runtime.database.opening import location
     from kopt.training.checkpoint.recorded import NotLabelled, merge_records, record_of
 
     folder = table_of(settings, "checkpoint", "records.jsonl").parent

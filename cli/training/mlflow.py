@@ -7,7 +7,7 @@ from kopt.cli.errors import Refused
 from kopt.cli.local import state
 from kopt.cli.options import Output
 from kopt.cli.output import Answer, Format, column, show
-from kopt.serving.runtime.environment import load_settings
+from kopt.serving.base.environment import load_settings
 
 
 @dataclass(frozen=True)

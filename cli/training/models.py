@@ -11,7 +11,7 @@ from kopt.cli.options import Output
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.training import names
 from kopt.models.predictors import predictor_names
-from kopt.serving.runtime.environment import load_settings
+from kopt.serving.base.environment import load_settings
 
 if TYPE_CHECKING:
     from kopt.models.registry.registry import MetricRow, RegisteredModel, Registry

@@ -8,9 +8,9 @@ import os
 from typing import Any
 
 from kopt.core.settings import Settings
+from kopt.serving.base.environment import load_settings
 from kopt.serving.mlflow_server.gate import Gate
 from kopt.serving.mlflow_server.secret import tracking_secret
-from kopt.serving.runtime.environment import load_settings
 
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _UNSET = (

@@ -13,7 +13,7 @@ from kopt.cli.progress import Steps
 from kopt.cli.training import names
 from kopt.cli.training.command import TrainInputs, command_of
 from kopt.models.predictors import predictor_names
-from kopt.serving.runtime.environment import load_settings
+from kopt.serving.base.environment import load_settings
 
 if TYPE_CHECKING:
     from kopt.training.pipeline.progress import Event

@@ -22,6 +22,10 @@ from kopt.models.bandwidth.predictor import BandwidthPredictor, BandwidthQuestio
 from kopt.models.registry.aliases import SHIPPED
 from kopt.models.registry.registry import CHALLENGER, CHAMPION
 from kopt.serving.bandwidth.metrics import BandwidthMetrics
+from kopt.serving.base.model_slot import ModelSource, Slot
+from kopt.serving.base.owners import owner_of
+from kopt.serving.base.service import PredictorService
+from kopt.serving.base.workers import Workers
 from kopt.serving.client.bandwidth_placement import answer_places
 from kopt.serving.client.fallback_bandwidth import Choices, answer_sets, node_in, physical
 from kopt.serving.contract.bandwidth_answers import (
@@ -39,10 +43,6 @@ from kopt.serving.http.problems import Problem, invalid
 from kopt.serving.measured.comparisons import HOLDS, Comparisons, Widening
 from kopt.serving.pairwise.service import Calibrated, Lost, PairwiseService, lost
 from kopt.serving.pairwise.table import Scope
-from kopt.serving.runtime.model_slot import ModelSource, Slot
-from kopt.serving.runtime.owners import owner_of
-from kopt.serving.runtime.service import PredictorService
-from kopt.serving.runtime.workers import Workers
 from kopt.topology.from_node import machine_of_node
 from kopt.topology.graph import Machine
 from kopt.topology.hardware import HardwareRow, machine_of

@@ -13,8 +13,8 @@ from typing import Generic
 
 from kopt.core.prediction import ModelVersion
 from kopt.core.reason import Reason
+from kopt.serving.base.model_slot import M, Slot
 from kopt.serving.http.metrics import EndpointMetrics
-from kopt.serving.runtime.model_slot import M, Slot
 
 _LOG = logging.getLogger(__name__)
 _WINDOW, _LEAST_FAILURES, _MOST_FAILING = 200, 3, 0.02

@@ -11,10 +11,10 @@ from kopt.core.prediction import ModelVersion
 from kopt.core.reason import Reason
 from kopt.core.settings import Settings
 from kopt.models.registry.aliases import CHALLENGER
+from kopt.serving.base.canary import Canary
+from kopt.serving.base.model_slot import M, ModelSource, Slot
 from kopt.serving.http.auth import Reviewer
 from kopt.serving.http.metrics import EndpointMetrics
-from kopt.serving.runtime.canary import Canary
-from kopt.serving.runtime.model_slot import M, ModelSource, Slot
 
 S = TypeVar("S", bound="PredictorService[Any]")
 REFRESH_S = 2.0

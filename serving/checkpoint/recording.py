@@ -13,9 +13,9 @@ from typing import Any
 
 from kopt.core.units import MIB
 from kopt.models.checkpoint.files import FileFact
+from kopt.serving.base.database.interface import Transaction
+from kopt.serving.base.database.opening import Location, open_database
 from kopt.serving.checkpoint.redaction import kept_text
-from kopt.serving.runtime.database.interface import Transaction
-from kopt.serving.runtime.database.opening import Location, open_database
 
 RETENTION_S = 30 * 86_400.0
 _PRUNE_EVERY = 20

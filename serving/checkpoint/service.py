@@ -26,6 +26,9 @@ from kopt.models.checkpoint.predictor import CheckpointPredictor
 from kopt.models.checkpoint.session import Session
 from kopt.models.registry.aliases import CHALLENGER, SHIPPED
 from kopt.models.registry.loading import load_predictor
+from kopt.serving.base.database.interface import DatabaseError
+from kopt.serving.base.model_slot import ModelSource, Slot
+from kopt.serving.base.service import PredictorService
 from kopt.serving.checkpoint.job import MAX_DOCUMENT, FollowedJob
 from kopt.serving.checkpoint.metrics import CheckpointMetrics
 from kopt.serving.checkpoint.recording import Listing, RecordingTable
@@ -36,9 +39,6 @@ from kopt.serving.http.deadline import Deadline
 from kopt.serving.http.metrics import EndpointMetrics
 from kopt.serving.http.problems import Problem
 from kopt.serving.http.sharing import KeptByCaller, Shares
-from kopt.serving.runtime.database.interface import DatabaseError
-from kopt.serving.runtime.model_slot import ModelSource, Slot
-from kopt.serving.runtime.service import PredictorService
 
 _LOG = logging.getLogger(__name__)
 NO_ANSWER = ModelVersion("hold", "1")

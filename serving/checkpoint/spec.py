@@ -1,12 +1,12 @@
 """The checkpoint predictor at the endpoint."""
 
+from kopt.serving.base.database.opening import location
+from kopt.serving.base.service import Assembly, ServiceSpec
 from kopt.serving.checkpoint.recording import RecordingTable
 from kopt.serving.checkpoint.routes import routes
 from kopt.serving.checkpoint.service import CheckpointService, challenger_slot, checkpoint_slot
 from kopt.serving.checkpoint.table import JobTable
 from kopt.serving.contract.checkpoint_schemas import CheckpointRequest
-from kopt.serving.runtime.database.opening import location
-from kopt.serving.runtime.service import Assembly, ServiceSpec
 
 
 def assemble(assembly: Assembly) -> CheckpointService:

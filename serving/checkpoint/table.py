@@ -9,10 +9,10 @@ import functools
 import uuid
 from dataclasses import dataclass
 
+from kopt.serving.base.database.interface import Transaction
+from kopt.serving.base.database.opening import Location, open_database
+from kopt.serving.base.old_secrets import cleanse
 from kopt.serving.http.sharing import trim
-from kopt.serving.runtime.database.interface import Transaction
-from kopt.serving.runtime.database.opening import Location, open_database
-from kopt.serving.runtime.old_secrets import cleanse
 
 RETENTION_S = 7 * 86_400
 MOST_JOBS = 5000

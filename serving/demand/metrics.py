@@ -7,10 +7,10 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from kopt.core.prediction import ModelVersion
+from kopt.serving.base.database.interface import DatabaseError
 from kopt.serving.contract.demand_answers import SeriesForecast
 from kopt.serving.demand.monitoring import PredictionTable, SeriesState
 from kopt.serving.http.metrics import EndpointMetrics
-from kopt.serving.runtime.database.interface import DatabaseError
 
 _MOST_SERIES = 500
 

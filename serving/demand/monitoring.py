@@ -12,9 +12,9 @@ import numpy as np
 
 from kopt.core.reason import Reason
 from kopt.data.demand.table import DemandSeries
+from kopt.serving.base.database.opening import Location, open_database
 from kopt.serving.demand.health import WINDOW, Matched
 from kopt.serving.http.sharing import trim
-from kopt.serving.runtime.database.opening import Location, open_database
 
 RETENTION_S = 14 * 86_400
 MOST_ROWS = 500_000

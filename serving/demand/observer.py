@@ -11,14 +11,14 @@ from kopt.core.prediction import Prediction
 from kopt.core.reason import Reason
 from kopt.data.demand.table import DemandSeries
 from kopt.models.registry.registry import CHALLENGER, CHAMPION
+from kopt.serving.base.database.interface import DatabaseError
+from kopt.serving.base.model_slot import DemandModel, ModelSlot
 from kopt.serving.demand.health import PSI_NOTICE, alarm, population_stability
 from kopt.serving.demand.lending_advice import Adviser
 from kopt.serving.demand.monitoring import PredictionTable, Row, SeriesState
 from kopt.serving.demand.service import Observation
 from kopt.serving.http.metrics import EndpointMetrics
 from kopt.serving.http.sharing import KeptByCaller, Shares
-from kopt.serving.runtime.database.interface import DatabaseError
-from kopt.serving.runtime.model_slot import DemandModel, ModelSlot
 
 _LOG = logging.getLogger(__name__)
 _QUEUE = 512

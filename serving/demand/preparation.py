@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 
 from kopt.data.demand.table import DemandSeries
 from kopt.models.demand.answers import STALE_S
+from kopt.serving.base.model_slot import DemandModel
 from kopt.serving.demand.live import LiveDemand
 from kopt.serving.demand.series_cache import STORE, Memories
-from kopt.serving.runtime.model_slot import DemandModel
 
 _LOG = logging.getLogger(__name__)
 _TOGETHER = 32

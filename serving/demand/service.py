@@ -18,6 +18,9 @@ from kopt.core.reason import Reason
 from kopt.data.demand.table import GRID_S, DemandDataError, DemandSeries
 from kopt.models.demand.answers import STALE_S
 from kopt.policies.lending.policy import LendingSettings
+from kopt.serving.base.model_slot import DemandModel, ModelSlot
+from kopt.serving.base.service import PredictorService
+from kopt.serving.base.workers import Workers
 from kopt.serving.client.fallback_demand import FALLBACK_MODEL, REACTIVE_WINDOW_S, fallback_forecast, recent
 from kopt.serving.client.gpus import gpus_prediction
 from kopt.serving.contract.demand_answers import DemandForecast, HorizonForecast, SeriesForecast
@@ -33,9 +36,6 @@ from kopt.serving.demand.series_cache import STORE, Memories, Remembered
 from kopt.serving.http.deadline import Deadline
 from kopt.serving.http.metrics import EndpointMetrics
 from kopt.serving.http.problems import Problem, invalid
-from kopt.serving.runtime.model_slot import DemandModel, ModelSlot
-from kopt.serving.runtime.service import PredictorService
-from kopt.serving.runtime.workers import Workers
 
 _LOG = logging.getLogger(__name__)
 _PREPARING_S = 300.0

@@ -1,6 +1,9 @@
 """The demand predictor at the endpoint: champion, challenger, and the comparison of both with what came."""
 
 from kopt.features.live import open_histories
+from kopt.serving.base.database.opening import location
+from kopt.serving.base.model_slot import ModelSlot
+from kopt.serving.base.service import Assembly, ServiceSpec
 from kopt.serving.contract.demand_answers import DemandForecast
 from kopt.serving.contract.schemas import DemandRequest, PushRequest
 from kopt.serving.demand.feature_lookup import StoredFeatures, open_feature_store
@@ -11,9 +14,6 @@ from kopt.serving.demand.monitoring import PredictionTable
 from kopt.serving.demand.observer import TableObserver
 from kopt.serving.demand.routes import routes
 from kopt.serving.demand.service import DemandService
-from kopt.serving.runtime.database.opening import location
-from kopt.serving.runtime.model_slot import ModelSlot
-from kopt.serving.runtime.service import Assembly, ServiceSpec
 
 
 def assemble(assembly: Assembly) -> DemandService:

@@ -23,6 +23,10 @@ from kopt.core.prediction import ModelVersion
 from kopt.core.reason import Reason
 from kopt.models.registry.aliases import SHIPPED
 from kopt.models.registry.registry import RegisteredModel, RegistryError
+from kopt.serving.base.database.interface import DatabaseError
+from kopt.serving.base.model_slot import REGISTRY_DOWN, Slot, registry_down
+from kopt.serving.base.owners import owner_of
+from kopt.serving.base.service import MOST_AT_ONCE, REFRESH_S, PredictorService, S
 from kopt.serving.contract.common import SCHEMA
 from kopt.serving.contract.model_answers import ModelsResponse, PredictorsHealthResponse
 from kopt.serving.contract.recommendation_answers import RecommendationsResponse
@@ -34,10 +38,6 @@ from kopt.serving.http.limits import FairShare, Gate
 from kopt.serving.http.metrics import CONTENT_TYPE, EndpointMetrics
 from kopt.serving.http.problems import Problem
 from kopt.serving.http.routing import PROBLEMS, json_answer
-from kopt.serving.runtime.database.interface import DatabaseError
-from kopt.serving.runtime.model_slot import REGISTRY_DOWN, Slot, registry_down
-from kopt.serving.runtime.owners import owner_of
-from kopt.serving.runtime.service import MOST_AT_ONCE, REFRESH_S, PredictorService, S
 
 _LOG = logging.getLogger(__name__)
 _PUBLISHED_NAMES = {

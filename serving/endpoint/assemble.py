@@ -3,13 +3,13 @@
 from kopt.core.settings import Settings
 from kopt.models.predictors import predictor_names
 from kopt.models.registry.registry import RegisteredModel, Registry
+from kopt.serving.base.promoted import Promoted
+from kopt.serving.base.service import Assembly, Parts
 from kopt.serving.endpoint.app import Endpoint
 from kopt.serving.endpoint.services import SERVICES
 from kopt.serving.http.auth import reviewer_from
 from kopt.serving.http.hosts import names_of
 from kopt.serving.http.metrics import EndpointMetrics
-from kopt.serving.runtime.promoted import Promoted
-from kopt.serving.runtime.service import Assembly, Parts
 
 __all__ = ["Parts", "assemble"]
 

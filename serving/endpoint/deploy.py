@@ -22,8 +22,8 @@ from typing import Any
 import httpx
 
 from kopt.core.settings import Settings
-from kopt.serving.runtime import local_ray
-from kopt.serving.runtime.scratch import PREFIX, make_scratch, remove_scratch
+from kopt.serving.base import local_ray
+from kopt.serving.base.scratch import PREFIX, make_scratch, remove_scratch
 
 _LOG = logging.getLogger(__name__)
 APP = "kopt"
@@ -205,7 +205,7 @@ def application(args: dict[str, Any]) -> Any:
 
     ``args`` may hold ``replicas``; all other settings come from the environment of the pods.
     """
-    from kopt.serving.runtime.environment import load_settings
+    from kopt.serving.base.environment import load_settings
 
     return _application(load_settings(), int(args.get("replicas", 1)), None)
 

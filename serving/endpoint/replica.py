@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from ray import serve
 
 from kopt.core.settings import Settings
-from kopt.serving.runtime.local_ray import keep_replica_on_loopback
+from kopt.serving.base.local_ray import keep_replica_on_loopback
 
 
 @serve.ingress()

@@ -3,7 +3,7 @@
 from typing import Any
 
 from kopt.models.predictors import PREDICTORS, load_part
-from kopt.serving.runtime.service import ServiceSpec
+from kopt.serving.base.service import ServiceSpec
 
 SERVICES: tuple[ServiceSpec[Any], ...] = tuple(
     load_part("serving", predictor.name, "spec:SERVICE") for predictor in PREDICTORS

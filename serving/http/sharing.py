@@ -17,7 +17,7 @@ V = TypeVar("V")
 
 
 class Statements(Protocol):
-    """Of a transaction, see ``serving.runtime.database``."""
+    """Of a transaction, see ``serving.base.database``."""
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> int: ...
 

@@ -16,11 +16,11 @@ from prometheus_client import Gauge
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
 from kopt.models.registry.registry import CHAMPION
+from kopt.serving.base.database.interface import DatabaseError
+from kopt.serving.base.owners import namespace_of
 from kopt.serving.http.metrics import EndpointMetrics
 from kopt.serving.measured.health import Comparison, IntervalHealth, evaluate
 from kopt.serving.measured.table import ComparisonTable
-from kopt.serving.runtime.database.interface import DatabaseError
-from kopt.serving.runtime.owners import namespace_of
 
 _LOG = logging.getLogger(__name__)
 _MOST_NEWEST = 200

@@ -7,9 +7,9 @@ that is measured all the time counts once.
 from collections.abc import Iterable
 from dataclasses import fields
 
+from kopt.serving.base.database.opening import Location, open_database
 from kopt.serving.http.sharing import trim
 from kopt.serving.measured.health import Comparison
-from kopt.serving.runtime.database.opening import Location, open_database
 
 RETENTION_S = 90 * 86_400
 MOST_ROWS = 20_000

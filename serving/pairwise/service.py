@@ -18,6 +18,8 @@ from kopt.core.reason import Reason
 from kopt.models.bandwidth.intervals import PROBABILITY
 from kopt.models.bandwidth.predictor import BandwidthPredictor
 from kopt.models.registry.registry import CHAMPION
+from kopt.serving.base.database.interface import DatabaseError
+from kopt.serving.base.owners import owner_of
 from kopt.serving.client.fallback_bandwidth import FALLBACK_MODEL
 from kopt.serving.contract.bandwidth_schemas import NodeIn
 from kopt.serving.contract.common import SCHEMA
@@ -28,8 +30,6 @@ from kopt.serving.measured.comparisons import Comparisons, Interval
 from kopt.serving.pairwise.cluster_calibration import Machines, calibrate, likeness, points_of, with_software
 from kopt.serving.pairwise.table import KeptMeasurements, PairTable, Scope
 from kopt.serving.pairwise.view import Predicted, nodes
-from kopt.serving.runtime.database.interface import DatabaseError
-from kopt.serving.runtime.owners import owner_of
 from kopt.topology.graph import Machine
 
 _LOG = logging.getLogger(__name__)

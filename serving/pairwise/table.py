@@ -12,9 +12,9 @@ from typing import Any
 
 from kopt.core.hardware.bandwidth import BandwidthError
 from kopt.core.hardware.pairwise import MeasuredPair
+from kopt.serving.base.database.interface import NO_LIMIT, Transaction
+from kopt.serving.base.database.opening import Location, open_database
 from kopt.serving.http.sharing import trim
-from kopt.serving.runtime.database.interface import NO_LIMIT, Transaction
-from kopt.serving.runtime.database.opening import Location, open_database
 
 RETENTION_S = 90 * 86_400
 MAX_MEASUREMENTS_OF_CLUSTER = 10_000

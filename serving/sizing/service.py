@@ -31,16 +31,16 @@ from kopt.models.sizing.plans import from_plan
 from kopt.models.sizing.predictor import UNIT, SizingPredictor
 from kopt.models.sizing.table import SizingQuestion
 from kopt.models.sizing.trace_summary import read_summary
+from kopt.serving.base.database.interface import DatabaseError
+from kopt.serving.base.model_slot import ModelSource, Slot
+from kopt.serving.base.owners import owner_of
+from kopt.serving.base.service import PredictorService
+from kopt.serving.base.workers import Workers
 from kopt.serving.contract.schemas import SizingRequest
 from kopt.serving.http.deadline import Deadline
 from kopt.serving.http.metrics import EndpointMetrics
 from kopt.serving.http.problems import Problem, invalid
 from kopt.serving.measured.comparisons import HOLDS, Comparisons, Interval, Widening
-from kopt.serving.runtime.database.interface import DatabaseError
-from kopt.serving.runtime.model_slot import ModelSource, Slot
-from kopt.serving.runtime.owners import owner_of
-from kopt.serving.runtime.service import PredictorService
-from kopt.serving.runtime.workers import Workers
 from kopt.serving.sizing.metrics import SizingMetrics
 from kopt.serving.sizing.table import Kept, SizeTable, StoredEvidence
 from kopt.serving.sizing.workload import Workload, no_file, read_workload

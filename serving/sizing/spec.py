@@ -1,10 +1,10 @@
 """The sizing predictor at the endpoint."""
 
+from kopt.serving.base.database.opening import location
+from kopt.serving.base.service import Assembly, ServiceSpec
 from kopt.serving.contract.schemas import SizingRequest
 from kopt.serving.measured.comparisons import Comparisons
 from kopt.serving.measured.table import ComparisonTable
-from kopt.serving.runtime.database.opening import location
-from kopt.serving.runtime.service import Assembly, ServiceSpec
 from kopt.serving.sizing.routes import routes
 from kopt.serving.sizing.service import SizingService, challenger_slot, sizing_slot
 from kopt.serving.sizing.table import SizeTable

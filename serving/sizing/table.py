@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kopt.core.redaction import redact_document
+from kopt.serving.base.database.interface import DatabaseError, Transaction
+from kopt.serving.base.database.opening import Location, open_database
+from kopt.serving.base.old_secrets import cleanse
+from kopt.serving.base.owners import namespace_of
 from kopt.serving.http.sharing import trim
-from kopt.serving.runtime.database.interface import DatabaseError, Transaction
-from kopt.serving.runtime.database.opening import Location, open_database
-from kopt.serving.runtime.old_secrets import cleanse
-from kopt.serving.runtime.owners import namespace_of
 
 _LOG = logging.getLogger(__name__)
 RETENTION_S = 30 * 86_400

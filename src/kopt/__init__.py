@@ -67,7 +67,7 @@ def _with_settings(function: "Callable[..., Any]") -> "Callable[..., Any]":
     """The function with this machine's settings, unless it is given others."""
     from functools import wraps
 
-    from kopt.serving.runtime.environment import load_settings
+    from kopt.serving.base.environment import load_settings
 
     settings = load_settings()
 

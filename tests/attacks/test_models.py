@@ -25,10 +25,10 @@ from kopt.models.registry.promotion_seals import SEAL_TAG, SealMemory
 from kopt.models.registry.registry import Registry, RegistryError, UnsealedError
 from kopt.models.registry.shipped import shipped_folder
 from kopt.models.registry.signing import sign_folder, signing_key
+from kopt.serving.base.model_slot import Slot
 from kopt.serving.demand.feature_lookup import StoredFeatures
 from kopt.serving.endpoint.app import Endpoint, create_app
 from kopt.serving.endpoint.assemble import Parts, assemble
-from kopt.serving.runtime.model_slot import Slot
 from kopt.serving.sizing.service import SizingService
 
 RATIOS = {"ratios": "ratio_quantiles:RatioQuantiles"}

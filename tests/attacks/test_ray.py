@@ -19,8 +19,8 @@ import pytest
 
 from kopt.data.demand.files import write_demand
 from kopt.data.demand.generator import generate
-from kopt.serving.runtime import scratch
-from kopt.serving.runtime.local_ray import LOOPBACK_SWITCH
+from kopt.serving.base import scratch
+from kopt.serving.base.local_ray import LOOPBACK_SWITCH
 from tests.attacks.conftest import KOPT, PATIENCE_S, Stranger, environ, family, listeners
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -18,7 +18,7 @@ from kopt.data.demand.files import write_demand
 from kopt.data.demand.generator import generate
 from kopt.models.registry.registry import RegisteredModel, Registry
 from kopt.models.registry.signing import signing_key
-from kopt.serving.runtime.model_slot import ModelSlot
+from kopt.serving.base.model_slot import ModelSlot
 from tests.models.team_mlflow_server import TeamMlflow
 
 from .rights import audited

@@ -16,12 +16,12 @@ from kopt.core.settings import Settings
 from kopt.core.units import GIB
 from kopt.models.sizing.estimate import load_sizing
 from kopt.models.sizing.trace_summary import summary
+from kopt.serving.base.owners import owner_of
 from kopt.serving.client.client import AsyncPredictionClient
 from kopt.serving.contract.common import DEADLINE_HEADER
 from kopt.serving.demand.feature_lookup import StoredFeatures
 from kopt.serving.endpoint.app import Endpoint, create_app
 from kopt.serving.endpoint.assemble import Parts, assemble
-from kopt.serving.runtime.owners import owner_of
 from kopt.serving.sizing.service import SizingService
 from tests.serving.conftest import URL, MemorySource, no_store
 from tests.serving.test_identity import bearer, binding

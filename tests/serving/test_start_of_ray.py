@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from kopt.serving.runtime import local_ray
+from kopt.serving.base import local_ray
 
 
 class Gcs:

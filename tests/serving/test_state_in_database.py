@@ -18,6 +18,8 @@ from kopt.core.workload.checkpoint import JobState
 from kopt.models.checkpoint.predictor import CheckpointPredictor
 from kopt.models.registry.loading import load_predictor
 from kopt.models.registry.registry import CHAMPION
+from kopt.serving.base.database.interface import DatabaseError
+from kopt.serving.base.database.opening import Location, open_database
 from kopt.serving.checkpoint.service import CheckpointService
 from kopt.serving.checkpoint.table import JobTable
 from kopt.serving.contract.common import DEADLINE_HEADER
@@ -26,8 +28,6 @@ from kopt.serving.demand.monitoring import PredictionTable, Row
 from kopt.serving.endpoint.app import Endpoint, create_app
 from kopt.serving.endpoint.assemble import Parts, assemble
 from kopt.serving.pairwise.table import PairTable, Scope
-from kopt.serving.runtime.database.interface import DatabaseError
-from kopt.serving.runtime.database.opening import Location, open_database
 from kopt.serving.sizing.table import SizeTable, StoredEvidence
 from tests.serving.conftest import URL, MemorySource, no_store
 

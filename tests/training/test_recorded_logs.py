@@ -23,13 +23,13 @@ from kopt.data.joblogs.labelled import LabelledLog
 from kopt.models.checkpoint.files import FileFact
 from kopt.models.registry.loading import load_predictor
 from kopt.models.registry.registry import Registry
+from kopt.serving.base.database.opening import location
 from kopt.serving.checkpoint.recording import Listing, RecordingTable
 from kopt.serving.checkpoint.service import CheckpointService
 from kopt.serving.contract.common import DEADLINE_HEADER
 from kopt.serving.demand.feature_lookup import StoredFeatures
 from kopt.serving.endpoint.app import Endpoint, create_app
 from kopt.serving.endpoint.assemble import Parts, assemble
-from kopt.serving.runtime.database.opening import location
 from kopt.training.pipeline.run import TrainOptions, train
 from kopt.training.pipeline.tasks import HereTasks
 from tests.serving.conftest import URL, MemorySource, StandInModel, no_store

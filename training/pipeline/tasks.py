@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from kopt.core.settings import Settings
-from kopt.serving.runtime import local_ray
-from kopt.serving.runtime.scratch import make_scratch, remove_scratch
+from kopt.serving.base import local_ray
+from kopt.serving.base.scratch import make_scratch, remove_scratch
 from kopt.training.pipeline.steps import TrainingError
 
 SLOW_S = 15.0

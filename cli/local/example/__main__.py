@@ -16,7 +16,7 @@ from kopt.cli.local.example.kubeconfig import HOST, read_access
 from kopt.cli.local.example.server import application
 from kopt.cli.local.example.store import Store
 from kopt.core.settings import Settings
-from kopt.serving.runtime.environment import load_settings
+from kopt.serving.base.environment import load_settings
 
 REPLAY_EVERY_S = 10.0
 

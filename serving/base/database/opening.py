@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from kopt.core.settings import Settings
-from kopt.serving.runtime.database.interface import Database
-from kopt.serving.runtime.database.postgres import PostgresDatabase
-from kopt.serving.runtime.database.sqlite import Prepare, SqliteDatabase
+from kopt.serving.base.database.interface import Database
+from kopt.serving.base.database.postgres import PostgresDatabase
+from kopt.serving.base.database.sqlite import Prepare, SqliteDatabase
 
 Location = Path | str
 """A SQLite file, or the URL of a PostgreSQL database."""

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from kopt.serving.runtime.database.interface import DatabaseError, Values
+from kopt.serving.base.database.interface import DatabaseError, Values
 
 if TYPE_CHECKING:
     import psycopg

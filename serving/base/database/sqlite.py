@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from kopt.serving.runtime.database.interface import DatabaseError, Values
+from kopt.serving.base.database.interface import DatabaseError, Values
 
 _PRAGMAS = "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;"
 _WITHIN_S = 10.0

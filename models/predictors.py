@@ -35,6 +35,7 @@ PREDICTORS: tuple[PredictorSpec, ...] = (
     PredictorSpec("sizing", "kopt.models.sizing.predictor:SizingPredictor", "how much GPU memory a job needs"),
     PredictorSpec("checkpoint", "kopt.models.checkpoint.predictor:CheckpointPredictor", "what stopping a job loses"),
     PredictorSpec("bandwidth", "kopt.models.bandwidth.predictor:BandwidthPredictor", "what sets of GPUs reach"),
+    PredictorSpec("runtime", "kopt.models.runtime.predictor:RunTimePredictor", "how long a job runs"),
 )
 
 

@@ -31,7 +31,7 @@ class TraceJob:
 
 def read_jobs(path: Path) -> tuple[TraceJob, ...]:
     """All jobs that used GPUs for any time, by time of submission. Raises TraceError, OSError."""
-    with _open(path) as file:
+    with open_text(path) as file:
         reader = csv.DictReader(file)
         missing = [name for name in COLUMNS if name not in (reader.fieldnames or ())]
         if missing:
@@ -40,7 +40,8 @@ def read_jobs(path: Path) -> tuple[TraceJob, ...]:
     return tuple(trace_jobs)
 
 
-def _open(path: Path) -> IO[str]:
+def open_text(path: Path) -> IO[str]:
+    """A text file, unpacked where it is gzipped."""
     if path.suffix == ".gz":
         return gzip.open(path, "rt", newline="", encoding="utf-8-sig")
     return path.open(newline="", encoding="utf-8-sig")

@@ -23,6 +23,7 @@ import tenacity
 from kopt.core.hardware.node_topology import NodeTopology
 from kopt.core.hardware.pairwise import MeasuredPair
 from kopt.core.reason import Reason
+from kopt.core.workload.run_time import JobRun
 from kopt.policies.lending.policy import LendingSettings
 from kopt.serving.client.fallback_demand import FALLBACK_MODEL, REACTIVE_MARGIN, fallback_forecast, recent
 from kopt.serving.client.gpus import gpus_prediction
@@ -56,6 +57,13 @@ from kopt.serving.contract.pairwise_answers import (
     parse_pairwise,
 )
 from kopt.serving.contract.recommendation_answers import RecommendationOut, parse_recommendations
+from kopt.serving.contract.runtime_answers import (
+    RunsKept,
+    RunTimeResponse,
+    parse_run_time,
+    parse_runs_kept,
+    runs_request,
+)
 from kopt.serving.contract.size_advice import SizeAdvice
 
 __all__ = ["AsyncPredictionClient", "DemandQuery", "EndpointFailure", "History", "PredictionClient", "RequestRefused"]
@@ -183,6 +191,17 @@ class AsyncPredictionClient:
             return fallback_bandwidth(query, failure.reason, _raising(failure, self._clock() + _LINKS_S, self._clock))
         except WrongQuestion as error:
             raise RequestRefused(422, str(error)) from error
+
+    async def runtime(self, request: Mapping[str, Any], *, deadline_s: float | None = None) -> RunTimeResponse:
+        """How long a job will run. Raises as ``models`` does."""
+        return parse_run_time(await self.ask("runtime", request, deadline_s=deadline_s))
+
+    async def tell_runs(
+        self, runs: Sequence[JobRun], cluster: str = "", *, deadline_s: float | None = None
+    ) -> RunsKept:
+        """Jobs that started or ended, 5,000 at most. Sending again is harmless. Raises as ``models`` does."""
+        content = json.dumps(runs_request(runs, cluster), separators=(",", ":")).encode()
+        return parse_runs_kept(await self._call("POST", "/v1/runtime/runs", deadline_s, content))
 
     async def tell_pairs(
         self,
@@ -381,6 +400,14 @@ class PredictionClient:
     def bandwidth(self, query: BandwidthQuery, *, deadline_s: float | None = None) -> BandwidthResponse:
         """See AsyncPredictionClient.bandwidth."""
         return self._run(self._client.bandwidth(query, deadline_s=deadline_s))
+
+    def runtime(self, request: Mapping[str, Any], *, deadline_s: float | None = None) -> RunTimeResponse:
+        """See AsyncPredictionClient.runtime."""
+        return self._run(self._client.runtime(request, deadline_s=deadline_s))
+
+    def tell_runs(self, runs: Sequence[JobRun], cluster: str = "", *, deadline_s: float | None = None) -> RunsKept:
+        """See AsyncPredictionClient.tell_runs."""
+        return self._run(self._client.tell_runs(runs, cluster, deadline_s=deadline_s))
 
     def tell_pairs(
         self,

@@ -1,0 +1,203 @@
+"""Run times against what such jobs took before: a cluster's later runs, clusters never seen, and months by themselves.
+
+``KOPT_DATA_DIR/jobs``: Philly (15 queues of one cluster) and Microsoft's ITP clusters. *Later*: a model fitted on what
+had ended before the last 30 % of Philly's runs started. *Never seen*: a model fitted on Philly and the other ITP
+clusters. Runs are answered when they start, in their order, so that a run is known from its end on; those without a
+predecessor are left out. Losses are mean pinballs of log seconds over seven levels, errors medians of
+|log(p50 / actual)|. Baselines: the last finished run of the queue and size, all runs of the queue so far, and the last
+20 runs of the queue and size (which answer while a model has drifted).
+
+*Left*: what is left of runs that last for an hour at least, asked then; the baseline is the class's runs longer than
+that. *Steps*: what a log's step times say of the time left.
+"""
+
+import os
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.tables import markdown
+from kopt.core.settings import Settings
+from kopt.core.workload.run_time import JobRun, RunTimeQuestion
+from kopt.models.runtime.cluster_runs import ClusterRuns, Outcome
+from kopt.models.runtime.distribution import LEVELS, LogTimes
+from kopt.models.runtime.history import Array, JobHistory, in_order
+from kopt.models.runtime.predictor import RunTimePredictor, RunTimeRequest
+from kopt.models.runtime.recent import recent_quantiles
+from kopt.models.runtime.steps import remaining_of
+from kopt.models.runtime.table import RunTimeTable, Trace, joined, table_of
+from kopt.training.runtime.default_data import DEFAULT_DATA
+from kopt.training.runtime.recipe import RunDataset, window_start_s
+from kopt.training.runtime.scoring import MONTH_S, pinball_of
+
+_PHILLY = "philly_first_half"
+_HOUR_S = 3_600.0
+_LEAST_OF_MONTH = 100
+_HEAD = ("runs", "answered by", "n", "loss", "error", "factor", "within 2×", "5-95 %", "over p95")
+_MIDDLE = len(LEVELS) // 2
+
+
+def main(arguments: Sequence[str] = ()) -> int:
+    folder = Path(os.environ.get("KOPT_DATA_DIR", "")) / DEFAULT_DATA.folder
+    if not folder.is_dir():
+        print("KOPT_DATA_DIR names no folder with jobs/")
+        return 1
+    dataset: RunDataset = DEFAULT_DATA.read(folder, Settings(home=Path()))
+    tables = {trace.name: table_of(trace) for trace in dataset.traces}
+    rows: list[tuple[object, ...]] = []
+    months: list[tuple[object, ...]] = []
+    unseen: list[Outcome] = []
+    for trace in dataset.traces:
+        model = _fitted(trace, tables)
+        from_s = window_start_s(tables[trace.name]) if trace.name == _PHILLY else -np.inf
+        outcomes = [item for item in model.cluster_runs().observe(trace.runs) if item.recent is not None]
+        outcomes = [item for item in outcomes if item.run.started_s >= from_s]
+        if trace.name == _PHILLY:
+            rows += _of_outcomes("later (Philly)", trace, outcomes)
+            rows += _left(trace, model, from_s)
+        else:
+            unseen += outcomes
+            rows += [_row(trace.name.removeprefix("ms_itp_"), "model", *_answered(outcomes))]
+        months += _months(trace.name, outcomes)
+    rows += _both("never seen (ITP)", unseen)
+    print(markdown(_HEAD, rows))
+    print("\n" + markdown(("trace", "month", "n", "loss", "last 20", "error", "last 20", "5-95 %"), months))
+    print(f"\nOne answer: {_milliseconds(dataset.traces[-1], model):.1f} ms")
+    return 0
+
+
+def _fitted(trace: Trace, tables: dict[str, RunTimeTable]) -> RunTimePredictor:
+    if trace.name == _PHILLY:
+        rows = tables[trace.name]
+        return RunTimePredictor().fit(rows.as_of(window_start_s(rows)))
+    return RunTimePredictor().fit(joined([rows for name, rows in tables.items() if name != trace.name]))
+
+
+def _answered(outcomes: Sequence[Outcome]) -> tuple[Array, Array]:
+    return np.array([item.answered for item in outcomes]), np.array([item.log_seconds for item in outcomes])
+
+
+def _both(label: str, outcomes: Sequence[Outcome]) -> list[tuple[object, ...]]:
+    answered, actual = _answered(outcomes)
+    recent = np.array([item.recent for item in outcomes])
+    return [_row(label, "last 20", recent, actual), _row(label, "model", answered, actual)]
+
+
+def _of_outcomes(label: str, trace: Trace, outcomes: Sequence[Outcome]) -> list[tuple[object, ...]]:
+    jobs = {item.run.job for item in outcomes}
+    last, queue = [], []
+    history = JobHistory()
+    ended: dict[str, list[float]] = {}
+    actual = []
+    for _, has_ended, run in in_order(trace.runs):
+        if has_ended:
+            history.end(run)
+            ended.setdefault(run.kind.queue, []).append(np.log(max(1.0, run.duration_seconds or 0.0)))
+            continue
+        values, of_queue = history.recent_log_seconds(run.kind), ended.get(run.kind.queue)
+        history.start(run)
+        if run.job in jobs and run.duration_seconds is not None:
+            last.append(recent_quantiles(values[-1:]))
+            queue.append(np.quantile(of_queue or [0.0], LEVELS))
+            actual.append(np.log(max(1.0, run.duration_seconds)))
+    logs = np.array(actual)
+    return [
+        _row(label, "last run", np.array(last), logs),
+        _row(label, "all of the queue", np.array(queue), logs),
+        *_both(label, outcomes),
+    ]
+
+
+def _left(trace: Trace, model: RunTimePredictor, from_s: float) -> list[tuple[object, ...]]:
+    """Asked an hour after their start, of every tenth run that lasts so long."""
+    runs = model.cluster_runs()
+    asked: list[tuple[Array, Array, float]] = []
+    events = sorted(
+        [(at_s, 0 if has_ended else 1, run) for at_s, has_ended, run in in_order(trace.runs)]
+        + [(run.started_s + _HOUR_S, 2, run) for run in trace.runs[::10] if _long(run) and run.started_s >= from_s],
+        key=lambda event: event[:2],
+    )
+    fed: list[JobRun] = []
+    for at_s, kind, run in events:
+        if kind < 2:
+            fed.append(JobRun(run.job, run.kind, run.started_s) if kind else run)
+            continue
+        runs.observe(fed)
+        fed = []
+        question = RunTimeQuestion(run.kind, at_s, run.started_s, job=run.job)
+        answer = model.answer(RunTimeRequest(question, runs))
+        values = runs.history.recent_log_seconds(run.kind)
+        if answer.remaining_seconds is None or not values or run.duration_seconds is None:
+            continue
+        base = remaining_of(LogTimes(tuple(recent_quantiles(values).tolist())), _HOUR_S)
+        left = run.duration_seconds - _HOUR_S
+        asked.append((np.log(np.maximum(1.0, answer.remaining_seconds)), np.log(np.maximum(1.0, base)), np.log(left)))
+    actual = np.array([item[2] for item in asked])
+    return [
+        _row("left after an hour", "last 20, given an hour", np.array([item[1] for item in asked]), actual),
+        _row("left after an hour", "model", np.array([item[0] for item in asked]), actual),
+    ]
+
+
+def _long(run: JobRun) -> bool:
+    return run.duration_seconds is not None and run.duration_seconds > _HOUR_S + 60
+
+
+def _row(runs: str, by: str, quantiles: Array, actual: Array) -> tuple[object, ...]:
+    error = np.abs(quantiles[:, _MIDDLE] - actual)
+    inside = (quantiles[:, 0] <= actual) & (actual <= quantiles[:, -1])
+    return (
+        runs,
+        by,
+        f"{len(actual):,}",
+        f"{pinball_of(quantiles, actual).mean():.3f}",
+        f"{np.median(error):.3f}",
+        f"{np.exp(np.median(error)):.2f}",
+        f"{np.mean(error <= np.log(2)):.0%}",
+        f"{inside.mean():.1%}",
+        f"{np.mean(actual > quantiles[:, -1]):.1%}",
+    )
+
+
+def _months(name: str, outcomes: Sequence[Outcome]) -> list[tuple[object, ...]]:
+    by_month: dict[int, list[Outcome]] = {}
+    for outcome in outcomes:
+        by_month.setdefault(int(outcome.run.started_s // MONTH_S), []).append(outcome)
+    result: list[tuple[object, ...]] = []
+    for month, part in sorted(by_month.items()):
+        if len(part) < _LEAST_OF_MONTH:
+            continue
+        answered, actual = _answered(part)
+        recent = np.array([item.recent for item in part])
+        result.append(
+            (
+                name,
+                month,
+                f"{len(part):,}",
+                f"{pinball_of(answered, actual).mean():.3f}",
+                f"{pinball_of(recent, actual).mean():.3f}",
+                f"{np.median(np.abs(answered[:, _MIDDLE] - actual)):.3f}",
+                f"{np.median(np.abs(recent[:, _MIDDLE] - actual)):.3f}",
+                f"{np.mean((answered[:, 0] <= actual) & (actual <= answered[:, -1])):.1%}",
+            )
+        )
+    return result
+
+
+def _milliseconds(trace: Trace, model: RunTimePredictor) -> float:
+    runs: ClusterRuns = model.cluster_runs()
+    runs.observe(trace.runs, answer_last=100)
+    request = RunTimeRequest(RunTimeQuestion(trace.runs[-1].kind, trace.runs[-1].started_s), runs)
+    took = []
+    for _ in range(50):
+        begun_s = time.perf_counter()
+        model.answer(request)
+        took.append(time.perf_counter() - begun_s)
+    return 1e3 * float(np.median(took))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,82 @@
+"""Runs of jobs: when each started, when it ended, and what is asked about one that has not."""
+
+import math
+from dataclasses import dataclass
+
+MAX_GPUS = 1_000_000
+MAX_SECONDS = 1e10
+
+
+class RunTimeError(ValueError):
+    """A run or a question that cannot be; the message says what was expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobKind:
+    """What is known of a job before it starts. ``name`` is the job's type (what is run again and again), not the
+    name of a single object; ``name`` and ``user`` may be empty."""
+
+    queue: str
+    gpus: int
+    name: str = ""
+    user: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.gpus <= MAX_GPUS:
+            raise RunTimeError(f"a job on {self.gpus:,} GPUs; from 0 to {MAX_GPUS:,} are understood")
+
+
+@dataclass(frozen=True, slots=True)
+class JobRun:
+    """One run; ``ended_s`` is None while it goes on. Times are Unix seconds, or a trace's own. Raises RunTimeError."""
+
+    job: str
+    kind: JobKind
+    started_s: float
+    ended_s: float | None = None
+
+    def __post_init__(self) -> None:
+        times = (self.started_s,) if self.ended_s is None else (self.started_s, self.ended_s)
+        if not all(math.isfinite(time_s) and abs(time_s) <= MAX_SECONDS for time_s in times):
+            raise RunTimeError(f"job {self.job!r}: started at {self.started_s} and ended at {self.ended_s}")
+        if self.ended_s is not None and self.ended_s < self.started_s:
+            raise RunTimeError(f"job {self.job!r} ended at {self.ended_s:g}, before it started at {self.started_s:g}")
+
+    @property
+    def duration_seconds(self) -> float | None:
+        return None if self.ended_s is None else self.ended_s - self.started_s
+
+
+@dataclass(frozen=True, slots=True)
+class StepProgress:
+    """What a training log shows: ``step`` of ``steps`` done at ``at_s``, and what each of the last steps took."""
+
+    step: int
+    steps: int
+    at_s: float
+    step_seconds: tuple[float, ...]
+    """Of recent steps, oldest first; at least one."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.step <= self.steps or self.steps < 1:
+            raise RunTimeError(f"step {self.step:,} of {self.steps:,} is no progress")
+        if not self.step_seconds or not all(math.isfinite(took) and took > 0 for took in self.step_seconds):
+            raise RunTimeError("the times of steps must be positive, and at least one is needed")
+
+
+@dataclass(frozen=True, slots=True)
+class RunTimeQuestion:
+    """How long will such a job run? ``started_s`` where it runs already; ``at_s`` is when it is asked."""
+
+    kind: JobKind
+    at_s: float
+    started_s: float | None = None
+    progress: StepProgress | None = None
+    job: str = ""
+    """The job's id, so that it is not taken for a sibling of itself."""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.at_s) and abs(self.at_s) <= MAX_SECONDS):
+            raise RunTimeError(f"asked at {self.at_s}, which is no time")
+        if self.started_s is not None and not self.started_s <= self.at_s:
+            raise RunTimeError(f"the job starts at {self.started_s}, after it is asked about ({self.at_s:g})")

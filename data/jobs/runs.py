@@ -1,0 +1,107 @@
+"""Runs of jobs from tables: when each started and ended, on how many GPUs, in which queue.
+
+CSV files, plain or gzipped, with a header. Columns, in any order; the first name that is there counts:
+
+- ``job_id``;
+- ``start_time`` or, where waiting was not recorded, ``submit_time``: seconds from any moment, or ISO 8601;
+- ``end_time``, or ``duration`` in seconds; empty while a job runs;
+- ``gpus``; rows without a GPU are left out;
+- optionally ``queue`` or ``vc``, ``name`` (the type of job), ``user``, and ``cluster``: whose runs share a history.
+"""
+
+import csv
+import math
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from kopt.core.workload.run_time import JobKind, JobRun, RunTimeError
+from kopt.data.jobs.openb import TraceError
+from kopt.data.jobs.training import open_text
+
+_ELASTICFLOW = "ms_itp"
+"""Files of Microsoft's ITP traces, as ElasticFlow publishes them: their column ``vc`` names clusters."""
+_STARTS, _QUEUES = ("start_time", "submit_time"), ("queue", "vc")
+_MOST_CHARACTERS = 256
+
+
+def read_runs(path: Path) -> dict[str, tuple[JobRun, ...]]:
+    """The runs of each cluster of a file, by start; a file without a column ``cluster`` is of one cluster, ''.
+
+    Raises TraceError, with the line, and OSError.
+    """
+    by_cluster: dict[str, list[JobRun]] = {}
+    seen: set[tuple[str, str]] = set()
+    try:
+        with open_text(path) as file:
+            reader = csv.DictReader(file)
+            columns = tuple(reader.fieldnames or ())
+            _check(path, columns)
+            cluster_column = "vc" if path.name.startswith(_ELASTICFLOW) else "cluster"
+            for line, run in _runs(path, reader, columns):
+                cluster = run[1].get(cluster_column) or ""
+                if (cluster, run[0].job) in seen:
+                    raise TraceError(f"{path}, line {line}: job {run[0].job[:64]!r} is there twice")
+                seen.add((cluster, run[0].job))
+                by_cluster.setdefault(cluster, []).append(run[0])
+    except (UnicodeDecodeError, EOFError, csv.Error) as error:
+        raise TraceError(f"{path} is no table of jobs: {error}") from error
+    return {
+        cluster: tuple(sorted(runs, key=lambda run: (run.started_s, run.job))) for cluster, runs in by_cluster.items()
+    }
+
+
+def _check(path: Path, columns: tuple[str, ...]) -> None:
+    for needed in (("job_id",), ("gpus",), _STARTS, ("end_time", "duration")):
+        if not any(name in columns for name in needed):
+            raise TraceError(f"{path}: no column {' or '.join(needed)}; there are {', '.join(columns) or 'none'}")
+
+
+def _runs(
+    path: Path, reader: "csv.DictReader[str]", columns: tuple[str, ...]
+) -> Iterator[tuple[int, tuple[JobRun, Mapping[str, str]]]]:
+    start = next(name for name in _STARTS if name in columns)
+    queue = next((name for name in _QUEUES if name in columns), "")
+    for line, row in enumerate(reader, start=2):
+        where = f"{path}, line {line}"
+        gpus = _number(where, row, "gpus")
+        if gpus is None or gpus != int(gpus):
+            raise TraceError(f"{where}: gpus is {row['gpus']!r}, not a whole number")
+        started_s = _time(where, row, start)
+        if not gpus or started_s is None:
+            continue
+        if "end_time" in columns:
+            ended_s = _time(where, row, "end_time")
+        else:
+            duration = _number(where, row, "duration")
+            ended_s = None if duration is None else started_s + duration
+        texts = {name: (row.get(name) or "").strip()[:_MOST_CHARACTERS] for name in ("name", "user", queue) if name}
+        try:
+            kind = JobKind(texts.get(queue, ""), int(gpus), texts["name"], texts["user"])
+            yield line, (JobRun(str(row["job_id"])[:_MOST_CHARACTERS], kind, started_s, ended_s), row)
+        except RunTimeError as error:
+            raise TraceError(f"{where}: {error}") from None
+
+
+def _number(where: str, row: Mapping[str, str], column: str) -> float | None:
+    text = (row.get(column) or "").strip()
+    if not text or text.lower() in ("nan", "none", "null"):
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        raise TraceError(f"{where}: {column} is {text[:64]!r}, not a number") from None
+    if not (math.isfinite(value) and value >= 0):
+        raise TraceError(f"{where}: {column} is {value:g}, expected a number from 0 on")
+    return value
+
+
+def _time(where: str, row: Mapping[str, str], column: str) -> float | None:
+    text = (row.get(column) or "").strip()
+    if "-" not in text[1:] or ":" not in text:
+        return _number(where, row, column)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise TraceError(f"{where}: {column} is {text[:64]!r}, neither seconds nor ISO 8601") from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -1,0 +1,168 @@
+"""What an endpoint keeps of one cluster's runs: their history, and per queue how answers have held."""
+
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from kopt.core.workload.run_time import JobKind, JobRun
+from kopt.models.runtime.distribution import LEVELS
+from kopt.models.runtime.history import Array, Described, JobHistory, in_order
+from kopt.models.runtime.recent import recent_quantiles
+from kopt.models.runtime.tracking import QuantileTracker
+
+WINDOW = 100
+"""Finished jobs of a queue over which a model is held against the last runs alone."""
+LEAST_JUDGED = 40
+WORSE = 1.1
+"""A model whose loss is this many times that of the last runs has drifted."""
+_MOST_PENDING = 100_000
+_LEVELS = np.array(LEVELS)
+
+
+class Quantiles(Protocol):
+    """A model: quantiles (n, 7) of the log time less its base, for features (n, F)."""
+
+    def predict(self, features: Array) -> Array: ...
+
+
+@dataclass
+class QueueRecord:
+    """How answers about one queue have held, newest last: pinball losses of the model and of the last runs alone, and
+    whether the interval held the run."""
+
+    tracker: QuantileTracker = field(default_factory=QuantileTracker)
+    losses: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    inside: deque[bool] = field(default_factory=lambda: deque(maxlen=WINDOW))
+
+    @property
+    def loss_ratio(self) -> float | None:
+        """The model's loss by that of the last runs alone, over the window; None before enough has ended."""
+        if len(self.losses) < LEAST_JUDGED:
+            return None
+        model, recent = np.sum(self.losses, axis=0)
+        return float(model / max(recent, 1e-9))
+
+    @property
+    def has_drifted(self) -> bool:
+        ratio = self.loss_ratio
+        return ratio is not None and ratio > WORSE
+
+    @property
+    def coverage(self) -> float | None:
+        """Share of runs inside their interval of 5 to 95 %; None before enough has ended."""
+        return float(np.mean(self.inside)) if len(self.inside) >= LEAST_JUDGED else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """Of a job that goes on, in log seconds: the model's quantiles before offsets, what was answered when it started,
+    and what its last runs alone said."""
+
+    model: Array
+    answered: Array
+    recent: Array | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A run that ended: the quantiles (7,) that were answered when it started, and those of its last runs alone (None
+    where there were none), beside what it took; in log seconds."""
+
+    run: JobRun
+    answered: Array
+    recent: Array | None
+    log_seconds: float
+
+
+class ClusterRuns:
+    """Fed in the order in which things became known. Not safe for several threads."""
+
+    def __init__(self, model: Quantiles) -> None:
+        self._model = model
+        self.history = JobHistory()
+        self.queues: dict[str, QueueRecord] = {}
+        self._pending: OrderedDict[str, _Pending] = OrderedDict()
+
+    def observe(self, runs: Sequence[JobRun], *, answer_last: int | None = None) -> list[Outcome]:
+        """Runs that started or ended, in any order; a run may come twice, first without its end. Returns how answers
+        about those that ended have held. Only the ``answer_last`` of them that started last are answered (all by
+        default): long histories are read in less time so."""
+        answered = runs if answer_last is None else sorted(runs, key=lambda run: run.started_s)[-answer_last:]
+        answered_jobs = {run.job for run in answered}
+        started: list[tuple[JobRun, Described, Array | None]] = []
+        steps: list[tuple[JobRun, int | None]] = []
+        for at_s, has_ended, run in in_order(runs):
+            if has_ended:
+                self.history.end(run)
+                steps.append((run, None))
+            elif not self.history.is_running(run.job):
+                if run.job in answered_jobs:
+                    steps.append((run, len(started)))
+                    started.append((run, self.history.describe(run.kind, at_s), self._recent(run.kind)))
+                self.history.start(run)
+        models = self._answers([described for _, described, _ in started])
+        outcomes = []
+        for run, at in steps:
+            if at is not None:
+                self._started(run, models[at], started[at][2])
+            elif (outcome := self._ended(run)) is not None:
+                outcomes.append(outcome)
+        while len(self._pending) > _MOST_PENDING:
+            self._pending.popitem(last=False)
+        return outcomes
+
+    def quantiles(self, kind: JobKind, at_s: float, job: str = "") -> tuple[Array, Described, QueueRecord]:
+        """Quantiles (7,) in log seconds of a job that starts then. Of a ``job`` whose start was seen: what was known
+        at its start, as in training."""
+        described = self.history.describe(kind, at_s)
+        record = self.queues.get(kind.queue, _FRESH)
+        pending = self._pending.get(job)
+        if pending is not None:
+            return _answer(record, pending.model, pending.recent), described, record
+        return _answer(record, self._answers([described])[0], self._recent(kind)), described, record
+
+    def _recent(self, kind: JobKind) -> Array | None:
+        values = self.history.recent_log_seconds(kind)
+        return recent_quantiles(values) if values else None
+
+    def _answers(self, described: Sequence[Described]) -> Array:
+        if not described:
+            return np.zeros((0, len(LEVELS)))
+        features = np.array([item.features for item in described])
+        return self._model.predict(features) + np.array([[item.base] for item in described])
+
+    def _started(self, run: JobRun, model: Array, recent: Array | None) -> None:
+        answered = _answer(self.queues.get(run.kind.queue, _FRESH), model, recent)
+        self._pending[run.job] = _Pending(model, answered, recent)
+
+    def _ended(self, run: JobRun) -> Outcome | None:
+        pending = self._pending.pop(run.job, None)
+        if pending is None or run.duration_seconds is None:
+            return None
+        log_seconds = float(np.log(max(1.0, run.duration_seconds)))
+        record = self.queues.setdefault(run.kind.queue, QueueRecord())
+        tracked = record.tracker.apply(pending.model)
+        record.inside.append(bool(pending.answered[0] <= log_seconds <= pending.answered[-1]))
+        if pending.recent is not None:
+            record.losses.append((pinball(tracked, log_seconds), pinball(pending.recent, log_seconds)))
+        record.tracker.observe(pending.model, log_seconds)
+        return Outcome(run, pending.answered, pending.recent, log_seconds)
+
+
+def _answer(record: QueueRecord, model: Array, recent: Array | None) -> Array:
+    """The model's quantiles with the queue's offsets; the last runs alone where the model has drifted."""
+    if record.has_drifted and recent is not None:
+        return recent
+    return record.tracker.apply(model)
+
+
+_FRESH = QueueRecord()
+
+
+def pinball(quantiles: Array, log_seconds: float) -> float:
+    """The mean pinball loss of quantiles (7,) at ``LEVELS``."""
+    error = log_seconds - quantiles
+    return float(np.mean(np.maximum(_LEVELS * error, (_LEVELS - 1) * error)))

@@ -1,0 +1,269 @@
+"""What is known of a cluster's jobs at a moment, and the features of a job that starts then.
+
+Causal by construction: a run counts as finished from its end on. Until then only its age is known, so that a class
+whose short runs have ended and whose long ones have not does not look short.
+"""
+
+import bisect
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kopt.core.workload.run_time import JobKind, JobRun
+
+Array = NDArray[np.float64]
+Key = tuple[str | int, ...]
+RECENT = 20
+"""Finished runs whose median is the base that all times are relative to."""
+_KEPT, _NEIGHBOURS = 100, 6
+_BURSTS_S = (60.0, 600.0, 3_600.0, 86_400.0)
+_LEAST_NAMED = 2
+"""Finished runs from which on jobs of one name and user are a class of their own."""
+NO_HISTORY_LOG_SECONDS = math.log(3_600.0)
+
+_FINISHED = (
+    "finished",
+    "last",
+    "second_last",
+    "third_last",
+    "median_5",
+    "median_20",
+    "low_20",
+    "lower_20",
+    "upper_20",
+    "high_20",
+    "span_20",
+    "median_100",
+    "low_100",
+    "high_100",
+    "fast_mean",
+    "slow_mean",
+    "since_end",
+)
+_RUNNING = ("running", "youngest_age", "oldest_age", "middle_age")
+_STARTS = ("since_start", *(f"started_{int(window_s)}s" for window_s in _BURSTS_S))
+_FULL = (*_FINISHED, *_RUNNING, *_STARTS)
+_NEIGHBOUR = tuple(
+    f"neighbour_{k}_{what}" for k in range(1, _NEIGHBOURS + 1) for what in ("duration", "age_if_running", "started")
+)
+_OWN = ("base", "gpus", "hour_of_day")
+FEATURES: tuple[str, ...] = (
+    *_OWN,
+    *(f"class_{name}" for name in (*_FULL, *_NEIGHBOUR)),
+    *(f"queue_{name}" for name in (*_FULL, *_NEIGHBOUR)),
+    *(f"gpus_{name}" for name in _FULL),
+    *(f"all_{name}" for name in _FULL),
+)
+"""Names of the columns. Durations and ages are natural logarithms of seconds, less ``base``."""
+
+
+@dataclass(slots=True)
+class _Group:
+    """The runs of one class: those that go on, and the last that ended."""
+
+    finished: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
+    running: dict[str, float] = field(default_factory=dict)
+    starts_s: deque[float] = field(default_factory=lambda: deque(maxlen=64))
+    latest: deque["_Run"] = field(default_factory=lambda: deque(maxlen=_NEIGHBOURS))
+    count: int = 0
+    fast: float = 0.0
+    slow: float = 0.0
+    last_end_s: float = -math.inf
+
+    def start(self, run: "_Run") -> None:
+        self.running[run.job] = run.started_s
+        self.starts_s.append(run.started_s)
+        self.latest.append(run)
+
+    def end(self, run: "_Run", ended_s: float) -> None:
+        self.running.pop(run.job, None)
+        value = run.log_seconds
+        self.finished.append(value)
+        self.fast = value if not self.count else self.fast + 0.3 * (value - self.fast)
+        self.slow = value if not self.count else self.slow + 0.05 * (value - self.slow)
+        self.count += 1
+        self.last_end_s = max(self.last_end_s, ended_s)
+
+    def base(self) -> float:
+        recent = sorted(list(self.finished)[-RECENT:])
+        return (
+            recent[len(recent) // 2]
+            if len(recent) % 2
+            else (recent[len(recent) // 2 - 1] + recent[len(recent) // 2]) / 2
+        )
+
+    def features(self, at_s: float, base: float) -> list[float]:
+        return [*self._of_finished(at_s, base), *self._of_running(at_s, base), *self._of_starts(at_s)]
+
+    def _of_finished(self, at_s: float, base: float) -> list[float]:
+        if not self.finished:
+            return [0.0, *[math.nan] * 16]
+        values = list(self.finished)
+        n = len(values)
+        last_5, last_20, every = sorted(values[-5:]), sorted(values[-RECENT:]), sorted(values)
+        m = len(last_20)
+        return [
+            math.log1p(self.count),
+            values[-1] - base,
+            values[-2] - base if n > 1 else math.nan,
+            values[-3] - base if n > 2 else math.nan,
+            last_5[len(last_5) // 2] - base,
+            last_20[m // 2] - base,
+            last_20[int(0.1 * m)] - base,
+            last_20[int(0.25 * m)] - base,
+            last_20[int(0.75 * m)] - base,
+            last_20[int(0.9 * m)] - base,
+            last_20[-1] - last_20[0],
+            every[n // 2] - base,
+            every[int(0.1 * n)] - base,
+            every[int(0.9 * n)] - base,
+            self.fast - base,
+            self.slow - base,
+            _log_seconds(at_s - self.last_end_s),
+        ]
+
+    def _of_running(self, at_s: float, base: float) -> list[float]:
+        if not self.running:
+            return [0.0, math.nan, math.nan, math.nan]
+        starts_s = list(self.running.values())
+        ages = (starts_s[-1], starts_s[0], starts_s[len(starts_s) // 2])
+        return [math.log1p(len(starts_s)), *(_log_seconds(at_s - started_s) - base for started_s in ages)]
+
+    def _of_starts(self, at_s: float) -> list[float]:
+        if not self.starts_s:
+            return [math.nan, 0.0, 0.0, 0.0, 0.0]
+        starts_s = list(self.starts_s)
+        bursts = [float(len(starts_s) - bisect.bisect_left(starts_s, at_s - window_s)) for window_s in _BURSTS_S]
+        return [_log_seconds(at_s - starts_s[-1]), *bursts]
+
+    def neighbours(self, at_s: float, base: float) -> list[float]:
+        """The runs that started last, the newest first: how long each took, or its age if it goes on."""
+        result: list[float] = []
+        for run in reversed(self.latest):
+            age = _log_seconds(at_s - run.started_s)
+            result += (
+                (math.nan, age - base, age) if run.job in self.running else (run.log_seconds - base, math.nan, age)
+            )
+        return result + [math.nan] * (3 * (_NEIGHBOURS - len(self.latest)))
+
+
+@dataclass(slots=True)
+class _Run:
+    job: str
+    started_s: float
+    log_seconds: float = math.nan
+    """Of the whole run, once it has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A job at a moment: its features (F,), the base that its time is relative to (log seconds), and where that is
+    from: the level of the class and how many of its runs had ended."""
+
+    features: Array
+    base: float
+    level: str
+    finished: int
+
+
+class JobHistory:
+    """Runs in the order in which their starts and ends became known. Not safe for several threads."""
+
+    def __init__(self) -> None:
+        self._groups: dict[Key, _Group] = {}
+        self._runs: dict[str, tuple[JobKind, _Run]] = {}
+
+    def __len__(self) -> int:
+        """Runs that go on."""
+        return len(self._runs)
+
+    def start(self, run: JobRun) -> None:
+        """A job started; one that is known already is left as it is."""
+        if run.job in self._runs:
+            return
+        entry = _Run(run.job, run.started_s)
+        self._runs[run.job] = (run.kind, entry)
+        for key in _keys(run.kind):
+            self._groups.setdefault(key, _Group()).start(entry)
+
+    def end(self, run: JobRun) -> None:
+        """A job ended; its start need not have been seen. Raises ValueError for a run without an end."""
+        if run.ended_s is None:
+            raise ValueError(f"job {run.job!r} has not ended")
+        self.start(run)
+        kind, entry = self._runs.pop(run.job)
+        entry.log_seconds = _log_seconds(run.ended_s - entry.started_s)
+        for key in _keys(kind):
+            self._groups[key].end(entry, run.ended_s)
+
+    def is_running(self, job: str) -> bool:
+        return job in self._runs
+
+    def running_in(self, queue: str) -> int:
+        """Jobs of a queue that go on."""
+        return len(self._groups.get(("queue", queue), _EMPTY).running)
+
+    def describe(self, kind: JobKind, at_s: float) -> Described:
+        """The features of a job that starts at ``at_s``."""
+        own, level = self._class(kind)
+        groups = (own, *(self._groups.get(key, _EMPTY) for key in _wider_keys(kind)))
+        names = (level, "queue", "gpus", "all")
+        known = next(((group, name) for group, name in zip(groups, names, strict=True) if group.finished), None)
+        base = NO_HISTORY_LOG_SECONDS if known is None else known[0].base()
+        row = [base, math.log2(max(1, kind.gpus)), at_s / 3600.0 % 24.0]
+        for at, group in enumerate(groups):
+            row += group.features(at_s, base)
+            if at < 2:
+                row += group.neighbours(at_s, base)
+        level, finished = ("none", 0) if known is None else (known[1], known[0].count)
+        return Described(np.array(row), base, level, finished)
+
+    def recent_log_seconds(self, kind: JobKind) -> tuple[float, ...]:
+        """Log durations of the last runs of its class that ended, the oldest first."""
+        return tuple(self._class(kind)[0].finished)
+
+    def _class(self, kind: JobKind) -> tuple[_Group, str]:
+        if kind.name:
+            named = self._groups.get(_named_key(kind), _EMPTY)
+            if len(named.finished) >= _LEAST_NAMED:
+                return named, "name"
+        return self._groups.get(_class_key(kind), _EMPTY), "class"
+
+
+_EMPTY = _Group()
+
+
+def _class_key(kind: JobKind) -> Key:
+    return ("class", kind.queue, kind.gpus)
+
+
+def _named_key(kind: JobKind) -> Key:
+    return ("name", kind.queue, kind.gpus, kind.name, kind.user)
+
+
+def _wider_keys(kind: JobKind) -> tuple[Key, Key, Key]:
+    return ("queue", kind.queue), ("gpus", kind.gpus), ("all",)
+
+
+def _keys(kind: JobKind) -> Iterable[Key]:
+    yield _class_key(kind)
+    if kind.name:
+        yield _named_key(kind)
+    yield from _wider_keys(kind)
+
+
+def _log_seconds(seconds: float) -> float:
+    """The logarithm, of a second at least."""
+    return math.log(max(1.0, seconds))
+
+
+def in_order(runs: Sequence[JobRun]) -> Iterable[tuple[float, bool, JobRun]]:
+    """Starts and ends of runs by time: (time, whether it ended, run). At the same time ends come first."""
+    ends = [(run.ended_s, 0, at) for at, run in enumerate(runs) if run.ended_s is not None]
+    events = sorted([*ends, *((run.started_s, 1, at) for at, run in enumerate(runs))])
+    for time_s, kind, at in events:
+        yield time_s, kind == 0, runs[at]

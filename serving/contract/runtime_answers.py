@@ -1,0 +1,110 @@
+"""What ``/v1/runtime`` answers, as the endpoint publishes it and clients read it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from kopt.core.workload.run_time import JobRun
+from kopt.serving.contract.common import SCHEMA, ModelOut, ReasonOut
+from kopt.serving.contract.reading import read_answer
+
+# Docstrings of the classes below are published in docs/openapi.json, and their names are.
+
+
+@dataclass(frozen=True)
+class SecondsOut:
+    """Quantiles, in seconds: half of such runs are shorter than ``p50``, nine in ten lie from ``p05`` to ``p95``."""
+
+    p05: float
+    p10: float
+    p25: float
+    p50: float
+    p75: float
+    p90: float
+    p95: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunTimeResponse:
+    schema: Literal["kopt/v1"] = SCHEMA
+    run_seconds: SecondsOut | None
+    """Of the whole run, given that it has run as long as it has; None in a refusal."""
+    remaining_seconds: SecondsOut | None
+    """Of what is left of it at ``at_s``."""
+    at_s: float
+    """Unix seconds."""
+    level: str
+    """Whose last runs it was answered from: ``name``, ``class`` (queue and GPUs), ``queue``, ``gpus``, ``all`` or
+    ``none``."""
+    finished: int
+    """So many of them had ended."""
+    by_steps: bool
+    """By the steps that its log shows."""
+    model: ModelOut
+    fallback: bool
+    """By the last runs alone."""
+    refused: bool
+    reasons: tuple[ReasonOut, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunsKept:
+    schema: Literal["kopt/v1"] = SCHEMA
+    kept: int
+    """Runs that were new, or whose end was."""
+    known: int
+    """Runs of which nothing was new."""
+
+
+@dataclass(frozen=True)
+class QueueOut:
+    """One queue: how answers about it have held, over the last runs that ended."""
+
+    cluster: str
+    queue: str
+    running: int
+    compared: int
+    coverage: float | None
+    """Share of runs that lay between p05 and p95; None before enough have ended."""
+    loss_ratio: float | None
+    """The model's loss by that of the last 20 runs alone; below 1 the model is better."""
+    drifted: bool
+    """The model has been worse than the last runs alone, which answer instead."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueuesResponse:
+    schema: Literal["kopt/v1"] = SCHEMA
+    queues: tuple[QueueOut, ...]
+
+
+def parse_run_time(document: Mapping[str, Any]) -> RunTimeResponse:
+    """What ``/v1/runtime`` says. Raises AnswerError for anything else."""
+    return read_answer(RunTimeResponse, "/v1/runtime", document)
+
+
+def parse_runs_kept(document: Mapping[str, Any]) -> RunsKept:
+    """Raises AnswerError."""
+    return read_answer(RunsKept, "/v1/runtime/runs", document)
+
+
+def parse_queues(document: Mapping[str, Any]) -> QueuesResponse:
+    """Raises AnswerError."""
+    return read_answer(QueuesResponse, "/v1/runtime/queues", document)
+
+
+def runs_request(runs: Sequence[JobRun], cluster: str) -> dict[str, Any]:
+    """The body of ``/v1/runtime/runs``."""
+    return {"cluster": cluster, "runs": [_run(run) for run in runs]}
+
+
+def _run(run: JobRun) -> dict[str, Any]:
+    document: dict[str, Any] = {
+        "job": run.job,
+        "queue": run.kind.queue,
+        "gpus": run.kind.gpus,
+        "name": run.kind.name,
+        "user": run.kind.user,
+        "started_s": run.started_s,
+    }
+    return document if run.ended_s is None else document | {"ended_s": run.ended_s}

@@ -1,0 +1,81 @@
+"""The typed requests of ``/v1/runtime``; strict."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+
+from kopt.core.workload.run_time import MAX_GPUS
+
+MAX_RUNS = 5_000
+MAX_STEP_TIMES = 1_000
+_MOST_S = 1e10
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+Moment = Annotated[float, Field(ge=-_MOST_S, le=_MOST_S, allow_inf_nan=False)]
+Word = Annotated[str, Field(max_length=253)]
+Job = Annotated[str, Field(min_length=1, max_length=512)]
+Cluster = Annotated[str, Field(max_length=253)]
+Gpus = Annotated[int, Field(ge=0, le=MAX_GPUS)]
+StepTime = Annotated[float, Field(gt=0, le=1e7, allow_inf_nan=False)]
+
+
+class ProgressIn(_Strict):
+    """What the job's log shows."""
+
+    step: Annotated[int, Field(ge=0, le=1 << 53)]
+    steps: Annotated[int, Field(ge=1, le=1 << 53)]
+    """Of the whole run; at least ``step``."""
+    at_s: Moment
+    """When the last step was done, in Unix seconds."""
+    step_seconds: Annotated[list[StepTime], Field(min_length=1, max_length=MAX_STEP_TIMES, fail_fast=True)]
+    """What each of the last steps took, oldest first."""
+
+
+class RunTimeRequestIn(_Strict):
+    """How long will such a job run, or go on running?"""
+
+    queue: Word
+    gpus: Gpus
+    name: Word = ""
+    """The type of the job, what is run again and again; not the name of one object."""
+    user: Word = ""
+    cluster: Cluster = ""
+    """Whose runs it is compared with; the caller's clusters share nothing."""
+    job: Annotated[str, Field(max_length=512)] = ""
+    """As it was given to ``/v1/runtime/runs``, of a job that runs."""
+    started_s: Moment | None = None
+    """Unix seconds, of a job that runs."""
+    at_s: Moment | None = None
+    """When it is asked, in Unix seconds; now if absent."""
+    progress: ProgressIn | None = None
+    deadline_ms: Annotated[float, Field(ge=0, le=60_000, allow_inf_nan=False)] | None = None
+    """As the header ``X-Kopt-Deadline-Ms``; the shorter counts."""
+
+
+class RunIn(_Strict):
+    """One run of a job; sent when it starts, and again when it has ended."""
+
+    job: Job
+    queue: Word
+    gpus: Gpus
+    name: Word = ""
+    user: Word = ""
+    started_s: Moment
+    ended_s: Moment | None = None
+    """Absent while it goes on."""
+
+
+class RunsRequest(_Strict):
+    """Runs that started or ended. Sending again is harmless; an end that is known stays."""
+
+    cluster: Cluster = ""
+    runs: Annotated[list[RunIn], Field(min_length=1, max_length=MAX_RUNS, fail_fast=True)]
+    deadline_ms: Annotated[float, Field(ge=0, le=60_000, allow_inf_nan=False)] | None = None
+
+
+RUNTIME_REQUEST = TypeAdapter(RunTimeRequestIn)
+RUNS_REQUEST = TypeAdapter(RunsRequest)

@@ -1,0 +1,1 @@
+"""Behind ``/v1/runtime``: the service, and the runs that it answers from."""

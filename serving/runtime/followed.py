@@ -1,0 +1,64 @@
+"""The runs of the clusters that a replica is asked about, in memory, by the model that answers. Used by one thread."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kopt.core.prediction import ModelVersion
+from kopt.models.runtime.cluster_runs import ClusterRuns, Outcome
+from kopt.models.runtime.history import JobHistory, in_order
+from kopt.models.runtime.predictor import RunTimePredictor
+from kopt.serving.http.sharing import KeptByCaller
+from kopt.serving.runtime.table import RunTable
+
+MOST_CLUSTERS = 32
+MOST_READ = 20_000
+"""Runs of a cluster that are read; older ones say little."""
+_ANSWERED = 2_000
+"""Of the runs that are read at once so many of the newest are answered again, which is what calibrates intervals."""
+
+
+@dataclass
+class _Followed:
+    change: int = 0
+    by_version: dict[ModelVersion, ClusterRuns] = field(default_factory=dict)
+
+
+class FollowedClusters:
+    def __init__(self, table: RunTable, most: int = MOST_CLUSTERS) -> None:
+        self._table = table
+        self._kept: KeptByCaller[str, _Followed] = KeptByCaller(most)
+
+    def catch_up(
+        self,
+        owner: str,
+        cluster: str,
+        models: dict[str, RunTimePredictor],
+        ended: Callable[[str, RunTimePredictor, Outcome], None] | None = None,
+    ) -> dict[str, ClusterRuns]:
+        """A cluster's runs as the table has them, by the alias of each model; ``ended`` gets the answers about runs
+        whose end was not known before. Blocks. Raises DatabaseError."""
+        followed = self._kept.get(owner, cluster)
+        versions = [model.version for model in models.values()]
+        if followed is None or any(version not in followed.by_version for version in versions):
+            # All over: what a new model would have answered about each run is not in what an old one has kept.
+            followed = _Followed(by_version={model.version: model.cluster_runs() for model in models.values()})
+        changes = self._table.since(owner, cluster, followed.change, MOST_READ)
+        is_new = followed.change > 0
+        followed.change = changes.last
+        # A model that fails half way leaves nothing behind: the next question reads all over.
+        self._kept.pop(owner, cluster)
+        result = {}
+        for alias, model in models.items():
+            runs = result[alias] = followed.by_version[model.version]
+            for outcome in runs.observe(changes.runs, answer_last=_ANSWERED) if changes.runs else ():
+                if is_new and ended is not None:
+                    ended(alias, model, outcome)
+        self._kept.put(owner, cluster, followed)
+        return result
+
+    def history(self, owner: str, cluster: str) -> JobHistory:
+        """A cluster's runs as the table has them, without a model. Blocks. Raises DatabaseError."""
+        result = JobHistory()
+        for _, has_ended, run in in_order(self._table.since(owner, cluster, 0, MOST_READ).runs):
+            (result.end if has_ended else result.start)(run)
+        return result

@@ -1,0 +1,47 @@
+"""``/v1/runtime``, ``/v1/runtime/runs`` and ``/v1/runtime/queues``."""
+
+from collections.abc import Callable
+
+from fastapi import FastAPI, Request, Response
+
+from kopt.serving.contract.runtime_answers import QueuesResponse, RunsKept, RunTimeResponse
+from kopt.serving.contract.runtime_schemas import RUNS_REQUEST, RUNTIME_REQUEST, RunsRequest, RunTimeRequestIn
+from kopt.serving.http.auth import caller_of, visible_owner
+from kopt.serving.http.limits import deadline_of
+from kopt.serving.http.routing import PROBLEMS, body_of, json_answer, read_body
+from kopt.serving.runtime.service import RunTimeService
+
+
+def routes(app: FastAPI, service: Callable[[], RunTimeService]) -> None:
+    """Add the paths to the application."""
+
+    @app.post(
+        "/v1/runtime",
+        response_model=RunTimeResponse,
+        responses=PROBLEMS,
+        tags=["runtime"],
+        openapi_extra=body_of(RunTimeRequestIn),
+    )
+    async def run_time(request: Request) -> Response:
+        """How long a job will run, or go on running: quantiles in seconds, and whose runs they are from."""
+        body = await read_body(request, RUNTIME_REQUEST)
+        deadline = deadline_of(request).within(body.deadline_ms)
+        return json_answer(await service().answer(body, deadline, caller_of(request)))
+
+    @app.post(
+        "/v1/runtime/runs",
+        response_model=RunsKept,
+        responses=PROBLEMS,
+        tags=["runtime"],
+        openapi_extra=body_of(RunsRequest),
+    )
+    async def keep(request: Request) -> Response:
+        """Jobs that started or ended; what is answered about others of their queue rests on them."""
+        body = await read_body(request, RUNS_REQUEST)
+        deadline = deadline_of(request).within(body.deadline_ms)
+        return json_answer(await service().keep(body, deadline, caller_of(request)))
+
+    @app.get("/v1/runtime/queues", response_model=QueuesResponse, responses=PROBLEMS, tags=["runtime"])
+    async def queues(request: Request) -> Response:
+        """How answers have held in each queue, and where the model has drifted."""
+        return json_answer(await service().queues(deadline_of(request), visible_owner(request)))

@@ -1,0 +1,256 @@
+"""A question about a run time becomes quantiles: the model, the cluster's runs, the deadline. Behind ``/v1/runtime``.
+
+One thread per replica reads runs and answers, as a cluster's history is fed in order. Runs are accepted once they are
+in the table; every replica reads there what is new before it answers.
+"""
+
+import asyncio
+import functools
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import numpy as np
+
+from kopt.core.prediction import ModelVersion
+from kopt.core.reason import Reason
+from kopt.core.workload.run_time import JobKind, JobRun, RunTimeError, RunTimeQuestion, StepProgress
+from kopt.models.registry.aliases import CHALLENGER, CHAMPION, SHIPPED
+from kopt.models.registry.loading import load_predictor
+from kopt.models.runtime.cluster_runs import ClusterRuns, Outcome
+from kopt.models.runtime.distribution import LEVELS, LogTimes
+from kopt.models.runtime.history import FEATURES
+from kopt.models.runtime.predictor import (
+    PROBABILITY,
+    RunTimeAnswer,
+    RunTimePredictor,
+    RunTimeRequest,
+    answer_recent,
+)
+from kopt.serving.base.database.interface import DatabaseError
+from kopt.serving.base.model_slot import ModelSource, Slot
+from kopt.serving.base.owners import owner_of
+from kopt.serving.base.service import PredictorService
+from kopt.serving.contract.common import ModelOut, reasons_out
+from kopt.serving.contract.runtime_answers import QueueOut, QueuesResponse, RunsKept, RunTimeResponse, SecondsOut
+from kopt.serving.contract.runtime_schemas import RunIn, RunsRequest, RunTimeRequestIn
+from kopt.serving.http.deadline import Deadline
+from kopt.serving.http.metrics import EndpointMetrics
+from kopt.serving.http.problems import Problem, invalid
+from kopt.serving.http.sharing import Shares
+from kopt.serving.measured.comparisons import Comparisons, Interval
+from kopt.serving.runtime.followed import FollowedClusters
+from kopt.serving.runtime.metrics import RunTimeMetrics
+from kopt.serving.runtime.table import RunTable
+
+_LOG = logging.getLogger(__name__)
+MAX_QUEUED = 128
+T = TypeVar("T")
+
+
+def runtime_slot(source: ModelSource, default: Callable[[], RunTimePredictor] | None = None) -> Slot[RunTimePredictor]:
+    """The registry's champion; the shipped model, verified, while there is none."""
+    return Slot(source, "runtime", CHAMPION, warm_up=_warm_up, default=default or _shipped)
+
+
+def challenger_slot(source: ModelSource) -> Slot[RunTimePredictor]:
+    """The version on trial: it answers only the share of questions that was signed for it, and is compared."""
+    return Slot(source, "runtime", CHALLENGER, warm_up=_warm_up)
+
+
+def _shipped() -> RunTimePredictor:
+    predictor = load_predictor("runtime", SHIPPED)
+    assert isinstance(predictor, RunTimePredictor)
+    return predictor
+
+
+def _warm_up(model: RunTimePredictor) -> None:
+    """One row, so that a model that cannot answer never serves. Raises ValueError."""
+    if not np.isfinite(model.trees.predict(np.zeros((1, len(FEATURES))))).all():
+        raise ValueError("its answer is no run time")
+
+
+class RunTimeService(PredictorService[RunTimePredictor]):
+    """Answers with the model in ``slot``. One per replica; ``clock`` tells Unix time."""
+
+    def __init__(
+        self,
+        slot: Slot[RunTimePredictor],
+        metrics: EndpointMetrics,
+        table: RunTable,
+        *,
+        challenger: Slot[RunTimePredictor] | None = None,
+        comparisons: Comparisons | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._counters = RunTimeMetrics(metrics)
+        super().__init__(slot, metrics, self._counters, challenger)
+        self._table, self._comparisons, self._clock = table, comparisons, clock
+        self._followed = FollowedClusters(table)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="runtime")
+        self._queued = Shares(MAX_QUEUED)
+
+    @property
+    def compared(self) -> Comparisons | None:
+        return self._comparisons
+
+    def close(self) -> None:
+        """Finishes queued requests."""
+        self._thread.shutdown(wait=True)
+        self._table.close()
+        super().close()
+
+    async def answer(self, request: RunTimeRequestIn, deadline: Deadline, caller: str = "") -> RunTimeResponse:
+        """The model's answer within the deadline. Raises Problem: 422 for a wrong question, 429 and 503 where it
+        cannot be answered now."""
+        model = self.model_for(request.model_dump_json)
+        if model is None:
+            why = self.slot.error or Reason("NO_MODEL", "No run-time model is loaded yet.")
+            raise Problem(503, why.message, headers={"retry-after": "5"})
+        question = _question(request, self._clock())
+        made = await self._in_time(model, request.cluster, question, deadline, caller)
+        self._counters.answered(made)
+        return made
+
+    async def _in_time(
+        self, model: RunTimePredictor, cluster: str, question: RunTimeQuestion, deadline: Deadline, caller: str
+    ) -> RunTimeResponse:
+        try:
+            made = await self._on_thread(caller, deadline, self._by_model, model, cluster, question, caller)
+        except Problem:
+            raise
+        except Exception as error:  # noqa: BLE001 - edge: a model's bug must not become the caller's outage
+            _LOG.exception("a run time cannot be answered")
+            if self.canary.failed(model) and self.slot.current is not None:
+                return await self._in_time(self.slot.current, cluster, question, deadline, caller)
+            text = f"The model failed ({type(error).__name__}); this is what the last runs alone say."
+            why = Reason("MODEL_ERROR", text)
+            return await self._on_thread(caller, deadline, self._by_recent, model, cluster, question, caller, why)
+        self.canary.answered(model)
+        return made
+
+    async def keep(self, request: RunsRequest, deadline: Deadline, caller: str = "") -> RunsKept:
+        """Keep starts and ends of runs. Raises Problem 422, 429, 503."""
+        runs = [_run(at, run) for at, run in enumerate(request.runs)]
+        return await self._on_thread(caller, deadline, self._keep, request.cluster, runs, caller)
+
+    async def queues(self, deadline: Deadline, owner: str | None) -> QueuesResponse:
+        """How answers have held, by cluster and queue, of one caller or of all (None). Raises Problem 503."""
+        return await self._on_thread(owner or "", deadline, self._queues, owner)
+
+    async def _on_thread(self, caller: str, deadline: Deadline, work: Callable[..., T], *args: Any) -> T:
+        if self._queued.total >= MAX_QUEUED or not self._queued.acquire(caller):
+            text = f"{self._queued.total} requests wait to be read already; try again in a second."
+            raise Problem(429, text, headers={"retry-after": "1"})
+        running = asyncio.get_running_loop().run_in_executor(self._thread, work, *args)
+        running.add_done_callback(functools.partial(self._done, caller))
+        try:
+            async with asyncio.timeout(deadline.remaining_s()):
+                return await asyncio.shield(running)
+        except TimeoutError:
+            text = f"{deadline.reason.message} Ask again: a cluster's runs are read once after a start."
+            raise Problem(503, text, headers={"retry-after": "1"}) from None
+        except DatabaseError as error:
+            text = f"The runs that are known cannot be reached: {error}. Try again."
+            raise Problem(503, text, headers={"retry-after": "2"}) from error
+
+    def _done(self, caller: str, running: "asyncio.Future[Any]") -> None:
+        self._queued.release(caller)
+        if not running.cancelled() and (error := running.exception()) is not None:
+            _LOG.debug("a question about run times ended with %r", error)
+
+    def _keep(self, cluster: str, runs: Sequence[JobRun], caller: str) -> RunsKept:
+        owner = owner_of(caller)
+        kept = self._table.keep(owner, cluster, runs, self._clock())
+        self._counters.runs.inc(kept)
+        if kept:
+            self._current(owner, cluster)
+        return RunsKept(kept=kept, known=len(runs) - kept)
+
+    def _current(self, owner: str, cluster: str) -> Mapping[str, ClusterRuns]:
+        """The cluster's runs by alias, up to date; ends that are new are compared with what was answered."""
+        if not self.models:
+            return {}
+
+        def ended(alias: str, model: RunTimePredictor, outcome: Outcome) -> None:
+            if self._comparisons is not None:
+                subject = f"{cluster}/{outcome.run.job}" if cluster else outcome.run.job
+                answers = {alias: _interval(model.version, outcome)}
+                self._comparisons.record(owner, subject, "s", float(np.exp(outcome.log_seconds)), answers)
+
+        return self._followed.catch_up(owner, cluster, self.models, ended)
+
+    def _by_model(
+        self, model: RunTimePredictor, cluster: str, question: RunTimeQuestion, caller: str
+    ) -> RunTimeResponse:
+        models = self.models
+        alias = next((alias for alias, each in models.items() if each is model), None)
+        if alias is None:
+            alias, model = next(iter(models.items()))
+        runs = self._current(owner_of(caller), cluster)[alias]
+        self._counters.drifted(sum(record.has_drifted for record in runs.queues.values()))
+        return _response(model.answer(RunTimeRequest(question, runs)), question, model.version)
+
+    def _by_recent(
+        self, model: RunTimePredictor, cluster: str, question: RunTimeQuestion, caller: str, why: Reason
+    ) -> RunTimeResponse:
+        history = self._followed.history(owner_of(caller), cluster)
+        return _response(answer_recent(history, question, why), question, model.version)
+
+    def _queues(self, owner: str | None) -> QueuesResponse:
+        key = None if owner is None else owner_of(owner)
+        result = []
+        for of, cluster in self._table.clusters(key):
+            runs = self._current(of, cluster).get(CHAMPION)
+            for name, record in sorted(runs.queues.items()) if runs is not None else ():
+                ratio, compared = record.loss_ratio, len(record.losses)
+                running = runs.history.running_in(name) if runs is not None else 0
+                result.append(QueueOut(cluster, name, running, compared, record.coverage, ratio, record.has_drifted))
+        return QueuesResponse(queues=tuple(result))
+
+
+def _question(request: RunTimeRequestIn, now_s: float) -> RunTimeQuestion:
+    at_s = now_s if request.at_s is None else request.at_s
+    try:
+        progress = None
+        if request.progress is not None:
+            item = request.progress
+            progress = StepProgress(item.step, item.steps, item.at_s, tuple(item.step_seconds))
+        kind = JobKind(request.queue, request.gpus, request.name, request.user)
+        return RunTimeQuestion(kind, at_s, request.started_s, progress, request.job)
+    except RunTimeError as error:
+        raise invalid("progress" if "step" in str(error) else "started_s", str(error)) from None
+
+
+def _run(at: int, run: RunIn) -> JobRun:
+    try:
+        return JobRun(run.job, JobKind(run.queue, run.gpus, run.name, run.user), run.started_s, run.ended_s)
+    except RunTimeError as error:
+        raise invalid(f"runs.{at}.ended_s", str(error)) from None
+
+
+def _interval(version: ModelVersion, outcome: Outcome) -> Interval:
+    log_times = LogTimes(tuple(outcome.answered))
+    low, middle, high = (float(np.exp(log_times.quantile(level))) for level in (LEVELS[0], 0.5, LEVELS[-1]))
+    return Interval(version, middle, low, high, PROBABILITY)
+
+
+def _seconds(values: Sequence[float] | None) -> SecondsOut | None:
+    return None if values is None else SecondsOut(*(round(value, 3) for value in values))
+
+
+def _response(answer: RunTimeAnswer, question: RunTimeQuestion, version: ModelVersion) -> RunTimeResponse:
+    return RunTimeResponse(
+        run_seconds=_seconds(answer.run_seconds),
+        remaining_seconds=_seconds(answer.remaining_seconds),
+        at_s=question.at_s,
+        level=answer.level,
+        finished=answer.finished,
+        by_steps=answer.by_steps,
+        model=ModelOut.of(version),
+        fallback=answer.by_recent,
+        refused=answer.run_seconds is None,
+        reasons=reasons_out(answer.reasons),
+    )

@@ -1,0 +1,34 @@
+"""The run-time predictor at the endpoint."""
+
+from kopt.serving.base.database.opening import location
+from kopt.serving.base.service import Assembly, ServiceSpec
+from kopt.serving.contract.runtime_answers import RunTimeResponse
+from kopt.serving.contract.runtime_schemas import RunsRequest, RunTimeRequestIn
+from kopt.serving.measured.comparisons import Comparisons
+from kopt.serving.measured.table import ComparisonTable
+from kopt.serving.runtime.routes import routes
+from kopt.serving.runtime.service import RunTimeService, challenger_slot, runtime_slot
+from kopt.serving.runtime.table import RunTable
+
+
+def assemble(assembly: Assembly) -> RunTimeService:
+    settings = assembly.settings
+    comparisons = ComparisonTable(location(settings, "comparisons"), "runtime")
+    return RunTimeService(
+        runtime_slot(assembly.promoted, assembly.parts.shipped.get("runtime")),
+        assembly.metrics,
+        RunTable(location(settings, "runs")),
+        challenger=challenger_slot(assembly.source),
+        comparisons=Comparisons(comparisons, "runtime", assembly.metrics),
+    )
+
+
+SERVICE = ServiceSpec(
+    "runtime",
+    RunTimeService,
+    assemble,
+    routes,
+    "This endpoint answers no questions about run times.",
+    (RunTimeRequestIn, RunsRequest),
+    RunTimeResponse,
+)

@@ -1,0 +1,1 @@
+"""How the run-time predictor is trained and compared."""

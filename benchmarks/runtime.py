@@ -21,9 +21,9 @@ import numpy as np
 
 from benchmarks.tables import markdown
 from kopt.core.settings import Settings
-from kopt.core.workload.run_time import JobRun, RunTimeQuestion
+from kopt.core.workload.run_time import LEVELS, JobRun, RunTimeQuestion
 from kopt.models.runtime.cluster_runs import ClusterRuns, Outcome
-from kopt.models.runtime.distribution import LEVELS, LogTimes
+from kopt.models.runtime.distribution import LogTimes
 from kopt.models.runtime.history import Array, JobHistory, in_order
 from kopt.models.runtime.predictor import RunTimePredictor, RunTimeRequest
 from kopt.models.runtime.recent import recent_quantiles

@@ -9,6 +9,7 @@ from kopt.cli.errors import Edge
 from kopt.cli.local import doctor, up
 from kopt.cli.logs import commands as logs
 from kopt.cli.reasons import commands as reasons
+from kopt.cli.runtime import commands as runtime
 from kopt.cli.script_arguments import ScriptCommand
 from kopt.cli.simulate import commands as simulate
 from kopt.cli.sizing import estimate, profile, recommend
@@ -51,6 +52,7 @@ app.command("apply")(sizes.apply)
 app.command("profile")(profile.profile)
 app.add_typer(topology.app, name="topology")
 app.add_typer(bandwidth.app, name="bandwidth")
+app.add_typer(runtime.app, name="runtime")
 app.add_typer(simulate.app, name="simulate")
 app.command("stage")(stage.stage)
 app.command("evictions")(evictions.evictions)

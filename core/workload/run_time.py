@@ -3,6 +3,10 @@
 import math
 from dataclasses import dataclass
 
+from kopt.core.reason import Reason
+
+LEVELS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
+"""The quantiles that are answered."""
 MAX_GPUS = 1_000_000
 MAX_SECONDS = 1e10
 
@@ -80,3 +84,19 @@ class RunTimeQuestion:
             raise RunTimeError(f"asked at {self.at_s}, which is no time")
         if self.started_s is not None and not self.started_s <= self.at_s:
             raise RunTimeError(f"the job starts at {self.started_s}, after it is asked about ({self.at_s:g})")
+
+
+@dataclass(frozen=True)
+class RunTimeAnswer:
+    """Quantiles at ``LEVELS`` of the whole run and of what is left of it, in seconds; both None in a refusal."""
+
+    run_seconds: tuple[float, ...] | None
+    remaining_seconds: tuple[float, ...] | None
+    reasons: tuple[Reason, ...]
+    level: str
+    """Whose last runs it is relative to: ``name``, ``class``, ``queue``, ``gpus`` or ``all``."""
+    finished: int
+    """So many of them had ended."""
+    by_steps: bool = False
+    by_recent: bool = False
+    """By the last runs alone, without the model."""

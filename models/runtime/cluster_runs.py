@@ -7,17 +7,17 @@ from typing import Protocol
 
 import numpy as np
 
-from kopt.core.workload.run_time import JobKind, JobRun
-from kopt.models.runtime.distribution import LEVELS
+from kopt.core.workload.run_time import LEVELS, JobKind, JobRun
 from kopt.models.runtime.history import Array, Described, JobHistory, in_order
 from kopt.models.runtime.recent import recent_quantiles
 from kopt.models.runtime.tracking import QuantileTracker
 
-WINDOW = 100
+WINDOW = 300
 """Finished jobs of a queue over which a model is held against the last runs alone."""
-LEAST_JUDGED = 40
-WORSE = 1.1
-"""A model whose loss is this many times that of the last runs has drifted."""
+LEAST_COMPARED = 150
+WORSE = 1.5
+"""A model whose loss is this many times that of the last runs has drifted. Runs end in bursts, short ones first, so
+that a model that is better overall is often worse over a hundred of them."""
 _MOST_PENDING = 100_000
 _LEVELS = np.array(LEVELS)
 
@@ -40,7 +40,7 @@ class QueueRecord:
     @property
     def loss_ratio(self) -> float | None:
         """The model's loss by that of the last runs alone, over the window; None before enough has ended."""
-        if len(self.losses) < LEAST_JUDGED:
+        if len(self.losses) < LEAST_COMPARED:
             return None
         model, recent = np.sum(self.losses, axis=0)
         return float(model / max(recent, 1e-9))
@@ -53,7 +53,7 @@ class QueueRecord:
     @property
     def coverage(self) -> float | None:
         """Share of runs inside their interval of 5 to 95 %; None before enough has ended."""
-        return float(np.mean(self.inside)) if len(self.inside) >= LEAST_JUDGED else None
+        return float(np.mean(self.inside)) if len(self.inside) >= LEAST_COMPARED else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,8 @@ class ClusterRuns:
         if not described:
             return np.zeros((0, len(LEVELS)))
         features = np.array([item.features for item in described])
-        return self._model.predict(features) + np.array([[item.base] for item in described])
+        result: Array = self._model.predict(features) + np.array([[item.base] for item in described])
+        return result
 
     def _started(self, run: JobRun, model: Array, recent: Array | None) -> None:
         answered = _answer(self.queues.get(run.kind.queue, _FRESH), model, recent)

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kopt.core.workload.run_time import LEVELS
 from kopt.models.runtime.history import Array
 
-LEVELS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 _LEAST_TAIL = 0.25
 """Of the mean by which log times exceed the last quantile; a tail is never taken to end."""
 

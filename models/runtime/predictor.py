@@ -11,11 +11,11 @@ import numpy as np
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
 from kopt.core.units import format_span
-from kopt.core.workload.run_time import RunTimeQuestion
+from kopt.core.workload.run_time import LEVELS, RunTimeAnswer, RunTimeQuestion
 from kopt.models.base import Predictor
 from kopt.models.registry.model_files import read_json
 from kopt.models.runtime.cluster_runs import ClusterRuns, QueueRecord
-from kopt.models.runtime.distribution import LEVELS, LogTimes
+from kopt.models.runtime.distribution import LogTimes
 from kopt.models.runtime.history import FEATURES, RECENT, Array, Described, JobHistory
 from kopt.models.runtime.quantile_trees import QuantileTrees, TreeSettings
 from kopt.models.runtime.recent import recent_quantiles
@@ -41,22 +41,6 @@ class RunTimeRequest:
 
     question: RunTimeQuestion
     runs: ClusterRuns = field(repr=False)
-
-
-@dataclass(frozen=True)
-class RunTimeAnswer:
-    """Quantiles at ``LEVELS`` of the whole run and of what is left of it, in seconds; both None in a refusal."""
-
-    run_seconds: tuple[float, ...] | None
-    remaining_seconds: tuple[float, ...] | None
-    reasons: tuple[Reason, ...]
-    level: str
-    """Whose last runs it is relative to: ``name``, ``class``, ``queue``, ``gpus`` or ``all``."""
-    finished: int
-    """So many of them had ended."""
-    by_steps: bool = False
-    by_recent: bool = False
-    """By the last runs alone, without the model."""
 
 
 class RunTimePredictor(Predictor):

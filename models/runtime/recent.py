@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kopt.models.runtime.distribution import LEVELS
+from kopt.core.workload.run_time import LEVELS
 from kopt.models.runtime.history import RECENT, Array
 
 _SPREAD_OF_FEW = 1.2

@@ -4,8 +4,8 @@ import math
 
 import numpy as np
 
-from kopt.core.workload.run_time import StepProgress
-from kopt.models.runtime.distribution import LEVELS, LogTimes
+from kopt.core.workload.run_time import LEVELS, StepProgress
+from kopt.models.runtime.distribution import LogTimes
 from kopt.models.runtime.history import Array
 
 _LEAST_SPREAD, _MOST_SPREAD = 0.03, 1.0
@@ -38,4 +38,5 @@ def remaining_seconds(progress: StepProgress, at_s: float) -> Array:
 def remaining_of(log_times: LogTimes, elapsed_seconds: float) -> Array:
     """Quantiles (7,) of what is left by the distribution of whole runs, in seconds."""
     logs = log_times.given_elapsed(math.log(max(1.0, elapsed_seconds)), LEVELS)
-    return np.maximum(0.0, np.exp(np.array(logs)) - elapsed_seconds)
+    result: Array = np.maximum(0.0, np.exp(np.array(logs)) - elapsed_seconds)
+    return result

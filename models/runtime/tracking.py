@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kopt.models.runtime.distribution import LEVELS
+from kopt.core.workload.run_time import LEVELS
 from kopt.models.runtime.history import Array
 
 RATE = 0.01

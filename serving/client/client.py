@@ -58,8 +58,10 @@ from kopt.serving.contract.pairwise_answers import (
 )
 from kopt.serving.contract.recommendation_answers import RecommendationOut, parse_recommendations
 from kopt.serving.contract.runtime_answers import (
+    QueuesResponse,
     RunsKept,
     RunTimeResponse,
+    parse_queues,
     parse_run_time,
     parse_runs_kept,
     runs_request,
@@ -202,6 +204,10 @@ class AsyncPredictionClient:
         """Jobs that started or ended, 5,000 at most. Sending again is harmless. Raises as ``models`` does."""
         content = json.dumps(runs_request(runs, cluster), separators=(",", ":")).encode()
         return parse_runs_kept(await self._call("POST", "/v1/runtime/runs", deadline_s, content))
+
+    async def runtime_queues(self, *, deadline_s: float | None = None) -> QueuesResponse:
+        """How answers about run times have held in each queue. Raises as ``models`` does."""
+        return parse_queues(await self._call("GET", "/v1/runtime/queues", deadline_s))
 
     async def tell_pairs(
         self,
@@ -408,6 +414,10 @@ class PredictionClient:
     def tell_runs(self, runs: Sequence[JobRun], cluster: str = "", *, deadline_s: float | None = None) -> RunsKept:
         """See AsyncPredictionClient.tell_runs."""
         return self._run(self._client.tell_runs(runs, cluster, deadline_s=deadline_s))
+
+    def runtime_queues(self, *, deadline_s: float | None = None) -> QueuesResponse:
+        """See AsyncPredictionClient.runtime_queues."""
+        return self._run(self._client.runtime_queues(deadline_s=deadline_s))
 
     def tell_pairs(
         self,

@@ -95,5 +95,33 @@ EXAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             },
         },
     },
+    "RunTimeRequestIn": {
+        "before it starts": {
+            "summary": "A job that waits",
+            "value": {"queue": "research", "gpus": 8, "name": "finetune", "user": "ada"},
+        },
+        "while it runs": {
+            "summary": "A job whose log shows its steps",
+            "value": {
+                "queue": "research",
+                "gpus": 8,
+                "started_s": 1795860000.0,
+                "at_s": 1795863600.0,
+                "progress": {"step": 1200, "steps": 5000, "at_s": 1795863590.0, "step_seconds": [2.9, 3.0, 3.1]},
+            },
+        },
+    },
+    "RunsRequest": {
+        "start and end": {
+            "summary": "A run that ended, and one that goes on",
+            "value": {
+                "cluster": "eu-1",
+                "runs": [
+                    {"job": "a1", "queue": "research", "gpus": 8, "started_s": 1795860000.0, "ended_s": 1795863600.0},
+                    {"job": "a2", "queue": "research", "gpus": 8, "name": "finetune", "started_s": 1795863700.0},
+                ],
+            },
+        },
+    },
 }
 """By the name of the request, and of the example: OpenAPI's Example Objects."""

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from kopt.core.workload.run_time import JobRun
-from kopt.serving.contract.common import SCHEMA, ModelOut, ReasonOut
+from kopt.core.prediction import ModelVersion
+from kopt.core.workload.run_time import JobRun, RunTimeAnswer
+from kopt.serving.contract.common import SCHEMA, ModelOut, ReasonOut, reasons_out
 from kopt.serving.contract.reading import read_answer
 
 # Docstrings of the classes below are published in docs/openapi.json, and their names are.
@@ -22,6 +23,11 @@ class SecondsOut:
     p75: float
     p90: float
     p95: float
+
+    @classmethod
+    def of(cls, seconds: Sequence[float] | None) -> "SecondsOut | None":
+        """From quantiles at ``LEVELS``."""
+        return None if seconds is None else cls(*(round(value, 3) for value in seconds))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +51,22 @@ class RunTimeResponse:
     """By the last runs alone."""
     refused: bool
     reasons: tuple[ReasonOut, ...]
+
+    @classmethod
+    def of(cls, answer: RunTimeAnswer, at_s: float, version: ModelVersion) -> "RunTimeResponse":
+        """An answer on the wire."""
+        return cls(
+            run_seconds=SecondsOut.of(answer.run_seconds),
+            remaining_seconds=SecondsOut.of(answer.remaining_seconds),
+            at_s=at_s,
+            level=answer.level,
+            finished=answer.finished,
+            by_steps=answer.by_steps,
+            model=ModelOut.of(version),
+            fallback=answer.by_recent,
+            refused=answer.run_seconds is None,
+            reasons=reasons_out(answer.reasons),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

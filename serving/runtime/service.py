@@ -16,15 +16,14 @@ import numpy as np
 
 from kopt.core.prediction import ModelVersion
 from kopt.core.reason import Reason
-from kopt.core.workload.run_time import JobKind, JobRun, RunTimeError, RunTimeQuestion, StepProgress
+from kopt.core.workload.run_time import LEVELS, JobKind, JobRun, RunTimeError, RunTimeQuestion, StepProgress
 from kopt.models.registry.aliases import CHALLENGER, CHAMPION, SHIPPED
 from kopt.models.registry.loading import load_predictor
 from kopt.models.runtime.cluster_runs import ClusterRuns, Outcome
-from kopt.models.runtime.distribution import LEVELS, LogTimes
+from kopt.models.runtime.distribution import LogTimes
 from kopt.models.runtime.history import FEATURES
 from kopt.models.runtime.predictor import (
     PROBABILITY,
-    RunTimeAnswer,
     RunTimePredictor,
     RunTimeRequest,
     answer_recent,
@@ -33,8 +32,7 @@ from kopt.serving.base.database.interface import DatabaseError
 from kopt.serving.base.model_slot import ModelSource, Slot
 from kopt.serving.base.owners import owner_of
 from kopt.serving.base.service import PredictorService
-from kopt.serving.contract.common import ModelOut, reasons_out
-from kopt.serving.contract.runtime_answers import QueueOut, QueuesResponse, RunsKept, RunTimeResponse, SecondsOut
+from kopt.serving.contract.runtime_answers import QueueOut, QueuesResponse, RunsKept, RunTimeResponse
 from kopt.serving.contract.runtime_schemas import RunIn, RunsRequest, RunTimeRequestIn
 from kopt.serving.http.deadline import Deadline
 from kopt.serving.http.metrics import EndpointMetrics
@@ -105,7 +103,7 @@ class RunTimeService(PredictorService[RunTimePredictor]):
     async def answer(self, request: RunTimeRequestIn, deadline: Deadline, caller: str = "") -> RunTimeResponse:
         """The model's answer within the deadline. Raises Problem: 422 for a wrong question, 429 and 503 where it
         cannot be answered now."""
-        model = self.model_for(request.model_dump_json)
+        model = self.model_for(lambda: f"{caller}/{request.cluster}/{request.queue}/{request.name}/{request.job}")
         if model is None:
             why = self.slot.error or Reason("NO_MODEL", "No run-time model is loaded yet.")
             raise Problem(503, why.message, headers={"retry-after": "5"})
@@ -191,13 +189,13 @@ class RunTimeService(PredictorService[RunTimePredictor]):
             alias, model = next(iter(models.items()))
         runs = self._current(owner_of(caller), cluster)[alias]
         self._counters.drifted(sum(record.has_drifted for record in runs.queues.values()))
-        return _response(model.answer(RunTimeRequest(question, runs)), question, model.version)
+        return RunTimeResponse.of(model.answer(RunTimeRequest(question, runs)), question.at_s, model.version)
 
     def _by_recent(
         self, model: RunTimePredictor, cluster: str, question: RunTimeQuestion, caller: str, why: Reason
     ) -> RunTimeResponse:
         history = self._followed.history(owner_of(caller), cluster)
-        return _response(answer_recent(history, question, why), question, model.version)
+        return RunTimeResponse.of(answer_recent(history, question, why), question.at_s, model.version)
 
     def _queues(self, owner: str | None) -> QueuesResponse:
         key = None if owner is None else owner_of(owner)
@@ -235,22 +233,3 @@ def _interval(version: ModelVersion, outcome: Outcome) -> Interval:
     log_times = LogTimes(tuple(outcome.answered))
     low, middle, high = (float(np.exp(log_times.quantile(level))) for level in (LEVELS[0], 0.5, LEVELS[-1]))
     return Interval(version, middle, low, high, PROBABILITY)
-
-
-def _seconds(values: Sequence[float] | None) -> SecondsOut | None:
-    return None if values is None else SecondsOut(*(round(value, 3) for value in values))
-
-
-def _response(answer: RunTimeAnswer, question: RunTimeQuestion, version: ModelVersion) -> RunTimeResponse:
-    return RunTimeResponse(
-        run_seconds=_seconds(answer.run_seconds),
-        remaining_seconds=_seconds(answer.remaining_seconds),
-        at_s=question.at_s,
-        level=answer.level,
-        finished=answer.finished,
-        by_steps=answer.by_steps,
-        model=ModelOut.of(version),
-        fallback=answer.by_recent,
-        refused=answer.run_seconds is None,
-        reasons=reasons_out(answer.reasons),
-    )

@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from kopt.sdk.classify_log import ClassifiedLog, classify_log
     from kopt.models.sizing.estimate import estimate
     from kopt.sdk.models import load_model
+    from kopt.sdk.run_time import run_time
 
     __version__: str
 
 __all__ = [
     "BandwidthEstimate", "ClassifiedLog", "Forecast", "SizingEstimate", "__version__", "bandwidth", "classify_log",
-    "estimate", "forecast", "load_model",
+    "estimate", "forecast", "load_model", "run_time",
 ]  # fmt: skip
 
 
@@ -35,6 +36,7 @@ _FUNCTIONS = {
     "estimate": "kopt.models.sizing.estimate",
     "forecast": "kopt.sdk.forecast",
     "load_model": "kopt.sdk.models",
+    "run_time": "kopt.sdk.run_time",
 }
 _CLASSES = {
     "BandwidthEstimate": "kopt.core.hardware.bandwidth",

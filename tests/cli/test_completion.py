@@ -10,7 +10,7 @@ import pytest
 @pytest.mark.parametrize(
     ("line", "offered"),
     [
-        ("kopt models promote ", {"demand", "sizing", "checkpoint", "bandwidth"}),
+        ("kopt models promote ", {"demand", "sizing", "checkpoint", "bandwidth", "runtime"}),
         ("kopt models compare si", {"sizing"}),
         ("kopt train ch", {"checkpoint"}),
         ("kopt models list -p ba", {"bandwidth"}),

@@ -78,7 +78,7 @@ def test_the_predictor_is_an_argument_or_an_option(kopt: Kopt, registry: _Regist
         ("models compare demnad", "did you mean demand?"),
         ("models compare Sizing", "did you mean sizing?"),
         ("models compare demand champoin", "did you mean champion?"),
-        ("models compare weather 3 4", "expected one of bandwidth, checkpoint, demand, sizing"),
+        ("models compare weather 3 4", "expected one of bandwidth, checkpoint, demand, runtime, sizing"),
         ("models promote chalenger", "did you mean challenger?"),
         ("models list deman", "did you mean demand?"),
         ("models list -p deman", "did you mean demand?"),
@@ -99,7 +99,7 @@ def test_a_list_of_one_predictor(kopt: Kopt) -> None:
 
 
 def test_the_shell_completes_predictors() -> None:
-    assert completed("") == ["bandwidth", "checkpoint", "demand", "sizing"]
+    assert completed("") == ["bandwidth", "checkpoint", "demand", "runtime", "sizing"]
     assert completed("de") == ["demand"]
 
 

@@ -13,7 +13,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     return Settings(home=with_empty_registry(tmp_path_factory.mktemp("home")))
 
 
-@pytest.mark.parametrize("predictor", ["demand", "sizing", "checkpoint", "bandwidth"])
+@pytest.mark.parametrize("predictor", ["demand", "sizing", "checkpoint", "bandwidth", "runtime"])
 def test_the_champion_of_each_predictor_is_loaded_by_alias_and_by_version(settings: Settings, predictor: str) -> None:
     champion = Registry(settings).ensure_champion(predictor)
     assert champion is not None

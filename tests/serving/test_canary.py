@@ -27,7 +27,7 @@ from tests.serving.conftest import URL, StandInModel, digest_of, history, no_sto
 from tests.serving.test_bandwidth_pairs import NODE
 from tests.serving.test_measured import measure, training
 
-PREDICTORS = ("demand", "sizing", "checkpoint", "bandwidth")
+PREDICTORS = ("demand", "sizing", "checkpoint", "bandwidth", "runtime")
 PERCENT, QUESTIONS = 30, 200
 
 
@@ -100,6 +100,7 @@ def body(predictor: str, number: int) -> dict[str, Any]:
             "collective": "all_reduce",
             "bytes": 1000 + number,
         },
+        "runtime": {"queue": f"queue-{number}", "gpus": 8},
     }[predictor]
 
 
@@ -150,7 +151,13 @@ async def test_what_the_challenger_fails_on_is_answered_by_the_champion_and_ends
     def broken(*_: Any, **__: Any) -> Any:
         raise RuntimeError("broken on purpose")
 
-    asked = {"demand": "forecast", "sizing": "predict", "checkpoint": "classifier", "bandwidth": "estimate"}[predictor]
+    asked = {
+        "demand": "forecast",
+        "sizing": "predict",
+        "checkpoint": "classifier",
+        "bandwidth": "estimate",
+        "runtime": "answer",
+    }[predictor]
     failing: Any = broken if predictor != "checkpoint" else property(broken)
     model = source.models[predictor, "2"]
     kind = type(model)

@@ -100,6 +100,10 @@ class TableByTrace:
 
     rows: Mapping[str, RunTimeTable]
 
+    def __len__(self) -> int:
+        """Runs of all traces."""
+        return sum(map(len, self.rows.values()))
+
     def of(self, names: Sequence[str], *, before_window: bool) -> RunTimeTable:
         parts = [self.rows[name] for name in names]
         return joined([part.as_of(window_start_s(part)) if before_window else part for part in parts])

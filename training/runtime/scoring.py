@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from kopt.core.reason import Reason
+from kopt.core.workload.run_time import LEVELS
 from kopt.models.runtime.cluster_runs import Outcome
-from kopt.models.runtime.distribution import LEVELS
 from kopt.models.runtime.history import Array
 from kopt.training.pipeline.plot_page import new_figure, write_plot_page
 from kopt.training.pipeline.protocols import KNOWN, Backtest, Champion, GateDecision, GateRules, Part, refuse

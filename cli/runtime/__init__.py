@@ -1,0 +1,1 @@
+"""``kopt runtime``: how long jobs run."""

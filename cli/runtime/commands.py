@@ -1,0 +1,253 @@
+"""``kopt runtime``: how long a job will run, what it is answered from, and how answers have held."""
+
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kopt.cli.errors import Refused
+from kopt.cli.options import Output, seconds
+from kopt.cli.output import Answer, Format, column, show
+from kopt.cli.progress import bar, print_status
+from kopt.core.units import format_span
+from kopt.core.workload.run_time import JobKind, RunTimeError, StepProgress
+from kopt.data.jobs.openb import TraceError
+from kopt.serving.base.environment import load_settings
+
+if TYPE_CHECKING:
+    from kopt.serving.contract.runtime_answers import RunTimeResponse, SecondsOut
+
+app = typer.Typer(no_args_is_help=True, help="How long jobs run.")
+
+Queue = Annotated[str, typer.Option("--queue", metavar="NAME", help="The queue that the job is in.")]
+Gpus = Annotated[int, typer.Option("--gpus", min=0, max=1_000_000, help="GPUs of the whole job.")]
+Name = Annotated[str, typer.Option("--name", metavar="TYPE", help="The type of the job: what is run again and again.")]
+User = Annotated[str, typer.Option("--user", metavar="NAME", help="Whose job it is.")]
+Cluster = Annotated[str, typer.Option("--cluster", metavar="NAME", help="The cluster whose runs count.")]
+_BATCH = 2_000
+
+
+@dataclass(frozen=True)
+class SpanRow:
+    """Quantiles of one span."""
+
+    span: str = column("")
+    p05: float = column("5 %", show=format_span)
+    p25: float = column("25 %", show=format_span)
+    p50: float = column("50 %", show=format_span)
+    p75: float = column("75 %", show=format_span)
+    p95: float = column("95 %", show=format_span)
+
+
+@dataclass(frozen=True)
+class QueueRow:
+    cluster: str = column("cluster")
+    queue: str = column("queue")
+    running: int = column("running")
+    compared: int = column("compared")
+    coverage: float | None = column("within 5-95 %", show=lambda share: f"{share:.0%}")
+    loss_ratio: float | None = column("loss ÷ last 20", show=lambda ratio: f"{ratio:.2f}")
+    drifted: bool = column("drifted", show=lambda has: "yes" if has else "no")
+
+
+@app.command("estimate")
+def estimate(
+    queue: Queue,
+    gpus: Gpus,
+    name: Name = "",
+    user: User = "",
+    cluster: Cluster = "",
+    running: Annotated[str, typer.Option("--running", metavar="SPAN", help="For how long it has run: 90m, 2h.")] = "",
+    log: Annotated[Path | None, typer.Option("--log", metavar="FILE", help="Its log, as far as it is written.")] = None,
+    runs: Annotated[
+        Path | None,
+        typer.Option("--runs", metavar="TABLE", help="A table of jobs that ran, in place of the endpoint's."),
+    ] = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """How long a job will run, or go on running, with quantiles and whose runs they rest on.
+
+    The endpoint answers from the runs that it has been sent. With --runs no endpoint is needed: the model of this
+    machine answers from a table with the columns job_id, start_time (or submit_time), end_time (or duration), gpus,
+    and optionally queue, name, user and cluster. A log that shows its steps beats any history.
+
+    Examples:
+
+        kopt runtime estimate --queue research --gpus 8 --user ada
+
+        kopt runtime estimate --queue research --gpus 8 --running 90m --log train.log
+
+        kopt runtime estimate --queue research --gpus 8 --runs jobs.csv
+    """
+    progress = None if log is None else _progress(log)
+    elapsed = float(seconds(running, "--running")) if running else 0.0
+    kind = JobKind(queue, gpus, name, user)
+    if runs is None:
+        response = _asked(kind, cluster, elapsed, progress)
+    else:
+        response = _local(runs, kind, cluster, elapsed, progress)
+    reasons = [reason.message for reason in response.reasons]
+    if response.run_seconds is None or response.remaining_seconds is None:
+        raise Refused(reasons[0])
+    rows = [_row("run", response.run_seconds)]
+    if elapsed or progress is not None:
+        rows.append(_row("left", response.remaining_seconds))
+    show(Answer("spans", rows, remarks=reasons, document=asdict(response)), output)
+
+
+def _row(span: str, seconds_out: "SecondsOut") -> SpanRow:
+    return SpanRow(span, seconds_out.p05, seconds_out.p25, seconds_out.p50, seconds_out.p75, seconds_out.p95)
+
+
+def _local(
+    table: Path, kind: JobKind, cluster: str, elapsed: float, progress: StepProgress | None
+) -> "RunTimeResponse":
+    from kopt.models.runtime.loading import load_run_time
+    from kopt.sdk.run_time import run_time, runs_of
+    from kopt.serving.contract.runtime_answers import RunTimeResponse
+
+    try:
+        known = runs_of(table, cluster)
+        if not known:
+            raise Refused(f"{table} has no run on a GPU")
+        now_s = max(run.started_s if run.ended_s is None else run.ended_s for run in known)
+        model = load_run_time(settings=load_settings())
+        answer = run_time(
+            known,
+            kind.queue,
+            kind.gpus,
+            name=kind.name,
+            user=kind.user,
+            at_s=now_s,
+            started_s=now_s - elapsed if elapsed else None,
+            progress=None if progress is None else replace(progress, at_s=now_s),
+            model=model,
+        )
+    except (TraceError, RunTimeError) as error:
+        raise Refused(str(error)) from error
+    except OSError as error:
+        raise Refused(f"{table} cannot be read: {error.strerror or error}") from error
+    return RunTimeResponse.of(answer, now_s, model.version)
+
+
+def _asked(kind: JobKind, cluster: str, elapsed: float, progress: StepProgress | None) -> "RunTimeResponse":
+    from kopt.cli.endpoint import endpoint
+    from kopt.serving.client.client import RequestRefused
+    from kopt.serving.contract.common import AnswerError
+
+    now_s = time.time()
+    request: dict[str, Any] = {
+        "queue": kind.queue,
+        "gpus": kind.gpus,
+        "name": kind.name,
+        "user": kind.user,
+        "cluster": cluster,
+        "at_s": now_s,
+    }
+    if elapsed:
+        request["started_s"] = now_s - elapsed
+    if progress is not None:
+        request["progress"] = {
+            "step": progress.step,
+            "steps": progress.steps,
+            "at_s": progress.at_s,
+            "step_seconds": list(progress.step_seconds),
+        }
+    try:
+        with endpoint(load_settings()) as client:
+            return client.runtime(request)
+    except (RequestRefused, AnswerError) as error:
+        raise Refused(str(error)) from error
+
+
+def _progress(path: Path) -> StepProgress:
+    """What a log shows. Raises Refused for one that does not show its steps."""
+    from kopt.formats.joblog.progress import ProgressReader
+
+    reader = ProgressReader()
+    try:
+        with path.open(encoding="utf-8", errors="replace", newline=None) as file:
+            for line in file:
+                reader.read(line)
+        written_s = path.stat().st_mtime
+    except OSError as error:
+        raise Refused(f"{path} cannot be read: {error.strerror or error}") from error
+    progress = reader.progress()
+    if progress is None and (progress := reader.progress(written_s)) is None:
+        raise Refused(
+            f"{path} does not show step k of N with times; leave --log out, or let the trainer write its progress bar"
+        )
+    # The log's clock may be that of another zone; the file's is this machine's.
+    return StepProgress(progress.step, progress.steps, written_s, progress.step_seconds)
+
+
+@app.command("import")
+def import_command(
+    table: Annotated[Path, typer.Argument(metavar="TABLE", help="Jobs that ran: CSV, also .gz.")],
+    cluster: Annotated[
+        str, typer.Option("--cluster", metavar="NAME", help="The cluster that they ran on, where the table says none.")
+    ] = "",
+) -> None:
+    """Send the runs of a table to the endpoint, so that it can answer before it has seen any by itself.
+
+    The columns are job_id, start_time (or submit_time), end_time (or duration), gpus, and optionally queue, name,
+    user and cluster; times are Unix seconds or ISO 8601. Sending a table again changes nothing.
+
+    Examples:
+
+        kopt runtime import jobs.csv --cluster east
+
+        sacct -aPX -S now-30days -o JobID,Start,End,AllocTRES | ./to_csv.sh > jobs.csv && kopt runtime import jobs.csv
+    """
+    from kopt.cli.endpoint import endpoint
+    from kopt.data.jobs.runs import read_runs
+    from kopt.serving.client.client import RequestRefused
+    from kopt.serving.contract.common import AnswerError
+
+    try:
+        by_cluster = read_runs(table)
+    except TraceError as error:
+        raise Refused(str(error)) from error
+    except OSError as error:
+        raise Refused(f"{table} cannot be read: {error.strerror or error}") from error
+    total = sum(map(len, by_cluster.values()))
+    if not total:
+        raise Refused(f"{table} has no run on a GPU")
+    kept = done = 0
+    try:
+        with endpoint(load_settings()) as client, bar("sending runs") as advance:
+            for name, runs in sorted(by_cluster.items()):
+                for at in range(0, len(runs), _BATCH):
+                    part = runs[at : at + _BATCH]
+                    kept += client.tell_runs(part, name or cluster).kept
+                    done += len(part)
+                    advance(done, total)
+    except (RequestRefused, AnswerError) as error:
+        raise Refused(f"{error}; {done} of {total} runs were sent, and sending them again is harmless") from error
+    print_status(f"{total:,} runs sent, {kept:,} of them new")
+
+
+@app.command("queues")
+def queues(output: Output = Format.TABLE) -> None:
+    """How answers about each queue have held, and where the model has drifted.
+
+    Examples:
+
+        kopt runtime queues
+    """
+    from kopt.cli.endpoint import endpoint
+    from kopt.serving.client.client import RequestRefused
+    from kopt.serving.contract.common import AnswerError
+
+    try:
+        with endpoint(load_settings()) as client:
+            listed = client.runtime_queues().queues
+    except (RequestRefused, AnswerError) as error:
+        raise Refused(str(error)) from error
+    rows = [
+        QueueRow(item.cluster, item.queue, item.running, item.compared, item.coverage, item.loss_ratio, item.drifted)
+        for item in listed
+    ]
+    show(Answer("queues", rows, empty="no run has ended yet; begin with a table: kopt runtime import jobs.csv"), output)

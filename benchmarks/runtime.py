@@ -175,7 +175,7 @@ def _months(name: str, outcomes: Sequence[Outcome]) -> list[tuple[object, ...]]:
         result.append(
             (
                 name,
-                month,
+                str(month),
                 f"{len(part):,}",
                 f"{pinball_of(answered, actual).mean():.3f}",
                 f"{pinball_of(recent, actual).mean():.3f}",

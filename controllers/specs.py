@@ -13,6 +13,7 @@ from kopt.controllers.ingest.options import Options as IngestOptions
 from kopt.controllers.lending.options import Options as LendingOptions
 from kopt.controllers.pairwise.options import Options as PairwiseOptions
 from kopt.controllers.preemption.options import Options as PreemptionOptions
+from kopt.controllers.runs.options import Options as RunsOptions
 from kopt.controllers.sizing.options import Options as SizingOptions
 from kopt.controllers.staging.options import Options as StagingOptions
 
@@ -252,6 +253,13 @@ CONTROLLERS = (
         (9457,),
         IngestOptions,
         reads=("lendingpools.kaiwo.ai",),
+    ),
+    ControllerSpec(
+        "runs",
+        "kopt.controllers.runs.main",
+        (9460,),
+        RunsOptions,
+        reads=("jobs.batch", "workloads.kueue.x-k8s.io"),
     ),
     ControllerSpec(
         "autoscaling",

@@ -32,12 +32,16 @@ class JobKind:
 
 @dataclass(frozen=True, slots=True)
 class JobRun:
-    """One run; ``ended_s`` is None while it goes on. Times are Unix seconds, or a trace's own. Raises RunTimeError."""
+    """One run; ``ended_s`` is None while it goes on. Times are Unix seconds, or a trace's own. Raises RunTimeError.
+
+    ``interrupted``: it was preempted or evicted at ``ended_s``, so how long it would have run is not known.
+    """
 
     job: str
     kind: JobKind
     started_s: float
     ended_s: float | None = None
+    interrupted: bool = False
 
     def __post_init__(self) -> None:
         times = (self.started_s,) if self.ended_s is None else (self.started_s, self.ended_s)
@@ -48,7 +52,8 @@ class JobRun:
 
     @property
     def duration_seconds(self) -> float | None:
-        return None if self.ended_s is None else self.ended_s - self.started_s
+        """None while it goes on, and where it was interrupted."""
+        return None if self.ended_s is None or self.interrupted else self.ended_s - self.started_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,12 @@ class _Group:
         self.starts_s.append(run.started_s)
         self.latest.append(run)
 
+    def stop(self, run: "_Run") -> None:
+        """Interrupted: it says nothing of how long such runs are."""
+        self.running.pop(run.job, None)
+        if run in self.latest:
+            self.latest.remove(run)
+
     def end(self, run: "_Run", ended_s: float) -> None:
         self.running.pop(run.job, None)
         value = run.log_seconds
@@ -191,11 +197,15 @@ class JobHistory:
             self._groups.setdefault(key, _Group()).start(entry)
 
     def end(self, run: JobRun) -> None:
-        """A job ended; its start need not have been seen. Raises ValueError for a run without an end."""
+        """A job ended, or was interrupted; its start need not have been seen. Raises ValueError without an end."""
         if run.ended_s is None:
             raise ValueError(f"job {run.job!r} has not ended")
         self.start(run)
         kind, entry = self._runs.pop(run.job)
+        if run.interrupted:
+            for key in _keys(kind):
+                self._groups[key].stop(entry)
+            return
         entry.log_seconds = _log_seconds(run.ended_s - entry.started_s)
         for key in _keys(kind):
             self._groups[key].end(entry, run.ended_s)

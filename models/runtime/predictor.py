@@ -72,6 +72,7 @@ class RunTimePredictor(Predictor):
 
     def answer(self, request: RunTimeRequest) -> RunTimeAnswer:
         """Quantiles of the run and of what is left, and why."""
+        _ = self.trees  # raises before it is fitted
         question, runs = request.question, request.runs
         quantiles, described, record = runs.quantiles(question.kind, _start_s(question), question.job)
         if question.progress is not None:

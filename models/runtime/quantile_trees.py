@@ -22,7 +22,7 @@ from kopt.models.runtime.table import RunTimeTable
 
 _OUTWARDS = np.array([-1.0, -0.5, 0.0, 0.0, 0.0, 0.5, 1.0])
 _DRAWS = (1 / 6, 0.5, 5 / 6)
-_LEAST_ROWS = 50
+_LEAST_ROWS, _BINS = 50, 63
 _MOST_LEFT_ALONE = 0.002
 """Share of runs without an end up to which a first model is not worth its time."""
 
@@ -41,7 +41,7 @@ class TreeSettings:
     outer_margin: float = 0.6
     """Log units that 5 and 95 % are moved outwards by, half of it 10 and 90 %: what comes later, or from another
     cluster, scatters more than what was learned from."""
-    recent_share: float = 0.4
+    recent_share: float = 0.6
     """Of the median that is the base, the median of the last runs: the trees' own is nearer in its loss, the base in
     its typical error, and this is nearly as good as either in both."""
 
@@ -56,7 +56,8 @@ class TreeSettings:
             "feature_fraction": self.feature_share,
             "bagging_fraction": self.row_share,
             "bagging_freq": 1,
-            "max_bin": 63,
+            "max_bin": _BINS,
+            "feature_pre_filter": False,
             "seed": seed + 1,
             "num_threads": threads,
             "deterministic": True,
@@ -144,7 +145,13 @@ def _fit(
 ) -> tuple[tuple[Trees, ...], ...]:
     import lightgbm
 
-    data = lightgbm.Dataset(features, targets, weight=weights, feature_name=list(FEATURES), params={"max_bin": 63})
+    data = lightgbm.Dataset(
+        features,
+        targets,
+        weight=weights,
+        feature_name=list(FEATURES),
+        params={"max_bin": _BINS, "feature_pre_filter": False},
+    )
     data.construct()
     return tuple(
         tuple(

@@ -107,7 +107,7 @@ def table_of(trace: Trace) -> RunTimeTable:
         np.array(features, dtype=np.float32).astype(float).reshape(len(features), len(FEATURES)),
         np.array(base),
         np.log(np.maximum(1.0, known_s - started_s)) if started_runs else np.zeros(0),
-        np.array([run.ended_s is None for run in started_runs], dtype=bool),
+        np.array([run.duration_seconds is None for run in started_runs], dtype=bool),
         started_s,
         known_s,
         _bursts(started_runs),

@@ -129,4 +129,4 @@ def _run(run: JobRun) -> dict[str, Any]:
         "user": run.kind.user,
         "started_s": run.started_s,
     }
-    return document if run.ended_s is None else document | {"ended_s": run.ended_s}
+    return document if run.ended_s is None else document | {"ended_s": run.ended_s, "interrupted": run.interrupted}

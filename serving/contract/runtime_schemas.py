@@ -67,6 +67,8 @@ class RunIn(_Strict):
     started_s: Moment
     ended_s: Moment | None = None
     """Absent while it goes on."""
+    interrupted: bool = False
+    """It was preempted or evicted at ``ended_s``; its next start is another run."""
 
 
 class RunsRequest(_Strict):

@@ -30,7 +30,8 @@ T = TypeVar("T")
 OPEN = ("/healthz", "/readyz", "/metrics", "/openapi.json", "/v2/health/live", "/v2/health/ready")
 """Open to all callers: probes, metrics (which a network policy limits to scrapers) and the documentation."""
 PAIRWISE = "/v1/bandwidth/pairs"
-BYCALLER = ("/v1/recommendations", "/v1/health/models", "/v1/checkpoint", PAIRWISE)
+RUNTIME_QUEUES = "/v1/runtime/queues"
+BYCALLER = ("/v1/recommendations", "/v1/health/models", "/v1/checkpoint", PAIRWISE, RUNTIME_QUEUES)
 """Paths that show what is kept by caller; the verb list (no HTTP method) on one is the right to see all callers'."""
 _SEES_ALL = "kopt.sees-all"
 _RIGHTS = "kopt.rights"
@@ -118,11 +119,11 @@ async def answering_namespace(request: Request, namespace: str | None, *, tells:
     return namespace
 
 
-async def sees_all_measurements(request: Request) -> bool:
-    """Whether the caller may use every caller's measured pairs: the verb list on their path; everybody where callers
-    do not authenticate. Raises Problem 503 where nobody can say."""
+async def sees_all_measurements(request: Request, path: str = PAIRWISE) -> bool:
+    """Whether answers to the caller may rest on every caller's measured pairs, or on what else ``path`` shows: the verb
+    list on it; everybody where callers do not authenticate. Raises Problem 503 where nobody can say."""
     may: Callable[[str, str], Awaitable[bool]] | None = request.scope.get(_MAY)
-    return may is None or await _reviewed(may("list", PAIRWISE))
+    return may is None or await _reviewed(may("list", path))
 
 
 def visible_owner(request: Request) -> str | None:

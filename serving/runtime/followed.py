@@ -1,9 +1,11 @@
 """The runs of the clusters that a replica is asked about, in memory, by the model that answers. Used by one thread."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kopt.core.prediction import ModelVersion
+from kopt.core.workload.run_time import JobRun
 from kopt.models.runtime.cluster_runs import ClusterRuns, Outcome
 from kopt.models.runtime.history import JobHistory, in_order
 from kopt.models.runtime.predictor import RunTimePredictor
@@ -17,9 +19,16 @@ _ANSWERED = 2_000
 """Of the runs that are read at once so many of the newest are answered again, which is what calibrates intervals."""
 
 
+LATE_S = 600.0
+"""What is told later than this after what is known already is put in its place: all is read again. So replicas answer
+the same, whatever came to which of them first."""
+
+
 @dataclass
 class _Followed:
     change: int = 0
+    newest_s: float = -math.inf
+    """The last start or end that was read."""
     by_version: dict[ModelVersion, ClusterRuns] = field(default_factory=dict)
 
 
@@ -27,6 +36,11 @@ class FollowedClusters:
     def __init__(self, table: RunTable, most: int = MOST_CLUSTERS) -> None:
         self._table = table
         self._kept: KeptByCaller[str, _Followed] = KeptByCaller(most)
+
+    def knows(self, owner: str, cluster: str) -> bool:
+        """Whether runs of it have been read."""
+        followed = self._kept.get(owner, cluster)
+        return followed is not None and followed.change > 0
 
     def catch_up(
         self,
@@ -44,7 +58,11 @@ class FollowedClusters:
             followed = _Followed(by_version={model.version: model.cluster_runs() for model in models.values()})
         changes = self._table.since(owner, cluster, followed.change, MOST_READ)
         is_new = followed.change > 0
+        if is_new and any(_last_s(run) < followed.newest_s - LATE_S for run in changes.runs):
+            followed = _Followed(by_version={model.version: model.cluster_runs() for model in models.values()})
+            changes, is_new = self._table.since(owner, cluster, 0, MOST_READ), False
         followed.change = changes.last
+        followed.newest_s = max([followed.newest_s, *map(_last_s, changes.runs)])
         # A model that fails half way leaves nothing behind: the next question reads all over.
         self._kept.pop(owner, cluster)
         result = {}
@@ -62,3 +80,7 @@ class FollowedClusters:
         for _, has_ended, run in in_order(self._table.since(owner, cluster, 0, MOST_READ).runs):
             (result.end if has_ended else result.start)(run)
         return result
+
+
+def _last_s(run: JobRun) -> float:
+    return run.started_s if run.ended_s is None else run.ended_s

@@ -6,7 +6,7 @@ from fastapi import FastAPI, Request, Response
 
 from kopt.serving.contract.runtime_answers import QueuesResponse, RunsKept, RunTimeResponse
 from kopt.serving.contract.runtime_schemas import RUNS_REQUEST, RUNTIME_REQUEST, RunsRequest, RunTimeRequestIn
-from kopt.serving.http.auth import caller_of, visible_owner
+from kopt.serving.http.auth import RUNTIME_QUEUES, caller_of, sees_all_measurements, visible_owner
 from kopt.serving.http.limits import deadline_of
 from kopt.serving.http.routing import PROBLEMS, body_of, json_answer, read_body
 from kopt.serving.runtime.service import RunTimeService
@@ -26,7 +26,8 @@ def routes(app: FastAPI, service: Callable[[], RunTimeService]) -> None:
         """How long a job will run, or go on running: quantiles in seconds, and whose runs they are from."""
         body = await read_body(request, RUNTIME_REQUEST)
         deadline = deadline_of(request).within(body.deadline_ms)
-        return json_answer(await service().answer(body, deadline, caller_of(request)))
+        sees_all = await sees_all_measurements(request, RUNTIME_QUEUES)
+        return json_answer(await service().answer(body, deadline, caller_of(request), sees_all=sees_all))
 
     @app.post(
         "/v1/runtime/runs",
@@ -41,7 +42,7 @@ def routes(app: FastAPI, service: Callable[[], RunTimeService]) -> None:
         deadline = deadline_of(request).within(body.deadline_ms)
         return json_answer(await service().keep(body, deadline, caller_of(request)))
 
-    @app.get("/v1/runtime/queues", response_model=QueuesResponse, responses=PROBLEMS, tags=["runtime"])
+    @app.get(RUNTIME_QUEUES, response_model=QueuesResponse, responses=PROBLEMS, tags=["runtime"])
     async def queues(request: Request) -> Response:
         """How answers have held in each queue, and where the model has drifted."""
         return json_answer(await service().queues(deadline_of(request), visible_owner(request)))

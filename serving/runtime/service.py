@@ -10,6 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -45,6 +46,7 @@ from kopt.serving.runtime.table import RunTable
 
 _LOG = logging.getLogger(__name__)
 MAX_QUEUED = 128
+_LIVE = 100
 T = TypeVar("T")
 
 
@@ -68,6 +70,15 @@ def _warm_up(model: RunTimePredictor) -> None:
     """One row, so that a model that cannot answer never serves. Raises ValueError."""
     if not np.isfinite(model.trees.predict(np.zeros((1, len(FEATURES))))).all():
         raise ValueError("its answer is no run time")
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """By whom, and about which cluster."""
+
+    cluster: str
+    caller: str
+    sees_all: bool
 
 
 class RunTimeService(PredictorService[RunTimePredictor]):
@@ -100,32 +111,36 @@ class RunTimeService(PredictorService[RunTimePredictor]):
         self._table.close()
         super().close()
 
-    async def answer(self, request: RunTimeRequestIn, deadline: Deadline, caller: str = "") -> RunTimeResponse:
-        """The model's answer within the deadline. Raises Problem: 422 for a wrong question, 429 and 503 where it
-        cannot be answered now."""
+    async def answer(
+        self, request: RunTimeRequestIn, deadline: Deadline, caller: str = "", *, sees_all: bool = True
+    ) -> RunTimeResponse:
+        """The model's answer within the deadline, from the caller's runs of the cluster; with ``sees_all``, where it
+        has sent none, from those of whoever has. Raises Problem: 422 for a wrong question, 429 and 503 where it cannot
+        be answered now."""
         model = self.model_for(lambda: f"{caller}/{request.cluster}/{request.queue}/{request.name}/{request.job}")
         if model is None:
             why = self.slot.error or Reason("NO_MODEL", "No run-time model is loaded yet.")
             raise Problem(503, why.message, headers={"retry-after": "5"})
         question = _question(request, self._clock())
-        made = await self._in_time(model, request.cluster, question, deadline, caller)
+        made = await self._in_time(model, _Asked(request.cluster, caller, sees_all), question, deadline)
         self._counters.answered(made)
         return made
 
     async def _in_time(
-        self, model: RunTimePredictor, cluster: str, question: RunTimeQuestion, deadline: Deadline, caller: str
+        self, model: RunTimePredictor, asked: _Asked, question: RunTimeQuestion, deadline: Deadline
     ) -> RunTimeResponse:
+        caller = asked.caller
         try:
-            made = await self._on_thread(caller, deadline, self._by_model, model, cluster, question, caller)
+            made = await self._on_thread(caller, deadline, self._by_model, model, asked, question)
         except Problem:
             raise
         except Exception as error:  # noqa: BLE001 - edge: a model's bug must not become the caller's outage
             _LOG.exception("a run time cannot be answered")
             if self.canary.failed(model) and self.slot.current is not None:
-                return await self._in_time(self.slot.current, cluster, question, deadline, caller)
+                return await self._in_time(self.slot.current, asked, question, deadline)
             text = f"The model failed ({type(error).__name__}); this is what the last runs alone say."
             why = Reason("MODEL_ERROR", text)
-            return await self._on_thread(caller, deadline, self._by_recent, model, cluster, question, caller, why)
+            return await self._on_thread(caller, deadline, self._by_recent, model, asked, question, why)
         self.canary.answered(model)
         return made
 
@@ -163,7 +178,8 @@ class RunTimeService(PredictorService[RunTimePredictor]):
         owner = owner_of(caller)
         kept = self._table.keep(owner, cluster, runs, self._clock())
         self._counters.runs.inc(kept)
-        if kept:
+        if 0 < kept <= _LIVE:
+            # What happens now is answered and compared as it happens; tables of the past wait for a question.
             self._current(owner, cluster)
         return RunsKept(kept=kept, known=len(runs) - kept)
 
@@ -180,22 +196,28 @@ class RunTimeService(PredictorService[RunTimePredictor]):
 
         return self._followed.catch_up(owner, cluster, self.models, ended)
 
-    def _by_model(
-        self, model: RunTimePredictor, cluster: str, question: RunTimeQuestion, caller: str
-    ) -> RunTimeResponse:
+    def _by_model(self, model: RunTimePredictor, asked: _Asked, question: RunTimeQuestion) -> RunTimeResponse:
         models = self.models
         alias = next((alias for alias, each in models.items() if each is model), None)
         if alias is None:
             alias, model = next(iter(models.items()))
-        runs = self._current(owner_of(caller), cluster)[alias]
+        runs = self._current(self._owner(asked), asked.cluster)[alias]
         self._counters.drifted(sum(record.has_drifted for record in runs.queues.values()))
         return RunTimeResponse.of(model.answer(RunTimeRequest(question, runs)), question.at_s, model.version)
 
     def _by_recent(
-        self, model: RunTimePredictor, cluster: str, question: RunTimeQuestion, caller: str, why: Reason
+        self, model: RunTimePredictor, asked: _Asked, question: RunTimeQuestion, why: Reason
     ) -> RunTimeResponse:
-        history = self._followed.history(owner_of(caller), cluster)
+        history = self._followed.history(self._owner(asked), asked.cluster)
         return RunTimeResponse.of(answer_recent(history, question, why), question.at_s, model.version)
+
+    def _owner(self, asked: _Asked) -> str:
+        """Whose runs of the cluster count."""
+        own = owner_of(asked.caller)
+        if not asked.sees_all or self._followed.knows(own, asked.cluster):
+            return own
+        others = [owner for owner, cluster in self._table.clusters(None) if cluster == asked.cluster]
+        return own if own in others or not others else others[0]
 
     def _queues(self, owner: str | None) -> QueuesResponse:
         key = None if owner is None else owner_of(owner)
@@ -224,7 +246,9 @@ def _question(request: RunTimeRequestIn, now_s: float) -> RunTimeQuestion:
 
 def _run(at: int, run: RunIn) -> JobRun:
     try:
-        return JobRun(run.job, JobKind(run.queue, run.gpus, run.name, run.user), run.started_s, run.ended_s)
+        return JobRun(
+            run.job, JobKind(run.queue, run.gpus, run.name, run.user), run.started_s, run.ended_s, run.interrupted
+        )
     except RunTimeError as error:
         raise invalid(f"runs.{at}.ended_s", str(error)) from None
 

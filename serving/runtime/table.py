@@ -17,15 +17,16 @@ MOST_RUNS = 200_000
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS run (
     owner TEXT NOT NULL, cluster TEXT NOT NULL, job TEXT NOT NULL, queue TEXT NOT NULL, gpus INTEGER NOT NULL,
-    name TEXT NOT NULL, user_name TEXT NOT NULL, started_s REAL NOT NULL, ended_s REAL, change INTEGER NOT NULL,
+    name TEXT NOT NULL, user_name TEXT NOT NULL, started_s REAL NOT NULL, ended_s REAL, interrupted INTEGER NOT NULL,
+    change INTEGER NOT NULL,
     kept_s REAL NOT NULL, PRIMARY KEY (owner, cluster, job)
 );
 CREATE INDEX IF NOT EXISTS run_change ON run (owner, cluster, change);
 CREATE TABLE IF NOT EXISTS last_change (id INTEGER NOT NULL PRIMARY KEY, change INTEGER NOT NULL);
 """
 _UPSERT = """
-INSERT INTO run VALUES (?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT (owner, cluster, job) DO UPDATE SET
-ended_s = excluded.ended_s, change = excluded.change, kept_s = excluded.kept_s
+INSERT INTO run VALUES (?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT (owner, cluster, job) DO UPDATE SET
+ended_s = excluded.ended_s, interrupted = excluded.interrupted, change = excluded.change, kept_s = excluded.kept_s
 WHERE run.ended_s IS NULL AND excluded.ended_s IS NOT NULL AND excluded.ended_s >= run.started_s
 """
 _LOCK = "runs"
@@ -59,7 +60,9 @@ class RunTable:
             for run in runs:
                 kind = run.kind
                 values = (owner, cluster, run.job, kind.queue, kind.gpus, kind.name, kind.user)
-                written = db.execute(_UPSERT, (*values, run.started_s, run.ended_s, change + 1, now_s))
+                written = db.execute(
+                    _UPSERT, (*values, run.started_s, run.ended_s, int(run.interrupted), change + 1, now_s)
+                )
                 change, kept = change + written, kept + written
             db.execute(
                 "INSERT INTO last_change VALUES (0, ?) ON CONFLICT (id) DO UPDATE SET change = excluded.change",
@@ -72,7 +75,7 @@ class RunTable:
     def since(self, owner: str, cluster: str, change: int, most: int) -> Changes:
         """What changed after ``change``; of more than ``most`` runs the newest."""
         rows = self._db.query(
-            "SELECT job, queue, gpus, name, user_name, started_s, ended_s, change FROM run "
+            "SELECT job, queue, gpus, name, user_name, started_s, ended_s, interrupted, change FROM run "
             "WHERE owner = ? AND cluster = ? AND change > ? ORDER BY change DESC LIMIT ?",
             (owner, cluster, change, most),
         )
@@ -82,8 +85,9 @@ class RunTable:
                 JobKind(str(queue), int(gpus), str(name), str(user)),
                 float(started_s),
                 None if ended_s is None else float(ended_s),
+                bool(interrupted),
             )
-            for job, queue, gpus, name, user, started_s, ended_s, _ in reversed(rows)
+            for job, queue, gpus, name, user, started_s, ended_s, interrupted, _ in reversed(rows)
         )
         return Changes(runs, int(rows[0][-1]) if rows else change)
 

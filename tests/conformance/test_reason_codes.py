@@ -30,6 +30,7 @@ AREAS = {
     "lending": ("policies/lending", "controllers/lending", "dashboard/pages/lending"),
     "placement": ("policies/placement", "controllers/extender"),
     "preemption": ("policies/preemption", "controllers/preemption"),
+    "runtime": ("models/runtime", "serving/runtime"),
     "serving": ("serving", "agents/logtail", "dashboard/data"),
     "sizing": ("models/sizing", "policies/sizing", "serving/sizing", "core/workload", "cluster/workloads"),
     "staging": ("controllers/staging", "controllers/overview"),

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kopt.core.workload.run_time import LEVELS, JobKind, JobRun, RunTimeError, RunTimeQuestion, StepProgress
 from kopt.models.runtime.cluster_runs import LEAST_COMPARED, WINDOW, ClusterRuns
 from kopt.models.runtime.distribution import LogTimes
+from kopt.models.runtime.loading import load_run_time
 from kopt.models.runtime.predictor import RunTimePredictor, RunTimeRequest
 from kopt.models.runtime.recent import recent_quantiles
 from kopt.models.runtime.steps import remaining_seconds
@@ -26,6 +27,11 @@ class Fixed:
 
     def predict(self, features: np.ndarray) -> np.ndarray:
         return np.tile(self.relative, (len(features), 1))
+
+
+def fitted() -> RunTimePredictor:
+    """The shipped one; ``ClusterRuns`` say by which model they answer."""
+    return load_run_time("shipped")
 
 
 @given(values=_QUANTILES, log_seconds=st.floats(-2, 30))
@@ -84,7 +90,7 @@ def test_a_queue_that_changes_raises_the_alarm_and_falls_back_until_it_holds_aga
             ]
         )
 
-    predictor = RunTimePredictor()
+    predictor = fitted()
     request = RunTimeRequest(RunTimeQuestion(kind, 1e6), runs)
     feed(0, LEAST_COMPARED - 5)
     assert not predictor.answer(request).by_recent
@@ -122,7 +128,7 @@ def test_runs_that_come_twice_or_out_of_order_count_once() -> None:
 
 
 def test_steps_beat_history() -> None:
-    predictor, runs = RunTimePredictor(), ClusterRuns(Fixed())
+    predictor, runs = fitted(), ClusterRuns(Fixed())
     kind = JobKind("q", 1)
     runs.observe([JobRun(f"{at}", kind, float(at), at + 1e6) for at in range(10)])
     progress = StepProgress(900, 1_000, 5_000.0, (2.0,) * 20)

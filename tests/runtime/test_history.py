@@ -14,8 +14,6 @@ from kopt.models.runtime.table import BURST_GAP_S, Trace, joined, table_of
 
 _OF_WHOM = (("", ""), ("t", "u"))
 _KINDS = [JobKind(queue, gpus, name, user) for queue in "ab" for gpus in (1, 8) for name, user in _OF_WHOM]
-    JobKind(queue, gpus, name, user) for queue in "ab" for gpus in (1, 8) for name, user in (("", ""), ("t", "u"))
-]
 
 
 @st.composite
@@ -88,6 +86,17 @@ def test_scale_does_not_matter_but_for_the_base() -> None:
         relative.append(described.features[FEATURES.index("class_high_20")])
     assert bases[1] - bases[0] == pytest.approx(math.log(2))
     assert relative[0] == pytest.approx(relative[1])
+
+
+def test_what_was_interrupted_neither_runs_nor_counts() -> None:
+    history, kind = JobHistory(), JobKind("a", 1)
+    history.end(JobRun("1", kind, 0.0, 100.0))
+    before = history.describe(kind, 500.0).features
+    history.end(JobRun("2", kind, 110.0, 400.0, interrupted=True))
+    after = history.describe(kind, 500.0)
+    assert (after.finished, history.running_in("a")) == (1, 0)
+    changed = {FEATURES[at] for at in np.flatnonzero(~np.isclose(before, after.features, equal_nan=True))}
+    assert all("since_start" in name or "_started_" in name for name in changed), "a start was a start"
 
 
 def test_jobs_of_a_name_are_a_class_once_two_have_ended() -> None:

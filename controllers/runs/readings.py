@@ -1,0 +1,100 @@
+"""Runs, as Workloads of Kueue's and batch Jobs show them. Nothing that anybody may have written makes this raise."""
+
+import re
+from typing import Any
+
+from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.fields import at, count, items, mapping, text
+from kopt.cluster.workloads.gpu_requests import gpus_of
+from kopt.cluster.workloads.kueue_reading import seconds
+from kopt.core.workload.run_time import MAX_GPUS, JobKind, JobRun
+
+JOB_TYPE_LABEL = "kaiwo.ai/job-type"
+_KUEUE_QUEUE, _KAI_QUEUES = "kueue.x-k8s.io/queue-name", ("kai.scheduler/queue", "runai/queue")
+_SUFFIX = re.compile(r"(?:[-_.](?=[a-z0-9]*\d)[a-z0-9]+)+$")
+"""What tells objects of one type apart at the end of their names: numbers, dates, hashes with a digit."""
+_MILLI = 1000
+
+
+def run_of_workload(workload: Object) -> JobRun | None:
+    """The current or last run of a Workload, by its admission; None for one without GPUs, and for one that waits."""
+    metadata = mapping(workload, "metadata")
+    gpus = sum(
+        count(item, "count") * gpus_of(mapping(item, "template", "spec"), {})
+        for _, item in items(workload, "spec", "podSets")
+    )
+    admitted_s = _since(workload, "Admitted")
+    ended_s, interrupted = _since(workload, "Finished"), False
+    started_s = admitted_s
+    if admitted_s is None:
+        # It lost its admission: the condition says when it turned false, not when it had turned true.
+        return None
+    ready_s = _since(workload, "PodsReady")
+    if ready_s is not None and ready_s >= admitted_s and (ended_s is None or ready_s <= ended_s):
+        started_s = ready_s
+    evicted_s = _since(workload, "Evicted")
+    if ended_s is None and evicted_s is not None and evicted_s >= admitted_s:
+        ended_s, interrupted = evicted_s, True
+    owner: Any = next((item for _, item in items(metadata, "ownerReferences") if at(item, "controller") is True), {})
+    kind = _kind(
+        text(workload, "status", "admission", "clusterQueue") or text(workload, "spec", "queueName"),
+        gpus,
+        text(metadata, "labels", JOB_TYPE_LABEL) or job_type(text(owner, "name") or text(metadata, "name")),
+        text(metadata, "namespace"),
+    )
+    return _run(f"{text(metadata, 'uid')}/{admitted_s:.0f}", kind, started_s, ended_s, interrupted)
+
+
+def run_of_job(job: Object) -> JobRun | None:
+    """The run of a batch Job; None for one without GPUs, one that has not started, and those that have a Workload."""
+    metadata, status = mapping(job, "metadata"), mapping(job, "status")
+    labels = mapping(metadata, "labels")
+    is_owned = any(at(item, "controller") is True for _, item in items(metadata, "ownerReferences"))
+    if is_owned or text(labels, _KUEUE_QUEUE):
+        return None
+    template = mapping(job, "spec", "template")
+    each = gpus_of(mapping(template, "spec"), mapping(template, "metadata", "annotations"))
+    started_s = seconds(text(status, "startTime"))
+    if started_s is None or not each:
+        return None
+    ended_s = seconds(text(status, "completionTime")) or _since(job, "Failed")
+    suspended_s = _since(job, "Suspended")
+    interrupted = ended_s is None and suspended_s is not None and suspended_s >= started_s
+    pod_labels = mapping(template, "metadata", "labels")
+    queue = next((name for key in _KAI_QUEUES for of in (labels, pod_labels) if (name := text(of, key))), "")
+    kind = _kind(
+        queue or text(metadata, "namespace"),
+        each * count(job, "spec", "parallelism", default=1),
+        text(labels, JOB_TYPE_LABEL) or job_type(text(metadata, "generateName") or text(metadata, "name")),
+        text(metadata, "namespace"),
+    )
+    last_s = suspended_s if interrupted else ended_s
+    return _run(f"{text(metadata, 'uid')}/{started_s:.0f}", kind, started_s, last_s, interrupted)
+
+
+def job_type(name: str) -> str:
+    """A name without what tells its runs apart: ``finetune-llama-20260101-x7k2p`` is a ``finetune-llama``."""
+    return _SUFFIX.sub("", name.rstrip("-_.")) or name
+
+
+def _kind(queue: str, gpus_milli: int, name: str, namespace: str) -> JobKind | None:
+    """Fractions of a GPU count as one."""
+    gpus = -(-gpus_milli // _MILLI)
+    return JobKind(queue, gpus, name, namespace) if 0 < gpus <= MAX_GPUS else None
+
+
+def _run(
+    job: str, kind: JobKind | None, started_s: float | None, ended_s: float | None, interrupted: bool
+) -> JobRun | None:
+    """None where the times contradict each other."""
+    if kind is None or started_s is None or (ended_s is not None and ended_s < started_s):
+        return None
+    return JobRun(job, kind, started_s, ended_s, interrupted)
+
+
+def _since(document: Object, kind: str) -> float | None:
+    """When a condition turned true; None while it is not."""
+    for _, item in items(document, "status", "conditions"):
+        if text(item, "type") == kind and text(item, "status") == "True":
+            return seconds(text(item, "lastTransitionTime"))
+    return None

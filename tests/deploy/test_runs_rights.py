@@ -1,0 +1,167 @@
+"""The runs controller with its own account's token: Jobs run on a node, the endpoint hears when they start and end, and
+the command says how long the next one will run. Killed, the other replica goes on; it is refused nothing."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import httpx
+import pytest
+from asgi_server import served
+from controlplane.api import Api
+from controlplane.kubelet import Kubelet
+from controlplane.plane import ControlPlane
+from controlplane.processes import wait_for
+from serving.conftest import MemorySource, StandInModel, no_store
+
+from kopt.core.settings import Settings
+from kopt.serving.demand.feature_lookup import StoredFeatures
+from kopt.serving.endpoint.app import create_app
+from kopt.serving.endpoint.assemble import Parts, assemble
+from kopt.serving.runtime.service import RunTimeService
+
+from .rights import Object, assert_refused_nothing, assert_uses_its_rights, audited, roles_of, start_controller
+
+KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
+ACCOUNT, SPACE = "kopt-runs", "timed"
+VALUES = {
+    "runs": {"enabled": True},
+    "webhook": {"enabled": False},
+    "sizing": {"enabled": False},
+    "extender": {"enabled": False},
+}
+BATCH, GPU = ("batch/v1", "Job"), "nvidia.com/gpu"
+RUN_S = 2
+SELDOM = {
+    ("create", "events.k8s.io", "events"): "only where an object cannot be read at all",
+    ("patch", "events.k8s.io", "events"): "only for an event that is repeated for a minute",
+    ("watch", "kueue.x-k8s.io", "workloads"): "only where there is Kueue",
+}
+
+
+def job(name: str, node: Kubelet, seconds: int = RUN_S) -> Object:
+    spec = {
+        "containers": [
+            {"name": "main", "image": "any", "command": ["sleep", str(seconds)], "resources": {"limits": {GPU: "1"}}}
+        ],
+        "nodeSelector": node.selector,
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 0,
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "namespace": SPACE},
+        "spec": {"template": {"spec": spec}},
+    }
+
+
+def test_it_is_off_unless_it_is_asked_for(charts: Any) -> None:
+    assert not [document for document in charts.render() if document["metadata"]["name"].startswith(ACCOUNT)]
+    kinds = {document["kind"] for document in charts.render(VALUES) if document["metadata"]["name"] == ACCOUNT}
+    assert {"Deployment", "ServiceAccount", "ClusterRole", "Role", "NetworkPolicy"} <= kinds
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A real endpoint with the shipped model of run times."""
+    source = MemorySource()
+    source.add(StandInModel())
+    parts = Parts(source=source, features=StoredFeatures(no_store), refresh_s=3600)
+    built = assemble(Settings(home=tmp_path_factory.mktemp("endpoint")), parts)
+    built.start()
+    built.service(RunTimeService).refresh()
+    with served(create_app(built, manage=False)) as address:
+        yield address
+    built.stop()
+
+
+def metric(address: str, name: str) -> float:
+    lines = httpx.get(address, trust_env=False).text.splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.partition("{")[0].partition(" ")[0] == name)
+
+
+def estimate(url: str, *arguments: str) -> dict[str, Any] | None:
+    """What `kopt runtime estimate` says of the next sleeper; None while nothing is known."""
+    command = [*KOPT, "runtime", "estimate", "--queue", SPACE, "--gpus", "1", "--name", "sleeper", "--user", SPACE]
+    env = {**os.environ, "KOPT_URL": url}
+    done = subprocess.run([*command, "-o", "json", *arguments], capture_output=True, text=True, env=env, check=False)
+    if done.returncode:
+        assert "has ended yet" in done.stderr, done.stderr
+        return None
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+@pytest.fixture(scope="module")
+def worked(control_plane: ControlPlane, charts: Any, install: Callable[..., None], url: str) -> list[Object]:
+    """The audit log of two replicas, of which one was killed."""
+    install(VALUES)
+    started, api = datetime.now(UTC), control_plane.api
+    api.namespace(SPACE)
+    values = VALUES | {"predictions": {"url": url, "auth": "none"}}
+    with Kubelet(control_plane, "timed", {GPU: "4"}) as node:
+        first, first_metrics = start_controller(control_plane, charts, values, ACCOUNT)
+        first.wait_until(lambda: metric(first_metrics, "kopt_runs_leading") == 1)
+        second, second_metrics = start_controller(control_plane, charts, values, ACCOUNT, replica=1)
+        second.wait_until(lambda: metric(second_metrics, "kopt_runs_running") == 0)
+        assert estimate(url) is None, "no run is known, so none is made up"
+        ended(api, *("sleeper-1a", "sleeper-2b"), node=node)
+        wait_for(lambda: (estimate(url) or {}).get("finished") == 2, what="two runs are known", timeout_s=60)
+        # The next ones are reported by the other replica, and one that is stopped does not count as short.
+        first.kill()
+        second.wait_until(lambda: metric(second_metrics, "kopt_runs_leading") == 1)
+        api.create(job("sleeper-3c", node, seconds=600))
+        api.wait(*BATCH, "sleeper-3c", lambda document: document["status"].get("ready"), SPACE)
+        wait_for(lambda: metric(second_metrics, "kopt_runs_running") == 1, what="it is seen to run")
+        api.patch(*BATCH, "sleeper-3c", {"spec": {"suspend": True}}, SPACE)
+        ended(api, "sleeper-4d", node=node)
+        wait_for(lambda: (estimate(url) or {}).get("finished") == 3, what="three runs are known", timeout_s=90)
+        second.stop()
+        for name in ("sleeper-1a", "sleeper-2b", "sleeper-3c", "sleeper-4d"):
+            api.delete(*BATCH, name, SPACE, propagationPolicy="Background")
+    return audited(control_plane, ACCOUNT, started)
+
+
+def ended(api: Api, *names: str, node: Kubelet) -> None:
+    for name in names:
+        api.create(job(name, node))
+    for name in names:
+        api.wait(*BATCH, name, lambda document: document["status"].get("completionTime"), SPACE)
+
+
+@pytest.mark.cluster
+def test_it_is_refused_nothing_and_uses_its_rights(worked: list[Object], charts: Any) -> None:
+    assert_refused_nothing(worked)
+    assert_uses_its_rights(roles_of(charts, VALUES, ACCOUNT), worked, SELDOM)
+
+
+@pytest.mark.cluster
+def test_the_next_run_is_expected_to_take_as_long_as_the_last(worked: list[Object], url: str) -> None:
+    answer = estimate(url)
+    assert answer is not None
+    assert answer["level"] == "name"
+    assert answer["run_seconds"]["p05"] <= RUN_S + 1
+    assert RUN_S / 3 < answer["run_seconds"]["p50"] < 30
+    (queue,) = httpx.get(f"{url}/v1/runtime/queues", trust_env=False).json()["queues"]
+    assert (queue["queue"], queue["running"]) == (SPACE, 0)
+
+
+@pytest.mark.cluster
+def test_a_log_that_shows_its_steps_beats_history(worked: list[Object], url: str, tmp_path: Any) -> None:
+    log = tmp_path / "train.log"
+    now_s = time.time()
+    lines = [
+        f"{datetime.fromtimestamp(now_s - 100 + 2 * step, UTC):%Y-%m-%d %H:%M:%S} step {step}/500 loss 1.0"
+        for step in range(1, 51)
+    ]
+    log.write_text("\n".join(lines) + "\n")
+    answer = estimate(url, "--running", "100s", "--log", str(log))
+    assert answer is not None
+    assert answer["by_steps"]
+    assert answer["remaining_seconds"]["p50"] == pytest.approx(900, abs=15)

@@ -11,6 +11,7 @@ predecessor are left out. Losses are mean pinballs of log seconds over seven lev
 that. *Steps*: what a log's step times say of the time left.
 """
 
+import itertools
 import os
 import sys
 import time
@@ -36,6 +37,7 @@ from kopt.training.runtime.scoring import MONTH_S, pinball_of
 _PHILLY = "philly_first_half"
 _HOUR_S = 3_600.0
 _LEAST_OF_MONTH = 100
+_TIMES = 4
 _HEAD = ("runs", "answered by", "n", "loss", "error", "factor", "within 2×", "5-95 %", "over p95")
 _MIDDLE = len(LEVELS) // 2
 
@@ -57,6 +59,7 @@ def main(arguments: Sequence[str] = ()) -> int:
         outcomes = [item for item in outcomes if item.run.started_s >= from_s]
         if trace.name == _PHILLY:
             rows += _of_outcomes("later (Philly)", trace, outcomes)
+            rows.append(_trained_again("later (Philly)", trace, tables[trace.name], from_s))
             rows += _left(trace, model, from_s)
         else:
             unseen += outcomes
@@ -67,6 +70,18 @@ def main(arguments: Sequence[str] = ()) -> int:
     print("\n" + markdown(("trace", "month", "n", "loss", "last 20", "error", "last 20", "5-95 %"), months))
     print(f"\nOne answer: {_milliseconds(dataset.traces[-1], model):.1f} ms")
     return 0
+
+
+def _trained_again(label: str, trace: Trace, table: RunTimeTable, from_s: float) -> tuple[object, ...]:
+    """The model fitted anew as the tested part goes on, each time on what was known then."""
+    starts_s = table.started_s[table.started_s >= from_s]
+    edges_s = [*np.quantile(starts_s, np.arange(_TIMES) / _TIMES), np.inf]
+    outcomes: list[Outcome] = []
+    for since_s, until_s in itertools.pairwise(edges_s):
+        model = RunTimePredictor().fit(table.as_of(float(since_s)))
+        answered = model.cluster_runs().observe(trace.runs)
+        outcomes += [o for o in answered if o.recent is not None and since_s <= o.run.started_s < until_s]
+    return _row(label, f"model, trained again {_TIMES - 1} times", *_answered(outcomes))
 
 
 def _fitted(trace: Trace, tables: dict[str, RunTimeTable]) -> RunTimePredictor:

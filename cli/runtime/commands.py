@@ -221,7 +221,7 @@ def import_command(
             for name, runs in sorted(by_cluster.items()):
                 for at in range(0, len(runs), _BATCH):
                     part = runs[at : at + _BATCH]
-                    kept += client.tell_runs(part, name or cluster).kept
+                    kept += client.send_runs(part, name or cluster).kept
                     done += len(part)
                     advance(done, total)
     except (RequestRefused, AnswerError) as error:

@@ -68,7 +68,7 @@ async def _endpoint(settings: ProcessSettings) -> AsyncIterator[Send | None]:
 
         async def send(runs: Sequence[JobRun]) -> int:
             try:
-                return (await client.tell_runs(runs, settings.cluster)).kept
+                return (await client.send_runs(runs, settings.cluster)).kept
             except RequestRefused as error:
                 raise SendError(str(error), refused=error.status in (400, 422)) from error
             except (EndpointFailure, AnswerError) as error:

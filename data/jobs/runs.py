@@ -101,7 +101,7 @@ def _time(where: str, row: Mapping[str, str], column: str) -> float | None:
     if "-" not in text[1:] or ":" not in text:
         return _number(where, row, column)
     try:
-        moment = datetime.fromisoformat(text)
+        parsed = datetime.fromisoformat(text)
     except ValueError:
         raise TraceError(f"{where}: {column} is {text[:64]!r}, neither seconds nor ISO 8601") from None
-    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return (parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)).timestamp()

@@ -1,8 +1,8 @@
 """What an endpoint keeps of one cluster's runs: their history, and per queue how answers have held."""
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -10,50 +10,15 @@ import numpy as np
 from kopt.core.workload.run_time import LEVELS, JobKind, JobRun
 from kopt.models.runtime.history import Array, Described, JobHistory, in_order
 from kopt.models.runtime.recent import recent_quantiles
-from kopt.models.runtime.tracking import QuantileTracker
+from kopt.models.runtime.records import NameRecord, QueueRecord, pinball
 
-WINDOW = 300
-"""Finished jobs of a queue over which a model is held against the last runs alone."""
-LEAST_COMPARED = 150
-WORSE = 1.5
-"""A model whose loss is this many times that of the last runs has drifted. Runs end in bursts, short ones first, so
-that a model that is better overall is often worse over a hundred of them."""
 _MOST_PENDING = 100_000
-_LEVELS = np.array(LEVELS)
 
 
 class Quantiles(Protocol):
     """A model: quantiles (n, 7) of the log time less its base, for features (n, F)."""
 
     def predict(self, features: Array) -> Array: ...
-
-
-@dataclass
-class QueueRecord:
-    """How answers about one queue have held, newest last: pinball losses of the model and of the last runs alone, and
-    whether the interval held the run."""
-
-    tracker: QuantileTracker = field(default_factory=QuantileTracker)
-    losses: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
-    inside: deque[bool] = field(default_factory=lambda: deque(maxlen=WINDOW))
-
-    @property
-    def loss_ratio(self) -> float | None:
-        """The model's loss by that of the last runs alone, over the window; None before enough has ended."""
-        if len(self.losses) < LEAST_COMPARED:
-            return None
-        model, recent = np.sum(self.losses, axis=0)
-        return float(model / max(recent, 1e-9))
-
-    @property
-    def has_drifted(self) -> bool:
-        ratio = self.loss_ratio
-        return ratio is not None and ratio > WORSE
-
-    @property
-    def coverage(self) -> float | None:
-        """Share of runs inside their interval of 5 to 95 %; None before enough has ended."""
-        return float(np.mean(self.inside)) if len(self.inside) >= LEAST_COMPARED else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +29,7 @@ class _Pending:
     model: Array
     answered: Array
     recent: Array | None
+    is_named: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +50,7 @@ class ClusterRuns:
         self._model = model
         self.history = JobHistory()
         self.queues: dict[str, QueueRecord] = {}
+        self._names: dict[JobKind, NameRecord] = {}
         self._pending: OrderedDict[str, _Pending] = OrderedDict()
 
     def observe(self, runs: Sequence[JobRun], *, answer_last: int | None = None) -> list[Outcome]:
@@ -107,7 +74,7 @@ class ClusterRuns:
         outcomes = []
         for run, at in steps:
             if at is not None:
-                self._started(run, models[at], started[at][2])
+                self._started(run, models[at], *started[at][1:])
             elif (outcome := self._ended(run)) is not None:
                 outcomes.append(outcome)
         while len(self._pending) > _MOST_PENDING:
@@ -120,9 +87,9 @@ class ClusterRuns:
         described = self.history.describe(kind, at_s)
         record = self.queues.get(kind.queue, _FRESH)
         pending = self._pending.get(job)
-        if pending is not None:
-            return _answer(record, pending.model, pending.recent), described, record
-        return _answer(record, self._answers([described])[0], self._recent(kind)), described, record
+        if pending is None:
+            pending = self._pending_of(kind, self._answers([described])[0], described, self._recent(kind))
+        return self._answer(kind, pending), described, record
 
     def _recent(self, kind: JobKind) -> Array | None:
         values = self.history.recent_log_seconds(kind)
@@ -135,9 +102,25 @@ class ClusterRuns:
         result: Array = self._model.predict(features) + np.array([[item.base] for item in described])
         return result
 
-    def _started(self, run: JobRun, model: Array, recent: Array | None) -> None:
-        answered = _answer(self.queues.get(run.kind.queue, _FRESH), model, recent)
-        self._pending[run.job] = _Pending(model, answered, recent)
+    def _started(self, run: JobRun, model: Array, described: Described, recent: Array | None) -> None:
+        self._pending[run.job] = self._pending_of(run.kind, model, described, recent)
+
+    def _pending_of(self, kind: JobKind, model: Array, described: Described, recent: Array | None) -> _Pending:
+        pending = _Pending(model, model, recent, described.level == "name")
+        return replace(pending, answered=self._answer(kind, pending))
+
+    def _answer(self, kind: JobKind, pending: _Pending) -> Array:
+        """The model's quantiles with the queue's offsets, drawn to the last runs of the name, or these alone where the
+        model has drifted in the queue."""
+        record, recent = self.queues.get(kind.queue, _FRESH), pending.recent
+        if recent is not None and record.has_drifted:
+            return recent
+        tracked = record.tracker.apply(pending.model)
+        if recent is None or not pending.is_named:
+            return tracked
+        share = self._names.get(kind, _NEW_NAME).recent_share
+        result: Array = (1 - share) * tracked + share * recent
+        return result
 
     def _ended(self, run: JobRun) -> Outcome | None:
         pending = self._pending.pop(run.job, None)
@@ -148,22 +131,12 @@ class ClusterRuns:
         tracked = record.tracker.apply(pending.model)
         record.inside.append(bool(pending.answered[0] <= log_seconds <= pending.answered[-1]))
         if pending.recent is not None:
-            record.losses.append((pinball(tracked, log_seconds), pinball(pending.recent, log_seconds)))
+            losses = pinball(tracked, log_seconds), pinball(pending.recent, log_seconds)
+            record.losses.append(losses)
+            if pending.is_named:
+                self._names.setdefault(run.kind, NameRecord()).losses.append(losses)
         record.tracker.observe(pending.model, log_seconds)
         return Outcome(run, pending.answered, pending.recent, log_seconds)
 
 
-def _answer(record: QueueRecord, model: Array, recent: Array | None) -> Array:
-    """The model's quantiles with the queue's offsets; the last runs alone where the model has drifted."""
-    if record.has_drifted and recent is not None:
-        return recent
-    return record.tracker.apply(model)
-
-
-_FRESH = QueueRecord()
-
-
-def pinball(quantiles: Array, log_seconds: float) -> float:
-    """The mean pinball loss of quantiles (7,) at ``LEVELS``."""
-    error = log_seconds - quantiles
-    return float(np.mean(np.maximum(_LEVELS * error, (_LEVELS - 1) * error)))
+_FRESH, _NEW_NAME = QueueRecord(), NameRecord()

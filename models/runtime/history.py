@@ -272,8 +272,13 @@ def _log_seconds(seconds: float) -> float:
 
 
 def in_order(runs: Sequence[JobRun]) -> Iterable[tuple[float, bool, JobRun]]:
-    """Starts and ends of runs by time: (time, whether it ended, run). At the same time ends come first."""
-    ends = [(run.ended_s, 0, at) for at, run in enumerate(runs) if run.ended_s is not None]
+    """Starts and ends of runs by time: (time, whether it ended, run). At the same time ends come first, but for the end
+    of a run that starts then."""
+    ends = [
+        (run.ended_s, 0 if run.ended_s > run.started_s else 2, at)
+        for at, run in enumerate(runs)
+        if run.ended_s is not None
+    ]
     events = sorted([*ends, *((run.started_s, 1, at) for at, run in enumerate(runs))])
-    for time_s, kind, at in events:
-        yield time_s, kind == 0, runs[at]
+    for time_s, order, at in events:
+        yield time_s, order != 1, runs[at]

@@ -14,11 +14,12 @@ from kopt.core.units import format_span
 from kopt.core.workload.run_time import LEVELS, RunTimeAnswer, RunTimeQuestion
 from kopt.models.base import Predictor
 from kopt.models.registry.model_files import read_json
-from kopt.models.runtime.cluster_runs import ClusterRuns, QueueRecord
+from kopt.models.runtime.cluster_runs import ClusterRuns
 from kopt.models.runtime.distribution import LogTimes
 from kopt.models.runtime.history import FEATURES, RECENT, Array, Described, JobHistory
 from kopt.models.runtime.quantile_trees import QuantileTrees, TreeSettings
 from kopt.models.runtime.recent import recent_quantiles
+from kopt.models.runtime.records import QueueRecord
 from kopt.models.runtime.steps import remaining_of, remaining_seconds
 from kopt.models.runtime.table import RunTimeTable
 

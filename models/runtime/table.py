@@ -72,15 +72,15 @@ class RunTimeTable:
     def as_of(self, at_s: float) -> "RunTimeTable":
         """What could be learned at ``at_s``: runs that had started, and those that had not ended as censored."""
         rows = self.where(self.started_s < at_s)
-        going_on = rows.known_s > at_s
+        is_running = rows.known_s > at_s
         ages = np.log(np.maximum(1.0, at_s - rows.started_s))
         return RunTimeTable(
             rows.features,
             rows.base,
-            np.where(going_on, ages, rows.log_seconds),
-            rows.censored | going_on,
+            np.where(is_running, ages, rows.log_seconds),
+            rows.censored | is_running,
             rows.started_s,
-            np.where(going_on, at_s, rows.known_s),
+            np.where(is_running, at_s, rows.known_s),
             rows.bursts,
             rows.runs,
         )

@@ -198,7 +198,7 @@ class AsyncPredictionClient:
         """How long a job will run. Raises as ``models`` does."""
         return parse_run_time(await self.ask("runtime", request, deadline_s=deadline_s))
 
-    async def tell_runs(
+    async def send_runs(
         self, runs: Sequence[JobRun], cluster: str = "", *, deadline_s: float | None = None
     ) -> RunsKept:
         """Jobs that started or ended, 5,000 at most. Sending again is harmless. Raises as ``models`` does."""
@@ -411,9 +411,9 @@ class PredictionClient:
         """See AsyncPredictionClient.runtime."""
         return self._run(self._client.runtime(request, deadline_s=deadline_s))
 
-    def tell_runs(self, runs: Sequence[JobRun], cluster: str = "", *, deadline_s: float | None = None) -> RunsKept:
-        """See AsyncPredictionClient.tell_runs."""
-        return self._run(self._client.tell_runs(runs, cluster, deadline_s=deadline_s))
+    def send_runs(self, runs: Sequence[JobRun], cluster: str = "", *, deadline_s: float | None = None) -> RunsKept:
+        """See AsyncPredictionClient.send_runs."""
+        return self._run(self._client.send_runs(runs, cluster, deadline_s=deadline_s))
 
     def runtime_queues(self, *, deadline_s: float | None = None) -> QueuesResponse:
         """See AsyncPredictionClient.runtime_queues."""

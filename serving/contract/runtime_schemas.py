@@ -15,7 +15,7 @@ class _Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
 
 
-Moment = Annotated[float, Field(ge=-_MOST_S, le=_MOST_S, allow_inf_nan=False)]
+Time = Annotated[float, Field(ge=-_MOST_S, le=_MOST_S, allow_inf_nan=False)]
 Word = Annotated[str, Field(max_length=253)]
 Job = Annotated[str, Field(min_length=1, max_length=512)]
 Cluster = Annotated[str, Field(max_length=253)]
@@ -29,7 +29,7 @@ class ProgressIn(_Strict):
     step: Annotated[int, Field(ge=0, le=1 << 53)]
     steps: Annotated[int, Field(ge=1, le=1 << 53)]
     """Of the whole run; at least ``step``."""
-    at_s: Moment
+    at_s: Time
     """When the last step was done, in Unix seconds."""
     step_seconds: Annotated[list[StepTime], Field(min_length=1, max_length=MAX_STEP_TIMES, fail_fast=True)]
     """What each of the last steps took, oldest first."""
@@ -47,9 +47,9 @@ class RunTimeRequestIn(_Strict):
     """Whose runs it is compared with; the caller's clusters share nothing."""
     job: Annotated[str, Field(max_length=512)] = ""
     """As it was given to ``/v1/runtime/runs``, of a job that runs."""
-    started_s: Moment | None = None
+    started_s: Time | None = None
     """Unix seconds, of a job that runs."""
-    at_s: Moment | None = None
+    at_s: Time | None = None
     """When it is asked, in Unix seconds; now if absent."""
     progress: ProgressIn | None = None
     deadline_ms: Annotated[float, Field(ge=0, le=60_000, allow_inf_nan=False)] | None = None
@@ -64,8 +64,8 @@ class RunIn(_Strict):
     gpus: Gpus
     name: Word = ""
     user: Word = ""
-    started_s: Moment
-    ended_s: Moment | None = None
+    started_s: Time
+    ended_s: Time | None = None
     """Absent while it goes on."""
     interrupted: bool = False
     """It was preempted or evicted at ``ended_s``; its next start is another run."""

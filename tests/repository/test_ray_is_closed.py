@@ -8,7 +8,7 @@ import pytest
 import yaml
 from repository.source_files import ROOT, source_files
 
-THE_PLACE = ROOT / "serving" / "runtime" / "local_ray.py"
+THE_PLACE = ROOT / "serving" / "base" / "local_ray.py"
 READERS = (
     "cli/local/checks.py",
     "cli/local/listening.py",

@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kopt.core.workload.run_time import LEVELS, JobKind, JobRun, RunTimeError, RunTimeQuestion, StepProgress
-from kopt.models.runtime.cluster_runs import LEAST_COMPARED, WINDOW, ClusterRuns
+from kopt.models.runtime.cluster_runs import ClusterRuns
 from kopt.models.runtime.distribution import LogTimes
 from kopt.models.runtime.loading import load_run_time
 from kopt.models.runtime.predictor import RunTimePredictor, RunTimeRequest
 from kopt.models.runtime.recent import recent_quantiles
+from kopt.models.runtime.records import LEAST_COMPARED, WINDOW
 from kopt.models.runtime.steps import remaining_seconds
 from kopt.models.runtime.tracking import QuantileTracker
 
@@ -163,3 +164,24 @@ def test_few_runs_give_wide_answers(values: list[float]) -> None:
     answered = recent_quantiles(values)
     assert (np.diff(answered) >= -1e-9).all()
     assert answered[-1] - answered[0] > 2.4 / math.sqrt(21) - 1e-9
+
+
+def test_regular_jobs_of_a_name_get_narrower_answers_than_their_queue() -> None:
+    """Twice the same runs, with a name and without: the model is wide, what ran under the name is not."""
+    widths = {}
+    for kind in (JobKind("q", 1, "nightly", "ada"), JobKind("q", 1)):
+        runs, rng = ClusterRuns(Fixed(width=2.0)), np.random.default_rng(3)
+        runs.observe(
+            [JobRun(f"{at}", kind, 2e4 * at, 2e4 * at + 3_600 * float(np.exp(rng.normal(0, 0.1)))) for at in range(120)]
+        )
+        answered, _, _ = runs.quantiles(kind, 1e7)
+        assert (np.diff(answered) >= 0).all()
+        widths[kind.name] = answered[-1] - answered[0]
+    assert widths["nightly"] < 0.5 * widths[""]
+
+
+def test_a_run_that_took_no_time_has_ended() -> None:
+    runs, kind = ClusterRuns(Fixed()), JobKind("q", 1)
+    runs.observe([JobRun("a", kind, 5.0, 5.0), JobRun("b", kind, 5.0)])
+    assert runs.history.running_in("q") == 1
+    assert runs.history.describe(kind, 6.0).finished == 1

@@ -11,8 +11,8 @@ import pytest
 
 from kopt.core.settings import Settings
 from kopt.core.workload.run_time import JobKind, JobRun
-from kopt.models.runtime.cluster_runs import LEAST_COMPARED
 from kopt.models.runtime.predictor import RunTimePredictor
+from kopt.models.runtime.records import LEAST_COMPARED
 from kopt.serving.client.client import AsyncPredictionClient, RequestRefused
 from kopt.serving.contract.common import DEADLINE_HEADER
 from kopt.serving.contract.runtime_answers import parse_queues, parse_run_time
@@ -60,7 +60,7 @@ async def http(start: Start) -> AsyncIterator[httpx.AsyncClient]:
 
 def ended(count: int, seconds: float = 3_600.0, *, first: int = 0, kind: JobKind = KIND) -> list[JobRun]:
     rng = np.random.default_rng(first)
-    starts_s = [NOW_S - 1e6 + 4_000.0 * at for at in range(first, first + count)]
+    starts_s = [NOW_S - 2e6 + 6_000.0 * at for at in range(first, first + count)]
     return [
         JobRun(f"job-{first + at}", kind, started_s, started_s + seconds * float(rng.uniform(0.8, 1.25)))
         for at, started_s in enumerate(starts_s)
@@ -77,7 +77,7 @@ async def test_nothing_is_known_until_a_run_has_ended_and_then_it_is(start: Star
         assert answer.refused
         assert answer.run_seconds is None
         assert [reason.code for reason in answer.reasons] == ["NO_RUNS"]
-        assert (await asked.tell_runs(ended(12))).kept == 12
+        assert (await asked.send_runs(ended(12))).kept == 12
         answer = await asked.runtime(question())
         assert (answer.level, answer.finished, answer.fallback) == ("name", 12, False)
         assert answer.run_seconds is not None
@@ -93,21 +93,21 @@ async def test_nothing_is_known_until_a_run_has_ended_and_then_it_is(start: Star
 async def test_what_is_sent_again_or_late_changes_nothing(start: Start) -> None:
     runs = ended(20)
     async with client(start()) as asked:
-        await asked.tell_runs(list(reversed(runs)))
+        await asked.send_runs(list(reversed(runs)))
         before = await asked.runtime(question())
-        again = await asked.tell_runs([*runs, JobRun(runs[3].job, KIND, runs[3].started_s, runs[3].started_s + 9e6)])
+        again = await asked.send_runs([*runs, JobRun(runs[3].job, KIND, runs[3].started_s, runs[3].started_s + 9e6)])
         assert (again.kept, again.known) == (0, 21)
         started_late = JobRun(runs[4].job, KIND, runs[4].started_s)
-        assert (await asked.tell_runs([started_late])).kept == 0, "a start after its end"
+        assert (await asked.send_runs([started_late])).kept == 0, "a start after its end"
         assert await asked.runtime(question()) == before
 
 
 async def test_replicas_agree_and_a_restart_loses_nothing(start: Start) -> None:
     one, other = start(), start()
     async with client(one) as first, client(other) as second:
-        await first.tell_runs(ended(10), "east")
-        await second.tell_runs([JobRun("now", KIND, NOW_S - 60.0)], "east")
-        await second.tell_runs(ended(10, first=10), "east")
+        await first.send_runs(ended(10), "east")
+        await second.send_runs([JobRun("now", KIND, NOW_S - 60.0)], "east")
+        await second.send_runs(ended(10, first=10), "east")
         answers = [await asked.runtime(question(cluster="east")) for asked in (first, second)]
         assert answers[0].run_seconds == answers[1].run_seconds
         assert answers[0].finished == 20
@@ -124,9 +124,9 @@ async def test_replicas_agree_and_a_restart_loses_nothing(start: Start) -> None:
 
 async def test_what_was_interrupted_does_not_count(start: Start) -> None:
     async with client(start()) as asked:
-        await asked.tell_runs(ended(10))
+        await asked.send_runs(ended(10))
         before = await asked.runtime(question())
-        await asked.tell_runs([JobRun("evicted", KIND, NOW_S - 100, NOW_S - 90, interrupted=True)])
+        await asked.send_runs([JobRun("evicted", KIND, NOW_S - 100, NOW_S - 90, interrupted=True)])
         after = await asked.runtime(question())
         assert (after.finished, before.finished) == (10, 10)
 
@@ -135,10 +135,10 @@ async def test_answers_are_compared_with_what_runs_took(start: Start) -> None:
     endpoint = start()
     service = endpoint.service(RunTimeService)
     async with client(endpoint) as asked:
-        await asked.tell_runs(ended(20))
+        await asked.send_runs(ended(20))
         for run in ended(LEAST + 2, first=100):
-            await asked.tell_runs([JobRun(run.job, run.kind, run.started_s)])
-            await asked.tell_runs([run])
+            await asked.send_runs([JobRun(run.job, run.kind, run.started_s)])
+            await asked.send_runs([run])
         service.refresh()
         (health,) = [item for item in (await asked.predictors_health()).predictors if item.predictor == "runtime"]
         assert (health.unit, health.compared) == ("s", LEAST + 2)
@@ -159,7 +159,7 @@ async def test_a_queue_that_changes_is_an_alarm_and_the_last_runs_answer(start: 
 
     model._trees = Far()  # type: ignore[assignment]
     async with client(endpoint) as asked:
-        await asked.tell_runs(ended(LEAST_COMPARED + 60))
+        await asked.send_runs(ended(LEAST_COMPARED + 60))
         answer = await asked.runtime(question())
         assert answer.fallback
         assert answer.reasons[-1].code == "RUN_TIME_DRIFT"
@@ -176,7 +176,7 @@ async def test_a_queue_that_changes_is_an_alarm_and_the_last_runs_answer(start: 
 
 async def test_a_model_that_fails_is_not_the_callers_problem(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     async with client(start()) as asked:
-        await asked.tell_runs(ended(10))
+        await asked.send_runs(ended(10))
 
         def broken(*_: Any) -> Any:
             raise RuntimeError("broken on purpose")

@@ -204,11 +204,11 @@ class RunTimeScoring:
         held = new_figure("Runs within 5 to 95 % by month", "trace and month", "share of runs", height_px=480)
         ordered = sorted(scores, key=lambda score: (score.regime, score.run.series))
         for regime in dict.fromkeys(score.regime for score in ordered):
-            pairs = [(s.run.series, month) for s in ordered if s.regime == regime for month in s.run.months]
-            labels = [f"{series} {month.number}" for series, month in pairs]
-            loss.add_bar(name=regime, x=labels, y=[month.loss for _, month in pairs])
-            loss.add_bar(name=f"{regime}: last 20 alone", x=labels, y=[month.recent_loss for _, month in pairs])
-            held.add_bar(name=regime, x=labels, y=[month.coverage for _, month in pairs])
+            months = [(s.run.series, month) for s in ordered if s.regime == regime for month in s.run.months]
+            labels = [f"{series} {month.number}" for series, month in months]
+            loss.add_bar(name=regime, x=labels, y=[month.loss for _, month in months])
+            loss.add_bar(name=f"{regime}: last 20 alone", x=labels, y=[month.recent_loss for _, month in months])
+            held.add_bar(name=regime, x=labels, y=[month.coverage for _, month in months])
         held.add_hline(y=0.9)
         return (write_plot_page(folder, {"loss": loss, "coverage": held}),)
 

@@ -1,0 +1,73 @@
+"""How answers have held: by queue, and by the name of jobs."""
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kopt.core.workload.run_time import LEVELS
+from kopt.models.runtime.history import Array
+from kopt.models.runtime.tracking import QuantileTracker
+
+WINDOW = 300
+"""Finished jobs of a queue over which a model is held against the last runs alone."""
+LEAST_COMPARED = 150
+WORSE = 1.5
+"""A model whose loss is this many times that of the last runs has drifted. Runs end in bursts, short ones first, so
+that a model that is better overall is often worse over a hundred of them."""
+_LEVELS = np.array(LEVELS)
+_PRIOR_RUNS, _PRIOR_LOSS, _PRIOR_RATIO = 30, 0.25, 0.8
+"""A name begins as if so many of its runs had ended, with such a loss of the last runs, and less of the model's."""
+
+
+@dataclass
+class QueueRecord:
+    """How answers about one queue have held, newest last: pinball losses of the model and of the last runs alone, and
+    whether the interval held the run."""
+
+    tracker: QuantileTracker = field(default_factory=QuantileTracker)
+    losses: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    inside: deque[bool] = field(default_factory=lambda: deque(maxlen=WINDOW))
+
+    @property
+    def loss_ratio(self) -> float | None:
+        """The model's loss by that of the last runs alone, over the window; None before enough has ended."""
+        if len(self.losses) < LEAST_COMPARED:
+            return None
+        model, recent = np.sum(self.losses, axis=0)
+        return float(model / max(recent, 1e-9))
+
+    @property
+    def has_drifted(self) -> bool:
+        ratio = self.loss_ratio
+        return ratio is not None and ratio > WORSE
+
+    @property
+    def coverage(self) -> float | None:
+        """Share of runs inside their interval of 5 to 95 %; None before enough has ended."""
+        return float(np.mean(self.inside)) if len(self.inside) >= LEAST_COMPARED else None
+
+
+@dataclass
+class NameRecord:
+    """The losses of jobs of one name and user, newest last: of the model, and of their last runs alone."""
+
+    losses: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=100))
+
+    @property
+    def recent_share(self) -> float:
+        """How much the last runs alone count beside the model, by the squares of their losses, from 0 to 1.
+
+        What is run again and again under one name is often more regular than any queue that the model has seen. Jobs
+        that only have a queue and a size in common are not: there the same share is worse than the model alone.
+        """
+        model, recent = np.sum(self.losses, axis=0) if self.losses else (0.0, 0.0)
+        prior = _PRIOR_RUNS * _PRIOR_LOSS
+        ratio = float((model + _PRIOR_RATIO * prior) / (recent + prior)) ** 2
+        return ratio / (1 + ratio)
+
+
+def pinball(quantiles: Array, log_seconds: float) -> float:
+    """The mean pinball loss of quantiles (7,) at ``LEVELS``."""
+    error = log_seconds - quantiles
+    return float(np.mean(np.maximum(_LEVELS * error, (_LEVELS - 1) * error)))

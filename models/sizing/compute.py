@@ -11,42 +11,13 @@ from dataclasses import dataclass
 
 from kopt.core.gpu import GpuModel
 from kopt.core.gpu_catalogue import find_gpu
+from kopt.core.hardware.peak_compute import peak_compute
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
 from kopt.core.workload.sizing import WorkloadProfile
 from kopt.models.sizing.code import CodeEstimate, KernelLoad
 
 ROOFLINE = ModelVersion("roofline", "1")
-_PEAKS_TFLOPS = (
-    ("V100", 15.7, 125),
-    ("T4", 8.1, 65),
-    ("L40S", 91.6, 362),
-    ("L4", 30.3, 121),
-    ("A100", 19.5, 312),
-    ("A10", 31.2, 125),
-    ("A30", 10.3, 165),
-    ("A40", 37.4, 150),
-    ("GH200", 67, 990),
-    ("H100", 67, 990),
-    ("H200", 67, 990),
-    ("GB200", 80, 2250),
-    ("B200", 80, 2250),
-    ("RTX-3090", 35.6, 71),
-    ("RTX-4090", 82.6, 165),
-    ("RTX-5090", 104.8, 210),
-    ("RTX-A6000", 38.7, 155),
-    ("RTX-6000-Ada", 91.1, 364),
-    ("MI100", 23.1, 184.6),
-    ("MI210", 22.6, 181),
-    ("MI250X", 47.9, 383),
-    ("MI300A", 122.6, 980),
-    ("MI300X", 163.4, 1307),
-    ("MI325X", 163.4, 1307),
-    ("MI350X", 144.2, 2300),
-    ("MI355X", 157.3, 2500),
-    ("Radeon-PRO-W7900", 61.3, 122.6),
-)
-"""Dense peaks of vendors' data sheets: FP32 without and half precision with matrix units; by the name's beginning."""
 _EFFICIENCY = (0.4, 0.85)
 """Of the peaks, what kernels reach."""
 _LAUNCH_S = (3e-6, 25e-6)
@@ -102,25 +73,17 @@ def activity(code: CodeEstimate, gpu: str, profile: WorkloadProfile | None = Non
 
 def _activity(loads: Mapping[str, KernelLoad], model: GpuModel, corner: _Corner) -> float:
     """Busy SM-seconds over all SM-seconds of the trace."""
-    single, half = _peaks(model)
+    peak = peak_compute(model)
     busy = total = 0.0
     for name, load in loads.items():
         matrix = name in ("convolution", "gemm", "attention", "recurrent")
-        peak = (half if corner.half and matrix else single) * corner.efficiency
-        seconds = max(load.flops / peak, load.bytes / (model.memory_gbps * 1e9 * corner.efficiency))
+        reached = (peak.half if corner.half and matrix else peak.single) * corner.efficiency
+        seconds = max(load.flops / reached, load.bytes / (model.memory_gbps * 1e9 * corner.efficiency))
         kernels = load.count * _KERNELS_PER_OPERATION
         share = min(1.0, load.bytes / load.count / _BYTES_PER_UNIT / model.compute_units) if load.bytes else 1.0
         busy += seconds * max(share, 1 / model.compute_units)
         total += max(seconds, kernels * corner.launch_s)
     return min(1.0, busy / total) * (1 - corner.stalled) if total > 0 else 0.0
-
-
-def _peaks(model: GpuModel) -> tuple[float, float]:
-    """FLOP/s; of models without a data sheet here as many per unit as an A100 has."""
-    for name, single, half in _PEAKS_TFLOPS:
-        if model.name.startswith(name):
-            return single * 1e12, half * 1e12
-    return model.compute_units * 19.5e12 / 108, model.compute_units * 312e12 / 108
 
 
 def _measured(profile: WorkloadProfile, share: float) -> Prediction:

@@ -71,6 +71,11 @@ class Wires:
         # Groups beside each other move as much over the cards as all the node's GPUs with a message so much larger.
         return self._of(nodes, each_node, kind, message_bytes * max(1, each_node // within))
 
+    def domains(self, ranks: int, stride: int) -> int:
+        """NVLink domains, which are nodes where nothing joins them, that a group spans."""
+        nodes = math.ceil(ranks * stride / self.cluster.gpus_per_node)
+        return 1 if nodes == 1 else math.ceil(nodes / self._machine(nodes).domain_nodes)
+
     def _machine(self, nodes: int) -> Machine:
         cluster = self.cluster
         return machine_of(HardwareRow(cluster.gpu, "", cluster.link, nodes, cluster.gpus_per_node, cluster.network))
@@ -143,10 +148,22 @@ def _expert(plan: TrainingPlan, wires: Wires, tokens: float, layers: int) -> flo
     if model.experts is None or parallel.expert < 2:
         return 0.0
     with_experts = layers * (model.layers - model.experts.dense_layers) / model.layers
-    message = tokens / parallel.tensor * model.experts.per_token * model.hidden * plan.compute.bytes_each
+    stride = parallel.expert_tensor or parallel.tensor
+    copies = _copies(model.experts.per_token, wires.domains(parallel.expert, stride))
+    message = tokens / parallel.tensor * copies * model.hidden * plan.compute.bytes_each
     rounds = 6 if plan.recompute is Recompute.FULL else 4
-    once = wires.seconds(Collective.ALL_TO_ALL, parallel.expert, parallel.expert_tensor or parallel.tensor, message)
+    once = wires.seconds(Collective.ALL_TO_ALL, parallel.expert, stride, message)
     return with_experts * rounds * once
+
+
+def _copies(per_token: int, domains: int) -> float:
+    """How often a token is sent: once to every NVLink domain where one of its experts is, to each within one.
+
+    The expected number of different domains of ``per_token`` draws; dispatchers such as DeepEP send no more.
+    """
+    if domains < 2:
+        return float(per_token)
+    return domains * (1 - (1 - 1 / domains) ** per_token)
 
 
 def _pipeline(plan: TrainingPlan, wires: Wires, tokens: float) -> float:

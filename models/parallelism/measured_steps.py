@@ -22,6 +22,7 @@ from kopt.core.workload.training_plan import (
 from kopt.models.parallelism.communication import ClusterInWords
 
 _APART_EVERY = 4
+_SIZES = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")
 _LINKS = {"V100": "NV2"}
 """Of nodes of four."""
 
@@ -119,11 +120,20 @@ def _step(row: Mapping[str, str]) -> MeasuredStep:
 def _model(row: Mapping[str, str]) -> ModelShape:
     if row["model"]:
         return replace(find_language_model(row["model"]), towers=0)
-    sizes = {
-        name: int(row[name]) for name in ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")
-    }
     experts = Experts(*map(int, row["experts"].split(":"))) if row["experts"] else None
     latent = LatentAttention(*map(int, row["latent"].split(":"))) if row["latent"] else None
+    layers, hidden, heads, kv_heads, head_dim, ffn, vocab = (int(row[name]) for name in _SIZES)
     return ModelShape(
-        name=row["family"], **sizes, gated=row["gated"] == "1", tied=True, experts=experts, latent=latent
+        row["family"],
+        layers,
+        hidden,
+        heads,
+        kv_heads,
+        head_dim,
+        ffn,
+        vocab,
+        gated=row["gated"] == "1",
+        tied=True,
+        experts=experts,
+        latent=latent,
     )

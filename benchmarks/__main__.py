@@ -24,6 +24,7 @@ BENCHMARKS = {name: f"benchmarks.{name}" for name in predictor_names()} | {
     "suite": "benchmarks.suite_estimates",
     "staging": "benchmarks.staging",
     "staging-controller": "benchmarks.staging_controller",
+    "step-time": "benchmarks.step_time",
     "topology": "benchmarks.topology_placement",
     "webhook": "benchmarks.webhook",
 }

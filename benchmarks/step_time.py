@@ -57,13 +57,13 @@ def main(arguments: Sequence[str] = ()) -> int:
         own = "organisation" if title.startswith("sources") else "family"
         for small in (False, True):
             which = np.array([row.small is small for row in asked])
-            chosen, others = _of(steps, which), _of(made, small_made == small)
+            selected, others = _of(steps, which), _of(made, small_made == small)
             answers = {
                 "kopt": errors[which],
-                "constant model FLOP rate": _constant_rate(chosen, others, own),
-                "nearest configuration": _nearest(chosen, others, own),
+                "constant model FLOP rate": _constant_rate(selected, others, own),
+                "nearest configuration": _nearest(selected, others, own),
             }
-            lines += [_line(title, name, small, each, chosen) for name, each in answers.items()]
+            lines += [_line(title, name, small, each, selected) for name, each in answers.items()]
     head = ("", "", "steps", "median error", "p90", "families alike: median", "p90", "80 % interval holds")
     print(markdown(head, lines) + "\n")
     for title, steps, asked, errors in (

@@ -8,6 +8,7 @@ from kopt.cli.demand import commands as demand
 from kopt.cli.errors import Edge
 from kopt.cli.local import doctor, up
 from kopt.cli.logs import commands as logs
+from kopt.cli.parallelism import commands as parallelism
 from kopt.cli.reasons import commands as reasons
 from kopt.cli.runtime import commands as runtime
 from kopt.cli.script_arguments import ScriptCommand
@@ -53,6 +54,7 @@ app.command("profile")(profile.profile)
 app.add_typer(topology.app, name="topology")
 app.add_typer(bandwidth.app, name="bandwidth")
 app.add_typer(runtime.app, name="runtime")
+app.command("parallelism")(parallelism.parallelism)
 app.add_typer(simulate.app, name="simulate")
 app.command("stage")(stage.stage)
 app.command("evictions")(evictions.evictions)

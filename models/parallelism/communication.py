@@ -96,8 +96,8 @@ class Wires:
         key = (nodes, gpus, kind, step)
         if key not in self._kept:
             size = min(MAX_BYTES, round(2 ** (step / 2)))
-            chosen = gpu_set(self._machine(nodes), tuple(range(gpus)), nodes)
-            self._kept[key] = self._bandwidth.estimate_set(chosen, kind, size).latency_us / 1e6
+            selected = gpu_set(self._machine(nodes), tuple(range(gpus)), nodes)
+            self._kept[key] = self._bandwidth.estimate_set(selected, kind, size).latency_us / 1e6
         return self._kept[key]
 
 

@@ -95,8 +95,8 @@ def quantile(values: Numbers, weights: Numbers, at: float) -> float:
 def _spread(left_out: HeldOut, which: NDArray[np.bool_]) -> float:
     if not which.any():
         return math.log(2.0)
-    chosen = [step for step, use in zip(left_out.steps, which, strict=True) if use]
-    return quantile(np.abs(left_out.errors[which]), family_weights(chosen), _PROBABILITY)
+    selected = [step for step, use in zip(left_out.steps, which, strict=True) if use]
+    return quantile(np.abs(left_out.errors[which]), family_weights(selected), _PROBABILITY)
 
 
 def fit_parameters(steps: Sequence[MeasuredStep], rows: Sequence[StepRow]) -> dict[str, float]:

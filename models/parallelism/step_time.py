@@ -22,7 +22,7 @@ _GENERATIONS = (
 )
 """By the beginning of a model's name; all others are taken for Hopper, as Ada is built much the same."""
 _FORMATS = {"fp8": "eight", "mxfp8": "blocks", "nvfp4": "four"}
-_STYLES = {"fsdp": "eager", "torchtitan": "compiled"}
+_STYLES = {"fsdp": "eager", "deepspeed": "eager", "torchtitan": "compiled"}
 """How frameworks' models run where not by fused kernels."""
 _SMALL_FLOPS = 3e12
 _TILE = 128 * 256
@@ -65,22 +65,22 @@ def step_row(
     low = {"fp8": peaks.eight_bits, "mxfp8": peaks.eight_bits, "nvfp4": peaks.four_bits}.get(matmul, peaks.half)
     half = peaks.single if plan.compute is Precision.FP32 else peaks.half
     low = half if plan.compute is Precision.FP32 else low
-    one = work.micro_batch
+    micro = work.micro_batch
     experts = plan.model.experts
     local = experts.count / plan.parallel.expert if experts else 0.0
     numbers = {
-        "linear": one.linear_flops / low,
-        "expert_products": one.expert_flops / low,
-        "head": one.head_flops / half,
-        "attention": one.attention_flops / half,
-        "tails": one.tail_depth * 2 * _TILE * units / low,
-        "scores": one.score_bytes / memory_bytes_per_second,
-        "operands": one.operand_bytes / memory_bytes_per_second,
-        "activations": one.activation_bytes / memory_bytes_per_second,
-        "layers": one.layers * (one.passes / 3 if plan.recompute is Recompute.FULL else 1.0),
-        "expert_layers": one.expert_layers,
-        "local_experts": one.expert_layers * local,
-        "split_layers": one.layers * (plan.parallel.tensor > 1),
+        "linear": micro.linear_flops / low,
+        "expert_products": micro.expert_flops / low,
+        "head": micro.head_flops / half,
+        "attention": micro.attention_flops / half,
+        "tails": micro.tail_depth * 2 * _TILE * units / low,
+        "scores": micro.score_bytes / memory_bytes_per_second,
+        "operands": micro.operand_bytes / memory_bytes_per_second,
+        "activations": micro.activation_bytes / memory_bytes_per_second,
+        "layers": micro.layers * (micro.pass_multiple / 3 if plan.recompute is Recompute.FULL else 1.0),
+        "expert_layers": micro.expert_layers,
+        "local_experts": micro.expert_layers * local,
+        "split_layers": micro.layers * (plan.parallel.tensor > 1),
         "tensor": communication.tensor,
         "context": communication.context,
         "expert": communication.expert,
@@ -95,7 +95,7 @@ def step_row(
     }
     generation = generation_of(cluster.gpu)
     style = _STYLES.get(plan.framework, "fused")
-    return StepRow(numbers, generation, matmul if low > half else "half", style, one.flops < _SMALL_FLOPS)
+    return StepRow(numbers, generation, matmul if low > half else "half", style, micro.flops < _SMALL_FLOPS)
 
 
 def _hardware(gpu: str) -> tuple[PeakCompute, float, int]:

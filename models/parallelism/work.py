@@ -28,8 +28,8 @@ class MicroBatchWork:
     ``linear_flops`` are those of layers' matrix products, ``expert_flops`` those of experts' among them,
     ``head_flops`` those that stay in half precision when layers are computed in eight bits, ``attention_flops`` those
     of the attention; ``score_bytes`` is what an unfused one moves. ``tail_depth`` is the sum over products of their
-    inner dimension: a product's last wave of tiles takes as long as a full one. ``passes`` is 3 (forward and twice
-    backward), or 4 with everything computed again.
+    inner dimension: a product's last wave of tiles takes as long as a full one. ``pass_multiple`` is 3 (forward and
+    twice backward), or 4 with everything computed again.
     """
 
     linear_flops: float
@@ -42,7 +42,7 @@ class MicroBatchWork:
     tail_depth: float
     layers: float
     expert_layers: float
-    passes: float
+    pass_multiple: float
 
     @property
     def flops(self) -> float:
@@ -66,8 +66,8 @@ def step_work(plan: TrainingPlan) -> StepWork:
     parallel = plan.parallel
     stages = [_stage(plan, stage) for stage in _outer_stages(parallel.pipeline)]
     slowest = max(stages, key=lambda work: work.flops)
-    waiting = (parallel.pipeline - 1) / max(1, parallel.virtual_stages)
-    return StepWork(slowest, plan.accumulation, waiting, _update_bytes(plan), _model_flops(plan))
+    bubbles = (parallel.pipeline - 1) / max(1, parallel.virtual_stages)
+    return StepWork(slowest, plan.accumulation, bubbles, _update_bytes(plan), _model_flops(plan))
 
 
 def _outer_stages(pipeline: int) -> tuple[int, ...]:
@@ -79,13 +79,13 @@ def _stage(plan: TrainingPlan, stage: int) -> MicroBatchWork:
     model, parallel = plan.model, plan.parallel
     layers = stage_layers(plan, stage)
     tokens = plan.micro_batch * plan.sequence / parallel.context
-    passes = 4.0 if plan.recompute is Recompute.FULL else 3.5 if plan.recompute is Recompute.PRODUCTS else 3.0
+    pass_multiple = 4.0 if plan.recompute is Recompute.FULL else 3.5 if plan.recompute is Recompute.PRODUCTS else 3.0
     dense, routed = (sum(each) for each in zip(*map(model.layer_parameters, layers), strict=True))
     experts = model.experts
     active = routed * experts.per_token / experts.count if experts else 0.0
     own = held(plan, stage)
     with_experts = sum(model.layer_parameters(layer)[1] > 0 for layer in layers)
-    linear, routed_flops = (2 * tokens * numbers / parallel.tensor * passes for numbers in (dense, active))
+    linear, routed_flops = (2 * tokens * numbers / parallel.tensor * pass_multiple for numbers in (dense, active))
     fused, scores = _attention(plan, len(layers), tokens)
     return MicroBatchWork(
         linear,
@@ -93,12 +93,12 @@ def _stage(plan: TrainingPlan, stage: int) -> MicroBatchWork:
         _head_flops(plan, stage, tokens),
         fused,
         scores,
-        _operand_bytes(plan, own, passes),
-        _activation_bytes(plan, len(layers), with_experts, tokens) * passes,
+        _operand_bytes(plan, own, pass_multiple),
+        _activation_bytes(plan, len(layers), with_experts, tokens) * pass_multiple,
         _tail_depth(plan, len(layers), tokens),
         float(len(layers)),
         float(with_experts),
-        passes,
+        pass_multiple,
     )
 
 
@@ -120,10 +120,10 @@ def _attention(plan: TrainingPlan, layers: int, tokens: float) -> tuple[float, f
     return forward * (3 + again), scores * 2 * _SCORE_PASSES * (3 + again)
 
 
-def _operand_bytes(plan: TrainingPlan, own: Held, passes: float) -> float:
+def _operand_bytes(plan: TrainingPlan, own: Held, pass_multiple: float) -> float:
     """Weights are read in every pass, and their gradients accumulated; ``own`` are the numbers of this rank."""
     each = plan.compute.bytes_each
-    return own.total * (each * (passes - 1) + _GRADIENT_ACCUMULATION_BYTES)
+    return own.total * (each * (pass_multiple - 1) + _GRADIENT_ACCUMULATION_BYTES)
 
 
 def _activation_bytes(plan: TrainingPlan, layers: int, with_experts: int, tokens: float) -> float:

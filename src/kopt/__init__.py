@@ -3,8 +3,8 @@
 ``kopt`` predicts what jobs and services will need and turns predictions into decisions.
 Importing this package loads none of the heavy libraries; each sub-package says in its own
 docstring what lives in it, what comes in and what goes out. ``kopt.forecast(frame)``,
-``kopt.estimate(script)``, ``kopt.bandwidth(topology, gpus)`` and ``kopt.classify_log(lines)`` load
-them when they are first used.
+``kopt.estimate(script)``, ``kopt.bandwidth(topology, gpus)``, ``kopt.parallelism(model, …)`` and
+``kopt.classify_log(lines)`` load them when they are first used.
 """
 
 from contextlib import contextmanager
@@ -15,18 +15,21 @@ if TYPE_CHECKING:
 
     from kopt.core.hardware.bandwidth import BandwidthEstimate
     from kopt.core.workload.sizing import SizingEstimate
+    from kopt.core.workload.split import ScalingCurve, SplitAdvice
     from kopt.sdk.forecast import Forecast, forecast
     from kopt.sdk.bandwidth import bandwidth
     from kopt.sdk.classify_log import ClassifiedLog, classify_log
     from kopt.models.sizing.estimate import estimate
     from kopt.sdk.models import load_model
     from kopt.sdk.run_time import run_time
+    from kopt.sdk.parallelism import parallelism, scaling
 
     __version__: str
 
 __all__ = [
     "BandwidthEstimate", "ClassifiedLog", "Forecast", "SizingEstimate", "__version__", "bandwidth", "classify_log",
     "estimate", "forecast", "load_model", "run_time",
+    "ScalingCurve", "SplitAdvice", "estimate", "forecast", "load_model", "parallelism", "scaling",
 ]  # fmt: skip
 
 
@@ -37,12 +40,16 @@ _FUNCTIONS = {
     "forecast": "kopt.sdk.forecast",
     "load_model": "kopt.sdk.models",
     "run_time": "kopt.sdk.run_time",
+    "parallelism": "kopt.sdk.parallelism",
+    "scaling": "kopt.sdk.parallelism",
 }
 _CLASSES = {
     "BandwidthEstimate": "kopt.core.hardware.bandwidth",
     "ClassifiedLog": "kopt.sdk.classify_log",
     "Forecast": "kopt.sdk.forecast",
+    "ScalingCurve": "kopt.core.workload.split",
     "SizingEstimate": "kopt.core.workload.sizing",
+    "SplitAdvice": "kopt.core.workload.split",
 }
 
 

@@ -1,0 +1,1 @@
+"""``kopt parallelism``: how to split a training job over GPUs, and over how many."""

@@ -81,6 +81,7 @@ def _megatron(job: TrainingJob, split: Split) -> dict[str, Any]:
         settings |= {"expert-model-parallel-size": split.expert, "expert-tensor-parallel-size": 1}
     if split.sharding is Sharding.PARAMETERS:
         settings |= {"use-megatron-fsdp": True, "data-parallel-sharding-strategy": _FSDP, "ckpt-format": "fsdp_dtensor"}
+        settings["no-gradient-accumulation-fusion"] = True
     if split.sharding is not Sharding.NONE:
         settings |= {"use-distributed-optimizer": True, "overlap-grad-reduce": True, "overlap-param-gather": True}
     if split.recompute is Recompute.FULL:

@@ -99,7 +99,7 @@ def _chunks(job: TrainingJob, degrees: Split, micro_batches: int) -> tuple[int, 
 
 def _expert_sizes(job: TrainingJob, degrees: Split) -> tuple[int, ...]:
     experts = job.model.experts
-    if experts is None or job.framework is Framework.DEEPSPEED:
+    if experts is None or job.framework in (Framework.DEEPSPEED, Framework.TORCHTITAN):
         return (1,)
     ranks = degrees.data * degrees.context * degrees.tensor
     return tuple(size for size in _powers_of_two(experts.count) if experts.count % size == 0 and ranks % size == 0)

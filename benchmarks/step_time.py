@@ -57,7 +57,8 @@ def main(arguments: Sequence[str] = ()) -> int:
         own = "organisation" if title.startswith("sources") else "family"
         for small in (False, True):
             which = np.array([row.small is small for row in asked])
-            selected, others = _of(steps, which), _of(made, small_made == small)
+            selected = _of(steps, which)
+            others = made if own == "organisation" else _of(made, small_made == small)
             answers = {
                 "kopt": errors[which],
                 "constant model FLOP rate": _constant_rate(selected, others, own),
@@ -88,6 +89,7 @@ def _refit(made: Sequence[MeasuredStep]) -> int:
         },
         "spread": round(result.spread, 4),
         "host_spread": round(result.host_spread, 4),
+        "own_spread": round(result.own_spread, 4),
         "parameters": {name: float(f"{value:.4g}") for name, value in result.parameters.items()},
     }
     target = Path(efficiency.__file__).with_name("efficiency.json")

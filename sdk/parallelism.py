@@ -39,19 +39,26 @@ def parallelism(
     price: float | None = None,
     count: int = 3,
     likely: float = LIKELY,
+    measured: Mapping[int, float] | None = None,
     advisor: "Advisor | None" = None,
     settings: Settings | None = None,
 ) -> SplitAdvice:
     """The ``count`` best splits of a training job that fit with probability ``likely`` or more.
 
     ``model`` is a name, a decoded config.json, or a shape; ``matmul`` bf16, fp16 or fp8; ``nics`` the network cards of
-    a node (8x NDR400 IB); ``price`` money for a GPU and hour. Raises PlanError for what cannot be split,
-    UnknownGpuError and UnknownModelError for names that are not known.
+    a node (8x NDR400 IB); ``price`` money for a GPU and hour; ``measured`` are step times of the job's own runs in
+    seconds, by number of GPUs, which all answers follow. Raises PlanError for what cannot be split, UnknownGpuError and
+    UnknownModelError for names that are not known.
     """
+    from kopt.models.parallelism.scaling import own_runs
+
     job = job_of(model, gpu, gpus, sequence, global_batch, gpus_per_node, framework, matmul, nics, price)
     if not 0 < likely < 1 or not 1 <= count <= 100:
         raise PlanError(f"a probability of {likely:g} and {count} answers; give one between 0 and 1, and 1 to 100")
-    return (advisor or _advisor(settings)).advise(job, count=count, likely=likely)
+    asked = advisor or _advisor(settings)
+    correction, followed = own_runs(asked, job, measured or {}, likely)
+    advice = asked.advise(job, count=count, likely=likely, correction=correction)
+    return replace(advice, reasons=(*advice.reasons, *followed))
 
 
 def scaling(
@@ -68,6 +75,7 @@ def scaling(
     price: float | None = None,
     likely: float = LIKELY,
     threshold: float = WORTH,
+    measured: Mapping[int, float] | None = None,
     advisor: "Advisor | None" = None,
     settings: Settings | None = None,
 ) -> ScalingCurve:
@@ -82,9 +90,11 @@ def scaling(
     if not 0 < likely < 1:
         raise PlanError(f"a probability of {likely:g}; give one between 0 and 1")
     job = job_of(model, gpu, max(gpus), sequence, global_batch, gpus_per_node, framework, matmul, nics, price)
-    for count in gpus:
+    for count in (*gpus, *(measured or ())):
         replace(job, gpus=count)
-    return scaling_curve(advisor or _advisor(settings), job, gpus, threshold=threshold, likely=likely)
+    return scaling_curve(
+        advisor or _advisor(settings), job, gpus, threshold=threshold, likely=likely, measured=measured
+    )
 
 
 def job_of(

@@ -35,6 +35,10 @@ Nics = Annotated[str, typer.Option("--nics", metavar="TEXT", help="Network cards
 Price = Annotated[float | None, typer.Option("--price", min=0.0, help="Money for a GPU and hour.")]
 Top = Annotated[int, typer.Option("--top", min=1, max=20, help="How many splits to answer.")]
 Fit = Annotated[float, typer.Option("--fit", min=0.01, max=0.999, help="The least probability to fit.")]
+Measured = Annotated[
+    list[str] | None,
+    typer.Option("--measured", metavar="GPUS=SECONDS", help="A step's time in your own runs; may be repeated."),
+]
 Flags = Annotated[
     Framework | None,
     typer.Option("--flags", help="Print only the best split's settings in this framework's words, for $(...)."),
@@ -87,6 +91,7 @@ def parallelism(
     top: Top = 3,
     fit: Fit = 0.95,
     threshold: Threshold = 0.7,
+    measured: Measured = None,
     flags: Flags = None,
     output: Output = Format.TABLE,
 ) -> None:
@@ -96,7 +101,7 @@ def parallelism(
     Memory is that of `kopt estimate`, the step's time a roofline with measured efficiencies and the collectives of
     `kopt bandwidth`. Splits that are likely to fit are ordered by time over that probability; answers come with flags
     for Megatron-LM, NeMo, torchtitan and DeepSpeed. Several numbers of GPUs give the scaling curve instead, and up to
-    how many each is worth it. Status 1 when nothing fits.
+    how many each is worth it; with --measured it follows your own runs. Status 1 when nothing fits.
 
     Examples:
 
@@ -105,6 +110,8 @@ def parallelism(
         kopt parallelism Llama-3-8B --gpu a100-80gb --gpus 16 --sequence 4096 --batch 256 --framework deepspeed
 
         kopt parallelism Llama-3-70B --gpu h100 --gpus 32,64,128,256 --sequence 8192 --batch 512 --price 2.5
+
+        kopt parallelism Llama-3-70B --gpu h100 --gpus 64,128,256 --sequence 8192 --batch 512 --measured 64=83.5
 
         torchrun --nproc-per-node 8 pretrain_gpt.py $(kopt parallelism Llama-3-8B --gpu h100 --gpus 8 --sequence 8192
         --batch 128 --flags megatron)
@@ -127,6 +134,7 @@ def parallelism(
         "nics": nics,
         "price": price,
         "likely": fit,
+        "measured": dict(measured_of(text) for text in measured or ()),
         "settings": load_settings(),
     }
     if len(counts) > 1:
@@ -154,6 +162,15 @@ def counts_of(text: str) -> list[int]:
     if not all(part.isascii() and part.isdigit() and len(part) < 7 and 0 < int(part) <= _MAX_COUNT for part in parts):
         usage_error(f"{text[:80]!r} are no numbers of GPUs; write 64, or 8,16,32", "--gpus")
     return sorted({int(part) for part in parts})
+
+
+def measured_of(text: str) -> tuple[int, float]:
+    """``64=83.5``: GPUs, and seconds of a step. Wrong usage ends the process with status 2."""
+    count, _, seconds = text.partition("=")
+    try:
+        return counts_of(count)[0], float(seconds)
+    except ValueError:
+        usage_error(f"{text[:80]!r} is no step's time such as 64=83.5", "--measured")
 
 
 def _model_of(name: str) -> str | Mapping[str, Any]:

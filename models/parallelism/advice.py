@@ -63,6 +63,18 @@ class _Candidate:
 
 
 @dataclass(frozen=True)
+class Correction:
+    """What a job's own runs say: step times are ``factor`` times those predicted, and within ``spread`` of it in
+    logarithms with 80 %; None: as wide as without them."""
+
+    factor: float = 1.0
+    spread: float | None = None
+
+
+_NO_RUNS = Correction()
+
+
+@dataclass(frozen=True)
 class Advisor:
     """The predictors that advice rests on."""
 
@@ -75,41 +87,45 @@ class Advisor:
         """Those of this machine's registry, else the shipped ones."""
         return cls(load_bandwidth("champion", settings), load_sizing("champion", settings), shipped_efficiency())
 
-    def advise(self, job: TrainingJob, *, count: int = 3, likely: float = LIKELY) -> SplitAdvice:
+    def advise(
+        self, job: TrainingJob, *, count: int = 3, likely: float = LIKELY, correction: Correction = _NO_RUNS
+    ) -> SplitAdvice:
         """The ``count`` best splits that fit with probability ``likely`` or more.
 
         Raises UnknownGpuError for a GPU that is not in the catalogue, PlanError where no split divides or there are
         too many.
         """
         job, assumed = _with_network(replace(job, gpu=find_gpu(job.gpu).name))
-        candidates = self._candidates(job)
+        candidates = self._candidates(job, correction)
         if not candidates:
             raise PlanError(
                 f"no split of {job.gpus} GPUs divides {job.model.name}'s {job.model.layers} layers, {job.model.heads} "
                 f"heads and a batch of {job.global_batch}; give another batch or number of GPUs"
             )
         best, most = self._best(job, candidates, count, likely)
-        reasons = [*_told(job, best, most, likely, len(candidates)), *assumed]
+        reasons = [*_reasons(job, best, most, likely, len(candidates)), *assumed]
         return SplitAdvice(job, best, len(candidates), tuple(reasons))
 
-    def _candidates(self, job: TrainingJob) -> list[_Candidate]:
+    def _candidates(self, job: TrainingJob, correction: Correction = _NO_RUNS) -> list[_Candidate]:
         cluster = cluster_of(job)
         wires = Wires(cluster, self.bandwidth)
-        found: list[tuple[Split, TrainingPlan, StepWork, StepRow]] = []
+        combined: list[tuple[Split, TrainingPlan, StepWork, StepRow]] = []
         for split in splits_of(job):
-            if len(found) == MOST_SPLITS:
+            if len(combined) == MOST_SPLITS:
                 raise PlanError(f"{job.gpus} GPUs can be split in more than {MOST_SPLITS:,} ways; ask for fewer")
             plan = plan_of(job, split)
             work = step_work(plan)
             row = step_row(plan, cluster, work, step_communication(plan, wires), job.matmul.value)
-            found.append((split, plan, work, row))
-        if not found:
+            combined.append((split, plan, work, row))
+        if not combined:
             return []
-        rows = [row for _, _, _, row in found]
-        seconds, spreads = self.efficiency.seconds(rows), self.efficiency.spreads(rows)
+        rows = [row for _, _, _, row in combined]
+        seconds, spreads = correction.factor * self.efficiency.seconds(rows), self.efficiency.spreads(rows)
+        if correction.spread is not None:
+            spreads = np.minimum(spreads, correction.spread)
         made = [
             _Candidate(*each, float(time), float(spread))
-            for each, time, spread in zip(found, seconds, spreads, strict=True)
+            for each, time, spread in zip(combined, seconds, spreads, strict=True)
         ]
         return sorted(made, key=lambda candidate: candidate.seconds)
 
@@ -151,7 +167,8 @@ class Advisor:
         hours = job.gpus * seconds / _HOUR_SECONDS / job.tokens * _BILLION
         peak = peak_compute(find_gpu(job.gpu))
         flops = peak.eight_bits if job.matmul is Matmul.FP8 else peak.half
-        parts = {name: float(values[0]) for name, values in self.efficiency.parts([candidate.row]).items()}
+        predicted = {name: float(values[0]) for name, values in self.efficiency.parts([candidate.row]).items()}
+        factor = seconds / sum(predicted.values())
         return SplitEstimate(
             candidate.split,
             probability,
@@ -166,7 +183,7 @@ class Advisor:
             job.tokens / seconds,
             hours,
             None if job.price is None else hours * job.price,
-            {name: value for name, value in parts.items() if value > 0},
+            {name: factor * value for name, value in predicted.items() if value > 0},
             settings_of(job, candidate.split),
         )
 
@@ -203,7 +220,7 @@ def _with_network(job: TrainingJob) -> tuple[TrainingJob, tuple[Reason, ...]]:
     return replace(job, network=usual), (Reason("NETWORK_ASSUMED", text, {"network": usual}),)
 
 
-def _told(
+def _reasons(
     job: TrainingJob, best: Sequence[SplitEstimate], unlikely: float, likely: float, considered: int
 ) -> Iterator[Reason]:
     usable = format_bytes(int(find_gpu(job.gpu).usable_bytes))

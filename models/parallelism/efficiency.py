@@ -72,12 +72,14 @@ class Efficiency:
     """Parameters by the names of ``PRIORS``, and how far answers may be off.
 
     ``spread`` is half the 80 % interval of a step time's logarithm, ``host_spread`` that of steps that the host limits:
-    quantiles of the errors on families of models that were left out (``fitting``).
+    quantiles of the errors on families of models that were left out (``fitting``). ``own_spread`` is what is left of it
+    where the job itself has run on other numbers of GPUs or with other splits: errors around their family's median.
     """
 
     parameters: Mapping[str, float]
     spread: float
     host_spread: float
+    own_spread: float
 
     def seconds(self, rows: Sequence[StepRow]) -> Numbers:
         """Step times in seconds, one for each row."""
@@ -98,7 +100,8 @@ def shipped_efficiency() -> Efficiency:
     text = resources.files("kopt.models.parallelism").joinpath("efficiency.json").read_text(encoding="utf-8")
     document = json.loads(text)
     parameters = {name: float(document["parameters"][name]) for name in PRIORS}
-    return Efficiency(MappingProxyType(parameters), float(document["spread"]), float(document["host_spread"]))
+    spreads = (float(document[name]) for name in ("spread", "host_spread", "own_spread"))
+    return Efficiency(MappingProxyType(parameters), *spreads)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ are those on families that were left out.
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -25,8 +25,9 @@ _USUAL_ERROR = 0.1
 _PRIOR_WEIGHT = 0.15
 """A deviation of one standard deviation of a prior costs as much as one family's error of so much."""
 _DIFFERENCE, _LONGEST_STEP = 1e-4, 0.5
-_ROUNDS, _TRIES = 25, 8
+_ROUNDS, _ATTEMPTS = 25, 8
 _PROBABILITY = 0.8
+_SEVERAL = 4
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def fit(steps: Sequence[MeasuredStep], bandwidth: BandwidthPredictor) -> Efficie
     left_out = held_out(steps, rows, lambda step: step.family)
     small = np.array([row.small for row in rows])
     parameters = fit_parameters(steps, rows)
-    return Efficiency(parameters, _spread(left_out, ~small), _spread(left_out, small))
+    return Efficiency(parameters, _spread(left_out, ~small), _spread(left_out, small), _own_spread(left_out, ~small))
 
 
 def held_out(steps: Sequence[MeasuredStep], rows: Sequence[StepRow], group: Callable[[MeasuredStep], str]) -> HeldOut:
@@ -99,6 +100,20 @@ def _spread(left_out: HeldOut, which: NDArray[np.bool_]) -> float:
     return quantile(np.abs(left_out.errors[which]), family_weights(selected), _PROBABILITY)
 
 
+def _own_spread(left_out: HeldOut, which: NDArray[np.bool_]) -> float:
+    """Of errors around the median of their family, where a family has enough steps to have one."""
+    families: dict[str, list[float]] = defaultdict(list)
+    for step, error, use in zip(left_out.steps, left_out.errors.tolist(), which, strict=True):
+        if use:
+            families[step.family].append(error)
+    several = [np.array(errors) for errors in families.values() if len(errors) >= _SEVERAL]
+    if not several:
+        return _spread(left_out, which)
+    around = np.concatenate([np.abs(errors - np.median(errors)) for errors in several])
+    weights = np.concatenate([np.full(len(errors), 1 / len(errors)) for errors in several])
+    return quantile(around, weights, _PROBABILITY)
+
+
 def fit_parameters(steps: Sequence[MeasuredStep], rows: Sequence[StepRow]) -> dict[str, float]:
     """Levenberg-Marquardt on the logarithms of parameters, robust against single wrong rows."""
     table = Table.of(rows)
@@ -125,7 +140,7 @@ def fit_parameters(steps: Sequence[MeasuredStep], rows: Sequence[StepRow]) -> di
         robust = weights / np.sqrt(1 + (lacking / _USUAL_ERROR) ** 2)
         curvature = slopes.T @ (robust[:, None] * slopes) + np.diag(precision)
         gradient = slopes.T @ (robust * lacking) + precision * (logs - centre)
-        for _ in range(_TRIES):
+        for _ in range(_ATTEMPTS):
             step = -np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), gradient)
             tried = logs + np.clip(step, -_LONGEST_STEP, _LONGEST_STEP)
             result = errors(tried)

@@ -1,12 +1,13 @@
 """How a job's throughput grows with GPUs, and up to how many they are worth it."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from kopt.core.reason import Reason
 from kopt.core.workload.split import CurvePoint, ScalingCurve, TrainingJob
 from kopt.core.workload.training_plan import PlanError
-from kopt.models.parallelism.advice import LIKELY, Advisor
+from kopt.models.parallelism.advice import LIKELY, Advisor, Correction
 
 WORTH = 0.7
 """Marginal efficiency below which more GPUs are not called useful."""
@@ -20,8 +21,11 @@ def scaling_curve(
     *,
     threshold: float = WORTH,
     likely: float = LIKELY,
+    measured: Mapping[int, float] | None = None,
 ) -> ScalingCurve:
     """The best split for each count of ``gpus`` with the same global batch; counts on which nothing fits are left out.
+
+    ``measured`` are step times of the job's own runs in seconds, by number of GPUs.
 
     Raises PlanError for counts or a threshold out of range.
     """
@@ -32,10 +36,11 @@ def scaling_curve(
         raise PlanError(f"a marginal efficiency of {threshold:g}; give a share above 0, at most 1")
     points: list[CurvePoint] = []
     missing: list[Reason] = []
+    correction, followed = own_runs(advisor, job, measured or {}, likely)
     for count in counts:
         own = replace(job, gpus=count)
         try:
-            advice = advisor.advise(own, count=1, likely=likely)
+            advice = advisor.advise(own, count=1, likely=likely, correction=correction)
         except PlanError as error:
             missing.append(Reason("COUNT_LEFT_OUT", f"{count} GPUs: {error}.", {"gpus": count}))
             continue
@@ -47,7 +52,35 @@ def scaling_curve(
         speedup = best.tokens_per_second / first.best.tokens_per_second if first else 1.0
         points.append(CurvePoint(count, best, speedup, _marginal(points, count, best.tokens_per_second)))
     useful = useful_gpus(points, threshold)
-    return ScalingCurve(job, tuple(points), threshold, useful, (*_told(points, useful, threshold), *missing))
+    return ScalingCurve(
+        job, tuple(points), threshold, useful, (*_reasons(points, useful, threshold), *followed, *missing)
+    )
+
+
+def own_runs(
+    advisor: Advisor, job: TrainingJob, measured: Mapping[int, float], likely: float = LIKELY
+) -> tuple[Correction, tuple[Reason, ...]]:
+    """By what factor the job's own runs differ from what is predicted for the best split on as many GPUs.
+
+    Raises PlanError for times that cannot be, and for numbers of GPUs on which nothing fits.
+    """
+    if not measured:
+        return Correction(), ()
+    factors = []
+    for count, seconds in measured.items():
+        if not (math.isfinite(seconds) and seconds > 0):
+            raise PlanError(f"{seconds} is no step's time in seconds")
+        advice = advisor.advise(replace(job, gpus=count), count=1, likely=likely)
+        if not advice.splits:
+            raise PlanError(f"{count} GPUs: nothing fits there, so that a step's time cannot be compared")
+        factors.append(math.log(seconds / advice.splits[0].step_seconds))
+    factor = math.exp(sum(factors) / len(factors))
+    text = (
+        f"The job's own runs on {', '.join(map(str, measured))} GPUs take {factor:.2f} times what was predicted; all "
+        "times follow them, and their intervals are narrower."
+    )
+    reason = Reason("OWN_RUNS", text, {"factor": factor, "runs": len(factors)})
+    return Correction(factor, advisor.efficiency.own_spread), (reason,)
 
 
 def useful_gpus(points: Sequence[CurvePoint], threshold: float) -> int | None:
@@ -68,7 +101,7 @@ def _marginal(points: Sequence[CurvePoint], gpus: int, tokens_per_second: float)
     return (tokens_per_second - last.best.tokens_per_second) / (gpus - last.gpus) / each
 
 
-def _told(points: Sequence[CurvePoint], useful: int | None, threshold: float) -> tuple[Reason, ...]:
+def _reasons(points: Sequence[CurvePoint], useful: int | None, threshold: float) -> tuple[Reason, ...]:
     if useful is None:
         return (Reason("NO_USEFUL_COUNT", "The job fits on none of these numbers of GPUs."),)
     numbers: Mapping[str, float | int | str] = {"gpus": useful, "threshold": threshold}

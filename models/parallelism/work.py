@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kopt.core.workload.training_plan import Attention, Recompute, Sharding, TrainingPlan
 from kopt.models.sizing.analytic.states import Held, held, stage_layers
 
-_SCORE_PASSES = 5.0
+_SCORE_TRANSFERS = 5.0
 """Times that the matrix of scores is read or written where it is held: product, scale and mask, softmax, dropout."""
 _CAUSAL = 0.5
 """Of the scores, those that a fused kernel computes."""
@@ -117,7 +117,7 @@ def _attention(plan: TrainingPlan, layers: int, tokens: float) -> tuple[float, f
         return forward * _CAUSAL * (1 + _FLASH_BACKWARD + again), 0.0
     again = plan.recompute in (Recompute.FULL, Recompute.SELECTIVE)
     scores = tokens * plan.sequence * model.heads / tensor * layers
-    return forward * (3 + again), scores * 2 * _SCORE_PASSES * (3 + again)
+    return forward * (3 + again), scores * 2 * _SCORE_TRANSFERS * (3 + again)
 
 
 def _operand_bytes(plan: TrainingPlan, own: Held, pass_multiple: float) -> float:

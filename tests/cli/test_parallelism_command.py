@@ -57,6 +57,17 @@ def test_numbers_of_gpus_that_cannot_be_are_wrong_usage(kopt: Kopt, gpus: str) -
     assert "8,16,32" in done.err.replace("\n", " ")
 
 
+@pytest.mark.parametrize("measured", ["", "8", "8=", "8=soon", "x=3", "0=3"])
+def test_what_is_no_measured_step_is_wrong_usage(kopt: Kopt, measured: str) -> None:
+    assert kopt(*_ASKED, "--gpus", "8", "--measured", measured).status == 2
+
+
+def test_answers_follow_what_was_measured(kopt: Kopt) -> None:
+    done = kopt(*_ASKED, "--gpus", "8", "--measured", "8=100", "--top", "1", "-o", "json")
+    assert done.status == 0, done.err
+    assert done.json["splits"][0]["step_seconds"] == pytest.approx(100, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     "content",
     ["", "[]", "{", '{"hidden_size": 1e999}', '{"hidden_size": -4}', '{"hidden_size": 4096}', "[" * 100_000],

@@ -28,6 +28,7 @@ AREAS = {
     "command": ("formats/entrypoint", "formats/trainers"),
     "demand": ("models/demand", "features", "serving/demand", "serving/client/fallback_demand", "serving/client/gpus"),
     "lending": ("policies/lending", "controllers/lending", "dashboard/pages/lending"),
+    "parallelism": ("models/parallelism",),
     "placement": ("policies/placement", "controllers/extender"),
     "preemption": ("policies/preemption", "controllers/preemption"),
     "runtime": ("models/runtime", "serving/runtime"),

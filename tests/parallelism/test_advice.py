@@ -141,6 +141,24 @@ def test_a_small_batch_stops_paying_early() -> None:
     assert (generous.useful_gpus or 0) >= 8
 
 
+def test_own_runs_move_all_times_and_narrow_them() -> None:
+    job = _job()
+    plain = scaling_curve(_ADVISOR, job, [8, 16])
+    took = 1.3 * plain.points[0].best.step_seconds
+    curve = scaling_curve(_ADVISOR, job, [8, 16], measured={8: took})
+    for before, after in zip(plain.points, curve.points, strict=True):
+        assert after.best.step_seconds == pytest.approx(1.3 * before.best.step_seconds)
+        assert sum(after.best.parts.values()) == pytest.approx(after.best.step_seconds)
+        assert after.best.step_high_seconds / after.best.step_seconds < (
+            before.best.step_high_seconds / before.best.step_seconds
+        )
+        assert after.marginal_efficiency == pytest.approx(before.marginal_efficiency)
+    assert "OWN_RUNS" in [reason.code for reason in curve.reasons]
+    for wrong in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(PlanError):
+            scaling_curve(_ADVISOR, job, [8], measured={8: wrong})
+
+
 def test_counts_that_do_not_divide_are_left_out_and_said() -> None:
     curve = scaling_curve(_ADVISOR, _job(), [7, 8])
     assert [point.gpus for point in curve.points] == [8]

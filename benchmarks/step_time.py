@@ -90,6 +90,7 @@ def _refit(made: Sequence[MeasuredStep]) -> int:
         "spread": round(result.spread, 4),
         "host_spread": round(result.host_spread, 4),
         "own_spread": round(result.own_spread, 4),
+        "measured_gpus": sorted(result.measured_gpus),
         "parameters": {name: float(f"{value:.4g}") for name, value in result.parameters.items()},
     }
     target = Path(efficiency.__file__).with_name("efficiency.json")

@@ -22,7 +22,7 @@ from kopt.core.workload.training_plan import PlanError, TrainingPlan
 from kopt.models.bandwidth.loading import load_bandwidth
 from kopt.models.bandwidth.predictor import BandwidthPredictor
 from kopt.models.parallelism.communication import ClusterInWords, Wires, step_communication
-from kopt.models.parallelism.efficiency import Efficiency, shipped_efficiency
+from kopt.models.parallelism.efficiency import PRODUCTS_DEVIATION, Efficiency, shipped_efficiency
 from kopt.models.parallelism.flags import plan_of, settings_of
 from kopt.models.parallelism.splits import splits_of
 from kopt.models.parallelism.step_time import StepRow, step_row
@@ -39,6 +39,8 @@ MOST_SPLITS = 20_000
 _BILLION = 1e9
 _HOUR_SECONDS = 3600.0
 _STEP_PROBABILITY = 0.8
+_WITHIN_80 = 1.2816
+"""Standard deviations that hold 80 % on either side."""
 _HOPELESS = 1.6
 """Times the GPU's memory: what formulas alone put so far above does not fit."""
 _LOW_Z, _HIGH_Z = 1.881, 2.054
@@ -103,8 +105,17 @@ class Advisor:
                 f"heads and a batch of {job.global_batch}; give another batch or number of GPUs"
             )
         best, most = self._best(job, candidates, count, likely)
-        reasons = [*_reasons(job, best, most, likely, len(candidates)), *assumed]
+        reasons = [*_reasons(job, best, most, likely, len(candidates)), *assumed, *self._unmeasured(job)]
         return SplitAdvice(job, best, len(candidates), tuple(reasons))
+
+    def _unmeasured(self, job: TrainingJob) -> tuple[Reason, ...]:
+        if self.efficiency.knows(job.gpu):
+            return ()
+        text = (
+            f"No training step on {job.gpu} was measured: what it reaches of its peak is taken from single kernels or "
+            "like GPUs, so intervals are wider. A step's time of your own (--measured) narrows them."
+        )
+        return (Reason("UNMEASURED_GPU", text),)
 
     def _candidates(self, job: TrainingJob, correction: Correction = _NO_RUNS) -> list[_Candidate]:
         cluster = cluster_of(job)
@@ -121,6 +132,8 @@ class Advisor:
             return []
         rows = [row for _, _, _, row in combined]
         seconds, spreads = correction.factor * self.efficiency.seconds(rows), self.efficiency.spreads(rows)
+        if not self.efficiency.knows(job.gpu):
+            spreads = np.hypot(spreads, _WITHIN_80 * PRODUCTS_DEVIATION)
         if correction.spread is not None:
             spreads = np.minimum(spreads, correction.spread)
         made = [

@@ -22,6 +22,11 @@ _HOST_SHARPNESS = 4.0
 """How sharply the longer of GPU and host decides: their times are added as a norm of this order."""
 _PRODUCTS = {"half": 0.65, "eight": 0.6, "blocks": 0.55, "four": 0.5}
 """Shares of the peak by format: 16 bits, eight, eight with a scale for each block (mxfp8), four."""
+_CDNA_PRODUCTS = {"half": 0.45, "eight": 0.42}
+"""An MI300X reaches 1,159 of 2,615 TFLOPS in products of 8192 in eight bits, and 329 of 1,307 in fused attention
+(samuel-bohman/AI-benchmarking-guide, Azure_Results/ND_MI300X_v5_results.md)."""
+PRODUCTS_DEVIATION = 0.25
+"""Of the logarithm of what a generation reaches, where it was not measured."""
 
 _FORMATS = {
     "volta": ("half",),
@@ -35,10 +40,15 @@ _GENERATIONS = tuple(_FORMATS)
 
 PRIORS: Mapping[str, tuple[float, float]] = MappingProxyType(
     {
-        **{f"products_{name}_{each}": (_PRODUCTS[each], 0.25) for name, all_ in _FORMATS.items() for each in all_},
+        **{
+            f"products_{name}_{each}": (_CDNA_PRODUCTS[each] if name == "cdna" else _PRODUCTS[each], PRODUCTS_DEVIATION)
+            for name, formats in _FORMATS.items()
+            for each in formats
+        },
         "experts": (0.8, 0.3),
         "attention_fused": (0.5, 0.3),
         "attention_torch": (0.35, 0.3),
+        "attention_cdna": (0.25, 0.3),
         "memory": (0.75, 0.15),
         "scores": (1.0, 0.5),
         "activations_fused": (1.0, 0.4),
@@ -80,6 +90,12 @@ class Efficiency:
     spread: float
     host_spread: float
     own_spread: float
+    measured_gpus: frozenset[str] = frozenset()
+    """Beginnings of the names of GPUs whose steps were fitted on; what others reach is a prior."""
+
+    def knows(self, gpu: str) -> bool:
+        """Whether steps on GPUs of this model were measured."""
+        return gpu.partition("-")[0] in self.measured_gpus
 
     def seconds(self, rows: Sequence[StepRow]) -> Numbers:
         """Step times in seconds, one for each row."""
@@ -100,8 +116,8 @@ def shipped_efficiency() -> Efficiency:
     text = resources.files("kopt.models.parallelism").joinpath("efficiency.json").read_text(encoding="utf-8")
     document = json.loads(text)
     parameters = {name: float(document["parameters"][name]) for name in PRIORS}
-    spreads = (float(document[name]) for name in ("spread", "host_spread", "own_spread"))
-    return Efficiency(MappingProxyType(parameters), *spreads)
+    spread, host, own = (float(document[name]) for name in ("spread", "host_spread", "own_spread"))
+    return Efficiency(MappingProxyType(parameters), spread, host, own, frozenset(map(str, document["measured_gpus"])))
 
 
 @dataclass(frozen=True)
@@ -138,8 +154,7 @@ def parts_of(parameters: Mapping[str, float], table: Table) -> dict[str, Numbers
     of = table.columns
     products = _each(parameters, "products", table.formats)
     half = _each(parameters, "products", (f"{each}_half" for each in table.generations))
-    kernels = ("fused" if style == "fused" else "torch" for style in table.styles)
-    attention = _each(parameters, "attention", kernels)
+    attention = _each(parameters, "attention", map(_attention, table.generations, table.styles))
     moved = of["operands"] + of["activations"] * _each(parameters, "activations", table.styles)
     moved = (moved + of["scores"] * parameters["scores"]) / parameters["memory"]
     aligned = np.where(of["misaligned"] > 0, parameters["misaligned"], 1.0)
@@ -170,6 +185,12 @@ def parts_of(parameters: Mapping[str, float], table: Table) -> dict[str, Numbers
         "update": of["update"] / parameters["memory"],
         "fixed": _each(parameters, "step", table.generations) + of["stages"] * parameters["step_stage"],
     }
+
+
+def _attention(generation: str, style: str) -> str:
+    if generation == "cdna":
+        return generation
+    return "fused" if style == "fused" else "torch"
 
 
 def _norm(first: Numbers, second: Numbers, order: float) -> Numbers:

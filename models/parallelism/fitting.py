@@ -58,7 +58,9 @@ def fit(steps: Sequence[MeasuredStep], bandwidth: BandwidthPredictor) -> Efficie
     left_out = held_out(steps, rows, lambda step: step.family)
     small = np.array([row.small for row in rows])
     parameters = fit_parameters(steps, rows)
-    return Efficiency(parameters, _spread(left_out, ~small), _spread(left_out, small), _own_spread(left_out, ~small))
+    gpus = frozenset(step.cluster.gpu.partition("-")[0] for step in steps)
+    own = _own_spread(left_out, ~small)
+    return Efficiency(parameters, _spread(left_out, ~small), _spread(left_out, small), own, gpus)
 
 
 def held_out(steps: Sequence[MeasuredStep], rows: Sequence[StepRow], group: Callable[[MeasuredStep], str]) -> HeldOut:

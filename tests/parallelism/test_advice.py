@@ -88,6 +88,16 @@ def test_an_unknown_network_is_assumed_and_said() -> None:
     assert slow.splits[0].step_seconds > named.splits[0].step_seconds
 
 
+def test_gpus_that_nobody_measured_are_said_to_be_so_and_have_wider_intervals() -> None:
+    known, other = (_ADVISOR.advise(_job(gpu=gpu), count=1) for gpu in ("H100-SXM5-80GB", "MI300X"))
+    assert "UNMEASURED_GPU" not in _codes(known)
+    assert "UNMEASURED_GPU" in _codes(other)
+    widths = [each.splits[0].step_high_seconds / each.splits[0].step_seconds for each in (known, other)]
+    assert widths[1] > 1.1 * widths[0]
+    curve = scaling_curve(_ADVISOR, _job(gpu="MI300X"), [8], measured={8: 30.0})
+    assert curve.points[0].best.step_high_seconds / 30.0 < widths[0]
+
+
 def test_what_does_not_divide_is_refused() -> None:
     with pytest.raises(PlanError, match="no split of 7 GPUs"):
         _ADVISOR.advise(_job(gpus=7, global_batch=64))

@@ -31,7 +31,7 @@ _RAN_OUT = (
 
 
 def test_nine_of_ten_that_ran_out_of_memory_are_not_advised() -> None:
-    """The tenth gave its embedding a stage's share of layers, which no setting here says."""
+    """The code of that time held more than today's: attention was not fused. It may explain the tenth, of 128 heads."""
     sizing = load_sizing(SHIPPED)
     likely = []
     for gpu, (layers, hidden, heads), data, tensor, pipeline, micro_batch, batch in _RAN_OUT:

@@ -49,14 +49,19 @@ def main(arguments: Sequence[str] = ()) -> int:
     print(f"{len(made)} steps of {len({s.family for s in made})} families, {len(apart)} of families kept apart.\n")
     lines = []
     small_made = np.array([row.small for row in rows])
-    for title, steps, asked, errors in (
-        ("families held out", made, rows, families),
-        ("sources held out", made, rows, sources),
-        ("kept apart", apart, apart_rows, shipped),
+    known = _known_frameworks(made)
+    for title, steps, asked, errors, of in (
+        ("families held out", made, rows, families, np.ones(len(made), bool)),
+        ("of them, frameworks of other families", made, rows, families, known),
+        ("of them, a framework never seen", made, rows, families, ~known),
+        ("sources held out", made, rows, sources, np.ones(len(made), bool)),
+        ("kept apart", apart, apart_rows, shipped, np.ones(len(apart), bool)),
     ):
         own = "organisation" if title.startswith("sources") else "family"
         for small in (False, True):
-            which = np.array([row.small is small for row in asked])
+            which = of & np.array([row.small is small for row in asked])
+            if not which.any():
+                continue
             selected = _of(steps, which)
             others = made if own == "organisation" else _of(made, small_made == small)
             answers = {
@@ -76,6 +81,14 @@ def main(arguments: Sequence[str] = ()) -> int:
             _tell_ranks(f"{title}{', small' * small}", _of(steps, which), errors[which])
     print(_by_family(made, rows, families))
     return 0
+
+
+def _known_frameworks(steps: Sequence[MeasuredStep]) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+    """Whether other families were trained by the same framework."""
+    families: dict[str, set[str]] = defaultdict(set)
+    for step in steps:
+        families[step.plan.framework].add(step.family)
+    return np.array([len(families[step.plan.framework]) > 1 for step in steps])
 
 
 def _refit(made: Sequence[MeasuredStep]) -> int:
@@ -112,8 +125,8 @@ def _line(title: str, name: str, small: bool, errors: Numbers, steps: Sequence[M
     inside = f"{np.average(np.abs(errors) <= spread, weights=weights):.0%}" if name == "kopt" else "–"
     figures = [quantile(shares, each, at) for each in (alone, weights) for at in (0.5, 0.9)]
     goals = ("", "") if small else (f" (goal {_GOAL_MEDIAN:.0%})", f" (goal {_GOAL_P90:.0%})")
-    told = [f"{value:.1%}{goal if name == 'kopt' else ''}" for value, goal in zip(figures, goals * 2, strict=True)]
-    return (f"{title}{', small' * small}", name, str(len(steps)), *told, inside)
+    texts = [f"{value:.1%}{goal if name == 'kopt' else ''}" for value, goal in zip(figures, goals * 2, strict=True)]
+    return (f"{title}{', small' * small}", name, str(len(steps)), *texts, inside)
 
 
 def _peak(step: MeasuredStep) -> float:

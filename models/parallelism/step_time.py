@@ -22,7 +22,7 @@ _GENERATIONS = (
 )
 """By the beginning of a model's name; all others are taken for Hopper, as Ada is built much the same."""
 _FORMATS = {"fp8": "eight", "mxfp8": "blocks", "nvfp4": "four"}
-_STYLES = {"fsdp": "eager", "deepspeed": "eager", "torchtitan": "compiled"}
+_STYLES = {"fsdp": "eager", "deepspeed": "eager", "nanotron": "eager", "torchtitan": "compiled"}
 """How frameworks' models run where not by fused kernels."""
 _SMALL_FLOPS = 3e12
 _TILE = 128 * 256

@@ -55,6 +55,8 @@ PRIORS: Mapping[str, tuple[float, float]] = MappingProxyType(
         "activations_eager": (1.6, 0.4),
         "activations_compiled": (1.2, 0.4),
         "tails": (0.5, 0.4),
+        "framework_usual": (1.0, 0.01),
+        "framework_nanotron": (1.3, 0.4),
         "misaligned": (1.3, 0.2),
         **{f"host_layer_{name}": (1.5e-3, 0.6) for name in _GENERATIONS},
         "host_expert_layer": (1.5e-3, 0.7),
@@ -73,6 +75,7 @@ PRIORS: Mapping[str, tuple[float, float]] = MappingProxyType(
 )
 """Value and standard deviation of its logarithm. ``products`` and ``attention`` are shares of the peak, ``memory`` of
 the bandwidth; ``host`` and ``step`` are seconds; ``exposed`` is the share that computing does not hide;
+``framework`` is what a framework's computing takes by that of the others;
 ``overlap_sharded`` is the order of the norm that adds compute and the gathering of sharded weights: 1 where nothing
 overlaps, larger the more does."""
 
@@ -128,6 +131,7 @@ class Table:
     formats: tuple[str, ...]
     generations: tuple[str, ...]
     styles: tuple[str, ...]
+    frameworks: tuple[str, ...]
 
     @classmethod
     def of(cls, rows: Sequence[StepRow]) -> "Table":
@@ -137,6 +141,7 @@ class Table:
             tuple(row.format for row in rows),
             tuple(row.generation for row in rows),
             tuple(row.style for row in rows),
+            tuple(row.framework for row in rows),
         )
 
 
@@ -171,7 +176,7 @@ def parts_of(parameters: Mapping[str, float], table: Table) -> dict[str, Numbers
         + of["split_layers"] * parameters["host_split_layer"]
         + parameters["host_micro_batch"]
     )
-    compute = _norm(gpu, host, _HOST_SHARPNESS)
+    compute = _norm(gpu, host, _HOST_SHARPNESS) * _each(parameters, "framework", table.frameworks)
     exchanged = {name: parameters[f"exposed_{name}"] * of[name] for name in ("tensor", "context", "expert", "pipeline")}
     busy = compute + sum(exchanged.values())
     sharded = _norm(busy, of["sharded"], parameters["overlap_sharded"]) - busy

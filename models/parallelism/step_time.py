@@ -24,6 +24,7 @@ _GENERATIONS = (
 _FORMATS = {"fp8": "eight", "mxfp8": "blocks", "nvfp4": "four"}
 _STYLES = {"fsdp": "eager", "deepspeed": "eager", "nanotron": "eager", "torchtitan": "compiled"}
 """How frameworks' models run where not by fused kernels."""
+_SLOW_FRAMEWORKS = ("nanotron",)
 _SMALL_FLOPS = 3e12
 _TILE = 128 * 256
 """Numbers of a product that one SM or CU works out at a time."""
@@ -40,6 +41,8 @@ class StepRow:
     generation: str
     matmul: str
     style: str
+    framework: str
+    """One with an efficiency of its own, else ``usual``."""
     small: bool
     """Micro-batches are so small that the host, not the GPU, sets the pace."""
 
@@ -95,7 +98,8 @@ def step_row(
     }
     generation = generation_of(cluster.gpu)
     style = _STYLES.get(plan.framework, "fused")
-    return StepRow(numbers, generation, matmul if low > half else "half", style, micro.flops < _SMALL_FLOPS)
+    framework = plan.framework if plan.framework in _SLOW_FRAMEWORKS else "usual"
+    return StepRow(numbers, generation, matmul if low > half else "half", style, framework, micro.flops < _SMALL_FLOPS)
 
 
 def _hardware(gpu: str) -> tuple[PeakCompute, float, int]:

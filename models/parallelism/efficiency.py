@@ -56,7 +56,7 @@ PRIORS: Mapping[str, tuple[float, float]] = MappingProxyType(
         "activations_compiled": (1.2, 0.4),
         "tails": (0.5, 0.4),
         "framework_usual": (1.0, 0.01),
-        "framework_nanotron": (1.3, 0.4),
+        "framework_nanotron": (1.0, 0.4),
         "misaligned": (1.3, 0.2),
         **{f"host_layer_{name}": (1.5e-3, 0.6) for name in _GENERATIONS},
         "host_expert_layer": (1.5e-3, 0.7),

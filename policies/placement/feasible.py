@@ -11,6 +11,8 @@ from kopt.policies.placement.request import allowed_models, free_enough
 from kopt.policies.placement.state import FleetState
 
 Ints = NDArray[np.int64]
+_MOST_PODS = 1 << 20
+"""Of pods that request nothing."""
 
 
 class Refusal(IntEnum):
@@ -69,6 +71,26 @@ def refusals(state: FleetState, request: PodRequest, rows: Ints | slice = slice(
     array = np.zeros(len(cases[0][0]), dtype=np.int8)
     for applies, code in reversed(cases):
         array[applies] = code
+    return array
+
+
+def capacity(state: FleetState, request: PodRequest, rows: Ints | slice = slice(None)) -> Ints:
+    """How many equal pods each row can take one after another, (rows,); 0 where `refusals` has a reason."""
+    codes = refusals(state, request, rows)
+    array = np.full(len(codes), _MOST_PODS, dtype=np.int64)
+    for free, wanted in (
+        (state.cpu_free_milli[rows], request.cpu_milli),
+        (state.memory_free_bytes[rows], int(request.memory_bytes)),
+    ):
+        if wanted:
+            np.minimum(array, free // wanted, out=array)
+    if request.gpus.count == 1:
+        shares = np.maximum(state.gpu_free_milli[rows], 0) // int(request.gpus.share)
+        np.minimum(array, shares.sum(axis=1), out=array)
+    elif request.gpus.count:
+        whole = np.count_nonzero(free_enough(state, request, rows), axis=1)
+        np.minimum(array, whole // request.gpus.count, out=array)
+    array[codes != Refusal.NONE] = 0
     return array
 
 

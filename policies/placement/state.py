@@ -5,6 +5,7 @@ bytes, milli-GPU), so that releasing undoes placing exactly.
 """
 
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -162,6 +163,14 @@ class FleetState:
         self._largest_cpu_milli = max(self._largest_cpu_milli, node.cpu_milli)
         self.touch(row)
         return row
+
+    def copy(self) -> "FleetState":
+        """The same nodes, of which pods can be placed and released without a trace here."""
+        result = copy(self)
+        result._log, result._log_start = [], self.version
+        result.cpu_free_milli, result.memory_free_bytes = self.cpu_free_milli.copy(), self.memory_free_bytes.copy()
+        result.gpu_free_milli, result.gpu_free_total = self.gpu_free_milli.copy(), self.gpu_free_total.copy()
+        return result
 
     def remove_node(self, name: str) -> None:
         """Forget a node and what was placed there. Raises PlacementError for an unknown one."""

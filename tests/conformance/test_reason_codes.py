@@ -8,6 +8,7 @@ from raised_codes import RaisedCodes
 
 from kopt.controllers.preemption.planner import LAPSED
 from kopt.core.reason_codes.catalogue import Meaning, areas, page_of, reason_codes
+from kopt.core.scheduling.diagnosis import Binding
 from kopt.core.scheduling.eviction import Phase
 from kopt.policies.admission.queue import Source
 from kopt.policies.placement.feasible import Refusal
@@ -36,7 +37,7 @@ AREAS = {
     "sizing": ("models/sizing", "policies/sizing", "serving/sizing", "core/workload", "cluster/workloads"),
     "staging": ("controllers/staging", "controllers/overview"),
     "training": ("training",),
-    "why": ("controllers/overview",),
+    "why": ("controllers/overview", "policies/diagnosis", "core/scheduling/diagnosis"),
 }
 """Where the codes of an area come from. Some files give codes of two areas: services also fail as any endpoint does."""
 
@@ -68,6 +69,7 @@ def by_path(raised: RaisedCodes) -> dict[str, set[str]]:
     result = {path: set(codes) for path, codes in raised.by_path.items()}
     for (path, _), codes in COMPUTED.items():
         result.setdefault(path, set()).update(codes)
+    result["core/scheduling/diagnosis.py"] = set(Binding)
     return result
 
 

@@ -1,0 +1,97 @@
+"""When a workload starts, from the run times of what is before it."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from kopt.core.scheduling.run_time import RunTimeQuantiles
+from kopt.policies.diagnosis import NodeRoom, QueuedGpus, QueueModel, RunningGpus, start_times
+
+LEVELS = (0.1, 0.5, 0.9)
+
+
+def exactly(seconds: float) -> RunTimeQuantiles:
+    return RunTimeQuantiles((0.5,), (seconds,))
+
+
+def started(model: QueueModel, name: str, run_times: dict[str, RunTimeQuantiles]) -> tuple[float | None, float | None]:
+    estimate = start_times(model, name, run_times, np.random.default_rng(1), draws=50)
+    return estimate.p50_s, estimate.p90_s
+
+
+def test_it_starts_when_enough_has_ended() -> None:
+    running = tuple(RunningGpus(f"r{number}", by_limit={"q": 4000}) for number in range(3))
+    model = QueueModel(running, (QueuedGpus("job", 1, 8000, {"q": 8000}),), free_by_limit={"q": 0})
+    run_times = {"r0": exactly(100), "r1": exactly(300), "r2": exactly(200)}
+    assert started(model, "job", run_times) == (200, 200)
+
+
+def test_strict_order_waits_for_what_is_ahead_and_the_other_does_not() -> None:
+    running = (RunningGpus("r", by_limit={"q": 6000}),)
+    queue = (QueuedGpus("large", 1, 8000, {"q": 8000}), QueuedGpus("small", 1, 2000, {"q": 2000}))
+    run_times = {"r": exactly(100), "large": exactly(1000)}
+    strict = QueueModel(running, queue, free_by_limit={"q": 2000}, strict=True)
+    passing = QueueModel(running, queue, free_by_limit={"q": 2000})
+    assert started(strict, "small", run_times) == (1100, 1100)
+    assert started(passing, "small", run_times) == (0, 0)
+    # The large one, on the other hand, waits for the small one that was let past.
+    assert started(passing, "large", {"r": exactly(100), "small": exactly(500)}) == (500, 500)
+
+
+def test_a_gang_needs_its_gpus_on_nodes() -> None:
+    """Four GPUs free on each of two nodes are no room for a pod of eight."""
+    nodes = (NodeRoom("a", 4000), NodeRoom("b", 4000), NodeRoom("c", 0))
+    running = (RunningGpus("r", {"a": 4000}), RunningGpus("s", {"b": 4000}), RunningGpus("t", {"c": 8000}))
+    model = QueueModel(running, (QueuedGpus("job", 2, 8000),), nodes)
+    run_times = {"r": exactly(10), "s": exactly(500), "t": exactly(30)}
+    assert started(model, "job", run_times) == (30, 30)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations((100.0, 200.0, 300.0))))
+def test_the_order_of_ends_decides(order: tuple[float, ...]) -> None:
+    running = tuple(RunningGpus(f"r{number}", by_limit={"q": 1000}) for number in range(3))
+    model = QueueModel(running, (QueuedGpus("job", 2, 1000, {"q": 2000}),), free_by_limit={"q": 0})
+    run_times = {f"r{number}": exactly(seconds) for number, seconds in enumerate(order)}
+    assert started(model, "job", run_times) == (200, 200)
+
+
+def test_quantiles_of_one_workload_are_those_of_the_start() -> None:
+    model = QueueModel(
+        (RunningGpus("r", by_limit={"q": 1000}),), (QueuedGpus("job", 1, 1000, {"q": 1000}),), free_by_limit={"q": 0}
+    )
+    quantiles = RunTimeQuantiles(LEVELS, (60, 600, 6000))
+    estimate = start_times(model, "job", {"r": quantiles}, np.random.default_rng(0), draws=1000)
+    assert estimate.p50_s == pytest.approx(600, rel=0.05)
+    assert estimate.p90_s == pytest.approx(6000, rel=0.05)
+    assert estimate.reason is None
+
+
+def test_no_number_is_made_up_where_a_run_time_is_unknown() -> None:
+    running = (RunningGpus("known", by_limit={"q": 1000}), RunningGpus("unknown", by_limit={"q": 1000}))
+    one_gpu = QueueModel(running, (QueuedGpus("job", 1, 1000, {"q": 1000}),), free_by_limit={"q": 0})
+    estimate = start_times(one_gpu, "job", {"known": exactly(50)}, np.random.default_rng(0))
+    assert (estimate.p50_s, estimate.p90_s) == (50, 50)
+    assert estimate.reason is not None
+    assert "may start sooner" in estimate.reason.message
+    two_gpus = QueueModel(running, (QueuedGpus("job", 2, 1000, {"q": 2000}),), free_by_limit={"q": 0})
+    estimate = start_times(two_gpus, "job", {"known": exactly(50)}, np.random.default_rng(0))
+    assert (estimate.p50_s, estimate.p90_s) == (None, None)
+    assert estimate.reason is not None
+    assert estimate.reason.code == "RUN_TIME_UNKNOWN"
+    too_large = QueueModel((), (QueuedGpus("job", 9, 1000, {"q": 9000}),), free_by_limit={"q": 8000})
+    estimate = start_times(too_large, "job", {}, np.random.default_rng(0))
+    assert estimate.reason is not None
+    assert estimate.reason.code == "START_NEVER"
+    assert start_times(too_large, "other", {}, np.random.default_rng(0)).reason is not None
+
+
+@pytest.mark.parametrize(
+    ("levels", "seconds"),
+    [((), ()), ((0.5,), (1.0, 2.0)), ((0.9, 0.1), (1, 2)), ((0.0,), (1,)), ((0.1, 0.9), (5, 2)), ((0.5,), (-1,))],
+)
+def test_quantiles_that_are_none_are_refused(levels: tuple[float, ...], seconds: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError):
+        RunTimeQuantiles(levels, seconds)
+    assert RunTimeQuantiles((0.1, 0.9), (10, 50)).at(0.5) == 30
+    assert RunTimeQuantiles((0.1, 0.9), (10, 50)).at(0.99) == 50

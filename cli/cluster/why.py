@@ -1,7 +1,7 @@
 """``kopt why``: why a job does not run, was evicted, moved or resized, in plain sentences."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kopt.controllers.overview.job import JobSnapshot
     from kopt.controllers.overview.reading import Wanted
     from kopt.controllers.overview.why import Why
+    from kopt.core.scheduling.diagnosis import Diagnosis
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,9 @@ def why(
     preemption, lending), staged data, evictions and their cost, messages of the schedulers, sizes and placement.
     The most important comes first. A Job, a Pod, a Kueue Workload or any other kind; read with your own rights.
 
+    For what waits in Kueue, KAI Scheduler, Volcano or for kube-scheduler: what binds and by how much, and the smallest
+    changes with which it would run, each tried on the cluster as it is.
+
     Examples:
 
         kopt why research/finetune
@@ -50,13 +54,15 @@ def why(
         kopt why rayjob/sweep
     """
     wanted = wanted_of(job, namespace)
-    collected, answer = asyncio.run(_read(kubeconfig, wanted))
+    collected, answer, diagnosis = asyncio.run(_read(kubeconfig, wanted))
     rows = [
         FindingRow(finding.code, finding.message, finding.about, finding.since_s, finding.next, finding.source or "")
         for finding in answer.findings
     ]
     if output is Format.TABLE:
-        show(Answer("findings", [], empty=answer.summary, remarks=_sentences(answer)), output)
+        show(
+            Answer("findings", [], empty=answer.summary, remarks=_sentences(answer, diagnosis, collected.now_s)), output
+        )
         return
     root, target = collected.root, collected.target
     document = {
@@ -66,6 +72,7 @@ def why(
         "summary": answer.summary,
         "findings": rows,
         "next": answer.next,
+        "diagnosis": None if diagnosis is None else asdict(diagnosis),
         "unread": list(collected.unread),
         "at_s": collected.now_s,
     }
@@ -87,22 +94,28 @@ def wanted_of(job: str, namespace: str) -> "Wanted":
     return Wanted(parts[0], space or namespace, kind)
 
 
-def _sentences(answer: "Why") -> list[str]:
+def _sentences(answer: "Why", diagnosis: "Diagnosis | None", now_s: float) -> list[str]:
+    from kopt.controllers.overview.diagnosis.words import sentences
+
     result = [f"• {finding.message}" for finding in answer.findings]
+    result += sentences(diagnosis, now_s) if diagnosis is not None else []
     return [*result, f"Next: {answer.next}"] if answer.next else result
 
 
-async def _read(kubeconfig: Path | None, wanted: "Wanted") -> "tuple[JobSnapshot, Why]":
+async def _read(kubeconfig: Path | None, wanted: "Wanted") -> "tuple[JobSnapshot, Why, Diagnosis | None]":
     from kopt.cluster.client.api import ApiError, connect
     from kopt.controllers.overview.collect import gather
+    from kopt.controllers.overview.diagnosis.reading import diagnosed
     from kopt.controllers.overview.reading import Unknown
     from kopt.controllers.overview.why import why as answered
 
     try:
         async with connect(kubeconfig) as kube:
             collected = await gather(kube, wanted)
+            answer = answered(collected)
+            diagnosis = await diagnosed(kube, collected, answer)
     except Unknown as error:
         raise Refused(error.message) from error
     except ApiError as error:
         raise Refused(f"the cluster cannot be read: {error}") from error
-    return collected, answered(collected)
+    return collected, answer, diagnosis

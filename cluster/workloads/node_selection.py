@@ -27,6 +27,21 @@ def runs_on(pod: Object, labels: Mapping[str, str], taints: Sequence[Object]) ->
     return all(_is_tolerated(taint, tolerations) for taint in taints)
 
 
+def matches_labels(selector: Object, labels: Mapping[str, str]) -> bool:
+    """Whether a LabelSelector selects what has these labels; an empty one selects all, what is none nothing."""
+    if not isinstance(selector, dict):
+        return False
+    expressions = [item for _, item in items(selector, "matchExpressions")]
+    return mapping(selector, "matchLabels").items() <= labels.items() and all(
+        _holds(expression, labels) for expression in expressions
+    )
+
+
+def is_tolerated(taint: Object, tolerations: Sequence[Object]) -> bool:
+    """Whether pods with these tolerations may be sent to a node with a taint; those of node conditions count, too."""
+    return text(taint, "effect") not in _REPELS or any(_tolerates(toleration, taint) for toleration in tolerations)
+
+
 def wanted_labels(pod: Object, names: Collection[str]) -> set[str]:
     """The values of any of these labels that a pod's nodes must have, by selector or affinity."""
     result = {str(value) for name, value in mapping(pod, "nodeSelector").items() if name in names}

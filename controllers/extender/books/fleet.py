@@ -142,7 +142,7 @@ class Fleet:
         resized = {key for key in before.keys() & offers.keys() if before[key].gpus != offers[key].gpus}
         for resource in resized:
             for holding in self._on_node.get(name, {}).values():
-                request, slots = _part(holding, resource)
+                request, slots = part(holding, resource)
                 release(self.pools[resource].state, name, slots, request)
         for resource in before.keys() - offers.keys():
             pool = self.pools[resource]
@@ -321,7 +321,7 @@ class Fleet:
         if not self._on_node[holding.node]:
             del self._on_node[holding.node]
         for resource in self._nodes.get(holding.node, {}):
-            request, slots = _part(holding, resource)
+            request, slots = part(holding, resource)
             release(self.pools[resource].state, holding.node, slots, request)
         return holding
 
@@ -370,7 +370,7 @@ class Fleet:
             slots = self._slots(pool, holding.node, wanted, named)
             holding.requests = {**holding.requests, pool.resource: _counting(wanted, len(slots))}
             holding.slots = {**holding.slots, pool.resource: slots}
-        request, slots = _part(holding, pool.resource)
+        request, slots = part(holding, pool.resource)
         occupy(pool.state, holding.node, slots, request)
 
     def _pools_for(self, ask: Ask) -> Iterable[Pool]:
@@ -411,7 +411,7 @@ class Fleet:
         return tuple(sorted(int(slot) for slot in np.argsort(-free, kind="stable")[:count]))
 
 
-def _part(holding: Holding, resource: str) -> tuple[PodRequest, tuple[int, ...]]:
+def part(holding: Holding, resource: str) -> tuple[PodRequest, tuple[int, ...]]:
     """What a holding takes from the arrays of one resource; CPU and memory from every one."""
     request = holding.requests.get(resource)
     slots = holding.slots.get(resource, ())

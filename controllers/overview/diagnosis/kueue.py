@@ -1,0 +1,76 @@
+"""Quota as Kueue counts it for a Workload that has none, in its own queue and in others of its namespace."""
+
+from collections.abc import Iterable, Sequence
+
+from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.fields import mapping, text
+from kopt.cluster.workloads.kueue import ClusterQueue, KueueWorkload
+from kopt.cluster.workloads.kueue_queues import demand_of
+from kopt.controllers.extender.books.fleet import Pool
+from kopt.controllers.overview.diagnosis.books import ClusterBooks
+from kopt.controllers.overview.diagnosis.rules import flavor_rows
+from kopt.controllers.overview.diagnosis.waiting_pods import PodTemplate
+from kopt.core.scheduling.queued import Queued, State
+from kopt.policies.diagnosis import KueueSide
+
+
+def pod_set_templates(document: Object, workload: KueueWorkload) -> list[PodTemplate]:
+    """The pod sets of a Workload: Kueue admits all of it at once."""
+    result = []
+    for number, pods in enumerate(workload.pod_sets):
+        count = pods.requests.get("pods", 0) // 1000
+        template = mapping(document, "spec", "podSets", number, "template")
+        pod = {"metadata": dict(mapping(template, "metadata")), "spec": dict(mapping(template, "spec"))}
+        name = text(document, "spec", "podSets", number, "name")
+        result.append(PodTemplate(name, pod, count, count))
+    return result
+
+
+def flavors_of(queue: ClusterQueue) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(flavor for group in queue.rules.groups for flavor in group.flavors))
+
+
+def side_of(
+    workload: KueueWorkload, name: str, books: ClusterBooks, pool: Pool | None, ahead: Sequence[str], rank: int
+) -> KueueSide | None:
+    """Quota in a ClusterQueue; None for one that does not exist or admits nothing."""
+    queue = books.cluster_queues.get(name)
+    if queue is None or not queue.active:
+        return None
+    demand = demand_of(workload, queue, books.flavors or None)
+    document = next((item for item in books.documents.cluster_queues if text(item, "metadata", "name") == name), {})
+    strict = text(document, "spec", "queueingStrategy") == "StrictFIFO"
+    rows = flavor_rows(books, pool, flavors_of(queue)) if pool is not None else {}
+    return KueueSide(
+        name, demand, queue.rules, books.tree, books.admitted, rows, rank, strict, tuple(ahead) if strict else ()
+    )
+
+
+def ahead_of(queued: Queued, lines: Iterable[Queued]) -> list[str]:
+    """What its queue admits before it, in order."""
+    return [
+        other.full_name
+        for other in lines
+        if other.queue == queued.queue
+        and other.state is State.PENDING
+        and (other.position or 0) < (queued.position or 0)
+    ]
+
+
+def other_sides(
+    workload: KueueWorkload, own: str, books: ClusterBooks, pool: Pool | None, lines: Sequence[Queued]
+) -> dict[str, KueueSide]:
+    """By the name of each other LocalQueue in its namespace; in it what waits with at least its priority is ahead."""
+    result: dict[str, KueueSide] = {}
+    for (namespace, local), name in books.local_queues.items():
+        if namespace != workload.key[0] or name == own:
+            continue
+        ahead = [
+            other.full_name
+            for other in lines
+            if other.queue == name and other.state is State.PENDING and (other.priority or 0) >= workload.priority
+        ]
+        side = side_of(workload, name, books, pool, ahead, len(ahead) + 1)
+        if side is not None:
+            result[local] = side
+    return result

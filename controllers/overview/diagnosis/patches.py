@@ -1,0 +1,135 @@
+"""A change as JSON Patch operations on the manifest of the job that it is about."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.fields import Path, at, items, mapping, text
+from kopt.cluster.objects.json_patch import pointer
+from kopt.cluster.workloads.gpu_requests import milli_of
+from kopt.cluster.workloads.kinds import BY_KEY
+from kopt.controllers.overview.diagnosis.rules import TERMS, expression_name
+from kopt.controllers.overview.job import JobSnapshot
+from kopt.core.scheduling.diagnosis import Change, ChangeKind
+
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
+Operation = Mapping[str, Any]
+
+
+def patched(change: Change, job: JobSnapshot) -> Change:
+    """With the operations that make it; none for what has no place in the manifest, such as waiting."""
+    operations = tuple(_operations(change, job))
+    return replace(change, patch=operations, about=job.root.label if operations else "")
+
+
+def _operations(change: Change, job: JobSnapshot) -> Iterator[Operation]:
+    root = job.root
+    if change.kind is ChangeKind.OTHER_QUEUE:
+        path: Path = ("metadata", "labels", QUEUE_LABEL)
+        yield {"op": "replace" if at(root.document, *path) else "add", "path": pointer(path), "value": change.after}
+        return
+    if change.kind is ChangeKind.FEWER_PODS:
+        yield from _pods(change, root.document, root.resource.kind)
+        return
+    kind = BY_KEY.get((root.resource.group, root.resource.kind))
+    paths = [pods.spec for pods in kind.pod_sets(root.document) if pods.spec is not None] if kind else []
+    for path in paths:
+        if edit := _EDITS.get(change.kind):
+            yield from edit(change, path, mapping(root.document, *path))
+        if change.rule and change.kind in (ChangeKind.FEWER_GPUS, ChangeKind.LESS_CPU, ChangeKind.LESS_MEMORY):
+            # A pair: the rule goes, too.
+            yield from _drop(change, path, mapping(root.document, *path))
+
+
+def _pods(change: Change, document: Object, kind: str) -> Iterator[Operation]:
+    if kind != "Job":
+        return
+    for field in ("parallelism", "completions"):
+        if at(document, "spec", field) is not None:
+            yield {"op": "replace", "path": f"/spec/{field}", "value": int(change.after)}
+
+
+def _resource(
+    change: Change, path: Path, spec: Mapping[str, Any], is_meant: Callable[[str], bool], value: str
+) -> Iterator[Operation]:
+    """In the first container that requests it; several containers would have to share the cut."""
+    for index, item in items(spec, "containers"):
+        names = [
+            (block, str(name))
+            for block in ("requests", "limits")
+            for name, _ in items(item, "resources", block)
+            if is_meant(str(name))
+        ]
+        for block, name in names:
+            where = pointer((*path, "containers", index, "resources", block, name))
+            yield {"op": "replace", "path": where, "value": value}
+        if names:
+            return
+
+
+def _gpus(change: Change, path: Path, spec: Mapping[str, Any]) -> Iterator[Operation]:
+    yield from _resource(change, path, spec, lambda name: milli_of(name, 1) > 0, change.after)
+
+
+def _cpu(change: Change, path: Path, spec: Mapping[str, Any]) -> Iterator[Operation]:
+    yield from _resource(change, path, spec, lambda name: name == "cpu", change.after)
+
+
+def _memory(change: Change, path: Path, spec: Mapping[str, Any]) -> Iterator[Operation]:
+    yield from _resource(change, path, spec, lambda name: name == "memory", change.after)
+
+
+def _tolerate(change: Change, path: Path, spec: Mapping[str, Any]) -> Iterator[Operation]:
+    body, _, effect = change.rule.rpartition(":")
+    key, equals, value = body.partition("=")
+    toleration = {"key": key, "operator": "Equal", "value": value} if equals else {"key": key, "operator": "Exists"}
+    toleration |= {"effect": effect}
+    if isinstance(spec.get("tolerations"), list):
+        yield {"op": "add", "path": pointer((*path, "tolerations")) + "/-", "value": toleration}
+    else:
+        yield {"op": "add", "path": pointer((*path, "tolerations")), "value": [toleration]}
+
+
+def _value(change: Change, path: Path, spec: Mapping[str, Any]) -> Iterator[Operation]:
+    key = change.rule.partition("=")[0]
+    if key in mapping(spec, "nodeSelector"):
+        yield {"op": "replace", "path": pointer((*path, "nodeSelector", key)), "value": change.after}
+
+
+def _drop(change: Change, path: Path, spec: Mapping[str, Any]) -> Iterator[Operation]:
+    """The selector, the expression or the term that the rule is."""
+    for key, value in mapping(spec, "nodeSelector").items():
+        if f"{key}={value}" == change.rule:
+            yield {"op": "remove", "path": pointer((*path, "nodeSelector", key))}
+            return
+    terms = [(index, term) for index, term in items(spec, *TERMS)]
+    if change.rule == f"of {len(terms)} terms":
+        yield {"op": "remove", "path": pointer((*path, *TERMS[:-1]))}
+        return
+    for index, term in terms if len(terms) == 1 else ():
+        expressions = [(number, item) for number, item in items(term, "matchExpressions")]
+        for number, item in expressions:
+            if expression_name(item) == change.rule:
+                whole = (*path, *TERMS[:-1])
+                single = (*path, *TERMS, index, "matchExpressions", number)
+                # A term without expressions would match no node.
+                yield {"op": "remove", "path": pointer(whole if len(expressions) == 1 else single)}
+                return
+    for kind in ("podAffinity", "podAntiAffinity"):
+        where = (*path, "affinity", kind, TERMS[2])
+        for index, term in items(spec, "affinity", kind, TERMS[2]):
+            labels = ", ".join(f"{key}={value}" for key, value in mapping(term, "labelSelector", "matchLabels").items())
+            if f"{labels or 'pods'} by {text(term, 'topologyKey')}" == change.rule:
+                yield {"op": "remove", "path": pointer((*where, index))}
+                return
+
+
+_EDITS: Mapping[ChangeKind, Callable[[Change, Path, Mapping[str, Any]], Iterator[Operation]]] = {
+    ChangeKind.FEWER_GPUS: _gpus,
+    ChangeKind.LESS_CPU: _cpu,
+    ChangeKind.LESS_MEMORY: _memory,
+    ChangeKind.TOLERATE: _tolerate,
+    ChangeKind.OTHER_VALUE: _value,
+    ChangeKind.DROP_RULE: _drop,
+}

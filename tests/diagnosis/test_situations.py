@@ -1,0 +1,61 @@
+"""Constructed situations of four schedulers: the cause that was built in is named, and what is advised holds."""
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from benchmarked import benchmark_module
+
+evaluation = benchmark_module("why_situations.evaluation")
+reading = benchmark_module("why_situations.reading")
+redo = benchmark_module("why_situations.redo")
+SEEDS = range(3)
+
+
+@pytest.mark.parametrize("make", evaluation.MAKERS, ids=lambda make: make.__name__)
+def test_the_cause_is_named_and_every_change_holds(make: Callable[[random.Random], Any]) -> None:
+    for seed in SEEDS:
+        situation = make(random.Random(f"test {make.__name__} {seed}"))
+        diagnosis = asyncio.run(reading.diagnosis_of(situation))
+        assert evaluation.first_code(diagnosis) in situation.right
+        assert diagnosis.scheduler == situation.engine
+        for change in diagnosis.changes:
+            assert change.verified
+            after = redo.redone(situation, change)
+            assert redo.fits(after), f"{change.message} does not hold"
+            # The product says so, too: nothing binds any more.
+            assert evaluation.first_code(asyncio.run(reading.diagnosis_of(after))) in ("FITS_NOW", "nothing")
+        if diagnosis.changes:
+            assert not redo.fits(situation)
+
+
+def test_without_the_right_to_read_nodes_the_messages_speak() -> None:
+    situations = evaluation.situations(2)
+    for engine, score in evaluation.scores(situations).items():
+        assert score.right == score.situations, (engine, score.wrong)
+        assert score.counted == score.smallest
+    for situation in situations:
+        diagnosis = asyncio.run(reading.diagnosis_of(situation, nodes=False))
+        assert situation.engine == "Kueue" or not diagnosis.changes, "nothing can be tried on nodes that are not known"
+
+
+def test_amounts_are_those_of_the_objects() -> None:
+    nodes = benchmark_module("why_situations.nodes")
+    objects = benchmark_module("why_situations.objects")
+    fleet = nodes.Fleet(random.Random(7))
+    fleet.add(8, 5)
+    fleet.add(8, 6)
+    fleet.waits(objects.pod_spec(4), "")
+    diagnosis = asyncio.run(reading.diagnosis_of(objects.Constructed("kube-scheduler", "", fleet.cluster)))
+    cause = diagnosis.causes[0]
+    assert (cause.code, cause.wanted, cause.free, cause.unit) == ("GPUS_FRAGMENTED", 4, 3, "GPUs")
+    assert cause.since_s == objects.NOW_S - 300
+    fewer = next(change for change in diagnosis.changes if change.kind == "fewer-gpus")
+    assert fewer.message == "Request 3 GPUs instead of 4."
+    assert {operation["path"] for operation in fewer.patch} == {
+        "/spec/template/spec/containers/0/resources/requests/nvidia.com~1gpu",
+        "/spec/template/spec/containers/0/resources/limits/nvidia.com~1gpu",
+    }
+    assert fewer.about == "Job team/train"

@@ -29,7 +29,7 @@ def smallest_changes(situation: Situation, ends_s: Mapping[str, float] | None = 
         return ()
     changes = [change for change, _ in _single(situation)]
     if not changes:
-        changes = list(_pairs(situation))
+        changes = list(_combined(situation))
     waits = _wait(situation, ends_s or {})
     changes += [waits] if waits else []
     order = list(ChangeKind)
@@ -45,7 +45,7 @@ def _single(situation: Situation) -> Iterator[Candidate]:
     yield from _smaller(situation)
 
 
-def _pairs(situation: Situation) -> Iterator[Change]:
+def _combined(situation: Situation) -> Iterator[Change]:
     """A rule less and a smaller request; the first pair of each kind of request."""
     kinds = set[ChangeKind]()
     for first, changed in _candidates(situation):

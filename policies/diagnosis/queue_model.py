@@ -65,8 +65,9 @@ class Rooms:
 
     def start(self, workload: QueuedGpus) -> RunningGpus | None:
         """Give it GPUs, on the fullest nodes with room; None, with nothing changed, where it does not fit."""
-        if any(self.limits.get(name, 0) < amount for name, amount in workload.by_limit.items()):
-            return None
+        for name, amount in workload.by_limit.items():
+            if self.limits.get(name, 0) < amount:
+                return None
         by_node: dict[str, int] = {}
         if self.has_nodes:
             if workload.pods * workload.milli_gpus > self.total:

@@ -64,15 +64,16 @@ def _start(model: QueueModel, name: str, columns: Mapping[str, list[float]], roo
             ends.append((columns[running.name][number], order, running))
             order += 1
     heapq.heapify(ends)
-    queue = list(model.queue)
+    # The next of the queue is last.
+    queue = list(reversed(model.queue))
     while True:
         blocked = []
-        for index, queued in enumerate(queue):
-            started = rooms.start(queued)
+        while queue:
+            started = rooms.start(queue[-1])
+            if started is None and model.strict:
+                break
+            queued = queue.pop()
             if started is None:
-                if model.strict:
-                    blocked += queue[index:]
-                    break
                 blocked.append(queued)
                 continue
             if queued.name == name:
@@ -80,7 +81,7 @@ def _start(model: QueueModel, name: str, columns: Mapping[str, list[float]], roo
             if queued.name in columns:
                 heapq.heappush(ends, (now_s + columns[queued.name][number], order, started))
                 order += 1
-        queue = blocked
+        queue += reversed(blocked)
         if not ends:
             return float("inf")
         now_s, _, ended = heapq.heappop(ends)

@@ -12,18 +12,18 @@ from kopt.controllers.overview.diagnosis.books import ClusterBooks, is_preemptib
 from kopt.controllers.overview.diagnosis.claims import claim_causes
 from kopt.controllers.overview.diagnosis.kueue import ahead_of, flavors_of, other_sides, pod_set_templates, side_of
 from kopt.controllers.overview.diagnosis.patches import patched
+from kopt.controllers.overview.diagnosis.pod_shapes import (
+    pool_of,
+    requests_of_templates,
+    shape_of,
+    templates_of,
+)
 from kopt.controllers.overview.diagnosis.queue_limits import (
     kai_ceilings,
     volcano_ceilings,
     with_lineage,
 )
 from kopt.controllers.overview.diagnosis.starts import RunTimes, start_of
-from kopt.controllers.overview.diagnosis.waiting_pods import (
-    pool_of,
-    requests_of_templates,
-    shape_of,
-    templates_of,
-)
 from kopt.controllers.overview.job import Finding, JobSnapshot, Thing
 from kopt.controllers.overview.queues import condition, turned_s
 from kopt.core.scheduling.diagnosis import Binding, Cause, Change, Diagnosis, StartEstimate
@@ -128,11 +128,11 @@ def _pending(job: JobSnapshot, books: ClusterBooks) -> Pending | None:
         if queued.state is State.PENDING:
             return _of_kueue(job, queued, books)
     pods = [pod for pod in job.pods if _is_alive(pod)]
-    waiting_pods = [pod for pod in pods if is_unplaced(pod)]
+    unplaced_pods = [pod for pod in pods if is_unplaced(pod)]
     groups = [group for group in job.groups if _belongs(group, pods) or not pods]
-    if not waiting_pods and not (groups and not pods):
+    if not unplaced_pods and not (groups and not pods):
         return None
-    return _of_pods(job, pods, waiting_pods, groups, books)
+    return _of_pods(job, pods, unplaced_pods, groups, books)
 
 
 def _of_kueue(job: JobSnapshot, queued: Queued, books: ClusterBooks) -> Pending | None:
@@ -164,7 +164,7 @@ def _of_kueue(job: JobSnapshot, queued: Queued, books: ClusterBooks) -> Pending 
 def _of_pods(
     job: JobSnapshot,
     pods: Sequence[Object],
-    waiting_pods: Sequence[Object],
+    unplaced_pods: Sequence[Object],
     groups: Sequence[Thing],
     books: ClusterBooks,
 ) -> Pending:
@@ -177,18 +177,18 @@ def _of_pods(
         if group
         else 1
     )
-    placed = len(pods) - len(waiting_pods)
-    templates = templates_of(waiting_pods, max(1, minimum - placed))
+    placed = len(pods) - len(unplaced_pods)
+    templates = templates_of(unplaced_pods, max(1, minimum - placed))
     requests = requests_of_templates(templates)
     pool = pool_of(requests, books)
     shapes = tuple(shape_of(template, ask, namespace, books, pool) for template, ask in requests if pool is not None)
     scheduler = _scheduler(job, books)
     queue = text(group.document, "spec", "queue") if group else ""
-    queue = queue or next((name for pod in waiting_pods if (name := books.queue_of(pod))), "")
+    queue = queue or next((name for pod in unplaced_pods if (name := books.queue_of(pod))), "")
     running = books.running(pool) if pool is not None else ()
     ceilings: tuple[Ceiling, ...] = ()
     if scheduler == KAI:
-        ceilings = kai_ceilings(queue, books, preemptible=all(map(is_preemptible, waiting_pods)))
+        ceilings = kai_ceilings(queue, books, preemptible=all(map(is_preemptible, unplaced_pods)))
         documents = {text(item, "metadata", "name"): item for item in books.documents.kai_queues}
         running = tuple(with_lineage(workload, documents, "parentQueue") for workload in running)
     elif scheduler == VOLCANO:
@@ -197,12 +197,12 @@ def _of_pods(
         running = tuple(with_lineage(workload, documents, "parent") for workload in running)
     fleet = _fleet(pool, books)
     situation = Situation(shapes, fleet, None, ceilings if books.is_whole else (), running)
-    causes = [*_gang(len(pods), minimum, group), *claim_causes(waiting_pods, books)]
+    causes = [*_gang(len(pods), minimum, group), *claim_causes(unplaced_pods, books)]
     return Pending(
         scheduler,
         situation,
-        tuple(_messages(waiting_pods, groups, books)),
-        _since_s(waiting_pods, groups),
+        tuple(_messages(unplaced_pods, groups, books)),
+        _since_s(unplaced_pods, groups),
         tuple(causes),
     )
 

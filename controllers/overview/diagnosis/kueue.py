@@ -8,8 +8,8 @@ from kopt.cluster.workloads.kueue import ClusterQueue, KueueWorkload
 from kopt.cluster.workloads.kueue_queues import demand_of
 from kopt.controllers.extender.books.fleet import Pool
 from kopt.controllers.overview.diagnosis.books import ClusterBooks
+from kopt.controllers.overview.diagnosis.pod_shapes import PodTemplate
 from kopt.controllers.overview.diagnosis.rules import flavor_rows
-from kopt.controllers.overview.diagnosis.waiting_pods import PodTemplate
 from kopt.core.scheduling.queued import Queued, State
 from kopt.policies.diagnosis import KueueSide
 

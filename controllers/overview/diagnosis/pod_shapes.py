@@ -56,10 +56,10 @@ def requests_of_templates(templates: Iterable[PodTemplate]) -> list[tuple[PodTem
     return result
 
 
-def pool_of(asks: Iterable[tuple[PodTemplate, Ask]], books: ClusterBooks) -> Pool | None:
+def pool_of(requests: Iterable[tuple[PodTemplate, Ask]], books: ClusterBooks) -> Pool | None:
     """The pool of the GPU resource that most of the pods request; None where none of them requests any."""
     counts: dict[str, int] = {}
-    for template, ask in asks:
+    for template, ask in requests:
         if ask.pool:
             counts[ask.pool] = counts.get(ask.pool, 0) + template.count * ask.request.gpus.count
     return books.pool(max(counts, key=lambda name: counts[name])) if counts else None

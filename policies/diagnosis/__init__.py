@@ -19,6 +19,7 @@ from kopt.policies.diagnosis.situation import (
     RunningWorkload,
     Situation,
 )
+from kopt.policies.diagnosis.start_calibration import StartCalibration
 from kopt.policies.diagnosis.start_times import start_times
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "RunningGpus",
     "RunningWorkload",
     "Situation",
+    "StartCalibration",
     "binding_constraints",
     "fits",
     "smallest_changes",

@@ -19,6 +19,7 @@ from kopt.cluster.client.resources import (
     Resource,
 )
 from kopt.cluster.objects.fields import items
+from kopt.cluster.workloads.external_requests import CLAIMS
 from kopt.controllers.overview.collect import VOLCANO_POD_GROUPS
 from kopt.controllers.overview.diagnosis.answer import diagnose
 from kopt.controllers.overview.diagnosis.books import ClusterBooks
@@ -28,7 +29,6 @@ from kopt.controllers.overview.reading import Reader, Reading
 from kopt.controllers.overview.why import Now, Why
 from kopt.core.scheduling.diagnosis import Diagnosis
 
-RESOURCE_CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
 RESOURCE_SLICES = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False)
 _UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 _UNSCHEDULED = ("reason=FailedScheduling", "reason=Unschedulable")
@@ -66,7 +66,7 @@ async def read_cluster(reader: Reading, namespace: str, *, claims: bool) -> Clus
         listed(KAI_POD_GROUPS),
         listed(VOLCANO_QUEUES),
         listed(VOLCANO_POD_GROUPS),
-        listed(RESOURCE_CLAIMS) if claims else _nothing(),
+        listed(CLAIMS) if claims else _nothing(),
         listed(RESOURCE_SLICES) if claims else _nothing(),
     )
     events = await asyncio.gather(*(reader.listed(EVENTS, namespace, fields=fields) for fields in _UNSCHEDULED))

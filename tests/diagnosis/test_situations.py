@@ -59,3 +59,32 @@ def test_amounts_are_those_of_the_objects() -> None:
         "/spec/template/spec/containers/0/resources/limits/nvidia.com~1gpu",
     }
     assert fewer.about == "Job team/train"
+
+
+def test_a_cut_is_made_where_it_is_requested() -> None:
+    """Two containers: the total is cut by what the change says, in the one that has enough."""
+    nodes, objects = benchmark_module("why_situations.nodes"), benchmark_module("why_situations.objects")
+    fleet = nodes.Fleet(random.Random(7))
+    fleet.add(8, held_cpu=50)
+    spec = objects.pod_spec(1, cpu=2)
+    spec["containers"].append({"name": "loader", "resources": {"requests": {"cpu": "60"}, "limits": {"cpu": "90"}}})
+    fleet.waits(spec, "")
+    situation = objects.Constructed("kube-scheduler", "CPU_IN_USE", fleet.cluster)
+    diagnosis = asyncio.run(reading.diagnosis_of(situation))
+    less = next(change for change in diagnosis.changes if change.kind == "less-cpu")
+    assert (less.before, less.after) == ("62", "46")
+    (operation,) = less.patch
+    assert operation["path"] == "/spec/template/spec/containers/1/resources/requests/cpu"
+    assert operation["value"] == "44000m"
+    assert redo.fits(redo.redone(situation, less))
+
+
+def test_room_that_is_being_made_is_said() -> None:
+    nodes, objects = benchmark_module("why_situations.nodes"), benchmark_module("why_situations.objects")
+    fleet = nodes.Fleet(random.Random(7))
+    where = fleet.add(8, 8)
+    fleet.waits(objects.pod_spec(4), "")
+    fleet.cluster.pods[-1]["status"]["nominatedNodeName"] = where
+    diagnosis = asyncio.run(reading.diagnosis_of(objects.Constructed("kube-scheduler", "", fleet.cluster)))
+    assert [str(cause.code) for cause in diagnosis.causes] == ["GPUS_IN_USE", "PREEMPTS"]
+    assert where in diagnosis.causes[1].message

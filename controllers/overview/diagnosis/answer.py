@@ -69,6 +69,7 @@ class Pending:
     messages: tuple[str, ...]
     since_s: float | None
     causes: tuple[Cause, ...] = ()
+    preemption: tuple[Cause, ...] = ()
     workload: KueueWorkload | None = None
 
 
@@ -120,7 +121,10 @@ def _causes(pending: Pending) -> tuple[Cause, ...]:
     limits = [cause for cause in reported if cause.code in (Binding.QUEUE_LIMIT, Binding.QUEUE_QUOTA)]
     if fits_now and limits:
         return tuple(limits)
-    return (*pending.causes, *computed, *others)
+    if fits_now:
+        # Whoever is right, both are said.
+        others += [cause for cause in reported if cause.code not in _NOT_MODELLED]
+    return (*pending.causes, *computed, *others, *pending.preemption)
 
 
 def _pending(job: JobSnapshot, books: ClusterBooks) -> Pending | None:
@@ -204,6 +208,7 @@ def _of_pods(
         tuple(_messages(unplaced_pods, groups, books)),
         _since_s(unplaced_pods, groups),
         tuple(causes),
+        tuple(_nominated(unplaced_pods)),
     )
 
 
@@ -216,6 +221,14 @@ def _gang(pods: int, minimum: int, group: Thing | None) -> Iterator[Cause]:
     if group is not None and pods < minimum:
         message = f"Its gang needs {minimum} pods to start together, and {pods} exist."
         yield Cause(Binding.GANG_INCOMPLETE, message, minimum, pods, "pods", group.label)
+
+
+def _nominated(pods: Sequence[Object]) -> Iterator[Cause]:
+    """Room that kube-scheduler is making on a node."""
+    names = dict.fromkeys(name for pod in pods if (name := text(pod, "status", "nominatedNodeName")))
+    for name in names:
+        message = f"kube-scheduler preempts pods on node {name} for it; it starts when they have ended."
+        yield Cause(Binding.PREEMPTS, message, about=name)
 
 
 def _messages(pods: Sequence[Object], groups: Sequence[Thing], books: ClusterBooks) -> Iterator[str]:

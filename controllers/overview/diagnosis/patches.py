@@ -9,9 +9,11 @@ from kopt.cluster.objects.fields import Path, at, items, mapping, text
 from kopt.cluster.objects.json_patch import pointer
 from kopt.cluster.workloads.gpu_requests import milli_of
 from kopt.cluster.workloads.kinds import BY_KEY
+from kopt.cluster.workloads.kueue_reading import amount, requests_of
 from kopt.controllers.overview.diagnosis.rules import TERMS, expression_name
 from kopt.controllers.overview.job import JobSnapshot
 from kopt.core.scheduling.diagnosis import Change, ChangeKind
+from kopt.core.units import MIB
 
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 Operation = Mapping[str, Any]
@@ -45,39 +47,47 @@ def _operations(change: Change, job: JobSnapshot) -> Iterator[Operation]:
 def _pods(change: Change, document: Object, kind: str) -> Iterator[Operation]:
     if kind != "Job":
         return
-    for field in ("parallelism", "completions"):
+    # The last is Volcano's.
+    for field in ("parallelism", "completions", "minAvailable"):
         if at(document, "spec", field) is not None:
             yield {"op": "replace", "path": f"/spec/{field}", "value": int(change.after)}
 
 
-def _resource(
-    change: Change, path: Path, spec: Mapping[str, Any], is_meant: Callable[[str], bool], value: str
+def _cut(
+    path: Path, spec: Mapping[str, Any], is_meant: Callable[[str], bool], before: int, after: int, unit: int
 ) -> Iterator[Operation]:
-    """In the first container that requests it; several containers would have to share the cut."""
-    for index, item in items(spec, "containers"):
-        names = [
-            (block, str(name))
+    """The first container that has so much to give gives the difference, in thousandths, written in units of ``unit``
+    thousandths. Nothing where the pods of this template do not request ``before``: the change is about others."""
+    total = sum(value for name, value in requests_of(spec).items() if is_meant(name))
+    for index, item in items(spec, "containers") if total == before else ():
+        blocks = [
+            (block, str(name), amount(value))
             for block in ("requests", "limits")
-            for name, _ in items(item, "resources", block)
+            for name, value in items(item, "resources", block)
             if is_meant(str(name))
         ]
-        for block, name in names:
-            where = pointer((*path, "containers", index, "resources", block, name))
-            yield {"op": "replace", "path": where, "value": value}
-        if names:
+        # CPU and memory may be limited to more than is requested.
+        chosen = [each for each in blocks if milli_of(each[1], 1) or each[0] == blocks[0][0]]
+        if chosen and chosen[0][2] > before - after:
+            for block, name, value in chosen:
+                left, where = value - (before - after), (*path, "containers", index, "resources", block, name)
+                suffix = {1: "m", 1000 * MIB: "Mi"}.get(unit, "")
+                yield {"op": "replace", "path": pointer(where), "value": f"{left // unit}{suffix}"}
             return
 
 
 def _gpus(change: Change, path: Path, spec: Mapping[str, Any]) -> Iterator[Operation]:
-    yield from _resource(change, path, spec, lambda name: milli_of(name, 1) > 0, change.after)
+    before, after = 1000 * int(change.before), 1000 * int(change.after)
+    yield from _cut(path, spec, lambda name: milli_of(name, 1) > 0, before, after, 1000)
 
 
 def _cpu(change: Change, path: Path, spec: Mapping[str, Any]) -> Iterator[Operation]:
-    yield from _resource(change, path, spec, lambda name: name == "cpu", change.after)
+    yield from _cut(path, spec, lambda name: name == "cpu", amount(change.before), amount(change.after), 1)
 
 
 def _memory(change: Change, path: Path, spec: Mapping[str, Any]) -> Iterator[Operation]:
-    yield from _resource(change, path, spec, lambda name: name == "memory", change.after)
+    before, after = amount(change.before), amount(change.after)
+    yield from _cut(path, spec, lambda name: name == "memory", before, after, 1000 * MIB)
 
 
 def _tolerate(change: Change, path: Path, spec: Mapping[str, Any]) -> Iterator[Operation]:

@@ -29,7 +29,7 @@ PODS, NODES, ROUNDS = 10_000, 1_300, 20
 def main() -> int:
     """Print the tables; 0 when the targets are reached."""
     result = scores(situations(EACH))
-    head = ["engine", "situations", "cause right", "by messages alone", "changes", "hold when made", "smallest"]
+    head = ["engine", "situations", "cause right", "without nodes and pods", "changes", "hold when made", "smallest"]
     print(markdown(head, [_row(engine, score) for engine, score in result.items()]))
     for score in result.values():
         for text, number in score.wrong.items():

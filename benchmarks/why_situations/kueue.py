@@ -202,6 +202,18 @@ def borrowing_limit(rng: random.Random) -> Constructed:
     return Constructed("Kueue", "BORROWING_LIMIT", made.cluster)
 
 
+def may_not_borrow(rng: random.Random) -> Constructed:
+    """The cohort has room, and the queue may borrow none of it: its own quota is what binds."""
+    made, flavor = Queues(rng), rng.choice(FLAVORS)
+    own = rng.randint(2, 8)
+    wanted = rng.randint(1, own)
+    made.queue("research", {flavor: own}, cohort="all", borrowing=0, local="gpus")
+    made.queue("production", {flavor: 24}, cohort="all")
+    made.fill("research", flavor, own - rng.randint(0, wanted - 1))
+    made.waits(wanted, _short(flavor, 1))
+    return Constructed("Kueue", "QUOTA_IN_USE", made.cluster)
+
+
 def quota_too_small(rng: random.Random) -> Constructed:
     made, flavor = Queues(rng), rng.choice(FLAVORS)
     quota = rng.randint(1, 6)
@@ -295,6 +307,6 @@ def deactivated(rng: random.Random) -> Constructed:
 
 
 MAKERS: list[Callable[[random.Random], Constructed]] = [
-    quota_in_use, gang_quota_in_use, cpu_quota_in_use, cohort_in_use, borrowing_limit, quota_too_small, flavor_excluded,
-    behind_the_first, selected_flavor_in_use, stopped, inactive, no_queue, checks, deactivated,
+    quota_in_use, gang_quota_in_use, cpu_quota_in_use, cohort_in_use, borrowing_limit, may_not_borrow, quota_too_small,
+    flavor_excluded, behind_the_first, selected_flavor_in_use, stopped, inactive, no_queue, checks, deactivated,
 ]  # fmt: skip

@@ -30,6 +30,15 @@ def redone(constructed: Constructed, change: Any) -> Constructed:
     return Constructed(constructed.engine, constructed.label, cluster, constructed.accepted, constructed.name)
 
 
+def all_ended(constructed: Constructed) -> Constructed:
+    """The situation when everything that runs has ended."""
+    cluster = copy.deepcopy(constructed.cluster)
+    _forget(cluster, constructed.name)
+    cluster.pods = [item for item in cluster.pods if not item["spec"].get("nodeName")]
+    cluster.workloads = [item for item in cluster.workloads if "admission" not in item["status"]]
+    return Constructed(constructed.engine, constructed.label, cluster, constructed.accepted, constructed.name)
+
+
 def patch(document: Any, operation: Mapping[str, Any]) -> None:
     """One operation of RFC 6902: add, replace or remove."""
     steps = [step.replace("~1", "/").replace("~0", "~") for step in operation["path"].split("/")[1:]]

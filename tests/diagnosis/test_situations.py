@@ -12,6 +12,19 @@ evaluation = benchmark_module("why_situations.evaluation")
 reading = benchmark_module("why_situations.reading")
 redo = benchmark_module("why_situations.redo")
 SEEDS = range(3)
+IN_USE = {
+    "BORROWING_LIMIT",
+    "COHORT_IN_USE",
+    "CPU_IN_USE",
+    "GPUS_FRAGMENTED",
+    "GPUS_IN_USE",
+    "MEMORY_IN_USE",
+    "PODS_PER_NODE",
+    "QUEUE_LIMIT",
+    "QUEUE_QUOTA",
+    "QUOTA_IN_USE",
+}
+"""What an end of others cures."""
 
 
 @pytest.mark.parametrize("make", evaluation.MAKERS, ids=lambda make: make.__name__)
@@ -29,6 +42,8 @@ def test_the_cause_is_named_and_every_change_holds(make: Callable[[random.Random
             assert evaluation.first_code(asyncio.run(reading.diagnosis_of(after))) in ("FITS_NOW", "nothing")
         if diagnosis.changes:
             assert not redo.fits(situation)
+        if situation.label in IN_USE and redo.fits(redo.all_ended(situation)):
+            assert "wait" in {change.kind for change in diagnosis.changes}
 
 
 def test_without_the_right_to_read_nodes_the_messages_speak() -> None:

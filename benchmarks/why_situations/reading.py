@@ -18,6 +18,7 @@ from kopt.controllers.overview.collect import VOLCANO_POD_GROUPS, collected
 from kopt.controllers.overview.diagnosis.answer import diagnose
 from kopt.controllers.overview.diagnosis.books import ClusterBooks
 from kopt.controllers.overview.diagnosis.documents import ClusterDocuments
+from kopt.controllers.overview.diagnosis.starts import RunTimes
 from kopt.controllers.overview.job import JobSnapshot, Thing
 from kopt.controllers.overview.reading import Lines, Reading
 from kopt.controllers.overview.why import why
@@ -105,6 +106,8 @@ def documents_of(cluster: Cluster, *, nodes: bool = True) -> ClusterDocuments:
     )
 
 
-async def diagnosis_of(constructed: Constructed, *, nodes: bool = True) -> Diagnosis | None:
+async def diagnosis_of(
+    constructed: Constructed, *, nodes: bool = True, run_times: RunTimes | None = None
+) -> Diagnosis | None:
     job = await snapshot_of(constructed)
-    return diagnose(job, ClusterBooks(documents_of(constructed.cluster, nodes=nodes)), why(job).findings)
+    return diagnose(job, ClusterBooks(documents_of(constructed.cluster, nodes=nodes)), why(job).findings, run_times)

@@ -5,9 +5,10 @@ What will be submitted later is left out: in the queue's order it comes behind, 
 """
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kopt.core.reason import Reason
 from kopt.core.scheduling.diagnosis import StartEstimate
@@ -15,7 +16,11 @@ from kopt.core.scheduling.run_time import RunTimeQuantiles
 from kopt.core.units import counted
 from kopt.policies.diagnosis.queue_model import QueueModel, Rooms, RunningGpus
 
-DRAWS = 200
+Floats = NDArray[np.float64]
+DRAWS, FEWEST = 200, 60
+_MOST_TIMES = 300_000
+"""Of all draws together: among thousands of workloads fewer draws say as much."""
+_FIRST = 128
 
 
 def start_times(
@@ -29,16 +34,25 @@ def start_times(
 
     ``run_times``: the time that is left of what runs, the run time of what waits. What has none there is taken to stay
     for ever: the estimate is then an upper bound, or, where the start depends on it, none; both are said in ``reason``.
+    ``draws`` become fewer, down to ``FEWEST``, where thousands of workloads are before it.
     """
-    if all(workload.name != name for workload in model.queue):
+    if all(queued.name != name for queued in model.queue):
         return StartEstimate(reason=Reason("NOT_QUEUED", f"{name} is in no queue whose order is known."))
-    names = [running.name for running in model.running]
-    names += [queued.name for queued in model.queue if queued.name != name]
-    unknown = [other for other in names if other not in run_times]
-    columns = {other: _drawn(run_times[other], rng, draws) for other in names if other in run_times}
-    rooms = Rooms(model)
-    # Where nothing is drawn, all draws are alike.
-    array = np.array([_start(model, name, columns, rooms, number) for number in range(draws if columns else 1)])
+    running = [workload for workload in model.running if workload.name in run_times]
+    queue = [queued.name for queued in model.queue if queued.name != name and queued.name in run_times]
+    others = [workload.name for workload in model.running]
+    others += [queued.name for queued in model.queue if queued.name != name]
+    unknown = [other for other in others if other not in run_times]
+    number = len(running) + len(queue)
+    draws = min(draws, max(FEWEST, _MOST_TIMES // number)) if number else 1
+    times = _drawn([run_times[other] for other in (*(workload.name for workload in running), *queue)], rng, draws)
+    rooms, first = Rooms(model), len(running)
+    array = np.array(
+        [
+            _start(model, name, rooms, running, row[:first], dict(zip(queue, row[first:].tolist(), strict=True)))
+            for row in times
+        ]
+    )
     p50_s, p90_s = np.quantile(array, (0.5, 0.9), method="higher")
     reason = _unknown(unknown, bound=bool(np.isfinite(p50_s))) if unknown else None
     if not np.isfinite(p50_s):
@@ -47,23 +61,81 @@ def start_times(
     return StartEstimate(float(p50_s), float(p90_s) if np.isfinite(p90_s) else None, draws, reason)
 
 
-def _drawn(quantiles: RunTimeQuantiles, rng: np.random.Generator, draws: int) -> list[float]:
-    # Levels are spread evenly over the draws, which halves the noise of so few.
-    levels = (rng.permutation(draws) + rng.random(draws)) / draws
-    seconds: list[float] = np.interp(levels, quantiles.levels, quantiles.seconds).tolist()
-    return seconds
+def _drawn(quantiles: Sequence[RunTimeQuantiles], rng: np.random.Generator, draws: int) -> Floats:
+    """Seconds, (draws, workloads)."""
+    array = np.zeros((len(quantiles), draws))
+    # Levels of a workload are spread evenly over the draws, which halves the noise of so few.
+    strata = rng.permuted(np.tile(np.arange(draws, dtype=np.float32), (len(quantiles), 1)), axis=1)
+    levels = (strata + rng.random(strata.shape, dtype=np.float32)) / draws
+    groups: dict[tuple[float, ...], list[int]] = {}
+    for index, each in enumerate(quantiles):
+        groups.setdefault(each.levels, []).append(index)
+    for known, indexes in groups.items():
+        xs, ys = np.array(known), np.array([quantiles[index].seconds for index in indexes])
+        wanted = np.clip(levels[indexes], xs[0], xs[-1])
+        if len(xs) == 1:
+            array[indexes] = ys
+            continue
+        right = np.searchsorted(xs, wanted, side="right").clip(1, len(xs) - 1)
+        share = (wanted - xs[right - 1]) / (xs[right] - xs[right - 1])
+        low, high = np.take_along_axis(ys, right - 1, axis=1), np.take_along_axis(ys, right, axis=1)
+        array[indexes] = low + share * (high - low)
+    return np.ascontiguousarray(array.T)
 
 
-def _start(model: QueueModel, name: str, columns: Mapping[str, list[float]], rooms: Rooms, number: int) -> float:
+class _Ends:
+    """What ends next: of what runs, and of what was started in this draw."""
+
+    def __init__(self, running: Sequence[RunningGpus], times: Floats) -> None:
+        self._running, self._order = running, _earliest(times)
+        self._next = next(self._order, None)
+        self._started: list[tuple[float, int, RunningGpus]] = []
+        self._count = 0
+
+    def add(self, at_s: float, workload: RunningGpus) -> None:
+        self._count += 1
+        heapq.heappush(self._started, (at_s, self._count, workload))
+
+    @property
+    def next_s(self) -> float:
+        """When; infinite if nothing ends any more."""
+        started_s = self._started[0][0] if self._started else float("inf")
+        return min(started_s, self._next[0]) if self._next is not None else started_s
+
+    def pop(self) -> RunningGpus:
+        if self._next is None or (self._started and self._started[0][0] < self._next[0]):
+            return heapq.heappop(self._started)[2]
+        index = self._next[1]
+        self._next = next(self._order, None)
+        return self._running[index]
+
+
+def _earliest(times: Floats) -> Iterator[tuple[float, int]]:
+    """In order; most often the first few decide, and thousands need not be sorted."""
+    if len(times) > 2 * _FIRST:
+        first = np.argpartition(times, _FIRST)[:_FIRST]
+        for index in first[np.argsort(times[first], kind="stable")].tolist():
+            yield float(times[index]), index
+        rest = np.ones(len(times), dtype=np.bool_)
+        rest[first] = False
+        others = np.flatnonzero(rest)
+        order = others[np.argsort(times[others], kind="stable")]
+    else:
+        order = np.argsort(times, kind="stable")
+    yield from zip(times[order].tolist(), order.tolist(), strict=True)
+
+
+def _start(
+    model: QueueModel,
+    name: str,
+    rooms: Rooms,
+    running: Sequence[RunningGpus],
+    times: Floats,
+    run_times: Mapping[str, float],
+) -> float:
     """Seconds until the start in one draw; infinite where it never comes."""
     rooms.reset()
-    now_s, order = 0.0, 0
-    ends: list[tuple[float, int, RunningGpus]] = []
-    for running in model.running:
-        if running.name in columns:
-            ends.append((columns[running.name][number], order, running))
-            order += 1
-    heapq.heapify(ends)
+    now_s, ends = 0.0, _Ends(running, times)
     # The next of the queue is last.
     queue = list(reversed(model.queue))
     while True:
@@ -78,16 +150,14 @@ def _start(model: QueueModel, name: str, columns: Mapping[str, list[float]], roo
                 continue
             if queued.name == name:
                 return now_s
-            if queued.name in columns:
-                heapq.heappush(ends, (now_s + columns[queued.name][number], order, started))
-                order += 1
+            if queued.name in run_times:
+                ends.add(now_s + run_times[queued.name], started)
         queue += reversed(blocked)
-        if not ends:
-            return float("inf")
-        now_s, _, ended = heapq.heappop(ends)
-        rooms.end(ended)
-        while ends and ends[0][0] <= now_s:
-            rooms.end(heapq.heappop(ends)[2])
+        now_s = ends.next_s
+        if now_s == float("inf"):
+            return now_s
+        while ends.next_s <= now_s:
+            rooms.end(ends.pop())
 
 
 def _unknown(names: list[str], *, bound: bool) -> Reason:

@@ -19,7 +19,7 @@ from kopt.controllers.extender.books.node_capacity import offers_of
 from kopt.controllers.extender.books.views import PodState, pod_state_of
 from kopt.controllers.overview.diagnosis.documents import ClusterDocuments
 from kopt.core.scheduling.quota import Admitted
-from kopt.policies.diagnosis import RunningWorkload
+from kopt.policies.diagnosis import RunningGpus, RunningWorkload
 from kopt.policies.quota import QuotaTree
 
 Bools = NDArray[np.bool_]
@@ -53,6 +53,7 @@ class ClusterBooks:
                 self.bound[self.name_of(pod)].append((pod, state))
                 self.pods_of_node[state.node] += 1
         self._running: dict[str, tuple[RunningWorkload, ...]] = {}
+        self._running_gpus: dict[str, list[tuple[RunningWorkload, RunningGpus]]] = {}
         self._alike: dict[tuple[str, frozenset[str]], list[tuple[Object, Bools]]] = {}
         self._free: dict[tuple[str, str], tuple[Ints, Ints]] = {}
 
@@ -126,6 +127,18 @@ class ClusterBooks:
         for workload in self.admitted:
             if workload.name not in self.bound:
                 yield RunningWorkload(workload.name, terminating=workload.terminating)
+
+    def running_gpus(self, pool: Pool) -> Sequence[tuple[RunningWorkload, RunningGpus]]:
+        """What runs on nodes of a pool with what it returns of each, nodes by the number of their row."""
+        if pool.resource not in self._running_gpus:
+            result = []
+            for workload in self.running(pool):
+                amounts: dict[str, int] = {}
+                for row, slots, request in workload.slots:
+                    amounts[str(row)] = amounts.get(str(row), 0) + len(slots) * int(request.gpus.share)
+                result.append((workload, RunningGpus(workload.name, amounts)))
+            self._running_gpus[pool.resource] = result
+        return self._running_gpus[pool.resource]
 
     def alike(self, pool: Pool, keys: frozenset[str]) -> Sequence[tuple[Object, Bools]]:
         """Nodes of a pool in groups: equal in taints, state and the labels of these keys; a node of each, and where

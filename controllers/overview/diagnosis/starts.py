@@ -1,6 +1,7 @@
 """The queue that a workload waits in, reduced to GPUs, and when it starts by the run times of what is before it."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
@@ -10,6 +11,7 @@ from kopt.cluster.objects.fields import at, mapping, text
 from kopt.cluster.workloads.gpu_requests import gpus_of, milli_of
 from kopt.cluster.workloads.kueue import KueueWorkload
 from kopt.cluster.workloads.kueue_reading import seconds
+from kopt.controllers.extender.books.fleet import Pool
 from kopt.controllers.overview.diagnosis.books import ClusterBooks
 from kopt.core.reason import Reason
 from kopt.core.scheduling.diagnosis import StartEstimate
@@ -60,16 +62,6 @@ def _nodes(situation: Situation) -> tuple[NodeRoom, ...]:
     return tuple(NodeRoom(str(row), int(free[row])) for row in np.flatnonzero(rows).tolist())
 
 
-def _by_node(situation: Situation) -> dict[str, dict[str, int]]:
-    result: dict[str, dict[str, int]] = {}
-    for workload in situation.running:
-        amounts: dict[str, int] = {}
-        for row, slots, request in workload.slots:
-            amounts[str(row)] = amounts.get(str(row), 0) + len(slots) * int(request.gpus.share)
-        result[workload.name] = amounts
-    return result
-
-
 def _of_kueue(
     situation: Situation, workload: KueueWorkload, lines: Sequence[Queued], books: ClusterBooks
 ) -> QueueModel:
@@ -78,7 +70,8 @@ def _of_kueue(
     side = situation.kueue
     assert side is not None, "it waits for quota"
     key = _flavor_resource(situation)
-    by_node, running, free = _by_node(situation), [], 0
+    by_node = {workload.name: gpus.by_node for workload, gpus in books.running_gpus(_pool(situation, books))}
+    running, free = [], 0
     if key is not None:
         free = side.tree.available(side.queue, key)
         for item in side.admitted:
@@ -95,6 +88,10 @@ def _of_kueue(
         if line.queue == side.queue and line.state is State.PENDING and other is not None:
             queue.append(_queued(other, workload.gpu_resource))
     return QueueModel(tuple(running), tuple(queue), _nodes(situation), {_QUOTA: free} if key else {}, side.strict)
+
+
+def _pool(situation: Situation, books: ClusterBooks) -> Pool:
+    return books.pool(next((shape.resource for shape in situation.shapes if shape.resource), ""))
 
 
 def _flavor_resource(situation: Situation) -> FlavorResource | None:
@@ -124,18 +121,20 @@ def _queued(workload: KueueWorkload, resource: str) -> QueuedGpus:
 
 def _of_pods(situation: Situation, name: str, books: ClusterBooks) -> QueueModel:
     """All pods that wait for the same GPUs, by priority and then by age, as kube-scheduler takes them."""
-    by_node = _by_node(situation)
     limits = {f"{ceiling.queue} {ceiling.code}": ceiling.limit - ceiling.used for ceiling in situation.ceilings}
     keys = {ceiling.queue: f"{ceiling.queue} {ceiling.code}" for ceiling in situation.ceilings}
-    running = tuple(
-        RunningGpus(
-            workload.name,
-            by_node[workload.name],
-            {keys[queue]: workload.milli_gpus for queue in workload.queues if queue in keys},
-        )
-        for workload in situation.running
-        if by_node[workload.name]
-    )
+    running = [gpus for _, gpus in books.running_gpus(_pool(situation, books)) if gpus.by_node]
+    if keys:
+        counted = {workload.name: workload for workload in situation.running}
+        running = [
+            replace(
+                gpus,
+                by_limit={
+                    keys[queue]: counted[gpus.name].milli_gpus for queue in counted[gpus.name].queues if queue in keys
+                },
+            )
+            for gpus in running
+        ]
     groups: dict[str, list[Object]] = {}
     for pod in books.unplaced:
         groups.setdefault(books.name_of(pod), []).append(pod)
@@ -150,7 +149,7 @@ def _of_pods(situation: Situation, name: str, books: ClusterBooks) -> QueueModel
             queue.append(QueuedGpus(name, least, each, wanted))
         elif each:
             queue.append(QueuedGpus(label, len(pods), each))
-    return QueueModel(running, tuple(queue), _nodes(situation), limits)
+    return QueueModel(tuple(running), tuple(queue), _nodes(situation), limits)
 
 
 def _order(pods: Sequence[Object]) -> tuple[int, float]:

@@ -235,12 +235,13 @@ def _relevant(situation: Situation) -> Iterator[RunningWorkload]:
         for shape in situation.shapes:
             rows |= set(np.flatnonzero(open_rows(situation, shape, fleet)).tolist())
     for workload in situation.running:
-        if (
-            any(row in rows for row, _, _ in workload.slots)
-            or workload.name in sharing
-            or limited & set(workload.queues)
-        ):
+        if workload.name in sharing or (limited and limited & set(workload.queues)):
             yield workload
+            continue
+        for row, _, _ in workload.slots:
+            if row in rows:
+                yield workload
+                break
 
 
 def _change(

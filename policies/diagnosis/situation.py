@@ -114,6 +114,8 @@ class Situation:
     ceilings: tuple[Ceiling, ...] = ()
     running: tuple[RunningWorkload, ...] = ()
     queues: Mapping[str, KueueSide] = field(default_factory=dict)
+    held: tuple[Ints, Ints] | None = None
+    """CPU and memory that ``running`` holds of each row, (rows,), where the caller has the sums."""
 
     @cached_property
     def empty(self) -> FleetState | None:
@@ -121,10 +123,9 @@ class Situation:
         if self.fleet is None:
             return None
         fleet = self.fleet.copy()
-        for workload in self.running:
-            for row, _, request in workload.slots:
-                fleet.cpu_free_milli[row] += request.cpu_milli
-                fleet.memory_free_bytes[row] += request.memory_bytes
+        cpu_milli, memory_bytes = self.held or held_by(self.running, fleet.rows)
+        fleet.cpu_free_milli += cpu_milli
+        fleet.memory_free_bytes += memory_bytes
         exists = np.arange(fleet.slots)[None, :] < fleet.gpu_count[:, None]
         fleet.gpu_free_milli[:] = np.where(exists, int(WHOLE_GPU), 0)
         return fleet
@@ -138,6 +139,16 @@ class Situation:
         if "empty" in self.__dict__:
             changed.__dict__["empty"] = self.empty
         return changed
+
+
+def held_by(running: Sequence[RunningWorkload], rows: int) -> tuple[Ints, Ints]:
+    """CPU and memory that running workloads hold of each row, (rows,)."""
+    cpu_milli, memory_bytes = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+    for workload in running:
+        for row, _, request in workload.slots:
+            cpu_milli[row] += request.cpu_milli
+            memory_bytes[row] += request.memory_bytes
+    return cpu_milli, memory_bytes
 
 
 def _with_shape(side: KueueSide, index: int, shape: PodShape) -> KueueSide:

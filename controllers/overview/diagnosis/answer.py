@@ -160,6 +160,7 @@ def _of_kueue(job: JobSnapshot, queued: Queued, books: ClusterBooks) -> Pending 
         side,
         running=books.running(pool) if pool is not None else (),
         queues=others,
+        held=books.held(pool) if pool is not None else None,
     )
     message = text(condition(workload.document, "QuotaReserved"), "message")
     return Pending(KUEUE, situation, (message,), queued.since_s, workload=workload)
@@ -200,7 +201,9 @@ def _of_pods(
         documents = {text(item, "metadata", "name"): item for item in books.documents.volcano_queues}
         running = tuple(with_lineage(workload, documents, "parent") for workload in running)
     fleet = _fleet(pool, books)
-    situation = Situation(shapes, fleet, None, ceilings if books.is_whole else (), running)
+    situation = Situation(
+        shapes, fleet, None, ceilings if books.is_whole else (), running, held=books.held(pool) if pool else None
+    )
     causes = [*_gang(len(pods), minimum, group), *claim_causes(unplaced_pods, books)]
     return Pending(
         scheduler,

@@ -20,6 +20,7 @@ from kopt.controllers.extender.books.views import PodState, pod_state_of
 from kopt.controllers.overview.diagnosis.documents import ClusterDocuments
 from kopt.core.scheduling.quota import Admitted
 from kopt.policies.diagnosis import RunningGpus, RunningWorkload
+from kopt.policies.diagnosis.situation import held_by
 from kopt.policies.quota import QuotaTree
 
 Bools = NDArray[np.bool_]
@@ -54,6 +55,7 @@ class ClusterBooks:
                 self.pods_of_node[state.node] += 1
         self._running: dict[str, tuple[RunningWorkload, ...]] = {}
         self._running_gpus: dict[str, list[tuple[RunningWorkload, RunningGpus]]] = {}
+        self._held: dict[str, tuple[Ints, Ints]] = {}
         self._alike: dict[tuple[str, frozenset[str]], list[tuple[Object, Bools]]] = {}
         self._free: dict[tuple[str, str], tuple[Ints, Ints]] = {}
 
@@ -107,6 +109,12 @@ class ClusterBooks:
         if pool.resource not in self._running:
             self._running[pool.resource] = tuple(self._workloads_on(pool))
         return self._running[pool.resource]
+
+    def held(self, pool: Pool) -> tuple[Ints, Ints]:
+        """CPU and memory that what runs holds of each row of a pool, (rows,)."""
+        if pool.resource not in self._held:
+            self._held[pool.resource] = held_by(self.running(pool), pool.state.rows)
+        return self._held[pool.resource]
 
     def _workloads_on(self, pool: Pool) -> Iterator[RunningWorkload]:
         index, holdings = pool.state.index, self.fleet.holdings

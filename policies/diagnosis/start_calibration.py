@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from kopt.core.scheduling.diagnosis import StartEstimate
 
-WINDOW, LEAST = 60, 8
+WINDOW, LEAST = 150, 8
 _TARGET, _STEP = 0.9, 0.03
 _SHORTEST_S = 1.0
 _LEVELS = (0.5, 0.99)

@@ -67,9 +67,9 @@ def _cut(
             if is_meant(str(name))
         ]
         # CPU and memory may be limited to more than is requested.
-        chosen = [each for each in blocks if milli_of(each[1], 1) or each[0] == blocks[0][0]]
-        if chosen and chosen[0][2] > before - after:
-            for block, name, value in chosen:
+        parts = [each for each in blocks if milli_of(each[1], 1) or each[0] == blocks[0][0]]
+        if parts and parts[0][2] > before - after:
+            for block, name, value in parts:
                 left, where = value - (before - after), (*path, "containers", index, "resources", block, name)
                 suffix = {1: "m", 1000 * MIB: "Mi"}.get(unit, "")
                 yield {"op": "replace", "path": pointer(where), "value": f"{left // unit}{suffix}"}

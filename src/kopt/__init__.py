@@ -27,9 +27,8 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
-    "BandwidthEstimate", "ClassifiedLog", "Forecast", "SizingEstimate", "__version__", "bandwidth", "classify_log",
-    "estimate", "forecast", "load_model", "run_time",
-    "ScalingCurve", "SplitAdvice", "estimate", "forecast", "load_model", "parallelism", "scaling",
+    "BandwidthEstimate", "ClassifiedLog", "Forecast", "ScalingCurve", "SizingEstimate", "SplitAdvice", "__version__",
+    "bandwidth", "classify_log", "estimate", "forecast", "load_model", "parallelism", "run_time", "scaling",
 ]  # fmt: skip
 
 

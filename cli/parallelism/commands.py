@@ -14,7 +14,7 @@ from kopt.cli.progress import print_status, step
 from kopt.core.units import format_bytes
 from kopt.core.untrusted import UnreadableError, decode_mapping
 from kopt.core.workload.split import Framework, Matmul, ScalingCurve, Split, SplitAdvice, SplitEstimate
-from kopt.serving.runtime.environment import load_settings
+from kopt.serving.base.environment import load_settings
 
 _MAX_COUNT = 1 << 17
 _BILLION = 1e9

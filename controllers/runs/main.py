@@ -14,7 +14,7 @@ from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
 from kopt.cluster.runtime.signals import end_signals, run_until
-from kopt.controllers.runs.readings import run_of_job, run_of_workload
+from kopt.cluster.workloads.runs import run_of_job, run_of_workload
 from kopt.controllers.runs.reporter import Reporter, Send, SendError
 from kopt.core.workload.run_time import JobRun
 

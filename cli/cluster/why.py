@@ -1,7 +1,7 @@
 """``kopt why``: why a job does not run, was evicted, moved or resized, in plain sentences."""
 
 import asyncio
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,12 +10,20 @@ import typer
 from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Kubeconfig, Output
 from kopt.cli.output import Answer, Format, column, show
+from kopt.serving.base.environment import load_settings
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kopt.controllers.overview.diagnosis.starts import RunTimes
     from kopt.controllers.overview.job import JobSnapshot
     from kopt.controllers.overview.reading import Wanted
     from kopt.controllers.overview.why import Why
     from kopt.core.scheduling.diagnosis import Diagnosis
+    from kopt.core.workload.run_time import RunTimeQuestion
+
+_ENDPOINT_S = 5.0
+"""How long run times are waited for."""
 
 
 @dataclass(frozen=True)
@@ -113,9 +121,31 @@ async def _read(kubeconfig: Path | None, wanted: "Wanted") -> "tuple[JobSnapshot
         async with connect(kubeconfig) as kube:
             collected = await gather(kube, wanted)
             answer = answered(collected)
-            diagnosis = await diagnosed(kube, collected, answer)
+            diagnosis = await diagnosed(kube, collected, answer, _run_times)
     except Unknown as error:
         raise Refused(error.message) from error
     except ApiError as error:
         raise Refused(f"the cluster cannot be read: {error}") from error
     return collected, answer, diagnosis
+
+
+async def _run_times(questions: "Mapping[str, RunTimeQuestion]") -> "RunTimes":
+    """What the endpoint says of each; nothing where there is none, as the answer is of use without a start."""
+    from kopt.core.scheduling.run_time import RunTimeQuantiles
+    from kopt.core.workload.run_time import LEVELS
+    from kopt.serving.client.client import AsyncPredictionClient, EndpointFailure, RequestRefused
+    from kopt.serving.contract.common import AnswerError
+    from kopt.serving.contract.runtime_answers import MAX_JOBS
+
+    result: dict[str, RunTimeQuantiles] = {}
+    names = sorted(questions)
+    try:
+        async with AsyncPredictionClient(load_settings().endpoint, deadline_s=_ENDPOINT_S) as client:
+            for first in range(0, len(names), MAX_JOBS):
+                part = {name: questions[name] for name in names[first : first + MAX_JOBS]}
+                for job in (await client.run_times(part)).jobs:
+                    if job.remaining_seconds is not None:
+                        result[job.id] = RunTimeQuantiles(LEVELS, astuple(job.remaining_seconds))
+    except (EndpointFailure, RequestRefused, AnswerError):
+        return result
+    return result

@@ -1,6 +1,7 @@
 """Runs, as Workloads of Kueue's and batch Jobs show them. Nothing that anybody may have written makes this raise."""
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from kopt.cluster.client.resources import Object
@@ -18,31 +19,48 @@ _MILLI = 1000
 
 def run_of_workload(workload: Object) -> JobRun | None:
     """The current or last run of a Workload, by its admission; None for one without GPUs, and for one that waits."""
-    metadata = mapping(workload, "metadata")
-    gpus = sum(
-        count(item, "count") * gpus_of(mapping(item, "template", "spec"), {})
-        for _, item in items(workload, "spec", "podSets")
-    )
     admitted_s = _since(workload, "Admitted")
-    ended_s, interrupted = _since(workload, "Finished"), False
-    started_s = admitted_s
     if admitted_s is None:
         # It lost its admission: the condition says when it turned false, not when it had turned true.
         return None
+    ended_s, interrupted, started_s = _since(workload, "Finished"), False, admitted_s
     ready_s = _since(workload, "PodsReady")
     if ready_s is not None and ready_s >= admitted_s and (ended_s is None or ready_s <= ended_s):
         started_s = ready_s
     evicted_s = _since(workload, "Evicted")
     if ended_s is None and evicted_s is not None and evicted_s >= admitted_s:
         ended_s, interrupted = evicted_s, True
+    kind = kind_of_workload(workload, text(workload, "status", "admission", "clusterQueue"))
+    return _run(f"{text(workload, 'metadata', 'uid')}/{admitted_s:.0f}", kind, started_s, ended_s, interrupted)
+
+
+def kind_of_workload(workload: Object, queue: str) -> JobKind | None:
+    """What is known of a Workload before it starts; ``queue`` is its ClusterQueue. None for one without GPUs."""
+    metadata = mapping(workload, "metadata")
+    gpus = sum(
+        count(item, "count") * gpus_of(mapping(item, "template", "spec"), {})
+        for _, item in items(workload, "spec", "podSets")
+    )
     owner: Any = next((item for _, item in items(metadata, "ownerReferences") if at(item, "controller") is True), {})
-    kind = _kind(
-        text(workload, "status", "admission", "clusterQueue") or text(workload, "spec", "queueName"),
+    return _kind(
+        queue or text(workload, "spec", "queueName"),
         gpus,
         text(metadata, "labels", JOB_TYPE_LABEL) or job_type(text(owner, "name") or text(metadata, "name")),
         text(metadata, "namespace"),
     )
-    return _run(f"{text(metadata, 'uid')}/{admitted_s:.0f}", kind, started_s, ended_s, interrupted)
+
+
+def kind_of_pods(pods: Sequence[Object], name: str) -> JobKind | None:
+    """The same of the pods of one workload ``name`` that no queueing system but KAI manages."""
+    first = pods[0] if pods else {}
+    labels = mapping(first, "metadata", "labels")
+    namespace = text(first, "metadata", "namespace")
+    return _kind(
+        next((queue for key in _KAI_QUEUES if (queue := text(labels, key))), "") or namespace,
+        sum(int(gpus_of(mapping(pod, "spec"), mapping(pod, "metadata", "annotations"))) for pod in pods),
+        text(labels, JOB_TYPE_LABEL) or job_type(name),
+        namespace,
+    )
 
 
 def run_of_job(job: Object) -> JobRun | None:

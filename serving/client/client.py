@@ -23,7 +23,7 @@ import tenacity
 from kopt.core.hardware.node_topology import NodeTopology
 from kopt.core.hardware.pairwise import MeasuredPair
 from kopt.core.reason import Reason
-from kopt.core.workload.run_time import JobRun
+from kopt.core.workload.run_time import JobRun, RunTimeQuestion
 from kopt.policies.lending.policy import LendingSettings
 from kopt.serving.client.fallback_demand import FALLBACK_MODEL, REACTIVE_MARGIN, fallback_forecast, recent
 from kopt.serving.client.gpus import gpus_prediction
@@ -61,9 +61,12 @@ from kopt.serving.contract.runtime_answers import (
     QueuesResponse,
     RunsKept,
     RunTimeResponse,
+    RunTimesResponse,
     parse_queues,
     parse_run_time,
+    parse_run_times,
     parse_runs_kept,
+    run_times_request,
     runs_request,
 )
 from kopt.serving.contract.size_advice import SizeAdvice
@@ -197,6 +200,13 @@ class AsyncPredictionClient:
     async def runtime(self, request: Mapping[str, Any], *, deadline_s: float | None = None) -> RunTimeResponse:
         """How long a job will run. Raises as ``models`` does."""
         return parse_run_time(await self.ask("runtime", request, deadline_s=deadline_s))
+
+    async def run_times(
+        self, questions: Mapping[str, RunTimeQuestion], cluster: str = "", *, deadline_s: float | None = None
+    ) -> RunTimesResponse:
+        """What is left of many jobs, 2,000 at most, all asked at one time. Raises as ``models`` does."""
+        content = json.dumps(run_times_request(questions, cluster), separators=(",", ":")).encode()
+        return parse_run_times(await self._call("POST", "/v1/runtime/jobs", deadline_s, content))
 
     async def send_runs(
         self, runs: Sequence[JobRun], cluster: str = "", *, deadline_s: float | None = None
@@ -410,6 +420,12 @@ class PredictionClient:
     def runtime(self, request: Mapping[str, Any], *, deadline_s: float | None = None) -> RunTimeResponse:
         """See AsyncPredictionClient.runtime."""
         return self._run(self._client.runtime(request, deadline_s=deadline_s))
+
+    def run_times(
+        self, questions: Mapping[str, RunTimeQuestion], cluster: str = "", *, deadline_s: float | None = None
+    ) -> RunTimesResponse:
+        """See AsyncPredictionClient.run_times."""
+        return self._run(self._client.run_times(questions, cluster, deadline_s=deadline_s))
 
     def send_runs(self, runs: Sequence[JobRun], cluster: str = "", *, deadline_s: float | None = None) -> RunsKept:
         """See AsyncPredictionClient.send_runs."""

@@ -111,6 +111,19 @@ EXAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             },
         },
     },
+    "RunTimesRequest": {
+        "queue": {
+            "summary": "A job that runs, and two that wait",
+            "value": {
+                "at_s": 1795863600.0,
+                "jobs": [
+                    {"id": "ml/a", "queue": "research", "gpus": 8, "started_s": 1795860000.0},
+                    {"id": "ml/b", "queue": "research", "gpus": 8},
+                    {"id": "ml/c", "queue": "research", "gpus": 16, "name": "finetune"},
+                ],
+            },
+        },
+    },
     "RunsRequest": {
         "start and end": {
             "summary": "A run that ended, and one that goes on",

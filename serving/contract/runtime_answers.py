@@ -5,9 +5,12 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from kopt.core.prediction import ModelVersion
-from kopt.core.workload.run_time import JobRun, RunTimeAnswer
+from kopt.core.workload.run_time import JobKind, JobRun, RunTimeAnswer, RunTimeQuestion
 from kopt.serving.contract.common import SCHEMA, ModelOut, ReasonOut, reasons_out
 from kopt.serving.contract.reading import read_answer
+
+MAX_JOBS = 2_000
+"""In one question about many jobs."""
 
 # Docstrings of the classes below are published in docs/openapi.json, and their names are.
 
@@ -69,6 +72,25 @@ class RunTimeResponse:
         )
 
 
+@dataclass(frozen=True)
+class JobTimeOut:
+    """One of many jobs. ``remaining_seconds`` is None where nothing is known of its like."""
+
+    id: str
+    remaining_seconds: SecondsOut | None
+    level: str
+    finished: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunTimesResponse:
+    schema: Literal["kopt/v1"] = SCHEMA
+    jobs: tuple[JobTimeOut, ...]
+    """In the order of the request."""
+    at_s: float
+    model: ModelOut
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunsKept:
     schema: Literal["kopt/v1"] = SCHEMA
@@ -105,6 +127,11 @@ def parse_run_time(document: Mapping[str, Any]) -> RunTimeResponse:
     return read_answer(RunTimeResponse, "/v1/runtime", document)
 
 
+def parse_run_times(document: Mapping[str, Any]) -> RunTimesResponse:
+    """Raises AnswerError."""
+    return read_answer(RunTimesResponse, "/v1/runtime/jobs", document)
+
+
 def parse_runs_kept(document: Mapping[str, Any]) -> RunsKept:
     """Raises AnswerError."""
     return read_answer(RunsKept, "/v1/runtime/runs", document)
@@ -115,18 +142,26 @@ def parse_queues(document: Mapping[str, Any]) -> QueuesResponse:
     return read_answer(QueuesResponse, "/v1/runtime/queues", document)
 
 
+def run_times_request(questions: Mapping[str, RunTimeQuestion], cluster: str) -> dict[str, Any]:
+    """The body of ``/v1/runtime/jobs``, by the name of each job; asked at the time of the first question."""
+    jobs = [
+        _kind(question.kind)
+        | {"id": name, "job": question.job}
+        | ({} if question.started_s is None else {"started_s": question.started_s})
+        for name, question in questions.items()
+    ]
+    return {"cluster": cluster, "at_s": next(iter(questions.values())).at_s, "jobs": jobs}
+
+
+def _kind(kind: JobKind) -> dict[str, Any]:
+    return {"queue": kind.queue, "gpus": kind.gpus, "name": kind.name, "user": kind.user}
+
+
 def runs_request(runs: Sequence[JobRun], cluster: str) -> dict[str, Any]:
     """The body of ``/v1/runtime/runs``."""
     return {"cluster": cluster, "runs": [_run(run) for run in runs]}
 
 
 def _run(run: JobRun) -> dict[str, Any]:
-    document: dict[str, Any] = {
-        "job": run.job,
-        "queue": run.kind.queue,
-        "gpus": run.kind.gpus,
-        "name": run.kind.name,
-        "user": run.kind.user,
-        "started_s": run.started_s,
-    }
+    document = _kind(run.kind) | {"job": run.job, "started_s": run.started_s}
     return document if run.ended_s is None else document | {"ended_s": run.ended_s, "interrupted": run.interrupted}

@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from kopt.core.workload.run_time import MAX_GPUS
+from kopt.serving.contract.runtime_answers import MAX_JOBS
 
 MAX_RUNS = 5_000
 MAX_STEP_TIMES = 1_000
@@ -56,6 +57,29 @@ class RunTimeRequestIn(_Strict):
     """As the header ``X-Kopt-Deadline-Ms``; the shorter counts."""
 
 
+class AskedJobIn(_Strict):
+    """One of many jobs; see ``RunTimeRequestIn``."""
+
+    id: Job
+    """Of the answer."""
+    queue: Word
+    gpus: Gpus
+    name: Word = ""
+    user: Word = ""
+    job: Annotated[str, Field(max_length=512)] = ""
+    started_s: Time | None = None
+
+
+class RunTimesRequest(_Strict):
+    """What is left of many jobs, or how long they will run where they have not started."""
+
+    cluster: Cluster = ""
+    at_s: Time | None = None
+    """When it is asked, in Unix seconds; now if absent."""
+    jobs: Annotated[list[AskedJobIn], Field(min_length=1, max_length=MAX_JOBS, fail_fast=True)]
+    deadline_ms: Annotated[float, Field(ge=0, le=60_000, allow_inf_nan=False)] | None = None
+
+
 class RunIn(_Strict):
     """One run of a job; sent when it starts, and again when it has ended."""
 
@@ -80,4 +104,5 @@ class RunsRequest(_Strict):
 
 
 RUNTIME_REQUEST = TypeAdapter(RunTimeRequestIn)
+RUN_TIMES_REQUEST = TypeAdapter(RunTimesRequest)
 RUNS_REQUEST = TypeAdapter(RunsRequest)

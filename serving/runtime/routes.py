@@ -1,11 +1,18 @@
-"""``/v1/runtime``, ``/v1/runtime/runs`` and ``/v1/runtime/queues``."""
+"""``/v1/runtime``, ``/v1/runtime/jobs``, ``/v1/runtime/runs`` and ``/v1/runtime/queues``."""
 
 from collections.abc import Callable
 
 from fastapi import FastAPI, Request, Response
 
-from kopt.serving.contract.runtime_answers import QueuesResponse, RunsKept, RunTimeResponse
-from kopt.serving.contract.runtime_schemas import RUNS_REQUEST, RUNTIME_REQUEST, RunsRequest, RunTimeRequestIn
+from kopt.serving.contract.runtime_answers import QueuesResponse, RunsKept, RunTimeResponse, RunTimesResponse
+from kopt.serving.contract.runtime_schemas import (
+    RUN_TIMES_REQUEST,
+    RUNS_REQUEST,
+    RUNTIME_REQUEST,
+    RunsRequest,
+    RunTimeRequestIn,
+    RunTimesRequest,
+)
 from kopt.serving.http.auth import RUNTIME_QUEUES, caller_of, sees_all_measurements, visible_owner
 from kopt.serving.http.limits import deadline_of
 from kopt.serving.http.routing import PROBLEMS, body_of, json_answer, read_body
@@ -28,6 +35,20 @@ def routes(app: FastAPI, service: Callable[[], RunTimeService]) -> None:
         deadline = deadline_of(request).within(body.deadline_ms)
         sees_all = await sees_all_measurements(request, RUNTIME_QUEUES)
         return json_answer(await service().answer(body, deadline, caller_of(request), sees_all=sees_all))
+
+    @app.post(
+        "/v1/runtime/jobs",
+        response_model=RunTimesResponse,
+        responses=PROBLEMS,
+        tags=["runtime"],
+        openapi_extra=body_of(RunTimesRequest),
+    )
+    async def run_times(request: Request) -> Response:
+        """What is left of many jobs, as a queue's order needs it: quantiles in seconds."""
+        body = await read_body(request, RUN_TIMES_REQUEST)
+        deadline = deadline_of(request).within(body.deadline_ms)
+        sees_all = await sees_all_measurements(request, RUNTIME_QUEUES)
+        return json_answer(await service().answers(body, deadline, caller_of(request), sees_all=sees_all))
 
     @app.post(
         "/v1/runtime/runs",

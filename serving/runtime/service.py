@@ -17,7 +17,15 @@ import numpy as np
 
 from kopt.core.prediction import ModelVersion
 from kopt.core.reason import Reason
-from kopt.core.workload.run_time import LEVELS, JobKind, JobRun, RunTimeError, RunTimeQuestion, StepProgress
+from kopt.core.workload.run_time import (
+    LEVELS,
+    JobKind,
+    JobRun,
+    RunTimeAnswer,
+    RunTimeError,
+    RunTimeQuestion,
+    StepProgress,
+)
 from kopt.models.registry.aliases import CHALLENGER, CHAMPION, SHIPPED
 from kopt.models.registry.loading import load_predictor
 from kopt.models.runtime.cluster_runs import ClusterRuns, Outcome
@@ -33,8 +41,17 @@ from kopt.serving.base.database.interface import DatabaseError
 from kopt.serving.base.model_slot import ModelSource, Slot
 from kopt.serving.base.owners import owner_of
 from kopt.serving.base.service import PredictorService
-from kopt.serving.contract.runtime_answers import QueueOut, QueuesResponse, RunsKept, RunTimeResponse
-from kopt.serving.contract.runtime_schemas import RunIn, RunsRequest, RunTimeRequestIn
+from kopt.serving.contract.common import ModelOut
+from kopt.serving.contract.runtime_answers import (
+    JobTimeOut,
+    QueueOut,
+    QueuesResponse,
+    RunsKept,
+    RunTimeResponse,
+    RunTimesResponse,
+    SecondsOut,
+)
+from kopt.serving.contract.runtime_schemas import AskedJobIn, RunIn, RunsRequest, RunTimeRequestIn, RunTimesRequest
 from kopt.serving.http.deadline import Deadline
 from kopt.serving.http.metrics import EndpointMetrics
 from kopt.serving.http.problems import Problem, invalid
@@ -125,6 +142,34 @@ class RunTimeService(PredictorService[RunTimePredictor]):
         made = await self._in_time(model, _Asked(request.cluster, caller, sees_all), question, deadline)
         self._counters.answered(made)
         return made
+
+    async def answers(
+        self, request: RunTimesRequest, deadline: Deadline, caller: str = "", *, sees_all: bool = True
+    ) -> RunTimesResponse:
+        """The champion's answers about many jobs. Raises Problem as ``answer`` does."""
+        if self.slot.current is None:
+            why = self.slot.error or Reason("NO_MODEL", "No run-time model is loaded yet.")
+            raise Problem(503, why.message, headers={"retry-after": "5"})
+        at_s = self._clock() if request.at_s is None else request.at_s
+        questions = [_asked_job(at, job, at_s) for at, job in enumerate(request.jobs)]
+        asked = _Asked(request.cluster, caller, sees_all)
+        return await self._on_thread(caller, deadline, self._by_champion, request, asked, questions, at_s)
+
+    def _by_champion(
+        self, request: RunTimesRequest, asked: _Asked, questions: Sequence[RunTimeQuestion], at_s: float
+    ) -> RunTimesResponse:
+        runs = self._current(self._owner(asked), asked.cluster)[CHAMPION]
+        model = self.models[CHAMPION]
+        # What waits in one queue with the same size is asked about once.
+        known: dict[RunTimeQuestion, RunTimeAnswer] = {}
+        jobs = []
+        for job, question in zip(request.jobs, questions, strict=True):
+            answer = known.get(question)
+            if answer is None:
+                answer = known[question] = model.answer(RunTimeRequest(question, runs))
+            left = SecondsOut.of(answer.remaining_seconds)
+            jobs.append(JobTimeOut(job.id, left, answer.level, answer.finished))
+        return RunTimesResponse(jobs=tuple(jobs), at_s=at_s, model=ModelOut.of(model.version))
 
     async def _in_time(
         self, model: RunTimePredictor, asked: _Asked, question: RunTimeQuestion, deadline: Deadline
@@ -242,6 +287,14 @@ def _question(request: RunTimeRequestIn, now_s: float) -> RunTimeQuestion:
         return RunTimeQuestion(kind, at_s, request.started_s, progress, request.job)
     except RunTimeError as error:
         raise invalid("progress" if "step" in str(error) else "started_s", str(error)) from None
+
+
+def _asked_job(at: int, job: AskedJobIn, at_s: float) -> RunTimeQuestion:
+    try:
+        kind = JobKind(job.queue, job.gpus, job.name, job.user)
+        return RunTimeQuestion(kind, at_s, job.started_s, job=job.job if job.started_s is not None else "")
+    except RunTimeError as error:
+        raise invalid(f"jobs.{at}.started_s", str(error)) from None
 
 
 def _run(at: int, run: RunIn) -> JobRun:

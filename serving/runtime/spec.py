@@ -3,7 +3,7 @@
 from kopt.serving.base.database.opening import location
 from kopt.serving.base.service import Assembly, ServiceSpec
 from kopt.serving.contract.runtime_answers import RunTimeResponse
-from kopt.serving.contract.runtime_schemas import RunsRequest, RunTimeRequestIn
+from kopt.serving.contract.runtime_schemas import RunsRequest, RunTimeRequestIn, RunTimesRequest
 from kopt.serving.measured.comparisons import Comparisons
 from kopt.serving.measured.table import ComparisonTable
 from kopt.serving.runtime.routes import routes
@@ -29,6 +29,6 @@ SERVICE = ServiceSpec(
     assemble,
     routes,
     "This endpoint answers no questions about run times.",
-    (RunTimeRequestIn, RunsRequest),
+    (RunTimeRequestIn, RunTimesRequest, RunsRequest),
     RunTimeResponse,
 )

@@ -37,11 +37,16 @@ VALUES = {
 }
 BATCH, GPU = ("batch/v1", "Job"), "nvidia.com/gpu"
 RUN_S = 2
+HOLDERS = ("sleeper-5e", "sleeper-6f", "sleeper-7g", "sleeper-8h")
 SELDOM = {
     ("create", "events.k8s.io", "events"): "only where an object cannot be read at all",
     ("patch", "events.k8s.io", "events"): "only for an event that is repeated for a minute",
     ("watch", "kueue.x-k8s.io", "workloads"): "only where there is Kueue",
 }
+
+
+explained: dict[str, Any] = {}
+"""The diagnosis of the Job that waited, filled in while the cluster was there."""
 
 
 def job(name: str, node: Kubelet, seconds: int = RUN_S) -> Object:
@@ -122,10 +127,30 @@ def worked(control_plane: ControlPlane, charts: Any, install: Callable[..., None
         api.patch(*BATCH, "sleeper-3c", {"spec": {"suspend": True}}, SPACE)
         ended(api, "sleeper-4d", node=node)
         wait_for(lambda: (estimate(url) or {}).get("finished") == 3, what="three runs are known", timeout_s=90)
+        # Four of them hold the node, and the fifth is told when it can start.
+        for name in HOLDERS:
+            api.create(job(name, node, seconds=600))
+            api.wait(*BATCH, name, lambda document: document["status"].get("ready"), SPACE)
+        api.create(job("sleeper-9z", node))
+        explained.update(why(control_plane, url))
         second.stop()
-        for name in ("sleeper-1a", "sleeper-2b", "sleeper-3c", "sleeper-4d"):
+        for name in ("sleeper-1a", "sleeper-2b", "sleeper-3c", "sleeper-4d", *HOLDERS, "sleeper-9z"):
             api.delete(*BATCH, name, SPACE, propagationPolicy="Background")
     return audited(control_plane, ACCOUNT, started)
+
+
+def why(plane: ControlPlane, url: str) -> dict[str, Any]:
+    """The diagnosis of the Job that waits, once kube-scheduler has said that it does."""
+    env = {**os.environ, "KOPT_URL": url, "KUBECONFIG": str(plane.kubeconfig)}
+    command = [*KOPT, "why", f"{SPACE}/sleeper-9z", "-o", "json"]
+    for _ in range(60):
+        done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+        assert done.returncode == 0, done.stderr
+        diagnosis: dict[str, Any] = json.loads(done.stdout)["diagnosis"] or {}
+        if diagnosis.get("causes"):
+            return diagnosis
+        time.sleep(0.5)
+    raise AssertionError(f"nothing is said of why it waits: {done.stdout}")
 
 
 def ended(api: Api, *names: str, node: Kubelet) -> None:
@@ -150,6 +175,14 @@ def test_the_next_run_is_expected_to_take_as_long_as_the_last(worked: list[Objec
     assert RUN_S / 3 < answer["run_seconds"]["p50"] < 30
     (queue,) = httpx.get(f"{url}/v1/runtime/queues", trust_env=False).json()["queues"]
     assert (queue["queue"], queue["running"]) == (SPACE, 0)
+
+
+@pytest.mark.cluster
+def test_what_waits_is_told_when_it_can_start(worked: list[Object]) -> None:
+    start = explained["start"]
+    assert start["p50_s"] is not None, start
+    assert 0 <= start["p50_s"] <= start["p90_s"]
+    assert {cause["code"] for cause in explained["causes"]} & {"GPUS_IN_USE"}, explained
 
 
 @pytest.mark.cluster

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from kopt.core.settings import Settings
-from kopt.core.workload.run_time import JobKind, JobRun
+from kopt.core.workload.run_time import JobKind, JobRun, RunTimeQuestion
 from kopt.models.runtime.predictor import RunTimePredictor
 from kopt.models.runtime.records import LEAST_COMPARED
 from kopt.serving.client.client import AsyncPredictionClient, RequestRefused
@@ -191,6 +191,30 @@ async def test_a_model_that_fails_is_not_the_callers_problem(start: Start, monke
         assert not (await asked.runtime(question())).fallback
 
 
+async def test_many_jobs_are_answered_as_each_by_itself(start: Start) -> None:
+    other = JobKind("batch", 1)
+    async with client(start()) as asked:
+        await asked.send_runs([*ended(20), *ended(20, 60.0, first=100, kind=other)])
+        await asked.send_runs([JobRun("now", KIND, NOW_S - 600.0)])
+        questions = {
+            "ml/now": RunTimeQuestion(KIND, NOW_S, NOW_S - 600.0, job="now"),
+            "ml/next": RunTimeQuestion(KIND, NOW_S),
+            "ml/short": RunTimeQuestion(other, NOW_S),
+            "ml/unlike": RunTimeQuestion(JobKind("new", 64), NOW_S),
+        }
+        answers = {job.id: job for job in (await asked.run_times(questions)).jobs}
+        assert list(answers) == list(questions)
+        single = await asked.runtime(question(job="now", started_s=NOW_S - 600.0))
+        assert answers["ml/now"].remaining_seconds == single.remaining_seconds
+        assert answers["ml/next"].remaining_seconds == (await asked.runtime(question())).remaining_seconds
+        short, long = answers["ml/short"].remaining_seconds, answers["ml/next"].remaining_seconds
+        assert short is not None
+        assert long is not None
+        assert short.p50 < long.p50 / 5
+        assert answers["ml/unlike"].level == "all"
+        assert all(job.remaining_seconds is None for job in (await asked.run_times(questions, "elsewhere")).jobs)
+
+
 @pytest.mark.parametrize(
     ("path", "body"),
     [
@@ -202,6 +226,8 @@ async def test_a_model_that_fails_is_not_the_callers_problem(start: Start, monke
         ("", {"queue": "a", "gpus": 1, "progress": {"step": 5, "steps": 4, "at_s": 0.0, "step_seconds": [1.0]}}),
         ("", {"queue": "a", "gpus": 1, "progress": {"step": 1, "steps": 4, "at_s": 0.0, "step_seconds": []}}),
         ("", {"queue": "a", "gpus": 1, "other": 1}),
+        ("/jobs", {"jobs": []}),
+        ("/jobs", {"at_s": 5.0, "jobs": [{"id": "a", "queue": "q", "gpus": 1, "started_s": 6.0}]}),
         ("/runs", {"runs": []}),
         ("/runs", {"runs": [{"job": "", "queue": "a", "gpus": 1, "started_s": 0.0}]}),
         ("/runs", {"runs": [{"job": "a", "queue": "a", "gpus": 1, "started_s": 5.0, "ended_s": 4.0}]}),

@@ -24,7 +24,7 @@ from kopt.controllers.overview.collect import VOLCANO_POD_GROUPS
 from kopt.controllers.overview.diagnosis.answer import diagnose
 from kopt.controllers.overview.diagnosis.books import ClusterBooks
 from kopt.controllers.overview.diagnosis.documents import ClusterDocuments
-from kopt.controllers.overview.diagnosis.starts import RunTimes
+from kopt.controllers.overview.diagnosis.questions import Predict, questions_of
 from kopt.controllers.overview.job import JobSnapshot
 from kopt.controllers.overview.reading import Reader, Reading
 from kopt.controllers.overview.why import Now, Why
@@ -38,14 +38,16 @@ _UNSCHEDULED = ("reason=FailedScheduling", "reason=Unschedulable")
 _SETTLED = (Now.FINISHED, Now.FAILED, Now.DELETED, Now.RUNNING, Now.STARTING)
 
 
-async def diagnosed(kube: Kube, job: JobSnapshot, answer: Why, run_times: RunTimes | None = None) -> Diagnosis | None:
-    """The diagnosis of a job that waits, read now; None for one that does not. ``run_times`` are predicted elsewhere;
-    without them no start is. Raises ApiError."""
+async def diagnosed(kube: Kube, job: JobSnapshot, answer: Why, predict: Predict | None = None) -> Diagnosis | None:
+    """The diagnosis of a job that waits, read now; None for one that does not. ``predict`` gives run times; without
+    them no start is predicted. Raises ApiError."""
     if answer.now in _SETTLED:
         return None
     claims = any(True for pod in job.pods for _ in items(pod, "spec", "resourceClaims"))
     documents = await read_cluster(Reader(kube), job.target.key[0], claims=claims)
-    return diagnose(job, ClusterBooks(documents), answer.findings, run_times)
+    books = ClusterBooks(documents)
+    run_times = None if predict is None else await predict(questions_of(books, job.now_s))
+    return diagnose(job, books, answer.findings, run_times)
 
 
 async def read_cluster(reader: Reading, namespace: str, *, claims: bool) -> ClusterDocuments:

@@ -1,0 +1,40 @@
+"""Whose run times decide when a workload starts: everything that holds GPUs, and everything that waits for them."""
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping
+
+from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.fields import mapping, text
+from kopt.cluster.workloads.kueue_reading import seconds
+from kopt.cluster.workloads.runs import kind_of_pods, kind_of_workload, run_of_workload
+from kopt.controllers.overview.diagnosis.books import ClusterBooks
+from kopt.controllers.overview.diagnosis.starts import RunTimes
+from kopt.core.workload.run_time import RunTimeQuestion
+
+Predict = Callable[[Mapping[str, RunTimeQuestion]], Awaitable[RunTimes]]
+"""Answers questions by the name of their workloads; what nothing is known of is left out."""
+
+
+def questions_of(books: ClusterBooks, now_s: float) -> dict[str, RunTimeQuestion]:
+    """By ``namespace/name`` of a workload, as in ``RunTimes``. Nothing in the objects makes this raise."""
+    result: dict[str, RunTimeQuestion] = {}
+    for key, workload in books.workloads.items():
+        document = workload.document
+        run = run_of_workload(document)
+        if run is not None and run.ended_s is None:
+            result["/".join(key)] = RunTimeQuestion(run.kind, now_s, min(run.started_s, now_s), job=run.job)
+            continue
+        queue = books.local_queues.get((key[0], workload.queue), "")
+        if (kind := kind_of_workload(document, queue)) is not None:
+            result["/".join(key)] = RunTimeQuestion(kind, now_s)
+    pods_by_name: dict[str, list[Object]] = defaultdict(list)
+    for name, bound in books.bound.items():
+        pods_by_name[name] += [pod for pod, _ in bound]
+    for pod in books.unplaced:
+        pods_by_name[books.name_of(pod)].append(pod)
+    for name, pods in pods_by_name.items():
+        kind = None if name in result else kind_of_pods(pods, name.partition("/")[2])
+        if kind is not None:
+            begun = [since_s for pod in pods if (since_s := seconds(text(mapping(pod, "status"), "startTime")))]
+            result[name] = RunTimeQuestion(kind, now_s, min([*begun, now_s]) if begun else None)
+    return result

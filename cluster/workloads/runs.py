@@ -90,6 +90,11 @@ def run_of_job(job: Object) -> JobRun | None:
     return _run(f"{text(metadata, 'uid')}/{started_s:.0f}", kind, started_s, last_s, interrupted)
 
 
+def has_pods(job: Object) -> bool:
+    """Whether pods of a Job have begun; its ``startTime`` is when they were made, which may be long before."""
+    return any(count(job, "status", what, default=0) for what in ("ready", "succeeded", "failed"))
+
+
 def job_type(name: str) -> str:
     """A name without what tells its runs apart: ``finetune-llama-20260101-x7k2p`` is a ``finetune-llama``."""
     return _SUFFIX.sub("", name.rstrip("-_.")) or name

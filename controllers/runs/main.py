@@ -14,7 +14,7 @@ from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
 from kopt.cluster.runtime.signals import end_signals, run_until
-from kopt.cluster.workloads.runs import run_of_job, run_of_workload
+from kopt.cluster.workloads.runs import has_pods, run_of_job, run_of_workload
 from kopt.controllers.runs.reporter import Reporter, Send, SendError
 from kopt.core.workload.run_time import JobRun
 
@@ -23,7 +23,8 @@ NAME = "runs"
 _GATHER_S = 0.2
 """Changes within this time are sent together."""
 _SEND_S = 30.0
-Shown = tuple[Key, JobRun]
+Shown = tuple[Key, JobRun, bool]
+"""Key of the object, its run, and whether that has begun."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +87,8 @@ class Replica(LedReplica):
         self._changed = asyncio.Event()
         self._is_sending = send is not None
         self.reporter = Reporter(send or _nowhere, time.time)
-        kueue: Informer[Shown] = Informer(kube, workloads, keep=_keyed(run_of_workload))
-        jobs: Informer[Shown] = Informer(kube, JOBS, keep=_keyed(run_of_job))
+        kueue: Informer[Shown] = Informer(kube, workloads, keep=_keyed(run_of_workload, lambda _: True))
+        jobs: Informer[Shown] = Informer(kube, JOBS, keep=_keyed(run_of_job, has_pods))
         kueue.subscribe(self._to("Workload"))
         jobs.subscribe(self._to("Job"))
         super().__init__(kube, NAME, settings, (kueue, jobs))
@@ -110,16 +111,16 @@ class Replica(LedReplica):
             if change.old is not None and (change.new is None or change.new[0] != change.old[0]):
                 self.reporter.seen((kind, change.old[0]), None)
             if change.new is not None:
-                self.reporter.seen((kind, change.new[0]), change.new[1])
+                self.reporter.seen((kind, change.new[0]), change.new[1], has_begun=change.new[2])
             self._changed.set()
 
         return handler
 
 
-def _keyed(read: Callable[[Object], JobRun | None]) -> Callable[[Object], Any]:
+def _keyed(read: Callable[[Object], JobRun | None], has_begun: Callable[[Object], bool]) -> Callable[[Object], Any]:
     def keep(document: Object) -> Shown | None:
         run = read(document)
-        return None if run is None else (key_of(document), run)
+        return None if run is None else (key_of(document), run, run.ended_s is not None or has_begun(document))
 
     return keep
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
 from kopt.cluster.client.resources import Key
 from kopt.cluster.runtime.backoff import Backoff
@@ -31,6 +32,8 @@ class Reporter:
         self._send, self._clock = send, clock
         self._shown: dict[Source, JobRun] = {}
         self._pending: dict[str, JobRun] = {}
+        self._waiting: set[Source] = set()
+        self._begun_s: dict[str, float] = {}
         self._backoff = Backoff(0.5, _LONGEST_PAUSE_S)
         self.errors = 0
         self.sent = 0
@@ -46,19 +49,39 @@ class Reporter:
         """Runs that go on, as the cluster shows them."""
         return sum(run.ended_s is None for run in self._shown.values())
 
-    def seen(self, source: Source, run: JobRun | None) -> None:
+    def seen(self, source: Source, run: JobRun | None, *, has_begun: bool = True) -> None:
         """What an object shows now; None where it shows none, or is gone.
 
-        A run that goes on and is not shown any more was interrupted: its workload was evicted, or deleted.
+        A run that goes on and is not shown any more was interrupted: its workload was evicted, or deleted. A run that
+        was seen before it had begun starts when it is first seen to have.
         """
-        before = self._shown.pop(source, None)
+        before = self._shown.get(source)
+        if run is None:
+            self._waiting.discard(source)
+        elif not has_begun and (before is None or before.job != run.job):
+            self._waiting.add(source)
+            run = None
+        else:
+            run = self._from_its_start(source, run)
+        self._shown.pop(source, None)
         if before is not None and before.ended_s is None and (run is None or run.job != before.job):
             stopped_s = max(before.started_s, self._clock())
+            self._begun_s.pop(before.job, None)
             self._pending[before.job] = JobRun(before.job, before.kind, before.started_s, stopped_s, interrupted=True)
         if run is not None:
             self._shown[source] = run
             if run != before:
                 self._pending[run.job] = run
+
+    def _from_its_start(self, source: Source, run: JobRun) -> JobRun:
+        if source in self._waiting:
+            self._waiting.discard(source)
+            self._begun_s[run.job] = self._clock()
+        begun_s = self._begun_s.get(run.job, run.started_s)
+        if run.ended_s is not None:
+            self._begun_s.pop(run.job, None)
+            begun_s = min(begun_s, run.ended_s)
+        return replace(run, started_s=max(run.started_s, begun_s))
 
     def send_all(self) -> None:
         """Everything that is shown again: another replica may have sent it, and may not."""

@@ -214,3 +214,32 @@ def test_what_fails_is_tried_again_and_what_is_refused_is_dropped() -> None:
     assert (reporter.pending, reporter.errors) == (1, 1)
     assert asyncio.run(reporter.step()) is None
     assert (reporter.pending, reporter.errors, reporter.sent) == (0, 2, 0)
+
+
+def test_a_job_starts_when_its_pods_do() -> None:
+    """``startTime`` is when the Job made its pods; they may wait for a node for hours."""
+    sent: list[JobRun] = []
+
+    async def send(runs: Sequence[JobRun]) -> int:
+        sent.extend(runs)
+        return len(runs)
+
+    now_s = 100.0
+    reporter = Reporter(send, lambda: now_s)
+    source, run = ("Job", ("ns", "a")), JobRun("1", JobKind("q", 1), 10.0)
+    reporter.seen(source, run, has_begun=False)
+    asyncio.run(reporter.step())
+    assert (sent, reporter.running) == ([], 0)
+    now_s = 500.0
+    reporter.seen(source, run)
+    now_s = 600.0
+    reporter.seen(source, run, has_begun=False)
+    asyncio.run(reporter.step())
+    assert sent == [JobRun("1", JobKind("q", 1), 500.0)], "a pod that restarts interrupts nothing"
+    reporter.seen(source, JobRun("1", JobKind("q", 1), 10.0, 700.0))
+    asyncio.run(reporter.step())
+    assert sent[1:] == [JobRun("1", JobKind("q", 1), 500.0, 700.0)]
+    late = Reporter(send, lambda: 0.0)
+    late.seen(source, run)
+    asyncio.run(late.step())
+    assert sent[2:] == [run], "of one that ran before, nothing better is known"

@@ -32,7 +32,7 @@ class Reporter:
         self._send, self._clock = send, clock
         self._shown: dict[Source, JobRun] = {}
         self._pending: dict[str, JobRun] = {}
-        self._waiting: set[Source] = set()
+        self._not_begun: set[Source] = set()
         self._begun_s: dict[str, float] = {}
         self._backoff = Backoff(0.5, _LONGEST_PAUSE_S)
         self.errors = 0
@@ -57,9 +57,9 @@ class Reporter:
         """
         before = self._shown.get(source)
         if run is None:
-            self._waiting.discard(source)
+            self._not_begun.discard(source)
         elif not has_begun and (before is None or before.job != run.job):
-            self._waiting.add(source)
+            self._not_begun.add(source)
             run = None
         else:
             run = self._from_its_start(source, run)
@@ -74,8 +74,8 @@ class Reporter:
                 self._pending[run.job] = run
 
     def _from_its_start(self, source: Source, run: JobRun) -> JobRun:
-        if source in self._waiting:
-            self._waiting.discard(source)
+        if source in self._not_begun:
+            self._not_begun.discard(source)
             self._begun_s[run.job] = self._clock()
         begun_s = self._begun_s.get(run.job, run.started_s)
         if run.ended_s is not None:

@@ -43,7 +43,7 @@ Python = Annotated[
 Prometheus = Annotated[str | None, typer.Option("--prometheus", metavar="URL", help="A Prometheus server.")]
 FromCluster = Annotated[
     bool,
-    typer.Option("--from-cluster", help="What a cluster has measured itself: dry runs, pairs of nodes, logs."),
+    typer.Option("--from-cluster", help="What a cluster has measured itself: dry runs, pairs of nodes, logs, runs."),
 ]
 Folds = Annotated[int, typer.Option("--folds", min=2, max=50, help="Fits for cross-validation, at most.")]
 Trials = Annotated[int, typer.Option("--trials", min=0, max=1000, help="Parameter sets tried before.")]
@@ -89,6 +89,8 @@ def train(
         kopt train bandwidth --data /data/topology
 
         kopt train bandwidth --from-cluster
+
+        kopt train runtime --from-cluster
     """
     names.predictor(predictor, "PREDICTOR")
     settings = load_settings()

@@ -6,23 +6,26 @@ CSV files, plain or gzipped, with a header. Columns, in any order; the first nam
 - ``start_time`` or, where waiting was not recorded, ``submit_time``: seconds from any moment, or ISO 8601;
 - ``end_time``, or ``duration`` in seconds; empty while a job runs;
 - ``gpus``; rows without a GPU are left out;
-- optionally ``queue`` or ``vc``, ``name`` (the type of job), ``user``, and ``cluster``: whose runs share a history.
+- optionally ``queue`` or ``vc``, ``name`` (the type of job), ``user``, ``cluster``: whose runs share a history, and
+  ``interrupted``: ``true`` where it was evicted at its end.
 """
 
 import csv
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from kopt.core.workload.run_time import JobKind, JobRun, RunTimeError
 from kopt.data.jobs.openb import TraceError
 from kopt.data.jobs.training import open_text
+from kopt.data.tables import replace_table
 
 _ELASTICFLOW = "ms_itp"
 """Files of Microsoft's ITP traces, as ElasticFlow publishes them: their column ``vc`` names clusters."""
 _STARTS, _QUEUES = ("start_time", "submit_time"), ("queue", "vc")
-_MOST_CHARACTERS = 256
+_MOST_CHARACTERS = 512
+_WRITTEN = ("job_id", "start_time", "end_time", "gpus", "queue", "name", "user", "cluster", "interrupted")
 
 
 def read_runs(path: Path) -> dict[str, tuple[JobRun, ...]]:
@@ -49,6 +52,27 @@ def read_runs(path: Path) -> dict[str, tuple[JobRun, ...]]:
     return {
         cluster: tuple(sorted(runs, key=lambda run: (run.started_s, run.job))) for cluster, runs in by_cluster.items()
     }
+
+
+def write_runs(path: Path, by_cluster: Mapping[str, Sequence[JobRun]]) -> int:
+    """A table that ``read_runs`` reads, in place of the one that was there; how many runs it has. Raises OSError."""
+    rows = [
+        {
+            "job_id": run.job,
+            "start_time": repr(run.started_s),
+            "end_time": "" if run.ended_s is None else repr(run.ended_s),
+            "gpus": run.kind.gpus,
+            "queue": run.kind.queue,
+            "name": run.kind.name,
+            "user": run.kind.user,
+            "cluster": cluster,
+            "interrupted": str(run.interrupted).lower(),
+        }
+        for cluster, runs in sorted(by_cluster.items())
+        for run in runs
+    ]
+    replace_table(path, _WRITTEN, rows)
+    return len(rows)
 
 
 def _check(path: Path, columns: tuple[str, ...]) -> None:
@@ -78,7 +102,8 @@ def _runs(
         texts = {name: (row.get(name) or "").strip()[:_MOST_CHARACTERS] for name in ("name", "user", queue) if name}
         try:
             kind = JobKind(texts.get(queue, ""), int(gpus), texts["name"], texts["user"])
-            yield line, (JobRun(str(row["job_id"])[:_MOST_CHARACTERS], kind, started_s, ended_s), row)
+            interrupted = (row.get("interrupted") or "").strip().lower() in ("true", "1", "yes")
+            yield line, (JobRun(str(row["job_id"])[:_MOST_CHARACTERS], kind, started_s, ended_s, interrupted), row)
         except RunTimeError as error:
             raise TraceError(f"{where}: {error}") from None
 

@@ -452,3 +452,40 @@ def reviewed_from(objects: list[Object]) -> Object:
         for rule in one["spec"].get("ingress", [])
         if {"port": 9443} in rule["ports"] or {"port": 9453} in rule["ports"]
     }
+
+
+def learning(predictor: str, **predictions: Any) -> Object:
+    """Values with one training job that learns from its cluster."""
+    job = {**WEEKLY, "name": predictor, "predictor": predictor, "arguments": ["--from-cluster"]}
+    return {
+        "predictions": {"mlflowUri": "http://mlflow.mlops:5000", **predictions},
+        "training": {"jobs": [job], "signingSecret": "kopt-signing"},
+    }
+
+
+@pytest.mark.parametrize("predictor", ["sizing", "bandwidth"])
+def test_a_training_that_learns_from_objects_may_list_them_and_nothing_else(charts: Any, predictor: str) -> None:
+    objects = charts.render(learning(predictor))
+    pod = named(objects, "CronJob", f"kopt-training-{predictor}")["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"]
+    (rule,) = named(objects, "ClusterRole", "kopt-training")["rules"]
+    assert (rule["apiGroups"], rule["verbs"]) == (["kaiwo.ai"], ["list"])
+    ports = [rule.get("ports") for rule in named(objects, "NetworkPolicy", "kopt-training")["spec"]["egress"]]
+    assert [{"port": 443}, {"port": 6443}] in ports
+
+
+@pytest.mark.parametrize("predictor", ["checkpoint", "runtime"])
+def test_a_training_that_learns_from_the_endpoint_reads_its_database(charts: Any, predictor: str) -> None:
+    with pytest.raises(AssertionError, match=r"predictions\.database\.secret"):
+        charts.render(learning(predictor))
+    objects = charts.render(learning(predictor, database={"secret": "kopt-database", "port": 6432}))
+    pod = named(objects, "CronJob", f"kopt-training-{predictor}")["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    assert not pod["automountServiceAccountToken"]
+    (variable,) = [entry for entry in pod["containers"][0]["env"] if entry["name"] == "KOPT_DATABASE_URL"]
+    assert variable["valueFrom"]["secretKeyRef"] == {"name": "kopt-database", "key": "url"}
+    assert [{"port": 6432}] in [
+        rule.get("ports") for rule in named(objects, "NetworkPolicy", "kopt-training")["spec"]["egress"]
+    ]
+    assert not [
+        item for item in objects if (item["kind"], item["metadata"]["name"]) == ("ClusterRole", "kopt-training")
+    ]

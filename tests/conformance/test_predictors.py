@@ -1,6 +1,7 @@
 """Every predictor of the list has its part in every layer; ``tests/models/test_conformance.py`` asks the models."""
 
 import dataclasses
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
@@ -135,6 +136,12 @@ def test_both_clients_answer_with_what_the_service_promises(spec: PredictorSpec)
     for client in (AsyncPredictionClient, PredictionClient):
         answer = get_type_hints(getattr(client, spec.name, client.ask))["return"]
         assert listed.answer in (answer, get_origin(answer))
+
+
+def test_a_training_job_of_the_chart_may_train_it(spec: PredictorSpec) -> None:
+    schema = json.loads((ROOT / "deploy" / "chart" / "values.schema.json").read_text(encoding="utf-8"))
+    jobs = schema["properties"]["training"]["properties"]["jobs"]["items"]
+    assert spec.name in jobs["properties"]["predictor"]["enum"]
 
 
 def test_it_is_documented(spec: PredictorSpec) -> None:

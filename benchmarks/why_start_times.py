@@ -22,7 +22,7 @@ import numpy as np
 
 from benchmarks.tables import markdown
 from kopt.core.scheduling.diagnosis import StartEstimate
-from kopt.core.scheduling.run_time import RunTimeQuantiles
+from kopt.core.workload.run_time import RunTimeQuantiles
 from kopt.data.jobs.training import TraceJob, read_jobs
 from kopt.policies.diagnosis import QueuedGpus, QueueModel, RunningGpus, StartCalibration, start_times
 

@@ -131,8 +131,7 @@ async def _read(kubeconfig: Path | None, wanted: "Wanted") -> "tuple[JobSnapshot
 
 async def _run_times(questions: "Mapping[str, RunTimeQuestion]") -> "RunTimes":
     """What the endpoint says of each; nothing where there is none, as the answer is of use without a start."""
-    from kopt.core.scheduling.run_time import RunTimeQuantiles
-    from kopt.core.workload.run_time import LEVELS
+    from kopt.core.workload.run_time import LEVELS, RunTimeQuantiles
     from kopt.serving.client.client import AsyncPredictionClient, EndpointFailure, RequestRefused
     from kopt.serving.contract.common import AnswerError
     from kopt.serving.contract.runtime_answers import MAX_JOBS

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from kopt.core.reason import Reason
 from kopt.core.scheduling.diagnosis import StartEstimate
-from kopt.core.scheduling.run_time import RunTimeQuantiles
 from kopt.core.units import counted
+from kopt.core.workload.run_time import RunTimeQuantiles
 from kopt.policies.diagnosis.queue_model import QueueModel, Rooms, RunningGpus
 
 Floats = NDArray[np.float64]

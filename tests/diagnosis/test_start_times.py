@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from kopt.core.scheduling.run_time import RunTimeQuantiles
+from kopt.core.workload.run_time import RunTimeQuantiles
 from kopt.policies.diagnosis import NodeRoom, QueuedGpus, QueueModel, RunningGpus, start_times
 
 LEVELS = (0.1, 0.5, 0.9)

@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarked import benchmark_module
 
-from kopt.core.scheduling.run_time import RunTimeQuantiles
+from kopt.core.workload.run_time import RunTimeQuantiles
 
 nodes = benchmark_module("why_situations.nodes")
 kueue = benchmark_module("why_situations.kueue")

@@ -17,7 +17,7 @@ from kopt.core.reason import Reason
 from kopt.core.scheduling.diagnosis import StartEstimate
 from kopt.core.scheduling.queued import Queued, State
 from kopt.core.scheduling.quota import FlavorResource
-from kopt.core.scheduling.run_time import RunTimeQuantiles
+from kopt.core.workload.run_time import RunTimeQuantiles
 from kopt.policies.diagnosis import NodeRoom, QueuedGpus, QueueModel, RunningGpus, Situation, start_times
 from kopt.policies.diagnosis.fitting import open_rows
 

@@ -14,6 +14,7 @@ from typing import Any
 from kopt.cluster.client.api import ApiError, Conflict, Forbidden, Kube, NotFound
 from kopt.cluster.client.resources import PODS, Key
 from kopt.cluster.runtime.backoff import Backoff
+from kopt.core.workload.run_time import StepProgress
 
 _LOG = logging.getLogger(__name__)
 STATE, SAFE = "kaiwo.ai/checkpoint-state", "kaiwo.ai/checkpoint-safe"
@@ -21,9 +22,11 @@ OBSERVED_AT = "kaiwo.ai/checkpoint-observed-at"
 LAST_TIME, LAST_STEP = "kaiwo.ai/last-checkpoint-time", "kaiwo.ai/last-checkpoint-step"
 RISK, RISK_BETWEEN = "kaiwo.ai/work-at-risk", "kaiwo.ai/work-at-risk-interval"
 FIRST_STEP = "kaiwo.ai/first-step"
+PROGRESS, PROGRESS_AT, STEP_SECONDS = "kaiwo.ai/progress", "kaiwo.ai/progress-at", "kaiwo.ai/step-seconds"
 REASON, MODEL = "kaiwo.ai/checkpoint-reason", "kaiwo.ai/checkpoint-model"
 _LONGEST = 256
 _AT_ONCE = 8
+_PARTS = 8
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,18 @@ def annotations_of(answer: Mapping[str, Any], observed_at_s: float) -> dict[str,
         RISK_BETWEEN: f"{low:.0f}-{high:.0f}" if _is_number(low) and _is_number(high) else None,
         REASON: str(answer.get("reason", ""))[:_LONGEST] or None,
         MODEL: f"{model.get('name')}/{model.get('version')}" if isinstance(model, Mapping) else None,
+    }
+
+
+def progress_annotations(progress: StepProgress) -> dict[str, str | None]:
+    """How far the training is, as its log shows it; the times of steps are means of up to eight parts of the last."""
+    times = progress.step_seconds
+    parts = [times[at * len(times) // _PARTS : (at + 1) * len(times) // _PARTS] for at in range(_PARTS)]
+    means = [sum(part) / len(part) for part in parts if part]
+    return {
+        PROGRESS: f"{progress.step}/{progress.steps}",
+        PROGRESS_AT: rfc3339(progress.at_s),
+        STEP_SECONDS: " ".join(f"{mean:.4g}" for mean in means),
     }
 
 

@@ -4,16 +4,24 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from kopt.agents.logtail.annotator import AnnotationSettings, Annotator, annotations_of, unknown
+from kopt.agents.logtail.annotator import (
+    AnnotationSettings,
+    Annotator,
+    annotations_of,
+    progress_annotations,
+    unknown,
+)
 from kopt.agents.logtail.following import Reading, Source
 from kopt.agents.logtail.offset_store import OffsetStore
 from kopt.agents.logtail.rate_limit import Pace, PaceSettings
+from kopt.agents.logtail.records import LogLine
 from kopt.agents.logtail.sender import Answer, ByteBudget, Counters, Post, Sender, SenderSettings
+from kopt.formats.joblog.progress import ProgressReader
 
 _LOG = logging.getLogger(__name__)
 _SAVE_S = 2.0
@@ -46,6 +54,19 @@ class Job:
         self.sending: asyncio.Task[None] | None = None
         self.skipped = 0
         self.reported_at_s = float("-inf")
+        self.progress: dict[str, ProgressReader] = {}
+        """By source: of several processes one prints the steps."""
+
+    def read_progress(self, source: str, lines: Iterable[LogLine]) -> None:
+        """Lines of a source, as they come; what they show of steps goes onto the pods with the next answer."""
+        reader = self.progress.setdefault(source, ProgressReader())
+        for line in lines:
+            reader.read(line.text, line.at_s)
+
+    def progress_annotations(self) -> dict[str, str | None]:
+        """Of the source that was at a step last; none where no log shows its steps."""
+        known = [progress for reader in self.progress.values() if (progress := reader.progress()) is not None]
+        return progress_annotations(max(known, key=lambda progress: progress.at_s)) if known else {}
 
     @property
     def idle(self) -> bool:
@@ -177,6 +198,7 @@ class Jobs:
         annotations = annotations_of(answer, job.answered_at_s)
         if answer.get("fallback"):
             annotations = unknown(job.answered_at_s, str(answer.get("reason") or "a fallback answered"))
+        annotations |= job.progress_annotations()
         for annotator, _ in job.annotators.values():
             annotator.update(annotations)
             annotator.update_step(answer.get("step"))
@@ -233,6 +255,7 @@ class Jobs:
                         source.fresh = False
                         source.continue_at(await sender.next_of(source.name))
                     continue
+                job.read_progress(source.key, reading.lines)
                 if pace.hurried:
                     await self._pass_over(job, source, pace, reading)
                     continue

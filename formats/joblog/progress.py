@@ -65,9 +65,9 @@ class ProgressReader:
         self._last: dict[bool, tuple[bool, int]] = {}
 
     def read(self, text: str, arrived_s: float | None = None) -> None:
-        """One line; ``arrived_s`` (Unix seconds) counts where the line has no time of its own."""
+        """One line; where it is not known when it arrived (Unix seconds), the line's own time counts, if it has any."""
         text = text.rsplit("\r", 1)[-1][:_LOOKED_AT]
-        stamp = find_stamp(text)
+        stamp = find_stamp(text) if arrived_s is None else None
         at_s = arrived_s if stamp is None else stamp.at_s
         per_step = _per_step(text)
         bars = list(_BAR.finditer(text))

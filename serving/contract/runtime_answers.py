@@ -1,11 +1,11 @@
 """What ``/v1/runtime`` answers, as the endpoint publishes it and clients read it."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from kopt.core.prediction import ModelVersion
-from kopt.core.workload.run_time import JobKind, JobRun, RunTimeAnswer, RunTimeQuestion
+from kopt.core.workload.run_time import JobKind, JobRun, RunTimeAnswer, RunTimeQuestion, StepProgress
 from kopt.serving.contract.common import SCHEMA, ModelOut, ReasonOut, reasons_out
 from kopt.serving.contract.reading import read_answer
 
@@ -148,9 +148,14 @@ def run_times_request(questions: Mapping[str, RunTimeQuestion], cluster: str) ->
         _kind(question.kind)
         | {"id": name, "job": question.job}
         | ({} if question.started_s is None else {"started_s": question.started_s})
+        | ({} if question.progress is None else {"progress": _progress(question.progress)})
         for name, question in questions.items()
     ]
     return {"cluster": cluster, "at_s": next(iter(questions.values())).at_s, "jobs": jobs}
+
+
+def _progress(progress: StepProgress) -> dict[str, Any]:
+    return {**asdict(progress), "step_seconds": list(progress.step_seconds)}
 
 
 def _kind(kind: JobKind) -> dict[str, Any]:

@@ -68,6 +68,7 @@ class AskedJobIn(_Strict):
     user: Word = ""
     job: Annotated[str, Field(max_length=512)] = ""
     started_s: Time | None = None
+    progress: ProgressIn | None = None
 
 
 class RunTimesRequest(_Strict):

@@ -51,7 +51,14 @@ from kopt.serving.contract.runtime_answers import (
     RunTimesResponse,
     SecondsOut,
 )
-from kopt.serving.contract.runtime_schemas import AskedJobIn, RunIn, RunsRequest, RunTimeRequestIn, RunTimesRequest
+from kopt.serving.contract.runtime_schemas import (
+    AskedJobIn,
+    ProgressIn,
+    RunIn,
+    RunsRequest,
+    RunTimeRequestIn,
+    RunTimesRequest,
+)
 from kopt.serving.http.deadline import Deadline
 from kopt.serving.http.metrics import EndpointMetrics
 from kopt.serving.http.problems import Problem, invalid
@@ -279,12 +286,8 @@ class RunTimeService(PredictorService[RunTimePredictor]):
 def _question(request: RunTimeRequestIn, now_s: float) -> RunTimeQuestion:
     at_s = now_s if request.at_s is None else request.at_s
     try:
-        progress = None
-        if request.progress is not None:
-            item = request.progress
-            progress = StepProgress(item.step, item.steps, item.at_s, tuple(item.step_seconds))
         kind = JobKind(request.queue, request.gpus, request.name, request.user)
-        return RunTimeQuestion(kind, at_s, request.started_s, progress, request.job)
+        return RunTimeQuestion(kind, at_s, request.started_s, _step_progress(request.progress), request.job)
     except RunTimeError as error:
         raise invalid("progress" if "step" in str(error) else "started_s", str(error)) from None
 
@@ -292,9 +295,14 @@ def _question(request: RunTimeRequestIn, now_s: float) -> RunTimeQuestion:
 def _asked_job(at: int, job: AskedJobIn, at_s: float) -> RunTimeQuestion:
     try:
         kind = JobKind(job.queue, job.gpus, job.name, job.user)
-        return RunTimeQuestion(kind, at_s, job.started_s, job=job.job if job.started_s is not None else "")
+        of_run = job.job if job.started_s is not None else ""
+        return RunTimeQuestion(kind, at_s, job.started_s, _step_progress(job.progress), of_run)
     except RunTimeError as error:
-        raise invalid(f"jobs.{at}.started_s", str(error)) from None
+        raise invalid(f"jobs.{at}.{'progress' if 'step' in str(error) else 'started_s'}", str(error)) from None
+
+
+def _step_progress(item: ProgressIn | None) -> StepProgress | None:
+    return None if item is None else StepProgress(item.step, item.steps, item.at_s, tuple(item.step_seconds))
 
 
 def _run(at: int, run: RunIn) -> JobRun:

@@ -10,7 +10,14 @@ import pytest
 from controlplane.processes import until
 from logtail_endpoint import Endpoint
 
-from kopt.agents.logtail.annotator import AnnotationSettings, Annotator, annotations_of, rfc3339, unknown
+from kopt.agents.logtail.annotator import (
+    AnnotationSettings,
+    Annotator,
+    annotations_of,
+    progress_annotations,
+    rfc3339,
+    unknown,
+)
 from kopt.agents.logtail.file_events import Notices
 from kopt.agents.logtail.following import FileSource
 from kopt.agents.logtail.jobs import Jobs, JobSettings
@@ -20,7 +27,9 @@ from kopt.agents.logtail.pods import Container, FollowedPod, followed_pod, mode_
 from kopt.cluster.client.api import ApiError, Conflict, Forbidden, NotFound, Unreachable
 from kopt.cluster.objects.namespace import NamespaceSettings, read_namespace
 from kopt.cluster.runtime.informer import Change, ChangeKind
+from kopt.cluster.workloads.runs import progress_of
 from kopt.core.decision import Mode
+from kopt.core.workload.run_time import StepProgress
 
 Object = dict[str, Any]
 
@@ -358,3 +367,16 @@ async def test_a_followed_pod_is_watched_until_it_is_left(
     assert watched.starts == 1
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+def test_progress_is_written_as_readers_of_it_expect() -> None:
+    progress = StepProgress(1200, 5000, 1_790_000_000.0, tuple(float(value) for value in range(1, 41)))
+    written = progress_annotations(progress)
+    read = progress_of([{"metadata": {"annotations": written}}])
+    assert read is not None
+    assert (read.step, read.steps, read.at_s) == (1200, 5000, 1_790_000_000.0)
+    assert len(read.step_seconds) == 8
+    assert sum(read.step_seconds) / 8 == pytest.approx(20.5)
+    few = progress_of([{"metadata": {"annotations": progress_annotations(StepProgress(1, 2, 0.0, (0.5,)))}}])
+    assert few is not None
+    assert few.step_seconds == (0.5,)

@@ -17,6 +17,7 @@ from controlplane.processes import Server, wait_for
 from logtail_endpoint import Endpoint
 
 from kopt.agents.logtail import annotator as notes
+from kopt.cluster.workloads.runs import progress_of
 
 KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,7 +26,11 @@ JOB, UID_LENGTH = f"{SPACE}/llama", 8
 URL = {"predictions": {"url": "http://predictions.mlops:8700"}}
 WRITTEN = {text for text in vars(notes).values() if isinstance(text, str) and text.startswith("kaiwo.ai/")}
 """The annotations that the agent writes, as its code names them."""
-OPEN_TO_USERS = {notes.STATE, notes.LAST_TIME, notes.LAST_STEP}
+STEPS = ("step 3/500 loss 1.1 2.00s/it", "step 4/500 loss 1.0 2.00s/it")
+OPEN_TO_USERS = {
+    *(notes.STATE, notes.LAST_TIME, notes.LAST_STEP),
+    *(notes.PROGRESS, notes.PROGRESS_AT, notes.STEP_SECONDS),
+}
 Object = dict[str, Any]
 
 
@@ -257,7 +262,7 @@ def worked(cluster: Cluster) -> Object:
     wait_for(lambda: cluster.endpoint.lines(JOB, cluster.source(watched)), what="the other pod's line")
     written = wait_for(lambda: cluster.annotations(pod), what="annotations")
     first.kill()
-    cluster.log(pod, "step 3")
+    cluster.log(pod, *STEPS)
     cluster.endpoint.says = {"state": "CKPT_WRITING", "safe": False}
     cluster.start()
     wait_for(lambda: cluster.annotations(pod).get("kaiwo.ai/checkpoint-safe") == "false", what="it is not safe")
@@ -280,7 +285,11 @@ def test_a_pod_is_annotated_with_what_the_endpoint_says(cluster: Cluster, worked
     later = cluster.annotations(worked["pod"])
     assert later["kaiwo.ai/checkpoint-state"] == "CKPT_WRITING"
     assert "kaiwo.ai/last-checkpoint-step" not in later
-    assert cluster.endpoint.lines(JOB, cluster.source(worked["pod"])) == ["step 1", "step 2", "step 3"]
+    progress = progress_of([cluster.api.get("v1", "Pod", "llama-0", SPACE)])
+    assert progress is not None
+    assert (progress.step, progress.steps, set(progress.step_seconds)) == (4, 500, {2.0})
+    assert abs(progress.at_s - time.time()) < 600
+    assert cluster.endpoint.lines(JOB, cluster.source(worked["pod"])) == ["step 1", "step 2", *STEPS]
     assert cluster.endpoint.conflicting == 0
 
 

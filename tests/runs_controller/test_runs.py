@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from kopt.cluster.workloads.runs import job_type, run_of_job, run_of_workload
+from kopt.cluster.workloads.runs import job_type, progress_of, run_of_job, run_of_workload
 from kopt.controllers.runs.reporter import BATCH, Reporter, SendError
-from kopt.core.workload.run_time import JobKind, JobRun
+from kopt.core.workload.run_time import JobKind, JobRun, StepProgress
 
 GPU = "nvidia.com/gpu"
 
@@ -243,3 +243,32 @@ def test_a_job_starts_when_its_pods_do() -> None:
     late.seen(source, run)
     asyncio.run(late.step())
     assert sent[2:] == [run], "of one that ran before, nothing better is known"
+
+
+def annotated(**annotations: str) -> dict[str, Any]:
+    return {
+        "metadata": {"annotations": {f"kaiwo.ai/{name.replace('_', '-')}": text for name, text in annotations.items()}}
+    }
+
+
+def test_the_newest_progress_of_a_workloads_pods_counts() -> None:
+    old = annotated(progress="5/500", progress_at=at(1), step_seconds="2 2.5")
+    new = annotated(progress="9/500", progress_at=at(9), step_seconds="2 2.25")
+    assert progress_of([new, old, annotated()]) == StepProgress(9, 500, EPOCH_S + 9, (2.0, 2.25))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {},
+        {"progress": "9/500"},
+        {"progress": "9/5", "progress_at": at(1), "step_seconds": "1"},
+        {"progress": "9/500", "progress_at": "soon", "step_seconds": "1"},
+        {"progress": "9/500", "progress_at": at(1), "step_seconds": ""},
+        {"progress": "9/500", "progress_at": at(1), "step_seconds": "nan"},
+        {"progress": "9/500", "progress_at": at(1), "step_seconds": "1 x"},
+        {"progress": f"9/{'9' * 40}", "progress_at": at(1), "step_seconds": "1"},
+    ],
+)
+def test_annotations_that_say_nonsense_say_nothing(wrong: dict[str, str]) -> None:
+    assert progress_of([annotated(**wrong)]) is None

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import mapping, text
 from kopt.cluster.workloads.kueue_reading import seconds
-from kopt.cluster.workloads.runs import kind_of_pods, kind_of_workload, run_of_workload
+from kopt.cluster.workloads.runs import kind_of_pods, kind_of_workload, progress_of, run_of_workload
 from kopt.controllers.overview.diagnosis.books import ClusterBooks
 from kopt.controllers.overview.diagnosis.starts import RunTimes
 from kopt.core.workload.run_time import RunTimeQuestion
@@ -22,7 +22,8 @@ def questions_of(books: ClusterBooks, now_s: float) -> dict[str, RunTimeQuestion
         document = workload.document
         run = run_of_workload(document)
         if run is not None and run.ended_s is None:
-            result["/".join(key)] = RunTimeQuestion(run.kind, now_s, min(run.started_s, now_s), job=run.job)
+            progress = progress_of([pod for pod, _ in books.bound.get("/".join(key), ())])
+            result["/".join(key)] = RunTimeQuestion(run.kind, now_s, min(run.started_s, now_s), progress, run.job)
             continue
         queue = books.local_queues.get((key[0], workload.queue), "")
         if (kind := kind_of_workload(document, queue)) is not None:
@@ -36,5 +37,6 @@ def questions_of(books: ClusterBooks, now_s: float) -> dict[str, RunTimeQuestion
         kind = None if name in result else kind_of_pods(pods, name.partition("/")[2])
         if kind is not None:
             begun = [since_s for pod in pods if (since_s := seconds(text(mapping(pod, "status"), "startTime")))]
-            result[name] = RunTimeQuestion(kind, now_s, min([*begun, now_s]) if begun else None)
+            since_s = min([*begun, now_s]) if begun else None
+            result[name] = RunTimeQuestion(kind, now_s, since_s, progress_of(pods) if begun else None)
     return result

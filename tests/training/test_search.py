@@ -13,12 +13,18 @@ from kopt.models.predictors import predictor_names
 from kopt.training.bandwidth.recipe import BandwidthDataset
 from kopt.training.demand.sources import GeneratedSource
 from kopt.training.pipeline.recipe import folds, recipe_of
-from tests.training import test_bandwidth_training, test_checkpoint_training, test_sizing_training
+from tests.training import (
+    test_bandwidth_training,
+    test_checkpoint_training,
+    test_runtime_training,
+    test_sizing_training,
+)
 
 DATASETS: Mapping[str, Callable[[], Any]] = {
     "bandwidth": lambda: BandwidthDataset("made-up", test_bandwidth_training.rows()),
     "checkpoint": test_checkpoint_training.dataset,
     "demand": GeneratedSource(services=3, days=4.0, seed=5).read,
+    "runtime": test_runtime_training.dataset,
     "sizing": test_sizing_training._dataset,
 }
 

@@ -73,9 +73,6 @@ class Team:
         name, patch = manifest["metadata"]["name"], benchmark_module("why_situations.redo").patch
         self.ends(name)
         changed = copy.deepcopy(manifest)
-        # The API server has made requests of limits.
-        container = changed["spec"]["template"]["spec"]["containers"][0]
-        container["resources"]["requests"] |= container["resources"]["limits"]
         for operation in change["patch"]:
             patch(changed, operation)
         self.api.create(changed)

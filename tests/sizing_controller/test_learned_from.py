@@ -57,7 +57,7 @@ def written(plane: ControlPlane, space: str) -> Callable[..., None]:
 
 
 def is_sized(document: dict[str, Any]) -> bool:
-    return "kaiwo.ai/recommended-memory" in document["metadata"]["annotations"]
+    return "kaiwo.ai/recommended-memory" in document["metadata"].get("annotations", {})
 
 
 def test_dry_runs_of_a_cluster_become_a_table_and_a_model(

@@ -67,7 +67,7 @@ def conservative(
     profile = _Profile(free, running, now_s)
     started = []
     for index, job in enumerate(queue[:depth]):
-        if profile.take(job.gpus, job.seconds) <= now_s:
+        if profile.hold(job.gpus, job.seconds) <= now_s:
             started.append(index)
     return started
 
@@ -93,7 +93,7 @@ class _Profile:
                 self._free.append(self._free[-1])
             self._free[-1] += holding.gpus
 
-    def take(self, gpus: int, seconds: float) -> float:
+    def hold(self, gpus: int, seconds: float) -> float:
         """Hold GPUs from when they are free for so long; returns that time, infinite where they never are."""
         for first, start_s in enumerate(self._times_s):
             end_s = start_s + seconds

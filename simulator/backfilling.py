@@ -55,7 +55,7 @@ def replay(jobs: Sequence[JobRun], gpus: int, choose: Choose, estimates: Estimat
     arrivals = sorted(fitting, key=lambda job: job.started_s)
     ends: list[tuple[float, int]] = []
     running: dict[int, _Running] = {}
-    waiting: list[tuple[JobRun, Asked]] = []
+    pending: list[tuple[JobRun, Asked]] = []
     result: list[Started] = []
     free, arrived = gpus, 0
     while arrived < len(arrivals) or ends:
@@ -68,12 +68,12 @@ def replay(jobs: Sequence[JobRun], gpus: int, choose: Choose, estimates: Estimat
             estimates.ended(done.job, done.start_s, now_s)
         while arrived < len(arrivals) and arrivals[arrived].started_s <= now_s:
             job = arrivals[arrived]
-            waiting.append((job, Asked(job.kind.gpus, estimates.whole(job, now_s))))
+            pending.append((job, Asked(job.kind.gpus, estimates.whole(job, now_s))))
             arrived += 1
         holders = _holders(running, estimates, now_s)
-        chosen = choose(free, [asked for _, asked in waiting], holders, now_s)
-        for index in chosen:
-            job, asked = waiting[index]
+        selected = choose(free, [asked for _, asked in pending], holders, now_s)
+        for index in selected:
+            job, asked = pending[index]
             number = len(result)
             assert job.duration_seconds is not None
             running[number] = _Running(job, now_s, now_s + asked.seconds)
@@ -81,9 +81,9 @@ def replay(jobs: Sequence[JobRun], gpus: int, choose: Choose, estimates: Estimat
             free -= job.kind.gpus
             estimates.started(job, now_s)
             result.append(Started(job, now_s))
-        if chosen:
-            gone = set(chosen)
-            waiting = [item for index, item in enumerate(waiting) if index not in gone]
+        if selected:
+            gone = set(selected)
+            pending = [item for index, item in enumerate(pending) if index not in gone]
     return result
 
 

@@ -146,8 +146,9 @@ def test_fewer_gpus_another_queue_or_an_end_let_it_run_in_kueue(team: Team, kueu
         team.submit("train", 2, "gpus")
         team.does(manifest, change_of(team.diagnosis("train"), "other-queue"))
         team.ends("train")
-        team.submit("train", 2, "gpus")
-        assert len(change_of(team.diagnosis("train"), "wait")["names"]) == 1
+        # Under a name of its own: Kueue remembers the Workload of a Job that had the name before.
+        team.submit("later", 2, "gpus")
+        assert len(change_of(team.diagnosis("later"), "wait")["names"]) == 1
         team.ends("first")
-        team.runs("train")
-        team.ends("train")
+        team.runs("later")
+        team.ends("later")

@@ -321,6 +321,14 @@ class Kube:
             return False
         return any(item.get("name") == resource.plural for item in result.get("resources") or [])
 
+    async def served(self, default: Resource) -> Resource:
+        """The version of a kind that the API server serves; ``default`` where it serves none, as the kind may also be
+        installed later."""
+        with contextlib.suppress(ApiError):
+            if not await self.serves(default):
+                return await self.preferred(default) or default
+        return default
+
     async def preferred(self, resource: Resource) -> Resource | None:
         """The kind in the version that the API server prefers; None where it has no such group."""
         if not resource.group:

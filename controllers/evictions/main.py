@@ -1,7 +1,6 @@
 """``kopt controller evictions``: one replica, from start to the end."""
 
 import asyncio
-import contextlib
 import logging
 import time
 from collections.abc import Callable
@@ -64,16 +63,8 @@ async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) ->
     """Run until SIGTERM, SIGINT or ``stop``. Raises NoCluster when no cluster is configured."""
     ending = end_signals(stop)
     async with connect(settings.kubeconfig, KubeSettings(user_agent="kopt-ledger")) as kube:
-        served = await _served(kube, KUEUE_WORKLOADS)
+        served = await kube.served(KUEUE_WORKLOADS)
         await run_until(ending, Replica(kube, settings, served))
-
-
-async def _served(kube: Kube, default: Resource) -> Resource:
-    """The version that the API server serves; the kind may also be installed later."""
-    with contextlib.suppress(ApiError):
-        if not await kube.serves(default):
-            return await kube.preferred(default) or default
-    return default
 
 
 class Replica(LedReplica):

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kopt.cluster.client.api import ApiError, Kube, KubeSettings, connect
+from kopt.cluster.client.api import Kube, KubeSettings, connect
 from kopt.cluster.client.resources import JOBS, KUEUE_WORKLOADS, Key, Object, Resource, key_of
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.lease import Fence
@@ -43,16 +43,8 @@ async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) ->
         _endpoint(settings) as send,
         connect(settings.kubeconfig, KubeSettings(user_agent="kopt-runs")) as kube,
     ):
-        workloads = await _served(kube, KUEUE_WORKLOADS)
+        workloads = await kube.served(KUEUE_WORKLOADS)
         await run_until(ending, Replica(kube, settings, send, workloads))
-
-
-async def _served(kube: Kube, default: Resource) -> Resource:
-    """The version that the API server serves; the kind may also be installed later."""
-    with contextlib.suppress(ApiError):
-        if not await kube.serves(default):
-            return await kube.preferred(default) or default
-    return default
 
 
 @contextlib.asynccontextmanager

@@ -28,11 +28,12 @@ from kopt.models.runtime.distribution import LogTimes
 from kopt.models.runtime.history import Array, JobHistory, in_order
 from kopt.models.runtime.predictor import RunTimePredictor, RunTimeRequest
 from kopt.models.runtime.recent import recent_quantiles
+from kopt.models.runtime.records import pinball
 from kopt.models.runtime.steps import remaining_of
 from kopt.models.runtime.table import RunTimeTable, Trace, joined, table_of
 from kopt.training.runtime.default_data import DEFAULT_DATA
 from kopt.training.runtime.recipe import RunDataset, window_start_s
-from kopt.training.runtime.scoring import MONTH_S, pinball_of
+from kopt.training.runtime.scoring import MONTH_S
 
 _PHILLY = "philly_first_half"
 _HOUR_S = 3_600.0
@@ -168,7 +169,7 @@ def _row(runs: str, by: str, quantiles: Array, actual: Array) -> tuple[object, .
         runs,
         by,
         f"{len(actual):,}",
-        f"{pinball_of(quantiles, actual).mean():.3f}",
+        f"{pinball(quantiles, actual).mean():.3f}",
         f"{np.median(error):.3f}",
         f"{np.exp(np.median(error)):.2f}",
         f"{np.mean(error <= np.log(2)):.0%}",
@@ -192,8 +193,8 @@ def _months(name: str, outcomes: Sequence[Outcome]) -> list[tuple[object, ...]]:
                 name,
                 str(month),
                 f"{len(part):,}",
-                f"{pinball_of(answered, actual).mean():.3f}",
-                f"{pinball_of(recent, actual).mean():.3f}",
+                f"{pinball(answered, actual).mean():.3f}",
+                f"{pinball(recent, actual).mean():.3f}",
                 f"{np.median(np.abs(answered[:, _MIDDLE] - actual)):.3f}",
                 f"{np.median(np.abs(recent[:, _MIDDLE] - actual)):.3f}",
                 f"{np.mean((answered[:, 0] <= actual) & (actual <= answered[:, -1])):.1%}",

@@ -131,7 +131,7 @@ class ClusterRuns:
         tracked = record.tracker.apply(pending.model)
         record.inside.append(bool(pending.answered[0] <= log_seconds <= pending.answered[-1]))
         if pending.recent is not None:
-            losses = pinball(tracked, log_seconds), pinball(pending.recent, log_seconds)
+            losses = float(pinball(tracked, log_seconds)), float(pinball(pending.recent, log_seconds))
             record.losses.append(losses)
             if pending.is_named:
                 self._names.setdefault(run.kind, NameRecord()).losses.append(losses)

@@ -67,7 +67,8 @@ class NameRecord:
         return ratio / (1 + ratio)
 
 
-def pinball(quantiles: Array, log_seconds: float) -> float:
-    """The mean pinball loss of quantiles (7,) at ``LEVELS``."""
-    error = log_seconds - quantiles
-    return float(np.mean(np.maximum(_LEVELS * error, (_LEVELS - 1) * error)))
+def pinball(quantiles: Array, log_seconds: Array | float) -> Array:
+    """Mean pinball losses (…) of quantiles (…, 7) at ``LEVELS``, for log seconds (…)."""
+    error = np.asarray(log_seconds)[..., None] - quantiles
+    result: Array = np.maximum(_LEVELS * error, (_LEVELS - 1) * error).mean(axis=-1)
+    return result

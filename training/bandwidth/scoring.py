@@ -13,6 +13,7 @@ from kopt.core.hardware.bandwidth import BandwidthEstimate
 from kopt.core.reason import Reason
 from kopt.models.bandwidth.intervals import Regime, regime
 from kopt.models.bandwidth.rows import MeasuredRow
+from kopt.training.pipeline.gains import decide_by_gains
 from kopt.training.pipeline.plot_page import new_figure, write_plot_page
 from kopt.training.pipeline.protocols import KNOWN, Backtest, Champion, GateDecision, GateRules, Part, refuse
 
@@ -195,18 +196,8 @@ def _compared(paired: Sequence[tuple[MachineRun, MachineRun]], rules: GateRules)
     if len(paired) < 2:
         text = "The champion was trained on every machine there is here. Train again when others were measured."
         return refuse("TOO_LITTLE_DATA", text, machines=len(paired))
-    rng = np.random.default_rng(rules.seed)
-    gains = [np.log((_whole(other) + 0.01) / (_whole(machine_run) + 0.01)) for machine_run, other in paired]
-    drawn = [float(np.mean(rng.choice(gains, len(gains)))) for _ in range(rules.resamples)]
-    low, high = float(np.quantile(drawn, rules.level / 2)), float(np.quantile(drawn, 1 - rules.level / 2))
-    gain = float(np.mean(gains))
-    between = f"between {np.exp(-high):.2f} and {np.exp(-low):.2f}"
-    comparison = f"error × {np.exp(-gain):.2f} ({between}) on {len(paired)} machines"
-    if high < 0:
-        return refuse("WORSE", f"Worse than the champion: {comparison}.", log_gain=gain)
-    if low <= 0:
-        return refuse("NO_BETTER", f"Not better than the champion beyond noise: {comparison}.", log_gain=gain)
-    return GateDecision(True, (Reason("BETTER", f"Better than the champion: {comparison}.", {"log_gain": gain}),))
+    gains = [float(np.log((_whole(other) + 0.01) / (_whole(machine_run) + 0.01))) for machine_run, other in paired]
+    return decide_by_gains(gains, rules, "error", f"on {len(paired)} machines")
 
 
 def _whole(run: MachineRun) -> float:

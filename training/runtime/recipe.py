@@ -19,9 +19,10 @@ from kopt.models.registry.artifact import ModelCard, TrainedOn, library_versions
 from kopt.models.runtime.history import FEATURES
 from kopt.models.runtime.predictor import RunTimePredictor
 from kopt.models.runtime.quantile_trees import TreeSettings
+from kopt.models.runtime.records import pinball
 from kopt.models.runtime.table import RunTimeTable, Trace, joined, table_of
 from kopt.training.pipeline.protocols import Part
-from kopt.training.runtime.scoring import RunTimeScoring, TraceRun, pinball_of, trace_run
+from kopt.training.runtime.scoring import RunTimeScoring, TraceRun, trace_run
 
 WINDOW = 0.3
 """Share of a trace's runs, the last to start, that a model of the same cluster is tested on."""
@@ -143,7 +144,7 @@ class RunTimeRecipe:
         rows = table.of(held_out, before_window=False)
         ended = rows.where(~rows.censored)
         quantiles = model.trees.predict(ended.features) + ended.base[:, None]
-        return float(np.mean(pinball_of(quantiles, ended.log_seconds)))
+        return float(np.mean(pinball(quantiles, ended.log_seconds)))
 
     def fit(
         self, dataset: RunDataset, table: TableByTrace, part: Part | None, parameters: Mapping[str, Any], threads: int

@@ -11,7 +11,8 @@ import numpy as np
 from kopt.core.reason import Reason
 from kopt.core.workload.run_time import LEVELS
 from kopt.models.runtime.cluster_runs import Outcome
-from kopt.models.runtime.history import Array
+from kopt.models.runtime.records import pinball
+from kopt.training.pipeline.gains import decide_by_gains
 from kopt.training.pipeline.plot_page import new_figure, write_plot_page
 from kopt.training.pipeline.protocols import KNOWN, Backtest, Champion, GateDecision, GateRules, Part, refuse
 
@@ -20,13 +21,6 @@ _LEAST_COVERAGE = 0.8
 """Of the interval from 5 to 95 %, for a first model."""
 _LEAST_RUNS = 30
 """A month with fewer runs says nothing by itself."""
-
-
-def pinball_of(quantiles: Array, log_seconds: Array) -> Array:
-    """Mean pinball loss (n,) of quantiles (n, 7)."""
-    error, levels = log_seconds[:, None] - quantiles, np.array(LEVELS)
-    result: Array = np.maximum(levels * error, (levels - 1) * error).mean(axis=1)
-    return result
 
 
 @dataclass(frozen=True)
@@ -76,9 +70,9 @@ def _month(number: int, in_window: bool, outcomes: Sequence[Outcome]) -> Month:
         number,
         in_window,
         len(outcomes),
-        float(pinball_of(answered, actual).mean()),
+        float(pinball(answered, actual).mean()),
         float(np.median(np.abs(answered[:, middle] - actual))),
-        float(pinball_of(recent, actual).mean()),
+        float(pinball(recent, actual).mean()),
         float(np.median(np.abs(recent[:, middle] - actual))),
         float(np.mean((answered[:, 0] <= actual) & (actual <= answered[:, -1]))),
         float(np.mean(actual > answered[:, -1])),
@@ -245,14 +239,4 @@ def _compared(challenger: Iterable[TraceScore], champion: Champion, rules: GateR
     if len(gains) < 2:
         text = "There are no two months of runs that both models can be compared on. Train again when there are more."
         return refuse("TOO_LITTLE_DATA", text, months=len(gains))
-    rng = np.random.default_rng(rules.seed)
-    drawn = [float(np.mean(rng.choice(gains, len(gains)))) for _ in range(rules.resamples)]
-    low, high = float(np.quantile(drawn, rules.level / 2)), float(np.quantile(drawn, 1 - rules.level / 2))
-    gain = float(np.mean(gains))
-    between = f"between {np.exp(-high):.2f} and {np.exp(-low):.2f}"
-    comparison = f"loss × {np.exp(-gain):.2f} ({between}) in {len(gains)} months"
-    if high < 0:
-        return refuse("WORSE", f"Worse than the champion: {comparison}.", log_gain=gain)
-    if low <= 0:
-        return refuse("NO_BETTER", f"Not better than the champion beyond noise: {comparison}.", log_gain=gain)
-    return GateDecision(True, (Reason("BETTER", f"Better than the champion: {comparison}.", {"log_gain": gain}),))
+    return decide_by_gains(gains, rules, "loss", f"in {len(gains)} months")

@@ -3,7 +3,7 @@
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,7 +12,7 @@ from kopt.cli.options import Output, seconds
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.progress import bar, print_status
 from kopt.core.units import format_span
-from kopt.core.workload.run_time import JobKind, RunTimeError, StepProgress
+from kopt.core.workload.run_time import JobKind, RunTimeError, RunTimeQuestion, StepProgress
 from kopt.data.jobs.openb import TraceError
 from kopt.serving.base.environment import load_settings
 
@@ -136,28 +136,13 @@ def _asked(kind: JobKind, cluster: str, elapsed: float, progress: StepProgress |
     from kopt.cli.endpoint import endpoint
     from kopt.serving.client.client import RequestRefused
     from kopt.serving.contract.common import AnswerError
+    from kopt.serving.contract.runtime_answers import run_time_request
 
     now_s = time.time()
-    request: dict[str, Any] = {
-        "queue": kind.queue,
-        "gpus": kind.gpus,
-        "name": kind.name,
-        "user": kind.user,
-        "cluster": cluster,
-        "at_s": now_s,
-    }
-    if elapsed:
-        request["started_s"] = now_s - elapsed
-    if progress is not None:
-        request["progress"] = {
-            "step": progress.step,
-            "steps": progress.steps,
-            "at_s": progress.at_s,
-            "step_seconds": list(progress.step_seconds),
-        }
+    question = RunTimeQuestion(kind, now_s, now_s - elapsed if elapsed else None, progress)
     try:
         with endpoint(load_settings()) as client:
-            return client.runtime(request)
+            return client.runtime(run_time_request(question, cluster))
     except (RequestRefused, AnswerError) as error:
         raise Refused(str(error)) from error
 

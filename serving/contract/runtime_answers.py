@@ -142,16 +142,24 @@ def parse_queues(document: Mapping[str, Any]) -> QueuesResponse:
     return read_answer(QueuesResponse, "/v1/runtime/queues", document)
 
 
+def run_time_request(question: RunTimeQuestion, cluster: str) -> dict[str, Any]:
+    """The body of ``/v1/runtime``."""
+    return _asked(question) | {"cluster": cluster, "at_s": question.at_s}
+
+
 def run_times_request(questions: Mapping[str, RunTimeQuestion], cluster: str) -> dict[str, Any]:
     """The body of ``/v1/runtime/jobs``, by the name of each job; asked at the time of the first question."""
-    jobs = [
+    jobs = [_asked(question) | {"id": name} for name, question in questions.items()]
+    return {"cluster": cluster, "at_s": next(iter(questions.values())).at_s, "jobs": jobs}
+
+
+def _asked(question: RunTimeQuestion) -> dict[str, Any]:
+    return (
         _kind(question.kind)
-        | {"id": name, "job": question.job}
+        | {"job": question.job}
         | ({} if question.started_s is None else {"started_s": question.started_s})
         | ({} if question.progress is None else {"progress": _progress(question.progress)})
-        for name, question in questions.items()
-    ]
-    return {"cluster": cluster, "at_s": next(iter(questions.values())).at_s, "jobs": jobs}
+    )
 
 
 def _progress(progress: StepProgress) -> dict[str, Any]:

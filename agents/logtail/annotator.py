@@ -13,6 +13,7 @@ from typing import Any
 
 from kopt.cluster.client.api import ApiError, Conflict, Forbidden, Kube, NotFound
 from kopt.cluster.client.resources import PODS, Key
+from kopt.cluster.objects.progress import PROGRESS, PROGRESS_AT, STEP_SECONDS
 from kopt.cluster.runtime.backoff import Backoff
 from kopt.core.workload.run_time import StepProgress
 
@@ -22,7 +23,6 @@ OBSERVED_AT = "kaiwo.ai/checkpoint-observed-at"
 LAST_TIME, LAST_STEP = "kaiwo.ai/last-checkpoint-time", "kaiwo.ai/last-checkpoint-step"
 RISK, RISK_BETWEEN = "kaiwo.ai/work-at-risk", "kaiwo.ai/work-at-risk-interval"
 FIRST_STEP = "kaiwo.ai/first-step"
-PROGRESS, PROGRESS_AT, STEP_SECONDS = "kaiwo.ai/progress", "kaiwo.ai/progress-at", "kaiwo.ai/step-seconds"
 REASON, MODEL = "kaiwo.ai/checkpoint-reason", "kaiwo.ai/checkpoint-model"
 _LONGEST = 256
 _AT_ONCE = 8

@@ -1,21 +1,17 @@
 """Runs, as Workloads of Kueue's and batch Jobs show them. Nothing that anybody may have written makes this raise."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, count, items, mapping, text
 from kopt.cluster.workloads.gpu_requests import gpus_of
 from kopt.cluster.workloads.kueue_reading import seconds
-from kopt.core.workload.run_time import MAX_GPUS, JobKind, JobRun, StepProgress
+from kopt.core.workload.run_time import MAX_GPUS, JobKind, JobRun
 
 JOB_TYPE_LABEL = "kaiwo.ai/job-type"
 _KUEUE_QUEUE, _KAI_QUEUES = "kueue.x-k8s.io/queue-name", ("kai.scheduler/queue", "runai/queue")
-PROGRESS, PROGRESS_AT, STEP_SECONDS = "kaiwo.ai/progress", "kaiwo.ai/progress-at", "kaiwo.ai/step-seconds"
-"""On pods, by the log agent or by the trainer itself."""
-_STEPS = re.compile(r"(\d{1,15})/(\d{1,15})")
-_LONGEST = 256
 _SUFFIX = re.compile(r"(?:[-_.](?=[a-z0-9]*\d)[a-z0-9]+)+$")
 """What tells objects of one type apart at the end of their names: numbers, dates, hashes with a digit."""
 _MILLI = 1000
@@ -97,24 +93,6 @@ def run_of_job(job: Object) -> JobRun | None:
 def has_pods(job: Object) -> bool:
     """Whether pods of a Job have begun; its ``startTime`` is when they were made, which may be long before."""
     return any(count(job, "status", what, default=0) for what in ("ready", "succeeded", "failed"))
-
-
-def progress_of(pods: Sequence[Object]) -> StepProgress | None:
-    """What the annotations of a workload's pods say of its steps, the newest; None where they say none, or nonsense."""
-    known = [progress for pod in pods if (progress := _progress(mapping(pod, "metadata", "annotations"))) is not None]
-    return max(known, key=lambda progress: progress.at_s, default=None)
-
-
-def _progress(annotations: Mapping[str, Any]) -> StepProgress | None:
-    match = _STEPS.fullmatch(text(annotations, PROGRESS))
-    at_s = seconds(text(annotations, PROGRESS_AT))
-    if match is None or at_s is None:
-        return None
-    try:
-        times = tuple(float(word) for word in text(annotations, STEP_SECONDS)[:_LONGEST].split())
-        return StepProgress(int(match[1]), int(match[2]), at_s, times)
-    except ValueError:
-        return None
 
 
 def job_type(name: str) -> str:

@@ -26,8 +26,8 @@ from kopt.agents.logtail.offset_store import OffsetStore
 from kopt.agents.logtail.pods import Container, FollowedPod, followed_pod, mode_of
 from kopt.cluster.client.api import ApiError, Conflict, Forbidden, NotFound, Unreachable
 from kopt.cluster.objects.namespace import NamespaceSettings, read_namespace
+from kopt.cluster.objects.progress import progress_of
 from kopt.cluster.runtime.informer import Change, ChangeKind
-from kopt.cluster.workloads.runs import progress_of
 from kopt.core.decision import Mode
 from kopt.core.workload.run_time import StepProgress
 

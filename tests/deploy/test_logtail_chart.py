@@ -17,7 +17,7 @@ from controlplane.processes import Server, wait_for
 from logtail_endpoint import Endpoint
 
 from kopt.agents.logtail import annotator as notes
-from kopt.cluster.workloads.runs import progress_of
+from kopt.cluster.objects.progress import progress_of
 
 KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
-from kopt.cluster.workloads.runs import job_type, progress_of, run_of_job, run_of_workload
+from kopt.cluster.objects.progress import progress_of
+from kopt.cluster.workloads.runs import job_type, run_of_job, run_of_workload
 from kopt.controllers.runs.reporter import BATCH, Reporter, SendError
 from kopt.core.workload.run_time import JobKind, JobRun, StepProgress
 

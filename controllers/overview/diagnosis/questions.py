@@ -5,8 +5,9 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import mapping, text
+from kopt.cluster.objects.progress import progress_of
 from kopt.cluster.workloads.kueue_reading import seconds
-from kopt.cluster.workloads.runs import kind_of_pods, kind_of_workload, progress_of, run_of_workload
+from kopt.cluster.workloads.runs import kind_of_pods, kind_of_workload, run_of_workload
 from kopt.controllers.overview.diagnosis.books import ClusterBooks
 from kopt.controllers.overview.diagnosis.starts import RunTimes
 from kopt.core.workload.run_time import RunTimeQuestion

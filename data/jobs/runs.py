@@ -12,7 +12,8 @@ CSV files, plain or gzipped, with a header. Columns, in any order; the first nam
 
 import csv
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -25,7 +26,18 @@ _ELASTICFLOW = "ms_itp"
 """Files of Microsoft's ITP traces, as ElasticFlow publishes them: their column ``vc`` names clusters."""
 _STARTS, _QUEUES = ("start_time", "submit_time"), ("queue", "vc")
 _MOST_CHARACTERS = 512
+_FIRST_LINE = 2
+"""Of a file, after its header."""
 _WRITTEN = ("job_id", "start_time", "end_time", "gpus", "queue", "name", "user", "cluster", "interrupted")
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """A run of a table: the number of its row from 0, counting every row, and the cluster that it is of."""
+
+    row: int
+    cluster: str
+    run: JobRun
 
 
 def read_runs(path: Path) -> dict[str, tuple[JobRun, ...]]:
@@ -33,7 +45,22 @@ def read_runs(path: Path) -> dict[str, tuple[JobRun, ...]]:
 
     Raises TraceError, with the line, and OSError.
     """
+    return by_start(read_rows(path))
+
+
+def by_start(rows: Iterable[TableRow]) -> dict[str, tuple[JobRun, ...]]:
+    """The runs of each cluster, by start."""
     by_cluster: dict[str, list[JobRun]] = {}
+    for row in rows:
+        by_cluster.setdefault(row.cluster, []).append(row.run)
+    return {
+        cluster: tuple(sorted(runs, key=lambda run: (run.started_s, run.job))) for cluster, runs in by_cluster.items()
+    }
+
+
+def read_rows(path: Path) -> tuple[TableRow, ...]:
+    """The runs of a file in its order; rows without a GPU are left out. Raises TraceError, with the line, OSError."""
+    result: list[TableRow] = []
     seen: set[tuple[str, str]] = set()
     try:
         with open_text(path) as file:
@@ -41,17 +68,15 @@ def read_runs(path: Path) -> dict[str, tuple[JobRun, ...]]:
             columns = tuple(reader.fieldnames or ())
             _check(path, columns)
             cluster_column = "vc" if path.name.startswith(_ELASTICFLOW) else "cluster"
-            for line, run in _runs(path, reader, columns):
-                cluster = run[1].get(cluster_column) or ""
-                if (cluster, run[0].job) in seen:
-                    raise TraceError(f"{path}, line {line}: job {run[0].job[:64]!r} is there twice")
-                seen.add((cluster, run[0].job))
-                by_cluster.setdefault(cluster, []).append(run[0])
+            for line, run, cells in _runs(path, reader, columns):
+                cluster = cells.get(cluster_column) or ""
+                if (cluster, run.job) in seen:
+                    raise TraceError(f"{path}, line {line}: job {run.job[:64]!r} is there twice")
+                seen.add((cluster, run.job))
+                result.append(TableRow(line - _FIRST_LINE, cluster, run))
     except (UnicodeDecodeError, EOFError, csv.Error) as error:
         raise TraceError(f"{path} is no table of jobs: {error}") from error
-    return {
-        cluster: tuple(sorted(runs, key=lambda run: (run.started_s, run.job))) for cluster, runs in by_cluster.items()
-    }
+    return tuple(result)
 
 
 def write_runs(path: Path, by_cluster: Mapping[str, Sequence[JobRun]]) -> int:
@@ -83,10 +108,10 @@ def _check(path: Path, columns: tuple[str, ...]) -> None:
 
 def _runs(
     path: Path, reader: "csv.DictReader[str]", columns: tuple[str, ...]
-) -> Iterator[tuple[int, tuple[JobRun, Mapping[str, str]]]]:
+) -> Iterator[tuple[int, JobRun, Mapping[str, str]]]:
     start = next(name for name in _STARTS if name in columns)
     queue = next((name for name in _QUEUES if name in columns), "")
-    for line, row in enumerate(reader, start=2):
+    for line, row in enumerate(reader, start=_FIRST_LINE):
         where = f"{path}, line {line}"
         gpus = _number(where, row, "gpus")
         if gpus is None or gpus != int(gpus):
@@ -103,7 +128,7 @@ def _runs(
         try:
             kind = JobKind(texts.get(queue, ""), int(gpus), texts["name"], texts["user"])
             interrupted = (row.get("interrupted") or "").strip().lower() in ("true", "1", "yes")
-            yield line, (JobRun(str(row["job_id"])[:_MOST_CHARACTERS], kind, started_s, ended_s, interrupted), row)
+            yield line, JobRun(str(row["job_id"])[:_MOST_CHARACTERS], kind, started_s, ended_s, interrupted), row
         except RunTimeError as error:
             raise TraceError(f"{where}: {error}") from None
 

@@ -18,7 +18,7 @@ from kopt.core.prediction import DEFAULT_HORIZONS_S, DEFAULT_QUANTILES, ModelVer
 from kopt.core.settings import Settings
 from kopt.data.demand.table import GRID_S, DemandDataError, DemandSeries
 from kopt.models.registry.aliases import CHAMPION, SHIPPED
-from kopt.models.registry.artifact import ModelCard, read_card
+from kopt.models.registry.artifact import ModelCard
 from kopt.models.registry.loading import shipped
 
 if TYPE_CHECKING:
@@ -139,17 +139,6 @@ def demand_model(model: str = CHAMPION, settings: Settings | None = None) -> "De
     if not isinstance(loaded, DemandPredictor):
         raise TypeError(f"{loaded} is not a demand predictor")
     return loaded
-
-
-def load_card(model: str = CHAMPION, settings: Settings | None = None) -> ModelCard:
-    """The card of the model that ``model`` names: which data it has seen."""
-    from kopt.models.registry.registry import Registry
-    from kopt.models.registry.shipped import verified_shipped
-
-    if _is_shipped(model, settings):
-        return read_card(verified_shipped("demand"))
-    registry = Registry(_required(settings))
-    return read_card(registry.fetch("demand", registry.get("demand", model).version))
 
 
 def _is_shipped(model: str, settings: Settings | None) -> bool:

@@ -69,9 +69,9 @@ def with_model(data: "DemandDataset", model: str, settings: Settings) -> "Iterat
 def refuse_trained_on(data: "DemandDataset", model: str, settings: Settings) -> None:
     """Raises Refused naming series that the model was trained on; its answers there would prove nothing."""
     from kopt.models.demand.training_overlap import trained_until
-    from kopt.sdk import forecast as api
+    from kopt.models.registry import loading
 
-    card = api.load_card(model, settings)
+    card = loading.load_card("demand", model, settings)
     overlapping = [demand_series.name for demand_series in data.series if trained_until(card, demand_series)]
     if overlapping:
         names = ", ".join(overlapping[:5]) + (f" and {len(overlapping) - 5} more" if len(overlapping) > 5 else "")

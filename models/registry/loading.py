@@ -6,6 +6,7 @@ from kopt.core.prediction import ModelVersion
 from kopt.core.settings import Settings
 from kopt.models.base import Predictor
 from kopt.models.registry.aliases import CHAMPION, SHIPPED
+from kopt.models.registry.artifact import ModelCard, read_card
 
 _LOG = logging.getLogger(__name__)
 
@@ -32,6 +33,19 @@ def load_predictor(name: str, model: str = CHAMPION, settings: Settings | None =
     except UnsealedError as error:
         _LOG.warning("%s. The model in the package answers instead.", str(error).rstrip("."))
         return shipped(name)
+
+
+def load_card(name: str, model: str = CHAMPION, settings: Settings | None = None) -> ModelCard:
+    """The card of the model that ``model`` names: which data it has seen. Raises as ``load_predictor`` does."""
+    from kopt.models.registry.registry import Registry
+    from kopt.models.registry.shipped import verified_shipped
+
+    if model == SHIPPED or (model == CHAMPION and not _has_champion(name, settings)):
+        return read_card(verified_shipped(name))
+    if settings is None:
+        raise ValueError("a model of the registry needs settings that say where the registry is")
+    registry = Registry(settings)
+    return read_card(registry.fetch(name, registry.get(name, model).version))
 
 
 def shipped(name: str) -> Predictor:

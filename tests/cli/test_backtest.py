@@ -12,6 +12,7 @@ from kopt.data.demand.files import write_demand
 from kopt.data.demand.rolling import window_start
 from kopt.data.demand.table import DemandSeries
 from kopt.models.demand.training_overlap import fingerprint
+from kopt.models.registry import loading
 from kopt.models.registry.artifact import ModelCard
 from kopt.models.registry.shipped import shipped_digests
 from tests.cli.conftest import Kopt
@@ -46,14 +47,12 @@ def test_every_observed_origin_of_the_window_has_finite_rising_quantiles(
 def test_a_model_does_not_judge_what_it_was_trained_on(
     demand_folder: Path, services: list[DemandSeries], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kopt.sdk import forecast as api
-
     card = ModelCard("demand", training_data=(fingerprint(services[1]),))
-    monkeypatch.setattr(api, "load_card", lambda *_: card)
+    monkeypatch.setattr(loading, "load_card", lambda *_: card)
     data = backtest.read_dataset(demand_folder, services)
     with pytest.raises(backtest.Refused, match=rf"trained on 1 of 3 series of the input \({services[1].name}\)"):
         backtest.refuse_trained_on(data, "champion", Settings(tmp_path))
-    monkeypatch.setattr(api, "load_card", lambda *_: ModelCard("demand"))
+    monkeypatch.setattr(loading, "load_card", lambda *_: ModelCard("demand"))
     backtest.refuse_trained_on(data, "champion", Settings(tmp_path))
 
 

@@ -11,6 +11,7 @@ from kopt.cli.errors import Refused
 from kopt.cli.options import Output, seconds
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.progress import bar, print_status
+from kopt.cli.runtime.backtest import backtest
 from kopt.core.units import format_span
 from kopt.core.workload.run_time import JobKind, RunTimeError, RunTimeQuestion, StepProgress
 from kopt.data.jobs.openb import TraceError
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from kopt.serving.contract.runtime_answers import RunTimeResponse, SecondsOut
 
 app = typer.Typer(no_args_is_help=True, help="How long jobs run.")
+app.command()(backtest)
 
 Queue = Annotated[str, typer.Option("--queue", metavar="NAME", help="The queue that the job is in.")]
 Gpus = Annotated[int, typer.Option("--gpus", min=0, max=1_000_000, help="GPUs of the whole job.")]

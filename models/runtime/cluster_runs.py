@@ -1,7 +1,7 @@
 """What an endpoint keeps of one cluster's runs: their history, and per queue how answers have held."""
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -53,10 +53,21 @@ class ClusterRuns:
         self._names: dict[JobKind, NameRecord] = {}
         self._pending: OrderedDict[str, _Pending] = OrderedDict()
 
-    def observe(self, runs: Sequence[JobRun], *, answer_last: int | None = None) -> list[Outcome]:
+    def answer_by(self, model: Quantiles) -> None:
+        """From now on; how answers have held goes on being kept, and what goes on stays answered as it was."""
+        self._model = model
+
+    def observe(
+        self,
+        runs: Sequence[JobRun],
+        *,
+        answer_last: int | None = None,
+        on_answer: Callable[[JobRun, Array, Array | None], None] | None = None,
+    ) -> list[Outcome]:
         """Runs that started or ended, in any order; a run may come twice, first without its end. Returns how answers
         about those that ended have held. Only the ``answer_last`` of them that started last are answered (all by
-        default): long histories are read in less time so."""
+        default): long histories are read in less time so. ``on_answer`` is called with each run that started, its
+        quantiles (7,) in log seconds, and those of its last runs alone."""
         answered = runs if answer_last is None else sorted(runs, key=lambda run: run.started_s)[-answer_last:]
         answered_jobs = {run.job for run in answered}
         started: list[tuple[JobRun, Described, Array | None]] = []
@@ -75,6 +86,9 @@ class ClusterRuns:
         for run, at in steps:
             if at is not None:
                 self._started(run, models[at], *started[at][1:])
+                if on_answer is not None:
+                    pending = self._pending[run.job]
+                    on_answer(run, pending.answered, pending.recent)
             elif (outcome := self._ended(run)) is not None:
                 outcomes.append(outcome)
         while len(self._pending) > _MOST_PENDING:

@@ -1,5 +1,6 @@
 """The training table: a row for every run, described by what was known when it started."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,6 +20,11 @@ class Trace:
     name: str
     runs: tuple[JobRun, ...]
     group: str = ""
+
+
+def digest(runs: tuple[JobRun, ...]) -> str:
+    """sha256 of a cluster's runs, by which a model's card remembers them."""
+    return hashlib.sha256(repr(runs).encode()).hexdigest()
 
 
 @dataclass(frozen=True)

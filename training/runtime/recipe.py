@@ -20,7 +20,7 @@ from kopt.models.runtime.history import FEATURES
 from kopt.models.runtime.predictor import RunTimePredictor
 from kopt.models.runtime.quantile_trees import TreeSettings
 from kopt.models.runtime.records import pinball
-from kopt.models.runtime.table import RunTimeTable, Trace, joined, table_of
+from kopt.models.runtime.table import RunTimeTable, Trace, digest, joined, table_of
 from kopt.training.pipeline.protocols import Part
 from kopt.training.runtime.scoring import RunTimeScoring, TraceRun, trace_run
 
@@ -45,7 +45,7 @@ class RunDataset:
     @property
     def digest(self) -> str:
         """sha256 over all runs."""
-        return hashlib.sha256("".join(_digest(trace) for trace in self.of(self.names)).encode()).hexdigest()
+        return hashlib.sha256("".join(digest(trace.runs) for trace in self.of(self.names)).encode()).hexdigest()
 
     @property
     def is_example(self) -> bool:
@@ -169,7 +169,7 @@ class RunTimeRecipe:
         return 0.0 if same.all() else float(np.nanmax(np.abs(before - cut.features)))
 
     def card(self, dataset: RunDataset, parameters: Mapping[str, Any]) -> ModelCard:
-        trained_on = tuple(TrainedOn(trace.name, _digest(trace)) for trace in dataset.of(dataset.names))
+        trained_on = tuple(TrainedOn(trace.name, digest(trace.runs)) for trace in dataset.of(dataset.names))
         return ModelCard("runtime", dict(parameters), FEATURES, trained_on, library_versions())
 
 
@@ -184,7 +184,3 @@ def _run_of(predictor: RunTimePredictor, trace: Trace) -> TraceRun:
 
 def _as_of(run: JobRun, at_s: float) -> JobRun:
     return run if run.ended_s is not None and run.ended_s <= at_s else JobRun(run.job, run.kind, run.started_s)
-
-
-def _digest(trace: Trace) -> str:
-    return hashlib.sha256(repr(trace.runs).encode()).hexdigest()

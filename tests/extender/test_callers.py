@@ -67,7 +67,7 @@ def test_a_scheduler_with_a_certificate_binds_and_others_are_not_heard(
         }
         scheduler = control_plane.start_scheduler(scheduler_configuration(secure, space, tls=caller))
         try:
-            for number in range(20):
+            for number in range(16):
                 api.create(gpu_pod(f"p{number}", space, scheduler=space, selector=nodes.selector))
             for number in range(16):
                 assert INDICES in bound(api, f"p{number}", space)["metadata"].get("annotations", {})

@@ -185,3 +185,14 @@ def test_a_run_that_took_no_time_has_ended() -> None:
     runs.observe([JobRun("a", kind, 5.0, 5.0), JobRun("b", kind, 5.0)])
     assert runs.history.running_in("q") == 1
     assert runs.history.describe(kind, 6.0).finished == 1
+
+
+def test_jobs_that_take_the_same_to_the_second_are_answered_so() -> None:
+    """Whatever other clusters taught about such jobs."""
+    kind, predictor = JobKind("batch", 4), fitted()
+    memory = predictor.cluster_runs()
+    memory.observe([JobRun(str(at), kind, 3_000.0 * at, 3_000.0 * at + 1_000.0) for at in range(30)])
+    answer = predictor.answer(RunTimeRequest(RunTimeQuestion(kind, 91_000.0), memory))
+    assert answer.run_seconds is not None
+    assert answer.run_seconds[len(LEVELS) // 2] == pytest.approx(1_000.0, rel=1e-3)
+    assert answer.run_seconds[0] < 1_000.0 < answer.run_seconds[-1]

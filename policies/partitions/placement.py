@@ -1,0 +1,138 @@
+"""Which GPU of a pool gets the next partition, and at which memory slot.
+
+Every policy gives each layout a cost; a partition goes where the cost of the pool grows least. Partitions are never
+refused where one fits.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kopt.policies.partitions.layouts import Layouts
+
+Array = NDArray[np.float64]
+Pool = NDArray[np.int64]
+"""The number of the layout of each GPU (gpus,)."""
+_FORGET = 0.999
+"""Share of its weight that a request keeps with each later one: the mix is that of about the last thousand."""
+_RELEARN = 200
+"""Requests after which costs are computed anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A partition on GPU number ``gpu`` of the pool from memory slot ``start`` on, which then has ``layout``."""
+
+    gpu: int
+    start: int
+    layout: int
+
+
+class PlacementPolicy:
+    """By a cost of layouts (n,), which ``costs`` gives; a subclass may change it as requests come."""
+
+    name: ClassVar[str]
+
+    def __init__(self, layouts: Layouts) -> None:
+        self.layouts = layouts
+        self._set(self.costs())
+
+    def costs(self) -> Array:
+        raise NotImplementedError
+
+    def observe(self, profile: int) -> None:
+        """A partition of this profile was asked for, whether or not there was room."""
+
+    def place(self, profile: int, pool: Pool) -> Placement | None:
+        """None where no GPU has room."""
+        growth = self.growth[pool, profile]
+        gpu = int(growth.argmin())
+        if not np.isfinite(growth[gpu]):
+            return None
+        layout = int(pool[gpu])
+        return Placement(gpu, int(self.start[layout, profile]), int(self.following[layout, profile]))
+
+    def _set(self, cost: Array) -> None:
+        """``growth`` (n, profiles): by how much the cost grows with an instance at the best start; ``start`` and
+        ``following`` of the same shape."""
+        options = self.layouts.following
+        growth = np.where(options >= 0, cost[options] - cost[:, None, None], np.inf)
+        best = growth.argmin(axis=2)[:, :, None]
+        self.cost = cost
+        self.growth = np.take_along_axis(growth, best, axis=2)[:, :, 0]
+        self.start = np.take_along_axis(self.layouts.starts, best, axis=2)[:, :, 0]
+        self.following = np.take_along_axis(options, best, axis=2)[:, :, 0]
+
+
+class FirstFit(PlacementPolicy):
+    """The first GPU with room, at the first slot: what the kube-scheduler does with the devices of ResourceSlices in
+    their order (kubernetes/enhancements#4970)."""
+
+    name: ClassVar[str] = "first-fit"
+
+    def costs(self) -> Array:
+        return np.zeros(len(self.layouts))
+
+
+class BestFit(PlacementPolicy):
+    """The GPU with the fewest compute slices left over."""
+
+    name: ClassVar[str] = "best-fit"
+
+    def costs(self) -> Array:
+        # Growth has to fall with the slices that are used already; any concave function of them does that.
+        cost: Array = np.sqrt(self.layouts.used_slices.astype(float))
+        return cost
+
+
+class BlockedPlacements(PlacementPolicy):
+    """Placements that a layout blocks, by memory slots, for all profiles with as many free compute slices: the
+    fragmentation that MFI minimises ("An online fragmentation-aware scheduler for MIG", arXiv 2511.18906)."""
+
+    name: ClassVar[str] = "blocked-placements"
+
+    def costs(self) -> Array:
+        geometry, free = self.layouts.geometry, self.layouts.free_slices
+        cost = np.zeros(len(self.layouts))
+        for at, profile in enumerate(geometry.profiles):
+            open_starts = (self.layouts.following[:, at] >= 0).sum(axis=1)
+            blocked = (len(profile.starts) - open_starts) * profile.memory_slots
+            cost += np.where(free >= profile.compute_slices, blocked, 0)
+        return cost
+
+
+class UsableSlices(PlacementPolicy):
+    """Free compute slices that the partitions which are asked for cannot have, by the mix of recent requests.
+
+    Of a layout: its free slices, for the share of requests of which none fits; and half of those that are left over
+    once as many as fit of one profile lie on them. The first is how fragmentation of whole GPUs is measured (Weng et
+    al., ATC 2023), the second keeps profiles together that fill a GPU.
+    """
+
+    name: ClassVar[str] = "kopt"
+
+    def __init__(self, layouts: Layouts) -> None:
+        self._weights = np.ones(len(layouts.geometry.profiles))
+        self._seen = 0
+        super().__init__(layouts)
+
+    def observe(self, profile: int) -> None:
+        self._weights *= _FORGET
+        self._weights[profile] += 1
+        self._seen += 1
+        if self._seen % _RELEARN == 0:
+            self._set(self.costs())
+
+    def costs(self) -> Array:
+        slices = np.array([profile.compute_slices for profile in self.layouts.geometry.profiles])
+        mix = self._weights / self._weights.sum()
+        free, capacity = self.layouts.free_slices[:, None], self.layouts.capacity
+        cost: Array = (mix * (free * (capacity == 0) + 0.5 * (free - capacity * slices))).sum(axis=1)
+        return cost
+
+
+POLICIES: dict[str, type[PlacementPolicy]] = {
+    policy.name: policy for policy in (UsableSlices, FirstFit, BestFit, BlockedPlacements)
+}

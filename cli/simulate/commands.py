@@ -1,6 +1,5 @@
 """``kopt simulate``: traces replayed through the policies."""
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,13 +11,14 @@ from kopt.cli.options import Output
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.progress import bar
 from kopt.cli.simulate.lending import lending
+from kopt.cli.simulate.partitions import partitions
 from kopt.cli.simulate.preemption import preemption
+from kopt.cli.simulate.seeds import read_seeds
 
 if TYPE_CHECKING:
     from kopt.simulator.placement.replay import Replay
     from kopt.simulator.placement.study import Expectation
 
-MOST_SEEDS = 1000
 MOST_LOAD = 10.0
 
 app = typer.Typer(no_args_is_help=True, help="Replay a trace through the policies and report what they would do.")
@@ -26,6 +26,7 @@ app = typer.Typer(no_args_is_help=True, help="Replay a trace through the policie
 
 app.command("lending")(lending)
 app.command("preemption")(preemption)
+app.command("partitions")(partitions)
 
 
 @app.callback()
@@ -91,7 +92,7 @@ def placement(
     from kopt.simulator.placement.plots import SUFFIXES, write_plot
     from kopt.simulator.placement.study import Run, Scenario, study
 
-    names, numbers = _policies(policy), _seeds(seeds)
+    names, numbers = _policies(policy), read_seeds(seeds)
     if not 0 < load <= MOST_LOAD:
         usage_error(f"a load of {load:g} is not in (0, {MOST_LOAD:g}]", "--load")
     if plot and plot.suffix.lower() not in SUFFIXES:
@@ -144,19 +145,6 @@ def _policies(wanted: list[str] | None) -> list[str]:
     if unknown := [name for name in names if name not in POLICIES]:
         usage_error(f"no policy {unknown[0]!r}; there are {', '.join(POLICIES)}, or all", "--policy")
     return names
-
-
-def _seeds(text: str) -> list[int]:
-    result: list[int] = []
-    for part in text.split(","):
-        match = re.fullmatch(r"\s*(\d{1,9})(?:-(\d{1,9}))?\s*", part)
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if not match or last < first or last - first >= MOST_SEEDS:
-            usage_error(f"{text!r} are not seeds; write them like 42-51 or 1,2,7, {MOST_SEEDS} at most", "--seeds")
-        result += range(first, last + 1)
-    if len(result) > MOST_SEEDS:
-        usage_error(f"{len(result)} seeds are more than {MOST_SEEDS}", "--seeds")
-    return list(dict.fromkeys(result))
 
 
 def _expectation(text: str | None) -> "Expectation | None":

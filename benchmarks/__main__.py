@@ -17,6 +17,7 @@ BENCHMARKS = {name: f"benchmarks.{name}" for name in predictor_names()} | {
     "meshes": "benchmarks.extender_meshes",
     "live-checkpoints": "benchmarks.live_checkpoints.run",
     "platform": "benchmarks.platform_cost",
+    "partitions": "benchmarks.partitions",
     "placement": "benchmarks.placement",
     "preemption": "benchmarks.preemption",
     "published-commands": "benchmarks.published_commands",

@@ -95,27 +95,27 @@ def replay(stream: PartitionStream, policy_name: str, seed: int) -> PartitionRun
     layouts = layouts_of(stream.geometry)
     policy, pool = POLICIES[policy_name](layouts), _Pool(layouts, np.zeros(stream.gpus, dtype=np.int64))
     budget = MoveBudget(stream.moves_per_request)
-    leaving: list[tuple[float, int]] = []
+    departures: list[tuple[float, int]] = []
     accepted = moves = 0
     now = slice_time = 0.0
     profiles, arrivals, stays = stream.draw(seed)
     for request, (profile, at, stay) in enumerate(zip(profiles.tolist(), arrivals, stays, strict=True)):
-        while leaving and leaving[0][0] <= at:
-            until, leaves = heapq.heappop(leaving)
+        while departures and departures[0][0] <= at:
+            until, departed = heapq.heappop(departures)
             slice_time += pool.used * (until - now)
             now = until
-            pool.drop(leaves)
+            pool.drop(departed)
         slice_time += pool.used * (at - now)
         now = at
         policy.observe(profile)
         budget.grow()
         moves += _consolidate(policy, pool, budget)
-        placement, moved = _place(policy, pool, profile, budget)
+        placement, moved = _accept(policy, pool, profile, budget)
         moves += moved
         if placement is not None:
             pool.put(request, profile, placement)
             accepted += 1
-            heapq.heappush(leaving, (at + stay, request))
+            heapq.heappush(departures, (at + stay, request))
     slices = stream.gpus * stream.geometry.compute_slices
     return PartitionRun(
         policy_name, seed, accepted / stream.requests, slice_time / now / slices, moves / stream.requests
@@ -123,17 +123,17 @@ def replay(stream: PartitionStream, policy_name: str, seed: int) -> PartitionRun
 
 
 def _consolidate(policy: PlacementPolicy, pool: _Pool, budget: MoveBudget) -> int:
-    if budget.for_fragmentation < 1 or (found := consolidate(policy, pool.numbers)) is None:
+    if budget.for_fragmentation < 1 or (better := consolidate(policy, pool.numbers)) is None:
         return 0
-    move, pool.numbers = found
+    move, pool.numbers = better
     pool.move(move)
     budget.left -= 1
     return 1
 
 
-def _place(policy: PlacementPolicy, pool: _Pool, profile: int, budget: MoveBudget) -> tuple[Placement | None, int]:
+def _accept(policy: PlacementPolicy, pool: _Pool, profile: int, budget: MoveBudget) -> tuple[Placement | None, int]:
     """Where a request goes, and how many partitions moved for it."""
-    placement = policy.place(profile, pool.numbers)
+    placement = policy.placement(profile, pool.numbers)
     if placement is not None or budget.for_requests < 1 or not is_worth_moves(policy.layouts, profile):
         return placement, 0
     relocation = make_room(policy, profile, pool.numbers, budget.for_requests)

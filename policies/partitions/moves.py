@@ -103,7 +103,7 @@ def _relocations(
         after, moves = pool.copy(), []
         after[gpu] = following
         for instance in largest_first:
-            to = policy.place(instance[0], after)
+            to = policy.placement(instance[0], after)
             if to is None:
                 break
             after[to.gpu] = to.layout

@@ -45,7 +45,7 @@ class PlacementPolicy:
     def observe(self, profile: int) -> None:
         """A partition of this profile was asked for, whether or not there was room."""
 
-    def place(self, profile: int, pool: Pool) -> Placement | None:
+    def placement(self, profile: int, pool: Pool) -> Placement | None:
         """None where no GPU has room."""
         growth = self.growth[pool, profile]
         gpu = int(growth.argmin())

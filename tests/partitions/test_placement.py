@@ -29,7 +29,7 @@ def _held(pool: Pool) -> Counter[int]:
 @pytest.mark.parametrize("name", POLICIES)
 @given(pool=pools, profile=profiles)
 def test_a_partition_is_placed_exactly_where_one_fits(name: str, pool: Pool, profile: int) -> None:
-    placement = POLICIES[name](LAYOUTS).place(profile, pool)
+    placement = POLICIES[name](LAYOUTS).placement(profile, pool)
     assert (placement is not None) == bool((LAYOUTS.capacity[pool, profile] > 0).any())
     if placement is not None:
         added: Instance = profile, placement.start
@@ -41,7 +41,7 @@ def test_a_partition_is_placed_exactly_where_one_fits(name: str, pool: Pool, pro
 def test_room_is_made_by_few_moves_that_lose_nothing(pool: Pool, profile: int, most: int) -> None:
     policy = UsableSlices(LAYOUTS)
     before = pool.copy()
-    if policy.place(profile, pool) is not None:
+    if policy.placement(profile, pool) is not None:
         return
     relocation = make_room(policy, profile, pool, most)
     assert (pool == before).all()
@@ -67,7 +67,7 @@ def test_room_for_a_half_is_made_by_moving_what_lies_across() -> None:
     one, three = H100.index("1g.10gb"), H100.index("3g.40gb")
     layouts = {layout: number for number, layout in enumerate(LAYOUTS.layouts)}
     pool = np.array([layouts[((one, 0), (one, 4))], layouts[((one, 0), (three, 4))]])
-    assert UsableSlices(LAYOUTS).place(three, pool) is None
+    assert UsableSlices(LAYOUTS).placement(three, pool) is None
     relocation = make_room(UsableSlices(LAYOUTS), three, pool, 2)
     assert relocation is not None
     assert len(relocation.moves) == 1
@@ -82,7 +82,7 @@ def test_a_whole_gpu_is_not_worth_moves() -> None:
 def test_seven_small_ones_fill_a_gpu_before_the_next_is_broken(name: str) -> None:
     policy, pool = POLICIES[name](LAYOUTS), np.full(3, EMPTY)
     for _ in range(7):
-        placement = policy.place(H100.index("1g.10gb"), pool)
+        placement = policy.placement(H100.index("1g.10gb"), pool)
         assert placement is not None
         pool[placement.gpu] = placement.layout
     assert sorted(LAYOUTS.used_slices[pool]) == [0, 0, 7]

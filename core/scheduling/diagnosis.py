@@ -1,7 +1,7 @@
 """Why a workload does not run, what would let it run, and when it will: the same words for every scheduler."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -114,7 +114,8 @@ class StartEstimate:
 @dataclass(frozen=True)
 class Diagnosis:
     """What is known about a workload that waits. ``causes`` have what binds first; ``unread`` are kinds that would have
-    said more."""
+    said more. ``uid`` is that of the Workload, or of what owns the pods; ``queue`` the one that its runs are counted
+    in: a ClusterQueue, a queue of KAI's, else its namespace."""
 
     workload: str
     scheduler: str
@@ -122,3 +123,19 @@ class Diagnosis:
     changes: tuple[Change, ...] = ()
     start: StartEstimate = StartEstimate()
     unread: tuple[str, ...] = ()
+    uid: str = ""
+    queue: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As ``kopt why -o json`` prints it."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class PredictedStart:
+    """A start as it was predicted at ``at_s`` (Unix seconds) for the ``job`` with this uid, by draws alone."""
+
+    job: str
+    queue: str
+    at_s: float
+    estimate: StartEstimate

@@ -4,7 +4,7 @@
 Importing this package loads none of the heavy libraries; each sub-package says in its own
 docstring what lives in it, what comes in and what goes out. ``kopt.forecast(frame)``,
 ``kopt.estimate(script)``, ``kopt.bandwidth(topology, gpus)``, ``kopt.parallelism(model, …)`` and
-``kopt.classify_log(lines)`` load them when they are first used.
+``kopt.classify_log(lines)`` load them when they are first used; ``kopt.why(job)`` asks a cluster.
 """
 
 from contextlib import contextmanager
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from kopt.controllers.overview.asking import why
+    from kopt.controllers.overview.job_answer import JobAnswer
     from kopt.core.hardware.bandwidth import BandwidthEstimate
     from kopt.core.workload.sizing import SizingEstimate
     from kopt.core.workload.split import ScalingCurve, SplitAdvice
@@ -27,8 +29,9 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
-    "BandwidthEstimate", "ClassifiedLog", "Forecast", "ScalingCurve", "SizingEstimate", "SplitAdvice", "__version__",
-    "bandwidth", "classify_log", "estimate", "forecast", "load_model", "parallelism", "run_time", "scaling",
+    "BandwidthEstimate", "ClassifiedLog", "Forecast", "JobAnswer", "ScalingCurve", "SizingEstimate", "SplitAdvice",
+    "__version__", "bandwidth", "classify_log", "estimate", "forecast", "load_model", "parallelism", "run_time",
+    "scaling", "why",
 ]  # fmt: skip
 
 
@@ -41,11 +44,13 @@ _FUNCTIONS = {
     "run_time": "kopt.sdk.run_time",
     "parallelism": "kopt.sdk.parallelism",
     "scaling": "kopt.sdk.parallelism",
+    "why": "kopt.controllers.overview.asking",
 }
 _CLASSES = {
     "BandwidthEstimate": "kopt.core.hardware.bandwidth",
     "ClassifiedLog": "kopt.sdk.classify_log",
     "Forecast": "kopt.sdk.forecast",
+    "JobAnswer": "kopt.controllers.overview.job_answer",
     "ScalingCurve": "kopt.core.workload.split",
     "SizingEstimate": "kopt.core.workload.sizing",
     "SplitAdvice": "kopt.core.workload.split",

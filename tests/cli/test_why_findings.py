@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from kopt.cli.cluster.queue import answer
-from kopt.cli.cluster.why import wanted_of
 from kopt.cli.main import app
 from kopt.cluster.client.resources import JOBS, KAI_POD_GROUPS, PODS
 from kopt.cluster.holds.hold import hold_metadata
 from kopt.cluster.objects.eviction import notice_text
+from kopt.controllers.overview.asking import wanted_of
 from kopt.controllers.overview.documents import number, pool_of, staged_of
 from kopt.controllers.overview.job import JobSnapshot, Thing
 from kopt.controllers.overview.queues import lines, queued_of, unqueued

@@ -6,6 +6,8 @@ import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,13 @@ from aiohttp import web
 from benchmarked import benchmark_module
 from typer.testing import CliRunner
 
+import kopt
 from kopt.cli.main import app
+from kopt.controllers.overview.asking import WrongName
+from kopt.controllers.overview.reading import Unknown
 
 Object = dict[str, Any]
+_TIMES_S = (60.0, 120.0, 300.0, 600.0, 1200.0, 2400.0, 3600.0)
 KINDS = {
     ("", "v1"): {"nodes": "nodes", "pods": "pods"},
     ("batch", "v1"): {"jobs": "jobs"},
@@ -36,8 +42,20 @@ KINDS = {
 """Kinds that are served, with the name of their objects in a constructed cluster; Volcano is not installed."""
 
 
-def _application(cluster: Any, forbidden: set[str]) -> web.Application:
-    """Lists and reads objects as an API server does: selectors of names and uids, 403 and 404 as a Status."""
+def _application(cluster: Any, forbidden: set[str], asked: list[Object]) -> web.Application:
+    """Lists and reads objects as an API server does: selectors of names and uids, 403 and 404 as a Status. It is the
+    prediction endpoint as well, where everything takes from a minute to an hour; ``asked`` gets the questions.
+    """
+
+    async def run_times(request: web.Request) -> web.Response:
+        question = await request.json()
+        asked.append(question)
+        times = dict(zip(("p05", "p10", "p25", "p50", "p75", "p90", "p95"), _TIMES_S, strict=True))
+        jobs = [
+            {"id": job["id"], "remaining_seconds": times, "level": "class", "finished": 20} for job in question["jobs"]
+        ]
+        model = {"name": "runtime", "version": "1", "digest": "0" * 64}
+        return web.json_response({"schema": "kopt/v1", "jobs": jobs, "at_s": question["at_s"], "model": model})
 
     def status(code: int, reason: str) -> web.Response:
         body = {"kind": "Status", "status": "Failure", "reason": reason, "message": reason, "code": code}
@@ -82,6 +100,7 @@ def _application(cluster: Any, forbidden: set[str]) -> web.Application:
 
     application = web.Application()
     application.router.add_get("/apis", groups)
+    application.router.add_post("/v1/runtime/jobs", run_times)
     application.router.add_get("/{path:.*}", answer)
     return application
 
@@ -101,10 +120,10 @@ def _selected(item: Object, query: Any) -> bool:
 
 
 @contextmanager
-def served(cluster: Any, folder: Path, forbidden: set[str]) -> Iterator[Path]:
+def served(cluster: Any, folder: Path, forbidden: set[str], asked: list[Object] | None = None) -> Iterator[Path]:
     """The kubeconfig of a server that answers in a thread of its own."""
     loop, ready = asyncio.new_event_loop(), threading.Event()
-    runner = web.AppRunner(_application(cluster, forbidden))
+    runner = web.AppRunner(_application(cluster, forbidden, [] if asked is None else asked))
     ports = list[int]()
 
     async def start() -> None:
@@ -142,6 +161,57 @@ def why(kubeconfig: Path, *options: str) -> str:
     return result.stdout
 
 
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, list[Object]]]:
+    """The kubeconfig of a cluster whose job waits for GPUs, and the questions that its endpoint gets."""
+    situation = benchmark_module("why_situations.kueue").cohort_in_use(random.Random(3))
+    questions: list[Object] = []
+    with served(situation.cluster, tmp_path, set(), questions) as kubeconfig:
+        server = yaml.safe_load(kubeconfig.read_text(encoding="utf-8"))["clusters"][0]["cluster"]["server"]
+        monkeypatch.setenv("KOPT_URL", server)
+        yield kubeconfig, questions
+
+
+def test_it_says_when_the_job_starts_unless_it_is_told_not_to(asked: tuple[Path, list[Object]]) -> None:
+    kubeconfig, questions = asked
+    start = json.loads(why(kubeconfig, "-o", "json"))["diagnosis"]["start"]
+    assert _TIMES_S[0] <= start["p50_s"] <= start["p90_s"] <= 10 * _TIMES_S[-1]
+    assert "Expected start: in" in why(kubeconfig, "--eta")
+    assert len(questions) == 2
+    document = json.loads(why(kubeconfig, "--no-eta", "-o", "json"))
+    assert document["diagnosis"]["start"] == {"p50_s": None, "p90_s": None, "draws": 0, "reason": None}
+    assert document["diagnosis"]["changes"]
+    text = why(kubeconfig, "--no-eta")
+    assert "Expected start" not in text
+    assert len(questions) == 2
+
+
+async def test_python_gives_the_object_behind_the_document(asked: tuple[Path, list[Object]]) -> None:
+    kubeconfig, questions = asked
+    answer = await asyncio.to_thread(kopt.why, "team/train", kubeconfig=kubeconfig)
+    printed = json.loads(await asyncio.to_thread(why, kubeconfig, "-o", "json"))
+    document = json.loads(json.dumps(answer.to_dict()))
+    for volatile in ("at_s", "summary", "findings"):
+        document.pop(volatile)
+        printed.pop(volatile)
+    assert document == printed
+    # A notebook has a loop that runs.
+    again = kopt.why("train", "team", eta=False, kubeconfig=str(kubeconfig))
+    assert again.start.p50_s is None
+    assert [cause.code for cause in again.causes] == [cause.code for cause in answer.causes]
+    assert len(questions) == 2
+    html = replace(answer, summary="<b>train</b>", next="<i>")._repr_html_()
+    assert answer.causes[0].message in unescape(html)
+    assert answer.changes[0].message in unescape(html)
+    assert "Expected start: in" in html
+    assert "<b>train</b>" not in html
+    assert "<i>" not in html
+    with pytest.raises(Unknown, match="there is no workload called trian"):
+        kopt.why("team/trian", kubeconfig=kubeconfig)
+    with pytest.raises(WrongName, match="names no job"):
+        kopt.why("a/b/c/d", kubeconfig=kubeconfig)
+
+
 @pytest.mark.parametrize(
     ("module", "maker", "code"),
     [
@@ -164,7 +234,8 @@ def test_the_command_reads_the_cluster(module: str, maker: str, code: str, tmp_p
     if code != "CLAIM_UNALLOCATED":
         assert "It would run with any of these" in text
         assert all(change["verified"] for change in diagnosis["changes"])
-        assert diagnosis["start"]["reason"]["code"] == "RUN_TIME_UNKNOWN"
+        assert diagnosis["start"]["reason"]["code"] == "RUN_TIMES_UNANSWERED"
+        assert "KOPT_URL" in text
 
 
 def test_who_may_not_list_nodes_gets_the_words_of_the_scheduler(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from kopt.cluster.client.resources import KAI_POD_GROUPS, Object
 from kopt.cluster.objects.fields import at, count, items, mapping, text
 from kopt.cluster.workloads.kueue import KueueWorkload
+from kopt.cluster.workloads.runs import kind_of_pods
 from kopt.cluster.workloads.scheduler_messages import causes_in
 from kopt.controllers.extender.books.fleet import Pool
 from kopt.controllers.overview.diagnosis.books import ClusterBooks, is_preemptible, is_unplaced
@@ -71,6 +72,8 @@ class Pending:
     causes: tuple[Cause, ...] = ()
     preemption: tuple[Cause, ...] = ()
     workload: KueueWorkload | None = None
+    uid: str = ""
+    queue: str = ""
 
 
 def diagnose(
@@ -79,8 +82,8 @@ def diagnose(
     findings: Sequence[Finding] = (),
     run_times: RunTimes | None = None,
 ) -> Diagnosis | None:
-    """None for a job that does not wait for a queue or a node. ``run_times`` are predicted elsewhere; without them no
-    start is. Nothing in the objects makes this raise."""
+    """None for a job that does not wait for a queue or a node. ``run_times`` are predicted elsewhere; with None no
+    start is asked for. Nothing in the objects makes this raise."""
     blocked = tuple(_blocking(findings))
     pending = _pending(job, books)
     if pending is None:
@@ -91,9 +94,11 @@ def diagnose(
     if not blocked and all(cause.code is not Binding.GANG_INCOMPLETE for cause in causes):
         ends_s = {name: quantiles.at(0.5) for name, quantiles in (run_times or {}).items()}
         changes = tuple(patched(change, job) for change in smallest_changes(pending.situation, ends_s))
-        estimate = start_of(pending, _name(job), job.queued, books, run_times or {})
+        if run_times is not None:
+            estimate = start_of(pending, _name(job), job.queued, books, run_times)
     since = tuple(replace(cause, since_s=pending.since_s) if cause.since_s is None else cause for cause in causes)
-    return Diagnosis(_name(job), pending.scheduler, since, changes, estimate, books.documents.unread)
+    unread = books.documents.unread
+    return Diagnosis(_name(job), pending.scheduler, since, changes, estimate, unread, pending.uid, pending.queue)
 
 
 def _blocking(findings: Sequence[Finding]) -> Iterator[Cause]:
@@ -142,7 +147,7 @@ def _pending(job: JobSnapshot, books: ClusterBooks) -> Pending | None:
 def _of_kueue(job: JobSnapshot, queued: Queued, books: ClusterBooks) -> Pending | None:
     workload = books.workloads.get((queued.namespace, queued.workload))
     if workload is None or "workloads" in books.documents.unread:
-        return Pending(KUEUE, Situation(()), (queued.message,), queued.since_s)
+        return Pending(KUEUE, Situation(()), (queued.message,), queued.since_s, uid=queued.uid, queue=queued.queue)
     requests = requests_of_templates(pod_set_templates(workload.document, workload))
     pool, queue = pool_of(requests, books), books.cluster_queues.get(queued.queue)
     flavors = flavors_of(queue) if queue is not None else ()
@@ -163,7 +168,7 @@ def _of_kueue(job: JobSnapshot, queued: Queued, books: ClusterBooks) -> Pending 
         held=books.held(pool) if pool is not None else None,
     )
     message = text(condition(workload.document, "QuotaReserved"), "message")
-    return Pending(KUEUE, situation, (message,), queued.since_s, workload=workload)
+    return Pending(KUEUE, situation, (message,), queued.since_s, workload=workload, uid=queued.uid, queue=queued.queue)
 
 
 def _of_pods(
@@ -205,6 +210,7 @@ def _of_pods(
         shapes, fleet, None, ceilings if books.is_whole else (), running, held=books.held(pool) if pool else None
     )
     causes = [*_gang(len(pods), minimum, group), *claim_causes(unplaced_pods, books)]
+    kind = kind_of_pods(unplaced_pods, job.root.key[1])
     return Pending(
         scheduler,
         situation,
@@ -212,6 +218,8 @@ def _of_pods(
         _since_s(unplaced_pods, groups),
         tuple(causes),
         tuple(_nominated(unplaced_pods)),
+        uid=job.root.uid,
+        queue=kind.queue if kind is not None else namespace,
     )
 
 

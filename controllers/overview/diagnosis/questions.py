@@ -1,7 +1,8 @@
 """Whose run times decide when a workload starts: everything that holds GPUs, and everything that waits for them."""
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import mapping, text
@@ -10,10 +11,29 @@ from kopt.cluster.workloads.kueue_reading import seconds
 from kopt.cluster.workloads.runs import kind_of_pods, kind_of_workload, run_of_workload
 from kopt.controllers.overview.diagnosis.books import ClusterBooks
 from kopt.controllers.overview.diagnosis.starts import RunTimes
+from kopt.core.reason import Reason
+from kopt.core.scheduling.diagnosis import PredictedStart, StartEstimate
 from kopt.core.workload.run_time import RunTimeQuestion
 
-Predict = Callable[[Mapping[str, RunTimeQuestion]], Awaitable[RunTimes]]
-"""Answers questions by the name of their workloads; what nothing is known of is left out."""
+
+class NoPredictions(Exception):
+    """Nobody answers questions about run times now; ``reason`` is for the reader."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason.message)
+        self.reason = reason
+
+
+class Predictions(Protocol):
+    """Who knows run times. Both methods raise NoPredictions."""
+
+    async def run_times(self, questions: Mapping[str, RunTimeQuestion]) -> RunTimes:
+        """By the name of the workload; what nothing is known of is left out."""
+        ...
+
+    async def calibrated(self, starts: Sequence[PredictedStart]) -> Mapping[str, StartEstimate]:
+        """Predicted starts, by job, as those of their queues before came true. They are kept for that."""
+        ...
 
 
 def questions_of(books: ClusterBooks, now_s: float) -> dict[str, RunTimeQuestion]:

@@ -1,6 +1,7 @@
 """Reads the objects of a cluster that decide whether a workload can start, with the rights of the caller."""
 
 import asyncio
+from dataclasses import replace
 
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.resources import (
@@ -24,30 +25,50 @@ from kopt.controllers.overview.collect import VOLCANO_POD_GROUPS
 from kopt.controllers.overview.diagnosis.answer import diagnose
 from kopt.controllers.overview.diagnosis.books import ClusterBooks
 from kopt.controllers.overview.diagnosis.documents import ClusterDocuments
-from kopt.controllers.overview.diagnosis.questions import Predict, questions_of
+from kopt.controllers.overview.diagnosis.questions import NoPredictions, Predictions, questions_of
 from kopt.controllers.overview.job import JobSnapshot
 from kopt.controllers.overview.reading import Reader, Reading
 from kopt.controllers.overview.why import Now, Why
-from kopt.core.scheduling.diagnosis import Diagnosis
+from kopt.core.scheduling.diagnosis import Diagnosis, PredictedStart, StartEstimate
 
 RESOURCE_SLICES = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False)
 _UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 _UNSCHEDULED = ("reason=FailedScheduling", "reason=Unschedulable")
+UNKNOWN = "RUN_TIME_UNKNOWN"
+SETTLED = (Now.FINISHED, Now.FAILED, Now.DELETED, Now.RUNNING, Now.STARTING)
 
 
-_SETTLED = (Now.FINISHED, Now.FAILED, Now.DELETED, Now.RUNNING, Now.STARTING)
-
-
-async def diagnosed(kube: Kube, job: JobSnapshot, answer: Why, predict: Predict | None = None) -> Diagnosis | None:
-    """The diagnosis of a job that waits, read now; None for one that does not. ``predict`` gives run times; without
-    them no start is predicted. Raises ApiError."""
-    if answer.now in _SETTLED:
+async def diagnosed(
+    kube: Kube, job: JobSnapshot, answer: Why, predictions: Predictions | None = None
+) -> Diagnosis | None:
+    """The diagnosis of a job that waits, read now; None for one that does not. Without ``predictions`` no start is
+    predicted. Raises ApiError."""
+    if answer.now in SETTLED:
         return None
     claims = any(True for pod in job.pods for _ in items(pod, "spec", "resourceClaims"))
-    documents = await read_cluster(Reader(kube), job.target.key[0], claims=claims)
-    books = ClusterBooks(documents)
-    run_times = None if predict is None else await predict(questions_of(books, job.now_s))
-    return diagnose(job, books, answer.findings, run_times)
+    books = ClusterBooks(await read_cluster(Reader(kube), job.target.key[0], claims=claims))
+    if predictions is None:
+        return diagnose(job, books, answer.findings)
+    try:
+        run_times = await predictions.run_times(questions_of(books, job.now_s))
+    except NoPredictions as error:
+        result = diagnose(job, books, answer.findings, {})
+        # A start that depends on nobody's run time, or that cannot be, has words of its own.
+        unknown = result is not None and result.start.reason is not None and result.start.reason.code == UNKNOWN
+        return replace(result, start=StartEstimate(reason=error.reason)) if result is not None and unknown else result
+    result = diagnose(job, books, answer.findings, run_times)
+    return None if result is None else await calibrated(result, predictions, job.now_s)
+
+
+async def calibrated(diagnosis: Diagnosis, predictions: Predictions, now_s: float) -> Diagnosis:
+    """With its start as earlier starts of its queue suggest; as it is where nobody says."""
+    if diagnosis.start.p50_s is None or not diagnosis.uid:
+        return diagnosis
+    try:
+        starts = await predictions.calibrated([PredictedStart(diagnosis.uid, diagnosis.queue, now_s, diagnosis.start)])
+    except NoPredictions:
+        return diagnosis
+    return replace(diagnosis, start=starts.get(diagnosis.uid, diagnosis.start))
 
 
 async def read_cluster(reader: Reading, namespace: str, *, claims: bool) -> ClusterDocuments:

@@ -1,0 +1,59 @@
+"""Run times and starts, as the prediction endpoint knows them."""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import astuple
+from typing import TYPE_CHECKING
+
+from kopt.controllers.overview.diagnosis.questions import NoPredictions
+from kopt.controllers.overview.diagnosis.starts import RunTimes
+from kopt.core.reason import Reason
+from kopt.core.scheduling.diagnosis import PredictedStart, StartEstimate
+from kopt.core.workload.run_time import LEVELS, RunTimeQuantiles, RunTimeQuestion
+
+if TYPE_CHECKING:
+    from kopt.serving.client.client import AsyncPredictionClient
+
+DEADLINE_S = 5.0
+"""How long an answer is waited for."""
+
+
+class EndpointPredictions:
+    """Asks the endpoint at ``url``, as whoever the environment's token names."""
+
+    def __init__(self, url: str, deadline_s: float = DEADLINE_S) -> None:
+        self._url, self._deadline_s = url, deadline_s
+
+    async def run_times(self, questions: Mapping[str, RunTimeQuestion]) -> RunTimes:
+        """As ``Predictions`` has it."""
+        from kopt.serving.contract.runtime_answers import MAX_JOBS
+
+        result: dict[str, RunTimeQuantiles] = {}
+        names = sorted(questions)
+        async with self._client() as client:
+            for first in range(0, len(names), MAX_JOBS):
+                part = {name: questions[name] for name in names[first : first + MAX_JOBS]}
+                for job in (await client.run_times(part)).jobs:
+                    if job.remaining_seconds is not None:
+                        result[job.id] = RunTimeQuantiles(LEVELS, astuple(job.remaining_seconds))
+        return result
+
+    async def calibrated(self, starts: Sequence[PredictedStart]) -> Mapping[str, StartEstimate]:
+        """As ``Predictions`` has it."""
+        return {}
+
+    @asynccontextmanager
+    async def _client(self) -> AsyncIterator["AsyncPredictionClient"]:
+        # Not before it is needed: every `kopt` that reads a cluster imports this package.
+        from kopt.serving.client.client import AsyncPredictionClient, EndpointFailure, RequestRefused
+        from kopt.serving.contract.common import AnswerError
+
+        try:
+            async with AsyncPredictionClient(self._url, deadline_s=self._deadline_s) as client:
+                yield client
+        except (EndpointFailure, RequestRefused, AnswerError) as error:
+            text = (
+                f"The prediction endpoint {self._url} gives no run times ({str(error).rstrip('.')}): start it, or name "
+                "another in KOPT_URL."
+            )
+            raise NoPredictions(Reason("RUN_TIMES_UNANSWERED", text)) from error

@@ -1,0 +1,125 @@
+"""What ``kopt why`` answers about a job, as an object: the same for the command, Python and the pages' interface."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any
+
+from kopt.controllers.overview.diagnosis.words import sentences, start_sentence
+from kopt.controllers.overview.job import Finding, Thing
+from kopt.controllers.overview.why import Now
+from kopt.core.scheduling.diagnosis import Cause, Change, Diagnosis, StartEstimate
+
+
+@dataclass(frozen=True)
+class Named:
+    """An object of a cluster."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str = ""
+
+    @classmethod
+    def of(cls, thing: Thing) -> "Named":
+        return cls(thing.resource.kind, *thing.key, thing.uid)
+
+
+@dataclass(frozen=True)
+class JobAnswer:
+    """Why a job does not run, was evicted, moved or resized. ``job`` is what owns ``asked`` in the end; ``diagnosis``
+    is None for one that does not wait; ``unread`` are kinds that may not be read; ``at_s`` is when it was read."""
+
+    job: Named
+    asked: Named
+    now: Now
+    summary: str
+    findings: tuple[Finding, ...]
+    next: str
+    diagnosis: Diagnosis | None
+    unread: tuple[str, ...]
+    at_s: float
+
+    @property
+    def causes(self) -> Sequence[Cause]:
+        """What binds, the most important first."""
+        return () if self.diagnosis is None else self.diagnosis.causes
+
+    @property
+    def changes(self) -> Sequence[Change]:
+        """The smallest change of each kind with which it would run."""
+        return () if self.diagnosis is None else self.diagnosis.changes
+
+    @property
+    def start(self) -> StartEstimate:
+        """When it starts, as far as that is known."""
+        return StartEstimate() if self.diagnosis is None else self.diagnosis.start
+
+    @property
+    def lines(self) -> list[str]:
+        """All of it in sentences, as the terminal shows it below the summary."""
+        result = [f"• {finding.message}" for finding in self.findings]
+        result += sentences(self.diagnosis, self.at_s) if self.diagnosis is not None else []
+        return [*result, f"Next: {self.next}"] if self.next else result
+
+    def to_dict(self) -> dict[str, Any]:
+        """As ``kopt why -o json`` prints it."""
+        return {
+            "schema": "kopt/v1",
+            "job": _document(self.job) | {"uid": self.job.uid},
+            "asked": _document(self.asked),
+            "state": self.now.name.lower(),
+            "summary": self.summary,
+            "findings": [finding_document(finding) for finding in self.findings],
+            "next": self.next,
+            "diagnosis": None if self.diagnosis is None else self.diagnosis.to_dict(),
+            "unread": list(self.unread),
+            "at_s": self.at_s,
+        }
+
+    def _repr_html_(self) -> str:
+        """For notebooks; what objects of the cluster say is escaped."""
+        parts = [f"<p><b>{escape(self.summary)}</b></p>"]
+        if self.findings:
+            parts.append(_listed(finding.message for finding in self.findings))
+        if self.causes:
+            rows = [(cause.code.value, cause.message, _amounts(cause)) for cause in self.causes]
+            parts.append(_table("What binds", ("code", "what", "wanted / free"), rows))
+        if self.changes:
+            changes = [(change.kind.value, change.message) for change in self.changes]
+            parts.append(_table("It would run with any of these", ("change", "what"), changes))
+        parts += [f"<p>{escape(line)}</p>" for line in (start_sentence(self.start),) if line]
+        parts += [f"<p><b>Next:</b> {escape(self.next)}</p>"] if self.next else []
+        return "".join(parts)
+
+
+def finding_document(finding: Finding) -> dict[str, Any]:
+    """A finding for programs: ``since_s`` are Unix seconds."""
+    return {
+        "code": finding.code,
+        "message": finding.message,
+        "about": finding.about,
+        "since_s": finding.since_s,
+        "next": finding.next,
+        "source": finding.source or "",
+    }
+
+
+def _document(named: Named) -> Mapping[str, Any]:
+    return {"kind": named.kind, "namespace": named.namespace, "name": named.name}
+
+
+def _amounts(cause: Cause) -> str:
+    if cause.wanted is None or cause.free is None:
+        return ""
+    return f"{cause.wanted:g} / {cause.free:g} {cause.unit}".rstrip()
+
+
+def _listed(texts: Iterable[str]) -> str:
+    return "<ul>" + "".join(f"<li>{escape(text)}</li>" for text in texts) + "</ul>"
+
+
+def _table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    names = "".join(f"<th>{name}</th>" for name in head)
+    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
+    return f"<table><caption>{caption}</caption><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table>"

@@ -13,6 +13,7 @@ from kopt.cli.local.pages_cluster import ClusterWatch
 from kopt.cli.local.pages_login import LoginSettingsError, login_of
 from kopt.cluster.client.api import Kube, KubeSettings
 from kopt.cluster.client.credentials import SERVICE_ACCOUNT, Access, KubeconfigAccess, ServiceAccountAccess
+from kopt.controllers.overview.diagnosis.endpoint import EndpointPredictions
 from kopt.core.scheduling.overview import Overview
 from kopt.core.scheduling.queued import QueueState
 from kopt.dashboard.app import serve
@@ -21,17 +22,20 @@ from kopt.serving.base.environment import load_settings
 
 
 class ClusterNodes:
-    """Watches the nodes that agents publish, and what controllers say."""
+    """Watches the nodes that agents publish, and what controllers say; ``endpoint`` is asked for run times."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: Access, endpoint: str = "") -> None:
         self.kube = Kube(access, KubeSettings(user_agent="kopt-pages"))
-        self._watch = ClusterWatch(self.kube)
+        self._watch = ClusterWatch(self.kube, predictions=EndpointPredictions(endpoint) if endpoint else None)
 
     def overview(self) -> Overview:
         return self._watch.overview()
 
     async def queue(self) -> QueueState:
         return await self._watch.queue()
+
+    async def changed(self) -> None:
+        await self._watch.changed()
 
     async def run(self) -> None:
         await self._watch.run()
@@ -44,25 +48,26 @@ class ClusterNodes:
         await self.kube.close()
 
 
-def cluster_of(environ: Mapping[str, str], account: Path = SERVICE_ACCOUNT) -> ClusterNodes | None:
+def cluster_of(environ: Mapping[str, str], account: Path = SERVICE_ACCOUNT, endpoint: str = "") -> ClusterNodes | None:
     """None without a cluster."""
     if environ.get("KUBECONFIG"):
-        return ClusterNodes(KubeconfigAccess(environ["KUBECONFIG"]))
+        return ClusterNodes(KubeconfigAccess(environ["KUBECONFIG"]), endpoint)
     if environ.get("KUBERNETES_SERVICE_HOST") and (account / "token").is_file():
-        return ClusterNodes(ServiceAccountAccess(environ, account))
+        return ClusterNodes(ServiceAccountAccess(environ, account), endpoint)
     return None
 
 
 def main(environ: Mapping[str, str]) -> None:
     """Ends with a sentence where what the environment asks for cannot be."""
     more = [name.strip() for name in environ.get("KOPT_PAGES_HOSTS", "").split(",")]
-    cluster = cluster_of(environ)
+    settings = load_settings()
+    cluster = cluster_of(environ, endpoint=settings.endpoint)
     try:
         login = login_of(environ, None if cluster is None else cluster.kube)
     except LoginSettingsError as error:
         raise SystemExit(f"kopt pages: {error}") from error
     serve(
-        load_settings(),
+        settings,
         hosts=[name for name in more if name],
         cluster=cluster,
         example=environ.get("KOPT_PAGES_EXAMPLE", "") == "true",

@@ -15,6 +15,7 @@ from kopt.cluster.objects.eviction import entry_of
 from kopt.cluster.objects.node_topology import degraded_of, topology_of
 from kopt.cluster.objects.staged_data import STAGED_DATA
 from kopt.cluster.runtime.informer import Informer, InformerSettings
+from kopt.controllers.overview.diagnosis.questions import Predictions
 from kopt.controllers.overview.documents import pool_of, staged_of
 from kopt.core.scheduling.eviction import Entry
 from kopt.core.scheduling.overview import Overview, PoolState, StagedState
@@ -30,7 +31,7 @@ class Torn:
 class ClusterWatch:
     """LendingPools, Evictions, StagedData, NodeTopologies and what waits and runs, as last observed.
 
-    ``clock`` gives Unix seconds.
+    ``clock`` gives Unix seconds; ``predictions`` knows run times.
     """
 
     def __init__(
@@ -39,13 +40,14 @@ class ClusterWatch:
         clock: Callable[[], float] = time.time,
         settings: InformerSettings | None = None,
         patience_s: float = 5.0,
+        predictions: Predictions | None = None,
     ) -> None:
         self._clock = clock
         self._pools: Informer[PoolState] = Informer(kube, LENDING_POOLS, keep=pool_of, settings=settings)
         self._evictions: Informer[Entry] = Informer(kube, EVICTIONS, keep=entry_of, settings=settings)
         self._staged: Informer[StagedState] = Informer(kube, STAGED_DATA, keep=staged_of, settings=settings)
         self._nodes: Informer[ClusterNode | Torn] = Informer(kube, NODE_TOPOLOGIES, keep=_node, settings=settings)
-        self._queue = QueueWatch(kube, self.overview, settings)
+        self._queue = QueueWatch(kube, self.overview, settings, predictions)
         self._patience_s = patience_s
 
     @property
@@ -62,6 +64,10 @@ class ClusterWatch:
     async def queue(self) -> QueueState:
         """GPU workloads that wait and run."""
         return await self._queue.state()
+
+    async def changed(self) -> None:
+        """Return when the queue, or what is in it, has changed since the last time."""
+        await self._queue.changed()
 
     async def nodes(self) -> Nodes:
         """By name, those that cannot be read named. Waits a little for the first list."""

@@ -1,15 +1,16 @@
-"""GPU workloads that wait and run, for the pages: kept by watches, with the explanations of ``kopt why``."""
+"""GPU workloads that wait and run, for the pages: kept by watches, with the answers of ``kopt why``."""
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from kopt.cli.local.watch_problems import is_ready, missing, problems
-from kopt.cluster.client.api import Kube
-from kopt.cluster.client.resources import KUEUE_WORKLOADS, PODS, Object
-from kopt.cluster.runtime.informer import Informer, InformerSettings
+from kopt.cluster.client.api import Forbidden, Kube, Unauthorized
+from kopt.cluster.client.resources import KUEUE_WORKLOADS, PODS, Object, Resource
+from kopt.cluster.runtime.informer import Change, Informer, InformerSettings
+from kopt.controllers.overview.diagnosis.questions import Predictions
 from kopt.controllers.overview.kept import KEPT, Kept
 from kopt.core.scheduling.overview import Overview
 from kopt.core.scheduling.queued import QueueState
@@ -21,20 +22,45 @@ _REST = 10.0
 """Pauses between two orderings, in multiples of what one takes: thousands of workloads take seconds."""
 
 
-class QueueWatch:
-    """Pods, Jobs, Kueue's objects and PodGroups. ``overview`` gives what else is read of the cluster, as of now."""
+_MOST_EXPLAINED = 40
+"""Of what waits, before anybody opens a page; what else one shows is explained then."""
 
-    def __init__(self, kube: Kube, overview: Callable[[], Overview], settings: InformerSettings | None = None) -> None:
-        self._overview = overview
+
+class QueueWatch:
+    """Pods, nodes, Jobs, Kueue's objects, queues and PodGroups of KAI's and Volcano's. ``overview`` gives what else is
+    read of the cluster, as of now; ``predictions`` knows run times."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        overview: Callable[[], Overview],
+        settings: InformerSettings | None = None,
+        predictions: Predictions | None = None,
+    ) -> None:
+        self._overview, self._predictions = overview, predictions
         self._informers = {
             resource: Informer[Object](
                 kube, resource, field_selector=ALIVE if resource == PODS else "", keep=keep, settings=settings
             )
             for resource, keep in KEPT.items()
         }
+        self._changes, self._changed = 0, asyncio.Event()
+        for informer in self._informers.values():
+            informer.subscribe(self._count)
         self._versions: tuple[Any, ...] = ()
         self._kept: Kept | None = None
         self._due_s = 0.0
+
+    def _count(self, change: Change[Object]) -> None:
+        # A node that reports that it lives is the same as before.
+        if change.old != change.new:
+            self._changes += 1
+            self._changed.set()
+
+    async def changed(self) -> None:
+        """Return when something has changed since the last time."""
+        await self._changed.wait()
+        self._changed.clear()
 
     async def run(self) -> None:
         """Watch until cancelled."""
@@ -55,14 +81,28 @@ class QueueWatch:
         )
         if not state.ready:
             return state
-        versions = *(informer.version for informer in informers), overview.pools, overview.ledger, overview.staged
+        versions = self._changes, absent, overview.pools, overview.ledger, overview.staged
         kept = self._kept
         is_old = kept is None or versions != self._versions or overview.now_s - kept.overview.now_s > _OLDEST_S
         began_s = time.monotonic()
         if kept is None or (is_old and began_s >= self._due_s):
-            documents = {resource: tuple(informer.objects.values()) for resource, informer in self._informers.items()}
             has_kueue = KUEUE_WORKLOADS.full_name not in absent
-            kept = await asyncio.to_thread(lambda: Kept(documents, overview, has_kueue=has_kueue))
+            kept = await asyncio.to_thread(self._read, overview, self._documents(), has_kueue)
             self._kept, self._versions = kept, versions
             self._due_s = time.monotonic() + _REST * (time.monotonic() - began_s)
         return replace(state, queued=kept.queued, explain=kept.explain)
+
+    def _documents(self) -> Mapping[Resource, Sequence[Object]]:
+        return {resource: tuple(informer.objects.values()) for resource, informer in self._informers.items()}
+
+    def _read(self, overview: Overview, documents: Mapping[Resource, Sequence[Object]], has_kueue: bool) -> Kept:
+        """With the first that wait explained: a page that is opened has nothing to compute. Blocks."""
+        unread = [
+            informer.resource.plural
+            for informer in self._informers.values()
+            if isinstance(informer.error, Forbidden | Unauthorized)
+        ]
+        kept = Kept(documents, overview, has_kueue=has_kueue, unread=unread, predictions=self._predictions)
+        pending = [queued for queued in kept.queued if queued.position is not None]
+        kept.explain(pending[:_MOST_EXPLAINED])
+        return kept

@@ -1,6 +1,6 @@
 """What ``kopt why`` answers about a job, as an object: the same for the command, Python and the pages' interface."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -105,7 +105,7 @@ def finding_document(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _document(named: Named) -> Mapping[str, Any]:
+def _document(named: Named) -> dict[str, Any]:
     return {"kind": named.kind, "namespace": named.namespace, "name": named.name}
 
 

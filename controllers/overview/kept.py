@@ -1,17 +1,23 @@
 """Answers of ``kopt why`` and ``kopt queue`` from objects that watches keep: for thousands of jobs at once."""
 
 import asyncio
+import threading
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from kopt.cluster.client.resources import (
     JOBS,
     KAI_POD_GROUPS,
+    KAI_QUEUES,
     KUEUE_CLUSTER_QUEUES,
+    KUEUE_COHORTS,
+    KUEUE_FLAVORS,
     KUEUE_LOCAL_QUEUES,
     KUEUE_WORKLOADS,
+    NODES,
     PODS,
+    VOLCANO_QUEUES,
     Key,
     Object,
     Resource,
@@ -22,10 +28,18 @@ from kopt.cluster.objects.fields import items, mapping, slim, text
 from kopt.cluster.workloads.gpu_requests import gpus_of
 from kopt.cluster.workloads.kinds import BY_KEY
 from kopt.controllers.overview.collect import VOLCANO_POD_GROUPS, collected
+from kopt.controllers.overview.diagnosis.asked_times import AskedTimes
+from kopt.controllers.overview.diagnosis.books import ClusterBooks
+from kopt.controllers.overview.diagnosis.documents import ClusterDocuments
+from kopt.controllers.overview.diagnosis.questions import Predictions
+from kopt.controllers.overview.diagnosis.reading import SETTLED
 from kopt.controllers.overview.job import Thing
+from kopt.controllers.overview.job_answer import JobAnswer, Named
 from kopt.controllers.overview.queues import is_kueues, queued_of
 from kopt.controllers.overview.reading import Lines, Reading
+from kopt.controllers.overview.reduced import OtherPod, reduced_node, reduced_pod
 from kopt.controllers.overview.why import why
+from kopt.core.scheduling.diagnosis import StartEstimate
 from kopt.core.scheduling.eviction import Entry, System
 from kopt.core.scheduling.overview import Overview, StagedState
 from kopt.core.scheduling.queued import Explanation, Queued
@@ -34,9 +48,9 @@ Documents = Mapping[Resource, Sequence[Object]]
 
 
 def kept_pod(pod: Object) -> Object | None:
-    """A pod with GPUs, or of a workload in a queue; None for others."""
+    """A pod with GPUs, or of a workload in a queue; of others, on nodes, what they hold there."""
     gpus = gpus_of(mapping(pod, "spec"), mapping(pod, "metadata", "annotations"))
-    return slim(pod) if gpus or is_kueues(pod) else None
+    return slim(pod) if gpus or is_kueues(pod) else reduced_pod(pod)
 
 
 def kept_job(job: Object) -> Object | None:
@@ -60,6 +74,11 @@ KEPT = {
     KUEUE_CLUSTER_QUEUES: slim,
     KAI_POD_GROUPS: slim,
     VOLCANO_POD_GROUPS: slim,
+    NODES: reduced_node,
+    KUEUE_COHORTS: slim,
+    KUEUE_FLAVORS: slim,
+    KAI_QUEUES: slim,
+    VOLCANO_QUEUES: slim,
 }
 """The kinds that are kept, and what of them."""
 
@@ -94,10 +113,22 @@ class _KeptLines(Lines):
 
 class Kept:
     """The objects of a cluster at a moment. ``documents``: of the kinds of ``KEPT``, as these reduce them; nothing in
-    them makes this raise. ``queued`` are all lines, as ``kopt queue`` lists them."""
+    them makes this raise. ``queued`` are all lines, as ``kopt queue`` lists them. ``unread`` are kinds that may not be
+    read; ``predictions`` knows run times, without them no start is predicted."""
 
-    def __init__(self, documents: Documents, overview: Overview, *, has_kueue: bool) -> None:
-        self.overview = overview
+    def __init__(
+        self,
+        documents: Documents,
+        overview: Overview,
+        *,
+        has_kueue: bool,
+        unread: Sequence[str] = (),
+        predictions: Predictions | None = None,
+    ) -> None:
+        self.overview, self._unread = overview, tuple(unread)
+        pods = documents.get(PODS, ())
+        self._others = [pod for pod in pods if isinstance(pod, OtherPod)]
+        documents = {**documents, PODS: [pod for pod in pods if not isinstance(pod, OtherPod)]}
         self.by_key = {
             resource: {key_of(document): document for document in several} for resource, several in documents.items()
         }
@@ -115,6 +146,28 @@ class Kept:
         self.queued = tuple(self.lines.everything(self.of(PODS), overview.now_s))
         self.lines.ordered.extend(queued for queued in self.queued if queued.system is System.KUEUE)
         self._explanations: dict[str, Explanation | None] = {}
+        self._asked = AskedTimes(predictions)
+        self._lock = threading.Lock()
+
+    @cached_property
+    def books(self) -> ClusterBooks:
+        """What nodes have, and who holds what of it."""
+        return ClusterBooks(
+            ClusterDocuments(
+                nodes=self.of(NODES),
+                pods=[*self.of(PODS), *self._others],
+                workloads=self.of(KUEUE_WORKLOADS),
+                local_queues=self.of(KUEUE_LOCAL_QUEUES),
+                cluster_queues=self.of(KUEUE_CLUSTER_QUEUES),
+                cohorts=self.of(KUEUE_COHORTS),
+                flavors=self.of(KUEUE_FLAVORS),
+                kai_queues=self.of(KAI_QUEUES),
+                kai_groups=self.of(KAI_POD_GROUPS),
+                volcano_queues=self.of(VOLCANO_QUEUES),
+                volcano_groups=self.of(VOLCANO_POD_GROUPS),
+                unread=self._unread,
+            )
+        )
 
     def of(self, resource: Resource, namespace: str = "") -> list[Object]:
         if namespace:
@@ -122,14 +175,24 @@ class Kept:
         return list(self.by_key.get(resource, {}).values())
 
     def explain(self, wanted: Sequence[Queued]) -> Mapping[str, Explanation]:
-        """By uid; what is not there any more is left out. Not to be called in an event loop."""
-        return asyncio.run(self._explained(wanted))
+        """By uid; what is not there any more is left out. Blocks, and asks for run times the first time: not to be
+        called in an event loop."""
+        with self._lock:
+            return asyncio.run(self._explained(wanted))
 
     async def _explained(self, wanted: Sequence[Queued]) -> Mapping[str, Explanation]:
+        answers: dict[str, tuple[JobAnswer, tuple[str, ...]]] = {}
         for queued in wanted:
-            if queued.uid not in self._explanations:
+            if queued.uid not in self._explanations and queued.uid not in answers:
                 target = self._target(queued)
-                self._explanations[queued.uid] = await self._explanation(target) if target else None
+                if target is None:
+                    self._explanations[queued.uid] = None
+                else:
+                    answers[queued.uid] = await self._answer(target)
+        diagnoses = (answer.diagnosis for answer, _ in answers.values())
+        starts = await self._asked.calibrated(diagnoses, self.overview.now_s)
+        for uid, (answer, unread) in answers.items():
+            self._explanations[uid] = _explanation(answer, unread, starts)
         explanations = ((queued.uid, self._explanations[queued.uid]) for queued in wanted)
         return {uid: explanation for uid, explanation in explanations if explanation is not None}
 
@@ -148,11 +211,35 @@ class Kept:
         document = self.by_key.get(resource, {}).get(key)
         return document if document is not None and text(document, "metadata", "uid") == uid else None
 
-    async def _explanation(self, target: Thing) -> Explanation:
+    async def _answer(self, target: Thing) -> tuple[JobAnswer, tuple[str, ...]]:
+        """And the kinds that could have said more."""
         reading = _KeptReading(self)
-        answer = why(await collected(reading, target, self.overview.now_s))
-        sentences = tuple(finding.message for finding in answer.findings if finding.code != "UNREAD")
-        return Explanation(answer.summary, sentences, answer.next, tuple(reading.unread))
+        job = await collected(reading, target, self.overview.now_s)
+        answer = why(job)
+        is_settled = answer.now in SETTLED
+        diagnosis = None if is_settled else await self._asked.diagnosed(job, self.books, answer.findings)
+        findings = tuple(finding for finding in answer.findings if finding.code != "UNREAD")
+        job_answer = JobAnswer(
+            Named.of(job.root),
+            Named.of(job.target),
+            answer.now,
+            answer.summary,
+            findings,
+            answer.next,
+            diagnosis,
+            tuple(reading.unread),
+            job.now_s,
+        )
+        return job_answer, tuple(reading.unread)
+
+
+def _explanation(answer: JobAnswer, unread: tuple[str, ...], starts: Mapping[str, StartEstimate]) -> Explanation:
+    diagnosis = answer.diagnosis
+    if diagnosis is not None and diagnosis.uid in starts:
+        diagnosis = replace(diagnosis, start=starts[diagnosis.uid])
+        answer = replace(answer, diagnosis=diagnosis)
+    sentences = tuple(finding.message for finding in answer.findings)
+    return Explanation(answer.summary, sentences, answer.next, unread, diagnosis, answer.to_dict())
 
 
 class _KeptReading(Reading):

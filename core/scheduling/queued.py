@@ -3,7 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
+from kopt.core.scheduling.diagnosis import Diagnosis
 from kopt.core.scheduling.eviction import System
 from kopt.core.workload.checkpoint import Source
 
@@ -71,12 +73,15 @@ class Queued:
 @dataclass(frozen=True)
 class Explanation:
     """What ``kopt why`` says about a workload. ``sentences`` have the most important first; ``next`` is what a person
-    can do, empty where nothing; ``unread`` are kinds that could have said more."""
+    can do, empty where nothing; ``unread`` are kinds that could have said more. ``diagnosis`` is None for what does not
+    wait; ``document`` is all of it as ``kopt why -o json`` prints it."""
 
     summary: str
     sentences: tuple[str, ...] = ()
     next: str = ""
     unread: tuple[str, ...] = ()
+    diagnosis: Diagnosis | None = None
+    document: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,7 @@ from kopt.cli.local.example.store import Store
 from kopt.cli.local.pages_cluster import ClusterWatch
 from kopt.cluster.client.api import Kube, Unauthorized
 from kopt.cluster.client.credentials import Credentials, KubeconfigAccess
-from kopt.cluster.client.resources import EVICTIONS, JOBS, KUEUE_CLUSTER_QUEUES, LENDING_POOLS, PODS
-from kopt.cluster.client.resources import NODES as KUBERNETES_NODES
+from kopt.cluster.client.resources import EVICTIONS, JOBS, KAI_QUEUES, KUEUE_CLUSTER_QUEUES, LENDING_POOLS, PODS
 from kopt.controllers.overview.collect import gather
 from kopt.controllers.overview.reading import Wanted
 from kopt.controllers.overview.why import why
@@ -97,7 +96,7 @@ async def test_the_ordinary_watch_reads_it_and_hears_of_the_next_moment(example:
 async def test_lists_are_narrowed_and_kinds_are_discovered(example: Example) -> None:
     kube = Kube(Signed(example.url, "secret"))
     assert await kube.serves(LENDING_POOLS)
-    assert not await kube.serves(KUBERNETES_NODES)
+    assert not await kube.serves(KAI_QUEUES)
     evictions = (await kube.list(EVICTIONS)).items
     vision = (await kube.list(EVICTIONS, "vision")).items
     assert 0 < len(vision) < len(evictions)
@@ -217,6 +216,8 @@ async def test_the_page_of_queues_shows_its_jobs_and_says_what_the_terminal_says
     expected = ("insufficient unused quota", "more than the queue has", "held by staging")
     for reason, word in zip(reasons, expected, strict=True):
         assert word in reason
+    causes = [explained[one.uid].document["diagnosis"]["causes"][0]["code"] for one in lines if not one.has_gpus]
+    assert causes == ["QUOTA_IN_USE", "QUOTA_TOO_SMALL", "HELD"]
     # Nothing has changed: nothing is put in order anew.
     assert (await watch.queue()).queued is state.queued
     running.cancel()

@@ -120,7 +120,12 @@ def test_what_has_no_gpus_is_not_kept() -> None:
         spec = document
         for step in path:
             spec = spec[step]
-        spec["containers"] = [{"name": "web"}]
+        spec["containers"] = [{"name": "web", "env": [{"name": "TOKEN", "value": "secret"}]}]
+        kept_of_it = KEPT[resource](copy.deepcopy(document))
+        # A pod on a node holds CPU and memory there.
+        assert kept_of_it is None if resource == JOBS else kept_of_it is not None
+        assert "secret" not in str(kept_of_it)
+        spec.pop("nodeName", None)
         assert KEPT[resource](document) is None
 
 

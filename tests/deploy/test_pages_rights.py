@@ -22,11 +22,13 @@ from dashboard import cluster_objects as objects
 from .rights import Object, assert_refused_nothing, audited, granted, used
 
 SELDOM = {
-    ("watch", "scheduling.run.ai", "podgroups"): "only where there is KAI",
-    ("watch", "scheduling.volcano.sh", "podgroups"): "only where there is Volcano",
-} | {
-    ("watch", "kueue.x-k8s.io", kind): "only where there is Kueue"
-    for kind in ("workloads", "localqueues", "clusterqueues")
+    ("watch", group, kind): f"only where there is {name}"
+    for group, name, kinds in (
+        ("scheduling.run.ai", "KAI", ("podgroups", "queues")),
+        ("scheduling.volcano.sh", "Volcano", ("podgroups", "queues")),
+        ("kueue.x-k8s.io", "Kueue", ("workloads", "localqueues", "clusterqueues", "cohorts", "resourceflavors")),
+    )
+    for kind in kinds
 }
 NAMESPACE, ACCOUNT, SPACE = "kopt-system", "kopt-pages", "research"
 VERSION = "kaiwo.ai/v1alpha1"
@@ -51,12 +53,16 @@ def test_its_account_lists_and_watches_what_the_pages_show_and_no_more(charts: A
     assert {verb for verb, _, _ in rights} == {"list", "watch"}
     assert {(group, kind) for _, group, kind in rights} == {
         ("", "pods"),
+        ("", "nodes"),
         ("batch", "jobs"),
-        ("kueue.x-k8s.io", "workloads"),
-        ("kueue.x-k8s.io", "localqueues"),
-        ("kueue.x-k8s.io", "clusterqueues"),
+        *(
+            ("kueue.x-k8s.io", kind)
+            for kind in ("workloads", "localqueues", "clusterqueues", "cohorts", "resourceflavors")
+        ),
         ("scheduling.run.ai", "podgroups"),
+        ("scheduling.run.ai", "queues"),
         ("scheduling.volcano.sh", "podgroups"),
+        ("scheduling.volcano.sh", "queues"),
         *(("kaiwo.ai", kind) for kind in ("evictions", "lendingpools", "nodetopologies", "stageddata")),
     }
 

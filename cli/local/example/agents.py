@@ -1,7 +1,8 @@
-"""What the example's agents and controllers tell the endpoint: sizes that are asked for, log lines, measured pairs.
+"""What the example's agents and controllers tell the endpoint: sizes that are asked for, log lines, measured pairs, and
+what ran before.
 
-Requests are those of the real ones (webhook, ``kopt agent logtail``, ``kopt controller pairwise``), through the same
-client; the endpoint does not know the difference.
+Requests are those of the real ones (webhook, ``kopt agent logtail``, ``kopt controller pairwise`` and ``runs``), through
+the same client; the endpoint does not know the difference.
 """
 
 import asyncio
@@ -13,11 +14,14 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
-from kopt.cli.local.example.cluster import NODES, topologies
+from kopt.cli.local.example.cluster import NODES, objects_at, topologies
 from kopt.cli.local.example.kubeconfig import NAME
+from kopt.cluster.client.resources import KUEUE_WORKLOADS
+from kopt.cluster.workloads.runs import run_of_workload
 from kopt.core.hardware.bandwidth import Collective
 from kopt.core.hardware.pairwise import Health, MeasuredPair, MeasuredPoint
 from kopt.core.units import GIB, Bytes
+from kopt.core.workload.run_time import JobKind, JobRun
 from kopt.core.workload.sizing import MemoryBreakdown, Method, TraceCoverage
 from kopt.models.sizing.code import CodeEstimate
 from kopt.models.sizing.trace_summary import summary
@@ -33,6 +37,7 @@ _PAST_S = 7200.0
 _SWITCHED = NODES[:-1]
 _SLOW = NODES[3]
 _PAIR_GBPS = 340.0
+_PAST_RUNS = 40
 _MEGATRON = (
     "torchrun --nproc_per_node=8 pretrain_gpt.py --num-layers 24 --hidden-size 2048 --num-attention-heads 16 "
     "--seq-length 2048 --max-position-embeddings 2048 --micro-batch-size 4 --bf16"
@@ -148,11 +153,23 @@ def _pair(a: str, b: str, number: int, now_s: float) -> MeasuredPair:
     )
 
 
+def runs_at(now_s: float) -> tuple[JobRun, ...]:
+    """What runs, and 40 runs of such jobs in the days before, of 4 to 20 hours."""
+    running = tuple(run for item in objects_at(now_s)[KUEUE_WORKLOADS] if (run := run_of_workload(item)) is not None)
+    past = []
+    for number in range(_PAST_RUNS):
+        kind = running[number % len(running)].kind if running else JobKind("research", 8)
+        ended_s = now_s - 3600.0 * (4 + 3 * number)
+        past.append(JobRun(f"past-{number}", kind, ended_s - 3600.0 * (4 + number * 7 % 17), ended_s))
+    return (*past, *running)
+
+
 async def report(url: str, clock: Callable[[], float] = time.time) -> None:
     """Report everything, then go on with log lines until cancelled. Waits for an endpoint that starts."""
     async with AsyncPredictionClient(url, deadline_s=DEADLINE_S) as client, asyncio.TaskGroup() as tasks:
         tasks.create_task(_report_sizes(client))
         tasks.create_task(_report_measurements(client, clock))
+        tasks.create_task(_report_runs(client, clock))
         for training in TRAININGS:
             tasks.create_task(_follow(client, training, clock))
 
@@ -169,6 +186,16 @@ async def _report_measurements(client: AsyncPredictionClient, clock: Callable[[]
 
     async def send() -> Mapping[str, Any]:
         await client.tell_pairs(NAME, measurements, by_node, domains=domains)
+        return {}
+
+    await _answered(send)
+
+
+async def _report_runs(client: AsyncPredictionClient, clock: Callable[[], float]) -> None:
+    runs = runs_at(clock())
+
+    async def send() -> Mapping[str, Any]:
+        await client.send_runs(runs)
         return {}
 
     await _answered(send)

@@ -7,6 +7,7 @@ from itertools import combinations
 from kopt.agents.topology.documents import spec_of
 from kopt.cli.local.example.jobs import BORROWERS, DATA, DATA_USER, LENT, QUEUE, job_objects, stamp
 from kopt.cluster.client.resources import EVICTIONS, LENDING_POOLS, NODE_TOPOLOGIES, Object, Resource
+from kopt.cluster.client.resources import NODES as KUBERNETES_NODES
 from kopt.cluster.objects.eviction import body_of, entry_of, status_of
 from kopt.cluster.objects.staged_data import STAGED_DATA
 from kopt.core.hardware.node_topology import LinkType, NodeTopology, TopologyGpu, TopologyLink, TopologyNic
@@ -35,6 +36,7 @@ def objects_at(now_s: float) -> Mapping[Resource, Sequence[Object]]:
         EVICTIONS: evictions,
         STAGED_DATA: _staged(now_s),
         NODE_TOPOLOGIES: [_node(topology, now_s) for topology in topologies().values()],
+        KUBERNETES_NODES: [_kubernetes_node(name) for name in NODES],
     }
 
 
@@ -238,6 +240,14 @@ def _cube_mesh(node: str) -> NodeTopology:
     gpus = tuple(TopologyGpu(n, "Tesla V100-SXM2-32GB", numa=n // 4) for n in range(8))
     cards = tuple(TopologyNic(f"mlx5_{n}", gbit_per_s=100.0, state="ACTIVE") for n in range(4))
     return NodeTopology(node, gpus, links, cards, tool="nvidia-smi topo -m", vendor="nvidia")
+
+
+def _kubernetes_node(name: str) -> Object:
+    product = "Tesla-V100-SXM2-32GB" if name == NODES[-1] else "NVIDIA-H100-80GB-HBM3"
+    offers = {"nvidia.com/gpu": "8", "cpu": "96", "memory": "1024Gi", "pods": "110"}
+    status = {"allocatable": offers, "capacity": offers, "conditions": [{"type": "Ready", "status": "True"}]}
+    labels = {"kubernetes.io/hostname": name, "nvidia.com/gpu.product": product}
+    return {"metadata": {"name": name, "labels": labels}, "spec": {}, "status": status}
 
 
 def _node(topology: NodeTopology, now_s: float) -> Object:

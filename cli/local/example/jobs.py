@@ -9,6 +9,8 @@ from typing import Any
 from kopt.cluster.client.resources import (
     JOBS,
     KUEUE_CLUSTER_QUEUES,
+    KUEUE_COHORTS,
+    KUEUE_FLAVORS,
     KUEUE_LOCAL_QUEUES,
     KUEUE_WORKLOADS,
     PODS,
@@ -75,6 +77,8 @@ def job_objects(
             for namespace in sorted({job.namespace for job in jobs})
         ],
         KUEUE_CLUSTER_QUEUES: [_cluster_queue(lent)],
+        KUEUE_FLAVORS: [{"metadata": {"name": name}, "spec": {}} for name in ("own", LENT)],
+        KUEUE_COHORTS: [],
     }
 
 

@@ -22,19 +22,18 @@ from kopt.cluster.client.resources import (
 from kopt.cluster.objects.fields import items
 from kopt.cluster.workloads.external_requests import CLAIMS
 from kopt.controllers.overview.collect import VOLCANO_POD_GROUPS
-from kopt.controllers.overview.diagnosis.answer import diagnose
+from kopt.controllers.overview.diagnosis.asked_times import AskedTimes
 from kopt.controllers.overview.diagnosis.books import ClusterBooks
 from kopt.controllers.overview.diagnosis.documents import ClusterDocuments
-from kopt.controllers.overview.diagnosis.questions import NoPredictions, Predictions, questions_of
+from kopt.controllers.overview.diagnosis.questions import Predictions
 from kopt.controllers.overview.job import JobSnapshot
 from kopt.controllers.overview.reading import Reader, Reading
 from kopt.controllers.overview.why import Now, Why
-from kopt.core.scheduling.diagnosis import Diagnosis, PredictedStart, StartEstimate
+from kopt.core.scheduling.diagnosis import Diagnosis
 
 RESOURCE_SLICES = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False)
 _UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 _UNSCHEDULED = ("reason=FailedScheduling", "reason=Unschedulable")
-UNKNOWN = "RUN_TIME_UNKNOWN"
 SETTLED = (Now.FINISHED, Now.FAILED, Now.DELETED, Now.RUNNING, Now.STARTING)
 
 
@@ -46,29 +45,13 @@ async def diagnosed(
     if answer.now in SETTLED:
         return None
     claims = any(True for pod in job.pods for _ in items(pod, "spec", "resourceClaims"))
-    books = ClusterBooks(await read_cluster(Reader(kube), job.target.key[0], claims=claims))
-    if predictions is None:
-        return diagnose(job, books, answer.findings)
-    try:
-        run_times = await predictions.run_times(questions_of(books, job.now_s))
-    except NoPredictions as error:
-        result = diagnose(job, books, answer.findings, {})
-        # A start that depends on nobody's run time, or that cannot be, has words of its own.
-        unknown = result is not None and result.start.reason is not None and result.start.reason.code == UNKNOWN
-        return replace(result, start=StartEstimate(reason=error.reason)) if result is not None and unknown else result
-    result = diagnose(job, books, answer.findings, run_times)
-    return None if result is None else await calibrated(result, predictions, job.now_s)
-
-
-async def calibrated(diagnosis: Diagnosis, predictions: Predictions, now_s: float) -> Diagnosis:
-    """With its start as earlier starts of its queue suggest; as it is where nobody says."""
-    if diagnosis.start.p50_s is None or not diagnosis.uid:
-        return diagnosis
-    try:
-        starts = await predictions.calibrated([PredictedStart(diagnosis.uid, diagnosis.queue, now_s, diagnosis.start)])
-    except NoPredictions:
-        return diagnosis
-    return replace(diagnosis, start=starts.get(diagnosis.uid, diagnosis.start))
+    books, asked = (
+        ClusterBooks(await read_cluster(Reader(kube), job.target.key[0], claims=claims)),
+        AskedTimes(predictions),
+    )
+    result = await asked.diagnosed(job, books, answer.findings)
+    starts = await asked.calibrated([result], job.now_s)
+    return replace(result, start=starts.get(result.uid, result.start)) if result is not None else None
 
 
 async def read_cluster(reader: Reading, namespace: str, *, claims: bool) -> ClusterDocuments:

@@ -23,6 +23,7 @@ from kopt.policies.diagnosis.fitting import open_rows
 
 RunTimes = Mapping[str, RunTimeQuantiles]
 """By ``namespace/name`` of a workload: the time that is left of what runs, the run time of what waits."""
+UNKNOWN = "RUN_TIME_UNKNOWN"
 _QUOTA = "quota"
 
 
@@ -40,7 +41,7 @@ def start_of(
 ) -> StartEstimate:
     """``lines``: what waits in Kueue's queues, in order. The same run times give the same answer: draws have a seed."""
     if not run_times:
-        return StartEstimate(reason=Reason("RUN_TIME_UNKNOWN", "No run time of what is before it is known here."))
+        return StartEstimate(reason=Reason(UNKNOWN, "No run time of what is before it is known here."))
     if pending.workload is not None and pending.situation.kueue is not None:
         model, name = _of_kueue(pending.situation, pending.workload, lines, books), pending.workload.name
     elif pending.situation.fleet is not None and pending.situation.shapes:

@@ -75,6 +75,7 @@ def create_app(
                 if cluster is not None:
                     stack.push_async_callback(cluster.close)
                     await stack.enter_async_context(beside(cluster.run()))
+                    await stack.enter_async_context(beside(live.follow()))
                 async with refreshing(live, refresh_s):
                     yield
 

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar, cast
@@ -21,6 +22,8 @@ PATIENCE_S = 2.5
 """How long a page waits for replayed forecasts; later ones appear when it refreshes."""
 UNWELL_REFRESH_S = 2.0
 """How often an endpoint that does not answer is asked: a page opened while it starts should not stay wrong for long."""
+BETWEEN_CHANGES_S = 1.0
+"""A cluster in which something changes all the time is read no more often than this."""
 FEEDS: Sequence[AnyFeed] = tuple(dict.fromkeys(feed for page in PAGES for feed in page.feeds))
 """Of all pages, each once; the snapshot is every page's and is not among them."""
 
@@ -46,6 +49,7 @@ class LiveSource:
         self._snapshot = SnapshotReader(self.connections)
         self._readers: dict[AnyFeed, Reader[object]] = {feed: feed.open(self.connections) for feed in FEEDS}
         self._readers[SNAPSHOT] = self._snapshot
+        self._changes, self._news = Counter[AnyFeed](), asyncio.Condition()
 
     async def run(self, every_s: float) -> None:
         """Refresh until cancelled. What is unforeseen is logged and shown; the pages live on."""
@@ -58,9 +62,35 @@ class LiveSource:
             unwell = (await self._snapshot.latest()).endpoint.problem
             await asyncio.sleep(min(every_s, UNWELL_REFRESH_S) if unwell else every_s)
 
+    async def follow(self) -> None:
+        """Refresh what the cluster's watch hears of, until cancelled."""
+        cluster = self.connections.cluster
+        followed = [feed for feed in FEEDS if feed.has_changed is not None]
+        while cluster is not None:
+            await cluster.changed()
+            try:
+                await self.refresh(*followed)
+            except Exception:  # the background's own edge
+                LOG.exception("what has changed in the cluster could not be read")
+            await asyncio.sleep(BETWEEN_CHANGES_S)
+
     async def refresh(self, *feeds: AnyFeed) -> None:
         """Refresh these feeds, or all."""
-        await asyncio.gather(*[self._readers[feed].refresh() for feed in feeds or (SNAPSHOT, *FEEDS)])
+        await asyncio.gather(*[self._refresh(feed) for feed in feeds or (SNAPSHOT, *FEEDS)])
+
+    async def _refresh(self, feed: AnyFeed) -> None:
+        reader = self._readers[feed]
+        before = await reader.latest()
+        await reader.refresh()
+        if feed.has_changed is not None and feed.has_changed(before, await reader.latest()):
+            self._changes[feed] += 1
+            async with self._news:
+                self._news.notify_all()
+
+    async def next_change(self, feed: AnyFeed, seen: int) -> int:
+        async with self._news:
+            await self._news.wait_for(lambda: self._changes[feed] != seen)
+        return self._changes[feed]
 
     def reader(self, feed: Feed[T]) -> Reader[T]:
         """The feed at work."""

@@ -53,6 +53,7 @@ def environment(navigation: Sequence[Page] = (), *, example: bool = False) -> En
         "navigation": navigation,
         "example": example,
         "user": None,
+        "events": "",
         "word_bytes": format_bytes,
         "word_hours": lambda hours: f"{hours} h" if hours < 48 else f"{hours // 24} days",
         "psi_notice": PSI_NOTICE,

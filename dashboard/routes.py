@@ -9,15 +9,16 @@ from starlette.exceptions import HTTPException
 
 from kopt.core.settings import Settings
 from kopt.dashboard import assets
-from kopt.dashboard.data.feed import Restricted, Source
+from kopt.dashboard.data.feed import AnyFeed, Restricted, Source
 from kopt.dashboard.data.snapshot import SNAPSHOT
 from kopt.dashboard.data.sources import Snapshot
+from kopt.dashboard.events import ChangeStreams
 from kopt.dashboard.login.authority import AuthorityError
 from kopt.dashboard.login.middleware import user_of
 from kopt.dashboard.login.routes import Login, LoginRoutes
 from kopt.dashboard.pages.page import Content, Page, PageRequest
 from kopt.dashboard.pages.pages import PAGES
-from kopt.dashboard.problem import problem_document
+from kopt.dashboard.problem import FOR_PROGRAMS, problem_document
 from kopt.dashboard.rendering import environment
 from kopt.dashboard.security import SECURITY_HEADERS
 
@@ -38,12 +39,15 @@ class Routes:
     ) -> None:
         self._source, self._refresh_s, self._settings, self._login = source, refresh_s, settings, login
         self._templates = environment([page for page in PAGES if page.title], example=example)
+        self._streams = ChangeStreams()
 
     def add_to(self, app: FastAPI) -> None:
         routes: dict[str, Endpoint] = {}
         for page in PAGES:
             routes |= dict.fromkeys((*page.aliases, page.path), self._drawing(page))
             routes |= {path: self._answering(answer) for path, answer in page.documents.items()}
+            if page.followed is not None:
+                routes[page.events] = self._saying(page.followed)
             if page.takes_forms:
                 app.add_api_route(page.path, self._drawing(page), methods=["POST"], response_model=None)
         routes |= {"/static/{address:path}": self.static, "/healthz": self.health}
@@ -70,6 +74,12 @@ class Routes:
             return await document(await self._request(request))
 
         return answer
+
+    def _saying(self, feed: AnyFeed) -> Endpoint:
+        async def stream(request: Request) -> Response:
+            return self._streams.of(self._source_for(request), feed)
+
+        return stream
 
     async def _request(self, request: Request) -> PageRequest:
         source = self._source_for(request)
@@ -107,7 +117,7 @@ class Routes:
         title, text = _ERROR_TEXTS.get(status, _ERROR_TEXTS[500])
         if isinstance(error, HTTPException) and status == 404 and error.detail != "Not Found":
             text = str(error.detail)
-        if request.url.path.startswith(("/data/", "/static/")):
+        if request.url.path.startswith(FOR_PROGRAMS):
             return problem_document(status, title, text)
         page = self._templates.get_template("problem.html").render(
             title=title, text=text, status=status, path="", refresh_s=self._refresh_s
@@ -123,6 +133,7 @@ class Routes:
             "refresh_s": self._refresh_s,
             "query": request.query_params,
             "user": user_of(request.scope),
+            "events": page.events,
             "page_models": [(name, serving.get(name)) for name in page.predictors],
         }
         text = self._templates.get_template(page.template).render(**shared, **content)

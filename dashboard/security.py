@@ -14,6 +14,8 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from kopt.dashboard.events import MEDIA_TYPE
+
 LOG = logging.getLogger(__name__)
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 SECURITY_HEADERS = {
@@ -66,16 +68,17 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun, status = time.perf_counter(), 500
+        begun, status, is_stream = time.perf_counter(), 500, False
 
         async def counted(message: Message) -> None:
-            nonlocal status
+            nonlocal status, is_stream
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
                 for name, value in SECURITY_HEADERS.items():
                     headers.setdefault(name, value)
                 headers.setdefault("cache-control", "no-cache")
+                is_stream = headers.get("content-type", "").startswith(MEDIA_TYPE)
             await send(message)
 
         try:
@@ -89,7 +92,9 @@ class Guard:
         finally:
             route = getattr(scope.get("route"), "path", "none")
             self._metrics.requests.labels(route, str(status)).inc()
-            self._metrics.seconds.labels(route).observe(time.perf_counter() - begun)
+            if not is_stream:
+                # One that goes on while a page is open says nothing about how long an answer takes.
+                self._metrics.seconds.labels(route).observe(time.perf_counter() - begun)
 
 
 def host_of(header: str) -> str:

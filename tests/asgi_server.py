@@ -12,6 +12,8 @@ from controlplane.processes import PATIENCE_S, wait_for
 @contextlib.contextmanager
 def served(app: Any, **options: Any) -> Iterator[str]:
     """The application's address on a free port."""
+    # As the pages' own server: an open page listens for as long as it is open.
+    options = {"timeout_graceful_shutdown": 1, **options}
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", **options))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -1,5 +1,6 @@
 """A source of the pages with made-up data; feeds that are not named are empty."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -15,3 +16,8 @@ class FixedSource:
     async def latest(self, feed: Feed[T]) -> T:
         value: T = self.values[feed] if feed in self.values else feed.empty()
         return value
+
+    async def next_change(self, feed: Feed[T], seen: int) -> int:
+        """It never changes."""
+        await asyncio.Event().wait()
+        return seen

@@ -58,9 +58,10 @@ class QueueWatch:
             self._changed.set()
 
     async def changed(self) -> None:
-        """Return when something has changed since the last time."""
+        """Return when something has changed since the last time, and ``state`` would read it."""
         await self._changed.wait()
         self._changed.clear()
+        await asyncio.sleep(max(0.0, self._due_s - time.monotonic()))
 
     async def run(self) -> None:
         """Watch until cancelled."""

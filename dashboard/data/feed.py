@@ -60,13 +60,15 @@ class Feed(Generic[T]):
     """One kind of data. ``empty`` is what pages show while there is none, and where it is of no use to them.
 
     ``restrict`` leaves out what its reader may not see; it asks for rights and for nothing else, so that they can be
-    looked up beforehand.
+    looked up beforehand. With ``has_changed``, given what came before and what came now, it is refreshed as soon as the
+    cluster's watch hears of something, and open pages hear of it.
     """
 
     name: str
     empty: Callable[[], T]
     open: Callable[[Connections], Reader[T]]
     restrict: Callable[[T, Holds], T]
+    has_changed: Callable[[T, T], bool] | None = None
 
 
 class Source(Protocol):
@@ -74,6 +76,9 @@ class Source(Protocol):
 
     async def latest(self, feed: Feed[T]) -> T:
         """What came last; immediate."""
+
+    async def next_change(self, feed: Feed[T], seen: int) -> int:
+        """How often a feed has changed, once that is another number than ``seen``."""
 
 
 class Restricted:
@@ -93,6 +98,9 @@ class Restricted:
         feed.restrict(data, noted)
         held = await self._may(needed) if needed else ()
         return feed.restrict(data, lambda right: right in held)
+
+    async def next_change(self, feed: Feed[T], seen: int) -> int:
+        return await self._source.next_change(feed, seen)
 
 
 @dataclass(frozen=True, kw_only=True)

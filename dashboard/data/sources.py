@@ -103,6 +103,9 @@ class Cluster(Protocol):
     async def queue(self) -> QueueState:
         """GPU workloads that wait and run, as last heard."""
 
+    async def changed(self) -> None:
+        """Return when ``queue`` would say something else than the last time."""
+
     async def run(self) -> None:
         """Watch until cancelled; without it ``overview`` stays as it is."""
 

@@ -2,6 +2,7 @@
 
 from urllib.parse import quote
 
+from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -14,10 +15,14 @@ USER = "kopt.user"
 """Of the request's scope: who asks."""
 PUBLIC = ("/healthz", "/metrics", "/login", "/logout")
 _PUBLIC_FOLDERS = ("/static/", "/login/")
+INTERFACE = "/v1/"
+"""Below it programs ask, with a token each time: no other page can make a browser send one."""
+_CHALLENGE = {"www-authenticate": 'Bearer realm="kopt"'}
 
 
 class LoginRequired:
-    """ASGI middleware. ``/static/``, the login itself and the probes are for everybody."""
+    """ASGI middleware. ``/static/``, the login itself and the probes are for everybody; below ``/v1/`` a bearer token
+    takes the place of a session, as on the login."""
 
     def __init__(self, app: ASGIApp, authority: Authority, sessions: Sessions) -> None:
         self._app, self._authority, self._sessions = app, authority, sessions
@@ -27,7 +32,8 @@ class LoginRequired:
             await self._app(scope, receive, send)
             return
         try:
-            user = await self._user(HTTPConnection(scope))
+            is_program = scope["path"].startswith(INTERFACE)
+            user = await (self._bearer(scope) if is_program else self._user(HTTPConnection(scope)))
         except AuthorityError as error:
             await problem_document(503, "The cluster does not answer", str(error))(scope, receive, send)
             return
@@ -43,7 +49,14 @@ class LoginRequired:
             return None
         return session.user or await self._authority.user_of(session.token)
 
+    async def _bearer(self, scope: Scope) -> User | None:
+        kind, _, token = Headers(scope=scope).get("authorization", "").partition(" ")
+        return await self._authority.user_of(token.strip()) if kind.lower() == "bearer" else None
+
     def _to_login(self, scope: Scope) -> Response:
+        if scope["path"].startswith(INTERFACE):
+            text = "Send a token that the pages accept: Authorization: Bearer …"
+            return problem_document(401, "Who asks?", text, _CHALLENGE)
         if scope["path"].startswith("/data/") or scope["method"] not in ("GET", "HEAD"):
             return problem_document(401, "Log in", "The session has ended; log in at /login.")
         query = scope["query_string"].decode("ascii", "replace")

@@ -67,6 +67,16 @@ class Page:
     takes_forms: bool = False
     predictors: tuple[str, ...] = ()
 
+    @property
+    def followed(self) -> AnyFeed | None:
+        """The feed whose changes an open page hears of; None for one that asks every now and then."""
+        return next((feed for feed in self.feeds if feed.has_changed is not None), None)
+
+    @property
+    def events(self) -> str:
+        """Where it hears of them; empty where it does not."""
+        return "" if self.followed is None else f"{self.path}/events"
+
     def is_current(self, path: str) -> bool:
         """Does an address belong to the page's entry of the navigation?"""
         return path == self.path or bool(self.covers and path.startswith(self.covers))

@@ -84,6 +84,24 @@
   // A part of the page that is being computed says so; it is looked for sooner than the rest.
   const soon = () => { if (document.querySelector("[data-soon]")) setTimeout(refresh, 2000); };
 
+  // Pages of a cluster hear at once that something has changed. Only while they are looked at: a browser keeps few
+  // connections to one server.
+  const listen = () => {
+    const address = document.documentElement.dataset.events;
+    if (!address || !window.EventSource) return;
+    let stream = null, due = 0;
+    const follow = () => {
+      if (document.hidden) { stream?.close(); stream = null; return; }
+      if (stream) return;
+      stream = new EventSource(address);
+      stream.onmessage = () => {
+        due = due || setTimeout(() => { due = 0; refresh(); }, 300);
+      };
+    };
+    document.addEventListener("visibilitychange", follow);
+    follow();
+  };
+
   const copy = async (button) => {
     const source = document.getElementById(button.dataset.copy);
     let word = "Copied";
@@ -123,6 +141,7 @@
     });
     setInterval(refresh, every);
     soon();
+    listen();
     document.addEventListener("visibilitychange", refresh);
   });
 })();

@@ -209,6 +209,9 @@ class ScriptedCluster:
     async def queue(self) -> QueueState:
         return QueueState()
 
+    async def changed(self) -> None:
+        await asyncio.Event().wait()
+
     async def run(self) -> None:
         pass
 

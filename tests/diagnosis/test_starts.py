@@ -102,3 +102,14 @@ def test_higher_priority_and_age_come_first() -> None:
     other["spec"]["priority"] = 0
     other["metadata"]["creationTimestamp"] = objects.stamp(1)
     assert diagnosis(fleet.cluster, "kube-scheduler", **times).start.p50_s == 100
+
+
+def test_a_flavor_that_is_too_small_for_it_is_not_waited_for() -> None:
+    """Both lack eight GPUs now; one of them has four in all."""
+    made = kueue.Queues(random.Random(1))
+    made.queue("research", {"a-small": 4, "h100": 8}, local="gpus")
+    made.run("research", "a-small", 4)
+    made.run("research", "h100", 8)
+    made.waits(8)
+    start = diagnosis(made.cluster, "Kueue", others__job_other_1=50, others__job_other_2=700).start
+    assert (start.p50_s, start.reason) == (700, None)

@@ -1,8 +1,8 @@
 """What the example's agents and controllers tell the endpoint: sizes that are asked for, log lines, measured pairs, and
 what ran before.
 
-Requests are those of the real ones (webhook, ``kopt agent logtail``, ``kopt controller pairwise`` and ``runs``), through
-the same client; the endpoint does not know the difference.
+Requests are those of the real ones (webhook, ``kopt agent logtail``, ``kopt controller pairwise`` and ``runs``),
+through the same client; the endpoint does not know the difference.
 """
 
 import asyncio

@@ -1,5 +1,6 @@
 """The queue that a workload waits in, reduced to GPUs, and when it starts by the run times of what is before it."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -96,17 +97,22 @@ def _pool(situation: Situation, books: ClusterBooks) -> Pool:
 
 
 def _flavor_resource(situation: Situation) -> FlavorResource | None:
+    """The flavour of GPUs that lacks least of all that it requests; one that could never give so much comes last."""
     side = situation.kueue
     assert side is not None, "it waits for quota"
-    candidates = []
+    wanted = Counter[FlavorResource]()
     for pods in side.demand.pod_sets:
         for group in side.rules.groups:
             for flavor in group.flavors:
                 for resource, amount in pods.requests.items():
-                    if flavor in pods.flavors and resource in group.resources and amount and milli_of(resource, 1):
-                        key = (flavor, resource)
-                        candidates.append((amount - side.tree.available(side.queue, key), key))
-    return min(candidates)[1] if candidates else None
+                    if flavor in pods.flavors and resource in group.resources and milli_of(resource, 1):
+                        wanted[flavor, resource] += amount
+    ranked = [
+        (amount > side.tree.capacity(side.queue, key), amount - side.tree.available(side.queue, key), position, key)
+        for position, (key, amount) in enumerate(wanted.items())
+        if amount
+    ]
+    return min(ranked)[-1] if ranked else None
 
 
 def _queued(workload: KueueWorkload, resource: str) -> QueuedGpus:

@@ -4,6 +4,7 @@ import asyncio
 
 from kopt.dashboard.pages.page import Content, Page, PageRequest
 from kopt.dashboard.pages.queue.data import QUEUE
+from kopt.dashboard.pages.queue.interface import PATH, why
 from kopt.dashboard.pages.queue.view import QueueChoice, queue_page
 
 
@@ -12,4 +13,4 @@ async def queue(request: PageRequest) -> Content:
     return {"view": await asyncio.to_thread(queue_page, state, choice), "choice": choice}
 
 
-PAGE = Page("/queue", "queue/template.html", queue, "Queue", feeds=(QUEUE,))
+PAGE = Page("/queue", "queue/template.html", queue, "Queue", feeds=(QUEUE,), documents={PATH: why})

@@ -3,9 +3,10 @@
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
+from kopt.core.scheduling.diagnosis import ChangeKind, Diagnosis, StartEstimate
 from kopt.core.scheduling.eviction import System
 from kopt.core.scheduling.queued import Explanation, Queued, QueueState, State
 from kopt.core.units import format_gpus
@@ -50,8 +51,18 @@ class QueueChoice:
 
 
 @dataclass(frozen=True)
+class Start:
+    """When it starts, in words: half of the draws by ``p50``, nine of ten by ``p90``; ``note``: what is not known."""
+
+    p50: str = ""
+    p90: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True)
 class Row:
-    """A workload in words. ``why`` is the most important sentence, ``more`` how many others there are."""
+    """A workload in words. ``why`` is the most important sentence, ``more`` how many others there are. Of what waits:
+    ``code`` of what binds, the smallest ``change`` with which it would run, and its ``start``."""
 
     queued: Queued
     gpus: str
@@ -61,6 +72,9 @@ class Row:
     why: str = ""
     more: int = 0
     next: str = ""
+    code: str = ""
+    change: str = ""
+    start: Start | None = None
 
 
 @dataclass(frozen=True)
@@ -164,20 +178,46 @@ def _card(
 
 def _row(queued: Queued, reason: Explanation | None, now_s: float) -> Row:
     sentences = reason.sentences if reason else ()
-    why = "" if queued.has_gpus else (sentences[0] if sentences else queued.message)
-    if queued.has_gpus:
-        own = "On GPUs of its queue." if queued.system is System.KUEUE else "–"
-        why = f"On GPUs that LendingPool {queued.pool} lends." if queued.pool else queued.message or own
-    return Row(
+    row = Row(
         queued,
         format_gpus(max(0, queued.gpus)),
         _BADGES.get(queued.state, "pending"),
         "" if queued.since_s is None else span(max(0.0, now_s - queued.since_s)),
         _command(queued.namespace, queued.name),
-        why,
+        _why(queued, sentences),
         max(0, len(sentences) - 1),
         reason.next if reason else "",
     )
+    diagnosis = reason.diagnosis if reason else None
+    if queued.has_gpus or diagnosis is None:
+        return row
+    if diagnosis.causes:
+        cause = diagnosis.causes[0]
+        row = replace(row, code=cause.code.value, why=cause.message, more=len(sentences))
+    return replace(row, change=_change(diagnosis), start=_start(diagnosis.start))
+
+
+def _why(queued: Queued, sentences: Sequence[str]) -> str:
+    if not queued.has_gpus:
+        return sentences[0] if sentences else queued.message
+    own = "On GPUs of its queue." if queued.system is System.KUEUE else "–"
+    return f"On GPUs that LendingPool {queued.pool} lends." if queued.pool else queued.message or own
+
+
+def _change(diagnosis: Diagnosis) -> str:
+    """What its owner can do; only where there is nothing, what it has to wait for."""
+    changes = sorted(diagnosis.changes, key=lambda change: change.kind is ChangeKind.WAIT)
+    if not changes:
+        return ""
+    message = changes[0].message
+    return message if changes[0].kind is ChangeKind.WAIT else f"It would run with this change: {message}"
+
+
+def _start(estimate: StartEstimate) -> Start | None:
+    note = estimate.reason.message if estimate.reason is not None else ""
+    if estimate.p50_s is None:
+        return Start(note=note) if note else None
+    return Start(span(estimate.p50_s), "" if estimate.p90_s is None else span(estimate.p90_s), note)
 
 
 def _selected(
@@ -185,7 +225,7 @@ def _selected(
 ) -> Selected | None:
     if job is None:
         return None
-    rows = ((_row(queued, None, now_s), reasons.get(queued.uid)) for queued in selected)
+    rows = ((_row(queued, reasons.get(queued.uid), now_s), reasons.get(queued.uid)) for queued in selected)
     return Selected("/".join(job), _command(*job), tuple((row, reason) for row, reason in rows if reason is not None))
 
 

@@ -32,6 +32,8 @@ class Settings:
     """Real data for training, tests and benchmarks; no default."""
     url: str = ""
     """Prediction endpoint that clients use; empty means ``http://api_host:api_port``."""
+    cluster: str = ""
+    """Name of the cluster at the endpoint, where it answers for several (``kopt controller runs --cluster``)."""
     api_host: str = "127.0.0.1"
     """Interface the servers listen on; anything but loopback needs authentication in front."""
     api_port: int = 8700

@@ -83,7 +83,8 @@ async def _read(kubeconfig: Path | None, wanted: "Wanted", *, eta: bool) -> "Job
     from kopt.controllers.overview.diagnosis.endpoint import EndpointPredictions
     from kopt.controllers.overview.reading import Unknown
 
-    predictions = EndpointPredictions(load_settings().endpoint) if eta else None
+    settings = load_settings()
+    predictions = EndpointPredictions(settings.endpoint, settings.cluster) if eta else None
     try:
         async with connect(kubeconfig) as kube:
             return await ask(kube, wanted, predictions)

@@ -14,6 +14,7 @@ from kopt.cli.local.pages_login import LoginSettingsError, login_of
 from kopt.cluster.client.api import Kube, KubeSettings
 from kopt.cluster.client.credentials import SERVICE_ACCOUNT, Access, KubeconfigAccess, ServiceAccountAccess
 from kopt.controllers.overview.diagnosis.endpoint import EndpointPredictions
+from kopt.controllers.overview.diagnosis.questions import Predictions
 from kopt.core.scheduling.overview import Overview
 from kopt.core.scheduling.queued import QueueState
 from kopt.dashboard.app import serve
@@ -22,11 +23,11 @@ from kopt.serving.base.environment import load_settings
 
 
 class ClusterNodes:
-    """Watches the nodes that agents publish, and what controllers say; ``endpoint`` is asked for run times."""
+    """Watches the nodes that agents publish, and what controllers say; ``predictions`` knows run times."""
 
-    def __init__(self, access: Access, endpoint: str = "") -> None:
+    def __init__(self, access: Access, predictions: Predictions | None = None) -> None:
         self.kube = Kube(access, KubeSettings(user_agent="kopt-pages"))
-        self._watch = ClusterWatch(self.kube, predictions=EndpointPredictions(endpoint) if endpoint else None)
+        self._watch = ClusterWatch(self.kube, predictions=predictions)
 
     def overview(self) -> Overview:
         return self._watch.overview()
@@ -48,12 +49,14 @@ class ClusterNodes:
         await self.kube.close()
 
 
-def cluster_of(environ: Mapping[str, str], account: Path = SERVICE_ACCOUNT, endpoint: str = "") -> ClusterNodes | None:
+def cluster_of(
+    environ: Mapping[str, str], account: Path = SERVICE_ACCOUNT, predictions: Predictions | None = None
+) -> ClusterNodes | None:
     """None without a cluster."""
     if environ.get("KUBECONFIG"):
-        return ClusterNodes(KubeconfigAccess(environ["KUBECONFIG"]), endpoint)
+        return ClusterNodes(KubeconfigAccess(environ["KUBECONFIG"]), predictions)
     if environ.get("KUBERNETES_SERVICE_HOST") and (account / "token").is_file():
-        return ClusterNodes(ServiceAccountAccess(environ, account), endpoint)
+        return ClusterNodes(ServiceAccountAccess(environ, account), predictions)
     return None
 
 
@@ -61,7 +64,7 @@ def main(environ: Mapping[str, str]) -> None:
     """Ends with a sentence where what the environment asks for cannot be."""
     more = [name.strip() for name in environ.get("KOPT_PAGES_HOSTS", "").split(",")]
     settings = load_settings()
-    cluster = cluster_of(environ, endpoint=settings.endpoint)
+    cluster = cluster_of(environ, predictions=EndpointPredictions(settings.endpoint, settings.cluster))
     try:
         login = login_of(environ, None if cluster is None else cluster.kube)
     except LoginSettingsError as error:

@@ -52,6 +52,8 @@ class QueueRow:
     coverage: float | None = column("within 5-95 %", show=lambda share: f"{share:.0%}")
     loss_ratio: float | None = column("loss ÷ last 20", show=lambda ratio: f"{ratio:.2f}")
     drifted: bool = column("drifted", show=lambda has: "yes" if has else "no")
+    starts: int = column("starts", drop=2)
+    start_coverage: float | None = column("by p90", show=lambda share: f"{share:.0%}", drop=1)
 
 
 @app.command("estimate")
@@ -233,8 +235,5 @@ def queues(output: Output = Format.TABLE) -> None:
             listed = client.runtime_queues().queues
     except (RequestRefused, AnswerError) as error:
         raise Refused(str(error)) from error
-    rows = [
-        QueueRow(item.cluster, item.queue, item.running, item.compared, item.coverage, item.loss_ratio, item.drifted)
-        for item in listed
-    ]
+    rows = [QueueRow(**asdict(item)) for item in listed]
     show(Answer("queues", rows, empty="no run has ended yet; begin with a table: kopt runtime import jobs.csv"), output)

@@ -47,7 +47,7 @@ def why(
     there, ApiError for a cluster that cannot be read, NoCluster without one.
     """
     wanted = wanted_of(job, namespace)
-    predictions = EndpointPredictions(settings.endpoint) if eta else None
+    predictions = EndpointPredictions(settings.endpoint, settings.cluster) if eta else None
 
     async def read() -> JobAnswer:
         async with connect(None if kubeconfig is None else Path(kubeconfig)) as kube:

@@ -23,6 +23,7 @@ import tenacity
 from kopt.core.hardware.node_topology import NodeTopology
 from kopt.core.hardware.pairwise import MeasuredPair
 from kopt.core.reason import Reason
+from kopt.core.scheduling.diagnosis import PredictedStart
 from kopt.core.workload.run_time import JobRun, RunTimeQuestion
 from kopt.policies.lending.policy import LendingSettings
 from kopt.serving.client.fallback_demand import FALLBACK_MODEL, REACTIVE_MARGIN, fallback_forecast, recent
@@ -62,12 +63,15 @@ from kopt.serving.contract.runtime_answers import (
     RunsKept,
     RunTimeResponse,
     RunTimesResponse,
+    StartsResponse,
     parse_queues,
     parse_run_time,
     parse_run_times,
     parse_runs_kept,
+    parse_starts,
     run_times_request,
     runs_request,
+    starts_request,
 )
 from kopt.serving.contract.size_advice import SizeAdvice
 
@@ -214,6 +218,14 @@ class AsyncPredictionClient:
         """Jobs that started or ended, 5,000 at most. Sending again is harmless. Raises as ``models`` does."""
         content = json.dumps(runs_request(runs, cluster), separators=(",", ":")).encode()
         return parse_runs_kept(await self._call("POST", "/v1/runtime/runs", deadline_s, content))
+
+    async def calibrated_starts(
+        self, starts: Sequence[PredictedStart], cluster: str = "", *, deadline_s: float | None = None
+    ) -> StartsResponse:
+        """Predicted starts, 2,000 at most, each with a p50 and a p90, as earlier ones of their queues came true. They
+        are kept to be compared as well; sending again is harmless. Raises as ``models`` does."""
+        content = json.dumps(starts_request(starts, cluster), separators=(",", ":")).encode()
+        return parse_starts(await self._call("POST", "/v1/runtime/starts", deadline_s, content))
 
     async def runtime_queues(self, *, deadline_s: float | None = None) -> QueuesResponse:
         """How answers about run times have held in each queue. Raises as ``models`` does."""
@@ -430,6 +442,12 @@ class PredictionClient:
     def send_runs(self, runs: Sequence[JobRun], cluster: str = "", *, deadline_s: float | None = None) -> RunsKept:
         """See AsyncPredictionClient.send_runs."""
         return self._run(self._client.send_runs(runs, cluster, deadline_s=deadline_s))
+
+    def calibrated_starts(
+        self, starts: Sequence[PredictedStart], cluster: str = "", *, deadline_s: float | None = None
+    ) -> StartsResponse:
+        """See AsyncPredictionClient.calibrated_starts."""
+        return self._run(self._client.calibrated_starts(starts, cluster, deadline_s=deadline_s))
 
     def runtime_queues(self, *, deadline_s: float | None = None) -> QueuesResponse:
         """See AsyncPredictionClient.runtime_queues."""

@@ -124,6 +124,16 @@ EXAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
             },
         },
     },
+    "StartsRequest": {
+        "in a queue": {
+            "summary": "A job that starts in 12 minutes by half of the draws, in 41 by nine of ten",
+            "value": {
+                "starts": [
+                    {"job": "5f1c", "queue": "research", "at_s": 1795863600.0, "p50_s": 720.0, "p90_s": 2460.0},
+                ],
+            },
+        },
+    },
     "RunsRequest": {
         "start and end": {
             "summary": "A run that ended, and one that goes on",

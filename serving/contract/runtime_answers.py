@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from kopt.core.prediction import ModelVersion
+from kopt.core.scheduling.diagnosis import PredictedStart
 from kopt.core.workload.run_time import JobKind, JobRun, RunTimeAnswer, RunTimeQuestion, StepProgress
 from kopt.serving.contract.common import SCHEMA, ModelOut, ReasonOut, reasons_out
 from kopt.serving.contract.reading import read_answer
@@ -101,6 +102,25 @@ class RunsKept:
 
 
 @dataclass(frozen=True)
+class StartOut:
+    """A predicted start as earlier starts of its queue came true; unchanged while too few are known."""
+
+    job: str
+    p50_s: float
+    """Seconds from its ``at_s`` on."""
+    p90_s: float
+    compared: int
+    """So many starts of its queue it was corrected by."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StartsResponse:
+    schema: Literal["kopt/v1"] = SCHEMA
+    starts: tuple[StartOut, ...]
+    """In the order of the request."""
+
+
+@dataclass(frozen=True)
 class QueueOut:
     """One queue: how answers about it have held, over the last runs that ended."""
 
@@ -114,6 +134,10 @@ class QueueOut:
     """The model's loss by that of the last 20 runs alone; below 1 the model is better."""
     drifted: bool
     """The model has been worse than the last runs alone, which answer instead."""
+    starts: int = 0
+    """Predicted starts that have come."""
+    start_coverage: float | None = None
+    """Share of them that came by the p90 that was answered, nine of ten at best; None before the first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,6 +159,11 @@ def parse_run_times(document: Mapping[str, Any]) -> RunTimesResponse:
 def parse_runs_kept(document: Mapping[str, Any]) -> RunsKept:
     """Raises AnswerError."""
     return read_answer(RunsKept, "/v1/runtime/runs", document)
+
+
+def parse_starts(document: Mapping[str, Any]) -> StartsResponse:
+    """Raises AnswerError."""
+    return read_answer(StartsResponse, "/v1/runtime/starts", document)
 
 
 def parse_queues(document: Mapping[str, Any]) -> QueuesResponse:
@@ -168,6 +197,21 @@ def _progress(progress: StepProgress) -> dict[str, Any]:
 
 def _kind(kind: JobKind) -> dict[str, Any]:
     return {"queue": kind.queue, "gpus": kind.gpus, "name": kind.name, "user": kind.user}
+
+
+def starts_request(starts: Sequence[PredictedStart], cluster: str) -> dict[str, Any]:
+    """The body of ``/v1/runtime/starts``; each has a p50 and a p90."""
+    listed = [
+        {
+            "job": start.job,
+            "queue": start.queue,
+            "at_s": start.at_s,
+            "p50_s": start.estimate.p50_s,
+            "p90_s": start.estimate.p90_s,
+        }
+        for start in starts
+    ]
+    return {"cluster": cluster, "starts": listed}
 
 
 def runs_request(runs: Sequence[JobRun], cluster: str) -> dict[str, Any]:

@@ -104,6 +104,31 @@ class RunsRequest(_Strict):
     deadline_ms: Annotated[float, Field(ge=0, le=60_000, allow_inf_nan=False)] | None = None
 
 
+Wait = Annotated[float, Field(ge=0, le=_MOST_S, allow_inf_nan=False)]
+
+
+class StartIn(_Strict):
+    """A start that was predicted by drawing run times; it is compared with the one that comes."""
+
+    job: Job
+    """The part before the slash of what ``/v1/runtime/runs`` gets of it: the uid of its Workload, or of its Job."""
+    queue: Word
+    at_s: Time
+    """When it was predicted, in Unix seconds."""
+    p50_s: Wait
+    """From then on; half of the draws start by then."""
+    p90_s: Wait
+
+
+class StartsRequest(_Strict):
+    """Predicted starts. The first of each wait is kept; sending again is harmless."""
+
+    cluster: Cluster = ""
+    starts: Annotated[list[StartIn], Field(min_length=1, max_length=MAX_JOBS, fail_fast=True)]
+    deadline_ms: Annotated[float, Field(ge=0, le=60_000, allow_inf_nan=False)] | None = None
+
+
 RUNTIME_REQUEST = TypeAdapter(RunTimeRequestIn)
 RUN_TIMES_REQUEST = TypeAdapter(RunTimesRequest)
 RUNS_REQUEST = TypeAdapter(RunsRequest)
+STARTS_REQUEST = TypeAdapter(StartsRequest)

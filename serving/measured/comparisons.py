@@ -163,6 +163,27 @@ class Comparisons:
         }
 
 
+class SeveralComparisons:
+    """Those of a service that is compared in more than one way; the first says whether its model has drifted."""
+
+    def __init__(self, several: Sequence[Comparisons]) -> None:
+        self._several = several
+
+    def refresh(self) -> None:
+        for each in self._several:
+            each.refresh()
+
+    def report(self, owner: str | None) -> list[dict[str, Any]]:
+        return [entry for each in self._several for entry in each.report(owner)]
+
+    def drift(self, role: str) -> Reason | None:
+        return self._several[0].drift(role)
+
+    def close(self) -> None:
+        for each in self._several:
+            each.close()
+
+
 def _drifts(kept: Sequence[Comparison]) -> dict[str, Reason]:
     """By role, of its version that was compared last."""
     newest = {comparison.role: comparison.version for comparison in kept}

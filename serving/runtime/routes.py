@@ -1,17 +1,25 @@
-"""``/v1/runtime``, ``/v1/runtime/jobs``, ``/v1/runtime/runs`` and ``/v1/runtime/queues``."""
+"""``/v1/runtime`` and below it ``jobs``, ``runs``, ``starts`` and ``queues``."""
 
 from collections.abc import Callable
 
 from fastapi import FastAPI, Request, Response
 
-from kopt.serving.contract.runtime_answers import QueuesResponse, RunsKept, RunTimeResponse, RunTimesResponse
+from kopt.serving.contract.runtime_answers import (
+    QueuesResponse,
+    RunsKept,
+    RunTimeResponse,
+    RunTimesResponse,
+    StartsResponse,
+)
 from kopt.serving.contract.runtime_schemas import (
     RUN_TIMES_REQUEST,
     RUNS_REQUEST,
     RUNTIME_REQUEST,
+    STARTS_REQUEST,
     RunsRequest,
     RunTimeRequestIn,
     RunTimesRequest,
+    StartsRequest,
 )
 from kopt.serving.http.auth import RUNTIME_QUEUES, caller_of, sees_all_measurements, visible_owner
 from kopt.serving.http.limits import deadline_of
@@ -62,6 +70,21 @@ def routes(app: FastAPI, service: Callable[[], RunTimeService]) -> None:
         body = await read_body(request, RUNS_REQUEST)
         deadline = deadline_of(request).within(body.deadline_ms)
         return json_answer(await service().keep(body, deadline, caller_of(request)))
+
+    @app.post(
+        "/v1/runtime/starts",
+        response_model=StartsResponse,
+        responses=PROBLEMS,
+        tags=["runtime"],
+        openapi_extra=body_of(StartsRequest),
+    )
+    async def starts(request: Request) -> Response:
+        """Starts that were predicted from run times, corrected by how earlier ones of their queues came true; the first
+        of each wait is kept and compared with the start that ``/v1/runtime/runs`` tells."""
+        body = await read_body(request, STARTS_REQUEST)
+        deadline = deadline_of(request).within(body.deadline_ms)
+        sees_all = await sees_all_measurements(request, RUNTIME_QUEUES)
+        return json_answer(await service().starts(body, deadline, caller_of(request), sees_all=sees_all))
 
     @app.get(RUNTIME_QUEUES, response_model=QueuesResponse, responses=PROBLEMS, tags=["runtime"])
     async def queues(request: Request) -> Response:

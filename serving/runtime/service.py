@@ -17,6 +17,7 @@ import numpy as np
 
 from kopt.core.prediction import ModelVersion
 from kopt.core.reason import Reason
+from kopt.core.scheduling.diagnosis import PredictedStart, StartEstimate
 from kopt.core.workload.run_time import (
     LEVELS,
     JobKind,
@@ -37,10 +38,11 @@ from kopt.models.runtime.predictor import (
     RunTimeRequest,
     answer_recent,
 )
+from kopt.models.runtime.records import QueueRecord
 from kopt.serving.base.database.interface import DatabaseError
 from kopt.serving.base.model_slot import ModelSource, Slot
 from kopt.serving.base.owners import owner_of
-from kopt.serving.base.service import PredictorService
+from kopt.serving.base.service import Compared, PredictorService
 from kopt.serving.contract.common import ModelOut
 from kopt.serving.contract.runtime_answers import (
     JobTimeOut,
@@ -50,6 +52,8 @@ from kopt.serving.contract.runtime_answers import (
     RunTimeResponse,
     RunTimesResponse,
     SecondsOut,
+    StartOut,
+    StartsResponse,
 )
 from kopt.serving.contract.runtime_schemas import (
     AskedJobIn,
@@ -58,18 +62,23 @@ from kopt.serving.contract.runtime_schemas import (
     RunsRequest,
     RunTimeRequestIn,
     RunTimesRequest,
+    StartsRequest,
 )
 from kopt.serving.http.deadline import Deadline
 from kopt.serving.http.metrics import EndpointMetrics
 from kopt.serving.http.problems import Problem, invalid
 from kopt.serving.http.sharing import Shares
-from kopt.serving.measured.comparisons import Comparisons, Interval
+from kopt.serving.measured.comparisons import Comparisons, Interval, SeveralComparisons
 from kopt.serving.runtime.followed import FollowedClusters
 from kopt.serving.runtime.metrics import RunTimeMetrics
+from kopt.serving.runtime.starts import StartTable
 from kopt.serving.runtime.table import RunTable
 
 _LOG = logging.getLogger(__name__)
+STARTS = "start"
+"""The name under which predicted starts are compared."""
 MAX_QUEUED = 128
+_SHORTEST_S, _BY_P90 = 1.0, 0.9
 _LIVE = 100
 T = TypeVar("T")
 
@@ -113,26 +122,31 @@ class RunTimeService(PredictorService[RunTimePredictor]):
         slot: Slot[RunTimePredictor],
         metrics: EndpointMetrics,
         table: RunTable,
+        start_table: StartTable,
         *,
         challenger: Slot[RunTimePredictor] | None = None,
         comparisons: Comparisons | None = None,
+        start_comparisons: Comparisons | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._counters = RunTimeMetrics(metrics)
         super().__init__(slot, metrics, self._counters, challenger)
         self._table, self._comparisons, self._clock = table, comparisons, clock
+        self._start_table, self._start_comparisons = start_table, start_comparisons
         self._followed = FollowedClusters(table)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="runtime")
         self._queued = Shares(MAX_QUEUED)
 
     @property
-    def compared(self) -> Comparisons | None:
-        return self._comparisons
+    def compared(self) -> Compared | None:
+        kept = [each for each in (self._comparisons, self._start_comparisons) if each is not None]
+        return SeveralComparisons(kept) if kept else None
 
     def close(self) -> None:
         """Finishes queued requests."""
         self._thread.shutdown(wait=True)
         self._table.close()
+        self._start_table.close()
         super().close()
 
     async def answer(
@@ -201,6 +215,17 @@ class RunTimeService(PredictorService[RunTimePredictor]):
         runs = [_run(at, run) for at, run in enumerate(request.runs)]
         return await self._on_thread(caller, deadline, self._keep, request.cluster, runs, caller)
 
+    async def starts(
+        self, request: StartsRequest, deadline: Deadline, caller: str = "", *, sees_all: bool = True
+    ) -> StartsResponse:
+        """Predicted starts as those before came true, by the caller's runs of the cluster or, with ``sees_all``, by
+        those of whoever has sent them. Raises Problem 422, 429, 503."""
+        for number, start in enumerate(request.starts):
+            if start.p90_s < start.p50_s:
+                raise invalid(f"starts.{number}.p90_s", "nine of ten draws take no less than half of them")
+        asked = _Asked(request.cluster, caller, sees_all)
+        return await self._on_thread(caller, deadline, self._starts, request, asked)
+
     async def queues(self, deadline: Deadline, owner: str | None) -> QueuesResponse:
         """How answers have held, by cluster and queue, of one caller or of all (None). Raises Problem 503."""
         return await self._on_thread(owner or "", deadline, self._queues, owner)
@@ -230,10 +255,42 @@ class RunTimeService(PredictorService[RunTimePredictor]):
         owner = owner_of(caller)
         kept = self._table.keep(owner, cluster, runs, self._clock())
         self._counters.runs.inc(kept)
+        self._compare_starts(owner, cluster, runs)
         if 0 < kept <= _LIVE:
             # What happens now is answered and compared as it happens; tables of the past wait for a question.
             self._current(owner, cluster)
         return RunsKept(kept=kept, known=len(runs) - kept)
+
+    def _starts(self, request: StartsRequest, asked: _Asked) -> StartsResponse:
+        owner = self._owner(asked)
+        starts = [
+            PredictedStart(start.job, start.queue, start.at_s, StartEstimate(start.p50_s, start.p90_s))
+            for start in request.starts
+        ]
+        by_queue = {
+            queue: self._start_table.calibration(owner, asked.cluster, queue)
+            for queue in {start.queue for start in starts}
+        }
+        answered = {start.job: by_queue[start.queue].corrected(start.estimate) for start in starts}
+        self._start_table.keep(owner, asked.cluster, starts, answered, self._clock())
+        listed = tuple(
+            StartOut(start.job, corrected.p50_s or 0.0, corrected.p90_s or 0.0, len(by_queue[start.queue].p90_logs))
+            for start in starts
+            if (corrected := answered[start.job])
+        )
+        return StartsResponse(starts=listed)
+
+    def _compare_starts(self, owner: str, cluster: str, runs: Sequence[JobRun]) -> None:
+        begun = self._start_table.begun(owner, cluster, runs, self._clock())
+        model = self.slot.current
+        if self._start_comparisons is None or model is None:
+            return
+        for wait in begun:
+            # A start has no lower bound: half come sooner than p50.
+            p50_s = max(_SHORTEST_S, wait.p50_s)
+            interval = Interval(model.version, p50_s, _SHORTEST_S, max(p50_s, wait.p90_s), _BY_P90)
+            subject = f"{cluster}/{wait.job}" if cluster else wait.job
+            self._start_comparisons.record(owner, subject, "s", max(_SHORTEST_S, wait.wait_s), {CHAMPION: interval})
 
     def _current(self, owner: str, cluster: str) -> Mapping[str, ClusterRuns]:
         """The cluster's runs by alias, up to date; ends that are new are compared with what was answered."""
@@ -276,10 +333,25 @@ class RunTimeService(PredictorService[RunTimePredictor]):
         result = []
         for of, cluster in self._table.clusters(key):
             runs = self._current(of, cluster).get(CHAMPION)
-            for name, record in sorted(runs.queues.items()) if runs is not None else ():
-                ratio, compared = record.loss_ratio, len(record.losses)
+            starts = self._start_table.coverage(of, cluster)
+            records = runs.queues if runs is not None else {}
+            for name in sorted(records.keys() | starts.keys()):
+                record, (begun, by_p90) = records.get(name, QueueRecord()), starts.get(name, (0, None))
                 running = runs.history.running_in(name) if runs is not None else 0
-                result.append(QueueOut(cluster, name, running, compared, record.coverage, ratio, record.has_drifted))
+                compared = len(record.losses)
+                result.append(
+                    QueueOut(
+                        cluster,
+                        name,
+                        running,
+                        compared,
+                        record.coverage,
+                        record.loss_ratio,
+                        record.has_drifted,
+                        begun,
+                        by_p90,
+                    )
+                )
         return QueuesResponse(queues=tuple(result))
 
 

@@ -3,11 +3,12 @@
 from kopt.serving.base.database.opening import location
 from kopt.serving.base.service import Assembly, ServiceSpec
 from kopt.serving.contract.runtime_answers import RunTimeResponse
-from kopt.serving.contract.runtime_schemas import RunsRequest, RunTimeRequestIn, RunTimesRequest
+from kopt.serving.contract.runtime_schemas import RunsRequest, RunTimeRequestIn, RunTimesRequest, StartsRequest
 from kopt.serving.measured.comparisons import Comparisons
 from kopt.serving.measured.table import ComparisonTable
 from kopt.serving.runtime.routes import routes
-from kopt.serving.runtime.service import RunTimeService, challenger_slot, runtime_slot
+from kopt.serving.runtime.service import STARTS, RunTimeService, challenger_slot, runtime_slot
+from kopt.serving.runtime.starts import StartTable
 from kopt.serving.runtime.table import RunTable
 
 
@@ -18,8 +19,12 @@ def assemble(assembly: Assembly) -> RunTimeService:
         runtime_slot(assembly.promoted, assembly.parts.shipped.get("runtime")),
         assembly.metrics,
         RunTable(location(settings, "runs")),
+        StartTable(location(settings, "starts")),
         challenger=challenger_slot(assembly.source),
         comparisons=Comparisons(comparisons, "runtime", assembly.metrics),
+        start_comparisons=Comparisons(
+            ComparisonTable(location(settings, "comparisons"), STARTS), STARTS, assembly.metrics
+        ),
     )
 
 
@@ -29,6 +34,6 @@ SERVICE = ServiceSpec(
     assemble,
     routes,
     "This endpoint answers no questions about run times.",
-    (RunTimeRequestIn, RunTimesRequest, RunsRequest),
+    (RunTimeRequestIn, RunTimesRequest, RunsRequest, StartsRequest),
     RunTimeResponse,
 )

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from typing import TYPE_CHECKING
 
 from kopt.controllers.overview.diagnosis.questions import NoPredictions
@@ -19,10 +19,10 @@ DEADLINE_S = 5.0
 
 
 class EndpointPredictions:
-    """Asks the endpoint at ``url``, as whoever the environment's token names."""
+    """Asks the endpoint at ``url``, as whoever the environment's token names; ``cluster`` is this one's name there."""
 
-    def __init__(self, url: str, deadline_s: float = DEADLINE_S) -> None:
-        self._url, self._deadline_s = url, deadline_s
+    def __init__(self, url: str, cluster: str = "", deadline_s: float = DEADLINE_S) -> None:
+        self._url, self._cluster, self._deadline_s = url, cluster, deadline_s
 
     async def run_times(self, questions: Mapping[str, RunTimeQuestion]) -> RunTimes:
         """As ``Predictions`` has it."""
@@ -33,14 +33,24 @@ class EndpointPredictions:
         async with self._client() as client:
             for first in range(0, len(names), MAX_JOBS):
                 part = {name: questions[name] for name in names[first : first + MAX_JOBS]}
-                for job in (await client.run_times(part)).jobs:
+                for job in (await client.run_times(part, self._cluster)).jobs:
                     if job.remaining_seconds is not None:
                         result[job.id] = RunTimeQuantiles(LEVELS, astuple(job.remaining_seconds))
         return result
 
     async def calibrated(self, starts: Sequence[PredictedStart]) -> Mapping[str, StartEstimate]:
         """As ``Predictions`` has it."""
-        return {}
+        from kopt.serving.contract.runtime_answers import MAX_JOBS
+
+        known = {start.job: start.estimate for start in starts}
+        result: dict[str, StartEstimate] = {}
+        async with self._client() as client:
+            for first in range(0, len(starts), MAX_JOBS):
+                part = starts[first : first + MAX_JOBS]
+                for start in (await client.calibrated_starts(part, self._cluster)).starts:
+                    if start.job in known:
+                        result[start.job] = replace(known[start.job], p50_s=start.p50_s, p90_s=start.p90_s)
+        return result
 
     @asynccontextmanager
     async def _client(self) -> AsyncIterator["AsyncPredictionClient"]:

@@ -3,7 +3,8 @@
 import asyncio
 import copy
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,12 +18,17 @@ from kopt.cli.local.example.cluster import objects_at
 from kopt.cli.local.pages_queue import QueueWatch
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.credentials import Credentials
-from kopt.cluster.client.resources import JOBS, KUEUE_WORKLOADS, PODS, Object, Resource
+from kopt.cluster.client.resources import JOBS, KUEUE_WORKLOADS, NODES, PODS, Object, Resource
 from kopt.cluster.holds.hold import HELD_LABEL
 from kopt.cluster.runtime.informer import InformerSettings
+from kopt.controllers.overview.diagnosis.questions import NoPredictions, Predictions
+from kopt.controllers.overview.diagnosis.starts import RunTimes
 from kopt.controllers.overview.kept import KEPT, Kept
+from kopt.core.reason import Reason
+from kopt.core.scheduling.diagnosis import PredictedStart, StartEstimate
 from kopt.core.scheduling.overview import Overview
-from kopt.core.scheduling.queued import QueueState
+from kopt.core.scheduling.queued import Queued, QueueState
+from kopt.core.workload.run_time import RunTimeQuantiles, RunTimeQuestion
 
 NOW_S = 1_900_022_400.0
 QUICK = InformerSettings(first_pause_s=0.02, longest_pause_s=0.05)
@@ -36,13 +42,15 @@ def example() -> Objects:
     return {resource: [copy.deepcopy(item) for item in objects.get(resource, ())] for resource in KEPT}
 
 
-def kept(objects: Mapping[Resource, list[Object]], *, has_kueue: bool = True) -> Kept:
+def kept(
+    objects: Mapping[Resource, list[Object]], *, has_kueue: bool = True, predictions: Predictions | None = None
+) -> Kept:
     """As the watch reduces them."""
     documents = {
         resource: [item for document in objects[resource] if (item := keep(document)) is not None]
         for resource, keep in KEPT.items()
     }
-    return Kept(documents, OVERVIEW, has_kueue=has_kueue)
+    return Kept(documents, OVERVIEW, has_kueue=has_kueue, predictions=predictions)
 
 
 def copies(document: Object, name: str, count: int) -> list[Object]:
@@ -160,6 +168,94 @@ def test_nothing_in_an_object_makes_it_raise(data: st.DataObject) -> None:
                 documents[resource].append(item)
     state = Kept(documents, OVERVIEW, has_kueue=True)
     state.explain(state.queued)
+
+
+class KnownTimes:
+    """Everything takes an hour, and starts come twice as late as the draws have it; or nobody answers."""
+
+    def __init__(self, *, away: bool = False) -> None:
+        self.away, self.asked, self.starts = away, 0, list[PredictedStart]()
+
+    async def run_times(self, questions: Mapping[str, RunTimeQuestion]) -> RunTimes:
+        self.asked += 1
+        if self.away:
+            raise NoPredictions(Reason("RUN_TIMES_UNANSWERED", "Nobody is there."))
+        return {name: RunTimeQuantiles((0.5,), (3600.0,)) for name in questions}
+
+    async def calibrated(self, starts: Sequence[PredictedStart]) -> Mapping[str, StartEstimate]:
+        self.starts += starts
+        return {start.job: replace(start.estimate, p90_s=2 * (start.estimate.p90_s or 0.0)) for start in starts}
+
+
+def waiting_job(objects: Objects, predictions: KnownTimes) -> tuple[Kept, Queued]:
+    state = kept(objects, predictions=predictions)
+    (queued,) = [item for item in state.queued if item.name == "qwen-32b-sft"]
+    return state, queued
+
+
+def test_a_start_is_predicted_once_and_calibrated() -> None:
+    predictions = KnownTimes()
+    state, queued = waiting_job(example(), predictions)
+    for _ in range(2):
+        diagnosis = state.explain(state.queued)[queued.uid].diagnosis
+    assert diagnosis is not None
+    assert diagnosis.causes[0].code == "QUOTA_IN_USE"
+    assert (diagnosis.start.p50_s, diagnosis.start.p90_s) == (3600.0, 7200.0)
+    assert state.explain([queued])[queued.uid].document["diagnosis"]["start"]["p90_s"] == 7200.0
+    assert predictions.asked == 1
+    (start,) = [start for start in predictions.starts if start.job == queued.uid]
+    assert (start.queue, start.at_s, start.estimate.p90_s) == ("research", NOW_S, 3600.0)
+
+
+def test_where_nobody_knows_run_times_the_rest_is_said() -> None:
+    state, queued = waiting_job(example(), KnownTimes(away=True))
+    diagnosis = state.explain([queued])[queued.uid].diagnosis
+    assert diagnosis is not None
+    assert diagnosis.causes[0].code == "QUOTA_IN_USE"
+    assert diagnosis.start.reason is not None
+    assert diagnosis.start.reason.code == "RUN_TIMES_UNANSWERED"
+
+
+def test_pods_without_gpus_hold_cpu_of_their_node() -> None:
+    """One node with a free GPU, whose CPUs another pod holds."""
+    objects: Objects = {resource: [] for resource in KEPT}
+    offers = {"cpu": "8", "memory": "64Gi", "nvidia.com/gpu": "1", "pods": "110"}
+    objects[NODES] = [{"metadata": {"name": "gpu-1", "labels": {}}, "status": {"allocatable": offers}}]
+    web = {"name": "web", "resources": {"requests": {"cpu": "6"}}}
+    train = {"name": "train", "resources": {"limits": {"nvidia.com/gpu": "1"}, "requests": {"cpu": "4"}}}
+    objects[PODS] = [
+        {
+            "metadata": {"name": name, "namespace": "team", "uid": name},
+            "spec": {"containers": [container], "schedulerName": "default-scheduler"} | spec,
+            "status": {"phase": phase},
+        }
+        for name, container, spec, phase in (
+            ("web", web, {"nodeName": "gpu-1"}, "Running"),
+            ("train", train, {}, "Pending"),
+        )
+    ]
+    state = kept(objects, has_kueue=False)
+    diagnosis = state.explain(state.queued)["train"].diagnosis
+    assert diagnosis is not None
+    assert [cause.code for cause in diagnosis.causes] == ["CPU_IN_USE"]
+    assert (diagnosis.causes[0].wanted, diagnosis.causes[0].free) == (4, 2)
+
+
+def test_a_heartbeat_changes_nothing_of_a_node() -> None:
+    node = {
+        "metadata": {"name": "a", "labels": {"x": "y"}, "resourceVersion": "1", "annotations": {"volatile": "1"}},
+        "spec": {"taints": [{"key": "t", "effect": "NoSchedule"}], "podCIDR": "10.0.0.0/24"},
+        "status": {
+            "allocatable": {"cpu": "8"},
+            "conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T00:00:00Z"}],
+        },
+    }
+    before = KEPT[NODES](copy.deepcopy(node))
+    node["metadata"] |= {"resourceVersion": "2", "annotations": {"volatile": "2"}}
+    node["status"]["conditions"][0]["lastHeartbeatTime"] = "2026-01-01T00:05:00Z"
+    assert KEPT[NODES](copy.deepcopy(node)) == before
+    node["status"]["conditions"][0]["status"] = "False"
+    assert KEPT[NODES](copy.deepcopy(node)) != before
 
 
 class Anybody:

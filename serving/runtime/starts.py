@@ -82,8 +82,8 @@ class StartTable:
         with self._db.transaction(_LOCK) as db:
             for start in starts:
                 if self._is_new(db, owner, cluster, start, now_s):
-                    said = answered.get(start.job, start.estimate)
-                    figures = (start.estimate.p50_s, start.estimate.p90_s, said.p50_s, said.p90_s)
+                    answer = answered.get(start.job, start.estimate)
+                    figures = (start.estimate.p50_s, start.estimate.p90_s, answer.p50_s, answer.p90_s)
                     values = (owner, cluster, start.job, start.queue, start.at_s, *figures, None, None, None, now_s)
                     db.execute(
                         "INSERT INTO predicted_start VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?) "

@@ -155,6 +155,13 @@ def test_every_reader_sees_what_their_own_rights_let_them_list(
                 wait_for(lambda b=browser, s=space: f"job-of-{s}" in b.get("/queue").text, what=f"{space} sees its job")
                 texts[space] = browser.get("/queue").text + browser.get("/queue?job=team-a/job-of-team-a").text
                 assert f"system:serviceaccount:{space}:reader" in browser.get("/cluster").text
+        for space, status in (("", 401), ("team-a", 200), ("team-b", 404)):
+            headers = {"authorization": f"Bearer {_token(api, space, AUDIENCE)}"} if space else {}
+            asked = f"{address}/v1/why/team-a/job/job-of-team-a"
+            reply = httpx.get(asked, headers=headers, trust_env=False, timeout=30)
+            assert reply.status_code == status, reply.text
+            if status == 200:
+                assert reply.json()["diagnosis"]["scheduler"] == "kube-scheduler"
         assert "job-of-team-b" not in texts["team-a"]
         assert "Job team-a/job-of-team-a" in texts["team-a"]
         assert "Job team-a/job-of-team-a" not in texts["team-b"]

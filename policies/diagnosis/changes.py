@@ -1,6 +1,6 @@
 """The smallest change of each kind with which a workload fits: tried, never guessed."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -180,7 +180,7 @@ def _largest(low: int, high: int, is_enough: Callable[[int], bool]) -> int | Non
 
 def _wait(situation: Situation, ends_s: Mapping[str, float]) -> Change | None:
     """Until some of what runs has ended: the first to end as far as that is known, else the fewest."""
-    names = _end_order(situation, list(_relevant(situation)), ends_s)
+    names = _end_order(situation, _relevant(situation), ends_s)
 
     def is_enough(some: Sequence[str]) -> bool:
         with ended(situation, set(some)) as after:
@@ -206,18 +206,22 @@ def _wait(situation: Situation, ends_s: Mapping[str, float]) -> Change | None:
     return replace(_change(ChangeKind.WAIT, message), names=tuple(needed))
 
 
-def _end_order(situation: Situation, running: Sequence[RunningWorkload], ends_s: Mapping[str, float]) -> list[str]:
+def _end_order(situation: Situation, relevant: Iterable[RunningWorkload], ends_s: Mapping[str, float]) -> list[str]:
     """What is ending already, then by expected end; without one, from the nodes with the most free GPUs on."""
-    fleet = situation.fleet
-    free = [] if fleet is None else fleet.gpu_free_milli.sum(axis=1).tolist()
-
-    def key(workload: RunningWorkload) -> tuple[bool, float, int, int, int, str]:
-        row = workload.slots[0][0] if workload.slots and free else -1
-        most = -free[row] if row >= 0 else 0
-        end_s = ends_s.get(workload.name, float("inf"))
-        return not workload.terminating, end_s, most, row, -workload.milli_gpus, workload.name
-
-    return [workload.name for workload in sorted(running, key=key)]
+    # Workloads mostly come sorted, and there may be thousands.
+    running = sorted(relevant, key=lambda workload: workload.name)
+    if not running:
+        return []
+    rows = np.array([workload.slots[0][0] if workload.slots else -1 for workload in running])
+    free = np.zeros(1) if situation.fleet is None else situation.fleet.gpu_free_milli.sum(axis=1)
+    if situation.fleet is None:
+        rows[:] = -1
+    most = np.where(rows >= 0, free[rows], 0)
+    ends = np.array([ends_s.get(workload.name, np.inf) for workload in running])
+    milli = np.array([workload.milli_gpus for workload in running])
+    terminating = np.array([workload.terminating for workload in running])
+    order = np.lexsort((-milli, rows, -most, ends, ~terminating))
+    return [running[index].name for index in order.tolist()]
 
 
 def _relevant(situation: Situation) -> Iterator[RunningWorkload]:

@@ -1,9 +1,13 @@
 """When a workload starts, from the run times of what is before it."""
 
+import importlib
 import itertools
 
 import numpy as np
 import pytest
+from example_budget import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kopt.core.workload.run_time import RunTimeQuantiles
 from kopt.policies.diagnosis import NodeRoom, QueuedGpus, QueueModel, RunningGpus, start_times
@@ -95,3 +99,27 @@ def test_quantiles_that_are_none_are_refused(levels: tuple[float, ...], seconds:
         RunTimeQuantiles(levels, seconds)
     assert RunTimeQuantiles((0.1, 0.9), (10, 50)).at(0.5) == 30
     assert RunTimeQuantiles((0.1, 0.9), (10, 50)).at(0.99) == 50
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(data=st.data())
+def test_times_of_what_ends_too_late_are_not_needed(data: st.DataObject) -> None:
+    """With as few times as possible the start is the same as with all of them."""
+    count = data.draw(st.integers(1, 40))
+    seconds = data.draw(st.lists(st.integers(1, 1000), min_size=count, max_size=count))
+    sizes = data.draw(st.lists(st.integers(1, 4), min_size=count, max_size=count))
+    running = tuple(RunningGpus(f"r-{n}", by_limit={"gpus": size}) for n, size in enumerate(sizes))
+    queue = tuple(
+        QueuedGpus(f"q-{n}", 1, 1000, {"gpus": size})
+        for n, size in enumerate(data.draw(st.lists(st.integers(1, 12), min_size=1, max_size=4)))
+    )
+    model = QueueModel(running, queue, free_by_limit={"gpus": 0}, strict=data.draw(st.booleans()))
+    times = {f"r-{n}": RunTimeQuantiles((0.5,), (float(value),)) for n, value in enumerate(seconds)}
+    times |= {queued.name: RunTimeQuantiles((0.5,), (50.0,)) for queued in queue}
+    estimates = []
+    for first in (1, 1000):
+        with pytest.MonkeyPatch.context() as patch:
+            # The package has a function of the same name.
+            patch.setattr(importlib.import_module("kopt.policies.diagnosis.start_times"), "_FIRST_DRAWN", first)
+            estimates.append(start_times(model, queue[-1].name, times, np.random.default_rng(0)))
+    assert estimates[0] == estimates[1]

@@ -92,7 +92,7 @@ def diagnose(
     changes: tuple[Change, ...] = ()
     estimate = StartEstimate()
     if not blocked and all(cause.code is not Binding.GANG_INCOMPLETE for cause in causes):
-        ends_s = {name: quantiles.at(0.5) for name, quantiles in (run_times or {}).items()}
+        ends_s = {name: quantiles.median_s for name, quantiles in (run_times or {}).items()}
         changes = tuple(patched(change, job) for change in smallest_changes(pending.situation, ends_s))
         if run_times is not None:
             estimate = start_of(pending, _name(job), job.queued, books, run_times)

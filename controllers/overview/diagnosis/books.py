@@ -107,7 +107,8 @@ class ClusterBooks:
     def running(self, pool: Pool) -> tuple[RunningWorkload, ...]:
         """What holds nodes of a pool, or quota, and will end; pods of nodes themselves do not."""
         if pool.resource not in self._running:
-            self._running[pool.resource] = tuple(self._workloads_on(pool))
+            workloads = sorted(self._workloads_on(pool), key=lambda workload: workload.name)
+            self._running[pool.resource] = tuple(workloads)
         return self._running[pool.resource]
 
     def held(self, pool: Pool) -> tuple[Ints, Ints]:

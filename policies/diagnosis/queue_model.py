@@ -2,8 +2,9 @@
 thousands of futures can be played through."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,11 @@ class QueuedGpus:
     milli_gpus: int
     by_limit: Mapping[str, int] = field(default_factory=dict)
     groups: frozenset[str] | None = None
+
+    @cached_property
+    def shape(self) -> Hashable:
+        """Equal for what fits in the same places."""
+        return self.pods, self.milli_gpus, tuple(sorted(self.by_limit.items())), self.groups
 
 
 @dataclass(frozen=True)
@@ -83,6 +89,13 @@ class Rooms:
         for name, amount in workload.by_limit.items():
             self.limits[name] -= amount
         return RunningGpus(workload.name, by_node, workload.by_limit)
+
+    def fits(self, workload: QueuedGpus) -> bool:
+        """Whether it would start now."""
+        started = self.start(workload)
+        if started is not None:
+            self.end(started)
+        return started is not None
 
     def end(self, workload: RunningGpus) -> None:
         for name, amount in workload.by_limit.items():

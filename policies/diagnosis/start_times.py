@@ -5,7 +5,7 @@ What will be submitted later is left out: in the queue's order it comes behind, 
 """
 
 import heapq
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +14,7 @@ from kopt.core.reason import Reason
 from kopt.core.scheduling.diagnosis import StartEstimate
 from kopt.core.units import counted
 from kopt.core.workload.run_time import RunTimeQuantiles
-from kopt.policies.diagnosis.queue_model import QueueModel, Rooms, RunningGpus
+from kopt.policies.diagnosis.queue_model import QueuedGpus, QueueModel, Rooms, RunningGpus
 
 Floats = NDArray[np.float64]
 DRAWS, FEWEST = 200, 60
@@ -162,26 +162,38 @@ def _start(
     now_s, ends = 0.0, _Ends(running, times)
     # The next of the queue is last.
     queue = list(reversed(model.queue))
+    shapes = _shapes(queue, model.strict)
     while True:
-        blocked = []
-        while queue:
-            started = rooms.start(queue[-1])
-            if started is None and model.strict:
-                break
-            queued = queue.pop()
-            if started is None:
-                blocked.append(queued)
-                continue
-            if queued.name == name:
-                return now_s
-            if queued.name in run_times:
-                ends.add(now_s + run_times[queued.name], started)
-        queue += reversed(blocked)
+        if any(rooms.fits(queued) for queued in shapes):
+            blocked: list[QueuedGpus] = []
+            refused = set[Hashable]()
+            while queue:
+                queued = queue[-1]
+                # In one pass there is only ever less room: what is like one that did not fit does not fit either.
+                started = None if queued.shape in refused else rooms.start(queued)
+                if started is None and model.strict:
+                    break
+                queue.pop()
+                if started is None:
+                    refused.add(queued.shape)
+                    blocked.append(queued)
+                    continue
+                if queued.name == name:
+                    return now_s
+                if queued.name in run_times:
+                    ends.add(now_s + run_times[queued.name], started)
+            queue += reversed(blocked)
+            shapes = _shapes(queue, model.strict)
         now_s = ends.next_s
         if now_s == float("inf"):
             return now_s
         while ends.next_s <= now_s:
             rooms.end(ends.pop())
+
+
+def _shapes(queue: Sequence[QueuedGpus], strict: bool) -> Sequence[QueuedGpus]:
+    """One of each shape that may be next; without room for any of these nothing starts."""
+    return list({queued.shape: queued for queued in (queue[-1:] if strict else queue)}.values())
 
 
 def _unknown(names: list[str], *, bound: bool) -> Reason:

@@ -49,12 +49,13 @@ class StartCalibration:
         )
 
     def corrected(self, estimate: StartEstimate) -> StartEstimate:
-        """The estimate as the last starts suggest; unchanged while fewer than ``LEAST`` are known."""
+        """The estimate as the last starts suggest; unchanged while fewer than ``LEAST`` are known. Its p90 never comes
+        earlier than the draws have it: between two waves starts come soon, which says nothing about the next one."""
         if estimate.p50_s is None or estimate.p90_s is None or len(self.p50_logs) < LEAST:
             return estimate
         p50_s = estimate.p50_s * math.exp(_quantile(self.p50_logs, 0.5))
         p90_s = estimate.p90_s * math.exp(_quantile(self.p90_logs, self.level))
-        return replace(estimate, p50_s=p50_s, p90_s=max(p50_s, p90_s))
+        return replace(estimate, p50_s=p50_s, p90_s=max(p50_s, p90_s, estimate.p90_s))
 
 
 def _quantile(values: Sequence[float], level: float) -> float:

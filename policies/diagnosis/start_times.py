@@ -1,10 +1,12 @@
 """When a workload starts: futures drawn from the run times of what is before it, played through in the queue's order.
 
-Each draw gives every running workload a remaining time, and everything that waits a run time, out of its quantiles.
+Each draw gives every running workload a remaining time, and everything that waits a run time, out of its quantiles. In
+one draw all of them tend to be long, in another short.
 What will be submitted later is left out: in the queue's order it comes behind, unless its priority is higher.
 """
 
 import heapq
+import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -21,6 +23,12 @@ DRAWS, FEWEST = 200, 60
 _MOST_TIMES = 300_000
 """Of all draws together: among thousands of workloads fewer draws say as much."""
 _FIRST = 128
+SHARED = 0.5
+"""Of the variance of how long workloads run against what is expected of their like: what those that run at a time have
+in common. Whoever submits together errs together; without it sums over a queue are far too sure."""
+_SCORES = np.linspace(-6.0, 6.0, 1201)
+_CDF = np.array([0.5 * math.erfc(-score / math.sqrt(2)) for score in _SCORES])
+"""Of the normal distribution."""
 _FIRST_DRAWN, _MORE_DRAWN, _PILOT, _MARGIN = 256, 4, 16, 1.5
 
 
@@ -88,9 +96,9 @@ def _starts(
 def _drawn(quantiles: Sequence[RunTimeQuantiles], rng: np.random.Generator, draws: int) -> Floats:
     """Seconds, (draws, workloads)."""
     array = np.zeros((len(quantiles), draws))
-    # Levels of a workload are spread evenly over the draws, which halves the noise of so few.
-    strata = rng.permuted(np.tile(np.arange(draws, dtype=np.float32), (len(quantiles), 1)), axis=1)
-    levels = (strata + rng.random(strata.shape, dtype=np.float32)) / draws
+    # Levels of a workload are spread evenly over the draws, which halves the noise of so few; so are the shared ones.
+    strata = rng.permuted(np.tile(np.arange(draws, dtype=np.float32), (len(quantiles) + 1, 1)), axis=1)
+    levels = _together((strata + rng.random(strata.shape, dtype=np.float32)) / draws)
     groups: dict[tuple[float, ...], list[int]] = {}
     for index, each in enumerate(quantiles):
         groups.setdefault(each.levels, []).append(index)
@@ -105,6 +113,15 @@ def _drawn(quantiles: Sequence[RunTimeQuantiles], rng: np.random.Generator, draw
         low, high = np.take_along_axis(ys, right - 1, axis=1), np.take_along_axis(ys, right, axis=1)
         array[indexes] = low + share * (high - low)
     return np.ascontiguousarray(array.T)
+
+
+def _together(levels: Floats) -> Floats:
+    """Levels (workloads + 1, draws) that are independent become (workloads, draws) that share the last row to a part:
+    each stays uniform (a Gaussian copula with one factor; Li, On Default Correlation, J. of Fixed Income 2000)."""
+    scores = np.interp(levels, _CDF, _SCORES)
+    shared = math.sqrt(SHARED) * scores[-1] + math.sqrt(1 - SHARED) * scores[:-1]
+    result: Floats = np.interp(shared, _SCORES, _CDF)
+    return result
 
 
 class _Ends:

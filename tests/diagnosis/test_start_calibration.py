@@ -43,3 +43,11 @@ def test_few_starts_change_nothing_and_unknown_ones_teach_nothing() -> None:
     assert calibration.corrected(unknown) == unknown
     corrected = calibration.corrected(raw)
     assert corrected.p50_s == pytest.approx(1000)
+
+
+def test_a_p90_never_comes_earlier_than_the_draws_have_it() -> None:
+    raw, calibration = StartEstimate(1000.0, 1500.0, 200), StartCalibration()
+    for _ in range(50):
+        calibration = calibration.observed(raw, 100.0)
+    corrected = calibration.corrected(raw)
+    assert (corrected.p50_s, corrected.p90_s) == (pytest.approx(100), 1500.0)

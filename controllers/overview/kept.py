@@ -25,6 +25,7 @@ from kopt.cluster.client.resources import (
 )
 from kopt.cluster.holds.hold import holder_of, queue_of
 from kopt.cluster.objects.fields import items, mapping, slim, text
+from kopt.cluster.workloads.external_requests import CLAIMS
 from kopt.cluster.workloads.gpu_requests import gpus_of
 from kopt.cluster.workloads.kinds import BY_KEY
 from kopt.controllers.overview.collect import VOLCANO_POD_GROUPS, collected
@@ -165,9 +166,15 @@ class Kept:
                 kai_groups=self.of(KAI_POD_GROUPS),
                 volcano_queues=self.of(VOLCANO_QUEUES),
                 volcano_groups=self.of(VOLCANO_POD_GROUPS),
-                unread=self._unread,
+                unread=(*self._unread, *self._unwatched),
             )
         )
+
+    @property
+    def _unwatched(self) -> tuple[str, ...]:
+        """Claims are not watched: of one that a pod names nobody here can say that it does not exist."""
+        named = any(True for pod in self.of(PODS) for _ in items(pod, "spec", "resourceClaims"))
+        return (CLAIMS.plural,) if named else ()
 
     def of(self, resource: Resource, namespace: str = "") -> list[Object]:
         if namespace:

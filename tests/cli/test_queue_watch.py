@@ -239,6 +239,13 @@ def test_pods_without_gpus_hold_cpu_of_their_node() -> None:
     assert diagnosis is not None
     assert [cause.code for cause in diagnosis.causes] == ["CPU_IN_USE"]
     assert (diagnosis.causes[0].wanted, diagnosis.causes[0].free) == (4, 2)
+    # Claims are not watched, so none is said to be missing.
+    objects[PODS][1]["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "mine"}]
+    state = kept(objects, has_kueue=False)
+    named = state.explain(state.queued)["train"].diagnosis
+    assert named is not None
+    assert [cause.code for cause in named.causes] == ["CPU_IN_USE"]
+    assert named.unread == ("resourceclaims",)
 
 
 def test_a_heartbeat_changes_nothing_of_a_node() -> None:

@@ -100,3 +100,49 @@ def format_gpus(milli: int) -> str:
 def counted(number: str | int, what: str) -> str:
     """``1 GPU``, ``2 GPUs``, ``0.25 GPUs``."""
     return f"{number} {what}" if str(number) == "1" else f"{number} {what}s"
+
+
+_AMOUNT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(?:([mkMGTPE]|[KMGTPE]i)?|[eE](\d{1,2}))")
+_SUFFIXES = {
+    None: 1000,
+    "m": 1,
+    "k": 10**6,
+    "M": 10**9,
+    "G": 10**12,
+    "T": 10**15,
+    "P": 10**18,
+    "E": 10**21,
+    "Ki": KIB * 1000,
+    "Mi": MIB * 1000,
+    "Gi": GIB * 1000,
+    "Ti": TIB * 1000,
+    "Pi": 1000 << 50,
+    "Ei": 1000 << 60,
+}
+_WRITTEN = tuple((suffix, _SUFFIXES[suffix]) for suffix in ("Pi", "Ti", "Gi", "Mi"))
+
+
+def parse_thousandths(value: object) -> int:
+    """Thousandths of a Kubernetes quantity such as ``8``, ``0.5``, ``500m``, ``64Gi`` or ``1e3``, exactly.
+
+    Raises:
+        UnitError: not a quantity, below 0, or finer than a thousandth.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return value * 1000
+    written = repr(value) if isinstance(value, float) else value
+    match = _AMOUNT.fullmatch(written) if isinstance(written, str) else None
+    if match is None:
+        raise UnitError(f"{value!r} is not an amount; write it like 8, 0.5, 500m or 64Gi")
+    exact = Decimal(match[1]) * _SUFFIXES[match[2]] * 10 ** int(match[3] or 0)
+    if exact != exact.to_integral_value():
+        raise UnitError(f"{value!r} is finer than a thousandth")
+    return int(exact)
+
+
+def format_thousandths(amount: int) -> str:
+    """The Kubernetes quantity of so many thousandths, such as ``8``, ``500m`` or ``64Gi``; read back alike."""
+    for suffix, factor in _WRITTEN:
+        if amount and amount % factor == 0:
+            return f"{amount // factor}{suffix}"
+    return f"{amount}m" if amount % 1000 else str(amount // 1000)

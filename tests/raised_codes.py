@@ -12,6 +12,7 @@ from pathlib import Path
 
 CONSTRUCTORS = {
     ("core/reason.py", "Reason"): (0, "code"),
+    ("core/scheduling/queue_tree.py", "NotExpressible"): (0, "code"),
     ("controllers/overview/job.py", "Finding"): (1, "code"),
     ("controllers/admission/mutating.py", "Record"): (1, "code"),
     ("controllers/autoscaling/forecasts.py", "NoForecastError"): (0, "code"),

@@ -32,6 +32,7 @@ AREAS = {
     "parallelism": ("models/parallelism",),
     "placement": ("policies/placement", "controllers/extender"),
     "preemption": ("policies/preemption", "controllers/preemption"),
+    "queues": ("policies/queues",),
     "runtime": ("models/runtime", "serving/runtime"),
     "serving": ("serving", "agents/logtail", "dashboard/data"),
     "sizing": ("models/sizing", "policies/sizing", "serving/sizing", "core/workload", "cluster/workloads"),

@@ -9,6 +9,7 @@ from kopt.cli.errors import Edge
 from kopt.cli.local import doctor, up
 from kopt.cli.logs import commands as logs
 from kopt.cli.parallelism import commands as parallelism
+from kopt.cli.queues import commands as queues
 from kopt.cli.reasons import commands as reasons
 from kopt.cli.runtime import commands as runtime
 from kopt.cli.script_arguments import ScriptCommand
@@ -61,6 +62,7 @@ app.command("evictions")(evictions.evictions)
 app.command("why")(why.why)
 app.command("reasons")(reasons.reasons)
 app.command("queue")(queue.queue)
+app.add_typer(queues.app, name="queues")
 app.command("webhook")(webhook.webhook)
 app.command("audit")(webhook.audit)
 app.command("extender")(extender.extender)

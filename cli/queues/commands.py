@@ -1,0 +1,68 @@
+"""``kopt queues``: plan, explain, apply and import a tree of KaiwoQueues."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kopt.cli.options import Output
+from kopt.cli.output import Format
+from kopt.core.scheduling.queue_tree import DEFAULT_GPU_RESOURCE, Engine
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Declare queues once, as KaiwoQueues; Kueue, KAI Scheduler or Volcano carries them out.",
+)
+
+Files = Annotated[
+    list[Path], typer.Option("-f", "--file", metavar="FILE", help="KaiwoQueues and KaiwoPools; - is standard input.")
+]
+EngineOption = Annotated[Engine, typer.Option("--engine", help="The queueing system of the cluster.")]
+GpuResource = Annotated[str, typer.Option(metavar="NAME", help="What gpu means in pools that no KaiwoPool describes.")]
+
+
+@app.command("plan")
+def plan(
+    file: Files, engine: EngineOption, gpu_resource: GpuResource = DEFAULT_GPU_RESOURCE, output: Output = Format.TABLE
+) -> None:
+    """Show the objects that the queues become, and what the engine cannot express. Needs no cluster.
+
+    With -o yaml the objects can be applied as they are; what they leave out stands in comments.
+
+    Examples:
+
+        kopt queues plan -f queues.yaml --engine kueue
+
+        kopt queues plan -f queues.yaml --engine kai -o yaml
+    """
+    from kopt.cli.queues.manifests import tree_of
+    from kopt.cli.queues.view import compiled_of, show_plan
+
+    tree = tree_of(file)
+    show_plan(tree, engine, compiled_of(tree, engine, gpu_resource), output)
+
+
+@app.command("explain")
+def explain(
+    file: Files,
+    engine: EngineOption,
+    queue: Annotated[str, typer.Option("--queue", metavar="NAME", help="Only this one.")] = "",
+    gpu_resource: GpuResource = DEFAULT_GPU_RESOURCE,
+    output: Output = Format.TABLE,
+) -> None:
+    """Say what the engine will do with each queue: its quota, what it borrows, how it takes its quota back.
+
+    Examples:
+
+        kopt queues explain -f queues.yaml --engine kai
+
+        kopt queues explain -f queues.yaml --engine kueue --queue research
+    """
+    from kopt.cli.errors import unknown_name
+    from kopt.cli.queues.manifests import tree_of
+    from kopt.cli.queues.view import compiled_of, show_explanations
+
+    tree = tree_of(file)
+    if queue and queue not in tree.queues:
+        unknown_name("queue", queue, list(tree.queues), "--queue", f"there are {', '.join(tree.queues)}")
+    show_explanations(tree, engine, compiled_of(tree, engine, gpu_resource), queue, output)

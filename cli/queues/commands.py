@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from kopt.cli.options import Output
+from kopt.cli.options import Kubeconfig, Output
 from kopt.cli.output import Format
 from kopt.core.scheduling.queue_tree import DEFAULT_GPU_RESOURCE, Engine
 
@@ -66,3 +66,35 @@ def explain(
     if queue and queue not in tree.queues:
         unknown_name("queue", queue, list(tree.queues), "--queue", f"there are {', '.join(tree.queues)}")
     show_explanations(tree, engine, compiled_of(tree, engine, gpu_resource), queue, output)
+
+
+@app.command("apply")
+def apply(
+    file: Files,
+    engine: EngineOption,
+    kubeconfig: Kubeconfig = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Delete queues that were applied before and are in no manifest now.")
+    ] = False,
+    gpu_resource: GpuResource = DEFAULT_GPU_RESOURCE,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show what the queues change in the cluster, then write it (server-side apply, field manager kopt-queues).
+
+    Nothing is written while anything is refused. Fields that others own are never taken: they are named, with their
+    owner. A queue with workloads in it is not deleted. `kopt off` gives all of it back.
+
+    Examples:
+
+        kopt queues apply -f queues.yaml --engine kueue --dry-run
+
+        kopt queues apply -f queues.yaml --engine kai --prune
+    """
+    from kopt.cli.queues.apply import apply_tree
+    from kopt.cli.queues.manifests import tree_of
+    from kopt.cli.queues.view import compiled_of
+
+    tree = tree_of(file)
+    compiled = compiled_of(tree, engine, gpu_resource)
+    apply_tree(tree, engine, compiled, kubeconfig, output, dry_run=dry_run, prune=prune)

@@ -1,0 +1,100 @@
+"""``kopt queues apply``: what would change, then the writes."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from kopt.cli.errors import Refused
+from kopt.cli.output import Answer, Format, column, show
+from kopt.cli.queues.view import remarks_of
+from kopt.core.scheduling.queue_tree import Compiled, Engine
+from kopt.core.units import counted
+from kopt.policies.queues.differences import Action, ObjectChange, said
+
+if TYPE_CHECKING:
+    from kopt.cluster.workloads.queue_trees.applying import ApplyPlan
+    from kopt.policies.queues import QueueTree
+
+_NAMES = {Engine.KUEUE: "Kueue 0.15 or later", Engine.KAI: "KAI Scheduler", Engine.VOLCANO: "Volcano"}
+
+
+@dataclass(frozen=True)
+class ChangeRow:
+    """A field of an object, or an object as a whole."""
+
+    action: str = column("action")
+    kind: str = column("kind")
+    name: str = column("name")
+    field: str = column("field")
+    before: str = column("before")
+    after: str = column("after")
+
+
+def apply_tree(
+    tree: "QueueTree",
+    engine: Engine,
+    compiled: Compiled,
+    kubeconfig: Path | None,
+    output: Format,
+    *,
+    dry_run: bool,
+    prune: bool,
+) -> None:
+    """Shows what changes, then writes it. Ends with status 1 where something is refused."""
+    plan, applied, error = asyncio.run(_run(tree, engine, compiled, kubeconfig, dry_run=dry_run, prune=prune))
+    problems = [*plan.problems, *([error] if error else [])]
+    header = {"engine": engine.value, "dry_run": dry_run, "applied": applied, "problems": problems}
+    remarks = [_summary(plan, applied, dry_run), *remarks_of(tree, compiled)]
+    rows = [row for change in plan.changes for row in _rows(change)]
+    answer = Answer("changes", rows, header=header, remarks=remarks, empty="nothing changes", hide_header=True)
+    show(answer, output)
+    for problem in problems:
+        typer.echo(f"kopt: {problem}", err=True)
+    if problems:
+        raise typer.Exit(1)
+
+
+async def _run(
+    tree: "QueueTree", engine: Engine, compiled: Compiled, kubeconfig: Path | None, *, dry_run: bool, prune: bool
+) -> "tuple[ApplyPlan, int, str]":
+    """The plan, how many objects were written, and the error that ended it."""
+    from kopt.cluster.client.api import ApiError, Forbidden, NotFound, connect
+    from kopt.cluster.workloads.queue_trees.applying import apply_plan, plan_apply
+
+    applied, error = 0, ""
+    try:
+        async with connect(kubeconfig) as kube:
+            plan = await plan_apply(kube, tree, compiled, engine, prune=prune)
+            if not plan.problems and not dry_run:
+                async for _, error in apply_plan(kube, plan):
+                    applied += not error
+    except NotFound as missing:
+        raise Refused(f"{_NAMES[engine]} is not installed in this cluster ({missing.message})") from missing
+    except Forbidden as forbidden:
+        raise Refused(f"you may not do this: {forbidden.message}") from forbidden
+    except ApiError as failed:
+        raise Refused(f"the cluster cannot be read: {failed}") from failed
+    return plan, applied, error
+
+
+def _rows(change: ObjectChange) -> list[ChangeRow]:
+    if change.action is Action.KEEP:
+        return []
+    if change.action in (Action.DELETE, Action.LEAVE):
+        return [ChangeRow(change.action.value, change.kind, change.name, "", "", change.why)]
+    return [
+        ChangeRow(change.action.value, change.kind, change.name, field.path, said(field.before), said(field.after))
+        for field in change.fields
+    ]
+
+
+def _summary(plan: "ApplyPlan", applied: int, dry_run: bool) -> str:
+    kept = sum(change.action is Action.KEEP for change in plan.changes)
+    written = len(plan.writes)
+    if plan.problems:
+        return f"Nothing was written: {counted(len(plan.problems), 'problem')}."
+    done = f"{counted(written, 'object')} would be written" if dry_run else f"{counted(applied, 'object')} written"
+    return f"{done}, {kept} as they should be."

@@ -1,0 +1,179 @@
+"""Server-side apply of a compiled tree: what it would change first, then the writes, as a field manager of our own.
+
+Fields of others are never taken: where one differs, the API server says so in a dry run, and nothing at all is written.
+What we wrote is found by its label, and given back by leaving every field that we own; what we created is deleted.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+
+from kopt.cluster.client.api import ApiError, Conflict, Kube, NotFound, Patch
+from kopt.cluster.client.resources import Object
+from kopt.cluster.holds.hold import holder_of
+from kopt.cluster.workloads.queue_trees.live import LiveQueues, key_of_document, read_live, resource_of
+from kopt.core.scheduling.queue_tree import Compiled, Engine
+from kopt.policies.queues.differences import Action, ObjectChange, change_of, owners_of_spec
+from kopt.policies.queues.tree import QueueTree, nearest
+
+FIELD_MANAGER = "kopt-queues"
+_AT_ONCE = 16
+
+
+@dataclass(frozen=True)
+class ApplyPlan:
+    """What is to be done, in this order; nothing is done while there are ``problems``."""
+
+    changes: tuple[ObjectChange, ...]
+    problems: tuple[str, ...] = ()
+
+    @property
+    def writes(self) -> list[ObjectChange]:
+        """Changes that write something."""
+        return [change for change in self.changes if change.action not in (Action.KEEP, Action.LEAVE)]
+
+
+async def plan_apply(
+    kube: Kube, tree: QueueTree, compiled: Compiled, engine: Engine, *, prune: bool = False
+) -> ApplyPlan:
+    """What applying would do now. Objects of ours that are not in the tree are deleted with ``prune``, else left."""
+    live = await read_live(kube, engine)
+    desired = [item for item in compiled.objects if not _is_described_elsewhere(item, tree, live)]
+    changes = [change_of(item, live.get(item), FIELD_MANAGER) for item in desired]
+    left, problems = _left_over(live, desired, prune=prune)
+    problems += [*_unknown_names(tree, live, desired), *_filled_departments(tree, live)]
+    problems += await _refusals(kube, live, changes)
+    return ApplyPlan((*changes, *left), tuple(problems))
+
+
+async def apply_plan(kube: Kube, plan: ApplyPlan) -> AsyncGenerator[tuple[ObjectChange, str]]:
+    """Each write with its error, if any; the first error ends it, as what follows may rest on it."""
+    for change in plan.writes:
+        try:
+            if change.action is Action.DELETE:
+                await remove(kube, dict(change.document))
+            else:
+                await _apply(kube, dict(change.document))
+        except NotFound as error:
+            if change.action is not Action.DELETE:
+                yield change, str(error)
+                return
+        except ApiError as error:
+            yield change, _said(change, error)
+            return
+        yield change, ""
+
+
+async def leave(kube: Kube, document: Object) -> None:
+    """Gives up every field that we own of an object that others have too; what nobody owns then goes."""
+    metadata = {key: document["metadata"][key] for key in ("name", "namespace") if document["metadata"].get(key)}
+    await _apply(kube, {"apiVersion": document["apiVersion"], "kind": document["kind"], "metadata": metadata})
+
+
+async def remove(kube: Kube, document: Object) -> None:
+    """Deletes this very object; its status may have changed since it was read."""
+    metadata = document["metadata"]
+    space, uid = metadata.get("namespace", ""), metadata.get("uid", "")
+    await kube.delete(resource_of(document), metadata["name"], space, uid=uid)
+
+
+def is_created_by_us(document: Object) -> bool:
+    """Whether nobody else owns anything in its spec."""
+    return owners_of_spec(document) <= {FIELD_MANAGER}
+
+
+def _is_described_elsewhere(document: Object, tree: QueueTree, live: LiveQueues) -> bool:
+    """A parent that no manifest describes, and that is there: its own bounds are not ours to change."""
+    return document["metadata"]["name"] in tree.implied and live.get(document) is not None
+
+
+def _left_over(live: LiveQueues, desired: Sequence[Object], *, prune: bool) -> tuple[list[ObjectChange], list[str]]:
+    wanted = {key_of_document(item) for item in desired}
+    left = [item for item in live.ours() if key_of_document(item) not in wanted]
+    gone, changes, problems = {key_of_document(item) for item in left}, list[ObjectChange](), list[str]()
+    for item in left:
+        if not prune:
+            changes.append(ObjectChange(Action.LEAVE, item, why="in no manifest; --prune deletes it"))
+        elif use := live.use_of(item, gone):
+            change = ObjectChange(Action.LEAVE, item, why=use)
+            changes.append(change)
+            text = "it is in no manifest any more: drain it first, or keep its KaiwoQueue under this name"
+            problems.append(f"{change.kind} {change.name} cannot be deleted, as {use}; {text}")
+        else:
+            changes.append(ObjectChange(Action.DELETE, item))
+    return changes, problems
+
+
+def _unknown_names(tree: QueueTree, live: LiveQueues, desired: Sequence[Object]) -> list[str]:
+    """Pools and parents that neither the manifests nor the cluster have."""
+    problems = []
+    if live.engine is Engine.KUEUE:
+        flavors = {*live.names("ResourceFlavor"), *(item["metadata"]["name"] for item in desired)}
+        for name, queue in tree.queues.items():
+            for pool in (pool for pool in queue.pools if pool not in flavors):
+                there = nearest(pool, live.names("ResourceFlavor")) or "; declare a KaiwoPool"
+                problems.append(f"{name}: there is no pool {pool} (ResourceFlavor){there}")
+    known = {name for _, _, name in live.objects} | {
+        str(item["spec"].get(key)) for item in live.objects.values() for key in ("cohortName", "parentName")
+    }
+    for name in sorted(tree.implied - known):
+        if near := nearest(name, {*known, *tree.queues} - {name}):
+            problems.append(f"there is no queue {name}, which is named as parentQueue{near}")
+    return problems
+
+
+def _filled_departments(tree: QueueTree, live: LiveQueues) -> list[str]:
+    """Queues with jobs that would get queues below them: they could not be scheduled any more."""
+    if live.engine is Engine.KUEUE:
+        held = [
+            item for (kind, _, name), item in live.objects.items() if kind == "ClusterQueue" and name in tree.queues
+        ]
+        filled = [item["metadata"]["name"] for item in held if live.use_of(item)]
+    else:
+        filled = sorted(live.busy)
+    return [
+        f"{name} has jobs, and would have queues below it ({', '.join(tree.children(name))}): drain it first"
+        for name in filled
+        if name in tree.queues and not tree.is_leaf(name)
+    ]
+
+
+async def _refusals(kube: Kube, live: LiveQueues, changes: Sequence[ObjectChange]) -> list[str]:
+    """What the API server says to a dry run of each write."""
+    limit = asyncio.Semaphore(_AT_ONCE)
+
+    async def refusal(change: ObjectChange) -> str:
+        async with limit:
+            try:
+                await _apply(kube, dict(change.document), dry_run=True)
+            except ApiError as error:
+                document = live.get(dict(change.document))
+                held = holder_of(document) if document else ""
+                return _said(change, error, held)
+            return ""
+
+    tried = [change for change in changes if change.action in (Action.CREATE, Action.CHANGE)]
+    return [text for text in await asyncio.gather(*(refusal(change) for change in tried)) if text]
+
+
+def _said(change: ObjectChange, error: ApiError, holder: str = "") -> str:
+    about = f"{change.kind} {change.name}"
+    if not isinstance(error, Conflict):
+        return f"{about}: {error}"
+    lent = f"; its quota is raised for {holder} at the moment, try later" if holder else ""
+    text = "Fields of others are not taken: change them where they are applied, or leave them to this tree there"
+    return f"{about}: {' '.join(error.message.split())}. {text}{lent}."
+
+
+async def _apply(kube: Kube, document: Object, *, dry_run: bool = False) -> None:
+    metadata = document["metadata"]
+    resource, space = resource_of(document), metadata.get("namespace", "")
+    await kube.patch(
+        resource,
+        metadata["name"],
+        document,
+        space,
+        kind=Patch.APPLY,
+        field_manager=FIELD_MANAGER,
+        dry_run=dry_run,
+    )

@@ -6,7 +6,8 @@ is not touched, and a second run finds nothing. The entry of the extender in a s
 ``ignorable`` and may stay; a scheduler that the chart deployed goes on without the extender, as pods name it.
 
 A DaemonSet has no number of replicas; it is deleted, and comes back with the next ``helm upgrade`` as the webhook
-configurations do. What is held is found and restored as ``cluster.holds.hold`` says.
+configurations do. What is held is found and restored as ``cluster.holds.hold`` says, and the queues that
+`kopt queues apply` wrote as ``cluster.workloads.queue_trees.applying`` says.
 """
 
 import asyncio
@@ -35,6 +36,9 @@ from kopt.cluster.client.resources import (
 from kopt.cluster.holds.hold import HELD_KINDS, HELD_LABEL, release
 from kopt.cluster.objects.staged_data import FINALIZER, STAGED_DATA
 from kopt.cluster.objects.volcano import resume
+from kopt.cluster.workloads.queue_trees.applying import is_created_by_us, leave, remove
+from kopt.cluster.workloads.queue_trees.live import KINDS, ObjectKey, key_of_document, read_live, resource_of
+from kopt.core.scheduling.queue_tree import Engine
 
 KEPT_COMPONENTS = ("scheduler",)
 """Deployments that stay: pods that name a scheduler would wait for it for ever."""
@@ -97,6 +101,9 @@ async def switch_off(
         if served is not None:
             async for outcome in _release_held(kube, kind, served, dry_run, wait_s):
                 yield outcome
+    for engine in Engine:
+        async for outcome in _give_back_queues(kube, engine, dry_run):
+            yield outcome
     async for outcome in _unguard(kube, dry_run):
         yield outcome
 
@@ -239,6 +246,40 @@ async def _give_back(kube: Kube, kind: Resource, served: Resource, document: Obj
         else:
             return
         document = await kube.get(served, metadata["name"], space)
+
+
+async def _give_back_queues(kube: Kube, engine: Engine, dry_run: bool) -> AsyncGenerator[Outcome]:
+    """What `kopt queues apply` wrote: fields of ours are left, and then what we created goes once nobody uses it."""
+    try:
+        live = await read_live(kube, engine)
+        for document in (item for item in live.ours() if not is_created_by_us(item)):
+            yield await _do(_queue_step("release", document), partial(leave, kube, document), dry_run)
+        live = live if dry_run else await read_live(kube, engine)
+    except NotFound:
+        # An engine that is not installed has no queues.
+        return
+    except Unreachable:
+        raise
+    except ApiError as error:
+        yield Outcome(Step("find", KINDS[engine][-1], "", ""), str(error))
+        return
+    gone = set[ObjectKey]()
+    for document in (item for item in live.ours() if is_created_by_us(item)):
+        step = _queue_step("delete", document)
+        if use := live.use_of(document, gone):
+            yield Outcome(
+                step, f"it was created for a KaiwoQueue and stays, as {use}; run this again when that has ended"
+            )
+            continue
+        outcome = await _do(step, partial(remove, kube, document), dry_run)
+        gone |= set() if outcome.error else {key_of_document(document)}
+        yield outcome
+
+
+def _queue_step(action: str, document: Object) -> Step:
+    metadata = document["metadata"]
+    resource = resource_of(document)
+    return Step(action, resource, metadata.get("namespace", ""), metadata["name"], "of a KaiwoQueue")
 
 
 async def _find(

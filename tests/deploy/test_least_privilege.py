@@ -24,6 +24,7 @@ from controlplane.processes import Server, free_port, wait_for
 
 from kopt.cluster.client.resources import VOLCANO_JOBS
 from kopt.cluster.holds.hold import HOLDABLE, QUEUES
+from kopt.cluster.workloads.queue_trees.live import KINDS
 
 from .rights import Right, assert_changes_only_what_is_ours, granted
 
@@ -62,7 +63,13 @@ SELDOM: dict[str, dict[Right, str]] = {
         for resource in (*QUEUES, VOLCANO_JOBS)
         for verb in ("get", "list", "patch")
     }
-    | {("create", "bus.volcano.sh", "commands"): "only where GPUs were lent to Volcano's own Jobs"},
+    | {("create", "bus.volcano.sh", "commands"): "only where GPUs were lent to Volcano's own Jobs"}
+    | {
+        (verb, resource.group, resource.plural): "only where KaiwoQueues were applied"
+        for resource in (kind for kinds in KINDS.values() for kind in kinds)
+        for verb in ("list", "patch", "delete")
+    }
+    | {("list", "scheduling.run.ai", "podgroups"): "only in a cluster with KAI"},
 }
 """Rights that the scenario need not use, by account, each with when they are."""
 

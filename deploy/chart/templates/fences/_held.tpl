@@ -38,17 +38,20 @@ Workload's may be raised), `release` (what is not held is not touched).
   expression: >-
     'kaiwo.ai/held' in variables.labelsBefore || 'kaiwo.ai/held' in variables.labelsAfter ||
     'kaiwo.ai/sizing-state' in variables.notesBefore
+# A queue of `kopt queues apply` that is left to its other owners.
+- name: left
+  expression: {{ ternary "'kaiwo.ai/queue-tree' in variables.labelsBefore && !('kaiwo.ai/queue-tree' in variables.labelsAfter)" "false" (default false .release) | quote }}
 {{- end }}
 
 {{- define "kopt.heldValidations" -}}
 {{- $may := index . 0 }}{{ $groups := index . 1 -}}
 {{- if $may.release }}
-- expression: "'kaiwo.ai/held' in variables.labelsBefore"
+- expression: "'kaiwo.ai/held' in variables.labelsBefore || variables.left"
   message: only what is held
 {{- end }}
-- expression: {{ include "kopt.sameBut" (list "object.spec" "oldObject.spec" "variables.open") | quote }}
+- expression: {{ printf "variables.left || %s" (include "kopt.sameBut" (list "object.spec" "oldObject.spec" "variables.open")) | quote }}
   message: only what a hold changes
-- expression: variables.marked || object.spec == oldObject.spec
+- expression: variables.left || variables.marked || object.spec == oldObject.spec
   message: only with the mark of a hold
 - expression: object.?status == oldObject.?status
   message: not its status
@@ -96,7 +99,7 @@ variables.podLabels[?name].hasValue() && variables.podLabels[?name] == variables
 {{/* What a queue owns, and nothing else of it. */}}
 {{- define "kopt.heldQueues" -}}
 - expression: >-
-    variables.kind != 'kueue.x-k8s.io/clusterqueues' ||
+    variables.left || variables.kind != 'kueue.x-k8s.io/clusterqueues' ||
     object.spec.?resourceGroups.orValue([]).map(g, g.flavors.map(f, f.resources.map(r, r.name))) ==
     oldObject.spec.?resourceGroups.orValue([]).map(g, g.flavors.map(f, f.resources.map(r, r.name))) &&
     object.spec.?resourceGroups.orValue([]).all(g, oldObject.spec.?resourceGroups.orValue([]).exists(og,
@@ -105,12 +108,12 @@ variables.podLabels[?name].hasValue() && variables.podLabels[?name] == variables
     f.resources.all(r, of.resources.exists(o, {{ include "kopt.sameBut" (list "r" "o" "['nominalQuota', 'lendingLimit']") }}))))))
   message: only quotas
 - expression: >-
-    variables.kind != 'scheduling.run.ai/queues' ||
+    variables.left || variables.kind != 'scheduling.run.ai/queues' ||
     {{ include "kopt.sameBut" (list "object.spec.?resources.orValue({})" "oldObject.spec.?resources.orValue({})" "['gpu']") }} &&
     {{ include "kopt.sameBut" (list "object.spec.?resources.?gpu.orValue({})" "oldObject.spec.?resources.?gpu.orValue({})" "['limit', 'quota']") }}
   message: only quotas of GPUs
 - expression: >-
-    variables.kind != 'scheduling.volcano.sh/queues' ||
+    variables.left || variables.kind != 'scheduling.volcano.sh/queues' ||
     {{ include "kopt.sameBut" (list "object.spec.?capability.orValue({})" "oldObject.spec.?capability.orValue({})" "object.spec.?capability.orValue({}).map(k, k).filter(k, k.contains('/'))") }}
   message: only quotas of GPUs
 {{- end }}

@@ -98,3 +98,31 @@ def apply(
     tree = tree_of(file)
     compiled = compiled_of(tree, engine, gpu_resource)
     apply_tree(tree, engine, compiled, kubeconfig, output, dry_run=dry_run, prune=prune)
+
+
+@app.command("import")
+def import_(
+    engine: EngineOption,
+    file: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "-f", "--file", metavar="FILE", help="Their manifests, or a KaiwoQueueConfig; default: the cluster."
+        ),
+    ] = None,
+    kubeconfig: Kubeconfig = None,
+    output: Output = Format.YAML,
+) -> None:
+    """Print the queues that a cluster has as KaiwoQueues that mean the same: applying them changes nothing.
+
+    Reads ClusterQueues, Cohorts, ResourceFlavors and Kaiwo's KaiwoQueueConfig (kueue), or KAI's Queues (kai). What is
+    left as it is, and whatever applying them would change after all, is listed on stderr.
+
+    Examples:
+
+        kopt queues import --engine kueue > queues.yaml
+
+        kopt queues import --engine kueue -f kaiwo-queue-config.yaml
+    """
+    from kopt.cli.queues.importing import import_queues
+
+    import_queues(engine, file or [], kubeconfig, output)

@@ -35,7 +35,10 @@ class Reclaim(StrEnum):
 
 
 class OtherResources(StrEnum):
-    """CPU and memory where a queue says nothing about them: free, or refused to workloads that request any."""
+    """CPU and memory where a queue says nothing about them: free, or refused to workloads that request any.
+
+    Refused also refuses what only a queue above names.
+    """
 
     UNLIMITED = "Unlimited"
     REFUSED = "Refused"

@@ -60,6 +60,29 @@ def change_of(desired: Mapping[str, Any], live: Mapping[str, Any] | None, owner:
     return ObjectChange(Action.CHANGE if fields else Action.KEEP, desired, tuple(fields))
 
 
+def as_written(desired: Any, live: Any) -> Any:
+    """The desired value in the words of the live one where both mean the same: 1000 as 1k, and resources of a Kueue
+    group in its order. Another spelling of a field that others own would be a conflict with them."""
+    if isinstance(desired, dict) and isinstance(live, dict):
+        ordered = _in_order(desired, live)
+        return {key: as_written(value, live.get(key)) for key, value in ordered.items()}
+    if isinstance(desired, list) and isinstance(live, list) and len(desired) == len(live):
+        return [as_written(item, other) for item, other in zip(desired, live, strict=True)]
+    return live if _same(desired, live) else desired
+
+
+def _in_order(desired: dict[str, Any], live: dict[str, Any]) -> dict[str, Any]:
+    """A group whose resources are those of the live one, with these in its order; everything else as it is."""
+    covered, other = desired.get("coveredResources"), live.get("coveredResources")
+    if covered == other or not isinstance(covered, list) or not isinstance(other, list) or {*covered} != {*other}:
+        return desired
+    flavors = [
+        {**flavor, "resources": sorted(flavor["resources"], key=lambda row: other.index(row["name"]))}
+        for flavor in desired["flavors"]
+    ]
+    return {**desired, "coveredResources": other, "flavors": flavors}
+
+
 def owners_of_spec(live: Mapping[str, Any]) -> set[str]:
     """The field managers of an object's spec."""
     entries = live["metadata"].get("managedFields") or ()

@@ -111,8 +111,11 @@ class _Kueue:
 
     def _covered(self, name: str) -> dict[str, list[str]]:
         """What a leaf's quota covers, by pool: a workload that requests anything else is not admitted by Kueue."""
+        queue = self._tree.queues[name]
+        if queue.other_resources is OtherResources.REFUSED and queue.pools:
+            return {pool: list(shares) for pool, shares in queue.pools.items()}
         covered = {pool: self._tree.resources_of(name, pool) for pool in self._tree.pools_of(name)}
-        if self._tree.queues[name].other_resources is OtherResources.REFUSED:
+        if queue.other_resources is OtherResources.REFUSED:
             return covered
         said = {resource for resources in covered.values() for resource in resources}
         with_gpus = [pool for pool, resources in covered.items() if GPU in resources] or list(covered)

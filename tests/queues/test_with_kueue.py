@@ -176,3 +176,34 @@ def test_a_queue_with_jobs_is_neither_renamed_nor_given_back(team: Team) -> None
     assert admitted(team.workload(job))
     assert team.cluster_queue(team.production) is None
     team.end_all()
+
+
+def test_queues_that_are_there_are_imported_and_applying_them_changes_only_our_label(team: Team) -> None:
+    flavor, cohort = {"kind": "ResourceFlavor", "spec": {}}, {"kind": "Cohort", "spec": {}}
+    limits = {"name": GPU, "nominalQuota": 4, "borrowingLimit": "1k"}
+    cpu = {"name": "cpu", "nominalQuota": "1500m"}
+    group = {"coveredResources": [GPU, "cpu"], "flavors": [{"name": team.pool, "resources": [limits, cpu]}]}
+    spec = {"cohortName": team.ai, "namespaceSelector": {}, "resourceGroups": [group]}
+    queue = {"kind": "ClusterQueue", "spec": spec}
+    for name, item in ((team.pool, flavor), (team.ai, cohort), (team.research, queue)):
+        team.api.create({"apiVersion": V, "metadata": {"name": name}, **item})
+    before = team.cluster_queue(team.research)
+    words = ["queues", "import", "--engine", "kueue", "--kubeconfig", str(team.plane.kubeconfig)]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    # Not KaiwoQueues of other tests.
+    found = [item for item in yaml.safe_load_all(done.stdout) if item["metadata"]["name"].startswith(team.space)]
+    assert {item["metadata"]["name"] for item in found} == {team.pool, team.ai, team.research}
+    assert f"{team.research} spec" not in done.stderr
+    team.tree = {item["metadata"]["name"]: {"kind": item["kind"], "spec": item["spec"]} for item in found}
+    assert {row["field"] for row in team.kopt()["changes"]} == {"metadata.labels.kaiwo.ai/queue-tree"}
+    after = team.cluster_queue(team.research)
+    assert before is not None
+    assert after is not None
+    assert after["spec"] == before["spec"]
+    team.off()
+    left = team.cluster_queue(team.research)
+    assert left is not None
+    assert (left["spec"], left["metadata"].get("labels")) == (before["spec"], None)
+    for kind, name in (("ClusterQueue", team.research), ("Cohort", team.ai), ("ResourceFlavor", team.pool)):
+        team.api.delete(V, kind, name)

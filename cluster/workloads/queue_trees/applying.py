@@ -13,7 +13,7 @@ from kopt.cluster.client.resources import Object
 from kopt.cluster.holds.hold import holder_of
 from kopt.cluster.workloads.queue_trees.live import LiveQueues, key_of_document, read_live, resource_of
 from kopt.core.scheduling.queue_tree import Compiled, Engine
-from kopt.policies.queues.differences import Action, ObjectChange, change_of, owners_of_spec
+from kopt.policies.queues.differences import Action, ObjectChange, as_written, change_of, owners_of_spec
 from kopt.policies.queues.tree import QueueTree, nearest
 
 FIELD_MANAGER = "kopt-queues"
@@ -38,7 +38,8 @@ async def plan_apply(
 ) -> ApplyPlan:
     """What applying would do now. Objects of ours that are not in the tree are deleted with ``prune``, else left."""
     live = await read_live(kube, engine)
-    desired = [item for item in compiled.objects if not _is_described_elsewhere(item, tree, live)]
+    wanted = [item for item in compiled.objects if not _is_described_elsewhere(item, tree, live)]
+    desired = [as_written(item, live.get(item)) for item in wanted]
     changes = [change_of(item, live.get(item), FIELD_MANAGER) for item in desired]
     left, problems = _left_over(live, desired, prune=prune)
     problems += [*_unknown_names(tree, live, desired), *_filled_departments(tree, live)]

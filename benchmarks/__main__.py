@@ -21,6 +21,7 @@ BENCHMARKS = {name: f"benchmarks.{name}" for name in predictor_names()} | {
     "placement": "benchmarks.placement",
     "preemption": "benchmarks.preemption",
     "published-commands": "benchmarks.published_commands",
+    "queues": "benchmarks.queues",
     "reactions": "benchmarks.reactions",
     "reclaims": "benchmarks.reclaims",
     "suite": "benchmarks.suite_estimates",

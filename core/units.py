@@ -4,6 +4,7 @@ Parsing follows the Kubernetes quantity grammar (apimachinery ``resource.Quantit
 that occur on GPU workloads.
 """
 
+import functools
 import re
 from decimal import ROUND_CEILING, Decimal
 from typing import NewType
@@ -140,6 +141,7 @@ def parse_thousandths(value: object) -> int:
     return int(exact)
 
 
+@functools.lru_cache(maxsize=4096)
 def format_thousandths(amount: int) -> str:
     """The Kubernetes quantity of so many thousandths, such as ``8``, ``500m`` or ``64Gi``; read back alike."""
     for suffix, factor in _WRITTEN:

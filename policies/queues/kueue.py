@@ -29,6 +29,7 @@ from kopt.policies.queues.tree import QueueTree, TreeError
 API_VERSION = "kueue.x-k8s.io/v1beta2"
 UNBOUNDED = {CPU: 10**6 * 1000, MEMORY: (1 << 50) * 1000}
 """Kueue has no unlimited quota: this is more than any cluster has, and sums of it stay within 64 bits."""
+_SILENT = Share()
 _UNBOUNDED_COUNT = 10**6 * 1000
 _FAIR = (
     "Kueue: `fairSharing: {preemptionStrategies: [LessThanOrEqualToFinalShare, LessThanInitialShare]}` in its "
@@ -151,7 +152,8 @@ class _Kueue:
         tree = self._tree
         share, parent = tree.share(name, pool, resource), tree.queues[name].parent
         quota = tree.quota(name, pool, resource)
-        free = tree.is_leaf(name) and resource in UNBOUNDED and not tree.bounded(name, pool, resource)
+        free = share == _SILENT and resource in UNBOUNDED and tree.is_leaf(name)
+        free = free and not tree.bounded(name, pool, resource)
         if free or quota == UNLIMITED:
             return self._unbounded(name, pool, resource, full, share)
         quota = quota or 0

@@ -32,7 +32,7 @@ class QueueTree:
     implied: frozenset[str]
     default_pool: str = DEFAULT_POOL
     _children: dict[str, list[str]] = field(default_factory=dict)
-    _quotas: dict[tuple[str, Place], int | None] = field(default_factory=dict)
+    _quotas: dict[tuple[str, str, str], int | None] = field(default_factory=dict)
     _inherited: dict[str, frozenset[Place]] = field(default_factory=dict)
 
     @classmethod
@@ -96,7 +96,7 @@ class QueueTree:
 
     def quota(self, name: str, pool: str, resource: str) -> int | None:
         """The quota of a queue in thousandths: its own, else that of its children together; None if nobody says."""
-        key = (name, (pool, resource))
+        key = (name, pool, resource)
         if key not in self._quotas:
             own = self.share(name, pool, resource).quota
             self._quotas[key] = self.below(name, pool, resource) if own is None else own
@@ -123,11 +123,12 @@ class QueueTree:
     def above_parents(self) -> list[Reason]:
         """Queues whose quotas together are more than their parent's: KAI shares out what there is, others refuse it."""
         result = []
-        for name, queue in self.queues.items():
-            for pool, shares in queue.pools.items():
+        for name in self._children.keys() - {""}:
+            for pool, shares in self.queues[name].pools.items():
                 for resource, share in shares.items():
                     below = self.below(name, pool, resource)
-                    result += _wrong_sum(self.where(name, pool, resource), share, below)
+                    if below is not None:
+                        result += _wrong_sum(self.where(name, pool, resource), share, below)
         return result
 
     def notes(self) -> list[str]:
@@ -204,26 +205,29 @@ def _wrong_amounts(tree: QueueTree) -> list[Reason]:
     for name, queue in tree.queues.items():
         for pool, shares in queue.pools.items():
             for resource, share in shares.items():
-                where = tree.where(name, pool, resource)
-                result += _wrong_share(where, share, tree.quota(name, pool, resource) or 0)
+                if share.limit is not None or share.guarantee is not None:
+                    result += _wrong_share(tree, (name, pool, resource), share)
     return result + _above_pools(tree)
 
 
-def _wrong_share(where: str, share: Share, quota: int) -> list[Reason]:
-    result = []
-    if share.limit not in (None, UNLIMITED) and (quota == UNLIMITED or share.limit < quota):
+def _wrong_share(tree: QueueTree, place: tuple[str, str, str], share: Share) -> list[Reason]:
+    result, quota = list[Reason](), tree.quota(*place) or 0
+    below = share.limit not in (None, UNLIMITED) and (quota == UNLIMITED or (share.limit or 0) < quota)
+    above = share.guarantee is not None and quota != UNLIMITED and share.guarantee > quota
+    where = tree.where(*place) if below or above else ""
+    if below:
         why = (
             f"{where}: the limit {_said(share.limit)} is below the quota {_said(quota)}; raise it, or lower the quota."
         )
         result.append(Reason("LIMIT_BELOW_QUOTA", why))
-    if share.guarantee is not None and quota != UNLIMITED and share.guarantee > quota:
+    if above:
         why = f"{where}: the guarantee {_said(share.guarantee)} is more than the quota {_said(quota)}."
         result.append(Reason("GUARANTEE_ABOVE_QUOTA", why))
     return result
 
 
-def _wrong_sum(where: str, share: Share, below: int | None) -> list[Reason]:
-    if below is None or share.quota in (None, UNLIMITED) or (below != UNLIMITED and below <= share.quota):
+def _wrong_sum(where: str, share: Share, below: int) -> list[Reason]:
+    if share.quota in (None, UNLIMITED) or (below != UNLIMITED and below <= share.quota):
         return []
     why = f"{where}: its queues have a quota of {_said(below)} together, and it has {_said(share.quota)}; lower theirs."
     return [Reason("CHILDREN_ABOVE_QUOTA", why)]

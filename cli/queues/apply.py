@@ -12,7 +12,7 @@ from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.queues.view import remarks_of
 from kopt.core.scheduling.queue_tree import Compiled, Engine
 from kopt.core.units import counted
-from kopt.policies.queues.differences import Action, ObjectChange, said
+from kopt.policies.queues.differences import Action, ObjectChange, in_words
 
 if TYPE_CHECKING:
     from kopt.cluster.workloads.queue_trees.applying import ApplyPlan
@@ -86,7 +86,9 @@ def _rows(change: ObjectChange) -> list[ChangeRow]:
     if change.action in (Action.DELETE, Action.LEAVE):
         return [ChangeRow(change.action.value, change.kind, change.name, "", "", change.why)]
     return [
-        ChangeRow(change.action.value, change.kind, change.name, field.path, said(field.before), said(field.after))
+        ChangeRow(
+            change.action.value, change.kind, change.name, field.path, in_words(field.before), in_words(field.after)
+        )
         for field in change.fields
     ]
 

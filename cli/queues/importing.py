@@ -37,11 +37,11 @@ def import_queues(engine: Engine, files: Sequence[Path], kubeconfig: Path | None
 
     if engine is Engine.VOLCANO:
         usage_error("queues of Volcano are not imported; write KaiwoQueues for them", "--engine")
-    found = [item for path in files for item in documents(path)] if files else asyncio.run(_live(engine, kubeconfig))
-    if not all(isinstance(item, dict) and isinstance(item.get("metadata"), dict) for item in found):
+    objects = [item for path in files for item in documents(path)] if files else asyncio.run(_live(engine, kubeconfig))
+    if not all(isinstance(item, dict) and isinstance(item.get("metadata"), dict) for item in objects):
         raise Refused("the files hold something that is no Kubernetes object")
-    imported = from_kueue(found) if engine is Engine.KUEUE else from_kai(found)
-    differences = _differences(imported, engine, found) if not files else []
+    imported = from_kueue(objects) if engine is Engine.KUEUE else from_kai(objects)
+    differences = _differences(imported, engine, objects) if not files else []
     manifests = [*map(pool_document, imported.pools), *map(queue_document, imported.queues)]
     header = {"engine": engine.value, "left": list(imported.left), "differences": differences}
     if output is Format.YAML:
@@ -68,22 +68,22 @@ def _report(imported: "Imported", differences: Sequence[str], *, verified: bool)
     for text in differences:
         typer.echo(f"kopt: applying this would change {text}", err=True)
     if verified and imported.queues and not differences:
-        told = counted(len(imported.queues), "KaiwoQueue")
-        typer.echo(f"kopt: {told}; applying them changes nothing but our label", err=True)
+        counts = counted(len(imported.queues), "KaiwoQueue")
+        typer.echo(f"kopt: {counts}; applying them changes nothing but our label", err=True)
 
 
-def _differences(imported: "Imported", engine: Engine, found: Sequence[dict[str, Any]]) -> list[str]:
+def _differences(imported: "Imported", engine: Engine, objects: Sequence[dict[str, Any]]) -> list[str]:
     """What applying the imported queues would change of what they were read from, labels and new objects aside."""
     from kopt.cluster.workloads.queue_trees.applying import FIELD_MANAGER
     from kopt.cluster.workloads.queue_trees.live import key_of_document
     from kopt.policies.queues import QueueTree, TreeError
-    from kopt.policies.queues.differences import change_of, said
+    from kopt.policies.queues.differences import change_of, in_words
 
     try:
         tree = QueueTree.of(imported.queues, imported.pools)
     except TreeError as error:
         raise refused(error) from None
-    live = {key_of_document(item): item for item in found}
+    live = {key_of_document(item): item for item in objects}
     result = []
     for desired in compiled_of(tree, engine, DEFAULT_GPU_RESOURCE).objects:
         was = live.get(key_of_document(desired))
@@ -91,7 +91,9 @@ def _differences(imported: "Imported", engine: Engine, found: Sequence[dict[str,
             continue
         change = change_of(desired, was, FIELD_MANAGER)
         fields = [field for field in change.fields if not field.path.startswith("metadata.")]
-        result += [f"{change.kind} {change.name} {it.path}: {said(it.before)} → {said(it.after)}" for it in fields]
+        result += [
+            f"{change.kind} {change.name} {it.path}: {in_words(it.before)} → {in_words(it.after)}" for it in fields
+        ]
     return result
 
 

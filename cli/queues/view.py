@@ -56,7 +56,7 @@ def show_plan(tree: "QueueTree", engine: Engine, compiled: Compiled, output: For
         "objects": compiled.objects,
         "not_expressible": [{"code": it.code, "path": it.path, "text": it.text} for it in compiled.not_expressible],
         "requires": list(compiled.requires),
-        "notes": tree.notes(),
+        "notes": tree.assumptions(),
     }
     rows = [_planned(item) for item in compiled.objects]
     show(Answer("objects", rows, remarks=remarks_of(tree, compiled), document=document), output)
@@ -73,7 +73,7 @@ def show_explanations(tree: "QueueTree", engine: Engine, compiled: Compiled, que
         if queue in ("", each.queue)
     ]
     header = {"engine": engine.value, "requires": list(compiled.requires)}
-    remarks = [*compiled.requires, *tree.notes()]
+    remarks = [*compiled.requires, *tree.assumptions()]
     show(Answer("queues", rows, header=header, remarks=remarks, hide_header=True), output)
 
 
@@ -81,7 +81,7 @@ def remarks_of(tree: "QueueTree", compiled: Compiled) -> list[str]:
     """What cannot be expressed, what the engine needs, what is assumed."""
     unmet = [f"{it.path}: {it.text} ({it.code})" for it in compiled.not_expressible]
     needs = [f"Needs {it}" for it in compiled.requires]
-    return [*unmet, *needs, *(f"{note}." for note in tree.notes())]
+    return [*unmet, *needs, *(f"{note}." for note in tree.assumptions())]
 
 
 def yaml_of(tree: "QueueTree", compiled: Compiled) -> str:
@@ -92,7 +92,7 @@ def yaml_of(tree: "QueueTree", compiled: Compiled) -> str:
     if comments:
         comments.insert(0, "# What these objects cannot express:")
     comments += [f"# Needs {printable(it)}" for it in compiled.requires]
-    comments += [f"# {printable(note)}" for note in tree.notes()]
+    comments += [f"# {printable(note)}" for note in tree.assumptions()]
     body = yaml.safe_dump_all(compiled.objects, sort_keys=False, allow_unicode=True)
     return "".join(f"{line}\n" for line in comments) + body
 

@@ -52,10 +52,10 @@ def queue_of(document: Object) -> KaiwoQueue:
         _whole(spec.get("priority"), f"{name}/spec.priority"),
         _pools(spec, name),
         _texts(spec.get("namespaces"), f"{name}/spec.namespaces"),
-        _one_of(Reclaim, fairness.get("reclaimStrategy"), f"{name}/spec.fairness.reclaimStrategy"),
+        _choice(Reclaim, fairness.get("reclaimStrategy"), f"{name}/spec.fairness.reclaimStrategy"),
         _span(fairness.get("gracePeriod"), f"{name}/spec.fairness.gracePeriod"),
         _span(fairness.get("minRuntime"), f"{name}/spec.fairness.minRuntime"),
-        _one_of(OtherResources, spec.get("otherResources"), f"{name}/spec.otherResources") or OtherResources.UNLIMITED,
+        _choice(OtherResources, spec.get("otherResources"), f"{name}/spec.otherResources") or OtherResources.UNLIMITED,
         _table(spec.get("kueue") or {}, f"{name}/spec.kueue"),
         _table(spec.get("kai") or {}, f"{name}/spec.kai"),
     )
@@ -213,7 +213,7 @@ def _texts(value: Any, where: str) -> tuple[str, ...]:
     return tuple(value or ())
 
 
-def _one_of(kind: type[Choice], value: Any, where: str) -> Choice | None:
+def _choice(kind: type[Choice], value: Any, where: str) -> Choice | None:
     if value is None:
         return None
     try:

@@ -154,6 +154,6 @@ def _has(document: Any, path: Path) -> bool:
     return _value(document, path) is not None
 
 
-def said(value: Any) -> str:
+def in_words(value: Any) -> str:
     """A value in a line for people."""
     return "–" if value is None else value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))

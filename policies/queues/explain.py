@@ -24,9 +24,9 @@ class Explanation:
 def explain_tree(tree: QueueTree, engine: Engine, compiled: Compiled) -> list[Explanation]:
     """One for each queue, parents before their children."""
     unmet: dict[str, list[str]] = {}
-    for found in compiled.not_expressible:
-        name, _, field_name = found.path.partition("/")
-        unmet.setdefault(name, []).append(f"{field_name}: {found.text}")
+    for entry in compiled.not_expressible:
+        name, _, field_name = entry.path.partition("/")
+        unmet.setdefault(name, []).append(f"{field_name}: {entry.text}")
     return [
         Explanation(
             name,

@@ -21,7 +21,7 @@ from kopt.core.scheduling.queue_tree import (
     OtherResources,
     Reclaim,
 )
-from kopt.policies.queues.settings import ADDED_LABEL, Report, Settings, manifest, said, shares_said
+from kopt.policies.queues.settings import ADDED_LABEL, Report, Settings, in_words, manifest, shares_in_words
 from kopt.policies.queues.tree import QueueTree, TreeError
 
 API_VERSION = "scheduling.run.ai/v2"
@@ -45,7 +45,7 @@ def compiled(tree: QueueTree, settings: Settings) -> Compiled:
         kai.unsaid(queue)
     named = [pool for pool in kai.pools if pool != tree.default_pool]
     requires = (f"KAI: a scheduling shard for each node pool ({', '.join(named)}).",) if named else ()
-    return Compiled(tuple(objects), tuple(kai.report.found), requires)
+    return Compiled(tuple(objects), tuple(kai.report.entries), requires)
 
 
 class _Kai:
@@ -80,12 +80,12 @@ class _Kai:
         for pool, shares in queue.pools.items():
             for resource, share in shares.items():
                 if resource not in _UNITS:
-                    what = shares_said({resource: share})
+                    what = shares_in_words({resource: share})
                     text = f"KAI has quota for CPU, memory and GPUs only; {what} does not count."
-                    report.add(NotExpressible("RESOURCE", report.place(name, pool, resource), text))
+                    report.add(NotExpressible("RESOURCE", report.path(name, pool, resource), text))
                 elif share.guarantee is not None:
-                    text = f"{said(share.guarantee)} are lent too while idle, and taken back when wanted."
-                    path = report.place(name, pool, resource, "guarantee")
+                    text = f"{in_words(share.guarantee)} are lent too while idle, and taken back when wanted."
+                    path = report.path(name, pool, resource, "guarantee")
                     report.add(NotExpressible("GUARANTEE_IS_LENT", path, text))
         if len(queue.pools) > 1:
             text = f"the order {', '.join(queue.pools)} does not count: in KAI a job names the queue of one pool."

@@ -23,7 +23,7 @@ from kopt.core.scheduling.queue_tree import (
     Share,
 )
 from kopt.core.units import format_thousandths
-from kopt.policies.queues.settings import DISPLAY_NAME_ANNOTATION, Report, Settings, manifest, said, weight_of
+from kopt.policies.queues.settings import DISPLAY_NAME_ANNOTATION, Report, Settings, in_words, manifest, weight_of
 from kopt.policies.queues.tree import QueueTree, TreeError
 
 API_VERSION = "kueue.x-k8s.io/v1beta2"
@@ -53,7 +53,7 @@ def compiled(tree: QueueTree, settings: Settings) -> Compiled:
     objects += [kueue.cluster_queue(name) for name in leaves]
     objects += [local for name in leaves for local in kueue.local_queues(name)]
     weighed = any(weight_of(tree, name)[0] is not None for name in tree.queues)
-    return Compiled(tuple(objects), tuple(kueue.report.found), (_FAIR,) if weighed else ())
+    return Compiled(tuple(objects), tuple(kueue.report.entries), (_FAIR,) if weighed else ())
 
 
 class _Kueue:
@@ -118,10 +118,10 @@ class _Kueue:
         covered = {pool: self._tree.resources_of(name, pool) for pool in self._tree.pools_of(name)}
         if queue.other_resources is OtherResources.REFUSED:
             return covered
-        said = {resource for resources in covered.values() for resource in resources}
+        named = {resource for resources in covered.values() for resource in resources}
         with_gpus = [pool for pool, resources in covered.items() if GPU in resources] or list(covered)
         for pool in with_gpus:
-            covered[pool] += [resource for resource in (CPU, MEMORY) if resource not in said]
+            covered[pool] += [resource for resource in (CPU, MEMORY) if resource not in named]
         return covered
 
     def _groups(self, name: str, pools: Mapping[str, list[str]]) -> list[dict[str, Any]]:
@@ -177,12 +177,12 @@ class _Kueue:
             result["lendingLimit"] = "0"
         if share.quota == UNLIMITED:
             text = f"Kueue has no unlimited quota: {format_thousandths(most)} is written, and none of it is lent."
-            path = self.report.place(name, pool, resource, "quota")
+            path = self.report.path(name, pool, resource, "quota")
             self.report.add(NotExpressible("UNLIMITED_QUOTA", path, text))
         for field_name, value in (("limit", share.limit), ("guarantee", share.guarantee)):
             if value is not None:
-                text = f"{said(value)} does not count where the quota has no bound."
-                path = self.report.place(name, pool, resource, field_name)
+                text = f"{in_words(value)} does not count where the quota has no bound."
+                path = self.report.path(name, pool, resource, field_name)
                 self.report.add(NotExpressible("NO_BOUND", path, text))
         return result
 
@@ -190,10 +190,10 @@ class _Kueue:
         for field_name, value in (("limit", share.limit), ("guarantee", share.guarantee)):
             if value is not None:
                 text = (
-                    f"{said(value)} does not count: in Kueue {name} borrows from nobody and lends to nobody, as it has "
-                    f"no parentQueue; it has its quota of {said(quota)}."
+                    f"{in_words(value)} does not count: in Kueue {name} borrows from nobody and lends to nobody, as it "
+                    f"has no parentQueue; it has its quota of {in_words(quota)}."
                 )
-                path = self.report.place(name, pool, resource, field_name)
+                path = self.report.path(name, pool, resource, field_name)
                 self.report.add(NotExpressible("NO_PARENT", path, text))
 
     def _preemption(self, queue: KaiwoQueue) -> dict[str, Any]:
@@ -210,8 +210,10 @@ class _Kueue:
         spec["fairSharing"] = {"weight": format_thousandths(weight)}
         for pool, resource in others:
             other = self._tree.share(name, pool, resource).weight or 0
-            text = f"a queue has one weight in Kueue, {said(weight)}; {said(other)} for {resource} does not count."
-            path = self.report.place(name, pool, resource, "overQuotaWeight")
+            text = (
+                f"a queue has one weight in Kueue, {in_words(weight)}; {in_words(other)} for {resource} does not count."
+            )
+            path = self.report.path(name, pool, resource, "overQuotaWeight")
             self.report.add(NotExpressible("ONE_WEIGHT", path, text))
 
     def _unsaid(self, queue: KaiwoQueue, department: bool = False) -> None:

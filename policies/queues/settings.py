@@ -41,19 +41,19 @@ class Report:
     """Collects what cannot be expressed."""
 
     default_pool: str
-    found: list[NotExpressible] = field(default_factory=list)
+    entries: list[NotExpressible] = field(default_factory=list)
 
-    def add(self, found: NotExpressible) -> None:
-        self.found.append(found)
+    def add(self, entry: NotExpressible) -> None:
+        self.entries.append(entry)
 
     def of_another(self, queue: KaiwoQueue, engine: Engine, fields: Mapping[str, Any], own: Engine) -> None:
         """Fields that only another engine knows."""
         if fields:
-            said = ", ".join(f"{key}={value}" for key, value in fields.items())
-            text = f"meant for {engine.value} alone, and nothing to {own.value}: {said}."
+            listed = ", ".join(f"{key}={value}" for key, value in fields.items())
+            text = f"meant for {engine.value} alone, and nothing to {own.value}: {listed}."
             self.add(NotExpressible("OF_ANOTHER_ENGINE", f"{queue.name}/spec.{engine.value}", text))
 
-    def place(self, name: str, pool: str, resource: str, field_name: str = "") -> str:
+    def path(self, name: str, pool: str, resource: str, field_name: str = "") -> str:
         """The path of a share, or of a field of it."""
         root = "spec.resources" if pool == self.default_pool else f"spec.pools[{pool}].resources"
         return f"{name}/{root}.{resource}" + (f".{field_name}" if field_name else "")
@@ -90,19 +90,19 @@ def weight_of(tree: QueueTree, name: str) -> tuple[int | None, list[tuple[str, s
     }
     if not weights:
         return None, []
-    weight = weights[min(weights, key=lambda place: place[1] != GPU)]
-    return weight, [place for place, other in weights.items() if other != weight]
+    weight = weights[min(weights, key=lambda location: location[1] != GPU)]
+    return weight, [location for location, other in weights.items() if other != weight]
 
 
-def said(amount: int | None) -> str:
+def in_words(amount: int | None) -> str:
     """An amount of a share, for people."""
     return "–" if amount is None else "unlimited" if amount == UNLIMITED else format_thousandths(amount)
 
 
-def shares_said(shares: Shares) -> str:
+def shares_in_words(shares: Shares) -> str:
     """What a queue has of each resource, for people."""
     return ", ".join(
-        f"{name} quota {said(share.quota)} limit {said(share.limit)} guarantee {said(share.guarantee)} "
-        f"weight {said(share.weight)}"
+        f"{name} quota {in_words(share.quota)} limit {in_words(share.limit)} guarantee {in_words(share.guarantee)} "
+        f"weight {in_words(share.weight)}"
         for name, share in shares.items()
     )

@@ -9,7 +9,7 @@ from kopt.core.reason import Reason
 from kopt.core.scheduling.queue_tree import DEFAULT_POOL, UNLIMITED, KaiwoPool, KaiwoQueue, Share
 from kopt.core.units import format_thousandths
 
-Place = tuple[str, str]
+Location = tuple[str, str]
 """(pool, resource)."""
 _NOTHING = Share()
 
@@ -33,7 +33,7 @@ class QueueTree:
     default_pool: str = DEFAULT_POOL
     _children: dict[str, list[str]] = field(default_factory=dict)
     _quotas: dict[tuple[str, str, str], int | None] = field(default_factory=dict)
-    _inherited: dict[str, frozenset[Place]] = field(default_factory=dict)
+    _inherited: dict[str, frozenset[Location]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -88,10 +88,10 @@ class QueueTree:
         shares = [self.queues[ancestor].pools.get(pool, {}) for ancestor in self.lineage(name)]
         return list(dict.fromkeys(resource for share in shares for resource in share))
 
-    def places(self, name: str) -> list[Place]:
+    def places(self, name: str) -> list[Location]:
         """What a queue and those below it say something about, its own first."""
         own = [(pool, resource) for pool, shares in self.queues[name].pools.items() for resource in shares]
-        below = [place for child in self.children(name) for place in self.places(child)]
+        below = [location for child in self.children(name) for location in self.places(child)]
         return list(dict.fromkeys([*own, *below]))
 
     def quota(self, name: str, pool: str, resource: str) -> int | None:
@@ -131,7 +131,7 @@ class QueueTree:
                         result += _wrong_sum(self.where(name, pool, resource), share, below)
         return result
 
-    def notes(self) -> list[str]:
+    def assumptions(self) -> list[str]:
         """What is assumed of parents that no manifest describes: their name may be a slip of the pen."""
         described = self.queues.keys() - self.implied
         return [
@@ -139,7 +139,7 @@ class QueueTree:
             for name in sorted(self.implied)
         ]
 
-    def _places_above(self, name: str) -> frozenset[Place]:
+    def _places_above(self, name: str) -> frozenset[Location]:
         if name not in self._inherited:
             queue = self.queues[name]
             own = {(pool, resource) for pool, shares in queue.pools.items() for resource in shares}
@@ -210,18 +210,16 @@ def _wrong_amounts(tree: QueueTree) -> list[Reason]:
     return result + _above_pools(tree)
 
 
-def _wrong_share(tree: QueueTree, place: tuple[str, str, str], share: Share) -> list[Reason]:
-    result, quota = list[Reason](), tree.quota(*place) or 0
+def _wrong_share(tree: QueueTree, location: tuple[str, str, str], share: Share) -> list[Reason]:
+    result, quota = list[Reason](), tree.quota(*location) or 0
     below = share.limit not in (None, UNLIMITED) and (quota == UNLIMITED or (share.limit or 0) < quota)
     above = share.guarantee is not None and quota != UNLIMITED and share.guarantee > quota
-    where = tree.where(*place) if below or above else ""
+    where = tree.where(*location) if below or above else ""
     if below:
-        why = (
-            f"{where}: the limit {_said(share.limit)} is below the quota {_said(quota)}; raise it, or lower the quota."
-        )
+        why = f"{where}: the limit {_amount(share.limit)} is below the quota {_amount(quota)}; change one."
         result.append(Reason("LIMIT_BELOW_QUOTA", why))
     if above:
-        why = f"{where}: the guarantee {_said(share.guarantee)} is more than the quota {_said(quota)}."
+        why = f"{where}: the guarantee {_amount(share.guarantee)} is more than the quota {_amount(quota)}."
         result.append(Reason("GUARANTEE_ABOVE_QUOTA", why))
     return result
 
@@ -229,7 +227,7 @@ def _wrong_share(tree: QueueTree, place: tuple[str, str, str], share: Share) -> 
 def _wrong_sum(where: str, share: Share, below: int) -> list[Reason]:
     if share.quota in (None, UNLIMITED) or (below != UNLIMITED and below <= share.quota):
         return []
-    why = f"{where}: its queues have a quota of {_said(below)} together, and it has {_said(share.quota)}; lower theirs."
+    why = f"{where}: its queues have a quota of {_amount(below)} together, and it has {_amount(share.quota)}."
     return [Reason("CHILDREN_ABOVE_QUOTA", why)]
 
 
@@ -241,11 +239,11 @@ def _above_pools(tree: QueueTree) -> list[Reason]:
             total = sum(quota for quota in quotas if quota != UNLIMITED)
             if total > capacity:
                 why = (
-                    f"pool {pool.name} has {_said(capacity)} {resource}, and its queues have a quota of {_said(total)}."
+                    f"pool {pool.name} has {_amount(capacity)} {resource}, and its queues a quota of {_amount(total)}."
                 )
                 result.append(Reason("QUOTA_ABOVE_POOL", why))
     return result
 
 
-def _said(amount: int | None) -> str:
+def _amount(amount: int | None) -> str:
     return "without bound" if amount in (None, UNLIMITED) else format_thousandths(amount)

@@ -16,7 +16,14 @@ from kopt.core.scheduling.queue_tree import (
     Reclaim,
 )
 from kopt.core.units import format_thousandths
-from kopt.policies.queues.settings import DISPLAY_NAME_ANNOTATION, Report, Settings, manifest, shares_said, weight_of
+from kopt.policies.queues.settings import (
+    DISPLAY_NAME_ANNOTATION,
+    Report,
+    Settings,
+    manifest,
+    shares_in_words,
+    weight_of,
+)
 from kopt.policies.queues.tree import QueueTree, TreeError
 
 API_VERSION = "scheduling.volcano.sh/v1beta1"
@@ -34,7 +41,7 @@ def compiled(tree: QueueTree, settings: Settings) -> Compiled:
     objects = [volcano.queue(queue) for queue in tree.queues.values()]
     for queue in tree.queues.values():
         volcano.unsaid(queue)
-    return Compiled(tuple(objects), tuple(volcano.report.found), (_CAPACITY,))
+    return Compiled(tuple(objects), tuple(volcano.report.entries), (_CAPACITY,))
 
 
 class _Volcano:
@@ -62,8 +69,8 @@ class _Volcano:
     def unsaid(self, queue: KaiwoQueue) -> None:
         name, add = queue.name, self.report.add
         if len(queue.pools) > 1:
-            said = "; ".join(f"{pool}: {shares_said(shares)}" for pool, shares in queue.pools.items())
-            text = f"a Volcano queue has one quota for all of its pools and tries them in no order: {said} is summed."
+            listed = "; ".join(f"{pool}: {shares_in_words(shares)}" for pool, shares in queue.pools.items())
+            text = f"a Volcano queue has one quota for all of its pools and tries them in no order: {listed} is summed."
             add(NotExpressible("POOLS_SUMMED", f"{name}/spec.pools", text))
         if queue.namespaces:
             text = f"jobs of every namespace may name the queue, not of {', '.join(queue.namespaces)} alone."
@@ -110,7 +117,7 @@ class _Volcano:
         ]
 
     def _refuse_weight(self, queue: KaiwoQueue, pool: str, resource: str, text: str) -> None:
-        path = self.report.place(queue.name, pool, resource, "overQuotaWeight")
+        path = self.report.path(queue.name, pool, resource, "overQuotaWeight")
         self.report.add(NotExpressible("ONE_WEIGHT", path, text))
 
     def _totals(self, queue: KaiwoQueue) -> dict[str, dict[str, str]]:
@@ -128,7 +135,7 @@ class _Volcano:
                     sums[field_name][full] = sums[field_name].get(full, 0) + value
             if share.quota == UNLIMITED:
                 text = "unlimited: Volcano has no such quota; nothing is written, and the queue has what is idle."
-                path = self.report.place(queue.name, pool, resource, "quota")
+                path = self.report.path(queue.name, pool, resource, "quota")
                 self.report.add(NotExpressible("UNLIMITED_QUOTA", path, text))
         return {
             field_name: {

@@ -189,7 +189,7 @@ def test_a_third_of_a_gpu_three_times_is_not_a_gpu() -> None:
         (
             [KaiwoQueue("a", pools={"h100": {GPU: Share(9000)}})],
             (KaiwoPool("h100", capacity={GPU: 8000}),),
-            "pool h100 has 8 gpu, and its queues have a quota of 9",
+            "pool h100 has 8 gpu, and its queues a quota of 9",
         ),
         ([KaiwoQueue("a", pools={"default": {GPU: Share(9000, 8000)}})], (), "the limit 8 is below the quota 9"),
         (

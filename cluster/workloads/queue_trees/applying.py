@@ -60,7 +60,7 @@ async def apply_plan(kube: Kube, plan: ApplyPlan) -> AsyncGenerator[tuple[Object
                 yield change, str(error)
                 return
         except ApiError as error:
-            yield change, _said(change, error)
+            yield change, _refusal(change, error)
             return
         yield change, ""
 
@@ -150,14 +150,14 @@ async def _refusals(kube: Kube, live: LiveQueues, changes: Sequence[ObjectChange
             except ApiError as error:
                 document = live.get(dict(change.document))
                 held = holder_of(document) if document else ""
-                return _said(change, error, held)
+                return _refusal(change, error, held)
             return ""
 
     tried = [change for change in changes if change.action in (Action.CREATE, Action.CHANGE)]
     return [text for text in await asyncio.gather(*(refusal(change) for change in tried)) if text]
 
 
-def _said(change: ObjectChange, error: ApiError, holder: str = "") -> str:
+def _refusal(change: ObjectChange, error: ApiError, holder: str = "") -> str:
     about = f"{change.kind} {change.name}"
     if not isinstance(error, Conflict):
         return f"{about}: {error}"

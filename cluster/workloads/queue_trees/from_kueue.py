@@ -126,8 +126,8 @@ class _Importer:
         weight, pools = _weight(document), dict[str, dict[str, Share]]()
         below = dict[tuple[str, str], int]()
         for child in children:
-            for place, quota in quotas[child].items():
-                below[place] = below.get(place, 0) + quota
+            for location, quota in quotas[child].items():
+                below[location] = below.get(location, 0) + quota
         for flavor, resources in self._quotas(document).items():
             for item, values in resources.items():
                 total = values["nominalQuota"] + below.get((flavor, self._name(item)), 0)
@@ -237,7 +237,7 @@ def _extra(spec: Mapping[str, Any]) -> tuple[Reclaim | None, dict[str, Any]]:
 
 def _gpu_resource(cluster_queues: Iterable[Object]) -> str:
     """The one resource that counts GPUs in all of them; empty where there are several, which keep their full names."""
-    found = {
+    names = {
         text(row, "name")
         for document in cluster_queues
         for _, group in items(document, "spec", "resourceGroups")
@@ -245,4 +245,4 @@ def _gpu_resource(cluster_queues: Iterable[Object]) -> str:
         for _, row in items(flavor, "resources")
         if text(row, "name").endswith("/gpu")
     }
-    return found.pop() if len(found) == 1 else ""
+    return names.pop() if len(names) == 1 else ""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from kopt.core.scheduling.queue_tree import GPU, UNLIMITED, Compiled, Engine, KaiwoQueue, Reclaim, Share
-from kopt.core.units import format_thousandths
+from kopt.core.units import counted, format_thousandths
 from kopt.policies.queues.tree import QueueTree
 
 _IN_WORDS = {GPU: "GPUs", "cpu": "CPUs", "memory": "of memory"}
@@ -90,7 +90,7 @@ def _weighed(tree: QueueTree, queue: KaiwoQueue, engine: Engine) -> str:
     first = (
         f"by priority ({queue.priority}) and then " if engine is not Engine.KUEUE and queue.priority is not None else ""
     )
-    return f"Shares it with {len(siblings) - 1} others {first}by weight: {part:.0f} % if all want it."
+    return f"Shares it with {counted(len(siblings) - 1, 'other')} {first}by weight: {part:.0f} % if all want it."
 
 
 def _weight(queue: KaiwoQueue) -> int:

@@ -13,6 +13,7 @@ from kopt.controllers.ingest.options import Options as IngestOptions
 from kopt.controllers.lending.options import Options as LendingOptions
 from kopt.controllers.pairwise.options import Options as PairwiseOptions
 from kopt.controllers.preemption.options import Options as PreemptionOptions
+from kopt.controllers.queues.options import Options as QueuesOptions
 from kopt.controllers.runs.options import Options as RunsOptions
 from kopt.controllers.sizing.options import Options as SizingOptions
 from kopt.controllers.staging.options import Options as StagingOptions
@@ -253,6 +254,28 @@ CONTROLLERS = (
         (9457,),
         IngestOptions,
         reads=("lendingpools.kaiwo.ai",),
+    ),
+    # With another engine its account has rights over that one's queues in place of Kueue's.
+    ControllerSpec(
+        "queues",
+        "kopt.controllers.queues.main",
+        (9461,),
+        QueuesOptions,
+        reads=(
+            "clusterqueues.kueue.x-k8s.io",
+            "cohorts.kueue.x-k8s.io",
+            "kaiwopools.kaiwo.ai",
+            "kaiwoqueues.kaiwo.ai",
+            "localqueues.kueue.x-k8s.io",
+            "resourceflavors.kueue.x-k8s.io",
+        ),
+        writes=(
+            "clusterqueues.kueue.x-k8s.io",
+            "cohorts.kueue.x-k8s.io",
+            "kaiwoqueues.kaiwo.ai",
+            "localqueues.kueue.x-k8s.io",
+            "resourceflavors.kueue.x-k8s.io",
+        ),
     ),
     ControllerSpec(
         "runs",

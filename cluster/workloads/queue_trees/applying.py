@@ -5,7 +5,7 @@ What we wrote is found by its label, and given back by leaving every field that 
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 
 from kopt.cluster.client.api import ApiError, Conflict, Kube, NotFound, Patch
@@ -34,22 +34,27 @@ class ApplyPlan:
 
 
 async def plan_apply(
-    kube: Kube, tree: QueueTree, compiled: Compiled, engine: Engine, *, prune: bool = False
+    kube: Kube, tree: QueueTree, compiled: Compiled, engine: Engine, *, prune: bool = False, insist: bool = True
 ) -> ApplyPlan:
-    """What applying would do now. Objects of ours that are not in the tree are deleted with ``prune``, else left."""
+    """What applying would do now. Objects of ours that are not in the tree are deleted with ``prune``, else left; one
+    that is in use is a problem where the caller insists, else it is left until it is not."""
     live = await read_live(kube, engine)
     wanted = [item for item in compiled.objects if not _is_described_elsewhere(item, tree, live)]
-    desired = [as_written(item, live.get(item)) for item in wanted]
+    desired = [_of_this_object(as_written(item, live.get(item)), live.get(item)) for item in wanted]
     changes = [change_of(item, live.get(item), FIELD_MANAGER) for item in desired]
-    left, problems = _left_over(live, desired, prune=prune)
+    left, problems = _left_over(live, desired, prune=prune, insist=insist)
     problems += [*_unknown_names(tree, live, desired), *_filled_departments(tree, live)]
     problems += await _refusals(kube, live, changes)
     return ApplyPlan((*changes, *left), tuple(problems))
 
 
-async def apply_plan(kube: Kube, plan: ApplyPlan) -> AsyncGenerator[tuple[ObjectChange, str]]:
-    """Each write with its error, if any; the first error ends it, as what follows may rest on it."""
+async def apply_plan(
+    kube: Kube, plan: ApplyPlan, check: Callable[[], None] = lambda: None
+) -> AsyncGenerator[tuple[ObjectChange, str]]:
+    """Each write with its error, if any; the first error ends it, as what follows may rest on it. ``check`` is called
+    before each, and raises where the caller may not write any more."""
     for change in plan.writes:
+        check()
         try:
             if change.action is Action.DELETE:
                 await remove(kube, dict(change.document))
@@ -88,7 +93,16 @@ def _is_described_elsewhere(document: Object, tree: QueueTree, live: LiveQueues)
     return document["metadata"]["name"] in tree.implied and live.get(document) is not None
 
 
-def _left_over(live: LiveQueues, desired: Sequence[Object], *, prune: bool) -> tuple[list[ObjectChange], list[str]]:
+def _of_this_object(desired: Object, live: Object | None) -> Object:
+    """With the uid of the object that was read: another one of its name is not written to."""
+    if live is None:
+        return desired
+    return {**desired, "metadata": {**desired["metadata"], "uid": live["metadata"]["uid"]}}
+
+
+def _left_over(
+    live: LiveQueues, desired: Sequence[Object], *, prune: bool, insist: bool
+) -> tuple[list[ObjectChange], list[str]]:
     wanted = {key_of_document(item) for item in desired}
     left = [item for item in live.ours() if key_of_document(item) not in wanted]
     gone, changes, problems = {key_of_document(item) for item in left}, list[ObjectChange](), list[str]()
@@ -98,6 +112,8 @@ def _left_over(live: LiveQueues, desired: Sequence[Object], *, prune: bool) -> t
         elif use := live.use_of(item, gone):
             change = ObjectChange(Action.LEAVE, item, why=use)
             changes.append(change)
+            if not insist:
+                continue
             text = "it is in no manifest any more: drain it first, or keep its KaiwoQueue under this name"
             problems.append(f"{change.kind} {change.name} cannot be deleted, as {use}; {text}")
         else:

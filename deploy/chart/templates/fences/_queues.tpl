@@ -9,6 +9,17 @@ and rules ({groups, resources, operations}).
 {{- end }}
 
 {{- define "kopt.queuesValidations" -}}
+{{- $component := index . 1 }}
+{{- if eq $component "off" }}
 - expression: "'kaiwo.ai/queue-tree' in oldObject.metadata.?labels.orValue({})"
   message: only queues of KaiwoQueues
+{{- else }}
+- expression: >-
+    'kaiwo.ai/queue-tree' in (request.operation == 'DELETE' ? oldObject : object).metadata.?labels.orValue({})
+  message: only queues of KaiwoQueues
+- expression: >-
+    request.operation != 'UPDATE' || object.metadata.?finalizers == oldObject.metadata.?finalizers &&
+    object.metadata.?ownerReferences == oldObject.metadata.?ownerReferences && object.?status == oldObject.?status
+  message: not its status, owners and finalizers
+{{- end }}
 {{- end }}

@@ -1,0 +1,93 @@
+"""``kopt controller queues``: one replica, from start to the end."""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from kopt.cluster.client.api import Kube, KubeSettings, connect
+from kopt.cluster.client.resources import KAIWO_POOLS, KAIWO_QUEUES, Object
+from kopt.cluster.objects.fields import at, items, slim, text
+from kopt.cluster.runtime.informer import Change, Informer
+from kopt.cluster.runtime.lease import Fence
+from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
+from kopt.cluster.runtime.signals import end_signals, run_until
+from kopt.cluster.workloads.queue_trees.live import KINDS
+from kopt.controllers.queues.reconciler import Carrying, Reconciler
+from kopt.policies.queues.settings import MANAGED_LABEL
+
+NAME = "queues"
+_GATHER_S = 0.2
+"""Changes within this time are handled together: a tree is applied by many requests."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessSettings(ReplicaSettings):
+    """Everything of one replica."""
+
+    carrying: Carrying = field(default_factory=Carrying)
+    port: int = 9461
+
+
+async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) -> None:
+    """Run until SIGTERM, SIGINT or ``stop``. Raises NoCluster when no cluster is configured."""
+    ending = end_signals(stop)
+    async with connect(settings.kubeconfig, KubeSettings(user_agent="kopt-queues-status")) as kube:
+        await run_until(ending, Replica(kube, settings))
+
+
+class Replica(LedReplica):
+    """The parts of one process, put together."""
+
+    def __init__(self, kube: Kube, settings: ProcessSettings) -> None:
+        self._kube, self._carrying = kube, settings.carrying
+        self._changed = asyncio.Event()
+        self._queues: Informer[Object] = Informer(kube, KAIWO_QUEUES, keep=slim, required=True)
+        self._pools: Informer[Object] = Informer(kube, KAIWO_POOLS, keep=slim)
+        # What others change in queues of ours is put right; their status changes all the time, and does not matter.
+        written: list[Informer[int]] = [
+            Informer(kube, kind, label_selector=MANAGED_LABEL, keep=_generation)
+            for kind in KINDS[self._carrying.engine]
+        ]
+        informers: list[Informer[Any]] = [self._queues, self._pools, *written]
+        for informer in informers:
+            informer.subscribe(self._changes)
+        super().__init__(kube, NAME, settings, informers)
+        self.gauge("declared", "KaiwoQueues.", lambda: len(self._queues.objects.values()))
+        self.gauge("not_expressible", "Fields that the engine cannot carry out.", self._not_expressible)
+        self.gauge("not_applied", "KaiwoQueues that are not carried out.", self._not_applied)
+        self.gauge("errors", "Passes that failed and are retried.", lambda: self.errors)
+
+    async def lead(self, fence: Fence) -> None:
+        reconciler = Reconciler(
+            self._kube,
+            fence,
+            self._carrying,
+            lambda: list(self._queues.objects.values()),
+            lambda: list(self._pools.objects.values()),
+            self._emit,
+            time.time,
+            self.isolation,
+        )
+        await self.step_through(reconciler, self._changed, _GATHER_S)
+
+    def _changes(self, change: Change[Any]) -> None:
+        if change.old != change.new:
+            self._changed.set()
+
+    def _emit(self, regarding: Object, reason: str, sentence: str) -> None:
+        self.emit_event(regarding, reason, "Applying", sentence)
+
+    def _not_expressible(self) -> int:
+        return sum(len(at(item, "status", "notExpressible") or ()) for item in self._queues.objects.values())
+
+    def _not_applied(self) -> int:
+        return sum(
+            text(condition, "status") == "False"
+            for item in self._queues.objects.values()
+            for _, condition in items(item, "status", "conditions")
+        )
+
+
+def _generation(document: Object) -> int:
+    return int(document["metadata"].get("generation") or 0)

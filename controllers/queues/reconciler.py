@@ -1,0 +1,147 @@
+"""One pass: all KaiwoQueues as a tree, what it becomes, the writes, and the status of each."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from kopt.cluster.client.api import ApiError, Kube, NotFound
+from kopt.cluster.client.resources import KAIWO_QUEUES, Object, Resource
+from kopt.cluster.objects.kaiwo_queue import pool_of, queue_of
+from kopt.cluster.runtime.isolation import Isolation
+from kopt.cluster.runtime.lease import Deposed
+from kopt.cluster.runtime.retry import Pauses, Retrying
+from kopt.cluster.workloads.queue_trees.applying import apply_plan, plan_apply
+from kopt.controllers.queues.status import status_of
+from kopt.core.decision import Mode
+from kopt.core.scheduling.queue_tree import DEFAULT_GPU_RESOURCE, Compiled, Engine, NotExpressible
+from kopt.core.units import counted
+from kopt.policies.queues import QueueTree, Settings, TreeError, compile_tree
+
+_LOG = logging.getLogger(__name__)
+_AGAIN_S = 60.0
+"""What others own, and workloads in queues that are to go, change without an event of the kinds that are watched."""
+_PAUSES = Pauses(refused_s=30.0, missing_s=30.0)
+Emit = Callable[[Object, str, str], None]
+
+
+@dataclass(frozen=True)
+class Carrying:
+    """Who carries the queues out, and whether they are written."""
+
+    engine: Engine = Engine.KUEUE
+    mode: Mode = Mode.OBSERVE
+    prune: bool = False
+    gpu_resource: str = DEFAULT_GPU_RESOURCE
+
+
+class Writer(Protocol):
+    """The writes of one term (``cluster.runtime.lease.Fence``)."""
+
+    @property
+    def holds(self) -> bool: ...
+
+    async def replace(self, resource: Resource, body: Object, *, subresource: str = "") -> Object: ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Of all queues: whether they are as declared, why not, and how many objects were written."""
+
+    applied: bool
+    reason: str
+    message: str
+    written: int = 0
+
+
+class Reconciler(Retrying):
+    """One term. ``queues`` and ``pools`` give the objects as informers keep them."""
+
+    def __init__(
+        self,
+        kube: Kube,
+        writer: Writer,
+        carrying: Carrying,
+        queues: Callable[[], Sequence[Object]],
+        pools: Callable[[], Sequence[Object]],
+        emit: Emit,
+        clock: Callable[[], float],
+        isolation: Isolation,
+    ) -> None:
+        super().__init__(isolation, _PAUSES)
+        self._kube, self._writer, self._carrying = kube, writer, carrying
+        self._queues, self._pools, self._emit, self._clock = queues, pools, emit, clock
+
+    async def step(self) -> float | None:
+        """In how many seconds to run again if nothing changes before."""
+        return await self._tried(self._pass)
+
+    async def _pass(self) -> float:
+        documents = {item["metadata"]["name"]: item for item in self._queues()}
+        if not documents and not self._carrying.prune:
+            return _AGAIN_S
+        try:
+            tree = self._tree(list(documents.values()))
+            settings = Settings(self._carrying.gpu_resource)
+            compiled = compile_tree(tree, self._carrying.engine, settings)
+        except ValueError as error:
+            # One contradiction stops all: half a tree would take from queues what the other half gives them.
+            reason = "Contradiction" if isinstance(error, TreeError) else "Unreadable"
+            await self._report(documents, (), Outcome(False, reason, " ".join(str(error).split())))
+            return _AGAIN_S
+        outcome = await self._carried_out(tree, compiled)
+        await self._report(documents, compiled.not_expressible, outcome)
+        return _AGAIN_S
+
+    def _tree(self, documents: Sequence[Object]) -> QueueTree:
+        queues = [queue_of(document) for document in sorted(documents, key=_name)]
+        return QueueTree.of(queues, [pool_of(document) for document in sorted(self._pools(), key=_name)])
+
+    async def _carried_out(self, tree: QueueTree, compiled: Compiled) -> Outcome:
+        engine = self._carrying.engine
+        try:
+            plan = await plan_apply(self._kube, tree, compiled, engine, prune=self._carrying.prune, insist=False)
+        except NotFound as error:
+            return Outcome(False, "EngineMissing", f"{engine.value} is not installed: {error.message}")
+        if plan.problems:
+            return Outcome(False, "Refused", " ".join(plan.problems))
+        if self._carrying.mode is not Mode.ENFORCE:
+            writes = len(plan.writes)
+            message = f"In mode {self._carrying.mode.value}: {counted(writes, 'object')} would be written."
+            return Outcome(not writes, "AsDeclared" if not writes else "OnlyObserved", message)
+        written = 0
+        async for change, failure in apply_plan(self._kube, plan, self._check):
+            if failure:
+                return Outcome(False, "WriteFailed", failure, written)
+            _LOG.info("%s %s: %s", change.kind, change.name, change.action.value)
+            written += 1
+        return Outcome(True, "AsDeclared", f"{engine.value} has what was declared.", written)
+
+    def _check(self) -> None:
+        if not self._writer.holds:
+            raise Deposed("another replica leads now")
+
+    async def _report(
+        self, documents: Mapping[str, Object], findings: Sequence[NotExpressible], outcome: Outcome
+    ) -> None:
+        """The status of each queue whose own has changed; an event where its queues were written."""
+        by_queue: dict[str, list[NotExpressible]] = {}
+        for finding in findings:
+            by_queue.setdefault(finding.path.partition("/")[0], []).append(finding)
+        applied = (outcome.applied, outcome.reason, outcome.message)
+        for name, document in documents.items():
+            status = status_of(document, self._carrying.engine, by_queue.get(name, ()), applied, self._clock())
+            if document.get("status") == status:
+                continue
+            try:
+                await self._writer.replace(KAIWO_QUEUES, document | {"status": status}, subresource="status")
+            except ApiError as error:
+                # It has changed since: the next pass is about what it is then.
+                _LOG.info("the status of %s is written later: %s", name, error)
+                continue
+            reference = KAIWO_QUEUES.reference("", name, document["metadata"]["uid"])
+            self._emit(reference, outcome.reason, outcome.message)
+
+
+def _name(document: Object) -> str:
+    return str(document["metadata"]["name"])

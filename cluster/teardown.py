@@ -7,7 +7,7 @@ is not touched, and a second run finds nothing. The entry of the extender in a s
 
 A DaemonSet has no number of replicas; it is deleted, and comes back with the next ``helm upgrade`` as the webhook
 configurations do. What is held is found and restored as ``cluster.holds.hold`` says, and the queues that
-`kopt queues apply` wrote as ``cluster.workloads.queue_trees.applying`` says.
+`kopt queues apply` wrote as ``cluster.workloads.queue_trees.writes`` says.
 """
 
 import asyncio
@@ -36,8 +36,8 @@ from kopt.cluster.client.resources import (
 from kopt.cluster.holds.hold import HELD_KINDS, HELD_LABEL, release
 from kopt.cluster.objects.staged_data import FINALIZER, STAGED_DATA
 from kopt.cluster.objects.volcano import resume
-from kopt.cluster.workloads.queue_trees.applying import is_created_by_us, leave, remove
 from kopt.cluster.workloads.queue_trees.live import KINDS, ObjectKey, key_of_document, read_live, resource_of
+from kopt.cluster.workloads.queue_trees.writes import is_created_by_us, leave, remove
 from kopt.core.scheduling.queue_tree import Engine
 
 KEPT_COMPONENTS = ("scheduler",)

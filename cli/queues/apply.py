@@ -15,7 +15,7 @@ from kopt.core.units import counted
 from kopt.policies.queues.differences import Action, ObjectChange, in_words
 
 if TYPE_CHECKING:
-    from kopt.cluster.workloads.queue_trees.applying import ApplyPlan
+    from kopt.controllers.queues.applying import ApplyPlan
     from kopt.policies.queues import QueueTree
 
 _NAMES = {Engine.KUEUE: "Kueue 0.15 or later", Engine.KAI: "KAI Scheduler", Engine.VOLCANO: "Volcano"}
@@ -62,7 +62,7 @@ async def _run(
 ) -> "tuple[ApplyPlan, int, str]":
     """The plan, how many objects were written, and the error that ended it."""
     from kopt.cluster.client.api import ApiError, Forbidden, NotFound, connect
-    from kopt.cluster.workloads.queue_trees.applying import apply_plan, plan_apply
+    from kopt.controllers.queues.applying import apply_plan, plan_apply
 
     applied, error = 0, ""
     try:
@@ -83,7 +83,7 @@ async def _run(
 def _rows(change: ObjectChange) -> list[ChangeRow]:
     if change.action is Action.KEEP:
         return []
-    if change.action in (Action.DELETE, Action.LEAVE):
+    if change.action in (Action.DELETE, Action.RELEASE, Action.LEAVE):
         return [ChangeRow(change.action.value, change.kind, change.name, "", "", change.why)]
     return [
         ChangeRow(

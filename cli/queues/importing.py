@@ -12,7 +12,7 @@ from kopt.cli.errors import Refused, usage_error
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.queues.manifests import documents, refused
 from kopt.cli.queues.view import compiled_of
-from kopt.core.scheduling.queue_tree import DEFAULT_GPU_RESOURCE, Engine
+from kopt.core.scheduling.queue_tree import DEFAULT_GPU_RESOURCE, FIELD_MANAGER, Engine
 from kopt.core.units import counted
 
 if TYPE_CHECKING:
@@ -74,7 +74,6 @@ def _report(imported: "Imported", differences: Sequence[str], *, verified: bool)
 
 def _differences(imported: "Imported", engine: Engine, objects: Sequence[dict[str, Any]]) -> list[str]:
     """What applying the imported queues would change of what they were read from, labels and new objects aside."""
-    from kopt.cluster.workloads.queue_trees.applying import FIELD_MANAGER
     from kopt.cluster.workloads.queue_trees.live import key_of_document
     from kopt.policies.queues import QueueTree, TreeError
     from kopt.policies.queues.differences import change_of, in_words

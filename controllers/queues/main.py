@@ -14,7 +14,7 @@ from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
 from kopt.cluster.runtime.signals import end_signals, run_until
 from kopt.cluster.workloads.queue_trees.live import KINDS
 from kopt.controllers.queues.reconciler import Carrying, Reconciler
-from kopt.policies.queues.settings import MANAGED_LABEL
+from kopt.core.scheduling.queue_tree import MANAGED_LABEL
 
 NAME = "queues"
 _GATHER_S = 0.2

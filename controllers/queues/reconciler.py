@@ -11,7 +11,7 @@ from kopt.cluster.objects.kaiwo_queue import pool_of, queue_of
 from kopt.cluster.runtime.isolation import Isolation
 from kopt.cluster.runtime.lease import Deposed
 from kopt.cluster.runtime.retry import Pauses, Retrying
-from kopt.cluster.workloads.queue_trees.applying import apply_plan, plan_apply
+from kopt.controllers.queues.applying import apply_plan, plan_apply
 from kopt.controllers.queues.status import status_of
 from kopt.core.decision import Mode
 from kopt.core.scheduling.queue_tree import DEFAULT_GPU_RESOURCE, Compiled, Engine, NotExpressible

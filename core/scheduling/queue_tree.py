@@ -19,6 +19,15 @@ NODE_POOLS_ANNOTATION = "kaiwo.ai/node-pools"
 """On a workload: its pools, comma-separated, the preferred one first."""
 
 
+MANAGED_LABEL = "kaiwo.ai/queue-tree"
+"""On every object that a tree becomes: ``managed``."""
+MANAGED = "managed"
+ADDED_LABEL = "kaiwo.ai/added-for"
+"""On an object that stands for no KaiwoQueue: which one it was added for."""
+FIELD_MANAGER = "kopt-queues"
+"""Who owns the fields of these objects that we write."""
+
+
 class Engine(StrEnum):
     """The queueing systems that a tree is compiled for."""
 

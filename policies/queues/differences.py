@@ -18,6 +18,8 @@ class Action(StrEnum):
     CHANGE = "change"
     KEEP = "keep"
     DELETE = "delete"
+    RELEASE = "release"
+    """Our fields of it are left to its other owners."""
     LEAVE = "leave"
 
 
@@ -81,12 +83,6 @@ def _in_order(desired: dict[str, Any], live: dict[str, Any]) -> dict[str, Any]:
         for flavor in desired["flavors"]
     ]
     return {**desired, "coveredResources": other, "flavors": flavors}
-
-
-def owners_of_spec(live: Mapping[str, Any]) -> set[str]:
-    """The field managers of an object's spec."""
-    entries = live["metadata"].get("managedFields") or ()
-    return {str(entry.get("manager")) for entry in entries if "f:spec" in (entry.get("fieldsV1") or {})}
 
 
 def _written(desired: Mapping[str, Any]) -> dict[str, Any]:

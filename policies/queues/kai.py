@@ -10,6 +10,7 @@ from typing import Any
 
 from kopt.core.reason import Reason
 from kopt.core.scheduling.queue_tree import (
+    ADDED_LABEL,
     CPU,
     GPU,
     MEMORY,
@@ -21,7 +22,7 @@ from kopt.core.scheduling.queue_tree import (
     OtherResources,
     Reclaim,
 )
-from kopt.policies.queues.settings import ADDED_LABEL, Report, Settings, in_words, manifest, shares_in_words
+from kopt.policies.queues.settings import Report, Settings, in_words, manifest, shares_in_words
 from kopt.policies.queues.tree import QueueTree, TreeError
 
 API_VERSION = "scheduling.run.ai/v2"

@@ -7,6 +7,8 @@ from typing import Any
 from kopt.core.scheduling.queue_tree import (
     DEFAULT_GPU_RESOURCE,
     GPU,
+    MANAGED,
+    MANAGED_LABEL,
     UNLIMITED,
     Engine,
     KaiwoPool,
@@ -17,11 +19,6 @@ from kopt.core.scheduling.queue_tree import (
 from kopt.core.units import format_thousandths
 from kopt.policies.queues.tree import QueueTree
 
-MANAGED_LABEL = "kaiwo.ai/queue-tree"
-"""On every object that we write: ``managed``."""
-MANAGED = "managed"
-ADDED_LABEL = "kaiwo.ai/added-for"
-"""On an object that stands for no KaiwoQueue: which one it was added for."""
 DISPLAY_NAME_ANNOTATION = "kaiwo.ai/display-name"
 
 

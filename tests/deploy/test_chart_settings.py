@@ -12,7 +12,18 @@ from tests.deploy.conftest import EVERYTHING
 
 COMPONENTS = (
     *("webhook", "extender", "scheduler", "sizing", "logtail", "topology", "pairwise", "preemption", "staging"),
-    *("evictions", "lending", "ingest", "runs", "autoscaling", "pages", "predictions", "training", "switchOff"),
+    *(
+        "evictions",
+        "lending",
+        "ingest",
+        "queues",
+        "runs",
+        "autoscaling",
+        "pages",
+        "predictions",
+        "training",
+        "switchOff",
+    ),
 )
 EARLIER = {"ledger": "evictions", "pairs": "pairwise", "reallocation": "lending", "off": "switchOff"}
 """Components whose label is not their key in the values."""

@@ -201,6 +201,10 @@ def test_queues_that_are_there_are_imported_and_applying_them_changes_only_our_l
     assert before is not None
     assert after is not None
     assert after["spec"] == before["spec"]
+    # In no manifest any more, it is left to who created it, and not deleted.
+    del team.tree[team.research], team.tree[team.ai]
+    team.tree[team.production] = {"kind": "KaiwoQueue", "spec": {}}
+    assert "release" in {row["action"] for row in team.kopt("--prune")["changes"]}
     team.off()
     left = team.cluster_queue(team.research)
     assert left is not None

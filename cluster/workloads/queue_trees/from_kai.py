@@ -7,6 +7,7 @@ from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, mapping, text
 from kopt.cluster.workloads.queue_trees.imported import Imported, NotImportable, scaled, without
 from kopt.core.scheduling.queue_tree import (
+    ADDED_LABEL,
     CPU,
     DEFAULT_POOL,
     GPU,
@@ -16,7 +17,6 @@ from kopt.core.scheduling.queue_tree import (
     OtherResources,
     Share,
 )
-from kopt.policies.queues.settings import ADDED_LABEL
 
 _UNITS = {CPU: 1, MEMORY: 10**9, GPU: 1000}
 _NODE_POOL_LABEL = "kai.scheduler/node-pool"

@@ -17,9 +17,8 @@ from kopt.cluster.client.resources import (
     Resource,
 )
 from kopt.cluster.objects.fields import count, items, text
-from kopt.core.scheduling.queue_tree import Engine
+from kopt.core.scheduling.queue_tree import MANAGED_LABEL, Engine
 from kopt.core.units import counted
-from kopt.policies.queues.settings import MANAGED_LABEL
 
 _KUEUE = "v1beta2"
 KINDS: Mapping[Engine, tuple[Resource, ...]] = {

@@ -1,22 +1,22 @@
 """Server-side apply of a compiled tree: what it would change first, then the writes, as a field manager of our own.
 
 Fields of others are never taken: where one differs, the API server says so in a dry run, and nothing at all is written.
-What we wrote is found by its label, and given back by leaving every field that we own; what we created is deleted.
+What we wrote is found by its label; what is in no manifest any more is left to its other owners, or deleted.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 
-from kopt.cluster.client.api import ApiError, Conflict, Kube, NotFound, Patch
+from kopt.cluster.client.api import ApiError, Conflict, Kube, NotFound
 from kopt.cluster.client.resources import Object
 from kopt.cluster.holds.hold import holder_of
-from kopt.cluster.workloads.queue_trees.live import LiveQueues, key_of_document, read_live, resource_of
-from kopt.core.scheduling.queue_tree import Compiled, Engine
-from kopt.policies.queues.differences import Action, ObjectChange, as_written, change_of, owners_of_spec
+from kopt.cluster.workloads.queue_trees.live import LiveQueues, key_of_document, read_live
+from kopt.cluster.workloads.queue_trees.writes import apply_object, is_created_by_us, leave, remove
+from kopt.core.scheduling.queue_tree import FIELD_MANAGER, Compiled, Engine
+from kopt.policies.queues.differences import Action, ObjectChange, as_written, change_of
 from kopt.policies.queues.tree import QueueTree, nearest
 
-FIELD_MANAGER = "kopt-queues"
 _AT_ONCE = 16
 
 
@@ -58,8 +58,10 @@ async def apply_plan(
         try:
             if change.action is Action.DELETE:
                 await remove(kube, dict(change.document))
+            elif change.action is Action.RELEASE:
+                await leave(kube, dict(change.document))
             else:
-                await _apply(kube, dict(change.document))
+                await apply_object(kube, dict(change.document))
         except NotFound as error:
             if change.action is not Action.DELETE:
                 yield change, str(error)
@@ -68,24 +70,6 @@ async def apply_plan(
             yield change, _refusal(change, error)
             return
         yield change, ""
-
-
-async def leave(kube: Kube, document: Object) -> None:
-    """Gives up every field that we own of an object that others have too; what nobody owns then goes."""
-    metadata = {key: document["metadata"][key] for key in ("name", "namespace") if document["metadata"].get(key)}
-    await _apply(kube, {"apiVersion": document["apiVersion"], "kind": document["kind"], "metadata": metadata})
-
-
-async def remove(kube: Kube, document: Object) -> None:
-    """Deletes this very object; its status may have changed since it was read."""
-    metadata = document["metadata"]
-    space, uid = metadata.get("namespace", ""), metadata.get("uid", "")
-    await kube.delete(resource_of(document), metadata["name"], space, uid=uid)
-
-
-def is_created_by_us(document: Object) -> bool:
-    """Whether nobody else owns anything in its spec."""
-    return owners_of_spec(document) <= {FIELD_MANAGER}
 
 
 def _is_described_elsewhere(document: Object, tree: QueueTree, live: LiveQueues) -> bool:
@@ -109,6 +93,8 @@ def _left_over(
     for item in left:
         if not prune:
             changes.append(ObjectChange(Action.LEAVE, item, why="in no manifest; --prune deletes it"))
+        elif not is_created_by_us(item):
+            changes.append(ObjectChange(Action.RELEASE, item, why="in no manifest; it has other owners"))
         elif use := live.use_of(item, gone):
             change = ObjectChange(Action.LEAVE, item, why=use)
             changes.append(change)
@@ -162,7 +148,7 @@ async def _refusals(kube: Kube, live: LiveQueues, changes: Sequence[ObjectChange
     async def refusal(change: ObjectChange) -> str:
         async with limit:
             try:
-                await _apply(kube, dict(change.document), dry_run=True)
+                await apply_object(kube, dict(change.document), dry_run=True)
             except ApiError as error:
                 document = live.get(dict(change.document))
                 held = holder_of(document) if document else ""
@@ -180,17 +166,3 @@ def _refusal(change: ObjectChange, error: ApiError, holder: str = "") -> str:
     lent = f"; its quota is raised for {holder} at the moment, try later" if holder else ""
     text = "Fields of others are not taken: change them where they are applied, or leave them to this tree there"
     return f"{about}: {' '.join(error.message.split())}. {text}{lent}."
-
-
-async def _apply(kube: Kube, document: Object, *, dry_run: bool = False) -> None:
-    metadata = document["metadata"]
-    resource, space = resource_of(document), metadata.get("namespace", "")
-    await kube.patch(
-        resource,
-        metadata["name"],
-        document,
-        space,
-        kind=Patch.APPLY,
-        field_manager=FIELD_MANAGER,
-        dry_run=dry_run,
-    )

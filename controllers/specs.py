@@ -268,6 +268,7 @@ CONTROLLERS = (
             "kaiwoqueues.kaiwo.ai",
             "localqueues.kueue.x-k8s.io",
             "resourceflavors.kueue.x-k8s.io",
+            "workloads.kueue.x-k8s.io",
         ),
         writes=(
             "clusterqueues.kueue.x-k8s.io",

@@ -15,7 +15,7 @@ from kopt.cluster.workloads.queue_trees.live import LiveQueues, key_of_document,
 from kopt.cluster.workloads.queue_trees.writes import apply_object, is_created_by_us, leave, remove
 from kopt.core.scheduling.queue_tree import FIELD_MANAGER, Compiled, Engine
 from kopt.policies.queues.differences import Action, ObjectChange, as_written, change_of
-from kopt.policies.queues.tree import QueueTree, nearest
+from kopt.policies.queues.tree import QueueTree, misspelled, nearest
 
 _AT_ONCE = 16
 
@@ -120,7 +120,7 @@ def _unknown_names(tree: QueueTree, live: LiveQueues, desired: Sequence[Object])
         str(item["spec"].get(key)) for item in live.objects.values() for key in ("cohortName", "parentName")
     }
     for name in sorted(tree.implied - known):
-        if near := nearest(name, {*known, *tree.queues} - {name}):
+        if near := misspelled(name, {*known, *tree.queues} - {name}):
             problems.append(f"there is no queue {name}, which is named as parentQueue{near}")
     return problems
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from kopt.cluster.client.api import Kube, KubeSettings, connect
 from kopt.cluster.client.resources import KAIWO_POOLS, KAIWO_QUEUES, Object
-from kopt.cluster.objects.fields import at, items, slim, text
+from kopt.cluster.objects.fields import at, count, items, slim, text
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
@@ -44,9 +44,9 @@ class Replica(LedReplica):
         self._changed = asyncio.Event()
         self._queues: Informer[Object] = Informer(kube, KAIWO_QUEUES, keep=slim, required=True)
         self._pools: Informer[Object] = Informer(kube, KAIWO_POOLS, keep=slim)
-        # What others change in queues of ours is put right; their status changes all the time, and does not matter.
-        written: list[Informer[int]] = [
-            Informer(kube, kind, label_selector=MANAGED_LABEL, keep=_generation)
+        # What others change in queues of ours is put right; of their status matters whether anything waits or runs.
+        written: list[Informer[tuple[int, bool, bool]]] = [
+            Informer(kube, kind, label_selector=MANAGED_LABEL, keep=_spec_and_use)
             for kind in KINDS[self._carrying.engine]
         ]
         informers: list[Informer[Any]] = [self._queues, self._pools, *written]
@@ -89,5 +89,6 @@ class Replica(LedReplica):
         )
 
 
-def _generation(document: Object) -> int:
-    return int(document["metadata"].get("generation") or 0)
+def _spec_and_use(document: Object) -> tuple[int, bool, bool]:
+    waits, runs = (count(document, "status", f"{stage}Workloads", default=0) > 0 for stage in ("pending", "reserving"))
+    return int(document["metadata"].get("generation") or 0), waits, runs

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 from kopt.cluster.client.api import ApiError, Kube, NotFound
@@ -12,15 +13,18 @@ from kopt.cluster.runtime.isolation import Isolation
 from kopt.cluster.runtime.lease import Deposed
 from kopt.cluster.runtime.retry import Pauses, Retrying
 from kopt.controllers.queues.applying import apply_plan, plan_apply
+from kopt.controllers.queues.reclaiming import reclaims_due
 from kopt.controllers.queues.status import status_of
 from kopt.core.decision import Mode
 from kopt.core.scheduling.queue_tree import DEFAULT_GPU_RESOURCE, Compiled, Engine, NotExpressible
 from kopt.core.units import counted
 from kopt.policies.queues import QueueTree, Settings, TreeError, compile_tree
+from kopt.policies.queues.reclaim import ReclaimDecision
 
 _LOG = logging.getLogger(__name__)
 _AGAIN_S = 60.0
 """What others own, and workloads in queues that are to go, change without an event of the kinds that are watched."""
+_CLOSELY_S = 1.0
 _PAUSES = Pauses(refused_s=30.0, missing_s=30.0)
 Emit = Callable[[Object, str, str], None]
 
@@ -82,20 +86,37 @@ class Reconciler(Retrying):
             return _AGAIN_S
         try:
             tree = self._tree(list(documents.values()))
-            settings = Settings(self._carrying.gpu_resource)
-            compiled = compile_tree(tree, self._carrying.engine, settings)
+            decisions = await self._reclaims(tree, documents)
+            compiled = compile_tree(tree, self._carrying.engine, self._settings(decisions))
         except ValueError as error:
             # One contradiction stops all: half a tree would take from queues what the other half gives them.
             reason = "Contradiction" if isinstance(error, TreeError) else "Unreadable"
             await self._report(documents, (), Outcome(False, reason, " ".join(str(error).split())))
             return _AGAIN_S
         outcome = await self._carried_out(tree, compiled)
-        await self._report(documents, compiled.not_expressible, outcome)
-        return _AGAIN_S
+        await self._report(documents, compiled.not_expressible, outcome, decisions)
+        return min([_AGAIN_S, *(_again_s(decision) for decision in decisions.values())])
 
     def _tree(self, documents: Sequence[Object]) -> QueueTree:
         queues = [queue_of(document) for document in sorted(documents, key=_name)]
         return QueueTree.of(queues, [pool_of(document) for document in sorted(self._pools(), key=_name)])
+
+    async def _reclaims(self, tree: QueueTree, documents: Mapping[str, Object]) -> dict[str, ReclaimDecision]:
+        """By conservative queue: only Kueue can be told when to reclaim."""
+        if not self._delays:
+            return {}
+        try:
+            return await reclaims_due(self._kube, tree, documents, self._clock())
+        except NotFound:
+            return {}
+
+    @property
+    def _delays(self) -> bool:
+        return self._carrying.engine is Engine.KUEUE and self._carrying.mode is Mode.ENFORCE
+
+    def _settings(self, decisions: Mapping[str, ReclaimDecision]) -> Settings:
+        reclaiming = frozenset(name for name, decision in decisions.items() if decision.reclaims)
+        return Settings(self._carrying.gpu_resource, self._delays, reclaiming)
 
     async def _carried_out(self, tree: QueueTree, compiled: Compiled) -> Outcome:
         engine = self._carrying.engine
@@ -122,7 +143,11 @@ class Reconciler(Retrying):
             raise Deposed("another replica leads now")
 
     async def _report(
-        self, documents: Mapping[str, Object], findings: Sequence[NotExpressible], outcome: Outcome
+        self,
+        documents: Mapping[str, Object],
+        findings: Sequence[NotExpressible],
+        outcome: Outcome,
+        decisions: Mapping[str, ReclaimDecision] = MappingProxyType({}),
     ) -> None:
         """The status of each queue whose own has changed; an event where its queues were written."""
         by_queue: dict[str, list[NotExpressible]] = {}
@@ -130,7 +155,9 @@ class Reconciler(Retrying):
             by_queue.setdefault(finding.path.partition("/")[0], []).append(finding)
         applied = (outcome.applied, outcome.reason, outcome.message)
         for name, document in documents.items():
-            status = status_of(document, self._carrying.engine, by_queue.get(name, ()), applied, self._clock())
+            status = status_of(
+                document, self._carrying.engine, by_queue.get(name, ()), applied, self._clock(), decisions.get(name)
+            )
             if document.get("status") == status:
                 continue
             try:
@@ -141,6 +168,11 @@ class Reconciler(Retrying):
                 continue
             reference = KAIWO_QUEUES.reference("", name, document["metadata"]["uid"])
             self._emit(reference, outcome.reason, outcome.message)
+
+
+def _again_s(decision: ReclaimDecision) -> float:
+    """While the engine reclaims, it is looked after closely; what the rest of a span says is rounded up."""
+    return _CLOSELY_S if decision.reclaims else max(_CLOSELY_S, decision.again_s)
 
 
 def _name(document: Object) -> str:

@@ -14,9 +14,6 @@ UNLIMITED = -1
 GPU, CPU, MEMORY = "gpu", "cpu", "memory"
 DEFAULT_POOL = "default"
 DEFAULT_GPU_RESOURCE = "nvidia.com/gpu"
-DEFAULT_PRIORITY = 100
-NODE_POOLS_ANNOTATION = "kaiwo.ai/node-pools"
-"""On a workload: its pools, comma-separated, the preferred one first."""
 
 
 MANAGED_LABEL = "kaiwo.ai/queue-tree"

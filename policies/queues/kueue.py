@@ -200,7 +200,8 @@ class _Kueue:
         own = queue.kueue.get("preemption") or {}
         if queue.reclaim is None and own:
             return dict(own)
-        reclaim = "Never" if queue.reclaim is Reclaim.CONSERVATIVE else "Any"
+        waits = queue.reclaim is Reclaim.CONSERVATIVE and queue.name not in self._settings.reclaiming
+        reclaim = "Never" if waits else "Any"
         return {"withinClusterQueue": "LowerPriority", **own, "reclaimWithinCohort": reclaim}
 
     def _weight(self, name: str, spec: dict[str, Any]) -> None:
@@ -222,12 +223,14 @@ class _Kueue:
             text = f"{queue.priority} does not count: Kueue orders queues by use above quota."
             report.add(NotExpressible("QUEUE_PRIORITY", f"{name}/spec.priority", text))
         if queue.min_runtime_s is not None:
-            text = f"Kueue evicts however short a workload has run; {queue.min_runtime_s} s are not kept."
+            kept = " from aggressive queues" if self._settings.delays_reclaim else ""
+            text = f"Kueue evicts however short a workload has run; {queue.min_runtime_s} s are not kept{kept}."
             report.add(NotExpressible("MIN_RUNTIME", f"{name}/spec.fairness.minRuntime", text))
-        if queue.reclaim is Reclaim.CONSERVATIVE and not department:
+        delays = self._settings.delays_reclaim and queue.reclaim is Reclaim.CONSERVATIVE and queue.parent
+        if queue.reclaim is Reclaim.CONSERVATIVE and not department and not delays:
             text = "Kueue takes quota back at once or never: Never is written, and borrowers go when they end."
             report.add(NotExpressible("RECLAIM_AFTER_GRACE", f"{name}/spec.fairness.reclaimStrategy", text))
-        if queue.grace_s is not None:
+        if queue.grace_s is not None and not (delays and not department):
             text = f"Kueue knows no grace before it reclaims; {queue.grace_s} s do not count."
             report.add(NotExpressible("RECLAIM_AFTER_GRACE", f"{name}/spec.fairness.gracePeriod", text))
         report.of_another(queue, Engine.KAI, queue.kai, Engine.KUEUE)

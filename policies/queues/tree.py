@@ -1,5 +1,6 @@
 """The tree that KaiwoQueues make, checked as a whole: what contradicts itself is refused before anything is written."""
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from kopt.core.units import format_thousandths
 Location = tuple[str, str]
 """(pool, resource)."""
 _NOTHING = Share()
+_NUMBER = re.compile(r"\d+")
 
 
 class TreeError(ValueError):
@@ -135,7 +137,7 @@ class QueueTree:
         """What is assumed of parents that no manifest describes: their name may be a slip of the pen."""
         described = self.queues.keys() - self.implied
         return [
-            f"{name} is described by no manifest, and has no bounds of its own{nearest(name, described)}"
+            f"{name} is described by no manifest, and has no bounds of its own{misspelled(name, described)}"
             for name in sorted(self.implied)
         ]
 
@@ -156,6 +158,13 @@ class QueueTree:
 def nearest(name: str, names: Iterable[str]) -> str:
     """``; did you mean …?`` with the nearest of the names, or nothing."""
     near = get_close_matches(name, list(names), n=1, cutoff=0.75)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def misspelled(name: str, names: Iterable[str]) -> str:
+    """As ``nearest``, for a name that may be right: it differs by a letter or two, and not in its number alone."""
+    unlike = [other for other in names if _NUMBER.sub("", other) != _NUMBER.sub("", name)]
+    near = get_close_matches(name, unlike, n=1, cutoff=0.9)
     return f"; did you mean {near[0]}?" if near else ""
 
 

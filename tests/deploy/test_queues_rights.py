@@ -24,7 +24,10 @@ OBSERVED: Object = {**VALUES, "queues": {"enabled": True, "mode": "observe"}}
 KUEUE = "kueue.x-k8s.io/v1beta2"
 QUEUE, CLUSTER_QUEUE = ("kaiwo.ai/v1alpha2", "KaiwoQueue"), (KUEUE, "ClusterQueue")
 KINDS = ("resourceflavors", "cohorts", "clusterqueues", "localqueues")
-SELDOM = {("patch", "events.k8s.io", "events"): "only for an event that is repeated for a minute"} | {
+SELDOM = {
+    ("patch", "events.k8s.io", "events"): "only for an event that is repeated for a minute",
+    ("list", "kueue.x-k8s.io", "workloads"): "only while something waits in a conservative queue",
+} | {
     ("create", "kueue.x-k8s.io", kind): "checked where an apply creates an object; the audit log calls that a patch"
     for kind in KINDS
 }

@@ -218,6 +218,14 @@ def test_what_kueue_would_refuse_is_refused_before(kueue: dict[str, Any], said: 
         compiled([replace(seed(), kueue=kueue)], Engine.KUEUE)
 
 
+@pytest.mark.parametrize(
+    ("parent", "said"), [("departmnt-1", "; did you mean department-1?"), ("department-2", ""), ("department-all", "")]
+)
+def test_a_parent_that_no_manifest_describes_is_named_and_a_slip_of_the_pen_is_seen(parent: str, said: str) -> None:
+    tree = QueueTree.of([KaiwoQueue("department-1"), KaiwoQueue("a", parent)])
+    assert tree.assumptions() == [f"{parent} is described by no manifest, and has no bounds of its own{said}"]
+
+
 def test_children_with_more_than_their_department_are_refused_but_by_kai() -> None:
     queues = [
         KaiwoQueue("all", pools={"default": {GPU: Share(4000)}}),

@@ -1,6 +1,8 @@
 """The controller of KaiwoQueues with its own account's token: it carries them out, says in their status what the engine
 cannot express, is refused nothing, uses every right that it has, and cannot touch other queues."""
 
+import json
+import subprocess
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +15,7 @@ from controlplane.api import Api, Refused, load_all
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
 
-from .rights import Object, assert_refused_nothing, assert_uses_its_rights, audited, leading, roles_of
+from .rights import KOPT, Object, assert_refused_nothing, assert_uses_its_rights, audited, leading, roles_of
 
 NAMESPACE, ACCOUNT, SPACE = "kopt-system", "kopt-queues", "queued-team"
 VALUES: Object = {
@@ -142,3 +144,35 @@ def test_it_cannot_touch_queues_that_are_not_of_kaiwoqueues(worked: list[Object]
     with pytest.raises(Refused, match="only queues of KaiwoQueues"):
         stolen.delete(*CLUSTER_QUEUE, "theirs", "")
     control_plane.api.delete(*CLUSTER_QUEUE, "theirs", "")
+
+
+def test_off_gives_them_back_with_its_own_account(worked: list[Object], control_plane: ControlPlane) -> None:
+    api = control_plane.api
+    api.create(
+        {"apiVersion": KUEUE, "kind": "ClusterQueue", "metadata": {"name": "shared"}, "spec": {"stopPolicy": "Hold"}}
+    )
+    for name in ("shared", "ours"):
+        metadata = {"name": name, "labels": {"kaiwo.ai/queue-tree": "managed"}}
+        document = {
+            "apiVersion": KUEUE,
+            "kind": "ClusterQueue",
+            "metadata": metadata,
+            "spec": {"fairSharing": {"weight": "3"}},
+        }
+        headers = {"Content-Type": "application/apply-patch+yaml"}
+        path = api.path(*CLUSTER_QUEUE, "", name)
+        api.request("PATCH", path, json=document, headers=headers, params={"fieldManager": "kopt-queues"})
+    kubeconfig = str(control_plane.kubeconfig_for("kopt-off", NAMESPACE))
+    command = [*KOPT, "off", "--namespace", NAMESPACE, "--kubeconfig", kubeconfig, "-o", "json", "--wait", "1s"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    steps = {step["name"]: step for step in json.loads(done.stdout)["steps"] if step["kind"] == "ClusterQueue"}
+    assert {name: (step["action"], step["error"]) for name, step in steps.items()} == {
+        "shared": ("release", ""),
+        "ours": ("delete", ""),
+    }
+    shared = api.get(*CLUSTER_QUEUE, "shared", "")
+    assert "labels" not in shared["metadata"]
+    assert shared["spec"]["stopPolicy"] == "Hold"
+    assert shared["spec"].get("fairSharing", {}).get("weight") != "3"
+    assert api.find(*CLUSTER_QUEUE, "ours") is None
+    api.delete(*CLUSTER_QUEUE, "shared", "")

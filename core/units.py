@@ -120,6 +120,7 @@ _SUFFIXES = {
     "Pi": 1000 << 50,
     "Ei": 1000 << 60,
 }
+_MOST_UNITS = 1 << 60
 _WRITTEN = tuple((suffix, _SUFFIXES[suffix]) for suffix in ("Pi", "Ti", "Gi", "Mi"))
 
 
@@ -127,9 +128,9 @@ def parse_thousandths(value: object) -> int:
     """Thousandths of a Kubernetes quantity such as ``8``, ``0.5``, ``500m``, ``64Gi`` or ``1e3``, exactly.
 
     Raises:
-        UnitError: not a quantity, below 0, or finer than a thousandth.
+        UnitError: not a quantity, below 0, beyond an exbi, or finer than a thousandth.
     """
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_UNITS:
         return value * 1000
     written = repr(value) if isinstance(value, float) else value
     match = _AMOUNT.fullmatch(written) if isinstance(written, str) else None
@@ -138,6 +139,8 @@ def parse_thousandths(value: object) -> int:
     exact = Decimal(match[1]) * _SUFFIXES[match[2]] * 10 ** int(match[3] or 0)
     if exact != exact.to_integral_value():
         raise UnitError(f"{value!r} is finer than a thousandth")
+    if exact > 1000 * _MOST_UNITS:
+        raise UnitError(f"{value!r} is more than Kubernetes can count")
     return int(exact)
 
 

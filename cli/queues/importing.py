@@ -38,7 +38,7 @@ def import_queues(engine: Engine, files: Sequence[Path], kubeconfig: Path | None
     if engine is Engine.VOLCANO:
         usage_error("queues of Volcano are not imported; write KaiwoQueues for them", "--engine")
     objects = [item for path in files for item in documents(path)] if files else asyncio.run(_live(engine, kubeconfig))
-    if not all(isinstance(item, dict) and isinstance(item.get("metadata"), dict) for item in objects):
+    if not all(_is_object(item) for item in objects):
         raise Refused("the files hold something that is no Kubernetes object")
     imported = from_kueue(objects) if engine is Engine.KUEUE else from_kai(objects)
     differences = _differences(imported, engine, objects) if not files else []
@@ -52,6 +52,11 @@ def import_queues(engine: Engine, files: Sequence[Path], kubeconfig: Path | None
         document = {**header, "manifests": manifests}
         show(Answer("queues", _rows(imported), document=document, empty="there are no queues"), output)
     _report(imported, differences, verified=not files)
+
+
+def _is_object(item: Any) -> bool:
+    metadata = item.get("metadata") if isinstance(item, dict) else None
+    return isinstance(metadata, dict) and isinstance(metadata.get("name"), str) and isinstance(item.get("kind"), str)
 
 
 def _rows(imported: "Imported") -> list[ImportedRow]:

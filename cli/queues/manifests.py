@@ -52,7 +52,8 @@ def documents(path: Path) -> list[Any]:
     result: list[Any] = []
     for document in loaded:
         listed = isinstance(document, dict) and str(document.get("kind", "")).endswith("List")
-        result += document.get("items") or [] if listed else [document]
+        items = document.get("items") if listed else [document]
+        result += items if isinstance(items, list) else []
     return result
 
 

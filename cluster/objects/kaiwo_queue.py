@@ -56,7 +56,7 @@ def queue_of(document: Object) -> KaiwoQueue:
         _span(fairness.get("gracePeriod"), f"{name}/spec.fairness.gracePeriod"),
         _span(fairness.get("minRuntime"), f"{name}/spec.fairness.minRuntime"),
         _choice(OtherResources, spec.get("otherResources"), f"{name}/spec.otherResources") or OtherResources.UNLIMITED,
-        _table(spec.get("kueue") or {}, f"{name}/spec.kueue"),
+        _kueue(spec.get("kueue"), f"{name}/spec.kueue"),
         _table(spec.get("kai") or {}, f"{name}/spec.kai"),
     )
 
@@ -112,6 +112,14 @@ def pool_document(pool: KaiwoPool) -> Object:
         "topologyName": pool.topology or None,
     }
     return _document("KaiwoPool", pool.name, spec)
+
+
+def _kueue(value: Any, where: str) -> Mapping[str, Any]:
+    """As it stands, but for what the compiler reads of it."""
+    result = _table(value or {}, where)
+    preemption = _table(result.get("preemption") or {}, f"{where}.preemption")
+    _table(preemption.get("borrowWithinCohort") or {}, f"{where}.preemption.borrowWithinCohort")
+    return result
 
 
 def _pools(spec: Mapping[str, Any], name: str) -> dict[str, Shares]:

@@ -228,7 +228,10 @@ class _Kueue:
             report.add(NotExpressible("MIN_RUNTIME", f"{name}/spec.fairness.minRuntime", text))
         delays = self._settings.delays_reclaim and queue.reclaim is Reclaim.CONSERVATIVE and queue.parent
         if queue.reclaim is Reclaim.CONSERVATIVE and not department and not delays:
-            text = "Kueue takes quota back at once or never: Never is written, and borrowers go when they end."
+            text = (
+                "Kueue takes quota back at once or never: Never is written, and borrowers go when they end, unless "
+                "`kopt controller queues` lets it after the grace."
+            )
             report.add(NotExpressible("RECLAIM_AFTER_GRACE", f"{name}/spec.fairness.reclaimStrategy", text))
         if queue.grace_s is not None and not (delays and not department):
             text = f"Kueue knows no grace before it reclaims; {queue.grace_s} s do not count."

@@ -1,5 +1,6 @@
 """Whatever the tree, nothing of it is lost, and what Kueue counts is what was declared."""
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -260,3 +261,44 @@ def test_what_a_queue_says_nothing_about_is_free_or_refused() -> None:
     for queue, covered in ((free, 3), (replace(free, other_resources=OtherResources.REFUSED), 1)):
         spec = next(item for item in compiled([queue], Engine.KUEUE).objects if item["kind"] == "ClusterQueue")["spec"]
         assert len(spec["resourceGroups"][0]["coveredResources"]) == covered
+
+
+ANYTHING = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.sampled_from(["", "-1", "500m", "10Gi", "gpu", "1e9", "Any"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                ["gpu", "cpu", "quota", "limit", "name", "resources", "preemption", "borrowWithinCohort", "policy"]
+            ),
+            inner,
+            max_size=3,
+        )
+    ),
+    max_leaves=8,
+)
+FIELDS = st.sampled_from(
+    [
+        "parentQueue",
+        "priority",
+        "resources",
+        "pools",
+        "namespaces",
+        "fairness",
+        "otherResources",
+        "kueue",
+        "kai",
+        "displayName",
+    ]
+)
+
+
+@given(st.dictionaries(FIELDS, ANYTHING, max_size=4), ENGINES)
+def test_whatever_people_write_is_read_or_refused(spec: dict[str, Any], engine: Engine) -> None:
+    document = {"apiVersion": "kaiwo.ai/v1alpha2", "kind": "KaiwoQueue", "metadata": {"name": "any"}, "spec": spec}
+    with contextlib.suppress(ValueError):
+        compiled([queue_of(document)], engine)

@@ -146,6 +146,8 @@ class _Importer:
                 rows = result.setdefault(text(flavor, "name"), {})
                 for _, row in items(flavor, "resources"):
                     where = f"{document['kind']} {document['metadata']['name']}: {text(row, 'name')}"
+                    if at(row, "nominalQuota") is None:
+                        raise NotImportable(f"{where} has no nominalQuota")
                     rows[text(row, "name")] = {
                         key: amount(at(row, key), where)
                         for key in ("nominalQuota", "borrowingLimit", "lendingLimit")
@@ -229,7 +231,7 @@ def _extra(spec: Mapping[str, Any]) -> tuple[Reclaim | None, dict[str, Any]]:
     selector = spec.get("namespaceSelector", _NOBODY)
     if selector != {}:
         extra["namespaceSelector"] = _NOBODY if selector is None else selector
-    preemption = {"withinClusterQueue": "Never", "reclaimWithinCohort": "Never", **(spec.get("preemption") or {})}
+    preemption = {"withinClusterQueue": "Never", "reclaimWithinCohort": "Never", **mapping(spec, "preemption")}
     if preemption["reclaimWithinCohort"] == "Any":
         return Reclaim.AGGRESSIVE, {**extra, "preemption": without(preemption, "reclaimWithinCohort")}
     return None, {**extra, "preemption": preemption}

@@ -69,7 +69,8 @@ def changes(queue: KaiwoQueue) -> Iterator[KaiwoQueue]:
 
 def _others(share: Share, unit: int) -> Iterator[Share]:
     more = None if share.limit is None else share.limit + unit
-    yield replace(share, weight=(share.weight or 0) + 1000)
+    # A weight of 1 is that of who says none.
+    yield replace(share, weight=(share.weight or 1000) + 1000)
     if share.quota != UNLIMITED:
         yield replace(share, quota=(share.quota or 0) + unit, limit=more)
         yield replace(share, limit=(share.quota or 0) + 100 * unit)

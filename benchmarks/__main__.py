@@ -24,6 +24,7 @@ BENCHMARKS = {name: f"benchmarks.{name}" for name in predictor_names()} | {
     "queues": "benchmarks.queues",
     "reactions": "benchmarks.reactions",
     "reclaims": "benchmarks.reclaims",
+    "replicas": "benchmarks.replicas",
     "suite": "benchmarks.suite_estimates",
     "staging": "benchmarks.staging",
     "staging-controller": "benchmarks.staging_controller",

@@ -3,7 +3,7 @@
 import typer
 
 from kopt.cli.bandwidth import commands as bandwidth
-from kopt.cli.cluster import agent, controller, evictions, extender, off, queue, webhook, why
+from kopt.cli.cluster import agent, controller, evictions, extender, off, queue, replicas, webhook, why
 from kopt.cli.demand import commands as demand
 from kopt.cli.errors import Edge
 from kopt.cli.local import doctor, up
@@ -60,6 +60,7 @@ app.add_typer(simulate.app, name="simulate")
 app.command("stage")(stage.stage)
 app.command("evictions")(evictions.evictions)
 app.command("why")(why.why)
+app.command("replicas")(replicas.replicas)
 app.command("reasons")(reasons.reasons)
 app.command("queue")(queue.queue)
 app.add_typer(queues.app, name="queues")

@@ -142,12 +142,9 @@ def _of_pods(situation: Situation, name: str, books: ClusterBooks) -> QueueModel
             )
             for gpus in running
         ]
-    groups: dict[str, list[Object]] = {}
-    for pod in books.unplaced:
-        groups.setdefault(books.name_of(pod), []).append(pod)
     own = {shape.name for shape in situation.shapes}
     queue = []
-    for label, pods in sorted(groups.items(), key=lambda item: _order(item[1])):
+    for label, pods in unplaced_groups(books):
         is_own = any(text(pod, "metadata", "name") in own for pod in pods)
         each = max(int(gpus_of(mapping(pod, "spec"), mapping(pod, "metadata", "annotations"))) for pod in pods)
         if is_own:
@@ -157,6 +154,14 @@ def _of_pods(situation: Situation, name: str, books: ClusterBooks) -> QueueModel
         elif each:
             queue.append(QueuedGpus(label, len(pods), each))
     return QueueModel(tuple(running), tuple(queue), _nodes(situation), limits)
+
+
+def unplaced_groups(books: ClusterBooks) -> list[tuple[str, list[Object]]]:
+    """Pods that a scheduler looks for nodes for, by workload, by priority and then by age."""
+    groups: dict[str, list[Object]] = {}
+    for pod in books.unplaced:
+        groups.setdefault(books.name_of(pod), []).append(pod)
+    return sorted(groups.items(), key=lambda item: _order(item[1]))
 
 
 def _order(pods: Sequence[Object]) -> tuple[int, float]:

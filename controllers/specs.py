@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from kopt.cluster.runtime.options import ServerOptions
 from kopt.controllers.autoscaling.options import Options as AutoscalingOptions
 from kopt.controllers.evictions.options import Options as EvictionsOptions
+from kopt.controllers.gangs.options import Options as GangsOptions
 from kopt.controllers.ingest.options import Options as IngestOptions
 from kopt.controllers.lending.options import Options as LendingOptions
 from kopt.controllers.pairwise.options import Options as PairwiseOptions
@@ -290,6 +291,15 @@ CONTROLLERS = (
         "kopt.controllers.autoscaling.main",
         (9459, 9458),
         AutoscalingOptions,
+    ),
+    ControllerSpec(
+        "gangs",
+        "kopt.controllers.gangs.main",
+        (9461,),
+        GangsOptions,
+        reads=("jobs.batch", "namespaces", "nodes", "pods", "secrets", "workloads.kueue.x-k8s.io"),
+        writes=("jobs.batch", "secrets", "workloads.kueue.x-k8s.io"),
+        holds=("jobs.batch", "workloads.kueue.x-k8s.io"),
     ),
 )
 """Every controller, in the order of their ports."""

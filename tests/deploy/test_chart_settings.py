@@ -18,6 +18,7 @@ COMPONENTS = (
         "ingest",
         "queues",
         "runs",
+        "gangs",
         "autoscaling",
         "pages",
         "predictions",

@@ -1,0 +1,129 @@
+"""``kopt controller gangs``: one replica, from start to the end."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from kopt.cluster.client.api import Kube, KubeSettings, connect
+from kopt.cluster.client.resources import JOBS, KUEUE_WORKLOADS, NAMESPACES, NODES, PODS, Object, Resource
+from kopt.cluster.objects.eviction import EVICTING_ANNOTATION
+from kopt.cluster.objects.namespace import NamespaceSettings, read_namespace
+from kopt.cluster.runtime.annotation_checks import checks
+from kopt.cluster.runtime.informer import Change, Informer
+from kopt.cluster.runtime.lease import Fence
+from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
+from kopt.cluster.runtime.object_cache import ObjectCache
+from kopt.cluster.runtime.signals import end_signals, run_until
+from kopt.controllers.gangs.reconciler import ControllerSettings, Reconciler
+from kopt.controllers.gangs.snapshot import Observed
+from kopt.controllers.gangs.views import (
+    HOLDER,
+    NodeView,
+    OwnerView,
+    PodView,
+    read_job,
+    read_node,
+    read_pod,
+    read_workload,
+)
+from kopt.core.decision import Mode
+from kopt.policies.admission.mode import effective_mode
+
+NAME = "gangs"
+_GATHER_S = 0.2
+"""Changes within this time are handled together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessSettings(ReplicaSettings):
+    """Everything of one replica."""
+
+    controller: ControllerSettings = field(default_factory=ControllerSettings)
+    port: int = 9461
+
+
+async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) -> None:
+    """Run until SIGTERM, SIGINT or ``stop``. Raises NoCluster when no cluster is configured."""
+    ending = end_signals(stop)
+    async with connect(settings.kubeconfig, KubeSettings(user_agent="kopt-gangs")) as kube:
+        workloads = await kube.served(KUEUE_WORKLOADS)
+        await run_until(ending, Replica(kube, settings, workloads))
+
+
+class LiveCluster:
+    """The state observed by informers, with our own writes. ``changed`` is set by every change."""
+
+    def __init__(self, kube: Kube, settings: ControllerSettings, workloads: Resource = KUEUE_WORKLOADS) -> None:
+        self._settings, self.changed = settings, asyncio.Event()
+        self._served = workloads
+        self._pods: Informer[PodView] = Informer(kube, PODS, keep=read_pod, required=True)
+        self._nodes: Informer[NodeView] = Informer(kube, NODES, keep=read_node, required=True)
+        self._spaces: Informer[NamespaceSettings] = Informer(kube, NAMESPACES, keep=read_namespace)
+        self._jobs: ObjectCache[OwnerView] = ObjectCache(Informer(kube, JOBS, keep=read_job, required=True))
+        self._workloads: ObjectCache[OwnerView] = ObjectCache(Informer(kube, workloads, keep=read_workload))
+        self.informers: tuple[Informer[Any], ...] = (
+            self._pods,
+            self._nodes,
+            self._spaces,
+            self._jobs.informer,
+            self._workloads.informer,
+        )
+        for informer in self.informers:
+            informer.subscribe(self._on_change)
+        self._writes: Fence | None = None
+
+    def begin(self, fence: Fence) -> None:
+        """Writes are this term's from now on."""
+        self._writes = fence
+
+    def observed(self, now_s: float) -> Observed:
+        return Observed(
+            now_s,
+            list(self._pods.objects.values()),
+            list(self._nodes.objects.values()),
+            list(self._jobs.objects.values()),
+            list(self._workloads.objects.values()),
+            self._mode,
+        )
+
+    async def patch(self, resource: Resource, document: Object, changes: Object) -> None:
+        assert self._writes is not None, "only a leader writes"
+        cache = self._jobs if resource == JOBS else self._workloads
+        cache.record(await self._writes.patch(JOBS if resource == JOBS else self._served, document, changes))
+
+    def _mode(self, owner: OwnerView) -> Mode:
+        space = self._spaces.objects.get(("", owner.key[0]), NamespaceSettings())
+        if not space.managed:
+            return Mode.OBSERVE
+        return effective_mode(owner.mode, space.mode, self._settings.mode, self._settings.workload_may_lower)
+
+    def _on_change(self, change: Change[Any]) -> None:
+        if change.old != change.new:
+            self.changed.set()
+
+
+class Replica(LedReplica):
+    """The parts of one process, put together. Every replica observes; the leader writes."""
+
+    reads_seals = True
+    annotation_checks = checks(EVICTING_ANNOTATION, holder=HOLDER)
+
+    def __init__(self, kube: Kube, settings: ProcessSettings, workloads: Resource = KUEUE_WORKLOADS) -> None:
+        self._settings = settings.controller
+        self.cluster = LiveCluster(kube, settings.controller, workloads)
+        self._reconciler: Reconciler | None = None
+        super().__init__(kube, NAME, settings, self.cluster.informers)
+        self.gauge("half_placed", "Gangs that are half-placed for longer than the hold.", lambda: self._count("half"))
+        self.gauge("deadlocked", "Gangs that wait for each other.", lambda: self._count("deadlocked"))
+        self.gauge("errors", "Writes that failed and are retried.", lambda: self.errors)
+
+    async def lead(self, fence: Fence) -> None:
+        self.cluster.begin(fence)
+        self._reconciler = Reconciler(self.cluster, self._settings, self._about, isolation=self.isolation)
+        await self.step_through(self._reconciler, self.cluster.changed, _GATHER_S)
+
+    def _about(self, regarding: Object, reason: str, sentence: str) -> None:
+        self.emit_event(regarding, reason, "Releasing", sentence)
+
+    def _count(self, what: str) -> float:
+        return 0.0 if self._reconciler is None else float(getattr(self._reconciler, what))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kopt.cli.cluster.evictions import span, whose
+from kopt.cli.cluster.queue_scores import overtaken, scores
 from kopt.cli.errors import Refused
 from kopt.cli.options import Kubeconfig, Output
 from kopt.cli.output import Answer, Format, column, show
@@ -44,6 +45,7 @@ class QueueRow:
     created_s: float = column("created", wide=True)
     message: str = column("message", wide=True)
     source: str = column("at risk by", show=whose, drop=1)
+    overtakes: str = column("overtakes", drop=0)
 
 
 def queue(
@@ -51,6 +53,16 @@ def queue(
     namespace: Annotated[str, typer.Option("-n", "--namespace", help="Of the workloads; default: all.")] = "",
     name: Annotated[str, typer.Option("--queue", metavar="NAME", help="Only this ClusterQueue or LocalQueue.")] = "",
     waiting: Annotated[bool, typer.Option("--waiting", help="Only what does not run.")] = False,
+    by_score: Annotated[
+        bool, typer.Option("--by-score", help="What waits, in the order of a formula with age and GPUs, and its parts.")
+    ] = False,
+    per_hour: Annotated[
+        float, typer.Option("--per-hour", min=0.001, metavar="POINTS", help="With --by-score: what an hour counts.")
+    ] = 10.0,
+    per_doubling: Annotated[
+        float,
+        typer.Option("--per-doubling", min=0.0, metavar="POINTS", help="With --by-score: what twice the GPUs count."),
+    ] = 5.0,
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on, and print it anew whenever it changes.")] = False,
     output: Output = Format.TABLE,
 ) -> None:
@@ -58,7 +70,9 @@ def queue(
 
     Running workloads come first, then waiting ones with their position, then those that are held and by which
     controller: Kueue's Workloads, and gangs and pods of KAI, of Volcano and outside of queues. "GPUs of" names the
-    LendingPool whose GPUs a workload runs on. `kopt why` explains a single one.
+    LendingPool whose GPUs a workload runs on. "Overtakes" names the oldest workload of its queue that one is before
+    although it came later, and why. --by-score orders what waits by class, age and GPUs, and says for how long
+    each can be overtaken at most. `kopt why` explains a single one.
 
     Examples:
 
@@ -66,10 +80,16 @@ def queue(
 
         kopt queue --queue research --waiting
 
+        kopt queue --by-score --per-hour 20
+
         kopt queue -n team --watch
     """
 
     def report(queueds: "list[Queued]", unread: tuple[str, ...], now_s: float) -> None:
+        if by_score:
+            listed = selected(queueds, namespace=namespace, name=name)
+            show(scores(listed, now_s, per_hour, per_doubling), output)
+            return
         show(answer(queueds, unread, now_s, namespace=namespace, name=name, waiting=waiting), output)
 
     if watch:
@@ -89,17 +109,28 @@ def answer(
     waiting: bool = False,
 ) -> Answer:
     """Positions are those among all, whatever is shown."""
-    listed = [
+    listed = selected(queueds, namespace=namespace, name=name, pending=waiting)
+    before = overtaken(queueds)
+    remarks = [_summary(listed)] if listed else []
+    remarks += [f"You may not read {', '.join(unread)}: lines may be missing."] if unread else []
+    empty = "nothing waits" if waiting else "no GPU workload waits or runs"
+    return Answer(
+        "workloads",
+        [_row(queued, now_s, before.get(queued.uid, "")) for queued in listed],
+        remarks=remarks,
+        empty=empty,
+    )
+
+
+def selected(queueds: "list[Queued]", *, namespace: str = "", name: str = "", pending: bool = False) -> "list[Queued]":
+    """Those that are to be shown."""
+    return [
         queued
         for queued in queueds
         if (not namespace or queued.namespace == namespace)
         and name in ("", queued.queue, queued.local_queue)
-        and not (waiting and queued.has_gpus)
+        and not (pending and queued.has_gpus)
     ]
-    remarks = [_summary(listed)] if listed else []
-    remarks += [f"You may not read {', '.join(unread)}: lines may be missing."] if unread else []
-    empty = "nothing waits" if waiting else "no GPU workload waits or runs"
-    return Answer("workloads", [_row(queued, now_s) for queued in listed], remarks=remarks, empty=empty)
 
 
 _ALIVE = "status.phase!=Succeeded,status.phase!=Failed"
@@ -163,7 +194,7 @@ async def read(kube: "Kube", namespace: str, now_s: float) -> "tuple[list[Queued
     return queue_state.everything(pods, now_s), tuple(reader.unread)
 
 
-def _row(queued: "Queued", now_s: float) -> QueueRow:
+def _row(queued: "Queued", now_s: float, overtakes: str = "") -> QueueRow:
     return QueueRow(
         queued.queue,
         queued.position,
@@ -182,6 +213,7 @@ def _row(queued: "Queued", now_s: float) -> QueueRow:
         queued.created_s,
         queued.message,
         queued.risk_source or "",
+        overtakes,
     )
 
 

@@ -18,9 +18,9 @@ from kopt.controllers.gangs.reconciler import ControllerSettings, Reconciler
 from kopt.controllers.gangs.snapshot import Observed
 from kopt.controllers.gangs.views import (
     HOLDER,
-    NodeView,
-    OwnerView,
-    PodView,
+    GangOwner,
+    ObservedNode,
+    ObservedPod,
     read_job,
     read_node,
     read_pod,
@@ -56,11 +56,11 @@ class LiveCluster:
     def __init__(self, kube: Kube, settings: ControllerSettings, workloads: Resource = KUEUE_WORKLOADS) -> None:
         self._settings, self.changed = settings, asyncio.Event()
         self._served = workloads
-        self._pods: Informer[PodView] = Informer(kube, PODS, keep=read_pod, required=True)
-        self._nodes: Informer[NodeView] = Informer(kube, NODES, keep=read_node, required=True)
+        self._pods: Informer[ObservedPod] = Informer(kube, PODS, keep=read_pod, required=True)
+        self._nodes: Informer[ObservedNode] = Informer(kube, NODES, keep=read_node, required=True)
         self._spaces: Informer[NamespaceSettings] = Informer(kube, NAMESPACES, keep=read_namespace)
-        self._jobs: ObjectCache[OwnerView] = ObjectCache(Informer(kube, JOBS, keep=read_job, required=True))
-        self._workloads: ObjectCache[OwnerView] = ObjectCache(Informer(kube, workloads, keep=read_workload))
+        self._jobs: ObjectCache[GangOwner] = ObjectCache(Informer(kube, JOBS, keep=read_job, required=True))
+        self._workloads: ObjectCache[GangOwner] = ObjectCache(Informer(kube, workloads, keep=read_workload))
         self.informers: tuple[Informer[Any], ...] = (
             self._pods,
             self._nodes,
@@ -91,7 +91,7 @@ class LiveCluster:
         cache = self._jobs if resource == JOBS else self._workloads
         cache.record(await self._writes.patch(JOBS if resource == JOBS else self._served, document, changes))
 
-    def _mode(self, owner: OwnerView) -> Mode:
+    def _mode(self, owner: GangOwner) -> Mode:
         space = self._spaces.objects.get(("", owner.key[0]), NamespaceSettings())
         if not space.managed:
             return Mode.OBSERVE

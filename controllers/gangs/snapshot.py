@@ -8,7 +8,7 @@ from kopt.cluster.client.resources import JOBS, KUEUE_WORKLOADS, Key, Object, Re
 from kopt.cluster.workloads.kueue_reading import seconds
 from kopt.cluster.workloads.node_selection import runs_on
 from kopt.cluster.workloads.pod_request import is_gpu
-from kopt.controllers.gangs.views import HOLDER, NodeView, OwnerView, PodView
+from kopt.controllers.gangs.views import HOLDER, GangOwner, ObservedNode, ObservedPod
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
 from kopt.core.workload.checkpoint import JobState
@@ -22,8 +22,8 @@ class Owned:
     """A gang by what it is stopped with: ``resource`` of ``owner``."""
 
     resource: Resource
-    owner: OwnerView
-    pods: tuple[PodView, ...]
+    owner: GangOwner
+    pods: tuple[ObservedPod, ...]
     name: str
     """``namespace/name`` as people know it: of the Job where there is one."""
 
@@ -45,17 +45,17 @@ class Observed:
     """Everything that informers have seen. ``mode``: of an owner by its own word and its namespace."""
 
     now_s: float
-    pods: Sequence[PodView]
-    nodes: Sequence[NodeView]
-    jobs: Sequence[OwnerView]
-    workloads: Sequence[OwnerView]
-    mode: Callable[[OwnerView], Mode]
+    pods: Sequence[ObservedPod]
+    nodes: Sequence[ObservedNode]
+    jobs: Sequence[GangOwner]
+    workloads: Sequence[GangOwner]
+    mode: Callable[[GangOwner], Mode]
 
 
 def gangs_of(observed: Observed) -> list[Owned]:
     """Kueue's Workloads before Jobs: what Kueue has admitted is stopped by its Workload."""
-    by_owner: dict[str, list[PodView]] = defaultdict(list)
-    by_workload: dict[Key, list[PodView]] = defaultdict(list)
+    by_owner: dict[str, list[ObservedPod]] = defaultdict(list)
+    by_workload: dict[Key, list[ObservedPod]] = defaultdict(list)
     for pod in observed.pods:
         if pod.owner_uid:
             by_owner[pod.owner_uid].append(pod)
@@ -117,7 +117,7 @@ def _gang(owned: Owned, observed: Observed, in_mode: Mode | None) -> Gang | None
     )
 
 
-def _nodes(pods: Sequence[PodView], nodes: Sequence[NodeView]) -> frozenset[str]:
+def _nodes(pods: Sequence[ObservedPod], nodes: Sequence[ObservedNode]) -> frozenset[str]:
     """Where all of its pods may run; they are nearly always alike."""
     rules: list[Object] = []
     for pod in pods:
@@ -126,7 +126,7 @@ def _nodes(pods: Sequence[PodView], nodes: Sequence[NodeView]) -> frozenset[str]
     return frozenset(node.name for node in nodes if all(runs_on(each, node.labels, node.taints) for each in rules))
 
 
-def _loss_gpu_s(pods: Sequence[PodView], now_s: float) -> float | None:
+def _loss_gpu_s(pods: Sequence[ObservedPod], now_s: float) -> float | None:
     """Work at risk as its pods report it, each for the whole job, with what has been computed since; None for none."""
     values = []
     for pod in pods:
@@ -150,12 +150,12 @@ def _spared(owned: Owned, observed: Observed, in_mode: Mode | None) -> Reason | 
     return None
 
 
-def _is_writing(pod: PodView, now_s: float) -> bool:
+def _is_writing(pod: ObservedPod, now_s: float) -> bool:
     observed_s = seconds(pod.checkpoint.get("kaiwo.ai/checkpoint-observed-at", ""))
     state: Mapping[str, str] = pod.checkpoint
     is_recent = observed_s is not None and now_s - observed_s <= _STALE_S
     return is_recent and state.get("kaiwo.ai/checkpoint-state") == JobState.CKPT_WRITING.value
 
 
-def _with_minimum(owner: OwnerView, minimum: int) -> OwnerView:
+def _with_minimum(owner: GangOwner, minimum: int) -> GangOwner:
     return owner if owner.minimum == minimum else replace(owner, minimum=minimum)

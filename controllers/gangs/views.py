@@ -23,7 +23,7 @@ _MOST_PODS = 100_000
 
 
 @dataclass(frozen=True)
-class PodView:
+class ObservedPod:
     """A pod that has not ended. ``rules``: what of its spec limits where it runs. ``simple``: nothing else does.
     ``requests`` are thousandths."""
 
@@ -47,7 +47,7 @@ class PodView:
         return any(value and is_gpu(name) for name, value in self.requests.items())
 
 
-def read_pod(pod: Object) -> PodView | None:
+def read_pod(pod: Object) -> ObservedPod | None:
     if text(pod, "status", "phase") in ("Succeeded", "Failed"):
         return None
     metadata, spec = mapping(pod, "metadata"), mapping(pod, "spec")
@@ -60,7 +60,7 @@ def read_pod(pod: Object) -> PodView | None:
     created_s = seconds(text(metadata, "creationTimestamp")) or 0.0
     priority = at(spec, "priority")
     affinity = mapping(spec, "affinity")
-    return PodView(
+    return ObservedPod(
         key_of(pod),
         text(owner, "uid"),
         text(metadata, "annotations", _WORKLOAD_ANNOTATION),
@@ -78,7 +78,7 @@ def read_pod(pod: Object) -> PodView | None:
 
 
 @dataclass(frozen=True)
-class NodeView:
+class ObservedNode:
     """A node that takes pods; amounts are thousandths."""
 
     name: str
@@ -87,7 +87,7 @@ class NodeView:
     taints: tuple[Object, ...]
 
 
-def read_node(node: Object) -> NodeView | None:
+def read_node(node: Object) -> ObservedNode | None:
     ready = any(
         text(item, "type") == "Ready" and text(item, "status") == "True"
         for _, item in items(node, "status", "conditions")
@@ -97,11 +97,11 @@ def read_node(node: Object) -> NodeView | None:
     room = {str(name): amount(value) for name, value in mapping(node, "status", "allocatable").items()}
     labels = {str(name): str(value) for name, value in mapping(node, "metadata", "labels").items()}
     taints = tuple(dict(item) for _, item in items(node, "spec", "taints"))
-    return NodeView(text(node, "metadata", "name"), room, labels, taints)
+    return ObservedNode(text(node, "metadata", "name"), room, labels, taints)
 
 
 @dataclass(frozen=True)
-class OwnerView:
+class GangOwner:
     """A Job, or a Workload of Kueue's. ``document`` has what a hold reads. ``minimum``: 0 where it is no gang.
     ``notice``: what we wrote when we released it. ``runs``: neither its owner nor anybody else has stopped it."""
 
@@ -122,7 +122,7 @@ class OwnerView:
     owner_kind: str = field(default="", compare=False)
 
 
-def read_job(job: Object) -> OwnerView | None:
+def read_job(job: Object) -> GangOwner | None:
     metadata, spec = mapping(job, "metadata"), mapping(job, "spec")
     finished = any(
         text(item, "type") in ("Complete", "Failed") and text(item, "status") == "True"
@@ -145,7 +145,7 @@ def job_minimum(job: Object) -> int:
     return parallelism if is_wave and 1 < parallelism <= _MOST_PODS else 0
 
 
-def read_workload(workload: Object) -> OwnerView | None:
+def read_workload(workload: Object) -> GangOwner | None:
     """Only what Kueue has admitted can hold nodes; what we hold is kept as well."""
     metadata = mapping(workload, "metadata")
     conditions = {
@@ -172,9 +172,9 @@ def _owner(
     owner_uid: str = "",
     queued: bool = False,
     owner_kind: str = "",
-) -> OwnerView:
+) -> GangOwner:
     annotations = mapping(whole, "metadata", "annotations")
-    return OwnerView(
+    return GangOwner(
         document,
         key_of(whole),
         text(whole, "metadata", "uid"),

@@ -71,13 +71,13 @@ def surplus_of(gang: Gang) -> Surplus | None:
 
 def _release(members: Sequence[Gang], snapshot: GangSnapshot) -> Release | None:
     candidates = _candidates(members, snapshot)
-    for chosen in _sets(candidates):
-        pods = [pod for each in chosen for pod in each.pods]
-        room, names = with_freed(snapshot.free, pods), {each.name for each in chosen}
+    for victims in _sets(candidates):
+        pods = [pod for each in victims for pod in each.pods]
+        room, names = with_freed(snapshot.free, pods), {each.name for each in victims}
         # The one that has waited longest among the most important starts.
         for gang in sorted(members, key=lambda each: (-each.priority, each.created_s, each.name)):
             if gang.name not in names and fits(gang, room):
-                return _decided(chosen, gang, members)
+                return _decided(victims, gang, members)
     return None
 
 
@@ -100,21 +100,23 @@ def _candidates(members: Sequence[Gang], snapshot: GangSnapshot) -> list[_Candid
 def _sets(candidates: Sequence[_Candidate]) -> Iterator[tuple[_Candidate, ...]]:
     """By rising loss; of equal loss the fewest first."""
     near = candidates[:MOST_CANDIDATES]
-    subsets = [chosen for size in range(1, len(near) + 1) for chosen in combinations(near, size)]
-    subsets.sort(key=lambda chosen: (sum(each.cost[0] for each in chosen), len(chosen), [each.cost for each in chosen]))
+    subsets = [victims for size in range(1, len(near) + 1) for victims in combinations(near, size)]
+    subsets.sort(
+        key=lambda victims: (sum(each.cost[0] for each in victims), len(victims), [each.cost for each in victims])
+    )
     yield from subsets
     for size in range(MOST_CANDIDATES + 1, len(candidates) + 1):
         yield tuple(candidates[:size])
 
 
-def _decided(chosen: Sequence[_Candidate], beneficiary: Gang, members: Sequence[Gang]) -> Release:
-    gangs = tuple(each.source for each in chosen if isinstance(each.source, Gang))
-    surplus = tuple(each.source for each in chosen if isinstance(each.source, Surplus))
-    lost_gpu_s = sum(each.cost[0] for each in chosen)
-    names = ", ".join(each.name for each in chosen)
-    waiting = ", ".join(sorted(gang.name for gang in members))
+def _decided(victims: Sequence[_Candidate], beneficiary: Gang, members: Sequence[Gang]) -> Release:
+    gangs = tuple(each.source for each in victims if isinstance(each.source, Gang))
+    surplus = tuple(each.source for each in victims if isinstance(each.source, Surplus))
+    lost_gpu_s = sum(each.cost[0] for each in victims)
+    names = ", ".join(each.name for each in victims)
+    stuck = ", ".join(sorted(gang.name for gang in members))
     text = (
-        f"{waiting} each hold nodes that another of them needs, and none can start. {names} gives up "
+        f"{stuck} each hold nodes that another of them needs, and none can start. {names} gives up "
         f"{'its pods beyond the minimum' if surplus and not gangs else 'its nodes'}, which loses least "
         f"({lost_gpu_s / 3600:.2f} GPU-hours at most), so that {beneficiary.name} starts."
     )

@@ -105,8 +105,8 @@ def _components(edges: Mapping[str, set[str]]) -> list[set[str]]:
 
 def _smallest(pods: Sequence[GangPod], most: int) -> list[GangPod]:
     """As many pods as are missing, the ones that need least, in the order of ``pods``."""
-    chosen = set(sorted(range(len(pods)), key=lambda index: (_size(pods[index]), -index))[:most])
-    return [pod for index, pod in enumerate(pods) if index in chosen]
+    indexes = set(sorted(range(len(pods)), key=lambda index: (_size(pods[index]), -index))[:most])
+    return [pod for index, pod in enumerate(pods) if index in indexes]
 
 
 def _size(pod: GangPod) -> int:

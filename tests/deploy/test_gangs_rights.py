@@ -1,7 +1,7 @@
 """The controller of gangs with its own account's token: it releases one of two gangs that wait for each other, one of
 Kueue's too, gives both back, and is refused nothing; its ledger has a line for each."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -35,12 +35,21 @@ def test_it_is_off_unless_it_is_asked_for(charts: Any) -> None:
     assert {"Deployment", "ServiceAccount", "ClusterRole", "Role", "NetworkPolicy"} <= kinds
 
 
+@pytest.fixture
+def here(control_plane: ControlPlane) -> Iterator[tuple[Kueue, Kwok]]:
+    """Of this folder's control plane: the shared fixtures are of the other."""
+    kueue, kwok = Kueue(control_plane), Kwok(control_plane)
+    yield kueue, kwok
+    kwok.stop()
+    kueue.stop()
+
+
 @pytest.mark.cluster
 def test_it_is_refused_nothing_and_uses_its_rights(
-    control_plane: ControlPlane, charts: Any, install: Callable[..., None], kwok: Kwok, kueue: Kueue
+    control_plane: ControlPlane, charts: Any, install: Callable[..., None], here: tuple[Kueue, Kwok]
 ) -> None:
     install(VALUES)
-    started, api = datetime.now(UTC), control_plane.api
+    started, api, (kueue, kwok) = datetime.now(UTC), control_plane.api, here
     space = api.space("gangs-rights", {"kaiwo.ai/managed": "true"})
     with kwok.nodes(2, gpus=4) as nodes, kueue.queue(space, {GPU: 16, "cpu": 100}):
         gangs = Gangs(control_plane, space, dict(nodes.selector))

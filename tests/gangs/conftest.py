@@ -105,6 +105,11 @@ class Gangs:
     def job(self, name: str) -> Object:
         return self.api.get(*BATCH, name, self.space)
 
+    def report(self, name: str) -> str:
+        """What is said of a deadlock on a Job; empty for nothing."""
+        annotations = self.job(name)["metadata"].get("annotations", {})
+        return str(annotations.get("kaiwo.ai/gang-deadlock", ""))
+
     def is_suspended(self, name: str) -> bool:
         return self.job(name)["spec"].get("suspend") is True
 
@@ -132,7 +137,8 @@ def gangs(control_plane: ControlPlane, kwok: Kwok) -> Iterator[Gangs]:
 
 
 @pytest.fixture
-def controller(control_plane: ControlPlane) -> Iterator[Start]:
-    """``controller("--mode=enforce")`` starts a replica that leads; all are killed in the end."""
-    with replicas(partial(ControllerProcess, control_plane, "gangs")) as start:
+def controller(gangs: Gangs) -> Iterator[Start]:
+    """``controller("--mode=enforce")`` starts a replica that leads; all are killed in the end. Each test has a Lease of
+    its own, so that none waits for another's to run out."""
+    with replicas(partial(ControllerProcess, gangs.plane, "gangs", f"--namespace={gangs.space}")) as start:
         yield start

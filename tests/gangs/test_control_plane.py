@@ -67,7 +67,4 @@ def test_without_enforce_it_is_only_said(gangs: Gangs, controller: Start) -> Non
     assert (gangs.bound("older"), gangs.bound("newer")) == (1, 1)
     wait_for(lambda: gangs.events("GangDeadlock"), what="there is an event")
     gangs.ends("older")
-    wait_for(
-        lambda: "kaiwo.ai/gang-deadlock" not in gangs.job("newer")["metadata"].get("annotations", {}),
-        what="it is said no longer",
-    )
+    wait_for(lambda: not gangs.report("newer"), what="it is said no longer")

@@ -1,8 +1,7 @@
 """Half-placed gangs, deadlocks and releases: examples, and that nothing is released without need."""
 
-from itertools import permutations
-
 import pytest
+from benchmarked import benchmark_module
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,7 +11,6 @@ from kopt.policies.gangs import (
     GangPod,
     GangSettings,
     GangSnapshot,
-    Release,
     deadlocks,
     half_placed,
     releases,
@@ -122,68 +120,21 @@ def clusters(draw: st.DrawFn) -> GangSnapshot:
     return GangSnapshot(tuple(gangs), free, 100.0)
 
 
-def room_for(gang: Gang, free: dict[str, int]) -> bool:
-    """Whether its missing pods fit, by trying nodes for each: another way than the policy's."""
-    gpus = gang.pods[0].requests["gpu"]
-    return sum(max(0, free.get(node, 0)) // gpus for node in gang.nodes) >= gang.missing
-
-
-def freed(cluster: GangSnapshot, pods: list[GangPod]) -> dict[str, int]:
-    free = {node: amounts["gpu"] for node, amounts in cluster.free.items()}
-    for pod in pods:
-        free[pod.node] += pod.requests["gpu"]
-    return free
-
-
-def check_release(cluster: GangSnapshot, release: Release) -> None:
-    """Raises AssertionError for a release that is not needed, or of no use."""
-    stuck = {
-        gang.name: gang
-        for gang in cluster.gangs
-        if 0 < len(gang.bound) < gang.minimum
-        and any(pod.refused for pod in gang.open)
-        and all(cluster.now_s - pod.bound_s >= HOLD.hold_s for pod in gang.bound)
-    }
-    assert release.beneficiary.name in stuck
-    assert release.beneficiary.name not in {each.name for each in release.gangs}
-    assert {each.name for each in release.gangs} <= set(release.deadlock) <= set(stuck)
-    now = freed(cluster, [])
-    assert not any(room_for(stuck[name], now) for name in release.deadlock), "one of them starts without a release"
-    assert all(each.spared is None for each in release.gangs)
-    for each in release.surplus:
-        assert each.gang.spared is None
-        assert len(each.gang.bound) - len(each.pods) >= each.gang.minimum
-    pods = [pod for each in release.gangs for pod in each.bound] + [pod for it in release.surplus for pod in it.pods]
-    assert pods
-    assert room_for(release.beneficiary, freed(cluster, pods)), "it does not start by it"
-    ring = [stuck[name] for name in release.deadlock]
-    assert any(
-        all(waits(ordered[index], ordered[(index + 1) % len(ordered)], now) for index in range(len(ordered)))
-        for size in range(2, len(ring) + 1)
-        for ordered in permutations(ring, size)
-    ), "nothing waits in a circle"
-
-
-def waits(gang: Gang, other: Gang, now: dict[str, int]) -> bool:
-    gpus = gang.pods[0].requests["gpu"]
-
-    def count(free: dict[str, int]) -> int:
-        return min(gang.missing, sum(max(0, free.get(node, 0)) // gpus for node in gang.nodes))
-
-    after = dict(now)
-    for pod in other.bound:
-        after[pod.node] += pod.requests["gpu"]
-    return count(after) > count(now)
-
-
 @given(clusters())
 @settings(max_examples=400, deadline=None)
 def test_nothing_is_released_without_need(cluster: GangSnapshot) -> None:
     decided = releases(cluster, HOLD)
     for release in decided:
-        check_release(cluster, release)
+        benchmark_module("gangs").check_release(cluster, release)
     names = [name for release in decided for name in release.deadlock]
     assert len(names) == len(set(names))
+
+
+def test_random_snapshots_have_releases_and_none_is_false(capsys: pytest.CaptureFixture[str]) -> None:
+    """The benchmark runs 100,000 of them."""
+    assert benchmark_module("gangs").main(["1500"]) == 0
+    count = int(capsys.readouterr().out.splitlines()[2].split("|")[2].strip())
+    assert count >= 10
 
 
 def test_what_cannot_be_is_refused() -> None:

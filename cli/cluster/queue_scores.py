@@ -1,0 +1,94 @@
+"""``kopt queue --by-score``: what waits, in the order of the priority formula, beside the order of its queue."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kopt.cli.cluster.evictions import span
+from kopt.cli.output import Answer, column
+
+if TYPE_CHECKING:
+    from kopt.core.scheduling.queued import Queued
+    from kopt.policies.priority import PendingWorkload
+
+
+@dataclass(frozen=True)
+class ScoreRow:
+    """A workload that waits, and its score in points. ``overtaken_for_s``: after so long in the queue nothing that is
+    submitted later is before it any more."""
+
+    queue: str = column("queue")
+    rank: int = column("#")
+    position: int | None = column("now at")
+    workload: str = column("workload")
+    score: float = column("score", show=lambda points: f"{points:.1f}")
+    class_points: float = column("class", show=lambda points: f"{points:g}")
+    age_points: float = column("age", show=lambda points: f"{points:+.1f}")
+    gpu_points: float = column("GPUs", show=lambda points: f"{points:+.1f}", drop=1)
+    waited_s: float = column("for", show=span, drop=2)
+    overtaken_for_s: float = column("overtaken for at most", show=span)
+    why: str = column("why", drop=3)
+
+
+def scores(listed: "list[Queued]", now_s: float, age_per_hour: float, per_doubling: float) -> Answer:
+    """Queue by queue. The highest priority that waits counts as the highest class; usage plays no part."""
+    from kopt.policies.priority import PriorityFormula, overtakings
+
+    rows = []
+    for queue, pending in _by_queue(listed).items():
+        workloads = [workload_of(queued) for queued in pending]
+        highest = max(workload.class_points for workload in workloads)
+        formula = PriorityFormula(highest, age_per_hour, per_doubling, usage_weight=0.0)
+        ranked = formula.ranked(workloads, now_s)
+        overtaking_of = overtakings([scored.workload for scored in ranked], gpus_count=True)
+        positions = {queued.full_name: queued.position for queued in pending}
+        for scored in ranked:
+            name = scored.workload.name
+            rows.append(
+                ScoreRow(
+                    queue,
+                    scored.rank,
+                    positions[name],
+                    name,
+                    scored.score,
+                    scored.workload.class_points,
+                    scored.age_points,
+                    scored.gpu_points,
+                    max(0.0, now_s - scored.workload.submitted_s),
+                    formula.overtaken_for_s(scored.workload),
+                    overtaking_of[name].sentence if name in overtaking_of else "",
+                )
+            )
+    remark = (
+        f"score = class + {age_per_hour:g} × hours + {per_doubling:g} × log2(GPUs), at most that of the highest class; "
+        "of equal scores the first submitted. Nothing is changed in the cluster."
+    )
+    return Answer("workloads", rows, remarks=[remark] if rows else [], empty="nothing waits")
+
+
+def overtaken(listed: "list[Queued]") -> dict[str, str]:
+    """By uid: which older one a workload is before in the order of its queue, and why."""
+    from kopt.policies.priority import overtakings
+
+    result = {}
+    for pending in _by_queue(listed).values():
+        overtaking_of = overtakings([workload_of(queued) for queued in pending])
+        result |= {
+            queued.uid: overtaking_of[queued.full_name].sentence
+            for queued in pending
+            if queued.full_name in overtaking_of
+        }
+    return result
+
+
+def workload_of(queued: "Queued") -> "PendingWorkload":
+    from kopt.policies.priority import PendingWorkload
+
+    return PendingWorkload(queued.full_name, float(queued.priority or 0), queued.gpus / 1000, queued.created_s)
+
+
+def _by_queue(listed: "list[Queued]") -> "dict[str, list[Queued]]":
+    """Those with a position, in its order."""
+    result: dict[str, list[Queued]] = {}
+    for queued in sorted((each for each in listed if each.position), key=lambda each: (each.queue, each.position)):
+        result.setdefault(queued.queue, []).append(queued)
+    return result

@@ -78,18 +78,14 @@ def _waits(jobs: Sequence[JobRun]) -> str:
             started = _replay(jobs, gpus, score)
             waits = {job.job: start_s - job.started_s for job, start_s in started}
             first = first or waits
-            bound_h = (
-                max(formulas[name].overtaken_for_s(_workload(job)) for job in jobs) / 3600 if name in formulas else 0
-            )
+            bounds_s = [formulas[name].overtaken_for_s(_workload(job)) for job in jobs] if name in formulas else []
+            by_class = {own: [waits[job.job] for job in jobs if class_of(job) == own] for own in _SHOWN}
             rows.append(
                 (
                     f"{load:.0%}",
                     name,
                     _hours(np.mean(list(waits.values()))),
-                    *(
-                        _hours(np.mean([waits[job.job] for job in jobs if class_of(job) == own]))
-                        for own in (100, 50, 0)
-                    ),
+                    *(_hours(np.mean(by_class[own])) for own in _SHOWN),
                     _hours(max(waits.values())),
                     _hours(max(waits[job.job] - first[job.job] for job in jobs)),
                     _hours(_overtaken_s(started)),

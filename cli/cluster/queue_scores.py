@@ -69,7 +69,7 @@ def overtaken(listed: "list[Queued]") -> dict[str, str]:
     """By uid: which older one a workload is before in the order of its queue, and why."""
     from kopt.policies.priority import overtakings
 
-    result = {}
+    result: dict[str, str] = {}
     for pending in _by_queue(listed).values():
         overtaking_of = overtakings([workload_of(queued) for queued in pending])
         result |= {

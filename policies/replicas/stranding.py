@@ -11,7 +11,7 @@ from kopt.core.scheduling.replicas import NodeGpus, Shape
 from kopt.core.units import WHOLE_GPU, Bytes
 from kopt.policies.placement.fragmentation import UsableTables, fragmented, gradient
 from kopt.policies.placement.state import FleetNode, FleetState, allocate
-from kopt.policies.placement.typical import TypicalPods
+from kopt.policies.placement.typical import Kind, TypicalPods
 
 USUAL = {1: 0.175, 2: 0.056, 4: 0.149, 8: 0.620}
 """Pods by their GPUs where nothing is known of a cluster: GPU hours of jobs in the first half of Philly's trace
@@ -26,7 +26,9 @@ class Fragmentation:
     usual: Mapping[int, float] = field(default_factory=lambda: USUAL)
 
     def __post_init__(self) -> None:
-        counts = {(0, gpus, int(WHOLE_GPU), ()): weight for gpus, weight in self.usual.items() if gpus > 0}
+        counts: dict[Kind, float] = {
+            (0, gpus, int(WHOLE_GPU), ()): weight for gpus, weight in self.usual.items() if gpus > 0
+        }
         self._state = FleetState(FleetNode(f"{row}", 0, Bytes(0), node.free) for row, node in enumerate(self.nodes))
         self._tables = UsableTables.build(
             TypicalPods.from_counts(counts), self._state.models, max(1, self._state.slots)

@@ -12,7 +12,7 @@ from kopt.cluster.client.resources import JOBS, NODES, PODS, Object
 from kopt.cluster.objects.fields import text
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.lease import Deposed, Fence
-from kopt.controllers.preemption.kube_scheduler.jobs import outlives
+from kopt.cluster.workloads.job_failures import outlives
 from kopt.controllers.preemption.kube_scheduler.snapshot import ClusterSnapshot, Gang
 from kopt.controllers.preemption.kube_scheduler.views import PlainNode, PlainPod, plain_node, plain_pod
 from kopt.controllers.preemption.state import LiveCluster

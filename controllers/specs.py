@@ -298,7 +298,7 @@ CONTROLLERS = (
         (9461,),
         GangsOptions,
         reads=("jobs.batch", "namespaces", "nodes", "pods", "secrets", "workloads.kueue.x-k8s.io"),
-        writes=("jobs.batch", "secrets", "workloads.kueue.x-k8s.io"),
+        writes=("jobs.batch", "pods", "secrets", "workloads.kueue.x-k8s.io"),
         holds=("jobs.batch", "workloads.kueue.x-k8s.io"),
     ),
 )

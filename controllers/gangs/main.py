@@ -10,7 +10,7 @@ from kopt.cluster.objects.eviction import EVICTING_ANNOTATION
 from kopt.cluster.objects.namespace import NamespaceSettings, read_namespace
 from kopt.cluster.runtime.annotation_checks import checks
 from kopt.cluster.runtime.informer import Change, Informer
-from kopt.cluster.runtime.lease import Fence
+from kopt.cluster.runtime.lease import Deposed, Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
 from kopt.cluster.runtime.object_cache import ObjectCache
 from kopt.cluster.runtime.signals import end_signals, run_until
@@ -55,7 +55,7 @@ class LiveCluster:
 
     def __init__(self, kube: Kube, settings: ControllerSettings, workloads: Resource = KUEUE_WORKLOADS) -> None:
         self._settings, self.changed = settings, asyncio.Event()
-        self._served = workloads
+        self._kube, self._served = kube, workloads
         self._pods: Informer[ObservedPod] = Informer(kube, PODS, keep=read_pod, required=True)
         self._nodes: Informer[ObservedNode] = Informer(kube, NODES, keep=read_node, required=True)
         self._spaces: Informer[NamespaceSettings] = Informer(kube, NAMESPACES, keep=read_namespace)
@@ -86,8 +86,30 @@ class LiveCluster:
             self._mode,
         )
 
+    async def promise(self, pod: ObservedPod, node: str) -> None:
+        self._require()
+        changes = {"metadata": {"uid": pod.document["metadata"]["uid"]}, "status": {"nominatedNodeName": node}}
+        await self._kube.patch(PODS, pod.key[1], changes, pod.key[0], subresource="status")
+
+    async def evict(self, pod: ObservedPod) -> None:
+        self._require()
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "deleteOptions": {"preconditions": {"uid": pod.document["metadata"]["uid"]}},
+            "metadata": {"name": pod.key[1], "namespace": pod.key[0]},
+        }
+        await self._kube.create_at(PODS, pod.key[0], pod.key[1], "eviction", body)
+
+    def _require(self) -> None:
+        if self._writes is None or not self._writes.holds:
+            raise Deposed("the term is over")
+
     async def patch(self, resource: Resource, document: Object, changes: Object) -> None:
         assert self._writes is not None, "only a leader writes"
+        if resource == PODS:
+            await self._writes.patch(PODS, document, changes)
+            return
         cache = self._jobs if resource == JOBS else self._workloads
         cache.record(await self._writes.patch(JOBS if resource == JOBS else self._served, document, changes))
 

@@ -11,17 +11,26 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from kopt.cluster.client.resources import Object, Resource
+from kopt.cluster.client.resources import PODS, Object, Resource
 from kopt.cluster.holds.hold import HoldError, hold, pass_on
 from kopt.cluster.objects.eviction import EVICTING_ANNOTATION, notice_text
 from kopt.cluster.runtime.events import EmitEvent
 from kopt.cluster.runtime.isolation import Isolation, Subject
 from kopt.cluster.runtime.retry import Pauses, Retrying
 from kopt.controllers.gangs.snapshot import Observed, Owned, gangs_of, snapshot_of
-from kopt.controllers.gangs.views import DEADLOCK_ANNOTATION, HOLDER
+from kopt.controllers.gangs.views import DEADLOCK_ANNOTATION, HOLDER, ObservedPod
 from kopt.core.decision import Mode
 from kopt.core.scheduling.eviction import Cause, Notice
-from kopt.policies.gangs import GangSettings, Release, half_placed, releases
+from kopt.policies.gangs import (
+    GangSettings,
+    GangSnapshot,
+    Release,
+    Surplus,
+    half_placed,
+    placement,
+    releases,
+    with_freed,
+)
 from kopt.policies.gangs.half import due_in_s
 
 _IDLE_S, _SETTLE_S = 30.0, 1.0
@@ -46,6 +55,12 @@ class Cluster(Protocol):
 
     async def patch(self, resource: Resource, document: Object, changes: Object) -> None: ...
 
+    async def promise(self, pod: ObservedPod, node: str) -> None:
+        """Keep room on a node for a pod that waits: kube-scheduler gives it to none of the same or a lower priority."""
+        ...
+
+    async def evict(self, pod: ObservedPod) -> None: ...
+
 
 class Reconciler(Retrying):
     """``step`` does what there is to do."""
@@ -61,6 +76,9 @@ class Reconciler(Retrying):
         super().__init__(isolation or Isolation("gangs"), Pauses(changed_s=0.5, failed_s=5.0))
         self._cluster, self._settings, self._emit_event, self._clock = cluster, settings, emit_event, clock
         self._reported: set[tuple[str, ...]] = set()
+        self._shrunk_s: dict[str, float] = {}
+        """When pods beyond a gang's minimum were evicted: not again for ``back_s``, as their replacements may be first
+        in spite of the promise; a whole gang is then released, which cannot lose its room to itself."""
         self.half, self.deadlocked = 0, 0
 
     async def step(self) -> float:
@@ -77,10 +95,13 @@ class Reconciler(Retrying):
         decisions = releases(every, self._settings.gangs)
         self.deadlocked = sum(len(decision.deadlock) for decision in decisions)
         by_name = {gang.name: gang for gang in owned}
-        enforced = releases(snapshot_of(observed, owned, in_mode=Mode.ENFORCE), self._settings.gangs)
+        since_s = observed.now_s - self._settings.back_s
+        self._shrunk_s = {name: at_s for name, at_s in self._shrunk_s.items() if at_s > since_s}
+        may_act = snapshot_of(observed, owned, in_mode=Mode.ENFORCE, kept_whole=frozenset(self._shrunk_s))
+        enforced = releases(may_act, self._settings.gangs)
         acted = {name for decision in enforced for name in decision.deadlock}
         for decision in enforced:
-            again_s.append(await self._release(decision, by_name))
+            again_s.append(await self._release(decision, by_name, may_act))
         for decision in decisions:
             if not acted & set(decision.deadlock):
                 again_s.append(await self._report(decision, by_name, observed))
@@ -89,13 +110,45 @@ class Reconciler(Retrying):
         due_s = due_in_s(every, self._settings.gangs)
         return min([*again_s, *([] if due_s is None else [due_s + 0.05])])
 
-    async def _release(self, decision: Release, by_name: Mapping[str, Owned]) -> float:
+    async def _release(self, decision: Release, by_name: Mapping[str, Owned], snapshot: GangSnapshot) -> float:
         again_s = [_SETTLE_S]
         beneficiary = by_name[decision.beneficiary.name]
         for gang in decision.gangs:
             owned = by_name[gang.name]
             again_s.append(await self._tried(partial(self._hold, owned, beneficiary, decision), _subject(owned)))
+        for surplus in decision.surplus:
+            owned = by_name[surplus.name]
+            work = partial(self._shrink, owned, surplus, beneficiary, decision, snapshot)
+            again_s.append(await self._tried(work, _subject(owned)))
         return min(again_s)
+
+    async def _shrink(
+        self, owned: Owned, surplus: Surplus, beneficiary: Owned, decision: Release, snapshot: GangSnapshot
+    ) -> float:
+        """Evicts pods beyond the minimum. Their replacements must not be first to see the room, so that it is promised
+        before; pods that are terminating count as free, so that a leader that dies in between leaves the rest."""
+        names = {pod.name for pod in surplus.pods}
+        if len(names) > owned.owner.evictions_left:
+            text = f"{owned.name} would end for good if {len(names)} of its pods were evicted (backoffLimit)."
+            self._shrunk_s[owned.name] = self._clock()
+            self._emit_event(owned.reference, "GangNotReleased", text)
+            return _SETTLE_S
+        freed = [pod for each in decision.gangs for pod in each.bound]
+        freed += [pod for each in decision.surplus for pod in each.pods]
+        nodes = placement(decision.beneficiary, with_freed(snapshot.free, freed), decision.beneficiary.missing)
+        for pod in beneficiary.pods:
+            if pod.key[1] in nodes:
+                await self._cluster.promise(pod, nodes[pod.key[1]])
+        notice = Notice(MINE, Cause.PREEMPTED, beneficiary.name, self._clock(), decision.reason.message)
+        for pod in owned.pods:
+            if pod.key[1] in names and not pod.terminating:
+                uid = str(pod.document["metadata"].get("uid", ""))
+                annotations = {EVICTING_ANNOTATION: notice_text(notice, uid)}
+                await self._cluster.patch(PODS, pod.document, {"metadata": {"annotations": annotations}})
+                await self._cluster.evict(pod)
+        self._shrunk_s[owned.name] = self._clock()
+        self._emit_event(owned.reference, "GangShrunk", decision.reason.message)
+        return _SETTLE_S
 
     async def _hold(self, owned: Owned, beneficiary: Owned, decision: Release) -> float:
         notice = Notice(MINE, Cause.PREEMPTED, beneficiary.name, self._clock(), decision.reason.message)

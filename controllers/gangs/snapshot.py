@@ -74,18 +74,22 @@ def gangs_of(observed: Observed) -> list[Owned]:
             continue
         pods = by_owner.get(workload.owner_uid) or by_workload.get(workload.key, [])
         name = "/".join(workload.key if job is None else job.key)
-        result.append(Owned(KUEUE_WORKLOADS, _with_minimum(workload, minimum), tuple(pods), name))
+        left = 0 if job is None else job.evictions_left
+        owner = replace(workload, minimum=minimum, evictions_left=left)
+        result.append(Owned(KUEUE_WORKLOADS, owner, tuple(pods), name))
     for job in observed.jobs:
         if job.minimum and job.uid not in taken and not job.queued:
             result.append(Owned(JOBS, job, tuple(by_owner.get(job.uid, ())), "/".join(job.key)))
     return result
 
 
-def snapshot_of(observed: Observed, owned: Iterable[Owned], *, in_mode: Mode | None = None) -> GangSnapshot:
+def snapshot_of(
+    observed: Observed, owned: Iterable[Owned], *, in_mode: Mode | None = None, kept_whole: frozenset[str] = frozenset()
+) -> GangSnapshot:
     """``in_mode``: gangs in a lower mode are spared; None: whatever their mode."""
     gangs = [gang for each in owned if (gang := _gang(each, observed, in_mode)) is not None]
     gpus = {name for gang in gangs for pod in gang.pods for name in pod.requests if is_gpu(name)}
-    return GangSnapshot(tuple(gangs), free_of(observed), observed.now_s, frozenset(gpus))
+    return GangSnapshot(tuple(gangs), free_of(observed), observed.now_s, frozenset(gpus), kept_whole)
 
 
 def free_of(observed: Observed) -> dict[str, dict[str, int]]:
@@ -155,7 +159,3 @@ def _is_writing(pod: ObservedPod, now_s: float) -> bool:
     state: Mapping[str, str] = pod.checkpoint
     is_recent = observed_s is not None and now_s - observed_s <= _STALE_S
     return is_recent and state.get("kaiwo.ai/checkpoint-state") == JobState.CKPT_WRITING.value
-
-
-def _with_minimum(owner: GangOwner, minimum: int) -> GangOwner:
-    return owner if owner.minimum == minimum else replace(owner, minimum=minimum)

@@ -1,7 +1,7 @@
 """What is kept of pods, nodes, Jobs and Workloads. Nothing that anybody may have written makes a reader raise."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kopt.cluster.client.resources import Key, Object, key_of
@@ -9,6 +9,7 @@ from kopt.cluster.holds.hold import holder_of, is_mirrored
 from kopt.cluster.objects.eviction import proven_notice_of
 from kopt.cluster.objects.fields import at, count, items, mapping, text
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
+from kopt.cluster.workloads.job_failures import outlives
 from kopt.cluster.workloads.kueue_reading import amount, annotations_of, requests_of, seconds
 from kopt.cluster.workloads.pod_request import is_gpu
 from kopt.core.scheduling.eviction import Notice
@@ -19,7 +20,7 @@ DEADLOCK_ANNOTATION = "kaiwo.ai/gang-deadlock"
 HOLDER = "gangs"
 _WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"
 _SPEC = ("nodeSelector", "affinity", "tolerations")
-_MOST_PODS = 100_000
+_MOST_PODS, _MOST_EVICTED = 100_000, 64
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,8 @@ class ObservedPod:
     rules: Object
     checkpoint: Mapping[str, str]
     """Annotations of ours."""
+    document: Object
+    """Its metadata, by which it is written; empty without GPUs."""
 
     @property
     def has_gpus(self) -> bool:
@@ -74,6 +77,7 @@ def read_pod(pod: Object) -> ObservedPod | None:
         priority if isinstance(priority, int) else 0,
         {name: spec[name] for name in _SPEC if name in spec},
         annotations_of(pod),
+        {"metadata": _metadata(pod)} if any(is_gpu(name) for name in requests_of(spec)) else {},
     )
 
 
@@ -120,6 +124,8 @@ class GangOwner:
     queued: bool = False
     """A Job that Kueue decides about: it is held by its Workload."""
     owner_kind: str = field(default="", compare=False)
+    evictions_left: int = 0
+    """So many of a Job's pods may be evicted before it ends for good."""
 
 
 def read_job(job: Object) -> GangOwner | None:
@@ -130,7 +136,13 @@ def read_job(job: Object) -> GangOwner | None:
     )
     document = {"metadata": _metadata(job), "spec": {"suspend": at(spec, "suspend")}}
     queued = any(name.startswith("kueue.x-k8s.io/queue") for name in mapping(metadata, "labels"))
-    return _owner(document, job, job_minimum(job), at(spec, "suspend") is not True, finished, queued=queued)
+    runs = at(spec, "suspend") is not True
+    result = _owner(document, job, job_minimum(job), runs, finished, queued=queued)
+    return result and replace(result, evictions_left=_evictions_left(job))
+
+
+def _evictions_left(job: Object) -> int:
+    return next((pods for pods in range(_MOST_EVICTED) if not outlives(job, pods + 1)), _MOST_EVICTED)
 
 
 def job_minimum(job: Object) -> int:

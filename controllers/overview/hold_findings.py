@@ -6,6 +6,7 @@ from typing import Any
 from kopt.cluster.client.resources import PODS
 from kopt.cluster.holds.hold import holder_of, undo_of
 from kopt.cluster.objects.annotations import mapping_of
+from kopt.cluster.objects.eviction import notice_of
 from kopt.cluster.objects.fields import text, texts
 from kopt.cluster.objects.staged_data import request_of
 from kopt.cluster.workloads.kueue import DECISION_ANNOTATION
@@ -172,6 +173,20 @@ def _lending(job: JobSnapshot, thing: Thing, _: str) -> Finding:
     )
 
 
+def _gang(job: JobSnapshot, thing: Thing, _: str) -> Finding:
+    notice = notice_of(thing.document)
+    other = f" for {notice.for_whom}" if notice is not None and notice.for_whom else ""
+    return Finding(
+        ranks.HELD,
+        "HELD_GANGS",
+        f"It is held by gangs{since(_since_s(thing), job.now_s)}: it gave up its nodes{other}, as each held what "
+        "the other needed; it returns when that has started.",
+        thing.label,
+        _since_s(thing),
+        "Nothing has to be done: it is given back after `gangs.back` at the latest.",
+    )
+
+
 def _unknown(job: JobSnapshot, thing: Thing, holder: str) -> Finding:
     return Finding(
         ranks.HELD,
@@ -183,7 +198,13 @@ def _unknown(job: JobSnapshot, thing: Thing, holder: str) -> Finding:
     )
 
 
-_HOLDERS = {"profiling": _profiling, "staging": _staging, "preemption": _preempting, "lending": _lending}
+_HOLDERS = {
+    "profiling": _profiling,
+    "staging": _staging,
+    "preemption": _preempting,
+    "lending": _lending,
+    "gangs": _gang,
+}
 
 
 def _since_s(thing: Thing) -> float | None:

@@ -7,7 +7,7 @@ Gangs are never placed here: that is the scheduler's.
 from kopt.policies.gangs.half import half_placed
 from kopt.policies.gangs.model import Gang, GangPod, GangSettings, GangSnapshot
 from kopt.policies.gangs.release import Release, Surplus, releases
-from kopt.policies.gangs.waits import deadlocks, waits_for
+from kopt.policies.gangs.waits import deadlocks, placement, waits_for, with_freed
 
 __all__ = [
     "Gang",
@@ -18,6 +18,8 @@ __all__ = [
     "Surplus",
     "deadlocks",
     "half_placed",
+    "placement",
     "releases",
     "waits_for",
+    "with_freed",
 ]

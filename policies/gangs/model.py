@@ -85,6 +85,8 @@ class GangSnapshot:
     now_s: float
     gpus: frozenset[str] = field(default_factory=lambda: frozenset({"gpu"}))
     """Resources that are GPUs, in thousandths: losses are counted in these."""
+    kept_whole: frozenset[str] = frozenset()
+    """Gangs whose pods beyond the minimum were evicted lately: their replacements may have taken the room."""
 
     def __post_init__(self) -> None:
         if len({gang.name for gang in self.gangs}) < len(self.gangs):

@@ -90,7 +90,8 @@ def _candidates(members: Sequence[Gang], snapshot: GangSnapshot) -> list[_Candid
     ]
     highest = max(gang.priority for gang in members)
     for gang in snapshot.gangs:
-        surplus = surplus_of(gang) if gang.priority <= highest else None
+        spares = gang.priority <= highest and gang.name not in snapshot.kept_whole
+        surplus = surplus_of(gang) if spares else None
         if surplus is not None and any(pod.node in needed for pod in surplus.pods):
             cost = loss_of(gang, snapshot, surplus.pods), gang.priority, -gang.since_s
             result.append(_Candidate(gang.name, surplus.pods, cost, surplus))

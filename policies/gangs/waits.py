@@ -17,20 +17,25 @@ def fits(gang: Gang, free: Room) -> bool:
 
 
 def placed_count(gang: Gang, free: Room, most: int) -> int:
-    """How many of its open pods find room together, up to ``most``; each on the node with the least left that has it.
+    """How many of its open pods find room together, up to ``most``."""
+    return len(placement(gang, free, most))
 
-    Pods are alike in nearly all gangs; where they are, this is exact, else it may find too few.
+
+def placement(gang: Gang, free: Room, most: int) -> dict[str, str]:
+    """A node for each of its open pods that finds room, up to ``most``: the one with the least left that has it.
+
+    Pods are alike in nearly all gangs; where they are, as many as possible are placed, else it may be fewer.
     """
     left = {node: dict(free[node]) for node in sorted(gang.nodes) if node in free}
-    count = 0
+    result: dict[str, str] = {}
     for pod in _smallest(gang.open, most):
         node = _tightest(pod, left)
         if node is None:
             continue
         for name, amount in pod.requests.items():
             left[node][name] = left[node].get(name, 0) - amount
-        count += 1
-    return count
+        result[pod.name] = node
+    return result
 
 
 def with_freed(free: Room, pods: Iterable[GangPod]) -> dict[str, dict[str, int]]:

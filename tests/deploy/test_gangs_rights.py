@@ -26,6 +26,9 @@ VALUES = {
 SELDOM = {
     ("patch", "events.k8s.io", "events"): "only for an event that is repeated for a minute",
     ("create", "", "secrets"): "only by the first of our processes",
+    ("patch", "", "pods"): "only for pods beyond a minimum",
+    ("create", "", "pods/eviction"): "only for pods beyond a minimum",
+    ("patch", "", "pods/status"): "only for pods beyond a minimum",
 }
 
 

@@ -25,12 +25,14 @@ class Gangs:
         self.plane, self.api, self.space, self._selector = plane, plane.api, space, selector
         self.jobs: list[str] = []
 
-    def submit(self, name: str, pods: int = 2, gpus: int = 4, queue: str = "", **annotations: str) -> None:
+    def submit(
+        self, name: str, pods: int = 2, gpus: int = 4, queue: str = "", gated: bool = True, **annotations: str
+    ) -> None:
         spec = {
             "restartPolicy": "Never",
             "terminationGracePeriodSeconds": 0,
             "nodeSelector": self._selector,
-            "schedulingGates": [{"name": GATE}],
+            "schedulingGates": [{"name": GATE}] if gated else [],
             "containers": [
                 {
                     "name": "train",
@@ -124,11 +126,11 @@ class Gangs:
 
 
 @pytest.fixture
-def gangs(control_plane: ControlPlane, kwok: Kwok) -> Iterator[Gangs]:
-    """Two nodes with four GPUs each, in a namespace that is ours to act in."""
+def gangs(request: pytest.FixtureRequest, control_plane: ControlPlane, kwok: Kwok) -> Iterator[Gangs]:
+    """Two nodes (or as many as the parameter says) with four GPUs each, in a namespace that is ours to act in."""
     control_plane.api.namespace(SYSTEM)
     space = control_plane.api.space("gangs", {"kaiwo.ai/managed": "true"})
-    with kwok.nodes(2, gpus=4) as nodes:
+    with kwok.nodes(getattr(request, "param", 2), gpus=4) as nodes:
         team = Gangs(control_plane, space, dict(nodes.selector))
         yield team
         for name in list(team.jobs):

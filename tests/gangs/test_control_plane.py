@@ -2,10 +2,15 @@
 
 import json
 import time
+from typing import Any
 
 import pytest
+from agent_notes import checkpoint_notes
 from controlplane.kueue import Kueue
 from controlplane.processes import wait_for
+from typer.testing import CliRunner
+
+from kopt.cli.main import app
 
 from .conftest import GPU, Gangs, Start
 
@@ -68,3 +73,41 @@ def test_without_enforce_it_is_only_said(gangs: Gangs, controller: Start) -> Non
     wait_for(lambda: gangs.events("GangDeadlock"), what="there is an event")
     gangs.ends("older")
     wait_for(lambda: not gangs.report("newer"), what="it is said no longer")
+
+
+@pytest.mark.parametrize("gangs", [4], indirect=True)
+def test_pods_beyond_a_minimum_go_first(gangs: Gangs, controller: Start) -> None:
+    """Four nodes: an elastic gang has two and can do with one, two others have one each and lack one."""
+    gangs.submit("elastic", gated=False, gang_minimum="1")
+    wait_for(lambda: gangs.bound("elastic") == 2, what="the elastic gang runs")
+    gangs.deadlock()
+    for pod in gangs.pods("elastic"):
+        metadata = {"metadata": {"annotations": checkpoint_notes("TRAIN", True, 0, -1.0)}}
+        gangs.api.patch("v1", "Pod", pod["metadata"]["name"], metadata, gangs.space)
+    controller("--mode=enforce", "--hold=1s")
+    # Their pods may have been made within a second: then either is the older.
+    wait_for(lambda: {gangs.bound("older"), gangs.bound("newer")} == {1, 2}, what="one of them runs")
+    assert gangs.bound("elastic") == 1
+    assert not any(map(gangs.is_suspended, ("elastic", "older", "newer")))
+    assert len(wait_for(lambda: gangs.events("GangShrunk"), what="it is said") or []) == 1
+
+
+def test_replicas_are_advised_from_the_nodes_of_the_cluster(gangs: Gangs) -> None:
+    gangs.submit("first", pods=1, gpus=2, gated=False)
+    wait_for(lambda: gangs.bound("first") == 1, what="it runs")
+
+    def advice() -> dict[str, Any]:
+        words = ["replicas", "--gpus", "4", "--run-time", "2h", "--kubeconfig", str(gangs.plane.kubeconfig)]
+        done = CliRunner().invoke(app, [*words, "-o", "json"])
+        assert done.exit_code == 0, done.output
+        result: dict[str, Any] = json.loads(done.stdout)
+        return result
+
+    selected = advice()["selected"]
+    assert (selected["replicas"], selected["gpus_per_replica"], selected["wait_seconds"]) == (1, 4, 0)
+    gangs.submit("second", pods=1, gpus=1, gated=False)
+    wait_for(lambda: gangs.bound("second") == 1, what="it runs")
+    taken = {pod["spec"]["nodeName"] for name in ("first", "second") for pod in gangs.pods(name)}
+    answer = advice()
+    assert answer["selected"]["fits_now"]
+    assert answer["selected"]["replicas"] == (1 if len(taken) == 1 else 2)

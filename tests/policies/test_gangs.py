@@ -1,5 +1,7 @@
 """Half-placed gangs, deadlocks and releases: examples, and that nothing is released without need."""
 
+from dataclasses import replace
+
 import pytest
 from benchmarked import benchmark_module
 from hypothesis import given, settings
@@ -88,6 +90,14 @@ def test_pods_beyond_a_minimum_go_first_where_they_lose_less() -> None:
     (release,) = releases(snapshot(gang("x", "a", ""), gang("y", "b", ""), elastic), HOLD)
     assert release.gangs == ()
     assert [(each.name, len(each.pods)) for each in release.surplus] == [("elastic", 1)]
+
+
+def test_pods_beyond_a_minimum_are_not_taken_twice() -> None:
+    elastic = gang("elastic", "c", "c", minimum=1, at_s=90.0)
+    cluster = replace(snapshot(gang("x", "a", ""), gang("y", "b", ""), elastic), kept_whole=frozenset({"elastic"}))
+    (release,) = releases(cluster, HOLD)
+    assert release.surplus == ()
+    assert [each.name for each in release.gangs] == ["x"]
 
 
 def test_other_resources_count() -> None:

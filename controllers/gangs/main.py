@@ -30,7 +30,7 @@ from kopt.core.decision import Mode
 from kopt.policies.admission.mode import effective_mode
 
 NAME = "gangs"
-_GATHER_S = 0.2
+_GATHER_S = 0.5
 """Changes within this time are handled together."""
 
 

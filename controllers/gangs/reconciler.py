@@ -97,8 +97,9 @@ class Reconciler(Retrying):
         by_name = {gang.name: gang for gang in owned}
         since_s = observed.now_s - self._settings.back_s
         self._shrunk_s = {name: at_s for name, at_s in self._shrunk_s.items() if at_s > since_s}
-        may_act = snapshot_of(observed, owned, in_mode=Mode.ENFORCE, kept_whole=frozenset(self._shrunk_s))
-        enforced = releases(may_act, self._settings.gangs)
+        kept_whole = frozenset(self._shrunk_s)
+        may_act = snapshot_of(observed, owned, in_mode=Mode.ENFORCE, kept_whole=kept_whole) if self.half else every
+        enforced = releases(may_act, self._settings.gangs) if self.half else []
         acted = {name for decision in enforced for name in decision.deadlock}
         for decision in enforced:
             again_s.append(await self._release(decision, by_name, may_act))

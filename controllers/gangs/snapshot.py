@@ -109,11 +109,13 @@ def _gang(owned: Owned, observed: Observed, in_mode: Mode | None) -> Gang | None
         return None
     if not all(pod.simple for pod in pods):
         return None
+    # Where a gang could go matters for half-placed ones alone, and is most of the work among thousands of nodes.
+    is_half = 0 < sum(bool(pod.node) for pod in pods) < owner.minimum
     return Gang(
         owned.name,
         tuple(GangPod(pod.key[1], pod.requests, pod.node, pod.bound_s, pod.refused) for pod in pods),
         owner.minimum,
-        _nodes(pods, observed.nodes),
+        _nodes(pods, observed.nodes) if is_half else frozenset(),
         max(pod.priority for pod in pods),
         min(pod.created_s for pod in pods),
         _loss_gpu_s(pods, observed.now_s),

@@ -18,7 +18,6 @@ from kopt.core.prediction import DEFAULT_HORIZONS_S, DEFAULT_QUANTILES, ModelVer
 from kopt.core.settings import Settings
 from kopt.data.demand.table import GRID_S, DemandDataError, DemandSeries
 from kopt.models.registry.aliases import CHAMPION, SHIPPED
-from kopt.models.registry.artifact import ModelCard
 from kopt.models.registry.loading import shipped
 
 if TYPE_CHECKING:

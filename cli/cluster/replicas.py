@@ -232,13 +232,16 @@ def _kind(queue: str, gpus: int, name: str, user: str) -> "JobKind | None":
 
 
 def _read(kubeconfig: Path | None, resource: str, own: "JobKind | None") -> _Room:
-    from kopt.cli.cluster.run_times import run_times
     from kopt.cluster.client.api import ApiError, connect
+    from kopt.controllers.overview.diagnosis.endpoint import EndpointPredictions
     from kopt.controllers.overview.replicas import OWN, ClusterRoom, NoGpusError, read_room
+
+    settings = load_settings()
+    predictions = EndpointPredictions(settings.endpoint, settings.cluster)
 
     async def reading() -> ClusterRoom:
         async with connect(kubeconfig) as kube:
-            return await read_room(kube, resource, time.time(), run_times, own)
+            return await read_room(kube, resource, time.time(), predictions, own)
 
     try:
         room = asyncio.run(reading())
@@ -252,6 +255,8 @@ def _read(kubeconfig: Path | None, resource: str, own: "JobKind | None") -> _Roo
     if room.unread:
         text = f"You may not read {', '.join(room.unread)}: more may run and wait than is counted."
         reasons.append(Reason("ROOM_PARTLY_READ", text))
+    if room.no_run_times is not None:
+        reasons.append(room.no_run_times)
     return _Room(room.nodes, median, room.model, room.run_times, room.usual, tuple(reasons))
 
 

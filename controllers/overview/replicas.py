@@ -1,7 +1,7 @@
 """The nodes of a cluster as a question about replicas: free GPUs, what runs on them, and which pods wait for some."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,10 +10,11 @@ from kopt.cluster.objects.fields import mapping
 from kopt.cluster.workloads.gpu_requests import gpus_of
 from kopt.controllers.extender.books.fleet import Pool
 from kopt.controllers.overview.diagnosis.books import ClusterBooks
-from kopt.controllers.overview.diagnosis.questions import Predict, questions_of
+from kopt.controllers.overview.diagnosis.questions import NoPredictions, Predictions, questions_of
 from kopt.controllers.overview.diagnosis.reading import read_cluster
 from kopt.controllers.overview.diagnosis.starts import RunTimes, unplaced_groups
 from kopt.controllers.overview.reading import Reader
+from kopt.core.reason import Reason
 from kopt.core.scheduling.replicas import NodeGpus
 from kopt.core.units import WHOLE_GPU
 from kopt.core.workload.run_time import JobKind, RunTimeQuestion
@@ -27,7 +28,7 @@ class NoGpusError(ValueError):
 @dataclass(frozen=True)
 class ClusterRoom:
     """Of one GPU resource. ``usual``: how often pods on so many whole GPUs are there; ``unread``: kinds that may not be
-    read, without which the answer is not right."""
+    read, without which the answer is not right; ``no_run_times``: why nothing is known of when what runs will end."""
 
     resource: str
     nodes: tuple[NodeGpus, ...]
@@ -35,6 +36,7 @@ class ClusterRoom:
     run_times: RunTimes
     usual: Mapping[int, float]
     unread: tuple[str, ...] = ()
+    no_run_times: Reason | None = None
 
 
 OWN = "kopt/replicas"
@@ -42,7 +44,7 @@ OWN = "kopt/replicas"
 
 
 async def read_room(
-    kube: Kube, resource: str, now_s: float, predict: Predict, own: JobKind | None = None
+    kube: Kube, resource: str, now_s: float, predictions: Predictions, own: JobKind | None = None
 ) -> ClusterRoom:
     """The GPUs of ``resource``; without a name, of the one of which there are most. ``own``: the workload in question,
     whose run time is asked for as well. Raises ApiError and NoGpusError."""
@@ -51,7 +53,10 @@ async def read_room(
     questions = questions_of(books, now_s)
     if own is not None:
         questions[OWN] = RunTimeQuestion(own, now_s)
-    return room_of(books, resource, await predict(questions))
+    try:
+        return room_of(books, resource, await predictions.run_times(questions))
+    except NoPredictions as missing:
+        return replace(room_of(books, resource, {}), no_run_times=missing.reason)
 
 
 def room_of(books: ClusterBooks, resource: str, run_times: RunTimes) -> ClusterRoom:

@@ -94,6 +94,7 @@ LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease")
 EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
 TOKEN_REVIEWS = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False)
 ACCESS_REVIEWS = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False)
+SELF_REVIEWS = Resource("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", namespaced=False)
 MUTATING_WEBHOOKS = Resource(
     "admissionregistration.k8s.io",
     "v1",
@@ -122,6 +123,7 @@ CUSTOM_RESOURCE_DEFINITIONS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
 )
 CONFORMANCE_POLICIES = Resource("kaiwo.ai", "v1alpha1", "conformancepolicies", "ConformancePolicy", namespaced=False)
+FEATURE_ROLLOUTS = Resource("kaiwo.ai", "v1alpha1", "featurerollouts", "FeatureRollout", namespaced=False)
 NODE_TOPOLOGIES = Resource("kaiwo.ai", "v1alpha1", "nodetopologies", "NodeTopology", namespaced=False)
 NODE_BANDWIDTHS = Resource("kaiwo.ai", "v1alpha1", "nodebandwidths", "NodeBandwidth", namespaced=False)
 PAIRWISE_BENCHMARKS = Resource("kaiwo.ai", "v1alpha1", "pairwisebenchmarks", "PairwiseBenchmark", namespaced=False)

@@ -1,9 +1,9 @@
 """How far a policy may act on one workload: the nearest mode, and whether a gradual rollout includes it."""
 
-import zlib
 from collections.abc import Iterable
 
 from kopt.core.decision import Mode
+from kopt.core.switches import is_included
 
 _ORDER = (Mode.OBSERVE, Mode.ANNOTATE, Mode.ENFORCE)
 _MODES: dict[str, Mode] = {mode.value: mode for mode in Mode}
@@ -44,4 +44,4 @@ def is_reached(percent: int, parts: Iterable[str]) -> bool:
 
     The answer for a workload is stable, and a workload included at 10 % is also included at 20 %.
     """
-    return percent >= 100 or zlib.crc32("/".join(parts).encode(errors="surrogatepass")) % 100 < percent
+    return is_included(percent, tuple(parts))

@@ -33,6 +33,7 @@ from kopt.cluster.runtime.http import SMALL_BODY_BYTES, HttpLimits, HttpServer, 
 from kopt.cluster.runtime.informer import Informer
 from kopt.cluster.runtime.isolation import FORGED_ANNOTATION, INVALID_ANNOTATION, Isolation, Subject
 from kopt.cluster.runtime.lease import Deposed, Fence, Leader, LeaseSettings
+from kopt.cluster.runtime.switches import LiveSwitches
 
 _LOG = logging.getLogger(__name__)
 _LIMITS = HttpLimits(connections=64, buffered_bytes=16 << 20)
@@ -73,9 +74,18 @@ class LedReplica(ABC):
     annotation_checks: ClassVar[Checks] = {}
     """The annotations that it relies on: errors in one are reported on its object."""
 
-    def __init__(self, kube: Kube, name: str, settings: ReplicaSettings, informers: Sequence[Informer[Any]]) -> None:
+    def __init__(
+        self,
+        kube: Kube,
+        name: str,
+        settings: ReplicaSettings,
+        informers: Sequence[Informer[Any]],
+        switches: LiveSwitches | None = None,
+    ) -> None:
         self._kube_for_key, self._namespace = kube, settings.namespace
+        informers = (*informers, *([switches.informer] if switches is not None else []))
         self._name, self._address, self._informers = name, (settings.host, settings.port), informers
+        self._awaited: set[asyncio.Event] = set()
         self._leader = Leader(kube, settings.namespace, f"kopt-{name}", settings.identity, settings.lease)
         self._campaign: asyncio.Task[None] | None = None
         self._events = EventRecorder(kube, f"kaiwo.ai/{name}", settings.identity)
@@ -95,6 +105,9 @@ class LedReplica(ABC):
         self.isolation = Isolation(name, self._warn, lease, checks=self.annotation_checks)
         for informer in informers:
             informer.isolation = self.isolation
+        if switches is not None:
+            switches.register(self.registry)
+            switches.on_change(self.switched)
         self.gauge("leading", "1 while this replica leads.", lambda: self._leader.leading)
         self._http = HttpServer(self._handle, SMALL_BODY_BYTES, limits=_LIMITS)
         self.port = 0
@@ -106,6 +119,7 @@ class LedReplica(ABC):
 
     async def step_through(self, stepper: Stepper, changed: asyncio.Event, gather_s: float) -> None:
         """Run ``step`` for ever, at every change; changes within ``gather_s`` share one step."""
+        self._awaited.add(changed)
         while True:
             changed.clear()
             before = stepper.errors
@@ -121,6 +135,11 @@ class LedReplica(ABC):
                 async with asyncio.timeout(again_s):
                     await changed.wait()
             await asyncio.sleep(gather_s)
+
+    def switched(self) -> None:
+        """A switch was set: everything is decided anew."""
+        for changed in self._awaited:
+            changed.set()
 
     def gauge(self, what: str, text: str, read: Callable[[], float]) -> None:
         """``kopt_NAME_WHAT``, read when it is asked for."""

@@ -9,7 +9,9 @@ from kopt.cluster.objects.fields import at, controller_of, count, mapping, text
 from kopt.cluster.workloads.frameworks import written_queue
 from kopt.cluster.workloads.gpu_requests import memory_of
 from kopt.cluster.workloads.kinds import BY_KEY, PodSet, WorkloadKind, class_of
+from kopt.cluster.workloads.owners import owner_of
 from kopt.core.scheduling.submission import DEFAULT_SCHEDULER, Framework, Submission, WorkloadShape
+from kopt.core.switches import Owner
 from kopt.core.units import Bytes, MilliGpu
 
 OPT_OUT_ANNOTATION = "kaiwo.ai/opt-out"
@@ -38,6 +40,11 @@ class Workload:
     def gpus(self) -> MilliGpu:
         """The sum over all pods at full size."""
         return MilliGpu(sum(pod_set.gpus * pod_set.pods for pod_set in self.pod_sets))
+
+    @property
+    def owner(self) -> Owner:
+        """Whose it is, for percentages."""
+        return owner_of(self.document, self.kind.resource.plural, self.namespace, self.name)
 
     @property
     def pods(self) -> int:

@@ -19,6 +19,7 @@ from kopt.controllers.runs.options import Options as RunsOptions
 from kopt.controllers.sizing.options import Options as SizingOptions
 from kopt.controllers.staging.options import Options as StagingOptions
 
+SWITCHES = "featurerollouts.kaiwo.ai"
 QUEUES = ("clusterqueues.kueue.x-k8s.io", "queues.scheduling.run.ai", "queues.scheduling.volcano.sh")
 SUSPENDED_KINDS = (
     "jobs.batch",
@@ -82,6 +83,7 @@ CONTROLLERS = (
         "kopt.controllers.admission.main",
         (9443, 9444),
         reads=(
+            SWITCHES,
             "conformancepolicies.kaiwo.ai",
             "configs.kai.scheduler",
             "localqueues.kueue.x-k8s.io",
@@ -93,6 +95,7 @@ CONTROLLERS = (
             "validatingwebhookconfigurations.admissionregistration.k8s.io",
         ),
         writes=(
+            SWITCHES,
             "mutatingwebhookconfigurations.admissionregistration.k8s.io",
             "secrets",
             "validatingwebhookconfigurations.admissionregistration.k8s.io",
@@ -104,6 +107,7 @@ CONTROLLERS = (
         "kopt.controllers.extender.main",
         (9445,),
         reads=(
+            SWITCHES,
             "gpuworkloads.kgwe.nvidia.io",
             "namespaces",
             "nodebandwidths.kaiwo.ai",
@@ -111,7 +115,7 @@ CONTROLLERS = (
             "nodetopologies.kaiwo.ai",
             "pods",
         ),
-        writes=("gpuworkloads.kgwe.nvidia.io", "pods"),
+        writes=(SWITCHES, "gpuworkloads.kgwe.nvidia.io", "pods"),
         enabled_by_default=True,
     ),
     ControllerSpec(
@@ -120,6 +124,7 @@ CONTROLLERS = (
         (9446,),
         SizingOptions,
         reads=(
+            SWITCHES,
             "clusterqueues.kueue.x-k8s.io",
             "configs.kai.scheduler",
             "jobs.batch",
@@ -130,7 +135,7 @@ CONTROLLERS = (
             "sizingprofiles.kaiwo.ai",
             "workloads.kueue.x-k8s.io",
         ),
-        writes=("jobs.batch", "sizingprofiles.kaiwo.ai", "workloads.kueue.x-k8s.io"),
+        writes=(SWITCHES, "jobs.batch", "sizingprofiles.kaiwo.ai", "workloads.kueue.x-k8s.io"),
         holds=("cronjobs.batch", "jobs.batch", "workloads.kueue.x-k8s.io"),
         holder="profiling",
         enabled_by_default=True,
@@ -143,6 +148,7 @@ CONTROLLERS = (
         aliases=("pairs",),
         object_name="kopt-pairs",
         reads=(
+            SWITCHES,
             "jobs.batch",
             "nodebandwidths.kaiwo.ai",
             "nodes",
@@ -177,6 +183,7 @@ CONTROLLERS = (
         (9454, 9453),
         PreemptionOptions,
         reads=(
+            SWITCHES,
             "clusterqueues.kueue.x-k8s.io",
             "cohorts.kueue.x-k8s.io",
             "evictions.kaiwo.ai",
@@ -207,6 +214,7 @@ CONTROLLERS = (
         aliases=("reallocation",),
         object_name="kopt-reallocation",
         reads=(
+            SWITCHES,
             *QUEUES,
             "cohorts.kueue.x-k8s.io",
             "evictions.kaiwo.ai",
@@ -221,6 +229,7 @@ CONTROLLERS = (
             "workloads.kueue.x-k8s.io",
         ),
         writes=(
+            SWITCHES,
             *QUEUES,
             "commands.bus.volcano.sh",
             "jobs.batch",
@@ -238,6 +247,7 @@ CONTROLLERS = (
         (9456,),
         StagingOptions,
         reads=(
+            SWITCHES,
             *SUSPENDED_KINDS,
             "namespaces",
             "nodes",
@@ -291,6 +301,8 @@ CONTROLLERS = (
         "kopt.controllers.autoscaling.main",
         (9459, 9458),
         AutoscalingOptions,
+        reads=(SWITCHES,),
+        writes=(SWITCHES,),
     ),
     ControllerSpec(
         "gangs",

@@ -128,10 +128,10 @@ def evaluate(
     submission = submission_of(workload, framework, namespace, groups)
     own = workload.annotations.get(MODE_ANNOTATION)
     mode = effective_mode(own, namespace.mode, policy.mode, policy.workload_may_lower)
-    key = (workload.kind.resource.plural, workload.namespace, workload.name)
+    owner = workload.owner
 
     def reached(percent: int) -> Mode:
-        return mode if is_reached(percent, key) else Mode.OBSERVE
+        return mode if is_reached(percent, owner) else Mode.OBSERVE
 
     return Evaluation(
         mode,

@@ -90,8 +90,10 @@ class _Replica:
             callers=None if settings.client_ca is None else ClientAuthority(settings.client_ca),
         )
         self._metrics.certificate_expires.set_function(lambda: self._certificate.expires_s)
-        self._dry_runs = SizingAtAdmission(kube, settings.address.namespace, isolation=isolation)
-        self._staging = StagingAtAdmission(kube, settings.address.namespace)
+        switches = self._cluster.switches
+        switches.register(self._metrics.registry)
+        self._dry_runs = SizingAtAdmission(kube, settings.address.namespace, isolation=isolation, gate=switches)
+        self._staging = StagingAtAdmission(kube, settings.address.namespace, gate=switches)
         admissions = Admissions(self._cluster, self._sizes, self._cluster, self._dry_runs, self._staging)
         self._server = WebhookServer(
             admissions, self._certificate.context, settings.server, self._metrics, ready=lambda: self._cluster.ready

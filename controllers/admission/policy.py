@@ -9,6 +9,7 @@ from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, count, items, mapping, text, texts
 from kopt.core.decision import Mode, may_lower
 from kopt.core.scheduling.submission import Framework
+from kopt.core.switches import Switches
 from kopt.core.units import WHOLE_GPU, MilliGpu, UnitError, parse_milli_gpu
 from kopt.core.workload.executor import Executor
 from kopt.policies.admission.queue import QueueRule, QueueSettings
@@ -47,6 +48,14 @@ class Rollout:
     queues: int = 100
     schedulers: int = 100
     sizing: int = 100
+
+    def at_most(self, switches: Switches) -> "Rollout":
+        """Where both the policy and the cluster's switches say how far a feature goes, the smaller counts."""
+        return Rollout(
+            min(self.queues, switches.percent("queues")),
+            min(self.schedulers, switches.percent("schedulers")),
+            min(self.sizing, switches.percent("sizing")),
+        )
 
     @property
     def picks_by_name(self) -> bool:

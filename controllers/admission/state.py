@@ -5,6 +5,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Hashable
+from dataclasses import replace
 from typing import Any
 
 from kopt.cluster.client.api import ApiError, Kube, NotFound
@@ -24,6 +25,7 @@ from kopt.cluster.objects.leases import lease_until
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.runtime.informer import Informer
 from kopt.cluster.runtime.isolation import Isolation
+from kopt.cluster.runtime.switches import LiveSwitches, read_switches
 from kopt.cluster.workloads.executors import KAI_CONFIGS, executor_by_signs, kai_executor, node_executor
 from kopt.cluster.workloads.external_requests import CLAIM_TEMPLATES, DEVICE_CLASSES, ObjectRef, read_object
 from kopt.cluster.workloads.workload import NamespaceDefaults
@@ -52,6 +54,7 @@ class LiveState:
         self._isolation = isolation or Isolation("webhook")
         self._kube, self._changed, self._clock = kube, changed, clock
         self._good = ConformancePolicy()
+        self.switches = LiveSwitches(kube, "webhook")
         self._policies = Informer(kube, CONFORMANCE_POLICIES, keep=self._read_policy)
         self._namespaces = Informer(kube, NAMESPACES, keep=namespace_annotations)
         self._elsewhere: dict[Resource, Informer[Object]] = {
@@ -62,7 +65,7 @@ class LiveState:
             Informer(kube, NODES, keep=node_executor),
             Informer(kube, KAI_CONFIGS, keep=kai_executor),
         ]
-        self._always: list[Informer[Any]] = [*self._elsewhere.values(), *self._executors]
+        self._always: list[Informer[Any]] = [self.switches.informer, *self._elsewhere.values(), *self._executors]
         informers: list[Informer[Any]] = [self._policies, self._namespaces, *self._always]
         for informer in informers:
             informer.isolation = self._isolation
@@ -78,12 +81,16 @@ class LiveState:
 
     @property
     def ready(self) -> bool:
-        """Whether policy and namespaces have been read once."""
-        return self._policies.synced.is_set() and self._namespaces.synced.is_set()
+        """Whether policy, switches and namespaces have been read once."""
+        return all(informer.synced.is_set() for informer in self._needed)
 
     async def wait_ready(self) -> None:
-        await self._policies.synced.wait()
-        await self._namespaces.synced.wait()
+        for informer in self._needed:
+            await informer.synced.wait()
+
+    @property
+    def _needed(self) -> tuple[Informer[Any], ...]:
+        return self._policies, self.switches.informer, self._namespaces
 
     def namespace(self, name: str) -> NamespaceDefaults | None:
         return self._namespaces.objects.get(("", name))
@@ -135,12 +142,14 @@ class LiveState:
     async def run(self) -> None:
         """Watch everything that decisions rest on."""
         self._policies.subscribe(lambda _: self._apply_policy())
+        self.switches.on_change(self._switched)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._policies.run())
             group.create_task(self._namespaces.run())
             for informer in self._always:
                 group.create_task(informer.run())
             await self._policies.synced.wait()
+            await self.switches.informer.synced.wait()
             self._apply_policy()
             while True:
                 self._new_policy.clear()
@@ -188,8 +197,16 @@ class LiveState:
             _LOG.error("%s; the one before it stays in force", error)
         return self._good
 
+    def _switched(self) -> None:
+        if self._effective() != self._policy:
+            self._apply_policy()
+
+    def _effective(self) -> ConformancePolicy:
+        written = self._policies.objects.get(("", POLICY_NAME)) or ConformancePolicy()
+        return replace(written, rollout=written.rollout.at_most(self.switches.now))
+
     def _apply_policy(self) -> None:
-        policy = self._policies.objects.get(("", POLICY_NAME)) or ConformancePolicy()
+        policy = self._effective()
         if policy != self._policy or not self._new_policy.is_set():
             self._policy = policy
             self._new_policy.set()
@@ -201,6 +218,7 @@ async def read_once(kube: Kube) -> FixedState:
     policies = await _all(kube, CONFORMANCE_POLICIES) or []
     result = next((item for item in policies if text(item, "metadata", "name") == POLICY_NAME), None)
     policy = ConformancePolicy() if result is None else parse_policy(result)
+    policy = replace(policy, rollout=policy.rollout.at_most(await read_switches(kube)))
     namespaces = {
         text(item, "metadata", "name"): namespace_annotations(item) for item in await _all(kube, NAMESPACES) or []
     }

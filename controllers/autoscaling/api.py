@@ -13,8 +13,11 @@ from urllib.parse import unquote
 import orjson
 
 from kopt.cluster.runtime.http import Reply, Request
+from kopt.cluster.runtime.switches import OPEN, Gate
 from kopt.controllers.autoscaling.forecasts import Ask, MetricValue, NoForecastError, demand_query, value_of
 from kopt.controllers.autoscaling.metric_query import MetricName, MetricQuery, SelectorError, read_query
+from kopt.core.decision import Mode
+from kopt.core.switches import Owner
 from kopt.core.untrusted import printable
 from kopt.serving.client.client import RequestRefused
 
@@ -29,8 +32,14 @@ Count = Callable[[str, str], None]
 class MetricsApi:
     """``ask`` is None where there is no endpoint: then there are no metrics. ``handle`` does not raise."""
 
-    def __init__(self, ask: Ask | None, count: Count = lambda *_: None, clock: Callable[[], float] = time.time) -> None:
-        self._ask, self._count, self._clock = ask, count, clock
+    def __init__(
+        self,
+        ask: Ask | None,
+        count: Count = lambda *_: None,
+        clock: Callable[[], float] = time.time,
+        gate: Gate = OPEN,
+    ) -> None:
+        self._ask, self._count, self._clock, self._gate = ask, count, clock, gate
 
     def handle(self, request: Request) -> Reply | Awaitable[Reply]:
         path = request.path.rstrip("/")
@@ -69,6 +78,11 @@ class MetricsApi:
     async def _value(self, query: MetricQuery) -> MetricValue:
         if self._ask is None:
             raise NoForecastError("NO_ENDPOINT", f"{query.series} has no forecast (NO_ENDPOINT): give --predictions")
+        namespace, _, service = query.series.partition("/")
+        owner = Owner.of("services", namespace, service)
+        if self._gate.mode("autoscaling", owner, Mode.ENFORCE) is Mode.OBSERVE:
+            text = f"{query.series} has no forecast (SWITCHED_OFF): see kopt features"
+            raise NoForecastError("SWITCHED_OFF", text)
         return value_of(query, await self._ask(demand_query(query)))
 
     def _list(self, query: MetricQuery, value: MetricValue) -> dict[str, object]:

@@ -14,6 +14,7 @@ from kopt.cluster.client.resources import CONFIG_MAPS
 from kopt.cluster.runtime.http import SMALL_BODY_BYTES, HttpLimits, HttpServer, Reply, Request
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.signals import end_signals, run_until
+from kopt.cluster.runtime.switches import LiveSwitches
 from kopt.cluster.runtime.tls_files import TlsFiles
 from kopt.controllers.autoscaling import front_proxy
 from kopt.controllers.autoscaling.api import MetricsApi
@@ -91,7 +92,9 @@ class Replica:
             ["metric", "outcome"],
             registry=self._registry,
         )
-        api = MetricsApi(ask, lambda metric, outcome: self._queries.labels(metric, outcome).inc())
+        self.switches = LiveSwitches(kube, "autoscaling")
+        self.switches.register(self._registry)
+        api = MetricsApi(ask, lambda metric, outcome: self._queries.labels(metric, outcome).inc(), gate=self.switches)
         self._api = HttpServer(api.handle, SMALL_BODY_BYTES, limits=_LIMITS)
         self._api.admits = self._admits
         self._probes = HttpServer(self._probe, SMALL_BODY_BYTES, limits=_PROBE_LIMITS)
@@ -104,6 +107,7 @@ class Replica:
         _LOG.info("metrics for autoscalers on port %d, probes on port %d", self.api_port, self.port)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._proxies.run())
+            group.create_task(self.switches.informer.run())
             group.create_task(self._tls.run(self._api.end_connections))
 
     async def stop(self) -> None:
@@ -137,5 +141,7 @@ class Replica:
             if self._proxy is None:
                 text = f"{front_proxy.NAMESPACE}/{front_proxy.CONFIG_MAP} has not been read: nobody may call yet\n"
                 return Reply.text(text, 503)
+            if not self.switches.informer.synced.is_set():
+                return Reply.text("the switches have not been read yet\n", 503)
             return Reply.text("draining\n", 503) if self._api.draining else Reply.text("ready\n")
         return Reply.text("there are /healthz, /readyz and /metrics\n", 404)

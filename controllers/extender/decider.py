@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kopt.cluster.client.resources import Key
+from kopt.cluster.runtime.switches import OPEN, Gate
 from kopt.cluster.workloads.pod_request import ANY_POOL, Ask
 from kopt.controllers.extender.books.fleet import Fleet, Holding, Placement, Stage
 from kopt.controllers.extender.books.gangs import Gangs, Near
@@ -49,7 +50,9 @@ class Decider:
         metrics: ExtenderMetrics,
         announce: Callable[[PodDecision], None],
         clock: Callable[[], float],
+        gate: Gate = OPEN,
     ) -> None:
+        self._gate = gate
         self.fleet, self.log, self.gangs = fleet, DecisionLog(), Gangs(fleet)
         self.modes: dict[str, str] = {}
         """What the annotations of namespaces say, by name."""
@@ -70,7 +73,8 @@ class Decider:
         """Whether decisions about a pod are more than a record."""
         settings = self._settings
         mode = effective_mode(pod.mode, self.modes.get(pod.key[0]), settings.mode, settings.workload_may_lower)
-        return mode is Mode.ENFORCE and is_reached(settings.rollout_percent, (pod.uid,))
+        mode = self._gate.mode("placement", pod.owner, mode)
+        return mode is Mode.ENFORCE and is_reached(settings.rollout_percent, pod.owner)
 
     def decide(self, pod: PodState, names: NodeNames) -> tuple[Placement, bool]:
         """Choose and, where we act, reserve: one step, with no await in it."""

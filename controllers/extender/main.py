@@ -25,6 +25,7 @@ from kopt.cluster.runtime.events import WARNING, EventRecorder, EventSettings
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.isolation import Isolation, Subject
 from kopt.cluster.runtime.signals import end_signals, run_until, settle_memory
+from kopt.cluster.runtime.switches import LiveSwitches
 from kopt.cluster.runtime.tls_files import TlsFiles
 from kopt.controllers.extender.binding.request import Binder
 from kopt.controllers.extender.books.fleet import Fleet, Holding
@@ -85,6 +86,8 @@ class Replica:
         self._leadership = Leadership(kube, settings.leadership, lambda: self._pods.version)
         self._tls = TlsFiles(settings.server.tls) if settings.server.tls is not None else None
         self.metrics = ExtenderMetrics()
+        self.switches = LiveSwitches(kube, "extender")
+        self.switches.register(self.metrics.registry)
         self._events = EventRecorder(kube, "kaiwo.ai/extender", settings.leadership.identity, settings.events)
         self._event_times_s: deque[float] = deque(maxlen=settings.events.burst)
         result, self._provider = tracer()
@@ -97,6 +100,7 @@ class Replica:
             spans=Spans(result),
             announce=self._announce,
             changed=self._pod_of_workload_changed,
+            gate=self.switches,
         )
         self._pods: Informer[PodState] = Informer(kube, PODS, field_selector=UNFINISHED, keep=self.extender.pod_state)
         self._nodes: Informer[Mapping[str, FleetNode]] = Informer(kube, NODES, keep=offers_of)
@@ -107,7 +111,7 @@ class Replica:
         self._isolation = Isolation("extender", self._warn)
         for informer in self._informers:
             informer.isolation = self._isolation
-        self._statuses = Statuses(kube, self._workloads.objects, self._placed, lambda: self.serves, self._isolation)
+        self._statuses = Statuses(kube, self._workloads.objects, self._placed, self._reports, self._isolation)
         self._of_workload: dict[Key, dict[str, PodState]] = {}
         # Nodes and wishes first: pods are put on them.
         self._namespaces.subscribe(self.extender.namespace_changed)
@@ -127,18 +131,30 @@ class Replica:
 
     @property
     def _informers(self) -> tuple[Informer[Any], ...]:
-        return (self._namespaces, self._nodes, self._topologies, self._bandwidths, self._workloads, self._pods)
+        return (
+            self.switches.informer,
+            self._namespaces,
+            self._nodes,
+            self._topologies,
+            self._bandwidths,
+            self._workloads,
+            self._pods,
+        )
 
     @property
     def synced(self) -> bool:
         """Whether the books are of now."""
-        needed = (self._nodes, self._pods, self._namespaces)
+        needed = (self.switches.informer, self._nodes, self._pods, self._namespaces)
         return all(item.synced.is_set() and item.age_s() < self._settings.stale_s for item in needed)
 
     @property
     def serves(self) -> bool:
         """Whether this replica may answer: it leads, has caught up, and its books are of now."""
         return self.synced and self._leadership.serves
+
+    def _reports(self) -> bool:
+        """Whether GPUWorkloads are told where their pods are."""
+        return self.serves and not self.switches.is_off("placement")
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -151,7 +167,8 @@ class Replica:
             if self._tls is not None:
                 group.create_task(self._tls.run(self.server.end_connections))
             _LOG.info("listening on port %d", self.server.port)
-            await asyncio.gather(*(item.synced.wait() for item in (self._namespaces, self._nodes, self._pods)))
+            needed = (self.switches.informer, self._namespaces, self._nodes, self._pods)
+            await asyncio.gather(*(item.synced.wait() for item in needed))
             # What makes decisions better and is not needed for them; one that may not be read must not hold them up.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_ADVICE_S):
@@ -199,7 +216,7 @@ class Replica:
             with self._isolation.guard(Subject(PODS.api_version, PODS.kind, *holding.pod, holding.uid)):
                 await self._lookup(holding)
         await self.extender.teach()
-        if serves:
+        if serves and not self.switches.is_off("placement"):
             for pod in self.extender.decider.could_go_now(self._settings.nudges_per_s):
                 await self._nudge(pod)
 

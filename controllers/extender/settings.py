@@ -14,7 +14,8 @@ class ExtenderSettings:
     """Of pods whose namespace names none either; only ``enforce`` narrows the scheduler's choice, otherwise decisions
     are recorded and nothing else."""
     rollout_percent: int = 100
-    """Of the pods; the others are observed. Which ones follows from the pod's uid."""
+    """Of the workloads at most, whatever the cluster's switch says; the others are observed. Which ones follows from
+    the name of the pod's owner."""
     shortlist: int = 1
     """Nodes that filter leaves: the winner and its runners-up. With one the scheduler scores nothing itself."""
     reserve_s: float = 60.0

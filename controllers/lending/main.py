@@ -15,6 +15,7 @@ from kopt.cluster.runtime.annotation_checks import checks
 from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
 from kopt.cluster.runtime.signals import end_signals, run_until
+from kopt.cluster.runtime.switches import LiveSwitches
 from kopt.controllers.lending.executor import Executor
 from kopt.controllers.lending.forecasts import NEW_WITHIN_S, Ask, Forecasts
 from kopt.controllers.lending.planner import Planner
@@ -75,8 +76,9 @@ class Replica(LedReplica):
 
     def __init__(self, kube: Kube, settings: ProcessSettings, ask: Ask | None = None) -> None:
         self._settings, self._kube = settings, kube
-        self.cluster = LiveCluster(kube)
-        super().__init__(kube, NAME, settings, self.cluster.informers)
+        switches = LiveSwitches(kube, "lending")
+        self.cluster = LiveCluster(kube, switches)
+        super().__init__(kube, NAME, settings, self.cluster.informers, switches)
         self._forecasts = Forecasts(ask, self.cluster.nudge, settings.controller.stale_s)
         self._decided = Histogram(
             "kopt_reallocation_event_seconds",

@@ -30,6 +30,7 @@ from kopt.cluster.objects.kai import QUEUE_LABEL
 from kopt.cluster.objects.namespace import NamespaceSettings, read_namespace
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.object_cache import ObjectCache
+from kopt.cluster.runtime.switches import OPEN, Gate
 from kopt.cluster.workloads.kueue import Flavor, GpuPod, KueueWorkload
 from kopt.cluster.workloads.kueue_queues import read_cohort, read_flavor
 from kopt.cluster.workloads.kueue_reading import local_queue_target, read_kueue_workload
@@ -38,6 +39,7 @@ from kopt.controllers.lending.views import ObservedPod, Pool
 from kopt.controllers.preemption.claims import Claims
 from kopt.core.scheduling.eviction import Entry, Phase
 from kopt.core.scheduling.quota import QuotaNode
+from kopt.core.switches import Owner
 
 _STARTING_AGAIN = {"JobSet", "MPIJob", "RayJob"}
 """Controllers that resume their Jobs when others suspend them."""
@@ -46,7 +48,8 @@ _STARTING_AGAIN = {"JobSet", "MPIJob", "RayJob"}
 class LiveCluster:
     """``changed`` is set by every change that may need a reconcile; ``since_s`` says since when (monotonic)."""
 
-    def __init__(self, kube: Kube) -> None:
+    def __init__(self, kube: Kube, gate: Gate = OPEN) -> None:
+        self._gate = gate
         self.changed, self.pools_changed = asyncio.Event(), asyncio.Event()
         self.since_s: float | None = None
         self._pools = ObjectCache(Informer(kube, LENDING_POOLS, keep=read_pool, required=True))
@@ -87,7 +90,14 @@ class LiveCluster:
         self._pools.informer.subscribe(lambda change: self.pools_changed.set() if change.old != change.new else None)
 
     def pools(self) -> Sequence[Pool]:
-        return sorted(self._pools.objects.values(), key=lambda pool: pool.name)
+        return sorted(map(self._gated, self._pools.objects.values()), key=lambda pool: pool.name)
+
+    def _gated(self, pool: Pool) -> Pool:
+        """A pool that is switched off is only observed: what it has lent is given back as in mode observe."""
+        if pool.spec is None:
+            return pool
+        mode = self._gate.mode("lending", Owner.of(LENDING_POOLS.plural, "", pool.name), pool.spec.mode)
+        return pool if mode is pool.spec.mode else replace(pool, spec=replace(pool.spec, mode=mode))
 
     def workloads(self) -> Sequence[KueueWorkload]:
         return list(self._workloads.objects.values())

@@ -12,6 +12,7 @@ from kopt.cluster.runtime.informer import Informer
 from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
 from kopt.cluster.runtime.signals import end_signals, run_until
+from kopt.cluster.runtime.switches import LiveSwitches
 from kopt.controllers.pairwise.endpoint_upload import Send, Sender
 from kopt.controllers.pairwise.ports import Writer
 from kopt.controllers.pairwise.reconciler import Reconciler
@@ -68,7 +69,9 @@ class Replica(LedReplica):
         self._settings, self._send = settings, send
         self.cluster = LiveCluster(kube, settings.tests_namespace)
         self._topologies: Informer[Object] = Informer(kube, NODE_TOPOLOGIES)
-        super().__init__(kube, NAME, settings, (*self.cluster.informers, *([self._topologies] if send else [])))
+        self._switches = LiveSwitches(kube, "pairwise")
+        informers = (*self.cluster.informers, *([self._topologies] if send else []))
+        super().__init__(kube, NAME, settings, informers, self._switches)
         self.gauge("running_tests", "Tests that there are.", lambda: len(self.cluster.jobs()))
         self.gauge("degraded_nodes", "Nodes whose pairs are slow or fail.", self._degraded)
         self.gauge("errors", "Reconciles that failed and are retried.", lambda: self.errors)
@@ -96,6 +99,7 @@ class Replica(LedReplica):
             self._emit,
             evicted_pause_s=self._settings.taken_pause_s,
             isolation=self.isolation,
+            gate=self._switches,
         )
         self.cluster.read_anew()
         await self.step_through(reconciler, self.cluster.changed, _GATHER_S)

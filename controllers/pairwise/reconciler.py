@@ -16,6 +16,7 @@ from kopt.cluster.client.resources import JOBS, PAIRWISE_BENCHMARKS, SERVICES, O
 from kopt.cluster.runtime.events import EmitEvent
 from kopt.cluster.runtime.isolation import Isolation, Subject
 from kopt.cluster.runtime.retry import Pauses, Retrying
+from kopt.cluster.runtime.switches import OPEN, Gate
 from kopt.controllers.pairwise.bandwidth_store import Keeper
 from kopt.controllers.pairwise.jobs import job_for, service_for
 from kopt.controllers.pairwise.ports import Cluster, Writer
@@ -24,12 +25,15 @@ from kopt.controllers.pairwise.spec import Benchmark, benchmark_of
 from kopt.controllers.pairwise.status import Account, account_of, budget_status, last_error, status_for
 from kopt.controllers.pairwise.test_selection import Plan, in_the_way, plan
 from kopt.controllers.pairwise.test_stage import Observation, Stage, Test, next_check_s, observe, test_of
+from kopt.core.decision import Mode
 from kopt.core.hardware.pairwise import Health, MeasuredPair, Pair
+from kopt.core.switches import Owner
 from kopt.policies.pairwise.health import HealthSettings
 
 _LOG = logging.getLogger(__name__)
 _SOON_S, _AFTER_ERROR_S = 0.5, 5.0
 _EVICTED_PAUSE_S, _REFUSED_PAUSE_S = 60.0, 60.0
+_SWITCHED_OFF = "the feature pairwise is switched off"
 _LOG_WAITS_S = 120.0
 """A log that cannot be read is requested again for so long: its kubelet may be unreachable for a moment."""
 
@@ -56,17 +60,19 @@ class Reconciler(Retrying):
         health: HealthSettings | None = None,
         evicted_pause_s: float = _EVICTED_PAUSE_S,
         isolation: Isolation | None = None,
+        gate: Gate = OPEN,
     ) -> None:
         super().__init__(isolation or Isolation("pairs"), Pauses(changed_s=_SOON_S, failed_s=_AFTER_ERROR_S))
         self._cluster, self._writer, self._namespace = cluster, writer, namespace
         self._emit_event, self._clock, self._evicted_pause_s = emit_event, clock, evicted_pause_s
         self._keeper = Keeper(cluster, writer, emit_event, health or HealthSettings())
         self._not_before_s: dict[Pair, float] = {}
+        self._gate = gate
 
     async def step(self) -> float | None:
         """In how many seconds to run again, None for when something changes."""
         again_s = [await self._guarded(document) for document in self._cluster.benchmarks()]
-        if self._cluster.changed_verdicts():
+        if not self._gate.is_off("pairwise") and self._cluster.changed_verdicts():
             again_s.append(await self._tried(self._evaluate))
         pauses_s = [value for value in again_s if value is not None]
         return min(pauses_s) if pauses_s else None
@@ -80,6 +86,9 @@ class Reconciler(Retrying):
         except ValueError as error:
             await self._report(document, Plan(state="InvalidSpec", why=str(error)), 0, str(error))
             return None
+        owner = Owner.of(PAIRWISE_BENCHMARKS.plural, "", benchmark.name)
+        if self._gate.mode("pairwise", owner, Mode.ENFORCE) is Mode.OBSERVE:
+            benchmark = replace(benchmark, suspended=True, why_suspended=_SWITCHED_OFF)
         return await self._reconcile(benchmark)
 
     async def _evaluate(self) -> float | None:
@@ -164,7 +173,7 @@ class Reconciler(Retrying):
 
     async def _start(self, benchmark: Benchmark, now_s: float) -> Plan:
         if benchmark.suspended:
-            return Plan(state="Suspended", why="spec.suspend is true")
+            return Plan(state="Suspended", why=benchmark.why_suspended)
         result = self._plan(benchmark, now_s)
         for pair in result.start:
             try:

@@ -36,6 +36,7 @@ class Benchmark:
     retry_after_s: float = 3600.0
     timeout_s: float = 600.0
     suspended: bool = False
+    why_suspended: str = "spec.suspend is true"
 
     @property
     def gpus(self) -> int:

@@ -13,6 +13,7 @@ from kopt.cluster.runtime.informer import Informer
 from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
 from kopt.cluster.runtime.signals import end_signals, run_until
+from kopt.cluster.runtime.switches import LiveSwitches
 from kopt.cluster.workloads.kueue import DECISION_ANNOTATION, EVICTING_ANNOTATION, HOLDER, KueueWorkload
 from kopt.controllers.preemption.kai.preemptor import KaiPreemption
 from kopt.controllers.preemption.kai.scheduling_gates import Gating
@@ -61,7 +62,8 @@ class Replica(LedReplica):
 
     def __init__(self, kube: Kube, settings: ProcessSettings) -> None:
         self._settings, self._kube = settings, kube
-        self.cluster = LiveCluster(kube, settings.controller.mode, settings.controller.workload_may_lower)
+        switches = LiveSwitches(kube, NAME)
+        self.cluster = LiveCluster(kube, settings.controller.mode, settings.controller.workload_may_lower, switches)
         stale_s = settings.controller.policy.stale_s
         nodes = node_informer(kube)
         self._plain = LivePods(self.cluster, nodes, stale_s) if settings.plain_pods else None
@@ -69,10 +71,10 @@ class Replica(LedReplica):
         informers: list[Informer[Any]] = [*self.cluster.informers]
         informers += [nodes, self.cluster.job_sets] if self._plain or self._kai else []
         informers += self._kai.informers if self._kai else ()
-        super().__init__(kube, NAME, settings, informers)
+        super().__init__(kube, NAME, settings, informers, switches)
         planner = Planner(self.cluster, settings.controller, QueueObserver(self.cluster, settings.controller))
         reviewers: list[Reviewer] = [Workloads(planner.would_preempt)]
-        self._reviewed = informers
+        self._reviewed = [*informers, switches.informer]
         if self._kai is not None:
             reviewers.append(Gating(self._kai, settings.controller.mode))
         self._holding = Holding(kube, settings.hold, reviewers, self._is_led) if settings.hold else None

@@ -23,6 +23,7 @@ from kopt.cluster.objects.namespace import NamespaceSettings, read_namespace
 from kopt.cluster.runtime.index import Index
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.object_cache import ObjectCache
+from kopt.cluster.runtime.switches import OPEN, Gate
 from kopt.cluster.workloads.kueue import ClusterQueue, Flavor, GpuPod, KueueWorkload, PastEviction
 from kopt.cluster.workloads.kueue_queues import read_cluster_queue, read_cohort, read_flavor
 from kopt.cluster.workloads.kueue_reading import (
@@ -31,18 +32,26 @@ from kopt.cluster.workloads.kueue_reading import (
     read_gpu_pod,
     read_kueue_workload,
 )
+from kopt.cluster.workloads.owners import owner_of
 from kopt.controllers.preemption.claims import Claims
 from kopt.controllers.preemption.pods import ObservedPods
 from kopt.core.decision import Mode
 from kopt.core.scheduling.quota import QuotaNode
+from kopt.core.switches import Owner
 from kopt.policies.admission.mode import effective_mode
 
 
 class LiveCluster:
     """``changed`` is set by every change that may need a reconcile."""
 
-    def __init__(self, kube: Kube, mode: Mode = Mode.OBSERVE, workload_may_lower: bool | None = None) -> None:
-        self._mode, self._may_lower = mode, workload_may_lower
+    def __init__(
+        self,
+        kube: Kube,
+        mode: Mode = Mode.OBSERVE,
+        workload_may_lower: bool | None = None,
+        gate: Gate = OPEN,
+    ) -> None:
+        self._mode, self._may_lower, self._gate = mode, workload_may_lower, gate
         self.claims = Claims()
         self.changed = asyncio.Event()
         self._workloads = ObjectCache(Informer(kube, KUEUE_WORKLOADS, keep=read_kueue_workload))
@@ -110,7 +119,14 @@ class LiveCluster:
 
     def mode(self, workload: KueueWorkload) -> str:
         managed = self._namespaces.objects.get(("", workload.key[0]), NamespaceSettings()).managed
-        return self.effective_mode(workload.mode, workload.key[0]) if managed else Mode.OBSERVE
+        if not managed:
+            return Mode.OBSERVE
+        owner = owner_of(workload.document, KUEUE_WORKLOADS.plural)
+        return self.gated(owner, self.effective_mode(workload.mode, workload.key[0]))
+
+    def gated(self, owner: Owner, mode: Mode) -> Mode:
+        """The mode where the feature is switched on for an owner, else OBSERVE."""
+        return self._gate.mode("preemption", owner, mode)
 
     def effective_mode(self, own: str, namespace: str) -> Mode:
         """That of something in a namespace that says ``own`` itself."""

@@ -20,6 +20,7 @@ from kopt.cluster.objects.leases import lease_until
 from kopt.cluster.objects.namespace import NamespaceSettings
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.isolation import Isolation
+from kopt.cluster.runtime.switches import OPEN, Gate
 from kopt.cluster.workloads.memory_need import Need
 from kopt.cluster.workloads.workload import Workload
 from kopt.controllers.sizing.jobs import (
@@ -49,7 +50,9 @@ class SizingAtAdmission:
         settings: ProfilingSettings | None = None,
         clock: Callable[[], float] = time.time,
         isolation: Isolation | None = None,
+        gate: Gate = OPEN,
     ) -> None:
+        self._gate = gate
         self._kube, self._settings, self._clock = kube, settings or ProfilingSettings(), clock
         self._has_kueue = False
         self._profiles: Informer[Learned] = Informer(kube, SIZING_PROFILES, keep=learned_of)
@@ -79,6 +82,7 @@ class SizingAtAdmission:
         """Write the hold into a Job that is being created, if the policy wants it; the reason it then has."""
         if workload.kind.resource != JOBS or not self.controller_lives or not self._profiles.synced.is_set():
             return None
+        mode = self._gate.mode("profiling", workload.owner, mode)
         queue = queue_of(workload.document)
         snapshot = snapshot_of(workload.document, NamespaceSettings(managed), mode)
         # Kueue's own webhook runs later; without Kueue nothing would stop a parked Job.

@@ -5,7 +5,7 @@ import contextlib
 import heapq
 import logging
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prometheus_client import Counter
 
@@ -22,6 +22,7 @@ from kopt.cluster.runtime.isolation import Subject
 from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
 from kopt.cluster.runtime.signals import end_signals, run_until
+from kopt.cluster.runtime.switches import LiveSwitches
 from kopt.cluster.workloads.executors import KAI_CONFIGS, executor_by_signs, kai_executor
 from kopt.cluster.workloads.jobs import JOB_NAME_LABEL
 from kopt.controllers.sizing.jobs import HOLDER, STATE_ANNOTATION, gpu_container
@@ -205,10 +206,11 @@ class Replica(LedReplica):
     annotation_checks = checks(holder=HOLDER)
 
     def __init__(self, kube: Kube, settings: ProcessSettings, ask: AskEndpoint | None = None) -> None:
-        self._settings, self._ask, self._queues = settings, ask, Queues(kube)
+        switches = LiveSwitches(kube, NAME)
+        self._sizing, self._ask, self._queues = replace(settings.sizing, gate=switches), ask, Queues(kube)
         self._due = DueKeys()
         self.cluster = LiveCluster(kube, self._due.add, reads_logs=settings.reads_logs, executor=settings.executor)
-        super().__init__(kube, NAME, settings, self.cluster.informers)
+        super().__init__(kube, NAME, settings, self.cluster.informers, switches)
         self._errors = Counter("kopt_sizing_errors", "Steps that failed and are retried.", registry=self.registry)
         self.gauge("held_jobs", "Jobs that wait for a dry run or a retry.", self.cluster.held)
 
@@ -217,18 +219,21 @@ class Replica(LedReplica):
             self.cluster,
             self._queues,
             fence,
-            self._settings.sizing,
+            self._sizing,
             self._ask,
             self._emit_event,
             complain=self._complain,
         )
-        for key in self.cluster.every_job():
-            self._due.add(key)
+        self.switched()
         while True:
             key = await self._due.next()
             again_s = await self._reconcile(reconciler, key)
             if again_s is not None:
                 self._due.add(key, again_s)
+
+    def switched(self) -> None:
+        for key in self.cluster.every_job():
+            self._due.add(key)
 
     async def _reconcile(self, reconciler: Reconciler, key: Key) -> float | None:
         """In how many seconds to run again, whatever goes wrong with this Job."""

@@ -9,6 +9,7 @@ from kopt.cluster.client.resources import Key, Object
 from kopt.cluster.objects.annotations import AnnotationError
 from kopt.cluster.objects.namespace import NamespaceSettings
 from kopt.cluster.runtime.lease import Fence
+from kopt.cluster.runtime.switches import OPEN, Gate
 from kopt.controllers.sizing.pods import JobPod
 from kopt.controllers.sizing.profiles import Learned
 from kopt.core.decision import Mode
@@ -69,3 +70,5 @@ class SizingSettings:
     """For namespaces and jobs that say nothing themselves."""
     workload_may_lower: bool | None = None
     """As ``policies.admission.mode.effective_mode`` takes it."""
+    gate: Gate = OPEN
+    """Of the process: what the feature acts on now."""

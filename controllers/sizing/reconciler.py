@@ -26,6 +26,7 @@ from kopt.cluster.objects.fields import at, text
 from kopt.cluster.objects.staged_data import waits_for_data
 from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.workloads.jobs import is_changeable
+from kopt.cluster.workloads.owners import owner_of
 from kopt.controllers.sizing.dry_runs import DryRuns
 from kopt.controllers.sizing.jobs import (
     HOLDER,
@@ -121,8 +122,11 @@ class Reconciler:
             self._settings.workload_may_lower,
             self._cluster.executor(),
         )
+        is_off = self._settings.gate.mode("profiling", owner_of(job, JOBS.plural), Mode.ENFORCE) is Mode.OBSERVE
         snapshot = replace(
-            snapshot, untouched=snapshot.admitted and not snapshot.started and is_untouched(job, self._pods(job))
+            snapshot,
+            mode=Mode.OBSERVE if is_off else snapshot.mode,
+            untouched=snapshot.admitted and not snapshot.started and is_untouched(job, self._pods(job)),
         )
         if holder_of(job) == HOLDER:
             if state is None:
@@ -132,7 +136,7 @@ class Reconciler:
             return await self._held_job(job, snapshot, state, kind)
         if state is not None and (state.seen or state.stopped) and snapshot.queued:
             await self._queues.resume(self._fence, job)
-        if state is not None and state.phase == "sized" and not snapshot.finished:
+        if state is not None and state.phase == "sized" and not snapshot.finished and not is_off:
             return await self._sized_job(job, state, admitted=snapshot.admitted)
         if state is not None:
             return None

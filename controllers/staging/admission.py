@@ -17,6 +17,7 @@ from kopt.cluster.objects.json_patch import JsonPatch
 from kopt.cluster.objects.leases import lease_until
 from kopt.cluster.objects.staged_data import REQUESTS_DATA_LABEL, STAGING_ANNOTATION, request_of, staging_report
 from kopt.cluster.runtime.informer import Informer
+from kopt.cluster.runtime.switches import OPEN, Gate
 from kopt.cluster.workloads.workload import Workload
 from kopt.controllers.staging.views import GATE, HOLDER
 from kopt.core.decision import Mode
@@ -34,8 +35,8 @@ _STOPPED_BY_FIELD = frozenset((resource.group, resource.kind) for resource in HO
 class StagingAtAdmission:
     """Answers from memory; ``run`` keeps it up to date until cancelled. ``namespace`` is the controller's."""
 
-    def __init__(self, kube: Kube, namespace: str, clock: Callable[[], float] = time.time) -> None:
-        self._kube, self._clock, self._has_kueue = kube, clock, False
+    def __init__(self, kube: Kube, namespace: str, clock: Callable[[], float] = time.time, gate: Gate = OPEN) -> None:
+        self._kube, self._clock, self._has_kueue, self._gate = kube, clock, False, gate
         self._leases: Informer[float] = Informer(
             kube, LEASES, namespace=namespace, keep=lease_until, field_selector=f"metadata.name={LEASE}"
         )
@@ -53,6 +54,7 @@ class StagingAtAdmission:
         request = request_of({"metadata": document.get("metadata") or {}})
         if not request or not self.controller_lives:
             return None
+        mode = self._gate.mode("staging", workload.owner, mode)
         if workload.kind.resource == PODS:
             return self._hold_pod(patch, workload, mode, request, managed=managed)
         if kind is None:

@@ -74,7 +74,8 @@ class Downloads:
 
     def _acts(self, staged: DataObject) -> bool:
         mode, managed = mode_of(self._cluster, staged.data.namespace, "", self._settings)
-        return managed and mode is not Mode.OBSERVE
+        # Not by percentage: what is held for data that nobody downloads would wait for ever.
+        return managed and mode is not Mode.OBSERVE and not self._settings.gate.is_off("staging")
 
     def _wishes(self, staged: DataObject, snapshot: StagingSnapshot, now_s: float) -> list[Wish]:
         """None for what the server has just refused: it would only take the turn of others."""

@@ -1,7 +1,7 @@
 """``kopt controller staging``: one replica, from start to the end."""
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from kopt.cluster.client.api import Kube, KubeSettings, connect
@@ -11,6 +11,7 @@ from kopt.cluster.runtime.annotation_checks import checks
 from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
 from kopt.cluster.runtime.signals import end_signals, run_until
+from kopt.cluster.runtime.switches import LiveSwitches
 from kopt.controllers.staging.ports import StagingSettings
 from kopt.controllers.staging.progress import LogProgress
 from kopt.controllers.staging.reconciler import Reconciler
@@ -46,9 +47,11 @@ class Replica(LedReplica):
     annotation_checks = checks(STAGING_ANNOTATION, holder=HOLDER)
 
     def __init__(self, kube: Kube, settings: ProcessSettings) -> None:
-        self._kube, self._settings = kube, settings
+        switches = LiveSwitches(kube, NAME)
+        self._kube, self._staging = kube, replace(settings.staging, gate=switches)
+        self._reads_logs = settings.reads_logs
         self.cluster = LiveCluster(kube)
-        super().__init__(kube, NAME, settings, self.cluster.informers)
+        super().__init__(kube, NAME, settings, self.cluster.informers, switches)
         self.gauge(
             "held_workloads",
             "Workloads that wait for their data.",
@@ -61,9 +64,9 @@ class Replica(LedReplica):
 
     async def lead(self, fence: Fence) -> None:
         changed = self.cluster.changed
-        progress = LogProgress(self._kube, changed.set) if self._settings.reads_logs else None
+        progress = LogProgress(self._kube, changed.set) if self._reads_logs else None
         reconciler = Reconciler(
-            self.cluster, self._kube, fence, self._settings.staging, self._about, progress, isolation=self.isolation
+            self.cluster, self._kube, fence, self._staging, self._about, progress, isolation=self.isolation
         )
         try:
             await self.step_through(reconciler, changed, _GATHER_S)

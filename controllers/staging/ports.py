@@ -6,6 +6,7 @@ from typing import Protocol
 
 from kopt.cluster.client.resources import Key, Object, Resource
 from kopt.cluster.objects.namespace import NamespaceSettings
+from kopt.cluster.runtime.switches import OPEN, Gate
 from kopt.controllers.staging.views import (
     DownloadJob,
     DownloadPod,
@@ -31,6 +32,8 @@ class StagingSettings:
     """Progress is written so often at most."""
     workload_may_lower: bool | None = None
     """As ``policies.admission.mode.effective_mode`` takes it."""
+    gate: Gate = OPEN
+    """Of the process: what the feature acts on now."""
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from kopt.cluster.objects.node_bandwidth import seconds
 from kopt.cluster.objects.staged_data import STAGED_DATA, STAGING_ANNOTATION, body_of, staging_report, staging_report_of
 from kopt.cluster.runtime.events import EmitEvent
 from kopt.cluster.workloads.jobs import JOB_NAME_LABEL, has_begun
+from kopt.cluster.workloads.owners import owner_of
 from kopt.controllers.staging.affinity import affinity_to
 from kopt.controllers.staging.ports import Cluster, Reads, StagingSettings, Writes, keys_of
 from kopt.controllers.staging.snapshot import StagingSnapshot, mode_of
@@ -48,6 +49,7 @@ class Holding:
     async def reconcile(self, workload: RequestingWorkload, snapshot: StagingSnapshot) -> float | None:
         """In how many seconds to run again if nothing changes; None for never."""
         mode, managed = mode_of(self._cluster, workload.key[0], workload.mode, self._settings)
+        mode = self._settings.gate.mode("staging", owner_of(workload.document, workload.resource.plural), mode)
         staged_datas, missing = self._data(workload, snapshot)
         acts = managed and mode is not Mode.OBSERVE and not workload.finished
         if acts and not workload.opted_out:

@@ -14,15 +14,17 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from kopt.cli.main import app
 from kopt.cluster.client.resources import KUEUE_LOCAL_QUEUES, OURS, Resource
+from kopt.cluster.objects.feature_rollout import switches_of
 from kopt.cluster.workloads.external_requests import ELSEWHERE
 from kopt.cluster.workloads.kinds import WORKLOAD_KINDS
-from kopt.controllers.admission.policy import parse_policy
+from kopt.controllers.admission.policy import Rollout, parse_policy
 from kopt.controllers.admission.registration import CONFIGURATION_NAME
 from kopt.controllers.admission.state import KAI_QUEUES, VOLCANO_QUEUES
 from kopt.controllers.extender.binding.request import fence
 from kopt.controllers.extender.configuration import scheduler_configuration
 from kopt.controllers.extender.leadership import LEADER_LABEL, LEASE
 from kopt.controllers.specs import CONTROLLERS
+from kopt.core.switches import FEATURES
 
 ROOT = Path(__file__).resolve().parents[2]
 VALUES = ROOT / "deploy" / "values"
@@ -198,14 +200,18 @@ def test_the_webhook_configurations_have_the_name_that_the_process_fills(charts:
             assert "create" not in rule["verbs"]
 
 
-def test_mode_and_rollout_reach_the_policy_and_the_extender(charts: Any) -> None:
+def test_mode_reaches_the_policy_and_the_extender_and_rollouts_the_switches(charts: Any) -> None:
     values = {"mode": "annotate", "features": {"queues": 50, "placement": 20}, "policy": {"spec": {"framework": "KAI"}}}
     objects = charts.render(values)
+    switches = switches_of(named(objects, "FeatureRollout", "default"))
     policy = parse_policy(named(objects, "ConformancePolicy", "default"))
-    assert (policy.mode, policy.rollout.queues, policy.rollout.sizing) == ("annotate", 50, 100)
+    assert [switches.percent(name) for name in ("queues", "placement", "sizing")] == [50, 20, 100]
+    assert set(switches.defaults) == {feature.name for feature in FEATURES}
+    # Here as well the smaller would count: the policy leaves it to the switches.
+    assert (policy.mode, policy.rollout) == ("annotate", Rollout())
     assert policy.queues.framework == "KAI"
     (container,) = named(objects, "Deployment", "kopt-extender")["spec"]["template"]["spec"]["containers"]
-    assert {"--mode=annotate", "--rollout=20"} <= set(container["args"])
+    assert "--mode=annotate" in container["args"]
 
 
 def test_the_scheduler_packs_and_asks_the_extender_as_it_wants_to_be_asked(charts: Any) -> None:

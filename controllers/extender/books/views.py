@@ -6,14 +6,17 @@ from typing import Any
 
 import orjson
 
-from kopt.cluster.client.resources import Key, Object
+from kopt.cluster.client.resources import PODS, Key, Object
 from kopt.cluster.objects.annotations import INDICES_ANNOTATION
 from kopt.cluster.objects.namespace import MODE_ANNOTATION, read_namespace
 from kopt.cluster.runtime.tracing import TRACEPARENT_ANNOTATION
+from kopt.cluster.workloads.owners import owner_of
 from kopt.cluster.workloads.pod_request import NO_WISH, WORKLOAD_LABEL, Ask, Wish, ask_of
 from kopt.controllers.extender.books.gang_membership import Membership, membership_of
+from kopt.core.switches import Owner
 
 _DECIDE_NODES = ("schedulerName", "priority", "nodeSelector", "affinity", "tolerations", "topologySpreadConstraints")
+_NO_OWNER = Owner("", "", "")
 _FINISHED = ("Succeeded", "Failed")
 
 
@@ -35,6 +38,8 @@ class PodState:
     kin: int = 0
     """Equal for pods that the same nodes are open to, of one scheduler and priority; 0 for one that may not go yet."""
     membership: Membership | None = None
+    owner: Owner = _NO_OWNER
+    """Of what percentages count."""
 
 
 def pod_state_of(document: Object, old: PodState | None, wishes: Mapping[Key, Wish]) -> PodState:
@@ -66,6 +71,7 @@ def pod_state_of(document: Object, old: PodState | None, wishes: Mapping[Key, Wi
         generation,
         _kin(spec) if not spec.get("nodeName") else 0,
         membership_of(key[0], labels, annotations, ask, wish),
+        old.owner if old is not None else owner_of(document, PODS.plural),
     )
     return old if old is not None and old == pod else pod
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 
 from kopt.cluster.client.resources import Key, Object
 from kopt.cluster.runtime.informer import Change
+from kopt.cluster.runtime.switches import OPEN, Gate
 from kopt.cluster.workloads.pod_request import Wish
 from kopt.controllers.extender.binding.queue import BindAnswer, Binds
 from kopt.controllers.extender.binding.request import Binder
@@ -41,8 +42,9 @@ class Extender:
         announce: Callable[[PodDecision], None] = lambda _: None,
         changed: Callable[[PodState], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
+        gate: Gate = OPEN,
     ) -> None:
-        self.fleet, self.decider = fleet, Decider(fleet, settings, metrics, announce, clock)
+        self.fleet, self.decider = fleet, Decider(fleet, settings, metrics, announce, clock, gate)
         self.log = self.decider.log
         self.binds = Binds(self.decider, binder, settings, metrics, self._pod_of, self._bound, clock)
         self.pods: dict[str, PodState] = {}

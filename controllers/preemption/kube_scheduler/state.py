@@ -43,7 +43,7 @@ class LivePods:
         return ClusterSnapshot(now_s, pods, nodes, counts, ours, self._stale_s, sets)
 
     def mode(self, pod: PlainPod) -> str:
-        return self._cluster.effective_mode(pod.mode, pod.key[0])
+        return self._cluster.gated(pod.whose, self._cluster.effective_mode(pod.mode, pod.key[0]))
 
     def _on_change(self, change: Change[Any]) -> None:
         if change.old != change.new:

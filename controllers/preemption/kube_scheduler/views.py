@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from kopt.cluster.client.resources import Key, Object, key_of
+from kopt.cluster.client.resources import PODS, Key, Object, key_of
 from kopt.cluster.objects.fields import at, count, items, mapping, text
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.workloads.kueue import Evicting, GpuPod, RecordedDecision
@@ -17,9 +17,12 @@ from kopt.cluster.workloads.kueue_reading import (
     requests_of,
     seconds,
 )
+from kopt.cluster.workloads.owners import owner_of
 from kopt.cluster.workloads.pod_request import is_gpu
+from kopt.core.switches import Owner
 
 _NOBODY: Object = {}
+_NO_OWNER = Owner("", "", "")
 _SCHEDULER = "default-scheduler"
 KUEUE = ("kueue.x-k8s.io/queue-name", "kueue.x-k8s.io/managed")
 _KEEPS_OFF = ("NoSchedule", "NoExecute")
@@ -61,6 +64,8 @@ class PlainPod:
     queue: str = ""
     """Of KAI's; empty for pods of kube-scheduler's."""
     gates: tuple[str, ...] = ()
+    whose: Owner = _NO_OWNER
+    """Of what percentages count."""
 
     @property
     def key(self) -> Key:
@@ -132,6 +137,7 @@ def plain_pod(pod: Object) -> PlainPod | None:
         tolerations=[item for _, item in items(spec, "tolerations")],
         evicting=evicting_of(annotations),
         decision=recorded_decision(annotations),
+        whose=owner_of(pod, PODS.plural),
     )
 
 

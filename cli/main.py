@@ -3,7 +3,7 @@
 import typer
 
 from kopt.cli.bandwidth import commands as bandwidth
-from kopt.cli.cluster import agent, controller, evictions, extender, off, queue, replicas, webhook, why
+from kopt.cli.cluster import agent, controller, evictions, extender, features, off, queue, replicas, webhook, why
 from kopt.cli.demand import commands as demand
 from kopt.cli.errors import Edge
 from kopt.cli.local import doctor, up
@@ -58,6 +58,7 @@ app.add_typer(runtime.app, name="runtime")
 app.command("parallelism")(parallelism.parallelism)
 app.add_typer(simulate.app, name="simulate")
 app.command("stage")(stage.stage)
+app.add_typer(features.app, name="features")
 app.command("evictions")(evictions.evictions)
 app.command("why")(why.why)
 app.command("replicas")(replicas.replicas)

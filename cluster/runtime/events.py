@@ -124,14 +124,18 @@ class EventRecorder:
     async def run(self) -> None:
         """Write what is recorded, until cancelled."""
         while True:
-            while self._queue:
-                if (wait_s := self._all.wait_s(self._clock())) > 0:
-                    await asyncio.sleep(wait_s)
-                    continue
-                self._all.try_acquire(self._clock())
-                await self._write(self._queue.popleft())
+            await self.flush()
             self._work.clear()
             await self._work.wait()
+
+    async def flush(self) -> None:
+        """Write what is recorded until nothing is left; never fails, what cannot be written is dropped."""
+        while self._queue:
+            if (wait_s := self._all.wait_s(self._clock())) > 0:
+                await asyncio.sleep(wait_s)
+                continue
+            self._all.try_acquire(self._clock())
+            await self._write(self._queue.popleft())
 
     def _enqueue(self, series: _Series) -> None:
         if len(self._queue) >= self._settings.queued:

@@ -14,6 +14,7 @@ from kopt.cluster.client.api import AlreadyExists, Conflict, Kube, NotFound
 from kopt.cluster.client.resources import FEATURE_ROLLOUTS, SELF_REVIEWS, Object
 from kopt.cluster.objects.feature_rollout import ROLLOUT_NAME, changes_of, rollout_document, switches_of
 from kopt.cluster.objects.fields import text
+from kopt.cluster.runtime.events import NORMAL, WARNING, EventRecorder
 from kopt.cluster.runtime.informer import Change as InformerChange
 from kopt.cluster.runtime.informer import Informer
 from kopt.core.decision import Mode
@@ -167,3 +168,12 @@ def _audit(flip: Flip) -> None:
         "reason": flip.reason,
     }
     AUDIT.info("FeatureRollout %s", flip.feature, extra={"decision": about})
+
+
+async def announce(kube: Kube, flip: Flip) -> None:
+    """An event on the object, for ``kubectl describe``; without the right to write events the history has to do."""
+    recorder = EventRecorder(kube, "kaiwo.ai/features", "kopt")
+    kind = WARNING if flip.alarm else NORMAL
+    regarding = FEATURE_ROLLOUTS.reference("", ROLLOUT_NAME)
+    recorder.record(regarding, FLIPPED, "Switching", sentence_of(flip), kind=kind)
+    await recorder.flush()

@@ -104,6 +104,11 @@ class Evaluation:
     scheduler_mode: Mode
     sizing_mode: Mode
 
+    @property
+    def acts(self) -> bool:
+        """Whether any row does more than observe."""
+        return any(mode is not Mode.OBSERVE for mode in (self.queue_mode, self.scheduler_mode, self.sizing_mode))
+
 
 def is_evaluated(workload: Workload) -> bool:
     """Whether the rules apply to this object: it uses GPUs, is not being deleted, and nothing that is judged itself

@@ -180,7 +180,7 @@ class Admissions:
             return None
         evaluation = evaluate(workload, self._cluster, namespace, review.groups)
         draft = _Draft(workload, evaluation, JsonPatch(review.object), is_sized=False)
-        if creates and workload.kind.resource.kind == "Pod" and evaluation.mode is not Mode.OBSERVE:
+        if creates and workload.kind.resource.kind == "Pod" and evaluation.acts:
             draft.trace = apply_trace(draft.patch, review, policy, traceparent)
         if not is_evaluated(workload):
             # Pods of a Deployment's or a StatefulSet's wait for their data one by one.
@@ -204,7 +204,7 @@ class Admissions:
         managed, evaluation = self._cluster.policy.namespaces is Namespaces.OPT_IN, draft.evaluation
         # Data first: a dry run needs it as well, and waits for its turn.
         dry_runs = None if only_for_data else self._dry_runs
-        holders = (("staging", self._staging, evaluation.mode), ("profiling", dry_runs, evaluation.sizing_mode))
+        holders = (("staging", self._staging, evaluation.mode), ("profiling", dry_runs, evaluation.mode))
         result = [
             (row, staging.hold(draft.patch, draft.workload, mode, managed=managed), mode)
             for row, staging, mode in holders

@@ -1,0 +1,111 @@
+"""Each feature's own process over an API server in memory, with something to act on; and what it has written."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from attacks.api_in_memory import MemoryKube
+from attacks.scenarios import SCENARIOS
+from attacks.scenarios.objects import Scenario, label_of
+
+from kopt.cluster.client.resources import (
+    EVENTS,
+    FEATURE_ROLLOUTS,
+    JOBS,
+    KUEUE_CLUSTER_QUEUES,
+    LEASES,
+    LENDING_POOLS,
+    NODE_BANDWIDTHS,
+    PAIRWISE_BENCHMARKS,
+    SECRETS,
+    Object,
+    Resource,
+)
+from kopt.controllers.lending.reconciler import Reconciler as Lending
+from kopt.controllers.pairwise.reconciler import Reconciler as Pairwise
+from kopt.controllers.preemption.kai.preemptor import KaiPreemption
+from kopt.controllers.preemption.kube_scheduler.preemptor import PlainPreemption
+from kopt.controllers.preemption.reconciler import Reconciler as Preemption
+from kopt.controllers.sizing.reconciler import Reconciler as Sizing
+from kopt.controllers.staging.reconciler import Reconciler as Staging
+
+OWN = (EVENTS, LEASES, SECRETS, FEATURE_ROLLOUTS)
+REPORTS = (LENDING_POOLS, PAIRWISE_BENCHMARKS, NODE_BANDWIDTHS)
+"""Kinds of ours in whose status a controller that only observes says what it would do."""
+
+
+@dataclass(frozen=True)
+class Acting:
+    """A scenario of one feature; ``looks`` is called once for each look at the cluster."""
+
+    feature: str
+    scenario: Scenario
+    looks: tuple[type, str]
+    held: str = ""
+    """What is held from the beginning, and is released when the feature is off."""
+    undone: Callable[[MemoryKube], bool] = lambda _: True
+    """Whether nothing is held, lent or run any more."""
+
+
+def _scenario(name: str) -> Scenario:
+    (result,) = (scenario for scenario in SCENARIOS if scenario.name == name)
+    return result
+
+
+def _is_free(kube: MemoryKube) -> bool:
+    return not label_of(kube, JOBS, "ordinary")
+
+
+def _is_returned(kube: MemoryKube) -> bool:
+    lent = kube.find(KUEUE_CLUSTER_QUEUES, "lent")
+    assert lent is not None
+    quota = lent["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]["nominalQuota"]
+    return quota == "0" and not label_of(kube, KUEUE_CLUSTER_QUEUES, "lent", namespace="")
+
+
+def _is_untested(kube: MemoryKube) -> bool:
+    return not kube.all(JOBS)
+
+
+ACTING = (
+    Acting("profiling", _scenario("sizing"), (Sizing, "reconcile"), undone=_is_free),
+    Acting("staging", _scenario("staging"), (Staging, "step"), undone=_is_free),
+    Acting("preemption", _scenario("preemption (Kueue)"), (Preemption, "step"), "workloads urgent"),
+    Acting("preemption", _scenario("preemption (plain pods)"), (PlainPreemption, "step")),
+    Acting("preemption", _scenario("preemption (KAI)"), (KaiPreemption, "step"), "pods urgent-0"),
+    Acting("lending", _scenario("reallocation"), (Lending, "step"), undone=_is_returned),
+    Acting("pairwise", _scenario("pairs"), (Pairwise, "step"), undone=_is_untested),
+)
+
+
+class Watched(MemoryKube):
+    """Counts the writes on what is not ours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[str] = []
+        self._filled = False
+
+    def filled(self) -> None:
+        """From now on writes are those of the process."""
+        self._filled = True
+
+    def put(self, resource: Resource, document: Object) -> Object:
+        self._count("put", resource, document["metadata"]["name"])
+        return super().put(resource, document)
+
+    async def delete(self, resource: Resource, name: str, *args: Any, **options: Any) -> Object:
+        self._count("delete", resource, name)
+        return await super().delete(resource, name, *args, **options)
+
+    async def create_at(self, resource: Resource, namespace: str, name: str, subresource: str, body: Object) -> Object:
+        self._count(subresource, resource, name)
+        return await super().create_at(resource, namespace, name, subresource, body)
+
+    def _count(self, verb: str, resource: Resource, name: str) -> None:
+        if self._filled and resource not in (*OWN, *REPORTS):
+            self.written.append(f"{verb} {resource.plural} {name}")
+
+
+def rollout(**percents: int) -> Object:
+    return {"metadata": {"name": "default"}, "spec": {"defaults": percents}}

@@ -1,0 +1,247 @@
+"""Features whose component answers calls: switched off, the answer is what it would be without us."""
+
+import asyncio
+import base64
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import Any, cast
+
+import orjson
+import pytest
+from admission.workloads import Object, job, pod, review
+from attacks.scenarios.objects import LEASE, node, space
+from attacks.scenarios.objects import pod as gpu_pod
+from autoscaling.test_metrics_api import Endpoint, metric
+
+from kopt.cluster.admission.review import parse_review
+from kopt.cluster.client.resources import (
+    CONFORMANCE_POLICIES,
+    FEATURE_ROLLOUTS,
+    KUEUE_LOCAL_QUEUES,
+    LEASES,
+    NODES,
+    PODS,
+)
+from kopt.cluster.objects.node_bandwidth import stamp
+from kopt.cluster.runtime.http import Request
+from kopt.cluster.runtime.switches import LiveSwitches
+from kopt.controllers.admission.handlers import Admissions
+from kopt.controllers.admission.sizing import SizingCache
+from kopt.controllers.admission.state import LiveState
+from kopt.controllers.autoscaling.api import MetricsApi
+from kopt.controllers.extender import main as extender
+from kopt.controllers.extender.calls.server import ServerSettings
+from kopt.controllers.extender.leadership import LeadershipSettings
+from kopt.controllers.extender.settings import ExtenderSettings
+from kopt.controllers.sizing.admission import SizingAtAdmission
+from kopt.controllers.staging.admission import StagingAtAdmission
+from kopt.core.decision import Mode
+from kopt.core.switches import FEATURES, Owner, is_included
+
+from .acting import Watched, rollout
+
+PATIENCE_S = 60.0
+POLICY = {
+    "mode": "enforce",
+    "queues": {"default": "research"},
+    "schedulers": {
+        "packing": {
+            "scheduler": "packer",
+            "maxGpus": 1,
+            "running": {"lease": {"namespace": "kopt-system", "name": "packer"}},
+        }
+    },
+    "tracing": {"samplesPerThousand": 1000},
+}
+ALL_OFF = {feature.name: 0 for feature in FEATURES}
+INCLUDED = next(name for name in (f"x{n}" for n in range(99)) if is_included(10, Owner.of("jobs", "team", name)))
+EXCLUDED = next(name for name in (f"x{n}" for n in range(99)) if not is_included(10, Owner.of("jobs", "team", name)))
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+class Webhook:
+    """The webhook's parts over an API server in memory, with a policy that changes every GPU workload."""
+
+    def __init__(self, kube: Watched) -> None:
+        self.kube = kube
+        api = cast(Any, kube)
+        self.view = LiveState(api)
+        gate = self.view.switches
+        self._parts = (
+            self.view,
+            SizingAtAdmission(api, "kopt-system", gate=gate),
+            StagingAtAdmission(api, "kopt-system", gate=gate),
+        )
+        self._admissions = Admissions(self.view, SizingCache(None), self.view, *self._parts[1:])
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        self._tasks = [asyncio.create_task(part.run()) for part in self._parts]
+        await until(
+            lambda: (
+                self.view.ready
+                and self._parts[1].controller_lives
+                and self._parts[2].controller_lives
+                and self.view.running_schedulers()
+                and self.view.queues(self.view.policy.queues.framework, "team")
+            )
+        )
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def switch(self, **percents: int) -> None:
+        self.kube.put(FEATURE_ROLLOUTS, rollout(**percents))
+        now = self.view.switches
+        await until(lambda: dict(now.now.defaults) == percents)
+        await until(lambda: self.view.queues(self.view.policy.queues.framework, "team"))
+        await until(self.view.running_schedulers)
+
+    async def changes(self, workload: Object) -> set[str]:
+        """What the answer to its creation changes, as JSON."""
+        found = parse_review(json.dumps(review(workload, namespace="team")).encode())
+        answer = (await self._admissions.mutate(found)).answer.encoded
+        patch = json.loads(b"{%s}" % answer).get("patch") if answer else None
+        return {json.dumps(item) for item in json.loads(base64.b64decode(patch))} if patch else set()
+
+    async def refuses(self, workload: Object) -> bool:
+        found = parse_review(json.dumps(review(workload, namespace="team")).encode())
+        return bool((await self._admissions.validate(found)).answer.refusal)
+
+
+@pytest.fixture
+async def webhook() -> AsyncIterator[Webhook]:
+    kube = Watched()
+    space(kube, "team")
+    kube.put(CONFORMANCE_POLICIES, {"metadata": {"name": "default", "generation": 1}, "spec": POLICY})
+    kube.put(KUEUE_LOCAL_QUEUES, {"metadata": {"name": "research", "namespace": "team"}, "spec": {}})
+    for name in ("kopt-sizing", "kopt-staging", "packer"):
+        spec = {"holderIdentity": "x", "renewTime": stamp(time.time() + 3600), "leaseDurationSeconds": 15}
+        kube.put(LEASES, {"metadata": {"name": name, "namespace": "kopt-system"}, "spec": spec})
+    result = Webhook(kube)
+    await result.start()
+    yield result
+    await result.stop()
+
+
+def wants_data(name: str) -> Object:
+    made = job(name)
+    made["metadata"]["annotations"] = {"kaiwo.ai/staged-data": "tokens"}
+    return made
+
+
+async def test_the_webhook_changes_nothing_while_all_is_off(webhook: Webhook) -> None:
+    for workload in (job("a"), pod("b"), wants_data("c")):
+        await webhook.switch()
+        assert await webhook.changes(workload), "the policy changes it"
+        await webhook.switch(**ALL_OFF)
+        assert await webhook.changes(workload) == set()
+
+
+async def test_each_switch_of_the_webhook_is_its_own(webhook: Webhook) -> None:
+    for feature, workload, path in (
+        ("queues", job("a"), "queue-name"),
+        ("schedulers", job("a"), "schedulerName"),
+        ("staging", wants_data("a"), "staging"),
+    ):
+        await webhook.switch(**ALL_OFF | {feature: 100})
+        assert any(path in each for each in await webhook.changes(workload)), feature
+        await webhook.switch(**{feature: 0})
+        assert not any(path in each for each in await webhook.changes(workload)), feature
+
+
+async def test_profiling_has_a_switch_at_creation_too(webhook: Webhook) -> None:
+    trains = job("a")
+    trains["spec"]["template"]["spec"]["containers"][0]["command"] = ["train"]
+    trains["spec"]["template"]["spec"]["restartPolicy"] = "Never"
+    await webhook.switch()
+    assert any("held" in each for each in await webhook.changes(trains))
+    await webhook.switch(profiling=0)
+    assert not any("held" in each for each in await webhook.changes(trains))
+
+
+async def test_a_percentage_picks_the_same_workloads_whatever_part_is_looked_at(webhook: Webhook) -> None:
+    await webhook.switch(**dict.fromkeys(ALL_OFF, 10))
+    assert await webhook.changes(job(INCLUDED))
+    assert await webhook.changes(job(EXCLUDED)) == set()
+
+
+async def test_nothing_is_refused_while_queues_are_off(webhook: Webhook) -> None:
+    spec = POLICY | {"queues": {"groups": [{"name": "nobody", "queue": "research"}]}}
+    webhook.kube.put(CONFORMANCE_POLICIES, {"metadata": {"name": "default", "generation": 2}, "spec": spec})
+    await until(lambda: webhook.view.policy.generation == 2)
+    await webhook.switch()
+    assert await webhook.refuses(job("a"))
+    await webhook.switch(queues=0)
+    assert not await webhook.refuses(job("a"))
+
+
+async def test_the_extender_offers_every_node_and_writes_nothing_while_placement_is_off() -> None:
+    kube = Watched()
+    space(kube, "team")
+    for name in ("n0", "n1"):
+        kube.put(NODES, node(name))
+    waits = gpu_pod("waits")
+    kube.put(PODS, waits | {"metadata": waits["metadata"] | {"uid": "waits"}})
+    kube.put(FEATURE_ROLLOUTS, rollout(placement=0))
+    kube.filled()
+    settings = extender.ProcessSettings(
+        extender=ExtenderSettings(Mode.ENFORCE),
+        server=ServerSettings(port=0, drain_s=0),
+        leadership=LeadershipSettings(identity="one", lease=LEASE),
+        upkeep_s=0.01,
+    )
+    replica = extender.Replica(cast(Any, kube), settings)
+    task = asyncio.create_task(replica.run())
+
+    async def offered() -> list[str]:
+        document = kube.find(PODS, "waits", "team")
+        body = orjson.dumps({"Pod": document, "Nodes": None, "NodeNames": ["n0", "n1"]})
+        reply = replica.server._answer(Request("POST", "/filter", body))
+        reply = await reply if asyncio.iscoroutine(reply) else reply
+        return list(orjson.loads(cast(Any, reply).body)["NodeNames"])
+
+    try:
+        await until(lambda: replica.serves)
+        assert await offered() == ["n0", "n1"]
+        kube.put(FEATURE_ROLLOUTS, rollout(placement=100))
+        await until(lambda: not replica.switches.is_off("placement"))
+        assert len(await offered()) == 1
+        kube.put(FEATURE_ROLLOUTS, rollout(placement=0))
+        await until(lambda: replica.switches.is_off("placement"))
+        assert await offered() == ["n0", "n1"]
+        assert kube.written == []
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await replica.server.stop()
+        replica.close()
+
+
+async def test_autoscalers_get_no_value_and_why_while_autoscaling_is_off() -> None:
+    kube = Watched()
+    switches = LiveSwitches(cast(Any, kube))
+    task = asyncio.create_task(switches.informer.run())
+    endpoint = Endpoint([40.0, 60.0])
+    api = MetricsApi(endpoint.ask, gate=switches)
+    try:
+        assert (await metric(api, "service%3Dchat"))[0] == 404, "not before the switches are known"
+        await until(switches.informer.synced.is_set)
+        assert (await metric(api, "service%3Dchat"))[0] == 200
+        asked = len(endpoint.queries)
+        kube.put(FEATURE_ROLLOUTS, rollout(autoscaling=0))
+        await until(lambda: switches.is_off("autoscaling"))
+        status, document = await metric(api, "service%3Dchat")
+        assert (status, "SWITCHED_OFF" in document["message"]) == (404, True)
+        assert len(endpoint.queries) == asked, "the endpoint is left alone"
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

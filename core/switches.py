@@ -80,6 +80,10 @@ class AlarmKind:
     ERROR_BUDGET = "ErrorBudget"
 
 
+class AlarmUnknown(Exception):
+    """It cannot be said now whether there is an alarm."""
+
+
 @dataclass(frozen=True)
 class Alarm:
     """Why a feature should not act now. ``subject`` says which alarm it is: it is equal while the same one lasts."""

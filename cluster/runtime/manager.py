@@ -29,6 +29,7 @@ from kopt.cluster.objects.annotations import Checks
 from kopt.cluster.objects.seals import adopt_key
 from kopt.cluster.runtime.backoff import Backoff
 from kopt.cluster.runtime.events import WARNING, EventRecorder
+from kopt.cluster.runtime.fall_back import AlarmSource, FallBack
 from kopt.cluster.runtime.http import SMALL_BODY_BYTES, HttpLimits, HttpServer, Reply, Request
 from kopt.cluster.runtime.informer import Informer
 from kopt.cluster.runtime.isolation import FORGED_ANNOTATION, INVALID_ANNOTATION, Isolation, Subject
@@ -66,7 +67,8 @@ class Stepper(Protocol):
 
 
 class LedReplica(ABC):
-    """``name`` is the controller's: the Lease is ``kopt-NAME``, metrics begin with ``kopt_NAME_``."""
+    """``name`` is the controller's: the Lease is ``kopt-NAME``, metrics begin with ``kopt_NAME_``. ``alarms`` switch
+    off the first feature of ``switches``."""
 
     reads_seals = False
     """Whether it goes by annotations that our controllers have sealed (``cluster.objects.seals``)."""
@@ -81,6 +83,7 @@ class LedReplica(ABC):
         settings: ReplicaSettings,
         informers: Sequence[Informer[Any]],
         switches: LiveSwitches | None = None,
+        alarms: Sequence[AlarmSource] = (),
     ) -> None:
         self._kube_for_key, self._namespace = kube, settings.namespace
         informers = (*informers, *([switches.informer] if switches is not None else []))
@@ -105,9 +108,11 @@ class LedReplica(ABC):
         self.isolation = Isolation(name, self._warn, lease, checks=self.annotation_checks)
         for informer in informers:
             informer.isolation = self.isolation
+        self._fall_back: FallBack | None = None
         if switches is not None:
             switches.register(self.registry)
             switches.on_change(self.switched)
+            self._fall_back = FallBack(kube, switches, switches.features[0], alarms, self._announce_fall_back)
         self.gauge("leading", "1 while this replica leads.", lambda: self._leader.leading)
         self._http = HttpServer(self._handle, SMALL_BODY_BYTES, limits=_LIMITS)
         self.port = 0
@@ -152,6 +157,9 @@ class LedReplica(ABC):
         self._steps.labels(reason).inc()
         self._events.record(regarding, reason, action, sentence)
 
+    def _announce_fall_back(self, regarding: Object, reason: str, sentence: str) -> None:
+        self._events.record(regarding, reason, "Switching", sentence, kind=WARNING)
+
     def _warn(self, subject: Subject, reason: str, sentence: str) -> None:
         self._failures.labels(self._name, subject.kind, reason).inc()
         if self._leader.leading and subject.name:
@@ -169,6 +177,8 @@ class LedReplica(ABC):
                 group.create_task(informer.run())
             group.create_task(self._events.run())
             await asyncio.gather(*(informer.synced.wait() for informer in self._informers))
+            if self._fall_back is not None:
+                group.create_task(self._fall_back.run())
             self._campaign = group.create_task(self._leader.run())
             while True:
                 with contextlib.suppress(Deposed):

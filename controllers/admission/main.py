@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from kopt.cluster.client.api import ApiError, Kube, connect
 from kopt.cluster.client.client_authority import ClientAuthority
 from kopt.cluster.client.resources import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS
 from kopt.cluster.runtime.certificates import CertificateSettings, ServingCertificate
+from kopt.cluster.runtime.fall_back import AlarmSource, FallBack, answers_of
 from kopt.cluster.runtime.isolation import Isolation, Subject
 from kopt.cluster.runtime.signals import end_signals, run_until, settle_memory
 from kopt.controllers.admission.audit import AuditWatch
@@ -54,24 +55,28 @@ class WebhookSettings:
 async def serve(settings: WebhookSettings, stop: asyncio.Event | None = None) -> None:
     """Run until SIGTERM, SIGINT or ``stop``. Raises NoCluster when no cluster is configured."""
     ending = end_signals(stop)
-    async with connect(settings.kubeconfig) as kube, sizing_source(settings.sizing_url) as ask:
-        await run_until(ending, _Replica(kube, settings, ask))
+    async with connect(settings.kubeconfig) as kube, sizing_source(settings.sizing_url) as (ask, alarms):
+        await run_until(ending, _Replica(kube, settings, ask, alarms))
 
 
 @contextlib.asynccontextmanager
-async def sizing_source(url: str) -> AsyncIterator[Ask | None]:
-    """What asks the endpoint at ``url``, with the token of this process where it has one; None without a url."""
+async def sizing_source(url: str) -> AsyncIterator[tuple[Ask | None, Sequence[AlarmSource]]]:
+    """What asks the endpoint at ``url``, with the token of this process where it has one, and the alarms about its
+    answers; None and no alarms without a url."""
     if not url:
-        yield None
+        yield None, ()
         return
+    from kopt.serving.client.alarms import drift_of
     from kopt.serving.client.client import AsyncPredictionClient
 
     async with AsyncPredictionClient(url, deadline_s=_SIZING_DEADLINE_S) as client:
-        yield client.sizing
+        yield client.sizing, (drift_of(client, "sizing"), answers_of(client))
 
 
 class _Replica:
-    def __init__(self, kube: Kube, settings: WebhookSettings, ask: Ask | None) -> None:
+    def __init__(
+        self, kube: Kube, settings: WebhookSettings, ask: Ask | None, alarms: Sequence[AlarmSource] = ()
+    ) -> None:
         self._kube, self._settings = kube, settings
         self._changed = asyncio.Event()
         self._metrics = WebhookMetrics()
@@ -92,6 +97,7 @@ class _Replica:
         self._metrics.certificate_expires.set_function(lambda: self._certificate.expires_s)
         switches = self._cluster.switches
         switches.register(self._metrics.registry)
+        self._fall_back = FallBack(kube, switches, "sizing", alarms)
         self._dry_runs = SizingAtAdmission(kube, settings.address.namespace, isolation=isolation, gate=switches)
         self._staging = StagingAtAdmission(kube, settings.address.namespace, gate=switches)
         admissions = Admissions(self._cluster, self._sizes, self._cluster, self._dry_runs, self._staging)
@@ -107,6 +113,7 @@ class _Replica:
             await self._server.start_probes()
             group.create_task(self._cluster.run())
             group.create_task(self._certificate.run())
+            group.create_task(self._fall_back.run())
             group.create_task(self._dry_runs.run())
             group.create_task(self._staging.run())
             await self._certificate.ready.wait()

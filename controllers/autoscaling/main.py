@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 
 from kopt.cluster.client.api import Kube, KubeSettings, connect
 from kopt.cluster.client.resources import CONFIG_MAPS
+from kopt.cluster.runtime.fall_back import AlarmSource, FallBack, answers_of
 from kopt.cluster.runtime.http import SMALL_BODY_BYTES, HttpLimits, HttpServer, Reply, Request
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.signals import end_signals, run_until
@@ -48,19 +49,20 @@ async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) ->
     """Run until SIGTERM, SIGINT or ``stop``. Raises NoCluster when no cluster is configured, and TlsError."""
     ending = end_signals(stop)
     async with (
-        _forecasts(settings.predictions) as ask,
+        _forecasts(settings.predictions) as (ask, alarms),
         connect(settings.kubeconfig, KubeSettings(user_agent="kopt-autoscaling")) as kube,
     ):
-        await run_until(ending, Replica(kube, settings, ask))
+        await run_until(ending, Replica(kube, settings, ask, alarms))
 
 
 @contextlib.asynccontextmanager
-async def _forecasts(url: str) -> AsyncIterator[Ask | None]:
+async def _forecasts(url: str) -> AsyncIterator[tuple[Ask | None, Sequence[AlarmSource]]]:
     if not url:
         _LOG.warning("there are no metrics: --predictions is needed")
-        yield None
+        yield None, ()
         return
     # Not before it is needed: every `kopt` reads the list of controllers.
+    from kopt.serving.client.alarms import drift_of
     from kopt.serving.client.client import AsyncPredictionClient
 
     async with AsyncPredictionClient(url, deadline_s=_DEADLINE_S) as client:
@@ -68,13 +70,15 @@ async def _forecasts(url: str) -> AsyncIterator[Ask | None]:
         async def ask(query: DemandQuery) -> DemandForecast:
             return await client.demand(query)
 
-        yield ask
+        yield ask, (drift_of(client, "demand"), answers_of(client))
 
 
 class Replica:
     """The parts of one process, put together. Raises TlsError where it cannot serve."""
 
-    def __init__(self, kube: Kube, settings: ProcessSettings, ask: Ask | None) -> None:
+    def __init__(
+        self, kube: Kube, settings: ProcessSettings, ask: Ask | None, alarms: Sequence[AlarmSource] = ()
+    ) -> None:
         self._settings = settings
         self._proxies: Informer[FrontProxy] = Informer(
             kube,
@@ -94,6 +98,7 @@ class Replica:
         )
         self.switches = LiveSwitches(kube, "autoscaling")
         self.switches.register(self._registry)
+        self._fall_back = FallBack(kube, self.switches, "autoscaling", alarms)
         api = MetricsApi(ask, lambda metric, outcome: self._queries.labels(metric, outcome).inc(), gate=self.switches)
         self._api = HttpServer(api.handle, SMALL_BODY_BYTES, limits=_LIMITS)
         self._api.admits = self._admits
@@ -108,6 +113,7 @@ class Replica:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._proxies.run())
             group.create_task(self.switches.informer.run())
+            group.create_task(self._fall_back.run())
             group.create_task(self._tls.run(self._api.end_connections))
 
     async def stop(self) -> None:

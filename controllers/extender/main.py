@@ -22,6 +22,7 @@ from kopt.cluster.client.resources import (
     Object,
 )
 from kopt.cluster.runtime.events import WARNING, EventRecorder, EventSettings
+from kopt.cluster.runtime.fall_back import FailureRate, FallBack
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.isolation import Isolation, Subject
 from kopt.cluster.runtime.signals import end_signals, run_until, settle_memory
@@ -41,6 +42,7 @@ from kopt.controllers.extender.leadership import Leadership, LeadershipSettings
 from kopt.controllers.extender.metrics import ExtenderMetrics
 from kopt.controllers.extender.settings import ExtenderSettings
 from kopt.controllers.extender.traces import Spans, tracer
+from kopt.core.switches import AlarmKind
 from kopt.policies.placement.state import FleetNode
 
 _LOG = logging.getLogger(__name__)
@@ -88,6 +90,8 @@ class Replica:
         self.metrics = ExtenderMetrics()
         self.switches = LiveSwitches(kube, "extender")
         self.switches.register(self.metrics.registry)
+        failures = FailureRate("bindings", self.metrics.outcomes, kind=AlarmKind.ERROR_BUDGET)
+        self._fall_back = FallBack(kube, self.switches, "placement", [failures], self._announce_fall_back)
         self._events = EventRecorder(kube, "kaiwo.ai/extender", settings.leadership.identity, settings.events)
         self._event_times_s: deque[float] = deque(maxlen=settings.events.burst)
         result, self._provider = tracer()
@@ -152,6 +156,9 @@ class Replica:
         """Whether this replica may answer: it leads, has caught up, and its books are of now."""
         return self.synced and self._leadership.serves
 
+    def _announce_fall_back(self, regarding: Object, reason: str, sentence: str) -> None:
+        self._events.record(regarding, reason, "Switching", sentence, kind=WARNING)
+
     def _reports(self) -> bool:
         """Whether GPUWorkloads are told where their pods are."""
         return self.serves and not self.switches.is_off("placement")
@@ -163,6 +170,7 @@ class Replica:
             group.create_task(self._statuses.run())
             group.create_task(self._events.run())
             group.create_task(self._upkeep())
+            group.create_task(self._fall_back.run())
             await self.server.start()
             if self._tls is not None:
                 group.create_task(self._tls.run(self.server.end_connections))

@@ -67,6 +67,9 @@ class ExtenderMetrics:
         )
         self.pending = Gauge("kopt_extender_pending", "GPU pods without a node.", registry=registry)
         self.bound = self.bindings.labels("bound")
+        self.failed_bindings = 0
+        """Of pods whose place the extender had chosen, and not of those that are gone or that nobody could bind."""
+        self.bound_pods = 0
         self.bind_seconds = self.seconds.labels("bind")
         self._seconds = {verb: self.seconds.labels(verb) for verb in ("filter", "prioritize")}
         self._answered = {verb: self.calls.labels(verb, "answered") for verb in ("filter", "prioritize", "bind")}
@@ -79,6 +82,10 @@ class ExtenderMetrics:
     def answered(self, verb: str) -> None:
         """Count one answer. Looking the labels up takes longer than counting."""
         self._answered[verb].inc()
+
+    def outcomes(self) -> tuple[int, int]:
+        """Bindings that went well, and those that failed for what the extender has chosen."""
+        return self.bound_pods, self.failed_bindings
 
     def exposition(self) -> bytes:
         """The text format of Prometheus."""

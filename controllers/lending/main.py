@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from prometheus_client import Gauge, Histogram
@@ -12,6 +12,7 @@ from kopt.cluster.client.api import Kube, KubeSettings, connect
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.eviction import EVICTING_ANNOTATION
 from kopt.cluster.runtime.annotation_checks import checks
+from kopt.cluster.runtime.fall_back import AlarmSource, FailureRate, answers_of
 from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
 from kopt.cluster.runtime.signals import end_signals, run_until
@@ -24,7 +25,9 @@ from kopt.controllers.lending.queueing.queues import Queues
 from kopt.controllers.lending.reconciler import Reconciler
 from kopt.controllers.lending.state import LiveCluster
 from kopt.controllers.lending.views import HOLDER
+from kopt.core.error_budget import Objective
 from kopt.core.scheduling.lending_pool import ForecastState
+from kopt.core.switches import AlarmKind
 from kopt.core.workload.checkpoint_request import REQUEST_ANNOTATION
 
 NAME = "reallocation"
@@ -33,6 +36,9 @@ _GATHER_S = 0.02
 _ENDPOINT_S = 2.0
 _FIRST_S = 20.0
 """A new leader asks about all pools this long before it decides: hundreds of them, where the endpoint knows them."""
+LATE = Objective(target=0.99, least=20)
+"""Of the looks at pools, one in 30 s: GPUs are back when their services need them (`spec.violationTarget` is the
+share of time that may fail; this is where it burns fourteen times too fast)."""
 _BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
@@ -49,23 +55,24 @@ async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) ->
     """Run until SIGTERM, SIGINT or ``stop``. Raises NoCluster when no cluster is configured."""
     ending = end_signals(stop)
     async with (
-        _endpoint(settings) as ask,
+        _endpoint(settings) as (ask, alarms),
         connect(settings.kubeconfig, KubeSettings(user_agent="kopt-reallocation")) as kube,
     ):
-        await run_until(ending, Replica(kube, settings, ask))
+        await run_until(ending, Replica(kube, settings, ask, alarms))
 
 
 @contextlib.asynccontextmanager
-async def _endpoint(settings: ProcessSettings) -> AsyncIterator[Ask | None]:
+async def _endpoint(settings: ProcessSettings) -> AsyncIterator[tuple[Ask | None, Sequence[AlarmSource]]]:
     if not settings.predictions:
-        yield None
+        yield None, ()
         return
+    from kopt.serving.client.alarms import drift_of
     from kopt.serving.client.client import AsyncPredictionClient
 
     # Requests have their own interval, and nothing waits for them: longer pauses would only make forecasts older.
     pause_s = settings.controller.refresh_s
     async with AsyncPredictionClient(settings.predictions, deadline_s=_ENDPOINT_S, longest_pause_s=pause_s) as client:
-        yield client.demand
+        yield client.demand, (drift_of(client, "demand"), answers_of(client))
 
 
 class Replica(LedReplica):
@@ -74,11 +81,15 @@ class Replica(LedReplica):
     reads_seals = True
     annotation_checks = checks(EVICTING_ANNOTATION, REQUEST_ANNOTATION, holder=HOLDER)
 
-    def __init__(self, kube: Kube, settings: ProcessSettings, ask: Ask | None = None) -> None:
+    def __init__(
+        self, kube: Kube, settings: ProcessSettings, ask: Ask | None = None, alarms: Sequence[AlarmSource] = ()
+    ) -> None:
         self._settings, self._kube = settings, kube
+        self._late = FailureRate("minutes of pools", self._minutes, kind=AlarmKind.ERROR_BUDGET, objective=LATE)
+        self._good = self._bad = 0
         switches = LiveSwitches(kube, "lending")
         self.cluster = LiveCluster(kube, switches)
-        super().__init__(kube, NAME, settings, self.cluster.informers, switches)
+        super().__init__(kube, NAME, settings, self.cluster.informers, switches, (*alarms, self._late))
         self._forecasts = Forecasts(ask, self.cluster.nudge, settings.controller.stale_s)
         self._decided = Histogram(
             "kopt_reallocation_event_seconds",
@@ -148,6 +159,16 @@ class Replica(LedReplica):
             ):
                 self._gpus.labels(pool.name, what).set(gpus)
             self._fresh.labels(pool.name).set(status.forecast is ForecastState.FRESH)
+
+    def _minutes(self) -> tuple[int, int]:
+        """A pool's look counts as bad while GPUs that its services need are overdue."""
+        now_s = time.time()
+        for pool in self.cluster.pools():
+            reclaiming = pool.status.reclaiming
+            overdue = reclaiming is not None and reclaiming.by_s < now_s
+            self._bad += overdue
+            self._good += not overdue
+        return self._good, self._bad
 
     def _about(self, regarding: Object, reason: str, sentence: str) -> None:
         self.emit_event(regarding, reason, "Lending", sentence)

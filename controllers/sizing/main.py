@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import heapq
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from prometheus_client import Counter
@@ -16,6 +16,7 @@ from kopt.cluster.objects.annotations import AnnotationError
 from kopt.cluster.objects.fields import mapping, slim
 from kopt.cluster.objects.namespace import NamespaceSettings, read_namespace
 from kopt.cluster.runtime.annotation_checks import checks
+from kopt.cluster.runtime.fall_back import AlarmSource, answers_of
 from kopt.cluster.runtime.index import Index
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.isolation import Subject
@@ -62,20 +63,21 @@ async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) ->
     ending = end_signals(stop)
     async with (
         connect(settings.kubeconfig, KubeSettings(user_agent="kopt-sizing")) as kube,
-        _endpoint(settings) as ask,
+        _endpoint(settings) as (ask, alarms),
     ):
-        await run_until(ending, Replica(kube, settings, ask))
+        await run_until(ending, Replica(kube, settings, ask, alarms))
 
 
 @contextlib.asynccontextmanager
-async def _endpoint(settings: ProcessSettings) -> AsyncIterator[AskEndpoint | None]:
+async def _endpoint(settings: ProcessSettings) -> AsyncIterator[tuple[AskEndpoint | None, Sequence[AlarmSource]]]:
     if not settings.sizing_url:
-        yield None
+        yield None, ()
         return
+    from kopt.serving.client.alarms import drift_of
     from kopt.serving.client.client import AsyncPredictionClient
 
     async with AsyncPredictionClient(settings.sizing_url, deadline_s=_ENDPOINT_S) as client:
-        yield client.sizing
+        yield client.sizing, (drift_of(client, "sizing"), answers_of(client))
 
 
 class LiveCluster:
@@ -205,12 +207,18 @@ class Replica(LedReplica):
 
     annotation_checks = checks(holder=HOLDER)
 
-    def __init__(self, kube: Kube, settings: ProcessSettings, ask: AskEndpoint | None = None) -> None:
+    def __init__(
+        self,
+        kube: Kube,
+        settings: ProcessSettings,
+        ask: AskEndpoint | None = None,
+        alarms: Sequence[AlarmSource] = (),
+    ) -> None:
         switches = LiveSwitches(kube, NAME)
         self._sizing, self._ask, self._queues = replace(settings.sizing, gate=switches), ask, Queues(kube)
         self._due = DueKeys()
         self.cluster = LiveCluster(kube, self._due.add, reads_logs=settings.reads_logs, executor=settings.executor)
-        super().__init__(kube, NAME, settings, self.cluster.informers, switches)
+        super().__init__(kube, NAME, settings, self.cluster.informers, switches, alarms)
         self._errors = Counter("kopt_sizing_errors", "Steps that failed and are retried.", registry=self.registry)
         self.gauge("held_jobs", "Jobs that wait for a dry run or a retry.", self.cluster.held)
 

@@ -127,6 +127,9 @@ class AsyncPredictionClient:
         self._token = token_from(os.environ) if token is None else token
         self._lending = lending or LendingSettings(reactive_margin=REACTIVE_MARGIN)
         self._breaker, self._budget = CircuitBreaker(clock, longest_s=longest_pause_s), RetryBudget()
+        self.answered = self.failed = 0
+        """Answers since the process began: usable ones, and errors, broken ones or those that were not in time. An
+        endpoint that is not there, busy or still without a model has failed at no answer."""
         # No proxies from the environment: predictions do not leave the machine by accident.
         self._http = httpx.AsyncClient(base_url=url, transport=transport, trust_env=False, follow_redirects=False)
 
@@ -310,13 +313,14 @@ class AsyncPredictionClient:
                 document: dict[str, Any] = await attempts(once)
                 return document
         except TimeoutError:
-            self._failed()
+            self._failed(answers=last is None or last.reason.code != "ENDPOINT_UNREACHABLE")
             raise last or EndpointFailure("DEADLINE", f"No answer within {limit_s * 1000:g} ms.") from None
 
     def _may_retry(self, error: BaseException) -> bool:
         return isinstance(error, EndpointFailure) and error.retry and self._budget.allows
 
-    def _failed(self) -> None:
+    def _failed(self, *, answers: bool = True) -> None:
+        self.failed += answers
         self._breaker.failed()
         self._budget.failed()
 
@@ -333,7 +337,7 @@ class AsyncPredictionClient:
             self._failed()
             raise EndpointFailure("DEADLINE", f"No answer within {remaining_s * 1000:.0f} ms.", retry=False) from None
         except httpx.HTTPError as error:
-            self._failed()
+            self._failed(answers=False)
             raise EndpointFailure("ENDPOINT_UNREACHABLE", f"No connection: {type(error).__name__}.") from error
         return self._read(reply)
 
@@ -374,6 +378,7 @@ class AsyncPredictionClient:
             raise AnswerError("the endpoint's answer is not an object")
         self._breaker.succeeded()
         self._budget.succeeded()
+        self.answered += 1
         return document
 
 

@@ -289,7 +289,7 @@ async def test_the_webhook_shows_the_endpoint_its_mounted_token(
     mounted = tmp_path / "token"
     mounted.write_text("first")
     monkeypatch.setenv("KOPT_TOKEN_FILE", str(mounted))
-    async with TestServer(app) as endpoint, sizing_source(str(endpoint.make_url("/"))) as ask:
+    async with TestServer(app) as endpoint, sizing_source(str(endpoint.make_url("/"))) as (ask, _):
         assert ask is not None
         await ask({})
         mounted.write_text("renewed")

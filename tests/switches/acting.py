@@ -18,6 +18,7 @@ from kopt.cluster.client.resources import (
     NODE_BANDWIDTHS,
     PAIRWISE_BENCHMARKS,
     SECRETS,
+    SELF_REVIEWS,
     Object,
     Resource,
 )
@@ -30,6 +31,7 @@ from kopt.controllers.sizing.reconciler import Reconciler as Sizing
 from kopt.controllers.staging.reconciler import Reconciler as Staging
 
 OWN = (EVENTS, LEASES, SECRETS, FEATURE_ROLLOUTS)
+USER = "system:serviceaccount:kopt-system:kopt-test"
 REPORTS = (LENDING_POOLS, PAIRWISE_BENCHMARKS, NODE_BANDWIDTHS)
 """Kinds of ours in whose status a controller that only observes says what it would do."""
 
@@ -89,6 +91,11 @@ class Watched(MemoryKube):
     def filled(self) -> None:
         """From now on writes are those of the process."""
         self._filled = True
+
+    async def create(self, resource: Resource, body: Object, namespace: str = "", *, dry_run: bool = False) -> Object:
+        if resource == SELF_REVIEWS:
+            return {"status": {"userInfo": {"username": USER}}}
+        return await super().create(resource, body, namespace, dry_run=dry_run)
 
     def put(self, resource: Resource, document: Object) -> Object:
         self._count("put", resource, document["metadata"]["name"])

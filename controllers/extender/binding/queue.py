@@ -19,6 +19,8 @@ from kopt.controllers.extender.settings import ExtenderSettings
 from kopt.policies.placement.state import PlacementError
 
 _LOG = logging.getLogger(__name__)
+_OURS = ("no_room", "refused")
+"""Why a pod is not bound, where that says that the extender has chosen wrongly."""
 _LONGEST_HOLD_S = 0.5
 PodLookup = Callable[[BindCall], Awaitable[PodState | None]]
 Ended = Callable[[BindCall, Holding | None, float], None]
@@ -137,6 +139,7 @@ class Binds:
 
     def _not_bound(self, call: BindCall, reason: str, error: Exception) -> BindAnswer:
         self._metrics.bindings.labels(reason).inc()
+        self._metrics.failed_bindings += reason in _OURS
         text = f"pod {'/'.join(call.key)} is not bound to {call.node}: {error}"
         _LOG.warning("%s", text)
         self._decider.log.ended(call.key, call.uid, "failed", call.node, error=str(error))

@@ -210,6 +210,7 @@ class Extender:
             self._metrics.created_to_bound.observe(self._clock() - observed_s)
         if holding is not None or observed_s is not None:
             self._metrics.bound.inc()
+            self._metrics.bound_pods += holding is not None
         if self._spans.wanted and (pod := self.pods.get(call.uid)) is not None:
             self._spans.bound(pod.uid, pod.traceparent, call.node, posting_s)
         decision = self.log.ended(call.key, call.uid, "bound", call.node, holding.gpus if holding is not None else ())

@@ -10,8 +10,9 @@ from typing import Any
 from kopt.cli.local.pages_queue import QueueWatch
 from kopt.cli.local.watch_problems import is_ready, problem, problems
 from kopt.cluster.client.api import Kube, NotFound
-from kopt.cluster.client.resources import EVICTIONS, LENDING_POOLS, NODE_TOPOLOGIES, Object
+from kopt.cluster.client.resources import EVICTIONS, FEATURE_ROLLOUTS, LENDING_POOLS, NODE_TOPOLOGIES, Object
 from kopt.cluster.objects.eviction import entry_of
+from kopt.cluster.objects.feature_rollout import ROLLOUT_NAME, switches_of
 from kopt.cluster.objects.node_topology import degraded_of, topology_of
 from kopt.cluster.objects.staged_data import STAGED_DATA
 from kopt.cluster.runtime.informer import Informer, InformerSettings
@@ -20,6 +21,7 @@ from kopt.controllers.overview.documents import pool_of, staged_of
 from kopt.core.scheduling.eviction import Entry
 from kopt.core.scheduling.overview import Overview, PoolState, StagedState
 from kopt.core.scheduling.queued import QueueState
+from kopt.core.switches import Switches
 from kopt.dashboard.data.sources import ClusterNode, Nodes
 
 
@@ -47,6 +49,8 @@ class ClusterWatch:
         self._evictions: Informer[Entry] = Informer(kube, EVICTIONS, keep=entry_of, settings=settings)
         self._staged: Informer[StagedState] = Informer(kube, STAGED_DATA, keep=staged_of, settings=settings)
         self._nodes: Informer[ClusterNode | Torn] = Informer(kube, NODE_TOPOLOGIES, keep=_node, settings=settings)
+        # Not among all: pages of an account from before there were switches go on without them.
+        self._switches: Informer[Switches] = Informer(kube, FEATURE_ROLLOUTS, keep=switches_of, settings=settings)
         self._queue = QueueWatch(kube, self.overview, settings, predictions)
         self._patience_s = patience_s
 
@@ -57,7 +61,7 @@ class ClusterWatch:
     async def run(self) -> None:
         """Watch until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for informer in (*self._all, self._nodes):
+            for informer in (*self._all, self._nodes, self._switches):
                 tasks.create_task(informer.run())
             tasks.create_task(self._queue.run())
 
@@ -95,6 +99,7 @@ class ClusterWatch:
             pools=tuple(self._pools.objects.values()),
             ledger=tuple(self._evictions.objects.values()),
             staged=tuple(self._staged.objects.values()),
+            switches=self._switches.objects.get(("", ROLLOUT_NAME)),
             missing=frozenset(
                 informer.resource.plural for informer in self._all if isinstance(informer.error, NotFound)
             ),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from kopt.core.reason import Reason
 from kopt.core.scheduling.eviction import Entry
+from kopt.core.switches import Switches
 
 
 @dataclass(frozen=True)
@@ -127,5 +128,7 @@ class Overview:
     pools: tuple[PoolState, ...] = ()
     ledger: tuple[Entry, ...] = ()
     staged: tuple[StagedState, ...] = ()
+    switches: Switches | None = None
+    """None where they are not installed, or not for this reader."""
     missing: frozenset[str] = frozenset()
     problems: tuple[str, ...] = ()

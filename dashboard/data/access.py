@@ -19,6 +19,7 @@ class Right:
     namespace: str = ALL_NAMESPACES
 
 
+SWITCHES = Right("kaiwo.ai", "featurerollouts")
 POOLS = Right("kaiwo.ai", "lendingpools")
 NODES = Right("kaiwo.ai", "nodetopologies")
 Holds = Callable[[Right], bool]

@@ -8,8 +8,23 @@ from kopt.cluster.objects.eviction import body_of, entry_of, status_of
 from kopt.controllers.overview.documents import pool_of, staged_of
 from kopt.core.scheduling.eviction import Cause, Eviction, Phase, Return, System, Verified, WorkloadRef
 from kopt.core.scheduling.overview import Overview
+from kopt.core.switches import Alarm, Switches
 
 Object = dict[str, Any]
+
+
+def switches(now_s: float) -> Switches:
+    """One feature on trial, and one that an alarm has switched off after a person had switched it on."""
+    misses = Alarm("Drift", "sizing@7", "sizing 7: 71.0% of the last 200 measurements lay in the predicted interval.")
+    trial = Switches().set_by("alice@example.com", "placement", 10, "first trial", now_s - 90_000)
+    assert trial is not None
+    on = trial.set_by("bob@example.com", "profiling", 50, "half of the Jobs", now_s - 50_000)
+    assert on is not None
+    off = on.fall_back("system:serviceaccount:kopt-system:kopt-sizing", "profiling", misses, now_s - 1_200)
+    assert off is not None
+    return off
+
+
 GIB = 1 << 30
 
 
@@ -248,5 +263,6 @@ def overview(now_s: float, **more: Any) -> Overview:
         "pools": tuple(map(pool_of, pools)),
         "ledger": tuple(map(entry_of, ledger)),
         "staged": tuple(map(staged_of, data)),
+        "switches": switches(now_s),
     }
     return Overview(**fields | more)

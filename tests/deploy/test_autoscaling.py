@@ -177,4 +177,4 @@ def test_it_scales_up_before_the_spike_and_keeps_its_scale_without_a_forecast(
     api.delete("autoscaling/v2", "HorizontalPodAutoscaler", "chat", space)
     api.delete("apps/v1", "Deployment", "chat", space, propagationPolicy="Background")
     rights = used(audited(control_plane, NAME, datetime(1970, 1, 1, tzinfo=UTC)))
-    assert {resource for _, _, resource in rights} == {"configmaps"}
+    assert {resource for _, _, resource in rights} == {"configmaps", "featurerollouts"}

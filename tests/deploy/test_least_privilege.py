@@ -45,11 +45,15 @@ SELDOM: dict[str, dict[Right, str]] = {
         ("get", "", "namespaces"): "only for a namespace that is younger than the watch's news of it",
         ("update", "", "secrets"): "only when the certificate is rotated, after 60 days",
         ("get", "resource.k8s.io", "deviceclasses"): "only for a class that is younger than the watch's news of it",
+        ("get", "kaiwo.ai", "featurerollouts"): "only when an alarm switches a feature off",
+        ("patch", "kaiwo.ai", "featurerollouts"): "only when an alarm switches a feature off",
     },
     "kopt-extender": {
         ("get", "", "pods"): "only for a pod whose Binding was not seen within 30 s",
         ("patch", "", "pods"): "only for a refused pod that has room again by what no other object shows the scheduler",
         ("patch", "events.k8s.io", "events"): "only for an event that is repeated for a minute",
+        ("get", "kaiwo.ai", "featurerollouts"): "only when an alarm switches a feature off",
+        ("patch", "kaiwo.ai", "featurerollouts"): "only when an alarm switches a feature off",
     },
     "kopt-off": {
         ("get", "", "pods"): "only after a conflict",

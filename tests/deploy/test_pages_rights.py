@@ -63,7 +63,10 @@ def test_its_account_lists_and_watches_what_the_pages_show_and_no_more(charts: A
         ("scheduling.run.ai", "queues"),
         ("scheduling.volcano.sh", "podgroups"),
         ("scheduling.volcano.sh", "queues"),
-        *(("kaiwo.ai", kind) for kind in ("evictions", "lendingpools", "nodetopologies", "stageddata")),
+        *(
+            ("kaiwo.ai", kind)
+            for kind in ("evictions", "featurerollouts", "lendingpools", "nodetopologies", "stageddata")
+        ),
     }
 
 

@@ -6,12 +6,14 @@ from itertools import combinations
 
 from kopt.agents.topology.documents import spec_of
 from kopt.cli.local.example.jobs import BORROWERS, DATA, DATA_USER, LENT, QUEUE, job_objects, stamp
-from kopt.cluster.client.resources import EVICTIONS, LENDING_POOLS, NODE_TOPOLOGIES, Object, Resource
+from kopt.cluster.client.resources import EVICTIONS, FEATURE_ROLLOUTS, LENDING_POOLS, NODE_TOPOLOGIES, Object, Resource
 from kopt.cluster.client.resources import NODES as KUBERNETES_NODES
 from kopt.cluster.objects.eviction import body_of, entry_of, status_of
+from kopt.cluster.objects.feature_rollout import rollout_document
 from kopt.cluster.objects.staged_data import STAGED_DATA
 from kopt.core.hardware.node_topology import LinkType, NodeTopology, TopologyGpu, TopologyLink, TopologyNic
 from kopt.core.scheduling.eviction import Cause, Eviction, Phase, Return, System, Verified, WorkloadRef
+from kopt.core.switches import Switches
 from kopt.core.units import GIB, Bytes
 from kopt.simulator.lending.recording import MOMENTS, STEP_S, PoolDay, record_day
 from kopt.topology.hardware import CUBE_MESH
@@ -35,9 +37,16 @@ def objects_at(now_s: float) -> Mapping[Resource, Sequence[Object]]:
         LENDING_POOLS: [_pool(now_s)],
         EVICTIONS: evictions,
         STAGED_DATA: _staged(now_s),
+        FEATURE_ROLLOUTS: [_switches(now_s)],
         NODE_TOPOLOGIES: [_node(topology, now_s) for topology in topologies().values()],
         KUBERNETES_NODES: [_kubernetes_node(name) for name in NODES],
     }
+
+
+def _switches(now_s: float) -> Object:
+    trial = Switches().set_by("admin@example.com", "placement", 10, "first trial", now_s - 90_000.0)
+    assert trial is not None
+    return rollout_document(trial)
 
 
 @lru_cache(maxsize=1)

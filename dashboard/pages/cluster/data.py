@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from kopt.core.scheduling.eviction import Entry
 from kopt.core.scheduling.overview import Overview
-from kopt.dashboard.data.access import POOLS, Holds, pods_in, pods_of
+from kopt.dashboard.data.access import POOLS, SWITCHES, Holds, pods_in, pods_of
 from kopt.dashboard.data.feed import Connections, Feed, Fixed
 
 
@@ -17,6 +17,7 @@ def _restrict(overview: Overview, holds: Holds) -> Overview:
     return replace(
         overview,
         pools=overview.pools if holds(POOLS) else (),
+        switches=overview.switches if holds(SWITCHES) else None,
         ledger=tuple(
             _without_strangers(entry, holds) for entry in overview.ledger if holds(pods_in(entry.eviction.namespace))
         ),

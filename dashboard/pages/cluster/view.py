@@ -9,6 +9,7 @@ from kopt.core.units import format_bytes, format_gpus
 from kopt.core.workload.checkpoint import CLAIMED, Source, claimed
 from kopt.dashboard.formatting import amount, span
 from kopt.dashboard.pages.cluster.figure import reclaims, segments
+from kopt.dashboard.pages.cluster.switches import SwitchLine, switch_lines
 
 MOST_POOLS = 12
 MOST_LINES = 100
@@ -123,6 +124,7 @@ class ClusterPage:
     lost: str
     staged: tuple[StagedCard, ...]
     lent: str
+    switches: tuple[SwitchLine, ...]
 
 
 def cluster_page(overview: Overview, choice: LedgerChoice | None = None) -> ClusterPage:
@@ -145,6 +147,7 @@ def cluster_page(overview: Overview, choice: LedgerChoice | None = None) -> Clus
         _lost(entries),
         tuple(_staged(staged_state, now_s) for staged_state in staged[:MOST_STAGED]),
         amount(sum(lent)) if lent else "–",
+        () if overview.switches is None else switch_lines(overview.switches),
     )
 
 

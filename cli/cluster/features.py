@@ -214,7 +214,8 @@ def _with_cluster(kubeconfig: Path | None, work: "Callable[[Kube], Awaitable[T]]
         advice = "the ClusterRole kopt-features-edit allows it"
         raise Refused(f"you may not {verb} the switches; {advice} ({error.message})") from error
     except ApiError as error:
-        raise Refused(f"no {verb} of the switches: {error}") from error
+        done = {"change": "changed"}.get(verb, verb)
+        raise Refused(f"the switches cannot be {done}: {error}") from error
 
 
 async def _read(kube: "Kube") -> Switches:
@@ -222,8 +223,8 @@ async def _read(kube: "Kube") -> Switches:
     from kopt.cluster.objects.feature_rollout import ROLLOUT_NAME, switches_of
 
     # By a list: without its kind there is nothing to say, without the object everything is on.
-    found = (await kube.list(FEATURE_ROLLOUTS, field_selector=f"metadata.name={ROLLOUT_NAME}")).items
-    return switches_of(found[0]) if found else Switches()
+    rollouts = (await kube.list(FEATURE_ROLLOUTS, field_selector=f"metadata.name={ROLLOUT_NAME}")).items
+    return switches_of(rollouts[0]) if rollouts else Switches()
 
 
 async def _set(kube: "Kube", feature: str, percent: int | None, reason: str) -> tuple[Switches, Flip | None]:

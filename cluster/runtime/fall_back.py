@@ -17,7 +17,7 @@ from kopt.core.switches import OFF, Alarm, AlarmKind, AlarmUnknown
 
 _LOG = logging.getLogger(__name__)
 EVERY_S = 30.0
-"""Between two looks; the short window of an error budget has ten of them."""
+"""Between two checks; the short window of an error budget has ten of them."""
 AlarmSource = Callable[[float], Awaitable[Alarm | None]]
 """An alarm there is now, on what was seen since a time (Unix seconds); it may raise AlarmUnknown."""
 Announce = Callable[[Object, str, str], None]
@@ -40,13 +40,13 @@ class FallBack:
         self._announce, self._clock = announce, clock
 
     async def run(self) -> None:
-        """Look for ever; cancelled by who runs it."""
+        """Check for ever; cancelled by who runs it."""
         while True:
-            await self.look()
+            await self.check()
             await asyncio.sleep(EVERY_S)
 
-    async def look(self) -> bool:
-        """Whether this look has switched the feature off."""
+    async def check(self) -> bool:
+        """Whether this check has switched the feature off."""
         now = self._switches.now
         if now.percent(self._feature) == OFF:
             return False
@@ -59,7 +59,7 @@ class FallBack:
                 if alarm is not None and await self._raise(alarm):
                     return True
             except (ApiError, AlarmUnknown) as error:
-                _LOG.warning("%s: no look at alarms: %s", self._feature, error)
+                _LOG.warning("%s: alarms cannot be checked: %s", self._feature, error)
         return False
 
     async def _raise(self, alarm: Alarm) -> bool:

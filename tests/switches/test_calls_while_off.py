@@ -10,15 +10,18 @@ from typing import Any, cast
 import orjson
 import pytest
 from admission.workloads import Object, job, pod, review
-from attacks.scenarios.objects import LEASE, node, space
+from attacks.scenarios.objects import LEASE, node, space, workload
 from attacks.scenarios.objects import pod as gpu_pod
+from attacks.scenarios.preemption import fill_kueue
 from autoscaling.test_metrics_api import Endpoint, metric
 
+from kopt.cluster.admission.address import Address
 from kopt.cluster.admission.review import parse_review
 from kopt.cluster.client.resources import (
     CONFORMANCE_POLICIES,
     FEATURE_ROLLOUTS,
     KUEUE_LOCAL_QUEUES,
+    KUEUE_WORKLOADS,
     LEASES,
     NODES,
     PODS,
@@ -34,6 +37,9 @@ from kopt.controllers.extender import main as extender
 from kopt.controllers.extender.calls.server import ServerSettings
 from kopt.controllers.extender.leadership import LeadershipSettings
 from kopt.controllers.extender.settings import ExtenderSettings
+from kopt.controllers.preemption import main as preemption
+from kopt.controllers.preemption.ports import ControllerSettings
+from kopt.controllers.preemption.workload_hold import HoldSettings
 from kopt.controllers.sizing.admission import SizingAtAdmission
 from kopt.controllers.staging.admission import StagingAtAdmission
 from kopt.core.decision import Mode
@@ -139,23 +145,23 @@ def wants_data(name: str) -> Object:
 
 
 async def test_the_webhook_changes_nothing_while_all_is_off(webhook: Webhook) -> None:
-    for workload in (job("a"), pod("b"), wants_data("c")):
+    for wanted in (job("a"), pod("b"), wants_data("c")):
         await webhook.switch()
-        assert await webhook.changes(workload), "the policy changes it"
+        assert await webhook.changes(wanted), "the policy changes it"
         await webhook.switch(**ALL_OFF)
-        assert await webhook.changes(workload) == set()
+        assert await webhook.changes(wanted) == set()
 
 
 async def test_each_switch_of_the_webhook_is_its_own(webhook: Webhook) -> None:
-    for feature, workload, path in (
+    for feature, wanted, path in (
         ("queues", job("a"), "queue-name"),
         ("schedulers", job("a"), "schedulerName"),
         ("staging", wants_data("a"), "staging"),
     ):
         await webhook.switch(**ALL_OFF | {feature: 100})
-        assert any(path in each for each in await webhook.changes(workload)), feature
+        assert any(path in each for each in await webhook.changes(wanted)), feature
         await webhook.switch(**{feature: 0})
-        assert not any(path in each for each in await webhook.changes(workload)), feature
+        assert not any(path in each for each in await webhook.changes(wanted)), feature
 
 
 async def test_profiling_has_a_switch_at_creation_too(webhook: Webhook) -> None:
@@ -224,6 +230,37 @@ async def test_the_extender_offers_every_node_and_writes_nothing_while_placement
         await asyncio.gather(task, return_exceptions=True)
         await replica.server.stop()
         replica.close()
+
+
+async def test_no_new_workload_is_held_for_a_decision_while_preemption_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    kube = Watched()
+    fill_kueue(kube)
+    hold = HoldSettings(Address("kopt-system", "kopt"), ("x",))
+    settings = preemption.ProcessSettings(lease=LEASE, controller=ControllerSettings(Mode.ENFORCE), hold=hold, port=0)
+    replica = preemption.Replica(cast(Any, kube), settings)
+    holding = replica._holding
+    assert holding is not None
+    monkeypatch.setattr(holding, "_led", lambda: True)
+    tasks = [asyncio.create_task(informer.run()) for informer in replica._informers]
+    document = workload("more-urgent", priority=2000)
+    document |= {"apiVersion": KUEUE_WORKLOADS.api_version, "kind": KUEUE_WORKLOADS.kind}
+    body = orjson.dumps(review(document, namespace="team"))
+
+    async def holds() -> bool:
+        reply = holding._review(Request("POST", "/hold", body))
+        reply = await reply if asyncio.iscoroutine(reply) else reply
+        return "patch" in orjson.loads(cast(Any, reply).body)["response"]
+
+    try:
+        await until(lambda: all(informer.synced.is_set() for informer in replica._informers))
+        assert await holds()
+        kube.put(FEATURE_ROLLOUTS, rollout(preemption=0))
+        await until(lambda: replica.cluster.gated(Owner.of("jobs", "team", "x"), Mode.ENFORCE) is Mode.OBSERVE)
+        assert not await holds()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_autoscalers_get_no_value_and_why_while_autoscaling_is_off() -> None:

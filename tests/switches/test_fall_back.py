@@ -97,7 +97,7 @@ async def test_two_replicas_that_see_an_alarm_switch_off_once(kube: Watched) -> 
         FallBack(cast(Any, kube), switches, "profiling", [Source(MISSES)], lambda _, __, text: announced.append(text))
         for switches in await watching(kube, 2)
     ]
-    flipped = await asyncio.gather(*(replica.look() for replica in replicas))
+    flipped = await asyncio.gather(*(replica.check() for replica in replicas))
     assert sorted(flipped) == [False, True]
     (flip,) = now(kube).history
     assert (flip.feature, flip.before, flip.after, flip.by, flip.alarm) == ("profiling", 40, 0, USER, "Drift/sizing@7")
@@ -107,12 +107,12 @@ async def test_two_replicas_that_see_an_alarm_switch_off_once(kube: Watched) -> 
 async def test_it_stays_off_when_the_alarm_ends_and_nobody_is_asked_meanwhile(kube: Watched) -> None:
     (switches,), source = await watching(kube), Source(MISSES)
     fall_back = FallBack(cast(Any, kube), switches, "profiling", [source])
-    assert await fall_back.look()
+    assert await fall_back.check()
     await until(lambda: switches.is_off("profiling"))
     source.alarm = None
     asked = len(source.since_s)
     for _ in range(3):
-        assert not await fall_back.look()
+        assert not await fall_back.check()
     assert len(source.since_s) == asked
     assert now(kube).percent("profiling") == 0
 
@@ -120,16 +120,16 @@ async def test_it_stays_off_when_the_alarm_ends_and_nobody_is_asked_meanwhile(ku
 async def test_who_switches_on_again_overrules_the_alarm_and_no_other(kube: Watched) -> None:
     (switches,), source = await watching(kube), Source(MISSES)
     fall_back = FallBack(cast(Any, kube), switches, "profiling", [source])
-    assert await fall_back.look()
+    assert await fall_back.check()
     before = now(kube)
     after = before.set_by("alice", "profiling", 100, "known: an old driver", 1.9e9)
     assert after is not None
     await kube.patch(FEATURE_ROLLOUTS, "default", changes_of(before, after))
     await until(lambda: switches.now == after)
-    assert not await fall_back.look()
+    assert not await fall_back.check()
     assert source.since_s[-1] == 1.9e9, "evidence counts from then on"
     source.alarm = replace(MISSES, subject="sizing@8")
-    assert await fall_back.look()
+    assert await fall_back.check()
     assert [flip.after for flip in now(kube).history] == [0, 100, 0]
 
 
@@ -139,8 +139,8 @@ async def test_a_source_that_cannot_say_is_no_alarm_and_keeps_no_other_from_sayi
     async def silent(_since_s: float) -> Alarm | None:
         raise AlarmUnknown("no answer")
 
-    assert not await FallBack(cast(Any, kube), switches, "profiling", [silent]).look()
-    assert await FallBack(cast(Any, kube), switches, "profiling", [silent, Source(MISSES)]).look()
+    assert not await FallBack(cast(Any, kube), switches, "profiling", [silent]).check()
+    assert await FallBack(cast(Any, kube), switches, "profiling", [silent, Source(MISSES)]).check()
 
 
 async def test_a_controllers_own_process_falls_back_and_leaves_jobs_alone() -> None:

@@ -11,9 +11,12 @@ import pytest
 from chart import NAMESPACE, Helm
 from controlplane.api import Refused
 from controlplane.plane import ControlPlane
+from controlplane.processes import wait_for
 from deploy.rights import start_controller
+from openfeature import api
 
 from kopt.cluster.client.api import connect
+from kopt.cluster.runtime.feature_provider import provider
 from kopt.cluster.runtime.switches import user_of, write_switches
 from kopt.core.switches import FEATURES, Alarm
 
@@ -123,6 +126,16 @@ def test_nobody_sets_a_switch_in_another_name_or_without_a_record(control_plane:
     ):
         with pytest.raises(Refused, match=says):
             control_plane.api.patch(*ROLLOUT, changes)
+
+
+def test_programs_of_others_follow_through_openfeature(control_plane: ControlPlane, kopt: Run) -> None:
+    with provider(control_plane.kubeconfig) as switches:
+        api.set_provider(switches, "cluster")
+        client = api.get_client("cluster")
+        assert client.get_boolean_value("lending", False)
+        assert kopt("features", "set", "lending", "--off", "--reason", "x").returncode == 0
+        wait_for(lambda: not client.get_boolean_value("lending", True), what="the switch is seen")
+    api.clear_providers()
 
 
 def test_who_may_not_is_told_who_may(control_plane: ControlPlane, kopt: Run) -> None:

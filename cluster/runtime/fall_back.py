@@ -87,18 +87,19 @@ def answers_of(client: Client) -> AlarmSource:
 
 class FailureRate:
     """An alarm while too large a share of something fails. ``count`` returns how often it went well and how often it
-    failed since the process began; ``what`` fails is a sentence's subject, such as "answers of the endpoint"."""
+    failed since the process began; ``what`` and ``failed`` are the words for it: "bindings", "failed"."""
 
     def __init__(
         self,
         what: str,
         count: Callable[[], tuple[int, int]],
         *,
+        failed: str = "failed",
         kind: str = AlarmKind.ERROR_RATE,
         objective: Objective | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._what, self._count, self._kind, self._clock = what, count, kind, clock
+        self._what, self._failed, self._count, self._kind, self._clock = what, failed, count, kind, clock
         self._budget = ErrorBudget(objective)
 
     async def __call__(self, since_s: float) -> Alarm | None:
@@ -109,7 +110,7 @@ class FailureRate:
             return None
         objective = self._budget.objective
         text = (
-            f"{burn.failed} of {burn.total} {self._what} failed within {objective.long_s / 60:g} minutes and "
+            f"{burn.failed} of {burn.total} {self._what} {self._failed} within {objective.long_s / 60:g} minutes, and "
             f"{burn.short:.0%} within the last {objective.short_s / 60:g}; at most {objective.highest_share:.0%} may."
         )
         # Each time it is another alarm: evidence is counted anew after a person has switched on.

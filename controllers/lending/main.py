@@ -37,7 +37,7 @@ _ENDPOINT_S = 2.0
 _FIRST_S = 20.0
 """A new leader asks about all pools this long before it decides: hundreds of them, where the endpoint knows them."""
 LATE = Objective(target=0.99, least=20)
-"""Of the looks at pools, one in 30 s: GPUs are back when their services need them (`spec.violationTarget` is the
+"""Of the checks of pools, one in 30 s: GPUs are back when their services need them (`spec.violationTarget` is the
 share of time that may fail; this is where it burns fourteen times too fast)."""
 _BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -85,7 +85,10 @@ class Replica(LedReplica):
         self, kube: Kube, settings: ProcessSettings, ask: Ask | None = None, alarms: Sequence[AlarmSource] = ()
     ) -> None:
         self._settings, self._kube = settings, kube
-        self._late = FailureRate("minutes of pools", self._minutes, kind=AlarmKind.ERROR_BUDGET, objective=LATE)
+        late = "found GPUs overdue"
+        self._late = FailureRate(
+            "checks of pools", self._checks, failed=late, kind=AlarmKind.ERROR_BUDGET, objective=LATE
+        )
         self._good = self._bad = 0
         switches = LiveSwitches(kube, "lending")
         self.cluster = LiveCluster(kube, switches)
@@ -160,8 +163,8 @@ class Replica(LedReplica):
                 self._gpus.labels(pool.name, what).set(gpus)
             self._fresh.labels(pool.name).set(status.forecast is ForecastState.FRESH)
 
-    def _minutes(self) -> tuple[int, int]:
-        """A pool's look counts as bad while GPUs that its services need are overdue."""
+    def _checks(self) -> tuple[int, int]:
+        """A check of a pool counts as bad while GPUs that its services need are overdue."""
         now_s = time.time()
         for pool in self.cluster.pools():
             reclaiming = pool.status.reclaiming

@@ -2,22 +2,33 @@
 
 import asyncio
 import dataclasses
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
 import httpx
+import orjson
 import pytest
-from attacks.scenarios.objects import LEASE
+from attacks.scenarios.objects import LEASE, node, pod, space
 from attacks.scenarios.sizing import SIZING
 
-from kopt.cluster.client.resources import FEATURE_ROLLOUTS
+from kopt.cluster.client.errors import Forbidden
+from kopt.cluster.client.resources import FEATURE_ROLLOUTS, NODES, PODS
 from kopt.cluster.objects.feature_rollout import changes_of, switches_of
 from kopt.cluster.runtime.fall_back import EVERY_S, FailureRate, FallBack, answers_of
+from kopt.cluster.runtime.http import Request
 from kopt.cluster.runtime.switches import LiveSwitches
+from kopt.controllers.extender import main as extender
+from kopt.controllers.extender.calls.server import ServerSettings
+from kopt.controllers.extender.leadership import LeadershipSettings
+from kopt.controllers.extender.settings import ExtenderSettings
+from kopt.controllers.lending import main as lending
+from kopt.controllers.lending.views import Pool
 from kopt.controllers.sizing import main as sizing
 from kopt.controllers.sizing.ports import SizingSettings
 from kopt.core.decision import Mode
+from kopt.core.scheduling.lending_pool import PoolStatus, Reclaiming
 from kopt.core.switches import Alarm, AlarmUnknown, Switches
 from kopt.policies.sizing.profiling_pod import DryRunSettings
 from kopt.serving.client.alarms import drift_of, of_intervals, of_series
@@ -192,6 +203,69 @@ async def test_answers_that_fail_for_long_are_an_alarm_and_an_endpoint_that_is_g
         assert alarms[-1] is not None
         assert "answers failed within 60 minutes" in alarms[-1].message
         assert await rate(clock.now_s - EVERY_S) is None, "a person has just switched on"
+
+
+async def test_lending_falls_back_while_gpus_stay_overdue(monkeypatch: pytest.MonkeyPatch) -> None:
+    kube = Watched()
+    replica = lending.Replica(cast(Any, kube), lending.ProcessSettings(lease=LEASE, port=0))
+    late = PoolStatus(reclaiming=Reclaiming(4, since_s=0.0, by_s=1.0))
+    pools = [Pool({}, "inference", "u", 1, None, status=late), Pool({}, "calm", "v", 1, None)]
+    monkeypatch.setattr(replica.cluster, "pools", lambda: pools)
+    alarms = [await replica._late(float("-inf")) for _ in range(30)]
+    assert alarms[0] is None
+    alarm = alarms[-1]
+    assert alarm is not None
+    assert (alarm.kind, "checks of pools found GPUs overdue" in alarm.message) == ("ErrorBudget", True)
+    monkeypatch.setattr(replica.cluster, "pools", lambda: pools[1:])
+    assert [await replica._late(float("-inf")) for _ in range(300)][-1] is None
+
+
+async def test_placement_falls_back_while_its_bindings_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    kube = Watched()
+    space(kube, "team")
+    kube.put(FEATURE_ROLLOUTS, rollout())
+    for number in range(25):
+        kube.put(NODES, node(f"n{number}"))
+        waits = pod(f"p{number}", gpus=4)
+        kube.put(PODS, waits | {"metadata": waits["metadata"] | {"uid": f"p{number}"}})
+
+    async def refuse(*_: Any) -> Any:
+        raise Forbidden(403, "Forbidden", "a quota")
+
+    monkeypatch.setattr(kube, "create_at", refuse)
+    settings = extender.ProcessSettings(
+        extender=ExtenderSettings(Mode.ENFORCE),
+        server=ServerSettings(port=0, drain_s=0),
+        leadership=LeadershipSettings(identity="one", lease=LEASE),
+    )
+    replica = extender.Replica(cast(Any, kube), settings)
+    monkeypatch.setattr(replica._binder, "bind", refuse)
+    task = asyncio.create_task(replica.run())
+    try:
+        await until(lambda: replica.serves)
+        assert not await replica._fall_back.check()
+        names = [f"n{number}" for number in range(25)]
+        for number in range(25):
+            document = kube.find(PODS, f"p{number}", "team")
+            await called(replica, "filter", {"Pod": document, "Nodes": None, "NodeNames": names})
+            holding = replica.extender.fleet.holdings[f"p{number}"]
+            binding = {"PodName": f"p{number}", "PodNamespace": "team", "PodUID": f"p{number}", "Node": holding.node}
+            assert "a quota" in (await called(replica, "bind", binding))["Error"]
+        assert await replica._fall_back.check()
+        (flip,) = now(kube).history
+        assert (flip.feature, flip.after) == ("placement", 0)
+        assert "25 of 25 bindings failed" in flip.reason
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await replica.server.stop()
+        replica.close()
+
+
+async def called(replica: extender.Replica, verb: str, body: dict[str, Any]) -> dict[str, Any]:
+    reply = replica.server._answer(Request("POST", f"/{verb}", orjson.dumps(body)))
+    answer = await reply if inspect.isawaitable(reply) else reply
+    return dict(orjson.loads(answer.body))
 
 
 def intervals(**fields: Any) -> IntervalHealthOut:

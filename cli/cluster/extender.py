@@ -25,7 +25,9 @@ class Document(StrEnum):
 
 
 ModeOption = Annotated[Mode, typer.Option(help="observe records what it would choose; enforce chooses.")]
-Rollout = Annotated[int, typer.Option(help="Percentage of workloads at most, whatever kopt features says; the others are observed.")]
+Rollout = Annotated[
+    int, typer.Option(help="Percentage of workloads at most, whatever kopt features says; the others are observed.")
+]
 Shortlist = Annotated[int, typer.Option(help="Nodes that are left to the scheduler, the chosen one first.")]
 Reserve = Annotated[float, typer.Option(help="Seconds for which a node that was named is kept for its pod.")]
 Joint = Annotated[int, typer.Option(help="Waiting pods to plan together; 0 plans each by itself.")]

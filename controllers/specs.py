@@ -307,7 +307,7 @@ CONTROLLERS = (
     ControllerSpec(
         "gangs",
         "kopt.controllers.gangs.main",
-        (9461,),
+        (9462,),
         GangsOptions,
         reads=("jobs.batch", "namespaces", "nodes", "pods", "secrets", "workloads.kueue.x-k8s.io"),
         writes=("jobs.batch", "pods", "secrets", "workloads.kueue.x-k8s.io"),

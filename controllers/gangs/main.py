@@ -39,7 +39,7 @@ class ProcessSettings(ReplicaSettings):
     """Everything of one replica."""
 
     controller: ControllerSettings = field(default_factory=ControllerSettings)
-    port: int = 9461
+    port: int = 9462
 
 
 async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) -> None:

@@ -87,7 +87,7 @@ class Reconciler(Retrying):
         observed = self._cluster.observed(self._clock())
         owned = gangs_of(observed)
         for gang in [each for each in owned if each.owner.holder == HOLDER]:
-            again_s.append(await self._tried(partial(self._give_back, gang, owned, observed.now_s), _subject(gang)))
+            again_s.append(await self._tried(partial(self._give_back, gang, owned, observed), _subject(gang)))
         observed = self._cluster.observed(self._clock())
         owned = gangs_of(observed)
         every = snapshot_of(observed, owned)
@@ -106,7 +106,7 @@ class Reconciler(Retrying):
         for decision in decisions:
             if not acted & set(decision.deadlock):
                 again_s.append(await self._report(decision, by_name, observed))
-        await self._clear(owned, {name for decision in decisions for name in decision.deadlock})
+        await self._clear(owned, {name for decision in decisions for name in decision.deadlock}, observed)
         # Times of pods are whole seconds.
         due_s = due_in_s(every, self._settings.gangs)
         return min([*again_s, *([] if due_s is None else [due_s + 0.05])])
@@ -167,19 +167,22 @@ class Reconciler(Retrying):
         self._emit_event(beneficiary.reference, "GangGoesFirst", started)
         return _SETTLE_S
 
-    async def _give_back(self, gang: Owned, owned: Sequence[Owned], now_s: float) -> float:
-        """Once the other has started or is gone, or after the longest time."""
+    async def _give_back(self, gang: Owned, owned: Sequence[Owned], observed: Observed) -> float:
+        """Once the other has started or is gone, after the longest time, or where it may not be held any more."""
         notice = gang.owner.notice
         other = next((each for each in owned if notice is not None and each.name == notice.for_whom), None)
-        left_s = 0.0 if notice is None else notice.at_s + self._settings.back_s - now_s
-        if other is not None and not other.has_started and other.owner.runs and left_s > 0:
+        left_s = 0.0 if notice is None else notice.at_s + self._settings.back_s - observed.now_s
+        may_hold = observed.mode(gang.owner) is Mode.ENFORCE
+        if may_hold and other is not None and not other.has_started and other.owner.runs and left_s > 0:
             return min(left_s, _IDLE_S)
         changes = pass_on(gang.resource, gang.owner.document)
         metadata = changes["metadata"]
         metadata["annotations"] = metadata["annotations"] | {EVICTING_ANNOTATION: None}
         await self._cluster.patch(gang.resource, gang.owner.document, changes)
         why = "the other gang is gone" if other is None else f"{other.name} has started"
-        if other is not None and not other.has_started:
+        if not may_hold:
+            why = f"its mode is {observed.mode(gang.owner).value}, or the feature gangs is switched off for it"
+        elif other is not None and not other.has_started:
             why = f"{other.name} has not started within {self._settings.back_s:.0f} s"
         self._emit_event(gang.reference, "GangGivenBack", f"{gang.name} may run again: {why}.")
         return _SETTLE_S
@@ -206,11 +209,12 @@ class Reconciler(Retrying):
                 again_s.append(await self._tried(partial(self._patch, owned, changes), _subject(owned)))
         return min(again_s)
 
-    async def _clear(self, owned: Sequence[Owned], deadlocked: set[str]) -> None:
-        """Reports of deadlocks that are over."""
+    async def _clear(self, owned: Sequence[Owned], deadlocked: set[str], observed: Observed) -> None:
+        """Reports of deadlocks that are over, or on gangs that are only observed now."""
         self._reported = {names for names in self._reported if set(names) <= deadlocked}
         for gang in owned:
-            if gang.owner.reported and gang.name not in deadlocked:
+            is_observed = observed.mode(gang.owner) is Mode.OBSERVE
+            if gang.owner.reported and (is_observed or gang.name not in deadlocked):
                 changes = {"metadata": {"annotations": {DEADLOCK_ANNOTATION: None}}}
                 await self._tried(partial(self._patch, gang, changes), _subject(gang))
 

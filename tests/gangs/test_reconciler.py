@@ -136,6 +136,26 @@ def test_it_is_given_back_when_the_other_never_starts_or_is_gone(what: str) -> N
     assert cluster.suspended() == set()
 
 
+@pytest.mark.parametrize("lower", [Mode.OBSERVE, Mode.ANNOTATE])
+def test_it_is_given_back_at_once_where_it_may_not_be_held_any_more(lower: Mode) -> None:
+    cluster = Cluster()
+    reconciler = cluster.reconciles()
+    assert cluster.suspended() == {"b"}
+    cluster.mode = lower
+    cluster.reconciles(reconciler)
+    assert cluster.suspended() == set()
+    assert ("b", "GangGivenBack") in cluster.events
+
+
+def test_a_report_goes_from_what_is_only_observed_any_more() -> None:
+    cluster = Cluster(Mode.ANNOTATE)
+    reconciler = cluster.reconciles()
+    assert all("kaiwo.ai/gang-deadlock" in each["metadata"]["annotations"] for each in cluster.jobs.values())
+    cluster.mode = Mode.OBSERVE
+    cluster.reconciles(reconciler)
+    assert not any(each["metadata"]["annotations"] for each in cluster.jobs.values())
+
+
 def test_one_that_writes_a_checkpoint_stays() -> None:
     writing = {"checkpoint_state": "CKPT_WRITING", "checkpoint_observed_at": "2030-03-17T17:46:00Z"}
     cluster = Cluster(**writing)

@@ -147,13 +147,15 @@ class MemoryKube:
         *,
         kind: Patch = Patch.MERGE,
         subresource: str = "",
+        dry_run: bool = False,
         **_: Any,
     ) -> Object:
         assert isinstance(changes, dict)
         if kind is Patch.APPLY:
             # All fields are the caller's.
             named = merged(_copied(changes), {"metadata": {"name": name}})
-            return self.put(resource, merged(self.find(resource, name, namespace) or {}, named))
+            after = merged(self.find(resource, name, namespace) or {}, named)
+            return after if dry_run else self.put(resource, after)
         found = self._found(resource, name, namespace)
         assert kind is Patch.MERGE
         self._check(found, changes.get("metadata") or {})

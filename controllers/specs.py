@@ -273,6 +273,7 @@ CONTROLLERS = (
         (9461,),
         QueuesOptions,
         reads=(
+            SWITCHES,
             "clusterqueues.kueue.x-k8s.io",
             "cohorts.kueue.x-k8s.io",
             "kaiwopools.kaiwo.ai",
@@ -309,7 +310,7 @@ CONTROLLERS = (
         "kopt.controllers.gangs.main",
         (9462,),
         GangsOptions,
-        reads=("jobs.batch", "namespaces", "nodes", "pods", "secrets", "workloads.kueue.x-k8s.io"),
+        reads=(SWITCHES, "jobs.batch", "namespaces", "nodes", "pods", "secrets", "workloads.kueue.x-k8s.io"),
         writes=("jobs.batch", "pods", "secrets", "workloads.kueue.x-k8s.io"),
         holds=("jobs.batch", "workloads.kueue.x-k8s.io"),
     ),

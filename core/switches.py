@@ -44,6 +44,8 @@ FEATURES = (
     Feature("lending", "lending", "pools", "raises quotas of borrowing queues, stops workloads on lent GPUs", "demand"),
     Feature("staging", "staging", "workloads", "holds workloads until their data is there, and downloads it"),
     Feature("pairwise", "pairwise", "benchmarks", "runs Jobs that measure pairs of idle nodes"),
+    Feature("declared-queues", "queues", "queues", "writes the engine's queues as KaiwoQueues declare them"),
+    Feature("gangs", "gangs", "workloads", "holds gangs and evicts pods where gangs wait for each other"),
     Feature("autoscaling", "autoscaling", "services", "gives HorizontalPodAutoscalers forecasts", "demand"),
 )
 """Every feature that acts on the cluster."""

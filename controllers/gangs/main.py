@@ -14,6 +14,7 @@ from kopt.cluster.runtime.lease import Deposed, Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
 from kopt.cluster.runtime.object_cache import ObjectCache
 from kopt.cluster.runtime.signals import end_signals, run_until
+from kopt.cluster.runtime.switches import OPEN, Gate, LiveSwitches
 from kopt.controllers.gangs.reconciler import ControllerSettings, Reconciler
 from kopt.controllers.gangs.snapshot import Observed
 from kopt.controllers.gangs.views import (
@@ -53,8 +54,10 @@ async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) ->
 class LiveCluster:
     """The state observed by informers, with our own writes. ``changed`` is set by every change."""
 
-    def __init__(self, kube: Kube, settings: ControllerSettings, workloads: Resource = KUEUE_WORKLOADS) -> None:
-        self._settings, self.changed = settings, asyncio.Event()
+    def __init__(
+        self, kube: Kube, settings: ControllerSettings, workloads: Resource = KUEUE_WORKLOADS, gate: Gate = OPEN
+    ) -> None:
+        self._settings, self._gate, self.changed = settings, gate, asyncio.Event()
         self._kube, self._served = kube, workloads
         self._pods: Informer[ObservedPod] = Informer(kube, PODS, keep=read_pod, required=True)
         self._nodes: Informer[ObservedNode] = Informer(kube, NODES, keep=read_node, required=True)
@@ -117,7 +120,8 @@ class LiveCluster:
         space = self._spaces.objects.get(("", owner.key[0]), NamespaceSettings())
         if not space.managed:
             return Mode.OBSERVE
-        return effective_mode(owner.mode, space.mode, self._settings.mode, self._settings.workload_may_lower)
+        mode = effective_mode(owner.mode, space.mode, self._settings.mode, self._settings.workload_may_lower)
+        return self._gate.mode(NAME, owner.whose, mode)
 
     def _on_change(self, change: Change[Any]) -> None:
         if change.old != change.new:
@@ -132,9 +136,10 @@ class Replica(LedReplica):
 
     def __init__(self, kube: Kube, settings: ProcessSettings, workloads: Resource = KUEUE_WORKLOADS) -> None:
         self._settings = settings.controller
-        self.cluster = LiveCluster(kube, settings.controller, workloads)
+        switches = LiveSwitches(kube, NAME)
+        self.cluster = LiveCluster(kube, settings.controller, workloads, switches)
         self._reconciler: Reconciler | None = None
-        super().__init__(kube, NAME, settings, self.cluster.informers)
+        super().__init__(kube, NAME, settings, self.cluster.informers, switches)
         self.gauge("half_placed", "Gangs that are half-placed for longer than the hold.", lambda: self._count("half"))
         self.gauge("deadlocked", "Gangs that wait for each other.", lambda: self._count("deadlocked"))
         self.gauge("errors", "Writes that failed and are retried.", lambda: self.errors)

@@ -4,15 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kopt.cluster.client.resources import Key, Object, key_of
+from kopt.cluster.client.resources import JOBS, KUEUE_WORKLOADS, Key, Object, key_of
 from kopt.cluster.holds.hold import holder_of, is_mirrored
 from kopt.cluster.objects.eviction import proven_notice_of
 from kopt.cluster.objects.fields import at, count, items, mapping, text
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.workloads.job_failures import outlives
 from kopt.cluster.workloads.kueue_reading import amount, annotations_of, requests_of, seconds
+from kopt.cluster.workloads.owners import owner_of
 from kopt.cluster.workloads.pod_request import is_gpu
 from kopt.core.scheduling.eviction import Notice
+from kopt.core.switches import Owner
 
 MINIMUM_ANNOTATION = "kaiwo.ai/gang-minimum"
 DEADLOCK_ANNOTATION = "kaiwo.ai/gang-deadlock"
@@ -126,9 +128,11 @@ class GangOwner:
     owner_kind: str = field(default="", compare=False)
     evictions_left: int = 0
     """So many of a Job's pods may be evicted before it ends for good."""
+    whose: Owner = Owner("", "", "")
+    """For percentages."""
 
 
-def read_job(job: Object) -> GangOwner | None:
+def read_job(job: Object) -> GangOwner:
     metadata, spec = mapping(job, "metadata"), mapping(job, "spec")
     finished = any(
         text(item, "type") in ("Complete", "Failed") and text(item, "status") == "True"
@@ -138,7 +142,7 @@ def read_job(job: Object) -> GangOwner | None:
     queued = any(name.startswith("kueue.x-k8s.io/queue") for name in mapping(metadata, "labels"))
     runs = at(spec, "suspend") is not True
     result = _owner(document, job, job_minimum(job), runs, finished, queued=queued)
-    return result and replace(result, evictions_left=_evictions_left(job))
+    return replace(result, evictions_left=_evictions_left(job), whose=owner_of(job, JOBS.plural))
 
 
 def _evictions_left(job: Object) -> int:
@@ -157,7 +161,7 @@ def job_minimum(job: Object) -> int:
     return parallelism if is_wave and 1 < parallelism <= _MOST_PODS else 0
 
 
-def read_workload(workload: Object) -> GangOwner | None:
+def read_workload(workload: Object) -> GangOwner:
     """Only what Kueue has admitted can hold nodes; what we hold is kept as well."""
     metadata = mapping(workload, "metadata")
     conditions = {
@@ -172,7 +176,8 @@ def read_workload(workload: Object) -> GangOwner | None:
     document = {"metadata": _metadata(workload), "spec": {"active": active}}
     finished = conditions.get("Finished", False)
     runs = conditions.get("Admitted", False) and active is not False
-    return _owner(document, workload, minimum, runs, finished, text(owner, "uid"), owner_kind=text(owner, "kind"))
+    result = _owner(document, workload, minimum, runs, finished, text(owner, "uid"), owner_kind=text(owner, "kind"))
+    return replace(result, whose=owner_of(workload, KUEUE_WORKLOADS.plural))
 
 
 def _owner(

@@ -12,6 +12,7 @@ from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
 from kopt.cluster.runtime.signals import end_signals, run_until
+from kopt.cluster.runtime.switches import LiveSwitches
 from kopt.cluster.workloads.queue_trees.live import KINDS
 from kopt.controllers.queues.reconciler import Carrying, Reconciler
 from kopt.core.scheduling.queue_tree import MANAGED_LABEL
@@ -52,7 +53,8 @@ class Replica(LedReplica):
         informers: list[Informer[Any]] = [self._queues, self._pools, *written]
         for informer in informers:
             informer.subscribe(self._changes)
-        super().__init__(kube, NAME, settings, informers)
+        self._switches = LiveSwitches(kube, NAME)
+        super().__init__(kube, NAME, settings, informers, self._switches)
         self.gauge("declared", "KaiwoQueues.", lambda: len(self._queues.objects.values()))
         self.gauge("not_expressible", "Fields that the engine cannot carry out.", self._not_expressible)
         self.gauge("not_applied", "KaiwoQueues that are not carried out.", self._not_applied)
@@ -68,6 +70,7 @@ class Replica(LedReplica):
             self._emit,
             time.time,
             self.isolation,
+            self._switches,
         )
         await self.step_through(reconciler, self._changed, _GATHER_S)
 

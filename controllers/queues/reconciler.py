@@ -1,8 +1,9 @@
 """One pass: all KaiwoQueues as a tree, what it becomes, the writes, and the status of each."""
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
 
@@ -12,8 +13,10 @@ from kopt.cluster.objects.kaiwo_queue import pool_of, queue_of
 from kopt.cluster.runtime.isolation import Isolation
 from kopt.cluster.runtime.lease import Deposed
 from kopt.cluster.runtime.retry import Pauses, Retrying
-from kopt.controllers.queues.applying import apply_plan, plan_apply
+from kopt.cluster.runtime.switches import OPEN, Gate
+from kopt.controllers.queues.applying import ApplyPlan, apply_plan, plan_apply
 from kopt.controllers.queues.reclaiming import reclaims_due
+from kopt.controllers.queues.rollout import FEATURE, FLAVOR, Rollout, queue_of_change
 from kopt.controllers.queues.status import status_of
 from kopt.core.decision import Mode
 from kopt.core.scheduling.queue_tree import DEFAULT_GPU_RESOURCE, Compiled, Engine, NotExpressible
@@ -56,6 +59,11 @@ class Outcome:
     reason: str
     message: str
     written: int = 0
+    left_out: Mapping[str, "Outcome"] = field(default_factory=dict)
+    """Of queues that the switch leaves out, by name."""
+
+    def of(self, queue: str) -> "Outcome":
+        return self.left_out.get(queue, self)
 
 
 class Reconciler(Retrying):
@@ -71,9 +79,10 @@ class Reconciler(Retrying):
         emit: Emit,
         clock: Callable[[], float],
         isolation: Isolation,
+        gate: Gate = OPEN,
     ) -> None:
         super().__init__(isolation, _PAUSES)
-        self._kube, self._writer, self._carrying = kube, writer, carrying
+        self._kube, self._writer, self._carrying, self._gate = kube, writer, carrying, gate
         self._queues, self._pools, self._emit, self._clock = queues, pools, emit, clock
 
     async def step(self) -> float | None:
@@ -106,9 +115,14 @@ class Reconciler(Retrying):
         if not self._delays:
             return {}
         try:
-            return await reclaims_due(self._kube, tree, documents, self._clock())
+            due = await reclaims_due(self._kube, tree, documents, self._clock())
         except NotFound:
             return {}
+        rollout = self._rollout(tree)
+        return {name: decision for name, decision in due.items() if rollout.includes(name)}
+
+    def _rollout(self, tree: QueueTree) -> Rollout:
+        return Rollout(tree, self._gate, self._carrying.mode)
 
     @property
     def _delays(self) -> bool:
@@ -130,13 +144,15 @@ class Reconciler(Retrying):
             writes = len(plan.writes)
             message = f"In mode {self._carrying.mode.value}: {counted(writes, 'object')} would be written."
             return Outcome(not writes, "AsDeclared" if not writes else "OnlyObserved", message)
-        written = 0
-        async for change, failure in apply_plan(self._kube, plan, self._check):
+        rollout, written = self._rollout(tree), 0
+        left_out = _left_out(plan, rollout)
+        included = ApplyPlan(tuple(change for change in plan.changes if rollout.writes(change)))
+        async for change, failure in apply_plan(self._kube, included, self._check):
             if failure:
-                return Outcome(False, "WriteFailed", failure, written)
+                return Outcome(False, "WriteFailed", failure, written, left_out)
             _LOG.info("%s %s: %s", change.kind, change.name, change.action.value)
             written += 1
-        return Outcome(True, "AsDeclared", f"{engine.value} has what was declared.", written)
+        return Outcome(True, "AsDeclared", f"{engine.value} has what was declared.", written, left_out)
 
     def _check(self) -> None:
         if not self._writer.holds:
@@ -153,8 +169,9 @@ class Reconciler(Retrying):
         by_queue: dict[str, list[NotExpressible]] = {}
         for finding in findings:
             by_queue.setdefault(finding.path.partition("/")[0], []).append(finding)
-        applied = (outcome.applied, outcome.reason, outcome.message)
         for name, document in documents.items():
+            own = outcome.of(name)
+            applied = (own.applied, own.reason, own.message)
             status = status_of(
                 document, self._carrying.engine, by_queue.get(name, ()), applied, self._clock(), decisions.get(name)
             )
@@ -167,7 +184,21 @@ class Reconciler(Retrying):
                 _LOG.info("the status of %s is written later: %s", name, error)
                 continue
             reference = KAIWO_QUEUES.reference("", name, document["metadata"]["uid"])
-            self._emit(reference, outcome.reason, outcome.message)
+            self._emit(reference, own.reason, own.message)
+
+
+def _left_out(plan: ApplyPlan, rollout: Rollout) -> dict[str, Outcome]:
+    """By queue that the switch leaves out: how many objects would be written for its tree."""
+    left = [change for change in plan.writes if not rollout.writes(change)]
+    flavors = sum(change.kind == FLAVOR for change in left)
+    writes = Counter(rollout.root(queue_of_change(change)) for change in left if change.kind != FLAVOR)
+    result = {}
+    for name in rollout.tree.queues:
+        if not rollout.includes(name):
+            count = writes[rollout.root(name)] + flavors
+            message = f"The feature {FEATURE} is switched off for it: {counted(count, 'object')} would be written."
+            result[name] = Outcome(not count, "AsDeclared" if not count else "OnlyObserved", message)
+    return result
 
 
 def _again_s(decision: ReclaimDecision) -> float:

@@ -9,8 +9,9 @@ import pytest
 from kopt.cluster.client.resources import JOBS, Object, Resource
 from kopt.controllers.gangs.reconciler import ControllerSettings, Reconciler
 from kopt.controllers.gangs.snapshot import Observed
-from kopt.controllers.gangs.views import GangOwner, job_minimum, read_job, read_node, read_pod
+from kopt.controllers.gangs.views import GangOwner, job_minimum, read_job, read_node, read_pod, read_workload
 from kopt.core.decision import Mode
+from kopt.core.switches import Owner
 from kopt.policies.gangs import GangSettings
 
 GPU, NOW_S = "nvidia.com/gpu", 1_900_000_000.0
@@ -138,6 +139,7 @@ def test_it_is_given_back_when_the_other_never_starts_or_is_gone(what: str) -> N
 
 @pytest.mark.parametrize("lower", [Mode.OBSERVE, Mode.ANNOTATE])
 def test_it_is_given_back_at_once_where_it_may_not_be_held_any_more(lower: Mode) -> None:
+    """Its mode was lowered, or its feature switched off."""
     cluster = Cluster()
     reconciler = cluster.reconciles()
     assert cluster.suspended() == {"b"}
@@ -154,6 +156,12 @@ def test_a_report_goes_from_what_is_only_observed_any_more() -> None:
     cluster.mode = Mode.OBSERVE
     cluster.reconciles(reconciler)
     assert not any(each["metadata"]["annotations"] for each in cluster.jobs.values())
+
+
+def test_a_workload_of_kueues_is_on_the_side_of_its_job() -> None:
+    owner = {"controller": True, "kind": "Job", "uid": "a", "name": "a"}
+    workload = {"metadata": {"name": "job-a-1", "namespace": "team", "uid": "w", "ownerReferences": [owner]}}
+    assert read_workload(workload).whose == read_job(job("a")).whose == Owner.of("jobs", "team", "a")
 
 
 def test_one_that_writes_a_checkpoint_stays() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from kopt.cluster.client.resources import Object
 from kopt.core.scheduling.queue_tree import (
     CPU,
     DEFAULT_POOL,
@@ -19,6 +20,12 @@ from kopt.core.scheduling.queue_tree import (
 
 UNITS = {GPU: 500, CPU: 250, MEMORY: 1000 << 20}
 WEIGHTS = st.none() | st.integers(1, 90).map(lambda number: number * 1000)
+
+
+def declared(name: str, parent: str = "") -> Object:
+    """A KaiwoQueue with eight GPUs."""
+    spec = {"parentQueue": parent, "resources": {"gpu": {"quota": 8}}}
+    return {"metadata": {"name": name, "generation": 1}, "spec": spec}
 
 
 @st.composite

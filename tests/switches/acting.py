@@ -12,6 +12,7 @@ from kopt.cluster.client.resources import (
     EVENTS,
     FEATURE_ROLLOUTS,
     JOBS,
+    KAIWO_QUEUES,
     KUEUE_CLUSTER_QUEUES,
     LEASES,
     LENDING_POOLS,
@@ -22,17 +23,21 @@ from kopt.cluster.client.resources import (
     Object,
     Resource,
 )
+from kopt.controllers.gangs.reconciler import Reconciler as Gangs
 from kopt.controllers.lending.reconciler import Reconciler as Lending
 from kopt.controllers.pairwise.reconciler import Reconciler as Pairwise
 from kopt.controllers.preemption.kai.preemptor import KaiPreemption
 from kopt.controllers.preemption.kube_scheduler.preemptor import PlainPreemption
 from kopt.controllers.preemption.reconciler import Reconciler as Preemption
+from kopt.controllers.queues.reconciler import Reconciler as Queues
 from kopt.controllers.sizing.reconciler import Reconciler as Sizing
 from kopt.controllers.staging.reconciler import Reconciler as Staging
 
+from .scenarios import DECLARED_QUEUES, GANGS
+
 OWN = (EVENTS, LEASES, SECRETS, FEATURE_ROLLOUTS)
 USER = "system:serviceaccount:kopt-system:kopt-test"
-REPORTS = (LENDING_POOLS, PAIRWISE_BENCHMARKS, NODE_BANDWIDTHS)
+REPORTS = (KAIWO_QUEUES, LENDING_POOLS, PAIRWISE_BENCHMARKS, NODE_BANDWIDTHS)
 """Kinds of ours in whose status a controller that only observes says what it would do."""
 
 
@@ -58,6 +63,10 @@ def _is_free(kube: MemoryKube) -> bool:
     return not label_of(kube, JOBS, "ordinary")
 
 
+def _runs(kube: MemoryKube) -> bool:
+    return not any(one["spec"]["suspend"] or label_of(kube, JOBS, one["metadata"]["name"]) for one in kube.all(JOBS))
+
+
 def _is_returned(kube: MemoryKube) -> bool:
     lent = kube.find(KUEUE_CLUSTER_QUEUES, "lent")
     assert lent is not None
@@ -77,6 +86,8 @@ ACTING = (
     Acting("preemption", _scenario("preemption (KAI)"), (KaiPreemption, "step"), "pods urgent-0"),
     Acting("lending", _scenario("reallocation"), (Lending, "step"), undone=_is_returned),
     Acting("pairwise", _scenario("pairs"), (Pairwise, "step"), undone=_is_untested),
+    Acting("gangs", GANGS, (Gangs, "step"), undone=_runs),
+    Acting("declared-queues", DECLARED_QUEUES, (Queues, "step")),
 )
 
 

@@ -1,0 +1,63 @@
+"""Controllers that have no scenario with hostile objects, with something that they have to do."""
+
+from typing import Any
+
+from attacks.api_in_memory import MemoryKube
+from attacks.scenarios.objects import LEASE, Scenario, job, label_of, node, pod, space
+from queues.trees import declared
+
+from kopt.cluster.client.resources import JOBS, KAIWO_QUEUES, NODES, PODS
+from kopt.cluster.runtime.manager import LedReplica
+from kopt.cluster.workloads.queue_trees.live import KINDS
+from kopt.controllers.gangs import main as gangs
+from kopt.controllers.queues import main as declared_queues
+from kopt.controllers.queues.reconciler import Carrying
+from kopt.core.decision import Mode
+from kopt.core.scheduling.queue_tree import Engine
+from kopt.policies.gangs import GangSettings
+
+CLUSTER_QUEUES = next(kind for kind in KINDS[Engine.KUEUE] if kind.kind == "ClusterQueue")
+
+
+def _fill_gangs(kube: MemoryKube) -> None:
+    """Two gangs of two pods; each has one of two nodes."""
+    space(kube, "team")
+    for number, name in enumerate(("older", "newer")):
+        kube.put(NODES, node(f"n{number}"))
+        document = job(name, uid=f"job-{name}")
+        document["spec"] |= {"completionMode": "Indexed", "parallelism": 2, "completions": 2}
+        kube.put(JOBS, document)
+        kube.put(PODS, pod(f"{name}-0", on=f"n{number}", gpus=4, job_name=name))
+        kube.put(PODS, pod(f"{name}-1", gpus=4, job_name=name))
+
+
+def _gangs(kube: Any) -> LedReplica:
+    controller = gangs.ControllerSettings(Mode.ENFORCE, GangSettings(60.0))
+    return gangs.Replica(kube, gangs.ProcessSettings(lease=LEASE, controller=controller, port=0))
+
+
+GANGS = Scenario(
+    "gangs",
+    _fill_gangs,
+    _gangs,
+    lambda kube: any(label_of(kube, JOBS, name) == "gangs" for name in ("older", "newer")),
+    (),
+)
+
+
+def _fill_queues(kube: MemoryKube) -> None:
+    kube.put(KAIWO_QUEUES, declared("research"))
+
+
+def _queues(kube: Any) -> LedReplica:
+    carrying = Carrying(Engine.KUEUE, Mode.ENFORCE)
+    return declared_queues.Replica(kube, declared_queues.ProcessSettings(lease=LEASE, carrying=carrying, port=0))
+
+
+DECLARED_QUEUES = Scenario(
+    "queues",
+    _fill_queues,
+    _queues,
+    lambda kube: kube.find(CLUSTER_QUEUES, "research") is not None,
+    (),
+)

@@ -77,11 +77,12 @@ def test_its_rights_are_those_over_the_queues_of_its_engine(charts: Any, engine:
 
 
 def definition(plural: str) -> Object:
-    """A kind of Kueue's in one version: there is no Kueue here to convert others."""
+    """A kind of Kueue's, served in one version: there is no Kueue here to convert others. They stay in the list, as
+    other tests of this control plane may have stored some."""
     bases = build.manifests("kueue") / "config" / "components" / "crd" / "bases"
     (document,) = load_all(bases / f"kueue.x-k8s.io_{plural}.yaml")
-    (version,) = (item for item in document["spec"]["versions"] if item["name"] == KUEUE.partition("/")[2])
-    document["spec"]["versions"] = [version | {"storage": True}]
+    for version in document["spec"]["versions"]:
+        version["served"] = version["storage"] = version["name"] == KUEUE.partition("/")[2]
     return document
 
 

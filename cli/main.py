@@ -3,7 +3,7 @@
 import typer
 
 from kopt.cli.bandwidth import commands as bandwidth
-from kopt.cli.cluster import agent, controller, evictions, extender, features, off, queue, replicas, webhook, why
+from kopt.cli.cluster import agent, controller, evictions, extender, features, gpus, off, queue, replicas, webhook, why
 from kopt.cli.demand import commands as demand
 from kopt.cli.errors import Edge
 from kopt.cli.local import doctor, up
@@ -64,6 +64,7 @@ app.command("why")(why.why)
 app.command("replicas")(replicas.replicas)
 app.command("reasons")(reasons.reasons)
 app.command("queue")(queue.queue)
+app.command("gpus")(gpus.gpus)
 app.add_typer(queues.app, name="queues")
 app.command("webhook")(webhook.webhook)
 app.command("audit")(webhook.audit)

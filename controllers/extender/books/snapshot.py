@@ -24,14 +24,14 @@ async def read_fleet(kube: Kube) -> Fleet:
     """Nodes that pods may be sent to, what is told of them, and what pods hold. Raises ApiError; kinds that the cluster
     does not know count as empty, and objects that cannot be read are left out."""
     fleet = Fleet()
-    for name, offers in _read(await _all(kube, NODES), _open_offers):
+    for name, offers in readable(await _all(kube, NODES), _open_offers):
         fleet.set_node(name, offers)
-    for name, report in _read(await _all(kube, NODE_TOPOLOGIES), report_of):
+    for name, report in readable(await _all(kube, NODE_TOPOLOGIES), report_of):
         fleet.set_links(name, report.links)
         fleet.set_complaint(name, "topology", report.complaint)
-    for name, complaint in _read(await _all(kube, NODE_BANDWIDTHS), of_bandwidth):
+    for name, complaint in readable(await _all(kube, NODE_BANDWIDTHS), of_bandwidth):
         fleet.set_complaint(name, "pairs", complaint)
-    for _, pod in _read(await _all(kube, PODS, UNFINISHED), lambda pod: pod_state_of(pod, None, {})):
+    for _, pod in readable(await _all(kube, PODS, UNFINISHED), lambda pod: pod_state_of(pod, None, {})):
         if pod.node and pod.ask.uses_gpus:
             fleet.bound(pod.uid, pod.key, pod.node, pod.ask, pod.gpus)
     return fleet
@@ -59,7 +59,8 @@ async def _all(kube: Kube, resource: Resource, fields: str = "") -> Iterable[Obj
         return ()
 
 
-def _read(documents: Iterable[Object], keep: Callable[[Object], T | None]) -> Iterator[tuple[str, T]]:
+def readable(documents: Iterable[Object], keep: Callable[[Object], T | None]) -> Iterator[tuple[str, T]]:
+    """The name and the view of each document; those that cannot be understood, or have none, are left out."""
     for document in documents:
         try:
             value = keep(document)

@@ -1,0 +1,225 @@
+"""Reads the GPUs of a cluster: those that nodes offer as resources, and devices of dynamic resource allocation."""
+
+import asyncio
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from kopt.cluster.client.api import Kube
+from kopt.cluster.client.resources import NODE_BANDWIDTHS, NODE_TOPOLOGIES, NODES, PODS, Object
+from kopt.cluster.objects.fields import at, items, mapping, text
+from kopt.cluster.workloads.external_requests import CLAIMS
+from kopt.cluster.workloads.pod_request import quantity
+from kopt.controllers.extender.books.fleet import Fleet, Pool, part
+from kopt.controllers.extender.books.node_capacity import offers_of
+from kopt.controllers.extender.books.node_health import Complaint, of_bandwidth
+from kopt.controllers.extender.books.snapshot import UNFINISHED, readable
+from kopt.controllers.extender.books.topologies import report_of
+from kopt.controllers.extender.books.views import pod_state_of
+from kopt.controllers.overview.diagnosis.reading import RESOURCE_SLICES
+from kopt.controllers.overview.reading import Reader
+from kopt.core.scheduling.devices import GpuDevice, GpuHolder
+from kopt.core.units import WHOLE_GPU, Bytes
+
+GPU_DRIVERS = ("gpu.nvidia.com", "gpu.amd.com", "gpu.intel.com")
+_CLOSING = ("NoSchedule", "NoExecute")
+
+
+@dataclass(frozen=True)
+class GpuList:
+    """GPUs by node and name; ``unread`` are kinds that may not be read, so that some may be missing or look free."""
+
+    gpus: tuple[GpuDevice, ...]
+    unread: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class GpuDocuments:
+    """What GPUs are read from, of all namespaces."""
+
+    nodes: Iterable[Object]
+    pods: Iterable[Object]
+    topologies: Iterable[Object]
+    bandwidths: Iterable[Object]
+    slices: Iterable[Object]
+    claims: Iterable[Object]
+
+
+@dataclass(frozen=True)
+class _Claim:
+    """``holder``: namespace and name. ``consumed``: capacity by name, empty where the whole device is allocated."""
+
+    holder: tuple[str, str]
+    consumed: Mapping[str, object]
+
+
+async def read_gpus(kube: Kube) -> GpuList:
+    """With the caller's rights. Objects that cannot be understood are left out. Raises ApiError."""
+    reader = Reader(kube)
+    lists = await asyncio.gather(
+        reader.listed(NODES),
+        reader.listed(PODS, fields=UNFINISHED),
+        reader.listed(NODE_TOPOLOGIES),
+        reader.listed(NODE_BANDWIDTHS),
+        reader.listed(RESOURCE_SLICES),
+        reader.listed(CLAIMS),
+    )
+    return gpus_of_documents(GpuDocuments(*lists), tuple(reader.unread))
+
+
+def gpus_of_documents(documents: GpuDocuments, unread: tuple[str, ...] = ()) -> GpuList:
+    """Nothing in the documents makes this raise."""
+    closed = dict(readable(documents.nodes, _why_closed))
+    complaints = _complaints(documents)
+    gpus = [*_counted(documents, closed, complaints), *_devices(documents, closed)]
+    return GpuList(tuple(sorted(gpus, key=_order)), unread)
+
+
+def _order(gpu: GpuDevice) -> tuple[str, str, int, str]:
+    return gpu.node, gpu.resource, int(gpu.name) if gpu.name.isdigit() else 0, gpu.name
+
+
+def _why_closed(node: Object) -> str | None:
+    """Why a node takes no pods; None where it does."""
+    if (node.get("spec") or {}).get("unschedulable"):
+        return "its node is cordoned"
+    ready = (item for _, item in items(node, "status", "conditions") if text(item, "type") == "Ready")
+    return "its node is not ready" if any(text(item, "status") != "True" for item in ready) else None
+
+
+def _complaints(documents: GpuDocuments) -> Mapping[str, list[Complaint]]:
+    result: dict[str, list[Complaint]] = defaultdict(list)
+    for name, report in readable(documents.topologies, report_of):
+        if report.complaint is not None:
+            result[name].append(report.complaint)
+    for name, complaint in readable(documents.bandwidths, of_bandwidth):
+        if complaint.degraded:
+            result[name].append(complaint)
+    return result
+
+
+def _counted(
+    documents: GpuDocuments, closed: Mapping[str, str], complaints: Mapping[str, list[Complaint]]
+) -> Iterator[GpuDevice]:
+    """Of nodes that offer a number of GPUs: which pod holds which is what annotations say, else assumed."""
+    fleet = Fleet()
+    for name, offers in readable(documents.nodes, offers_of):
+        fleet.set_node(name, offers)
+    for _, pod in readable(documents.pods, lambda pod: pod_state_of(pod, None, {})):
+        if pod.node and not pod.finished and pod.ask.uses_gpus:
+            fleet.bound(pod.uid, pod.key, pod.node, pod.ask, pod.gpus)
+    for resource, pool in fleet.pools.items():
+        holders = _holders(fleet, resource)
+        for node, row in pool.state.index.items():
+            offer = fleet.nodes[node][resource]
+            for slot in range(offer.gpus):
+                problems = [closed.get(node, ""), *_of_slot(complaints.get(node, ()), slot)]
+                yield GpuDevice(
+                    node,
+                    str(slot),
+                    resource,
+                    offer.model,
+                    offer.gpu_memory_bytes,
+                    _free(pool, row, slot),
+                    tuple(holders[node, slot]),
+                    node not in closed,
+                    "; ".join(filter(None, problems)),
+                )
+
+
+def _free(pool: Pool, row: int, slot: int) -> int:
+    return max(0, int(pool.state.gpu_free_milli[row, slot]))
+
+
+def _holders(fleet: Fleet, resource: str) -> Mapping[tuple[str, int], list[GpuHolder]]:
+    result: dict[tuple[str, int], list[GpuHolder]] = defaultdict(list)
+    for holding in sorted(fleet.holdings.values(), key=lambda holding: holding.pod):
+        request, slots = part(holding, resource)
+        for slot in slots:
+            holder = GpuHolder(*holding.pod, int(request.gpus.share), assumed=slot not in (holding.named or ()))
+            result[holding.node, slot].append(holder)
+    return result
+
+
+def _of_slot(complaints: Iterable[Complaint], slot: int) -> list[str]:
+    """Those of one GPU, and those of the node that name none."""
+    return [complaint.text for complaint in complaints if slot in complaint.gpus or not complaint.gpus]
+
+
+def _devices(documents: GpuDocuments, closed: Mapping[str, str]) -> Iterator[GpuDevice]:
+    """Devices of drivers for GPUs. Partitions are listed where somebody has them: a slice lists every one that could
+    be cut."""
+    slices = [item for item in documents.slices if text(item, "spec", "driver") in GPU_DRIVERS]
+    newest: dict[tuple[str, str], int] = {}
+    for item in slices:
+        key = text(item, "spec", "driver"), text(item, "spec", "pool", "name")
+        newest[key] = max(newest.get(key, 0), _generation(item))
+    holders = _claimed(documents.claims)
+    for item in slices:
+        driver, pool = text(item, "spec", "driver"), text(item, "spec", "pool", "name")
+        if _generation(item) < newest[driver, pool]:
+            continue
+        node = text(item, "spec", "nodeName") or pool
+        for _, device in items(item, "spec", "devices"):
+            claims = holders.get((driver, pool, text(device, "name")), ())
+            if claims or at(device, "consumesCounters") is None or _attribute(device, "type") == "gpu":
+                held = tuple(GpuHolder(*claim.holder, _share(device, claim.consumed)) for claim in claims)
+                yield _device(device, driver, node, held, closed.get(node, ""))
+
+
+def _device(device: Object, driver: str, node: str, held: tuple[GpuHolder, ...], closed: str) -> GpuDevice:
+    taints = [item for _, item in items(device, "taints") if text(item, "effect") in _CLOSING]
+    problems = [closed, *(f"taint {text(taint, 'key')}={text(taint, 'value')}" for taint in taints)]
+    return GpuDevice(
+        node,
+        text(device, "name"),
+        driver,
+        _attribute(device, "productName") or _attribute(device, "profile"),
+        Bytes(_amount(at(device, "capacity", "memory", "value"))),
+        max(0, WHOLE_GPU - sum(holder.milli_gpu for holder in held)),
+        held,
+        not closed and not taints,
+        "; ".join(filter(None, problems)),
+    )
+
+
+def _claimed(claims: Iterable[Object]) -> Mapping[tuple[str, str, str], list[_Claim]]:
+    """Who holds each device: the pods that a claim is reserved for, else the claim itself."""
+    result: dict[tuple[str, str, str], list[_Claim]] = defaultdict(list)
+    for claim in claims:
+        namespace = text(claim, "metadata", "namespace")
+        pods = [text(item, "name") for _, item in items(claim, "status", "reservedFor")]
+        holder = namespace, ", ".join(pods) or f"claim {text(claim, 'metadata', 'name')}"
+        for _, allotted in items(claim, "status", "allocation", "devices", "results"):
+            key = text(allotted, "driver"), text(allotted, "pool"), text(allotted, "device")
+            result[key].append(_Claim(holder, mapping(allotted, "consumedCapacity")))
+    return result
+
+
+def _share(device: Object, consumed: Mapping[str, object]) -> int:
+    """The largest part of a capacity that a claim consumes, in milli-GPU; whole where it says none."""
+    capacity = mapping(device, "capacity")
+    parts = [
+        _amount(amount) * WHOLE_GPU / whole
+        for name, amount in consumed.items()
+        if (whole := _amount(mapping(capacity, name).get("value")))
+    ]
+    return min(WHOLE_GPU, math.ceil(max(parts))) if parts else WHOLE_GPU
+
+
+def _generation(resource_slice: Object) -> int:
+    value = mapping(resource_slice, "spec", "pool").get("generation", 0)
+    return value if isinstance(value, int) else 0
+
+
+def _attribute(device: Object, name: str) -> str:
+    return text(mapping(device, "attributes", name), "string")
+
+
+def _amount(written: object) -> int:
+    """0 for anything that is no quantity."""
+    try:
+        return quantity(written)
+    except ValueError:
+        return 0

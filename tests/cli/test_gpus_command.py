@@ -1,0 +1,163 @@
+"""``kopt gpus``: each GPU with its holders and what is wrong with it, from objects as drivers and schedulers write."""
+
+from typing import Any
+
+import pytest
+from controlplane.plane import ControlPlane
+
+from kopt.cli.cluster.gpus import answer
+from kopt.cli.output import FORMATTERS, Format
+from kopt.controllers.overview.gpus import GpuDocuments, gpus_of_documents
+from kopt.core.scheduling.devices import GpuDevice
+from tests.cli.conftest import Kopt
+
+Object = dict[str, Any]
+GPU, MIG = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
+
+
+def node(name: str, amounts: dict[str, str], *, cordoned: bool = False, ready: str = "True") -> Object:
+    allocatable = {"cpu": "8", "memory": "64Gi", **amounts}
+    return {
+        "metadata": {"name": name, "labels": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}},
+        "spec": {"unschedulable": cordoned},
+        "status": {"allocatable": allocatable, "conditions": [{"type": "Ready", "status": ready}]},
+    }
+
+
+def pod(name: str, on: str, *, resource: str = GPU, count: str = "1", **annotations: str) -> Object:
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "research",
+            "uid": name,
+            "annotations": {f"kaiwo.ai/{key.replace('_', '-')}": value for key, value in annotations.items()},
+        },
+        "spec": {"nodeName": on, "containers": [{"name": "main", "resources": {"limits": {resource: count}}}]},
+        "status": {"phase": "Running"},
+    }
+
+
+def listed(**documents: list[Any]) -> tuple[GpuDevice, ...]:
+    names = ("nodes", "pods", "topologies", "bandwidths", "slices", "claims")
+    return gpus_of_documents(GpuDocuments(*(documents.get(name, []) for name in names))).gpus
+
+
+def holders(gpu: GpuDevice) -> list[tuple[str, int, bool]]:
+    return [(holder.pod, holder.milli_gpu, holder.assumed) for holder in gpu.holders]
+
+
+def test_a_pod_has_the_gpus_that_its_annotation_names_and_others_are_assumed() -> None:
+    gpus = listed(
+        nodes=[node("a", {GPU: "3"})],
+        pods=[pod("named", "a", gpu_indices="2"), pod("other", "a")],
+    )
+    assert [gpu.name for gpu in gpus] == ["0", "1", "2"]
+    assert [gpu.state for gpu in gpus] == ["held", "free", "held"]
+    assert holders(gpus[0]) == [("other", 1000, True)]
+    assert holders(gpus[2]) == [("named", 1000, False)]
+    assert gpus[0].model == "NVIDIA-H100-80GB-HBM3"
+
+
+def test_gpus_of_a_node_that_takes_no_pods_are_closed_and_say_why() -> None:
+    gpus = listed(
+        nodes=[
+            node("a", {GPU: "1"}, cordoned=True),
+            node("b", {GPU: "1"}, ready="False"),
+        ]
+    )
+    assert [(gpu.state, gpu.problem) for gpu in gpus] == [
+        ("closed", "its node is cordoned"),
+        ("closed", "its node is not ready"),
+    ]
+
+
+def test_partitions_that_a_node_offers_stand_beside_whole_gpus() -> None:
+    gpus = listed(
+        nodes=[node("a", {GPU: "1", MIG: "2"})],
+        pods=[pod("p", "a", resource=MIG)],
+    )
+    assert [(gpu.resource, gpu.state) for gpu in gpus] == [(GPU, "free"), (MIG, "held"), (MIG, "free")]
+
+
+def resource_slice(*devices: Object, generation: int = 1) -> Object:
+    pool = {"name": "a", "generation": generation, "resourceSliceCount": 1}
+    return {
+        "metadata": {"name": f"s{generation}"},
+        "spec": {"driver": "gpu.nvidia.com", "nodeName": "a", "pool": pool, "devices": list(devices)},
+    }
+
+
+def claim(name: str, device: str, pods: tuple[str, ...] = (), **consumed: str) -> Object:
+    result = {"request": "gpu", "driver": "gpu.nvidia.com", "pool": "a", "device": device}
+    return {
+        "metadata": {"name": name, "namespace": "research"},
+        "status": {
+            "allocation": {"devices": {"results": [result | ({"consumedCapacity": consumed} if consumed else {})]}},
+            "reservedFor": [{"resource": "pods", "name": each, "uid": each} for each in pods],
+        },
+    }
+
+
+WHOLE = {
+    "name": "gpu-0",
+    "attributes": {"type": {"string": "gpu"}, "productName": {"string": "NVIDIA H100"}},
+    "capacity": {"memory": {"value": "80Gi"}},
+    "allowMultipleAllocations": True,
+}
+CUT = {"name": "gpu-1-mig-1g-0", "attributes": {"type": {"string": "mig"}}, "consumesCounters": [{"counterSet": "g"}]}
+TAINTED = {
+    "name": "gpu-2",
+    "attributes": {"type": {"string": "gpu"}},
+    "taints": [{"key": "xid", "value": "79", "effect": "NoExecute"}],
+}
+
+
+def test_devices_of_a_driver_show_shares_taints_and_partitions_that_are_in_use() -> None:
+    gpus = listed(
+        slices=[resource_slice(WHOLE, CUT, TAINTED, generation=2), resource_slice(WHOLE, generation=1)],
+        claims=[claim("c", "gpu-0", ("train",), memory="20Gi"), claim("d", "gpu-0", memory="20Gi")],
+    )
+    assert [gpu.name for gpu in gpus] == ["gpu-0", "gpu-2"]
+    assert holders(gpus[0]) == [("train", 250, False), ("claim d", 250, False)]
+    assert (gpus[0].state, gpus[0].free_milli_gpu) == ("shared", 500)
+    assert (gpus[1].state, gpus[1].problem) == ("closed", "taint xid=79")
+    with_partition = listed(slices=[resource_slice(CUT)], claims=[claim("e", "gpu-1-mig-1g-0", ("p",))])
+    assert [(gpu.name, gpu.state) for gpu in with_partition] == [("gpu-1-mig-1g-0", "held")]
+
+
+@pytest.mark.parametrize(
+    "torn", [None, 7, "x", {}, {"metadata": None}, {"metadata": {"name": "t"}, "spec": 3, "status": []}]
+)
+def test_objects_of_wrong_shapes_are_left_out(torn: Any) -> None:
+    good = node("a", {GPU: "1"})
+    gpus = listed(nodes=[torn, good], pods=[torn], topologies=[torn], bandwidths=[torn], slices=[torn], claims=[torn])
+    assert len(gpus) == 1
+
+
+def test_the_table_counts_by_state_and_free_ones_are_picked() -> None:
+    gpus = list(listed(nodes=[node("a", {GPU: "3"})], pods=[pod("p", "a", count="2")]))
+    table = FORMATTERS[Format.TABLE](answer(gpus, ("resourceclaims",), free=True))
+    assert "nvidia.com/gpu: 3 on 1 node, 1 free, 2 held." in table
+    assert "You may not read resourceclaims" in table
+    assert "research/p" not in table
+
+
+@pytest.mark.cluster
+def test_on_a_cluster_with_the_rights_of_who_asks(
+    control_plane: ControlPlane, kopt: Kopt, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api = control_plane.api
+    space = api.space("gpus")
+    name = f"{space}-node"
+    made = node(name, {GPU: "2"})
+    api.create({"apiVersion": "v1", "kind": "Node", **made})
+    monkeypatch.setenv("KUBECONFIG", str(control_plane.kubeconfig))
+    try:
+        listing = kopt("gpus", "--node", name, "-o", "json")
+        assert listing.status == 0, listing.err
+        assert [(row["gpu"], row["free_milli_gpu"]) for row in listing.json["gpus"]] == [("0", 1000), ("1", 1000)]
+        missing = kopt("gpus", "--node", "nowhere")
+        assert missing.status == 1
+        assert "no node 'nowhere' with GPUs; there are " in missing.err
+    finally:
+        api.delete("v1", "Node", name)

@@ -3,7 +3,20 @@
 import typer
 
 from kopt.cli.bandwidth import commands as bandwidth
-from kopt.cli.cluster import agent, controller, evictions, extender, features, gpus, off, queue, replicas, webhook, why
+from kopt.cli.cluster import (
+    agent,
+    controller,
+    evictions,
+    extender,
+    features,
+    gpus,
+    idle,
+    off,
+    queue,
+    replicas,
+    webhook,
+    why,
+)
 from kopt.cli.demand import commands as demand
 from kopt.cli.errors import Edge
 from kopt.cli.local import doctor, up
@@ -65,6 +78,7 @@ app.command("replicas")(replicas.replicas)
 app.command("reasons")(reasons.reasons)
 app.command("queue")(queue.queue)
 app.command("gpus")(gpus.gpus)
+app.command("idle")(idle.idle)
 app.add_typer(queues.app, name="queues")
 app.command("webhook")(webhook.webhook)
 app.command("audit")(webhook.audit)

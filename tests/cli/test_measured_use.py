@@ -137,6 +137,25 @@ async def test_what_pods_used_stands_beside_the_estimate_and_leads_the_advice(
     assert "measured" not in without.stdout.splitlines()[0]
 
 
+async def test_what_is_held_and_not_used_is_listed_with_its_hours(pods: None, prometheus: str, kopt: Kopt) -> None:
+    done = await kopt(
+        "idle", "--prometheus", prometheus, "--since", "2d", "--below", "20", "--price", "2", "-o", "json"
+    )
+    assert done.exit_code == 0, done.stderr
+    (low,) = json.loads(done.stdout)["workloads"]
+    assert (low["workload"], low["state"], low["gpus"]) == ("pod/low", "idle", 1.0)
+    assert low["unused_gpu_hours"] == pytest.approx(48 * 0.9, rel=0.03)
+    assert low["unused_cost"] == pytest.approx(2 * low["unused_gpu_hours"])
+    table = await kopt("idle", "--prometheus", prometheus, "--since", "2d", "--below", "5")
+    assert "no workload that is measured holds GPUs without using them" in " ".join(
+        (table.stdout + table.stderr).split()
+    )
+    whole = await kopt("idle", "--prometheus", prometheus, "--since", "2d", "--all", "-o", "json")
+    states = {row["workload"]: row["state"] for row in json.loads(whole.stdout)["workloads"]}
+    assert states["pod/low"] == "used"
+    assert states["pod/silent"] == "unmeasured", "never called idle"
+
+
 async def test_a_prometheus_that_is_away_or_scrapes_no_exporter_is_one_line(kopt: Kopt, tmp_path: Path) -> None:
     done = await kopt("recommend", "--running", "--prometheus", "http://127.0.0.1:9")
     assert (done.exit_code, done.stdout) == (1, "")

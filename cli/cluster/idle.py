@@ -1,0 +1,143 @@
+"""``kopt idle``: GPUs that are held and not used, by what Prometheus measured."""
+
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kopt.cli.errors import Refused, usage_error
+from kopt.cli.options import Kubeconfig, Output, seconds
+from kopt.cli.output import Answer, Format, column, show
+from kopt.core.units import WHOLE_GPU, format_span
+from kopt.policies.idle import Idleness, idleness, unused_gpu_hours
+
+if TYPE_CHECKING:
+    from kopt.cli.sizing.measured import Measurements
+    from kopt.controllers.overview.running_workloads import PodKind
+
+_SHORTEST_S = 600
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}"
+
+
+@dataclass(frozen=True)
+class IdleRow:
+    """Pods of a workload. Activity is the share of time in which kernels ran: its mean, and the busiest step's."""
+
+    namespace: str = column("namespace")
+    workload: str = column("workload")
+    gpus: float = column("GPUs", show=lambda gpus: f"{gpus:g}")
+    state: str = column("state")
+    activity: float | None = column("active", show=_percent)
+    activity_high: float | None = column("at most", show=_percent, drop=2)
+    measured_s: float = column("measured", show=lambda span_s: format_span(span_s) if span_s else "", drop=1)
+    unused_gpu_hours: float | None = column("unused", show=lambda hours: f"{hours:.1f} GPU-h")
+    unused_cost: float | None = column("cost", show=lambda cost: f"{cost:,.2f}", drop=3)
+    shared: bool = column("shared", wide=True)
+
+
+def idle(
+    prometheus: Annotated[
+        str, typer.Option("--prometheus", metavar="URL", help="Where dcgm-exporter or AMD's exporter is scraped.")
+    ],
+    since: Annotated[str, typer.Option("--since", metavar="SPAN", help="How far back.")] = "24h",
+    below: Annotated[
+        float, typer.Option("--below", metavar="PERCENT", help="Active for less of the time than this is idle.")
+    ] = 5.0,
+    everything: Annotated[bool, typer.Option("--all", help="Also what is used, and what is not measured.")] = False,
+    price: Annotated[
+        float | None, typer.Option("--price", min=0, metavar="AMOUNT", help="Of a GPU-hour: shows what it costs.")
+    ] = None,
+    namespace: Annotated[str, typer.Option("-n", "--namespace", help="Only this namespace; default: all.")] = "",
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", metavar="FILE", help="A bearer token for Prometheus.")
+    ] = None,
+    kubeconfig: Kubeconfig = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """List workloads that hold GPUs and do not use them, the most wasteful first.
+
+    A workload is idle when even its busiest step of the window stayed below the threshold, and low when its mean did.
+    What Prometheus does not measure is counted, never called idle. GPUs that nobody holds are in `kopt gpus --free`.
+    Of a GPU that pods share, activity is that of all of them.
+
+    Examples:
+
+        kopt idle --prometheus http://prometheus:9090
+
+        kopt idle --prometheus http://prometheus:9090 --since 7d --below 10 --price 2.49 -n research
+    """
+    from kopt.cli.sizing import measured
+
+    if not 0 < below <= 100:
+        usage_error(f"{below:g} is no per cent of time above 0", "--below")
+    span_s = seconds(since, "--since")
+    if span_s < _SHORTEST_S:
+        usage_error(f"a window of {format_span(span_s)} is shorter than {format_span(_SHORTEST_S)}", "--since")
+    pod_kinds = asyncio.run(_running(kubeconfig, namespace))
+    measurements = measured.read(measured.Question(prometheus, span_s, token_file), namespace)
+    show(answer(pod_kinds, measurements, below / 100, price, everything=everything), output)
+
+
+async def _running(kubeconfig: Path | None, namespace: str) -> "list[PodKind]":
+    from kopt.cluster.client.api import ApiError, connect
+    from kopt.controllers.overview.running_workloads import running
+
+    try:
+        async with connect(kubeconfig) as kube:
+            return [pod_kind async for pod_kind in running(kube, namespace)]
+    except ApiError as error:
+        raise Refused(f"the cluster cannot be read: {error}") from error
+
+
+def answer(
+    pod_kinds: "list[PodKind]",
+    measurements: "Measurements",
+    threshold: float,
+    price: float | None,
+    *,
+    everything: bool,
+) -> Answer:
+    """Sums are over all workloads, whatever is shown."""
+    rows = sorted(
+        (_row(pod_kind, measurements, threshold, price) for pod_kind in pod_kinds),
+        key=lambda row: (-(row.unused_gpu_hours or 0.0), row.namespace, row.workload),
+    )
+    wasteful = [row for row in rows if row.state in (Idleness.IDLE, Idleness.LOW)]
+    unmeasured = [row for row in rows if row.state == Idleness.UNMEASURED]
+    hours = sum(row.unused_gpu_hours or 0.0 for row in wasteful)
+    remarks = []
+    if wasteful:
+        cost = "" if price is None else f", {hours * price:,.2f} at {price:g} each"
+        gpus = sum(row.gpus for row in wasteful)
+        remarks.append(f"{len(wasteful)} of {len(rows)} workloads, {gpus:g} GPUs: {hours:.1f} GPU-hours unused{cost}.")
+    if unmeasured:
+        names = ", ".join(f"{row.namespace}/{row.workload}" for row in unmeasured[:3])
+        more = f" and {len(unmeasured) - 3} more" if len(unmeasured) > 3 else ""
+        remarks.append(f"Not measured, so nothing is said about them: {names}{more}.")
+    if measurements.hint and rows:
+        remarks.append(measurements.hint)
+    empty = "no workload holds GPUs" if not rows else "no workload that is measured holds GPUs without using them"
+    return Answer("workloads", rows if everything else wasteful, remarks=remarks, empty=empty)
+
+
+def _row(pod_kind: "PodKind", measurements: "Measurements", threshold: float, price: float | None) -> IdleRow:
+    use = measurements.use_of(pod_kind)
+    milli = pod_kind.pods.gpus * pod_kind.pods.pods
+    unused = unused_gpu_hours(milli, use)
+    return IdleRow(
+        pod_kind.workload.namespace,
+        pod_kind.label,
+        milli / WHOLE_GPU,
+        idleness(use, threshold).value,
+        None if use is None else use.activity,
+        None if use is None else use.activity_high,
+        0.0 if use is None else use.measured_s,
+        unused,
+        None if unused is None or price is None else unused * price,
+        use is not None and use.shared,
+    )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from kopt.data.jobs.runs import TableRow
     from kopt.models.runtime.history import Array
     from kopt.models.runtime.predictor import RunTimePredictor
+    from kopt.models.runtime.table import RunTimeTable
     from kopt.training.runtime.backtest import Answered, Backtest, Runs
 
 _QUANTILES = tuple(f"q{round(100 * level):02d}" for level in LEVELS)
@@ -135,11 +136,15 @@ def _loaded(model: str, runs: "Runs") -> "RunTimePredictor":
 def _answered(test: "Backtest", model: "RunTimePredictor | None", times: int) -> "list[Answered]":
     from kopt.models.runtime.predictor import RunTimePredictor
 
+    def fit(known: "RunTimeTable") -> RunTimePredictor:
+        print_status(f"training on {len(known):,} runs that had started by then, after {len(answered):,} answers")
+        return RunTimePredictor().fit(known)
+
     total = sum(map(len, test.runs.values()))
     answered: list[Answered] = []
     try:
         with bar("answering jobs") as advance:
-            for item in test.answers(model, lambda known: RunTimePredictor().fit(known), times):
+            for item in test.answers(model, fit, times):
                 answered.append(item)
                 advance(len(answered), total)
     except ValueError as error:

@@ -99,11 +99,16 @@ def is_fenced(right: Right, objects: Iterable[Object]) -> bool:
         one["metadata"]["name"] in bound
         and one["spec"]["failurePolicy"] == "Fail"
         and one["spec"]["validations"]
-        and any(f":{right.account}'" in each["expression"] for each in one["spec"]["matchConditions"])
+        and _looks_at(one["spec"].get("matchConditions"), right)
         and any(_covers(rule, right) for rule in one["spec"]["matchConstraints"]["resourceRules"])
         for one in found
         if one["kind"] == "ValidatingAdmissionPolicy"
     )
+
+
+def _looks_at(conditions: list[Object] | None, right: Right) -> bool:
+    """A policy without conditions looks at what everybody does."""
+    return not conditions or any(f":{right.account}'" in each["expression"] for each in conditions)
 
 
 def _covers(rule: Object, right: Right) -> bool:

@@ -82,9 +82,11 @@ def gpu_node(plane: ControlPlane) -> Iterator[Kubelet]:
 
 
 @pytest.fixture
-def space(plane: ControlPlane) -> str:
-    """A namespace in which jobs may be held."""
-    return plane.api.space("sizing", {"kaiwo.ai/managed": "true"}, {"kaiwo.ai/mode": "enforce"})
+def space(plane: ControlPlane) -> Iterator[str]:
+    """A namespace in which jobs may be held. Dry runs that are left in it would take GPUs of nodes of later tests."""
+    name = plane.api.space("sizing", {"kaiwo.ai/managed": "true"}, {"kaiwo.ai/mode": "enforce"})
+    yield name
+    plane.api.delete_all("batch/v1", "Job", name, propagationPolicy="Background")
 
 
 @pytest.fixture

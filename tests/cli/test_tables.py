@@ -18,6 +18,7 @@ ROWS = [
     QueueRow(
         "research-queue", n, f"research/finetune-llama-3-{n}", 8.0, 100, "held by preemption", 4e3, 3e4, "own",
         source="agent", kind="Job", system="kueue", local_queue="l", holder="", since_s=1.0, created_s=1.0, message="",
+        overtakes="",
     )
     for n in range(3)
 ]  # fmt: skip
@@ -36,7 +37,7 @@ def test_a_queue_shows_whole_names(monkeypatch: pytest.MonkeyPatch, width: int) 
     for n in range(3):
         assert f"research/finetune-llama-3-{n} " in text
     assert text.count("research-queue ") == 3
-    assert "Left out for want of width: at risk by" in " ".join(text.split())
+    assert "Left out for want of width: overtakes, at risk by" in " ".join(text.split())
 
 
 def test_a_table_of_80_columns_fits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ async def section(pages: httpx.AsyncClient) -> str:
 
 async def test_what_an_alarm_has_switched_off_comes_first_with_its_reason(pages: httpx.AsyncClient) -> None:
     html = await section(pages)
-    rows = re.findall(r'<th scope="row">(\w+)', html)
+    rows = re.findall(r'<th scope="row">([\w-]+)', html)
     assert rows[:2] == ["profiling", "placement"]
     assert set(rows) == {feature.name for feature in FEATURES}
     first = html.partition('<th scope="row">placement')[0]

@@ -11,7 +11,7 @@ from controlplane.processes import wait_for
 from deploy.rights import assert_refused_nothing, audited, granted, used
 
 from .teams import SYSTEM, Controller, Pods
-from .test_rights_and_outages import ACCOUNT, CHART, RIGHTS, rendered
+from .test_rights_and_outages import ACCOUNT, CHART, RIGHTS, rendered, rights_of_switches
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -136,8 +136,9 @@ def test_it_needs_a_few_rights_more_and_uses_them(
     given = [one for one in rendered(helm, enabled=True, plainPods=True) if one["kind"] in RIGHTS]
     roles = [one for one in given if one["kind"] in ("Role", "ClusterRole")]
     usual = granted(one for one in rendered(helm, enabled=True) if one["kind"] in ("Role", "ClusterRole"))
+    switches = rights_of_switches(helm, enabled=True)
     pods.plane.apply_crds([CHART / "crds" / "evictions.yaml"])
-    pods.api.apply(*given)
+    pods.api.apply(*given, *switches)
     started = datetime.now(UTC)
     try:
         controller("--mode=enforce", "--plain-pods", kubeconfig=pods.plane.kubeconfig_for(ACCOUNT, SYSTEM))
@@ -152,5 +153,5 @@ def test_it_needs_a_few_rights_more_and_uses_them(
         seen = audited(pods.plane, ACCOUNT, started)
         assert_refused_nothing(seen)
     finally:
-        for one in given:
+        for one in (*given, *switches):
             pods.api.delete(one["apiVersion"], one["kind"], one["metadata"]["name"], SYSTEM)

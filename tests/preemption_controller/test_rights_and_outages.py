@@ -39,6 +39,13 @@ def rendered(helm: Path, **values: bool) -> list[Object]:
     return [one for one in documents if "preemption" in one["metadata"]["name"]]
 
 
+def rights_of_switches(helm: Path, **values: bool) -> list[Object]:
+    """Reading the switches: what may not be read is off."""
+    with tempfile.TemporaryDirectory() as folder:
+        documents = Helm(helm, Path(folder)).render({"preemption": values})
+    return [one for one in documents if one["kind"] in RIGHTS and one["metadata"]["name"] == "kopt-features"]
+
+
 def test_it_is_off_unless_it_is_asked_for(helm: Path) -> None:
     assert rendered(helm) == []
     (deployment,) = [one for one in rendered(helm, enabled=True) if one["kind"] == "Deployment"]
@@ -50,8 +57,9 @@ def test_it_is_refused_nothing_and_uses_every_right(
     team: Team, controller: Callable[..., Controller], helm: Path
 ) -> None:
     given = [one for one in rendered(helm, enabled=True) if one["kind"] in RIGHTS]
+    switches = rights_of_switches(helm, enabled=True)
     team.plane.apply_crds([CHART / "crds" / "evictions.yaml"])
-    team.api.apply(*given)
+    team.api.apply(*given, *switches)
     # Controllers before it left them; creating them is a right of its own.
     team.api.delete("coordination.k8s.io/v1", "Lease", "kopt-preemption", SYSTEM)
     team.api.delete("v1", "Secret", "kopt-preemption-tls", SYSTEM)
@@ -79,7 +87,7 @@ def test_it_is_refused_nothing_and_uses_every_right(
         assert_refused_nothing(seen())
         assert_changes_only_what_is_ours(team.plane, ACCOUNT, SYSTEM, gates=True)
     finally:
-        for one in given:
+        for one in (*given, *switches):
             team.api.delete(one["apiVersion"], one["kind"], one["metadata"]["name"], SYSTEM)
 
 

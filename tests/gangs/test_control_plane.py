@@ -110,4 +110,5 @@ def test_replicas_are_advised_from_the_nodes_of_the_cluster(gangs: Gangs) -> Non
     taken = {pod["spec"]["nodeName"] for name in ("first", "second") for pod in gangs.pods(name)}
     answer = advice()
     assert answer["selected"]["fits_now"]
-    assert answer["selected"]["replicas"] == (1 if len(taken) == 1 else 2)
+    # Which of two shapes that fit strands less hangs on what other pods of the cluster usually ask for.
+    assert answer["selected"]["replicas"] in ((1,) if len(taken) == 1 else (2, 4))

@@ -32,11 +32,13 @@ from kopt.controllers.sizing.jobs import snapshot_of
 from kopt.controllers.staging import snapshot as staging_snapshot
 from kopt.controllers.staging.ports import StagingSettings
 from kopt.core.decision import Mode
+from kopt.core.switches import Owner
 from kopt.policies.admission.mode import effective_mode
 from kopt.policies.staging.pod import PodSettings
 
 Object = dict[str, Any]
 LOWERED = {"kaiwo.ai/mode": "observe"}
+OWNER = Owner("jobs", "team", "train")
 
 
 def refusal(rule: str = "", **metadata: Any) -> str:
@@ -100,7 +102,7 @@ def preemption_cluster(around: str) -> LiveCluster:
 
 
 def preemption_mode(own: str, around: str) -> Mode:
-    workload: Any = SimpleNamespace(key=("team", "train"), mode=own)
+    workload: Any = SimpleNamespace(key=("team", "train"), mode=own, document=marked(own))
     return Mode(preemption_cluster(around).mode(workload))
 
 
@@ -108,7 +110,7 @@ def plain_preemption_mode(own: str, around: str) -> Mode:
     nothing: Any = None
     cluster = preemption_cluster(around)
     pods = LivePods(cluster, Informer(nothing, NODES, keep=plain_node), 60.0)
-    pod: Any = SimpleNamespace(key=("team", "train-0"), mode=own)
+    pod: Any = SimpleNamespace(key=("team", "train-0"), mode=own, whose=OWNER)
     return Mode(pods.mode(pod))
 
 
@@ -116,7 +118,7 @@ def extender_mode(own: str, around: str) -> Mode:
     nothing: Any = None
     decider = Decider(nothing, ExtenderSettings(Mode.OBSERVE), nothing, print, lambda: 0.0)
     decider.modes["team"] = around
-    pod: Any = SimpleNamespace(key=("team", "train-0"), uid="1", mode=own)
+    pod: Any = SimpleNamespace(key=("team", "train-0"), uid="1", mode=own, owner=OWNER)
     return Mode.ENFORCE if decider.acts_on(pod) else Mode.OBSERVE
 
 

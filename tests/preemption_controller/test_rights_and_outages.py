@@ -33,16 +33,18 @@ SELDOM = {
 }
 
 
-def rendered(helm: Path, **values: bool) -> list[Object]:
+def _chart(helm: Path, **values: bool) -> list[Object]:
     with tempfile.TemporaryDirectory() as folder:
-        documents = Helm(helm, Path(folder)).render({"preemption": values})
-    return [one for one in documents if "preemption" in one["metadata"]["name"]]
+        return Helm(helm, Path(folder)).render({"preemption": values})
+
+
+def rendered(helm: Path, **values: bool) -> list[Object]:
+    return [one for one in _chart(helm, **values) if "preemption" in one["metadata"]["name"]]
 
 
 def rights_of_switches(helm: Path, **values: bool) -> list[Object]:
     """Reading the switches: what may not be read is off."""
-    with tempfile.TemporaryDirectory() as folder:
-        documents = Helm(helm, Path(folder)).render({"preemption": values})
+    documents = _chart(helm, **values)
     return [one for one in documents if one["kind"] in RIGHTS and one["metadata"]["name"] == "kopt-features"]
 
 

@@ -22,6 +22,11 @@ class Trace:
     group: str = ""
 
 
+def run_as_of(run: JobRun, at_s: float) -> JobRun:
+    """What was known of a run then: without its end where that came later."""
+    return run if run.ended_s is not None and run.ended_s <= at_s else JobRun(run.job, run.kind, run.started_s)
+
+
 def digest(runs: tuple[JobRun, ...]) -> str:
     """sha256 of a cluster's runs, by which a model's card remembers them."""
     return hashlib.sha256(repr(runs).encode()).hexdigest()

@@ -16,7 +16,7 @@ from kopt.models.registry.artifact import ModelCard
 from kopt.models.runtime.cluster_runs import ClusterRuns, Outcome
 from kopt.models.runtime.history import Array
 from kopt.models.runtime.predictor import RunTimePredictor
-from kopt.models.runtime.table import RunTimeTable, Trace, digest, joined, table_of
+from kopt.models.runtime.table import RunTimeTable, Trace, digest, joined, run_as_of, table_of
 from kopt.training.runtime.scoring import RunTimeSummary, summary, trace_run
 
 LEAST_LEARNED = 1_000
@@ -67,7 +67,7 @@ class Backtest:
         """Of the runs that started from ``since_s`` until ``until_s``."""
         history, runs = self._histories[cluster], self.runs[cluster]
         news = [
-            _as_of(run, until_s)
+            run_as_of(run, until_s)
             for run in itertools.chain(history, runs)
             if run.started_s < until_s and (run.started_s >= since_s or run.ended_s is None or run.ended_s > since_s)
         ]
@@ -131,7 +131,3 @@ def trained_on(card: ModelCard, runs: Runs) -> tuple[str, ...]:
     """The clusters whose runs, just these, a model was trained on."""
     digests = {seen.digest for seen in card.training_data}
     return tuple(sorted(cluster or "the only cluster" for cluster, of_it in runs.items() if digest(of_it) in digests))
-
-
-def _as_of(run: JobRun, at_s: float) -> JobRun:
-    return run if run.ended_s is not None and run.ended_s <= at_s else JobRun(run.job, run.kind, run.started_s)

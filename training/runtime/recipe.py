@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from kopt.core.settings import Settings
-from kopt.core.workload.run_time import JobRun
 from kopt.data.jobs.openb import TraceError
 from kopt.data.jobs.runs import read_runs
 from kopt.models import runtime as models
@@ -20,7 +19,7 @@ from kopt.models.runtime.history import FEATURES
 from kopt.models.runtime.predictor import RunTimePredictor
 from kopt.models.runtime.quantile_trees import TreeSettings
 from kopt.models.runtime.records import pinball
-from kopt.models.runtime.table import RunTimeTable, Trace, digest, joined, table_of
+from kopt.models.runtime.table import RunTimeTable, Trace, digest, joined, run_as_of, table_of
 from kopt.training.pipeline.protocols import Part
 from kopt.training.runtime.scoring import RunTimeScoring, TraceRun, trace_run
 
@@ -162,7 +161,7 @@ class RunTimeRecipe:
         assert isinstance(predictor, RunTimePredictor)
         (trace,) = dataset.of([name])
         middle_s = float(np.median([run.started_s for run in trace.runs]))
-        known = [_as_of(run, middle_s) for run in trace.runs if run.started_s <= middle_s]
+        known = [run_as_of(run, middle_s) for run in trace.runs if run.started_s <= middle_s]
         whole, cut = table_of(trace), table_of(Trace(name, tuple(known)))
         before = whole.features[: len(cut)]
         same = np.isclose(before, cut.features, equal_nan=True)
@@ -180,7 +179,3 @@ def _run_of(predictor: RunTimePredictor, trace: Trace) -> TraceRun:
     starts_s = [run.started_s for run in trace.runs]
     window_s = float(np.quantile(starts_s, 1 - WINDOW))
     return trace_run(trace.name, predictor.cluster_runs().observe(trace.runs), window_s)
-
-
-def _as_of(run: JobRun, at_s: float) -> JobRun:
-    return run if run.ended_s is not None and run.ended_s <= at_s else JobRun(run.job, run.kind, run.started_s)

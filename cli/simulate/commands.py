@@ -12,6 +12,7 @@ from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.progress import bar
 from kopt.cli.simulate.lending import lending
 from kopt.cli.simulate.partitions import partitions
+from kopt.cli.simulate.policy_names import read_policies
 from kopt.cli.simulate.preemption import preemption
 from kopt.cli.simulate.seeds import read_seeds
 
@@ -89,10 +90,11 @@ def placement(
     the load; nothing leaves. A policy never sees the pods to come.
     """
     from kopt.data.jobs.openb import read_nodes, read_pods
+    from kopt.policies.placement.policies import POLICIES
     from kopt.simulator.placement.plots import SUFFIXES, write_plot
     from kopt.simulator.placement.study import Run, Scenario, study
 
-    names, numbers = _policies(policy), read_seeds(seeds)
+    names, numbers = read_policies(policy, POLICIES), read_seeds(seeds)
     if not 0 < load <= MOST_LOAD:
         usage_error(f"a load of {load:g} is not in (0, {MOST_LOAD:g}]", "--load")
     if plot and plot.suffix.lower() not in SUFFIXES:
@@ -134,17 +136,6 @@ def _document(rows: list[PolicyRow]) -> Any:
 
     documents = [plain(row) for row in rows]
     return documents[0] if len(documents) == 1 else {"policies": documents}
-
-
-def _policies(wanted: list[str] | None) -> list[str]:
-    from kopt.policies.placement.policies import POLICIES
-
-    names = list(dict.fromkeys(part for text in wanted or ["kopt"] for part in text.split(",")))
-    if names == ["all"]:
-        return list(POLICIES)
-    if unknown := [name for name in names if name not in POLICIES]:
-        usage_error(f"no policy {unknown[0]!r}; there are {', '.join(POLICIES)}, or all", "--policy")
-    return names
 
 
 def _expectation(text: str | None) -> "Expectation | None":

@@ -9,6 +9,7 @@ from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Output
 from kopt.cli.output import Answer, Format, column, plain, show
 from kopt.cli.progress import bar
+from kopt.cli.simulate.policy_names import read_policies
 from kopt.cli.simulate.seeds import read_seeds
 
 if TYPE_CHECKING:
@@ -74,11 +75,12 @@ def partitions(
     """
     from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
     from kopt.core.hardware.mig import MigError, mig_geometry
+    from kopt.policies.partitions.placement import POLICIES
     from kopt.simulator.partitions import PartitionStream, replay_all
 
     if not 0 < load <= _MOST_LOAD:
         usage_error(f"a load of {load:g} is not in (0, {_MOST_LOAD:g}]", "--load")
-    names, numbers = _policies(policy), read_seeds(seeds)
+    names, numbers = read_policies(policy, POLICIES), read_seeds(seeds)
     try:
         stream = PartitionStream(mig_geometry(find_gpu(model)), gpus, _mix(mix), load, moves, requests)
     except (UnknownGpuError, MigError) as error:
@@ -108,17 +110,6 @@ def _row(policy: str, runs: "list[PartitionRun]") -> PartitionRow:
         min(accepted),
         *means[1:],
     )
-
-
-def _policies(wanted: list[str] | None) -> list[str]:
-    from kopt.policies.partitions.placement import POLICIES
-
-    names = list(dict.fromkeys(part for text in wanted or ["kopt"] for part in text.split(",")))
-    if names == ["all"]:
-        return list(POLICIES)
-    if unknown := [name for name in names if name not in POLICIES]:
-        usage_error(f"no policy {unknown[0]!r}; there are {', '.join(POLICIES)}, or all", "--policy")
-    return names
 
 
 def _mix(text: str) -> dict[str, float]:

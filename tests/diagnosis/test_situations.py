@@ -76,6 +76,16 @@ def test_amounts_are_those_of_the_objects() -> None:
     assert fewer.about == "Job team/train"
 
 
+def test_a_cluster_without_nodes_has_none_to_fit_on() -> None:
+    """Scaled to nothing, as clusters that grow on demand are."""
+    nodes = benchmark_module("why_situations.nodes")
+    objects = benchmark_module("why_situations.objects")
+    fleet = nodes.Fleet(random.Random(7))
+    fleet.waits(objects.pod_spec(4), "")
+    diagnosis = asyncio.run(reading.diagnosis_of(objects.Constructed("kube-scheduler", "", fleet.cluster)))
+    assert [cause.code for cause in diagnosis.causes] == ["GPU_ABSENT"]
+
+
 def test_a_cut_is_made_where_it_is_requested() -> None:
     """Two containers: the total is cut by what the change says, in the one that has enough."""
     nodes, objects = benchmark_module("why_situations.nodes"), benchmark_module("why_situations.objects")

@@ -225,7 +225,7 @@ def _of_pods(
 
 def _fleet(pool: Pool | None, books: ClusterBooks) -> FleetState | None:
     """None where nodes or the pods on them may not be read: what is free is not known then."""
-    return pool.state if pool is not None and books.nodes and books.is_whole else None
+    return pool.state if pool is not None and books.is_whole else None
 
 
 def _gang(pods: int, minimum: int, group: Thing | None) -> Iterator[Cause]:

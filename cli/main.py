@@ -5,6 +5,7 @@ import typer
 from kopt.cli.bandwidth import commands as bandwidth
 from kopt.cli.cluster import (
     agent,
+    audit,
     controller,
     evictions,
     extender,
@@ -81,7 +82,7 @@ app.command("gpus")(gpus.gpus)
 app.command("idle")(idle.idle)
 app.add_typer(queues.app, name="queues")
 app.command("webhook")(webhook.webhook)
-app.command("audit")(webhook.audit)
+app.command("audit")(audit.audit)
 app.command("extender")(extender.extender)
 app.add_typer(agent.app, name="agent")
 app.add_typer(controller.app, name="controller")

@@ -17,6 +17,7 @@ from typing import Generic, TypeVar
 
 from kopt.cluster.client.api import AlreadyExists, ApiError, Kube, NotFound, Unreachable
 from kopt.cluster.client.resources import EVENTS, Object
+from kopt.cluster.runtime.audit import audit_event
 from kopt.core.redaction import redact
 
 _LOG = logging.getLogger(__name__)
@@ -107,6 +108,8 @@ class EventRecorder:
             if not series.waits and now_s - series.written_s >= self._settings.series_every_s:
                 self._enqueue(series)
             return
+        # Before the limits: the audit log has what no event has room for. What is only said again is in it once.
+        audit_event(regarding, reason, action, note)
         bucket = self._objects.get(of) or _Bucket(self._settings.object_burst, self._settings.object_every_s, now_s)
         self._objects.put(of, bucket)
         if not bucket.try_acquire(now_s):

@@ -27,6 +27,7 @@ from datetime import UTC, datetime
 
 from kopt.cluster.client.api import ApiError, Conflict, Kube, NotFound
 from kopt.cluster.client.resources import LEASES, Object, Resource
+from kopt.cluster.runtime.audit import audit_patch, audit_write
 
 _LOG = logging.getLogger(__name__)
 _YEAR_2020_S = 1_577_836_800
@@ -274,14 +275,19 @@ class Fence:
         wanted = changes.get("metadata", {})
         annotations = wanted.get("annotations", {}) | {TERM_ANNOTATION: self._stamp}
         body = changes | {"metadata": wanted | condition | {"annotations": annotations}}
-        return await self._kube.patch(resource, metadata["name"], body, metadata.get("namespace", ""))
+        result = await self._kube.patch(resource, metadata["name"], body, metadata.get("namespace", ""))
+        audit_patch(resource, document, changes)
+        return result
 
     async def replace(self, resource: Resource, body: Object, *, subresource: str = "") -> Object:
         """PUT of an object as it was read, changed; its resourceVersion is the condition."""
         metadata = self._check(body)
         annotations = (metadata.get("annotations") or {}) | {TERM_ANNOTATION: self._stamp}
         filled = body | {"metadata": metadata | {"annotations": annotations}}
-        return await self._kube.replace(resource, filled, subresource=subresource)
+        result = await self._kube.replace(resource, filled, subresource=subresource)
+        after = {key: value for key, value in body.items() if key in ("spec", "status", "data")}
+        audit_write("replace", resource, metadata, after=after)
+        return result
 
     async def delete(self, resource: Resource, document: Object, *, grace_s: int | None = None) -> None:
         metadata = self._check(document)
@@ -293,6 +299,7 @@ class Fence:
             resource_version=metadata["resourceVersion"],
             grace_s=grace_s,
         )
+        audit_write("delete", resource, metadata)
 
     async def create(self, resource: Resource, body: Object) -> Object:
         """Needs a name that both leaders would choose: an old leader's create then fails with AlreadyExists."""
@@ -301,7 +308,9 @@ class Fence:
         if not metadata.get("name"):
             raise ValueError("a fenced create needs a name; with generateName two leaders create two objects")
         annotations = (metadata.get("annotations") or {}) | {TERM_ANNOTATION: self._stamp}
-        return await self._kube.create(resource, body | {"metadata": metadata | {"annotations": annotations}})
+        result = await self._kube.create(resource, body | {"metadata": metadata | {"annotations": annotations}})
+        audit_write("create", resource, result.get("metadata") or metadata, after=body)
+        return result
 
     @property
     def _stamp(self) -> str:

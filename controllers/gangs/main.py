@@ -9,6 +9,7 @@ from kopt.cluster.client.resources import JOBS, KUEUE_WORKLOADS, NAMESPACES, NOD
 from kopt.cluster.objects.eviction import EVICTING_ANNOTATION
 from kopt.cluster.objects.namespace import NamespaceSettings, read_namespace
 from kopt.cluster.runtime.annotation_checks import checks
+from kopt.cluster.runtime.eviction import evict_pod
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.lease import Deposed, Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
@@ -96,13 +97,7 @@ class LiveCluster:
 
     async def evict(self, pod: ObservedPod) -> None:
         self._require()
-        body = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "deleteOptions": {"preconditions": {"uid": pod.document["metadata"]["uid"]}},
-            "metadata": {"name": pod.key[1], "namespace": pod.key[0]},
-        }
-        await self._kube.create_at(PODS, pod.key[0], pod.key[1], "eviction", body)
+        await evict_pod(self._kube, pod.key, pod.document["metadata"]["uid"])
 
     def _require(self) -> None:
         if self._writes is None or not self._writes.holds:

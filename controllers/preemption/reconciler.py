@@ -327,7 +327,7 @@ class Reconciler(BaseReconciler):
             return
         self._reported[preemptor.uid] = summary
         about = {**decision.as_decision(mode).to_dict(), **decision.to_dict(), "waiting": preemptor.name}
-        DECISIONS.info("Workload %s", preemptor.name, extra={"decision": about})
+        DECISIONS.info("Workload %s/%s", *preemptor.key, extra={"decision": about})
         if decision.action is PreemptionAction.WAIT and mode is Mode.ENFORCE:
             self._emit_event(preemptor, "PreemptionWaits", decision.reasons[0].message)
 

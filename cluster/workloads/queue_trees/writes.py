@@ -9,6 +9,7 @@ from typing import Any
 
 from kopt.cluster.client.api import Kube, Patch
 from kopt.cluster.client.resources import Object
+from kopt.cluster.runtime.audit import audit_write
 from kopt.cluster.workloads.queue_trees.live import resource_of
 from kopt.core.scheduling.queue_tree import FIELD_MANAGER
 
@@ -26,6 +27,8 @@ async def apply_object(kube: Kube, document: Object, *, dry_run: bool = False) -
         field_manager=FIELD_MANAGER,
         dry_run=dry_run,
     )
+    if not dry_run:
+        audit_write("apply", resource, metadata, after=document)
 
 
 async def leave(kube: Kube, document: Object) -> None:
@@ -39,6 +42,7 @@ async def remove(kube: Kube, document: Object) -> None:
     metadata = document["metadata"]
     space, uid = metadata.get("namespace", ""), metadata.get("uid", "")
     await kube.delete(resource_of(document), metadata["name"], space, uid=uid)
+    audit_write("delete", resource_of(document), metadata)
 
 
 def is_created_by_us(document: Object) -> bool:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.resources import PODS, Key, Object
 from kopt.cluster.objects.annotations import INDICES_ANNOTATION
+from kopt.cluster.runtime.audit import audit_write
 from kopt.cluster.runtime.lease import TERM_ANNOTATION, Deposed, Leader
 
 
@@ -38,6 +39,7 @@ class Binder:
             "target": {"apiVersion": "v1", "kind": "Node", "name": node},
         }
         await self._kube.create_at(PODS, pod[0], pod[1], "binding", body)
+        audit_write("bind", PODS, body["metadata"], after={"node": node, "gpus": list(gpus)})
 
 
 def fence(namespace: str, lease: str, name: str = "kopt-extender-fence") -> tuple[Object, Object]:

@@ -10,6 +10,7 @@ from kopt.cluster.client.api import Kube
 from kopt.cluster.client.errors import NotFound
 from kopt.cluster.client.resources import JOBS, NODES, PODS, Object
 from kopt.cluster.objects.fields import text
+from kopt.cluster.runtime.eviction import evict_pod
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.lease import Deposed, Fence
 from kopt.cluster.workloads.job_failures import outlives
@@ -72,14 +73,7 @@ class PodWriter:
 
     async def evict(self, pod: PlainPod, *, dry_run: bool = False) -> None:
         self._require()
-        options: Object = {"preconditions": {"uid": pod.gpu_pod.uid}} | ({"dryRun": ["All"]} if dry_run else {})
-        body = {
-            "apiVersion": "policy/v1",
-            "kind": "Eviction",
-            "deleteOptions": options,
-            "metadata": {"name": pod.key[1], "namespace": pod.key[0]},
-        }
-        await self._kube.create_at(PODS, pod.key[0], pod.key[1], "eviction", body)
+        await evict_pod(self._kube, pod.key, pod.gpu_pod.uid, dry_run=dry_run)
 
     async def outlives(self, gang: Gang) -> bool:
         jobs = Counter((pod.key[0], text(pod.owner, "name")) for pod in gang.pods if text(pod.owner, "kind") == "Job")

@@ -1,0 +1,16 @@
+"""Evictions through the API server, which respects PodDisruptionBudgets."""
+
+from kopt.cluster.client.api import Kube
+from kopt.cluster.client.resources import PODS, Key, Object
+from kopt.cluster.runtime.audit import audit_write
+
+
+async def evict_pod(kube: Kube, pod: Key, uid: str, *, dry_run: bool = False) -> None:
+    """Evict this very pod, not one that was made anew under its name. Raises ApiError, 429 where a budget forbids."""
+    namespace, name = pod
+    options: Object = {"preconditions": {"uid": uid}} | ({"dryRun": ["All"]} if dry_run else {})
+    metadata = {"name": name, "namespace": namespace}
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "deleteOptions": options, "metadata": metadata}
+    await kube.create_at(PODS, namespace, name, "eviction", body)
+    if not dry_run:
+        audit_write("evict", PODS, metadata | {"uid": uid})

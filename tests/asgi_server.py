@@ -14,7 +14,7 @@ def served(app: Any, **options: Any) -> Iterator[str]:
     """The application's address on a free port."""
     # As the pages' own server: an open page listens for as long as it is open.
     options = {"timeout_graceful_shutdown": 1, **options}
-    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", **options))
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", log_level="error", **{"port": 0, **options}))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     try:

@@ -20,6 +20,7 @@ from urllib.parse import quote, urlencode
 import httpx
 import tenacity
 
+from kopt.core.audit import SealedRecord
 from kopt.core.hardware.node_topology import NodeTopology
 from kopt.core.hardware.pairwise import MeasuredPair
 from kopt.core.reason import Reason
@@ -30,6 +31,14 @@ from kopt.serving.client.fallback_demand import FALLBACK_MODEL, REACTIVE_MARGIN,
 from kopt.serving.client.gpus import gpus_prediction
 from kopt.serving.client.resilience import CircuitBreaker, RetryBudget
 from kopt.serving.client.tokens import TokenError, token_from
+from kopt.serving.contract.audit_answers import (
+    AuditKept,
+    AuditQuery,
+    AuditResponse,
+    audit_request,
+    parse_audit,
+    parse_audit_kept,
+)
 from kopt.serving.contract.bandwidth_answers import BandwidthQuery, BandwidthResponse, WrongQuestion, parse_bandwidth
 from kopt.serving.contract.checkpoint_answers import CheckpointsResponse, parse_jobs
 from kopt.serving.contract.common import DEADLINE_HEADER, GRID_S, AnswerError
@@ -260,6 +269,15 @@ class AsyncPredictionClient:
         """The jobs whose logs the endpoint follows. Raises as ``models`` does."""
         return parse_jobs(await self._call("GET", "/v1/checkpoint", deadline_s))
 
+    async def send_audit(self, records: Sequence[SealedRecord], *, deadline_s: float | None = None) -> AuditKept:
+        """Records of the audit log, 500 at most. Sending again is harmless. Raises as ``models`` does."""
+        content = json.dumps(audit_request(records), separators=(",", ":")).encode()
+        return parse_audit_kept(await self._call("PUT", "/v1/audit", deadline_s, content))
+
+    async def audit(self, query: AuditQuery, *, deadline_s: float | None = None) -> AuditResponse:
+        """Records of the audit log, and what verifies them. Raises as ``models`` does."""
+        return parse_audit(await self._call("GET", f"/v1/audit?{query.text()}", deadline_s))
+
     async def models(self, *, deadline_s: float | None = None) -> ModelsResponse:
         """Registered versions. Raises EndpointFailure, AnswerError or RequestRefused."""
         return parse_models(await self._call("GET", "/v1/models", deadline_s))
@@ -411,6 +429,14 @@ class PredictionClient:
     def demand(self, query: DemandQuery, *, deadline_s: float | None = None) -> DemandForecast:
         """See AsyncPredictionClient.demand."""
         return self._run(self._client.demand(query, deadline_s=deadline_s))
+
+    def send_audit(self, records: Sequence[SealedRecord], *, deadline_s: float | None = None) -> AuditKept:
+        """See AsyncPredictionClient.send_audit."""
+        return self._run(self._client.send_audit(records, deadline_s=deadline_s))
+
+    def audit(self, query: AuditQuery, *, deadline_s: float | None = None) -> AuditResponse:
+        """See AsyncPredictionClient.audit."""
+        return self._run(self._client.audit(query, deadline_s=deadline_s))
 
     def push_demand(
         self, service: str, t: Sequence[float], value: Sequence[float | None], *, deadline_s: float | None = None

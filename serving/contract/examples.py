@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from kopt.core.audit import digest_of
+
 _POD = {
     "metadata": {"name": "finetune"},
     "spec": {
@@ -25,7 +27,20 @@ _NODE = {
     "links": [{"a": a, "b": b, "type": "NVLINK", "count": 12} for a in range(4) for b in range(a + 1, 4)],
 }
 
+_RECORD = (
+    '{"at_s":1795863600.25,"chain":"preemption/kopt-preemption-7c/1795860000","component":"preemption",'
+    '"kind":"event","object":{"kind":"Workload","name":"job-train","namespace":"research"},"previous":"'
+    + "0" * 64
+    + '","reason":"Evicted","sequence":1,"text":"It gives way to job-urgent.","verb":"Evicting"}'
+)
+
 EXAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "AuditRequest": {
+        "an event": {
+            "summary": "The first record of a process",
+            "value": {"records": [{"text": _RECORD, "digest": digest_of(_RECORD)}]},
+        },
+    },
     "DemandRequest": {
         "by name": {
             "summary": "A service whose demand is pushed",

@@ -23,10 +23,13 @@ from kopt.core.prediction import ModelVersion
 from kopt.core.reason import Reason
 from kopt.models.registry.aliases import SHIPPED
 from kopt.models.registry.registry import RegisteredModel, RegistryError
+from kopt.serving.audit.routes import routes as audit_routes
+from kopt.serving.audit.service import AuditService
 from kopt.serving.base.database.interface import DatabaseError
 from kopt.serving.base.model_slot import REGISTRY_DOWN, Slot, registry_down
 from kopt.serving.base.owners import owner_of
 from kopt.serving.base.service import MOST_AT_ONCE, REFRESH_S, PredictorService, S
+from kopt.serving.contract.audit_schemas import AuditRequest
 from kopt.serving.contract.common import SCHEMA
 from kopt.serving.contract.model_answers import ModelsResponse, PredictorsHealthResponse
 from kopt.serving.contract.recommendation_answers import RecommendationsResponse
@@ -60,6 +63,7 @@ class Endpoint:
     reviewer: Reviewer | None = None
     hosts: tuple[str, ...] = ()
     """Names under which it is reached, see ``hosts.names_of``."""
+    audit: AuditService | None = None
 
     def __post_init__(self) -> None:
         self._ending = threading.Event()
@@ -87,6 +91,8 @@ class Endpoint:
             thread.join(timeout=10.0)
         for service in self.services.values():
             service.close()
+        if self.audit is not None:
+            self.audit.close()
 
     def refresh(self) -> None:
         """Refresh once the models without which it is not ready (blocks: registry and disk)."""
@@ -162,6 +168,7 @@ def create_app(endpoint: Endpoint, *, manage: bool = True) -> FastAPI:
     _errors(app)
     for spec in SERVICES:
         spec.routes(app, _lookup(endpoint, spec.name, spec.absent))
+    audit_routes(app, _audit_of(endpoint))
     _recommendations(app, endpoint)
     _models(app, endpoint)
     _status(app, endpoint)
@@ -179,6 +186,15 @@ def _lookup(endpoint: Endpoint, name: str, absent: str) -> Callable[[], Any]:
         if name not in endpoint.services:
             raise Problem(503, absent)
         return endpoint.services[name]
+
+    return service
+
+
+def _audit_of(endpoint: Endpoint) -> Callable[[], AuditService]:
+    def service() -> AuditService:
+        if endpoint.audit is None:
+            raise Problem(503, "This endpoint keeps no audit log.")
+        return endpoint.audit
 
     return service
 
@@ -316,7 +332,8 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         schemas = document["components"]["schemas"]
-        bodies: list[type[BaseModel]] = [ProblemOut, *(body for spec in SERVICES for body in spec.requests)]
+        asked = (body for spec in SERVICES for body in spec.requests)
+        bodies: list[type[BaseModel]] = [ProblemOut, AuditRequest, *asked]
         for body in bodies:
             schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
             schemas |= schema.pop("$defs", {})

@@ -3,6 +3,9 @@
 from kopt.core.settings import Settings
 from kopt.models.predictors import predictor_names
 from kopt.models.registry.registry import RegisteredModel, Registry
+from kopt.serving.audit.service import AuditService
+from kopt.serving.audit.table import AuditTable
+from kopt.serving.base.database.opening import location
 from kopt.serving.base.promoted import Promoted
 from kopt.serving.base.service import Assembly, Parts
 from kopt.serving.endpoint.app import Endpoint
@@ -32,4 +35,5 @@ def assemble(settings: Settings, parts: Parts | None = None) -> Endpoint:
         parts.most_at_once,
         parts.reviewer or reviewer_from(settings),
         names_of(settings),
+        AuditService(AuditTable(location(settings, "audit"))),
     )

@@ -31,8 +31,9 @@ OPEN = ("/healthz", "/readyz", "/metrics", "/openapi.json", "/v2/health/live", "
 """Open to all callers: probes, metrics (which a network policy limits to scrapers) and the documentation."""
 PAIRWISE = "/v1/bandwidth/pairs"
 RUNTIME_QUEUES = "/v1/runtime/queues"
+AUDIT = "/v1/audit"
 HEALTH = ("/v1/health/models", "/v1/health/predictors")
-BYCALLER = ("/v1/recommendations", *HEALTH, "/v1/checkpoint", PAIRWISE, RUNTIME_QUEUES)
+BYCALLER = ("/v1/recommendations", *HEALTH, "/v1/checkpoint", PAIRWISE, RUNTIME_QUEUES, AUDIT)
 """Paths that show what is kept by caller; the verb list (no HTTP method) on one is the right to see all callers'."""
 _SEES_ALL = "kopt.sees-all"
 _RIGHTS = "kopt.rights"

@@ -1,0 +1,80 @@
+"""Sends what a process has sealed to the endpoint, from a thread of its own: acting never waits for the audit log."""
+
+import logging
+import threading
+from collections import deque
+from typing import Any
+
+from kopt.core.audit import Head, SealedRecord
+from kopt.serving.client.client import EndpointFailure, PredictionClient, RequestRefused
+from kopt.serving.contract.audit_answers import MAX_RECORDS
+from kopt.serving.contract.common import AnswerError
+
+_LOG = logging.getLogger(__name__)
+_QUEUED = 20_000
+"""Records that are kept while the endpoint does not answer; the oldest go first, and verification shows that."""
+_GATHER_S = 0.5
+_LONGEST_PAUSE_S = 30.0
+_DEADLINE_S = 10.0
+_AT_THE_END_S = 3.0
+
+
+class AuditSender:
+    """``sender(record)`` returns at once; ``close`` sends what is left, as far as it goes. Thread-safe."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self._client = PredictionClient(url, deadline_s=_DEADLINE_S, **options)
+        self._queue: deque[SealedRecord] = deque(maxlen=_QUEUED)
+        self._changed, self._ending = threading.Event(), threading.Event()
+        self.sent = 0
+        self.head: Head | None = None
+        """Of the store, when it took records last."""
+        self._thread = threading.Thread(target=self._run, name="kopt-audit", daemon=True)
+        self._thread.start()
+
+    def __call__(self, record: SealedRecord) -> None:
+        self._queue.append(record)
+        self._changed.set()
+
+    def close(self) -> None:
+        self._ending.set()
+        self._changed.set()
+        self._thread.join(_AT_THE_END_S)
+        self._client.close()
+
+    def _run(self) -> None:
+        pause_s = _GATHER_S
+        while not (self._ending.is_set() and not self._queue):
+            self._changed.wait()
+            self._ending.wait(pause_s)
+            self._changed.clear()
+            if self._send():
+                pause_s = _GATHER_S
+            elif self._ending.is_set():
+                return
+            else:
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                self._changed.set()
+
+    def _send(self) -> bool:
+        """Whether all that was queued has gone."""
+        while self._queue:
+            batch = [self._queue[at] for at in range(min(MAX_RECORDS, len(self._queue)))]
+            try:
+                self.head = self._client.send_audit(batch, deadline_s=_DEADLINE_S).head.head
+            except RequestRefused as error:
+                # Trying again would not help, and what comes after them must not wait for ever.
+                _LOG.error("the endpoint refuses %d records of the audit log: %s", len(batch), error)
+            except (EndpointFailure, AnswerError) as error:
+                _LOG.warning("%d records of the audit log are not sent yet: %s", len(self._queue), error)
+                return False
+            else:
+                self.sent += len(batch)
+            self._drop(batch)
+        return True
+
+    def _drop(self, batch: list[SealedRecord]) -> None:
+        """Those that have gone; the queue may have lost some of them meanwhile."""
+        gone = {record.digest for record in batch}
+        while self._queue and self._queue[0].digest in gone:
+            self._queue.popleft()

@@ -1,4 +1,4 @@
-"""``kopt audit``: the GPU workloads that bypass the queues."""
+"""``kopt audit``: the GPU workloads that bypass the queues, and below it the audit log of our components."""
 
 import asyncio
 from dataclasses import dataclass
@@ -7,10 +7,15 @@ from typing import Annotated
 
 import typer
 
+from kopt.cli.cluster import audit_log
 from kopt.cli.errors import Refused
 from kopt.cli.options import Kubeconfig, Output
 from kopt.cli.output import Answer, Format, column, show
 from kopt.core.units import format_gpus
+
+app = typer.Typer(invoke_without_command=True)
+app.command("log")(audit_log.log)
+app.command("verify")(audit_log.verify)
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,9 @@ class RogueRow:
     command: str = column("command", wide=True)
 
 
+@app.callback()
 def audit(
+    context: typer.Context,
     kubeconfig: Kubeconfig = None,
     namespace: Annotated[str, typer.Option("-n", "--namespace", help="Only this namespace; default: all.")] = "",
     output: Output = Format.TABLE,
@@ -43,7 +50,11 @@ def audit(
         kopt audit -n research
 
         kopt audit -o json | jq -r '.rogue[].command'
+
+        kopt audit log                            what our components did, and why
     """
+    if context.invoked_subcommand is not None:
+        return
     rows = asyncio.run(_audit(kubeconfig, namespace))
     gpus = sum(row.milli_gpus for row in rows if not row.opted_out)
     remarks = [row.command for row in rows if not row.opted_out]

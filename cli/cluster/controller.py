@@ -9,6 +9,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
+from kopt.cli.cluster.process import recorded
 from kopt.cli.errors import usage_error
 from kopt.cli.options import seconds, span_text
 from kopt.cluster.runtime.options import ControllerOptions, Flag, Kind, OptionError, ServerOptions
@@ -49,12 +50,11 @@ def _serve(spec: ControllerSpec, settings: Any) -> None:
     import uvloop
 
     from kopt.cluster.client.client_authority import ClientAuthorityError
-    from kopt.cluster.runtime.json_logs import log_to_stderr
     from kopt.cluster.runtime.tls_files import TlsError
 
-    log_to_stderr()
     try:
-        uvloop.run(importlib.import_module(spec.module).serve(settings))
+        with recorded(spec.name):
+            uvloop.run(importlib.import_module(spec.module).serve(settings))
     except ClientAuthorityError as error:
         usage_error(str(error), "--client-ca")
     except TlsError as error:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kopt.cli.cluster.process import recorded
 from kopt.cli.cluster.workload_mode import WorkloadMode, may_lower_of
 from kopt.cli.errors import usage_error
 from kopt.cli.options import Kubeconfig
@@ -88,7 +89,6 @@ def extender(
         return
     import uvloop
 
-    from kopt.cluster.runtime.json_logs import log_to_stderr
     from kopt.cluster.runtime.lease import LeaseSettings
     from kopt.cluster.runtime.tls_files import TlsError
     from kopt.controllers.extender.calls.server import ServerSettings
@@ -96,7 +96,6 @@ def extender(
     from kopt.controllers.extender.main import ProcessSettings, serve
 
     extender_settings = _settings(mode, rollout, workload_mode, shortlist, reserve, joint)
-    log_to_stderr()
     leadership = LeadershipSettings(
         LeaseSettings(6.0, 4.0, 1.0) if lease else None,
         namespace,
@@ -105,7 +104,8 @@ def extender(
     )
     server = ServerSettings(host, port, probe_port=probe_port, tls=tls)
     try:
-        uvloop.run(serve(ProcessSettings(extender_settings, server, leadership, kubeconfig)))
+        with recorded("extender"):
+            uvloop.run(serve(ProcessSettings(extender_settings, server, leadership, kubeconfig)))
     except TlsError as error:
         usage_error(str(error), "--tls")
 

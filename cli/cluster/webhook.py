@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from kopt.cli.cluster.process import recorded
 from kopt.cli.errors import usage_error
 from kopt.cli.options import Kubeconfig
 
@@ -44,7 +45,6 @@ def webhook(
 
     from kopt.cluster.admission.address import Address
     from kopt.cluster.client.client_authority import ClientAuthorityError
-    from kopt.cluster.runtime.json_logs import log_to_stderr
     from kopt.controllers.admission.main import WebhookSettings, serve
     from kopt.controllers.admission.server import ServerSettings
 
@@ -53,7 +53,6 @@ def webhook(
     address = Address(own_namespace, service, url=url)
     names = (f"{service}.{own_namespace}.svc", f"{service}.{own_namespace}.svc.cluster.local", *_host_of(url))
     server = ServerSettings(host, port, probes, reuse_port, drain)
-    log_to_stderr()
     settings = WebhookSettings(
         address,
         names,
@@ -65,7 +64,8 @@ def webhook(
         client_ca=client_ca,
     )
     try:
-        uvloop.run(serve(settings))
+        with recorded("webhook"):
+            uvloop.run(serve(settings))
     except ClientAuthorityError as error:
         usage_error(str(error), "--client-ca")
 

@@ -8,18 +8,23 @@ that its *end* was cut off: for that, somebody else has to keep a head (``Head``
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from kopt.core.untrusted import DEEPEST, LARGEST, UnreadableError, decode_mapping
 
 FIRST = "0" * 64
 """Stands where the first record of a chain names the one before it."""
 LARGEST_RECORD_BYTES = 16 << 10
 _LARGEST_VALUE_BYTES = 4 << 10
+_DEEPEST = DEEPEST - 2
+"""Of one value; the record is around it."""
 
 
 class AuditError(ValueError):
-    """A record that is none: not JSON, without its place in a chain, or with another hash."""
+    """A record that is none: not JSON, without its position in a chain, or with another hash."""
 
 
 @dataclass(frozen=True)
@@ -65,11 +70,12 @@ class AuditChain:
     last: str = FIRST
 
     def seal(self, content: Mapping[str, Any]) -> SealedRecord:
-        """``content`` in its place; values that are too large are replaced by their size and hash."""
-        place = {"chain": self.name, "sequence": self.sequence + 1, "previous": self.last}
-        text = _canonical({**content, **place})
+        """``content`` as the next record; values that are too large are replaced by their size and hash."""
+        position = {"chain": self.name, "sequence": self.sequence + 1, "previous": self.last}
+        content = {key: _readable(value, _DEEPEST) for key, value in content.items()}
+        text = _canonical({**content, **position})
         if len(text.encode()) > LARGEST_RECORD_BYTES:
-            text = _canonical({key: _bounded(value) for key, value in content.items()} | place)
+            text = _canonical({key: _bounded(value) for key, value in content.items()} | position)
         record = SealedRecord(text, digest_of(text))
         self.sequence, self.last = self.sequence + 1, record.digest
         return record
@@ -129,13 +135,11 @@ def read_record(record: SealedRecord) -> AuditEntry:
     if digest_of(record.text) != record.digest:
         raise AuditError("the record's hash is not that of its text")
     try:
-        document = json.loads(record.text)
-    except (ValueError, RecursionError):
-        raise AuditError("the record is not JSON") from None
-    if not isinstance(document, dict):
-        raise AuditError("the record is not an object")
-    place = (document.get("chain"), document.get("sequence"), document.get("previous"), document.get("at_s"))
-    match place:
+        document = decode_mapping(record.text)
+    except UnreadableError as error:
+        raise AuditError(f"the record cannot be read: {error}") from None
+    position = (document.get("chain"), document.get("sequence"), document.get("previous"), document.get("at_s"))
+    match position:
         case (str(chain), int(sequence), str(previous), int() | float() as at_s) if chain and sequence > 0:
             pass
         case _:
@@ -219,6 +223,23 @@ def touched(document: Any, changes: Any) -> Any:
 
 def _canonical(document: Mapping[str, Any]) -> str:
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=str)
+
+
+def _readable(value: Any, deepest: int) -> Any:
+    """What every reader takes: finite numbers that are exact everywhere, whole characters, no depth without end."""
+    if isinstance(value, str):
+        return value.encode(errors="replace").decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, int) and abs(value) > LARGEST:
+        return str(value)
+    if isinstance(value, Mapping | list | tuple) and not deepest:
+        return "…"
+    if isinstance(value, Mapping):
+        return {_readable(str(key), 0): _readable(item, deepest - 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_readable(item, deepest - 1) for item in value]
+    return value
 
 
 def _bounded(value: Any) -> Any:

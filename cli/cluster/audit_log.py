@@ -128,7 +128,7 @@ def verify(
         kubectl -n kopt-system logs deploy/kopt-preemption > preemption.log; kopt audit verify preemption.log
     """
     kept = _head(head) if head else None
-    logged = {digest: place for path in logs or () for digest, place in _logged(path)}
+    logged = {digest: line for path in logs or () for digest, line in _logged(path)}
     with _endpoint() as client:
         faults, start, end = _check(client, kept, logged)
     wrong = [fault for fault in faults if not fault.is_loss]
@@ -186,7 +186,7 @@ def _check(client: "PredictionClient", kept: Head | None, logged: dict[str, str]
     if kept is not None and not seen and kept.position > start.position:
         faults.append(Fault(kept.position, f"the head {kept} is not in it: the log was rewritten, or cut off"))
     faults += [
-        Fault(verifier.head.position, f"{place} recorded something that is not in it") for place in absent.values()
+        Fault(verifier.head.position, f"{line} recorded something that is not in it") for line in absent.values()
     ]
     return faults, start, verifier.head
 

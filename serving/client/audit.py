@@ -1,5 +1,6 @@
 """Sends what a process has sealed to the endpoint, from a thread of its own: acting never waits for the audit log."""
 
+import itertools
 import logging
 import threading
 from collections import deque
@@ -57,19 +58,22 @@ class AuditSender:
                 self._changed.set()
 
     def _send(self) -> bool:
-        """Whether all that was queued has gone."""
+        """Whether all that was queued has gone. From a batch that is refused on they go one by one."""
+        most = MAX_RECORDS
         while self._queue:
-            batch = [self._queue[at] for at in range(min(MAX_RECORDS, len(self._queue)))]
+            batch = list(itertools.islice(self._queue.copy(), most))
             try:
                 self.head = self._client.send_audit(batch, deadline_s=_DEADLINE_S).head.head
+                self.sent += len(batch)
             except RequestRefused as error:
-                # Trying again would not help, and what comes after them must not wait for ever.
-                _LOG.error("the endpoint refuses %d records of the audit log: %s", len(batch), error)
+                if len(batch) > 1:
+                    most = 1
+                    continue
+                # Trying again would not help, and what comes after it must not wait for ever.
+                _LOG.error("the endpoint refuses a record of the audit log: %s", error)
             except (EndpointFailure, AnswerError) as error:
                 _LOG.warning("%d records of the audit log are not sent yet: %s", len(self._queue), error)
                 return False
-            else:
-                self.sent += len(batch)
             self._drop(batch)
         return True
 

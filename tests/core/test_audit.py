@@ -133,6 +133,16 @@ def test_large_values_are_replaced_by_their_hash() -> None:
     assert set(entry.after) == {"bytes", "sha256"}
 
 
+deep: Any = "end"
+for _ in range(100):
+    deep = {"in": [deep]}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**30, "\ud800", deep, {1: 2}, {"a": (1, {2: None})}])
+def test_whatever_is_recorded_can_be_read(value: Any) -> None:
+    assert read_record(AuditChain("c").seal({"at_s": 1.0, "text": "said", "after": value})).text == "said"
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "nonsense", "[]", "{}", '{"chain":"a","sequence":0,"previous":"","at_s":1}', '{"chain":"a"}', "[" * 100_000],

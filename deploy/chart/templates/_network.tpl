@@ -84,6 +84,30 @@
 {{- end }}
 {{- end }}
 
+{{/* Of those who call it for the audit log alone. */}}
+{{- define "kopt.egressToAudit" -}}
+{{- if include "kopt.audit" . }}
+{{ include "kopt.egressToPredictions" . }}
+{{- end }}
+{{- end }}
+
+{{/* Whether the audit log is kept: not empty where it is. */}}
+{{- define "kopt.audit" -}}
+{{- if and .Values.audit.enabled (include "kopt.predictions" .) }}yes{{ end -}}
+{{- end }}
+
+{{/* JSON: the components whose records the audit log has, by the name of their account, with the namespace of each. */}}
+{{- define "kopt.auditors" -}}
+{{- include "kopt.renamed" . }}
+{{- $auditors := dict -}}
+{{- if include "kopt.audit" . -}}
+{{- range $component, $key := dict "webhook" "webhook" "extender" "extender" "preemption" "preemption" "sizing" "sizing" "reallocation" "lending" "pairs" "pairwise" "staging" "staging" "ledger" "evictions" "gangs" "gangs" "queues" "queues" "autoscaling" "autoscaling" "runs" "runs" "ingest" "ingest" -}}
+{{- if (get $.Values $key).enabled }}{{ $_ := set $auditors $component $.Release.Namespace }}{{ end -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $auditors -}}
+{{- end }}
+
 {{/* Of those who trace. */}}
 {{- define "kopt.egressToTracing" -}}
 {{- if .Values.tracing.endpoint }}

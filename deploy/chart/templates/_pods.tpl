@@ -60,6 +60,14 @@ topologySpreadConstraints:
 {{- end }}
 {{- end }}
 
+{{/* Of those who act, or tell others what to do: what they do goes into the audit log as well. */}}
+{{- define "kopt.actingEnvironment" -}}
+{{ include "kopt.environment" . }}
+{{- if include "kopt.audit" (index . 0) }}
+- {name: KOPT_AUDIT_URL, value: {{ include "kopt.predictions" (index . 0) | quote }}}
+{{- end }}
+{{- end }}
+
 {{/* Where those who trace send it. */}}
 {{- define "kopt.tracing" -}}
 {{- with .Values.tracing.endpoint }}
@@ -85,6 +93,15 @@ at the API server. The kubelet renews it; the client reads the file for every ca
     sources:
       - serviceAccountToken: {path: token, audience: {{ .Values.predictions.audience | quote }}, expirationSeconds: 3600}
 {{- end }}
+{{- end }}
+
+{{/* The same for those who call it for the audit log alone. */}}
+{{- define "kopt.auditMount" -}}
+{{- if include "kopt.audit" . }}{{ include "kopt.predictionsMount" . }}{{ end -}}
+{{- end }}
+
+{{- define "kopt.auditVolume" -}}
+{{- if include "kopt.audit" . }}{{ include "kopt.predictionsVolume" . }}{{ end -}}
 {{- end }}
 
 {{/* Whether the annotation of a workload may ask for less than its namespace's: one rule for all components. */}}

@@ -1,16 +1,23 @@
 """Two gangs that wait for each other under the real kube-scheduler: one is released, and the other runs."""
 
 import json
+import sqlite3
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
 from agent_notes import checkpoint_notes
+from asgi_server import served
 from controlplane.kueue import Kueue
 from controlplane.processes import wait_for
 from typer.testing import CliRunner
 
 from kopt.cli.main import app
+from kopt.serving.audit.service import AuditService
+from kopt.serving.audit.table import AuditTable
+from kopt.serving.endpoint.app import Endpoint, create_app
+from kopt.serving.http.metrics import EndpointMetrics
 
 from .conftest import GPU, Gangs, Start
 
@@ -73,6 +80,38 @@ def test_without_enforce_it_is_only_said(gangs: Gangs, controller: Start) -> Non
     wait_for(lambda: gangs.events("GangDeadlock"), what="there is an event")
     gangs.ends("older")
     wait_for(lambda: not gangs.report("newer"), what="it is said no longer")
+
+
+def test_the_audit_log_shows_each_step_with_what_it_replaced(
+    gangs: Gangs, controller: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A controller and an endpoint as they run in a cluster: what was done is read by the command, and is whole."""
+    audit = AuditService(AuditTable(tmp_path / "audit.db"))
+    with served(create_app(Endpoint({}, EndpointMetrics(), audit=audit), manage=False)) as url:
+        monkeypatch.setenv("KOPT_AUDIT_URL", url)
+        replica = controller("--mode=enforce", f"--hold={HOLD_S}s")
+        gangs.deadlock()
+        wait_for(lambda: gangs.bound("older") == 2, what="the older runs")
+        replica.server.stop()
+
+        def answer(*arguments: str, status: int = 0) -> dict[str, Any]:
+            done = CliRunner(env={"KOPT_URL": url}).invoke(app, ["audit", *arguments, "-o", "json"])
+            assert done.exit_code == status, done.output
+            result: dict[str, Any] = json.loads(done.stdout)
+            return result
+
+        rows = answer("log", "-n", gangs.space, "--name", "newer")["records"]
+        suspended = next(row for row in rows if row["after"] and row["after"].get("spec") == {"suspend": True})
+        assert suspended["before"]["spec"] == {"suspend": False}
+        assert suspended["uid"] == gangs.job("newer")["metadata"]["uid"]
+        released = next(row for row in rows if row["reason"] == "GangReleased")
+        assert released["text"] == gangs.events("GangReleased")[0]["note"]
+        assert {row["component"] for row in rows} == {"gangs"}
+        assert answer("verify", str(replica.server.log))["whole"]
+        with sqlite3.connect(tmp_path / "audit.db") as database:
+            database.execute("UPDATE audit_record SET text = replace(text, 'newer', 'older')")
+        assert not answer("verify", status=1)["whole"]
+    audit.close()
 
 
 @pytest.mark.parametrize("gangs", [4], indirect=True)

@@ -1,0 +1,111 @@
+"""Every rule fires on its example, not before and not after, as promtool evaluates them; all that is named is there."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from documents import ROOT
+
+from kopt.core.alerts.catalogue import AlertRule, Severity, alert_rules, kinds, recorded_rules, rule_groups
+
+_OURS = re.compile(r"\bkopt_[a-z_]+")
+
+
+def promtool(*arguments: str | Path, folder: Path) -> None:
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool is not installed (Debian package prometheus)")
+    done = subprocess.run(
+        ["promtool", *arguments], cwd=folder, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def groups_of(kind: str) -> list[dict[str, Any]]:
+    """What the rules of a kind need, without annotations, which promtool would compare as well."""
+    groups = [group for group in rule_groups() if group["name"] in ("kopt-recorded", f"kopt-{kind}")]
+    for group in groups:
+        for rule in group["rules"]:
+            rule.pop("annotations", None)
+    return groups
+
+
+def case_of(rule: AlertRule) -> dict[str, Any]:
+    example = rule.example
+    fired = {"exp_labels": {**example.labels, "severity": rule.severity.value, "kind": rule.kind}}
+    times: list[tuple[str, list[Any]]] = [
+        (example.quiet_at, []),
+        (example.fires_at, [fired]),
+        (example.resolved_at, []),
+    ]
+    return {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": values} for name, values in example.series.items()],
+        "alert_rule_test": [{"eval_time": at, "alertname": rule.alert, "exp_alerts": alerts} for at, alerts in times],
+    }
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("kind", kinds())
+def test_rules_fire_and_resolve(kind: str, tmp_path: Path) -> None:
+    cases = [case_of(rule) for rule in alert_rules() if rule.kind == kind]
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": groups_of(kind)}))
+    test = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": cases}
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump(test))
+    promtool("test", "rules", "test.yaml", folder=tmp_path)
+
+
+@pytest.mark.services
+def test_what_is_written_for_a_prometheus_is_valid(tmp_path: Path) -> None:
+    """Templates of summaries included."""
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": rule_groups(labels={"team": "platform"})}))
+    promtool("check", "rules", "rules.yaml", folder=tmp_path)
+
+
+def test_each_kind_has_each_severity() -> None:
+    for kind in kinds():
+        assert {rule.severity for rule in alert_rules() if rule.kind == kind} == set(Severity)
+
+
+def test_names_are_unique_and_summaries_name_labels_that_the_alert_has() -> None:
+    names = [rule.name for rule in alert_rules()]
+    assert len(set(names)) == len(names)
+    for rule in alert_rules():
+        named = set(re.findall(r"\$labels\.([a-z_]+)", rule.summary))
+        assert named <= set(rule.example.labels), rule.name
+
+
+def test_recorded_series_are_used_and_used_ones_recorded() -> None:
+    expressions = " ".join([*(rule.expr for rule in alert_rules()), *(rule.expr for rule in recorded_rules())])
+    assert set(re.findall(r"kopt:[a-z_0-9:]+", expressions)) == {rule.name for rule in recorded_rules()}
+
+
+def test_metrics_of_ours_are_those_that_components_have() -> None:
+    sources = {
+        path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
+        for folder in ("controllers", "serving", "cluster", "agents")
+        for path in (ROOT / folder).rglob("*.py")
+    }
+    every = "\n".join(sources.values())
+    for rule in alert_rules():
+        for name in _OURS.findall(rule.expr):
+            if name == "kopt_":
+                continue
+            stem = name.removesuffix("_total")
+            controller, _, gauge = stem.removeprefix("kopt_").partition("_")
+            own = sources.get(f"controllers/{controller}/main.py", "")
+            assert f'"{stem}"' in every or f'self.gauge("{gauge}"' in own, (rule.name, name)
+    assert 'self.gauge("leading"' in sources["cluster/runtime/manager.py"]
+
+
+def test_the_chart_has_the_rules_of_the_catalogue(tmp_path: Path) -> None:
+    written = subprocess.run(
+        ["python", "-c", "import chart_alerts; print(chart_alerts.text(), end='')"],
+        cwd=ROOT / "scripts", capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert (ROOT / "deploy" / "chart" / "files" / "alerts.json").read_text(encoding="utf-8") == written.stdout, (
+        "run: python scripts/chart_alerts.py"
+    )

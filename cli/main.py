@@ -2,6 +2,7 @@
 
 import typer
 
+from kopt.cli.alerts import commands as alerts
 from kopt.cli.bandwidth import commands as bandwidth
 from kopt.cli.cluster import (
     agent,
@@ -78,6 +79,7 @@ app.command("evictions")(evictions.evictions)
 app.command("why")(why.why)
 app.command("replicas")(replicas.replicas)
 app.command("reasons")(reasons.reasons)
+app.add_typer(alerts.app, name="alerts")
 app.command("queue")(queue.queue)
 app.command("gpus")(gpus.gpus)
 app.command("idle")(idle.idle)

@@ -1,10 +1,11 @@
 """What `make docs` adds to the pages: the list of decision records, which a folder view shows elsewhere, and what each
-reason code means, which the command line says by itself."""
+reason code and alert means, which the command line says by itself."""
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from kopt.core.alerts.catalogue import alert_rules, kinds
 from kopt.core.reason_codes.catalogue import NOTHING_TO_DO, areas, reason_codes
 
 
@@ -13,9 +14,22 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, **_: Any) -> str:
     if page.file.src_uri == "adr/index.md":
         records = sorted(Path(config["docs_dir"], "adr").glob("[0-9]*.md"))
         return "\n".join([markdown, *(f"- [{_title(record)}]({record.name})" for record in records)])
+    if page.file.src_uri == "alerts.md":
+        return "\n".join([markdown, *_alerts()])
     if page.file.src_uri == "reasons.md":
         return "\n".join([markdown, *_codes_by_area(), *_sections()])
     return markdown
+
+
+def _alerts() -> Iterator[str]:
+    for kind, title in kinds().items():
+        yield f"\n## {title}"
+        for rule in alert_rules():
+            if rule.kind == kind:
+                needs = ", ".join(source.value for source in rule.needs)
+                yield f"\n### {rule.alert}\n\n*{rule.severity.value}, from metrics of {needs}.* {rule.means}"
+                yield f"\n{rule.do}"
+                yield f"\n    {rule.expr}\n\nfor {rule.wait}."
 
 
 def _title(record: Path) -> str:

@@ -3,7 +3,8 @@
 set -euo pipefail
 PATH=$PATH:/usr/sbin
 declare -A packages=([prometheus]=prometheus [promtool]=prometheus [redis-server]=redis-server [chromium]=chromium
-                     [mpirun]=openmpi-bin [sshd]=openssh-server [pg_createcluster]=postgresql)
+                     [mpirun]=openmpi-bin [sshd]=openssh-server [pg_createcluster]=postgresql
+                     [prometheus-alertmanager]=prometheus-alertmanager)
 missing=()
 for program in "${!packages[@]}"; do
   command -v "$program" >/dev/null || missing+=("${packages[$program]}")

@@ -12,8 +12,8 @@ from kopt.serving.contract.audit_answers import MAX_RECORDS
 from kopt.serving.contract.common import AnswerError
 
 _LOG = logging.getLogger(__name__)
-_QUEUED = 20_000
-"""Records that are kept while the endpoint does not answer; the oldest go first, and verification shows that."""
+_QUEUED_CHARS = 32 << 20
+"""Of records that are kept while the endpoint does not answer; the oldest go first, and verification shows that."""
 _GATHER_S = 0.5
 _LONGEST_PAUSE_S = 30.0
 _DEADLINE_S = 10.0
@@ -23,9 +23,9 @@ _AT_THE_END_S = 3.0
 class AuditSender:
     """``sender(record)`` returns at once; ``close`` sends what is left, as far as it goes. Thread-safe."""
 
-    def __init__(self, url: str, **options: Any) -> None:
+    def __init__(self, url: str, *, queued_chars: int = _QUEUED_CHARS, **options: Any) -> None:
         self._client = PredictionClient(url, deadline_s=_DEADLINE_S, **options)
-        self._queue: deque[SealedRecord] = deque(maxlen=_QUEUED)
+        self._lock, self._queue, self._chars, self._most = threading.Lock(), deque[SealedRecord](), 0, queued_chars
         self._changed, self._ending = threading.Event(), threading.Event()
         self.sent = 0
         self.head: Head | None = None
@@ -34,7 +34,11 @@ class AuditSender:
         self._thread.start()
 
     def __call__(self, record: SealedRecord) -> None:
-        self._queue.append(record)
+        with self._lock:
+            self._queue.append(record)
+            self._chars += len(record.text)
+            while self._chars > self._most:
+                self._pop()
         self._changed.set()
 
     def close(self) -> None:
@@ -61,7 +65,8 @@ class AuditSender:
         """Whether all that was queued has gone. From a batch that is refused on they go one by one."""
         most = MAX_RECORDS
         while self._queue:
-            batch = list(itertools.islice(self._queue.copy(), most))
+            with self._lock:
+                batch = list(itertools.islice(self._queue, most))
             try:
                 self.head = self._client.send_audit(batch, deadline_s=_DEADLINE_S).head.head
                 self.sent += len(batch)
@@ -80,5 +85,9 @@ class AuditSender:
     def _drop(self, batch: list[SealedRecord]) -> None:
         """Those that have gone; the queue may have lost some of them meanwhile."""
         gone = {record.digest for record in batch}
-        while self._queue and self._queue[0].digest in gone:
-            self._queue.popleft()
+        with self._lock:
+            while self._queue and self._queue[0].digest in gone:
+                self._pop()
+
+    def _pop(self) -> None:
+        self._chars -= len(self._queue.popleft().text)

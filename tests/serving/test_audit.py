@@ -310,3 +310,21 @@ def test_a_sender_outlives_an_endpoint_that_is_away(running: Endpoint) -> None:
             sender(record)
         sender.close()
         assert client.audit(AuditQuery()).head.position == 1004
+
+
+def test_a_sender_keeps_the_newest_within_its_bound(running: Endpoint) -> None:
+    """What had no room is missing, and verification says so and no more."""
+    from controlplane.processes import free_port, wait_for
+
+    port, records = free_port(), sealed(chain_of(), 50)
+    sender = AuditSender(f"http://127.0.0.1:{port}", queued_chars=10 * len(records[-1].text), longest_pause_s=0.5)
+    for record in records:
+        sender(record)
+    with served(create_app(running, manage=False), port=port) as url, PredictionClient(url, deadline_s=30) as client:
+        sender(chain_of(2).seal({"at_s": 1.0}))
+        wait_for(lambda: sender.sent >= 10, what="what was kept has arrived")
+        answer = client.audit(AuditQuery(after=0, limit=500))
+        faults = verify([item.stored for item in answer.records])
+        assert [fault.is_loss for fault in faults] == [True]
+        assert [item.text for item in answer.records][:-1] == [record.text for record in records[41:]]
+    sender.close()

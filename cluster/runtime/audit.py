@@ -22,6 +22,8 @@ _AUDIT.setLevel(logging.CRITICAL + 1)
 _DECISIONS = logging.getLogger("kopt.decisions")
 _ORIGIN = "kopt_audit"
 _LINE = '{"logger":"kopt.audit","sha256":"%s","level":"INFO","message":"a record of the audit log","record":%s}\n'
+_MAY_HOLD_SECRETS = ("text", "before", "after", "details")
+"""The rest are names that the API server has let through, and words of ours."""
 Send = Callable[[SealedRecord], None]
 """Takes a record on its way to the store; returns at once, whatever happens to the store."""
 
@@ -80,7 +82,10 @@ class AuditHandler(logging.Handler):
 
     def append(self, content: Mapping[str, Any], at_s: float) -> None:
         """Seal and hand on one record."""
-        sealed = self._chain.seal({"at_s": round(at_s, 3), "component": self._component} | redact_document(content))
+        readable = {
+            key: redact_document(value) if key in _MAY_HOLD_SECRETS else value for key, value in content.items()
+        }
+        sealed = self._chain.seal({"at_s": round(at_s, 3), "component": self._component} | readable)
         for sink in self._sinks:
             sink(sealed)
 
@@ -91,6 +96,7 @@ def start_audit(component: str, identity: str, *sinks: Send) -> AuditHandler:
     _AUDIT.setLevel(logging.INFO)
     _AUDIT.addHandler(handler)
     _DECISIONS.addHandler(handler)
+    _DECISIONS.setLevel(logging.INFO)
     return handler
 
 
@@ -98,7 +104,7 @@ def stop_audit(handler: AuditHandler) -> None:
     """The inverse of ``start_audit``."""
     _AUDIT.removeHandler(handler)
     _DECISIONS.removeHandler(handler)
-    if not _AUDIT.handlers:
+    if not any(isinstance(other, AuditHandler) for other in _AUDIT.handlers):
         _AUDIT.setLevel(logging.CRITICAL + 1)
 
 

@@ -27,6 +27,7 @@ BENCHMARKS = {name: f"benchmarks.{name}" for name in predictor_names()} | {
     "reactions": "benchmarks.reactions",
     "reclaims": "benchmarks.reclaims",
     "replicas": "benchmarks.replicas",
+    "reservations": "benchmarks.reservations",
     "suite": "benchmarks.suite_estimates",
     "staging": "benchmarks.staging",
     "staging-controller": "benchmarks.staging_controller",

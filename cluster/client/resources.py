@@ -16,6 +16,8 @@ OURS = f"{PART_OF_LABEL}={PART_OF}"
 """Label selector of everything that the product installs into a cluster."""
 TESTS_COMPONENT = "pairs"
 """The component whose Jobs are our own benchmarks: `kopt off` deletes them."""
+HOLDS_COMPONENT = "reservations"
+"""The component whose Jobs hold reserved GPUs: `kopt off` deletes them, too."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,7 @@ NODE_TOPOLOGIES = Resource("kaiwo.ai", "v1alpha1", "nodetopologies", "NodeTopolo
 NODE_BANDWIDTHS = Resource("kaiwo.ai", "v1alpha1", "nodebandwidths", "NodeBandwidth", namespaced=False)
 PAIRWISE_BENCHMARKS = Resource("kaiwo.ai", "v1alpha1", "pairwisebenchmarks", "PairwiseBenchmark", namespaced=False)
 EVICTIONS = Resource("kaiwo.ai", "v1alpha1", "evictions", "Eviction")
+KAIWO_RESERVATIONS = Resource("kaiwo.ai", "v1alpha1", "kaiworeservations", "KaiwoReservation")
 GPU_WORKLOADS = Resource("kgwe.nvidia.io", "v1", "gpuworkloads", "GPUWorkload")
 KUEUE_WORKLOADS = Resource("kueue.x-k8s.io", "v1beta1", "workloads", "Workload")
 KAI_POD_GROUPS = Resource("scheduling.run.ai", "v2alpha2", "podgroups", "PodGroup")

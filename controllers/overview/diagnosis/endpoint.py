@@ -2,14 +2,14 @@
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import astuple, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from kopt.controllers.overview.diagnosis.questions import NoPredictions
 from kopt.controllers.overview.diagnosis.starts import RunTimes
 from kopt.core.reason import Reason
 from kopt.core.scheduling.diagnosis import PredictedStart, StartEstimate
-from kopt.core.workload.run_time import LEVELS, RunTimeQuantiles, RunTimeQuestion
+from kopt.core.workload.run_time import RunTimeQuestion
 
 if TYPE_CHECKING:
     from kopt.serving.client.client import AsyncPredictionClient
@@ -26,17 +26,10 @@ class EndpointPredictions:
 
     async def run_times(self, questions: Mapping[str, RunTimeQuestion]) -> RunTimes:
         """As ``Predictions`` has it."""
-        from kopt.serving.contract.runtime_answers import MAX_JOBS
+        from kopt.serving.client.run_times import remaining_run_times
 
-        result: dict[str, RunTimeQuantiles] = {}
-        names = sorted(questions)
         async with self._client() as client:
-            for first in range(0, len(names), MAX_JOBS):
-                part = {name: questions[name] for name in names[first : first + MAX_JOBS]}
-                for job in (await client.run_times(part, self._cluster)).jobs:
-                    if job.remaining_seconds is not None:
-                        result[job.id] = RunTimeQuantiles(LEVELS, astuple(job.remaining_seconds))
-        return result
+            return await remaining_run_times(client, questions, self._cluster)
 
     async def calibrated(self, starts: Sequence[PredictedStart]) -> Mapping[str, StartEstimate]:
         """As ``Predictions`` has it."""

@@ -15,6 +15,7 @@ from kopt.controllers.lending.options import Options as LendingOptions
 from kopt.controllers.pairwise.options import Options as PairwiseOptions
 from kopt.controllers.preemption.options import Options as PreemptionOptions
 from kopt.controllers.queues.options import Options as QueuesOptions
+from kopt.controllers.reservations.options import Options as ReservationsOptions
 from kopt.controllers.runs.options import Options as RunsOptions
 from kopt.controllers.sizing.options import Options as SizingOptions
 from kopt.controllers.staging.options import Options as StagingOptions
@@ -313,6 +314,27 @@ CONTROLLERS = (
         reads=(SWITCHES, "jobs.batch", "namespaces", "nodes", "pods", "secrets", "workloads.kueue.x-k8s.io"),
         writes=("jobs.batch", "pods", "secrets", "workloads.kueue.x-k8s.io"),
         holds=("jobs.batch", "workloads.kueue.x-k8s.io"),
+    ),
+    ControllerSpec(
+        "reservations",
+        "kopt.controllers.reservations.main",
+        (9463,),
+        ReservationsOptions,
+        reads=(
+            SWITCHES,
+            "clusterqueues.kueue.x-k8s.io",
+            "jobs.batch",
+            "kaiworeservations.kaiwo.ai",
+            "localqueues.kueue.x-k8s.io",
+            "namespaces",
+            "nodes",
+            "pods",
+            "resourceflavors.kueue.x-k8s.io",
+            "secrets",
+            "workloads.kueue.x-k8s.io",
+        ),
+        writes=("jobs.batch", "kaiworeservations.kaiwo.ai", "pods", "secrets", "workloads.kueue.x-k8s.io"),
+        holds=("workloads.kueue.x-k8s.io",),
     ),
 )
 """Every controller, in the order of their ports."""

@@ -46,6 +46,7 @@ FEATURES = (
     Feature("pairwise", "pairwise", "benchmarks", "runs Jobs that measure pairs of idle nodes"),
     Feature("declared-queues", "queues", "queues", "writes the engine's queues as KaiwoQueues declare them"),
     Feature("gangs", "gangs", "workloads", "holds gangs and evicts pods where gangs wait for each other"),
+    Feature("reservations", "reservations", "reservations", "holds GPUs and workloads for reservations", "runtime"),
     Feature("autoscaling", "autoscaling", "services", "gives HorizontalPodAutoscalers forecasts", "demand"),
 )
 """Every feature that acts on the cluster."""

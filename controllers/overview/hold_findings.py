@@ -16,6 +16,7 @@ from kopt.controllers.overview.documents import StagingAnnotation, number, stagi
 from kopt.controllers.overview.job import Finding, JobSnapshot, Thing, annotated
 from kopt.controllers.overview.queues import condition, is_true, turned_s
 from kopt.controllers.overview.text import ago, clock_time, listed, sentence, since, span
+from kopt.controllers.reservations.views import WAITS_ANNOTATION
 from kopt.core.scheduling.overview import StagedState
 from kopt.core.units import format_bytes
 
@@ -187,6 +188,19 @@ def _gang(job: JobSnapshot, thing: Thing, _: str) -> Finding:
     )
 
 
+def _reservation(job: JobSnapshot, thing: Thing, _: str) -> Finding:
+    notice = mapping_of(thing.annotations, WAITS_ANNOTATION)
+    since_s = seconds(text(notice, "since")) or _since_s(thing)
+    return Finding(
+        ranks.HELD,
+        "HELD_RESERVATIONS",
+        f"It is held for a reservation{since(since_s, job.now_s)}: {text(notice, 'reason') or 'its GPUs are reserved'}",
+        thing.label,
+        since_s,
+        "Nothing has to be done. With a limit (kueue.x-k8s.io/max-exec-time-seconds) one that ends in time starts.",
+    )
+
+
 def _unknown(job: JobSnapshot, thing: Thing, holder: str) -> Finding:
     return Finding(
         ranks.HELD,
@@ -204,6 +218,7 @@ _HOLDERS = {
     "preemption": _preempting,
     "lending": _lending,
     "gangs": _gang,
+    "reservations": _reservation,
 }
 
 

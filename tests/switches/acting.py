@@ -13,7 +13,9 @@ from kopt.cluster.client.resources import (
     FEATURE_ROLLOUTS,
     JOBS,
     KAIWO_QUEUES,
+    KAIWO_RESERVATIONS,
     KUEUE_CLUSTER_QUEUES,
+    KUEUE_WORKLOADS,
     LEASES,
     LENDING_POOLS,
     NODE_BANDWIDTHS,
@@ -30,14 +32,15 @@ from kopt.controllers.preemption.kai.preemptor import KaiPreemption
 from kopt.controllers.preemption.kube_scheduler.preemptor import PlainPreemption
 from kopt.controllers.preemption.reconciler import Reconciler as Preemption
 from kopt.controllers.queues.reconciler import Reconciler as Queues
+from kopt.controllers.reservations.reconciler import Reconciler as Reservations
 from kopt.controllers.sizing.reconciler import Reconciler as Sizing
 from kopt.controllers.staging.reconciler import Reconciler as Staging
 
-from .scenarios import DECLARED_QUEUES, GANGS
+from .scenarios import DECLARED_QUEUES, GANGS, RESERVATIONS
 
 OWN = (EVENTS, LEASES, SECRETS, FEATURE_ROLLOUTS)
 USER = "system:serviceaccount:kopt-system:kopt-test"
-REPORTS = (KAIWO_QUEUES, LENDING_POOLS, PAIRWISE_BENCHMARKS, NODE_BANDWIDTHS)
+REPORTS = (KAIWO_QUEUES, KAIWO_RESERVATIONS, LENDING_POOLS, PAIRWISE_BENCHMARKS, NODE_BANDWIDTHS)
 """Kinds of ours in whose status a controller that only observes says what it would do."""
 
 
@@ -78,6 +81,10 @@ def _is_untested(kube: MemoryKube) -> bool:
     return not kube.all(JOBS)
 
 
+def _is_left(kube: MemoryKube) -> bool:
+    return not kube.all(JOBS) and not label_of(kube, KUEUE_WORKLOADS, "saves")
+
+
 ACTING = (
     Acting("profiling", _scenario("sizing"), (Sizing, "reconcile"), undone=_is_free),
     Acting("staging", _scenario("staging"), (Staging, "step"), undone=_is_free),
@@ -87,6 +94,7 @@ ACTING = (
     Acting("lending", _scenario("reallocation"), (Lending, "step"), undone=_is_returned),
     Acting("pairwise", _scenario("pairs"), (Pairwise, "step"), undone=_is_untested),
     Acting("gangs", GANGS, (Gangs, "step"), undone=_runs),
+    Acting("reservations", RESERVATIONS, (Reservations, "step"), undone=_is_left),
     Acting("declared-queues", DECLARED_QUEUES, (Queues, "step")),
 )
 

@@ -3,15 +3,41 @@
 from typing import Any
 
 from attacks.api_in_memory import MemoryKube
-from attacks.scenarios.objects import LEASE, Scenario, job, label_of, node, pod, space
+from attacks.scenarios.objects import (
+    LEASE,
+    Scenario,
+    cluster_queue,
+    flavor,
+    job,
+    label_of,
+    local_queue,
+    node,
+    notes,
+    now,
+    pod,
+    space,
+    workload,
+)
 from queues.trees import declared
 
-from kopt.cluster.client.resources import JOBS, KAIWO_QUEUES, NODES, PODS
+from kopt.cluster.client.resources import (
+    JOBS,
+    KAIWO_QUEUES,
+    KAIWO_RESERVATIONS,
+    KUEUE_CLUSTER_QUEUES,
+    KUEUE_FLAVORS,
+    KUEUE_LOCAL_QUEUES,
+    KUEUE_WORKLOADS,
+    NODES,
+    PODS,
+)
+from kopt.cluster.objects.node_bandwidth import stamp
 from kopt.cluster.runtime.manager import LedReplica
 from kopt.cluster.workloads.queue_trees.live import KINDS
 from kopt.controllers.gangs import main as gangs
 from kopt.controllers.queues import main as declared_queues
 from kopt.controllers.queues.reconciler import Carrying
+from kopt.controllers.reservations import main as reservations
 from kopt.core.decision import Mode
 from kopt.core.scheduling.queue_tree import Engine
 from kopt.policies.gangs import GangSettings
@@ -59,5 +85,40 @@ DECLARED_QUEUES = Scenario(
     _fill_queues,
     _queues,
     lambda kube: kube.find(CLUSTER_QUEUES, "research") is not None,
+    (),
+)
+
+
+def _fill_reservations(kube: MemoryKube) -> None:
+    """All of four nodes is reserved from just now on, and a job that saved has one."""
+    space(kube, "team")
+    for number in range(4):
+        kube.put(NODES, node(f"n{number}"))
+    kube.put(KUEUE_FLAVORS, flavor("h100"))
+    kube.put(KUEUE_CLUSTER_QUEUES, cluster_queue("research", quota="16"))
+    for name in ("gpus", "nightly"):
+        kube.put(KUEUE_LOCAL_QUEUES, local_queue(name, "team", "research"))
+    kube.put(KUEUE_WORKLOADS, workload("saves", runs_in="research"))
+    kube.put(PODS, pod("saves-0", on="n0", gpus=4, job_name="saves", annotations=notes()))
+    window = {"start": stamp(now() - 10), "until": stamp(now() + 3600)}
+    kube.put(
+        KAIWO_RESERVATIONS,
+        {
+            "metadata": {"name": "night", "namespace": "team", "annotations": {}},
+            "spec": {"queueName": "nightly", "nodes": 4, "gpusPerNode": 4, **window},
+        },
+    )
+
+
+def _reservations(kube: Any) -> LedReplica:
+    controller = reservations.ControllerSettings(Mode.ENFORCE)
+    return reservations.Replica(kube, reservations.ProcessSettings(lease=LEASE, controller=controller, port=0))
+
+
+RESERVATIONS = Scenario(
+    "reservations",
+    _fill_reservations,
+    _reservations,
+    lambda kube: label_of(kube, KUEUE_WORKLOADS, "saves") == "reservations" and len(kube.all(JOBS)) == 3,
     (),
 )

@@ -1,5 +1,5 @@
 """Everything of ours off: webhooks and the policy that guards our annotations deleted, controllers scaled to zero,
-agents and tests deleted, held workloads released.
+agents, tests and Jobs that hold reserved GPUs deleted, held workloads released.
 
 In this order, as a controller that still runs could hold again what was released. Safe to repeat: what is off already
 is not touched, and a second run finds nothing. The entry of the extender in a scheduler's configuration is
@@ -21,6 +21,7 @@ from kopt.cluster.client.resources import (
     COMPONENT_LABEL,
     DAEMON_SETS,
     DEPLOYMENTS,
+    HOLDS_COMPONENT,
     JOBS,
     MUTATING_WEBHOOKS,
     OURS,
@@ -93,8 +94,9 @@ async def switch_off(
         # A replica that was starting may have registered once more before it ended.
         async for outcome in _delete_webhooks(kube, dry_run):
             yield outcome
-    async for outcome in _end_tests(kube, dry_run):
-        yield outcome
+    for component in (TESTS_COMPONENT, HOLDS_COMPONENT):
+        async for outcome in _end_jobs(kube, component, dry_run):
+            yield outcome
     for kind in held_kinds:
         # An API group may have left the version behind that this was written against.
         served = kind if await kube.serves(kind) else await kube.preferred(kind)
@@ -153,9 +155,9 @@ async def _stop_controllers(kube: Kube, namespace: str, dry_run: bool) -> AsyncG
         yield await _do(step, delete, dry_run)
 
 
-async def _end_tests(kube: Kube, dry_run: bool) -> AsyncGenerator[Outcome]:
-    """Benchmarks that run would keep their GPUs until they end."""
-    result, failed = await _find(kube, JOBS, f"{OURS},{COMPONENT_LABEL}={TESTS_COMPONENT}")
+async def _end_jobs(kube: Kube, component: str, dry_run: bool) -> AsyncGenerator[Outcome]:
+    """Benchmarks that run would keep their GPUs until they end, and what holds reserved ones until these are over."""
+    result, failed = await _find(kube, JOBS, f"{OURS},{COMPONENT_LABEL}={component}")
     if failed is not None:
         yield failed
     for document in result:

@@ -19,6 +19,7 @@ COMPONENTS = (
         "queues",
         "runs",
         "gangs",
+        "reservations",
         "autoscaling",
         "pages",
         "predictions",

@@ -123,7 +123,7 @@ JSON: the components that call the prediction endpoint, with the namespace of ea
 {{- define "kopt.predictionCallers" -}}
 {{- include "kopt.renamed" . }}
 {{- $callers := dict -}}
-{{- range $component, $key := dict "webhook" "webhook" "sizing" "sizing" "reallocation" "lending" "pairs" "pairwise" "ingest" "ingest" "runs" "runs" "autoscaling" "autoscaling" "pages" "pages" -}}
+{{- range $component, $key := dict "webhook" "webhook" "sizing" "sizing" "reallocation" "lending" "pairs" "pairwise" "ingest" "ingest" "runs" "runs" "reservations" "reservations" "autoscaling" "autoscaling" "pages" "pages" -}}
 {{- if (get $.Values $key).enabled }}{{ $_ := set $callers $component $.Release.Namespace }}{{ end -}}
 {{- end -}}
 {{- if .Values.logtail.enabled }}{{ $_ := set $callers "logtail" (include "kopt.logtailNamespace" .) }}{{ end -}}

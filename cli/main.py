@@ -16,6 +16,7 @@ from kopt.cli.cluster import (
     off,
     queue,
     replicas,
+    reservations,
     webhook,
     why,
 )
@@ -83,6 +84,7 @@ app.add_typer(alerts.app, name="alerts")
 app.command("queue")(queue.queue)
 app.command("gpus")(gpus.gpus)
 app.command("idle")(idle.idle)
+app.add_typer(reservations.app, name="reservations")
 app.add_typer(queues.app, name="queues")
 app.command("webhook")(webhook.webhook)
 app.command("extender")(extender.extender)

@@ -1,0 +1,238 @@
+"""``kopt reservations``: how reservations stand and went, and what one would do before it is made."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kopt.cli.errors import Refused, usage_error
+from kopt.cli.options import Kubeconfig, Output
+from kopt.cli.output import Answer, Format, column, show
+from kopt.core.units import WHOLE_GPU, counted, format_gpus, format_span
+
+if TYPE_CHECKING:
+    from kopt.controllers.reservations.snapshot import Accepted, Pool
+    from kopt.controllers.reservations.views import Reserved
+
+app = typer.Typer(no_args_is_help=True, help="GPUs that are kept free for a queue at a time to come.")
+
+
+def _time(at_s: float | None) -> str:
+    return "" if at_s is None else datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%MZ")
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{share:.0%}"
+
+
+@dataclass(frozen=True)
+class ReservationRow:
+    """A reservation; the last columns are of its past occurrences. Times are Unix seconds."""
+
+    reservation: str = column("reservation")
+    queue: str = column("for queue", drop=2)
+    gpus: int = column("GPUs")
+    start_s: float | None = column("start", show=_time)
+    until_s: float | None = column("until", show=_time, drop=3)
+    phase: str = column("phase")
+    held_gpus: int = column("held")
+    used_gpus: int = column("used")
+    kept: int | None = column("kept")
+    occurrences: int = column("of")
+    latest_late_s: float | None = column("latest", show=lambda span_s: f"{span_s:.0f} s late" if span_s else "in time")
+    used_share: float | None = column("used share", show=_percent, drop=1)
+    backfilled_share: float | None = column("backfilled", show=_percent, drop=1)
+    message: str = column("message", wide=True)
+
+
+@app.command("list")
+def list_reservations(
+    namespace: Annotated[str, typer.Option("-n", "--namespace", help="Only this namespace; default: all.")] = "",
+    within: Annotated[float, typer.Option(help="Later than this many seconds is not kept.", min=0)] = 60.0,
+    kubeconfig: Kubeconfig = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """List reservations: where each stands, how often it was there in time, and what it was used for.
+
+    Examples:
+
+        kopt reservations list
+
+        kopt reservations list -n vision -o json
+    """
+    reserved = asyncio.run(_reservations(kubeconfig, namespace))
+    show(answer(reserved, within), output)
+
+
+def answer(reserved: "list[Reserved]", within_s: float) -> Answer:
+    """Each by itself; those that are refused say why."""
+    rows = [_row(each, within_s) for each in sorted(reserved, key=lambda each: each.key)]
+    remarks = [f"{row.reservation} is refused: {row.message}" for row in rows if row.phase == "Refused"]
+    return Answer("reservations", rows, remarks=remarks, empty="there are no reservations")
+
+
+def _row(each: "Reserved", within_s: float) -> ReservationRow:
+    from kopt.cluster.objects.fields import count, items, text
+    from kopt.cluster.objects.node_bandwidth import seconds
+    from kopt.cluster.objects.reservation import results_of
+
+    status, results = each.document.get("status") or {}, results_of(each.document)
+    start, until = (text(status, name) for name in ("start", "until"))
+    words = {text(row, "type"): text(row, "message") for _, row in items(status, "conditions")}
+    spec = each.spec
+    shares = [result.used_share for result in results]
+    backfilled = [result.backfilled_share for result in results]
+    return ReservationRow(
+        each.name,
+        "" if spec is None else spec.queue,
+        0 if spec is None else spec.gpus,
+        seconds(start) if start else None if spec is None else spec.start_s,
+        seconds(until) if until else None if spec is None else spec.until_s,
+        text(status, "phase") or "Unseen",
+        count(status, "heldGpus", default=0),
+        count(status, "usedGpus", default=0),
+        sum(result.late_s is not None and result.late_s <= within_s for result in results) if results else None,
+        len(results),
+        results[0].late_s if results else None,
+        sum(shares) / len(shares) if shares else None,
+        sum(backfilled) / len(backfilled) if backfilled else None,
+        words.get("Accepted", each.error or "No controller has seen it: is `kopt controller reservations` running?"),
+    )
+
+
+@dataclass(frozen=True)
+class EffectRow:
+    """What a reservation means for one job."""
+
+    job: str = column("job")
+    gpus: float = column("GPUs", show=lambda gpus: f"{gpus:g}")
+    state: str = column("state")
+    ends_within_s: float | None = column("ends within", show=lambda span_s: format_span(span_s))
+    effect: str = column("effect")
+    why: str = column("why", drop=1)
+
+
+@app.command("plan")
+def plan(
+    file: Annotated[
+        Path, typer.Option("-f", "--file", metavar="FILE", help="A KaiwoReservation; - is standard input.")
+    ],
+    predictions: Annotated[
+        str, typer.Option("--predictions", metavar="URL", envvar="KOPT_URL", help="Endpoint that knows run times.")
+    ] = "",
+    cluster: Annotated[str, typer.Option("--cluster", help="Name of this cluster at the endpoint.")] = "",
+    kubeconfig: Kubeconfig = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show what a reservation would do before it is made: whether it can be kept, and what would wait or stop for it.
+
+    Nothing is written. A job ends in time if it does with a probability of 95 %, by the endpoint or Kueue's own limit.
+
+    Examples:
+
+        kopt reservations plan -f reservation.yaml
+
+        kopt reservations plan -f reservation.yaml --predictions http://127.0.0.1:8700 -o json
+    """
+    reserved = _manifest(file)
+    accepted, pool, refusal = asyncio.run(_planned(kubeconfig, reserved, predictions, cluster))
+    if accepted is None or pool is None:
+        raise Refused(f"{reserved.name} cannot be kept: {refusal}")
+    show(effects(accepted, pool), output)
+
+
+def effects(accepted: "Accepted", pool: "Pool") -> Answer:
+    """What becomes of the jobs of its pool."""
+    from kopt.policies.reservations import plan_pool
+
+    now_s, start_s, planned = pool.snapshot.now_s, accepted.occurrence.start_s, plan_pool(pool.snapshot)
+    rows, missing = [], 0
+    for job in pool.snapshot.running:
+        ends = job.left_s is not None and now_s + job.left_s <= start_s
+        effect = "ends in time" if ends else "of its owner" if job.owner == accepted.owner else "may still run"
+        why = ""
+        if effect == "may still run":
+            missing += job.gpus
+            why = "It can be stopped in the lead." if job.is_killable else _bar(pool, job.name)
+        rows.append(EffectRow(job.name, job.gpus / WHOLE_GPU, "runs", job.left_s, effect, why))
+    for pending in pool.snapshot.pending:
+        refused = planned.refused.get(pending.name)
+        effect, why = ("may start", "") if refused is None else ("waits", refused.message)
+        rows.append(EffectRow(pending.name, pending.gpus / WHOLE_GPU, "waits", pending.run_s, effect, why))
+    spare = pool.snapshot.gpus - accepted.spec.gpus * WHOLE_GPU
+    remarks = [
+        f"{counted(accepted.spec.gpus, 'GPU')} of {pool.name} from {_time(start_s)} until "
+        f"{_time(accepted.occurrence.until_s)} for {accepted.owner}; the pool has {format_gpus(pool.snapshot.gpus)}, "
+        f"{format_gpus(pool.snapshot.free)} of them idle now."
+    ]
+    if missing > spare:
+        remarks.append(
+            f"What may still run then has {counted(format_gpus(missing), 'GPU')}, and beside the reservation there is "
+            f"room for {format_gpus(spare)}: {format_gpus(missing - spare)} would be reclaimed in the lead of "
+            f"{format_span(accepted.spec.lead_s)}."
+        )
+    return Answer("jobs", rows, remarks=remarks, empty="no job uses its pool, or waits for it")
+
+
+def _bar(pool: "Pool", name: str) -> str:
+    candidate = pool.candidates.get(name)
+    barred = None if candidate is None else candidate.barred
+    return "Nothing is known of its checkpoints." if barred is None else barred.message
+
+
+def _manifest(file: Path) -> "Reserved":
+    from kopt.cli.queues.manifests import documents
+    from kopt.cluster.objects.reservation import KIND
+    from kopt.controllers.reservations.views import read_reserved
+
+    manifests = [item for item in documents(file) if isinstance(item, dict) and item.get("kind") == KIND]
+    metadata = manifests[0].get("metadata") if len(manifests) == 1 else None
+    if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
+        usage_error(f"{file} has to be one {KIND} with a name", "--file")
+    metadata.setdefault("namespace", "default")
+    reserved = read_reserved(manifests[0])
+    if reserved.spec is None:
+        usage_error(f"{file}: {reserved.error}", "--file")
+    return reserved
+
+
+async def _reservations(kubeconfig: Path | None, namespace: str) -> "list[Reserved]":
+    from kopt.cluster.client.api import ApiError, NotFound, connect
+    from kopt.controllers.reservations.reading import read_reservations_of
+
+    try:
+        async with connect(kubeconfig) as kube:
+            return await read_reservations_of(kube, namespace)
+    except NotFound as error:
+        raise Refused("the cluster has no KaiwoReservations: apply deploy/chart/crds") from error
+    except ApiError as error:
+        raise Refused(f"the cluster cannot be read: {error}") from error
+
+
+async def _planned(
+    kubeconfig: Path | None, reserved: "Reserved", predictions: str, cluster: str
+) -> "tuple[Accepted | None, Pool | None, str]":
+    """The reservation with its pool, or why it cannot be kept."""
+    from kopt.cluster.client.api import ApiError, NotFound, connect
+    from kopt.controllers.reservations.main import endpoint
+    from kopt.controllers.reservations.reading import read_cluster
+    from kopt.controllers.reservations.run_times import RunTimes
+    from kopt.controllers.reservations.snapshot import pools_of, read_reservations
+
+    try:
+        async with connect(kubeconfig) as kube, endpoint(predictions, cluster) as ask:
+            observed = await RunTimes(ask).added(await read_cluster(kube, time.time(), [reserved]))
+    except NotFound as error:
+        raise Refused("the cluster has no Kueue or no KaiwoReservations: apply deploy/chart/crds") from error
+    except ApiError as error:
+        raise Refused(f"the cluster cannot be read: {error}") from error
+    reading = read_reservations(observed)
+    accepted = next((each for each in reading.accepted if each.reserved.name == reserved.name), None)
+    if accepted is None:
+        return None, None, reading.refused.get(reserved.name, ("", "its time is over"))[1]
+    pools = pools_of(observed, reading.accepted, float("inf"))
+    return accepted, next(pool for pool in pools if reserved.name in pool.reservations), ""

@@ -7,6 +7,7 @@ from kopt.cli.bandwidth import commands as bandwidth
 from kopt.cli.cluster import (
     agent,
     audit,
+    classes,
     controller,
     evictions,
     extender,
@@ -85,6 +86,7 @@ app.command("queue")(queue.queue)
 app.command("gpus")(gpus.gpus)
 app.command("idle")(idle.idle)
 app.add_typer(reservations.app, name="reservations")
+app.command("classes")(classes.classes)
 app.add_typer(queues.app, name="queues")
 app.command("webhook")(webhook.webhook)
 app.command("extender")(extender.extender)

@@ -2,6 +2,7 @@
 
 from enum import StrEnum
 
+from kopt.core.scheduling.workload_class import ClassTraits
 from kopt.core.units import WHOLE_GPU
 from kopt.core.workload.measured import MeasuredUse
 
@@ -24,6 +25,12 @@ def idleness(use: MeasuredUse | None, threshold: float) -> Idleness:
     if use.activity_high < threshold:
         return Idleness.IDLE
     return Idleness.LOW if use.activity < threshold else Idleness.USED
+
+
+def should_give_up(state: Idleness, use: MeasuredUse | None, traits: ClassTraits) -> bool:
+    """Whether a workload was idle for as long as its class may be. Never for a class whose idle GPUs are what it is
+    for, nor where less time was measured."""
+    return state is Idleness.IDLE and use is not None and 0 < traits.idle_s <= use.measured_s
 
 
 def unused_gpu_hours(milli_gpu: int, use: MeasuredUse | None) -> float | None:

@@ -11,7 +11,7 @@ from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Kubeconfig, Output, seconds
 from kopt.cli.output import Answer, Format, column, show
 from kopt.core.units import WHOLE_GPU, format_span
-from kopt.policies.idle import Idleness, idleness, unused_gpu_hours
+from kopt.policies.idle import Idleness, idleness, should_give_up, unused_gpu_hours
 
 if TYPE_CHECKING:
     from kopt.cli.sizing.measured import Measurements
@@ -38,6 +38,8 @@ class IdleRow:
     unused_gpu_hours: float | None = column("unused", show=lambda hours: f"{hours:.1f} GPU-h")
     unused_cost: float | None = column("cost", show=lambda cost: f"{cost:,.2f}", drop=3)
     shared: bool = column("shared", wide=True)
+    workload_class: str = column("class", drop=4)
+    gives_up: bool = column("should end", drop=4)
 
 
 def idle(
@@ -63,7 +65,8 @@ def idle(
 
     A workload is idle when even its busiest step of the window stayed below the threshold, and low when its mean did.
     What Prometheus does not measure is counted, never called idle. GPUs that nobody holds are in `kopt gpus --free`.
-    Of a GPU that pods share, activity is that of all of them.
+    Of a GPU that pods share, activity is that of all of them. "Should end": it was idle for as long as its class may be
+    (`kopt classes --table`); inference services wait for requests, so they never should.
 
     Examples:
 
@@ -129,15 +132,18 @@ def _row(pod_kind: "PodKind", measurements: "Measurements", threshold: float, pr
     use = measurements.use_of(pod_kind)
     milli = pod_kind.pods.gpus * pod_kind.pods.pods
     unused = unused_gpu_hours(milli, use)
+    state, class_ = idleness(use, threshold), pod_kind.workload.classified
     return IdleRow(
         pod_kind.workload.namespace,
         pod_kind.label,
         milli / WHOLE_GPU,
-        idleness(use, threshold).value,
+        state.value,
         None if use is None else use.activity,
         None if use is None else use.activity_high,
         0.0 if use is None else use.measured_s,
         unused,
         None if unused is None or price is None else unused * price,
         use is not None and use.shared,
+        str(class_.workload_class),
+        should_give_up(state, use, class_.traits),
     )

@@ -46,6 +46,7 @@ class QueueRow:
     message: str = column("message", wide=True)
     source: str = column("at risk by", show=whose, drop=1)
     overtakes: str = column("overtakes", drop=0)
+    workload_class: str = column("class", wide=True)
 
 
 def queue(
@@ -214,6 +215,7 @@ def _row(queued: "Queued", now_s: float, overtakes: str = "") -> QueueRow:
         queued.message,
         queued.risk_source or "",
         overtakes,
+        queued.workload_class,
     )
 
 

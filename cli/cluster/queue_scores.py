@@ -22,6 +22,7 @@ class ScoreRow:
     workload: str = column("workload")
     score: float = column("score", show=lambda points: f"{points:.1f}")
     class_points: float = column("class", show=lambda points: f"{points:g}")
+    workload_class: str = column("of class", drop=0)
     age_points: float = column("age", show=lambda points: f"{points:+.1f}")
     gpu_points: float = column("GPUs", show=lambda points: f"{points:+.1f}", drop=1)
     waited_s: float = column("for", show=span, drop=2)
@@ -35,7 +36,8 @@ def scores(listed: "list[Queued]", now_s: float, age_per_hour: float, per_doubli
 
     rows = []
     for queue, pending in _by_queue(listed).items():
-        workloads = [workload_of(queued) for queued in pending]
+        workloads = [workload_of(queued, by_class=True) for queued in pending]
+        classes = {queued.full_name: queued.workload_class for queued in pending}
         highest = max(workload.class_points for workload in workloads)
         formula = PriorityFormula(highest, age_per_hour, per_doubling, usage_weight=0.0)
         ranked = formula.ranked(workloads, now_s)
@@ -51,6 +53,7 @@ def scores(listed: "list[Queued]", now_s: float, age_per_hour: float, per_doubli
                     name,
                     scored.score,
                     scored.workload.class_points,
+                    classes[name],
                     scored.age_points,
                     scored.gpu_points,
                     max(0.0, now_s - scored.workload.submitted_s),
@@ -59,6 +62,7 @@ def scores(listed: "list[Queued]", now_s: float, age_per_hour: float, per_doubli
                 )
             )
     remark = (
+        "class = priority + what its class counts (`kopt classes --table`); "
         f"score = class + {age_per_hour:g} × hours + {per_doubling:g} × log2(GPUs), at most that of the highest class; "
         "of equal scores the first submitted. Nothing is changed in the cluster."
     )
@@ -80,10 +84,14 @@ def overtaken(listed: "list[Queued]") -> dict[str, str]:
     return result
 
 
-def workload_of(queued: "Queued") -> "PendingWorkload":
+def workload_of(queued: "Queued", *, by_class: bool = False) -> "PendingWorkload":
+    """``by_class``: with what its class counts, which no queue's own order knows."""
     from kopt.policies.priority import PendingWorkload
 
-    return PendingWorkload(queued.full_name, float(queued.priority or 0), queued.gpus / 1000, queued.created_s)
+    points = float(queued.priority or 0)
+    if by_class and queued.classified is not None:
+        points += queued.classified.traits.queue_points
+    return PendingWorkload(queued.full_name, points, queued.gpus / 1000, queued.created_s)
 
 
 def _by_queue(listed: "list[Queued]") -> "dict[str, list[Queued]]":

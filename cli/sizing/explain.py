@@ -205,6 +205,8 @@ def _reasons(sized: Sized, decided: Sequence[tuple[str, str]]) -> Iterator[Reaso
     yield from (ReasonRow("warning", str(text)) for text in answer.get("warnings", ()))
     if model := answer.get("model"):
         yield ReasonRow("model", f"{model['name']} {model['version']}")
+    class_ = sized.pods.workload.classified
+    yield ReasonRow("class", f"{class_.workload_class}: {class_.why}")
     if sized.why:
         yield ReasonRow("no change", sized.why)
     yield from (ReasonRow(f"decided: {what}", text) for what, text in decided)

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kopt.cluster.client.resources import CRON_JOBS, DEPLOYMENTS, JOBS, PODS, STATEFUL_SETS, Object, Resource
-from kopt.cluster.objects.fields import Path, at, count, items, mapping, text
+from kopt.cluster.objects.fields import Path, at, count, items, mapping
 from kopt.cluster.workloads.gpu_requests import gpus_of, resources_milli
-from kopt.core.scheduling.cluster import WorkloadClass
 from kopt.core.units import WHOLE_GPU, MilliGpu
 
 
@@ -36,7 +35,6 @@ class WorkloadKind:
     looks at what this one makes. ``mutable``: templates can change after creation."""
 
     resource: Resource
-    role: WorkloadClass
     pod_sets: PodSets
     owner: Path = ()
     mutable: bool = False
@@ -173,27 +171,25 @@ KAIWO_JOBS = Resource("kaiwo.silogen.ai", "v1alpha1", "kaiwojobs", "KaiwoJob")
 KAIWO_SERVICES = Resource("kaiwo.silogen.ai", "v1alpha1", "kaiwoservices", "KaiwoService")
 VOLCANO_JOBS = Resource("batch.volcano.sh", "v1alpha1", "jobs", "Job")
 
-_TRAINING, _INFERENCE = WorkloadClass.TRAINING, WorkloadClass.INFERENCE
-
 WORKLOAD_KINDS: tuple[WorkloadKind, ...] = (
-    WorkloadKind(PODS, _TRAINING, _pod),
-    WorkloadKind(DEPLOYMENTS, _INFERENCE, _replicated, mutable=True),
-    WorkloadKind(STATEFUL_SETS, _INFERENCE, _replicated, mutable=True),
-    WorkloadKind(JOBS, _TRAINING, _job),
+    WorkloadKind(PODS, _pod),
+    WorkloadKind(DEPLOYMENTS, _replicated, mutable=True),
+    WorkloadKind(STATEFUL_SETS, _replicated, mutable=True),
+    WorkloadKind(JOBS, _job),
     # The queue sees the Jobs that a CronJob creates.
-    WorkloadKind(CRON_JOBS, _TRAINING, _cron_job, owner=("spec", "jobTemplate"), mutable=True),
-    WorkloadKind(JOB_SETS, _TRAINING, _job_set),
-    WorkloadKind(LEADER_WORKER_SETS, _INFERENCE, _leader_worker_set, mutable=True),
-    WorkloadKind(MPI_JOBS, _TRAINING, _replica_specs("spec", "mpiReplicaSpecs"), also_versions=("v1",)),
-    WorkloadKind(PYTORCH_JOBS, _TRAINING, _replica_specs("spec", "pytorchReplicaSpecs")),
-    WorkloadKind(TRAIN_JOBS, _TRAINING, _train_job),
-    WorkloadKind(RAY_JOBS, _TRAINING, _ray("spec", "rayClusterSpec")),
-    WorkloadKind(RAY_CLUSTERS, WorkloadClass.INTERACTIVE, _ray("spec"), mutable=True),
-    WorkloadKind(RAY_SERVICES, _INFERENCE, _ray("spec", "rayClusterConfig"), mutable=True),
-    WorkloadKind(INFERENCE_SERVICES, _INFERENCE, _inference_service, mutable=True),
-    WorkloadKind(KAIWO_JOBS, _TRAINING, _kaiwo),
-    WorkloadKind(KAIWO_SERVICES, _INFERENCE, _kaiwo, mutable=True),
-    WorkloadKind(VOLCANO_JOBS, _TRAINING, _volcano_job),
+    WorkloadKind(CRON_JOBS, _cron_job, owner=("spec", "jobTemplate"), mutable=True),
+    WorkloadKind(JOB_SETS, _job_set),
+    WorkloadKind(LEADER_WORKER_SETS, _leader_worker_set, mutable=True),
+    WorkloadKind(MPI_JOBS, _replica_specs("spec", "mpiReplicaSpecs"), also_versions=("v1",)),
+    WorkloadKind(PYTORCH_JOBS, _replica_specs("spec", "pytorchReplicaSpecs")),
+    WorkloadKind(TRAIN_JOBS, _train_job),
+    WorkloadKind(RAY_JOBS, _ray("spec", "rayClusterSpec")),
+    WorkloadKind(RAY_CLUSTERS, _ray("spec"), mutable=True),
+    WorkloadKind(RAY_SERVICES, _ray("spec", "rayClusterConfig"), mutable=True),
+    WorkloadKind(INFERENCE_SERVICES, _inference_service, mutable=True),
+    WorkloadKind(KAIWO_JOBS, _kaiwo),
+    WorkloadKind(KAIWO_SERVICES, _kaiwo, mutable=True),
+    WorkloadKind(VOLCANO_JOBS, _volcano_job),
 )
 
 BY_KEY: Mapping[tuple[str, str], WorkloadKind] = {kind.key: kind for kind in WORKLOAD_KINDS}
@@ -214,12 +210,3 @@ def is_handled(owner: tuple[str, str], labels: Mapping[str, Any]) -> bool:
     if owner == REPLICA_SET:
         return OF_DEPLOYMENT in labels
     return owner in BY_KEY or owner in OTHER_OWNERS
-
-
-def class_of(kind: WorkloadKind, document: Object) -> WorkloadClass:
-    """The class that the workload states (``kaiwo.ai/class``), else its kind's usual one."""
-    stated = text(mapping(document, "metadata", "labels"), "kaiwo.ai/class")
-    try:
-        return WorkloadClass(stated) if stated else kind.role
-    except ValueError:
-        return kind.role

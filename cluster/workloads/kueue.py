@@ -5,10 +5,13 @@ Amounts are thousandths of a resource's unit.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from kopt.cluster.client.resources import Key, Object
 from kopt.cluster.workloads.pod_request import is_gpu
+from kopt.cluster.workloads.workload_class import class_of_kueue_workload
+from kopt.core.scheduling.classify import Classified
 from kopt.core.scheduling.quota import FlavorResource, QueueRules, Quota, QuotaNode, cohort_key
 
 HOLDER = "preemption"
@@ -91,6 +94,11 @@ class KueueWorkload:
     @property
     def name(self) -> str:
         return "/".join(self.key)
+
+    @cached_property
+    def classified(self) -> Classified:
+        """Its class."""
+        return class_of_kueue_workload(self.document)
 
     @property
     def came_s(self) -> float:

@@ -8,8 +8,10 @@ from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, controller_of, count, mapping, text
 from kopt.cluster.workloads.frameworks import written_queue
 from kopt.cluster.workloads.gpu_requests import memory_of
-from kopt.cluster.workloads.kinds import BY_KEY, PodSet, WorkloadKind, class_of
+from kopt.cluster.workloads.kinds import BY_KEY, PodSet, WorkloadKind
 from kopt.cluster.workloads.owners import owner_of
+from kopt.cluster.workloads.workload_class import classified
+from kopt.core.scheduling.classify import Classified
 from kopt.core.scheduling.submission import DEFAULT_SCHEDULER, Framework, Submission, WorkloadShape
 from kopt.core.switches import Owner
 from kopt.core.units import Bytes, MilliGpu
@@ -77,6 +79,19 @@ class Workload:
         return ready > 0 or (suspendable and at(self.document, "spec", "suspend") is not True)
 
     @property
+    def classified(self) -> Classified:
+        """Its class, by what it states, its kind and its owner's, and its templates."""
+        pods = [
+            (
+                {} if pod_set.metadata is None else mapping(self.document, *pod_set.metadata),
+                {} if pod_set.spec is None else mapping(self.document, *pod_set.spec),
+            )
+            for pod_set in self.pod_sets
+        ]
+        kinds = [self.kind.key, *([self.controller] if self.controller[1] else [])]
+        return classified(self.document, kinds, pods)
+
+    @property
     def memory_bytes(self) -> Bytes:
         """GPU memory asked for by annotation on the object or on one of its templates; 0 for none."""
         paths = [("metadata",), *(pod_set.metadata for pod_set in self.pod_sets if pod_set.metadata is not None)]
@@ -118,9 +133,11 @@ def shape_of(workload: Workload) -> WorkloadShape:
     """The input of K2's rules."""
     specs = [at(workload.document, *pod_set.spec) for pod_set in workload.pod_sets if pod_set.spec is not None]
     named = (text(spec, "schedulerName") for spec in specs)
+    class_ = workload.classified
     return WorkloadShape(
         kind=workload.kind.resource.kind,
-        role=class_of(workload.kind, workload.document),
+        role=class_.workload_class,
+        placement=class_.traits.placement,
         pods=workload.pods,
         gpus=workload.gpus,
         scheduler=next((name for name in named if name not in ("", DEFAULT_SCHEDULER)), ""),

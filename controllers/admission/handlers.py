@@ -17,6 +17,7 @@ from kopt.cluster.workloads.workload import OPT_OUT_ANNOTATION, NamespaceDefault
 from kopt.controllers.admission.evaluation import ClusterState, Evaluation, evaluate, is_evaluated
 from kopt.controllers.admission.mutating import (
     Record,
+    apply_class,
     apply_queue,
     apply_scheduler,
     apply_trace,
@@ -195,6 +196,7 @@ class Admissions:
         # Later changes to a template would restart what runs; only creation may touch it.
         if creates:
             draft.records += apply_scheduler(draft.patch, workload, draft.evaluation)
+            draft.records += apply_class(draft.patch, workload, draft.evaluation)
             draft.is_sized = self._sizes.has_source or self._dry_runs is not None
             draft.is_new = True
         return draft

@@ -15,6 +15,7 @@ from kopt.cluster.runtime.tracing import (
 )
 from kopt.cluster.workloads.frameworks import QUEUE_SOURCE, write_gang, write_queue
 from kopt.cluster.workloads.workload import OPT_OUT_ANNOTATION, Workload
+from kopt.cluster.workloads.workload_class import CLASS_KEY, stated_class
 from kopt.controllers.admission.evaluation import Evaluation
 from kopt.controllers.admission.policy import ConformancePolicy
 from kopt.core.decision import Mode
@@ -64,6 +65,22 @@ def apply_scheduler(patch: JsonPatch, workload: Workload, evaluation: Evaluation
     return [Record.of("scheduler", choice.reasons[0], mode)]
 
 
+def apply_class(patch: JsonPatch, workload: Workload, evaluation: Evaluation) -> list[Record]:
+    """K20: a class that is stated on the object is repeated on its templates, as others see the pods alone."""
+    word, mode = stated_class(workload.document), evaluation.scheduler_mode
+    if not word:
+        return []
+    class_ = workload.classified
+    if class_.reasons[0].code == "CLASS_STATED" and mode is not Mode.OBSERVE:
+        for pods in workload.pod_sets:
+            # A pod is its own template.
+            if pods.metadata not in (None, ("metadata",)) and not stated_class(
+                {}, mapping(patch.document, *pods.metadata)
+            ):
+                patch.put((*pods.metadata, "labels", CLASS_KEY), str(class_.workload_class))
+    return [Record.of("class", class_.reasons[0], mode)]
+
+
 def apply_trace(patch: JsonPatch, review: Review, policy: ConformancePolicy, arrived_with: str) -> TraceContext | None:
     """O6: a trace context on the pods that are sampled; the API server's own trace goes on where it has one."""
     if parse_traceparent(text(review.object, "metadata", "annotations", TRACEPARENT_ANNOTATION)):
@@ -85,6 +102,12 @@ def warnings_of(workload: Workload, evaluation: Evaluation) -> tuple[str, ...]:
     """Warnings for the user; none in the mode observe."""
     if evaluation.queue_mode is Mode.OBSERVE:
         return ()
+    if stated_class(workload.document) and (unknown := workload.classified.reasons[0]).code == "CLASS_UNKNOWN":
+        return (unknown.message, *_queue_warnings(workload, evaluation))
+    return _queue_warnings(workload, evaluation)
+
+
+def _queue_warnings(workload: Workload, evaluation: Evaluation) -> tuple[str, ...]:
     result = [reason.message for reason in evaluation.queue.reasons if reason.code == "QUEUE_MISSING"]
     if workload.opts_out:
         result.append(

@@ -11,6 +11,7 @@ from kopt.cluster.runtime.switches import OPEN, Gate
 from kopt.cluster.workloads.pod_request import ANY_POOL, Ask
 from kopt.controllers.extender.books.fleet import Fleet, Holding, Placement, Stage
 from kopt.controllers.extender.books.gangs import Gangs, Near
+from kopt.controllers.extender.books.replicas import Replicas
 from kopt.controllers.extender.books.views import PodState
 from kopt.controllers.extender.decision_log import DecisionLog, PodDecision, of_degraded
 from kopt.controllers.extender.metrics import ExtenderMetrics
@@ -53,7 +54,7 @@ class Decider:
         gate: Gate = OPEN,
     ) -> None:
         self._gate = gate
-        self.fleet, self.log, self.gangs = fleet, DecisionLog(), Gangs(fleet)
+        self.fleet, self.log, self.gangs, self.replicas = fleet, DecisionLog(), Gangs(fleet), Replicas(fleet)
         self.modes: dict[str, str] = {}
         """What the annotations of namespaces say, by name."""
         self.unplaced: dict[str, _Refused] = {}
@@ -79,12 +80,12 @@ class Decider:
     def decide(self, pod: PodState, names: NodeNames) -> tuple[Placement, bool]:
         """Choose and, where we act, reserve: one step, with no await in it."""
         acts = self.acts_on(pod)
-        planned = acts and (self._settings.joint or pod.uid in self._planned)
+        planned = acts and ((self._settings.joint and pod.spread is None) or pod.uid in self._planned)
         if planned and (placement := self._by_plan(pod, names)) is not None:
             return placement, True
         self.release(pod.uid)
         near = self.gangs.near(pod, names)
-        placement = self.fleet.choose(pod.ask, names, near)
+        placement = self.fleet.choose(pod.ask, names, near, self.replicas.nodes(pod))
         if acts and placement.choice.node is not None:
             self.fleet.reserve(pod.uid, pod.key, pod.ask, placement, self._clock() + self._settings.reserve_s)
             self.unplaced.pop(pod.uid, None)
@@ -125,6 +126,7 @@ class Decider:
             for pod in self.pending.values()
             if pod.kin == first.kin != 0
             and pod.uid != first.uid
+            and pod.spread is None
             and pod.uid not in self.fleet.holdings
             and pod.uid not in self.unplaced
             and pod.ask.pool == first.ask.pool

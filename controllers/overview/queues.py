@@ -15,6 +15,7 @@ from kopt.cluster.objects.checkpoint import source_of
 from kopt.cluster.objects.fields import at, count, items, mapping, text
 from kopt.cluster.workloads.gpu_requests import gpus_of
 from kopt.cluster.workloads.kueue_reading import read_kueue_workload, seconds
+from kopt.cluster.workloads.workload_class import class_of_pod
 from kopt.controllers.evictions.observations import anchor
 from kopt.controllers.evictions.views import TrackedPod, read_pod
 from kopt.core.scheduling.eviction import System
@@ -81,6 +82,7 @@ def queued_of(
         holder,
         message,
         frozenset(flavor for flavor, _ in workload.uses),
+        classified=workload.classified,
     )
 
 
@@ -180,6 +182,7 @@ def _gang(members: Sequence[tuple[Object, TrackedPod]], now_s: float) -> Queued:
         since_s,
         holder_of(pod) or ("a scheduling gate" if gates else ""),
         message,
+        classified=class_of_pod(pod),
     )
 
 

@@ -15,6 +15,7 @@ from kopt.cluster.workloads.kueue_queues import admitted_of, demand_of
 from kopt.controllers.preemption.checkpoint_status import members_of
 from kopt.controllers.preemption.save_requests import Saving
 from kopt.core.reason import Reason
+from kopt.core.scheduling.classify import preemption_bar
 from kopt.core.scheduling.quota import Admitted, Demand, QuotaNode
 from kopt.core.units import MilliGpu
 from kopt.policies.checkpoint_request import USUAL_S, SaveState
@@ -289,6 +290,7 @@ def gang_of(workload: KueueWorkload, flavor_resource: tuple[str, str], snapshot:
         preemptions=snapshot.preemptions.get(workload.uid, 0),
         saves_s=USUAL_S if saving.state is SaveState.ASKABLE else None,
         saved_at_s=saving.saved_at_s,
+        barred_by_class=preemption_bar(workload.name, workload.classified),
     )
 
 

@@ -1,19 +1,10 @@
-"""Nodes, classes of workloads, and requests for GPUs, as policies and the simulator use them."""
+"""Nodes and requests for GPUs, as policies and the simulator use them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from kopt.core.gpu import Gpu
 from kopt.core.units import Bytes, MilliGpu
-
-
-class WorkloadClass(StrEnum):
-    """What a workload is for; pre-emption, packing and queue order depend on it."""
-
-    INTERACTIVE = "interactive"
-    TRAINING = "training"
-    INFERENCE = "inference"
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from kopt.core.scheduling.classify import Classified
 from kopt.core.scheduling.diagnosis import Diagnosis
 from kopt.core.scheduling.eviction import System
 from kopt.core.workload.checkpoint import Source
@@ -55,10 +56,17 @@ class Queued:
     risk_gpu_s: float | None = None
     risk_source: Source | None = None
     pool: str = ""
+    classified: Classified | None = field(default=None, compare=False)
+    """Its class; None where nothing was read of it."""
 
     @property
     def full_name(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def workload_class(self) -> str:
+        """Empty where it is not known."""
+        return "" if self.classified is None else str(self.classified.workload_class)
 
     @property
     def has_gpus(self) -> bool:

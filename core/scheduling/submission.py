@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kopt.core.scheduling.cluster import WorkloadClass
+from kopt.core.scheduling.workload_class import ClassPlacement, WorkloadClass
 from kopt.core.units import MilliGpu
 
 DEFAULT_SCHEDULER = "default-scheduler"
@@ -39,7 +39,7 @@ class WorkloadShape:
     """A workload as a scheduler sees it. ``pods`` are all its pods at full size, ``gpus`` their sum.
 
     ``scheduler`` is the name that is written, empty for none; ``settable`` is False where the kind has no field for
-    one; ``spreads`` where topology spread constraints are written.
+    one; ``spreads`` where topology spread constraints are written. ``placement`` is that of its class.
     """
 
     kind: str
@@ -49,3 +49,4 @@ class WorkloadShape:
     scheduler: str = ""
     settable: bool = True
     spreads: bool = False
+    placement: ClassPlacement = ClassPlacement.PACK

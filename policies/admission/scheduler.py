@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kopt.core.reason import Reason
-from kopt.core.scheduling.cluster import WorkloadClass
 from kopt.core.scheduling.submission import DEFAULT_SCHEDULER, Framework, WorkloadShape
+from kopt.core.scheduling.workload_class import ClassPlacement, WorkloadClass
 from kopt.core.units import WHOLE_GPU, MilliGpu, format_gpus
 
 SPREAD_KEYS = ("topology.kubernetes.io/zone", "kubernetes.io/hostname")
@@ -80,10 +80,10 @@ def choose_scheduler(shape: WorkloadShape, settings: SchedulerSettings, running:
     """The class of a workload and its scheduler; ``running`` are the schedulers observed to run."""
     if shape.scheduler not in ("", DEFAULT_SCHEDULER):
         return _as_written("WRITTEN", f"It names scheduler {shape.scheduler!r} itself.")
-    if shape.role is WorkloadClass.INFERENCE:
+    if shape.placement is ClassPlacement.SPREAD:
         return _spread(shape, settings.spread)
     gang, packing = settings.gang, settings.packing
-    if gang is not None and shape.role is WorkloadClass.TRAINING and shape.pods >= gang.min_pods:
+    if gang is not None and shape.role is WorkloadClass.UNATTENDED and shape.pods >= gang.min_pods:
         if not shape.settable:
             return _as_written("NO_FIELD", f"A {shape.kind} has no field for a scheduler; name it in its runtime.")
         why = f"{shape.pods} pods must start together (gangs from {gang.min_pods} pods on)."

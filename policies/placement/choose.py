@@ -4,7 +4,7 @@
 state and request always give the same result.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -70,11 +70,13 @@ def choose(
     weights: Mapping[str, float] = WEIGHTS,
     topologies: Topologies | None = None,
     tiers: Tiers | None = None,
+    apart: Collection[int] = (),
 ) -> Choice:
     """The best of ``candidates`` (rows; None means every node) for ``request``; changes nothing.
 
     A node with a degraded part that affects the pod is chosen only if no other node is feasible. ``tiers`` (one per
-    row) are for pods of a gang: the lowest tier with room wins, whatever other tiers score.
+    row) are for pods of a gang: the lowest tier with room wins, whatever other tiers score. ``apart`` are rows that have
+    another replica of the pod's service.
 
     ``cache`` belongs to this state and holds the typical pods. Without ``topologies`` no node's links are known:
     preferred topologies and bandwidths are ignored, and no node satisfies a required topology.
@@ -84,6 +86,8 @@ def choose(
     codes = outlook.refusal[rows]
     fits = rows[codes == Refusal.NONE]
     scored = _scored(state, request, fits, outlook, cache.room.prices(state), topologies)
+    if apart:
+        scored = replace(scored, beside=np.isin(scored.rows, list(apart)).astype(np.float64))
     rejected = refusal_counts(codes) if len(fits) < len(rows) else {}
     if len(scored.rows) < len(fits):
         rejected = {**rejected, Refusal.TOPOLOGY: len(fits) - len(scored.rows)}
@@ -163,8 +167,8 @@ def _preferred(scored: Scored, tiers: Tiers | None) -> tuple[Scored, Mapping[Ref
     if tiers is None and not impairs.any():
         return scored, {}
     selected = first_choice(impairs, None if tiers is None else tiers[scored.rows])
-    rated = scored.topology if isinstance(scored.topology, float) else scored.topology[selected]
-    result = replace(scored, rows=scored.rows[selected], loss=scored.loss[selected], topology=rated)
+    rated, beside = (part if isinstance(part, float) else part[selected] for part in (scored.topology, scored.beside))
+    result = replace(scored, rows=scored.rows[selected], loss=scored.loss[selected], topology=rated, beside=beside)
     return result, passed_over(impairs, selected)
 
 

@@ -35,6 +35,8 @@ class Scored:
     prices: Floats
     topology: Floats | float = 0.0
     """How well the best free GPUs of each row keep the topology preference, 0-1."""
+    beside: Floats | float = 0.0
+    """1 where a row has another replica of the pod's service."""
 
 
 Score = Callable[[Scored], Floats | float]
@@ -60,6 +62,11 @@ def reserve(scored: Scored) -> Floats | float:
 def topology(scored: Scored) -> Floats | float:
     """How well the best free GPUs keep the preferred topology; 0 where the node's is unknown."""
     return scored.topology
+
+
+def apart(scored: Scored) -> Floats | float:
+    """-1 for a node that has another replica of the pod's service: both would be gone with it."""
+    return 0.0 - scored.beside
 
 
 def utilisation(scored: Scored) -> Floats:
@@ -102,6 +109,7 @@ SCORES: Mapping[str, Score] = {
     "fragmentation": fragmentation,
     "reserve": reserve,
     "topology": topology,
+    "apart": apart,
     "utilisation": utilisation,
     "cost": cost,
     "health": health,
@@ -113,6 +121,7 @@ WEIGHTS: Mapping[str, float] = {
     "fragmentation": 1.0,
     "reserve": 0.2,
     "topology": 2.0,
+    "apart": 0.5,
     "utilisation": 0.0,
     "cost": 0.0,
     "health": 8.0,

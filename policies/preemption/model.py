@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from kopt.core.reason import Reason
 from kopt.core.units import MilliGpu
 from kopt.core.workload.checkpoint import JobStatus
 
@@ -58,6 +59,7 @@ class RunningGang:
     ``restart_s`` is how long a restart takes, where known; otherwise it is derived from the status. ``saves_s``: time
     from a save request to its checkpoint; None if the gang cannot be asked or was asked already. ``saved_at_s``: time
     of a save request that was answered; that checkpoint says nothing about the gang's own checkpoint interval.
+    ``barred_by_class``: why workloads of its class are not selected, None if they are.
     ``frees``: the limits of quota (keys of ``Snapshot.free``) that all have its GPUs more once it is preempted; empty
     where its GPUs come free on the nodes of its members.
     """
@@ -73,6 +75,7 @@ class RunningGang:
     saves_s: float | None = None
     saved_at_s: float | None = None
     frees: tuple[str, ...] = ()
+    barred_by_class: Reason | None = None
 
     def __post_init__(self) -> None:
         if not self.members or any(member.gpus < 0 for member in self.members):

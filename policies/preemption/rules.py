@@ -33,6 +33,10 @@ def _preemptible(gang: RunningGang, snapshot: Snapshot, _: PreemptionState, __: 
     return Reason("NOT_PREEMPTIBLE", f"{gang.name} is not preemptible; give it a preemptible class to change that.")
 
 
+def _class(gang: RunningGang, _: Snapshot, __: PreemptionState, ___: PreemptionSettings) -> Reason | None:
+    return gang.barred_by_class
+
+
 def _priority(gang: RunningGang, snapshot: Snapshot, _: PreemptionState, settings: PreemptionSettings) -> Reason | None:
     own = snapshot.preemptor.priority
     if gang.priority < own or (settings.reclaims_any_priority and snapshot.reclaims and snapshot.lenders(gang)):
@@ -109,7 +113,7 @@ def _reversal(
     return None
 
 
-RULES: Sequence[_Rule] = (_terminating, _preemptible, _priority, _quota, _reversal, _limit, _resumed)
+RULES: Sequence[_Rule] = (_terminating, _preemptible, _class, _priority, _quota, _reversal, _limit, _resumed)
 """In the order in which they are checked; the first that applies is reported."""
 
 

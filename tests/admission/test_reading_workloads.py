@@ -113,7 +113,7 @@ def test_a_stated_class_is_believed() -> None:
     one["metadata"]["labels"] = {"kaiwo.ai/class": "training"}
     workload = read_workload(one, "apps", "Deployment", "team", "w")
     assert workload is not None
-    assert shape_of(workload).role == "training"
+    assert shape_of(workload).role == "unattended"
 
 
 async def admitted(workload: Object, framework: str, **schedulers: Any) -> Object:

@@ -18,7 +18,7 @@ ROWS = [
     QueueRow(
         "research-queue", n, f"research/finetune-llama-3-{n}", 8.0, 100, "held by preemption", 4e3, 3e4, "own",
         source="agent", kind="Job", system="kueue", local_queue="l", holder="", since_s=1.0, created_s=1.0, message="",
-        overtakes="",
+        overtakes="", workload_class="unattended",
     )
     for n in range(3)
 ]  # fmt: skip

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kopt.core.decision import Mode
-from kopt.core.scheduling.cluster import WorkloadClass
 from kopt.core.scheduling.submission import Framework, Submission, WorkloadShape
+from kopt.core.scheduling.workload_class import WorkloadClass, default_classes
 from kopt.core.units import MilliGpu
 from kopt.policies.admission.mode import is_reached, nearest_mode, parse_mode
 from kopt.policies.admission.queue import QueueRule, QueueSettings, Source, choose_at_update, choose_queue, refusal
@@ -161,8 +161,9 @@ shapes = st.builds(
 )
 
 
-def shape(pods: int, gpus: int, role: WorkloadClass = WorkloadClass.TRAINING, **fields: object) -> WorkloadShape:
-    return WorkloadShape("Job", role, pods, MilliGpu(gpus), **fields)  # type: ignore[arg-type]
+def shape(pods: int, gpus: int, role: WorkloadClass = WorkloadClass.UNATTENDED, **fields: object) -> WorkloadShape:
+    placement = default_classes().of(role).placement
+    return WorkloadShape("Job", role, pods, MilliGpu(gpus), placement=placement, **fields)  # type: ignore[arg-type]
 
 
 @given(shapes, st.sets(st.sampled_from(sorted(RUNNING))))

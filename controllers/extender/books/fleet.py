@@ -5,7 +5,7 @@ decisions see the same GPU free. Time comes in as an argument.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from itertools import repeat
@@ -190,21 +190,23 @@ class Fleet:
         offer = self._nodes.get(node, {}).get(resource)
         return self._links.get(offer.topology) if offer is not None else None
 
-    def choose(self, ask: Ask, names: NodeNames | None, near: Nearness | None = None) -> Placement:
+    def choose(
+        self, ask: Ask, names: NodeNames | None, near: Nearness | None = None, apart: Collection[str] = ()
+    ) -> Placement:
         """The best of the named nodes (None: of all) for a pod that asks for GPUs of one pool; nothing is taken yet.
 
-        ``near`` says where the pods of its gang are.
+        ``near`` says where the pods of its gang are, ``apart`` which nodes have another replica of its service.
         """
         if near is not None and names is not None:
-            placement = self._choose(ask, names, near)
+            placement = self._choose(ask, names, near, apart)
             return _with_unknown(placement, names.count - placement.choice.considered)
         if names is None or names.count == self._with_room(ask):
             # As many are named as have room by these books: the scheduler and we see the same nodes, and the others are
             # refused for the same reasons. The best of all is the best of those named, if it is among them.
-            overall = self._choose(ask, None)
+            overall = self._choose(ask, None, apart=apart)
             if names is None or (overall.choice.node is not None and names.has(overall.choice.node)):
                 return overall
-        placement = self._choose(ask, names)
+        placement = self._choose(ask, names, apart=apart)
         return _with_unknown(placement, names.count - placement.choice.considered)
 
     def _with_room(self, ask: Ask) -> int:
@@ -215,7 +217,9 @@ class Fleet:
         refusal = pool.cache.outlook(pool.state, ask.request).refusal
         return int(np.count_nonzero((refusal == Refusal.NONE) & pool.state.ready))
 
-    def _choose(self, ask: Ask, names: NodeNames | None, near: Nearness | None = None) -> Placement:
+    def _choose(
+        self, ask: Ask, names: NodeNames | None, near: Nearness | None = None, apart: Collection[str] = ()
+    ) -> Placement:
         best = Placement("", Choice(ask.request, None))
         for pool in self._pools_for(ask):
             rows = pool.rows(names) if names is not None else np.flatnonzero(pool.state.ready)
@@ -228,6 +232,7 @@ class Fleet:
                     weights=self._weights,
                     topologies=self._topologies,
                     tiers=near.tiers(pool.state) if near is not None else None,
+                    apart=tuple(pool.state.index[node] for node in apart if node in pool.state.index),
                 )
                 best = _better(best, Placement(pool.resource, choice))
         return best

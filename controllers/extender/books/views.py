@@ -8,11 +8,14 @@ import orjson
 
 from kopt.cluster.client.resources import PODS, Key, Object
 from kopt.cluster.objects.annotations import INDICES_ANNOTATION
+from kopt.cluster.objects.fields import controller_of
 from kopt.cluster.objects.namespace import MODE_ANNOTATION, read_namespace
 from kopt.cluster.runtime.tracing import TRACEPARENT_ANNOTATION
 from kopt.cluster.workloads.owners import owner_of
 from kopt.cluster.workloads.pod_request import NO_WISH, WORKLOAD_LABEL, Ask, Wish, ask_of
+from kopt.cluster.workloads.workload_class import class_of_pod
 from kopt.controllers.extender.books.gang_membership import Membership, membership_of
+from kopt.core.scheduling.workload_class import ClassPlacement
 from kopt.core.switches import Owner
 
 _DECIDE_NODES = ("schedulerName", "priority", "nodeSelector", "affinity", "tolerations", "topologySpreadConstraints")
@@ -40,6 +43,8 @@ class PodState:
     membership: Membership | None = None
     owner: Owner = _NO_OWNER
     """Of what percentages count."""
+    spread: Owner | None = None
+    """Whose replicas should be on different nodes, by the class of the pod; None where pods are packed."""
 
 
 def pod_state_of(document: Object, old: PodState | None, wishes: Mapping[Key, Wish]) -> PodState:
@@ -72,8 +77,16 @@ def pod_state_of(document: Object, old: PodState | None, wishes: Mapping[Key, Wi
         _kin(spec) if not spec.get("nodeName") else 0,
         membership_of(key[0], labels, annotations, ask, wish),
         old.owner if old is not None else owner_of(document, PODS.plural),
+        old.spread if old is not None else _spread(document, ask),
     )
     return old if old is not None and old == pod else pod
+
+
+def _spread(document: Object, ask: Ask) -> Owner | None:
+    if not ask.uses_gpus or not controller_of(document)[1]:
+        return None
+    spreads = class_of_pod(document).traits.placement is ClassPlacement.SPREAD
+    return owner_of(document, PODS.plural) if spreads else None
 
 
 def mode_of_namespace(document: Object) -> str:

@@ -69,6 +69,7 @@ class Extender:
             return filter_reply([held.node])
         self.pods.setdefault(pod.uid, pod)
         self.decider.gangs.saw(pod)
+        self.decider.replicas.saw(pod)
         placement, acts = self.decider.decide(pod, offer.names)
         if not acts:
             return unchanged_reply(offer)
@@ -124,6 +125,7 @@ class Extender:
             return
         self.pods[new.uid] = new
         self.decider.gangs.saw(new)
+        self.decider.replicas.saw(new)
         if new.node:
             self._pod_bound(new)
         elif new.ask.uses_gpus:
@@ -233,5 +235,6 @@ class Extender:
         self.decider.pending.pop(pod.uid, None)
         self._spans.forget(pod.uid)
         self.decider.gangs.forget(pod)
+        self.decider.replicas.forget(pod)
         if pod.workload:
             self._changed(pod)

@@ -11,6 +11,7 @@ from kopt.controllers.preemption.kube_scheduler.views import PlainNode, PlainPod
 from kopt.controllers.preemption.save_requests import Saving
 from kopt.controllers.preemption.snapshot import shortlist
 from kopt.core.reason import Reason
+from kopt.core.scheduling.classify import preemption_bar
 from kopt.core.units import MilliGpu
 from kopt.core.workload.checkpoint import Estimate
 from kopt.policies.checkpoint_request import USUAL_S, SaveState
@@ -164,6 +165,7 @@ def snapshot_for(preemptor: Gang, snapshot: ClusterSnapshot, budget_s: float) ->
 def gang_of(gang: Gang, snapshot: ClusterSnapshot, since_s: float = float("-inf")) -> RunningGang:
     saving = Saving.of([pod.gpu_pod for pod in gang.pods], snapshot.now_s, since_s)
     started = [pod.started_s for pod in gang.pods if pod.started_s is not None]
+    bars = (preemption_bar(gang.name, pod.classified) for pod in gang.pods if pod.classified is not None)
     return RunningGang(
         gang.name,
         "",
@@ -173,6 +175,7 @@ def gang_of(gang: Gang, snapshot: ClusterSnapshot, since_s: float = float("-inf"
         preemptions=snapshot.preemptions.get(gang.owner_uid, 0),
         saves_s=USUAL_S if saving.state is SaveState.ASKABLE else None,
         saved_at_s=saving.saved_at_s,
+        barred_by_class=next((bar for bar in bars if bar is not None), None),
     )
 
 

@@ -19,6 +19,8 @@ from kopt.cluster.workloads.kueue_reading import (
 )
 from kopt.cluster.workloads.owners import owner_of
 from kopt.cluster.workloads.pod_request import is_gpu
+from kopt.cluster.workloads.workload_class import class_of_pod
+from kopt.core.scheduling.classify import Classified
 from kopt.core.switches import Owner
 
 _NOBODY: Object = {}
@@ -66,6 +68,8 @@ class PlainPod:
     gates: tuple[str, ...] = ()
     whose: Owner = _NO_OWNER
     """Of what percentages count."""
+    classified: Classified | None = None
+    """Its class; None where it is not ours to evict anyway."""
 
     @property
     def key(self) -> Key:
@@ -138,6 +142,7 @@ def plain_pod(pod: Object) -> PlainPod | None:
         evicting=evicting_of(annotations),
         decision=recorded_decision(annotations),
         whose=owner_of(pod, PODS.plural),
+        classified=class_of_pod(pod) if gpus and owner else None,
     )
 
 

@@ -82,17 +82,22 @@ def classes(
 
         kopt classes --table -o json
     """
-    from kopt.cluster.workloads.workload_class import class_table
-
-    try:
-        in_force = class_table()
-    except ValueError as error:
-        raise Refused(str(error)) from error
+    in_force = check_classes()
     if table:
         show(table_answer(in_force), output)
         return
     pod_kinds, saved = asyncio.run(_running(kubeconfig, namespace))
     show(answer(pod_kinds, saved, time.time(), only), output)
+
+
+def check_classes() -> "ClassTable":
+    """The table in force. Raises Refused for one that cannot be used: it would be met in the middle of the work."""
+    from kopt.cluster.workloads.workload_class import class_table
+
+    try:
+        return class_table()
+    except ValueError as error:
+        raise Refused(str(error)) from error
 
 
 async def _running(kubeconfig: Path | None, namespace: str) -> "tuple[list[PodKind], dict[tuple[str, str], float]]":

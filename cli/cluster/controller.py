@@ -9,6 +9,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
+from kopt.cli.cluster.classes import check_classes
 from kopt.cli.cluster.process import recorded
 from kopt.cli.errors import usage_error
 from kopt.cli.options import seconds, span_text
@@ -52,6 +53,7 @@ def _serve(spec: ControllerSpec, settings: Any) -> None:
     from kopt.cluster.client.client_authority import ClientAuthorityError
     from kopt.cluster.runtime.tls_files import TlsError
 
+    check_classes()
     try:
         with recorded(spec.name):
             uvloop.run(importlib.import_module(spec.module).serve(settings))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kopt.cli.cluster.classes import check_classes
 from kopt.cli.cluster.process import recorded
 from kopt.cli.cluster.workload_mode import WorkloadMode, may_lower_of
 from kopt.cli.errors import usage_error
@@ -96,6 +97,7 @@ def extender(
     from kopt.controllers.extender.main import ProcessSettings, serve
 
     extender_settings = _settings(mode, rollout, workload_mode, shortlist, reserve, joint)
+    check_classes()
     leadership = LeadershipSettings(
         LeaseSettings(6.0, 4.0, 1.0) if lease else None,
         namespace,

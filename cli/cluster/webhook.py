@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from kopt.cli.cluster.classes import check_classes
 from kopt.cli.cluster.process import recorded
 from kopt.cli.errors import usage_error
 from kopt.cli.options import Kubeconfig
@@ -53,6 +54,7 @@ def webhook(
     address = Address(own_namespace, service, url=url)
     names = (f"{service}.{own_namespace}.svc", f"{service}.{own_namespace}.svc.cluster.local", *_host_of(url))
     server = ServerSettings(host, port, probes, reuse_port, drain)
+    check_classes()
     settings = WebhookSettings(
         address,
         names,

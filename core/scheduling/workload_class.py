@@ -57,7 +57,8 @@ class ClassRule:
     stays: bool = False
 
     def __post_init__(self) -> None:
-        if not any(getattr(self, item.name) for item in fields(self)[2:]):
+        conditions = (self.kinds, self.images, self.commands, self.ports, self.terminal, self.answers, self.stays)
+        if not any(conditions):
             raise ValueError(f"a rule for {self.workload_class} without a condition would hold for everything")
 
 

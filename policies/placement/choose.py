@@ -75,8 +75,8 @@ def choose(
     """The best of ``candidates`` (rows; None means every node) for ``request``; changes nothing.
 
     A node with a degraded part that affects the pod is chosen only if no other node is feasible. ``tiers`` (one per
-    row) are for pods of a gang: the lowest tier with room wins, whatever other tiers score. ``apart`` are rows that have
-    another replica of the pod's service.
+    row) are for pods of a gang: the lowest tier with room wins, whatever other tiers score. ``apart`` are rows
+    with another replica of the pod's service.
 
     ``cache`` belongs to this state and holds the typical pods. Without ``topologies`` no node's links are known:
     preferred topologies and bandwidths are ignored, and no node satisfies a required topology.

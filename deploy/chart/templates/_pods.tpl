@@ -55,6 +55,9 @@ topologySpreadConstraints:
 - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
 - {name: POD_NAMESPACE, valueFrom: {fieldRef: {fieldPath: metadata.namespace}}}
 - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
+{{- with $root.Values.workloadClasses }}
+- {name: KOPT_WORKLOAD_CLASSES, value: {{ toJson . | quote }}}
+{{- end }}
 {{- range $name, $value := (index . 1).env }}
 - {name: {{ $name }}, value: {{ $value | quote }}}
 {{- end }}

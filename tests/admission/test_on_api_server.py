@@ -310,6 +310,33 @@ def test_a_service_is_spread_and_a_written_scheduler_stays(webhooks: Webhooks) -
     assert own["spec"]["schedulerName"] == "theirs"
 
 
+def test_a_class_that_is_stated_reaches_the_pods_and_is_listed_with_its_reason(webhooks: Webhooks) -> None:
+    webhooks.policy(mode="enforce", queues={"default": "rest"})
+    space = webhooks.namespace()
+    webhooks.seen(space, labelled)
+    stated = placed(job("bench"), space)
+    stated["metadata"]["labels"] = {"kaiwo.ai/class": "notebook"}
+    made = webhooks.api.create(stated)
+    assert made["spec"]["template"]["metadata"]["labels"]["kaiwo.ai/class"] == "interactive"
+    webhooks.api.create(placed(job("train"), space))
+    webhooks.api.create(placed(deployment("serve", pods=2), space))
+    plain = webhooks.api.create(placed(job("wrong"), space) | {"metadata": {"namespace": space, "name": "wrong"}})
+    assert "kaiwo.ai/class" not in plain["spec"]["template"]["metadata"]["labels"]
+    rows = {row["workload"]: row for row in webhooks.command("classes", "-n", space)["workloads"]}
+    assert [(row["workload_class"], row["codes"]) for row in map(rows.__getitem__, sorted(rows))] == [
+        ("inference", "CLASS_KIND"),
+        ("interactive", "CLASS_STATED"),
+        ("unattended", "CLASS_KIND"),
+        ("unattended", "CLASS_KIND"),
+    ]
+    assert (rows["job/train"]["preemptible"], rows["deployment/serve"]["placement"]) == (True, "spread")
+    assert rows["deployment/serve"]["why"] == "It is a Deployment."
+    webhooks.policy(mode="observe", queues={"default": "rest"})
+    webhooks.seen(space, lambda found: not labelled(found))
+    again = webhooks.api.create(stated | {"metadata": {**stated["metadata"], "name": "again"}})
+    assert "kaiwo.ai/class" not in again["spec"]["template"]["metadata"]["labels"]
+
+
 def test_the_policy_is_checked_before_it_is_stored(webhooks: Webhooks) -> None:
     lease_of = {"running": {"lease": {"namespace": "a", "name": "b"}}}
     wrong = [

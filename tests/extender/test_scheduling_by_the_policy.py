@@ -52,6 +52,43 @@ def test_pods_fill_the_node_that_the_policy_names_with_distinct_gpus(
         assert extender.metric('kopt_extender_bindings_total{reason="bound"}') == 8
 
 
+def test_replicas_of_a_service_go_to_different_nodes_and_pods_of_a_job_do_not(
+    control_plane: ControlPlane, kwok: Kwok, start_extender: Start
+) -> None:
+    api = control_plane.api
+    space = api.space("ext-spread")
+    with kwok.nodes(3, gpus=4) as nodes:
+        extender = start_extender(control_plane, space)
+        extender.start_scheduler("ext-spread")
+        spec = gpu_pod("p", space, 2, scheduler="ext-spread", selector=nodes.selector)["spec"]
+        job = {"parallelism": 2, "completions": 2, "template": {"spec": spec | {"restartPolicy": "Never"}}}
+        labels = {"app": "chat"}
+        service = {
+            "replicas": 2,
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": spec | {"restartPolicy": "Always"}},
+        }
+
+        def homes(selector: str) -> set[str]:
+            pods = wait_for(
+                lambda: (
+                    found
+                    if len(found := api.list("v1", "Pod", space, selector)) == 2
+                    and all(pod["spec"].get("nodeName") for pod in found)
+                    else None
+                )
+            )
+            return {pod["spec"]["nodeName"] for pod in pods}
+
+        api.create(
+            {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j", "namespace": space}, "spec": job}
+        )
+        assert len(homes("batch.kubernetes.io/job-name=j")) == 1
+        meta = {"name": "chat", "namespace": space}
+        api.create({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": meta, "spec": service})
+        assert len(homes("app=chat")) == 2
+
+
 @pytest.mark.parametrize("shortlist", [1, 3])
 def test_the_winner_is_bound_also_when_the_scheduler_scores_too(
     control_plane: ControlPlane, kwok: Kwok, start_extender: Start, shortlist: int

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
+from kopt.core.scheduling.classify import ClassSigns, classify, preemption_bar
+from kopt.core.scheduling.workload_class import default_classes
 from kopt.core.units import MilliGpu
 from kopt.policies.preemption import PreemptionSettings, PreemptionState, QueueShare, RunningGang, Snapshot
 from kopt.policies.preemption.rules import forbidden, preemptions, too_soon
@@ -65,6 +67,18 @@ def test_a_queue_gives_exactly_what_it_borrowed() -> None:
     assert rule(two, queues=above, queue="a") == ("QUOTA", numbers)
     assert rule(two, queues=above, queue="b") == ALLOWED, "within its own queue"
     assert rule(two, queues=(*above, share("a", 0, 0, parent="p")), queue="a") == ALLOWED, "their parent loses nothing"
+
+
+def test_a_class_that_is_not_preemptible_is_not_selected_and_its_reason_says_what_to_do() -> None:
+    table = default_classes()
+    session = classify(ClassSigns("interactive"), table)
+    bar = preemption_bar("g", session)
+    assert rule(gang("g", training(), barred_by_class=bar)) == ("CLASS_NOT_PREEMPTIBLE", {"class": "interactive"})
+    assert bar is not None
+    assert "kaiwo.ai/class" in bar.message
+    assert preemption_bar("g", classify(ClassSigns("training"), table)) is None
+    may = table.overridden({"classes": {"interactive": {"preemptible": True}}})
+    assert preemption_bar("g", classify(ClassSigns("interactive"), may)) is None
 
 
 def test_a_queue_of_which_nothing_is_known_gives_nothing() -> None:

@@ -32,11 +32,18 @@ class Team:
         self.jobs: dict[str, Object] = {}
 
     def submit(
-        self, name: str, gpus: int, priority: str = "low", pods: int = 1, metadata: Object | None = None
+        self,
+        name: str,
+        gpus: int,
+        priority: str = "low",
+        pods: int = 1,
+        metadata: Object | None = None,
+        **more: object,
     ) -> Object:
-        """A Job of ``pods`` times ``gpus``, with ``metadata`` that somebody else has written; its Workload."""
+        """A Job of ``pods`` times ``gpus``, with ``metadata`` that somebody else has written, and ``more`` in its
+        container; its Workload."""
         limits = {"limits": {GPU: str(gpus)}}
-        container = {"name": "train", "image": "team/train:1", "resources": limits | {"requests": {"cpu": "1"}}}
+        container = {"name": "train", "image": "team/train:1", "resources": limits | {"requests": {"cpu": "1"}}, **more}
         template = {"spec": {"restartPolicy": "Never", "containers": [container], "nodeSelector": self._selector}}
         given = metadata or {}
         labels = {"kueue.x-k8s.io/queue-name": "gpus", "kueue.x-k8s.io/priority-class": priority}
@@ -46,10 +53,10 @@ class Team:
         self.jobs[name] = self.api.create(wanted)
         return workload_of(self.plane, self.jobs[name])
 
-    def run(self, name: str, gpus: int, pods: int = 1) -> None:
+    def run(self, name: str, gpus: int, pods: int = 1, **more: object) -> None:
         """A job of low priority that runs; one after the other, a second apart: Kueue counts in seconds."""
         started = time.time()
-        self.submit(name, gpus, pods=pods)
+        self.submit(name, gpus, pods=pods, **more)
         wait_for(lambda: len(self.pods(name)) == pods, what=f"{name} runs")
         wait_for(lambda: time.time() - started > 1.1)
 

@@ -80,6 +80,21 @@ def test_a_gang_dies_as_one(team: Team, controller: Callable[..., Controller]) -
     assert team.runs() == {"lone", "newest", "urgent"}
 
 
+def test_a_session_in_which_somebody_works_is_not_selected_though_it_would_lose_least(
+    team: Team, controller: Callable[..., Controller]
+) -> None:
+    controller("--mode=enforce")
+    team.run("training", 4)
+    team.run("session", 4, stdin=True, tty=True)
+    team.run("newest", 4)
+    for name, lost in (("session", 1), ("training", 50), ("newest", 5000)):
+        team.note(name, lost=lost)
+    team.submit("urgent", 4, "high")
+    wait_for(lambda: team.admitted("urgent"), what="the urgent job has its GPUs")
+    assert team.evicted() == {"training"}
+    assert team.decision("urgent")["victims"] == [name_of(team, "training")]
+
+
 @pytest.mark.long
 def test_what_fits_is_not_held(team: Team, controller: Callable[..., Controller]) -> None:
     controller("--mode=enforce")

@@ -15,6 +15,8 @@ INDICES_ANNOTATION = "kaiwo.ai/gpu-indices"
 Binding to the pod."""
 SCHEDULER_ANNOTATION = "kaiwo.ai/recommended-scheduler"
 """The scheduler that would fit a workload better, as the webhook advises."""
+RECOMMENDED_POOLS_ANNOTATION = "kaiwo.ai/recommended-node-pools"
+"""The node pools of those that a workload names that it would be limited to, as the webhook advises."""
 
 Checks = Mapping[str, Callable[[dict[str, Any]], None]]
 """By an annotation's key what raises AnnotationError where it cannot be read on an object."""

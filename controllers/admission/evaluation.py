@@ -9,13 +9,16 @@ from kopt.cluster.objects.fields import mapping
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.workloads.external_requests import ObjectRef
 from kopt.cluster.workloads.kinds import is_handled
+from kopt.cluster.workloads.node_pools import annotation_of, selectors_of
 from kopt.cluster.workloads.workload import NamespaceDefaults, Workload, shape_of, submission_of
 from kopt.controllers.admission.policy import ConformancePolicy
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
+from kopt.core.scheduling.queue_tree import KaiwoPool
 from kopt.core.scheduling.submission import Framework, Submission
 from kopt.core.workload.executor import Executor
 from kopt.policies.admission.mode import effective_mode, is_reached
+from kopt.policies.admission.pools import POOLS_ANNOTATION, PoolChoice, choose_pools
 from kopt.policies.admission.queue import QueueChoice, choose_queue
 from kopt.policies.admission.scheduler import Placement, SchedulerChoice, SchedulerSettings, choose_scheduler
 
@@ -40,6 +43,10 @@ class ClusterState(Protocol):
         """Names of schedulers that are seen running now."""
         ...
 
+    def pools(self) -> Mapping[str, KaiwoPool] | None:
+        """Node pools by name; None when that is not known."""
+        ...
+
     def executor(self) -> Executor:
         """What hands out shares of a GPU."""
         ...
@@ -49,7 +56,8 @@ class ClusterState(Protocol):
         ...
 
     def version(self) -> Hashable:
-        """Equal at two moments between which neither queues nor running schedulers have changed under one policy."""
+        """Equal at two moments between which neither queues, node pools nor running schedulers have changed under one
+        policy."""
         ...
 
 
@@ -71,6 +79,7 @@ class FixedState:
     """Objects that have GPUs of workloads."""
     shares: Executor = Executor.UNKNOWN
     """What the cluster shows to hand out shares of a GPU."""
+    node_pools: Mapping[str, KaiwoPool] | None = None
 
     def namespace(self, name: str) -> NamespaceDefaults | None:
         return self.namespaces.get(name, NamespaceDefaults())
@@ -80,6 +89,9 @@ class FixedState:
 
     def running_schedulers(self) -> Collection[str]:
         return self.schedulers
+
+    def pools(self) -> Mapping[str, KaiwoPool] | None:
+        return self.node_pools
 
     def executor(self) -> Executor:
         return self.shares if self.policy.executor is Executor.UNKNOWN else self.policy.executor
@@ -93,7 +105,8 @@ class FixedState:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The queue (K1) and the scheduler (K2) of a workload, each with the mode in which its row may act."""
+    """The queue (K1), the scheduler (K2) and the node pools (K12, None where none are named) of a workload, each with
+    the mode in which its row may act."""
 
     mode: Mode
     """Of the workload, before any rollout."""
@@ -103,11 +116,14 @@ class Evaluation:
     scheduler: SchedulerChoice
     scheduler_mode: Mode
     sizing_mode: Mode
+    pools: PoolChoice | None = None
+    pools_mode: Mode = Mode.OBSERVE
 
     @property
     def acts(self) -> bool:
         """Whether any row does more than observe."""
-        return any(mode is not Mode.OBSERVE for mode in (self.queue_mode, self.scheduler_mode, self.sizing_mode))
+        modes = (self.queue_mode, self.scheduler_mode, self.sizing_mode, self.pools_mode)
+        return any(mode is not Mode.OBSERVE for mode in modes)
 
 
 def is_evaluated(workload: Workload) -> bool:
@@ -122,6 +138,13 @@ def _scheduler(workload: Workload, cluster: ClusterState) -> SchedulerChoice:
     if settings == SchedulerSettings():
         return _NO_CLASSES
     return choose_scheduler(shape_of(workload), settings, cluster.running_schedulers())
+
+
+def _pools(workload: Workload, cluster: ClusterState, framework: Framework) -> PoolChoice | None:
+    written = annotation_of(workload.document, workload.pod_sets, POOLS_ANNOTATION)
+    if not written:
+        return None
+    return choose_pools(written, cluster.pools(), selectors_of(workload.document, workload.pod_sets), framework)
 
 
 def evaluate(
@@ -146,4 +169,6 @@ def evaluate(
         _scheduler(workload, cluster),
         reached(policy.rollout.schedulers),
         reached(policy.rollout.sizing),
+        _pools(workload, cluster, framework),
+        reached(policy.rollout.pools),
     )

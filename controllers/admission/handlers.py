@@ -18,9 +18,11 @@ from kopt.controllers.admission.evaluation import ClusterState, Evaluation, eval
 from kopt.controllers.admission.mutating import (
     Record,
     apply_class,
+    apply_pools,
     apply_queue,
     apply_scheduler,
     apply_trace,
+    refused_pools,
     warnings_of,
 )
 from kopt.controllers.admission.policy import Namespaces
@@ -195,6 +197,10 @@ class Admissions:
         draft.records += apply_queue(draft.patch, workload, draft.evaluation, policy)
         # Later changes to a template would restart what runs; only creation may touch it.
         if creates:
+            if (record := refused_pools(draft.evaluation)) is not None:
+                draft.refused = Admission(Answer(refusal=record.message, audit=_audit([record])), (record,))
+                return draft
+            draft.records += apply_pools(draft.patch, workload, draft.evaluation, policy)
             draft.records += apply_scheduler(draft.patch, workload, draft.evaluation)
             draft.records += apply_class(draft.patch, workload, draft.evaluation)
             draft.is_sized = self._sizes.has_source or self._dry_runs is not None

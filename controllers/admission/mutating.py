@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from kopt.cluster.admission.review import Review
-from kopt.cluster.objects.annotations import SCHEDULER_ANNOTATION
+from kopt.cluster.objects.annotations import RECOMMENDED_POOLS_ANNOTATION, SCHEDULER_ANNOTATION
 from kopt.cluster.objects.fields import mapping, text
 from kopt.cluster.objects.json_patch import JsonPatch
 from kopt.cluster.runtime.tracing import (
@@ -14,12 +14,15 @@ from kopt.cluster.runtime.tracing import (
     parse_traceparent,
 )
 from kopt.cluster.workloads.frameworks import QUEUE_SOURCE, write_gang, write_queue
+from kopt.cluster.workloads.node_pools import write_kai_pool, write_pools
 from kopt.cluster.workloads.workload import OPT_OUT_ANNOTATION, Workload
 from kopt.cluster.workloads.workload_class import CLASS_KEY, stated_class
 from kopt.controllers.admission.evaluation import Evaluation
 from kopt.controllers.admission.policy import ConformancePolicy
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
+from kopt.core.scheduling.submission import Framework
+from kopt.policies.admission.pools import preference_weights
 from kopt.policies.admission.queue import Source
 from kopt.policies.admission.scheduler import Placement
 
@@ -65,6 +68,32 @@ def apply_scheduler(patch: JsonPatch, workload: Workload, evaluation: Evaluation
     return [Record.of("scheduler", choice.reasons[0], mode)]
 
 
+def apply_pools(
+    patch: JsonPatch, workload: Workload, evaluation: Evaluation, policy: ConformancePolicy
+) -> list[Record]:
+    """K12: node affinity to the pools that the workload names, advice in annotate; see ``refused_pools``."""
+    choice, mode = evaluation.pools, evaluation.pools_mode
+    if choice is None:
+        return []
+    if choice.pools and mode is Mode.ANNOTATE:
+        names = ",".join(pool.name for pool in choice.pools)
+        patch.put(("metadata", "annotations", RECOMMENDED_POOLS_ANNOTATION), names)
+    elif choice.pools and mode is Mode.ENFORCE:
+        weights = {pool.name: weight for pool, weight in preference_weights(choice.pools)}
+        write_pools(patch, workload.pod_sets, choice.pools, weights)
+        if policy.queues.framework is Framework.KAI and len(choice.pools) == 1:
+            write_kai_pool(patch, workload.pod_sets, choice.pools[0].name)
+    return [Record.of("pools", choice.reasons[0], mode)]
+
+
+def refused_pools(evaluation: Evaluation) -> Record | None:
+    """Why a workload is refused for the pools that it names; None where it is not."""
+    choice = evaluation.pools
+    if choice is None or not choice.refused or evaluation.pools_mode is not Mode.ENFORCE:
+        return None
+    return Record.of("pools", choice.reasons[-1], evaluation.pools_mode)
+
+
 def apply_class(patch: JsonPatch, workload: Workload, evaluation: Evaluation) -> list[Record]:
     """K20: a class that is stated on the object is repeated on its templates, as others see the pods alone."""
     word, mode = stated_class(workload.document), evaluation.scheduler_mode
@@ -99,12 +128,14 @@ def is_traced(review: Review, policy: ConformancePolicy, arrived_with: str) -> b
 
 
 def warnings_of(workload: Workload, evaluation: Evaluation) -> tuple[str, ...]:
-    """Warnings for the user; none in the mode observe."""
-    if evaluation.queue_mode is Mode.OBSERVE:
-        return ()
-    if stated_class(workload.document) and (unknown := workload.classified.reasons[0]).code == "CLASS_UNKNOWN":
-        return (unknown.message, *_queue_warnings(workload, evaluation))
-    return _queue_warnings(workload, evaluation)
+    """Warnings for the user; none of a row in the mode observe."""
+    result: list[str] = []
+    if evaluation.scheduler_mode is not Mode.OBSERVE and stated_class(workload.document):
+        unknown = workload.classified.reasons[0]
+        result += [unknown.message] if unknown.code == "CLASS_UNKNOWN" else []
+    if evaluation.pools is not None and evaluation.pools_mode is not Mode.OBSERVE:
+        result += [reason.message for reason in evaluation.pools.notes]
+    return (*result, *_queue_warnings(workload, evaluation))
 
 
 def _queue_warnings(workload: Workload, evaluation: Evaluation) -> tuple[str, ...]:

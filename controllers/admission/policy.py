@@ -1,7 +1,7 @@
 """The ``ConformancePolicy`` named ``default``: decoded JSON to the settings of the policies."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -48,6 +48,7 @@ class Rollout:
     queues: int = 100
     schedulers: int = 100
     sizing: int = 100
+    pools: int = 100
 
     def at_most(self, switches: Switches) -> "Rollout":
         """Where both the policy and the cluster's switches say how far a feature goes, the smaller counts."""
@@ -55,12 +56,13 @@ class Rollout:
             min(self.queues, switches.percent("queues")),
             min(self.schedulers, switches.percent("schedulers")),
             min(self.sizing, switches.percent("sizing")),
+            min(self.pools, switches.percent("pools")),
         )
 
     @property
     def picks_by_name(self) -> bool:
         """Whether a row acts on some workloads and not on others."""
-        return any(0 < percent < 100 for percent in (self.queues, self.schedulers, self.sizing))
+        return any(0 < percent < 100 for percent in (self.queues, self.schedulers, self.sizing, self.pools))
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,7 @@ def parse_policy(document: Object) -> ConformancePolicy:
             certainty=CertaintySettings(min_confidence=count(spec, "sizing", "minConfidencePercent", default=80) / 100),
             sizing_budget_s=min(count(spec, "sizing", "budgetMilliseconds", default=300) / 1000, LARGEST_BUDGET_S),
             executor=Executor(text(spec, "sizing", "executor").lower() or Executor.UNKNOWN),
-            rollout=Rollout(*(count(spec, "rollout", row, default=100) for row in ("queues", "schedulers", "sizing"))),
+            rollout=Rollout(*(count(spec, "rollout", row.name, default=100) for row in fields(Rollout))),
             trace_per_mille=count(spec, "tracing", "samplesPerThousand", default=10),
         )
     except ValueError as error:

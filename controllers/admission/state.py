@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +12,8 @@ from kopt.cluster.client.api import ApiError, Kube, NotFound
 from kopt.cluster.client.resources import (
     CONFORMANCE_POLICIES,
     DEPLOYMENTS,
+    KAIWO_POOLS,
+    KUEUE_FLAVORS,
     KUEUE_LOCAL_QUEUES,
     LEASES,
     NAMESPACES,
@@ -21,6 +23,7 @@ from kopt.cluster.client.resources import (
     key_of,
 )
 from kopt.cluster.objects.fields import at, text
+from kopt.cluster.objects.kaiwo_queue import pool_of
 from kopt.cluster.objects.leases import lease_until
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.runtime.informer import Informer
@@ -28,9 +31,11 @@ from kopt.cluster.runtime.isolation import Isolation
 from kopt.cluster.runtime.switches import LiveSwitches, read_switches
 from kopt.cluster.workloads.executors import KAI_CONFIGS, executor_by_signs, kai_executor, node_executor
 from kopt.cluster.workloads.external_requests import CLAIM_TEMPLATES, DEVICE_CLASSES, ObjectRef, read_object
+from kopt.cluster.workloads.node_pools import pool_of_flavor
 from kopt.cluster.workloads.workload import NamespaceDefaults
 from kopt.controllers.admission.evaluation import FixedState, names_in
 from kopt.controllers.admission.policy import POLICY_NAME, ConformancePolicy, Evidence, PolicyError, parse_policy
+from kopt.core.scheduling.queue_tree import KaiwoPool
 from kopt.core.scheduling.submission import Framework
 from kopt.core.workload.executor import Executor
 from kopt.policies.admission.queue import NAMESPACE_ANNOTATION
@@ -65,12 +70,23 @@ class LiveState:
             Informer(kube, NODES, keep=node_executor),
             Informer(kube, KAI_CONFIGS, keep=kai_executor),
         ]
-        self._always: list[Informer[Any]] = [self.switches.informer, *self._elsewhere.values(), *self._executors]
+        self._pools: list[Informer[KaiwoPool]] = [
+            Informer(kube, KUEUE_FLAVORS, keep=pool_of_flavor),
+            Informer(kube, KAIWO_POOLS, keep=pool_of),
+        ]
+        """A KaiwoPool says more than the ResourceFlavor of its name."""
+        self._always: list[Informer[Any]] = [
+            self.switches.informer,
+            *self._elsewhere.values(),
+            *self._executors,
+            *self._pools,
+        ]
         informers: list[Informer[Any]] = [self._policies, self._namespaces, *self._always]
         for informer in informers:
             informer.isolation = self._isolation
         self._queues: Informer[str] | None = None
-        self._queue_changes = 0
+        self._changes = 0
+        """Of queues and node pools."""
         self._evidence: dict[Evidence, Informer[float]] = {}
         self._policy = ConformancePolicy()
         self._new_policy = asyncio.Event()
@@ -119,6 +135,13 @@ class LiveState:
             return None
         return names_in(informer.objects, namespace)
 
+    def pools(self) -> Mapping[str, KaiwoPool] | None:
+        if not all(informer.synced.is_set() for informer in self._pools):
+            return None
+        if all(isinstance(informer.error, NotFound) for informer in self._pools):
+            return None
+        return {pool.name: pool for informer in self._pools for pool in informer.objects.values()}
+
     def running_schedulers(self) -> Collection[str]:
         now_s = self._clock()
         return {
@@ -137,12 +160,15 @@ class LiveState:
     def version(self) -> Hashable:
         informer = self._queues
         served = informer is not None and (informer.synced.is_set(), isinstance(informer.error, NotFound))
-        return self._queue_changes, served, frozenset(self.running_schedulers())
+        pools_known = tuple((item.synced.is_set(), isinstance(item.error, NotFound)) for item in self._pools)
+        return self._changes, served, pools_known, frozenset(self.running_schedulers())
 
     async def run(self) -> None:
         """Watch everything that decisions rest on."""
         self._policies.subscribe(lambda _: self._apply_policy())
         self.switches.on_change(self._switched)
+        for pools in self._pools:
+            pools.subscribe(self._count_change)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._policies.run())
             group.create_task(self._namespaces.run())
@@ -161,8 +187,8 @@ class LiveState:
         self._queues = Informer(
             self._kube, QUEUE_KINDS[policy.queues.framework], keep=lambda item: item["metadata"]["name"]
         )
-        self._queue_changed()
-        self._queues.subscribe(self._queue_changed)
+        self._count_change()
+        self._queues.subscribe(self._count_change)
         self._evidence = {evidence: self._evidence_informer(evidence) for evidence in policy.evidence}
         tasks = [asyncio.ensure_future(self._queues.run())]
         tasks += [asyncio.ensure_future(informer.run()) for informer in self._evidence.values()]
@@ -175,8 +201,8 @@ class LiveState:
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
 
-    def _queue_changed(self, _: object = None) -> None:
-        self._queue_changes += 1
+    def _count_change(self, _: object = None) -> None:
+        self._changes += 1
 
     def _evidence_informer(self, evidence: Evidence) -> Informer[float]:
         resource, keep = (LEASES, lease_until) if evidence.kind == "lease" else (DEPLOYMENTS, available_until)

@@ -15,7 +15,8 @@ import yaml
 from controlplane.plane import ControlPlane
 from controlplane.processes import Server, free_port, wait_for
 
-CRD = Path(__file__).parents[2] / "deploy" / "chart" / "crds" / "conformancepolicies.yaml"
+CRDS = Path(__file__).parents[2] / "deploy" / "chart" / "crds"
+CRD = CRDS / "conformancepolicies.yaml"
 SYSTEM = "kopt-system"
 POLICY = {"apiVersion": "kaiwo.ai/v1alpha1", "kind": "ConformancePolicy", "metadata": {"name": "default"}}
 CONFIGURATION = "00-kaiwo-optimizer"
@@ -144,7 +145,7 @@ def webhooks(webhook_plane: ControlPlane) -> Iterator[Webhooks]:
 
 def running(plane: ControlPlane) -> Iterator[Webhooks]:
     """Install the custom resource and start a replica; take everything out in the end."""
-    plane.apply_crds([CRD])
+    plane.apply_crds([CRD, CRDS / "kaiwopools.yaml"])
     plane.api.namespace(SYSTEM)
     ours = Webhooks(plane)
     with contextlib.ExitStack() as stack:

@@ -20,6 +20,7 @@ from kopt.cluster.admission.review import parse_review
 from kopt.cluster.client.resources import (
     CONFORMANCE_POLICIES,
     FEATURE_ROLLOUTS,
+    KAIWO_POOLS,
     KUEUE_LOCAL_QUEUES,
     KUEUE_WORKLOADS,
     LEASES,
@@ -95,6 +96,7 @@ class Webhook:
                 and self._parts[1].controller_lives
                 and self._parts[2].controller_lives
                 and self.view.running_schedulers()
+                and self.view.pools()
                 and self.view.queues(self.view.policy.queues.framework, "team")
             )
         )
@@ -118,6 +120,11 @@ class Webhook:
         patch = json.loads(b"{%s}" % answer).get("patch") if answer else None
         return {json.dumps(item) for item in json.loads(base64.b64decode(patch))} if patch else set()
 
+    async def refused_at_once(self, workload: Object) -> bool:
+        """Whether the mutating half refuses it."""
+        found = parse_review(json.dumps(review(workload, namespace="team")).encode())
+        return bool((await self._admissions.mutate(found)).answer.refusal)
+
     async def refuses(self, workload: Object) -> bool:
         found = parse_review(json.dumps(review(workload, namespace="team")).encode())
         return bool((await self._admissions.validate(found)).answer.refusal)
@@ -128,6 +135,7 @@ async def webhook() -> AsyncIterator[Webhook]:
     kube = Watched()
     space(kube, "team")
     kube.put(CONFORMANCE_POLICIES, {"metadata": {"name": "default", "generation": 1}, "spec": POLICY})
+    kube.put(KAIWO_POOLS, {"metadata": {"name": "h100"}, "spec": {"nodeLabels": {"gpu": "h100"}}})
     kube.put(KUEUE_LOCAL_QUEUES, {"metadata": {"name": "research", "namespace": "team"}, "spec": {}})
     for name in ("kopt-sizing", "kopt-staging", "packer"):
         spec = {"holderIdentity": "x", "renewTime": stamp(time.time() + 3600), "leaseDurationSeconds": 15}
@@ -144,8 +152,23 @@ def wants_data(name: str) -> Object:
     return made
 
 
+def wants_pool(name: str) -> Object:
+    made = job(name)
+    made["metadata"]["annotations"] = {"kaiwo.ai/node-pools": "h100"}
+    return made
+
+
+async def test_a_pool_that_there_is_not_is_no_refusal_while_pools_are_off(webhook: Webhook) -> None:
+    wrong = job("a")
+    wrong["metadata"]["annotations"] = {"kaiwo.ai/node-pools": "h10"}
+    await webhook.switch(queues=0)
+    assert await webhook.refused_at_once(wrong)
+    await webhook.switch(pools=0)
+    assert not await webhook.refused_at_once(wrong)
+
+
 async def test_the_webhook_changes_nothing_while_all_is_off(webhook: Webhook) -> None:
-    for wanted in (job("a"), pod("b"), wants_data("c")):
+    for wanted in (job("a"), pod("b"), wants_data("c"), wants_pool("d")):
         await webhook.switch()
         assert await webhook.changes(wanted), "the policy changes it"
         await webhook.switch(**ALL_OFF)
@@ -156,6 +179,7 @@ async def test_each_switch_of_the_webhook_is_its_own(webhook: Webhook) -> None:
     for feature, wanted, path in (
         ("queues", job("a"), "queue-name"),
         ("schedulers", job("a"), "schedulerName"),
+        ("pools", wants_pool("a"), "nodeSelectorTerms"),
         ("staging", wants_data("a"), "staging"),
     ):
         await webhook.switch(**ALL_OFF | {feature: 100})

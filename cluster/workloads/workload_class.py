@@ -37,8 +37,8 @@ def class_table() -> ClassTable:
 def stated_class(document: Any, *metadata: Mapping[str, Any]) -> str:
     """What the owner of an object states, on itself or on one of its templates; empty for nothing."""
     for each in (mapping(document, "metadata"), *metadata):
-        for section in ("labels", "annotations"):
-            if word := text(each, section, CLASS_KEY):
+        for section in (each.get("labels"), each.get("annotations")):
+            if isinstance(section, dict) and isinstance(word := section.get(CLASS_KEY), str) and word:
                 return word[:_LONGEST]
     return ""
 
@@ -73,8 +73,8 @@ def classified(
             tuple(text(container, "image")[:_LONGEST] for container in containers if text(container, "image")),
             tuple(_programs(containers)),
             tuple(_ports(containers)),
-            any(at(container, "tty") is True and at(container, "stdin") is True for container in containers),
-            any(_answers(container) for container in containers),
+            any(map(_has_terminal, containers)),
+            any(map(_answers, containers)),
             any(text(spec, "restartPolicy") in ("", "Always") for spec in specs),
         ),
         table,
@@ -100,5 +100,10 @@ def _ports(containers: Iterable[Any]) -> Iterator[str]:
             yield from (str(value) for value in (at(port, "name"), at(port, "containerPort")) if value is not None)
 
 
+def _has_terminal(container: Any) -> bool:
+    return at(container, "tty") is True and at(container, "stdin") is True
+
+
 def _answers(container: Any) -> bool:
-    return any(isinstance(at(container, "readinessProbe", how), dict) for how in ("httpGet", "grpc"))
+    probe = at(container, "readinessProbe")
+    return isinstance(probe, dict) and ("httpGet" in probe or "grpc" in probe)

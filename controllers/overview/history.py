@@ -3,10 +3,11 @@
 from collections.abc import Iterator
 
 from kopt.cluster.holds.original_request import FRACTION_ANNOTATION
-from kopt.cluster.objects.annotations import INDICES_ANNOTATION, SCHEDULER_ANNOTATION
+from kopt.cluster.objects.annotations import INDICES_ANNOTATION, RECOMMENDED_POOLS_ANNOTATION, SCHEDULER_ANNOTATION
 from kopt.cluster.objects.fields import text
 from kopt.cluster.workloads.frameworks import QUEUE_SOURCE
 from kopt.cluster.workloads.kueue_reading import seconds
+from kopt.cluster.workloads.workload import read_workload
 from kopt.controllers.overview import finding_order as ranks
 from kopt.controllers.overview.collect import event_at
 from kopt.controllers.overview.job import Finding, JobSnapshot, annotated
@@ -16,6 +17,7 @@ from kopt.core.scheduling.overview import PoolState
 from kopt.core.scheduling.queued import State
 from kopt.core.units import counted
 from kopt.core.workload.checkpoint import CLAIMED, Source, claimed
+from kopt.policies.admission.pools import POOLS_ANNOTATION
 
 _MOST_EVICTIONS = 3
 _MOST_EVENTS = 3
@@ -86,6 +88,8 @@ def decided(job: JobSnapshot) -> Iterator[Finding]:
         INDICES_ANNOTATION: "It was placed on the GPUs {} of its node.",
         "kaiwo.ai/sizing-error": "Its size: {}",
         SCHEDULER_ANNOTATION: "The scheduler {} would fit it better.",
+        POOLS_ANNOTATION: "It names the node pools {}.",
+        RECOMMENDED_POOLS_ANNOTATION: "In mode enforce it would be limited to the node pools {}.",
     }
     for name, template in sentences.items():
         for thing, value in annotated(job, name):
@@ -101,6 +105,15 @@ def decided(job: JobSnapshot) -> Iterator[Finding]:
             f"Its queue {job.queue} was set by the webhook (from the {source}).",
             job.root.label,
         )
+
+
+def workload_class(job: JobSnapshot) -> Iterator[Finding]:
+    """What it is for, where it is a workload of a kind that we know."""
+    root = job.root
+    workload = read_workload(root.document, root.resource.group, root.resource.kind, *root.key)
+    if workload is not None and workload.uses_gpus:
+        class_ = workload.classified
+        yield Finding(ranks.DECIDED, "CLASS", f"It is {class_.workload_class}. {class_.why}", root.label)
 
 
 def events(job: JobSnapshot) -> Iterator[Finding]:

@@ -30,6 +30,7 @@ FINDERS: tuple[Callable[[JobSnapshot], Iterator[Finding]], ...] = (
     history.loans,
     history.room,
     history.decided,
+    history.workload_class,
     history.events,
     history.unread,
 )

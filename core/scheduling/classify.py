@@ -1,5 +1,6 @@
 """Which class a workload has (K20): what its owner states, else what the first matching rule of the table says."""
 
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -52,6 +53,7 @@ def preemption_bar(name: str, classified: Classified) -> Reason | None:
     return Reason("CLASS_NOT_PREEMPTIBLE", text, {"class": str(classified.workload_class)})
 
 
+@functools.lru_cache(maxsize=2048)
 def classify(signs: ClassSigns, table: ClassTable) -> Classified:
     """Total: whatever the signs are, there is one class. What states a class has that one, whatever else holds."""
     reasons: list[Reason] = []

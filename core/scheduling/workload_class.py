@@ -12,6 +12,9 @@ from enum import StrEnum
 from importlib import resources
 from typing import Any
 
+RULE_CODES = ("KIND", "TERMINAL", "NOTEBOOK", "ANSWERS", "RULE")
+"""Which reason code a rule gives, after ``CLASS_``; RULE where it says nothing."""
+
 
 class WorkloadClass(StrEnum):
     """What a workload is for."""
@@ -62,9 +65,10 @@ class ClassRule:
             raise ValueError(f"a rule for {self.workload_class} without a condition would hold for everything")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ClassTable:
-    """``rules`` in the order in which they are tried; what none holds for is unattended."""
+    """``rules`` in the order in which they are tried; what none holds for is unattended. Equal to itself alone, so that
+    answers by it can be kept."""
 
     traits: Mapping[WorkloadClass, ClassTraits]
     rules: tuple[ClassRule, ...] = ()
@@ -142,8 +146,8 @@ def _rule(document: Mapping[str, Any], number: int) -> ClassRule:
     for key in set(document) & set(known):
         value = document[key]
         if key == "code":
-            if not isinstance(value, str) or not value:
-                raise ValueError(f"{where}.code: {value!r} is no code")
+            if value not in RULE_CODES:
+                raise ValueError(f"{where}.code: {value!r} is none of {', '.join(RULE_CODES)}")
             result[key] = value
         elif key in ("terminal", "answers", "stays"):
             if not isinstance(value, bool):

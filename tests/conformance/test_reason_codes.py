@@ -10,6 +10,7 @@ from kopt.controllers.preemption.planner import LAPSED
 from kopt.core.reason_codes.catalogue import Meaning, areas, page_of, reason_codes
 from kopt.core.scheduling.diagnosis import Binding
 from kopt.core.scheduling.eviction import Phase
+from kopt.core.scheduling.workload_class import RULE_CODES
 from kopt.policies.admission.queue import Source
 from kopt.policies.placement.feasible import Refusal
 from kopt.policies.preemption.decision import PreemptionAction
@@ -26,6 +27,7 @@ AREAS = {
         "serving/client/fallback_bandwidth",
     ),
     "checkpoint": ("models/checkpoint", "serving/checkpoint"),
+    "classes": ("core/scheduling/classify",),
     "command": ("formats/entrypoint", "formats/trainers"),
     "demand": ("models/demand", "features", "serving/demand", "serving/client/fallback_demand", "serving/client/gpus"),
     "reservations": ("policies/reservations", "controllers/reservations", "benchmarks/reservations"),
@@ -52,6 +54,7 @@ COMPUTED = {
     ("controllers/overview/hold_findings.py", "f'PREEMPTION_{decision.upper()}'[:40]"): {
         f"PREEMPTION_{verdict.upper()}" for verdict in (*PreemptionAction, LAPSED, "advice")
     },
+    ("core/scheduling/classify.py", "f'CLASS_{rule.code}'"): {f"CLASS_{code}" for code in RULE_CODES},
     ("policies/admission/queue.py", "source.name"): {source.name for source in Source},
     ("policies/placement/choose.py", "code.name"): {refusal.name for refusal in Refusal if refusal is not Refusal.NONE},
     ("training/demand/gate.py", "f'WORSE_{c.metric.upper()}'"): {

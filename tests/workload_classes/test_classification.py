@@ -174,7 +174,7 @@ def test_the_table_can_be_changed_entry_by_entry() -> None:
     changed = TABLE.overridden(
         {
             "classes": {"inference": {"placement": "pack", "also": ["api"]}},
-            "rules": [{"class": "interactive", "images": ["our-desk"], "code": "DESK"}],
+            "rules": [{"class": "interactive", "images": ["our-desk"]}],
         }
     )
     assert changed.of(INFERENCE) == replace(TABLE.of(INFERENCE), placement=ClassPlacement.PACK, also=("api",))
@@ -182,7 +182,7 @@ def test_the_table_can_be_changed_entry_by_entry() -> None:
     assert changed.named("API") is INFERENCE
     assert changed.named("serving") is None
     desk = ClassSigns(kinds=("batch/Job",), images=("host:1/team/our-desk:3",))
-    assert classify(desk, changed).reasons[0].code == "CLASS_DESK"
+    assert classify(desk, changed).reasons[0].code == "CLASS_RULE"
     assert classify(desk, TABLE).workload_class is UNATTENDED
 
 
@@ -202,12 +202,9 @@ def test_the_table_can_be_changed_entry_by_entry() -> None:
         ({"rules": [{"class": "inference", "unless_owned_by": ["a/B"]}]}, "without a condition"),
         ({"rules": [{"class": "inference", "image": ["a"]}]}, "rules.0..image: there are class, code, kinds"),
         ({"rules": [{"class": "inference", "images": "a"}]}, "rules.0..images: a list of words"),
-        ({"rules": {}}, None),
+        ({"rules": [{"class": "inference", "stays": True, "code": "OURS"}]}, "rules.0..code: 'OURS' is none of KIND"),
     ],
 )
-def test_a_table_that_cannot_be_meant_names_the_field(document: dict[str, Any], where: str | None) -> None:
-    if where is None:
-        assert TABLE.overridden(document).rules == TABLE.rules
-        return
+def test_a_table_that_cannot_be_meant_names_the_field(document: dict[str, Any], where: str) -> None:
     with pytest.raises(ValueError, match=where):
         TABLE.overridden(document)

@@ -172,6 +172,7 @@ CONTROLLERS = (
         reads=(
             "events.events.k8s.io",
             "evictions.kaiwo.ai",
+            "gpuworkloads.kaiwo.silogen.ai",
             "jobs.batch",
             "podgroups.scheduling.run.ai",
             "pods",

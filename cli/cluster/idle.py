@@ -1,6 +1,7 @@
 """``kopt idle``: GPUs that are held and not used, by what Prometheus measured."""
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -15,6 +16,8 @@ from kopt.policies.idle import Idleness, idleness, should_give_up, unused_gpu_ho
 
 if TYPE_CHECKING:
     from kopt.cli.sizing.measured import Measurements
+    from kopt.cluster.client.api import Kube
+    from kopt.cluster.objects.kaiwo_workloads import GpuWorkload
     from kopt.controllers.overview.running_workloads import PodKind
 
 _SHORTEST_S = 600
@@ -40,6 +43,7 @@ class IdleRow:
     shared: bool = column("shared", wide=True)
     workload_class: str = column("class", drop=4)
     gives_up: bool = column("should end", drop=4)
+    ended_by: str = column("ended by", drop=4)
 
 
 def idle(
@@ -81,20 +85,35 @@ def idle(
     span_s = seconds(since, "--since")
     if span_s < _SHORTEST_S:
         usage_error(f"a window of {format_span(span_s)} is shorter than {format_span(_SHORTEST_S)}", "--since")
-    pod_kinds = asyncio.run(_running(kubeconfig, namespace))
+    pod_kinds, kaiwos = asyncio.run(_running(kubeconfig, namespace))
     measurements = measured.read(measured.Question(prometheus, span_s, token_file), namespace)
-    show(answer(pod_kinds, measurements, below / 100, price, everything=everything), output)
+    show(answer(pod_kinds, measurements, below / 100, price, everything=everything, kaiwos=kaiwos), output)
 
 
-async def _running(kubeconfig: Path | None, namespace: str) -> "list[PodKind]":
+async def _running(kubeconfig: Path | None, namespace: str) -> "tuple[list[PodKind], dict[str, GpuWorkload]]":
     from kopt.cluster.client.api import ApiError, connect
     from kopt.controllers.overview.running_workloads import running
 
     try:
         async with connect(kubeconfig) as kube:
-            return [pod_kind async for pod_kind in running(kube, namespace)]
+            return [pod_kind async for pod_kind in running(kube, namespace)], await _kaiwos(kube, namespace)
     except ApiError as error:
         raise Refused(f"the cluster cannot be read: {error}") from error
+
+
+async def _kaiwos(kube: "Kube", namespace: str) -> "dict[str, GpuWorkload]":
+    """What Kaiwo measures and ends by itself, by the workload's uid; nothing where it is not installed, or may not be
+    read."""
+    from kopt.cluster.client.api import Forbidden, NotFound
+    from kopt.cluster.objects.kaiwo_workloads import GPU_WORKLOADS, read_gpu_workload
+
+    try:
+        tracked = [
+            read_gpu_workload(item) async for page in kube.pages(GPU_WORKLOADS, namespace) for item in page.items
+        ]
+    except (NotFound, Forbidden):
+        return {}
+    return {each.workload.uid: each for each in tracked if each is not None}
 
 
 def answer(
@@ -104,10 +123,14 @@ def answer(
     price: float | None,
     *,
     everything: bool,
+    kaiwos: "Mapping[str, GpuWorkload] | None" = None,
 ) -> Answer:
     """Sums are over all workloads, whatever is shown."""
     rows = sorted(
-        (_row(pod_kind, measurements, threshold, price) for pod_kind in pod_kinds),
+        (
+            _row(pod_kind, measurements, threshold, price, (kaiwos or {}).get(uid_of(pod_kind)))
+            for pod_kind in pod_kinds
+        ),
         key=lambda row: (-(row.unused_gpu_hours or 0.0), row.namespace, row.workload),
     )
     wasteful = [row for row in rows if row.state in (Idleness.IDLE, Idleness.LOW)]
@@ -118,6 +141,8 @@ def answer(
         cost = "" if price is None else f", {hours * price:,.2f} at {price:g} each"
         gpus = sum(row.gpus for row in wasteful)
         remarks.append(f"{len(wasteful)} of {len(rows)} workloads, {gpus:g} GPUs: {hours:.1f} GPU-hours unused{cost}.")
+    if theirs := sum(bool(row.ended_by) for row in wasteful):
+        remarks.append(f"{theirs} of them Kaiwo ends by itself (its GpuWorkloads say when): nobody else has to.")
     if unmeasured:
         names = ", ".join(f"{row.namespace}/{row.workload}" for row in unmeasured[:3])
         more = f" and {len(unmeasured) - 3} more" if len(unmeasured) > 3 else ""
@@ -128,7 +153,18 @@ def answer(
     return Answer("workloads", rows if everything else wasteful, remarks=remarks, empty=empty)
 
 
-def _row(pod_kind: "PodKind", measurements: "Measurements", threshold: float, price: float | None) -> IdleRow:
+def uid_of(pod_kind: "PodKind") -> str:
+    """Of the workload."""
+    return str(pod_kind.workload.document["metadata"].get("uid", ""))
+
+
+def _row(
+    pod_kind: "PodKind",
+    measurements: "Measurements",
+    threshold: float,
+    price: float | None,
+    kaiwo: "GpuWorkload | None" = None,
+) -> IdleRow:
     use = measurements.use_of(pod_kind)
     milli = pod_kind.pods.gpus * pod_kind.pods.pods
     unused = unused_gpu_hours(milli, use)
@@ -146,4 +182,5 @@ def _row(pod_kind: "PodKind", measurements: "Measurements", threshold: float, pr
         use is not None and use.shared,
         str(class_.workload_class),
         should_give_up(state, use, class_.traits),
+        "" if kaiwo is None else kaiwo.ending,
     )

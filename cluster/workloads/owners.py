@@ -9,6 +9,7 @@ from typing import Any
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, items, mapping, text
+from kopt.cluster.objects.kaiwo_workloads import kaiwo_owner
 from kopt.core.switches import Owner
 
 _JOB_SET_LABEL = "jobset.sigs.k8s.io/jobset-name"
@@ -25,6 +26,8 @@ def owner_of(document: Object, plural: str, namespace: str = "", name: str = "")
     labels = mapping(metadata, "labels")
     if job_set := text(labels, _JOB_SET_LABEL):
         return Owner.of("jobsets", namespace, job_set)
+    if controller is not None and (kaiwo := kaiwo_owner(labels)) is not None:
+        return Owner.of(kaiwo[0], namespace, kaiwo[1])
     if controller is not None:
         return _controller(controller, namespace, labels)
     own = name or text(metadata, "name") or text(metadata, "generateName").rstrip("-")

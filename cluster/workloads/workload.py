@@ -8,7 +8,7 @@ from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, controller_of, count, mapping, text
 from kopt.cluster.workloads.frameworks import written_queue
 from kopt.cluster.workloads.gpu_requests import memory_of
-from kopt.cluster.workloads.kinds import BY_KEY, PodSet, WorkloadKind
+from kopt.cluster.workloads.kinds import BY_KEY, KAIWO_JOBS, KAIWO_SERVICES, PodSet, WorkloadKind
 from kopt.cluster.workloads.owners import owner_of
 from kopt.cluster.workloads.workload_class import classified
 from kopt.core.scheduling.classify import Classified
@@ -153,4 +153,9 @@ def _priority_class(workload: Workload) -> str:
         text(labels, "kueue.x-k8s.io/priority-class")
         or text(workload.document, "spec", "runPolicy", "schedulingPolicy", "priorityClass")
         or text(workload.document, "spec", "priorityClassName")
+        or (
+            text(workload.document, "spec", "priorityClass")
+            if workload.kind.resource in (KAIWO_JOBS, KAIWO_SERVICES)
+            else ""
+        )
     )

@@ -134,7 +134,7 @@ def warnings_of(workload: Workload, evaluation: Evaluation) -> tuple[str, ...]:
         unknown = workload.classified.reasons[0]
         result += [unknown.message] if unknown.code == "CLASS_UNKNOWN" else []
     if evaluation.pools is not None and evaluation.pools_mode is not Mode.OBSERVE:
-        result += [reason.message for reason in evaluation.pools.notes]
+        result += [reason.message for reason in evaluation.pools.remarks]
     return (*result, *_queue_warnings(workload, evaluation))
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from kopt.cluster.objects.eviction import name_of
+from kopt.cluster.objects.kaiwo_workloads import KAIWO
 from kopt.controllers.evictions.observations import Lost, Observed
 from kopt.controllers.evictions.views import TrackedJob, TrackedWorkload
 from kopt.core.scheduling.eviction import Cause, Entry, Eviction, Notice, Phase, System, WorkloadRef
@@ -64,7 +65,7 @@ def evictions(
     def is_new(sighting: Sighting) -> bool:
         return sighting.at_s >= newest_s and not any(_same(sighting, line) for line in lines)
 
-    reported = [*_by_kueue(observed, root), *_by_suspension(observed, root)]
+    reported = [*_by_kueue(observed, root), *_by_suspension(observed, root), *_by_kaiwo(observed, root)]
     gathered, again_s = _by_pods(observed, root, now_s)
     others = [
         sighting for sighting in gathered if not any(abs(sighting.at_s - it.at_s) <= TOGETHER_S for it in reported)
@@ -208,6 +209,28 @@ def _by_suspension(observed: Observed, root: str) -> list[Sighting]:
         )
         for at_s, job in observed.suspended.get(root, {}).items()
         if not job.queued and not job.finished and _ran(observed, job, at_s)
+    ]
+
+
+def _by_kaiwo(observed: Observed, root: str) -> list[Sighting]:
+    """What Kaiwo has deleted, for it says so where the owner is gone and nothing else does."""
+    tracked = observed.by_kaiwo.get(root)
+    if tracked is None or tracked.preempted_at_s is None:
+        return []
+    other = next((each for each in observed.kaiwos.values() if each.key[1] == tracked.for_whom), None)
+    for_whom = tracked.for_whom if other is None else f"{other.key[0]}/{other.workload.name}"
+    return [
+        Sighting(
+            tracked.key[0],
+            tracked.workload,
+            System.NONE,
+            tracked.preempted_at_s,
+            Cause.PREEMPTED,
+            KAIWO,
+            for_whom,
+            tracked.reason or "Kaiwo deleted it, as its GPUs were idle.",
+            tracked.gpus,
+        )
     ]
 
 

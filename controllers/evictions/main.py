@@ -21,6 +21,7 @@ from kopt.cluster.client.resources import (
 )
 from kopt.cluster.objects.eviction import EVICTING_ANNOTATION
 from kopt.cluster.objects.fields import mapping, text
+from kopt.cluster.objects.kaiwo_workloads import GPU_WORKLOADS, GpuWorkload, read_gpu_workload
 from kopt.cluster.objects.node_bandwidth import seconds
 from kopt.cluster.runtime.annotation_checks import checks
 from kopt.cluster.runtime.backoff import Backoff
@@ -84,13 +85,15 @@ class Replica(LedReplica):
         evict_events: Informer[tuple[Key, Evicted]] = Informer(
             kube, EVENTS, keep=evict_event, field_selector="reason=Evict"
         )
+        kaiwo: Informer[GpuWorkload] = Informer(kube, GPU_WORKLOADS, keep=read_gpu_workload)
+        kaiwo.subscribe(self._to(self.observed.kaiwo))
         pods.subscribe(self._to(self.observed.pod))
         jobs.subscribe(self._to(self.observed.job))
         kueue.subscribe(self._to(self.observed.workload))
         groups.subscribe(self._to(self.observed.group))
         evict_events.subscribe(self._to(self._group_evicted))
         self.store.informer.subscribe(self._eviction_changed)
-        super().__init__(kube, NAME, settings, (pods, jobs, kueue, groups, evict_events, self.store.informer))
+        super().__init__(kube, NAME, settings, (pods, jobs, kueue, groups, evict_events, kaiwo, self.store.informer))
         self.gauge("lines", "Evictions in the ledger.", lambda: len(self.store.entries()))
         self.gauge("waiting", "Evicted workloads that have not resumed.", self._pending_count)
         self.gauge("errors", "Writes that failed and are retried.", lambda: self.errors)

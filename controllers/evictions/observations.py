@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from kopt.cluster.client.resources import Key
+from kopt.cluster.objects.kaiwo_workloads import GpuWorkload
 from kopt.cluster.runtime.isolation import Subject
 from kopt.controllers.evictions.views import TrackedJob, TrackedPod, TrackedPodGroup, TrackedWorkload
 from kopt.core.scheduling.eviction import Notice, WorkloadRef
@@ -51,6 +52,10 @@ class Observed:
         """By root and time: Workloads as they were evicted."""
         self.suspended: dict[str, dict[float, TrackedJob]] = defaultdict(dict)
         self.group_evictions: dict[Key, Evicted] = {}
+        self.kaiwos: dict[Key, GpuWorkload] = {}
+        """What Kaiwo measures, and deletes when it idles."""
+        self.by_kaiwo: dict[str, GpuWorkload] = {}
+        """By root: those that it has deleted."""
         self.notices: dict[str, Notice] = {}
         """The newest of each object, by uid."""
         self.first_suspended: set[str] = set()
@@ -58,6 +63,8 @@ class Observed:
         self.dirty: set[str] = set()
         self._pods_of: dict[str, set[str]] = defaultdict(set)
         self._jobs_of: dict[str, set[str]] = defaultdict(set)
+        self._owners: dict[str, WorkloadRef] = {}
+        """Of Jobs, also of deleted ones: their pods go after them."""
         self._workloads_of: dict[str, set[str]] = defaultdict(set)
         self._groups_of: dict[str, set[Key]] = defaultdict(set)
 
@@ -90,6 +97,7 @@ class Observed:
             self.jobs[job.uid] = job
             if job.owner is not None:
                 self._jobs_of[job.owner.uid].add(job.uid)
+                self._owners[job.uid] = job.owner
             if job.suspended and job.suspended_at_s is not None:
                 self.suspended[root.uid].setdefault(job.suspended_at_s, job)
             self._notice(job.uid, job.notice)
@@ -118,6 +126,19 @@ class Observed:
         else:
             self.groups[group.key] = group
             self._groups_of[root].add(group.key)
+        self.dirty.add(root)
+
+    def kaiwo(self, old: GpuWorkload | None, new: GpuWorkload | None) -> None:
+        tracked = new or old
+        assert tracked is not None
+        root = tracked.workload.uid
+        if new is None:
+            self.kaiwos.pop(tracked.key, None)
+            self.by_kaiwo.pop(root, None)
+        else:
+            self.kaiwos[new.key] = new
+            if new.was_preempted:
+                self.by_kaiwo[root] = new
         self.dirty.add(root)
 
     def group_evicted(self, key: Key, result: Evicted) -> None:
@@ -158,14 +179,15 @@ class Observed:
         for index_of in (self._jobs_of, self._workloads_of):
             for uid in [uid for uid, of in index_of.items() if not of & present]:
                 del index_of[uid]
+        jobs = {uid for of in self._jobs_of.values() for uid in of}
+        self._owners = {uid: owner for uid, owner in self._owners.items() if uid in jobs}
 
     # --- What belongs together ---------------------------------------------------------------------------------------
 
     def root_of(self, pod: TrackedPod) -> WorkloadRef:
         """The workload of a pod, as its queue sees it."""
         if pod.owner is not None:
-            job = self.jobs.get(pod.owner.uid)
-            return job.owner if job is not None and job.owner is not None else pod.owner
+            return self._owners.get(pod.owner.uid, pod.owner)
         if pod.kueue_group:
             key = (pod.key[0], pod.kueue_group)
             result = next((kueue for kueue in self.workloads.values() if kueue.key == key), None)
@@ -180,7 +202,11 @@ class Observed:
     def everything(self) -> set[str]:
         """The uids of all workloads."""
         result = {self.root_of(lost.pod).uid for lost in self.lost.values()}
-        return result | {*self.evicted, *self.suspended} | {(job.owner or job.ref).uid for job in self.jobs.values()}
+        return (
+            result
+            | {*self.evicted, *self.suspended, *self.by_kaiwo}
+            | {(job.owner or job.ref).uid for job in self.jobs.values()}
+        )
 
     def jobs_of(self, root: str) -> list[TrackedJob]:
         uids = {root, *self._jobs_of.get(root, ())}

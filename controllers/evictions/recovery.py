@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from kopt.cluster.objects.kaiwo_workloads import KAIWO
 from kopt.controllers.evictions.observations import Observed
 from kopt.controllers.evictions.views import TrackedPod
 from kopt.core.scheduling.eviction import Entry, Eviction, Phase, Return, System, Verified
@@ -45,6 +46,9 @@ def _finished(observed: Observed, root: str) -> bool:
 
 def _has_vanished(observed: Observed, eviction: Eviction, now_s: float) -> bool:
     root, kind = eviction.workload.uid, eviction.workload.kind
+    if eviction.by == KAIWO:
+        # It deletes the workload itself: nothing brings that one back.
+        return not any(pod.uid in observed.pods and not pod.lost for pod in observed.pods_of(root))
     if kind == "Job" and eviction.workload.api_version.startswith("batch/"):
         job = observed.jobs.get(root)
         return job is None or job.deleting

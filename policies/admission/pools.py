@@ -20,7 +20,7 @@ _SHOWN = 5
 
 @dataclass(frozen=True)
 class PoolChoice:
-    """``pools`` in the order of preference; empty where nothing is written. ``notes`` are for the user; with
+    """``pools`` in the order of preference; empty where nothing is written. ``remarks`` are for the user; with
     ``refused`` the last of ``reasons`` says why the workload is refused."""
 
     pools: tuple[KaiwoPool, ...] = ()
@@ -28,7 +28,7 @@ class PoolChoice:
     refused: bool = False
 
     @property
-    def notes(self) -> tuple[Reason, ...]:
+    def remarks(self) -> tuple[Reason, ...]:
         return tuple(reason for reason in self.reasons if reason.code != "POOLS")
 
 
@@ -58,7 +58,7 @@ def choose_pools(
     if not open_pools:
         text = f"Its own node selector excludes the nodes of {_listed(left_out)}; correct one of the two."
         return _refused(Reason("POOLS_EXCLUDED", text))
-    reasons = [_chosen(open_pools)]
+    reasons = [_selection(open_pools)]
     if left_out:
         text = f"Its own node selector excludes the nodes of {_listed(left_out)}."
         reasons.append(Reason("POOLS_EXCLUDED", text))
@@ -69,10 +69,10 @@ def preference_weights(pools: Sequence[KaiwoPool]) -> list[tuple[KaiwoPool, int]
     """Weights of a preferred node affinity, 1 to 100, evenly apart, as kube-scheduler adds them to other scores. The
     last pool has none, which sets the others as far apart from it as they can be; nor has one without labels."""
     steps = len(pools) - 1
-    return [(pool, round(100 * (steps - place) / steps)) for place, pool in enumerate(pools[:-1]) if pool.node_labels]
+    return [(pool, round(100 * (steps - rank) / steps)) for rank, pool in enumerate(pools[:-1]) if pool.node_labels]
 
 
-def _chosen(pools: Sequence[KaiwoPool]) -> Reason:
+def _selection(pools: Sequence[KaiwoPool]) -> Reason:
     text = f"It may use the node pool{'s'[: len(pools) > 1]} {_listed([pool.name for pool in pools])}"
     return Reason("POOLS", text + (", in this order." if len(pools) > 1 else "."), {"pools": len(pools)})
 

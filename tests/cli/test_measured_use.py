@@ -13,6 +13,7 @@ from kopt.cli.training.command import TrainInputs
 from kopt.cli.training.sizing import COMMAND
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.resources import DEPLOYMENTS, NODES, PODS
+from kopt.cluster.objects.kaiwo_workloads import GPU_WORKLOADS
 from kopt.core.settings import Settings
 from kopt.core.units import GIB, MIB
 from kopt.data.memory.commands import read_measured_commands
@@ -137,7 +138,19 @@ async def test_what_pods_used_stands_beside_the_estimate_and_leads_the_advice(
     assert "measured" not in without.stdout.splitlines()[0]
 
 
-async def test_what_is_held_and_not_used_is_listed_with_its_hours(pods: None, prometheus: str, kopt: Kopt) -> None:
+@pytest.fixture
+async def kaiwo(control_plane: Any, known: Known, pods: None) -> None:
+    """Kaiwo measures one of the pods."""
+    control_plane.install_crds("kaiwo")
+    pod = await known.kube.get(PODS, "low", known.namespace)
+    reference = {"apiVersion": "v1", "kind": "Pod", "name": "low", "uid": pod["metadata"]["uid"]}
+    spec = {"workloadRef": reference, "gpuResources": {"amd.com/gpu": 1}, "preemptionPolicy": "OnPressure"}
+    await known.kube.create(GPU_WORKLOADS, {"metadata": {"name": "gw-low"}, "spec": spec}, known.namespace)
+
+
+async def test_what_is_held_and_not_used_is_listed_with_its_hours(
+    pods: None, kaiwo: None, prometheus: str, kopt: Kopt
+) -> None:
     done = await kopt(
         "idle", "--prometheus", prometheus, "--since", "2d", "--below", "20", "--price", "2", "-o", "json"
     )
@@ -146,6 +159,7 @@ async def test_what_is_held_and_not_used_is_listed_with_its_hours(pods: None, pr
     assert (low["workload"], low["state"], low["gpus"]) == ("pod/low", "idle", 1.0)
     assert low["unused_gpu_hours"] == pytest.approx(48 * 0.9, rel=0.03)
     assert low["unused_cost"] == pytest.approx(2 * low["unused_gpu_hours"])
+    assert (low["workload_class"], low["gives_up"], low["ended_by"]) == ("unattended", True, "Kaiwo")
     table = await kopt("idle", "--prometheus", prometheus, "--since", "2d", "--below", "5")
     assert "no workload that is measured holds GPUs without using them" in " ".join(
         (table.stdout + table.stderr).split()

@@ -68,6 +68,8 @@ def test_the_values_of_every_platform_render(charts: Any, platform: str) -> None
         ({"mode": "on"}, "mode"),
         ({"features": {"queues": 101}}, "101"),
         ({"webhook": {"replicas": 0}}, "webhook/replicas"),
+        ({"workloadClasses": {"classes": {"batch": {}}}}, "workloadClasses/classes"),
+        ({"workloadClasses": {"rules": [{"class": "inference"}]}}, "workloadClasses/rules/0"),
         ({"webhok": {"enabled": False}}, "webhok"),
         ({"images": {"digests": {"controllers": "latest"}}}, "images/digests/controllers"),
         ({"predictions": {"url": "kopt:8700"}}, "predictions/url"),

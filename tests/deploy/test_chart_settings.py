@@ -8,6 +8,7 @@ import pytest
 import yaml
 from chart import CHART, NAMESPACE, ROOT, Helm, Object
 
+from kopt.core.scheduling.workload_class import default_classes
 from tests.deploy.conftest import EVERYTHING
 
 COMPONENTS = (
@@ -131,6 +132,23 @@ def _labels(monitor: Object) -> dict[str, str]:
 
 def _selects(monitor: Object, item: Object) -> bool:
     return bool(_labels(monitor).items() <= item["metadata"]["labels"].items())
+
+
+def test_the_table_of_classes_reaches_every_component_that_goes_by_it(charts: Helm) -> None:
+    table = {
+        "classes": {"inference": {"placement": "pack", "idle_s": 600}},
+        "rules": [{"class": "interactive", "images": ["our-desk"]}],
+    }
+    rendered = charts.render({**EVERYTHING, "preemption": {"enabled": True}, "workloadClasses": table})
+    found = {}
+    for item in rendered:
+        if item["kind"] == "Deployment":
+            (container, *_) = item["spec"]["template"]["spec"]["containers"]
+            values = {each["name"]: each.get("value") for each in container.get("env", ())}
+            found[key_of(item)] = values.get("KOPT_WORKLOAD_CLASSES")
+    for component in ("webhook", "extender", "preemption"):
+        assert json.loads(found[component] or "") == table
+        assert default_classes().overridden(json.loads(found[component] or ""))
 
 
 def test_without_a_registry_nothing_is_rendered_and_the_value_is_named(charts: Helm) -> None:

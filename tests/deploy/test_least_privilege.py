@@ -42,6 +42,7 @@ Object = dict[str, Any]
 SELDOM: dict[str, dict[Right, str]] = {
     "kopt-webhook": {
         ("watch", "kai.scheduler", "configs"): "only in a cluster with KAI",
+        ("watch", "kueue.x-k8s.io", "resourceflavors"): "only in a cluster with Kueue",
         ("get", "", "namespaces"): "only for a namespace that is younger than the watch's news of it",
         ("update", "", "secrets"): "only when the certificate is rotated, after 60 days",
         ("get", "resource.k8s.io", "deviceclasses"): "only for a class that is younger than the watch's news of it",

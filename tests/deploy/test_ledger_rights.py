@@ -31,6 +31,7 @@ SELDOM = {
     ("patch", "events.k8s.io", "events"): "only for an event that is repeated for a minute",
     ("watch", "kueue.x-k8s.io", "workloads"): "only where there is Kueue",
     ("watch", "scheduling.run.ai", "podgroups"): "only where there is KAI",
+    ("watch", "kaiwo.silogen.ai", "gpuworkloads"): "only where there is Kaiwo",
 }
 
 

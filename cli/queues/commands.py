@@ -1,4 +1,4 @@
-"""``kopt queues``: plan, explain, apply and import a tree of KaiwoQueues."""
+"""``kopt queues``: plan, explain, apply and import a tree of KaiwoQueues, and show what each queue has."""
 
 from pathlib import Path
 from typing import Annotated
@@ -126,3 +126,26 @@ def import_(
     from kopt.cli.queues.importing import import_queues
 
     import_queues(engine, file or [], kubeconfig, output)
+
+
+@app.command("shares")
+def shares(
+    engine: EngineOption = Engine.KUEUE,
+    queue: Annotated[str, typer.Option("--queue", metavar="NAME", help="Only this one.")] = "",
+    kubeconfig: Kubeconfig = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show what each queue of a cluster uses, and what it ideally had by dominant resource fairness.
+
+    The ideal gives each queue its quota as far as it demands it, and shares out the rest by weight over CPU, memory and
+    GPUs. The share error is the part of the capacity that a queue uses above that, or lacks. Nothing is written.
+
+    Examples:
+
+        kopt queues shares
+
+        kopt queues shares --engine kai -o json
+    """
+    from kopt.cli.queues.shares import show_shares
+
+    show_shares(engine, queue, kubeconfig, output)

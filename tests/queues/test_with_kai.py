@@ -52,6 +52,12 @@ class Team:
         ]
         return [name for name in names if name.startswith(prefix)]
 
+    def shares(self) -> dict[str, Object]:
+        words = ["queues", "shares", "--engine", "kai", "--kubeconfig", str(self.plane.kubeconfig), "-o", "json"]
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, done.output
+        return {row["queue"]: row for row in json.loads(done.stdout)["queues"]}
+
     def off(self) -> list[str]:
         done = CliRunner().invoke(app, ["off", "--kubeconfig", str(self.plane.kubeconfig), "-o", "json"])
         steps = json.loads(done.stdout)["steps"]
@@ -83,6 +89,9 @@ def test_jobs_run_in_root_queues_and_quota_is_taken_back_from_who_borrowed(team:
         team.pod(f"owns-{number}", team.owns)
     wait_for(lambda: len(team.bound("owns")) == 2, what="the owner has its two GPUs back")
     assert len(team.bound("borrows")) == 2
+    rows = team.shares()
+    assert (rows[team.owns]["use"]["gpu"], rows[team.owns]["below_quota"]) == ("2", {})
+    assert rows[team.borrows]["use"]["gpu"] == "2"
 
 
 def test_jobs_in_their_minimum_run_time_are_left_alone(team: Team) -> None:

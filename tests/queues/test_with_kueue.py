@@ -58,6 +58,13 @@ class Team:
         steps: list[Object] = json.loads(done.stdout)["steps"]
         return [step for step in steps if self.space in step["name"]]
 
+    def shares(self) -> Object:
+        words = ["queues", "shares", "--kubeconfig", str(self.plane.kubeconfig), "-o", "json"]
+        done = CliRunner().invoke(app, words)
+        assert done.exit_code == 0, done.output
+        document: Object = json.loads(done.stdout)
+        return document
+
     def job(self, name: str, queue: str, gpus: int) -> Object:
         container = {
             "name": "main",
@@ -123,8 +130,10 @@ def test_a_conservative_queue_leaves_borrowers_alone_and_the_change_is_one_field
     team.kopt()
     for number in range(3):
         team.runs(team.job(f"borrows-{number}", team.research, 2))
+    team.job("waits", team.research, 2)
     owner = team.job("wants-its-own", team.production, 4)
     assert "insufficient unused quota" in team.says(owner, "QuotaReserved")
+    _lacks_its_share(team)
     team.tree[team.production]["spec"]["fairness"]["reclaimStrategy"] = "aggressive"
     (change,) = team.kopt()["changes"]
     assert (change["field"], change["before"], change["after"]) == (
@@ -133,6 +142,20 @@ def test_a_conservative_queue_leaves_borrowers_alone_and_the_change_is_one_field
         "Any",
     )
     team.runs(owner)
+    wait_for(lambda: not team.shares()["misallocated"][team.ai], what="every queue has its ideal share")
+
+
+def _lacks_its_share(team: Team) -> None:
+    """Research uses six of eight GPUs and wants eight; production waits for the four that are its quota."""
+    shares = team.shares()
+    rows = {row["queue"]: row for row in shares["queues"] if row["queue"].startswith(team.space)}
+    assert shares["misallocated"][team.ai] == 0.5
+    assert [rows[team.ai][key]["gpu"] for key in ("quota", "use", "demand", "ideal")] == ["8", "6", "12", "8"]
+    research, production = rows[team.research], rows[team.production]
+    assert [research[key]["gpu"] for key in ("quota", "use", "demand", "ideal")] == ["4", "6", "8", "4"]
+    assert (research["borrowing"], research["share_error"], research["waiting"]) == ({"gpu": "2"}, 0.25, 1)
+    assert [production[key]["gpu"] for key in ("demand", "ideal", "below_quota")] == ["4", "4", "4"]
+    assert (production["use"], production["share_error"], production["waiting"]) == ({}, -0.5, 1)
 
 
 def test_fields_of_others_are_named_and_never_taken(team: Team) -> None:

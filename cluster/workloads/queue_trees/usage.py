@@ -1,0 +1,84 @@
+"""What runs and what waits in each leaf of a cluster's queues, by resource, as a ``QueueTree`` of them names it."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.fields import mapping, text
+from kopt.cluster.objects.kai import QUEUE_LABEL
+from kopt.cluster.workloads.kueue_reading import amount, read_kueue_workload, requests_of
+from kopt.cluster.workloads.pod_request import is_gpu
+from kopt.core.scheduling.queue_tree import GPU
+
+_ENDED = ("Succeeded", "Failed")
+
+
+@dataclass
+class LeafUsage:
+    """Thousandths, by resource. ``demand`` is of what runs and what waits together; ``waiting`` counts workloads."""
+
+    use: Counter[str] = field(default_factory=Counter)
+    demand: Counter[str] = field(default_factory=Counter)
+    waiting: int = 0
+
+    def add(self, requests: Mapping[str, int], *, runs: bool) -> None:
+        self.demand.update(requests)
+        if runs:
+            self.use.update(requests)
+        else:
+            self.waiting += 1
+
+
+def kueue_usage(
+    workloads: Iterable[Object], local_queues: Mapping[tuple[str, str], str], names: Iterable[str]
+) -> dict[str, LeafUsage]:
+    """By ClusterQueue, from Workloads with their quota, and from those that are pending.
+
+    ``local_queues``: the ClusterQueue of each LocalQueue, by (namespace, name). ``names``: the resources of the tree.
+    """
+    known, result = frozenset(names), dict[str, LeafUsage]()
+    for document in workloads:
+        workload = read_kueue_workload(document)
+        if workload.finished:
+            continue
+        if workload.reserved_s is not None:
+            requests = Counter[str]()
+            for (_, resource), value in workload.uses.items():
+                requests[_name(resource, known)] += value
+            result.setdefault(workload.cluster_queue, LeafUsage()).add(requests, runs=True)
+        elif workload.active and (queue := local_queues.get((workload.key[0], workload.queue))):
+            requests = Counter({_name(resource, known): value for resource, value in workload.requests.items()})
+            result.setdefault(queue, LeafUsage()).add(requests, runs=False)
+    return {queue: _within(usage, known) for queue, usage in result.items()}
+
+
+def kai_usage(pods: Iterable[Object], names: Iterable[str]) -> dict[str, LeafUsage]:
+    """By KAI Queue, from pods that name one: those that are bound, and those that wait."""
+    known, result = frozenset(names), dict[str, LeafUsage]()
+    for pod in pods:
+        queue = text(pod, "metadata", "labels", QUEUE_LABEL)
+        if queue and text(pod, "status", "phase") not in _ENDED:
+            requests = {_name(name, known): value for name, value in requests_of(mapping(pod, "spec")).items()}
+            result.setdefault(queue, LeafUsage()).add(requests, runs=bool(text(pod, "spec", "nodeName")))
+    return {queue: _within(usage, known) for queue, usage in result.items()}
+
+
+def node_capacity(nodes: Iterable[Object], names: Iterable[str]) -> dict[str, int]:
+    """What the nodes that can be scheduled on have together."""
+    known, total = frozenset(names), Counter[str]()
+    for node in nodes:
+        if mapping(node, "spec").get("unschedulable") is not True:
+            allocatable = mapping(node, "status", "allocatable")
+            total.update({_name(str(name), known): amount(value) for name, value in allocatable.items()})
+    return {name: value for name, value in total.items() if name in known}
+
+
+def _name(resource: str, known: frozenset[str]) -> str:
+    return GPU if resource not in known and is_gpu(resource) and GPU in known else resource
+
+
+def _within(usage: LeafUsage, known: frozenset[str]) -> LeafUsage:
+    """Without resources that no queue says anything about: nobody shares them out."""
+    use, demand = (Counter({k: v for k, v in each.items() if k in known}) for each in (usage.use, usage.demand))
+    return LeafUsage(use, demand, usage.waiting)

@@ -198,6 +198,17 @@ def _reservation(job: JobSnapshot, thing: Thing, _: str) -> Finding:
         thing.label,
         since_s,
         "Nothing has to be done. With a limit (kueue.x-k8s.io/max-exec-time-seconds) one that ends in time starts.",
+def _reclaimed(job: JobSnapshot, thing: Thing, _: str) -> Finding:
+    notice = notice_of(thing.document)
+    other = notice.for_whom if notice is not None and notice.for_whom else "a workload of that queue"
+    return Finding(
+        ranks.HELD,
+        "HELD_RECLAIM",
+        f"It is held by queues{since(_since_s(thing), job.now_s)}: it ran on quota that another queue took back for "
+        f"{other}; it returns to its queue when that runs.",
+        thing.label,
+        _since_s(thing),
+        "Nothing has to be done: it is given back after ten minutes at the latest.",
     )
 
 
@@ -219,6 +230,7 @@ _HOLDERS = {
     "lending": _lending,
     "gangs": _gang,
     "reservations": _reservation,
+    "reclaim": _reclaimed,
 }
 
 

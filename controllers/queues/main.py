@@ -40,6 +40,8 @@ async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) ->
 class Replica(LedReplica):
     """The parts of one process, put together."""
 
+    reads_seals = True
+
     def __init__(self, kube: Kube, settings: ProcessSettings) -> None:
         self._kube, self._carrying = kube, settings.carrying
         self._changed = asyncio.Event()

@@ -3,7 +3,7 @@
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Protocol
 
@@ -15,7 +15,8 @@ from kopt.cluster.runtime.lease import Deposed
 from kopt.cluster.runtime.retry import Pauses, Retrying
 from kopt.cluster.runtime.switches import OPEN, Gate
 from kopt.controllers.queues.applying import ApplyPlan, apply_plan, plan_apply
-from kopt.controllers.queues.reclaiming import reclaims_due
+from kopt.controllers.queues.evicting import LOOK_S, Evictions
+from kopt.controllers.queues.reclaiming import Reclaiming, reclaims_due
 from kopt.controllers.queues.rollout import FEATURE, FLAVOR, Rollout, queue_of_change
 from kopt.controllers.queues.status import status_of
 from kopt.core.decision import Mode
@@ -47,6 +48,8 @@ class Writer(Protocol):
 
     @property
     def holds(self) -> bool: ...
+
+    async def patch(self, resource: Resource, document: Object, changes: Object) -> Object: ...
 
     async def replace(self, resource: Resource, body: Object, *, subresource: str = "") -> Object: ...
 
@@ -84,6 +87,7 @@ class Reconciler(Retrying):
         super().__init__(isolation, _PAUSES)
         self._kube, self._writer, self._carrying, self._gate = kube, writer, carrying, gate
         self._queues, self._pools, self._emit, self._clock = queues, pools, emit, clock
+        self._evictions = Evictions(kube, writer, emit, clock)
 
     async def step(self) -> float | None:
         """In how many seconds to run again if nothing changes before."""
@@ -91,12 +95,14 @@ class Reconciler(Retrying):
 
     async def _pass(self) -> float:
         documents = {item["metadata"]["name"]: item for item in self._queues()}
+        held = await self._evictions.give_back(acts=self._delays) if self._carrying.engine is Engine.KUEUE else 0
         if not documents and not self._carrying.prune:
             return _AGAIN_S
         try:
             tree = self._tree(list(documents.values()))
-            decisions = await self._reclaims(tree, documents)
-            compiled = compile_tree(tree, self._carrying.engine, self._settings(decisions))
+            reclaiming = await self._reclaims(tree, documents)
+            decisions = reclaiming.decisions
+            compiled = compile_tree(tree, self._carrying.engine, Settings(self._carrying.gpu_resource, self._delays))
         except ValueError as error:
             # One contradiction stops all: half a tree would take from queues what the other half gives them.
             reason = "Contradiction" if isinstance(error, TreeError) else "Unreadable"
@@ -104,22 +110,25 @@ class Reconciler(Retrying):
             return _AGAIN_S
         outcome = await self._carried_out(tree, compiled)
         await self._report(documents, compiled.not_expressible, outcome, decisions)
-        return min([_AGAIN_S, *(_again_s(decision) for decision in decisions.values())])
+        if outcome.applied:
+            await self._evictions.carry_out(reclaiming)
+        looks = [LOOK_S] if held else []
+        return min([_AGAIN_S, *looks, *(_again_s(decision) for decision in decisions.values())])
 
     def _tree(self, documents: Sequence[Object]) -> QueueTree:
         queues = [queue_of(document) for document in sorted(documents, key=_name)]
         return QueueTree.of(queues, [pool_of(document) for document in sorted(self._pools(), key=_name)])
 
-    async def _reclaims(self, tree: QueueTree, documents: Mapping[str, Object]) -> dict[str, ReclaimDecision]:
-        """By conservative queue: only Kueue can be told when to reclaim."""
+    async def _reclaims(self, tree: QueueTree, documents: Mapping[str, Object]) -> Reclaiming:
+        """For conservative queues: KAI and Volcano take quota back by themselves."""
         if not self._delays:
-            return {}
+            return Reclaiming()
         try:
             due = await reclaims_due(self._kube, tree, documents, self._clock())
         except NotFound:
-            return {}
+            return Reclaiming()
         rollout = self._rollout(tree)
-        return {name: decision for name, decision in due.items() if rollout.includes(name)}
+        return replace(due, decisions={name: it for name, it in due.decisions.items() if rollout.includes(name)})
 
     def _rollout(self, tree: QueueTree) -> Rollout:
         return Rollout(tree, self._gate, self._carrying.mode)
@@ -127,10 +136,6 @@ class Reconciler(Retrying):
     @property
     def _delays(self) -> bool:
         return self._carrying.engine is Engine.KUEUE and self._carrying.mode is Mode.ENFORCE
-
-    def _settings(self, decisions: Mapping[str, ReclaimDecision]) -> Settings:
-        reclaiming = frozenset(name for name, decision in decisions.items() if decision.reclaims)
-        return Settings(self._carrying.gpu_resource, self._delays, reclaiming)
 
     async def _carried_out(self, tree: QueueTree, compiled: Compiled) -> Outcome:
         engine = self._carrying.engine
@@ -202,8 +207,8 @@ def _left_out(plan: ApplyPlan, rollout: Rollout) -> dict[str, Outcome]:
 
 
 def _again_s(decision: ReclaimDecision) -> float:
-    """While the engine reclaims, it is looked after closely; what the rest of a span says is rounded up."""
-    return _CLOSELY_S if decision.reclaims else max(_CLOSELY_S, decision.again_s)
+    """What the rest of a span says is rounded up."""
+    return max(_CLOSELY_S, decision.again_s)
 
 
 def _name(document: Object) -> str:

@@ -14,7 +14,10 @@ _MEANINGS = {
     "NOTHING_WAITS": "No workload waits for the queue's own quota.",
     "IN_GRACE": "A workload waits for the queue's own quota; borrowers have their grace.",
     "BACKS_OFF": "A workload waits for the queue's own quota; some was taken back a short time ago.",
-    "IN_MIN_RUNTIME": "A workload waits for the queue's own quota; a borrower is in its minimum run time.",
+    "IN_MIN_RUNTIME": "A workload waits for the queue's own quota; borrowers are in their minimum run time.",
+    "NO_VICTIMS": "A workload waits for the queue's own quota; no workloads that may be evicted free it.",
+    "SAVES_FIRST": "A workload waits for the queue's own quota; borrowers save a checkpoint first.",
+    "COMES_FREE": "A workload waits for the queue's own quota; borrowers were evicted for it, and end.",
     "RECLAIMS": "A workload waits for the queue's own quota: borrowers are evicted for it.",
 }
 _LONGEST_CHARS = 1024

@@ -116,7 +116,7 @@ def _reclaim(tree: QueueTree, queue: KaiwoQueue, engine: Engine) -> str:
         how = {
             "Any": "Takes its quota back at once: Kueue evicts borrowers, the lowest priority first.",
             "LowerPriority": "Takes its quota back at once from borrowers of a lower priority.",
-            "Never": "Waits until borrowers end, or until `kopt controller queues` lets it reclaim after the grace.",
+            "Never": "Waits until borrowers end, or until `kopt controller queues` evicts them after the grace.",
         }
         return how.get(policy, policy) if queue.parent else "Has nothing to take back."
     how_kai = "Takes its quota back at once: KAI evicts borrowers, of the queue that is furthest above its share first."

@@ -200,8 +200,7 @@ class _Kueue:
         own = queue.kueue.get("preemption") or {}
         if queue.reclaim is None and own:
             return dict(own)
-        waits = queue.reclaim is Reclaim.CONSERVATIVE and queue.name not in self._settings.reclaiming
-        reclaim = "Never" if waits else "Any"
+        reclaim = "Never" if queue.reclaim is Reclaim.CONSERVATIVE else "Any"
         return {"withinClusterQueue": "LowerPriority", **own, "reclaimWithinCohort": reclaim}
 
     def _weight(self, name: str, spec: dict[str, Any]) -> None:
@@ -230,7 +229,7 @@ class _Kueue:
         if queue.reclaim is Reclaim.CONSERVATIVE and not department and not delays:
             text = (
                 "Kueue takes quota back at once or never: Never is written, and borrowers go when they end, unless "
-                "`kopt controller queues` lets it after the grace."
+                "`kopt controller queues` evicts them after the grace."
             )
             report.add(NotExpressible("RECLAIM_AFTER_GRACE", f"{name}/spec.fairness.reclaimStrategy", text))
         if queue.grace_s is not None and not (delays and not department):

@@ -1,19 +1,24 @@
-"""When a conservative queue takes its quota back: after a grace, from nobody in its minimum run time, and not twice
-within a pause, so that borrowers are not admitted and evicted in turns (kueue#14468).
-
-The engine evicts, by its own rule: what is decided is from when until when it may.
+"""When a conservative queue takes its quota back, and from whom: after a grace, from nobody in its minimum run time or
+in a write, after a checkpoint where one can be had, and neither twice within a pause nor twice from one workload within
+it, so that borrowers are not admitted and evicted in turns (kueue#14468).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kopt.core.reason import Reason
+from kopt.policies.checkpoint_request import SaveState
+from kopt.policies.queues.victims import BorrowedRun, Room, Safety, victims_of
 
 DEFAULT_GRACE_S = 600
 PAUSE_S = 600.0
-"""Between the beginnings of two reclaims of one queue."""
+"""Between the beginnings of two reclaims of one queue, and from the return of a workload that was evicted until it is
+evicted again."""
 LONGEST_S = 60.0
-"""For how long the engine may evict for a queue; it needs seconds."""
+"""For how long borrowers are evicted once that has begun, for workloads whose grace was over then."""
+_STAMP_S = 1.0
+"""What a time that is written in whole seconds may be early by."""
+_LOOK_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -28,25 +33,21 @@ class OwnerState:
 
 
 @dataclass(frozen=True)
-class BorrowedRun:
-    """A workload of a queue that uses more than its quota: since when it runs, and for how long it is left alone."""
-
-    name: str
-    started_s: float
-    min_runtime_s: int = 0
-
-
-@dataclass(frozen=True)
 class ReclaimDecision:
-    """Whether the engine may evict for the queue now, why, and in how many seconds that may change by itself."""
+    """Whether borrowers are evicted for the queue now, why, and in how many seconds that may change by itself.
+
+    ``victims`` are evicted now; of ``saves`` a checkpoint is requested, and they are evicted when they have it.
+    """
 
     reclaims: bool
     reason: Reason
     again_s: float = float("inf")
+    victims: tuple[str, ...] = ()
+    saves: tuple[str, ...] = ()
 
 
-def delayed_reclaim(owner: OwnerState, borrowed: Sequence[BorrowedRun], now_s: float) -> ReclaimDecision:
-    """Borrowers that are evicted lose no more than the engine would take from them after the grace."""
+def delayed_reclaim(owner: OwnerState, borrowed: Sequence[BorrowedRun], room: Room, now_s: float) -> ReclaimDecision:
+    """What to do for the oldest workload that waits for the owner's quota; ``room`` is that for this workload."""
     if owner.waits_since_s is None:
         return ReclaimDecision(False, Reason("NOTHING_WAITS", "No workload waits for the queue's own quota."))
     waited_s = now_s - owner.waits_since_s
@@ -54,14 +55,48 @@ def delayed_reclaim(owner: OwnerState, borrowed: Sequence[BorrowedRun], now_s: f
         why = f"A workload waits for the queue's own quota since {waited_s:.0f} s; the grace is {owner.grace_s} s."
         return ReclaimDecision(False, Reason("IN_GRACE", why), owner.grace_s - waited_s)
     since_s = None if owner.reclaimed_s is None else now_s - owner.reclaimed_s
-    if since_s is not None and LONGEST_S <= since_s < PAUSE_S:
+    if since_s is not None and since_s < PAUSE_S and not _is_due(owner, since_s):
         why = f"Quota was taken back {since_s:.0f} s ago, and is again after {PAUSE_S:.0f} s at the earliest."
         return ReclaimDecision(False, Reason("BACKS_OFF", why), PAUSE_S - since_s)
-    young = [(run.started_s + run.min_runtime_s - now_s, run) for run in borrowed]
-    left_s, run = max(young, key=lambda item: item[0], default=(0.0, None))
-    if run is not None and left_s > 0:
-        why = f"{run.name} is in its minimum run time of {run.min_runtime_s} s for another {left_s:.0f} s."
-        return ReclaimDecision(False, Reason("IN_MIN_RUNTIME", why), left_s)
-    ongoing = since_s is not None and since_s < LONGEST_S
-    why = f"A workload waits for the queue's own quota since {waited_s:.0f} s: borrowers are evicted for it."
-    return ReclaimDecision(True, Reason("RECLAIMS", why), LONGEST_S - (since_s or 0.0) if ongoing else LONGEST_S)
+    victims = victims_of([run for run in borrowed if run.leaving or _left_s(run, now_s) <= 0], room)
+    if victims is None:
+        return _nobody(borrowed, room, now_s)
+    return _reclaimed(victims, waited_s)
+
+
+def _is_due(owner: OwnerState, since_s: float) -> bool:
+    """Whether what waits is among that for which the last reclaim began."""
+    began_s, waits_s = owner.reclaimed_s or 0.0, owner.waits_since_s or 0.0
+    return since_s < LONGEST_S and waits_s + owner.grace_s <= began_s + _STAMP_S
+
+
+def _reclaimed(victims: Sequence[BorrowedRun], waited_s: float) -> ReclaimDecision:
+    waits = f"A workload waits for the queue's own quota since {waited_s:.0f} s"
+    if not victims:
+        why = f"{waits}; it is free once those that were evicted have ended."
+        return ReclaimDecision(False, Reason("COMES_FREE", why), _LOOK_S)
+    unready = [run for run in victims if run.safety is Safety.SAVES or run.save in (SaveState.ASKED, SaveState.ASKABLE)]
+    if unready:
+        saves = tuple(run.name for run in victims if run.save is SaveState.ASKABLE)
+        why = f"{waits}; {', '.join(run.name for run in unready)} saves a checkpoint first."
+        return ReclaimDecision(False, Reason("SAVES_FIRST", why), _LOOK_S, saves=saves)
+    names = tuple(run.name for run in victims)
+    return ReclaimDecision(True, Reason("RECLAIMS", f"{waits}: {', '.join(names)} is evicted for it."), _LOOK_S, names)
+
+
+def _nobody(borrowed: Sequence[BorrowedRun], room: Room, now_s: float) -> ReclaimDecision:
+    young = [(left_s, run) for run in borrowed if not run.leaving and (left_s := _left_s(run, now_s)) > 0]
+    if not young or victims_of(borrowed, room) is None:
+        why = "All workloads that may be evicted do not free what a workload of the queue waits for."
+        return ReclaimDecision(False, Reason("NO_VICTIMS", why))
+    left_s, run = min(young, key=lambda item: (item[0], item[1].name))
+    why = f"{run.name} has run for less than {_protected_s(run):.0f} s, and is left alone for another {left_s:.0f} s."
+    return ReclaimDecision(False, Reason("IN_MIN_RUNTIME", why), left_s)
+
+
+def _protected_s(run: BorrowedRun) -> float:
+    return max(run.min_runtime_s, PAUSE_S if run.was_evicted else 0.0)
+
+
+def _left_s(run: BorrowedRun, now_s: float) -> float:
+    return run.started_s + _protected_s(run) - now_s

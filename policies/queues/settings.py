@@ -26,12 +26,11 @@ DISPLAY_NAME_ANNOTATION = "kaiwo.ai/display-name"
 class Settings:
     """``gpu_resource`` is what ``gpu`` means in pools that are not declared.
 
-    ``delays_reclaim``: somebody lets Kueue reclaim for conservative queues after their grace, now for ``reclaiming``.
+    ``delays_reclaim``: somebody evicts borrowers for conservative queues after their grace, where Kueue never does.
     """
 
     gpu_resource: str = DEFAULT_GPU_RESOURCE
     delays_reclaim: bool = False
-    reclaiming: frozenset[str] = frozenset()
 
     def pool(self, tree: QueueTree, name: str) -> KaiwoPool:
         """A pool as it was declared, or one of which nothing is known."""

@@ -28,7 +28,10 @@ QUEUE, CLUSTER_QUEUE = ("kaiwo.ai/v1alpha2", "KaiwoQueue"), (KUEUE, "ClusterQueu
 KINDS = ("resourceflavors", "cohorts", "clusterqueues", "localqueues")
 SELDOM = {
     ("patch", "events.k8s.io", "events"): "only for an event that is repeated for a minute",
-    ("list", "kueue.x-k8s.io", "workloads"): "only while something waits in a conservative queue",
+    ("get", "kueue.x-k8s.io", "workloads"): "only while a borrower is held for another",
+    ("patch", "kueue.x-k8s.io", "workloads"): "only where a conservative queue takes its quota back",
+    ("list", "", "pods"): "only while something has waited for the grace of a conservative queue",
+    ("patch", "", "pods"): "only where a borrower can be asked to save",
 } | {
     ("create", "kueue.x-k8s.io", kind): "checked where an apply creates an object; the audit log calls that a patch"
     for kind in KINDS

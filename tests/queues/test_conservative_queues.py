@@ -1,20 +1,27 @@
-"""Under the real Kueue a conservative queue has its quota back after the grace, and leaves young borrowers alone."""
+"""Under the real Kueue a conservative queue has its quota back after the grace, leaves young borrowers alone, has them
+save before it evicts them, and evicts nobody twice within ten minutes."""
 
-import sys
+import json
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
+from chart import Helm
 from controlplane.kueue import Kueue, admitted, workload_of
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
-from documents import ROOT
+from deploy.rights import start_controller
 
 GPU, V = "nvidia.com/gpu", "kueue.x-k8s.io/v1beta2"
 QUEUE = ("kaiwo.ai/v1alpha2", "KaiwoQueue")
-KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
-CRDS = ROOT / "deploy" / "chart" / "crds"
 Object = dict[str, Any]
+VALUES: Object = {
+    "queues": {"enabled": True, "mode": "enforce", "prune": True},
+    **{name: {"enabled": False} for name in ("webhook", "sizing", "extender")},
+}
 
 
 class Team:
@@ -42,11 +49,51 @@ class Team:
         spec = {"suspend": True, "template": {"spec": {"containers": [container], "restartPolicy": "Never"}}}
         return self.api.create({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec})
 
+    def pod(self, job: Object) -> Object:
+        """The job's one pod."""
+
+        def found() -> Object | None:
+            pods = self.api.list("v1", "Pod", self.space)
+            owned = (pod for pod in pods if pod["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"])
+            return next(owned, None)
+
+        return wait_for(found, what=f"{job['metadata']['name']} has a pod") or {}
+
+    def reports(self, job: Object, last_s: float, **more: str) -> None:
+        """What the log agent writes on a pod that trains and has a checkpoint of ``last_s``."""
+        status = {
+            "checkpoint-state": "TRAIN",
+            "checkpoint-safe": "true",
+            "checkpoint-observed-at": stamp(time.time()),
+            "last-checkpoint-time": stamp(last_s),
+            "work-at-risk": "60",
+            "work-at-risk-interval": "30-90",
+            "checkpoint-model": "tests",
+        }
+        annotations = {f"kaiwo.ai/{key}": value for key, value in (status | more).items()}
+        self.api.patch(
+            "v1", "Pod", self.pod(job)["metadata"]["name"], {"metadata": {"annotations": annotations}}, self.space
+        )
+
+    def requested_s(self, job: Object) -> float | None:
+        text = (self.pod(job)["metadata"].get("annotations") or {}).get("kaiwo.ai/save-requested")
+        return None if text is None else datetime.fromisoformat(json.loads(text)["at"]).timestamp()
+
+    def evictions(self, job: Object) -> int:
+        """As Kueue counts them."""
+        stats = workload_of(self.plane, job).get("status", {}).get("schedulingStats") or {}
+        return sum(item["count"] for item in stats.get("evictions") or ())
+
+    def end(self, job: Object) -> None:
+        self.api.delete("batch/v1", "Job", job["metadata"]["name"], self.space, propagationPolicy="Background")
+        name = workload_of(self.plane, job)["metadata"]["name"]
+        self.api.delete(V, "Workload", name, self.space)
+
     def runs(self, job: Object) -> bool:
         return admitted(workload_of(self.plane, job))
 
-    def condition(self, kind: str) -> str:
-        status = self.api.get(*QUEUE, self.owner, "").get("status") or {}
+    def condition(self, kind: str, queue: str = "") -> str:
+        status = self.api.get(*QUEUE, queue or self.owner, "").get("status") or {}
         return next((item["reason"] for item in status.get("conditions") or () if item["type"] == kind), "")
 
     def reclaims(self) -> str:
@@ -54,21 +101,31 @@ class Team:
         return str(found["spec"]["preemption"]["reclaimWithinCohort"])
 
 
+def stamp(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+@pytest.fixture(scope="module")
+def charts(helm: Path, control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Helm:
+    """With the rights of the controller's account installed."""
+    charts = Helm(helm, tmp_path_factory.mktemp("helm"))
+    charts.install(control_plane, VALUES)
+    return charts
+
+
 @pytest.fixture
-def team(control_plane: ControlPlane, kueue: Kueue) -> Iterator[Team]:
-    control_plane.apply_crds([CRDS / "kaiwoqueues.yaml", CRDS / "kaiwopools.yaml"])
+def team(control_plane: ControlPlane, kueue: Kueue, charts: Helm) -> Iterator[Team]:
     team = Team(control_plane)
-    words = ["controller", "queues", "--mode=enforce", "--prune", "--port=0", f"--namespace={team.space}"]
-    env = {"KUBECONFIG": str(control_plane.kubeconfig)}
-    server = control_plane.start_server(f"queues-{team.space}", [*KOPT, *words], env)
+    server, _ = start_controller(control_plane, charts, VALUES, "kopt-queues")
     try:
         yield team
     finally:
         for job in team.api.list("batch/v1", "Job", team.space):
             team.api.delete("batch/v1", "Job", job["metadata"]["name"], team.space, propagationPolicy="Background")
         team.api.delete_all(V, "Workload", team.space)
-        for name in (team.owner, team.borrower):
-            team.api.delete(*QUEUE, name, "")
+        for item in team.api.list(*QUEUE, ""):
+            if item["metadata"]["name"].startswith(team.space):
+                team.api.delete(*QUEUE, item["metadata"]["name"], "")
         wait_for(lambda: team.api.find(V, "ClusterQueue", team.owner) is None, what="the queues are gone")
         server.stop()
 
@@ -86,7 +143,66 @@ def test_borrowers_have_their_grace_and_their_minimum_run_time_and_go_then(team:
     assert all(team.runs(job) for job in borrows)
     team.declare(team.borrower, minRuntime="1s")
     wait_for(lambda: team.runs(own), what="the owner has its quota back")
-    assert sum(team.runs(job) for job in borrows) == 1
-    wait_for(lambda: team.reclaims() == "Never", what="Kueue may evict nobody any more")
-    assert team.condition("Reclaiming") == "NothingWaits"
+    wait_for(lambda: sum(team.runs(job) for job in borrows) == 1, what="one borrower has gone")
+    wait_for(lambda: team.condition("Reclaiming") == "NothingWaits", what="nothing is taken back any more")
+    assert team.reclaims() == "Never"
     assert team.api.get(*QUEUE, team.owner, "")["status"]["lastReclaimTime"]
+
+
+def test_a_borrower_saves_before_it_goes_and_one_without_checkpoint_stays(team: Team) -> None:
+    """Kueue itself would evict the younger one, of whose checkpoints nothing is known."""
+    team.declare(team.owner, reclaimStrategy="conservative", gracePeriod="1s")
+    team.declare(team.borrower)
+    wait_for(lambda: team.condition("Applied") == "AsDeclared", what="the queues are there")
+    saves = team.job("saves", team.borrower, 2)
+    wait_for(lambda: team.runs(saves), what="the older borrower runs")
+    unknown = team.job("unknown", team.borrower, 2)
+    wait_for(lambda: team.runs(unknown), what="the borrower has all four GPUs")
+    team.reports(saves, time.time() - 30, **{"saves-on-request": "true"})
+    assert team.pod(unknown)
+    own = team.job("own", team.owner, 2)
+    requested_s = wait_for(lambda: team.requested_s(saves), what="it is asked to save")
+    wait_for(lambda: team.condition("Reclaiming") == "SavesFirst", what="it is waited for")
+    assert team.runs(saves)
+    assert requested_s is not None
+    team.reports(saves, requested_s + 1)
+    wait_for(lambda: team.runs(own), what="the owner has its quota back")
+    wait_for(lambda: not team.runs(saves), what="it has gone")
+    wait_for(lambda: workload_of(team.plane, saves)["spec"].get("active", True), what="it is back in its queue")
+    assert "kaiwo.ai/held" not in workload_of(team.plane, saves)["metadata"].get("labels", {})
+    assert (team.evictions(saves), team.evictions(unknown), team.runs(unknown)) == (1, 0, True)
+
+
+def test_borrowers_are_not_evicted_and_admitted_in_turns(team: Team) -> None:
+    """As in kueue#3779 a queue that has more than its quota asks for more; as in kueue#14468 the quota that was taken
+    back is free again at once, and a second owner wants its own: whoever was evicted is back, and stays."""
+    second = f"{team.space}-second"
+    for owner in (team.owner, second):
+        team.declare(owner, reclaimStrategy="conservative", gracePeriod="2s")
+    team.declare(team.borrower, reclaimStrategy="conservative", gracePeriod="2s")
+    wait_for(lambda: team.condition("Applied") == "AsDeclared", what="the queues are there")
+    borrows = [team.job(f"borrows-{number}", team.borrower, 3) for number in range(2)]
+    wait_for(lambda: all(team.runs(job) for job in borrows), what="the borrower has all six GPUs")
+    more = team.job("more", team.borrower, 2)
+    own = team.job("own", team.owner, 2)
+    wait_for(lambda: team.runs(own), what="the owner has its quota back")
+    victim = wait_for(lambda: next((job for job in borrows if team.evictions(job)), {}), what="who was evicted")
+    wait_for(
+        lambda: "kaiwo.ai/held" not in workload_of(team.plane, victim)["metadata"]["labels"], what="it is given back"
+    )
+    team.end(own)
+    wait_for(lambda: team.runs(victim), what="it is back on what is idle")
+    again = team.job("again", team.owner, 2)
+    wait_for(lambda: team.condition("Reclaiming") == "BacksOff", what="the owner waits again")
+    team.end(again)
+    late = team.job("late", second, 2)
+    wait_for(lambda: team.runs(late), what="the second owner has its quota back, from the other borrower")
+    assert team.runs(victim)
+    wait_for(lambda: sum(map(team.runs, borrows)) == 1, what="that has gone")
+    team.end(late)
+    team.job("later", second, 2)
+    team.job("latest", second, 2)
+    for owner in (team.owner, second):
+        # What fits runs, and for what does not nobody is evicted again.
+        wait_for(lambda owner=owner: team.condition("Reclaiming", owner) in ("NothingWaits", "BacksOff"), what=owner)
+    assert [team.evictions(job) for job in (*borrows, more)] == [1, 1, 0]

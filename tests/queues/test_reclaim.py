@@ -1,41 +1,125 @@
-"""A conservative queue takes its quota back after the grace, from nobody in its minimum run time, and not in turns."""
+"""A conservative queue takes its quota back after the grace, from nobody in its minimum run time or in a write, from
+those with a safe checkpoint first, and not in turns."""
 
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopt.policies.queues.reclaim import LONGEST_S, PAUSE_S, BorrowedRun, OwnerState, delayed_reclaim
+from kopt.policies.checkpoint_request import SaveState
+from kopt.policies.queues.reclaim import LONGEST_S, PAUSE_S, OwnerState, ReclaimDecision, delayed_reclaim
+from kopt.policies.queues.victims import BorrowedRun, Safety, victims_of
 
 TIMES = st.floats(0.0, 5000.0, allow_nan=False)
-RUNS = st.lists(st.builds(BorrowedRun, st.just("team/job"), TIMES, st.sampled_from([0, 300, 3600])), max_size=4)
+SAVES = {
+    Safety.SAFE: [SaveState.UNASKABLE, SaveState.SAVED, SaveState.EXPIRED],
+    Safety.SAVES: [SaveState.ASKABLE, SaveState.ASKED, SaveState.UNASKABLE],
+    Safety.UNSAFE: [SaveState.UNASKABLE, SaveState.EXPIRED],
+}
 
 
-@given(st.none() | TIMES, st.none() | TIMES, RUNS, TIMES)
-def test_it_reclaims_only_when_every_rule_lets_it(
-    waits_s: float | None, reclaimed_s: float | None, runs: list[BorrowedRun], now_s: float
+@dataclass(frozen=True)
+class PlainRoom:
+    """Runs have ``gpus`` in queues that borrow; ``wanted`` GPUs are waited for."""
+
+    gpus: dict[str, int]
+    queues: dict[str, str]
+    borrowed: dict[str, int]
+    wanted: int
+
+    def fits(self, gone: Collection[str]) -> bool:
+        return sum(self.gpus[name] for name in gone) >= self.wanted
+
+    def lends(self, name: str, gone: Collection[str]) -> bool:
+        queue = self.queues[name]
+        return self.borrowed[queue] > sum(self.gpus[other] for other in gone if self.queues[other] == queue)
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> tuple[list[BorrowedRun], PlainRoom]:
+    runs, gpus, queues = list[BorrowedRun](), dict[str, int](), dict[str, str]()
+    for number in range(draw(st.integers(0, 7))):
+        safety = draw(st.sampled_from(Safety))
+        run = BorrowedRun(
+            f"team/run-{number}",
+            draw(TIMES),
+            draw(st.sampled_from([0, 300, 3600])),
+            safety,
+            draw(st.floats(0.0, 1000.0)),
+            draw(st.sampled_from(SAVES[safety])),
+            draw(st.booleans()),
+        )
+        runs.append(run)
+        gpus[run.name], queues[run.name] = draw(st.integers(1, 8)), draw(st.sampled_from("ab"))
+    borrowed = {queue: draw(st.integers(0, 16)) for queue in "ab"}
+    return runs, PlainRoom(gpus, queues, borrowed, draw(st.integers(1, 12)))
+
+
+def protected(run: BorrowedRun, now_s: float) -> bool:
+    return now_s - run.started_s < max(run.min_runtime_s, PAUSE_S if run.was_evicted else 0)
+
+
+@given(situations())
+def test_nobody_unsafe_goes_while_others_would_do_and_nobody_for_nothing(
+    situation: tuple[list[BorrowedRun], PlainRoom],
 ) -> None:
-    decision = delayed_reclaim(OwnerState("own", 600, waits_s, reclaimed_s), runs, now_s)
-    rested = reclaimed_s is None or not LONGEST_S <= now_s - reclaimed_s < PAUSE_S
-    grown = all(now_s - run.started_s >= run.min_runtime_s for run in runs)
-    assert decision.reclaims == (waits_s is not None and now_s - waits_s >= 600 and rested and grown)
+    runs, room = situation
+    victims = victims_of(runs, room)
+    for worst in (Safety.SAFE, Safety.SAVES):
+        if victims_of([run for run in runs if run.safety <= worst], room) is not None:
+            assert victims is not None
+            assert all(run.safety <= worst for run in victims)
+    for run in victims or ():
+        assert not room.fits([other.name for other in victims or () if other is not run])
+    assert victims is None or room.fits([run.name for run in victims])
+
+
+@given(situations(), st.none() | TIMES, st.none() | TIMES, TIMES)
+def test_it_evicts_only_when_every_rule_lets_it(
+    situation: tuple[list[BorrowedRun], PlainRoom], waits_s: float | None, reclaimed_s: float | None, now_s: float
+) -> None:
+    runs, room = situation
+    decision = delayed_reclaim(OwnerState("own", 600, waits_s, reclaimed_s), runs, room, now_s)
+    by_name = {run.name: run for run in runs}
     assert decision.again_s > 0
+    assert decision.reclaims == bool(decision.victims)
+    if decision.victims or decision.saves:
+        assert waits_s is not None
+        assert now_s - waits_s >= 600
+        assert reclaimed_s is None or not LONGEST_S <= now_s - reclaimed_s < PAUSE_S
+        # Within a minute it goes on for what it began for.
+        assert reclaimed_s is None or now_s - reclaimed_s >= PAUSE_S or waits_s + 600 <= reclaimed_s + 1
+        assert not any(protected(by_name[name], now_s) for name in (*decision.victims, *decision.saves))
+    for name in decision.victims:
+        assert by_name[name].safety is not Safety.SAVES
+        assert by_name[name].save not in (SaveState.ASKABLE, SaveState.ASKED)
+    assert all(by_name[name].save is SaveState.ASKABLE for name in decision.saves)
 
 
-@given(TIMES, RUNS)
-def test_what_waits_is_served_in_the_end(waits_s: float, runs: list[BorrowedRun]) -> None:
-    """Looked at again when the last decision says, with the same borrowers, it reclaims within three looks."""
-    now_s = waits_s
-    for _ in range(4):
-        decision = delayed_reclaim(OwnerState("own", 600, waits_s), runs, now_s)
-        if decision.reclaims:
+@given(situations(), TIMES)
+def test_what_waits_is_served_in_the_end_if_borrowers_suffice(
+    situation: tuple[list[BorrowedRun], PlainRoom], waits_s: float
+) -> None:
+    """Looked at again when the last decision says, with borrowers that save when they are asked."""
+    runs, room = situation
+    now_s, decision = waits_s, ReclaimDecision(False, delayed_reclaim(OwnerState("own"), runs, room, 0).reason)
+    for _ in range(3 * len(runs) + 4):
+        decision = delayed_reclaim(OwnerState("own", 600, waits_s), runs, room, now_s)
+        if decision.reclaims or decision.again_s == float("inf"):
             break
+        saved = {"safety": Safety.SAFE, "save": SaveState.SAVED}
+        runs = [replace(run, **saved) if run.safety is Safety.SAVES else run for run in runs]
         now_s += decision.again_s + 0.001
-    assert decision.reclaims
-    grown_s = max((run.started_s + run.min_runtime_s for run in runs), default=0.0)
-    assert now_s <= max(waits_s + 600, grown_s) + 1
+    assert decision.reclaims == (victims_of(runs, room) is not None)
 
 
-def test_an_engine_that_does_not_get_it_done_is_stopped_and_tried_again_after_the_pause() -> None:
-    when = {at_s: delayed_reclaim(OwnerState("own", 0, 0.0, 0.0), [], at_s) for at_s in (30.0, 60.0, 599.0, 600.0)}
+def test_an_eviction_that_does_not_get_it_done_is_tried_again_after_the_pause() -> None:
+    run, room = BorrowedRun("team/run", 0.0), PlainRoom({"team/run": 1}, {"team/run": "a"}, {"a": 1}, 1)
+    when = {
+        at_s: delayed_reclaim(OwnerState("own", 0, -1.0, 0.0), [run], room, at_s) for at_s in (30.0, 60.0, 599.0, 600.0)
+    }
     assert {at_s: decision.reclaims for at_s, decision in when.items()} == {
         30.0: True,
         60.0: False,
@@ -43,3 +127,13 @@ def test_an_engine_that_does_not_get_it_done_is_stopped_and_tried_again_after_th
         600.0: True,
     }
     assert when[599.0].reason.code == "BACKS_OFF"
+
+
+@pytest.mark.parametrize("by_s", [10.0, PAUSE_S - 1])
+def test_who_was_evicted_is_left_alone_for_a_pause_whoever_wants_its_quota_back(by_s: float) -> None:
+    run = BorrowedRun("team/run", 0.0, was_evicted=True)
+    room = PlainRoom({"team/run": 1}, {"team/run": "a"}, {"a": 1}, 1)
+    for owner in ("first", "second"):
+        decision = delayed_reclaim(OwnerState(owner, 0, 0.0), [run], room, by_s)
+        assert (decision.reclaims, decision.reason.code) == (False, "IN_MIN_RUNTIME")
+    assert delayed_reclaim(OwnerState("second", 0, 0.0), [run], room, PAUSE_S).victims == ("team/run",)

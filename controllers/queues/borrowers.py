@@ -1,0 +1,136 @@
+"""Who borrows below a conservative queue's root, how their checkpoints stand, and what their quota would make room for,
+as ``policies.queues.victims`` needs it."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.fields import at, items
+from kopt.cluster.workloads.gpu_requests import milli_of
+from kopt.cluster.workloads.kueue import ClusterQueue, GpuPod, KueueWorkload
+from kopt.cluster.workloads.kueue_queues import admitted_of, demand_of, read_cluster_queue, read_cohort, read_flavor
+from kopt.cluster.workloads.kueue_reading import read_gpu_pod
+from kopt.cluster.workloads.queue_trees.live import LiveQueues
+from kopt.controllers.preemption.checkpoint_status import members_of
+from kopt.controllers.preemption.save_requests import Saving
+from kopt.core.decision import Mode as ActMode
+from kopt.core.units import MilliGpu
+from kopt.core.workload.checkpoint import JobState
+from kopt.policies.checkpoint_request import USUAL_S, SaveState
+from kopt.policies.preemption import PreemptionSettings, RunningGang
+from kopt.policies.preemption.evidence import outlook
+from kopt.policies.queues.victims import BorrowedRun, Safety
+from kopt.policies.quota import Mode, QuotaTree, assign
+
+HOLDER = "reclaim"
+"""The value of kaiwo.ai/held on Workloads that were evicted for a conservative queue."""
+_STALE_S = 75.0
+_LONGEST_WRITE_S = 900.0
+"""A write that is not over by then has not been followed."""
+
+
+class QuotaRoom:
+    """Kueue's arithmetic (``policies.quota``) with a workload that waits in ``owner``, and others gone."""
+
+    def __init__(self, live: LiveQueues, owner: str, waits: KueueWorkload, admitted: Sequence[KueueWorkload]) -> None:
+        of_kind: dict[str, list[Object]] = defaultdict(list)
+        for (kind, *_), document in live.objects.items():
+            of_kind[kind].append(document)
+        self._queues = {queue.name: queue for queue in map(read_cluster_queue, of_kind["ClusterQueue"])}
+        self._nodes = [*map(read_cohort, of_kind["Cohort"]), *(queue.node for queue in self._queues.values())]
+        flavors = {flavor.name: flavor for flavor in map(read_flavor, of_kind["ResourceFlavor"])}
+        self._owner: ClusterQueue = self._queues[owner]
+        self._demand = demand_of(waits, self._owner, flavors)
+        self._admitted = {workload.name: admitted_of(workload) for workload in admitted}
+
+    def fits(self, gone: Collection[str]) -> bool:
+        remaining = [item for name, item in self._admitted.items() if name not in gone]
+        tree = QuotaTree.of(self._nodes, remaining)
+        return assign(self._demand, self._owner.rules, tree, remaining).mode is Mode.FIT
+
+    def lends(self, name: str, gone: Collection[str]) -> bool:
+        workload = self._admitted[name]
+        tree = QuotaTree.of(self._nodes, (item for other, item in self._admitted.items() if other not in gone))
+        shared = set(tree.lineage(self._owner.name))
+        between = [key for key in tree.lineage(workload.queue) if key not in shared]
+        wanted = {resource for pods in self._demand.pod_sets for resource in pods.requests}
+        return bool(between) and any(
+            all(tree.exceeds(key, at_flavor) for key in between)
+            for at_flavor in workload.uses
+            if at_flavor[1] in wanted
+        )
+
+
+@dataclass(frozen=True)
+class Borrower:
+    """A workload that may be evicted, with its pods and what they were asked."""
+
+    workload: KueueWorkload
+    run: BorrowedRun
+    saving: Saving
+
+
+def borrower_of(
+    workload: KueueWorkload, pods: Sequence[GpuPod], min_runtime_s: int, since_s: float, now_s: float
+) -> Borrower:
+    """Save requests that ended before ``since_s`` do not count."""
+    saving = Saving.of(pods, now_s, max(since_s, workload.reserved_s or 0.0))
+    safety, lost_s = _safety(workload, pods, saving, now_s)
+    run = BorrowedRun(
+        workload.name,
+        workload.reserved_s or 0.0,
+        min_runtime_s,
+        safety,
+        lost_s,
+        saving.state,
+        was_evicted=any(True for _ in items(workload.document, "status", "schedulingStats", "evictions")),
+        leaving=workload.terminating or workload.holder == HOLDER,
+    )
+    return Borrower(workload, run, saving)
+
+
+def is_ours_to_evict(workload: KueueWorkload) -> bool:
+    """Not what others hold, what another cluster decides about, and what may only be observed."""
+    return (
+        workload.holder in ("", HOLDER)
+        and not workload.mirrored
+        and workload.mode not in (ActMode.OBSERVE.value, ActMode.ANNOTATE.value)
+    )
+
+
+def pods_by_workload(documents: Iterable[Object], workloads: Sequence[KueueWorkload]) -> Mapping[str, list[GpuPod]]:
+    """By the Workload's uid. A pod names its Workload, or its owner is also the Workload's."""
+    by_name = {workload.key: workload.uid for workload in workloads}
+    by_owner = {workload.owner_uid: workload.uid for workload in workloads if workload.owner_uid}
+    result: dict[str, list[GpuPod]] = defaultdict(list)
+    for document in documents:
+        pod = read_gpu_pod(document)
+        if pod is None or at(document, "metadata", "deletionTimestamp"):
+            continue
+        uid = by_name.get((pod.key[0], pod.workload)) if pod.workload else None
+        if uid := uid or by_owner.get(pod.owner_uid):
+            result[uid].append(pod)
+    return result
+
+
+def _safety(workload: KueueWorkload, pods: Sequence[GpuPod], saving: Saving, now_s: float) -> tuple[Safety, float]:
+    """How its checkpoint stands, and the seconds of work that it would lose."""
+    ran_s = max(0.0, now_s - (workload.reserved_s or now_s))
+    gpus = sum(milli_of(resource, 1) * amount // 1000 for (_, resource), amount in workload.uses.items())
+    if not gpus or not pods:
+        # Without pods there is nothing to lose.
+        return (Safety.SAFE, 0.0) if not pods else (Safety.UNSAFE, ran_s)
+    members = members_of(gpus, pods, now_s, _STALE_S)
+    statuses = [(member.status, now_s - member.observed_at_s) for member in members]
+    writes = any(
+        status is not None and status.state is JobState.CKPT_WRITING and age_s <= _LONGEST_WRITE_S
+        for status, age_s in statuses
+    )
+    if writes or saving.state in (SaveState.ASKED, SaveState.ASKABLE):
+        return Safety.SAVES, 0.0
+    gang = RunningGang(
+        workload.name, workload.cluster_queue, workload.priority, members, workload.reserved_s or 0.0, saves_s=USUAL_S
+    )
+    cost = outlook(gang, None, now_s, PreemptionSettings(stale_s=_STALE_S)).cost_at(now_s)
+    return (Safety.UNSAFE, ran_s) if cost is None else (Safety.SAFE, cost / MilliGpu(gpus))

@@ -1,0 +1,83 @@
+"""Which borrowers make room for a queue that takes its quota back: those whose checkpoints are safe before all others,
+by the work that they lose, and no more than it takes."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
+
+from kopt.policies.checkpoint_request import SaveState
+
+
+class Safety(IntEnum):
+    """How a workload's checkpoint stands, the best first."""
+
+    SAFE = 0
+    SAVES = 1
+    """It writes one now, or will where it is asked: it is waited for."""
+    UNSAFE = 2
+    """Nothing is known of a checkpoint, or it was asked and has not saved."""
+
+
+@dataclass(frozen=True)
+class BorrowedRun:
+    """A workload of a queue that uses more than its quota: since when it runs, and for how long it is left alone.
+
+    ``lost_s``: the work that it would lose now, in seconds of each of its GPUs. ``was_evicted``: before it was admitted
+    this time. ``leaving``: it was evicted and has its quota still.
+    """
+
+    name: str
+    started_s: float
+    min_runtime_s: int = 0
+    safety: Safety = Safety.UNSAFE
+    lost_s: float = 0.0
+    save: SaveState = SaveState.UNASKABLE
+    was_evicted: bool = False
+    leaving: bool = False
+
+
+class Room(Protocol):
+    """The quota of the tree, with workloads that are gone from it."""
+
+    def fits(self, gone: Collection[str]) -> bool:
+        """Whether the workload that waits has its quota then."""
+        ...
+
+    def lends(self, name: str, gone: Collection[str]) -> bool:
+        """Whether the queue of a workload, and those above it that the owner is not in, still use more than theirs."""
+        ...
+
+
+def victims_of(runs: Sequence[BorrowedRun], room: Room) -> tuple[BorrowedRun, ...] | None:
+    """The victims, beside those that are leaving already; empty where nobody else has to go, None where all of them
+    together do not free enough.
+
+    No workload whose checkpoint is not safe is among them while others would do.
+    """
+    leaving = [run.name for run in runs if run.leaving]
+    if room.fits(leaving):
+        return ()
+    result: list[BorrowedRun] = []
+    gone = list(leaving)
+    for run in sorted((run for run in runs if not run.leaving), key=_order):
+        if room.lends(run.name, gone):
+            result.append(run)
+            gone.append(run.name)
+            if room.fits(gone):
+                return _needed(result, leaving, room)
+    return None
+
+
+def _needed(victims: list[BorrowedRun], leaving: list[str], room: Room) -> tuple[BorrowedRun, ...]:
+    """Without those that were selected before the last ones made them needless; the worst are spared first."""
+    result = list(victims)
+    for run in reversed(victims):
+        remaining = [*leaving, *(other.name for other in result if other is not run)]
+        if room.fits(remaining):
+            result.remove(run)
+    return tuple(result)
+
+
+def _order(run: BorrowedRun) -> tuple[Safety, float, float, str]:
+    return run.safety, run.lost_s, -run.started_s, run.name

@@ -64,7 +64,7 @@ def show_shares(engine: Engine, queue: str, kubeconfig: Path | None, output: For
         errors[division.name] = misallocated(own)
         if round(errors[division.name], 3):
             where = f"of {division.name}" if division.name else "of the cluster"
-            remarks.append(f"{100 * errors[division.name]:.1f} % {where} is used by queues that ideally had less.")
+            remarks.append(f"{100 * errors[division.name]:.1f} % {where} is not with the queue that ideally had it.")
     shown = _shown(rows) if output is Format.TABLE else None
     header = {"engine": engine.value, "misallocated": errors}
     table = [_row(row, shown) for row in rows]

@@ -200,3 +200,16 @@ def test_what_a_department_has_above_its_queues_stays_in_it() -> None:
 def test_what_is_no_tree_is_refused(queues: list[ShareQueue], why: str) -> None:
     with pytest.raises(ValueError, match=why):
         ideal_shares(queues, CAPACITY)
+
+
+def test_a_guarantee_that_nobody_uses_is_lent_to_nobody() -> None:
+    queues = [
+        ShareQueue("a", quota={"gpu": 4000}, guarantee={"gpu": 3000}, demand={"gpu": 1000}),
+        ShareQueue("b", quota={"gpu": 2000}, demand={"gpu": 9000}),
+    ]
+    shares = ideal_shares(queues, {"gpu": 8000})
+    assert shares == {"a": {"gpu": 1000}, "b": {"gpu": 5000}}
+    assert (
+        ideal_shares([ShareQueue("a", guarantee={"gpu": 3000}, demand={"gpu": 9000})], {"gpu": 8000})["a"]["gpu"]
+        == 8000
+    )

@@ -41,7 +41,7 @@ class QueueSharesRow:
     share_error: float = column("share error", show=_percent)
     borrowing: Mapping[str, str] = column("borrowing", show=_listed)
     below_quota: Mapping[str, str] = column("below quota", show=_listed, wide=True)
-    waiting: int = column("waiting")
+    pending: int = column("waiting")
 
 
 def show_shares(engine: Engine, queue: str, kubeconfig: Path | None, output: Format) -> None:
@@ -55,7 +55,7 @@ def show_shares(engine: Engine, queue: str, kubeconfig: Path | None, output: For
     if queue and queue not in tree.queues:
         unknown_name("queue", queue, list(tree.queues), "--queue", f"there are {', '.join(tree.queues)}")
     rows, errors, remarks = list["ShareRow"](), dict[str, float](), [f"Left out: {each}" for each in left]
-    uses = {name: QueueUse(usage.use, usage.waiting) for name, usage in usages.items()}
+    uses = {name: QueueUse(usage.use, usage.pending) for name, usage in usages.items()}
     for division in divisions(tree, {name: usage.demand for name, usage in usages.items()}, capacity):
         own = share_rows(division.queues, uses, division.capacity)
         if queue and all(row.queue.name != queue for row in own):
@@ -132,5 +132,5 @@ def _row(row: "ShareRow", shown: frozenset[str] | None) -> QueueSharesRow:
         round(row.share_error, 6),
         amounts(row.borrowing),
         amounts(row.broken),
-        row.waiting,
+        row.pending,
     )

@@ -85,7 +85,7 @@ def borrower_of(
         lost_s,
         saving.state,
         was_evicted=any(True for _ in items(workload.document, "status", "schedulingStats", "evictions")),
-        leaving=workload.terminating or workload.holder == HOLDER,
+        terminating=workload.terminating or workload.holder == HOLDER,
     )
     return Borrower(workload, run, saving)
 

@@ -24,7 +24,7 @@ from kopt.policies.queues.reclaim import PAUSE_S
 
 _LOG = logging.getLogger(__name__)
 MINE = "kopt-queues"
-LOOK_S = 2.0
+RECHECK_S = 2.0
 Emit = Callable[[Object, str, str], None]
 
 

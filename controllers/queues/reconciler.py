@@ -15,7 +15,7 @@ from kopt.cluster.runtime.lease import Deposed
 from kopt.cluster.runtime.retry import Pauses, Retrying
 from kopt.cluster.runtime.switches import OPEN, Gate
 from kopt.controllers.queues.applying import ApplyPlan, apply_plan, plan_apply
-from kopt.controllers.queues.evicting import LOOK_S, Evictions
+from kopt.controllers.queues.evicting import RECHECK_S, Evictions
 from kopt.controllers.queues.reclaiming import Reclaiming, reclaims_due
 from kopt.controllers.queues.rollout import FEATURE, FLAVOR, Rollout, queue_of_change
 from kopt.controllers.queues.status import status_of
@@ -112,8 +112,8 @@ class Reconciler(Retrying):
         await self._report(documents, compiled.not_expressible, outcome, decisions)
         if outcome.applied:
             await self._evictions.carry_out(reclaiming)
-        looks = [LOOK_S] if held else []
-        return min([_AGAIN_S, *looks, *(_again_s(decision) for decision in decisions.values())])
+        rechecks = [RECHECK_S] if held else []
+        return min([_AGAIN_S, *rechecks, *(_again_s(decision) for decision in decisions.values())])
 
     def _tree(self, documents: Sequence[Object]) -> QueueTree:
         queues = [queue_of(document) for document in sorted(documents, key=_name)]

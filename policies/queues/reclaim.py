@@ -18,7 +18,7 @@ LONGEST_S = 60.0
 """For how long borrowers are evicted once that has begun, for workloads whose grace was over then."""
 _STAMP_S = 1.0
 """What a time that is written in whole seconds may be early by."""
-_LOOK_S = 2.0
+_RECHECK_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def delayed_reclaim(owner: OwnerState, borrowed: Sequence[BorrowedRun], room: Ro
     if since_s is not None and since_s < PAUSE_S and not _is_due(owner, since_s):
         why = f"Quota was taken back {since_s:.0f} s ago, and is again after {PAUSE_S:.0f} s at the earliest."
         return ReclaimDecision(False, Reason("BACKS_OFF", why), PAUSE_S - since_s)
-    victims = victims_of([run for run in borrowed if run.leaving or _left_s(run, now_s) <= 0], room)
+    victims = victims_of([run for run in borrowed if run.terminating or _left_s(run, now_s) <= 0], room)
     if victims is None:
         return _nobody(borrowed, room, now_s)
     return _reclaimed(victims, waited_s)
@@ -74,18 +74,20 @@ def _reclaimed(victims: Sequence[BorrowedRun], waited_s: float) -> ReclaimDecisi
     waits = f"A workload waits for the queue's own quota since {waited_s:.0f} s"
     if not victims:
         why = f"{waits}; it is free once those that were evicted have ended."
-        return ReclaimDecision(False, Reason("COMES_FREE", why), _LOOK_S)
+        return ReclaimDecision(False, Reason("COMES_FREE", why), _RECHECK_S)
     unready = [run for run in victims if run.safety is Safety.SAVES or run.save in (SaveState.ASKED, SaveState.ASKABLE)]
     if unready:
         saves = tuple(run.name for run in victims if run.save is SaveState.ASKABLE)
         why = f"{waits}; {', '.join(run.name for run in unready)} saves a checkpoint first."
-        return ReclaimDecision(False, Reason("SAVES_FIRST", why), _LOOK_S, saves=saves)
+        return ReclaimDecision(False, Reason("SAVES_FIRST", why), _RECHECK_S, saves=saves)
     names = tuple(run.name for run in victims)
-    return ReclaimDecision(True, Reason("RECLAIMS", f"{waits}: {', '.join(names)} is evicted for it."), _LOOK_S, names)
+    return ReclaimDecision(
+        True, Reason("RECLAIMS", f"{waits}: {', '.join(names)} is evicted for it."), _RECHECK_S, names
+    )
 
 
 def _nobody(borrowed: Sequence[BorrowedRun], room: Room, now_s: float) -> ReclaimDecision:
-    young = [(left_s, run) for run in borrowed if not run.leaving and (left_s := _left_s(run, now_s)) > 0]
+    young = [(left_s, run) for run in borrowed if not run.terminating and (left_s := _left_s(run, now_s)) > 0]
     if not young or victims_of(borrowed, room) is None:
         why = "All workloads that may be evicted do not free what a workload of the queue waits for."
         return ReclaimDecision(False, Reason("NO_VICTIMS", why))

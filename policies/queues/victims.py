@@ -24,7 +24,7 @@ class BorrowedRun:
     """A workload of a queue that uses more than its quota: since when it runs, and for how long it is left alone.
 
     ``lost_s``: the work that it would lose now, in seconds of each of its GPUs. ``was_evicted``: before it was admitted
-    this time. ``leaving``: it was evicted and has its quota still.
+    this time. ``terminating``: it was evicted and has its quota still.
     """
 
     name: str
@@ -34,7 +34,7 @@ class BorrowedRun:
     lost_s: float = 0.0
     save: SaveState = SaveState.UNASKABLE
     was_evicted: bool = False
-    leaving: bool = False
+    terminating: bool = False
 
 
 class Room(Protocol):
@@ -50,30 +50,30 @@ class Room(Protocol):
 
 
 def victims_of(runs: Sequence[BorrowedRun], room: Room) -> tuple[BorrowedRun, ...] | None:
-    """The victims, beside those that are leaving already; empty where nobody else has to go, None where all of them
+    """The victims, beside those that are terminating already; empty where nobody else has to go, None where all of them
     together do not free enough.
 
     No workload whose checkpoint is not safe is among them while others would do.
     """
-    leaving = [run.name for run in runs if run.leaving]
-    if room.fits(leaving):
+    terminating = [run.name for run in runs if run.terminating]
+    if room.fits(terminating):
         return ()
     result: list[BorrowedRun] = []
-    gone = list(leaving)
-    for run in sorted((run for run in runs if not run.leaving), key=_order):
+    gone = list(terminating)
+    for run in sorted((run for run in runs if not run.terminating), key=_order):
         if room.lends(run.name, gone):
             result.append(run)
             gone.append(run.name)
             if room.fits(gone):
-                return _needed(result, leaving, room)
+                return _needed(result, terminating, room)
     return None
 
 
-def _needed(victims: list[BorrowedRun], leaving: list[str], room: Room) -> tuple[BorrowedRun, ...]:
+def _needed(victims: list[BorrowedRun], terminating: list[str], room: Room) -> tuple[BorrowedRun, ...]:
     """Without those that were selected before the last ones made them needless; the worst are spared first."""
     result = list(victims)
     for run in reversed(victims):
-        remaining = [*leaving, *(other.name for other in result if other is not run)]
+        remaining = [*terminating, *(other.name for other in result if other is not run)]
         if room.fits(remaining):
             result.remove(run)
     return tuple(result)

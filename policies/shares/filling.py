@@ -184,8 +184,8 @@ class _Filling:
         """What a queue has or keeps for itself of a resource, and how fast that grows."""
         children = self._tree.children(name)
         if children:
-            pairs = [self._withheld(child, resource, growth, steps) for child in children]
-            taken, grows = sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs)
+            rows = [self._withheld(child, resource, growth, steps) for child in children]
+            taken, grows = sum(row[0] for row in rows), sum(row[1] for row in rows)
         else:
             taken, grows = self._used(name, resource), growth.get(name, 0)
         if (name, resource) not in self._below_guarantee:

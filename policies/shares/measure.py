@@ -9,10 +9,10 @@ from kopt.policies.shares.model import Amounts, ShareQueue, ShareTree
 
 @dataclass(frozen=True)
 class QueueUse:
-    """A leaf's part of what runs, and how many ``waiting`` workloads request the rest of its demand."""
+    """A leaf's part of what runs, and how many ``pending`` workloads request the rest of its demand."""
 
     use: Amounts = field(default_factory=dict)
-    waiting: int = 0
+    pending: int = 0
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class ShareRow:
 
     ``dominant`` is the resource of which it demands the largest part of the capacity, ``share_error`` how much more of
     that capacity it uses than it ideally would (negative: less), from -1 to 1. ``borrowing`` is what it uses above its
-    quota, ``broken`` what it lacks of its quota although it demands it, both by resource. ``waiting`` counts workloads.
+    quota, ``broken`` what it lacks of its quota although it demands it, both by resource. ``pending`` counts workloads.
     """
 
     queue: ShareQueue
@@ -32,7 +32,7 @@ class ShareRow:
     share_error: float
     borrowing: Amounts
     broken: Amounts
-    waiting: int
+    pending: int
     is_leaf: bool
 
 
@@ -49,7 +49,7 @@ def share_rows(queues: Iterable[ShareQueue], uses: Mapping[str, QueueUse], capac
             tree.total(name, demands),
             ideal[name],
             capacity,
-            sum(uses[leaf].waiting for leaf in tree.leaves if leaf in uses and name in tree.lineages[leaf]),
+            sum(uses[leaf].pending for leaf in tree.leaves if leaf in uses and name in tree.lineages[leaf]),
             name in tree.leaves,
         )
         for name, queue in tree.queues.items()
@@ -65,7 +65,7 @@ def misallocated(rows: Iterable[ShareRow]) -> float:
 
 
 def _row(
-    queue: ShareQueue, use: Amounts, demand: Amounts, ideal: Amounts, capacity: Amounts, waiting: int, is_leaf: bool
+    queue: ShareQueue, use: Amounts, demand: Amounts, ideal: Amounts, capacity: Amounts, pending: int, is_leaf: bool
 ) -> ShareRow:
     parts = {name: value / capacity[name] for name, value in demand.items() if capacity.get(name)}
     dominant = min(parts, key=lambda name: (-parts[name], name), default="")
@@ -73,4 +73,4 @@ def _row(
     borrowing = {name: value - queue.quota[name] for name, value in use.items() if value > queue.quota.get(name, value)}
     floors = {name: min(value, quota) for name, quota in queue.quota.items() if (value := demand.get(name, 0))}
     broken = {name: floor - use.get(name, 0) for name, floor in floors.items() if floor > use.get(name, 0)}
-    return ShareRow(queue, use, demand, ideal, dominant, error, borrowing, broken, waiting, is_leaf)
+    return ShareRow(queue, use, demand, ideal, dominant, error, borrowing, broken, pending, is_leaf)

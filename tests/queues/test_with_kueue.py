@@ -153,9 +153,9 @@ def _lacks_its_share(team: Team) -> None:
     assert [rows[team.ai][key]["gpu"] for key in ("quota", "use", "demand", "ideal")] == ["8", "6", "12", "8"]
     research, production = rows[team.research], rows[team.production]
     assert [research[key]["gpu"] for key in ("quota", "use", "demand", "ideal")] == ["4", "6", "8", "4"]
-    assert (research["borrowing"], research["share_error"], research["waiting"]) == ({"gpu": "2"}, 0.25, 1)
+    assert (research["borrowing"], research["share_error"], research["pending"]) == ({"gpu": "2"}, 0.25, 1)
     assert [production[key]["gpu"] for key in ("demand", "ideal", "below_quota")] == ["4", "4", "4"]
-    assert (production["use"], production["share_error"], production["waiting"]) == ({}, -0.5, 1)
+    assert (production["use"], production["share_error"], production["pending"]) == ({}, -0.5, 1)
 
 
 def test_fields_of_others_are_named_and_never_taken(team: Team) -> None:

@@ -16,18 +16,18 @@ _ENDED = ("Succeeded", "Failed")
 
 @dataclass
 class LeafUsage:
-    """Thousandths, by resource. ``demand`` is of what runs and what waits together; ``waiting`` counts workloads."""
+    """Thousandths, by resource. ``demand`` is of what runs and what waits together; ``pending`` counts workloads."""
 
     use: Counter[str] = field(default_factory=Counter)
     demand: Counter[str] = field(default_factory=Counter)
-    waiting: int = 0
+    pending: int = 0
 
     def add(self, requests: Mapping[str, int], *, runs: bool) -> None:
         self.demand.update(requests)
         if runs:
             self.use.update(requests)
         else:
-            self.waiting += 1
+            self.pending += 1
 
 
 def kueue_usage(
@@ -81,4 +81,4 @@ def _name(resource: str, known: frozenset[str]) -> str:
 def _within(usage: LeafUsage, known: frozenset[str]) -> LeafUsage:
     """Without resources that no queue says anything about: nobody shares them out."""
     use, demand = (Counter({k: v for k, v in each.items() if k in known}) for each in (usage.use, usage.demand))
-    return LeafUsage(use, demand, usage.waiting)
+    return LeafUsage(use, demand, usage.pending)

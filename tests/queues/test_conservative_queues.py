@@ -92,6 +92,10 @@ class Team:
     def runs(self, job: Object) -> bool:
         return admitted(workload_of(self.plane, job))
 
+    def has(self, kind: str) -> bool:
+        """Whether the engine has queues of ours."""
+        return any(item["metadata"]["name"].startswith(self.space) for item in self.api.list(V, kind, ""))
+
     def condition(self, kind: str, queue: str = "") -> str:
         status = self.api.get(*QUEUE, queue or self.owner, "").get("status") or {}
         return next((item["reason"] for item in status.get("conditions") or () if item["type"] == kind), "")
@@ -126,7 +130,7 @@ def team(control_plane: ControlPlane, kueue: Kueue, charts: Helm) -> Iterator[Te
         for item in team.api.list(*QUEUE, ""):
             if item["metadata"]["name"].startswith(team.space):
                 team.api.delete(*QUEUE, item["metadata"]["name"], "")
-        wait_for(lambda: team.api.find(V, "ClusterQueue", team.owner) is None, what="the queues are gone")
+        wait_for(lambda: not any(map(team.has, ("LocalQueue", "ClusterQueue", "Cohort"))), what="the queues are gone")
         server.stop()
 
 

@@ -198,6 +198,9 @@ def _reservation(job: JobSnapshot, thing: Thing, _: str) -> Finding:
         thing.label,
         since_s,
         "Nothing has to be done. With a limit (kueue.x-k8s.io/max-exec-time-seconds) one that ends in time starts.",
+    )
+
+
 def _reclaimed(job: JobSnapshot, thing: Thing, _: str) -> Finding:
     notice = notice_of(thing.document)
     other = notice.for_whom if notice is not None and notice.for_whom else "a workload of that queue"

@@ -25,6 +25,7 @@ RUNTIMES = Resource(TRAIN_JOBS.group, TRAIN_JOBS.version, "trainingruntimes", "T
 DEVICE_CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False)
 CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim")
 CLAIM_TEMPLATES = Resource("resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate")
+RESOURCE_SLICES = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False)
 ELSEWHERE = (CLUSTER_RUNTIMES, RUNTIMES, DEVICE_CLASSES, CLAIMS, CLAIM_TEMPLATES)
 """Every kind that may have to be read to know a workload's GPUs."""
 _RUNTIME_KINDS = {resource.kind: resource for resource in (CLUSTER_RUNTIMES, RUNTIMES)}

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.resources import NODE_BANDWIDTHS, NODE_TOPOLOGIES, NODES, PODS, Object
 from kopt.cluster.objects.fields import at, items, mapping, text
-from kopt.cluster.workloads.external_requests import CLAIMS
+from kopt.cluster.workloads.external_requests import CLAIMS, RESOURCE_SLICES
 from kopt.cluster.workloads.pod_request import quantity
 from kopt.controllers.extender.books.fleet import Fleet, Pool, part
 from kopt.controllers.extender.books.node_capacity import offers_of
@@ -17,7 +17,6 @@ from kopt.controllers.extender.books.node_health import Complaint, of_bandwidth
 from kopt.controllers.extender.books.snapshot import UNFINISHED, readable
 from kopt.controllers.extender.books.topologies import report_of
 from kopt.controllers.extender.books.views import pod_state_of
-from kopt.controllers.overview.diagnosis.reading import RESOURCE_SLICES
 from kopt.controllers.overview.reading import Reader
 from kopt.core.scheduling.devices import GpuDevice, GpuHolder
 from kopt.core.units import WHOLE_GPU, Bytes

@@ -20,7 +20,7 @@ from kopt.cluster.client.resources import (
     Resource,
 )
 from kopt.cluster.objects.fields import items
-from kopt.cluster.workloads.external_requests import CLAIMS
+from kopt.cluster.workloads.external_requests import CLAIMS, RESOURCE_SLICES
 from kopt.controllers.overview.collect import VOLCANO_POD_GROUPS
 from kopt.controllers.overview.diagnosis.asked_times import AskedTimes
 from kopt.controllers.overview.diagnosis.books import ClusterBooks
@@ -31,7 +31,6 @@ from kopt.controllers.overview.reading import Reader, Reading
 from kopt.controllers.overview.why import Now, Why
 from kopt.core.scheduling.diagnosis import Diagnosis
 
-RESOURCE_SLICES = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False)
 _UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 _UNSCHEDULED = ("reason=FailedScheduling", "reason=Unschedulable")
 SETTLED = (Now.FINISHED, Now.FAILED, Now.DELETED, Now.RUNNING, Now.STARTING)

@@ -5,6 +5,7 @@ policies look costs up in arrays.
 """
 
 import functools
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -40,6 +41,10 @@ class Layouts:
     def free_slices(self) -> NDArray[np.int64]:
         """Compute slices that no instance has (n,)."""
         return self.geometry.compute_slices - self.used_slices
+
+    def number(self, instances: Iterable[Instance]) -> int | None:
+        """Of the layout with these instances, in any order; None where they cannot lie on one GPU."""
+        return self._numbers.get(tuple(sorted(instances)))
 
     def without(self, layout: int, instance: Instance) -> int:
         """The layout once ``instance`` is gone. Raises KeyError where it is not there."""

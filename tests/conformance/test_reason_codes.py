@@ -31,6 +31,7 @@ AREAS = {
     "command": ("formats/entrypoint", "formats/trainers"),
     "demand": ("models/demand", "features", "serving/demand", "serving/client/fallback_demand", "serving/client/gpus"),
     "reservations": ("policies/reservations", "controllers/reservations", "benchmarks/reservations"),
+    "devices": ("controllers/devices",),
     "gangs": ("policies/gangs", "controllers/gangs", "benchmarks/gangs"),
     "lending": ("policies/lending", "controllers/lending", "dashboard/pages/lending"),
     "parallelism": ("models/parallelism",),

@@ -1,0 +1,137 @@
+"""The webhook's part of devices: a claim that Kubernetes makes from a template is given the instance that the books
+select, as an alternative before what it was written with.
+
+A ResourceClaim cannot be changed once it exists, and kube-scheduler allocates the first alternative that fits: the
+choice is a preference, and a claim without one is as good as before.
+"""
+
+import asyncio
+import json
+from typing import Any
+
+from kopt.cluster.admission.review import Review
+from kopt.cluster.client.api import ApiError, Kube
+from kopt.cluster.client.resources import NODES, PODS, Object
+from kopt.cluster.objects.fields import at, items, mapping
+from kopt.cluster.objects.json_patch import JsonPatch
+from kopt.cluster.runtime.informer import Change, Informer
+from kopt.cluster.runtime.isolation import Isolation
+from kopt.cluster.runtime.switches import OPEN, Gate
+from kopt.cluster.workloads.device_requests import (
+    CHOICE_ANNOTATION,
+    DeviceRequest,
+    ObservedClaim,
+    PublishedSlice,
+    choice_selector,
+    device_request,
+    made_for,
+    only_request,
+    owner_pod,
+    read_claim,
+    read_slice,
+    with_choice,
+)
+from kopt.cluster.workloads.external_requests import CLAIMS, DEVICE_CLASSES, RESOURCE_SLICES
+from kopt.cluster.workloads.node_selection import runs_on
+from kopt.controllers.devices.books import Books, Selection
+from kopt.core.decision import Mode
+from kopt.core.reason import Reason
+from kopt.core.switches import Owner
+
+Labels = tuple[dict[str, str], list[Object]]
+"""Labels and taints of a node that pods may be sent to."""
+
+
+class DevicesAtAdmission:
+    """Answers from memory; ``run`` keeps it up to date until cancelled."""
+
+    def __init__(self, kube: Kube, isolation: Isolation | None = None, gate: Gate = OPEN) -> None:
+        self._kube, self._gate = kube, gate
+        self._slices: Informer[PublishedSlice] = Informer(kube, RESOURCE_SLICES, keep=read_slice)
+        self._claims: Informer[ObservedClaim] = Informer(kube, CLAIMS, keep=read_claim)
+        self._classes: Informer[Object] = Informer(kube, DEVICE_CLASSES)
+        self._nodes: Informer[Labels] = Informer(kube, NODES, keep=_open_node)
+        self.books = Books(self._slices.objects, self._claims.objects)
+        self._claims.subscribe(self._claim_changed)
+        for informer in self._informers:
+            if isolation is not None:
+                informer.isolation = isolation
+
+    @property
+    def _informers(self) -> tuple[Informer[Any], ...]:
+        return self._slices, self._claims, self._classes, self._nodes
+
+    async def run(self) -> None:
+        await asyncio.gather(*(informer.run() for informer in self._informers))
+
+    def is_wanted(self, claim: Object) -> bool:
+        """Whether a claim may be given a choice at all: without it nothing has to be read."""
+        ready = all(informer.synced.is_set() for informer in self._informers)
+        fresh = CHOICE_ANNOTATION not in mapping(claim, "metadata", "annotations")
+        return ready and fresh and bool(owner_pod(claim)[0]) and self._request(claim) is not None
+
+    def mode(self, owner: Owner, mode: Mode) -> Mode:
+        """As the switch has it for what an owner has."""
+        return self._gate.mode("devices", owner, mode)
+
+    async def pod(self, review: Review) -> Object | None:
+        """The pod that a claim is made for; None where it cannot be read."""
+        name, uid = owner_pod(review.object)
+        try:
+            pod = await self._kube.get(PODS, name, review.namespace)
+        except ApiError:
+            return None
+        return pod if pod["metadata"]["uid"] == uid else None
+
+    def select(self, patch: JsonPatch, claim: Object, pod: Object, mode: Mode, *, dry_run: bool) -> Reason | None:
+        """Write the choice into a claim that is being created, in mode annotate as an annotation alone; the reason
+        that it then has."""
+        request = self._request(claim)
+        if request is None or mode is Mode.OBSERVE:
+            return None
+        spec = mapping(pod, "spec")
+
+        def is_open(node: str) -> bool:
+            known = self._nodes.objects.get(("", node))
+            return known is not None and runs_on(dict(spec), *known)
+
+        key = made_for(claim)
+        selection = self.books.select(request, key, is_open)
+        if selection is None:
+            return Reason("DEVICE_NO_ROOM", "No GPU has room for the instance, so that the claim stays as written.")
+        if dry_run or mode is not Mode.ENFORCE:
+            self.books.forget(key)
+        self._write(patch, claim, selection, mode)
+        text = (
+            f"{selection.profile} on GPU {selection.gpu} of node {selection.node} from memory slot {selection.start} on"
+        )
+        numbers: dict[str, float | int | str] = dict(selection.document())
+        return Reason("DEVICE_SELECTED", f"Selected for it: {text}.", numbers)
+
+    def _write(self, patch: JsonPatch, claim: Object, selection: Selection, mode: Mode) -> None:
+        patch.put(("metadata", "annotations", CHOICE_ANNOTATION), json.dumps(selection.document()))
+        if mode is Mode.ENFORCE:
+            selector = choice_selector(selection.driver, selection.gpu, selection.start, whole=selection.is_whole)
+            request = only_request(claim)
+            assert request is not None, "a claim with a selection has one request"
+            patch.put(("spec", "devices", "requests"), [with_choice(request, selector)])
+
+    def _request(self, claim: Object) -> DeviceRequest | None:
+        request = only_request(claim)
+        if request is None:
+            return None
+        device_class = self._classes.objects.get(("", str(at(request, "exactly", "deviceClassName"))))
+        return None if device_class is None else device_request(device_class, request)
+
+    def _claim_changed(self, change: Change[ObservedClaim]) -> None:
+        if change.new is not None and change.old is None:
+            self.books.observe(change.new)
+
+
+def _open_node(node: Object) -> Labels | None:
+    """None for one that is cordoned or not ready."""
+    if at(node, "spec", "unschedulable") is True:
+        return None
+    ready = {item.get("status") for _, item in items(node, "status", "conditions") if item.get("type") == "Ready"}
+    taints = [item for _, item in items(node, "spec", "taints")]
+    return (dict(mapping(node, "metadata", "labels")), taints) if ready <= {"True"} else None

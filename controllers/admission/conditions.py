@@ -45,6 +45,12 @@ def mutate_condition(kind: WorkloadKind, policy: ConformancePolicy) -> Object:
     return _condition("gpu-workload", _and(_requests_gpu(kind), owner, *_unless_exempt(kind)))
 
 
+def claim_condition() -> Object:
+    """Claims that Kubernetes makes for a pod from a template."""
+    owned = "has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(o, o.kind == 'Pod')"
+    return _condition("generated-claim", owned)
+
+
 def unqueued_condition(kind: WorkloadKind, policy: ConformancePolicy) -> Object:
     """What is sent to be refused: GPU workloads without a queue."""
     return _condition("without-queue", _and(_unqueued(kind, policy), *_evaluated(kind)))

@@ -9,8 +9,9 @@ from kopt.cluster.admission.review import ALLOWED, Answer, Review, let_through
 from kopt.cluster.client.resources import CRON_JOBS, Object
 from kopt.cluster.holds.hold import is_mirrored
 from kopt.cluster.objects.json_patch import JsonPatch
+from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.runtime.tracing import TraceContext
-from kopt.cluster.workloads.external_requests import ObjectRef, completed, stands_elsewhere
+from kopt.cluster.workloads.external_requests import CLAIMS, ObjectRef, completed, stands_elsewhere
 from kopt.cluster.workloads.frameworks import written_queue
 from kopt.cluster.workloads.memory_need import Need
 from kopt.cluster.workloads.workload import OPT_OUT_ANNOTATION, NamespaceDefaults, Workload, read_workload
@@ -32,6 +33,8 @@ from kopt.controllers.admission.sizing import SizingCache
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
 from kopt.core.scheduling.submission import Framework
+from kopt.core.switches import Owner
+from kopt.policies.admission.mode import effective_mode
 from kopt.policies.admission.queue import choose_at_update
 
 LOOKUP_S = 0.3
@@ -108,6 +111,18 @@ class Staging(Protocol):
     def hold(self, patch: JsonPatch, workload: Workload, mode: Mode, *, managed: bool) -> Reason | None: ...
 
 
+class Devices(Protocol):
+    """Instances of GPUs for claims (``controllers.devices``)."""
+
+    def is_wanted(self, claim: Object) -> bool: ...
+
+    def mode(self, owner: Owner, mode: Mode) -> Mode: ...
+
+    async def pod(self, review: Review) -> Object | None: ...
+
+    def select(self, patch: JsonPatch, claim: Object, pod: Object, mode: Mode, *, dry_run: bool) -> Reason | None: ...
+
+
 class Admissions:
     """Judges reviews by a view of the cluster. ``reader`` finds what is too new or too rare to be in the view."""
 
@@ -118,13 +133,16 @@ class Admissions:
         reader: Reader | None = None,
         dry_runs: DryRuns | None = None,
         staging: Staging | None = None,
+        devices: Devices | None = None,
     ) -> None:
         self._cluster, self._sizes, self._reader = cluster, sizes or SizingCache(), reader
-        self._dry_runs, self._staging = dry_runs, staging
+        self._dry_runs, self._staging, self._devices = dry_runs, staging, devices
         self._repeats = Repeats[Admission](cluster)
 
     async def mutate(self, review: Review, traceparent: str = "") -> Admission:
-        """Labels, scheduler, recommendation and trace context, as the modes allow."""
+        """Labels, scheduler, recommendation, trace context, and the devices of claims, as the modes allow."""
+        if _is_claim(review):
+            return await self._claim(review)
         workload = await self._workload(review)
         if workload is None:
             return LET_THROUGH
@@ -151,6 +169,8 @@ class Admissions:
 
     def mutate_at_once(self, review: Review, traceparent: str = "") -> Admission | None:
         """The same from memory; None where something has to be waited for."""
+        if _is_claim(review):
+            return None if self._devices is not None and self._devices.is_wanted(review.object) else LET_THROUGH
         # With a source of sizes the answer rests on what that has brought so far, too.
         key = None if self._sizes.has_source else self._repeats.key(review, traceparent)
         if key is not None and (cached := self._repeats.find(key)) is not None:
@@ -170,6 +190,26 @@ class Admissions:
         if key is not None and (draft is None or not draft.names_it):
             self._repeats.keep(key, admission)
         return admission
+
+    async def _claim(self, review: Review) -> Admission:
+        """A claim follows the mode of its pod, and stays as written where that cannot be read in time."""
+        pod = await _in_time(self._devices.pod(review)) if self._devices is not None else None
+        if self._devices is None or pod is None:
+            return LET_THROUGH
+        workload = read_workload(pod, "", "Pod", review.namespace, "")
+        namespace = None if workload is None else await self._namespace(workload)
+        if workload is None or namespace is None or workload.opts_out or is_mirrored(pod):
+            return LET_THROUGH
+        policy = self._cluster.policy
+        own = workload.annotations.get(MODE_ANNOTATION)
+        mode = effective_mode(own, namespace.mode, policy.mode, policy.workload_may_lower)
+        mode = self._devices.mode(workload.owner, mode)
+        patch = JsonPatch(review.object)
+        reason = self._devices.select(patch, review.object, pod, mode, dry_run=review.dry_run)
+        if reason is None:
+            return LET_THROUGH
+        records = [Record.of("devices", reason, mode)]
+        return Admission(Answer(patch=patch.operations, audit=_audit(records)), tuple(records))
 
     def _draft(
         self, review: Review, workload: Workload, namespace: NamespaceDefaults, traceparent: str
@@ -281,6 +321,10 @@ class Admissions:
 
 def _read(review: Review) -> Workload | None:
     return read_workload(review.object, review.group, review.kind, review.namespace, review.name)
+
+
+def _is_claim(review: Review) -> bool:
+    return (review.group, review.kind) == (CLAIMS.group, CLAIMS.kind)
 
 
 def _refused_opt_out(workload: Workload, review: Review, evaluation: Evaluation) -> Admission:

@@ -23,6 +23,7 @@ from kopt.controllers.admission.registration import CONFIGURATION_NAME, register
 from kopt.controllers.admission.server import ServerSettings, WebhookServer
 from kopt.controllers.admission.sizing import Ask, SizingCache
 from kopt.controllers.admission.state import LiveState
+from kopt.controllers.devices.admission import DevicesAtAdmission
 from kopt.controllers.sizing.admission import SizingAtAdmission
 from kopt.controllers.staging.admission import StagingAtAdmission
 
@@ -100,7 +101,8 @@ class _Replica:
         self._fall_back = FallBack(kube, switches, "sizing", alarms)
         self._dry_runs = SizingAtAdmission(kube, settings.address.namespace, isolation=isolation, gate=switches)
         self._staging = StagingAtAdmission(kube, settings.address.namespace, gate=switches)
-        admissions = Admissions(self._cluster, self._sizes, self._cluster, self._dry_runs, self._staging)
+        self._devices = DevicesAtAdmission(kube, isolation, switches)
+        admissions = Admissions(self._cluster, self._sizes, self._cluster, self._dry_runs, self._staging, self._devices)
         self._server = WebhookServer(
             admissions, self._certificate.context, settings.server, self._metrics, ready=lambda: self._cluster.ready
         )
@@ -116,6 +118,7 @@ class _Replica:
             group.create_task(self._fall_back.run())
             group.create_task(self._dry_runs.run())
             group.create_task(self._staging.run())
+            group.create_task(self._devices.run())
             await self._certificate.ready.wait()
             await self._server.start()
             _LOG.info("serving on port %d, probes on %d", self._server.port, self._server.probe_port)

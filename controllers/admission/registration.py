@@ -25,9 +25,11 @@ from kopt.cluster.client.resources import (
     Resource,
 )
 from kopt.cluster.objects.namespace import MANAGED_LABEL
+from kopt.cluster.workloads.external_requests import CLAIMS
 from kopt.cluster.workloads.frameworks import QUEUE_REFERENCES, QUEUE_SOURCE
 from kopt.cluster.workloads.kinds import WORKLOAD_KINDS, WorkloadKind
 from kopt.controllers.admission.conditions import (
+    claim_condition,
     mutate_condition,
     opting_out_condition,
     unqueued_condition,
@@ -83,7 +85,7 @@ def _with_bundles(wanted: Object, result: Object) -> Object:
 
 
 def mutating_configuration(address: Address, policy: ConformancePolicy) -> Object:
-    """One webhook for each kind of workload, two for pods."""
+    """One webhook for each kind of workload, two for pods, and one for claims of devices."""
     webhooks: list[Object] = []
     for kind in WORKLOAD_KINDS:
         hook = _webhook("mutate", kind, address, policy, mutate_condition(kind, policy))
@@ -103,6 +105,8 @@ def mutating_configuration(address: Address, policy: ConformancePolicy) -> Objec
                 },
             ]
         )
+    versions = (CLAIMS.version,)
+    webhooks.append(_hook("mutate", CLAIMS, versions, ("CREATE",), address, policy, claim_condition()))
     return _configuration("MutatingWebhookConfiguration", webhooks)
 
 
@@ -156,8 +160,20 @@ def _webhook(
     condition: Object,
     operations: tuple[str, ...] = (),
 ) -> Object:
-    resource = kind.resource
     usual = ("CREATE", "UPDATE") if kind.mutable or verb == "validate" else ("CREATE",)
+    versions = (kind.resource.version, *kind.also_versions)
+    return _hook(verb, kind.resource, versions, operations or usual, address, policy, condition)
+
+
+def _hook(
+    verb: str,
+    resource: Resource,
+    versions: tuple[str, ...],
+    operations: tuple[str, ...],
+    address: Address,
+    policy: ConformancePolicy,
+    condition: Object,
+) -> Object:
     group = resource.group.replace(".", "-") or "core"
     return {
         "name": f"{verb}.{resource.plural}.{group}.webhook.kaiwo.ai",
@@ -165,9 +181,9 @@ def _webhook(
         "rules": [
             {
                 "apiGroups": [resource.group],
-                "apiVersions": [resource.version, *kind.also_versions],
+                "apiVersions": list(versions),
                 "resources": [resource.plural],
-                "operations": list(operations or usual),
+                "operations": list(operations),
                 "scope": "Namespaced",
             }
         ],

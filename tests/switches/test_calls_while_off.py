@@ -27,13 +27,16 @@ from kopt.cluster.client.resources import (
     NODES,
     PODS,
 )
+from kopt.cluster.objects.device_slices import mig_gpus
 from kopt.cluster.objects.node_bandwidth import stamp
 from kopt.cluster.runtime.http import Request
 from kopt.cluster.runtime.switches import LiveSwitches
+from kopt.cluster.workloads.external_requests import CLAIMS, DEVICE_CLASSES, RESOURCE_SLICES
 from kopt.controllers.admission.handlers import Admissions
 from kopt.controllers.admission.sizing import SizingCache
 from kopt.controllers.admission.state import LiveState
 from kopt.controllers.autoscaling.api import MetricsApi
+from kopt.controllers.devices.admission import DevicesAtAdmission
 from kopt.controllers.extender import main as extender
 from kopt.controllers.extender.calls.server import ServerSettings
 from kopt.controllers.extender.leadership import LeadershipSettings
@@ -44,6 +47,8 @@ from kopt.controllers.preemption.workload_hold import HoldSettings
 from kopt.controllers.sizing.admission import SizingAtAdmission
 from kopt.controllers.staging.admission import StagingAtAdmission
 from kopt.core.decision import Mode
+from kopt.core.gpu_catalogue import find_gpu
+from kopt.core.hardware.mig import mig_geometry
 from kopt.core.switches import FEATURES, Owner, is_included
 
 from .acting import Watched, rollout
@@ -84,7 +89,9 @@ class Webhook:
             self.view,
             SizingAtAdmission(api, "kopt-system", gate=gate),
             StagingAtAdmission(api, "kopt-system", gate=gate),
+            DevicesAtAdmission(api, gate=gate),
         )
+        self.devices = self._parts[3]
         self._admissions = Admissions(self.view, SizingCache(None), self.view, *self._parts[1:])
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -186,6 +193,40 @@ async def test_each_switch_of_the_webhook_is_its_own(webhook: Webhook) -> None:
         assert any(path in each for each in await webhook.changes(wanted)), feature
         await webhook.switch(**{feature: 0})
         assert not any(path in each for each in await webhook.changes(wanted)), feature
+
+
+async def test_devices_have_a_switch(webhook: Webhook) -> None:
+    kube, driver = webhook.kube, "gpu.nvidia.com"
+    geometry = mig_geometry(find_gpu("h100-80gb"))
+    for document in mig_gpus(driver, "node", 1, geometry).slices():
+        kube.put(RESOURCE_SLICES, document)
+    kube.put(NODES, {"metadata": {"name": "node"}, "spec": {}})
+    kube.put(
+        DEVICE_CLASSES,
+        {
+            "metadata": {"name": "mig"},
+            "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{driver}"'}}]},
+        },
+    )
+    owner = kube.put(PODS, {**pod("infer"), "metadata": {"name": "infer", "namespace": "team"}})
+    profile = f'device.attributes["{driver}"].profile == "1g.10gb"'
+    exactly = {"deviceClassName": "mig", "selectors": [{"cel": {"expression": profile}}]}
+    claim = {
+        "apiVersion": CLAIMS.api_version,
+        "kind": CLAIMS.kind,
+        "metadata": {
+            "namespace": "team",
+            "generateName": "infer-",
+            "ownerReferences": [{"kind": "Pod", "name": "infer", "uid": owner["metadata"]["uid"], "controller": True}],
+        },
+        "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}},
+    }
+    devices = webhook.devices
+    await until(lambda: devices.is_wanted(claim) and devices.books.instances())
+    await webhook.switch()
+    assert any("firstAvailable" in each for each in await webhook.changes(claim))
+    await webhook.switch(devices=0)
+    assert await webhook.changes(claim) == set()
 
 
 async def test_profiling_has_a_switch_at_creation_too(webhook: Webhook) -> None:

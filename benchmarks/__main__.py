@@ -8,6 +8,7 @@ from kopt.models.predictors import predictor_names
 BENCHMARKS = {name: f"benchmarks.{name}" for name in predictor_names()} | {
     "backfilling": "benchmarks.backfilling",
     "demand-stress": "benchmarks.demand_stress",
+    "devices": "benchmarks.devices",
     "lending": "benchmarks.lending",
     "serving": "benchmarks.serving_latency",
     "gangs": "benchmarks.gangs",

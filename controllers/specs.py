@@ -89,6 +89,7 @@ CONTROLLERS = (
             "configs.kai.scheduler",
             "kaiwopools.kaiwo.ai",
             "localqueues.kueue.x-k8s.io",
+            "migstrategies.kgwe.nvidia.io",
             "mutatingwebhookconfigurations.admissionregistration.k8s.io",
             "namespaces",
             "nodes",

@@ -14,7 +14,7 @@ from kopt.cluster.objects.fields import at, count, items, mapping, text
 CHOICE_ANNOTATION = "kaiwo.ai/device-choice"
 """On a generated claim: the GPU and the memory slot that the webhook selected for it, as JSON."""
 _POD_CLAIM = "resource.kubernetes.io/pod-claim-name"
-CHOSEN, AS_WRITTEN = "chosen", "as-written"
+PREFERRED, AS_WRITTEN = "preferred", "as-written"
 """Names of the two alternatives of a request that was given a choice."""
 _SLOT = re.compile(r"memorySlice(\d{1,2})")
 _DRIVER = re.compile(r"""device\.driver\s*==\s*(["'])(?P<value>[^"']+)\1""")
@@ -196,9 +196,9 @@ def with_choice(request: Object, selector: str) -> Object:
     """The same request with the device that the selector names before every other: kube-scheduler allocates it where
     it can, and else what was written."""
     exactly = dict(mapping(request, "exactly"))
-    chosen = {
+    preferred = {
         **exactly,
-        "name": CHOSEN,
+        "name": PREFERRED,
         "selectors": [*exactly.get("selectors", []), {"cel": {"expression": selector}}],
     }
-    return {"name": request["name"], "firstAvailable": [chosen, {**exactly, "name": AS_WRITTEN}]}
+    return {"name": request["name"], "firstAvailable": [preferred, {**exactly, "name": AS_WRITTEN}]}

@@ -6,9 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from kopt.cluster.admission.review import ALLOWED, Answer, Review, let_through
-from kopt.cluster.client.resources import CRON_JOBS, Object
+from kopt.cluster.client.resources import CRON_JOBS, MIG_STRATEGIES, Object
 from kopt.cluster.holds.hold import is_mirrored
 from kopt.cluster.objects.json_patch import JsonPatch
+from kopt.cluster.objects.mig_strategy import StrategyError, read_strategy
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.runtime.tracing import TraceContext
 from kopt.cluster.workloads.external_requests import CLAIMS, ObjectRef, completed, stands_elsewhere
@@ -263,8 +264,11 @@ class Admissions:
     async def validate(self, review: Review) -> Admission:
         """Refuses, in the mode enforce, what matches no queue rule, and opt-outs.
 
-        The API server sends opt-outs only of users without the right to them.
+        The API server sends opt-outs only of users without the right to them. Also refuses, in any mode, a MIGStrategy
+        that cannot be followed.
         """
+        if (review.group, review.kind) == (MIG_STRATEGIES.group, MIG_STRATEGIES.kind):
+            return _of_strategy(review)
         workload = await self._workload(review)
         if workload is None or not is_evaluated(workload):
             return LET_THROUGH
@@ -321,6 +325,14 @@ class Admissions:
 
 def _read(review: Review) -> Workload | None:
     return read_workload(review.object, review.group, review.kind, review.namespace, review.name)
+
+
+def _of_strategy(review: Review) -> Admission:
+    try:
+        read_strategy(review.object)
+    except StrategyError as error:
+        return Admission(Answer(refusal=f"MIGStrategy {review.name}: {error}"))
+    return LET_THROUGH
 
 
 def _is_claim(review: Review) -> bool:

@@ -16,6 +16,7 @@ from kopt.cluster.admission.address import SYSTEM_NAMESPACES, TIMEOUT_S, Address
 from kopt.cluster.client.api import AlreadyExists, Conflict, Kube, NotFound
 from kopt.cluster.client.resources import (
     COMPONENT_LABEL,
+    MIG_STRATEGIES,
     MUTATING_WEBHOOKS,
     PART_OF,
     PART_OF_LABEL,
@@ -129,6 +130,8 @@ def validating_configuration(address: Address, policy: ConformancePolicy) -> Obj
                 | {"name": f"opt-out.{hook['name']}"},
             ]
         )
+    versions, operations = (MIG_STRATEGIES.version,), ("CREATE", "UPDATE")
+    webhooks.append(_hook("validate", MIG_STRATEGIES, versions, operations, address, policy))
     return _configuration("ValidatingWebhookConfiguration", webhooks)
 
 
@@ -172,7 +175,7 @@ def _hook(
     operations: tuple[str, ...],
     address: Address,
     policy: ConformancePolicy,
-    condition: Object,
+    condition: Object | None = None,
 ) -> Object:
     group = resource.group.replace(".", "-") or "core"
     return {
@@ -184,12 +187,12 @@ def _hook(
                 "apiVersions": list(versions),
                 "resources": [resource.plural],
                 "operations": list(operations),
-                "scope": "Namespaced",
+                "scope": "Namespaced" if resource.namespaced else "Cluster",
             }
         ],
         "namespaceSelector": _selector(policy.namespaces, address.namespace),
         "objectSelector": {},
-        "matchConditions": [condition],
+        **({"matchConditions": [condition]} if condition is not None else {}),
         "matchPolicy": "Equivalent",
         "failurePolicy": "Ignore",
         "timeoutSeconds": TIMEOUT_S,

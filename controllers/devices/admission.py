@@ -11,9 +11,10 @@ from typing import Any
 
 from kopt.cluster.admission.review import Review
 from kopt.cluster.client.api import ApiError, Kube
-from kopt.cluster.client.resources import NODES, PODS, Object
+from kopt.cluster.client.resources import MIG_STRATEGIES, NODES, PODS, Object
 from kopt.cluster.objects.fields import at, items, mapping
 from kopt.cluster.objects.json_patch import JsonPatch
+from kopt.cluster.objects.mig_strategy import MigStrategy, read_strategy
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.isolation import Isolation
 from kopt.cluster.runtime.switches import OPEN, Gate
@@ -51,7 +52,8 @@ class DevicesAtAdmission:
         self._claims: Informer[ObservedClaim] = Informer(kube, CLAIMS, keep=read_claim)
         self._classes: Informer[Object] = Informer(kube, DEVICE_CLASSES)
         self._nodes: Informer[Labels] = Informer(kube, NODES, keep=_open_node)
-        self.books = Books(self._slices.objects, self._claims.objects)
+        self._strategies: Informer[MigStrategy] = Informer(kube, MIG_STRATEGIES, keep=read_strategy)
+        self.books = Books(self._slices.objects, self._claims.objects, strategy_of=self._strategy_of)
         self._claims.subscribe(self._claim_changed)
         for informer in self._informers:
             if isolation is not None:
@@ -59,7 +61,7 @@ class DevicesAtAdmission:
 
     @property
     def _informers(self) -> tuple[Informer[Any], ...]:
-        return self._slices, self._claims, self._classes, self._nodes
+        return self._slices, self._claims, self._classes, self._nodes, self._strategies
 
     async def run(self) -> None:
         await asyncio.gather(*(informer.run() for informer in self._informers))
@@ -122,6 +124,12 @@ class DevicesAtAdmission:
             return None
         device_class = self._classes.objects.get(("", str(at(request, "exactly", "deviceClassName"))))
         return None if device_class is None else device_request(device_class, request)
+
+    def _strategy_of(self, node: str) -> MigStrategy | None:
+        """Of several the first by name."""
+        labels, _ = self._nodes.objects.get(("", node), ({}, []))
+        matches = [strategy for strategy in self._strategies.objects.values() if strategy.selects(labels)]
+        return min(matches, key=lambda strategy: strategy.name, default=None)
 
     def _claim_changed(self, change: Change[ObservedClaim]) -> None:
         if change.new is not None and change.old is None:

@@ -12,6 +12,7 @@ import numpy as np
 
 from kopt.cluster.client.resources import Key
 from kopt.cluster.objects.annotations import mapping_of
+from kopt.cluster.objects.mig_strategy import MigStrategy
 from kopt.cluster.workloads.device_requests import (
     CHOICE_ANNOTATION,
     DeviceRequest,
@@ -57,25 +58,28 @@ class _Gpu:
     instances: list[Instance] = field(default_factory=list)
 
 
-@dataclass
-class _Model:
-    """The GPUs of one model, and the policy that has learned from requests for it."""
+@dataclass(frozen=True)
+class _Group:
+    """GPUs of one model for which the same instances are expected: a policy learns from requests for each."""
 
-    layouts: Layouts
-    policy: UsableSlices
+    model: str
+    expected: tuple[tuple[str, int], ...] = ()
 
 
 class Books:
-    """``slices`` and ``claims`` are live views of informers."""
+    """``slices`` and ``claims`` are live views of informers; ``strategy_of`` names what is expected on a node."""
 
     def __init__(
         self,
         slices: Mapping[Key, PublishedSlice],
         claims: Mapping[Key, ObservedClaim],
         clock: Callable[[], float] = time.monotonic,
+        strategy_of: Callable[[str], MigStrategy | None] = lambda _: None,
     ) -> None:
         self._slices, self._claims, self._clock = slices, claims, clock
-        self._models: dict[str, _Model | None] = {}
+        self._strategy_of = strategy_of
+        self._layouts: dict[str, Layouts | None] = {}
+        self._learned: dict[_Group, UsableSlices] = {}
         self._reserved: dict[str, tuple[float, Selection]] = {}
         """By the key of the claim: until when."""
 
@@ -83,33 +87,35 @@ class Books:
         """The instance after which most of the slices stay usable; kept for the claim with this key
         (``made_for``) from now on. None where no GPU has room, or the request is for something else than instances
         that are cut on demand. ``nodes``: which may be used."""
-        best: tuple[float, Selection] | None = None
-        for model, gpus in self._by_model(request, nodes).items():
-            learned = self._model(model)
-            profile = self._profile(learned, request)
-            if learned is None or profile is None:
-                continue
-            learned.policy.observe(profile)
-            whole = request.is_whole_gpu
-            cut = [gpu for gpu in gpus if (("", 0) in gpu.published if whole else _is_cut_on_demand(gpu, learned))]
-            numbers = [(gpu, learned.layouts.number(gpu.instances)) for gpu in cut]
-            known = [(gpu, number) for gpu, number in numbers if number is not None]
-            if not known:
-                continue
-            pool = np.array([number for _, number in known])
-            placement = learned.policy.placement(profile, pool)
-            if placement is None:
-                continue
-            gpu = known[placement.gpu][0]
-            growth = float(learned.policy.growth[pool[placement.gpu], profile])
-            name = learned.layouts.geometry.profiles[profile].name
-            selection = Selection(gpu.node, gpu.driver, gpu.uuid, name, placement.start, whole)
-            if best is None or growth < best[0]:
-                best = growth, selection
-        if best is None:
+        options = [
+            option
+            for group, gpus in self._by_group(request, nodes).items()
+            if (option := self._option(group, gpus, request)) is not None
+        ]
+        if not options:
             return None
-        self._reserved[key] = self._clock() + RESERVED_S, best[1]
-        return best[1]
+        _, selection = min(options, key=lambda option: option[0])
+        self._reserved[key] = self._clock() + RESERVED_S, selection
+        return selection
+
+    def _option(self, group: _Group, gpus: list[_Gpu], request: DeviceRequest) -> tuple[float, Selection] | None:
+        """By how much the cost of a group grows, and where."""
+        layouts, whole = self._layouts_of(group.model), request.is_whole_gpu
+        profile = None if layouts is None else _profile(layouts, request)
+        if layouts is None or profile is None:
+            return None
+        policy = self._policy(group, layouts)
+        policy.observe(profile)
+        open_gpus = [gpu for gpu in gpus if (("", 0) in gpu.published if whole else _is_cut_on_demand(gpu, layouts))]
+        numbers = [(gpu, layouts.number(gpu.instances)) for gpu in open_gpus]
+        known = [(gpu, number) for gpu, number in numbers if number is not None]
+        pool = np.array([number for _, number in known], dtype=np.int64)
+        placement = policy.placement(profile, pool) if known else None
+        if placement is None:
+            return None
+        gpu, name = known[placement.gpu][0], layouts.geometry.profiles[profile].name
+        selection = Selection(gpu.node, gpu.driver, gpu.uuid, name, placement.start, whole)
+        return float(policy.growth[pool[placement.gpu], profile]), selection
 
     def forget(self, key: str) -> None:
         """The selection for this claim is not used."""
@@ -117,29 +123,24 @@ class Books:
 
     def instances(self) -> dict[tuple[str, str], list[Instance]]:
         """What lies on each GPU, by node and UUID; selections included."""
-        gpus = (gpu for group in self._by_model(None, lambda _: True).values() for gpu in group)
+        gpus = (gpu for group in self._by_group(None, lambda _: True).values() for gpu in group)
         return {(gpu.node, gpu.uuid): sorted(gpu.instances) for gpu in gpus}
 
-    def _profile(self, learned: _Model | None, request: DeviceRequest) -> int | None:
-        if learned is None:
-            return None
-        profiles = learned.layouts.geometry.profiles
-        if request.is_whole_gpu and not request.profile:
-            return len(profiles) - 1
-        if request.attributes.get("type", "mig") != "mig":
-            return None
-        return next((at for at, profile in enumerate(profiles) if profile.name == request.profile), None)
-
-    def _model(self, name: str) -> _Model | None:
-        if name not in self._models:
+    def _layouts_of(self, model: str) -> Layouts | None:
+        """None for a model without MIG."""
+        if model not in self._layouts:
             try:
-                layouts = layouts_of(mig_geometry(find_gpu(name)))
-                self._models[name] = _Model(layouts, UsableSlices(layouts))
+                self._layouts[model] = layouts_of(mig_geometry(find_gpu(model)))
             except (MigError, UnknownGpuError):
-                self._models[name] = None
-        return self._models[name]
+                self._layouts[model] = None
+        return self._layouts[model]
 
-    def _by_model(self, request: DeviceRequest | None, nodes: Callable[[str], bool]) -> dict[str, list[_Gpu]]:
+    def _policy(self, group: _Group, layouts: Layouts) -> UsableSlices:
+        if group not in self._learned:
+            self._learned[group] = UsableSlices(layouts, dict(group.expected))
+        return self._learned[group]
+
+    def _by_group(self, request: DeviceRequest | None, nodes: Callable[[str], bool]) -> dict[_Group, list[_Gpu]]:
         devices: dict[tuple[str, str, str], PublishedDevice] = {}
         gpus: dict[tuple[str, str], _Gpu] = {}
         for part in self._newest():
@@ -152,11 +153,13 @@ class Books:
                     gpu.is_closed |= device.is_closed
                     gpu.published.add((device.profile, device.start))
         self._occupy(devices, gpus)
-        result: dict[str, list[_Gpu]] = {}
+        result: dict[_Group, list[_Gpu]] = {}
         for _, gpu in sorted(gpus.items()):
             wanted = request is None or (gpu.driver == request.driver and request.matches(gpu.model))
             if wanted and not gpu.is_closed and nodes(gpu.node):
-                result.setdefault(gpu.model, []).append(gpu)
+                strategy = self._strategy_of(gpu.node)
+                expected = () if strategy is None else tuple(sorted(strategy.shares.items()))
+                result.setdefault(_Group(gpu.model, expected), []).append(gpu)
         return result
 
     def _newest(self) -> Iterator[PublishedSlice]:
@@ -189,10 +192,10 @@ class Books:
                 self._put(gpu, selection.profile, selection.start)
 
     def _put(self, gpu: _Gpu, profile: str, start: int) -> None:
-        learned = self._model(gpu.model)
-        if learned is None:
+        layouts = self._layouts_of(gpu.model)
+        if layouts is None:
             return
-        names = [item.name for item in learned.layouts.geometry.profiles]
+        names = [item.name for item in layouts.geometry.profiles]
         if profile and profile not in names:
             # Nobody knows what it leaves free.
             gpu.is_closed = True
@@ -209,7 +212,17 @@ class Books:
             self._reserved[claim.made_for] = self._clock() + RESERVED_S, Selection(node, "", gpu, profile, start)
 
 
-def _is_cut_on_demand(gpu: _Gpu, learned: _Model) -> bool:
+def _profile(layouts: Layouts, request: DeviceRequest) -> int | None:
+    """The number of what is requested; a whole GPU counts as the largest instance."""
+    profiles = layouts.geometry.profiles
+    if request.is_whole_gpu and not request.profile:
+        return len(profiles) - 1
+    if request.attributes.get("type", "mig") != "mig":
+        return None
+    return next((at for at, profile in enumerate(profiles) if profile.name == request.profile), None)
+
+
+def _is_cut_on_demand(gpu: _Gpu, layouts: Layouts) -> bool:
     """Whether every instance that can be cut is published: else those that are were cut by somebody."""
-    profiles = learned.layouts.geometry.profiles
+    profiles = layouts.geometry.profiles
     return all((profile.name, start) in gpu.published for profile in profiles for start in profile.starts)

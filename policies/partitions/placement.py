@@ -4,6 +4,7 @@ Every policy gives each layout a cost; a partition goes where the cost of the po
 refused where one fits.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,6 +18,8 @@ Pool = NDArray[np.int64]
 """The number of the layout of each GPU (gpus,)."""
 _FORGET = 0.999
 """Share of its weight that a request keeps with each later one: the mix is that of about the last thousand."""
+_MEMORY = 1 / (1 - _FORGET)
+"""The weight of all requests that are remembered."""
 _PACKING = 0.6
 """Of the root of the slices in use; from .3 to 4 it makes less than .1 points of difference on random mixes."""
 _RELEARN = 200
@@ -114,8 +117,13 @@ class UsableSlices(PlacementPolicy):
 
     name: ClassVar[str] = "kopt"
 
-    def __init__(self, layouts: Layouts) -> None:
-        self._weights = np.ones(len(layouts.geometry.profiles))
+    def __init__(self, layouts: Layouts, expected: Mapping[str, float] | None = None) -> None:
+        """``expected``: shares of requests by profile, which count as much as all that is remembered later; without
+        them every profile is as likely as another."""
+        names = [profile.name for profile in layouts.geometry.profiles]
+        total = sum((expected or {}).get(name, 0.0) for name in names)
+        prior = [_MEMORY * (expected or {}).get(name, 0.0) / total if total else 0.0 for name in names]
+        self._weights = np.ones(len(names)) + np.array(prior)
         self._seen = 0
         super().__init__(layouts)
 

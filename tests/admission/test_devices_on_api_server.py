@@ -8,8 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from admission.conftest import Webhooks
+import yaml
+from admission.conftest import CRD, Webhooks
 from admission.submitting import labelled
+from controlplane.api import Refused
 from controlplane.processes import wait_for
 
 from kopt.cluster.objects.device_slices import API_VERSION, mig_device_name, mig_gpus
@@ -163,6 +165,37 @@ def test_only_nodes_that_the_pod_may_use_are_selected(team: Team) -> None:
     claim = team.runs(team.submit("2g.20gb", nodeSelector={"name": NODES[3]}))
     assert selected(claim) == allocated(claim)
     assert allocated(claim)[0] == NODES[3]
+
+
+MANIFEST = """
+apiVersion: kgwe.nvidia.io/v1
+kind: MIGStrategy
+metadata: {name: inference-optimized}
+spec:
+  nodeSelector: {gpu.nvidia.com/class: H100}
+  partitionStrategy:
+    preferredProfiles: [{1g.10gb: 70%}, {2g.20gb: 20%}, {3g.40gb: 10%}]
+    rebalanceInterval: 5m
+    minUtilizationThreshold: 0.3
+"""
+
+
+def test_a_strategy_is_accepted_as_it_stands_and_refused_where_it_cannot_be_followed(pool: Webhooks) -> None:
+    pool.plane.apply_crds([CRD.with_name("migstrategies.yaml")])
+    pool.api.create(yaml.safe_load(MANIFEST))
+
+    def refusal(profiles: list[Object]) -> str:
+        strategy = yaml.safe_load(MANIFEST)
+        strategy["metadata"]["name"] = "wrong"
+        strategy["spec"]["partitionStrategy"]["preferredProfiles"] = profiles
+        with pytest.raises(Refused) as error:
+            pool.api.create(strategy, dryRun="All")
+        return error.value.message
+
+    assert "the shares add up to 80 %" in refusal([{"1g.10gb": "60%"}, {"2g.20gb": 20}])
+    assert "nearest: 1g.10gb" in refusal([{"1g.11gb": "100%"}])
+    assert "no GPU model has all of these profiles" in refusal([{"1g.10gb": "50%"}, {"1g.5gb": "50%"}])
+    pool.api.delete("kgwe.nvidia.io/v1", "MIGStrategy", "inference-optimized")
 
 
 def test_without_the_webhook_a_claim_is_as_it_was_written(pool: Webhooks, team: Team) -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.device_slices import DevicePool, Taint, mig_gpus, whole_gpus
+from kopt.cluster.objects.mig_strategy import MigStrategy
 from kopt.cluster.workloads.device_requests import (
     ObservedClaim,
     PublishedSlice,
@@ -38,13 +39,14 @@ class Clock:
 class Cluster:
     """What informers would have."""
 
-    def __init__(self, *pools: DevicePool) -> None:
+    def __init__(self, *pools: DevicePool, expects: dict[str, int] | None = None) -> None:
         documents = [document for pool in pools for document in pool.slices()]
         read = {("", document["metadata"]["name"]): read_slice(document) for document in documents}
         self.slices: dict[tuple[str, str], PublishedSlice] = {key: part for key, part in read.items() if part}
         self.claims: dict[tuple[str, str], ObservedClaim] = {}
         self.clock = Clock()
-        self.books = Books(self.slices, self.claims, self.clock)
+        strategy = MigStrategy("test", {}, expects) if expects else None
+        self.books = Books(self.slices, self.claims, self.clock, lambda _: strategy)
 
     def select(self, profile: str, key: str = "uid/gpu") -> Selection | None:
         request = device_request(CLASS, written(profile))
@@ -85,6 +87,34 @@ def test_what_is_selected_always_fits_with_all_that_is_there(requests: list[tupl
             name = f"gpu-{selection.gpu[-1]}-mig-{profile.replace('.', '')}-{selection.start}"
             cluster.allocate(key, name)
             assert cluster.books.instances() == after
+
+
+@given(st.sampled_from(PROFILES), st.sampled_from(PROFILES), st.integers(0, 722))
+def test_what_a_strategy_expects_keeps_its_room(expected: str, requested: str, layout: int) -> None:
+    """On one GPU, in whatever layout: no other start leaves room for more of the profile that is expected."""
+    layouts, wanted, profile = layouts_of(H100), PROFILES.index(expected), PROFILES.index(requested)
+    cluster = Cluster(h100s(count=1), expects={expected: 100})
+    for number, (instance, start) in enumerate(layouts.layouts[layout]):
+        cluster.allocate(f"{number}/gpu", f"gpu-0-mig-{PROFILES[instance].replace('.', '')}-{start}")
+    options = [option for option in layouts.following[layout, profile] if option >= 0]
+    selection = cluster.select(requested)
+    assert (selection is not None) is bool(options)
+    if selection is not None:
+        after = layouts.number([*layouts.layouts[layout], (profile, selection.start)])
+        assert layouts.capacity[after, wanted] == max(layouts.capacity[option, wanted] for option in options)
+
+
+@pytest.mark.parametrize(
+    ("labels", "is_selected"),
+    [
+        ({"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}, True),
+        ({"gpu.nvidia.com/class": "H100"}, True),
+        ({"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}, False),
+        ({}, False),
+    ],
+)
+def test_a_class_stands_for_the_product(labels: dict[str, str], is_selected: bool) -> None:
+    assert MigStrategy("inference", {"gpu.nvidia.com/class": "H100"}, {}).selects(labels) is is_selected
 
 
 def test_what_was_allocated_counts_and_not_what_was_selected() -> None:

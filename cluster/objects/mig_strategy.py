@@ -1,0 +1,96 @@
+"""``MIGStrategy`` (kgwe.nvidia.io/v1): which MIG instances are expected on the GPUs of a set of nodes."""
+
+import functools
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.fields import items, mapping, text
+from kopt.core.gpu import Vendor
+from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu, gpu_catalogue
+
+CLASS_LABEL, PRODUCT_LABEL = "gpu.nvidia.com/class", "nvidia.com/gpu.product"
+_PROFILE = re.compile(r"(\d{1,2})g\.(\d{1,4})gb")
+_SHARE = re.compile(r"(\d{1,3})%?")
+
+
+class StrategyError(ValueError):
+    """A MIGStrategy that cannot be followed; the message says what to write."""
+
+
+@dataclass(frozen=True)
+class MigStrategy:
+    """``shares``: percent of instances by profile; they add up to 100."""
+
+    name: str
+    selector: Mapping[str, str]
+    shares: Mapping[str, int]
+
+    def selects(self, labels: Mapping[str, str]) -> bool:
+        """Whether it is for a node with these labels."""
+        return all(
+            labels.get(key) == value or (key == CLASS_LABEL and _is_class(value, labels.get(PRODUCT_LABEL, "")))
+            for key, value in self.selector.items()
+        )
+
+
+def read_strategy(document: Object) -> MigStrategy:
+    """Raises StrategyError."""
+    shares: dict[str, int] = {}
+    for _, item in items(document, "spec", "partitionStrategy", "preferredProfiles"):
+        for profile, written in mapping(item).items():
+            match = _SHARE.fullmatch(str(written))
+            if match is None:
+                raise StrategyError(f"the share of {profile} is {str(written)[:20]!r}; write a percentage such as 70%")
+            if profile not in _profiles():
+                nearest = ", ".join(_nearest(profile))
+                raise StrategyError(f"no GPU has a MIG profile {profile[:40]!r}; nearest: {nearest}")
+            shares[profile] = shares.get(profile, 0) + int(match[1])
+    if sum(shares.values()) != 100:
+        raise StrategyError(f"the shares add up to {sum(shares.values())} %, not to 100 %")
+    _require_one_model(shares)
+    selector = {key: str(value) for key, value in mapping(document, "spec", "nodeSelector").items()}
+    return MigStrategy(text(document, "metadata", "name"), selector, shares)
+
+
+def _require_one_model(shares: Mapping[str, int]) -> None:
+    """Of a node, and so of a strategy, all instances are cut from GPUs of one model."""
+    models = [model for model in gpu_catalogue().values() if model.vendor is Vendor.NVIDIA]
+    sets = {model.name: {profile.name for profile in model.partitions} for model in models}
+    if not any(shares.keys() <= profiles for profiles in sets.values()):
+        of_each = "; ".join(
+            f"{profile} of {', '.join(name for name, profiles in sets.items() if profile in profiles)}"
+            for profile in shares
+        )
+        raise StrategyError(f"no GPU model has all of these profiles: {of_each}")
+
+
+@functools.cache
+def _profiles() -> frozenset[str]:
+    models = (model for model in gpu_catalogue().values() if model.vendor is Vendor.NVIDIA)
+    return frozenset(profile.name for model in models for profile in model.partitions)
+
+
+def _nearest(profile: str) -> list[str]:
+    """Three with as many compute slices, or nearly, and about as much memory; all where it is no profile by its form."""
+    wanted = _PROFILE.match(profile)
+    if wanted is None:
+        return sorted(_profiles())
+
+    def distance(other: str) -> tuple[int, int]:
+        match = _PROFILE.match(other)
+        assert match is not None, "profiles of the catalogue have this form"
+        return abs(int(match[1]) - int(wanted[1])), abs(int(match[2]) - int(wanted[2]))
+
+    return sorted(sorted(_profiles()), key=distance)[:3]
+
+
+def _is_class(value: str, product: str) -> bool:
+    """``H100`` is the class of NVIDIA-H100-80GB-HBM3."""
+    if value.lower() in re.split(r"[-_ ]", product.lower()):
+        return True
+    try:
+        return find_gpu(value) == find_gpu(product)
+    except UnknownGpuError:
+        return False

@@ -73,7 +73,7 @@ def _profiles() -> frozenset[str]:
 
 
 def _nearest(profile: str) -> list[str]:
-    """Three with as many compute slices, or nearly, and about as much memory; all where it is no profile by its form."""
+    """Three with about as many compute slices and as much memory; all where it has not the form of a profile."""
     wanted = _PROFILE.match(profile)
     if wanted is None:
         return sorted(_profiles())

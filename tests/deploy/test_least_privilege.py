@@ -44,6 +44,7 @@ SELDOM: dict[str, dict[Right, str]] = {
         ("watch", "kai.scheduler", "configs"): "only in a cluster with KAI",
         ("watch", "kueue.x-k8s.io", "resourceflavors"): "only in a cluster with Kueue",
         ("get", "", "namespaces"): "only for a namespace that is younger than the watch's news of it",
+        ("get", "", "pods"): "only for the pod of a claim for a MIG instance that is cut on demand",
         ("update", "", "secrets"): "only when the certificate is rotated, after 60 days",
         ("get", "resource.k8s.io", "deviceclasses"): "only for a class that is younger than the watch's news of it",
         ("get", "kaiwo.ai", "featurerollouts"): "only when an alarm switches a feature off",

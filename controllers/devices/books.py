@@ -205,7 +205,7 @@ class Books:
     def observe(self, claim: ObservedClaim) -> None:
         """A claim that another replica gave a choice to: what it selected is kept here, too."""
         choice = mapping_of({CHOICE_ANNOTATION: claim.choice}, CHOICE_ANNOTATION)
-        if not choice or claim.allocated or claim.made_for in self._reserved:
+        if not choice or not claim.made_for or claim.allocated or claim.made_for in self._reserved:
             return
         node, gpu, profile, start = (choice.get(name) for name in ("node", "gpu", "profile", "start"))
         if isinstance(node, str) and isinstance(gpu, str) and isinstance(profile, str) and isinstance(start, int):

@@ -141,6 +141,7 @@ def test_a_selection_of_another_replica_counts() -> None:
     text = f'{{"node": "a", "gpu": "{selection.gpu}", "profile": "7g.80gb", "start": 0}}'
     second.books.observe(ObservedClaim("uid/gpu", (), text))
     assert second.select("1g.10gb", "other/gpu") is None
+    second.books.observe(ObservedClaim("", (), text.replace("7g.80gb", "1g.10gb")))
     for nonsense in ("[]", "{", '{"node": 1}', '{"node": "a", "gpu": "x", "profile": "9g", "start": -1}'):
         second.books.observe(ObservedClaim("third/gpu", (), nonsense))
 

@@ -49,12 +49,12 @@ def read_strategy(document: Object) -> MigStrategy:
             shares[profile] = shares.get(profile, 0) + int(match[1])
     if sum(shares.values()) != 100:
         raise StrategyError(f"the shares add up to {sum(shares.values())} %, not to 100 %")
-    _require_one_model(shares)
+    _require_common_model(shares)
     selector = {key: str(value) for key, value in mapping(document, "spec", "nodeSelector").items()}
     return MigStrategy(text(document, "metadata", "name"), selector, shares)
 
 
-def _require_one_model(shares: Mapping[str, int]) -> None:
+def _require_common_model(shares: Mapping[str, int]) -> None:
     """Of a node, and so of a strategy, all instances are cut from GPUs of one model."""
     models = [model for model in gpu_catalogue().values() if model.vendor is Vendor.NVIDIA]
     sets = {model.name: {profile.name for profile in model.partitions} for model in models}
@@ -69,17 +69,18 @@ def _require_one_model(shares: Mapping[str, int]) -> None:
 @functools.cache
 def _profiles() -> frozenset[str]:
     models = (model for model in gpu_catalogue().values() if model.vendor is Vendor.NVIDIA)
-    return frozenset(profile.name for model in models for profile in model.partitions)
+    # A card of two devices has partitions that are none of MIG's.
+    return frozenset(each.name for model in models for each in model.partitions if _PROFILE.fullmatch(each.name))
 
 
 def _nearest(profile: str) -> list[str]:
     """Three with about as many compute slices and as much memory; all where it has not the form of a profile."""
-    wanted = _PROFILE.match(profile)
+    wanted = _PROFILE.fullmatch(profile)
     if wanted is None:
         return sorted(_profiles())
 
     def distance(other: str) -> tuple[int, int]:
-        match = _PROFILE.match(other)
+        match = _PROFILE.fullmatch(other)
         assert match is not None, "profiles of the catalogue have this form"
         return abs(int(match[1]) - int(wanted[1])), abs(int(match[2]) - int(wanted[2]))
 

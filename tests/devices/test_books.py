@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.device_slices import DevicePool, Taint, mig_gpus, whole_gpus
-from kopt.cluster.objects.mig_strategy import MigStrategy
+from kopt.cluster.objects.mig_strategy import MigStrategy, StrategyError, read_strategy
 from kopt.cluster.workloads.device_requests import (
     ObservedClaim,
     PublishedSlice,
@@ -115,6 +115,22 @@ def test_what_a_strategy_expects_keeps_its_room(expected: str, requested: str, l
 )
 def test_a_class_stands_for_the_product(labels: dict[str, str], is_selected: bool) -> None:
     assert MigStrategy("inference", {"gpu.nvidia.com/class": "H100"}, {}).selects(labels) is is_selected
+
+
+@pytest.mark.parametrize(
+    ("profiles", "message"),
+    [
+        ([{"1g.10gb": "60%"}, {"2g.20gb": 20}], "add up to 80 %"),
+        ([{"1g.11gb": "100%"}], "nearest: 1g.10gb, 1g.12gb"),
+        ([{"half": "100%"}], "nearest: 1g.10gb"),
+        ([{"1g.10gb": "50%"}, {"1g.18gb": "50%"}], "no GPU model has all of these profiles"),
+        ([{"1g.10gb": "many"}], "write a percentage"),
+        ([], "add up to 0 %"),
+    ],
+)
+def test_a_strategy_that_cannot_be_followed_says_why(profiles: list[Any], message: str) -> None:
+    with pytest.raises(StrategyError, match=message):
+        read_strategy({"spec": {"partitionStrategy": {"preferredProfiles": profiles}}})
 
 
 def test_what_was_allocated_counts_and_not_what_was_selected() -> None:

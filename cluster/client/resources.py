@@ -142,6 +142,7 @@ KUEUE_FLAVORS = Resource("kueue.x-k8s.io", "v1beta1", "resourceflavors", "Resour
 LENDING_POOLS = Resource("kaiwo.ai", "v1alpha1", "lendingpools", "LendingPool", namespaced=False)
 KAIWO_QUEUES = Resource("kaiwo.ai", "v1alpha2", "kaiwoqueues", "KaiwoQueue", namespaced=False)
 KAIWO_POOLS = Resource("kaiwo.ai", "v1alpha2", "kaiwopools", "KaiwoPool", namespaced=False)
+KAIWO_BUDGETS = Resource("kaiwo.ai", "v1alpha1", "kaiwobudgets", "KaiwoBudget", namespaced=False)
 KAI_QUEUES = Resource("scheduling.run.ai", "v2", "queues", "Queue", namespaced=False)
 VOLCANO_QUEUES = Resource("scheduling.volcano.sh", "v1beta1", "queues", "Queue", namespaced=False)
 VOLCANO_JOBS = Resource("batch.volcano.sh", "v1alpha1", "jobs", "Job")

@@ -6,8 +6,9 @@ A hold is one write that changes the object and marks it, so that no crash leave
 * annotation ``kaiwo.ai/held-undo``: JSON, the values that releasing restores, by name: ``suspend`` and ``active`` (the
   field as it was), ``gates`` (names of scheduling gates to take away, each beginning with ``kaiwo.ai/``), ``queue``
   (the Kueue queue that it was in), ``asked`` (a Job's own request, see ``cluster.holds.original_request``),
-  ``priority`` with ``raised`` (a Kueue Workload's own priority and the one that stands there instead), ``quota`` (what
-  a queue owns, see ``cluster.holds.quota_loan``). Other names are left alone.
+  ``stopPolicy`` (what a LocalQueue had, see ``cluster.holds.queue_stop``), ``priority`` with ``raised`` (a Kueue
+  Workload's own priority and the one that stands there instead), ``quota`` (what a queue owns, see
+  ``cluster.holds.quota_loan``). Other names are left alone.
   Without the annotation, or where it is no JSON object, everything that a hold of this kind can have changed is undone.
   What is a JSON object is honoured whatever else stands in it (ADR 31).
 
@@ -34,6 +35,7 @@ from kopt.cluster.client.resources import (
     JOBS,
     KAI_QUEUES,
     KUEUE_CLUSTER_QUEUES,
+    KUEUE_LOCAL_QUEUES,
     KUEUE_WORKLOADS,
     PODS,
     VOLCANO_JOBS,
@@ -42,6 +44,7 @@ from kopt.cluster.client.resources import (
     Resource,
 )
 from kopt.cluster.holds.original_request import with_request
+from kopt.cluster.holds.queue_stop import FIELD, HOLD, is_stopped, opened
 from kopt.cluster.holds.quota_loan import restored
 from kopt.cluster.objects.annotations import AnnotationError
 from kopt.cluster.objects.fields import mapping
@@ -90,7 +93,7 @@ HOLDABLE: Mapping[Resource, Holdable] = MappingProxyType(
 have their own request back when their queue lets them run."""
 QUEUES = (KUEUE_CLUSTER_QUEUES, KAI_QUEUES, VOLCANO_QUEUES)
 """Kinds that may have more than they own; they are given back last, so that nothing that is released is refused."""
-HELD_KINDS = (*HOLDABLE, VOLCANO_JOBS, PODS, *QUEUES)
+HELD_KINDS = (*HOLDABLE, VOLCANO_JOBS, PODS, KUEUE_LOCAL_QUEUES, *QUEUES)
 """Every kind that may carry the mark."""
 
 
@@ -178,6 +181,20 @@ def hold(resource: Resource, document: Object, by: str, original: Mapping[str, A
     return _with(kind, not kind.runs) | {"metadata": metadata | _version(document)}
 
 
+def hold_queue(queue: Object, by: str) -> Object:
+    """The merge patch by which a LocalQueue admits nothing more. It fails with Conflict if the queue has changed since.
+
+    Raises HoldError where another holder has it, or its owner has stopped it already.
+    """
+    about = f"LocalQueue {queue['metadata']['name']}"
+    if (other := holder_of(queue)) not in ("", by):
+        raise HoldError(f"{about} is held by {other} already")
+    if is_stopped(queue):
+        raise HoldError(f"{about} has been stopped by others already")
+    before = mapping(queue, "spec").get(FIELD)
+    return {"spec": {FIELD: HOLD}, "metadata": hold_metadata(by, {FIELD: before}) | _version(queue)}
+
+
 def release(resource: Resource, document: Object) -> Object:
     """The merge patch that gives a held object back and takes the marks away; it fails with Conflict as ``hold``'s.
 
@@ -187,7 +204,9 @@ def release(resource: Resource, document: Object) -> Object:
     undo, kind = _undo(document), HOLDABLE.get(resource)
     if is_parked(document):
         labels[QUEUE_LABEL] = queue_of(document) or None
-    if resource in QUEUES:
+    if resource == KUEUE_LOCAL_QUEUES:
+        changes = opened(document, undo)
+    elif resource in QUEUES:
         changes = restored(resource, document, undo)
     else:
         changes = _ungated(document, undo) if kind is None else _resumed(kind, document, undo)

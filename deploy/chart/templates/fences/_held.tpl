@@ -30,7 +30,7 @@ Workload's may be raised), `release` (what is not held is not touched).
     'ray.io/rayjobs': ['suspend'], 'ray.io/rayclusters': ['suspend'],
     'kubeflow.org/pytorchjobs': ['runPolicy'], 'kubeflow.org/mpijobs': ['runPolicy'],
     'kueue.x-k8s.io/workloads': ['active'{{ if .priority }}, 'priority'{{ end }}], 'batch.volcano.sh/jobs': [],
-    'kueue.x-k8s.io/clusterqueues': ['resourceGroups'], 'scheduling.run.ai/queues': ['resources'],
+    'kueue.x-k8s.io/clusterqueues': ['resourceGroups'], 'kueue.x-k8s.io/localqueues': ['stopPolicy'], 'scheduling.run.ai/queues': ['resources'],
     'scheduling.volcano.sh/queues': ['capability']}[variables.kind]
 # A Job without a label of its own gets its pods' from the API server, whoever writes it.
 - {name: podLabels, expression: "variables.kind == 'batch/jobs' ? object.spec.template.?metadata.?labels.orValue({}) : {}"}

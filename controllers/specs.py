@@ -12,6 +12,7 @@ from kopt.controllers.evictions.options import Options as EvictionsOptions
 from kopt.controllers.gangs.options import Options as GangsOptions
 from kopt.controllers.ingest.options import Options as IngestOptions
 from kopt.controllers.lending.options import Options as LendingOptions
+from kopt.controllers.meter.options import Options as MeterOptions
 from kopt.controllers.pairwise.options import Options as PairwiseOptions
 from kopt.controllers.preemption.options import Options as PreemptionOptions
 from kopt.controllers.queues.options import Options as QueuesOptions
@@ -332,6 +333,13 @@ CONTROLLERS = (
             "clusterqueues.kueue.x-k8s.io",
             "jobs.batch",
             "kaiworeservations.kaiwo.ai",
+        "meter",
+        "kopt.controllers.meter.main",
+        (9465,),
+        MeterOptions,
+        reads=(
+            SWITCHES,
+            "kaiwobudgets.kaiwo.ai",
             "localqueues.kueue.x-k8s.io",
             "namespaces",
             "nodes",
@@ -342,6 +350,13 @@ CONTROLLERS = (
         ),
         writes=("jobs.batch", "kaiworeservations.kaiwo.ai", "pods", "secrets", "workloads.kueue.x-k8s.io"),
         holds=("workloads.kueue.x-k8s.io",),
+            "resourceclaims.resource.k8s.io",
+            "resourceslices.resource.k8s.io",
+            "workloads.kueue.x-k8s.io",
+        ),
+        writes=("kaiwobudgets.kaiwo.ai", "localqueues.kueue.x-k8s.io"),
+        holds=("localqueues.kueue.x-k8s.io",),
+        holder="budget",
     ),
 )
 """Every controller, in the order of their ports."""

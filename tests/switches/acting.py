@@ -12,10 +12,12 @@ from kopt.cluster.client.resources import (
     EVENTS,
     FEATURE_ROLLOUTS,
     JOBS,
+    KAIWO_BUDGETS,
     KAIWO_QUEUES,
     KAIWO_RESERVATIONS,
     KUEUE_CLUSTER_QUEUES,
     KUEUE_WORKLOADS,
+    KUEUE_LOCAL_QUEUES,
     LEASES,
     LENDING_POOLS,
     NODE_BANDWIDTHS,
@@ -27,6 +29,7 @@ from kopt.cluster.client.resources import (
 )
 from kopt.controllers.gangs.reconciler import Reconciler as Gangs
 from kopt.controllers.lending.reconciler import Reconciler as Lending
+from kopt.controllers.meter.budgets import BudgetKeeper
 from kopt.controllers.pairwise.reconciler import Reconciler as Pairwise
 from kopt.controllers.preemption.kai.preemptor import KaiPreemption
 from kopt.controllers.preemption.kube_scheduler.preemptor import PlainPreemption
@@ -41,6 +44,11 @@ from .scenarios import DECLARED_QUEUES, GANGS, RESERVATIONS
 OWN = (EVENTS, LEASES, SECRETS, FEATURE_ROLLOUTS)
 USER = "system:serviceaccount:kopt-system:kopt-test"
 REPORTS = (KAIWO_QUEUES, KAIWO_RESERVATIONS, LENDING_POOLS, PAIRWISE_BENCHMARKS, NODE_BANDWIDTHS)
+from .scenarios import BUDGETS, DECLARED_QUEUES, GANGS
+
+OWN = (EVENTS, LEASES, SECRETS, FEATURE_ROLLOUTS)
+USER = "system:serviceaccount:kopt-system:kopt-test"
+REPORTS = (KAIWO_BUDGETS, KAIWO_QUEUES, LENDING_POOLS, PAIRWISE_BENCHMARKS, NODE_BANDWIDTHS)
 """Kinds of ours in whose status a controller that only observes says what it would do."""
 
 
@@ -77,6 +85,12 @@ def _is_returned(kube: MemoryKube) -> bool:
     return quota == "0" and not label_of(kube, KUEUE_CLUSTER_QUEUES, "lent", namespace="")
 
 
+def _is_open(kube: MemoryKube) -> bool:
+    queue = kube.find(KUEUE_LOCAL_QUEUES, "gpus", "team")
+    assert queue is not None
+    return queue["spec"].get("stopPolicy") == "None" and not label_of(kube, KUEUE_LOCAL_QUEUES, "gpus")
+
+
 def _is_untested(kube: MemoryKube) -> bool:
     return not kube.all(JOBS)
 
@@ -95,6 +109,7 @@ ACTING = (
     Acting("pairwise", _scenario("pairs"), (Pairwise, "step"), undone=_is_untested),
     Acting("gangs", GANGS, (Gangs, "step"), undone=_runs),
     Acting("reservations", RESERVATIONS, (Reservations, "step"), undone=_is_left),
+    Acting("budgets", BUDGETS, (BudgetKeeper, "step"), undone=_is_open),
     Acting("declared-queues", DECLARED_QUEUES, (Queues, "step")),
 )
 

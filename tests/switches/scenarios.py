@@ -1,5 +1,7 @@
 """Controllers that have no scenario with hostile objects, with something that they have to do."""
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from attacks.api_in_memory import MemoryKube
@@ -32,9 +34,13 @@ from kopt.cluster.client.resources import (
     PODS,
 )
 from kopt.cluster.objects.node_bandwidth import stamp
+from kopt.cluster.client.resources import JOBS, KAIWO_BUDGETS, KAIWO_QUEUES, KUEUE_LOCAL_QUEUES, NODES, PODS
 from kopt.cluster.runtime.manager import LedReplica
 from kopt.cluster.workloads.queue_trees.live import KINDS
 from kopt.controllers.gangs import main as gangs
+from kopt.controllers.meter import main as meter
+from kopt.controllers.meter.reconciler import MeterSettings
+from kopt.controllers.meter.store import CostStore
 from kopt.controllers.queues import main as declared_queues
 from kopt.controllers.queues.reconciler import Carrying
 from kopt.controllers.reservations import main as reservations
@@ -121,4 +127,22 @@ RESERVATIONS = Scenario(
     _reservations,
     lambda kube: label_of(kube, KUEUE_WORKLOADS, "saves") == "reservations" and len(kube.all(JOBS)) == 3,
     (),
+def _fill_budget(kube: MemoryKube) -> None:
+    """A pod has eight GPUs, and its team's budget is four seconds of one."""
+    space(kube, "team")
+    kube.put(NODES, node("n0", gpus=8))
+    kube.put(PODS, pod("trains", on="n0", gpus=8))
+    kube.put(KUEUE_LOCAL_QUEUES, {"metadata": {"name": "gpus", "namespace": "team"}, "spec": {"clusterQueue": "all"}})
+    spec = {"target": {"namespace": "team"}, "limit": {"gpuHours": "0.001"}, "period": "Month", "action": "Hold"}
+    kube.put(KAIWO_BUDGETS, {"metadata": {"name": "team", "generation": 1}, "spec": spec})
+
+
+def _meter(kube: Any) -> LedReplica:
+    store = CostStore(Path(tempfile.mkdtemp(prefix="kopt-cost-")) / "cost.db")
+    settings = meter.ProcessSettings(lease=LEASE, meter=MeterSettings(reconcile_s=0.1), mode=Mode.ENFORCE, port=0)
+    return meter.Replica(kube, settings, store)
+
+
+BUDGETS = Scenario(
+    "budgets", _fill_budget, _meter, lambda kube: label_of(kube, KUEUE_LOCAL_QUEUES, "gpus") == "budget", ()
 )

@@ -21,6 +21,7 @@ COMPONENTS = (
         "runs",
         "gangs",
         "reservations",
+        "meter",
         "autoscaling",
         "pages",
         "predictions",

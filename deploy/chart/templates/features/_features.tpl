@@ -2,6 +2,7 @@
 {{- define "kopt.switched" -}}
 {{- $accounts := list -}}
 {{- range $key, $component := dict "webhook" "webhook" "extender" "extender" "sizing" "sizing" "pairwise" "pairs" "preemption" "preemption" "lending" "reallocation" "staging" "staging" "autoscaling" "autoscaling" "queues" "queues" "gangs" "gangs" "reservations" "reservations" -}}
+{{- range $key, $component := dict "webhook" "webhook" "extender" "extender" "sizing" "sizing" "pairwise" "pairs" "preemption" "preemption" "lending" "reallocation" "staging" "staging" "autoscaling" "autoscaling" "queues" "queues" "gangs" "gangs" "meter" "meter" -}}
 {{- if (get $.Values $key).enabled -}}
 {{- $accounts = append $accounts (printf "kopt-%s" $component) -}}
 {{- end -}}

@@ -21,6 +21,7 @@ from kopt.cli.cluster import (
     webhook,
     why,
 )
+from kopt.cli.cost import commands as cost
 from kopt.cli.demand import commands as demand
 from kopt.cli.errors import Edge
 from kopt.cli.local import doctor, up
@@ -87,6 +88,7 @@ app.command("gpus")(gpus.gpus)
 app.command("idle")(idle.idle)
 app.add_typer(reservations.app, name="reservations")
 app.command("classes")(classes.classes)
+app.add_typer(cost.app, name="cost")
 app.add_typer(queues.app, name="queues")
 app.command("webhook")(webhook.webhook)
 app.command("extender")(extender.extender)

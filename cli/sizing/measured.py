@@ -41,6 +41,11 @@ class Measurements:
         uses = (self._readings.uses.get((namespace, name)) for name in pod_kind.pod_names)
         return together(use for use in uses if use is not None)
 
+    def activity_of(self, namespace: str, pod: str) -> float | None:
+        """Share of time in which kernels ran on a pod's GPUs; None without readings."""
+        use = self._readings.uses.get((namespace, pod))
+        return None if use is None else use.activity
+
     def remarks(self, pod_kind: "PodKind") -> list[str]:
         """What is to be known about the readings of a workload, in sentences."""
         use, names = self.use_of(pod_kind), pod_kind.pod_names

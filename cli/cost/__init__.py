@@ -1,0 +1,1 @@
+"""``kopt cost``: what GPUs cost and who used them, from what the meter recorded."""

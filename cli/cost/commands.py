@@ -1,0 +1,349 @@
+"""``kopt cost``: what GPUs cost, by whom; prices, single lines, and an export."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kopt.cli.cost.reading import PriceOption, Prices, Question, SinceOption, Source, opened, read_book
+from kopt.cli.errors import Refused
+from kopt.cli.options import Output, seconds
+from kopt.cli.output import Answer, Format, column, show
+from kopt.cli.progress import print_status
+from kopt.core.cost.metering import GPU_HOUR
+from kopt.policies.cost.attribution import UNATTRIBUTED, By, CostRow, Grouping, Part, Unused, attributed, unused_by_row
+from kopt.policies.cost.budgets import stamp
+
+if TYPE_CHECKING:
+    from kopt.cli.sizing.measured import Measurements
+    from kopt.policies.cost.invoice import Line
+
+app = typer.Typer(invoke_without_command=True, no_args_is_help=False)
+ByOption = Annotated[By, typer.Option("--by", help="Whom costs are attributed to.", show_choices=True)]
+LabelOption = Annotated[
+    str, typer.Option("--label", metavar="KEY", help="By a label of pods, else of their namespaces, that is recorded.")
+]
+_MONTH_H = 30 * 24
+
+
+def _money(micro: int | None) -> str:
+    return "" if micro is None else f"{micro / 1_000_000:,.2f}"
+
+
+@dataclass(frozen=True)
+class Row:
+    """``micro`` is the amount in millionths of the currency; null where no price is known."""
+
+    name: str = column("who")
+    part: str = column("part", drop=1)
+    pods: int = column("pods", show=lambda pods: str(pods) if pods else "", drop=2)
+    gpu_hours: float = column("GPU-hours", show=lambda hours: f"{hours:,.2f}")
+    micro: int | None = column("amount", show=_money)
+    currency: str = column("currency")
+    share: float = column("share", show=lambda share: f"{share:.1%}", drop=3)
+    steps: int = column("steps", show=lambda steps: f"{steps:,}" if steps > 0 else "", drop=2)
+    micro_per_step: int | None = column("a step", show=lambda micro: f"{micro / 1e6:.6f}".rstrip("0"), drop=3)
+    unused_gpu_hours: float | None = column("of it unused", show=lambda hours: f"{hours:,.2f}", drop=4)
+    unused_micro: int | None = column("amount of that", show=_money, drop=5)
+
+
+@app.callback()
+def cost(
+    context: typer.Context,
+    by: ByOption = By.NAMESPACE,
+    label: LabelOption = "",
+    since: SinceOption = "30d",
+    prices: Prices = None,
+    price: PriceOption = None,
+    prometheus: Annotated[
+        str, typer.Option("--prometheus", metavar="URL", help="Also what pods held and did not use; see kopt idle.")
+    ] = "",
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", metavar="FILE", help="A bearer token for Prometheus.")
+    ] = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """What GPUs cost and who used them, from what `kopt controller meter` has recorded.
+
+    Rows sum to GPU-hours of nodes × price: what nobody is charged for is idle, by its reason, and what has no
+    namespace, queue, team or label keeps a row. The price is the one that was valid when it was used. Of machines
+    without a price only GPU-hours are shown: name one with --prices or --price. Reads the database of
+    KOPT_DATABASE_URL, else cost.db below KOPT_STATE_DIR or KOPT_HOME; in a cluster, run it in the meter's pod.
+
+    Examples:
+
+        kopt cost --by team --since 30d
+
+        kopt cost --label project --price 2.49 -o csv
+
+        kopt cost --by team --since 7d --prometheus http://prometheus:9090
+
+        kubectl -n kopt-system exec deploy/kopt-meter -- kopt cost --by queue
+    """
+    if context.invoked_subcommand is not None:
+        return
+    with _source(Question(since, prices, price)) as source:
+        measurements = None
+        if prometheus:
+            from kopt.cli.sizing import measured
+
+            measurements = measured.read(measured.Question(prometheus, seconds(since, "--since"), token_file), "")
+        show(answer(source, by, label, measurements), output)
+
+
+@contextmanager
+def _source(question: Question) -> Iterator[Source]:
+    from kopt.serving.base.database.interface import DatabaseError
+
+    source = opened(question)
+    try:
+        yield source
+    except DatabaseError as error:
+        raise Refused(f"what was metered cannot be read: {error}") from error
+    finally:
+        source.store.close()
+
+
+def answer(source: Source, by: By, label: str = "", measurements: "Measurements | None" = None) -> Answer:
+    """Sums are of all rows, and of nodes beside them. With measurements also what pods held and did not use."""
+    from kopt.policies.cost.invoice import invoice, total_micro
+
+    unused: Mapping[tuple[str, str], Unused] = {}
+    if measurements is None:
+        grouped = source.store.grouped(source.window, source.book, by, label)
+        lines = invoice(grouped.usages)
+        grouping = Grouping(grouped.attributes, source.store.nodes(), by, label, grouped.pods)
+    else:
+        lines, grouping = invoice(source.store.usages(source.window, source.book)), _grouping(source, by, label)
+        unused = unused_by_row(lines, grouping, _activity(grouping, measurements))
+    rows = attributed(lines, grouping)
+    nodes = invoice(source.store.capacities(source.window, source.book))
+    used, capacity = (sum(line.usage.used for line in every) for every in (lines, nodes))
+    shown = [_row(row, used, unused.get((row.name, row.currency))) for row in rows]
+    if used and not any(row.name == UNATTRIBUTED for row in rows):
+        shown.append(Row(UNATTRIBUTED, Part.PODS.value, 0, 0.0, 0, "", 0.0, 0, None, None, None))
+    totals, of_nodes = total_micro(lines), total_micro(nodes)
+    header = {
+        "from": stamp(source.window.start_ms),
+        "until": stamp(source.window.end_ms),
+        "gpu_hours": used / GPU_HOUR,
+        "node_gpu_hours": capacity / GPU_HOUR,
+        "micro": dict(totals),
+        "node_micro": dict(of_nodes),
+        "rule": source.store.rule().sentence,
+    }
+    return Answer(
+        "costs",
+        shown,
+        header,
+        remarks=[*_remarks(source, rows, header, nodes), *_unused_remarks(unused)],
+        hide_header=True,
+    )
+
+
+def _grouping(source: Source, by: By, label: str) -> Grouping:
+    return Grouping(source.store.attributes(), source.store.nodes(), by, label)
+
+
+def _activity(grouping: Grouping, measurements: "Measurements") -> dict[str, float]:
+    every = {uid: measurements.activity_of(pod.namespace, pod.pod) for uid, pod in grouping.attributes.items()}
+    return {uid: activity for uid, activity in every.items() if activity is not None}
+
+
+def _row(row: CostRow, used: int, unused: Unused | None) -> Row:
+    micro = None if row.unpriced else row.micro
+    share = row.used / used if used else 0.0
+    measured = unused is not None and unused.unmeasured < row.used
+    hours = unused.used / GPU_HOUR if unused is not None and measured else None
+    amount = unused.micro if unused is not None and measured and not row.unpriced else None
+    per_step = round(micro / row.steps) if micro is not None and row.steps > 0 else None
+    return Row(
+        row.name,
+        row.part.value,
+        row.pods,
+        row.used / GPU_HOUR,
+        micro,
+        row.currency,
+        share,
+        row.steps,
+        per_step,
+        hours,
+        amount,
+    )
+
+
+def _unused_remarks(unused: Mapping[tuple[str, str], Unused]) -> list[str]:
+    if not unused:
+        return []
+    hours, unmeasured = (sum(getattr(item, name) for item in unused.values()) for name in ("used", "unmeasured"))
+    remark = f"Allocated and not used: {hours / GPU_HOUR:,.2f} GPU-hours, in the rows of those who held them."
+    more = f" Not measured: {unmeasured / GPU_HOUR:,.2f} GPU-hours of pods." if unmeasured else ""
+    return [remark + more]
+
+
+def _remarks(source: Source, rows: list[CostRow], header: dict[str, object], nodes: "list[Line]") -> list[str]:
+    hours, node_hours = (float(str(header[name])) for name in ("gpu_hours", "node_gpu_hours"))
+    remarks = [
+        f"{header['from']} to {header['until']}: {hours:,.2f} GPU-hours of pods and idleness, "
+        f"{node_hours:,.2f} of nodes."
+    ]
+    span_h = (source.window.end_ms - source.window.start_ms) / 3_600_000
+    totals, of_nodes = header["micro"], header["node_micro"]
+    assert isinstance(totals, dict)
+    assert isinstance(of_nodes, dict)
+    for currency, micro in totals.items():
+        idle = sum(row.micro for row in rows if row.part is Part.IDLE and row.currency == currency)
+        projected = f"; as in this time, {_money(round(micro / span_h * _MONTH_H))} in 30 days" if span_h else ""
+        remarks.append(
+            f"Total {_money(micro)} {currency}, {_money(idle)} of it idle; node-hours × price is "
+            f"{_money(of_nodes.get(currency, 0))} {currency}{projected}."
+        )
+    unpriced: dict[str, int] = {}
+    for line in nodes:
+        if line.usage.price is None:
+            offer = line.usage.offer
+            name = " ".join(filter(None, (offer.model or "unknown GPUs", offer.provider, offer.capacity)))
+            unpriced[name] = unpriced.get(name, 0) + line.usage.used
+    for name, used in sorted(unpriced.items()):
+        remarks.append(f"No price of {name}: {used / GPU_HOUR:,.2f} GPU-hours; name one with --prices or --price.")
+    return [*remarks, str(header["rule"])]
+
+
+@dataclass(frozen=True)
+class PriceRow:
+    model: str = column("model")
+    provider: str = column("provider")
+    region: str = column("region", drop=1)
+    capacity: str = column("capacity")
+    per_gpu_hour: float = column("GPU-hour", show=lambda price: f"{price:.4g}")
+    currency: str = column("currency")
+    valid_from: str = column("from")
+    source: str = column("source", drop=2)
+
+
+@app.command("prices")
+def list_prices(
+    prices: Prices = None,
+    model: Annotated[str, typer.Option("--model", metavar="NAME", help="Only of this GPU.")] = "",
+    output: Output = Format.TABLE,
+) -> None:
+    """List the prices that are used, with the day from which each is valid, and where it was read.
+
+    A book of one's own is TOML, and its entries replace the shipped ones of their model and capacity:
+
+        [[price]]
+        model = "H100-SXM5-80GB"
+        per_gpu_hour = 2.10
+        from = 2026-01-01
+        source = "contract 4711"
+
+    Further fields: provider, region (of what the node's labels say), capacity (on-demand, spot, reserved), currency.
+
+    Examples:
+
+        kopt cost prices --model h100
+
+        kopt cost prices --prices ours.toml -o json
+    """
+    from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
+
+    try:
+        name = find_gpu(model).name if model else ""
+    except UnknownGpuError as error:
+        raise Refused(str(error)) from error
+    rows = [
+        PriceRow(
+            price.model,
+            price.provider,
+            price.region,
+            price.capacity,
+            price.micro_per_gpu_hour / 1_000_000,
+            price.currency,
+            stamp(price.from_ms)[:10] if price.from_ms else "",
+            price.source,
+        )
+        for price in read_book(prices).prices
+        if name in ("", price.model)
+    ]
+    show(Answer("prices", rows, empty="no price of this GPU; write a book of your own"), output)
+
+
+@dataclass(frozen=True)
+class EventRow:
+    """A part of a row: one pod, or idleness, with one share of one node at one price."""
+
+    subject: str = column("who")
+    node: str = column("node")
+    start: str = column("from")
+    end: str = column("until")
+    gpus: float = column("GPUs", show=lambda gpus: f"{gpus:g}")
+    gpu_hours: float = column("GPU-hours", show=lambda hours: f"{hours:,.3f}")
+    per_gpu_hour: float | None = column("price", show=lambda price: "" if price is None else f"{price:g}")
+    micro: int | None = column("amount", show=_money)
+    currency: str = column("currency", drop=1)
+    price_source: str = column("price's source", drop=2)
+
+
+@app.command("explain")
+def explain(
+    row: Annotated[str, typer.Argument(metavar="ROW", help="As `kopt cost` names it, such as research.")],
+    by: ByOption = By.NAMESPACE,
+    label: LabelOption = "",
+    since: SinceOption = "30d",
+    prices: Prices = None,
+    price: PriceOption = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show one row of `kopt cost` down to its events: which pod had which share of which node, when, at which price.
+
+    Examples:
+
+        kopt cost explain research --since 7d
+
+        kopt cost explain "(idle: stranded)"
+    """
+    with _source(Question(since, prices, price)) as source:
+        show(events(source, row, _grouping(source, by, label)), output)
+
+
+def events(source: Source, row: str, grouping: Grouping) -> Answer:
+    """Raises Refused for a row that there is not."""
+    from kopt.cli.cost.events import events_of
+    from kopt.policies.cost.invoice import invoice
+
+    lines = invoice(source.store.usages(source.window, source.book))
+    of_row = [line for line in lines if grouping.name(line) == row]
+    if not of_row:
+        names = sorted({grouping.name(line) for line in lines})
+        raise Refused(f"no row {row!r}; there are {', '.join(names[:8]) or 'none'}")
+    listed = events_of(source, of_row, grouping)
+    hours = sum(event.gpu_hours for event in listed)
+    return Answer("events", listed, remarks=[f"{hours:,.3f} GPU-hours.", source.store.rule().sentence])
+
+
+@app.command("export")
+def export(
+    focus: Annotated[Path, typer.Option("--focus", metavar="FILE", help="Where to write CSV with FOCUS columns.")],
+    since: SinceOption = "30d",
+    prices: Prices = None,
+    price: PriceOption = None,
+) -> None:
+    """Write a line for each pod, idleness and day, with the columns of the FinOps Foundation's FOCUS 1.0.
+
+    Labels are in Tags; idleness has no SubAccountId. Lines without a price have an empty cost. Days are UTC's.
+
+    Examples:
+
+        kopt cost export --focus costs.csv --since 30d
+    """
+    from kopt.cli.cost.focus import write
+
+    with _source(Question(since, prices, price)) as source:
+        try:
+            number = write(source, focus)
+        except OSError as error:
+            raise Refused(f"{focus} cannot be written: {error}") from error
+    print_status(f"{number} lines in {focus}")

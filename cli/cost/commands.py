@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kopt.cli.cost.reading import PriceOption, Prices, Question, SinceOption, Source, opened, read_book
+from kopt.cli.cost.spot import spot
 from kopt.cli.errors import Refused
 from kopt.cli.options import Output, seconds
 from kopt.cli.output import Answer, Format, column, show
@@ -347,3 +348,6 @@ def export(
         except OSError as error:
             raise Refused(f"{focus} cannot be written: {error}") from error
     print_status(f"{number} lines in {focus}")
+
+
+app.command("spot")(spot)

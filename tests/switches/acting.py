@@ -16,8 +16,8 @@ from kopt.cluster.client.resources import (
     KAIWO_QUEUES,
     KAIWO_RESERVATIONS,
     KUEUE_CLUSTER_QUEUES,
-    KUEUE_WORKLOADS,
     KUEUE_LOCAL_QUEUES,
+    KUEUE_WORKLOADS,
     LEASES,
     LENDING_POOLS,
     NODE_BANDWIDTHS,
@@ -39,16 +39,11 @@ from kopt.controllers.reservations.reconciler import Reconciler as Reservations
 from kopt.controllers.sizing.reconciler import Reconciler as Sizing
 from kopt.controllers.staging.reconciler import Reconciler as Staging
 
-from .scenarios import DECLARED_QUEUES, GANGS, RESERVATIONS
+from .scenarios import BUDGETS, DECLARED_QUEUES, GANGS, RESERVATIONS
 
 OWN = (EVENTS, LEASES, SECRETS, FEATURE_ROLLOUTS)
 USER = "system:serviceaccount:kopt-system:kopt-test"
-REPORTS = (KAIWO_QUEUES, KAIWO_RESERVATIONS, LENDING_POOLS, PAIRWISE_BENCHMARKS, NODE_BANDWIDTHS)
-from .scenarios import BUDGETS, DECLARED_QUEUES, GANGS
-
-OWN = (EVENTS, LEASES, SECRETS, FEATURE_ROLLOUTS)
-USER = "system:serviceaccount:kopt-system:kopt-test"
-REPORTS = (KAIWO_BUDGETS, KAIWO_QUEUES, LENDING_POOLS, PAIRWISE_BENCHMARKS, NODE_BANDWIDTHS)
+REPORTS = (KAIWO_BUDGETS, KAIWO_QUEUES, KAIWO_RESERVATIONS, LENDING_POOLS, PAIRWISE_BENCHMARKS, NODE_BANDWIDTHS)
 """Kinds of ours in whose status a controller that only observes says what it would do."""
 
 
@@ -108,8 +103,8 @@ ACTING = (
     Acting("lending", _scenario("reallocation"), (Lending, "step"), undone=_is_returned),
     Acting("pairwise", _scenario("pairs"), (Pairwise, "step"), undone=_is_untested),
     Acting("gangs", GANGS, (Gangs, "step"), undone=_runs),
-    Acting("reservations", RESERVATIONS, (Reservations, "step"), undone=_is_left),
     Acting("budgets", BUDGETS, (BudgetKeeper, "step"), undone=_is_open),
+    Acting("reservations", RESERVATIONS, (Reservations, "step"), undone=_is_left),
     Acting("declared-queues", DECLARED_QUEUES, (Queues, "step")),
 )
 

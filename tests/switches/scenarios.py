@@ -24,6 +24,7 @@ from queues.trees import declared
 
 from kopt.cluster.client.resources import (
     JOBS,
+    KAIWO_BUDGETS,
     KAIWO_QUEUES,
     KAIWO_RESERVATIONS,
     KUEUE_CLUSTER_QUEUES,
@@ -34,7 +35,6 @@ from kopt.cluster.client.resources import (
     PODS,
 )
 from kopt.cluster.objects.node_bandwidth import stamp
-from kopt.cluster.client.resources import JOBS, KAIWO_BUDGETS, KAIWO_QUEUES, KUEUE_LOCAL_QUEUES, NODES, PODS
 from kopt.cluster.runtime.manager import LedReplica
 from kopt.cluster.workloads.queue_trees.live import KINDS
 from kopt.controllers.gangs import main as gangs
@@ -127,6 +127,9 @@ RESERVATIONS = Scenario(
     _reservations,
     lambda kube: label_of(kube, KUEUE_WORKLOADS, "saves") == "reservations" and len(kube.all(JOBS)) == 3,
     (),
+)
+
+
 def _fill_budget(kube: MemoryKube) -> None:
     """A pod has eight GPUs, and its team's budget is four seconds of one."""
     space(kube, "team")

@@ -1,7 +1,7 @@
 """Which pods the chart starts, whom they call, and what network policies let through, as Kubernetes reads them."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address, ip_network
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,6 +13,7 @@ NAME_LABEL = "kubernetes.io/metadata.name"
 PORTS = {"http": 80, "https": 443, "redis": 6379, "rediss": 6379}
 OUTSIDE = "198.51.100.7"
 """An address that is no pod's."""
+AUDIT_URL = "KOPT_AUDIT_URL"
 SERVE = "kopt-predictions-serve-svc"
 """The Service that KubeRay makes for a RayService."""
 
@@ -51,6 +52,8 @@ class Call:
     said: str
     to: tuple[Pod, ...]
     port: int
+    for_audit: bool = False
+    """Whether it sends its records of the audit log, and asks nothing."""
 
 
 def pods_of(objects: list[Object]) -> list[Pod]:
@@ -87,16 +90,23 @@ def calls_of(objects: list[Object], api_server: tuple[str, int] = ("203.0.113.1"
         for text in _texts(pod, objects):
             if "://" in text:
                 yield _call(pod, text, objects, pods)
+        for url in _values(pod, lambda name: name == AUDIT_URL):
+            yield replace(_call(pod, url, objects, pods), for_audit=True)
 
 
 def _texts(pod: Pod, objects: list[Object]) -> Iterator[str]:
     for container in pod.spec["containers"]:
         yield from (one.partition("=")[2] or one for one in container.get("args", ()))
-        yield from (str(one.get("value", "")) for one in container.get("env", ()))
+    yield from _values(pod, lambda name: name != AUDIT_URL)
     mounted = {one["configMap"]["name"] for one in pod.spec.get("volumes", ()) if "configMap" in one}
     for one in objects:
         if one["kind"] == "ConfigMap" and one["metadata"]["name"] in mounted and "scheduler.yaml" in one["data"]:
             yield from (each["urlPrefix"] for each in yaml.safe_load(one["data"]["scheduler.yaml"])["extenders"])
+
+
+def _values(pod: Pod, is_wanted: Callable[[str], bool]) -> Iterator[str]:
+    for container in pod.spec["containers"]:
+        yield from (str(one.get("value", "")) for one in container.get("env", ()) if is_wanted(one["name"]))
 
 
 def _call(pod: Pod, url: str, objects: list[Object], pods: list[Pod]) -> Call:

@@ -146,10 +146,12 @@ def test_whoever_is_told_to_call_somebody_reaches_them(renderings: list[tuple[Ob
                     to.name,
                     call.port,
                 )
-            seen.add((call.caller.component, call.to[0].component or call.said))
-    callers = {who for who, to in seen if to == "predictions"}
+            seen.add((call.caller.component, call.to[0].component or call.said, call.for_audit))
+    callers = {who for who, to, for_audit in seen if to == "predictions" and not for_audit}
     assert callers == {"webhook", "sizing", "reallocation", "pairs", "ingest", "autoscaling", "pages", "logtail"}
-    assert ("scheduler", "extender") in seen
+    auditors = {who for who, to, for_audit in seen if to == "predictions" and for_audit}
+    assert auditors == callers - {"pages", "logtail"} | {"extender", "preemption", "staging", "ledger"}
+    assert ("scheduler", "extender", False) in seen
 
 
 def test_whoever_calls_the_endpoint_has_a_token_and_the_right_to_call(
@@ -157,15 +159,17 @@ def test_whoever_calls_the_endpoint_has_a_token_and_the_right_to_call(
 ) -> None:
     for values, objects in renderings:
         predictions = values["predictions"]
-        asks = [call.caller for call in calls_of(objects) if "predictions" in call.said or "kopt.example" in call.said]
+        calls = [call for call in calls_of(objects) if "predictions" in call.said or "kopt.example" in call.said]
         tokens = predictions.get("auth", "token") == "token"
-        for pod in asks:
+        for pod in (call.caller for call in calls):
             names = {one["name"] for one in pod.spec.get("volumes", ()) if "projected" in one}
             assert ("predictions-token" in names) is tokens, (values, pod.name)
         if predictions.get("deploy"):
-            bound = [one for one in objects if one.get("roleRef", {}).get("name") == "kopt-predictions-caller"]
-            given = {(each["namespace"], each["name"]) for one in bound for each in one["subjects"]}
-            assert given == ({pod.account for pod in asks} if tokens else set()), values
+            for role, for_audit in (("kopt-predictions-caller", False), ("kopt-predictions-audit-writer", True)):
+                bound = [one for one in objects if one.get("roleRef", {}).get("name") == role]
+                given = {(each["namespace"], each["name"]) for one in bound for each in one["subjects"]}
+                asks = {call.caller.account for call in calls if call.for_audit is for_audit}
+                assert given == (asks if tokens else set()), values
 
 
 def test_metrics_and_reviews_reach_their_ports(renderings: list[tuple[Object, list[Object]]]) -> None:

@@ -165,13 +165,16 @@ def _row(
     price: float | None,
     kaiwo: "GpuWorkload | None" = None,
 ) -> IdleRow:
+    from kopt.cluster.objects.reservation import held_for
+
     use = measurements.use_of(pod_kind)
     milli = pod_kind.pods.gpus * pod_kind.pods.pods
     unused = unused_gpu_hours(milli, use)
     state, class_ = idleness(use, threshold), pod_kind.workload.classified
+    reserved = held_for(pod_kind.workload.document)
     return IdleRow(
         pod_kind.workload.namespace,
-        pod_kind.label,
+        f"kaiworeservation/{reserved}" if reserved else pod_kind.label,
         milli / WHOLE_GPU,
         state.value,
         None if use is None else use.activity,
@@ -181,6 +184,6 @@ def _row(
         None if unused is None or price is None else unused * price,
         use is not None and use.shared,
         str(class_.workload_class),
-        should_give_up(state, use, class_.traits),
+        not reserved and should_give_up(state, use, class_.traits),
         "" if kaiwo is None else kaiwo.ending,
     )

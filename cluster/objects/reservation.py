@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from kopt.cluster.client.resources import Object
+from kopt.cluster.client.resources import COMPONENT_LABEL, HOLDS_COMPONENT, PART_OF, PART_OF_LABEL, Object
 from kopt.cluster.objects.fields import items, mapping, text
 from kopt.cluster.objects.node_bandwidth import seconds, stamp
 from kopt.core.scheduling.reservation import Account, Occurrence, Phase, Reservation, Result
@@ -41,6 +41,13 @@ def reservation_of(document: Object) -> Reservation:
         text(spec, "timeZone") or "UTC",
         seconds(text(metadata, "creationTimestamp") or "1970-01-01T00:00:00Z"),
     )
+
+
+def held_for(document: Object) -> str:
+    """The reservation whose GPUs a Job, or a pod of one, of ours holds; empty for all others."""
+    labels = mapping(document, "metadata", "labels")
+    of_ours = (text(labels, PART_OF_LABEL), text(labels, COMPONENT_LABEL)) == (PART_OF, HOLDS_COMPONENT)
+    return text(labels, RESERVATION_LABEL) if of_ours else ""
 
 
 def account_of(document: Object) -> Account | None:

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from kopt.cluster.client.resources import Object
+from kopt.cluster.client.resources import KAIWO_RESERVATIONS, Object
 from kopt.cluster.objects.annotations import INDICES_ANNOTATION
 from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.cluster.objects.progress import progress_of
+from kopt.cluster.objects.reservation import held_for
 from kopt.cluster.workloads.gpu_requests import DEVICES_ANNOTATION, FRACTION_ANNOTATIONS, memory_of
 from kopt.cluster.workloads.node_selection import GPU_PRODUCT_LABELS
 from kopt.cluster.workloads.owners import owner_of
@@ -106,7 +107,9 @@ def pod_reader(label_keys: tuple[str, ...]) -> Any:
             Attributes(
                 namespace,
                 text(metadata, "name"),
-                f"{owner.plural}/{owner.name}",
+                f"{KAIWO_RESERVATIONS.plural}/{reserved}"
+                if (reserved := held_for(pod))
+                else f"{owner.plural}/{owner.name}",
                 next((text(labels, key) for key in QUEUE_LABELS if text(labels, key)), ""),
                 selected(labels, label_keys),
                 *_steps(pod),

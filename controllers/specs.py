@@ -296,8 +296,13 @@ CONTROLLERS = (
             "cohorts.kueue.x-k8s.io",
             "kaiwoqueues.kaiwo.ai",
             "localqueues.kueue.x-k8s.io",
+            "pods",
             "resourceflavors.kueue.x-k8s.io",
+            "secrets",
+            "workloads.kueue.x-k8s.io",
         ),
+        holds=("workloads.kueue.x-k8s.io",),
+        holder="reclaim",
     ),
     ControllerSpec(
         "runs",

@@ -31,6 +31,7 @@ SELDOM = {
     ("get", "kueue.x-k8s.io", "workloads"): "only while a borrower is held for another",
     ("patch", "kueue.x-k8s.io", "workloads"): "only where a conservative queue takes its quota back",
     ("list", "", "pods"): "only while something has waited for the grace of a conservative queue",
+    ("create", "", "secrets"): "only by the first of our processes",
     ("patch", "", "pods"): "only where a borrower can be asked to save",
 } | {
     ("create", "kueue.x-k8s.io", kind): "checked where an apply creates an object; the audit log calls that a patch"

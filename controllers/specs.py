@@ -288,7 +288,9 @@ CONTROLLERS = (
             "kaiwopools.kaiwo.ai",
             "kaiwoqueues.kaiwo.ai",
             "localqueues.kueue.x-k8s.io",
+            "pods",
             "resourceflavors.kueue.x-k8s.io",
+            "secrets",
             "workloads.kueue.x-k8s.io",
         ),
         writes=(

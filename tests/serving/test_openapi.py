@@ -69,7 +69,7 @@ def examples() -> list[tuple[str, str, Any]]:
 
 @pytest.mark.parametrize(("path", "method", "value"), examples())
 async def test_every_example_is_answered(http: httpx.AsyncClient, path: str, method: str, value: Any) -> None:
-    if method == "put":
+    if path.startswith("/v1/demand/"):
         # Buckets of the day on which the example was written are too old by now.
         newest_s = int(time.time()) // 300 * 300 - 300
         value = value | {"t": [newest_s - 300, newest_s]}

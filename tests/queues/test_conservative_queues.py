@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chart import Helm
+from chart import CHART, Helm
 from controlplane.kueue import Kueue, admitted, workload_of
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
@@ -110,11 +110,14 @@ def stamp(at_s: float) -> str:
 
 
 @pytest.fixture(scope="module")
-def charts(helm: Path, control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Helm:
-    """With the rights of the controller's account installed."""
+def charts(helm: Path, control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Helm]:
+    """With the rights of the controller's account installed. Other tests of this control plane have applied some of the
+    definitions, which Helm would not take over."""
     charts = Helm(helm, tmp_path_factory.mktemp("helm"))
-    charts.install(control_plane, VALUES)
-    return charts
+    control_plane.apply_crds(sorted((CHART / "crds").glob("*.yaml")))
+    charts.install(control_plane, VALUES, "--skip-crds")
+    yield charts
+    charts.uninstall(control_plane)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -217,6 +218,11 @@ def _for_people(value: Any) -> str:
     if isinstance(simple, dict):
         return ", ".join(f"{key} {_for_people(item)}" for key, item in simple.items() if item not in ("", None))
     return printable(str(simple))
+
+
+def format_time(at_s: float) -> str:
+    """Unix seconds as a time of UTC, to the second."""
+    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def format_number(value: float) -> str:

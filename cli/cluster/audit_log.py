@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +14,7 @@ import typer
 from kopt.cli.endpoint import endpoint
 from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Output, seconds
-from kopt.cli.output import Answer, Format, column, show
+from kopt.cli.output import Answer, Format, column, format_time, show
 from kopt.core.audit import AuditEntry, AuditError, Fault, Head, StoredRecord, Verifier, read_record
 from kopt.serving.base.environment import load_settings
 
@@ -28,16 +27,12 @@ _MOST_FAULTS = 100
 _LARGEST_LINE = 1 << 20
 
 
-def _local(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-
-
 @dataclass(frozen=True)
 class AuditRow:
     """One record. ``at`` is Unix seconds by the clock of who wrote it, ``caller`` whom the API server knows them as."""
 
     position: int = column("no.")
-    at: float = column("when", show=_local)
+    at: float = column("when", show=format_time)
     component: str = column("component")
     kind: str = column("kind", drop=1)
     verb: str = column("verb")

@@ -3,7 +3,6 @@
 import asyncio
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,17 +10,13 @@ import typer
 
 from kopt.cli.errors import Refused
 from kopt.cli.options import Kubeconfig, Output, seconds
-from kopt.cli.output import Answer, Format, column, show
+from kopt.cli.output import Answer, Format, column, format_time, show
 from kopt.core.units import counted
 
 if TYPE_CHECKING:
     from kopt.core.scheduling.eviction import Entry
 
 _INSTALL = "evictions are not recorded here (no evictions.kaiwo.ai): install the chart with evictions.enabled=true"
-
-
-def _local(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def span(of_s: float) -> str:
@@ -44,7 +39,7 @@ class EvictionRow:
     """One eviction; times are Unix seconds, ``back_after_s`` is empty while the workload waits. ``source`` of what is
     known of its checkpoints: ``agent``, or ``claim`` of the pods' owner."""
 
-    evicted_at: float = column("when", show=_local)
+    evicted_at: float = column("when", show=format_time)
     workload: str = column("workload")
     by: str = column("by")
     for_whom: str = column("for")

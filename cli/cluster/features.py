@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -12,7 +11,7 @@ import typer
 
 from kopt.cli.errors import Refused, unknown_name, usage_error
 from kopt.cli.options import Kubeconfig, Output
-from kopt.cli.output import Answer, Format, column, show
+from kopt.cli.output import Answer, Format, column, format_time, show
 from kopt.core.switches import BY_NAME, FEATURES, OFF, ON, Feature, Flip, Switches
 
 if TYPE_CHECKING:
@@ -24,10 +23,6 @@ _NO_OBJECT = (
     "deploy/chart/crds/ where an earlier release is installed"
 )
 app = typer.Typer(invoke_without_command=True)
-
-
-def _local(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def _percent(percent: int) -> str:
@@ -44,7 +39,7 @@ class FeatureRow:
     unit: str = column("of", drop=2)
     default: int = column("default", show=_percent, drop=1)
     by: str | None = column("set by")
-    at: float | None = column("when", show=_local)
+    at: float | None = column("when", show=format_time)
     alarm: str = column("alarm")
     reason: str = column("why")
     component: str = column("component", wide=True)
@@ -55,7 +50,7 @@ class FeatureRow:
 class FlipRow:
     """One change; ``at`` is Unix seconds."""
 
-    at: float = column("when", show=_local)
+    at: float = column("when", show=format_time)
     feature: str = column("feature")
     before: int = column("from", show=_percent)
     after: int = column("to", show=_percent)

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from controlplane.plane import ControlPlane
-from controlplane.processes import PATIENCE_S, Server, free_port
+from controlplane.processes import PATIENCE_S, Server, free_port, wait_for
 
 from kopt.controllers.extender.configuration import scheduler_configuration
 
@@ -86,6 +86,7 @@ def start_extender() -> Iterator[Callable[..., RunningExtender]]:
     """``start_extender(plane, namespace, "--shortlist=2", mode="enforce")`` starts one and waits until it serves."""
     with ExitStack() as running:
         numbers = iter(range(100))
+        cleared: list[ControlPlane] = []
 
         def start(
             plane: ControlPlane,
@@ -97,6 +98,9 @@ def start_extender() -> Iterator[Callable[..., RunningExtender]]:
             kubeconfig: Path | None = None,
             env: dict[str, str] | None = None,
         ) -> RunningExtender:
+            if plane not in cleared:
+                clear_gpu_pods(plane, keep=namespace)
+                cleared.append(plane)
             name = name or f"{namespace}-extender-{next(numbers)}"
             one = RunningExtender(
                 plane, namespace, f"--mode={mode}", *options, name=name, kubeconfig=kubeconfig, env=env
@@ -107,6 +111,39 @@ def start_extender() -> Iterator[Callable[..., RunningExtender]]:
             return one
 
         yield start
+
+
+def clear_gpu_pods(plane: ControlPlane, keep: str) -> None:
+    """Deletes pods with GPUs that earlier tests left, and what would create them again.
+
+    From sixteen pods on, an extender learns which pods are typical, and then prefers other nodes.
+    """
+
+    def left() -> list[Object]:
+        return [
+            pod
+            for pod in plane.api.list("v1", "Pod")
+            if pod["metadata"]["namespace"] != keep and not pod["metadata"].get("finalizers") and uses_gpus(pod)
+        ]
+
+    for namespace in {pod["metadata"]["namespace"] for pod in left()}:
+        for api_version, kind in (("apps/v1", "Deployment"), ("apps/v1", "StatefulSet"), ("batch/v1", "Job")):
+            plane.api.delete_all(api_version, kind, namespace, propagationPolicy="Background")
+
+    def gone() -> bool:
+        pods = left()
+        for pod in pods:
+            meta = pod["metadata"]
+            plane.api.delete("v1", "Pod", meta["name"], meta["namespace"], gracePeriodSeconds=0)
+        return not pods
+
+    wait_for(gone, what="pods of earlier tests are gone")
+
+
+def uses_gpus(pod: Object) -> bool:
+    """Whether a container has a limit of GPUs, of any vendor or size."""
+    limits = [container.get("resources", {}).get("limits", {}) for container in pod["spec"]["containers"]]
+    return any(name.startswith(("nvidia.com/", "amd.com/")) for limit in limits for name in limit)
 
 
 def gpu_pod(

@@ -241,6 +241,9 @@ def cluster(
         found.end()
     uninstall()
     api.delete("v1", "Node", NODE, "")
+    # Without its node a pod runs on for minutes, in which other tests would count it.
+    for pod in api.list("v1", "Pod", fields=f"spec.nodeName={NODE}"):
+        api.delete("v1", "Pod", pod["metadata"]["name"], pod["metadata"]["namespace"], gracePeriodSeconds=0)
 
 
 @pytest.fixture(scope="module")

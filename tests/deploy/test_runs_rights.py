@@ -114,7 +114,7 @@ def worked(control_plane: ControlPlane, charts: Any, install: Callable[..., None
         first, first_metrics = start_controller(control_plane, charts, values, ACCOUNT)
         first.wait_until(lambda: metric(first_metrics, "kopt_runs_leading") == 1)
         second, second_metrics = start_controller(control_plane, charts, values, ACCOUNT, replica=1)
-        second.wait_until(lambda: metric(second_metrics, "kopt_runs_running") == 0)
+        second.wait_until(lambda: metric(second_metrics, "kopt_runs_running") == 0, what="no GPU workload runs")
         assert estimate(url) is None, "no run is known, so none is made up"
         ended(api, *("sleeper-1a", "sleeper-2b"), node=node)
         wait_for(lambda: (estimate(url) or {}).get("finished") == 2, what="two runs are known", timeout_s=60)

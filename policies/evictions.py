@@ -5,11 +5,9 @@ from dataclasses import dataclass
 
 from kopt.core.scheduling.eviction import Entry, Phase
 from kopt.core.units import WHOLE_GPU
-from kopt.core.workload.checkpoint import Source
+from kopt.core.workload.checkpoint import LONGEST_START_S, Source
 
 _TIES = 1000
-LONGEST_START_S = 900.0
-"""The restart is part of the work at risk; a longer one than this is not credible."""
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,7 @@ from kopt.cluster.objects.checkpoint import source_of
 from kopt.cluster.workloads.kueue import GpuPod
 from kopt.cluster.workloads.kueue_reading import seconds
 from kopt.core.units import WHOLE_GPU, MilliGpu
-from kopt.core.workload.checkpoint import Estimate, JobState, JobStatus, Source
-from kopt.policies.evictions import LONGEST_START_S
-from kopt.policies.preemption import Member
+from kopt.core.workload.checkpoint import LONGEST_START_S, Estimate, JobState, JobStatus, Member, Source
 
 STATE, SAFE = "kaiwo.ai/checkpoint-state", "kaiwo.ai/checkpoint-safe"
 OBSERVED_AT = "kaiwo.ai/checkpoint-observed-at"

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from kopt.core.units import MilliGpu
+
 
 class LineLabel(StrEnum):
     """What one line of a training log says."""
@@ -42,6 +44,8 @@ class Evidence(StrEnum):
     """The job's own pods say so, and nobody has seen it."""
 
 
+LONGEST_START_S = 900.0
+"""The restart is part of the work at risk; a longer one than this is not credible."""
 CLAIMED = "claimed by the pod's owner"
 
 
@@ -153,3 +157,18 @@ class JobStatus:
             "last_durable_claimed": self.last_durable_claimed,
             "durable_evidence": self.durable_evidence,
         }
+
+
+@dataclass(frozen=True)
+class Member:
+    """Pods of a gang that write one log (all ranks of a training, or one role of several).
+
+    ``status`` was observed at ``observed_at_s``; None if no status was ever observed. ``node`` may be empty where it
+    does not matter which GPUs are freed together. ``claimed``: the status is the pod owner's own claim.
+    """
+
+    gpus: MilliGpu
+    status: JobStatus | None = None
+    observed_at_s: float = 0.0
+    node: str = ""
+    claimed: bool = False

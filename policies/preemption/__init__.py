@@ -9,13 +9,12 @@ checkpoint or has no evidence of checkpoints is never a victim, and no queue fal
 
 from kopt.policies.preemption.decide import decide
 from kopt.policies.preemption.decision import CandidateResult, PreemptionAction, PreemptionDecision
-from kopt.policies.preemption.model import Member, Preemptor, QueueShare, RunningGang, Snapshot
+from kopt.policies.preemption.model import Preemptor, QueueShare, RunningGang, Snapshot
 from kopt.policies.preemption.settings import PreemptionSettings
 from kopt.policies.preemption.state import PreemptionState, observe
 
 __all__ = [
     "CandidateResult",
-    "Member",
     "PreemptionAction",
     "PreemptionDecision",
     "PreemptionSettings",

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 
 from kopt.core.reason import Reason
 from kopt.core.units import WHOLE_GPU
-from kopt.core.workload.checkpoint import CLAIMED, JobState
+from kopt.core.workload.checkpoint import CLAIMED, JobState, Member
 from kopt.policies.preemption.checkpoint_interval import Pace, pace_of
-from kopt.policies.preemption.model import Member, RunningGang
+from kopt.policies.preemption.model import RunningGang
 from kopt.policies.preemption.settings import PreemptionSettings
 from kopt.policies.preemption.state import Rhythm
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from kopt.core.reason import Reason
 from kopt.core.units import MilliGpu
-from kopt.core.workload.checkpoint import JobStatus
+from kopt.core.workload.checkpoint import Member
 
 
 @dataclass(frozen=True)
@@ -34,21 +34,6 @@ class Preemptor:
     @property
     def gpus(self) -> MilliGpu:
         return MilliGpu(self.pods * self.gpus_per_pod)
-
-
-@dataclass(frozen=True)
-class Member:
-    """Pods of a gang that write one log (all ranks of a training, or one role of several).
-
-    ``status`` was observed at ``observed_at_s``; None if no status was ever observed. ``node`` may be empty where it
-    does not matter which GPUs are freed together. ``claimed``: the status is the pod owner's own claim.
-    """
-
-    gpus: MilliGpu
-    status: JobStatus | None = None
-    observed_at_s: float = 0.0
-    node: str = ""
-    claimed: bool = False
 
 
 @dataclass(frozen=True)

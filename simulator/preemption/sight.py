@@ -6,8 +6,8 @@ from itertools import pairwise
 from statistics import median
 
 from kopt.core.units import WHOLE_GPU, MilliGpu
-from kopt.core.workload.checkpoint import Estimate, JobState, JobStatus
-from kopt.policies.preemption.model import Member, RunningGang
+from kopt.core.workload.checkpoint import Estimate, JobState, JobStatus, Member
+from kopt.policies.preemption.model import RunningGang
 from kopt.policies.preemption.state import Rhythm
 from kopt.simulator.preemption.runs import Run
 

@@ -18,7 +18,7 @@ from preemption_controller.worlds import World, node
 from kopt.controllers.preemption.checkpoint_status import members_of
 from kopt.controllers.preemption.claims import LONGEST_CLAIM_S, Claims
 from kopt.controllers.preemption.patches import stamp
-from kopt.policies.evictions import LONGEST_START_S
+from kopt.core.workload.checkpoint import LONGEST_START_S
 
 Object = dict[str, Any]
 NEVER_SAFE = {"kaiwo.ai/checkpoint-safe": "false", "kaiwo.ai/checkpoint-state": "CKPT_WRITING"}

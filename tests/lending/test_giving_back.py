@@ -6,10 +6,10 @@ import pytest
 
 from kopt.core.reason import Reason
 from kopt.core.units import MilliGpu
-from kopt.core.workload.checkpoint import Estimate, JobState, JobStatus
+from kopt.core.workload.checkpoint import Estimate, JobState, JobStatus, Member
 from kopt.policies.checkpoint_request import SaveState
 from kopt.policies.lending.victims import MOST_CANDIDATES, Candidate, Choice, VictimAction, choose
-from kopt.policies.preemption import Member, PreemptionSettings, PreemptionState, RunningGang
+from kopt.policies.preemption import PreemptionSettings, PreemptionState, RunningGang
 from kopt.policies.preemption.state import Rhythm
 
 NOW_S = 1_900_000_000.0

@@ -13,7 +13,7 @@ from hypothesis import given
 from kopt.core.reason import Reason
 from kopt.core.scheduling.lending_pool import LendingPool, PoolService, Verb
 from kopt.core.units import MilliGpu
-from kopt.core.workload.checkpoint import Estimate, JobState, JobStatus
+from kopt.core.workload.checkpoint import Estimate, JobState, JobStatus, Member
 from kopt.policies.checkpoint_request import SaveState
 from kopt.policies.lending import (
     Candidate,
@@ -35,7 +35,7 @@ from kopt.policies.lending import VictimAction as Action
 from kopt.policies.lending.plan import learned
 from kopt.policies.lending.policy import LendingState
 from kopt.policies.lending.returns import PATIENCE_S
-from kopt.policies.preemption import Member, PreemptionState, RunningGang
+from kopt.policies.preemption import PreemptionState, RunningGang
 
 NOW_S, LEAD_S = 1_900_000_000.0, 300.0
 QUANTILES = (0.5, 0.9, 0.95, 0.99)

@@ -3,7 +3,8 @@
 import pytest
 
 from kopt.core.scheduling.eviction import Cause, Entry, Eviction, Phase, Return, System, WorkloadRef
-from kopt.policies.evictions import LONGEST_START_S, Keeping, LastReport, lost_gpu_s, order_of_return, outlived
+from kopt.core.workload.checkpoint import LONGEST_START_S
+from kopt.policies.evictions import Keeping, LastReport, lost_gpu_s, order_of_return, outlived
 
 HOUR = 3600.0
 

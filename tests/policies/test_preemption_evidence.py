@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from kopt.core.units import MilliGpu
-from kopt.core.workload.checkpoint import Estimate, JobState, JobStatus
-from kopt.policies.preemption import Member, PreemptionSettings, RunningGang
+from kopt.core.workload.checkpoint import Estimate, JobState, JobStatus, Member
+from kopt.policies.preemption import PreemptionSettings, RunningGang
 from kopt.policies.preemption.evidence import Outlook, Phase, claims_sentence, cost_of, outlook, risk_gpu_s
 from kopt.policies.preemption.state import Rhythm
 

@@ -13,9 +13,9 @@ from kopt.controllers.preemption.snapshot import shortlist
 from kopt.core.reason import Reason
 from kopt.core.scheduling.classify import preemption_bar
 from kopt.core.units import MilliGpu
-from kopt.core.workload.checkpoint import Estimate
+from kopt.core.workload.checkpoint import Estimate, Member
 from kopt.policies.checkpoint_request import USUAL_S, SaveState
-from kopt.policies.preemption import Member, Preemptor, RunningGang, Snapshot
+from kopt.policies.preemption import Preemptor, RunningGang, Snapshot
 
 _NOTHING = Estimate(0.0, 0.0, 0.0)
 HANGS_S = 60.0

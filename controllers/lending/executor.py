@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Iterator, Sequence
 
+from kopt.cluster.checkpoints.status import members_of
 from kopt.cluster.client.errors import ApiError, Forbidden, Invalid
 from kopt.cluster.client.resources import LENDING_POOLS, PODS, Object
 from kopt.cluster.holds.checkpoint_request import request_patch
@@ -16,10 +17,9 @@ from kopt.controllers.lending.patches import advised, quota, returned, stop
 from kopt.controllers.lending.plan import Outcome, PoolPlan, QueuePlan
 from kopt.controllers.lending.ports import Errors, Writer
 from kopt.controllers.lending.views import ADVICE_ANNOTATION, MINE, Borrowing, BorrowingQueue, ObservedPod, Pool
-from kopt.controllers.preemption.checkpoint_status import members_of
 from kopt.core.decision import Mode
 from kopt.core.units import counted
-from kopt.policies.checkpoint_request import USUAL_S, SaveState, unasked
+from kopt.core.workload.save_state import USUAL_S, SaveState, unasked
 from kopt.policies.lending import Choice, VictimAction
 
 _LOG = logging.getLogger(__name__)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from kopt.cluster.checkpoints.claims import Claims
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.resources import (
     EVICTIONS,
@@ -36,7 +37,6 @@ from kopt.cluster.workloads.kueue_queues import read_cohort, read_flavor
 from kopt.cluster.workloads.kueue_reading import local_queue_target, read_kueue_workload
 from kopt.controllers.lending.pool import observed_pod, read_pool
 from kopt.controllers.lending.views import ObservedPod, Pool
-from kopt.controllers.preemption.claims import Claims
 from kopt.core.scheduling.eviction import Entry, Phase
 from kopt.core.scheduling.quota import QuotaNode
 from kopt.core.switches import Owner

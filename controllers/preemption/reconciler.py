@@ -15,13 +15,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
+from kopt.cluster.checkpoints.status import grounds
 from kopt.cluster.client.resources import KUEUE_WORKLOADS, Object
 from kopt.cluster.holds.hold import release
 from kopt.cluster.runtime.isolation import Isolation, Subject
 from kopt.cluster.runtime.retry import SOON_S
 from kopt.cluster.workloads.kueue import HOLDER, MINE, GpuPod, KueueWorkload
 from kopt.controllers.preemption.base_reconciler import BaseReconciler
-from kopt.controllers.preemption.checkpoint_status import grounds
 from kopt.controllers.preemption.observer import QueueObserver
 from kopt.controllers.preemption.patches import (
     advised,

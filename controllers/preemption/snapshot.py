@@ -9,16 +9,16 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from kopt.cluster.checkpoints.save_requests import Saving
+from kopt.cluster.checkpoints.status import members_of
 from kopt.cluster.workloads.gpu_requests import milli_of
 from kopt.cluster.workloads.kueue import ClusterQueue, Flavor, GpuPod, KueueWorkload
 from kopt.cluster.workloads.kueue_queues import admitted_of, demand_of
-from kopt.controllers.preemption.checkpoint_status import members_of
-from kopt.controllers.preemption.save_requests import Saving
 from kopt.core.reason import Reason
 from kopt.core.scheduling.classify import preemption_bar
 from kopt.core.scheduling.quota import Admitted, Demand, QuotaNode
 from kopt.core.units import MilliGpu
-from kopt.policies.checkpoint_request import USUAL_S, SaveState
+from kopt.core.workload.save_state import USUAL_S, SaveState
 from kopt.policies.preemption import Preemptor, QueueShare, RunningGang, Snapshot
 from kopt.policies.preemption.search import Need
 from kopt.policies.quota import Assignment, Limits, Mode, QuotaTree, assign, limits

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kopt.cluster.checkpoints.claims import Claims
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.resources import (
     EVICTIONS,
@@ -33,7 +34,6 @@ from kopt.cluster.workloads.kueue_reading import (
     read_kueue_workload,
 )
 from kopt.cluster.workloads.owners import owner_of
-from kopt.controllers.preemption.claims import Claims
 from kopt.controllers.preemption.pods import ObservedPods
 from kopt.core.decision import Mode
 from kopt.core.scheduling.quota import QuotaNode

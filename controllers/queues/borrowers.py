@@ -5,6 +5,8 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from kopt.cluster.checkpoints.save_requests import Saving
+from kopt.cluster.checkpoints.status import members_of
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, items
 from kopt.cluster.workloads.gpu_requests import milli_of
@@ -12,12 +14,10 @@ from kopt.cluster.workloads.kueue import ClusterQueue, GpuPod, KueueWorkload
 from kopt.cluster.workloads.kueue_queues import admitted_of, demand_of, read_cluster_queue, read_cohort, read_flavor
 from kopt.cluster.workloads.kueue_reading import read_gpu_pod
 from kopt.cluster.workloads.queue_trees.live import LiveQueues
-from kopt.controllers.preemption.checkpoint_status import members_of
-from kopt.controllers.preemption.save_requests import Saving
 from kopt.core.decision import Mode as ActMode
 from kopt.core.units import MilliGpu
 from kopt.core.workload.checkpoint import JobState
-from kopt.policies.checkpoint_request import USUAL_S, SaveState
+from kopt.core.workload.save_state import USUAL_S, SaveState
 from kopt.policies.preemption import PreemptionSettings, RunningGang
 from kopt.policies.preemption.evidence import outlook
 from kopt.policies.queues.victims import BorrowedRun, Safety

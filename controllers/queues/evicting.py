@@ -19,7 +19,7 @@ from kopt.cluster.workloads.kueue_reading import read_kueue_workload
 from kopt.controllers.queues.borrowers import HOLDER, Borrower
 from kopt.controllers.queues.reclaiming import Reclaiming
 from kopt.core.scheduling.eviction import Cause, Notice
-from kopt.policies.checkpoint_request import USUAL_S
+from kopt.core.workload.save_state import USUAL_S
 from kopt.policies.queues.reclaim import PAUSE_S
 
 _LOG = logging.getLogger(__name__)

@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from kopt.cluster.checkpoints.status import members_of
 from kopt.cluster.client.resources import KAIWO_RESERVATIONS, KUEUE_WORKLOADS, PODS, Object, Resource
 from kopt.cluster.holds.checkpoint_request import request_patch
 from kopt.cluster.holds.hold import HoldError
 from kopt.cluster.runtime.events import EmitEvent
-from kopt.controllers.preemption.checkpoint_status import members_of
 from kopt.controllers.reservations import patches
 from kopt.controllers.reservations.snapshot import Observed, Pool
 from kopt.controllers.reservations.views import MINE, ObservedPod, ObservedWorkload
-from kopt.policies.checkpoint_request import USUAL_S, unasked
+from kopt.core.workload.save_state import USUAL_S, unasked
 from kopt.policies.lending import Candidate, Choice, VictimAction, choose
 from kopt.policies.preemption import PreemptionSettings, PreemptionState, observe
 from kopt.policies.reservations import PoolPlan

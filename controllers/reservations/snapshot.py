@@ -5,19 +5,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from kopt.cluster.checkpoints.status import members_of
 from kopt.cluster.client.resources import Key
 from kopt.cluster.objects.namespace import NamespaceSettings
 from kopt.cluster.workloads.kueue import ClusterQueue, Flavor
 from kopt.cluster.workloads.kueue_queues import allows
 from kopt.cluster.workloads.pod_request import is_gpu
-from kopt.controllers.preemption.checkpoint_status import members_of
 from kopt.controllers.reservations.views import HOLDER, HoldJob, ObservedNode, ObservedPod, ObservedWorkload, Reserved
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
 from kopt.core.scheduling.reservation import Occurrence, Reservation
 from kopt.core.units import WHOLE_GPU
 from kopt.core.workload.run_time import LEVELS, RunTimeQuantiles
-from kopt.policies.checkpoint_request import USUAL_S, SaveState, save_state
+from kopt.core.workload.save_state import USUAL_S, SaveState, save_state
 from kopt.policies.lending import Candidate
 from kopt.policies.preemption import PreemptionSettings, RunningGang
 from kopt.policies.preemption.evidence import outlook

@@ -15,7 +15,7 @@ from enum import StrEnum
 
 from kopt.core.reason import Reason
 from kopt.core.units import WHOLE_GPU, counted, format_gpus
-from kopt.policies.checkpoint_request import USUAL_S, SaveState
+from kopt.core.workload.save_state import USUAL_S, SaveState
 from kopt.policies.preemption import PreemptionSettings, PreemptionState, RunningGang
 from kopt.policies.preemption.evidence import Outlook, claims_sentence, outlook
 from kopt.policies.preemption.search import Need, Option, VictimSet, cheapest

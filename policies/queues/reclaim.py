@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kopt.core.reason import Reason
-from kopt.policies.checkpoint_request import SaveState
+from kopt.core.workload.save_state import SaveState
 from kopt.policies.queues.victims import BorrowedRun, Room, Safety, victims_of
 
 DEFAULT_GRACE_S = 600

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
-from kopt.policies.checkpoint_request import SaveState
+from kopt.core.workload.save_state import SaveState
 
 
 class Safety(IntEnum):

@@ -15,8 +15,8 @@ from preemption_controller.test_any_state import books, passes
 from preemption_controller.worlds import KINDS as POD_KINDS
 from preemption_controller.worlds import World, node
 
-from kopt.controllers.preemption.checkpoint_status import members_of
-from kopt.controllers.preemption.claims import LONGEST_CLAIM_S, Claims
+from kopt.cluster.checkpoints.claims import LONGEST_CLAIM_S, Claims
+from kopt.cluster.checkpoints.status import members_of
 from kopt.controllers.preemption.patches import stamp
 from kopt.core.workload.checkpoint import LONGEST_START_S
 

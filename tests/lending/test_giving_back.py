@@ -7,7 +7,7 @@ import pytest
 from kopt.core.reason import Reason
 from kopt.core.units import MilliGpu
 from kopt.core.workload.checkpoint import Estimate, JobState, JobStatus, Member
-from kopt.policies.checkpoint_request import SaveState
+from kopt.core.workload.save_state import SaveState
 from kopt.policies.lending.victims import MOST_CANDIDATES, Candidate, Choice, VictimAction, choose
 from kopt.policies.preemption import PreemptionSettings, PreemptionState, RunningGang
 from kopt.policies.preemption.state import Rhythm

@@ -14,7 +14,7 @@ from kopt.core.reason import Reason
 from kopt.core.scheduling.lending_pool import LendingPool, PoolService, Verb
 from kopt.core.units import MilliGpu
 from kopt.core.workload.checkpoint import Estimate, JobState, JobStatus, Member
-from kopt.policies.checkpoint_request import SaveState
+from kopt.core.workload.save_state import SaveState
 from kopt.policies.lending import (
     Candidate,
     Choice,

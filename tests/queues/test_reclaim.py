@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopt.policies.checkpoint_request import SaveState
+from kopt.core.workload.save_state import SaveState
 from kopt.policies.queues.reclaim import LONGEST_S, PAUSE_S, OwnerState, ReclaimDecision, delayed_reclaim
 from kopt.policies.queues.victims import BorrowedRun, Safety, victims_of
 

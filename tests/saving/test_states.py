@@ -11,7 +11,7 @@ from kopt.agents.logtail.annotator import LAST_TIME, STATE, annotations_of
 from kopt.cluster.holds.checkpoint_request import is_askable, request_of, request_patch, saving_by, saving_of
 from kopt.core.workload.checkpoint import JobState
 from kopt.core.workload.checkpoint_request import ASKABLE_ANNOTATION, REQUEST_ANNOTATION, PodSaving, SaveRequest
-from kopt.policies.checkpoint_request import SaveState, save_state, unasked
+from kopt.core.workload.save_state import SaveState, save_state, unasked
 
 NOW_S = 1_900_000_000.0
 moments = st.integers(-5, 5).map(lambda more: NOW_S + more)

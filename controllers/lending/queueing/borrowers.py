@@ -3,15 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from kopt.cluster.checkpoints.status import members_of
 from kopt.cluster.holds.hold import is_mirrored
 from kopt.controllers.lending.state import LiveCluster
 from kopt.controllers.lending.views import NOT_OURS, Borrowing, BorrowingQueue, ObservedPod
-from kopt.controllers.preemption.checkpoint_status import members_of
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
 from kopt.core.scheduling.eviction import Cause, Entry
+from kopt.core.workload.save_state import SaveState, save_state
 from kopt.policies.admission.mode import effective_mode
-from kopt.policies.checkpoint_request import SaveState, save_state
 from kopt.policies.lending import Candidate
 from kopt.policies.preemption import RunningGang
 

@@ -1,11 +1,11 @@
 """Annotations on the pods of a gang: the preemptor it was evicted for, whether it is safe to kill, its evidence."""
 
+from kopt.cluster.checkpoints.save_requests import Saving
+from kopt.cluster.checkpoints.status import grounds
 from kopt.cluster.client.resources import PODS, Object
 from kopt.cluster.runtime.isolation import Subject
-from kopt.controllers.preemption.checkpoint_status import grounds
 from kopt.controllers.preemption.kube_scheduler.snapshot import ClusterSnapshot, Gang, gang_of
 from kopt.controllers.preemption.kube_scheduler.views import PlainPod
-from kopt.controllers.preemption.save_requests import Saving
 from kopt.core.workload.checkpoint import JobState
 
 

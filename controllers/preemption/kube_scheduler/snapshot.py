@@ -4,17 +4,17 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from kopt.cluster.checkpoints.save_requests import Saving
+from kopt.cluster.checkpoints.status import bounded, latest_status, member
 from kopt.cluster.client.resources import Key
 from kopt.cluster.workloads.gpu_requests import milli_of
-from kopt.controllers.preemption.checkpoint_status import bounded, latest_status, member
 from kopt.controllers.preemption.kube_scheduler.views import PlainNode, PlainPod
-from kopt.controllers.preemption.save_requests import Saving
 from kopt.controllers.preemption.snapshot import shortlist
 from kopt.core.reason import Reason
 from kopt.core.scheduling.classify import preemption_bar
 from kopt.core.units import MilliGpu
 from kopt.core.workload.checkpoint import Estimate, Member
-from kopt.policies.checkpoint_request import USUAL_S, SaveState
+from kopt.core.workload.save_state import USUAL_S, SaveState
 from kopt.policies.preemption import Preemptor, RunningGang, Snapshot
 
 _NOTHING = Estimate(0.0, 0.0, 0.0)

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from kopt.cluster.checkpoints.status import STATE
 from kopt.cluster.objects.checkpoint import claims_write
 from kopt.cluster.workloads.kueue import GpuPod
-from kopt.controllers.preemption.checkpoint_status import STATE
 from kopt.core.workload.checkpoint import JobState
 
 LONGEST_CLAIM_S = 900.0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from kopt.cluster.holds.checkpoint_request import saving_by
 from kopt.cluster.workloads.kueue import GpuPod
 from kopt.core.workload.checkpoint_request import REQUEST_ANNOTATION, PodSaving, SaveRequest
-from kopt.policies.checkpoint_request import SaveState, save_state, unasked
+from kopt.core.workload.save_state import SaveState, save_state, unasked
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from kopt.cluster.client.resources import NODE_BANDWIDTHS, NODE_TOPOLOGIES, NODE
 from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.cluster.workloads.external_requests import CLAIMS, RESOURCE_SLICES
 from kopt.cluster.workloads.pod_request import quantity
-from kopt.controllers.extender.books.fleet import Fleet, Pool, part
+from kopt.controllers.extender.books.fleet import Fleet
 from kopt.controllers.extender.books.node_capacity import offers_of
 from kopt.controllers.extender.books.node_health import Complaint, of_bandwidth
 from kopt.controllers.extender.books.snapshot import UNFINISHED, readable
@@ -20,6 +20,7 @@ from kopt.controllers.extender.books.views import pod_state_of
 from kopt.controllers.overview.reading import Reader
 from kopt.core.scheduling.devices import GpuDevice, GpuHolder
 from kopt.core.units import WHOLE_GPU, Bytes
+from kopt.policies.placement.pool import Pool
 
 GPU_DRIVERS = ("gpu.nvidia.com", "gpu.amd.com", "gpu.intel.com")
 _CLOSING = ("NoSchedule", "NoExecute")
@@ -134,7 +135,7 @@ def _free(pool: Pool, row: int, slot: int) -> int:
 def _holders(fleet: Fleet, resource: str) -> Mapping[tuple[str, int], list[GpuHolder]]:
     result: dict[tuple[str, int], list[GpuHolder]] = defaultdict(list)
     for holding in sorted(fleet.holdings.values(), key=lambda holding: holding.pod):
-        request, slots = part(holding, resource)
+        request, slots = holding.part(resource)
         for slot in slots:
             holder = GpuHolder(*holding.pod, int(request.gpus.share), assumed=slot not in (holding.named or ()))
             result[holding.node, slot].append(holder)

@@ -8,7 +8,6 @@ import numpy as np
 from kopt.cluster.client.api import Kube
 from kopt.cluster.objects.fields import mapping
 from kopt.cluster.workloads.gpu_requests import gpus_of
-from kopt.controllers.extender.books.fleet import Pool
 from kopt.controllers.overview.diagnosis.books import ClusterBooks
 from kopt.controllers.overview.diagnosis.questions import NoPredictions, Predictions, questions_of
 from kopt.controllers.overview.diagnosis.reading import read_cluster
@@ -19,6 +18,7 @@ from kopt.core.scheduling.replicas import NodeGpus
 from kopt.core.units import WHOLE_GPU
 from kopt.core.workload.run_time import JobKind, RunTimeQuestion
 from kopt.policies.diagnosis import QueuedGpus, QueueModel, RunningGpus
+from kopt.policies.placement.pool import Pool
 
 
 class NoGpusError(ValueError):

@@ -6,9 +6,8 @@ decisions see the same GPU free. Time comes in as an argument.
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
-from itertools import repeat
 from typing import Protocol
 
 import numpy as np
@@ -20,19 +19,17 @@ from kopt.controllers.extender.books.node_health import Complaint, Complaints
 from kopt.controllers.extender.node_list import NodeNames
 from kopt.core.scheduling.placement import PodRequest
 from kopt.core.units import WHOLE_GPU, MilliGpu
-from kopt.policies.placement.cache import FragmentationCache
 from kopt.policies.placement.choose import Choice, choose
 from kopt.policies.placement.feasible import Refusal
 from kopt.policies.placement.joint import Packing, pack
+from kopt.policies.placement.pool import Pool
 from kopt.policies.placement.scores import WEIGHTS
 from kopt.policies.placement.state import FleetNode, FleetState, allocate, occupy, release
 from kopt.policies.placement.topology import GpuLinks, Topologies
-from kopt.policies.placement.typical import TypicalPods
 
 Ints = NDArray[np.int64]
 Domain = tuple[str, ...]
 FOREVER_S = float("inf")
-_CACHED_LISTS = 16
 
 
 class Stage(IntEnum):
@@ -66,32 +63,12 @@ class Holding:
         """The GPU indexes, of all resources together."""
         return tuple(slot for slots in self.slots.values() for slot in slots)
 
-
-@dataclass
-class Pool:
-    """All nodes with one GPU resource. ``members`` rises when a node joins or leaves."""
-
-    resource: str
-    state: FleetState = field(default_factory=FleetState)
-    cache: FragmentationCache = field(default_factory=lambda: FragmentationCache(TypicalPods({})))
-    members: int = 0
-    rows_by_names: dict[bytes, tuple[int, Ints]] = field(default_factory=dict)
-
-    def rows(self, names: NodeNames) -> Ints:
-        """Rows of the named nodes that have this resource. The scheduler may send the same list for pod after pod;
-        looking up 12,500 names takes 2 ms."""
-        result = self.rows_by_names.get(names.raw)
-        if result is not None and result[0] == self.members:
-            return result[1]
-        requested = names.names
-        # All in C: with 12,500 names a loop in Python would be half of the decision.
-        rows = np.fromiter(map(self.state.index.get, requested, repeat(-1)), np.int64, len(requested))
-        rows = rows[rows >= 0]
-        self.rows_by_names.pop(names.raw, None)
-        self.rows_by_names[names.raw] = (self.members, rows)
-        if len(self.rows_by_names) > _CACHED_LISTS:
-            del self.rows_by_names[next(iter(self.rows_by_names))]
-        return rows
+    def part(self, resource: str) -> tuple[PodRequest, tuple[int, ...]]:
+        """What it takes from the arrays of one resource; CPU and memory from every one."""
+        request, slots = self.requests.get(resource), self.slots.get(resource, ())
+        if request is None or len(slots) != request.gpus.count:
+            return _without_gpus(self.ask.request), ()
+        return request, slots
 
 
 class Nearness(Protocol):
@@ -142,7 +119,7 @@ class Fleet:
         resized = {key for key in before.keys() & offers.keys() if before[key].gpus != offers[key].gpus}
         for resource in resized:
             for holding in self._on_node.get(name, {}).values():
-                request, slots = part(holding, resource)
+                request, slots = holding.part(resource)
                 release(self.pools[resource].state, name, slots, request)
         for resource in before.keys() - offers.keys():
             pool = self.pools[resource]
@@ -326,7 +303,7 @@ class Fleet:
         if not self._on_node[holding.node]:
             del self._on_node[holding.node]
         for resource in self._nodes.get(holding.node, {}):
-            request, slots = part(holding, resource)
+            request, slots = holding.part(resource)
             release(self.pools[resource].state, holding.node, slots, request)
         return holding
 
@@ -375,7 +352,7 @@ class Fleet:
             slots = self._slots(pool, holding.node, wanted, named)
             holding.requests = {**holding.requests, pool.resource: _counting(wanted, len(slots))}
             holding.slots = {**holding.slots, pool.resource: slots}
-        request, slots = part(holding, pool.resource)
+        request, slots = holding.part(pool.resource)
         occupy(pool.state, holding.node, slots, request)
 
     def _pools_for(self, ask: Ask) -> Iterable[Pool]:
@@ -414,15 +391,6 @@ class Fleet:
             return named
         free = pool.state.gpu_free_milli[pool.state.index[node]]
         return tuple(sorted(int(slot) for slot in np.argsort(-free, kind="stable")[:count]))
-
-
-def part(holding: Holding, resource: str) -> tuple[PodRequest, tuple[int, ...]]:
-    """What a holding takes from the arrays of one resource; CPU and memory from every one."""
-    request = holding.requests.get(resource)
-    slots = holding.slots.get(resource, ())
-    if request is None or len(slots) != request.gpus.count:
-        return _without_gpus(holding.ask.request), ()
-    return request, slots
 
 
 def _without_gpus(request: PodRequest) -> PodRequest:

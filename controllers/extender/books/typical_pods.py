@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kopt.cluster.workloads.pod_request import ANY_POOL, Ask
-from kopt.controllers.extender.books.fleet import Fleet, Pool
+from kopt.controllers.extender.books.fleet import Fleet
 from kopt.policies.placement.cache import FragmentationCache
+from kopt.policies.placement.pool import Pool
 from kopt.policies.placement.typical import Kind, TypicalPods, kind
 
 _FIRST = 16

@@ -8,7 +8,6 @@ from kopt.cluster.objects.fields import at, count, items, mapping, text
 from kopt.cluster.workloads.kueue import KueueWorkload
 from kopt.cluster.workloads.runs import kind_of_pods
 from kopt.cluster.workloads.scheduler_messages import causes_in
-from kopt.controllers.extender.books.fleet import Pool
 from kopt.controllers.overview.diagnosis.books import ClusterBooks, is_preemptible, is_unplaced
 from kopt.controllers.overview.diagnosis.claims import claim_causes
 from kopt.controllers.overview.diagnosis.kueue import ahead_of, flavors_of, other_sides, pod_set_templates, side_of
@@ -30,6 +29,7 @@ from kopt.controllers.overview.queues import condition, turned_s
 from kopt.core.scheduling.diagnosis import Binding, Cause, Change, Diagnosis, StartEstimate
 from kopt.core.scheduling.queued import Queued, State
 from kopt.policies.diagnosis import Ceiling, Situation, binding_constraints, smallest_changes
+from kopt.policies.placement.pool import Pool
 from kopt.policies.placement.state import FleetState
 
 KUEUE, KAI, VOLCANO, KUBE = "Kueue", "KAI", "Volcano", "kube-scheduler"

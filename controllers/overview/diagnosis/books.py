@@ -14,13 +14,14 @@ from kopt.cluster.workloads.kueue import ClusterQueue, Flavor, KueueWorkload
 from kopt.cluster.workloads.kueue_queues import admitted_of, read_cluster_queue, read_cohort, read_flavor
 from kopt.cluster.workloads.kueue_reading import amount, read_kueue_workload, requests_of
 from kopt.cluster.workloads.pod_request import ANY_POOL
-from kopt.controllers.extender.books.fleet import Fleet, Pool, part
+from kopt.controllers.extender.books.fleet import Fleet
 from kopt.controllers.extender.books.node_capacity import offers_of
 from kopt.controllers.extender.books.views import PodState, pod_state_of
 from kopt.controllers.overview.diagnosis.documents import ClusterDocuments
 from kopt.core.scheduling.quota import Admitted
 from kopt.policies.diagnosis import RunningGpus, RunningWorkload
 from kopt.policies.diagnosis.situation import held_by
+from kopt.policies.placement.pool import Pool
 from kopt.policies.quota import QuotaTree
 
 Bools = NDArray[np.bool_]
@@ -127,7 +128,7 @@ class ClusterBooks:
                 milli += int(state.ask.request.gpus.total)
                 queues |= dict.fromkeys(filter(None, (self.queue_of(pod),)))
                 if state.node in index:
-                    request, indexes = part(holdings[state.uid], pool.resource)
+                    request, indexes = holdings[state.uid].part(pool.resource)
                     slots.append((index[state.node], indexes, request))
             terminating = all(at(pod, "metadata", "deletionTimestamp") is not None for pod, _ in members)
             if milli or slots:

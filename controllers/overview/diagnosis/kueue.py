@@ -6,12 +6,12 @@ from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import mapping, text
 from kopt.cluster.workloads.kueue import ClusterQueue, KueueWorkload
 from kopt.cluster.workloads.kueue_queues import demand_of
-from kopt.controllers.extender.books.fleet import Pool
 from kopt.controllers.overview.diagnosis.books import ClusterBooks
 from kopt.controllers.overview.diagnosis.pod_shapes import PodTemplate
 from kopt.controllers.overview.diagnosis.rules import flavor_rows
 from kopt.core.scheduling.queued import Queued, State
 from kopt.policies.diagnosis import KueueSide
+from kopt.policies.placement.pool import Pool
 
 
 def pod_set_templates(document: Object, workload: KueueWorkload) -> list[PodTemplate]:

@@ -9,10 +9,10 @@ from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, mapping, text
 from kopt.cluster.workloads.kueue_reading import requests_of
 from kopt.cluster.workloads.pod_request import Ask, ask_of, is_gpu
-from kopt.controllers.extender.books.fleet import Pool
 from kopt.controllers.overview.diagnosis.books import ClusterBooks
 from kopt.controllers.overview.diagnosis.rules import rules_of
 from kopt.policies.diagnosis import NodeLimit, PodShape
+from kopt.policies.placement.pool import Pool
 
 _DECIDE = ("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints", "schedulerName", "priority")
 _OWN = ("cpu", "memory", "pods", "ephemeral-storage")

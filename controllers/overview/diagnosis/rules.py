@@ -10,11 +10,11 @@ from kopt.cluster.objects.fields import at, items, mapping, text, texts
 from kopt.cluster.workloads.kueue import Flavor
 from kopt.cluster.workloads.kueue_queues import allows, label_keys
 from kopt.cluster.workloads.node_selection import is_tolerated, matches_labels, runs_on
-from kopt.controllers.extender.books.fleet import Pool
 from kopt.controllers.overview.diagnosis.books import ClusterBooks
 from kopt.core.scheduling.diagnosis import Binding
 from kopt.policies.diagnosis import Rule
 from kopt.policies.diagnosis.situation import Bools
+from kopt.policies.placement.pool import Pool
 
 TERMS = ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

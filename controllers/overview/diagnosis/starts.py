@@ -12,7 +12,6 @@ from kopt.cluster.objects.fields import at, mapping, text
 from kopt.cluster.workloads.gpu_requests import gpus_of, milli_of
 from kopt.cluster.workloads.kueue import KueueWorkload
 from kopt.cluster.workloads.kueue_reading import seconds
-from kopt.controllers.extender.books.fleet import Pool
 from kopt.controllers.overview.diagnosis.books import ClusterBooks
 from kopt.core.reason import Reason
 from kopt.core.scheduling.diagnosis import StartEstimate
@@ -21,6 +20,7 @@ from kopt.core.scheduling.quota import FlavorResource
 from kopt.core.workload.run_time import RunTimeQuantiles
 from kopt.policies.diagnosis import NodeRoom, QueuedGpus, QueueModel, RunningGpus, Situation, start_times
 from kopt.policies.diagnosis.fitting import open_rows
+from kopt.policies.placement.pool import Pool
 
 RunTimes = Mapping[str, RunTimeQuantiles]
 """By ``namespace/name`` of a workload: the time that is left of what runs, the run time of what waits."""

@@ -5,18 +5,6 @@ from dataclasses import dataclass
 from kopt.cluster.client.resources import Object
 
 TIMEOUT_S = 1
-SYSTEM_NAMESPACES = (
-    "kube-system",
-    "kube-public",
-    "kube-node-lease",
-    "kueue-system",
-    "kai-scheduler",
-    "kai-resource-reservation",
-    "volcano-system",
-    "gpu-operator",
-    "kube-amd-gpu",
-    "cert-manager",
-)
 
 
 @dataclass(frozen=True)

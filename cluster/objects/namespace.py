@@ -6,6 +6,18 @@ from kopt.cluster.client.resources import Object
 
 MODE_ANNOTATION = "kaiwo.ai/mode"
 MANAGED_LABEL = "kaiwo.ai/managed"
+SYSTEM_NAMESPACES = (
+    "kube-system",
+    "kube-public",
+    "kube-node-lease",
+    "kueue-system",
+    "kai-scheduler",
+    "kai-resource-reservation",
+    "volcano-system",
+    "gpu-operator",
+    "kube-amd-gpu",
+    "cert-manager",
+)
 
 
 @dataclass(frozen=True)

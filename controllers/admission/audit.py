@@ -16,10 +16,9 @@ from typing import Any, Generic, TypeVar
 
 from prometheus_client.core import GaugeMetricFamily
 
-from kopt.cluster.admission.address import SYSTEM_NAMESPACES
 from kopt.cluster.client.api import ApiError, Forbidden, Kube, NotFound
 from kopt.cluster.client.resources import PODS, Object, Resource
-from kopt.cluster.objects.fields import at, items, text
+from kopt.cluster.objects.fields import at
 from kopt.cluster.objects.json_patch import JsonPatch
 from kopt.cluster.runtime.informer import Informer, identity
 from kopt.cluster.workloads.external_requests import (
@@ -33,15 +32,15 @@ from kopt.cluster.workloads.external_requests import (
     stands_elsewhere,
 )
 from kopt.cluster.workloads.frameworks import QUEUE_REFERENCES, write_queue, written_queue
-from kopt.cluster.workloads.kinds import WORKLOAD_KINDS, WorkloadKind
-from kopt.cluster.workloads.workload import NamespaceDefaults, Workload, read_workload
-from kopt.controllers.admission.evaluation import ClusterState, evaluate, is_evaluated
+from kopt.cluster.workloads.kinds import WorkloadKind
+from kopt.cluster.workloads.served import alive, is_evaluated, metadata_and_spec, served_kinds
+from kopt.cluster.workloads.workload import NamespaceDefaults, Workload
+from kopt.controllers.admission.evaluation import ClusterState, evaluate
 from kopt.core.scheduling.submission import Framework
 from kopt.core.units import MilliGpu
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
-_FINISHED = {"Complete", "Failed", "Succeeded", "SuccessCriteriaMet"}
 _PLACEHOLDER = "QUEUE"
 
 
@@ -197,19 +196,6 @@ class AuditWatch:
         return replace(workload, document=metadata_and_spec(document))
 
 
-def has_ended(document: Object) -> bool:
-    """Whether a workload has run to its end, by its phase or its conditions."""
-    if text(document, "status", "phase") in _FINISHED or text(document, "status", "jobStatus") in (
-        "SUCCEEDED",
-        "FAILED",
-    ):
-        return True
-    return any(
-        text(item, "type") in _FINISHED and text(item, "status") == "True"
-        for _, item in items(document, "status", "conditions")
-    )
-
-
 class _Followed(Generic[T]):
     """An informer at work."""
 
@@ -222,36 +208,9 @@ class _Followed(Generic[T]):
         await asyncio.gather(self._task, return_exceptions=True)
 
 
-async def served_kinds(kube: Kube) -> list[tuple[WorkloadKind, Resource]]:
-    """The kinds that the cluster has, each in the first of its versions that is served."""
-    versions = await kube.group_versions() | {("", "v1")}
-    result = []
-    for kind in WORKLOAD_KINDS:
-        for version in (kind.resource.version, *kind.also_versions):
-            resource = replace(kind.resource, version=version)
-            if (resource.group, version) in versions and await kube.serves(resource):
-                result.append((kind, resource))
-                break
-    return result
-
-
-def metadata_and_spec(document: Object) -> Object:
-    """Without the status and the books of who wrote which field: half of an object."""
-    metadata = {key: value for key, value in document["metadata"].items() if key != "managedFields"}
-    return {"metadata": metadata, "spec": document.get("spec") or {}}
-
-
 def _claim_by_name(claim: Object) -> Object | None:
     """Claims that pods name; those made for one pod are as many as pods, and their templates tell the same."""
     return None if is_generated(claim) else claim
-
-
-def alive(document: Object, kind: WorkloadKind) -> Workload | None:
-    """The workload in an object; None for one that has ended, and for the system's own."""
-    namespace, name = text(document, "metadata", "namespace"), text(document, "metadata", "name")
-    if namespace in SYSTEM_NAMESPACES or has_ended(document):
-        return None
-    return read_workload(document, *kind.key, namespace, name)
 
 
 def _has_queue(workload: Workload, cluster: ClusterState) -> bool:

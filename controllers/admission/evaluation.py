@@ -5,10 +5,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from kopt.cluster.client.resources import Object
-from kopt.cluster.objects.fields import mapping
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.workloads.external_requests import ObjectRef
-from kopt.cluster.workloads.kinds import is_handled
 from kopt.cluster.workloads.node_pools import annotation_of, selectors_of
 from kopt.cluster.workloads.workload import NamespaceDefaults, Workload, shape_of, submission_of
 from kopt.controllers.admission.policy import ConformancePolicy
@@ -124,13 +122,6 @@ class Evaluation:
         """Whether any row does more than observe."""
         modes = (self.queue_mode, self.scheduler_mode, self.sizing_mode, self.pools_mode)
         return any(mode is not Mode.OBSERVE for mode in modes)
-
-
-def is_evaluated(workload: Workload) -> bool:
-    """Whether the rules apply to this object: it uses GPUs, is not being deleted, and nothing that is judged itself
-    has made it."""
-    labels = mapping(workload.document, "metadata", "labels")
-    return workload.uses_gpus and not workload.ends and not is_handled(workload.controller, labels)
 
 
 def _scheduler(workload: Workload, cluster: ClusterState) -> SchedulerChoice:

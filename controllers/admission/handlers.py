@@ -15,8 +15,9 @@ from kopt.cluster.runtime.tracing import TraceContext
 from kopt.cluster.workloads.external_requests import CLAIMS, ObjectRef, completed, stands_elsewhere
 from kopt.cluster.workloads.frameworks import written_queue
 from kopt.cluster.workloads.memory_need import Need
+from kopt.cluster.workloads.served import is_evaluated
 from kopt.cluster.workloads.workload import OPT_OUT_ANNOTATION, NamespaceDefaults, Workload, read_workload
-from kopt.controllers.admission.evaluation import ClusterState, Evaluation, evaluate, is_evaluated
+from kopt.controllers.admission.evaluation import ClusterState, Evaluation, evaluate
 from kopt.controllers.admission.mutating import (
     Record,
     apply_class,

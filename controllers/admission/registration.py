@@ -12,7 +12,7 @@ validation pass the pod over.
 import contextlib
 import logging
 
-from kopt.cluster.admission.address import SYSTEM_NAMESPACES, TIMEOUT_S, Address
+from kopt.cluster.admission.address import TIMEOUT_S, Address
 from kopt.cluster.client.api import AlreadyExists, Conflict, Kube, NotFound
 from kopt.cluster.client.resources import (
     COMPONENT_LABEL,
@@ -25,7 +25,7 @@ from kopt.cluster.client.resources import (
     Object,
     Resource,
 )
-from kopt.cluster.objects.namespace import MANAGED_LABEL
+from kopt.cluster.objects.namespace import MANAGED_LABEL, SYSTEM_NAMESPACES
 from kopt.cluster.workloads.external_requests import CLAIMS
 from kopt.cluster.workloads.frameworks import QUEUE_REFERENCES, QUEUE_SOURCE
 from kopt.cluster.workloads.kinds import WORKLOAD_KINDS, WorkloadKind

@@ -26,7 +26,7 @@ from kopt.cluster.objects.eviction import entry_of
 from kopt.cluster.objects.fields import items, text
 from kopt.cluster.objects.staged_data import STAGED_DATA
 from kopt.cluster.workloads.kinds import BY_KEY, JOB_SETS, RAY_CLUSTERS
-from kopt.controllers.admission.audit import served_kinds
+from kopt.cluster.workloads.served import served_kinds
 from kopt.controllers.overview.documents import pool_of, staged_of
 from kopt.controllers.overview.job import Thing, owner_of
 from kopt.controllers.overview.queues import lines, queued_of, unqueued

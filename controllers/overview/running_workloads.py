@@ -24,9 +24,8 @@ from kopt.cluster.workloads.pod_sizing import (
     template_of,
     write_request,
 )
+from kopt.cluster.workloads.served import alive, is_evaluated, metadata_and_spec, served_kinds
 from kopt.cluster.workloads.workload import Workload
-from kopt.controllers.admission.audit import alive, metadata_and_spec, served_kinds
-from kopt.controllers.admission.evaluation import is_evaluated
 from kopt.controllers.admission.policy import POLICY_NAME, PolicyError, parse_policy
 from kopt.controllers.overview.measured_advice import advice_of_measured
 from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu

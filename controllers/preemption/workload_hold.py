@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from kopt.cluster.admission.address import SYSTEM_NAMESPACES, TIMEOUT_S, Address
+from kopt.cluster.admission.address import TIMEOUT_S, Address
 from kopt.cluster.admission.review import (
     ALLOWED,
     LARGEST_REVIEW_BYTES,
@@ -38,7 +38,7 @@ from kopt.cluster.client.resources import (
     Object,
 )
 from kopt.cluster.objects.fields import at, mapping
-from kopt.cluster.objects.namespace import MANAGED_LABEL
+from kopt.cluster.objects.namespace import MANAGED_LABEL, SYSTEM_NAMESPACES
 from kopt.cluster.runtime.certificates import ServingCertificate
 from kopt.cluster.runtime.http import SMALL_BODY_BYTES, HttpServer, Reply, Request
 from kopt.cluster.workloads.kueue import HOLDER, KueueWorkload

@@ -9,8 +9,9 @@ from admission.workloads import Object, deployment, every_kind, job, pod, pod_sp
 
 from kopt.cluster.admission.review import parse_review
 from kopt.cluster.workloads.gpu_requests import gpus_of
+from kopt.cluster.workloads.served import is_evaluated
 from kopt.cluster.workloads.workload import NamespaceDefaults, read_workload, shape_of, submission_of
-from kopt.controllers.admission.evaluation import FixedState, is_evaluated
+from kopt.controllers.admission.evaluation import FixedState
 from kopt.controllers.admission.handlers import Admissions
 from kopt.controllers.admission.policy import PolicyError, parse_policy
 from kopt.core.scheduling.submission import Framework

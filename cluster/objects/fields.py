@@ -1,9 +1,10 @@
 """Reading decoded Kubernetes objects that anyone may have written: nothing here raises for a wrong shape."""
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 Path = tuple[str | int, ...]
+T = TypeVar("T")
 
 _EMPTY: Mapping[str, Any] = {}
 _MOST = 1_000_000
@@ -62,6 +63,23 @@ def items(document: Any, *path: str | int) -> Iterator[tuple[str | int, Any]]:
         yield from enumerate(result)
     elif isinstance(result, dict):
         yield from ((key, value) for key, value in result.items() if isinstance(key, str))
+
+
+def has_condition(document: Any, *kinds: str) -> bool:
+    """Whether a condition of one of these types is true in the status of an object."""
+    conditions = (item for _, item in items(document, "status", "conditions"))
+    return any(text(item, "type") in kinds and text(item, "status") == "True" for item in conditions)
+
+
+def readable(documents: Iterable[Any], keep: Callable[[Any], T | None]) -> Iterator[tuple[Any, T]]:
+    """Each document with what ``keep`` makes of it; those that it cannot understand, or says None of, are left out."""
+    for document in documents:
+        try:
+            value = keep(document)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            continue
+        if value is not None:
+            yield document, value
 
 
 def controller_of(document: Any) -> tuple[str, str]:

@@ -1,7 +1,7 @@
 """Jobs of Kubernetes and their pods: what has begun, and what may still be changed."""
 
 from kopt.cluster.client.resources import Object
-from kopt.cluster.objects.fields import at, count, items, mapping, text
+from kopt.cluster.objects.fields import at, count, has_condition, items, mapping, text
 
 JOB_NAME_LABEL = "batch.kubernetes.io/job-name"
 _STOPPING = "kueue.x-k8s.io/stopping"
@@ -10,10 +10,7 @@ _STOPPING = "kueue.x-k8s.io/stopping"
 
 def is_changeable(job: Object) -> bool:
     """Whether its controller has stopped it; only then does the API server let its request be changed."""
-    stopped = any(
-        text(item, "type") == "Suspended" and text(item, "status") == "True"
-        for _, item in items(job, "status", "conditions")
-    )
+    stopped = has_condition(job, "Suspended")
     is_stopping = text(job, "metadata", "annotations", _STOPPING) == "true"
     return stopped and at(job, "spec", "suspend") is True and not is_stopping and not pods_that(job, "active")
 

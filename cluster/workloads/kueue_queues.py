@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from kopt.cluster.client.resources import Object
-from kopt.cluster.objects.fields import at, items, mapping, text, texts
+from kopt.cluster.objects.fields import at, has_condition, items, mapping, text, texts
 from kopt.cluster.workloads.kueue import ClusterQueue, Flavor, KueueWorkload
 from kopt.cluster.workloads.kueue_reading import amount
 from kopt.cluster.workloads.node_selection import runs_on
@@ -27,10 +27,7 @@ _TERMS = ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExec
 
 
 def read_cluster_queue(document: Object) -> ClusterQueue:
-    active = any(
-        text(item, "type") == "Active" and text(item, "status") == "True"
-        for _, item in items(document, "status", "conditions")
-    )
+    active = has_condition(document, "Active")
     return ClusterQueue(
         document["metadata"]["name"],
         _quotas(document),

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.resources import Object, Resource
-from kopt.cluster.objects.fields import items, mapping, text
+from kopt.cluster.objects.fields import has_condition, mapping, text
 from kopt.cluster.objects.namespace import SYSTEM_NAMESPACES
 from kopt.cluster.workloads.kinds import WORKLOAD_KINDS, WorkloadKind, is_handled
 from kopt.cluster.workloads.workload import Workload, read_workload
@@ -47,10 +47,7 @@ def has_ended(document: Object) -> bool:
         "FAILED",
     ):
         return True
-    return any(
-        text(item, "type") in _FINISHED and text(item, "status") == "True"
-        for _, item in items(document, "status", "conditions")
-    )
+    return has_condition(document, *_FINISHED)
 
 
 def metadata_and_spec(document: Object) -> Object:

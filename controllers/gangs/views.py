@@ -7,7 +7,7 @@ from typing import Any
 from kopt.cluster.client.resources import JOBS, KUEUE_WORKLOADS, Key, Object, key_of
 from kopt.cluster.holds.hold import holder_of, is_mirrored
 from kopt.cluster.objects.eviction import proven_notice_of
-from kopt.cluster.objects.fields import at, count, items, mapping, text
+from kopt.cluster.objects.fields import at, count, has_condition, items, mapping, text
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.workloads.job_failures import outlives
 from kopt.cluster.workloads.kueue_reading import amount, annotations_of, requests_of, seconds
@@ -94,11 +94,7 @@ class ObservedNode:
 
 
 def read_node(node: Object) -> ObservedNode | None:
-    ready = any(
-        text(item, "type") == "Ready" and text(item, "status") == "True"
-        for _, item in items(node, "status", "conditions")
-    )
-    if not ready or at(node, "spec", "unschedulable") is True:
+    if not has_condition(node, "Ready") or at(node, "spec", "unschedulable") is True:
         return None
     room = {str(name): amount(value) for name, value in mapping(node, "status", "allocatable").items()}
     labels = {str(name): str(value) for name, value in mapping(node, "metadata", "labels").items()}
@@ -134,10 +130,7 @@ class GangOwner:
 
 def read_job(job: Object) -> GangOwner:
     metadata, spec = mapping(job, "metadata"), mapping(job, "spec")
-    finished = any(
-        text(item, "type") in ("Complete", "Failed") and text(item, "status") == "True"
-        for _, item in items(job, "status", "conditions")
-    )
+    finished = has_condition(job, "Complete", "Failed")
     document = {"metadata": _metadata(job), "spec": {"suspend": at(spec, "suspend")}}
     queued = any(name.startswith("kueue.x-k8s.io/queue") for name in mapping(metadata, "labels"))
     runs = at(spec, "suspend") is not True

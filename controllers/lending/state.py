@@ -26,7 +26,7 @@ from kopt.cluster.client.resources import (
     Resource,
 )
 from kopt.cluster.objects.eviction import entry_of
-from kopt.cluster.objects.fields import at, items, mapping, slim, text
+from kopt.cluster.objects.fields import at, has_condition, items, mapping, slim, text
 from kopt.cluster.objects.kai import QUEUE_LABEL
 from kopt.cluster.objects.namespace import NamespaceSettings, read_namespace
 from kopt.cluster.runtime.informer import Change, Informer
@@ -160,10 +160,7 @@ def _gpu_pod(pod: ObservedPod | None) -> GpuPod | None:
 def gpu_job(job: Object) -> Object | None:
     """Jobs that have not ended and whose pods are for a queue of KAI's; the label says which. Not those of a
     JobSet and the like, which would resume them at once."""
-    ended = any(
-        text(item, "type") in ("Complete", "Failed") and text(item, "status") == "True"
-        for _, item in items(job, "status", "conditions")
-    )
+    ended = has_condition(job, "Complete", "Failed")
     owners = {
         text(item, "kind") for _, item in items(job, "metadata", "ownerReferences") if at(item, "controller") is True
     }

@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kopt.cluster.client.resources import Key, Object, key_of
-from kopt.cluster.objects.fields import at, items, mapping, text
+from kopt.cluster.objects.fields import at, has_condition, items, mapping, text
 from kopt.cluster.objects.node_bandwidth import seconds
 from kopt.cluster.workloads.gpu_requests import gpus_of, milli_of
 from kopt.cluster.workloads.jobs import JOB_NAME_LABEL
 from kopt.cluster.workloads.node_selection import GPU_PRODUCT_LABELS, runs_on
 from kopt.controllers.pairwise.jobs import BENCHMARK_LABEL, INDEX_ANNOTATION
 
+_DISRUPTED = ("Evicted", "Preempting", "NodeLost", "Shutdown", "Terminated")
 _NEAR_LABELS = ("kaiwo.ai/nvlink-domain", "kaiwo.ai/topology-rack", "kaiwo.ai/topology-block")
 
 
@@ -86,14 +87,14 @@ def read_node(node: Object) -> ObservedNode:
         for name, amount in items(node, "status", "allocatable")
         if milli_of(str(name), _whole(amount))
     }
-    ready = any(
-        text(item, "type") == "Ready" and text(item, "status") == "True"
-        for _, item in items(node, "status", "conditions")
-    )
     metadata = node["metadata"]
     labels = {str(key): str(value) for key, value in mapping(metadata, "labels").items()}
     taints = tuple([dict(item) for _, item in items(node, "spec", "taints")])
-    usable = ready and at(node, "spec", "unschedulable") is not True and "deletionTimestamp" not in metadata
+    usable = (
+        has_condition(node, "Ready")
+        and at(node, "spec", "unschedulable") is not True
+        and "deletionTimestamp" not in metadata
+    )
     return ObservedNode(
         metadata["name"], metadata["uid"], labels, taints, gpus, usable, seconds(metadata["creationTimestamp"])
     )
@@ -136,10 +137,7 @@ def read_pod(pod: Object) -> ObservedPod | None:
 
 
 def _disrupted(pod: Object) -> bool:
-    return text(pod, "status", "reason") in ("Evicted", "Preempting", "NodeLost", "Shutdown", "Terminated") or any(
-        text(item, "type") == "DisruptionTarget" and text(item, "status") == "True"
-        for _, item in items(pod, "status", "conditions")
-    )
+    return text(pod, "status", "reason") in _DISRUPTED or has_condition(pod, "DisruptionTarget")
 
 
 def _wants(spec: Mapping[str, object]) -> dict[str, int]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from kopt.cluster.client.resources import KUEUE_WORKLOADS, Key, Object, key_of
 from kopt.cluster.holds.checkpoint_request import saving_by
-from kopt.cluster.objects.fields import at, count, items, mapping, text
+from kopt.cluster.objects.fields import at, count, has_condition, items, mapping, text
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.objects.reservation import KIND, RESERVATION_LABEL, account_of, reservation_of
 from kopt.cluster.workloads.kueue import GpuPod, KueueWorkload
@@ -156,11 +156,7 @@ class ObservedNode:
 
 
 def read_node(node: Object) -> ObservedNode | None:
-    ready = any(
-        text(item, "type") == "Ready" and text(item, "status") == "True"
-        for _, item in items(node, "status", "conditions")
-    )
-    if not ready or at(node, "spec", "unschedulable") is True:
+    if not has_condition(node, "Ready") or at(node, "spec", "unschedulable") is True:
         return None
     amounts = {str(name): amount(value) for name, value in mapping(node, "status", "allocatable").items()}
     labels = {str(name): str(value) for name, value in mapping(node, "metadata", "labels").items()}
@@ -189,10 +185,7 @@ def read_hold_job(job: Object) -> HoldJob:
         (item for _, item in items(metadata, "ownerReferences") if text(item, "kind") == KIND), {}
     )
     gpus = sum(_gpus({"spec": at(job, "spec", "template", "spec")}).values())
-    over = any(
-        text(item, "type") in ("Complete", "Failed") and text(item, "status") == "True"
-        for _, item in items(job, "status", "conditions")
-    )
+    over = has_condition(job, "Complete", "Failed")
     names = ("name", "namespace", "uid", "resourceVersion", "annotations")
     return HoldJob(
         {"metadata": {name: metadata[name] for name in names if name in metadata}},

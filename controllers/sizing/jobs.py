@@ -9,7 +9,7 @@ from kopt.cluster.client.resources import Object
 from kopt.cluster.holds.hold import holder_of, queue_of
 from kopt.cluster.holds.original_request import FRACTION_ANNOTATION, with_request
 from kopt.cluster.objects.annotations import AnnotationError, json_of
-from kopt.cluster.objects.fields import at, count, items, mapping, text, texts
+from kopt.cluster.objects.fields import at, count, has_condition, items, mapping, text, texts
 from kopt.cluster.objects.namespace import MODE_ANNOTATION, NamespaceSettings
 from kopt.cluster.workloads.executors import executor_for
 from kopt.cluster.workloads.gpu_requests import FRACTION_ANNOTATIONS, memory_of, milli_of
@@ -244,10 +244,7 @@ def granted(state: State, request: GpuShareRequest, need_bytes: int) -> State:
 
 
 def is_finished(job: Object) -> bool:
-    return any(
-        text(item, "type") in ("Complete", "Failed") and text(item, "status") == "True"
-        for _, item in items(job, "status", "conditions")
-    )
+    return has_condition(job, "Complete", "Failed")
 
 
 def is_untouched(job: Object, pods: Sequence[JobPod]) -> bool:

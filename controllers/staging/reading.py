@@ -5,7 +5,7 @@ from typing import Any
 
 from kopt.cluster.client.resources import JOBS, PODS, Object, Resource, key_of
 from kopt.cluster.holds.hold import HOLDABLE, holder_of, is_parked, next_holders, queue_of
-from kopt.cluster.objects.fields import at, count, items, mapping, slim, text
+from kopt.cluster.objects.fields import at, count, has_condition, items, mapping, slim, text
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.objects.node_bandwidth import seconds
 from kopt.cluster.objects.staged_data import request_of
@@ -97,10 +97,7 @@ def read_queued_workload(document: Object) -> QueuedWorkload:
         "spec": {"active": at(document, "spec", "active")},
     }
     owner = next((text(item, "uid") for _, item in items(document, "metadata", "ownerReferences")), "")
-    quota = any(
-        text(item, "type") == "QuotaReserved" and text(item, "status") == "True"
-        for _, item in items(document, "status", "conditions")
-    )
+    quota = has_condition(document, "QuotaReserved")
     active = at(document, "spec", "active") is not False
     return QueuedWorkload(
         slim, metadata["resourceVersion"], key_of(document), owner, holder_of(document), active, quota
@@ -115,20 +112,14 @@ def _ran(document: Object) -> bool:
 
 
 def _finished(document: Object) -> bool:
-    ended = any(
-        text(item, "type") in _ENDED and text(item, "status") == "True"
-        for _, item in items(document, "status", "conditions")
-    )
+    ended = has_condition(document, *_ENDED)
     deploy = text(document, "status", "jobDeploymentStatus")
     return ended or deploy in ("Complete", "Failed") or at(document, "metadata", "deletionTimestamp") is not None
 
 
 def read_node(document: Object) -> StagingNode:
     name, labels = text(document, "metadata", "name"), mapping(document, "metadata", "labels")
-    ready = any(
-        text(item, "type") == "Ready" and text(item, "status") == "True"
-        for _, item in items(document, "status", "conditions")
-    )
+    ready = has_condition(document, "Ready")
     evicting = any(text(item, "effect") == _EVICTS for _, item in items(document, "spec", "taints"))
     cordoned = at(document, "spec", "unschedulable") is True
     gpus = sum(milli_of(str(key), amount) for key, amount in items(document, "status", "allocatable"))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kopt.cluster.client.resources import PODS, Key, Object, key_of
-from kopt.cluster.objects.fields import at, count, items, mapping, text
+from kopt.cluster.objects.fields import at, count, has_condition, items, mapping, text
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.workloads.kueue import Evicting, GpuPod, RecordedDecision
 from kopt.cluster.workloads.kueue_reading import (
@@ -148,11 +148,7 @@ def plain_pod(pod: Object) -> PlainPod | None:
 
 def plain_node(node: Object) -> PlainNode | None:
     """None for nodes that accept no pods."""
-    ready = any(
-        text(item, "type") == "Ready" and text(item, "status") == "True"
-        for _, item in items(node, "status", "conditions")
-    )
-    if not ready or at(node, "spec", "unschedulable") is True:
+    if not has_condition(node, "Ready") or at(node, "spec", "unschedulable") is True:
         return None
     room = Counter({str(name): amount(value) for name, value in mapping(node, "status", "allocatable").items()})
     labels = {str(key): str(value) for key, value in mapping(node, "metadata", "labels").items()}

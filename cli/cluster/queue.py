@@ -134,7 +134,6 @@ def selected(queueds: "list[Queued]", *, namespace: str = "", name: str = "", pe
     ]
 
 
-_ALIVE = "status.phase!=Succeeded,status.phase!=Failed"
 _BETWEEN_S = 1.0
 _CLEARED = "\033[H\033[2J"
 
@@ -152,14 +151,14 @@ async def _read(kubeconfig: Path | None, namespace: str, now_s: float) -> "tuple
 async def _watched(kubeconfig: Path | None, namespace: str, report: "Report") -> None:
     """Prints until it is interrupted; changes arrive by watches, and are printed at most once a second."""
     from kopt.cluster.client.api import ApiError, connect
-    from kopt.cluster.client.resources import KUEUE_WORKLOADS, PODS
+    from kopt.cluster.client.resources import KUEUE_WORKLOADS, PODS, UNFINISHED_PODS
     from kopt.cluster.runtime.informer import Informer
 
     changed = asyncio.Event()
     changed.set()
     try:
         async with connect(kubeconfig) as kube, asyncio.TaskGroup() as tasks:
-            for resource, fields in ((KUEUE_WORKLOADS, ""), (PODS, _ALIVE)):
+            for resource, fields in ((KUEUE_WORKLOADS, ""), (PODS, UNFINISHED_PODS)):
                 informer: Informer[str] = Informer(
                     kube,
                     resource,
@@ -184,13 +183,13 @@ async def _watched(kubeconfig: Path | None, namespace: str, report: "Report") ->
 
 async def read(kube: "Kube", namespace: str, now_s: float) -> "tuple[list[Queued], tuple[str, ...]]":
     """Every line, and what may not be read. ``namespace`` is read alone where that is all that may be."""
-    from kopt.cluster.client.resources import PODS
+    from kopt.cluster.client.resources import PODS, UNFINISHED_PODS
     from kopt.controllers.overview.reading import Reader
 
     reader = Reader(kube)
     queue_state, pods = await asyncio.gather(
         reader.lines(namespace),
-        reader.listed(PODS, fields=_ALIVE, narrow=namespace),
+        reader.listed(PODS, fields=UNFINISHED_PODS, narrow=namespace),
     )
     return queue_state.everything(pods, now_s), tuple(reader.unread)
 

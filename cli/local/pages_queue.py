@@ -8,14 +8,13 @@ from typing import Any
 
 from kopt.cli.local.watch_problems import is_ready, missing, problems
 from kopt.cluster.client.api import Forbidden, Kube, Unauthorized
-from kopt.cluster.client.resources import KUEUE_WORKLOADS, PODS, Object, Resource
+from kopt.cluster.client.resources import KUEUE_WORKLOADS, PODS, UNFINISHED_PODS, Object, Resource
 from kopt.cluster.runtime.informer import Change, Informer, InformerSettings
 from kopt.controllers.overview.diagnosis.questions import Predictions
 from kopt.controllers.overview.kept import KEPT, Kept
 from kopt.core.scheduling.overview import Overview
 from kopt.core.scheduling.queued import QueueState
 
-ALIVE = "status.phase!=Succeeded,status.phase!=Failed"
 _OLDEST_S = 60.0
 """After so long lines are ordered anew even though no object has changed: work at risk goes stale."""
 _REST = 10.0
@@ -40,7 +39,7 @@ class QueueWatch:
         self._overview, self._predictions = overview, predictions
         self._informers = {
             resource: Informer[Object](
-                kube, resource, field_selector=ALIVE if resource == PODS else "", keep=keep, settings=settings
+                kube, resource, field_selector=UNFINISHED_PODS if resource == PODS else "", keep=keep, settings=settings
             )
             for resource, keep in KEPT.items()
         }

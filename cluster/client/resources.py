@@ -78,6 +78,8 @@ def _segment(text: str) -> str:
 
 
 PODS = Resource("", "v1", "pods", "Pod")
+UNFINISHED_PODS = "status.phase!=Succeeded,status.phase!=Failed"
+"""The field selector of pods that have not ended."""
 NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
 SECRETS = Resource("", "v1", "secrets", "Secret")

@@ -6,7 +6,7 @@ What is not understood excludes the node.
 from collections.abc import Collection, Mapping, Sequence
 
 from kopt.cluster.client.resources import Object
-from kopt.cluster.objects.fields import items, mapping, text, texts
+from kopt.cluster.objects.fields import at, items, mapping, text, texts
 
 GPU_PRODUCT_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name", "beta.amd.com/gpu.product-name")
 """Labels of nodes that name their GPUs."""
@@ -14,6 +14,14 @@ _REQUIRED = ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringE
 _REPELS = ("NoSchedule", "NoExecute")
 _PASSING = ("node.kubernetes.io/",)
 """Taints that come and go with a node's condition."""
+
+
+def why_closed(node: Object) -> str | None:
+    """Why a node takes no pods, whatever they tolerate; None where it does."""
+    if at(node, "spec", "unschedulable"):
+        return "its node is cordoned"
+    ready = (item for _, item in items(node, "status", "conditions") if text(item, "type") == "Ready")
+    return "its node is not ready" if any(text(item, "status") != "True" for item in ready) else None
 
 
 def runs_on(pod: Object, labels: Mapping[str, str], taints: Sequence[Object]) -> bool:

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from prometheus_client.core import GaugeMetricFamily
 
 from kopt.cluster.client.api import ApiError, Forbidden, Kube, NotFound
-from kopt.cluster.client.resources import PODS, Object, Resource
+from kopt.cluster.client.resources import PODS, UNFINISHED_PODS, Object, Resource
 from kopt.cluster.objects.fields import at
 from kopt.cluster.objects.json_patch import JsonPatch
 from kopt.cluster.runtime.informer import Informer, identity
@@ -177,7 +177,7 @@ class AuditWatch:
         reference = QUEUE_REFERENCES[self._cluster.policy.queues.framework]
         # What has its label is left out by the server: nothing of it is sent, decoded or kept.
         unlabelled = f"!{reference.key}" if reference.section == "labels" and not kind.owner else ""
-        unfinished = "status.phase!=Succeeded,status.phase!=Failed" if kind.resource == PODS else ""
+        unfinished = UNFINISHED_PODS if kind.resource == PODS else ""
         return Informer(
             self._kube,
             resource,

@@ -18,6 +18,7 @@ from kopt.cluster.client.resources import (
     NODE_TOPOLOGIES,
     NODES,
     PODS,
+    UNFINISHED_PODS,
     Key,
     Object,
 )
@@ -48,7 +49,6 @@ from kopt.policies.placement.state import FleetNode
 _LOG = logging.getLogger(__name__)
 _CONFIRM_S = 0.01
 _ADVICE_S = 5.0
-UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 OFFERED_ANNOTATION = "kaiwo.ai/offered-at"
 """Written on a refused pod when room has appeared: the scheduler retries a pod that changes."""
 
@@ -106,7 +106,9 @@ class Replica:
             changed=self._pod_of_workload_changed,
             gate=self.switches,
         )
-        self._pods: Informer[PodState] = Informer(kube, PODS, field_selector=UNFINISHED, keep=self.extender.pod_state)
+        self._pods: Informer[PodState] = Informer(
+            kube, PODS, field_selector=UNFINISHED_PODS, keep=self.extender.pod_state
+        )
         self._nodes: Informer[Mapping[str, FleetNode]] = Informer(kube, NODES, keep=offers_of)
         self._namespaces: Informer[str] = Informer(kube, NAMESPACES, keep=mode_of_namespace)
         self._workloads: Informer[GpuWorkload] = Informer(kube, GPU_WORKLOADS, keep=workload_of)

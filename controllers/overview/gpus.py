@@ -7,16 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from kopt.cluster.client.api import Kube
-from kopt.cluster.client.resources import NODE_BANDWIDTHS, NODE_TOPOLOGIES, NODES, PODS, Object
+from kopt.cluster.client.resources import NODE_BANDWIDTHS, NODE_TOPOLOGIES, NODES, PODS, UNFINISHED_PODS, Object
 from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.cluster.workloads.external_requests import CLAIMS, RESOURCE_SLICES
+from kopt.cluster.workloads.node_selection import why_closed
 from kopt.cluster.workloads.pod_request import quantity
 from kopt.controllers.extender.books.fleet import Fleet
-from kopt.controllers.extender.books.node_capacity import offers_of
-from kopt.controllers.extender.books.node_health import Complaint, of_bandwidth
-from kopt.controllers.extender.books.snapshot import UNFINISHED, readable
-from kopt.controllers.extender.books.topologies import report_of
-from kopt.controllers.extender.books.views import pod_state_of
+from kopt.controllers.extender.books.snapshot import FleetDocuments, fleet_of
 from kopt.controllers.overview.reading import Reader
 from kopt.core.scheduling.devices import GpuDevice, GpuHolder
 from kopt.core.units import WHOLE_GPU, Bytes
@@ -35,13 +32,9 @@ class GpuList:
 
 
 @dataclass(frozen=True)
-class GpuDocuments:
+class GpuDocuments(FleetDocuments):
     """What GPUs are read from, of all namespaces."""
 
-    nodes: Iterable[Object]
-    pods: Iterable[Object]
-    topologies: Iterable[Object]
-    bandwidths: Iterable[Object]
     slices: Iterable[Object]
     claims: Iterable[Object]
 
@@ -59,7 +52,7 @@ async def read_gpus(kube: Kube) -> GpuList:
     reader = Reader(kube)
     lists = await asyncio.gather(
         reader.listed(NODES),
-        reader.listed(PODS, fields=UNFINISHED),
+        reader.listed(PODS, fields=UNFINISHED_PODS),
         reader.listed(NODE_TOPOLOGIES),
         reader.listed(NODE_BANDWIDTHS),
         reader.listed(RESOURCE_SLICES),
@@ -70,9 +63,8 @@ async def read_gpus(kube: Kube) -> GpuList:
 
 def gpus_of_documents(documents: GpuDocuments, unread: tuple[str, ...] = ()) -> GpuList:
     """Nothing in the documents makes this raise."""
-    closed = dict(readable(documents.nodes, _why_closed))
-    complaints = _complaints(documents)
-    gpus = [*_counted(documents, closed, complaints), *_devices(documents, closed)]
+    closed = {text(node, "metadata", "name"): why for node in documents.nodes if (why := why_closed(node))}
+    gpus = [*_counted(fleet_of(documents), closed), *_devices(documents, closed)]
     return GpuList(tuple(sorted(gpus, key=_order)), unread)
 
 
@@ -80,41 +72,14 @@ def _order(gpu: GpuDevice) -> tuple[str, str, int, str]:
     return gpu.node, gpu.resource, int(gpu.name) if gpu.name.isdigit() else 0, gpu.name
 
 
-def _why_closed(node: Object) -> str | None:
-    """Why a node takes no pods; None where it does."""
-    if (node.get("spec") or {}).get("unschedulable"):
-        return "its node is cordoned"
-    ready = (item for _, item in items(node, "status", "conditions") if text(item, "type") == "Ready")
-    return "its node is not ready" if any(text(item, "status") != "True" for item in ready) else None
-
-
-def _complaints(documents: GpuDocuments) -> Mapping[str, list[Complaint]]:
-    result: dict[str, list[Complaint]] = defaultdict(list)
-    for name, report in readable(documents.topologies, report_of):
-        if report.complaint is not None:
-            result[name].append(report.complaint)
-    for name, complaint in readable(documents.bandwidths, of_bandwidth):
-        if complaint.degraded:
-            result[name].append(complaint)
-    return result
-
-
-def _counted(
-    documents: GpuDocuments, closed: Mapping[str, str], complaints: Mapping[str, list[Complaint]]
-) -> Iterator[GpuDevice]:
+def _counted(fleet: Fleet, closed: Mapping[str, str]) -> Iterator[GpuDevice]:
     """Of nodes that offer a number of GPUs: which pod holds which is what annotations say, else assumed."""
-    fleet = Fleet()
-    for name, offers in readable(documents.nodes, offers_of):
-        fleet.set_node(name, offers)
-    for _, pod in readable(documents.pods, lambda pod: pod_state_of(pod, None, {})):
-        if pod.node and not pod.finished and pod.ask.uses_gpus:
-            fleet.bound(pod.uid, pod.key, pod.node, pod.ask, pod.gpus)
     for resource, pool in fleet.pools.items():
         holders = _holders(fleet, resource)
         for node, row in pool.state.index.items():
             offer = fleet.nodes[node][resource]
             for slot in range(offer.gpus):
-                problems = [closed.get(node, ""), *_of_slot(complaints.get(node, ()), slot)]
+                problems = [closed.get(node, ""), *fleet.complaints.of_slot(node, slot)]
                 yield GpuDevice(
                     node,
                     str(slot),
@@ -140,11 +105,6 @@ def _holders(fleet: Fleet, resource: str) -> Mapping[tuple[str, int], list[GpuHo
             holder = GpuHolder(*holding.pod, int(request.gpus.share), assumed=slot not in (holding.named or ()))
             result[holding.node, slot].append(holder)
     return result
-
-
-def _of_slot(complaints: Iterable[Complaint], slot: int) -> list[str]:
-    """Those of one GPU, and those of the node that name none."""
-    return [complaint.text for complaint in complaints if slot in complaint.gpus or not complaint.gpus]
 
 
 def _devices(documents: GpuDocuments, closed: Mapping[str, str]) -> Iterator[GpuDevice]:

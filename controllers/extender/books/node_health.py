@@ -93,6 +93,10 @@ class Complaints:
         """What is wrong with a node; empty where nothing is known to be."""
         return "; ".join(complaint.text for complaint in self._bad(node))
 
+    def of_slot(self, node: str, slot: int) -> list[str]:
+        """Those of one GPU, and those of the node that name none."""
+        return [complaint.text for complaint in self._bad(node) if slot in complaint.gpus or not complaint.gpus]
+
     def degraded(self, node: str) -> bool:
         return any(True for _ in self._bad(node))
 

@@ -1,38 +1,61 @@
 """The extender's books of a cluster, read once: for people who ask where a job would fit."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypeVar
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
 from kopt.cluster.client.api import Kube, NotFound
-from kopt.cluster.client.resources import NODE_BANDWIDTHS, NODE_TOPOLOGIES, NODES, PODS, Object, Resource
+from kopt.cluster.client.resources import (
+    NODE_BANDWIDTHS,
+    NODE_TOPOLOGIES,
+    NODES,
+    PODS,
+    UNFINISHED_PODS,
+    Object,
+    Resource,
+)
+from kopt.cluster.objects.fields import readable, text
+from kopt.cluster.workloads.node_selection import why_closed
 from kopt.controllers.extender.books.fleet import Fleet
 from kopt.controllers.extender.books.node_capacity import offers_of
 from kopt.controllers.extender.books.node_health import of_bandwidth
 from kopt.controllers.extender.books.topologies import report_of
 from kopt.controllers.extender.books.views import pod_state_of
 from kopt.core.units import WHOLE_GPU
-from kopt.policies.placement.state import FleetNode
 from kopt.topology.sets.across_nodes import NodeOffer
 
-UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
-T = TypeVar("T")
+
+@dataclass(frozen=True)
+class FleetDocuments:
+    """What a fleet is read from, of all namespaces."""
+
+    nodes: Iterable[Object]
+    pods: Iterable[Object]
+    topologies: Iterable[Object]
+    bandwidths: Iterable[Object]
 
 
 async def read_fleet(kube: Kube) -> Fleet:
     """Nodes that pods may be sent to, what is told of them, and what pods hold. Raises ApiError; kinds that the cluster
-    does not know count as empty, and objects that cannot be read are left out."""
+    does not know count as empty."""
+    nodes = [node for node in await _all(kube, NODES) if why_closed(node) is None]
+    topologies, bandwidths = await _all(kube, NODE_TOPOLOGIES), await _all(kube, NODE_BANDWIDTHS)
+    return fleet_of(FleetDocuments(nodes, await _all(kube, PODS, UNFINISHED_PODS), topologies, bandwidths))
+
+
+def fleet_of(documents: FleetDocuments) -> Fleet:
+    """Objects that cannot be read are left out."""
     fleet = Fleet()
-    for name, offers in readable(await _all(kube, NODES), _open_offers):
-        fleet.set_node(name, offers)
-    for name, report in readable(await _all(kube, NODE_TOPOLOGIES), report_of):
-        fleet.set_links(name, report.links)
-        fleet.set_complaint(name, "topology", report.complaint)
-    for name, complaint in readable(await _all(kube, NODE_BANDWIDTHS), of_bandwidth):
-        fleet.set_complaint(name, "pairs", complaint)
-    for _, pod in readable(await _all(kube, PODS, UNFINISHED), lambda pod: pod_state_of(pod, None, {})):
-        if pod.node and pod.ask.uses_gpus:
+    for node, offers in readable(documents.nodes, offers_of):
+        fleet.set_node(text(node, "metadata", "name"), offers)
+    for document, report in readable(documents.topologies, report_of):
+        fleet.set_links(text(document, "metadata", "name"), report.links)
+        fleet.set_complaint(text(document, "metadata", "name"), "topology", report.complaint)
+    for document, complaint in readable(documents.bandwidths, of_bandwidth):
+        fleet.set_complaint(text(document, "metadata", "name"), "pairs", complaint)
+    for _, pod in readable(documents.pods, lambda pod: pod_state_of(pod, None, {})):
+        if pod.node and not pod.finished and pod.ask.uses_gpus:
             fleet.bound(pod.uid, pod.key, pod.node, pod.ask, pod.gpus)
     return fleet
 
@@ -57,21 +80,3 @@ async def _all(kube: Kube, resource: Resource, fields: str = "") -> Iterable[Obj
         return (await kube.list(resource, field_selector=fields)).items
     except NotFound:
         return ()
-
-
-def readable(documents: Iterable[Object], keep: Callable[[Object], T | None]) -> Iterator[tuple[str, T]]:
-    """The name and the view of each document; those that cannot be understood, or have none, are left out."""
-    for document in documents:
-        try:
-            value = keep(document)
-        except (KeyError, TypeError, ValueError, AttributeError):
-            continue
-        if value is not None:
-            yield document["metadata"]["name"], value
-
-
-def _open_offers(node: Object) -> Mapping[str, FleetNode] | None:
-    """None for a node that is cordoned or not ready; taints are ignored, as some pods tolerate them."""
-    conditions = (node.get("status") or {}).get("conditions") or ()
-    ready = all(condition.get("status") == "True" for condition in conditions if condition.get("type") == "Ready")
-    return offers_of(node) if ready and not (node.get("spec") or {}).get("unschedulable") else None

@@ -1,15 +1,14 @@
 """The cluster as the scheduler extender keeps it: what nodes have, and which workload holds what of them."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kopt.cluster.client.resources import Key, Object, key_of
-from kopt.cluster.objects.fields import at, items, mapping, text
+from kopt.cluster.objects.fields import at, items, mapping, readable, text
 from kopt.cluster.workloads.kueue import ClusterQueue, Flavor, KueueWorkload
 from kopt.cluster.workloads.kueue_queues import admitted_of, read_cluster_queue, read_cohort, read_flavor
 from kopt.cluster.workloads.kueue_reading import amount, read_kueue_workload, requests_of
@@ -26,7 +25,6 @@ from kopt.policies.quota import QuotaTree
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
-T = TypeVar("T")
 _WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"
 GROUP_ANNOTATIONS = ("pod-group-name", "scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
 _QUEUE_LABEL, _QUEUE_ANNOTATION = "kai.scheduler/queue", "scheduling.volcano.sh/queue-name"
@@ -44,12 +42,12 @@ class ClusterBooks:
         self.documents = documents
         self.fleet = Fleet()
         self.nodes = {text(node, "metadata", "name"): node for node in documents.nodes}
-        for name, offers in _read(documents.nodes, offers_of):
+        for name, offers in readable(documents.nodes, offers_of):
             self.fleet.set_node(text(name, "metadata", "name"), offers)
         self.bound: dict[str, list[tuple[Object, PodState]]] = defaultdict(list)
         """By the workload that they belong to."""
         self.pods_of_node = Counter[str]()
-        for pod, state in _read(documents.pods, lambda pod: pod_state_of(pod, None, {})):
+        for pod, state in readable(documents.pods, lambda pod: pod_state_of(pod, None, {})):
             if isinstance(state.node, str) and state.node and not state.finished:
                 self.fleet.bound(state.uid, state.key, state.node, state.ask, state.gpus)
                 self.bound[self.name_of(pod)].append((pod, state))
@@ -68,16 +66,16 @@ class ClusterBooks:
     @cached_property
     def workloads(self) -> Mapping[Key, KueueWorkload]:
         """Kueue's, that have not ended."""
-        result = _read(self.documents.workloads, read_kueue_workload)
+        result = readable(self.documents.workloads, read_kueue_workload)
         return {workload.key: workload for _, workload in result if not workload.finished}
 
     @cached_property
     def cluster_queues(self) -> Mapping[str, ClusterQueue]:
-        return {queue.name: queue for _, queue in _read(self.documents.cluster_queues, read_cluster_queue)}
+        return {queue.name: queue for _, queue in readable(self.documents.cluster_queues, read_cluster_queue)}
 
     @cached_property
     def flavors(self) -> Mapping[str, Flavor]:
-        return {flavor.name: flavor for _, flavor in _read(self.documents.flavors, read_flavor)}
+        return {flavor.name: flavor for _, flavor in readable(self.documents.flavors, read_flavor)}
 
     @cached_property
     def local_queues(self) -> Mapping[Key, str]:
@@ -95,7 +93,7 @@ class ClusterBooks:
 
     @cached_property
     def tree(self) -> QuotaTree:
-        cohorts = [cohort for _, cohort in _read(self.documents.cohorts, read_cohort)]
+        cohorts = [cohort for _, cohort in readable(self.documents.cohorts, read_cohort)]
         return QuotaTree.of([*(queue.node for queue in self.cluster_queues.values()), *cohorts], self.admitted)
 
     def pool(self, resource: str) -> Pool:
@@ -263,11 +261,3 @@ def is_preemptible(pod: Object) -> bool:
 
 def _of_node(pod: Object) -> bool:
     return any(text(owner, "kind") in ("DaemonSet", "Node") for _, owner in items(pod, "metadata", "ownerReferences"))
-
-
-def _read(documents: Iterable[Object], keep: Callable[[Object], T]) -> Iterator[tuple[Object, T]]:
-    for document in documents:
-        try:
-            yield document, keep(document)
-        except (KeyError, TypeError, ValueError, AttributeError):
-            continue

@@ -15,6 +15,7 @@ from kopt.cluster.client.resources import (
     KUEUE_WORKLOADS,
     NODES,
     PODS,
+    UNFINISHED_PODS,
     VOLCANO_QUEUES,
     Object,
     Resource,
@@ -31,7 +32,6 @@ from kopt.controllers.overview.reading import Reader, Reading
 from kopt.controllers.overview.why import Now, Why
 from kopt.core.scheduling.diagnosis import Diagnosis
 
-_UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 _UNSCHEDULED = ("reason=FailedScheduling", "reason=Unschedulable")
 SETTLED = (Now.FINISHED, Now.FAILED, Now.DELETED, Now.RUNNING, Now.STARTING)
 
@@ -63,7 +63,7 @@ async def read_cluster(reader: Reading, namespace: str, *, claims: bool) -> Clus
 
     lists = await asyncio.gather(
         listed(NODES),
-        listed(PODS, fields=_UNFINISHED),
+        listed(PODS, fields=UNFINISHED_PODS),
         listed(KUEUE_WORKLOADS),
         listed(KUEUE_LOCAL_QUEUES, namespace),
         listed(KUEUE_CLUSTER_QUEUES),

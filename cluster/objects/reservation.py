@@ -10,6 +10,8 @@ from kopt.cluster.objects.node_bandwidth import seconds, stamp
 from kopt.core.scheduling.reservation import Account, Occurrence, Phase, Reservation, Result
 
 API_VERSION, KIND = "kaiwo.ai/v1alpha1", "KaiwoReservation"
+WAITS_ANNOTATION = "kaiwo.ai/reservation-wait"
+"""On a Workload that we hold, JSON: for which reservation, why, and since when."""
 RESERVATION_LABEL = "kaiwo.ai/reservation"
 """On the Jobs that hold its GPUs: its name."""
 MOST_RESULTS = 20

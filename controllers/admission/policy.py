@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
-from kopt.cluster.client.resources import Object
+from kopt.cluster.client.api import Kube
+from kopt.cluster.client.resources import CONFORMANCE_POLICIES, Object
 from kopt.cluster.objects.fields import at, count, items, mapping, text, texts
 from kopt.core.decision import Mode, may_lower
 from kopt.core.scheduling.submission import Framework
@@ -84,6 +85,11 @@ class ConformancePolicy:
     """What hands out shares of a GPU, where the cluster's signs are not to be read."""
     rollout: Rollout = field(default_factory=Rollout)
     trace_per_mille: int = 10
+
+
+async def read_policy(kube: Kube) -> ConformancePolicy:
+    """As it is now. Raises ApiError, NotFound among them, and PolicyError."""
+    return parse_policy(await kube.get(CONFORMANCE_POLICIES, POLICY_NAME))
 
 
 def parse_policy(document: Object) -> ConformancePolicy:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from kopt.cluster.client.resources import Key
 from kopt.cluster.objects.kaiwo_workloads import GpuWorkload
 from kopt.cluster.runtime.isolation import Subject
-from kopt.controllers.evictions.views import TrackedJob, TrackedPod, TrackedPodGroup, TrackedWorkload
+from kopt.controllers.evictions.views import TrackedJob, TrackedPod, TrackedPodGroup, TrackedWorkload, group_anchor
 from kopt.core.scheduling.eviction import Notice, WorkloadRef
 
 FORGOTTEN_AFTER_S = 900.0
@@ -79,7 +79,7 @@ class Observed:
             self._record_loss(before or pod)
         else:
             self.pods[pod.uid] = _with_memory(pod, before)
-            self._pods_of[anchor(pod)].add(pod.uid)
+            self._pods_of[pod.anchor].add(pod.uid)
             self._notice(pod.uid, pod.notice)
             if pod.lost:
                 self._record_loss(self.pods[pod.uid])
@@ -156,7 +156,7 @@ class Observed:
             for uid, lost in self.lost.items()
             if uid not in self.pods and now_s - lost.observed_at_s > FORGOTTEN_AFTER_S
         ]:
-            anchor_uid = anchor(self.lost.pop(uid).pod)
+            anchor_uid = self.lost.pop(uid).pod.anchor
             self._pods_of[anchor_uid].discard(uid)
             if not self._pods_of[anchor_uid]:
                 del self._pods_of[anchor_uid]
@@ -245,9 +245,9 @@ class Observed:
     def _anchors(self, root: str) -> list[str]:
         anchors = [root, *self._jobs_of.get(root, ())]
         anchors += [
-            _group_anchor(*self.workloads[uid].key) for uid in self._workloads_of.get(root, ()) if uid in self.workloads
+            group_anchor(*self.workloads[uid].key) for uid in self._workloads_of.get(root, ()) if uid in self.workloads
         ]
-        anchors += [_group_anchor(*group.key) for group in self.groups_of(root)]
+        anchors += [group_anchor(*group.key) for group in self.groups_of(root)]
         return anchors
 
     def _notice(self, uid: str, notice: Notice | None) -> None:
@@ -265,18 +265,6 @@ class Observed:
         else:
             # Later reports count; the time of the loss does not change.
             self.lost[pod.uid] = Lost(pod, min(at_s, previous.at_s), previous.observed_at_s)
-
-
-def anchor(pod: TrackedPod) -> str:
-    """The keys of its pods, whichever objects are known yet."""
-    if pod.owner is not None:
-        return pod.owner.uid
-    name = pod.kueue_group or pod.group
-    return _group_anchor(pod.key[0], name) if name else pod.uid
-
-
-def _group_anchor(namespace: str, name: str) -> str:
-    return f"group {namespace}/{name}"
 
 
 def _with_memory(pod: TrackedPod, before: TrackedPod | None) -> TrackedPod:

@@ -33,6 +33,10 @@ class Disruption:
     at_s: float
 
 
+def group_anchor(namespace: str, name: str) -> str:
+    return f"group {namespace}/{name}"
+
+
 @dataclass(frozen=True)
 class TrackedPod:
     """A pod with GPUs. ``owner`` controls it, ``group`` is the name of its PodGroup, if any.
@@ -55,6 +59,14 @@ class TrackedPod:
     node_lost: bool
     notice: Notice | None
     report: LastReport | None
+
+    @property
+    def anchor(self) -> str:
+        """What its workload is known by, whichever of its objects are known yet."""
+        if self.owner is not None:
+            return self.owner.uid
+        name = self.kueue_group or self.group
+        return group_anchor(self.key[0], name) if name else self.uid
 
     @property
     def lost(self) -> bool:

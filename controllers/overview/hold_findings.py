@@ -8,6 +8,7 @@ from kopt.cluster.holds.hold import holder_of, undo_of
 from kopt.cluster.objects.annotations import mapping_of
 from kopt.cluster.objects.eviction import notice_of
 from kopt.cluster.objects.fields import text, texts
+from kopt.cluster.objects.reservation import WAITS_ANNOTATION
 from kopt.cluster.objects.staged_data import request_of
 from kopt.cluster.workloads.kueue import DECISION_ANNOTATION
 from kopt.cluster.workloads.kueue_reading import seconds
@@ -16,7 +17,6 @@ from kopt.controllers.overview.documents import StagingAnnotation, number, stagi
 from kopt.controllers.overview.job import Finding, JobSnapshot, Thing, annotated
 from kopt.controllers.overview.queues import condition, is_true, turned_s
 from kopt.controllers.overview.text import ago, clock_time, listed, sentence, since, span
-from kopt.controllers.reservations.views import WAITS_ANNOTATION
 from kopt.core.scheduling.overview import StagedState
 from kopt.core.units import format_bytes
 

@@ -16,7 +16,6 @@ from kopt.cluster.objects.fields import at, count, items, mapping, text
 from kopt.cluster.workloads.gpu_requests import gpus_of
 from kopt.cluster.workloads.kueue_reading import read_kueue_workload, seconds
 from kopt.cluster.workloads.workload_class import class_of_pod
-from kopt.controllers.evictions.observations import anchor
 from kopt.controllers.evictions.views import TrackedPod, read_pod
 from kopt.core.scheduling.eviction import System
 from kopt.core.scheduling.overview import PoolState
@@ -134,7 +133,7 @@ def unqueued(pods: Iterable[Object], now_s: float, owners: frozenset[str] = froz
             continue
         if parsed.owner is None or parsed.owner.uid not in owners:
             # A gang of KAI's may have pods of several owners.
-            gang = f"{parsed.key[0]}/{parsed.group}" if parsed.group else anchor(parsed)
+            gang = f"{parsed.key[0]}/{parsed.group}" if parsed.group else parsed.anchor
             result.setdefault(gang, []).append((pod, parsed))
     return [_gang(members, now_s) for members in result.values()]
 

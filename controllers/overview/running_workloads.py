@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kopt.cluster.client.api import Forbidden, Kube, NotFound
-from kopt.cluster.client.resources import CONFORMANCE_POLICIES, JOBS, NODES, PODS, REPLICA_SETS, Object, Resource
+from kopt.cluster.client.resources import JOBS, NODES, PODS, REPLICA_SETS, Object, Resource
 from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.cluster.objects.json_patch import JsonPatch
 from kopt.cluster.workloads.executors import discover, executor_for
@@ -26,7 +26,7 @@ from kopt.cluster.workloads.pod_sizing import (
 )
 from kopt.cluster.workloads.served import alive, is_evaluated, metadata_and_spec, served_kinds
 from kopt.cluster.workloads.workload import Workload
-from kopt.controllers.admission.policy import POLICY_NAME, PolicyError, parse_policy
+from kopt.controllers.admission.policy import read_policy
 from kopt.controllers.overview.measured_advice import advice_of_measured
 from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
 from kopt.core.workload.executor import Executor
@@ -162,8 +162,8 @@ def pods_of(document: Object, kind: WorkloadKind, resource: Resource) -> Iterato
 
 async def _executor(kube: Kube) -> Executor:
     """What hands out shares of a GPU: as the policy says, else as the cluster shows."""
-    with contextlib.suppress(NotFound, Forbidden, PolicyError):
-        stated = parse_policy(await kube.get(CONFORMANCE_POLICIES, POLICY_NAME)).executor
+    with contextlib.suppress(NotFound, Forbidden, ValueError):
+        stated = (await read_policy(kube)).executor
         if stated is not Executor.UNKNOWN:
             return stated
     return await discover(kube)

@@ -20,8 +20,6 @@ from kopt.core.workload.checkpoint_request import ASKABLE_ANNOTATION, PodSaving
 HOLDER = "reservations"
 """The value of kaiwo.ai/held on Workloads that we keep from starting, or have stopped."""
 MINE = "kopt-reservations"
-WAITS_ANNOTATION = "kaiwo.ai/reservation-wait"
-"""On a Workload that we hold, JSON: for which reservation, why, and since when."""
 
 
 @dataclass(frozen=True)

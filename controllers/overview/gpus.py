@@ -13,7 +13,7 @@ from kopt.cluster.workloads.external_requests import CLAIMS, RESOURCE_SLICES
 from kopt.cluster.workloads.node_selection import why_closed
 from kopt.cluster.workloads.pod_request import quantity
 from kopt.controllers.extender.books.fleet import Fleet
-from kopt.controllers.extender.books.snapshot import FleetDocuments, fleet_of
+from kopt.controllers.extender.books.snapshot import fleet_of
 from kopt.controllers.overview.reading import Reader
 from kopt.core.scheduling.devices import GpuDevice, GpuHolder
 from kopt.core.units import WHOLE_GPU, Bytes
@@ -32,9 +32,13 @@ class GpuList:
 
 
 @dataclass(frozen=True)
-class GpuDocuments(FleetDocuments):
+class GpuDocuments:
     """What GPUs are read from, of all namespaces."""
 
+    nodes: Iterable[Object]
+    pods: Iterable[Object]
+    topologies: Iterable[Object]
+    bandwidths: Iterable[Object]
     slices: Iterable[Object]
     claims: Iterable[Object]
 
@@ -64,7 +68,8 @@ async def read_gpus(kube: Kube) -> GpuList:
 def gpus_of_documents(documents: GpuDocuments, unread: tuple[str, ...] = ()) -> GpuList:
     """Nothing in the documents makes this raise."""
     closed = {text(node, "metadata", "name"): why for node in documents.nodes if (why := why_closed(node))}
-    gpus = [*_counted(fleet_of(documents), closed), *_devices(documents, closed)]
+    fleet = fleet_of(documents.nodes, documents.pods, documents.topologies, documents.bandwidths)
+    gpus = [*_counted(fleet, closed), *_devices(documents, closed)]
     return GpuList(tuple(sorted(gpus, key=_order)), unread)
 
 

@@ -1,7 +1,6 @@
 """The extender's books of a cluster, read once: for people who ask where a job would fit."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,35 +25,27 @@ from kopt.core.units import WHOLE_GPU
 from kopt.topology.sets.across_nodes import NodeOffer
 
 
-@dataclass(frozen=True)
-class FleetDocuments:
-    """What a fleet is read from, of all namespaces."""
-
-    nodes: Iterable[Object]
-    pods: Iterable[Object]
-    topologies: Iterable[Object]
-    bandwidths: Iterable[Object]
-
-
 async def read_fleet(kube: Kube) -> Fleet:
     """Nodes that pods may be sent to, what is told of them, and what pods hold. Raises ApiError; kinds that the cluster
     does not know count as empty."""
     nodes = [node for node in await _all(kube, NODES) if why_closed(node) is None]
     topologies, bandwidths = await _all(kube, NODE_TOPOLOGIES), await _all(kube, NODE_BANDWIDTHS)
-    return fleet_of(FleetDocuments(nodes, await _all(kube, PODS, UNFINISHED_PODS), topologies, bandwidths))
+    return fleet_of(nodes, await _all(kube, PODS, UNFINISHED_PODS), topologies, bandwidths)
 
 
-def fleet_of(documents: FleetDocuments) -> Fleet:
-    """Objects that cannot be read are left out."""
+def fleet_of(
+    nodes: Iterable[Object], pods: Iterable[Object], topologies: Iterable[Object], bandwidths: Iterable[Object]
+) -> Fleet:
+    """From objects of all namespaces; those that cannot be read are left out."""
     fleet = Fleet()
-    for node, offers in readable(documents.nodes, offers_of):
+    for node, offers in readable(nodes, offers_of):
         fleet.set_node(text(node, "metadata", "name"), offers)
-    for document, report in readable(documents.topologies, report_of):
+    for document, report in readable(topologies, report_of):
         fleet.set_links(text(document, "metadata", "name"), report.links)
         fleet.set_complaint(text(document, "metadata", "name"), "topology", report.complaint)
-    for document, complaint in readable(documents.bandwidths, of_bandwidth):
+    for document, complaint in readable(bandwidths, of_bandwidth):
         fleet.set_complaint(text(document, "metadata", "name"), "pairs", complaint)
-    for _, pod in readable(documents.pods, lambda pod: pod_state_of(pod, None, {})):
+    for _, pod in readable(pods, lambda pod: pod_state_of(pod, None, {})):
         if pod.node and not pod.finished and pod.ask.uses_gpus:
             fleet.bound(pod.uid, pod.key, pod.node, pod.ask, pod.gpus)
     return fleet

@@ -8,13 +8,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from kopt.cluster.client.api import ApiError, Conflict, Forbidden, Kube, NotFound
 from kopt.cluster.client.resources import PODS, Key
 from kopt.cluster.objects.progress import PROGRESS, PROGRESS_AT, STEP_SECONDS
 from kopt.cluster.runtime.backoff import Backoff
+from kopt.core.times import stamp
 from kopt.core.workload.run_time import StepProgress
 
 _LOG = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ def annotations_of(answer: Mapping[str, Any], observed_at_s: float) -> dict[str,
     return {
         STATE: str(answer.get("state", "UNKNOWN")),
         SAFE: "true" if safe else "false",
-        OBSERVED_AT: rfc3339(observed_at_s),
+        OBSERVED_AT: stamp(observed_at_s),
         LAST_TIME: _time(answer.get("last_durable_at")),
         LAST_STEP: _whole(answer.get("last_durable_step")),
         RISK: _whole(answer.get("work_at_risk_gpu_seconds")),
@@ -67,7 +67,7 @@ def progress_annotations(progress: StepProgress) -> dict[str, str | None]:
     means = [sum(part) / len(part) for part in parts if part]
     return {
         PROGRESS: f"{progress.step}/{progress.steps}",
-        PROGRESS_AT: rfc3339(progress.at_s),
+        PROGRESS_AT: stamp(progress.at_s),
         STEP_SECONDS: " ".join(f"{mean:.4g}" for mean in means),
     }
 
@@ -77,15 +77,11 @@ def unknown(observed_at_s: float, why: str) -> dict[str, str | None]:
     return {
         STATE: "UNKNOWN",
         SAFE: "false",
-        OBSERVED_AT: rfc3339(observed_at_s),
+        OBSERVED_AT: stamp(observed_at_s),
         RISK: None,
         RISK_BETWEEN: None,
         REASON: why[:_LONGEST],
     }
-
-
-def rfc3339(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Annotator:
@@ -181,7 +177,7 @@ class Annotator:
 
 def _time(value: Any) -> str | None:
     try:
-        return rfc3339(value) if _is_number(value) else None
+        return stamp(value) if _is_number(value) else None
     except (OverflowError, ValueError, OSError):
         return None
 

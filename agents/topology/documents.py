@@ -6,7 +6,6 @@ One write holds spec and status: what the status says of is what the spec shows,
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime
 from typing import Any
 
 from kopt.agents.topology.health import Degraded, Health
@@ -15,6 +14,7 @@ from kopt.agents.topology.scanning import ScanResult
 from kopt.agents.topology.versions import version_warnings
 from kopt.cluster.client.resources import NODE_TOPOLOGIES, NODES, Object
 from kopt.core.hardware.node_topology import NodeTopology
+from kopt.core.times import seconds, stamp
 
 DISCOVERED, HEALTHY = "Discovered", "Healthy"
 _PARTS = ("gpus", "links", "nics", "nic_affinity", "switches")
@@ -56,7 +56,7 @@ def health_of(document: Object | None) -> Health | None:
     try:
         degraded = tuple(
             Degraded(
-                item["part"], float(item["was"]), float(item["now"]), _seconds(item["since"]), int(item.get("falls", 1))
+                item["part"], float(item["was"]), float(item["now"]), seconds(item["since"]), int(item.get("falls", 1))
             )
             for item in status.get("degraded") or ()
         )
@@ -85,7 +85,7 @@ def _status(result: ScanResult, health: Health, before: Mapping[str, Any], at_s:
     ]
     conditions = [_discovered(result), _healthy(health.degraded)]
     status: Object = {
-        "observedAt": time_of(at_s),
+        "observedAt": stamp(at_s),
         "sources": sources,
         "versions": dict(result.details.versions),
         "warnings": [warning[:_LONGEST_WARNING] for warning in warnings[:_MOST_WARNINGS]],
@@ -102,7 +102,7 @@ def _degraded(degraded: Degraded) -> Object:
         "part": degraded.part,
         "was": degraded.was,
         "now": degraded.now,
-        "since": time_of(degraded.since_s),
+        "since": stamp(degraded.since_s),
         "falls": degraded.falls,
     }
 
@@ -144,7 +144,7 @@ def _healthy(degraded: Sequence[Degraded]) -> Object:
 def _since(condition: Object, before: Sequence[Mapping[str, Any]], at_s: float) -> Object:
     old = next((item for item in before if item.get("type") == condition["type"]), {})
     kept = old.get("lastTransitionTime") if old.get("status") == condition["status"] else None
-    return {**condition, "lastTransitionTime": kept or time_of(at_s)}
+    return {**condition, "lastTransitionTime": kept or stamp(at_s)}
 
 
 def _telling(document: Object) -> Object:
@@ -184,12 +184,3 @@ def _camel(value: Any) -> Any:
     if isinstance(value, dict):
         return {re.sub("_([a-z])", lambda match: match[1].upper(), name): _camel(item) for name, item in value.items()}
     return [_camel(item) for item in value] if isinstance(value, list) else value
-
-
-def time_of(at_s: float) -> str:
-    """RFC 3339 in whole seconds."""
-    return datetime.fromtimestamp(int(at_s), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _seconds(text: str) -> float:
-    return datetime.fromisoformat(text).timestamp()

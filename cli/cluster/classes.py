@@ -115,12 +115,12 @@ async def _saved_at(kube: "Kube", namespace: str) -> dict[tuple[str, str], float
     """When the last durable checkpoint of each pod was, by namespace and name."""
     from kopt.cluster.client.resources import PODS, key_of
     from kopt.cluster.objects.fields import text
-    from kopt.cluster.workloads.kueue_reading import seconds
+    from kopt.core.times import seconds_or_none
 
     result = {}
     async for page in kube.pages(PODS, namespace):
         for pod in page.items:
-            if (at_s := seconds(text(pod, "metadata", "annotations", _SAVED))) is not None:
+            if (at_s := seconds_or_none(text(pod, "metadata", "annotations", _SAVED))) is not None:
                 result[key_of(pod)] = at_s
     return result
 

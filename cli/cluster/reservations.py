@@ -77,8 +77,8 @@ def answer(reserved: "list[Reserved]", within_s: float) -> Answer:
 
 def _row(each: "Reserved", within_s: float) -> ReservationRow:
     from kopt.cluster.objects.fields import count, items, text
-    from kopt.cluster.objects.node_bandwidth import seconds
     from kopt.cluster.objects.reservation import results_of
+    from kopt.core.times import seconds
 
     status, results = each.document.get("status") or {}, results_of(each.document)
     start, until = (text(status, name) for name in ("start", "until"))

@@ -4,13 +4,13 @@ import csv
 import itertools
 import json
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 
 from kopt.cli.cost.reading import Source
 from kopt.controllers.meter.store import Window
 from kopt.core.cost.budgets import Period
-from kopt.core.cost.metering import GPU_HOUR, Attributes, Milliseconds, idle_of
+from kopt.core.cost.metering import GPU_HOUR, Attributes, idle_of
+from kopt.core.times import stamp
 from kopt.policies.cost.budgets import window_of
 from kopt.policies.cost.invoice import Line, invoice
 
@@ -95,14 +95,14 @@ def _line(line: Line, day: Window, pod: Attributes | None, nodes: Mapping[str, s
         "BillingAccountId": offer.provider or "own",
         "BillingAccountName": offer.provider or "own",
         "BillingCurrency": price.currency if price is not None else "",
-        "BillingPeriodEnd": _stamp(month[1]),
-        "BillingPeriodStart": _stamp(month[0]),
+        "BillingPeriodEnd": stamp(month[1] / 1000),
+        "BillingPeriodStart": stamp(month[0] / 1000),
         "ChargeCategory": "Usage",
         "ChargeClass": "",
         "ChargeDescription": f"{what} ({offer.model}, {offer.capacity})",
         "ChargeFrequency": "Usage-Based",
-        "ChargePeriodEnd": _stamp(day.end_ms),
-        "ChargePeriodStart": _stamp(day.start_ms),
+        "ChargePeriodEnd": stamp(day.end_ms / 1000),
+        "ChargePeriodStart": stamp(day.start_ms / 1000),
         "ConsumedQuantity": hours,
         "ConsumedUnit": "GPU Hours",
         "ContractedCost": amount,
@@ -127,10 +127,6 @@ def _line(line: Line, day: Window, pod: Attributes | None, nodes: Mapping[str, s
         "SubAccountName": namespace,
         "Tags": json.dumps(tags, sort_keys=True),
     }
-
-
-def _stamp(ms: Milliseconds) -> str:
-    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _harmless(value: str) -> str:

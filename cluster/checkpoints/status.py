@@ -13,7 +13,7 @@ from itertools import groupby
 
 from kopt.cluster.objects.checkpoint import source_of
 from kopt.cluster.workloads.kueue import GpuPod
-from kopt.cluster.workloads.kueue_reading import seconds
+from kopt.core.times import seconds_or_none
 from kopt.core.units import WHOLE_GPU, MilliGpu
 from kopt.core.workload.checkpoint import LONGEST_START_S, Estimate, JobState, JobStatus, Member, Source
 
@@ -91,11 +91,11 @@ def bounded(reported: ReportedStatus | None, gpus: int, pods: Sequence[GpuPod], 
 
 def status_from(annotations: Mapping[str, str]) -> ReportedStatus | None:
     """The status in a pod's annotations; None without a timestamp, as it may be outdated."""
-    at_s, state_name = seconds(annotations.get(OBSERVED_AT, "")), annotations.get(STATE, "")
+    at_s, state_name = seconds_or_none(annotations.get(OBSERVED_AT, "")), annotations.get(STATE, "")
     if at_s is None:
         return None
     state = JobState(state_name) if state_name in tuple(JobState) else JobState.UNKNOWN
-    last_s, step = seconds(annotations.get(LAST_TIME, "")), annotations.get(LAST_STEP, "")
+    last_s, step = seconds_or_none(annotations.get(LAST_TIME, "")), annotations.get(LAST_STEP, "")
     if last_s is not None and last_s > at_s + SKEW_S:
         last_s = None
     counted = _NUMBER.fullmatch(step) is not None

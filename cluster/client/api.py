@@ -14,7 +14,6 @@ import os
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -40,6 +39,7 @@ from kopt.cluster.client.errors import (
 )
 from kopt.cluster.client.post_connection import Poster
 from kopt.cluster.client.resources import PODS, Object, Resource
+from kopt.core.times import stamp
 
 __all__ = [
     "AlreadyExists",
@@ -293,7 +293,7 @@ class Kube:
         """
         query = {"container": container, "timestamps": "true", "previous" if previous else "follow": "true"}
         if since_s is not None:
-            query["sinceTime"] = datetime.fromtimestamp(since_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            query["sinceTime"] = stamp(since_s)
         timeout = aiohttp.ClientTimeout(sock_connect=self.settings.connect_timeout_s, sock_read=read_timeout_s)
         async with self._send("GET", PODS.path(namespace, pod, "log"), query, timeout=timeout) as response:
             chunks = _chunks(response)

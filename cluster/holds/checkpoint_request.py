@@ -5,11 +5,11 @@ save_state([saving_of(pod) for pod in pods], now_s)
 """
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.seals import SEAL
+from kopt.core.times import seconds_or_none
 from kopt.core.workload.checkpoint import JobState
 from kopt.core.workload.checkpoint_request import ASKABLE_ANNOTATION, REQUEST_ANNOTATION, PodSaving, SaveRequest
 
@@ -47,17 +47,10 @@ def saving_by(annotations: Mapping[str, Any]) -> PodSaving:
         annotations.get(ASKABLE_ANNOTATION) == "true",
         request.at_s if request else None,
         request.until_s if request else None,
-        _seconds(annotations.get(_LAST_TIME)),
+        seconds_or_none(annotations.get(_LAST_TIME)),
         JobState(state) if state in tuple(JobState) else JobState.UNKNOWN,
     )
 
 
 def _annotations(document: Object) -> Mapping[str, Any]:
     return document["metadata"].get("annotations") or {}
-
-
-def _seconds(stamp: Any) -> float | None:
-    try:
-        return datetime.fromisoformat(stamp).timestamp() if isinstance(stamp, str) else None
-    except (ValueError, OverflowError):
-        return None

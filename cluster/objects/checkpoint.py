@@ -6,9 +6,9 @@ of no checkpoint after the time of its own word.
 """
 
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
+from kopt.core.times import seconds_or_none
 from kopt.core.workload.checkpoint import JobState, Source
 
 _STATE, _SAFE = "kaiwo.ai/checkpoint-state", "kaiwo.ai/checkpoint-safe"
@@ -35,12 +35,5 @@ def claims_write(annotations: Mapping[str, Any]) -> bool:
 
 
 def _is_ahead(annotations: Mapping[str, Any]) -> bool:
-    last_s, observed_s = (_seconds(annotations.get(name)) for name in (_FIGURES[0], _OBSERVED_AT))
+    last_s, observed_s = (seconds_or_none(annotations.get(name)) for name in (_FIGURES[0], _OBSERVED_AT))
     return last_s is not None and observed_s is not None and last_s > observed_s + _SKEW_S
-
-
-def _seconds(stamp: Any) -> float | None:
-    try:
-        return datetime.fromisoformat(stamp).timestamp() if isinstance(stamp, str) else None
-    except (ValueError, OverflowError):
-        return None

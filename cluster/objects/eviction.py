@@ -6,9 +6,9 @@ from typing import Any, TypeVar
 
 from kopt.cluster.client.resources import COMPONENT_LABEL, PART_OF, PART_OF_LABEL, Object
 from kopt.cluster.objects.annotations import mapping_of
-from kopt.cluster.objects.node_bandwidth import seconds, stamp
 from kopt.cluster.objects.seals import SEAL
 from kopt.core.scheduling.eviction import Cause, Entry, Eviction, Notice, Phase, Return, System, Verified, WorkloadRef
+from kopt.core.times import optional_stamp, seconds, stamp
 from kopt.core.untrusted import word
 from kopt.core.workload.checkpoint import Source
 
@@ -111,7 +111,7 @@ def body_of(eviction: Eviction) -> Object:
         "gpus": eviction.gpus,
         "order": eviction.order,
         "lastDurableStep": eviction.last_durable_step,
-        "lastDurableAt": None if eviction.last_durable_at_s is None else stamp(eviction.last_durable_at_s),
+        "lastDurableAt": optional_stamp(eviction.last_durable_at_s),
         "lostGpuSeconds": None if eviction.lost_gpu_s is None else round(eviction.lost_gpu_s, 1),
         "checkpointSource": eviction.source and eviction.source.value,
     }
@@ -126,7 +126,7 @@ def status_of(outcome: Return) -> Object:
     """The ``status`` of the object."""
     result = {
         "phase": outcome.phase.value,
-        "resumedAt": None if outcome.resumed_at_s is None else stamp(outcome.resumed_at_s),
+        "resumedAt": optional_stamp(outcome.resumed_at_s),
         "resumedStep": outcome.resumed_step,
         "verified": outcome.verified and outcome.verified.value,
         "message": outcome.message[:_LONGEST] or None,

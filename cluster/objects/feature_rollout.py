@@ -9,8 +9,8 @@ from typing import Any
 
 from kopt.cluster.client.resources import FEATURE_ROLLOUTS, Object
 from kopt.cluster.objects.fields import at, count, items, mapping, text, texts
-from kopt.cluster.objects.node_bandwidth import seconds, stamp
 from kopt.core.switches import MOST_FLIPS, OFF, ON, Flip, Setting, Switches
+from kopt.core.times import seconds, stamp
 
 ROLLOUT_NAME = "default"
 

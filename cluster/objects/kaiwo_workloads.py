@@ -10,8 +10,8 @@ from typing import Any
 
 from kopt.cluster.client.resources import Key, Object, Resource, key_of
 from kopt.cluster.objects.fields import items, mapping, text
-from kopt.cluster.objects.node_bandwidth import seconds
 from kopt.core.scheduling.eviction import WorkloadRef
+from kopt.core.times import seconds
 from kopt.core.units import WHOLE_GPU
 
 GPU_WORKLOADS = Resource("kaiwo.silogen.ai", "v1alpha1", "gpuworkloads", "GpuWorkload")

@@ -1,9 +1,8 @@
 """What a Lease says of its holder."""
 
-from datetime import UTC, datetime
-
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import count, text
+from kopt.core.times import seconds
 
 CLOCK_SKEW_S = 5.0
 """Between this node's clock and that of a Lease's holder."""
@@ -14,5 +13,5 @@ def lease_until(document: Object) -> float:
     renewed = text(document, "spec", "renewTime")
     if not text(document, "spec", "holderIdentity") or not renewed:
         return float("-inf")
-    at_s = datetime.fromisoformat(renewed.replace("Z", "+00:00")).astimezone(UTC).timestamp()
+    at_s = seconds(renewed)
     return at_s + count(document, "spec", "leaseDurationSeconds", default=15) + CLOCK_SKEW_S

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kopt.cluster.client.resources import Object
-from kopt.cluster.objects.node_bandwidth import seconds, stamp
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
 from kopt.core.scheduling.eviction import System
@@ -22,6 +21,7 @@ from kopt.core.scheduling.lending_pool import (
     Reclaiming,
     Verb,
 )
+from kopt.core.times import optional_stamp, seconds, stamp
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _SPAN = re.compile(r"(\d{1,4})([smhd])")
@@ -88,7 +88,11 @@ def status_of(document: Object) -> PoolStatus:
 
 def status_document(status: PoolStatus) -> Object:
     """The ``status`` of the object."""
-    forecast = {"state": status.forecast.value, "at": _stamp(status.forecast_at_s), "model": status.forecast_model}
+    forecast = {
+        "state": status.forecast.value,
+        "at": optional_stamp(status.forecast_at_s),
+        "model": status.forecast_model,
+    }
     result: dict[str, Any] = {
         "observedGeneration": status.generation,
         "lentGpus": status.lent_gpus,
@@ -240,10 +244,6 @@ def _condition_document(condition: Condition) -> Object:
 
 def _seconds(text: Any) -> float | None:
     return seconds(text) if text else None
-
-
-def _stamp(at_s: float | None) -> str | None:
-    return None if at_s is None else stamp(at_s)
 
 
 def _filled(result: Mapping[str, Any]) -> Object:

@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from kopt.cluster.client.resources import NODES, Object
 from kopt.core.hardware.bandwidth import BandwidthError
 from kopt.core.hardware.pairwise import Health, MeasuredPair
+from kopt.core.times import seconds, stamp
 
 MOST_PEERS = 512
 """In one object; what was measured longest ago is left out."""
@@ -68,16 +68,6 @@ def owned_by(node: str, uid: str) -> Object:
     """The ``metadata`` of a node's object: it goes when the node does."""
     owner = {"apiVersion": NODES.api_version, "kind": NODES.kind, "name": node, "uid": uid}
     return {"name": node, "ownerReferences": [owner]}
-
-
-def stamp(at_s: float) -> str:
-    """Unix seconds as RFC 3339."""
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def seconds(text: str) -> float:
-    """RFC 3339 as Unix seconds. Raises ValueError."""
-    return datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
 
 
 def _peer(pair: MeasuredPair) -> Object:

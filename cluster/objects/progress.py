@@ -6,7 +6,7 @@ from typing import Any
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import mapping, text
-from kopt.cluster.objects.node_bandwidth import seconds
+from kopt.core.times import seconds
 from kopt.core.workload.run_time import StepProgress
 
 PROGRESS, PROGRESS_AT, STEP_SECONDS = "kaiwo.ai/progress", "kaiwo.ai/progress-at", "kaiwo.ai/step-seconds"

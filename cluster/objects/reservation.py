@@ -6,8 +6,8 @@ from typing import Any
 
 from kopt.cluster.client.resources import COMPONENT_LABEL, HOLDS_COMPONENT, PART_OF, PART_OF_LABEL, Object
 from kopt.cluster.objects.fields import items, mapping, text
-from kopt.cluster.objects.node_bandwidth import seconds, stamp
 from kopt.core.scheduling.reservation import Account, Occurrence, Phase, Reservation, Result
+from kopt.core.times import optional_stamp, seconds, stamp
 
 API_VERSION, KIND = "kaiwo.ai/v1alpha1", "KaiwoReservation"
 WAITS_ANNOTATION = "kaiwo.ai/reservation-wait"
@@ -100,13 +100,13 @@ def account_document(account: Account) -> Object:
         "until": stamp(account.occurrence.until_s),
         "openedAt": stamp(account.opened_s),
         "since": stamp(account.since_s),
-        "metAt": _stamp(account.met_s),
+        "metAt": optional_stamp(account.met_s),
         "used": account.used,
         "backfilled": account.backfilled,
         "usedGpuSeconds": round(account.used_gpu_s, 1),
         "backfilledGpuSeconds": round(account.backfilled_gpu_s, 1),
-        "lastUsedAt": _stamp(account.last_used_s),
-        "releasedAt": _stamp(account.released_s),
+        "lastUsedAt": optional_stamp(account.last_used_s),
+        "releasedAt": optional_stamp(account.released_s),
         "reclaimed": account.reclaimed,
     }
     return {name: value for name, value in result.items() if value is not None}
@@ -117,12 +117,12 @@ def result_document(result: Result) -> Object:
     row = {
         "start": stamp(result.occurrence.start_s),
         "until": stamp(result.occurrence.until_s),
-        "metAt": _stamp(result.met_s),
+        "metAt": optional_stamp(result.met_s),
         "lateSeconds": None if result.late_s is None else round(result.late_s, 1),
         "usedShare": round(result.used_share, 4),
         "backfilledShare": round(result.backfilled_share, 4),
         "reclaimed": result.reclaimed,
-        "releasedAt": _stamp(result.released_s),
+        "releasedAt": optional_stamp(result.released_s),
     }
     return {name: value for name, value in row.items() if value is not None}
 
@@ -174,7 +174,3 @@ def _span(spec: Mapping[str, Any], field: str, default: str) -> float:
 def _seconds(row: Mapping[str, Any], field: str) -> float | None:
     value = row.get(field)
     return seconds(value) if isinstance(value, str) else None
-
-
-def _stamp(at_s: float | None) -> str | None:
-    return None if at_s is None else stamp(at_s)

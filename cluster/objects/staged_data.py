@@ -8,7 +8,6 @@ from typing import Any
 
 from kopt.cluster.client.resources import Object, Resource
 from kopt.cluster.objects.annotations import mapping_of
-from kopt.cluster.objects.node_bandwidth import seconds, stamp
 from kopt.core.staging.manifest import Source, StagingError, Trouble, safe_path
 from kopt.core.staging.staged_data import (
     CLAIM,
@@ -22,6 +21,7 @@ from kopt.core.staging.staged_data import (
     StagedData,
     User,
 )
+from kopt.core.times import optional_stamp, seconds, stamp
 
 STAGED_DATA = Resource("kaiwo.ai", "v1alpha1", "stageddata", "StagedData")
 NAMES_ANNOTATION = "kaiwo.ai/staged-data"
@@ -152,7 +152,7 @@ def status_of(data: StagedData) -> Object:
         "readyAt": stamp(max(ready)) if ready and data.phase is DataPhase.READY else None,
         "digest": next(iter(digests)) if len(digests) == 1 else None,
         "users": [{"kind": user.kind, "name": user.name, "uid": user.uid} for user in data.users[:_MOST_USERS]],
-        "lastUsedAt": _stamp(data.last_used_at_s),
+        "lastUsedAt": optional_stamp(data.last_used_at_s),
         "again": data.again_handled or None,
         "reason": speaker.reason.value if speaker and speaker.reason else None,
         "message": ((speaker.message if speaker else "") or data.missing)[:_LONGEST] or None,
@@ -226,7 +226,7 @@ def _node(copy: Copy) -> Object:
         "digest": copy.digest or None,
         "bytes": copy.amounts.bytes if copy.amounts else 0,
         "bytesDone": copy.amounts.bytes_done if copy.amounts else 0,
-        "readyAt": _stamp(copy.ready_at_s),
+        "readyAt": optional_stamp(copy.ready_at_s),
         "machine": copy.machine or None,
     } | _books(copy)
     return {key: value for key, value in result.items() if value is not None}
@@ -238,7 +238,7 @@ def _books(copy: Copy) -> dict[str, Any]:
         "madeFor": copy.generation,
         "judged": copy.failed_attempt,
         "failures": copy.failures,
-        "retryAt": _stamp(copy.retry_at_s),
+        "retryAt": optional_stamp(copy.retry_at_s),
         "gone": copy.removed,
     }
 
@@ -271,7 +271,3 @@ def _amounts(result: Mapping[str, Any]) -> Amounts:
 
 def _seconds(text: str | None) -> float | None:
     return seconds(text) if text else None
-
-
-def _stamp(at_s: float | None) -> str | None:
-    return None if at_s is None else stamp(at_s)

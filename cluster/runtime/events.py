@@ -12,13 +12,13 @@ import uuid
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Generic, TypeVar
 
 from kopt.cluster.client.api import AlreadyExists, ApiError, Kube, NotFound, Unreachable
 from kopt.cluster.client.resources import EVENTS, Object
 from kopt.cluster.runtime.audit import audit_event
 from kopt.core.redaction import redact
+from kopt.core.times import micro_stamp
 
 _LOG = logging.getLogger(__name__)
 NORMAL, WARNING = "Normal", "Warning"
@@ -154,7 +154,7 @@ class EventRecorder:
         count, metadata = series.count, series.document["metadata"]
         try:
             if series.written_count:
-                changes: Object = {"series": {"count": count, "lastObservedTime": _micro_time()}}
+                changes: Object = {"series": {"count": count, "lastObservedTime": micro_stamp(time.time())}}
                 await self._kube.patch(EVENTS, metadata["name"], changes, metadata["namespace"])
             else:
                 await self._kube.create(EVENTS, series.document)
@@ -180,7 +180,7 @@ class EventRecorder:
         name = f"{regarding['name'][:_LONGEST_NAME].rstrip('.-')}.{uuid.uuid4().hex[:16]}"
         document = {
             "metadata": {"name": name, "namespace": namespace},
-            "eventTime": _micro_time(),
+            "eventTime": micro_stamp(time.time()),
             "reportingController": self._component,
             "reportingInstance": _cut(self._instance, _LONGEST_WORD),
             "type": kind,
@@ -236,7 +236,3 @@ def _cut(text: str, most: int) -> str:
     # What people wrote may hold halves of surrogate pairs, which are no bytes.
     content = text.encode(errors="replace")
     return content.decode() if len(content) <= most else content[: most - 3].decode(errors="ignore") + "…"
-
-
-def _micro_time() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

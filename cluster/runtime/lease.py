@@ -23,11 +23,11 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from kopt.cluster.client.api import ApiError, Conflict, Kube, NotFound
 from kopt.cluster.client.resources import LEASES, Object, Resource
 from kopt.cluster.runtime.audit import audit_patch, audit_write
+from kopt.core.times import micro_stamp
 
 _LOG = logging.getLogger(__name__)
 _YEAR_2020_S = 1_577_836_800
@@ -220,7 +220,7 @@ class Leader:
         )
 
     async def _write(self, lease: Object, term: int, mine: bool) -> Object:
-        now = _micro_time()
+        now = micro_stamp(time.time())
         before = lease.get("spec") or {}
         spec = {
             "holderIdentity": self.identity,
@@ -238,7 +238,7 @@ class Leader:
         leading, lease, self._safe_until_s = self.leading, self._lease, float("-inf")
         if not leading or lease is None:
             return
-        spec = lease["spec"] | {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": _micro_time()}
+        spec = lease["spec"] | {"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": micro_stamp(time.time())}
         annotations = (lease["metadata"].get("annotations") or {}) | {WORD_ANNOTATION: self.last_word}
         metadata = lease["metadata"] | {"annotations": annotations}
         with contextlib.suppress(ApiError, TimeoutError):
@@ -342,7 +342,3 @@ class Fence:
     def _require_term(self) -> None:
         if not self.holds:
             raise Deposed(f"{self._leader.identity} no longer leads {self._lease} (term {self.term})")
-
-
-def _micro_time() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

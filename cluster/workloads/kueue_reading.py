@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from datetime import datetime
 from typing import Any
 
 from kopt.cluster.client.resources import Object, key_of
@@ -25,6 +24,7 @@ from kopt.cluster.workloads.kueue import (
     Shield,
 )
 from kopt.cluster.workloads.pod_request import is_gpu, quantity
+from kopt.core.times import seconds_or_none
 
 _WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"
 
@@ -54,7 +54,7 @@ def read_kueue_workload(document: Object) -> KueueWorkload:
         cluster_queue=text(document, "status", "admission", "clusterQueue"),
         requests=_requests(document),
         uses=_uses(document),
-        created_s=seconds(text(metadata, "creationTimestamp")) or 0.0,
+        created_s=seconds_or_none(text(metadata, "creationTimestamp")) or 0.0,
         reserved_s=reserved,
         evicted_at_s=evicted,
         finished=_condition(document, "Finished") is not None,
@@ -65,7 +65,7 @@ def read_kueue_workload(document: Object) -> KueueWorkload:
         evicting=evicting_of(annotations),
         decision=recorded_decision(annotations),
         pod_sets=_pod_sets(document),
-        let_go_s=seconds(text(undo_of(document) if holder == HOLDER else decision, "since")),
+        let_go_s=seconds_or_none(text(undo_of(document) if holder == HOLDER else decision, "since")),
         mirrored=is_mirrored(document)
         or bool(text(document, "status", "clusterName"))
         or bool(at(document, "status", "nominatedClusterNames")),
@@ -96,7 +96,7 @@ def read_gpu_pod(pod: Object) -> GpuPod | None:
         gpus,
         own_annotations,
         text(metadata, "resourceVersion"),
-        seconds(text(pod, "status", "startTime")),
+        seconds_or_none(text(pod, "status", "startTime")),
     )
 
 
@@ -108,16 +108,8 @@ def annotations_of(pod: Object) -> dict[str, str]:
 
 
 def read_eviction(document: Object) -> PastEviction | None:
-    at_s, uid = seconds(text(document, "spec", "evictedAt")), text(document, "spec", "workload", "uid")
+    at_s, uid = seconds_or_none(text(document, "spec", "evictedAt")), text(document, "spec", "workload", "uid")
     return None if at_s is None or not uid else PastEviction(uid, at_s)
-
-
-def seconds(stamp: str) -> float | None:
-    """RFC 3339 as Unix seconds; None for what is none."""
-    try:
-        return datetime.fromisoformat(stamp.replace("Z", "+00:00")).timestamp()
-    except (ValueError, OverflowError):
-        return None
 
 
 def amount(quantity_text: Any) -> int:
@@ -192,7 +184,7 @@ def _condition(document: Object, kind: str) -> float | None:
     """Since when a condition is true; None where it is not."""
     for _, item in items(document, "status", "conditions"):
         if text(item, "type") == kind and text(item, "status") == "True":
-            return seconds(text(item, "lastTransitionTime")) or 0.0
+            return seconds_or_none(text(item, "lastTransitionTime")) or 0.0
     return None
 
 
@@ -210,14 +202,14 @@ def _shield_of(undo: Mapping[str, Any], priority_now: Any) -> Shield | None:
     raised, priority = at(undo, "raised"), at(undo, "priority")
     if not isinstance(raised, int) or not (priority is None or isinstance(priority, int)):
         return None
-    until_s = seconds(text(undo, "until")) or 0.0
+    until_s = seconds_or_none(text(undo, "until")) or 0.0
     return Shield(priority, raised, text(undo, "for"), until_s, stands=priority_now == raised)
 
 
 def evicting_of(annotations: Mapping[str, Any]) -> Evicting | None:
     """Our notice to a victim, off its annotations."""
     result = mapping_of(annotations, EVICTING_ANNOTATION)
-    at_s = seconds(text(result, "at"))
+    at_s = seconds_or_none(text(result, "at"))
     return (
         Evicting(at_s, text(result, "for"), count(result, "pods", default=0))
         if text(result, "by") == MINE and at_s is not None
@@ -231,5 +223,5 @@ def recorded_decision(annotations: Mapping[str, Any]) -> RecordedDecision | None
     word = text(result, "verdict")
     if not word:
         return None
-    at_s = seconds(text(result, "at")) or 0.0
-    return RecordedDecision(word, seconds(text(result, "until")) or 0.0, texts(result, "victims"), at_s)
+    at_s = seconds_or_none(text(result, "at")) or 0.0
+    return RecordedDecision(word, seconds_or_none(text(result, "until")) or 0.0, texts(result, "victims"), at_s)

@@ -7,7 +7,7 @@ from typing import Any
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, count, items, mapping, text
 from kopt.cluster.workloads.gpu_requests import gpus_of
-from kopt.cluster.workloads.kueue_reading import seconds
+from kopt.core.times import seconds_or_none
 from kopt.core.workload.run_time import MAX_GPUS, JobKind, JobRun
 
 JOB_TYPE_LABEL = "kaiwo.ai/job-type"
@@ -72,10 +72,10 @@ def run_of_job(job: Object) -> JobRun | None:
         return None
     template = mapping(job, "spec", "template")
     each = gpus_of(mapping(template, "spec"), mapping(template, "metadata", "annotations"))
-    started_s = seconds(text(status, "startTime"))
+    started_s = seconds_or_none(text(status, "startTime"))
     if started_s is None or not each:
         return None
-    ended_s = seconds(text(status, "completionTime")) or _since(job, "Failed")
+    ended_s = seconds_or_none(text(status, "completionTime")) or _since(job, "Failed")
     suspended_s = _since(job, "Suspended")
     interrupted = ended_s is None and suspended_s is not None and suspended_s >= started_s
     pod_labels = mapping(template, "metadata", "labels")
@@ -119,5 +119,5 @@ def _since(document: Object, kind: str) -> float | None:
     """When a condition turned true; None while it is not."""
     for _, item in items(document, "status", "conditions"):
         if text(item, "type") == kind and text(item, "status") == "True":
-            return seconds(text(item, "lastTransitionTime"))
+            return seconds_or_none(text(item, "lastTransitionTime"))
     return None

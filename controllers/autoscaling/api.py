@@ -6,7 +6,6 @@ https://github.com/kubernetes/metrics/blob/master/pkg/apis/external_metrics/v1be
 import logging
 import time
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from http import HTTPStatus
 from urllib.parse import unquote
 
@@ -18,6 +17,7 @@ from kopt.controllers.autoscaling.forecasts import Ask, MetricValue, NoForecastE
 from kopt.controllers.autoscaling.metric_query import MetricName, MetricQuery, SelectorError, read_query
 from kopt.core.decision import Mode
 from kopt.core.switches import Owner
+from kopt.core.times import stamp
 from kopt.core.untrusted import printable
 from kopt.serving.client.client import RequestRefused
 
@@ -86,11 +86,10 @@ class MetricsApi:
         return value_of(query, await self._ask(demand_query(query)))
 
     def _list(self, query: MetricQuery, value: MetricValue) -> dict[str, object]:
-        at = datetime.fromtimestamp(self._clock() if value.at_s is None else value.at_s, UTC)
         item = {
             "metricName": query.name,
             "metricLabels": dict(query.labels),
-            "timestamp": at.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "timestamp": stamp(self._clock() if value.at_s is None else value.at_s),
             "value": f"{value.thousandths}m",
         }
         return {"kind": "ExternalMetricValueList", "apiVersion": GROUP_VERSION, "metadata": {}, "items": [item]}

@@ -22,7 +22,6 @@ from kopt.cluster.client.resources import (
 from kopt.cluster.objects.eviction import EVICTING_ANNOTATION
 from kopt.cluster.objects.fields import mapping, text
 from kopt.cluster.objects.kaiwo_workloads import GPU_WORKLOADS, GpuWorkload, read_gpu_workload
-from kopt.cluster.objects.node_bandwidth import seconds
 from kopt.cluster.runtime.annotation_checks import checks
 from kopt.cluster.runtime.backoff import Backoff
 from kopt.cluster.runtime.informer import Change, Informer
@@ -43,6 +42,7 @@ from kopt.controllers.evictions.views import (
     read_workload,
 )
 from kopt.core.scheduling.eviction import Eviction
+from kopt.core.times import seconds
 from kopt.policies.evictions import Keeping
 
 _LOG = logging.getLogger(__name__)

@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kopt.cluster.client.resources import JOBS, KUEUE_WORKLOADS, Key, Object, Resource
-from kopt.cluster.workloads.kueue_reading import seconds
 from kopt.cluster.workloads.node_selection import runs_on
 from kopt.cluster.workloads.pod_request import is_gpu
 from kopt.controllers.gangs.views import HOLDER, GangOwner, ObservedNode, ObservedPod
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
+from kopt.core.times import seconds_or_none
 from kopt.core.workload.checkpoint import JobState
 from kopt.policies.gangs import Gang, GangPod, GangSnapshot
 
@@ -136,7 +136,7 @@ def _loss_gpu_s(pods: Sequence[ObservedPod], now_s: float) -> float | None:
     """Work at risk as its pods report it, each for the whole job, with what has been computed since; None for none."""
     values = []
     for pod in pods:
-        observed_s = seconds(pod.checkpoint.get("kaiwo.ai/checkpoint-observed-at", ""))
+        observed_s = seconds_or_none(pod.checkpoint.get("kaiwo.ai/checkpoint-observed-at", ""))
         risk = pod.checkpoint.get("kaiwo.ai/work-at-risk", "")
         if observed_s is None or not (risk.isascii() and risk.isdigit()) or not 0 <= now_s - observed_s <= _STALE_S:
             continue
@@ -157,7 +157,7 @@ def _spared(owned: Owned, observed: Observed, in_mode: Mode | None) -> Reason | 
 
 
 def _is_writing(pod: ObservedPod, now_s: float) -> bool:
-    observed_s = seconds(pod.checkpoint.get("kaiwo.ai/checkpoint-observed-at", ""))
+    observed_s = seconds_or_none(pod.checkpoint.get("kaiwo.ai/checkpoint-observed-at", ""))
     state: Mapping[str, str] = pod.checkpoint
     is_recent = observed_s is not None and now_s - observed_s <= _STALE_S
     return is_recent and state.get("kaiwo.ai/checkpoint-state") == JobState.CKPT_WRITING.value

@@ -10,11 +10,12 @@ from kopt.cluster.objects.eviction import proven_notice_of
 from kopt.cluster.objects.fields import at, count, has_condition, items, mapping, text
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.workloads.job_failures import outlives
-from kopt.cluster.workloads.kueue_reading import amount, annotations_of, requests_of, seconds
+from kopt.cluster.workloads.kueue_reading import amount, annotations_of, requests_of
 from kopt.cluster.workloads.owners import owner_of
 from kopt.cluster.workloads.pod_request import is_gpu
 from kopt.core.scheduling.eviction import Notice
 from kopt.core.switches import Owner
+from kopt.core.times import seconds_or_none
 
 MINIMUM_ANNOTATION = "kaiwo.ai/gang-minimum"
 DEADLOCK_ANNOTATION = "kaiwo.ai/gang-deadlock"
@@ -62,7 +63,7 @@ def read_pod(pod: Object) -> ObservedPod | None:
     scheduled: Mapping[str, Any] = next(
         (item for _, item in items(pod, "status", "conditions") if text(item, "type") == "PodScheduled"), {}
     )
-    created_s = seconds(text(metadata, "creationTimestamp")) or 0.0
+    created_s = seconds_or_none(text(metadata, "creationTimestamp")) or 0.0
     priority = at(spec, "priority")
     affinity = mapping(spec, "affinity")
     return ObservedPod(
@@ -71,7 +72,7 @@ def read_pod(pod: Object) -> ObservedPod | None:
         text(metadata, "annotations", _WORKLOAD_ANNOTATION),
         text(spec, "nodeName"),
         dict(requests_of(spec)) | {"pods": 1000},
-        seconds(text(scheduled, "lastTransitionTime")) or created_s,
+        seconds_or_none(text(scheduled, "lastTransitionTime")) or created_s,
         created_s,
         text(scheduled, "status") == "False" and text(scheduled, "reason") == "Unschedulable",
         bool(text(metadata, "deletionTimestamp")),

@@ -11,13 +11,13 @@ from kopt.cluster.client.errors import ApiError, Forbidden, Invalid
 from kopt.cluster.client.resources import LENDING_POOLS, PODS, Object
 from kopt.cluster.holds.checkpoint_request import request_patch
 from kopt.cluster.holds.hold import HoldError
-from kopt.cluster.objects.node_bandwidth import stamp
 from kopt.cluster.runtime.events import EmitEvent
 from kopt.controllers.lending.patches import advised, quota, returned, stop
 from kopt.controllers.lending.plan import Outcome, PoolPlan, QueuePlan
 from kopt.controllers.lending.ports import Errors, Writer
 from kopt.controllers.lending.views import ADVICE_ANNOTATION, MINE, Borrowing, BorrowingQueue, ObservedPod, Pool
 from kopt.core.decision import Mode
+from kopt.core.times import stamp
 from kopt.core.units import counted
 from kopt.core.workload.save_state import USUAL_S, SaveState, unasked
 from kopt.policies.lending import Choice, VictimAction

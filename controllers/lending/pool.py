@@ -8,9 +8,10 @@ from kopt.cluster.holds.checkpoint_request import saving_by
 from kopt.cluster.objects.fields import at, items, mapping, slim, text
 from kopt.cluster.objects.lending_pool import pool_of, status_of
 from kopt.cluster.runtime.lease import TERM_ANNOTATION
-from kopt.cluster.workloads.kueue_reading import read_gpu_pod, requests_of, seconds
+from kopt.cluster.workloads.kueue_reading import read_gpu_pod, requests_of
 from kopt.cluster.workloads.pod_request import is_gpu
 from kopt.controllers.lending.views import ObservedPod, Pool
+from kopt.core.times import seconds_or_none
 
 _GRACE_S = 30.0
 
@@ -69,5 +70,5 @@ def _start_s(pod: Object) -> float | None:
 def _since(pod: Mapping[str, Any], kind: str) -> float | None:
     for _, item in items(pod, "status", "conditions"):
         if text(item, "type") == kind and text(item, "status") == "True":
-            return seconds(text(item, "lastTransitionTime"))
+            return seconds_or_none(text(item, "lastTransitionTime"))
     return None

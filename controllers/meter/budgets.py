@@ -14,7 +14,6 @@ from kopt.cluster.holds.hold import HoldError, hold_queue, holder_of, release
 from kopt.cluster.holds.queue_stop import FIELD
 from kopt.cluster.objects.fields import text
 from kopt.cluster.objects.kaiwo_budget import budget_of
-from kopt.cluster.objects.node_bandwidth import stamp
 from kopt.cluster.runtime.events import EmitEvent
 from kopt.cluster.runtime.isolation import Isolation, Subject
 from kopt.cluster.runtime.retry import Retrying
@@ -24,6 +23,7 @@ from kopt.core.cost.metering import Attributes, Milliseconds
 from kopt.core.cost.prices import PriceBook
 from kopt.core.decision import Mode
 from kopt.core.switches import Owner
+from kopt.core.times import stamp
 from kopt.policies.cost.budgets import BudgetDecision, applies, budget_decision, window_of
 from kopt.policies.cost.invoice import Line, invoice
 from kopt.serving.base.database.interface import DatabaseError

@@ -8,10 +8,10 @@ from typing import Any
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, items, mapping, text, texts
 from kopt.cluster.objects.staged_data import request_of, staging_report_of
-from kopt.cluster.workloads.kueue_reading import seconds
 from kopt.core.reason import Reason
 from kopt.core.scheduling.overview import NodeCopy, PoolMoment, PoolState, Reclaiming, StagedState
 from kopt.core.staging.manifest import redacted
+from kopt.core.times import seconds_or_none
 
 MOST_MOMENTS = 288
 _MOST = 50
@@ -47,11 +47,11 @@ def pool_of(document: Object) -> PoolState:
         lead_time_s=_first(number(status, "leadTimeSeconds"), _span(text(spec, "leadTime"))),
         caution=number(status, "caution"),
         forecast=text(forecast, "state"),
-        forecast_at_s=seconds(text(forecast, "at")),
+        forecast_at_s=seconds_or_none(text(forecast, "at")),
         forecast_model=_model(forecast),
         verb=text(decision, "verb"),
         verb_gpus=number(decision, "gpus"),
-        decided_at_s=seconds(text(decision, "at")),
+        decided_at_s=seconds_or_none(text(decision, "at")),
         reasons=_reasons(decision),
         reclaiming=_reclaiming(at(status, "reclaiming")),
         history=_history(status),
@@ -80,11 +80,11 @@ def staged_of(document: Object) -> StagedState:
         objects_done=whole(progress, "objectsDone"),
         bytes_per_second=number(progress, "bytesPerSecond"),
         remaining_s=number(progress, "secondsLeft"),
-        at_s=seconds(text(progress, "at")),
-        ready_at_s=seconds(text(status, "readyAt")),
-        last_used_at_s=seconds(text(status, "lastUsedAt")),
+        at_s=seconds_or_none(text(progress, "at")),
+        ready_at_s=seconds_or_none(text(status, "readyAt")),
+        last_used_at_s=seconds_or_none(text(status, "lastUsedAt")),
         attempts=whole(status, "attempts"),
-        retry_at_s=seconds(text(status, "retryAt")),
+        retry_at_s=seconds_or_none(text(status, "retryAt")),
         nodes=tuple(
             NodeCopy(
                 text(item, "name"),
@@ -117,7 +117,7 @@ def staging_annotation(document: Object) -> StagingAnnotation | None:
         whole(result, "bytes"),
         whole(result, "bytesDone"),
         number(result, "secondsLeft"),
-        seconds(text(result, "at")),
+        seconds_or_none(text(result, "at")),
     )
 
 
@@ -167,8 +167,8 @@ def _reclaiming(result: Any) -> Reclaiming | None:
         return None
     return Reclaiming(
         number(result, "gpus"),
-        seconds(text(result, "since")),
-        seconds(text(result, "by")),
+        seconds_or_none(text(result, "since")),
+        seconds_or_none(text(result, "by")),
         texts(result, "victims")[:_MOST],
     )
 
@@ -177,7 +177,7 @@ def _history(status: Mapping[str, Any]) -> tuple[PoolMoment, ...]:
     """In the order of time; moments that say no time are left out."""
     pool_moments = []
     for _, item in items(status, "history"):
-        at_s = seconds(text(item, "at"))
+        at_s = seconds_or_none(text(item, "at"))
         if at_s is not None:
             figures = (number(item, name) for name in ("lent", "borrowed", "service", "provision", "p50", "p99"))
             pool_moments.append(PoolMoment(at_s, *figures))

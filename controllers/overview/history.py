@@ -6,7 +6,6 @@ from kopt.cluster.holds.original_request import FRACTION_ANNOTATION
 from kopt.cluster.objects.annotations import INDICES_ANNOTATION, RECOMMENDED_POOLS_ANNOTATION, SCHEDULER_ANNOTATION
 from kopt.cluster.objects.fields import text
 from kopt.cluster.workloads.frameworks import QUEUE_SOURCE
-from kopt.cluster.workloads.kueue_reading import seconds
 from kopt.cluster.workloads.workload import read_workload
 from kopt.controllers.overview import finding_order as ranks
 from kopt.controllers.overview.collect import event_at
@@ -15,6 +14,7 @@ from kopt.controllers.overview.text import ago, clock_time, gpus, listed, ordina
 from kopt.core.scheduling.eviction import Cause, Entry, Phase, System, Verified
 from kopt.core.scheduling.overview import PoolState
 from kopt.core.scheduling.queued import State
+from kopt.core.times import seconds_or_none
 from kopt.core.units import counted
 from kopt.core.workload.checkpoint import CLAIMED, Source, claimed
 from kopt.policies.admission.pools import POOLS_ANNOTATION
@@ -124,7 +124,7 @@ def events(job: JobSnapshot) -> Iterator[Finding]:
         if not message or message in emitted or len(emitted) >= _MOST_EVENTS:
             continue
         emitted.add(message)
-        at_s = seconds(event_at(event))
+        at_s = seconds_or_none(event_at(event))
         who = text(event, "reportingController").removeprefix("kaiwo.ai/")
         when = "" if at_s is None else f", {ago(at_s, job.now_s)}"
         regarding = f"{text(event, 'regarding', 'kind')} {text(event, 'regarding', 'name')}"

@@ -11,13 +11,13 @@ from kopt.cluster.objects.fields import text, texts
 from kopt.cluster.objects.reservation import WAITS_ANNOTATION
 from kopt.cluster.objects.staged_data import request_of
 from kopt.cluster.workloads.kueue import DECISION_ANNOTATION
-from kopt.cluster.workloads.kueue_reading import seconds
 from kopt.controllers.overview import finding_order as ranks
 from kopt.controllers.overview.documents import StagingAnnotation, number, staging_annotation
 from kopt.controllers.overview.job import Finding, JobSnapshot, Thing, annotated
 from kopt.controllers.overview.queues import condition, is_true, turned_s
 from kopt.controllers.overview.text import ago, clock_time, listed, sentence, since, span
 from kopt.core.scheduling.overview import StagedState
+from kopt.core.times import seconds_or_none
 from kopt.core.units import format_bytes
 
 _SIZING_STATE, _RECOMMENDED = "kaiwo.ai/sizing-state", "kaiwo.ai/recommended-reason"
@@ -88,7 +88,7 @@ def preemption(job: JobSnapshot) -> Iterator[Finding]:
                 f"PREEMPTION_{decision.upper()}"[:40],
                 _decision_text(result, decision, job.now_s),
                 thing.label,
-                seconds(text(result, "at")),
+                seconds_or_none(text(result, "at")),
             )
 
 
@@ -142,7 +142,7 @@ def _staging(job: JobSnapshot, thing: Thing, _: str) -> Finding:
 
 def _preempting(job: JobSnapshot, thing: Thing, _: str) -> Finding:
     decision = mapping_of(thing.annotations, DECISION_ANNOTATION)
-    until_s = seconds(text(decision, "until"))
+    until_s = seconds_or_none(text(decision, "until"))
     waits = text(decision, "verdict") == "wait" and until_s is not None
     why = (
         f"it waits for a moment at which less work is lost, until {clock_time(until_s, job.now_s)} at most"
@@ -190,7 +190,7 @@ def _gang(job: JobSnapshot, thing: Thing, _: str) -> Finding:
 
 def _reservation(job: JobSnapshot, thing: Thing, _: str) -> Finding:
     notice = mapping_of(thing.annotations, WAITS_ANNOTATION)
-    since_s = seconds(text(notice, "since")) or _since_s(thing)
+    since_s = seconds_or_none(text(notice, "since")) or _since_s(thing)
     return Finding(
         ranks.HELD,
         "HELD_RESERVATIONS",
@@ -245,7 +245,7 @@ def _since_s(thing: Thing) -> float | None:
     evicted = condition(thing.document, "Evicted")
     if is_true(evicted):
         return turned_s(evicted)
-    return seconds(text(thing.document, "metadata", "creationTimestamp"))
+    return seconds_or_none(text(thing.document, "metadata", "creationTimestamp"))
 
 
 def _far(annotation: StagingAnnotation) -> str:
@@ -328,7 +328,7 @@ def _progress(staged_state: StagedState, now_s: float) -> str:
 
 
 def _decision_text(result: Any, decision: str, now_s: float) -> str:
-    until_s = seconds(text(result, "until"))
+    until_s = seconds_or_none(text(result, "until"))
     reason, victims = sentence(text(result, "reason")), listed([*texts(result, "victims")])
     loss = number(result, "lostGpuSeconds")
     cost = "" if loss is None else f", which loses {span(loss)} of GPU time"

@@ -8,11 +8,11 @@ from kopt.cluster.objects.annotations import mapping_of
 from kopt.cluster.objects.checkpoint import source_of
 from kopt.cluster.objects.eviction import EVICTING_ANNOTATION, notice_of
 from kopt.cluster.objects.fields import at, items, mapping, text
-from kopt.cluster.workloads.kueue_reading import seconds
 from kopt.controllers.overview import finding_order as ranks
 from kopt.controllers.overview.job import Finding, JobSnapshot, annotated
 from kopt.controllers.overview.queues import condition, is_true, turned_s
 from kopt.controllers.overview.text import ago, clock_time, sentence, since, span
+from kopt.core.times import seconds_or_none
 from kopt.core.workload.checkpoint import CLAIMED, Source
 
 SAVE_ANNOTATION = "kaiwo.ai/save-requested"
@@ -55,7 +55,7 @@ def ended(job: JobSnapshot) -> Iterator[Finding]:
 
 
 def deleted(job: JobSnapshot) -> Iterator[Finding]:
-    since_s = seconds(text(job.root.document, "metadata", "deletionTimestamp"))
+    since_s = seconds_or_none(text(job.root.document, "metadata", "deletionTimestamp"))
     if since_s is not None:
         finalizers = [str(item) for _, item in items(job.root.document, "metadata", "finalizers")]
         waits = f" It waits for {', '.join(finalizers[:3])}." if finalizers else ""
@@ -92,7 +92,7 @@ def running(job: JobSnapshot) -> Iterator[Finding]:
         return
     nodes = Counter(text(pod, "spec", "nodeName") for pod in placed)
     where = ", ".join(list(nodes)[:3]) + (f" and {len(nodes) - 3} more nodes" if len(nodes) > 3 else "")
-    starts = [value for pod in ready if (value := seconds(text(pod, "status", "startTime"))) is not None]
+    starts = [value for pod in ready if (value := seconds_or_none(text(pod, "status", "startTime"))) is not None]
     if len(ready) == len(alive):
         how_many = f"all {len(alive)} pods run" if len(alive) > 1 else "its pod runs"
         yield Finding(
@@ -117,7 +117,7 @@ def requested(job: JobSnapshot) -> Iterator[Finding]:
     emitted: set[str] = set()
     for thing, written in annotated(job, SAVE_ANNOTATION):
         result = mapping_of(thing.annotations, SAVE_ANNOTATION)
-        until_s = seconds(text(result, "until"))
+        until_s = seconds_or_none(text(result, "until"))
         if not result or written in emitted or (until_s is not None and until_s < job.now_s):
             continue
         emitted.add(written)
@@ -127,7 +127,7 @@ def requested(job: JobSnapshot) -> Iterator[Finding]:
             "SAVE_ASKED",
             f"It was asked by {by} to save a checkpoint{limit}. {sentence(text(result, 'reason'))}".rstrip(),
             thing.label,
-            seconds(text(result, "at")),
+            seconds_or_none(text(result, "at")),
         )
     for thing, written in annotated(job, EVICTING_ANNOTATION):
         notice = notice_of(thing.document)
@@ -170,7 +170,7 @@ def _failure(pod: Any, item: Any, wait_reason: str, last: Any, now_s: float) -> 
     summary = f"Container {container} of pod {name}"
     if wait_reason in _BAD_WAITS:
         summary += f" does not start ({wait_reason}). {sentence(text(item, 'state', 'waiting', 'message'))}".rstrip()
-    at_s, reason = seconds(text(last, "finishedAt")), text(last, "reason")
+    at_s, reason = seconds_or_none(text(last, "finishedAt")), text(last, "reason")
     if last:
         summary += "." if summary[-1] not in ".!?…)" else "" if summary[-1] != ")" else "."
         when = "" if at_s is None else f" {ago(at_s, now_s)}"
@@ -196,7 +196,7 @@ def _failure(pod: Any, item: Any, wait_reason: str, last: Any, now_s: float) -> 
 def _checkpoints(pods: list[Any], job: JobSnapshot) -> Iterator[Finding]:
     """The last checkpoint status by log agents or by the pods' owner, of the pod with the newest one."""
     observed = [
-        (seconds(text(pod, "metadata", "annotations", _OBSERVED)) or 0.0, pod)
+        (seconds_or_none(text(pod, "metadata", "annotations", _OBSERVED)) or 0.0, pod)
         for pod in pods
         if text(pod, "metadata", "annotations", _STATE)
     ]
@@ -204,7 +204,7 @@ def _checkpoints(pods: list[Any], job: JobSnapshot) -> Iterator[Finding]:
         return
     at_s, pod = max(observed, key=lambda item: item[0])
     annotations = mapping(pod, "metadata", "annotations")
-    step, saved_s = text(annotations, _STEP), seconds(text(annotations, _SAVED))
+    step, saved_s = text(annotations, _STEP), seconds_or_none(text(annotations, _SAVED))
     saved = (
         "no checkpoint of it was seen"
         if saved_s is None

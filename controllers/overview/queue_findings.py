@@ -8,12 +8,12 @@ from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.cluster.workloads.gpu_requests import milli_of
 from kopt.cluster.workloads.kueue import ClusterQueue
 from kopt.cluster.workloads.kueue_queues import read_cluster_queue
-from kopt.cluster.workloads.kueue_reading import seconds
 from kopt.controllers.overview import finding_order as ranks
 from kopt.controllers.overview.job import Finding, JobSnapshot
 from kopt.controllers.overview.queues import condition, turned_s
 from kopt.controllers.overview.text import gpus, listed, ordinal, sentence, since
 from kopt.core.scheduling.queued import Queued, State
+from kopt.core.times import seconds_or_none
 from kopt.core.units import format_gpus
 
 _MOST_AHEAD = 3
@@ -251,7 +251,7 @@ def _stopped(queued: Queued, job: JobSnapshot) -> Finding:
 
 
 def _no_workload(job: JobSnapshot) -> Finding:
-    created_s = seconds(text(job.root.document, "metadata", "creationTimestamp"))
+    created_s = seconds_or_none(text(job.root.document, "metadata", "creationTimestamp"))
     return Finding(
         ranks.QUEUE,
         "NO_WORKLOAD",

@@ -14,12 +14,13 @@ from kopt.cluster.holds.hold import PARKED, holder_of, queue_of
 from kopt.cluster.objects.checkpoint import source_of
 from kopt.cluster.objects.fields import at, count, items, mapping, text
 from kopt.cluster.workloads.gpu_requests import gpus_of
-from kopt.cluster.workloads.kueue_reading import read_kueue_workload, seconds
+from kopt.cluster.workloads.kueue_reading import read_kueue_workload
 from kopt.cluster.workloads.workload_class import class_of_pod
 from kopt.controllers.evictions.views import TrackedPod, read_pod
 from kopt.core.scheduling.eviction import System
 from kopt.core.scheduling.overview import PoolState
 from kopt.core.scheduling.queued import Queued, State
+from kopt.core.times import seconds_or_none
 from kopt.core.workload.checkpoint import Source
 
 _KAI_QUEUE = "kai.scheduler/queue"
@@ -39,7 +40,7 @@ def is_true(result: Mapping[str, Any]) -> bool:
 
 
 def turned_s(result: Mapping[str, Any]) -> float | None:
-    return seconds(text(result, "lastTransitionTime"))
+    return seconds_or_none(text(result, "lastTransitionTime"))
 
 
 def queued_of(
@@ -156,11 +157,11 @@ def _gang(members: Sequence[tuple[Object, TrackedPod]], now_s: float) -> Queued:
     elif unplaced:
         scheduled = condition(unplaced[0], "PodScheduled")
         state, message = State.HELD if gates else State.PENDING, text(scheduled, "message")
-        since_s = turned_s(scheduled) or seconds(text(unplaced[0], "metadata", "creationTimestamp"))
+        since_s = turned_s(scheduled) or seconds_or_none(text(unplaced[0], "metadata", "creationTimestamp"))
     elif len(running) < len(members):
         state, since_s = State.STARTING, None
     created_s = min(
-        (seconds(text(item, "metadata", "creationTimestamp")) or now_s for item, _ in members), default=now_s
+        (seconds_or_none(text(item, "metadata", "creationTimestamp")) or now_s for item, _ in members), default=now_s
     )
     owner, priority = first.owner, at(pod, "spec", "priority")
     return Queued(
@@ -204,7 +205,7 @@ def _state(document: Object) -> tuple[State, float | None, str]:
         if ready and not is_true(ready):
             return State.STARTING, turned_s(ready) or turned_s(admitted), text(ready, "message")
         return State.RUNNING, turned_s(admitted), ""
-    created_s = seconds(text(document, "metadata", "creationTimestamp"))
+    created_s = seconds_or_none(text(document, "metadata", "creationTimestamp"))
     since_s = turned_s(evicted) if is_true(evicted) else turned_s(reserved) or created_s
     if holder_of(document):
         return State.HELD, since_s, text(reserved, "message")
@@ -236,7 +237,7 @@ def _risks(pods: Iterable[Object], now_s: float) -> dict[str, tuple[float, Sourc
     risks: dict[str, tuple[float, Source | None]] = {}
     for pod in pods:
         annotations = mapping(pod, "metadata", "annotations")
-        observed_s, written = seconds(text(annotations, _OBSERVED)), text(annotations, _RISK)
+        observed_s, written = seconds_or_none(text(annotations, _OBSERVED)), text(annotations, _RISK)
         if observed_s is None or now_s - observed_s > _STALE_S or not (written.isascii() and written.isdigit()):
             continue
         risk = float(written[:15]), source_of(annotations)

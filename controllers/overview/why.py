@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kopt.cluster.objects.fields import text
-from kopt.cluster.workloads.kueue_reading import seconds
 from kopt.controllers.overview import finding_order as ranks
 from kopt.controllers.overview import history
 from kopt.controllers.overview import hold_findings as holding
@@ -13,6 +12,7 @@ from kopt.controllers.overview import pod_findings as living
 from kopt.controllers.overview import queue_findings as queueing
 from kopt.controllers.overview.job import Finding, JobSnapshot
 from kopt.controllers.overview.text import ago
+from kopt.core.times import seconds_or_none
 
 FINDERS: tuple[Callable[[JobSnapshot], Iterator[Finding]], ...] = (
     living.ended,
@@ -104,7 +104,7 @@ def _now(findings: list[Finding]) -> Now:
 def _summary(job: JobSnapshot, now: Now) -> str:
     about = job.root if now in (Now.FINISHED, Now.FAILED) else job.target
     of = "" if job.target.uid == job.root.uid else f" (of {job.root.label})"
-    created_s = seconds(text(job.root.document, "metadata", "creationTimestamp"))
+    created_s = seconds_or_none(text(job.root.document, "metadata", "creationTimestamp"))
     age = "" if created_s is None else f"; it was created {ago(created_s, job.now_s)}"
     verb = f"has {now.value}" if now in (Now.FINISHED, Now.FAILED) else now.value
     name = job.target.label + of if about is job.target else f"{job.target.label}{of}"

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, items, mapping, text, texts
-from kopt.cluster.objects.node_bandwidth import stamp
 from kopt.controllers.pairwise.test_selection import Plan
 from kopt.core.hardware.pairwise import Health, MeasuredPair
+from kopt.core.times import stamp
 
 RUNNING = "Running"
 _ACTIVE = ("Measuring", "UpToDate")

@@ -6,11 +6,11 @@ from enum import StrEnum
 
 from kopt.cluster.client.resources import Key, Object, key_of
 from kopt.cluster.objects.fields import at, items, text
-from kopt.cluster.objects.node_bandwidth import seconds
 from kopt.controllers.pairwise.jobs import BENCHMARK_LABEL, pair_of_job
 from kopt.controllers.pairwise.spec import Benchmark
 from kopt.controllers.pairwise.views import ObservedPod
 from kopt.core.hardware.pairwise import Pair
+from kopt.core.times import seconds
 
 _LATE_S = 60.0
 """After its deadline the Job controller has this long to end a test; then we do."""

@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 
 from kopt.cluster.client.resources import Key, Object, key_of
 from kopt.cluster.objects.fields import at, has_condition, items, mapping, text
-from kopt.cluster.objects.node_bandwidth import seconds
 from kopt.cluster.workloads.gpu_requests import gpus_of, milli_of
 from kopt.cluster.workloads.jobs import JOB_NAME_LABEL
 from kopt.cluster.workloads.node_selection import GPU_PRODUCT_LABELS, runs_on
 from kopt.controllers.pairwise.jobs import BENCHMARK_LABEL, INDEX_ANNOTATION
+from kopt.core.times import seconds
 
 _DISRUPTED = ("Evicted", "Preempting", "NodeLost", "Shutdown", "Terminated")
 _NEAR_LABELS = ("kaiwo.ai/nvlink-domain", "kaiwo.ai/topology-rack", "kaiwo.ai/topology-block")

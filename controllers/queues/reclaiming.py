@@ -9,10 +9,11 @@ from kopt.cluster.client.resources import KUEUE_WORKLOADS, PODS, Object
 from kopt.cluster.objects.fields import count, items, mapping, text
 from kopt.cluster.workloads.kueue import GpuPod, KueueWorkload
 from kopt.cluster.workloads.kueue_queues import read_cluster_queue
-from kopt.cluster.workloads.kueue_reading import amount, read_kueue_workload, seconds
+from kopt.cluster.workloads.kueue_reading import amount, read_kueue_workload
 from kopt.cluster.workloads.queue_trees.live import LiveQueues, read_live
 from kopt.controllers.queues.borrowers import Borrower, QuotaRoom, borrower_of, is_ours_to_evict, pods_by_workload
 from kopt.core.scheduling.queue_tree import Engine, Reclaim
+from kopt.core.times import seconds_or_none
 from kopt.policies.queues import QueueTree
 from kopt.policies.queues.reclaim import (
     DEFAULT_GRACE_S,
@@ -79,7 +80,7 @@ def _owner(
 ) -> OwnerState:
     grace_s = tree.queues[name].grace_s
     since_s = None if waits is None else waits_since_s(waits)
-    last = seconds(text(documents.get(name, {}), "status", "lastReclaimTime"))
+    last = seconds_or_none(text(documents.get(name, {}), "status", "lastReclaimTime"))
     return OwnerState(name, DEFAULT_GRACE_S if grace_s is None else grace_s, since_s, last)
 
 

@@ -1,12 +1,11 @@
 """The status of a KaiwoQueue."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, items, text
-from kopt.cluster.workloads.kueue_reading import seconds
 from kopt.core.scheduling.queue_tree import Engine, NotExpressible
+from kopt.core.times import seconds_or_none, stamp
 from kopt.policies.queues.reclaim import LONGEST_S, ReclaimDecision
 
 APPLIED, RECLAIMING = "Applied", "Reclaiming"
@@ -38,9 +37,9 @@ def status_of(
     last = text(document, "status", "lastReclaimTime")
     if reclaim is not None:
         conditions.append(_condition(document, RECLAIMING, reclaim.reclaims, *_words(reclaim), now_s))
-        begun = seconds(last)
+        begun = seconds_or_none(last)
         if reclaim.reclaims and (begun is None or now_s - begun >= LONGEST_S):
-            last = _stamp(now_s)
+            last = stamp(now_s)
     result = {
         "observedGeneration": at(document, "metadata", "generation") or 0,
         "engine": engine.value,
@@ -68,9 +67,5 @@ def _condition(document: Object, kind: str, is_true: bool, reason: str, message:
         "status": status,
         "reason": reason,
         "message": message[:_LONGEST_CHARS],
-        "lastTransitionTime": since or _stamp(now_s),
+        "lastTransitionTime": since or stamp(now_s),
     }
-
-
-def _stamp(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -17,10 +17,10 @@ from kopt.cluster.client.resources import (
     Object,
 )
 from kopt.cluster.holds.hold import QUEUE_LABEL
-from kopt.cluster.objects.node_bandwidth import stamp
 from kopt.cluster.objects.reservation import RESERVATION_LABEL
 from kopt.controllers.reservations.snapshot import Accepted
 from kopt.controllers.reservations.views import START_ANNOTATION, HoldJob
+from kopt.core.times import stamp
 from kopt.core.units import WHOLE_GPU
 
 DEFAULT_IMAGE = "registry.k8s.io/pause:3.10"

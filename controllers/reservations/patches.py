@@ -5,10 +5,10 @@ import json
 from kopt.cluster.client.resources import KUEUE_WORKLOADS, Object
 from kopt.cluster.holds.hold import hold, pass_on
 from kopt.cluster.objects.eviction import EVICTING_ANNOTATION, notice_text
-from kopt.cluster.objects.node_bandwidth import stamp
 from kopt.cluster.objects.reservation import WAITS_ANNOTATION
 from kopt.controllers.reservations.views import HOLDER, MINE, ObservedWorkload
 from kopt.core.scheduling.eviction import Cause, Notice
+from kopt.core.times import stamp
 
 _LONGEST = 900
 

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 
 from kopt.cluster.client.resources import Object
-from kopt.cluster.objects.node_bandwidth import stamp
 from kopt.cluster.objects.reservation import (
     ACCEPTED,
     MET,
@@ -16,6 +15,7 @@ from kopt.cluster.objects.reservation import (
 from kopt.controllers.reservations.snapshot import Accepted
 from kopt.controllers.reservations.views import Reserved
 from kopt.core.scheduling.reservation import Account, Phase, Result
+from kopt.core.times import stamp
 from kopt.policies.reservations import advanced, is_unused, opened, result_of
 
 _SAME_S = 1.0

@@ -10,11 +10,12 @@ from kopt.cluster.objects.fields import at, count, has_condition, items, mapping
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.objects.reservation import KIND, RESERVATION_LABEL, account_of, reservation_of
 from kopt.cluster.workloads.kueue import GpuPod, KueueWorkload
-from kopt.cluster.workloads.kueue_reading import amount, read_gpu_pod, read_kueue_workload, requests_of, seconds
+from kopt.cluster.workloads.kueue_reading import amount, read_gpu_pod, read_kueue_workload, requests_of
 from kopt.cluster.workloads.owners import owner_of
 from kopt.cluster.workloads.pod_request import is_gpu
 from kopt.core.scheduling.reservation import Account, Reservation
 from kopt.core.switches import Owner
+from kopt.core.times import seconds_or_none
 from kopt.core.workload.checkpoint_request import ASKABLE_ANNOTATION, PodSaving
 
 HOLDER = "reservations"
@@ -190,7 +191,7 @@ def read_hold_job(job: Object) -> HoldJob:
         key_of(job),
         text(metadata, "uid"),
         text(owner, "uid"),
-        seconds(text(metadata, "annotations", START_ANNOTATION)),
+        seconds_or_none(text(metadata, "annotations", START_ANNOTATION)),
         gpus,
         over or bool(text(metadata, "deletionTimestamp")),
     )

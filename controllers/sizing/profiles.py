@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from kopt.cluster.client.resources import Object, Resource
 from kopt.cluster.objects.fields import mapping, text, texts
 from kopt.core.redaction import redact, redact_arguments, redact_document
+from kopt.core.times import seconds, stamp
 from kopt.core.workload.profile import LONGEST_COMMAND, DryRun, normalised_command, read_dry_run
 
 SIZING_PROFILES = Resource("kaiwo.ai", "v1alpha1", "sizingprofiles", "SizingProfile")
@@ -45,13 +45,12 @@ def learned_of(document: Object) -> Learned | None:
     if not digest:
         return None
     run = read_dry_run(spec["profile"]) if "profile" in spec else None
-    at = datetime.fromisoformat(text(spec, "measuredAt").replace("Z", "+00:00"))
     return Learned(
         digest,
         document["metadata"]["namespace"],
         run,
         text(spec, "reason"),
-        at.timestamp(),
+        seconds(text(spec, "measuredAt")),
         text(spec, "image"),
         text(spec, "measuredBy"),
         document,
@@ -61,10 +60,9 @@ def learned_of(document: Object) -> Learned | None:
 
 def document_of(learned: Learned) -> Object:
     """The object for what was learned, ready to be created."""
-    stamp = datetime.fromtimestamp(learned.at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     spec: Object = {
         "jobType": learned.digest,
-        "measuredAt": stamp,
+        "measuredAt": stamp(learned.at_s),
         "measuredBy": learned.job_uid,
         "image": learned.image_id,
         "reason": redact(learned.reason)[:1024],

@@ -7,7 +7,6 @@ from kopt.cluster.client.resources import JOBS, PODS, Object, Resource, key_of
 from kopt.cluster.holds.hold import HOLDABLE, holder_of, is_parked, next_holders, queue_of
 from kopt.cluster.objects.fields import at, count, has_condition, items, mapping, slim, text
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
-from kopt.cluster.objects.node_bandwidth import seconds
 from kopt.cluster.objects.staged_data import request_of
 from kopt.cluster.workloads.gpu_requests import milli_of
 from kopt.cluster.workloads.jobs import is_changeable
@@ -23,6 +22,7 @@ from kopt.controllers.staging.views import (
     StagingNode,
 )
 from kopt.core.staging.staged_data import Request, StageResult
+from kopt.core.times import seconds
 from kopt.policies.staging.copies import Run, Verb
 from kopt.policies.staging.nodes import Gang
 from kopt.policies.staging.pod import (

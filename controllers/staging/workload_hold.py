@@ -8,7 +8,6 @@ from kopt.cluster.client.api import AlreadyExists
 from kopt.cluster.client.resources import JOBS, KUEUE_WORKLOADS, PODS, Object
 from kopt.cluster.holds.hold import hold, hold_metadata, pass_on, release, wait_turn
 from kopt.cluster.objects.annotations import mapping_of
-from kopt.cluster.objects.node_bandwidth import seconds
 from kopt.cluster.objects.staged_data import STAGED_DATA, STAGING_ANNOTATION, body_of, staging_report, staging_report_of
 from kopt.cluster.runtime.events import EmitEvent
 from kopt.cluster.workloads.jobs import JOB_NAME_LABEL, has_begun
@@ -19,6 +18,7 @@ from kopt.controllers.staging.snapshot import StagingSnapshot, mode_of
 from kopt.controllers.staging.views import HOLDER, QueuedWorkload, RequestingWorkload
 from kopt.core.decision import Mode
 from kopt.core.staging.staged_data import DataPhase, NodeCache, StagedData
+from kopt.core.times import seconds
 from kopt.policies.staging.decide import is_ready
 from kopt.policies.staging.holding import DataWorkload, Hold, hold_for
 

@@ -3,9 +3,9 @@
 import json
 import math
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
+from kopt.core.times import stamp
 from kopt.core.untrusted import UnreadableError, salvage, unix_time
 from kopt.core.workload.checkpoint import JobState
 
@@ -49,7 +49,7 @@ class SaveRequest:
 
     def to_document(self) -> dict[str, str]:
         """What the annotation holds as JSON."""
-        result = {"at": _stamp(self.at_s), "until": _stamp(self.until_s), "by": self.by, "reason": self.reason}
+        result = {"at": stamp(self.at_s), "until": stamp(self.until_s), "by": self.by, "reason": self.reason}
         return result | ({"for": self.for_whom} if self.for_whom else {})
 
     def to_text(self) -> str:
@@ -71,7 +71,3 @@ class PodSaving:
 def _word(result: dict[str, Any], name: str) -> str:
     value = result.get(name)
     return value if isinstance(value, str) else ""
-
-
-def _stamp(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

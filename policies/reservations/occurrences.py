@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 from dateutil.rrule import rrulestr
 
 from kopt.core.scheduling.reservation import Occurrence, Reservation
+from kopt.core.times import stamp
 
 HORIZON_S = 35 * 86_400.0
 """How far ahead reservations are compared with each other: a little more than a month."""
@@ -82,6 +83,5 @@ def _problem(
         total = reservation.gpus + sum(r.gpus for r in beside)
         if total > gpus:
             names = ", ".join(sorted({r.name for r in beside}))
-            at = datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            return f"At {at} it and {names} would reserve {total} GPUs; the pool has {gpus}."
+            return f"At {stamp(at_s)} it and {names} would reserve {total} GPUs; the pool has {gpus}."
     return ""

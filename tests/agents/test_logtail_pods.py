@@ -15,7 +15,6 @@ from kopt.agents.logtail.annotator import (
     Annotator,
     annotations_of,
     progress_annotations,
-    rfc3339,
     unknown,
 )
 from kopt.agents.logtail.file_events import Notices
@@ -29,6 +28,7 @@ from kopt.cluster.objects.namespace import NamespaceSettings, read_namespace
 from kopt.cluster.objects.progress import progress_of
 from kopt.cluster.runtime.informer import Change, ChangeKind
 from kopt.core.decision import Mode
+from kopt.core.times import stamp
 from kopt.core.workload.run_time import StepProgress
 
 Object = dict[str, Any]
@@ -264,7 +264,7 @@ async def test_what_has_not_changed_is_said_again_so_that_silence_means_somethin
     notes.update(said(True))
     await until(lambda: kube.patches)
     clock[0] = 61.0
-    notes.update(said(True) | {"kaiwo.ai/checkpoint-observed-at": rfc3339(61.0)})
+    notes.update(said(True) | {"kaiwo.ai/checkpoint-observed-at": stamp(61.0)})
     await until(lambda: len(kube.patches) == 2)
     assert kube.patches[1]["annotations"]["kaiwo.ai/checkpoint-observed-at"] == "1970-01-01T00:01:01Z"
     task.cancel()

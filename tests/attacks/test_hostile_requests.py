@@ -26,7 +26,6 @@ from kopt.cluster.client.resources import (
     PODS,
     Object,
 )
-from kopt.cluster.objects.node_bandwidth import stamp
 from kopt.cluster.runtime.http import Reply, Request
 from kopt.controllers.admission.handlers import Admissions
 from kopt.controllers.admission.metrics import WebhookMetrics
@@ -47,6 +46,7 @@ from kopt.controllers.preemption.workload_hold import HoldSettings
 from kopt.controllers.sizing.admission import SizingAtAdmission
 from kopt.controllers.staging.admission import StagingAtAdmission
 from kopt.core.decision import Mode
+from kopt.core.times import stamp
 
 from .api_in_memory import MemoryKube
 from .hostile import KEYS, OURS, hostile

@@ -25,7 +25,7 @@ NOW = 1_772_000_000.0
 
 
 def at(minute: float) -> str:
-    from kopt.cluster.objects.node_bandwidth import stamp
+    from kopt.core.times import stamp
 
     return stamp(NOW + 60 * minute)
 

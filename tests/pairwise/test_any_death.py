@@ -24,12 +24,13 @@ from kopt.cluster.client.resources import (
     Resource,
     key_of,
 )
-from kopt.cluster.objects.node_bandwidth import pairs_of, stamp
+from kopt.cluster.objects.node_bandwidth import pairs_of
 from kopt.controllers.pairwise.jobs import pair_of_job
 from kopt.controllers.pairwise.ports import Writer
 from kopt.controllers.pairwise.reconciler import Reconciler
 from kopt.controllers.pairwise.views import ObservedNode, ObservedPod
 from kopt.core.hardware.pairwise import Health
+from kopt.core.times import stamp
 
 from .conftest import GPU, GPUS
 from .rendered import log

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kopt.cluster.holds.checkpoint_request import request_of
-from kopt.cluster.workloads.kueue_reading import seconds
 from kopt.controllers.preemption.patches import stamp
 from kopt.controllers.preemption.reconciler import Reconciler
+from kopt.core.times import seconds_or_none
 from kopt.core.workload.checkpoint_request import SaveRequest
 
 from .builders import NOW_S, Books, KilledError, notes, pod, workload
@@ -74,7 +74,7 @@ def test_it_is_asked_and_taken_once_it_has_saved() -> None:
     answers(cluster, "gang-0")
     passes(cluster)
     assert (cluster.asked, cluster.taken) == (["gang-0"], ["gang-0"])
-    durable_s = seconds(cluster.annotations["gang-0"]["kaiwo.ai/last-checkpoint-time"])
+    durable_s = seconds_or_none(cluster.annotations["gang-0"]["kaiwo.ai/last-checkpoint-time"])
     assert durable_s is not None
     assert durable_s >= found.at_s, "what was done since the request alone is lost"
     decision = json.loads(cluster.documents["urgent"]["metadata"]["annotations"]["kaiwo.ai/preemption"])

@@ -34,7 +34,6 @@ from kopt.cluster.client.resources import (
     NODES,
     PODS,
 )
-from kopt.cluster.objects.node_bandwidth import stamp
 from kopt.cluster.runtime.manager import LedReplica
 from kopt.cluster.workloads.queue_trees.live import KINDS
 from kopt.controllers.gangs import main as gangs
@@ -46,6 +45,7 @@ from kopt.controllers.queues.reconciler import Carrying
 from kopt.controllers.reservations import main as reservations
 from kopt.core.decision import Mode
 from kopt.core.scheduling.queue_tree import Engine
+from kopt.core.times import stamp
 from kopt.policies.gangs import GangSettings
 
 CLUSTER_QUEUES = next(kind for kind in KINDS[Engine.KUEUE] if kind.kind == "ClusterQueue")

@@ -28,7 +28,6 @@ from kopt.cluster.client.resources import (
     PODS,
 )
 from kopt.cluster.objects.device_slices import mig_gpus
-from kopt.cluster.objects.node_bandwidth import stamp
 from kopt.cluster.runtime.http import Request
 from kopt.cluster.runtime.switches import LiveSwitches
 from kopt.cluster.workloads.external_requests import CLAIMS, DEVICE_CLASSES, RESOURCE_SLICES
@@ -50,6 +49,7 @@ from kopt.core.decision import Mode
 from kopt.core.gpu_catalogue import find_gpu
 from kopt.core.hardware.mig import mig_geometry
 from kopt.core.switches import FEATURES, Owner, is_included
+from kopt.core.times import stamp
 
 from .acting import Watched, rollout
 

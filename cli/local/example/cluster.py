@@ -5,7 +5,7 @@ from functools import lru_cache
 from itertools import combinations
 
 from kopt.agents.topology.documents import spec_of
-from kopt.cli.local.example.jobs import BORROWERS, DATA, DATA_USER, LENT, QUEUE, job_objects, stamp
+from kopt.cli.local.example.jobs import BORROWERS, DATA, DATA_USER, LENT, QUEUE, job_objects
 from kopt.cluster.client.resources import EVICTIONS, FEATURE_ROLLOUTS, LENDING_POOLS, NODE_TOPOLOGIES, Object, Resource
 from kopt.cluster.client.resources import NODES as KUBERNETES_NODES
 from kopt.cluster.objects.eviction import body_of, entry_of, status_of
@@ -14,6 +14,7 @@ from kopt.cluster.objects.staged_data import STAGED_DATA
 from kopt.core.hardware.node_topology import LinkType, NodeTopology, TopologyGpu, TopologyLink, TopologyNic
 from kopt.core.scheduling.eviction import Cause, Eviction, Phase, Return, System, Verified, WorkloadRef
 from kopt.core.switches import Switches
+from kopt.core.times import stamp
 from kopt.core.units import GIB, Bytes
 from kopt.simulator.lending.recording import MOMENTS, STEP_S, PoolDay, record_day
 from kopt.topology.hardware import CUBE_MESH

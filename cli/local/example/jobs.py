@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Any
 
 from kopt.cluster.client.resources import (
@@ -19,6 +18,7 @@ from kopt.cluster.client.resources import (
 )
 from kopt.cluster.holds.hold import PARKED, QUEUE_LABEL, hold_metadata
 from kopt.cluster.objects.staged_data import NAMES_ANNOTATION, STAGING_ANNOTATION
+from kopt.core.times import stamp
 
 BORROWERS = ("llama-3-8b-sft", "mamba-130m-pretrain", "resnet50-imagenet")
 DATA, DATA_USER = "fineweb-sample", "olmo-7b-pretrain"
@@ -56,10 +56,6 @@ class ExampleJob:
     @property
     def uid(self) -> str:
         return f"uid-{self.name}"
-
-
-def stamp(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def job_objects(

@@ -13,12 +13,13 @@ from kopt.cluster.holds.quota_loan import quota_from_undo, value_at
 from kopt.cluster.objects.fields import at, count, mapping, text
 from kopt.cluster.objects.kai import QUEUE_LABEL
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
-from kopt.cluster.workloads.kueue_reading import requests_of, seconds
+from kopt.cluster.workloads.kueue_reading import requests_of
 from kopt.controllers.lending.queueing.borrowers import Sorting, Weighing
 from kopt.controllers.lending.state import LiveCluster, kai_queue
 from kopt.controllers.lending.views import HOLDER, Borrowing, BorrowingQueue, ObservedPod
 from kopt.core.reason import Reason
 from kopt.core.scheduling.lending_pool import Borrower
+from kopt.core.times import seconds_or_none
 
 _LIMIT, _QUOTA = ("limit",), ("quota",)
 
@@ -79,7 +80,7 @@ def _mode(job: Object) -> str:
 
 
 def _borrowing(job: Object, gpus: int, pods: Sequence[ObservedPod] = ()) -> Borrowing:
-    since_s = seconds(text(job, "status", "startTime")) or 0.0
+    since_s = seconds_or_none(text(job, "status", "startTime")) or 0.0
     uid = text(job, "metadata", "uid")
     return Borrowing(JOBS, job, "/".join(key_of(job)), (uid,), gpus, None, tuple(pods), since_s)
 

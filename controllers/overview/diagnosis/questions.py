@@ -7,12 +7,12 @@ from typing import Protocol
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import mapping, text
 from kopt.cluster.objects.progress import progress_of
-from kopt.cluster.workloads.kueue_reading import seconds
 from kopt.cluster.workloads.runs import kind_of_pods, kind_of_workload, run_of_workload
 from kopt.controllers.overview.diagnosis.books import ClusterBooks
 from kopt.controllers.overview.diagnosis.starts import RunTimes
 from kopt.core.reason import Reason
 from kopt.core.scheduling.diagnosis import PredictedStart, StartEstimate
+from kopt.core.times import seconds_or_none
 from kopt.core.workload.run_time import RunTimeQuestion
 
 
@@ -57,7 +57,7 @@ def questions_of(books: ClusterBooks, now_s: float) -> dict[str, RunTimeQuestion
     for name, pods in pods_by_name.items():
         kind = None if name in result else kind_of_pods(pods, name.partition("/")[2])
         if kind is not None:
-            begun = [since_s for pod in pods if (since_s := seconds(text(mapping(pod, "status"), "startTime")))]
+            begun = [since_s for pod in pods if (since_s := seconds_or_none(text(mapping(pod, "status"), "startTime")))]
             since_s = min([*begun, now_s]) if begun else None
             result[name] = RunTimeQuestion(kind, now_s, since_s, progress_of(pods) if begun else None)
     return result

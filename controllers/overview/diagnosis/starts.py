@@ -11,12 +11,12 @@ from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, mapping, text
 from kopt.cluster.workloads.gpu_requests import gpus_of, milli_of
 from kopt.cluster.workloads.kueue import KueueWorkload
-from kopt.cluster.workloads.kueue_reading import seconds
 from kopt.controllers.overview.diagnosis.books import ClusterBooks
 from kopt.core.reason import Reason
 from kopt.core.scheduling.diagnosis import StartEstimate
 from kopt.core.scheduling.queued import Queued, State
 from kopt.core.scheduling.quota import FlavorResource
+from kopt.core.times import seconds_or_none
 from kopt.core.workload.run_time import RunTimeQuantiles
 from kopt.policies.diagnosis import NodeRoom, QueuedGpus, QueueModel, RunningGpus, Situation, start_times
 from kopt.policies.diagnosis.fitting import open_rows
@@ -166,5 +166,5 @@ def unplaced_groups(books: ClusterBooks) -> list[tuple[str, list[Object]]]:
 
 def _order(pods: Sequence[Object]) -> tuple[int, float]:
     priorities = [value for pod in pods if isinstance(value := at(pod, "spec", "priority"), int)]
-    stamps = [seconds(text(pod, "metadata", "creationTimestamp")) or 0.0 for pod in pods]
+    stamps = [seconds_or_none(text(pod, "metadata", "creationTimestamp")) or 0.0 for pod in pods]
     return -max(priorities, default=0), min(stamps, default=0.0)

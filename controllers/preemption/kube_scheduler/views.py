@@ -9,19 +9,13 @@ from kopt.cluster.client.resources import PODS, Key, Object, key_of
 from kopt.cluster.objects.fields import at, count, has_condition, items, mapping, text
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.workloads.kueue import Evicting, GpuPod, RecordedDecision
-from kopt.cluster.workloads.kueue_reading import (
-    amount,
-    annotations_of,
-    evicting_of,
-    recorded_decision,
-    requests_of,
-    seconds,
-)
+from kopt.cluster.workloads.kueue_reading import amount, annotations_of, evicting_of, recorded_decision, requests_of
 from kopt.cluster.workloads.owners import owner_of
 from kopt.cluster.workloads.pod_request import is_gpu
 from kopt.cluster.workloads.workload_class import class_of_pod
 from kopt.core.scheduling.classify import Classified
 from kopt.core.switches import Owner
+from kopt.core.times import seconds_or_none
 
 _NOBODY: Object = {}
 _NO_OWNER = Owner("", "", "")
@@ -115,7 +109,7 @@ def plain_pod(pod: Object) -> PlainPod | None:
         gpus,
         annotations,
         text(metadata, "resourceVersion"),
-        seconds(text(pod, "status", "startTime")),
+        seconds_or_none(text(pod, "status", "startTime")),
     )
     node = text(spec, "nodeName")
     ours = text(spec, "schedulerName") == _SCHEDULER and not any(name in labels for name in KUEUE)
@@ -132,9 +126,9 @@ def plain_pod(pod: Object) -> PlainPod | None:
         terminating=bool(text(metadata, "deletionTimestamp")),
         batch=ours and text(owner, "kind") == "Job",
         simple=not (at(spec, "affinity") or at(spec, "topologySpreadConstraints") or at(spec, "resourceClaims")),
-        created_s=seconds(text(metadata, "creationTimestamp")) or 0.0,
-        started_s=seconds(text(pod, "status", "startTime")),
-        ends_s=seconds(text(metadata, "deletionTimestamp")) or 0.0,
+        created_s=seconds_or_none(text(metadata, "creationTimestamp")) or 0.0,
+        started_s=seconds_or_none(text(pod, "status", "startTime")),
+        ends_s=seconds_or_none(text(metadata, "deletionTimestamp")) or 0.0,
         grace_s=float(count(metadata, "deletionGracePeriodSeconds", default=0)),
         mode=annotations.get(MODE_ANNOTATION, ""),
         selector={str(key): str(value) for key, value in mapping(spec, "nodeSelector").items()},

@@ -3,9 +3,9 @@
 from typing import Any
 
 from kopt.cluster.client.resources import EVICTIONS, JOBS, KAI_POD_GROUPS, KUEUE_WORKLOADS, PODS, Object
-from kopt.cluster.objects.node_bandwidth import stamp
 from kopt.cluster.runtime.manager import LedReplica
 from kopt.controllers.evictions import main as ledger
+from kopt.core.times import stamp
 
 from ..api_in_memory import MemoryKube
 from .objects import LEASE, Host, Scenario, job, notes, now, owner, pod, space, workload

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kopt.cluster.client.resources import NAMESPACES, NODES, Object, Resource
-from kopt.cluster.objects.node_bandwidth import stamp
 from kopt.cluster.runtime.lease import LeaseSettings
 from kopt.cluster.runtime.manager import LedReplica
+from kopt.core.times import stamp
 
 from ..api_in_memory import MemoryKube
 

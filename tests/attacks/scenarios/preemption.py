@@ -14,11 +14,11 @@ from kopt.cluster.client.resources import (
     PODS,
     Object,
 )
-from kopt.cluster.objects.node_bandwidth import stamp
 from kopt.cluster.runtime.manager import LedReplica
 from kopt.controllers.preemption import main as preemption
 from kopt.controllers.preemption.ports import ControllerSettings
 from kopt.core.decision import Mode
+from kopt.core.times import stamp
 
 from ..api_in_memory import MemoryKube
 from .objects import (

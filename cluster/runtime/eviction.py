@@ -1,4 +1,4 @@
-"""Evictions through the API server, which respects PodDisruptionBudgets."""
+"""Writes to parts of a pod: its eviction, which respects PodDisruptionBudgets, and its nominated node."""
 
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.resources import PODS, Key, Object
@@ -14,3 +14,9 @@ async def evict_pod(kube: Kube, pod: Key, uid: str, *, dry_run: bool = False) ->
     await kube.create_at(PODS, namespace, name, "eviction", body)
     if not dry_run:
         audit_write("evict", PODS, metadata | {"uid": uid})
+
+
+async def nominate_node(kube: Kube, pod: Key, uid: str, node: str) -> None:
+    """Promise this very pod a node, as kube-scheduler does for pods that preempt. Raises ApiError."""
+    changes = {"metadata": {"uid": uid}, "status": {"nominatedNodeName": node}}
+    await kube.patch(PODS, pod[1], changes, pod[0], subresource="status")

@@ -304,7 +304,7 @@ class Fence:
     async def create(self, resource: Resource, body: Object) -> Object:
         """Needs a name that both leaders would choose: an old leader's create then fails with AlreadyExists."""
         metadata = body["metadata"]
-        self._require_term()
+        self.require_term()
         if not metadata.get("name"):
             raise ValueError("a fenced create needs a name; with generateName two leaders create two objects")
         annotations = (metadata.get("annotations") or {}) | {TERM_ANNOTATION: self._stamp}
@@ -317,7 +317,7 @@ class Fence:
         return f"{self._lease}/{self.term}"
 
     def _check(self, document: Object) -> Object:
-        self._require_term()
+        self.require_term()
         metadata: Object = document["metadata"]
         if not metadata.get("resourceVersion"):
             raise ValueError("a fenced write needs the object as it was read, with its resourceVersion")
@@ -339,6 +339,7 @@ class Fence:
             return False
         return True
 
-    def _require_term(self) -> None:
+    def require_term(self) -> None:
+        """Raises Deposed where the term is over: for writes that are no patch of a whole object."""
         if not self.holds:
             raise Deposed(f"{self._leader.identity} no longer leads {self._lease} (term {self.term})")

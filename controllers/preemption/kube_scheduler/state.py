@@ -10,9 +10,9 @@ from kopt.cluster.client.api import Kube
 from kopt.cluster.client.errors import NotFound
 from kopt.cluster.client.resources import JOBS, NODES, PODS, Object
 from kopt.cluster.objects.fields import text
-from kopt.cluster.runtime.eviction import evict_pod
+from kopt.cluster.runtime.eviction import evict_pod, nominate_node
 from kopt.cluster.runtime.informer import Change, Informer
-from kopt.cluster.runtime.lease import Deposed, Fence
+from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.workloads.job_failures import outlives
 from kopt.controllers.preemption.kube_scheduler.snapshot import ClusterSnapshot, Gang
 from kopt.controllers.preemption.kube_scheduler.views import PlainNode, PlainPod, plain_node, plain_pod
@@ -67,22 +67,17 @@ class PodWriter:
         await self._fence.patch(PODS, self._as_observed(pod), changes)
 
     async def promise(self, pod: PlainPod, node: str) -> None:
-        self._require()
-        changes = {"metadata": {"uid": pod.gpu_pod.uid}, "status": {"nominatedNodeName": node}}
-        await self._kube.patch(PODS, pod.key[1], changes, pod.key[0], subresource="status")
+        self._fence.require_term()
+        await nominate_node(self._kube, pod.key, pod.gpu_pod.uid, node)
 
     async def evict(self, pod: PlainPod, *, dry_run: bool = False) -> None:
-        self._require()
+        self._fence.require_term()
         await evict_pod(self._kube, pod.key, pod.gpu_pod.uid, dry_run=dry_run)
 
     async def outlives(self, gang: Gang) -> bool:
         jobs = Counter((pod.key[0], text(pod.owner, "name")) for pod in gang.pods if text(pod.owner, "kind") == "Job")
         result = [(await self._kube.get(JOBS, name, namespace), pods) for (namespace, name), pods in jobs.items()]
         return all(outlives(job, pods) for job, pods in result)
-
-    def _require(self) -> None:
-        if not self._fence.holds:
-            raise Deposed("the term is over")
 
     def _as_observed(self, pod: PlainPod) -> Object:
         return {

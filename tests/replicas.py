@@ -11,7 +11,7 @@ import httpx
 from controlplane.plane import ControlPlane
 from controlplane.processes import Server, free_port
 
-KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
+KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app(prog_name='kopt')"]
 _numbers = itertools.count(1)
 
 

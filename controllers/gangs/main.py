@@ -9,7 +9,7 @@ from kopt.cluster.client.resources import JOBS, KUEUE_WORKLOADS, NAMESPACES, NOD
 from kopt.cluster.objects.eviction import EVICTING_ANNOTATION
 from kopt.cluster.objects.namespace import NamespaceSettings, read_namespace
 from kopt.cluster.runtime.annotation_checks import checks
-from kopt.cluster.runtime.eviction import evict_pod
+from kopt.cluster.runtime.eviction import evict_pod, nominate_node
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.lease import Deposed, Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
@@ -29,7 +29,7 @@ from kopt.controllers.gangs.views import (
     read_workload,
 )
 from kopt.core.decision import Mode
-from kopt.policies.admission.mode import effective_mode
+from kopt.policies.admission.mode import mode_in
 
 NAME = "gangs"
 _GATHER_S = 0.5
@@ -91,17 +91,17 @@ class LiveCluster:
         )
 
     async def promise(self, pod: ObservedPod, node: str) -> None:
-        self._require()
-        changes = {"metadata": {"uid": pod.document["metadata"]["uid"]}, "status": {"nominatedNodeName": node}}
-        await self._kube.patch(PODS, pod.key[1], changes, pod.key[0], subresource="status")
+        self._require_term()
+        await nominate_node(self._kube, pod.key, pod.document["metadata"]["uid"], node)
 
     async def evict(self, pod: ObservedPod) -> None:
-        self._require()
+        self._require_term()
         await evict_pod(self._kube, pod.key, pod.document["metadata"]["uid"])
 
-    def _require(self) -> None:
-        if self._writes is None or not self._writes.holds:
-            raise Deposed("the term is over")
+    def _require_term(self) -> None:
+        if self._writes is None:
+            raise Deposed("no term has begun")
+        self._writes.require_term()
 
     async def patch(self, resource: Resource, document: Object, changes: Object) -> None:
         assert self._writes is not None, "only a leader writes"
@@ -112,10 +112,8 @@ class LiveCluster:
         cache.record(await self._writes.patch(JOBS if resource == JOBS else self._served, document, changes))
 
     def _mode(self, owner: GangOwner) -> Mode:
-        space = self._spaces.objects.get(("", owner.key[0]), NamespaceSettings())
-        if not space.managed:
-            return Mode.OBSERVE
-        mode = effective_mode(owner.mode, space.mode, self._settings.mode, self._settings.workload_may_lower)
+        space = self._spaces.objects.get(("", owner.key[0]))
+        mode = mode_in(space, owner.mode, self._settings.mode, self._settings.workload_may_lower)
         return self._gate.mode(NAME, owner.whose, mode)
 
     def _on_change(self, change: Change[Any]) -> None:

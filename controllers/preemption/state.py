@@ -38,7 +38,7 @@ from kopt.controllers.preemption.pods import ObservedPods
 from kopt.core.decision import Mode
 from kopt.core.scheduling.quota import QuotaNode
 from kopt.core.switches import Owner
-from kopt.policies.admission.mode import effective_mode
+from kopt.policies.admission.mode import effective_mode, mode_in
 
 
 class LiveCluster:
@@ -118,11 +118,8 @@ class LiveCluster:
         return self._namespaces.objects
 
     def mode(self, workload: KueueWorkload) -> str:
-        managed = self._namespaces.objects.get(("", workload.key[0]), NamespaceSettings()).managed
-        if not managed:
-            return Mode.OBSERVE
-        owner = owner_of(workload.document, KUEUE_WORKLOADS.plural)
-        return self.gated(owner, self.effective_mode(workload.mode, workload.key[0]))
+        mode = mode_in(self._namespaces.objects.get(("", workload.key[0])), workload.mode, self._mode, self._may_lower)
+        return self.gated(owner_of(workload.document, KUEUE_WORKLOADS.plural), mode)
 
     def gated(self, owner: Owner, mode: Mode) -> Mode:
         """The mode where the feature is switched on for an owner, else OBSERVE."""

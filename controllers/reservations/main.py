@@ -54,7 +54,7 @@ from kopt.controllers.reservations.views import (
 from kopt.core.decision import Mode
 from kopt.core.switches import Owner
 from kopt.core.workload.run_time import RunTimeQuantiles, RunTimeQuestion
-from kopt.policies.admission.mode import effective_mode
+from kopt.policies.admission.mode import mode_in
 
 NAME = "reservations"
 _GATHER_S = 0.1
@@ -194,10 +194,8 @@ class LiveCluster:
         return self._gate.mode(NAME, owner, self._mode_in(each.key[0], each.mode))
 
     def _mode_in(self, namespace: str, own: str) -> Mode:
-        space = self._spaces.objects.get(("", namespace), NamespaceSettings())
-        if not space.managed:
-            return Mode.OBSERVE
-        return effective_mode(own, space.mode, self._settings.mode, self._settings.workload_may_lower)
+        space = self._spaces.objects.get(("", namespace))
+        return mode_in(space, own, self._settings.mode, self._settings.workload_may_lower)
 
     def _on_change(self, change: Change[Any]) -> None:
         if change.old != change.new:

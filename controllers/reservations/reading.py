@@ -21,7 +21,7 @@ from kopt.cluster.client.resources import (
     Resource,
     key_of,
 )
-from kopt.cluster.objects.namespace import NamespaceSettings, read_namespace
+from kopt.cluster.objects.namespace import read_namespace
 from kopt.cluster.workloads.kueue_queues import read_cluster_queue, read_flavor
 from kopt.cluster.workloads.kueue_reading import local_queue_target
 from kopt.controllers.reservations.snapshot import Observed
@@ -35,7 +35,7 @@ from kopt.controllers.reservations.views import (
     read_workload,
 )
 from kopt.core.decision import Mode
-from kopt.policies.admission.mode import effective_mode
+from kopt.policies.admission.mode import mode_in
 
 _KINDS = (KUEUE_WORKLOADS, PODS, NODES, KUEUE_LOCAL_QUEUES, KUEUE_CLUSTER_QUEUES, KUEUE_FLAVORS, NAMESPACES)
 T = TypeVar("T")
@@ -57,12 +57,11 @@ async def read_cluster(kube: Kube, now_s: float, further: Sequence[Reserved] = (
     jobs = (await kube.list(JOBS, label_selector=f"{COMPONENT_LABEL}={HOLDS_COMPONENT}")).items
     spaces = {key_of(item)[1]: read_namespace(item) for item in namespaces}
 
-    def mode_in(namespace: str, own: str) -> Mode:
-        space = spaces.get(namespace, NamespaceSettings())
-        return effective_mode(own, space.mode, Mode.ENFORCE) if space.managed else Mode.OBSERVE
+    def own_mode(namespace: str, own: str) -> Mode:
+        return mode_in(spaces.get(namespace), own, Mode.ENFORCE)
 
     def mode(each: ObservedWorkload) -> Mode:
-        return mode_in(each.key[0], each.workload.mode)
+        return own_mode(each.key[0], each.workload.mode)
 
     return Observed(
         now_s,
@@ -77,7 +76,7 @@ async def read_cluster(kube: Kube, now_s: float, further: Sequence[Reserved] = (
         spaces,
         {},
         mode,
-        lambda each: mode_in(each.key[0], each.mode),
+        lambda each: own_mode(each.key[0], each.mode),
     )
 
 

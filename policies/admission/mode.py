@@ -1,6 +1,7 @@
 """How far a policy may act on one workload: the nearest mode, and whether a gradual rollout includes it."""
 
 from collections.abc import Iterable
+from typing import Protocol
 
 from kopt.core.decision import Mode
 from kopt.core.switches import is_included
@@ -37,6 +38,25 @@ def effective_mode(workload: object, namespace: object, default: Mode, workload_
     around = parse_mode(namespace) or default
     may_lower = around is not Mode.ENFORCE if workload_may_lower is None else workload_may_lower
     return nearest_mode(workload, namespace, default, workload_may_lower=may_lower)
+
+
+class NamespaceMode(Protocol):
+    """What a namespace says: whether we may act in it, and in which mode."""
+
+    @property
+    def managed(self) -> bool: ...
+
+    @property
+    def mode(self) -> str: ...
+
+
+def mode_in(
+    namespace: NamespaceMode | None, workload: object, default: Mode, workload_may_lower: bool | None = None
+) -> Mode:
+    """``effective_mode`` in a namespace that has opted in; OBSERVE in any other, and in one that is not known."""
+    if namespace is None or not namespace.managed:
+        return Mode.OBSERVE
+    return effective_mode(workload, namespace.mode, default, workload_may_lower)
 
 
 def is_reached(percent: int, parts: Iterable[str]) -> bool:

@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,13 @@ import pytest
 import yaml
 from controlplane.plane import ControlPlane
 from controlplane.processes import Server, free_port, wait_for
+from replicas import KOPT
 
 CRDS = Path(__file__).parents[2] / "deploy" / "chart" / "crds"
 CRD = CRDS / "conformancepolicies.yaml"
 SYSTEM = "kopt-system"
 POLICY = {"apiVersion": "kaiwo.ai/v1alpha1", "kind": "ConformancePolicy", "metadata": {"name": "default"}}
 CONFIGURATION = "00-kaiwo-optimizer"
-KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 _numbers = itertools.count(1)
 
 

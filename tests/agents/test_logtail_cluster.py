@@ -14,6 +14,7 @@ from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
 from local_claims import claim_folder
 from logtail_endpoint import Endpoint
+from replicas import KOPT
 from serving.conftest import MemorySource, no_store
 
 from kopt.core.settings import Settings
@@ -24,7 +25,6 @@ from kopt.serving.endpoint.app import create_app
 from kopt.serving.endpoint.assemble import Parts, assemble
 
 pytestmark = pytest.mark.cluster
-KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 GPU = "nvidia.com/gpu"
 
 

@@ -13,12 +13,12 @@ import pytest
 from asgi_server import served
 from controlplane.processes import wait_for
 from logtail_endpoint import Endpoint
+from replicas import KOPT
 from typer.testing import CliRunner
 
 from kopt.agents.logtail.checkpoints import listing
 from kopt.cli.main import app
 
-KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app(prog_name='kopt')"]
 MOST_MIB = 128
 """The chart gives it 160. About 100 are used, some more where a machine is busy."""
 HEAVY = "ray mlflow feast torch lightgbm sklearn pandas numpy kubernetes rich"

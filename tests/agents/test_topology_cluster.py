@@ -1,7 +1,6 @@
 """``kopt agent topology`` beside a real API server: what it publishes, when it writes, and who places by it."""
 
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,10 +12,10 @@ import pytest
 from controlplane.kwok import Kwok
 from controlplane.plane import ControlPlane
 from controlplane.processes import Server, free_port, wait_for
+from replicas import KOPT
 
 pytestmark = pytest.mark.cluster
 ROOT = Path(__file__).resolve().parents[2]
-KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app(prog_name='kopt')"]
 KIND = ("kaiwo.ai/v1alpha1", "NodeTopology")
 Object = dict[str, Any]
 

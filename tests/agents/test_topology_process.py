@@ -17,11 +17,11 @@ import node_outputs as outputs
 import pytest
 import yaml
 from controlplane.processes import free_port, wait_for
+from replicas import KOPT
 from typer.testing import CliRunner
 
 from kopt.cli.main import app
 
-KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app(prog_name='kopt')"]
 MOST_MIB = 100
 HEAVY = "ray mlflow feast torch lightgbm sklearn pandas numpy kubernetes rich"
 NODE = "gpu-7"

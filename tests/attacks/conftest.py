@@ -12,7 +12,6 @@ from typing import Any
 import psutil
 import pytest
 
-KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app(prog_name='kopt')"]
 PATIENCE_S = 90.0
 _STRANGER = """
 import encodings.idna, http.client, json, os, socket, sys, urllib.parse

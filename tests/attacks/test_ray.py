@@ -16,12 +16,13 @@ from typing import Any
 
 import psutil
 import pytest
+from replicas import KOPT
 
 from kopt.data.demand.files import write_demand
 from kopt.data.demand.generator import generate
 from kopt.serving.base import scratch
 from kopt.serving.base.local_ray import LOOPBACK_SWITCH
-from tests.attacks.conftest import KOPT, PATIENCE_S, Stranger, environ, family, listeners
+from tests.attacks.conftest import PATIENCE_S, Stranger, environ, family, listeners
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]
 PLATFORM = """

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import subprocess
-import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 from controlplane.kueue import Kueue, admitted, workload_of
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
+from replicas import KOPT
 
 from kopt.cluster.client.api import Kube, connect
 from kopt.cluster.client.resources import (
@@ -31,7 +31,6 @@ from kopt.cluster.client.resources import (
 from kopt.cluster.holds.hold import HELD_LABEL
 
 pytestmark = pytest.mark.cluster
-KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app(prog_name='kopt')"]
 GPU_QUEUE = {"kueue.x-k8s.io/queue-name": "gpus"}
 QUEUE = {"kueue.x-k8s.io/queue-name": "research"}
 

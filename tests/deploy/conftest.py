@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 from chart import NAMESPACE, ROOT, Helm, Object
+from controlplane.kueue import Kueue
+from controlplane.kwok import Kwok
 from controlplane.plane import ControlPlane
 
 VALUES = ROOT / "deploy" / "values"
@@ -110,3 +112,12 @@ def uninstall(charts: Helm, control_plane: ControlPlane) -> Callable[[], None]:
         charts.uninstall(control_plane)
 
     return gone
+
+
+@pytest.fixture(scope="module")
+def here(control_plane: ControlPlane) -> Iterator[tuple[Kueue, Kwok]]:
+    """Kueue and nodes of this folder's control plane: the shared fixtures are of the other."""
+    kueue, kwok = Kueue(control_plane), Kwok(control_plane)
+    yield kueue, kwok
+    kwok.stop()
+    kueue.stop()

@@ -1,7 +1,6 @@
 """A controller at work with its account's own token, what that account was seen to do in the audit log, and what the
 chart's rules let it do: as (verb, group, resource)."""
 
-import sys
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
@@ -13,8 +12,7 @@ from chart import NAMESPACE, Helm
 from controlplane.api import Api, Refused
 from controlplane.plane import ControlPlane
 from controlplane.processes import Server, free_port, wait_for
-
-KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
+from replicas import KOPT
 
 Object = dict[str, Any]
 Right = tuple[str, str, str]
@@ -66,6 +64,14 @@ def leading(
         yield server
     finally:
         server.stop()
+
+
+def assert_off_unless_enabled(charts: Helm, enabled: Object, account: str, named: str = "", *more_kinds: str) -> None:
+    """The chart installs nothing of a controller by default, and all of it with the values ``enabled``. ``named`` is
+    in the names of all its objects, by default that of its account."""
+    assert not [document for document in charts.render() if (named or account) in document["metadata"]["name"]]
+    kinds = {document["kind"] for document in charts.render(enabled) if document["metadata"]["name"] == account}
+    assert {"Deployment", "ServiceAccount", "ClusterRole", "Role", "NetworkPolicy", *more_kinds} <= kinds
 
 
 def roles_of(charts: Helm, values: Object, *names: str) -> list[Object]:

@@ -4,7 +4,6 @@ no forecast."""
 
 import base64
 import ssl
-import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -19,6 +18,7 @@ from controlplane.api import Api, Refused
 from controlplane.plane import ControlPlane
 from controlplane.processes import Server, free_port, wait_for
 from metrics_api import METRICS_ACCOUNT, METRICS_API, lead_metrics_to
+from replicas import KOPT
 from shipped_models import shipped_endpoint
 
 from kopt.serving.client.client import PredictionClient
@@ -26,7 +26,6 @@ from kopt.serving.contract.common import GRID_S
 
 from .rights import audited, used
 
-KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 NAME, API_SERVICE = METRICS_ACCOUNT, METRICS_API[-1]
 VALUES: dict[str, Any] = {
     "autoscaling": {"enabled": True},

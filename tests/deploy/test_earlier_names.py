@@ -2,18 +2,17 @@
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer.main
+from replicas import KOPT
 
 from kopt.cli.main import app
 from kopt.controllers.specs import CONTROLLERS
 
 CHART = Path(__file__).resolve().parents[2] / "deploy" / "chart"
-KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 RENAMED = [(alias, spec) for spec in CONTROLLERS for alias in spec.aliases]
 SETTINGS: dict[str, dict[str, Any]] = {
     "ledger": {"keepDays": 7, "replicas": 1},

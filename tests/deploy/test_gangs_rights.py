@@ -1,7 +1,7 @@
 """The controller of gangs with its own account's token: it releases one of two gangs that wait for each other, one of
 Kueue's too, gives both back, and is refused nothing; its ledger has a line for each."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,7 +13,15 @@ from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
 from gangs.conftest import GPU, Gangs
 
-from .rights import Object, assert_refused_nothing, assert_uses_its_rights, audited, roles_of, start_controller
+from .rights import (
+    Object,
+    assert_off_unless_enabled,
+    assert_refused_nothing,
+    assert_uses_its_rights,
+    audited,
+    roles_of,
+    start_controller,
+)
 
 ACCOUNT, LEDGER = "kopt-gangs", "kopt-ledger"
 VALUES = {
@@ -33,18 +41,7 @@ SELDOM = {
 
 
 def test_it_is_off_unless_it_is_asked_for(charts: Any) -> None:
-    assert not [document for document in charts.render() if document["metadata"]["name"].startswith(ACCOUNT)]
-    kinds = {document["kind"] for document in charts.render(VALUES) if document["metadata"]["name"] == ACCOUNT}
-    assert {"Deployment", "ServiceAccount", "ClusterRole", "Role", "NetworkPolicy"} <= kinds
-
-
-@pytest.fixture
-def here(control_plane: ControlPlane) -> Iterator[tuple[Kueue, Kwok]]:
-    """Of this folder's control plane: the shared fixtures are of the other."""
-    kueue, kwok = Kueue(control_plane), Kwok(control_plane)
-    yield kueue, kwok
-    kwok.stop()
-    kueue.stop()
+    assert_off_unless_enabled(charts, VALUES, ACCOUNT)
 
 
 @pytest.mark.cluster

@@ -1,6 +1,5 @@
 """``helm --wait`` ends: both replicas of the extender become ready as pods with the chart's probes, and one answers."""
 
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -9,8 +8,8 @@ from controlplane.api import has_condition
 from controlplane.kubelet import Kubelet
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
+from replicas import KOPT
 
-KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 NAMESPACE = "kopt-system"
 EXTENDERS = "app.kubernetes.io/component=extender"
 VALUES = {

@@ -23,7 +23,16 @@ from kopt.serving.demand.feature_lookup import StoredFeatures
 from kopt.serving.endpoint.app import create_app
 from kopt.serving.endpoint.assemble import Parts, assemble
 
-from .rights import Object, assert_refused_nothing, audited, granted, roles_of, start_controller, used
+from .rights import (
+    Object,
+    assert_off_unless_enabled,
+    assert_refused_nothing,
+    audited,
+    granted,
+    roles_of,
+    start_controller,
+    used,
+)
 
 NAMESPACE, ACCOUNT, POOL = "kopt-system", "kopt-ingest", ("kaiwo.ai/v1alpha1", "LendingPool")
 VALUES = {
@@ -56,9 +65,7 @@ def pool(name: str, **source: Any) -> Object:
 
 
 def test_it_is_off_unless_it_is_asked_for(charts: Any) -> None:
-    assert not [document for document in charts.render() if document["metadata"]["name"].startswith(ACCOUNT)]
-    kinds = {document["kind"] for document in charts.render(VALUES) if document["metadata"]["name"] == ACCOUNT}
-    assert {"Deployment", "ServiceAccount", "ClusterRole", "Role", "NetworkPolicy"} <= kinds
+    assert_off_unless_enabled(charts, VALUES, ACCOUNT)
 
 
 def test_it_may_push_demand_and_shows_a_token_of_its_own(charts: Any) -> None:

@@ -2,7 +2,6 @@
 right that it has, and cannot touch a workload."""
 
 import subprocess
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,10 +12,18 @@ from controlplane.api import Api, Refused
 from controlplane.kubelet import Kubelet
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
+from replicas import KOPT
 
-from .rights import Object, assert_refused_nothing, assert_uses_its_rights, audited, leading, roles_of
+from .rights import (
+    Object,
+    assert_off_unless_enabled,
+    assert_refused_nothing,
+    assert_uses_its_rights,
+    audited,
+    leading,
+    roles_of,
+)
 
-KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 NAMESPACE, ACCOUNT, SPACE = "kopt-system", "kopt-ledger", "recorded"
 VALUES = {
     "ledger": {"enabled": True, "most": 1},
@@ -52,9 +59,7 @@ def job(name: str, node: Kubelet) -> Object:
 
 
 def test_it_is_off_unless_it_is_asked_for(charts: Any) -> None:
-    assert not [one for one in charts.render() if "ledger" in one["metadata"]["name"]]
-    kinds = {one["kind"] for one in charts.render(VALUES) if one["metadata"]["name"] == ACCOUNT}
-    assert {"Deployment", "ServiceAccount", "ClusterRole", "Role", "NetworkPolicy"} <= kinds
+    assert_off_unless_enabled(charts, VALUES, ACCOUNT, "ledger")
 
 
 @pytest.fixture(scope="module")

@@ -2,7 +2,6 @@
 and uses every right that it has."""
 
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,10 +14,12 @@ from controlplane.kwok import Kwok
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
 from lending.endpoint import Endpoint, endpoint
+from replicas import KOPT
 
 from .rights import (
     Object,
     assert_changes_only_what_is_ours,
+    assert_off_unless_enabled,
     assert_refused_nothing,
     assert_uses_its_rights,
     audited,
@@ -26,7 +27,6 @@ from .rights import (
     roles_of,
 )
 
-KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 NAMESPACE, ACCOUNT, SPACE = "kopt-system", "kopt-reallocation", "lends"
 VALUES = {
     "reallocation": {"enabled": True, "refresh": "1s"},
@@ -53,9 +53,7 @@ SELDOM = {
 
 
 def test_it_is_off_unless_it_is_asked_for(charts: Any) -> None:
-    assert not [one for one in charts.render() if "reallocation" in one["metadata"]["name"]]
-    found = [one for one in charts.render(VALUES) if one["metadata"]["name"] == ACCOUNT]
-    assert {"Deployment", "ServiceAccount", "ClusterRole", "Role", "NetworkPolicy"} <= {one["kind"] for one in found}
+    assert_off_unless_enabled(charts, VALUES, ACCOUNT, "reallocation")
 
 
 def test_it_asks_the_endpoint_with_a_token_of_its_own(charts: Any) -> None:
@@ -89,15 +87,6 @@ def job(name: str, selector: Object) -> Object:
         "metadata": metadata,
         "spec": {"suspend": True, "template": template},
     }
-
-
-@pytest.fixture(scope="module")
-def here(control_plane: ControlPlane) -> Iterator[tuple[Kueue, Kwok]]:
-    """Beside the control plane that the chart is installed into, not the shared one."""
-    kueue, kwok = Kueue(control_plane), Kwok(control_plane)
-    yield kueue, kwok
-    kwok.stop()
-    kueue.stop()
 
 
 @pytest.fixture(scope="module")

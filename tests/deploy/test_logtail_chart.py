@@ -1,7 +1,6 @@
 """The log agent as the chart installs it: where it runs, and what a real API server lets it do."""
 
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -15,11 +14,11 @@ from controlplane.api import Api, Refused
 from controlplane.plane import ControlPlane
 from controlplane.processes import Server, wait_for
 from logtail_endpoint import Endpoint
+from replicas import KOPT
 
 from kopt.agents.logtail import annotator as notes
 from kopt.cluster.objects.progress import progress_of
 
-KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 ROOT = Path(__file__).resolve().parents[2]
 SPACE, AGENTS, ACCOUNT, NODE = "trained", "kopt-agents", "kopt-logtail", "gpu-logtail"
 JOB, UID_LENGTH = f"{SPACE}/llama", 8

@@ -1,7 +1,7 @@
 """The meter with its own account's token: it meters, stops the queue of a budget that is spent, opens it again when the
 budget is gone, and is refused nothing."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,14 @@ from cost.conftest import GPU, PRODUCT, Team
 from kopt.cluster.client.resources import KUEUE_LOCAL_QUEUES
 from kopt.cluster.holds.hold import hold_queue, release
 
-from .rights import assert_refused_nothing, assert_uses_its_rights, audited, roles_of, start_controller
+from .rights import (
+    assert_off_unless_enabled,
+    assert_refused_nothing,
+    assert_uses_its_rights,
+    audited,
+    roles_of,
+    start_controller,
+)
 
 ACCOUNT = "kopt-meter"
 LOCAL_QUEUE = ("kueue.x-k8s.io/v1beta1", "LocalQueue", "gpus")
@@ -32,9 +39,7 @@ SELDOM = {("patch", "events.k8s.io", "events"): "only for an event that is repea
 
 
 def test_it_is_off_unless_it_is_asked_for(charts: Any) -> None:
-    assert not [document for document in charts.render() if document["metadata"]["name"].startswith(ACCOUNT)]
-    kinds = {document["kind"] for document in charts.render(VALUES) if document["metadata"]["name"] == ACCOUNT}
-    assert {"Deployment", "ServiceAccount", "ClusterRole", "Role", "NetworkPolicy"} <= kinds
+    assert_off_unless_enabled(charts, VALUES, ACCOUNT)
 
 
 def test_several_replicas_need_a_database(charts: Any) -> None:
@@ -49,15 +54,6 @@ def test_several_replicas_need_a_database(charts: Any) -> None:
     variables = {item["name"] for item in deployment["spec"]["template"]["spec"]["containers"][0]["env"]}
     assert "KOPT_DATABASE_URL" in variables
     assert "strategy" not in deployment["spec"]
-
-
-@pytest.fixture
-def here(control_plane: ControlPlane) -> Iterator[tuple[Kueue, Kwok]]:
-    """Of this folder's control plane: the shared fixtures are of the other."""
-    kueue, kwok = Kueue(control_plane), Kwok(control_plane)
-    yield kueue, kwok
-    kwok.stop()
-    kueue.stop()
 
 
 @pytest.mark.cluster

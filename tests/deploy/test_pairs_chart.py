@@ -3,15 +3,14 @@
 import base64
 import json
 import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from controlplane.plane import ControlPlane
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from replicas import KOPT
 
-KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 SYSTEM, SPACE = "kopt-system", "kopt-benchmarks"
 Object = dict[str, Any]
 

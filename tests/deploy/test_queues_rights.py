@@ -14,8 +14,17 @@ from controlplane import build
 from controlplane.api import Api, Refused, load_all
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
+from replicas import KOPT
 
-from .rights import KOPT, Object, assert_refused_nothing, assert_uses_its_rights, audited, leading, roles_of
+from .rights import (
+    Object,
+    assert_off_unless_enabled,
+    assert_refused_nothing,
+    assert_uses_its_rights,
+    audited,
+    leading,
+    roles_of,
+)
 
 NAMESPACE, ACCOUNT, SPACE = "kopt-system", "kopt-queues", "queued-team"
 VALUES: Object = {
@@ -65,9 +74,7 @@ def applied(api: Api, name: str) -> tuple[str, str]:
 
 
 def test_it_is_off_unless_it_is_asked_for(charts: Any) -> None:
-    assert not [item for item in charts.render() if item["metadata"]["name"] == ACCOUNT]
-    kinds = {item["kind"] for item in charts.render(VALUES) if item["metadata"]["name"] == ACCOUNT}
-    assert {"Deployment", "ServiceAccount", "ClusterRole", "Role", "NetworkPolicy"} <= kinds
+    assert_off_unless_enabled(charts, VALUES, ACCOUNT)
 
 
 @pytest.mark.parametrize("engine", ["kai", "volcano"])

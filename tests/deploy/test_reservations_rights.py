@@ -5,7 +5,7 @@ owner start, uses all of its rights and is refused nothing;
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -20,7 +20,14 @@ from controlplane.processes import wait_for
 from replicas import KOPT
 from reservations.conftest import GPU, KUEUE, Team
 
-from .rights import assert_refused_nothing, assert_uses_its_rights, audited, roles_of, start_controller
+from .rights import (
+    assert_off_unless_enabled,
+    assert_refused_nothing,
+    assert_uses_its_rights,
+    audited,
+    roles_of,
+    start_controller,
+)
 
 ACCOUNT = "kopt-reservations"
 VALUES = {
@@ -37,18 +44,7 @@ SELDOM = {
 
 
 def test_it_is_off_unless_it_is_asked_for(charts: Any) -> None:
-    assert not [document for document in charts.render() if document["metadata"]["name"].startswith(ACCOUNT)]
-    kinds = {document["kind"] for document in charts.render(VALUES) if document["metadata"]["name"] == ACCOUNT}
-    assert {"Deployment", "ServiceAccount", "ClusterRole", "Role", "NetworkPolicy", "PriorityClass"} <= kinds
-
-
-@pytest.fixture
-def here(control_plane: ControlPlane) -> Iterator[tuple[Kueue, Kwok]]:
-    """Of this folder's control plane: the shared fixtures are of the other."""
-    kueue, kwok = Kueue(control_plane), Kwok(control_plane)
-    yield kueue, kwok
-    kwok.stop()
-    kueue.stop()
+    assert_off_unless_enabled(charts, VALUES, ACCOUNT, ACCOUNT, "PriorityClass")
 
 
 @pytest.mark.cluster

@@ -4,7 +4,6 @@ the command says how long the next one will run. Killed, the other replica goes 
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -17,6 +16,7 @@ from controlplane.api import Api
 from controlplane.kubelet import Kubelet
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
+from replicas import KOPT
 from serving.conftest import MemorySource, StandInModel, no_store
 
 from kopt.core.settings import Settings
@@ -25,9 +25,16 @@ from kopt.serving.endpoint.app import create_app
 from kopt.serving.endpoint.assemble import Parts, assemble
 from kopt.serving.runtime.service import RunTimeService
 
-from .rights import Object, assert_refused_nothing, assert_uses_its_rights, audited, roles_of, start_controller
+from .rights import (
+    Object,
+    assert_off_unless_enabled,
+    assert_refused_nothing,
+    assert_uses_its_rights,
+    audited,
+    roles_of,
+    start_controller,
+)
 
-KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 ACCOUNT, SPACE = "kopt-runs", "timed"
 VALUES = {
     "runs": {"enabled": True},
@@ -67,9 +74,7 @@ def job(name: str, node: Kubelet, seconds: int = RUN_S) -> Object:
 
 
 def test_it_is_off_unless_it_is_asked_for(charts: Any) -> None:
-    assert not [document for document in charts.render() if document["metadata"]["name"].startswith(ACCOUNT)]
-    kinds = {document["kind"] for document in charts.render(VALUES) if document["metadata"]["name"] == ACCOUNT}
-    assert {"Deployment", "ServiceAccount", "ClusterRole", "Role", "NetworkPolicy"} <= kinds
+    assert_off_unless_enabled(charts, VALUES, ACCOUNT)
 
 
 @pytest.fixture(scope="module")

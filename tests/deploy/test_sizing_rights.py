@@ -1,7 +1,6 @@
 """The sizing controller with its own account's token: it holds, profiles and gives back, is refused nothing, and may
 not create anything but profiling Jobs in namespaces that have opted in."""
 
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,11 +11,11 @@ from controlplane.api import Api, Refused
 from controlplane.kubelet import Kubelet
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
+from replicas import KOPT
 from sizing_controller.conftest import GPU, job, recording
 
 from .rights import Object, assert_refused_nothing, assert_uses_its_rights, audited, leading, roles_of
 
-KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 NAMESPACE, ACCOUNT, SPACE = "kopt-system", "kopt-sizing", "profiled"
 BATCH = ("batch/v1", "Job")
 SELDOM = {

@@ -2,7 +2,6 @@
 every right that it has, and can create no other Job than its own."""
 
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,6 +13,7 @@ from controlplane.kubelet import Kubelet
 from controlplane.kueue import Kueue
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
+from replicas import KOPT
 from staging.servers import Served, web
 
 from kopt.cluster.holds.hold import HOLDABLE
@@ -21,7 +21,6 @@ from kopt.controllers.staging.affinity import affinity_to
 
 from .rights import Object, assert_refused_nothing, assert_uses_its_rights, audited, leading, roles_of
 
-KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 NAMESPACE, ACCOUNT, SPACE, GATED = "kopt-system", "kopt-staging", "staged", "gated"
 VALUES = {
     "mode": "enforce",

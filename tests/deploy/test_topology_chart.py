@@ -1,7 +1,6 @@
 """The topology agent as the chart installs it: where it runs, and what a real API server lets it do."""
 
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,8 @@ import pytest
 from controlplane.api import Api, Refused, kubeconfig
 from controlplane.plane import ControlPlane
 from controlplane.processes import Server, wait_for
+from replicas import KOPT
 
-KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 ROOT = Path(__file__).resolve().parents[2]
 ACCOUNT, AGENTS, SPACE = "kopt-topology", "kopt-agents", "kopt-system"
 NODE, OTHER = "gpu-topology", "gpu-other"

@@ -2,7 +2,6 @@
 
 import contextlib
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 from controlplane.kubelet import Kubelet
 from controlplane.plane import ControlPlane
+from replicas import KOPT
 
 from kopt.core.settings import Settings
 from kopt.data.demand.files import write_demand
@@ -24,7 +24,6 @@ from tests.models.team_mlflow_server import TeamMlflow
 from .rights import audited
 
 pytestmark = [pytest.mark.services, pytest.mark.ray, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(900)]
-KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 NAMESPACE, CRON_JOB = "kopt-system", "kopt-training-demand"
 Object = dict[str, Any]
 

@@ -2,7 +2,6 @@
 
 import base64
 import itertools
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,10 +12,10 @@ import pytest
 from controlplane.api import Api
 from controlplane.plane import ControlPlane
 from controlplane.processes import Server, free_port, wait_for
+from replicas import KOPT
 
 from kopt.cluster.objects.seals import Seal
 
-KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 CRD = Path(__file__).parents[2] / "deploy" / "chart" / "crds" / "evictions.yaml"
 EVICTION, BATCH = ("kaiwo.ai/v1alpha1", "Eviction"), ("batch/v1", "Job")
 GPU, SYSTEM = "nvidia.com/gpu", "kopt-system"

@@ -10,8 +10,9 @@ from controlplane.kueue import Kueue, admitted, workload_of
 from controlplane.kwok import Kwok
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
+from replicas import KOPT
 
-from .conftest import BATCH, GPU, KOPT, QUEUE, Ledger, Object, Start, job, sealed
+from .conftest import BATCH, GPU, QUEUE, Ledger, Object, Start, job, sealed
 from .test_plain_jobs import stamp
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]

@@ -15,8 +15,8 @@ import pytest
 from controlplane.kubelet import Kubelet
 from controlplane.plane import ControlPlane
 from controlplane.processes import Server, free_port, wait_for
+from replicas import KOPT
 
-KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 CRDS = Path(__file__).parents[2] / "deploy" / "chart" / "crds"
 SYSTEM, SPACE = "kopt-system", "kopt-benchmarks"
 GPU, GPUS = "amd.com/gpu", 4

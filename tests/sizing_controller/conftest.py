@@ -1,6 +1,5 @@
 """The sizing controller as a process, before a real control plane whose pods truly run."""
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,8 +10,8 @@ import pytest
 from controlplane.kubelet import Kubelet
 from controlplane.plane import ControlPlane
 from controlplane.processes import Server, free_port
+from replicas import KOPT
 
-KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 CRD = Path(__file__).parents[2] / "deploy" / "chart" / "crds" / "sizingprofiles.yaml"
 POLICIES = CRD.with_name("conformancepolicies.yaml")
 SYSTEM = "kopt-system"

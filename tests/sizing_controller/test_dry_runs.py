@@ -121,7 +121,7 @@ def test_a_dry_run_that_shows_nothing_leaves_the_request_and_off_gives_everythin
     server.kill()
     import subprocess
 
-    from .conftest import KOPT
+    from replicas import KOPT
 
     subprocess.run([*KOPT, "off", "--kubeconfig", str(plane.kubeconfig), "-n", "kopt-system"], check=True, timeout=120)
     found = plane.api.get(*BATCH, "waiting", space)

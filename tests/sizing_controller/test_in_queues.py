@@ -11,8 +11,9 @@ from controlplane.kubelet import Kubelet
 from controlplane.kueue import Kueue, admitted, workload_of
 from controlplane.plane import ControlPlane
 from controlplane.processes import Server, wait_for
+from replicas import KOPT
 
-from .conftest import GPU, KOPT, job, recording
+from .conftest import GPU, job, recording
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 Object = dict[str, Any]

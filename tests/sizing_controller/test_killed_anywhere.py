@@ -16,8 +16,9 @@ import pytest
 from controlplane.kubelet import Kubelet
 from controlplane.kueue import Kueue
 from controlplane.plane import ControlPlane
+from replicas import KOPT
 
-from .conftest import GPU, KOPT, job, recording
+from .conftest import GPU, job, recording
 from .mortal import Fate, live
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,13 +10,13 @@ from typing import Any
 
 import pytest
 from controlplane.object_store import KEY, S3, SECRET, s3_server
+from replicas import KOPT
 
 from kopt.agents.staging.settings import StageSettings
 from kopt.agents.staging.staging import stage
 from kopt.core.staging.manifest import Manifest, Progress, Source
 from tests.staging.servers import Pipe, Web, web
 
-KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 __all__ = ["KEY", "S3", "SECRET", "s3_server"]
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from controlplane.processes import spawn, wait_for
+from replicas import KOPT
 
 from kopt.agents.staging import fetching
 from kopt.agents.staging.checking import Damage, verify
@@ -22,7 +23,7 @@ from kopt.agents.staging.journal import Journal
 from kopt.agents.staging.settings import StageSettings
 from kopt.agents.staging.staging import stage
 from kopt.core.staging.manifest import Checksum, Phase, Progress, Source, StagingError, Trouble
-from tests.staging.conftest import KOPT, content, run, staged
+from tests.staging.conftest import content, run, staged
 
 
 @pytest.fixture

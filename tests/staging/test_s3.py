@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from controlplane.processes import Server, spawn, wait_for
+from replicas import KOPT
 
 from kopt.core.staging.manifest import StagingError, Trouble
-from tests.staging.conftest import KOPT, S3, SECRET, content, run, staged
+from tests.staging.conftest import S3, SECRET, content, run, staged
 from tests.staging.servers import Pipe
 
 PART = 1 << 20

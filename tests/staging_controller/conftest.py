@@ -17,7 +17,7 @@ from controlplane.plane import ControlPlane
 from controlplane.processes import Server, free_port, wait_for
 from replicas import KOPT, ControllerProcess, replicas
 
-__all__ = ["KOPT", "s3_server"]
+__all__ = ["s3_server"]
 CRDS = Path(__file__).parents[2] / "deploy" / "chart" / "crds"
 SYSTEM, GPU = "kopt-system", "nvidia.com/gpu"
 BATCH, DATA = ("batch/v1", "Job"), ("kaiwo.ai/v1alpha1", "StagedData")

@@ -14,6 +14,7 @@ import pytest
 from controlplane.processes import Server, wait_for
 from cut_off import way_to
 from mortal import Met, Mortal, lives, until_killed
+from replicas import KOPT
 
 from kopt.cluster.runtime.lease import LeaseSettings
 from kopt.controllers.staging.main import ProcessSettings, Replica
@@ -21,7 +22,7 @@ from kopt.controllers.staging.ports import StagingSettings
 from kopt.core.decision import Mode
 from kopt.policies.staging.pod import PodSettings
 
-from .conftest import DATA, KOPT, SYSTEM, Controller, Team
+from .conftest import DATA, SYSTEM, Controller, Team
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 STAGES = {"make data", "guard", "make job", "status", "hold", "release", "ungate"}

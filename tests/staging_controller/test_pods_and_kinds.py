@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from cluster.holdable import SPECS
 from controlplane.processes import Server, wait_for
+from replicas import KOPT
 
 from kopt.cluster.holds.hold import HOLDABLE
 
-from .conftest import GPU, KOPT, Controller, Object, Team
+from .conftest import GPU, Controller, Object, Team
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 POD, DEPLOYMENT, STATEFUL_SET = ("v1", "Pod"), ("apps/v1", "Deployment"), ("apps/v1", "StatefulSet")

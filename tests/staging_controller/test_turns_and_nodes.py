@@ -10,8 +10,9 @@ import httpx
 import pytest
 from controlplane.kubelet import Kubelet
 from controlplane.processes import Server, free_port, wait_for
+from replicas import KOPT
 
-from .conftest import BATCH, DATA, GPU, KOPT, SYSTEM, Controller, Object, Team
+from .conftest import BATCH, DATA, GPU, SYSTEM, Controller, Object, Team
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 

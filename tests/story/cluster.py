@@ -16,8 +16,8 @@ from controlplane.kueue import workload_of
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
 from metrics_api import lead_metrics_to
+from replicas import KOPT
 
-KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()"]
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 READER, STRANGER = "reader", "stranger"

@@ -12,9 +12,10 @@ from chart import Helm
 from controlplane.kubelet import Kubelet
 from controlplane.kueue import Kueue
 from controlplane.plane import ControlPlane
+from replicas import KOPT
 from shipped_models import shipped_endpoint
 
-from tests.story.cluster import BATCH, GPU, KAIWO, KOPT, SERVICE, Cluster
+from tests.story.cluster import BATCH, GPU, KAIWO, SERVICE, Cluster
 from tests.story.traffic import BUCKET_S, Clients, Demand, prometheus
 
 IMAGES = ("kopt-controllers", "kopt-agents")

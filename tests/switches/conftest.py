@@ -2,15 +2,14 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from chart import Helm
 from controlplane.plane import ControlPlane
+from replicas import KOPT
 
-KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app(prog_name='kopt')"]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 

@@ -15,7 +15,9 @@ _LOG = logging.getLogger(__name__)
 _QUEUED_CHARS = 32 << 20
 """Of records that are kept while the endpoint does not answer; the oldest go first, and verification shows that."""
 _GATHER_S = 0.5
-_LONGEST_PAUSE_S = 30.0
+_LONGEST_PAUSE_S, _LONGEST_REFUSED_PAUSE_S = 30.0, 300.0
+_REFUSES_SENDER = (401, 403)
+"""Refusals that are about the account and not about its records: rights may be granted later."""
 _DEADLINE_S = 10.0
 _AT_THE_END_S = 3.0
 
@@ -27,7 +29,9 @@ class AuditSender:
         self._client = PredictionClient(url, deadline_s=_DEADLINE_S, **options)
         self._lock, self._queue, self._chars, self._most = threading.Lock(), deque[SealedRecord](), 0, queued_chars
         self._changed, self._ending = threading.Event(), threading.Event()
-        self.sent = 0
+        self.sent = self.refusals = 0
+        """Records that the endpoint took, and requests that it refused because of the account."""
+        self._is_refused = False
         self.head: Head | None = None
         """Of the store, when it took records last."""
         self._thread = threading.Thread(target=self._run, name="kopt-audit", daemon=True)
@@ -58,7 +62,7 @@ class AuditSender:
             elif self._ending.is_set():
                 return
             else:
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+                pause_s = min(2 * pause_s, _LONGEST_REFUSED_PAUSE_S if self._is_refused else _LONGEST_PAUSE_S)
                 self._changed.set()
 
     def _send(self) -> bool:
@@ -70,7 +74,11 @@ class AuditSender:
             try:
                 self.head = self._client.send_audit(batch, deadline_s=_DEADLINE_S).head.head
                 self.sent += len(batch)
+                self._is_refused = False
             except RequestRefused as error:
+                if error.status in _REFUSES_SENDER:
+                    self._on_refusal(error)
+                    return False
                 if len(batch) > 1:
                     most = 1
                     continue
@@ -81,6 +89,13 @@ class AuditSender:
                 return False
             self._drop(batch)
         return True
+
+    def _on_refusal(self, error: RequestRefused) -> None:
+        self.refusals += 1
+        if not self._is_refused:
+            # Once: it lasts until somebody grants the right, and the records are kept and printed meanwhile.
+            _LOG.warning("the endpoint takes no records of the audit log from this account; they are kept: %s", error)
+        self._is_refused = True
 
     def _drop(self, batch: list[SealedRecord]) -> None:
         """Those that have gone; the queue may have lost some of them meanwhile."""

@@ -312,6 +312,40 @@ def test_a_sender_outlives_an_endpoint_that_is_away(running: Endpoint) -> None:
         assert client.audit(AuditQuery()).head.position == 1004
 
 
+def test_a_sender_keeps_what_its_account_may_not_send_yet(
+    settings: Settings, source: MemorySource, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once the right is granted everything arrives, in order; it is said once that it is missing."""
+    from controlplane.processes import wait_for
+
+    class Granted(Tokens):
+        is_granted = False
+
+        async def may(self, caller: Caller, verb: str, path: str) -> bool:
+            return self.is_granted or await super().may(caller, verb, path)
+
+    reviewer = Granted()
+    parts = Parts(source=source, features=StoredFeatures(no_store), refresh_s=3600, reviewer=reviewer)
+    endpoint, records = assemble(settings, parts), sealed(chain_of(), 3)
+    with served(create_app(endpoint, manage=False)) as url:
+        sender = AuditSender(url, token=lambda: "team", longest_pause_s=0.5)
+        for record in records:
+            sender(record)
+        wait_for(lambda: sender.refusals >= 2, what="it is refused again")
+        assert sender.sent == 0
+        reviewer.is_granted = True
+        wait_for(lambda: sender.sent == 3, what="what was kept has arrived")
+        sender.close()
+        with PredictionClient(url, deadline_s=30, token=lambda: "operator") as client:
+            answer = client.audit(AuditQuery(after=0))
+    assert [item.text for item in answer.records] == [record.text for record in records]
+    assert verify([item.stored for item in answer.records]) == []
+    warnings = [line for line in caplog.messages if "from this account" in line]
+    assert len(warnings) == 1
+    assert endpoint.audit is not None
+    endpoint.audit.close()
+
+
 def test_a_sender_keeps_the_newest_within_its_bound(running: Endpoint) -> None:
     """What had no room is missing, and verification says so and no more."""
     from controlplane.processes import free_port, wait_for

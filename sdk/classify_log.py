@@ -138,12 +138,9 @@ def classify_log(
 def load(model: str = "champion", settings: Settings | None = None) -> "CheckpointPredictor":
     """The checkpoint predictor that ``model`` names, verified; MLflow is asked only where there is a registry."""
     from kopt.models.checkpoint.predictor import CheckpointPredictor
-    from kopt.models.registry.loading import load_predictor
+    from kopt.models.registry.loading import load_as
 
-    predictor = load_predictor("checkpoint", model, settings)
-    if not isinstance(predictor, CheckpointPredictor):
-        raise TypeError(f"{predictor} is no checkpoint predictor")
-    return predictor
+    return load_as(CheckpointPredictor, "checkpoint", model, settings)
 
 
 def read(

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kopt.core.prediction import DEFAULT_HORIZONS_S, DEFAULT_QUANTILES, ModelVersion, Prediction
 from kopt.core.settings import Settings
 from kopt.data.demand.table import GRID_S, DemandDataError, DemandSeries
-from kopt.models.registry.aliases import CHAMPION, SHIPPED
-from kopt.models.registry.loading import shipped
+from kopt.models.registry.aliases import CHAMPION
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,8 +104,8 @@ def forecast(
 
     ``frame`` is a DataFrame with columns ``series, t, value`` (``series`` may be absent for one series; ``t`` in
     seconds or as timestamps), series, or a path. ``model`` is an alias, a version, ``shipped`` or a loaded predictor;
-    with ``champion`` and no registry on this machine the shipped model answers. ``now_s`` (Unix time) makes stale
-    data a refusal. ``progress`` is called with the series done and their number.
+    without a champion in a registry of this machine the shipped model answers. ``now_s`` (Unix time) makes stale data a
+    refusal. ``progress`` is called with the series done and their number.
 
     Raises DemandDataError for data that cannot be used, RegistryError for a model that is not there.
     """
@@ -123,25 +122,11 @@ def forecast(
 
 
 def demand_model(model: str = CHAMPION, settings: Settings | None = None) -> "DemandPredictor":
-    """The demand predictor that ``model`` names, verified. Without a registry ``champion`` is the shipped model."""
+    """The demand predictor that ``model`` names, verified; raises as ``models.registry.loading.load_predictor``."""
     from kopt.models.demand.predictor import DemandPredictor
-    from kopt.models.registry.registry import Registry, UnsealedError
+    from kopt.models.registry.loading import load_as
 
-    if _is_shipped(model, settings):
-        loaded = shipped("demand")
-    else:
-        try:
-            loaded = Registry(_required(settings)).load("demand", model)
-        except UnsealedError as error:
-            _LOG.warning("%s. The model in the package answers instead.", str(error).rstrip("."))
-            loaded = shipped("demand")
-    if not isinstance(loaded, DemandPredictor):
-        raise TypeError(f"{loaded} is not a demand predictor")
-    return loaded
-
-
-def _is_shipped(model: str, settings: Settings | None) -> bool:
-    return model == SHIPPED or (model == CHAMPION and not has_registry(settings))
+    return load_as(DemandPredictor, "demand", model, settings)
 
 
 def has_registry(settings: Settings | None) -> bool:
@@ -149,12 +134,6 @@ def has_registry(settings: Settings | None) -> bool:
     if settings is None:
         return False
     return bool(settings.mlflow_uri) or (settings.home / "mlflow.db").exists()
-
-
-def _required(settings: Settings | None) -> Settings:
-    if settings is None:
-        raise DemandDataError("a model of the registry needs settings that say where the registry is")
-    return settings
 
 
 def _series_of(frame: Any) -> list[DemandSeries]:

@@ -1,6 +1,7 @@
 """Finds the model that answers: the registry's champion, a version, or the default model in the package."""
 
 import logging
+from typing import TypeVar
 
 from kopt.core.prediction import ModelVersion
 from kopt.core.settings import Settings
@@ -8,6 +9,7 @@ from kopt.models.base import Predictor
 from kopt.models.registry.aliases import CHAMPION, SHIPPED
 from kopt.models.registry.artifact import ModelCard, read_card
 
+P = TypeVar("P", bound=Predictor)
 _LOG = logging.getLogger(__name__)
 
 
@@ -33,6 +35,14 @@ def load_predictor(name: str, model: str = CHAMPION, settings: Settings | None =
     except UnsealedError as error:
         _LOG.warning("%s. The model in the package answers instead.", str(error).rstrip("."))
         return shipped(name)
+
+
+def load_as(kind: type[P], name: str, model: str = CHAMPION, settings: Settings | None = None) -> P:
+    """The same, of a known kind. Raises TypeError for a model of another."""
+    loaded = load_predictor(name, model, settings)
+    if not isinstance(loaded, kind):
+        raise TypeError(f"{loaded} is not a {kind.__name__}")
+    return loaded
 
 
 def load_card(name: str, model: str = CHAMPION, settings: Settings | None = None) -> ModelCard:

@@ -49,7 +49,7 @@ from kopt.formats.processes import NO_REQUEST, Processes, count_processes
 from kopt.formats.trainers import read_plan
 from kopt.formats.yaml_text import load_yaml
 from kopt.models.registry.aliases import CHAMPION
-from kopt.models.registry.loading import load_predictor
+from kopt.models.registry.loading import load_as
 from kopt.models.sizing.assembly import ADAPTS, answer
 from kopt.models.sizing.code import CodeEstimate, from_trace
 from kopt.models.sizing.plans import from_plan
@@ -194,10 +194,7 @@ def _loaded(model: str | SizingPredictor, settings: Settings | None) -> SizingPr
 
 def load_sizing(model: str = CHAMPION, settings: Settings | None = None) -> SizingPredictor:
     """The sizing predictor that ``model`` names."""
-    loaded = load_predictor("sizing", model, settings)
-    if not isinstance(loaded, SizingPredictor):
-        raise TypeError(f"{loaded} is not a sizing predictor")
-    return loaded
+    return load_as(SizingPredictor, "sizing", model, settings)
 
 
 def named_by(command: str | Sequence[str] | Mapping[str, Any]) -> frozenset[str]:

@@ -22,6 +22,7 @@ from kopt.serving.base.environment import load_settings
 if TYPE_CHECKING:
     from kopt.core.workload.run_time import JobKind, RunTimeQuantiles
     from kopt.policies.diagnosis import QueueModel
+    from kopt.policies.replicas import ReplicaQuestion
 
 _ASSUMED_RUN_S = 4 * 3600.0
 
@@ -82,6 +83,14 @@ class _Room:
     usual: Mapping[int, float] = field(default_factory=dict)
     reasons: tuple[Reason, ...] = ()
 
+    def question(self, gpus: int, run_s: float | None, steps: "Mapping[int, float] | None") -> "ReplicaQuestion":
+        from kopt.policies.diagnosis import QueueModel
+        from kopt.policies.replicas import ReplicaQuestion
+        from kopt.policies.replicas.stranding import USUAL
+
+        model, usual = self.model or QueueModel(), self.usual or USUAL
+        return ReplicaQuestion(gpus, self.nodes, run_s or _ASSUMED_RUN_S, steps, model, self.run_times, usual)
+
 
 def replicas(
     gpus: Total,
@@ -120,31 +129,20 @@ def replicas(
 
         kopt replicas --gpus 16 --free 8,8,8 --model Llama-3-8B --gpu h100 --sequence 8192 --batch 128 -o json
     """
-    from kopt.policies.diagnosis import QueueModel
-    from kopt.policies.replicas import ReplicaQuestion, replica_advice
-    from kopt.policies.replicas.stranding import USUAL
+    from kopt.policies.replicas import replica_advice
 
     run_s = float(seconds(run_time, "--run-time")) if run_time else None
     _check_model(model, gpu, sequence, batch)
     if free and nodes is not None:
         usage_error("nodes are given by --free or by --nodes, not by both", "--free")
     own = _kind(queue, gpus, name, user)
-    if free or nodes is not None:
-        room = _Room(_free_nodes(free) if free else _table(nodes))
+    if free:
+        room = _Room(_free_nodes(free))
     else:
-        room = _read(kubeconfig, resource, own)
+        room = _Room(_table(nodes)) if nodes is not None else _read(kubeconfig, resource, own)
     steps, more = (None, ()) if not model else _step_seconds(gpus, room.nodes, model, gpu, sequence, batch, nics)
     assumed = run_s or room.run_seconds
-    question = ReplicaQuestion(
-        gpus,
-        room.nodes,
-        assumed or _ASSUMED_RUN_S,
-        steps,
-        room.model or QueueModel(),
-        room.run_times,
-        room.usual or USUAL,
-    )
-    advice = replica_advice(question)
+    advice = replica_advice(room.question(gpus, assumed, steps))
     reasons = (*advice.reasons, *room.reasons, *more, *(() if assumed else (_assumed(),)))
     show(_answer(advice, room.nodes, reasons), output)
     if advice.selected is None:
@@ -205,11 +203,10 @@ def _free_nodes(text: str) -> tuple[NodeGpus, ...]:
     return tuple(result)
 
 
-def _table(path: Path | None) -> tuple[NodeGpus, ...]:
+def _table(path: Path) -> tuple[NodeGpus, ...]:
     from kopt.data.jobs.nodes import read_node_gpus
     from kopt.data.jobs.openb import TraceError
 
-    assert path is not None, "it is called with a path"
     try:
         return read_node_gpus(path)
     except TraceError as error:

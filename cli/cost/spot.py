@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,6 +11,10 @@ from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Output, seconds
 from kopt.cli.output import Answer, Format, column, show
 from kopt.core.units import format_span
+
+if TYPE_CHECKING:
+    from kopt.core.cost.prices import Price
+    from kopt.policies.cost.spot import SpotAdvice
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,10 @@ def spot(
             seconds(deadline, "--deadline") if deadline else None,
         )
     )
+    show(_answer(advice, listed, cheap, run_s), output)
+
+
+def _answer(advice: "SpotAdvice", listed: "Price", cheap: "Price", run_s: float) -> Answer:
     rows = [
         SpotRow("on-demand", listed.micro_per_gpu_hour / 1e6, run_s, advice.on_demand_micro),
         SpotRow("spot", cheap.micro_per_gpu_hour / 1e6, advice.spot_s, advice.spot_micro),
@@ -93,4 +101,4 @@ def spot(
         f"{advice.most_hazard:.3g}.",
         f"Prices in {listed.currency}: {listed.source}; {cheap.source}.",
     ]
-    show(Answer("capacities", rows, header, remarks=remarks, hide_header=True), output)
+    return Answer("capacities", rows, header, remarks=remarks, hide_header=True)

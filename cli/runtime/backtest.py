@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from kopt.models.runtime.predictor import RunTimePredictor
     from kopt.models.runtime.table import RunTimeTable
     from kopt.training.runtime.backtest import Answered, Backtest, Runs
+    from kopt.training.runtime.scoring import RunTimeSummary
 
 _QUANTILES = tuple(f"q{round(100 * level):02d}" for level in LEVELS)
 _TIMES = 3
@@ -41,6 +42,11 @@ class BacktestRow:
     recent_factor: float = column("last 20", show=lambda factor: f"× {factor:.2f}")
     coverage: float = column("within 5-95 %", show=lambda share: f"{share:.1%}")
     over: float = column("over 95 %", show=lambda share: f"{share:.1%}")
+
+    @classmethod
+    def of(cls, summary: "RunTimeSummary") -> "BacktestRow":
+        accuracy = summary.loss, summary.recent_loss, summary.factor, summary.recent_factor
+        return cls(summary.slice, summary.runs, *accuracy, summary.coverage, summary.over)
 
 
 def backtest(
@@ -92,19 +98,7 @@ def backtest(
     answered = _answered(test, None if train else _loaded(model, test.runs), times)
     _write(out, rows, answered)
     header = {"file": str(out), "rows": len(answered), "model": f"trained on {train}" if train else model}
-    summaries = [
-        BacktestRow(
-            item.slice,
-            item.runs,
-            item.loss,
-            item.recent_loss,
-            item.factor,
-            item.recent_factor,
-            item.coverage,
-            item.over,
-        )
-        for item in backtest_summaries(test.runs, answered)
-    ]
+    summaries = [BacktestRow.of(summary) for summary in backtest_summaries(test.runs, answered)]
     show(Answer("clusters", summaries, header, empty="no job with a predecessor has ended"), output)
 
 

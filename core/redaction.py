@@ -94,11 +94,6 @@ def redact_document(value: Any) -> Any:
     return value
 
 
-def redact_environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Variables of a process, by name."""
-    return {name: str(_entry(name, value, False)) for name, value in variables.items()}
-
-
 def _key(key: Any) -> Any:
     return redact(key) if isinstance(key, str) else key
 

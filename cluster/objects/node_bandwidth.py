@@ -1,6 +1,6 @@
 """``NodeBandwidth`` objects, as the pairwise benchmark controller writes them, as core types."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,11 +35,6 @@ def bandwidth_of(document: Object) -> NodeBandwidth:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BandwidthError(f"NodeBandwidth {node} cannot be read ({error})") from error
-
-
-def pairs_of(documents: Iterable[Object]) -> dict[tuple[Any, ...], MeasuredPair]:
-    """Every pair of several objects, by ``key``. Raises BandwidthError."""
-    return {key(pair): pair for document in documents for pair in bandwidth_of(document).pairs}
 
 
 def key(pair: MeasuredPair) -> tuple[Any, ...]:

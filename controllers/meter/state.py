@@ -13,7 +13,6 @@ from kopt.cluster.client.resources import (
     NAMESPACES,
     NODES,
     PODS,
-    Key,
     Object,
     Resource,
 )
@@ -42,9 +41,6 @@ from kopt.controllers.meter.views import (
 )
 from kopt.core.cost.metering import Demand, MeteredNode, MeteredPod, Milliseconds
 from kopt.policies.cost.devices import demand_of
-
-_KEPT_MS = 15 * 60_000
-"""A replica that does not lead knows so long when something went away."""
 
 
 @dataclass(frozen=True)
@@ -114,10 +110,6 @@ class LiveCluster:
             self._gone.pop(uid, None)
             self._ended_ms.pop(uid, None)
 
-    def forget_early(self, now_ms: Milliseconds) -> None:
-        """Of a replica that does not lead: the leader has stored it."""
-        self.settled({uid: at_ms for uid, at_ms in self._departed.items() if at_ms < now_ms - _KEPT_MS})
-
     def _devices(self) -> ClaimedDevices:
         return ClaimedDevices(self._slices.objects.values(), self._claims.objects.values())
 
@@ -169,7 +161,3 @@ class LiveCluster:
     def _on_change(self, change: Change[Any]) -> None:
         if change.old != change.new:
             self.changed.set()
-
-
-def key_text(key: Key) -> str:
-    return "/".join(filter(None, key))

@@ -19,10 +19,6 @@ class Node:
     pool: str = ""
     ready: bool = True
 
-    @property
-    def free_gpu(self) -> MilliGpu:
-        return MilliGpu(sum(gpu.free for gpu in self.gpus) if self.ready else 0)
-
 
 @dataclass(frozen=True)
 class GpuRequest:

@@ -19,7 +19,6 @@ from kopt.agents.profiler.bundle import install
 from kopt.agents.profiler.collectors.amd_smi import AmdSmi
 from kopt.agents.profiler.collectors.nvidia_smi import NvidiaSmi
 from kopt.agents.profiler.collectors.rocm_smi import RocmSmi
-from kopt.agents.profiler.exposition import read_exposition
 from kopt.agents.profiler.observation import Observation, SteadySettings
 from kopt.agents.profiler.readings import Reading, SourceError
 from kopt.agents.profiler.recorded import RecordedSource, read_csv
@@ -299,22 +298,6 @@ def test_a_machine_without_gpus_says_what_was_tried(tools: Path) -> None:
 def test_a_recording_that_is_cut_or_mixed_is_refused(text: str) -> None:
     with pytest.raises(MetricsError):
         read_csv(text)
-
-
-def test_exposition_text_is_read_and_its_bad_line_named() -> None:
-    labels = 'gpu="0",UUID="GPU-1",modelName="NVIDIA H100 80GB HBM3",pod="train-0",namespace="a"'
-    text = (
-        "# HELP DCGM_FI_DEV_FB_USED Framebuffer memory used (in MiB).\n# TYPE DCGM_FI_DEV_FB_USED gauge\n"
-        f"DCGM_FI_DEV_FB_USED{{{labels}}} 5120\n"
-        f"DCGM_FI_PROF_SM_ACTIVE{{{labels}}} 0.5\n"
-    )
-    (gpu,) = read_exposition(text, "a", "train-0").gpus
-    assert (gpu.used_bytes, gpu.activity) == (5 * GIB, 0.5)
-    assert read_exposition(text, "a", "other").gpus == ()
-    with pytest.raises(MetricsError, match="line 3"):
-        read_exposition(text.replace("} 5120", "} many"))
-    with pytest.raises(MetricsError, match="cut"):
-        read_exposition(text[:-3])
 
 
 def test_the_bundle_runs_without_anything_of_ours_installed(tmp_path: Path) -> None:

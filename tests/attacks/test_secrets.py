@@ -19,7 +19,7 @@ from kopt.agents.logtail.records import LogLine
 from kopt.agents.logtail.sender import ByteBudget, Counters, Sender, SenderSettings
 from kopt.cli.errors import explain
 from kopt.cluster.runtime.events import EventRecorder
-from kopt.core.redaction import HIDDEN, redact, redact_arguments, redact_document, redact_environment
+from kopt.core.redaction import HIDDEN, redact, redact_arguments, redact_document
 from kopt.core.secret_names import names_a_secret
 from kopt.core.settings import Settings
 from kopt.core.staging.manifest import redacted
@@ -109,7 +109,7 @@ def test_documents_keep_their_shape(document: Any) -> None:
 
 def test_variables_are_hidden_by_their_names() -> None:
     secret = plain(__import__("random").Random(1))
-    shown = redact_environment({"HF_TOKEN": secret, "PGPASSWORD": secret, "URL": f"https://me:{secret}@x", "LR": "0.1"})
+    shown = redact_document({"HF_TOKEN": secret, "PGPASSWORD": secret, "URL": f"https://me:{secret}@x", "LR": "0.1"})
     assert shown == {"HF_TOKEN": HIDDEN, "PGPASSWORD": HIDDEN, "URL": "https://***@x", "LR": "0.1"}
     manifest = {"env": [{"name": "DB_PASSWORD", "value": secret}, {"name": "LR", "value": "0.1"}]}
     assert redact_document(manifest)["env"] == [

@@ -24,7 +24,7 @@ from kopt.cluster.client.resources import (
     Resource,
     key_of,
 )
-from kopt.cluster.objects.node_bandwidth import pairs_of
+from kopt.cluster.objects.node_bandwidth import bandwidth_of
 from kopt.controllers.pairwise.jobs import pair_of_job
 from kopt.controllers.pairwise.ports import Writer
 from kopt.controllers.pairwise.reconciler import Reconciler
@@ -239,7 +239,8 @@ def controller(cluster: Played) -> Reconciler:
 
 def finished_well(cluster: Played, again: int = 0) -> None:
     nodes = sorted(cluster.node_views)
-    pairs = pairs_of(cluster.bandwidths().values())
+    measured = [pair for document in cluster.bandwidths().values() for pair in bandwidth_of(document).pairs]
+    pairs = {(pair.nodes, pair.collective, pair.gpus_per_node): pair for pair in measured}
     assert {one.nodes for one in pairs.values()} == set(itertools.combinations(nodes, 2))
     assert all(one.health is not Health.FAILED for one in pairs.values())
     assert len(cluster.started) == len(pairs) + again

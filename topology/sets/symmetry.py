@@ -6,8 +6,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from kopt.topology.graph import DeviceGraph
-from kopt.topology.sets.link_table import Ints, LinkTable, Members, table_of
+from kopt.topology.sets.link_table import Ints, LinkTable, Members
 
 _MOST_TURNED, _MOST_TURNS, _MOST_TRIED = 16, 48, 4_000
 """GPUs of a node that is turned, ways of turning it, and steps in which they are sought."""
@@ -55,14 +54,6 @@ def turns(table: LinkTable) -> Ints:
         like[now] = False
         tried += [[*now, other] for other in np.flatnonzero(like)[::-1].tolist()]
     return np.array([itself.tolist(), *(item for item in result if item != itself.tolist())], np.int64)
-
-
-def twins(graph: DeviceGraph) -> tuple[tuple[int, ...], ...]:
-    """The node's GPUs in classes of twins, in the order of their lowest index."""
-    table = table_of(graph)
-    return tuple(
-        tuple(table.gpus[n] for n in np.flatnonzero(table.twin == index)) for index in range(int(table.twin.max()) + 1)
-    )
 
 
 def how_many(table: LinkTable, free: Sequence[int], count: int) -> int:

@@ -15,7 +15,7 @@ from kopt.topology.graph import Device, DeviceGraph, DeviceKind, Edge, EdgeKind,
 from kopt.topology.rings import ring_gbps
 from kopt.topology.sets.best import best_set
 from kopt.topology.sets.link_table import table_of
-from kopt.topology.sets.symmetry import how_many, representatives, twins
+from kopt.topology.sets.symmetry import how_many, representatives
 
 
 def gpu(index: int) -> Device:
@@ -77,9 +77,9 @@ def test_a_ring_that_links_do_not_close_stays_off_the_way_between_sockets() -> N
 
 def test_twins_hang_on_one_bridge_and_are_looked_at_once() -> None:
     boxes = node({}, {n: n // 4 for n in range(8)}, {n: n // 2 for n in range(8)})
-    assert twins(boxes) == ((0, 1), (2, 3), (4, 5), (6, 7))
+    assert table_of(boxes).twin.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert len(representatives(table_of(boxes), range(8), 2)) == how_many(table_of(boxes), range(8), 2) == 10
-    assert twins(DGX1) == tuple((n,) for n in range(8))
+    assert table_of(DGX1).twin.tolist() == list(range(8))
 
 
 def test_there_is_no_set_of_more_gpus_than_are_free() -> None:

@@ -16,6 +16,7 @@ from kopt.models.bandwidth.rows import MeasuredRow
 from kopt.training.pipeline.gains import decide_by_gains
 from kopt.training.pipeline.plot_page import new_figure, write_plot_page
 from kopt.training.pipeline.protocols import KNOWN, Backtest, Champion, GateDecision, GateRules, Part, refuse
+from kopt.training.pipeline.slices import metrics_by_slice, summaries_by_slice
 
 _FIRST_LIMIT = 0.5
 """Median error from 64 MiB on that is accepted of a first model."""
@@ -119,14 +120,10 @@ class BandwidthScoring:
         )
 
     def summarise(self, scores: Sequence[MachineScore]) -> tuple[BandwidthSummary, ...]:
-        groups: dict[str, list[MachineRun]] = {}
-        for score in scores:
-            for label in ("all", *score.slices):
-                groups.setdefault(label, []).append(score.run)
-        return tuple(summary(label, runs) for label, runs in sorted(groups.items()))
+        return summaries_by_slice(scores, summary)
 
     def metrics(self, summaries: Sequence[BandwidthSummary]) -> Mapping[str, float]:
-        return {f"{summary.slice}/{key}": value for summary in summaries for key, value in summary.metrics().items()}
+        return metrics_by_slice(summaries)
 
     def decide(
         self,

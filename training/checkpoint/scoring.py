@@ -14,6 +14,7 @@ from kopt.core.workload.checkpoint import JobState, LineLabel
 from kopt.data.joblogs.labelled import LabelledLog
 from kopt.training.pipeline.plot_page import new_figure, write_plot_page
 from kopt.training.pipeline.protocols import KNOWN, Backtest, Champion, GateDecision, GateRules, Part, refuse
+from kopt.training.pipeline.slices import metrics_by_slice, summaries_by_slice
 
 Answer = tuple[LineLabel, JobState, bool]
 """Of one line: its label, the job's state after it, and whether the job is safe to kill then."""
@@ -205,14 +206,10 @@ class CheckpointScoring:
         )
 
     def summarise(self, scores: Sequence[LogScore]) -> tuple[LogSummary, ...]:
-        groups: dict[str, list[LogRun]] = {}
-        for score in scores:
-            for label in ("all", *score.slices):
-                groups.setdefault(label, []).append(score.run)
-        return tuple(summary(label, runs) for label, runs in sorted(groups.items()))
+        return summaries_by_slice(scores, summary)
 
     def metrics(self, summaries: Sequence[LogSummary]) -> Mapping[str, float]:
-        return {f"{summary.slice}/{key}": value for summary in summaries for key, value in summary.metrics().items()}
+        return metrics_by_slice(summaries)
 
     def decide(
         self,

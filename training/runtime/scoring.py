@@ -15,6 +15,7 @@ from kopt.models.runtime.records import pinball
 from kopt.training.pipeline.gains import decide_by_gains
 from kopt.training.pipeline.plot_page import new_figure, write_plot_page
 from kopt.training.pipeline.protocols import KNOWN, Backtest, Champion, GateDecision, GateRules, Part, refuse
+from kopt.training.pipeline.slices import metrics_by_slice, summaries_by_slice
 
 MONTH_S = 30 * 86_400.0
 _LEAST_COVERAGE = 0.8
@@ -133,6 +134,10 @@ class TraceScore:
     run: TraceRun
     regime: str
 
+    @property
+    def slices(self) -> tuple[str, ...]:
+        return (self.regime,)
+
 
 class RunTimeScoring:
     """See ``Scoring``."""
@@ -151,14 +156,10 @@ class RunTimeScoring:
         return tuple(result)
 
     def summarise(self, scores: Sequence[TraceScore]) -> tuple[RunTimeSummary, ...]:
-        groups: dict[str, list[TraceRun]] = {}
-        for score in scores:
-            for label in ("all", score.regime):
-                groups.setdefault(label, []).append(score.run)
-        return tuple(summary(label, runs) for label, runs in sorted(groups.items()))
+        return summaries_by_slice(scores, summary)
 
     def metrics(self, summaries: Sequence[RunTimeSummary]) -> Mapping[str, float]:
-        return {f"{summary.slice}/{key}": value for summary in summaries for key, value in summary.metrics().items()}
+        return metrics_by_slice(summaries)
 
     def decide(
         self,

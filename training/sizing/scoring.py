@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from kopt.core.reason import Reason
 from kopt.training.pipeline.plot_page import new_figure, write_plot_page
 from kopt.training.pipeline.protocols import KNOWN, Backtest, Champion, GateDecision, GateRules, Part, refuse
+from kopt.training.pipeline.slices import summaries_by_slice
 
 Array = NDArray[np.float64]
 
@@ -97,11 +98,7 @@ class SizingScoring:
         )
 
     def summarise(self, scores: Sequence[SizeScore]) -> tuple[SizeSummary, ...]:
-        groups: dict[str, list[SizedRun]] = {}
-        for score in scores:
-            for label in ("all", *score.slices):
-                groups.setdefault(label, []).append(score.run)
-        return tuple(summary(label, runs) for label, runs in sorted(groups.items()))
+        return summaries_by_slice(scores, summary)
 
     def metrics(self, summaries: Sequence[SizeSummary]) -> Mapping[str, float]:
         plain = {

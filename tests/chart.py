@@ -13,6 +13,8 @@ Object: TypeAlias = dict[str, Any]
 ROOT = Path(__file__).resolve().parents[1]
 CHART = ROOT / "deploy" / "chart"
 NAMESPACE, RELEASE = "kopt-system", "kopt"
+WITHOUT_DEFAULTS: Object = {name: {"enabled": False} for name in ("webhook", "sizing", "extender")}
+"""Values that switch off what the chart installs unless it is told otherwise."""
 _LEASES = "coordination.k8s.io/v1"
 _WITH_VALUES = ("template", "lint", "install", "upgrade")
 REGISTRY = "registry.example.com/kaiwo"

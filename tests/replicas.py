@@ -65,3 +65,33 @@ def replicas(make: Callable[..., C]) -> Iterator[Callable[..., C]]:
             return one
 
         yield start
+
+
+@contextmanager
+def reviewing(plane: ControlPlane, name: str, namespace: str, **policy_spec: object) -> Iterator[Server]:
+    """A replica of the webhook while the block runs, taken out again in the end: the control plane is shared."""
+    port, probes = free_port(), free_port()
+    command = [
+        *KOPT,
+        "webhook",
+        "--kubeconfig",
+        str(plane.kubeconfig),
+        "--listen",
+        f"127.0.0.1:{port}",
+        "--probes",
+        str(probes),
+        "--url",
+        f"https://127.0.0.1:{port}",
+        "--namespace",
+        namespace,
+        "--drain",
+        "0",
+    ]
+    policy = {"apiVersion": "kaiwo.ai/v1alpha1", "kind": "ConformancePolicy", "metadata": {"name": "default"}}
+    plane.api.apply(policy | {"spec": {"namespaces": "OptIn", "rollout": {"queues": 0}, **policy_spec}})
+    server = plane.start_server(name, command)
+    yield server
+    server.kill()
+    for kind in ("Mutating", "Validating"):
+        plane.api.delete("admissionregistration.k8s.io/v1", f"{kind}WebhookConfiguration", "00-kaiwo-optimizer")
+    plane.api.delete("kaiwo.ai/v1alpha1", "ConformancePolicy", "default")

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from chart import NAMESPACE
+from chart import NAMESPACE, WITHOUT_DEFAULTS
 from controlplane.api import Api, Refused
 from controlplane.plane import ControlPlane
 from controlplane.processes import Server, free_port, wait_for
@@ -29,9 +29,7 @@ from .rights import audited, used
 NAME, API_SERVICE = METRICS_ACCOUNT, METRICS_API[-1]
 VALUES: dict[str, Any] = {
     "autoscaling": {"enabled": True},
-    "webhook": {"enabled": False},
-    "sizing": {"enabled": False},
-    "extender": {"enabled": False},
+    **WITHOUT_DEFAULTS,
 }
 ENDPOINT = {"predictions": {"url": "http://kopt.example:8700"}}
 Object = dict[str, Any]

@@ -7,6 +7,7 @@ from typing import Any
 
 import httpx
 import pytest
+from chart import WITHOUT_DEFAULTS
 from controlplane.kueue import Kueue
 from controlplane.kwok import Kwok
 from controlplane.plane import ControlPlane
@@ -27,9 +28,7 @@ ACCOUNT, LEDGER = "kopt-gangs", "kopt-ledger"
 VALUES = {
     "gangs": {"enabled": True, "mode": "enforce", "hold": "2s"},
     "evictions": {"enabled": True},
-    "webhook": {"enabled": False},
-    "sizing": {"enabled": False},
-    "extender": {"enabled": False},
+    **WITHOUT_DEFAULTS,
 }
 SELDOM = {
     ("patch", "events.k8s.io", "events"): "only for an event that is repeated for a minute",

@@ -11,6 +11,7 @@ import httpx
 import numpy as np
 import pytest
 from asgi_server import served
+from chart import WITHOUT_DEFAULTS
 from controlplane.api import Api, Refused
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
@@ -37,9 +38,7 @@ from .rights import (
 NAMESPACE, ACCOUNT, POOL = "kopt-system", "kopt-ingest", ("kaiwo.ai/v1alpha1", "LendingPool")
 VALUES = {
     "ingest": {"enabled": True},
-    "webhook": {"enabled": False},
-    "sizing": {"enabled": False},
-    "extender": {"enabled": False},
+    **WITHOUT_DEFAULTS,
 }
 ENDPOINT = {"predictions": {"url": "http://kopt.example:8700"}}
 SELDOM = {

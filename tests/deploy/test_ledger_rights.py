@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chart import WITHOUT_DEFAULTS
 from controlplane.api import Api, Refused
 from controlplane.kubelet import Kubelet
 from controlplane.plane import ControlPlane
@@ -27,9 +28,7 @@ from .rights import (
 NAMESPACE, ACCOUNT, SPACE = "kopt-system", "kopt-ledger", "recorded"
 VALUES = {
     "ledger": {"enabled": True, "most": 1},
-    "webhook": {"enabled": False},
-    "sizing": {"enabled": False},
-    "extender": {"enabled": False},
+    **WITHOUT_DEFAULTS,
 }
 BATCH, EVICTION = ("batch/v1", "Job"), ("kaiwo.ai/v1alpha1", "Eviction")
 GPU = "nvidia.com/gpu"

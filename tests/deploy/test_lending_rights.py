@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chart import WITHOUT_DEFAULTS
 from controlplane.api import Api, Refused
 from controlplane.kueue import Kueue, admitted, workload_of
 from controlplane.kwok import Kwok
@@ -30,9 +31,7 @@ from .rights import (
 NAMESPACE, ACCOUNT, SPACE = "kopt-system", "kopt-reallocation", "lends"
 VALUES = {
     "reallocation": {"enabled": True, "refresh": "1s"},
-    "webhook": {"enabled": False},
-    "sizing": {"enabled": False},
-    "extender": {"enabled": False},
+    **WITHOUT_DEFAULTS,
 }
 GPU = "nvidia.com/gpu"
 POOL, QUEUE = ("kaiwo.ai/v1alpha1", "LendingPool"), ("kueue.x-k8s.io/v1beta1", "ClusterQueue")

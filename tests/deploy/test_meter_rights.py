@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from chart import WITHOUT_DEFAULTS
 from controlplane.api import Api, Refused
 from controlplane.kueue import Kueue
 from controlplane.kwok import Kwok
@@ -31,9 +32,7 @@ ACCOUNT = "kopt-meter"
 LOCAL_QUEUE = ("kueue.x-k8s.io/v1beta1", "LocalQueue", "gpus")
 VALUES = {
     "meter": {"enabled": True, "mode": "enforce"},
-    "webhook": {"enabled": False},
-    "sizing": {"enabled": False},
-    "extender": {"enabled": False},
+    **WITHOUT_DEFAULTS,
 }
 SELDOM = {("patch", "events.k8s.io", "events"): "only for an event that is repeated for a minute"}
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
+from chart import WITHOUT_DEFAULTS
 from controlplane.api import Api, Refused
 from controlplane.plane import ControlPlane
 from controlplane.processes import free_port, wait_for
@@ -34,9 +35,7 @@ NAMESPACE, ACCOUNT, SPACE = "kopt-system", "kopt-pages", "research"
 VERSION = "kaiwo.ai/v1alpha1"
 VALUES = {
     "pages": {"account": True},
-    "webhook": {"enabled": False},
-    "sizing": {"enabled": False},
-    "extender": {"enabled": False},
+    **WITHOUT_DEFAULTS,
 }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from chart import WITHOUT_DEFAULTS
 from controlplane import build
 from controlplane.api import Api, Refused, load_all
 from controlplane.plane import ControlPlane
@@ -29,7 +30,7 @@ from .rights import (
 NAMESPACE, ACCOUNT, SPACE = "kopt-system", "kopt-queues", "queued-team"
 VALUES: Object = {
     "queues": {"enabled": True, "mode": "enforce", "prune": True},
-    **{name: {"enabled": False} for name in ("webhook", "sizing", "extender")},
+    **WITHOUT_DEFAULTS,
 }
 OBSERVED: Object = {**VALUES, "queues": {"enabled": True, "mode": "observe"}}
 KUEUE = "kueue.x-k8s.io/v1beta2"

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from agent_notes import checkpoint_notes
-from chart import NAMESPACE
+from chart import NAMESPACE, WITHOUT_DEFAULTS
 from controlplane.kueue import Kueue
 from controlplane.kwok import Kwok
 from controlplane.plane import ControlPlane
@@ -32,9 +32,7 @@ from .rights import (
 ACCOUNT = "kopt-reservations"
 VALUES = {
     "reservations": {"enabled": True, "mode": "enforce"},
-    "webhook": {"enabled": False},
-    "sizing": {"enabled": False},
-    "extender": {"enabled": False},
+    **WITHOUT_DEFAULTS,
 }
 SELDOM = {
     ("patch", "events.k8s.io", "events"): "only for an event that is repeated for a minute",

@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from asgi_server import served
+from chart import WITHOUT_DEFAULTS
 from controlplane.api import Api
 from controlplane.kubelet import Kubelet
 from controlplane.plane import ControlPlane
@@ -38,9 +39,7 @@ from .rights import (
 ACCOUNT, SPACE = "kopt-runs", "timed"
 VALUES = {
     "runs": {"enabled": True},
-    "webhook": {"enabled": False},
-    "sizing": {"enabled": False},
-    "extender": {"enabled": False},
+    **WITHOUT_DEFAULTS,
 }
 BATCH, GPU = ("batch/v1", "Job"), "nvidia.com/gpu"
 RUN_S = 2

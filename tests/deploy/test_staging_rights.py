@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from chart import WITHOUT_DEFAULTS
 from controlplane.api import Api, Refused
 from controlplane.kubelet import Kubelet
 from controlplane.kueue import Kueue
@@ -25,9 +26,7 @@ NAMESPACE, ACCOUNT, SPACE, GATED = "kopt-system", "kopt-staging", "staged", "gat
 VALUES = {
     "mode": "enforce",
     "staging": {"enabled": True, "download": {"cpu": "10m"}},
-    "webhook": {"enabled": False},
-    "sizing": {"enabled": False},
-    "extender": {"enabled": False},
+    **WITHOUT_DEFAULTS,
     "logs": {"everywhere": True},
 }
 BATCH, DATA = ("batch/v1", "Job"), ("kaiwo.ai/v1alpha1", "StagedData")

@@ -10,7 +10,7 @@ import pytest
 from controlplane.kubelet import Kubelet
 from controlplane.plane import ControlPlane
 from controlplane.processes import Server, free_port
-from replicas import KOPT
+from replicas import KOPT, reviewing
 
 CRD = Path(__file__).parents[2] / "deploy" / "chart" / "crds" / "sizingprofiles.yaml"
 POLICIES = CRD.with_name("conformancepolicies.yaml")
@@ -121,30 +121,7 @@ def start_controller(plane: ControlPlane) -> Iterator[Callable[..., Server]]:
 
 @pytest.fixture
 def webhook(plane: ControlPlane) -> Iterator[Server]:
-    """A replica of the webhook, taken out again in the end: the control plane is shared."""
+    """A replica of the webhook."""
     plane.apply_crds([POLICIES])
-    port, probes = free_port(), free_port()
-    command = [
-        *KOPT,
-        "webhook",
-        "--kubeconfig",
-        str(plane.kubeconfig),
-        "--listen",
-        f"127.0.0.1:{port}",
-        "--probes",
-        str(probes),
-        "--url",
-        f"https://127.0.0.1:{port}",
-        "--namespace",
-        SYSTEM,
-        "--drain",
-        "0",
-    ]
-    policy = {"apiVersion": "kaiwo.ai/v1alpha1", "kind": "ConformancePolicy", "metadata": {"name": "default"}}
-    plane.api.apply(policy | {"spec": {"namespaces": "OptIn", "rollout": {"queues": 0}}})
-    server = plane.start_server("sizing-webhook", command)
-    yield server
-    server.kill()
-    for kind in ("Mutating", "Validating"):
-        plane.api.delete("admissionregistration.k8s.io/v1", f"{kind}WebhookConfiguration", "00-kaiwo-optimizer")
-    plane.api.delete("kaiwo.ai/v1alpha1", "ConformancePolicy", "default")
+    with reviewing(plane, "sizing-webhook", SYSTEM) as running:
+        yield running

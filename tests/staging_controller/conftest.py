@@ -4,7 +4,6 @@ from a real S3 server into a folder that stands for the claim."""
 import itertools
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ from controlplane.kubelet import Kubelet
 from controlplane.kueue import Kueue, workload_of
 from controlplane.object_store import S3, s3_server
 from controlplane.plane import ControlPlane
-from controlplane.processes import Server, free_port, wait_for
-from replicas import KOPT, ControllerProcess, replicas
+from controlplane.processes import Server, wait_for
+from replicas import KOPT, ControllerProcess, replicas, reviewing
 
 __all__ = ["s3_server"]
 CRDS = Path(__file__).parents[2] / "deploy" / "chart" / "crds"
@@ -236,37 +235,5 @@ def controller(plane: ControlPlane) -> Iterator[Callable[..., Controller]]:
 @pytest.fixture
 def webhook(plane: ControlPlane) -> Iterator[Server]:
     """A replica of the webhook, taken out again in the end: the control plane is shared."""
-    with reviewing(plane) as running:
+    with reviewing(plane, "staging-webhook", SYSTEM, tracing={"samplesPerThousand": 0}) as running:
         yield running
-
-
-@contextmanager
-def reviewing(plane: ControlPlane) -> Iterator[Server]:
-    """A replica of the webhook while the block runs."""
-    port, probes = free_port(), free_port()
-    command = [
-        *KOPT,
-        "webhook",
-        "--kubeconfig",
-        str(plane.kubeconfig),
-        "--listen",
-        f"127.0.0.1:{port}",
-        "--probes",
-        str(probes),
-        "--url",
-        f"https://127.0.0.1:{port}",
-        "--namespace",
-        SYSTEM,
-        "--drain",
-        "0",
-    ]
-    policy = {"apiVersion": "kaiwo.ai/v1alpha1", "kind": "ConformancePolicy", "metadata": {"name": "default"}}
-    plane.api.apply(
-        policy | {"spec": {"namespaces": "OptIn", "rollout": {"queues": 0}, "tracing": {"samplesPerThousand": 0}}}
-    )
-    server = plane.start_server("staging-webhook", command)
-    yield server
-    server.kill()
-    for kind in ("Mutating", "Validating"):
-        plane.api.delete("admissionregistration.k8s.io/v1", f"{kind}WebhookConfiguration", "00-kaiwo-optimizer")
-    plane.api.delete("kaiwo.ai/v1alpha1", "ConformancePolicy", "default")

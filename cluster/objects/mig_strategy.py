@@ -13,6 +13,12 @@ from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu, gpu_catalogue
 CLASS_LABEL, PRODUCT_LABEL = "gpu.nvidia.com/class", "nvidia.com/gpu.product"
 _PROFILE = re.compile(r"(\d{1,2})g\.(\d{1,4})gb")
 _SHARE = re.compile(r"(\d{1,3})%?")
+_SPAN = re.compile(r"(?:\d{1,6}(?:ms|s|m|h))+")
+_PART = re.compile(r"(\d+)(ms|s|m|h)")
+_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_THRESHOLD = re.compile(r"(\d{1,3}(?:\.\d{1,6})?)(%?)")
+REBALANCE_S = 300.0
+"""Where a strategy names no interval."""
 
 
 class StrategyError(ValueError):
@@ -21,11 +27,15 @@ class StrategyError(ValueError):
 
 @dataclass(frozen=True)
 class MigStrategy:
-    """``shares``: percent of instances by profile; they add up to 100."""
+    """``shares``: percent of instances by profile; they add up to 100. ``rebalance_s``: a node is not cut again sooner
+    than so long after the last time. ``min_utilization``: below this share of compute slices in use (0 to 1) idle nodes
+    are cut for the shares alone, with nobody waiting; None for never."""
 
     name: str
     selector: Mapping[str, str]
     shares: Mapping[str, int]
+    rebalance_s: float = REBALANCE_S
+    min_utilization: float | None = None
 
     def selects(self, labels: Mapping[str, str]) -> bool:
         """Whether it is for a node with these labels."""
@@ -51,7 +61,33 @@ def read_strategy(document: Object) -> MigStrategy:
         raise StrategyError(f"the shares add up to {sum(shares.values())} %, not to 100 %")
     _require_common_model(shares)
     selector = {key: str(value) for key, value in mapping(document, "spec", "nodeSelector").items()}
-    return MigStrategy(text(document, "metadata", "name"), selector, shares)
+    partition = mapping(document, "spec", "partitionStrategy")
+    return MigStrategy(
+        text(document, "metadata", "name"),
+        selector,
+        shares,
+        _interval_s(partition.get("rebalanceInterval")),
+        _threshold(partition.get("minUtilizationThreshold")),
+    )
+
+
+def _interval_s(value: object) -> float:
+    """Of a span as Go writes it: 5m, 1h30m."""
+    if value is None:
+        return REBALANCE_S
+    if not isinstance(value, str) or not _SPAN.fullmatch(value):
+        raise StrategyError(f"rebalanceInterval is {str(value)[:20]!r}; write a span such as 5m or 1h30m")
+    return sum(int(amount) * _UNITS_S[unit] for amount, unit in _PART.findall(value))
+
+
+def _threshold(value: object) -> float | None:
+    if value is None:
+        return None
+    match = None if isinstance(value, bool) else _THRESHOLD.fullmatch(str(value))
+    share = float(match[1]) / (100.0 if match[2] else 1.0) if match else 2.0
+    if share > 1:
+        raise StrategyError(f"minUtilizationThreshold is {str(value)[:20]!r}; write a share such as 0.3 or 30%")
+    return share
 
 
 def _require_common_model(shares: Mapping[str, int]) -> None:

@@ -24,6 +24,7 @@ from kopt.cluster.client.resources import (
     HOLDS_COMPONENT,
     JOBS,
     MUTATING_WEBHOOKS,
+    NODES,
     OURS,
     PODS,
     TESTS_COMPONENT,
@@ -35,8 +36,11 @@ from kopt.cluster.client.resources import (
     Resource,
 )
 from kopt.cluster.holds.hold import HELD_KINDS, HELD_LABEL, release
+from kopt.cluster.objects.fields import mapping, text
+from kopt.cluster.objects.mig_configurations import CONFIGURATION_LABEL
 from kopt.cluster.objects.staged_data import FINALIZER, STAGED_DATA
 from kopt.cluster.objects.volcano import resume
+from kopt.cluster.workloads.gpu_requests import gpus_of
 from kopt.cluster.workloads.queue_trees.live import KINDS, ObjectKey, key_of_document, read_live, resource_of
 from kopt.cluster.workloads.queue_trees.writes import is_created_by_us, leave, remove
 from kopt.core.scheduling.queue_tree import Engine
@@ -224,7 +228,31 @@ async def _release_held(
         metadata = document["metadata"]
         space = metadata.get("namespace", "")
         step = Step("release", served, space, metadata["name"], metadata["labels"][HELD_LABEL])
+        if kind == NODES and (use := await _use_of_node(kube, document)):
+            yield Outcome(step, use)
+            continue
         yield await _do(step, partial(_give_back, kube, kind, served, document, wait_s), dry_run)
+
+
+async def _use_of_node(kube: Kube, node: Object) -> str:
+    """Why a node stays as we had it cut: mig-manager would cut it as soon as it gets its own label back."""
+    name = node["metadata"]["name"]
+    if CONFIGURATION_LABEL not in release(NODES, node)["metadata"]["labels"]:
+        return ""
+    try:
+        pods = (await kube.list(PODS, field_selector=f"spec.nodeName={name}")).items
+    except ApiError as error:
+        return str(error)
+    busy = [pod["metadata"]["name"] for pod in pods if _has_gpus(pod)]
+    if not busy:
+        return ""
+    return f"its label stays, as {busy[0]} has GPUs of it (of {len(busy)} pods); run this again when they have ended"
+
+
+def _has_gpus(pod: Object) -> bool:
+    spec, annotations = mapping(pod, "spec"), mapping(pod, "metadata", "annotations")
+    has_ended = text(pod, "status", "phase") in ("Succeeded", "Failed")
+    return not has_ended and (bool(spec.get("resourceClaims")) or gpus_of(spec, annotations) > 0)
 
 
 async def _give_back(kube: Kube, kind: Resource, served: Resource, document: Object, wait_s: float) -> None:

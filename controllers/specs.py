@@ -14,6 +14,7 @@ from kopt.controllers.ingest.options import Options as IngestOptions
 from kopt.controllers.lending.options import Options as LendingOptions
 from kopt.controllers.meter.options import Options as MeterOptions
 from kopt.controllers.pairwise.options import Options as PairwiseOptions
+from kopt.controllers.partitions.options import Options as PartitionsOptions
 from kopt.controllers.preemption.options import Options as PreemptionOptions
 from kopt.controllers.queues.options import Options as QueuesOptions
 from kopt.controllers.reservations.options import Options as ReservationsOptions
@@ -350,6 +351,25 @@ CONTROLLERS = (
         ),
         writes=("jobs.batch", "kaiworeservations.kaiwo.ai", "pods", "secrets", "workloads.kueue.x-k8s.io"),
         holds=("workloads.kueue.x-k8s.io",),
+    ),
+    ControllerSpec(
+        "partitions",
+        "kopt.controllers.partitions.main",
+        (9464,),
+        PartitionsOptions,
+        reads=(
+            SWITCHES,
+            "configmaps",
+            "deviceclasses.resource.k8s.io",
+            "migstrategies.kgwe.nvidia.io",
+            "nodes",
+            "partitioningplans.infrastructure.silogen.ai",
+            "pods",
+            "resourceclaims.resource.k8s.io",
+            "resourceslices.resource.k8s.io",
+        ),
+        writes=("migstrategies.kgwe.nvidia.io", "nodes"),
+        holds=("nodes",),
     ),
     ControllerSpec(
         "meter",

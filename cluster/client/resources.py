@@ -134,6 +134,9 @@ PAIRWISE_BENCHMARKS = Resource("kaiwo.ai", "v1alpha1", "pairwisebenchmarks", "Pa
 EVICTIONS = Resource("kaiwo.ai", "v1alpha1", "evictions", "Eviction")
 KAIWO_RESERVATIONS = Resource("kaiwo.ai", "v1alpha1", "kaiworeservations", "KaiwoReservation")
 MIG_STRATEGIES = Resource("kgwe.nvidia.io", "v1", "migstrategies", "MIGStrategy", namespaced=False)
+PARTITIONING_PLANS = Resource(
+    "infrastructure.silogen.ai", "v1alpha1", "partitioningplans", "PartitioningPlan", namespaced=False
+)
 GPU_WORKLOADS = Resource("kgwe.nvidia.io", "v1", "gpuworkloads", "GPUWorkload")
 KUEUE_WORKLOADS = Resource("kueue.x-k8s.io", "v1beta1", "workloads", "Workload")
 KAI_POD_GROUPS = Resource("scheduling.run.ai", "v2alpha2", "podgroups", "PodGroup")

@@ -8,7 +8,8 @@ A hold is one write that changes the object and marks it, so that no crash leave
   (the Kueue queue that it was in), ``asked`` (a Job's own request, see ``cluster.holds.original_request``),
   ``stopPolicy`` (what a LocalQueue had, see ``cluster.holds.queue_stop``), ``priority`` with ``raised`` (a Kueue
   Workload's own priority and the one that stands there instead), ``quota`` (what a queue owns, see
-  ``cluster.holds.quota_loan``). Other names are left alone.
+  ``cluster.holds.quota_loan``), ``migConfig`` with ``set`` (the configuration that a node's GPUs were cut by and the
+  one that stands there instead, see ``cluster.holds.node_layout``). Other names are left alone.
   Without the annotation, or where it is no JSON object, everything that a hold of this kind can have changed is undone.
   What is a JSON object is honoured whatever else stands in it (ADR 31).
 
@@ -37,12 +38,14 @@ from kopt.cluster.client.resources import (
     KUEUE_CLUSTER_QUEUES,
     KUEUE_LOCAL_QUEUES,
     KUEUE_WORKLOADS,
+    NODES,
     PODS,
     VOLCANO_JOBS,
     VOLCANO_QUEUES,
     Object,
     Resource,
 )
+from kopt.cluster.holds.node_layout import own_layout
 from kopt.cluster.holds.original_request import with_request
 from kopt.cluster.holds.queue_stop import FIELD, HOLD, is_stopped, opened
 from kopt.cluster.holds.quota_loan import restored
@@ -93,7 +96,7 @@ HOLDABLE: Mapping[Resource, Holdable] = MappingProxyType(
 have their own request back when their queue lets them run."""
 QUEUES = (KUEUE_CLUSTER_QUEUES, KAI_QUEUES, VOLCANO_QUEUES)
 """Kinds that may have more than they own; they are given back last, so that nothing that is released is refused."""
-HELD_KINDS = (*HOLDABLE, VOLCANO_JOBS, PODS, KUEUE_LOCAL_QUEUES, *QUEUES)
+HELD_KINDS = (*HOLDABLE, VOLCANO_JOBS, PODS, NODES, KUEUE_LOCAL_QUEUES, *QUEUES)
 """Every kind that may carry the mark."""
 
 
@@ -206,6 +209,9 @@ def release(resource: Resource, document: Object) -> Object:
         labels[QUEUE_LABEL] = queue_of(document) or None
     if resource == KUEUE_LOCAL_QUEUES:
         changes = opened(document, undo)
+    elif resource == NODES:
+        changes = own_layout(document, undo)
+        labels |= changes.pop("metadata", {}).get("labels", {})
     elif resource in QUEUES:
         changes = restored(resource, document, undo)
     else:

@@ -1,7 +1,7 @@
 """Configurations of NVIDIA's mig-manager: the ConfigMap that it cuts the GPUs of a node by.
 
 A configuration (``mig-configs`` of mig-parted's file) is a list of rules, each for all GPUs of a node or for some by
-index. Which one a node has is its label ``nvidia.com/mig.config``; mig-manager answers in ``nvidia.com/mig.config.state``.
+index. Which one a node has is its label ``nvidia.com/mig.config``; the answer is ``nvidia.com/mig.config.state``.
 """
 
 from collections.abc import Mapping

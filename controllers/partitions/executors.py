@@ -1,0 +1,202 @@
+"""Who cuts the GPUs of a node, behind one interface: NVIDIA's mig-manager by a label, or a driver that cuts on demand.
+
+A node has one executor, and nobody beside us may tell it what to do: ``executor_of`` says which one, or whose it is.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from kopt.cluster.client.resources import NODES, Object
+from kopt.cluster.holds.hold import hold_metadata, release
+from kopt.cluster.holds.node_layout import LayoutMarks, LayoutPhase
+from kopt.cluster.objects.mig_configurations import CONFIGURATION_LABEL, STATE_LABEL
+from kopt.cluster.objects.node_bandwidth import seconds, stamp
+from kopt.cluster.workloads.node_selection import matches_labels
+from kopt.controllers.partitions.views import HOLDER, ObservedNode, ObservedPlan
+from kopt.policies.partitions.configurations import NodeOption
+
+MANAGER_LABEL, STRATEGY_LABEL = "nvidia.com/gpu.deploy.mig-manager", "nvidia.com/mig.strategy"
+_OURS = "kopt"
+"""How the names begin that we have in ``managedFields``: our user agents, that of `kopt off` among them."""
+OPERATORS = ("gpu-operator", "nvidia-gpu-operator")
+"""Writers of the label that only put the default there where there is none."""
+_NEUTRAL = ("", "all-disabled", "all-enabled")
+"""Configurations that leave the cutting to others."""
+
+
+class Refused(Exception):
+    """A node that is not ours to cut; ``reason`` in one word."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Step:
+    """A patch of a node, and what it does, as an event says it."""
+
+    changes: Object
+    reason: str
+    sentence: str
+
+
+class Executor(ABC):
+    """``cuts``: whether we tell it how to cut; else it does so as claims are allocated."""
+
+    name: ClassVar[str]
+    cuts: ClassVar[bool]
+    remark: ClassVar[str] = ""
+
+    @abstractmethod
+    def start(self, node: ObservedNode, option: NodeOption, now_s: float) -> Step:
+        """Begin to cut an idle node."""
+
+    @abstractmethod
+    def proceed(self, node: ObservedNode, wanted: NodeOption | None, is_idle: bool, now_s: float) -> Step | None:
+        """The next step of a node that was begun; None while there is nothing to do. ``wanted``: what it is to have."""
+
+
+class DynamicDriver(Executor):
+    """A DRA driver with partitionable devices, which cuts an instance as its claim is prepared."""
+
+    name, cuts = "dra", False
+    remark = "Its driver cuts on demand: nothing is cut anew, and the webhook selects GPU and slots of each claim."
+
+    def start(self, node: ObservedNode, option: NodeOption, now_s: float) -> Step:
+        raise ValueError(f"the driver of {node.name} cuts on demand")
+
+    def proceed(self, node: ObservedNode, wanted: NodeOption | None, is_idle: bool, now_s: float) -> Step | None:
+        return None
+
+
+@dataclass(frozen=True)
+class MigManager(Executor):
+    """By ``nvidia.com/mig.config``. ``settle_s``: so long after the cordon a pod may still be bound that was scheduled
+    before; ``cut_s``: then cutting has failed."""
+
+    settle_s: float = 3.0
+    cut_s: float = 900.0
+    name: ClassVar[str] = "mig-manager"
+    cuts: ClassVar[bool] = True
+
+    def start(self, node: ObservedNode, option: NodeOption, now_s: float) -> Step:
+        before, own = node.marks, node.labels.get(CONFIGURATION_LABEL)
+        own, ours = (before.own, before.ours) if before is not None else (own, None)
+        marks = LayoutMarks(own, ours, option.name, LayoutPhase.CORDONED, stamp(now_s), True)
+        sentence = f"{node.name} takes no pods for now: it is to be cut as {option.name}."
+        return Step(_marked(marks) | {"spec": {"unschedulable": True}}, "PartitionsCordon", sentence)
+
+    def proceed(self, node: ObservedNode, wanted: NodeOption | None, is_idle: bool, now_s: float) -> Step | None:
+        marks = node.marks
+        if marks is None:
+            return None
+        age_s = now_s - since_s(marks)
+        if marks.phase is LayoutPhase.CORDONED and age_s >= self.settle_s:
+            if not is_idle or wanted is None:
+                why = "a pod came meanwhile" if not is_idle else f"there is no {marks.wanted} any more"
+                return _left(node, marks, f"{node.name} stays as it is: {why}.")
+            labels = {CONFIGURATION_LABEL: wanted.name}
+            after = replace(marks, ours=wanted.name, phase=LayoutPhase.CUTTING, since=stamp(now_s))
+            return Step(_marked(after, labels), "PartitionsCut", f"{node.name} is being cut as {wanted.name}.")
+        if marks.phase is LayoutPhase.CUTTING:
+            return self._followed(node, marks, wanted, age_s, now_s)
+        return None
+
+    def _followed(
+        self, node: ObservedNode, marks: LayoutMarks, wanted: NodeOption | None, age_s: float, now_s: float
+    ) -> Step | None:
+        state = node.labels.get(STATE_LABEL, "")
+        # Right after the write the state is still that of the configuration before.
+        if state == "success" and wanted is not None and dict(node.instances) == dict(wanted.instances):
+            after = replace(marks, phase=LayoutPhase.CUT, since=stamp(now_s), is_cordoned=False)
+            sentence = f"{node.name} is cut as {marks.ours} and takes pods again."
+            return Step(_marked(after) | {"spec": {"unschedulable": None}}, "PartitionsReady", sentence)
+        if (state == "failed" and age_s >= self.settle_s) or age_s >= self.cut_s:
+            after = replace(marks, ours=None, phase=LayoutPhase.FAILED, since=stamp(now_s), is_cordoned=False)
+            why = (
+                "mig-manager says that it failed" if state == "failed" else f"it was not cut within {self.cut_s:.0f} s"
+            )
+            sentence = f"{node.name} gets its own configuration back: {why} ({marks.ours})."
+            changes = _marked(after, {CONFIGURATION_LABEL: marks.own}) | {"spec": {"unschedulable": None}}
+            return Step(changes, "PartitionsFailed", sentence)
+        return None
+
+
+def since_s(marks: LayoutMarks) -> float:
+    """Unix seconds; long ago where that cannot be read."""
+    try:
+        return seconds(marks.since)
+    except (ValueError, OverflowError):
+        return 0.0
+
+
+def _left(node: ObservedNode, marks: LayoutMarks, sentence: str) -> Step:
+    """As it was before this attempt: cut by us earlier, or not ours at all."""
+    if marks.ours is None:
+        return given_back(node, sentence)
+    after = replace(marks, wanted=marks.ours, phase=LayoutPhase.CUT, is_cordoned=False)
+    return Step(_marked(after) | {"spec": {"unschedulable": None}}, "PartitionsGiveBack", sentence)
+
+
+def given_back(node: ObservedNode, sentence: str) -> Step:
+    """The step by which a node is as it was before us."""
+    return Step(release(NODES, node.document), "PartitionsGiveBack", sentence)
+
+
+def _marked(marks: LayoutMarks, labels: Mapping[str, str | None] | None = None) -> Object:
+    metadata = hold_metadata(HOLDER, marks.undo())
+    return {"metadata": metadata | {"labels": metadata["labels"] | dict(labels or {})}}
+
+
+def executor_of(
+    node: ObservedNode,
+    strategies: Collection[str],
+    plans: Sequence[ObservedPlan],
+    is_dynamic: bool,
+    manager: MigManager,
+) -> Executor:
+    """``strategies``: the names of all MIGStrategies that select the node. Raises Refused."""
+    if len(strategies) > 1:
+        names = ", ".join(sorted(strategies))
+        raise Refused("TwoAuthorities", f"several MIGStrategies select {node.name}: {names}; let one of them")
+    for plan in plans:
+        if any(matches_labels(selector, node.labels) for selector in plan.selectors):
+            raise Refused(
+                "TwoAuthorities", f"PartitioningPlan {plan.name} cuts {node.name}; take it out of one of them"
+            )
+    if node.holder not in ("", HOLDER):
+        raise Refused("HeldByOthers", f"{node.name} is held by {node.holder}")
+    if is_dynamic:
+        if node.configuration not in _NEUTRAL and node.marks is None:
+            raise Refused(
+                "TwoAuthorities",
+                f"the driver of {node.name} cuts on demand, and its label {CONFIGURATION_LABEL} says "
+                f"{node.configuration}: remove the label, or the driver's dynamic partitions",
+            )
+        return DynamicDriver()
+    if node.labels.get(MANAGER_LABEL) != "true" and STATE_LABEL not in node.labels:
+        raise Refused("NoExecutor", f"{node.name} has neither mig-manager nor a driver that cuts on demand")
+    if node.labels.get(STRATEGY_LABEL, "mixed") != "mixed":
+        strategy = node.labels[STRATEGY_LABEL]
+        raise Refused("NotMixed", f"{node.name} publishes instances as whole GPUs ({STRATEGY_LABEL}={strategy})")
+    _require_ours(node)
+    return manager
+
+
+def _require_ours(node: ObservedNode) -> None:
+    marks, written = node.marks, CONFIGURATION_LABEL in node.labels
+    if marks is not None and marks.ours is not None:
+        if node.configuration != marks.ours:
+            raise Refused(
+                "TwoAuthorities",
+                f"{node.writer or 'somebody'} has set {CONFIGURATION_LABEL} of {node.name} since we did",
+            )
+    elif written and node.writer not in ("", *OPERATORS) and not node.writer.startswith(_OURS):
+        raise Refused(
+            "TwoAuthorities",
+            f"{node.writer} manages {CONFIGURATION_LABEL} of {node.name} ({node.configuration}): remove the label to "
+            "leave the node to this strategy",
+        )

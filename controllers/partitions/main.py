@@ -1,0 +1,164 @@
+"""``kopt controller partitions``: one replica, from start to the end."""
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from kopt.cluster.client.api import Kube, KubeSettings, connect
+from kopt.cluster.client.resources import (
+    CONFIG_MAPS,
+    MIG_STRATEGIES,
+    NODES,
+    PARTITIONING_PLANS,
+    PODS,
+    Key,
+    Object,
+)
+from kopt.cluster.runtime.informer import Change, Informer
+from kopt.cluster.runtime.lease import Fence
+from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
+from kopt.cluster.runtime.object_cache import ObjectCache
+from kopt.cluster.runtime.signals import end_signals, run_until
+from kopt.cluster.runtime.switches import OPEN, Gate, LiveSwitches
+from kopt.cluster.workloads.device_requests import PublishedSlice, read_slice
+from kopt.cluster.workloads.external_requests import CLAIMS, DEVICE_CLASSES, RESOURCE_SLICES
+from kopt.controllers.partitions.demand import PartitionClaim, read_partition_claim
+from kopt.controllers.partitions.options import DEFAULT_CONFIGURATIONS
+from kopt.controllers.partitions.pools import Observed
+from kopt.controllers.partitions.reading import busy_pods
+from kopt.controllers.partitions.reconciler import ControllerSettings, Reconciler
+from kopt.controllers.partitions.views import (
+    ObservedConfigurations,
+    ObservedNode,
+    ObservedPlan,
+    ObservedPod,
+    ObservedStrategy,
+    read_config_map,
+    read_node,
+    read_observed_strategy,
+    read_partitioning_plan,
+    read_pod,
+)
+from kopt.core.decision import Mode
+from kopt.core.switches import Owner
+
+NAME = "partitions"
+_GATHER_S = 0.2
+"""Changes within this time are handled together."""
+_WHERE = tuple(DEFAULT_CONFIGURATIONS.split("/"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessSettings(ReplicaSettings):
+    """Everything of one replica. ``configurations``: namespace and name of mig-manager's ConfigMap."""
+
+    controller: ControllerSettings = field(default_factory=ControllerSettings)
+    configurations: Key = (_WHERE[0], _WHERE[1])
+    port: int = 9464
+
+
+async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) -> None:
+    """Run until SIGTERM, SIGINT or ``stop``. Raises NoCluster when no cluster is configured."""
+    ending = end_signals(stop)
+    async with connect(settings.kubeconfig, KubeSettings(user_agent="kopt-partitions")) as kube:
+        await run_until(ending, Replica(kube, settings))
+
+
+class LiveCluster:
+    """The state observed by informers, with our own writes. ``changed`` is set by every change."""
+
+    def __init__(self, kube: Kube, settings: ControllerSettings, where: Key, gate: Gate = OPEN) -> None:
+        self._kube, self._settings, self._gate, self._where = kube, settings, gate, where
+        self.changed = asyncio.Event()
+        self._strategies: ObjectCache[ObservedStrategy] = ObjectCache(
+            Informer(kube, MIG_STRATEGIES, keep=read_observed_strategy, required=True)
+        )
+        self._nodes: ObjectCache[ObservedNode] = ObjectCache(Informer(kube, NODES, keep=read_node, required=True))
+        self._pods: Informer[ObservedPod] = Informer(kube, PODS, keep=read_pod, required=True)
+        self._claims: Informer[PartitionClaim] = Informer(kube, CLAIMS, keep=read_partition_claim)
+        self._classes: Informer[Object] = Informer(kube, DEVICE_CLASSES)
+        self._slices: Informer[PublishedSlice] = Informer(kube, RESOURCE_SLICES, keep=read_slice)
+        self._plans: Informer[ObservedPlan] = Informer(kube, PARTITIONING_PLANS, keep=read_partitioning_plan)
+        self._configurations: Informer[ObservedConfigurations] = Informer(
+            kube, CONFIG_MAPS, namespace=where[0], field_selector=f"metadata.name={where[1]}", keep=read_config_map
+        )
+        self.informers: tuple[Informer[Any], ...] = (
+            self._strategies.informer,
+            self._nodes.informer,
+            self._pods,
+            self._claims,
+            self._classes,
+            self._slices,
+            self._plans,
+            self._configurations,
+        )
+        for informer in self.informers:
+            informer.subscribe(self._on_change)
+        self._writes: Fence | None = None
+
+    def begin(self, fence: Fence) -> None:
+        """Writes are this term's from now on."""
+        self._writes = fence
+
+    def observed(self, now_s: float) -> Observed:
+        missing = ObservedConfigurations(error=f"there is no ConfigMap {'/'.join(self._where)} (--configurations)")
+        return Observed(
+            now_s,
+            list(self._strategies.objects.values()),
+            list(self._nodes.objects.values()),
+            list(self._pods.objects.values()),
+            list(self._claims.objects.values()),
+            {name: item for (_, name), item in self._classes.objects.items()},
+            list(self._slices.objects.values()),
+            list(self._plans.objects.values()),
+            self._configurations.objects.get(self._where, missing),
+        )
+
+    def mode(self, strategy: ObservedStrategy) -> Mode:
+        owner = Owner.of(MIG_STRATEGIES.plural, "", strategy.name)
+        return self._gate.mode(NAME, owner, self._settings.mode)
+
+    async def is_idle(self, node: ObservedNode) -> bool:
+        return not await busy_pods(self._kube, node.name)
+
+    async def patch_node(self, node: ObservedNode, changes: Object) -> None:
+        self._nodes.record(await self._fence.patch(NODES, node.document, changes))
+
+    async def write_status(self, document: Object) -> None:
+        self._strategies.record(await self._fence.replace(MIG_STRATEGIES, document, subresource="status"))
+
+    @property
+    def _fence(self) -> Fence:
+        assert self._writes is not None, "only a leader writes"
+        return self._writes
+
+    def _on_change(self, change: Change[Any]) -> None:
+        if change.old != change.new:
+            self.changed.set()
+
+
+class Replica(LedReplica):
+    """The parts of one process, put together. Every replica observes; the leader writes."""
+
+    def __init__(self, kube: Kube, settings: ProcessSettings) -> None:
+        self._settings = settings.controller
+        switches = LiveSwitches(kube, NAME)
+        self.cluster = LiveCluster(kube, settings.controller, settings.configurations, switches)
+        self._reconciler: Reconciler | None = None
+        super().__init__(kube, NAME, settings, self.cluster.informers, switches)
+        self.gauge("cutting", "Nodes that are being cut.", lambda: self._count("cutting"))
+        self.gauge("planned", "Idle nodes that are to be cut.", lambda: self._count("planned"))
+        self.gauge("waiting_requests", "Instances that wait, by pods and claims.", lambda: self._count("waiting"))
+        self.gauge("undone", "What MIGStrategies ask for and is not done.", lambda: self._count("undone"))
+        self.gauge("errors", "Writes that failed and are retried.", lambda: self.errors)
+
+    async def lead(self, fence: Fence) -> None:
+        self.cluster.begin(fence)
+        self._reconciler = Reconciler(self.cluster, self._settings, self._about, isolation=self.isolation)
+        await self.step_through(self._reconciler, self.cluster.changed, _GATHER_S)
+
+    def _about(self, regarding: Object, reason: str, sentence: str) -> None:
+        self.emit_event(regarding, reason, "Partitioning", sentence)
+
+    def _count(self, what: str) -> float:
+        return 0.0 if self._reconciler is None else float(getattr(self._reconciler, what))

@@ -1,0 +1,312 @@
+"""Who asks for what, which nodes could give it, and what is left undone. Pure, so that `kopt partitions` shares it."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kopt.cluster.client.resources import Object
+from kopt.cluster.holds.node_layout import LayoutPhase
+from kopt.cluster.objects.mig_strategy import MigStrategy
+from kopt.cluster.workloads.device_requests import PublishedSlice
+from kopt.cluster.workloads.node_selection import runs_on
+from kopt.controllers.partitions.demand import (
+    PartitionClaim,
+    dynamic_drivers,
+    dynamic_instances,
+    profile_of,
+)
+from kopt.controllers.partitions.executors import Executor, MigManager, Refused, executor_of, since_s
+from kopt.controllers.partitions.views import (
+    ObservedConfigurations,
+    ObservedNode,
+    ObservedPlan,
+    ObservedPod,
+    ObservedStrategy,
+)
+from kopt.core.gpu import GpuModel
+from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
+from kopt.core.hardware.mig import MigError, mig_geometry
+from kopt.policies.partitions.configurations import (
+    InfeasibleError,
+    NodeOption,
+    model_rules,
+    node_option,
+    smallest_profile,
+)
+from kopt.policies.partitions.plan import PartitionPlan, PartitionPool, PlanNode, plan_partitions
+
+PRODUCT_LABEL, COUNT_LABEL = "nvidia.com/gpu.product", "nvidia.com/gpu.count"
+_IN_PROGRESS = (LayoutPhase.CORDONED, LayoutPhase.CUTTING)
+
+
+@dataclass(frozen=True)
+class Observed:
+    """Everything that informers have seen. ``classes``: DeviceClasses by name."""
+
+    now_s: float
+    strategies: Sequence[ObservedStrategy]
+    nodes: Sequence[ObservedNode]
+    pods: Sequence[ObservedPod]
+    claims: Sequence[PartitionClaim]
+    classes: Mapping[str, Object]
+    slices: Sequence[PublishedSlice]
+    plans: Sequence[ObservedPlan]
+    configurations: ObservedConfigurations
+
+
+@dataclass
+class NodeReport:
+    """A node of a strategy. ``wanted``: what it is to be cut as, None to stay; ``reason`` in one word why nothing is
+    done, or what is."""
+
+    node: ObservedNode
+    executor: Executor | None
+    actual: Mapping[str, int]
+    reason: str
+    message: str = ""
+    wanted: NodeOption | None = None
+    is_idle: bool = False
+
+
+@dataclass(frozen=True)
+class Undone:
+    """What is asked for and not done, and why."""
+
+    subject: str
+    reason: str
+    message: str
+
+
+@dataclass
+class StrategyReport:
+    """``waiting`` and ``served``: requests by profile."""
+
+    strategy: ObservedStrategy
+    nodes: list[NodeReport] = field(default_factory=list)
+    waiting: Counter[str] = field(default_factory=Counter)
+    served: Counter[str] = field(default_factory=Counter)
+    undone: list[Undone] = field(default_factory=list)
+
+
+def read_partitions(observed: Observed, manager: MigManager) -> list[StrategyReport]:
+    """What is planned for each MIGStrategy, in the order of their names."""
+    return _Reading(observed, manager).reports()
+
+
+class _Reading:
+    """One look at the cluster. A pod is counted once, for the first strategy whose nodes it may run on."""
+
+    def __init__(self, observed: Observed, manager: MigManager) -> None:
+        self._observed, self._manager = observed, manager
+        self._dynamic = dynamic_drivers(observed.slices)
+        self._given = dynamic_instances(observed.slices, observed.claims)
+        self._on: dict[str, list[ObservedPod]] = {}
+        for pod in observed.pods:
+            if pod.node:
+                self._on.setdefault(pod.node, []).append(pod)
+        self._unplaced = [pod for pod in observed.pods if pod.waits]
+        self._counted: set[str] = set()
+
+    def reports(self) -> list[StrategyReport]:
+        strategies = sorted(self._observed.strategies, key=lambda each: each.name)
+        specs = {each.name: each.spec for each in strategies if each.spec is not None}
+        selecting = {
+            node.name: [name for name, spec in specs.items() if spec.selects(node.labels)]
+            for node in self._observed.nodes
+        }
+        result = []
+        for strategy in strategies:
+            report = StrategyReport(strategy)
+            if strategy.spec is not None:
+                for node in sorted(self._observed.nodes, key=lambda each: each.name):
+                    if strategy.name in selecting[node.name]:
+                        report.nodes.append(self._node(node, selecting[node.name]))
+                self._plan(strategy.spec, report)
+            result.append(report)
+        return result
+
+    def _node(self, node: ObservedNode, strategies: Sequence[str]) -> NodeReport:
+        try:
+            is_dynamic = node.name in self._dynamic
+            executor = executor_of(node, strategies, self._observed.plans, is_dynamic, self._manager)
+        except Refused as refused:
+            report = NodeReport(node, None, node.instances, refused.reason, str(refused))
+        else:
+            actual = node.instances if executor.cuts else self._given.get(node.name, {})
+            report = NodeReport(node, executor, actual, "Stays", executor.remark)
+        report.is_idle = not self._on.get(node.name)
+        return report
+
+    def _plan(self, spec: MigStrategy, report: StrategyReport) -> None:
+        pools: dict[tuple[str, int], list[NodeReport]] = {}
+        for each in report.nodes:
+            if each.executor is None or not each.executor.cuts:
+                continue
+            model, gpus = _model(each.node), each.node.labels.get(COUNT_LABEL, "")
+            if model is None or not gpus.isdecimal() or not 0 < int(gpus) <= 64:
+                each.executor, each.reason = None, "UnknownGpus"
+                each.message = f"{each.node.name} needs the labels {PRODUCT_LABEL} of a GPU with MIG, and {COUNT_LABEL}"
+            else:
+                pools.setdefault((model.name, int(gpus)), []).append(each)
+        for (name, count), members in sorted(pools.items()):
+            _PoolPlanning(self._observed, spec, report, members, find_gpu(name), count).plan(
+                self._unplaced, self._on, self._counted
+            )
+        self._count_claims(report)
+
+    def _count_claims(self, report: StrategyReport) -> None:
+        """Claims are served by drivers that cut on demand."""
+        nodes = [each.node for each in report.nodes if each.executor is not None and not each.executor.cuts]
+        pods = {pod.uid: pod for pod in self._observed.pods if not pod.node}
+        for claim in self._observed.claims:
+            pod = pods.get(claim.pod)
+            driver, profile = profile_of(claim, self._observed.classes)
+            able = [] if pod is None else [each for each in nodes if runs_on(pod.spec, each.labels, each.taints)]
+            if claim.is_allocated or not profile or claim.observed.made_for in self._counted:
+                continue
+            if any(self._dynamic[each.name] == driver for each in able):
+                self._counted.add(claim.observed.made_for)
+                report.waiting[profile] += 1
+
+
+class _PoolPlanning:
+    """Nodes of one model and size, which mig-manager cuts."""
+
+    def __init__(
+        self,
+        observed: Observed,
+        spec: MigStrategy,
+        report: StrategyReport,
+        members: Sequence[NodeReport],
+        model: GpuModel,
+        gpus: int,
+    ) -> None:
+        self._observed, self._spec, self._report, self._members = observed, spec, report, members
+        self._model, self._gpus, self._geometry = model, gpus, mig_geometry(model)
+        self._options = self._read_options()
+        self._by_name = {option.name: option for option in self._options}
+
+    def plan(
+        self, unplaced: Sequence[ObservedPod], on: Mapping[str, Sequence[ObservedPod]], counted: set[str]
+    ) -> PartitionPlan:
+        """The wanted option of each member, and the account of what waits."""
+        waiting = self._waiting(unplaced, counted)
+        nodes = [node for each in self._members if (node := self._plan_node(each, on)) is not None]
+        shares = {profile: share for profile, share in self._spec.shares.items() if profile in self._names}
+        pool = PartitionPool(
+            self._geometry, nodes, self._options, waiting, shares, self._spec.min_utilization if shares else None
+        )
+        plan = plan_partitions(pool)
+        for each in self._members:
+            option = plan.changes.get(each.node.name)
+            if option is not None:
+                each.wanted, each.reason = option, "ToCut"
+                each.message = f"It is idle, and would be cut as {option.name}."
+        self._report.waiting.update(waiting)
+        self._report.served.update(plan.served)
+        self._explain(waiting, plan)
+        return plan
+
+    @property
+    def _names(self) -> frozenset[str]:
+        return frozenset(profile.name for profile in self._geometry.profiles)
+
+    def _read_options(self) -> list[NodeOption]:
+        result, names = [], frozenset(profile.name for profile in self._geometry.profiles)
+        for name, rules in sorted(self._observed.configurations.by_name.items()):
+            own = model_rules(self._geometry, [(rule.gpus, rule.instances, rule.is_filtered) for rule in rules])
+            if own is None or any(not set(instances or ()) <= names for _, instances in own):
+                continue
+            try:
+                result.append(node_option(self._geometry, self._gpus, name, own))
+            except InfeasibleError as error:
+                self._leave(f"configuration {name}", "Infeasible", str(error))
+        if self._observed.configurations.error:
+            self._leave("configurations", "NoConfigurations", self._observed.configurations.error)
+        offered = {profile for option in result for profile in option.instances}
+        for profile, share in self._spec.shares.items():
+            if profile not in names:
+                self._leave(
+                    profile, "OtherModel", f"a {self._model.name} has no {profile}, of which {share} % are wanted"
+                )
+            elif share and profile not in offered and result:
+                self._leave(profile, "NotOffered", f"no configuration of mig-manager gives {profile}")
+        return result
+
+    def _plan_node(self, each: NodeReport, on: Mapping[str, Sequence[ObservedPod]]) -> PlanNode | None:
+        """None for one that takes no pods."""
+        node, marks, pods = each.node, each.node.marks, on.get(each.node.name, ())
+        if marks is not None and marks.phase in _IN_PROGRESS:
+            option = self._by_name.get(marks.wanted)
+            each.wanted, each.reason = option, marks.phase.value.capitalize()
+            each.message = f"It is {marks.phase.value} for {marks.wanted}."
+            return PlanNode(node.name, node.instances if option is None else option.instances)
+        if not node.is_ready or node.is_cordoned:
+            each.reason, each.message = "TakesNoPods", "It is cordoned by others, or not ready."
+            return None
+        used: Counter[str] = Counter()
+        for pod in pods:
+            used.update(pod.requests)
+        age_s = self._spec.rebalance_s + 1 if marks is None else self._observed.now_s - since_s(marks)
+        may_change = each.is_idle and age_s >= self._spec.rebalance_s
+        if not each.is_idle:
+            each.message = f"{len(pods)} pods with GPUs run on it."
+        elif not may_change:
+            each.reason = "CutLately" if marks is not None and marks.phase is LayoutPhase.CUT else "FailedLately"
+            each.message = (
+                f"It is left as it is for another {self._spec.rebalance_s - age_s:.0f} s (rebalanceInterval)."
+            )
+        return PlanNode(node.name, node.instances, dict(used), may_change)
+
+    def _waiting(self, unplaced: Sequence[ObservedPod], counted: set[str]) -> Counter[str]:
+        memory = {profile.name: int(profile.memory_bytes) for profile in self._model.partitions}
+        shapes = [*(option.instances for option in self._options), *(each.node.instances for each in self._members)]
+        result: Counter[str] = Counter()
+        for pod in unplaced:
+            if pod.uid in counted or not self._may_run(pod):
+                continue
+            requests = dict(pod.requests)
+            if pod.memory_bytes:
+                profile = smallest_profile(self._geometry, memory, pod.memory_bytes)
+                requests = {} if profile is None else {profile: 1}
+            if not requests or not requests.keys() <= {*self._names, "gpu"}:
+                continue
+            counted.add(pod.uid)
+            if not any(all(shape.get(name, 0) >= count for name, count in requests.items()) for shape in shapes):
+                words = ", ".join(f"{count} x {name}" for name, count in sorted(requests.items()))
+                self._leave("/".join(pod.key), "NotOffered", f"no configuration gives {words} on one node")
+                continue
+            result.update(requests)
+        return result
+
+    def _may_run(self, pod: ObservedPod) -> bool:
+        return any(runs_on(pod.spec, each.node.labels, each.node.taints) for each in self._members)
+
+    def _explain(self, waiting: Counter[str], plan: PartitionPlan) -> None:
+        for profile, count in sorted(waiting.items()):
+            lacking = count - plan.served.get(profile, 0)
+            if lacking > 0:
+                self._leave(
+                    profile,
+                    "NoIdleNode",
+                    f"{lacking} of {count} requests for {profile} wait: every other node has pods with GPUs, takes no "
+                    "pods, or was cut less than rebalanceInterval ago",
+                )
+
+    def _leave(self, subject: str, reason: str, message: str) -> None:
+        self._report.undone.append(Undone(subject, reason, message))
+
+
+def _model(node: ObservedNode) -> GpuModel | None:
+    """Of a GPU with MIG; None where nothing says which."""
+    product = node.labels.get(PRODUCT_LABEL, "").partition("-MIG-")[0]
+    try:
+        model = find_gpu(product)
+        mig_geometry(model)
+    except (UnknownGpuError, MigError):
+        return None
+    return model
+
+
+Acts = Callable[[ObservedStrategy], bool]
+"""Whether what a strategy plans is done, or only shown."""

@@ -1,4 +1,4 @@
-"""What a configuration of a node comes to: the instances that it has once its GPUs are cut so, or why they cannot be."""
+"""What a configuration comes to: the instances that a node has once its GPUs are cut so, or why they cannot be."""
 
 import functools
 from collections import Counter
@@ -92,4 +92,4 @@ def model_rules(
         if gpus in kept and kept[gpus] != instances:
             return None
         kept[gpus] = instances
-    return [(gpus, instances) for gpus, instances in kept.items()]
+    return list(kept.items())

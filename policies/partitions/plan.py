@@ -3,9 +3,9 @@
 Nodes with the same instances are alike, so the programme counts nodes by what they have now and what they get: it has
 as many variables at ten GPUs as at ten thousand. What may not change, and what runs, is a constant in it.
 
-Two objectives, the second under the value of the first: compute slices of waiting requests that get an instance; then as
-few changes as possible or, in a pool that is used too little, how far instances are from their shares, where a node's
-change has to bring at least one instance nearer.
+Two objectives, the second under the value of the first: compute slices of waiting requests that get an instance; then
+as few changes as possible or, in a pool that is used too little, how far instances are from their shares, where a
+node's change has to bring at least one instance nearer.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +20,7 @@ from kopt.policies.partitions.configurations import WHOLE, NodeOption
 
 Array = NDArray[np.float64]
 _LIMIT_S = 0.25
-"""Of one solve. Distances from shares under a lack of instances need it at a thousand nodes; its answer is the best that
-was found until then."""
+"""Of one solve; the answer is the best until then. Distances from shares need it where a thousand nodes are too few."""
 _SLACK = 1e-6
 _GAP = 1e-2
 """Of distances from shares: proving the last hundredth takes most of the time."""

@@ -15,6 +15,7 @@ from kopt.cli.cluster import (
     gpus,
     idle,
     off,
+    partitions,
     queue,
     replicas,
     reservations,
@@ -86,6 +87,7 @@ app.add_typer(alerts.app, name="alerts")
 app.command("queue")(queue.queue)
 app.command("gpus")(gpus.gpus)
 app.command("idle")(idle.idle)
+app.add_typer(partitions.app, name="partitions")
 app.add_typer(reservations.app, name="reservations")
 app.command("classes")(classes.classes)
 app.add_typer(cost.app, name="cost")

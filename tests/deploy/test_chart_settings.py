@@ -21,6 +21,7 @@ COMPONENTS = (
         "runs",
         "gangs",
         "reservations",
+        "partitions",
         "meter",
         "autoscaling",
         "pages",

@@ -31,7 +31,7 @@ Workload's may be raised), `release` (what is not held is not touched).
     'kubeflow.org/pytorchjobs': ['runPolicy'], 'kubeflow.org/mpijobs': ['runPolicy'],
     'kueue.x-k8s.io/workloads': ['active'{{ if .priority }}, 'priority'{{ end }}], 'batch.volcano.sh/jobs': [],
     'kueue.x-k8s.io/clusterqueues': ['resourceGroups'], 'kueue.x-k8s.io/localqueues': ['stopPolicy'], 'scheduling.run.ai/queues': ['resources'],
-    'scheduling.volcano.sh/queues': ['capability']}[variables.kind]
+    'scheduling.volcano.sh/queues': ['capability'], '/nodes': ['unschedulable']}[variables.kind]
 # A Job without a label of its own gets its pods' from the API server, whoever writes it.
 - {name: podLabels, expression: "variables.kind == 'batch/jobs' ? object.spec.template.?metadata.?labels.orValue({}) : {}"}
 - name: marked
@@ -70,9 +70,12 @@ Workload's may be raised), `release` (what is not held is not touched).
 {{- end }}
 {{- end }}
 
-{{/* What waits in a queue is parked in one that does not exist; Kueue itself may write that of a namespace's default. */}}
+{{/*
+What waits in a queue is parked in one that does not exist; Kueue itself may write that of a namespace's default. A node's
+configuration is what mig-manager cuts it by.
+*/}}
 {{- define "kopt.parkedLabel" -}}
-variables.podLabels[?name].hasValue() && variables.podLabels[?name] == variables.labelsAfter[?name] || name == 'kueue.x-k8s.io/queue-name' && (variables.labelsBefore[?name].orValue('') == 'kaiwo-held' || variables.labelsAfter[?name].orValue('') == 'kaiwo-held' || variables.labelsBefore[?name].orValue('') == '' && variables.labelsAfter[?name].orValue('') == 'default')
+variables.podLabels[?name].hasValue() && variables.podLabels[?name] == variables.labelsAfter[?name] || name == 'kueue.x-k8s.io/queue-name' && (variables.labelsBefore[?name].orValue('') == 'kaiwo-held' || variables.labelsAfter[?name].orValue('') == 'kaiwo-held' || variables.labelsBefore[?name].orValue('') == '' && variables.labelsAfter[?name].orValue('') == 'default') || name == 'nvidia.com/mig.config' && variables.kind == '/nodes'
 {{- end }}
 
 {{/* A Job asks for something else while its size is found out (`cluster/holds/original_request.py`), and its pods go where its data is. */}}

@@ -19,6 +19,13 @@ from replicas import ControllerProcess, replicas
 CRD = Path(__file__).resolve().parents[2] / "deploy" / "chart" / "crds" / "migstrategies.yaml"
 LABEL, STATE = "nvidia.com/mig.config", "nvidia.com/mig.config.state"
 GPUS = 2
+NODE_LABELS = {
+    "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
+    "nvidia.com/gpu.count": str(GPUS),
+    "nvidia.com/mig.strategy": "mixed",
+    "nvidia.com/gpu.deploy.mig-manager": "true",
+    STATE: "success",
+}
 FILE = """
 version: v1
 mig-configs:
@@ -201,14 +208,7 @@ class Bench:
 def bench(control_plane: ControlPlane, kwok: Kwok) -> Iterator[Bench]:
     control_plane.apply_crd(yaml.safe_load(CRD.read_text()))
     control_plane.api.namespace("kopt-system")
-    labels = {
-        "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
-        "nvidia.com/gpu.count": str(GPUS),
-        "nvidia.com/mig.strategy": "mixed",
-        "nvidia.com/gpu.deploy.mig-manager": "true",
-        STATE: "success",
-    }
-    with kwok.nodes(3, gpus=GPUS, labels=labels, prefix="mig") as nodes:
+    with kwok.nodes(3, gpus=GPUS, labels=NODE_LABELS, prefix="mig") as nodes:
         result = Bench(control_plane, nodes)
         yield result
         result.close()

@@ -3,16 +3,17 @@
 import asyncio
 import itertools
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 from controlplane.processes import wait_for
 from mortal import Met, Mortal, lives, until_killed
 
+from kopt.cluster.client.api import connect
+from kopt.cluster.client.resources import NODES
 from kopt.cluster.objects.device_slices import API_VERSION, mig_gpus
 from kopt.cluster.runtime.lease import LeaseSettings
+from kopt.cluster.teardown import switch_off
 from kopt.controllers.partitions.executors import MigManager as Label
 from kopt.controllers.partitions.main import ProcessSettings, Replica
 from kopt.controllers.partitions.reconciler import ControllerSettings
@@ -132,7 +133,7 @@ def test_whoever_dies_at_a_write_the_next_goes_on(bench: Bench, manager: MigMana
     async def live(over: asyncio.Event, number: int) -> None:
         kube = Mortal(bench.plane.kubeconfig, met, call_of)
         settings = ProcessSettings(
-            lease=LeaseSettings(1.5, 1.0, 0.2),
+            lease=LeaseSettings(1.0, 0.7, 0.1),
             namespace=bench.space,
             identity=f"life-{number}",
             port=0,
@@ -155,11 +156,15 @@ def test_whoever_dies_at_a_write_the_next_goes_on(bench: Bench, manager: MigMana
     assert not any(bench.node(name)["spec"].get("unschedulable") for name in bench.nodes)
 
 
-def kopt(bench: Bench, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app()", *words]
-    return subprocess.run(
-        [*command, "--kubeconfig", str(bench.plane.kubeconfig)], capture_output=True, text=True, check=False
-    )
+def switched_off(bench: Bench) -> list[str]:
+    """What could not be given back."""
+
+    async def run() -> list[str]:
+        async with connect(bench.plane.kubeconfig) as kube:
+            outcomes = switch_off(kube, held_kinds=(NODES,), namespace=bench.space)
+            return [outcome.error async for outcome in outcomes if outcome.error]
+
+    return asyncio.run(run())
 
 
 def test_off_gives_back_what_no_pod_uses_and_says_what_stays(
@@ -174,15 +179,14 @@ def test_off_gives_back_what_no_pod_uses_and_says_what_stays(
     home = bench.bound("large")
     replica.server.kill()
     bench.ends("large")
-    off = kopt(bench, "off", "-n", bench.space)
-    assert "run this again when they have ended" in off.stdout + off.stderr
-    assert off.returncode != 0
+    (stays,) = switched_off(bench)
+    assert "small has GPUs of it" in stays
+    assert "run this again when they have ended" in stays
     assert bench.labels() == dict.fromkeys(bench.nodes, "") | {bench.nodes[0]: "all-1g.10gb"}
     assert LABEL not in bench.node(home)["metadata"]["labels"]
     assert bench.where("small") == bench.nodes[0]
     bench.ends("small")
-    again = kopt(bench, "off", "-n", bench.space)
-    assert again.returncode == 0, again.stdout + again.stderr
+    assert not switched_off(bench)
     assert bench.labels()[bench.nodes[0]] == "all-disabled"
     assert set(bench.held()) == {""}
 

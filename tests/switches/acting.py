@@ -20,7 +20,9 @@ from kopt.cluster.client.resources import (
     KUEUE_WORKLOADS,
     LEASES,
     LENDING_POOLS,
+    MIG_STRATEGIES,
     NODE_BANDWIDTHS,
+    NODES,
     PAIRWISE_BENCHMARKS,
     SECRETS,
     SELF_REVIEWS,
@@ -31,6 +33,7 @@ from kopt.controllers.gangs.reconciler import Reconciler as Gangs
 from kopt.controllers.lending.reconciler import Reconciler as Lending
 from kopt.controllers.meter.budgets import BudgetKeeper
 from kopt.controllers.pairwise.reconciler import Reconciler as Pairwise
+from kopt.controllers.partitions.reconciler import Reconciler as Partitions
 from kopt.controllers.preemption.kai.preemptor import KaiPreemption
 from kopt.controllers.preemption.kube_scheduler.preemptor import PlainPreemption
 from kopt.controllers.preemption.reconciler import Reconciler as Preemption
@@ -39,11 +42,14 @@ from kopt.controllers.reservations.reconciler import Reconciler as Reservations
 from kopt.controllers.sizing.reconciler import Reconciler as Sizing
 from kopt.controllers.staging.reconciler import Reconciler as Staging
 
-from .scenarios import BUDGETS, DECLARED_QUEUES, GANGS, RESERVATIONS
+from .scenarios import BUDGETS, DECLARED_QUEUES, GANGS, PARTITIONS, RESERVATIONS
 
 OWN = (EVENTS, LEASES, SECRETS, FEATURE_ROLLOUTS)
 USER = "system:serviceaccount:kopt-system:kopt-test"
-REPORTS = (KAIWO_BUDGETS, KAIWO_QUEUES, KAIWO_RESERVATIONS, LENDING_POOLS, PAIRWISE_BENCHMARKS, NODE_BANDWIDTHS)
+REPORTS = (
+    *(KAIWO_BUDGETS, KAIWO_QUEUES, KAIWO_RESERVATIONS, LENDING_POOLS),
+    *(MIG_STRATEGIES, PAIRWISE_BENCHMARKS, NODE_BANDWIDTHS),
+)
 """Kinds of ours in whose status a controller that only observes says what it would do."""
 
 
@@ -94,6 +100,13 @@ def _is_left(kube: MemoryKube) -> bool:
     return not kube.all(JOBS) and not label_of(kube, KUEUE_WORKLOADS, "saves")
 
 
+def _is_as_before(kube: MemoryKube) -> bool:
+    node = kube.find(NODES, "n0")
+    assert node is not None
+    labels = node["metadata"]["labels"]
+    return not {"nvidia.com/mig.config", "kaiwo.ai/held"} & labels.keys() and not node["spec"].get("unschedulable")
+
+
 ACTING = (
     Acting("profiling", _scenario("sizing"), (Sizing, "reconcile"), undone=_is_free),
     Acting("staging", _scenario("staging"), (Staging, "step"), undone=_is_free),
@@ -104,6 +117,7 @@ ACTING = (
     Acting("pairwise", _scenario("pairs"), (Pairwise, "step"), undone=_is_untested),
     Acting("gangs", GANGS, (Gangs, "step"), undone=_runs),
     Acting("budgets", BUDGETS, (BudgetKeeper, "step"), undone=_is_open),
+    Acting("partitions", PARTITIONS, (Partitions, "step"), undone=_is_as_before),
     Acting("reservations", RESERVATIONS, (Reservations, "step"), undone=_is_left),
     Acting("declared-queues", DECLARED_QUEUES, (Queues, "step")),
 )

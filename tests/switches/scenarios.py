@@ -23,6 +23,7 @@ from attacks.scenarios.objects import (
 from queues.trees import declared
 
 from kopt.cluster.client.resources import (
+    CONFIG_MAPS,
     JOBS,
     KAIWO_BUDGETS,
     KAIWO_QUEUES,
@@ -31,6 +32,7 @@ from kopt.cluster.client.resources import (
     KUEUE_FLAVORS,
     KUEUE_LOCAL_QUEUES,
     KUEUE_WORKLOADS,
+    MIG_STRATEGIES,
     NODES,
     PODS,
 )
@@ -40,6 +42,8 @@ from kopt.controllers.gangs import main as gangs
 from kopt.controllers.meter import main as meter
 from kopt.controllers.meter.reconciler import MeterSettings
 from kopt.controllers.meter.store import CostStore
+from kopt.controllers.partitions import main as partitions
+from kopt.controllers.partitions.executors import MigManager
 from kopt.controllers.queues import main as declared_queues
 from kopt.controllers.queues.reconciler import Carrying
 from kopt.controllers.reservations import main as reservations
@@ -149,3 +153,34 @@ def _meter(kube: Any) -> LedReplica:
 BUDGETS = Scenario(
     "budgets", _fill_budget, _meter, lambda kube: label_of(kube, KUEUE_LOCAL_QUEUES, "gpus") == "budget", ()
 )
+
+
+def _fill_partitions(kube: MemoryKube) -> None:
+    """A pod waits for an instance, and a node is idle."""
+    space(kube, "team")
+    labels = {
+        "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
+        "nvidia.com/gpu.count": "4",
+        "nvidia.com/mig.config.state": "success",
+    }
+    kube.put(NODES, node("n0", **labels))
+    waits = pod("infer")
+    waits["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/mig-1g.10gb": "1"}}
+    kube.put(PODS, waits)
+    file = 'mig-configs: {all-1g.10gb: [{devices: all, mig-enabled: true, mig-devices: {"1g.10gb": 7}}]}'
+    metadata = {"name": "default-mig-parted-config", "namespace": "gpu-operator"}
+    kube.put(CONFIG_MAPS, {"metadata": metadata, "data": {"config.yaml": file}})
+    spec = {"partitionStrategy": {"preferredProfiles": [{"1g.10gb": "100%"}]}}
+    kube.put(MIG_STRATEGIES, {"metadata": {"name": "infer", "generation": 1}, "spec": spec})
+
+
+def _partitions(kube: Any) -> LedReplica:
+    controller = partitions.ControllerSettings(Mode.ENFORCE, manager=MigManager(settle_s=0.1))
+    return partitions.Replica(kube, partitions.ProcessSettings(lease=LEASE, controller=controller, port=0))
+
+
+def _is_being_cut(kube: MemoryKube) -> bool:
+    return label_of(kube, NODES, "n0", label="nvidia.com/mig.config", namespace="") == "all-1g.10gb"
+
+
+PARTITIONS = Scenario("partitions", _fill_partitions, _partitions, _is_being_cut, ())

@@ -65,9 +65,11 @@ def listed(strategies: list[dict[str, object]]) -> Answer:
     for document in sorted(strategies, key=lambda item: text(item, "metadata", "name")):
         name = text(document, "metadata", "name")
         for _, row in items(document, "status", "nodes"):
-            words = [text(row, key) for key in ("name", "executor", "configuration")]
+            node, executor, label = (text(row, key) for key in ("name", "executor", "configuration"))
             actual, wanted = (dict(mapping(row, key)) for key in ("actual", "wanted"))
-            rows.append(PartitionRow(name, *words, actual, wanted, text(row, "reason"), text(row, "message")))
+            rows.append(
+                PartitionRow(name, node, executor, label, actual, wanted, text(row, "reason"), text(row, "message"))
+            )
         reason, message = accepted_of(document)
         remarks.append(
             f"{name}: {reason or 'Unseen'}: "

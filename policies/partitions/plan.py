@@ -1,6 +1,6 @@
 """Which nodes of a pool are cut anew, and how: an integer programme over the configurations of their mig-manager.
 
-Nodes with the same instances are alike, so the programme counts nodes by what they have now and what they get: it has
+Nodes with the same instances are alike, so the programme counts how many nodes have which instances afterwards: it has
 as many variables at ten GPUs as at ten thousand. What may not change, and what runs, is a constant in it.
 
 Two objectives, the second under the value of the first: compute slices of waiting requests that get an instance; then
@@ -10,7 +10,6 @@ node's change has to bring at least one instance nearer.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +18,8 @@ from kopt.core.hardware.mig import MigGeometry
 from kopt.policies.partitions.configurations import WHOLE, NodeOption
 
 Array = NDArray[np.float64]
-_LIMIT_S = 0.25
-"""Of one solve; the answer is the best until then. Distances from shares need it where a thousand nodes are too few."""
+_LIMIT_S = 2.0
+"""Of one solve, which takes some hundredths of it; the answer is the best until then."""
 _SLACK = 1e-6
 _GAP = 1e-2
 """Of distances from shares: proving the last hundredth takes most of the time."""
@@ -83,107 +82,104 @@ def plan_partitions(pool: PartitionPool) -> PartitionPlan:
     """The best plan. Nodes that may not change keep what they have, whatever waits."""
     programme = _Programme(pool)
     counts = programme.solve()
-    changes: dict[str, NodeOption] = {}
-    for alike, row in zip(programme.alike, counts, strict=True):
-        nodes = iter(alike)
-        for option, number in zip(pool.options, row, strict=True):
-            changes |= {node.name: option for node in islice(nodes, int(number))}
     served = programme.served(counts)
-    return PartitionPlan(changes, {name: int(count) for name, count in zip(pool.names, served, strict=True) if count})
+    names = {name: int(count) for name, count in zip(pool.names, served, strict=True) if count}
+    return PartitionPlan(programme.changes(counts), names)
 
 
 class _Programme:
-    """Variables: nodes of each kind that get each option (kinds x options), requests that are served (names), and how
-    far instances of each profile are from their share (names)."""
+    """Layouts of nodes are what nodes that may change have, and what options give. Variables: nodes with each layout
+    afterwards (layouts), requests that are served and how far instances are from their share (names each), and nodes
+    that lose each layout (layouts)."""
 
     def __init__(self, pool: PartitionPool) -> None:
         self._pool = pool
-        kinds: dict[tuple[float, ...], list[PlanNode]] = {}
+        self._options: dict[tuple[float, ...], NodeOption] = {}
+        for option in pool.options:
+            self._options.setdefault(tuple(pool.vector(option.instances)), option)
+        self._members: dict[tuple[float, ...], list[PlanNode]] = {layout: [] for layout in self._options}
         self._fixed, self._free = np.zeros(len(pool.names)), np.zeros(len(pool.names))
         for node in pool.nodes:
             have = pool.vector(node.instances)
             if node.may_change:
-                kinds.setdefault(tuple(have), []).append(node)
+                self._members.setdefault(tuple(have), []).append(node)
             else:
                 self._fixed += have
                 self._free += np.maximum(0, have - pool.vector(node.used))
-        self.alike = list(kinds.values())
-        self._have = np.array(list(kinds), float).reshape(-1, len(pool.names))
-        self._options = np.array([pool.vector(option.instances) for option in pool.options], float).reshape(
-            -1, len(pool.names)
-        )
-        self._sizes = np.array([len(nodes) for nodes in self.alike], float)
+        self._layouts = np.array(list(self._members), float).reshape(-1, len(pool.names))
+        self._before = np.array([len(nodes) for nodes in self._members.values()], float)
         self._waiting = pool.vector(pool.waiting)
 
-    @property
-    def _shape(self) -> tuple[int, int]:
-        return len(self.alike), len(self._options)
-
     def served(self, counts: Array) -> Array:
-        """Of the waiting requests (names,)."""
-        supply = self._free + self._instances(counts)
-        return np.minimum(self._waiting, supply)
-
-    def _instances(self, counts: Array) -> Array:
-        """Of nodes that may change, after the change (names,)."""
-        kept = self._sizes - counts.sum(axis=1)
-        result: Array = kept @ self._have + counts.sum(axis=0) @ self._options
+        """Of the waiting requests, with so many nodes of each layout (names,)."""
+        result: Array = np.minimum(self._waiting, self._free + counts @ self._layouts)
         return result
 
+    def changes(self, counts: Array) -> dict[str, NodeOption]:
+        """The option of each node that loses its layout."""
+        spare: list[PlanNode] = []
+        lacking: list[NodeOption] = []
+        for (layout, nodes), count in zip(self._members.items(), counts.astype(int), strict=True):
+            spare += nodes[count:]
+            lacking += [self._options[layout]] * (count - len(nodes)) if count > len(nodes) else []
+        return {node.name: option for node, option in zip(spare, lacking, strict=True)}
+
     def solve(self) -> Array:
-        """How many nodes of each kind get each option (kinds, options)."""
-        nothing = np.zeros(self._shape)
+        """How many nodes have each layout (layouts,)."""
         prefers = self._pool.min_utilization is not None and self._pool.utilization < self._pool.min_utilization
-        lacks = bool((self.served(nothing) < self._waiting).any())
-        if not nothing.size or not (prefers or lacks):
-            return nothing
-        kinds, options = self._shape
-        names, cells = len(self._waiting), kinds * options
-        changes = np.concatenate([np.ones(cells), np.zeros(2 * names)])
-        served = np.concatenate([np.zeros(cells), -self._pool.slices, np.zeros(names)])
-        distance = np.concatenate([np.ones(cells), np.zeros(names), np.ones(names)])
-        objectives = [(served, 0.0), (distance, _GAP) if prefers else (changes, 0.0)]
+        lacks = bool((self.served(self._before) < self._waiting).any())
+        if not self._options or not self._before.any() or not (prefers or lacks):
+            return self._before
+        layouts, names = len(self._before), len(self._waiting)
+        nothing = np.zeros(names)
+        changes = np.concatenate([np.zeros(layouts), nothing, nothing, np.ones(layouts)])
+        served = np.concatenate([np.zeros(layouts), -self._pool.slices, nothing, np.zeros(layouts)])
+        distance = np.concatenate([np.zeros(layouts), nothing, np.ones(names), np.ones(layouts)])
+        objectives = [*([(served, 0.0)] if lacks else []), (distance, _GAP) if prefers else (changes, 0.0)]
         solution = _lexicographic(objectives, *self._constraints())
-        return nothing if solution is None else np.round(solution[:cells]).reshape(self._shape)
+        return self._before if solution is None else np.round(solution[:layouts])
 
-    def _constraints(self) -> tuple[Array, Array, Array]:
-        """Rows, with what they are at most, and the upper bounds of variables."""
-        kinds, options = self._shape
-        names, cells = len(self._waiting), kinds * options
-        # By how much a cell's change raises the instances of each profile (names, cells).
-        gains = (self._options[None, :, :] - self._have[:, None, :]).reshape(cells, names).T
-        before = self._sizes @ self._have
-        rows, most = [], []
-        for kind in range(kinds):
-            row = np.zeros(cells + 2 * names)
-            row[kind * options : (kind + 1) * options] = 1
+    def _constraints(self) -> tuple[Array, Array, Array, Array]:
+        """Rows, with what they are at most; the upper bounds of variables, and which are whole numbers."""
+        layouts, names = len(self._before), len(self._waiting)
+        width, rows, most = 2 * layouts + 2 * names, list[Array](), list[float]()
+
+        def add(at_most: float, counts: Array, at: int | None = None, factor: float = 0.0) -> None:
+            row = np.zeros(width)
+            row[:layouts] = counts
+            if at is not None:
+                row[at] = factor
             rows.append(row)
-            most.append(self._sizes[kind])
-        for at in range(names):
-            row = np.zeros(cells + 2 * names)
-            row[:cells], row[cells + at] = -gains[at], 1
-            rows.append(row)
-            most.append(self._free[at] + before[at])
+            most.append(at_most)
+
+        ones, total = np.ones(layouts), float(self._before.sum())
+        add(total, ones)
+        add(-total, -ones)
         shares = self._pool.vector(self._pool.shares) / 100
-        is_profile = np.arange(names) < names - 1
-        total, total_gains = (self._fixed + before)[is_profile].sum(), gains[is_profile].sum(axis=0)
+        instances = self._layouts[:, :-1].sum(axis=1)
+        for at in range(names):
+            add(self._free[at], -self._layouts[:, at], layouts + at, 1.0)
         for at in range(names - 1):
-            away = self._fixed[at] + before[at] - shares[at] * total
-            slope = gains[at] - shares[at] * total_gains
+            away = self._fixed[at] - shares[at] * self._fixed[:-1].sum()
+            slope = self._layouts[:, at] - shares[at] * instances
             for sign in (1.0, -1.0):
-                row = np.zeros(cells + 2 * names)
-                row[:cells], row[cells + names + at] = sign * slope, -1
-                rows.append(row)
-                most.append(-sign * away)
-        upper = np.concatenate([np.repeat(self._sizes, options), self._waiting, np.full(names, np.inf)])
-        return np.array(rows), np.array(most), upper
+                add(-sign * away, sign * slope, layouts + names + at, -1.0)
+        for at in range(layouts):
+            add(-self._before[at], -np.eye(layouts)[at], layouts + 2 * names + at, -1.0)
+        # What no option gives can only become less.
+        least = [total if layout in self._options else len(nodes) for layout, nodes in self._members.items()]
+        upper = np.concatenate([least, self._waiting, np.full(names, np.inf), self._before])
+        whole = np.concatenate([np.ones(layouts), np.zeros(2 * names + layouts)])
+        return np.array(rows), np.array(most), upper, whole
 
 
-def _lexicographic(objectives: Sequence[tuple[Array, float]], rows: Array, most: Array, upper: Array) -> Array | None:
+def _lexicographic(
+    objectives: Sequence[tuple[Array, float]], rows: Array, most: Array, upper: Array, whole: Array
+) -> Array | None:
     """(objective, relative gap) minimised one after the other; None where the solver has no answer."""
     solve, solution = _solver(), None
     for objective, gap in objectives:
-        answer = solve(objective, gap, rows, most, upper)
+        answer = solve(objective, gap, (rows, most, upper, whole))
         if answer is None:
             return solution
         solution = answer
@@ -192,18 +188,20 @@ def _lexicographic(objectives: Sequence[tuple[Array, float]], rows: Array, most:
     return solution
 
 
-Solver = Callable[[Array, float, Array, Array, Array], Array | None]
+Problem = tuple[Array, Array, Array, Array]
+"""Rows, with what they are at most; upper bounds of variables, and which are whole numbers."""
+Solver = Callable[[Array, float, Problem], Array | None]
 
 
 def _solver() -> Solver:
     # A third of a second to import, which only a plan should cost.
     from scipy.optimize import Bounds, LinearConstraint, milp
 
-    def solve(objective: Array, gap: float, rows: Array, most: Array, upper: Array) -> Array | None:
-        # All but the distances, which are the variables without a bound, are whole numbers.
+    def solve(objective: Array, gap: float, problem: Problem) -> Array | None:
+        rows, most, upper, whole = problem
         answer = milp(
             objective,
-            integrality=np.isfinite(upper).astype(int),
+            integrality=whole,
             bounds=Bounds(0, upper),
             constraints=LinearConstraint(rows, -np.inf, most),
             options={"time_limit": _LIMIT_S, "mip_rel_gap": gap},

@@ -61,7 +61,7 @@ def test_it_is_refused_nothing_and_uses_its_rights(
             server.wait_until(lambda: "kopt_partitions_leading 1.0" in httpx.get(metrics, trust_env=False).text)
             strategy = bench.strategy("rights")
             bench.pod("small", "nvidia.com/mig-1g.10gb", 14)
-            assert bench.bound("small") == nodes[0]
+            server.wait_until(lambda: bench.where("small") == nodes[0], what="it is bound")
             wait_for(lambda: bench.row(strategy, nodes[0]).get("configuration") == "all-1g.10gb", what="its status")
             bench.ends("small")
             bench.close()

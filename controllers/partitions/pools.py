@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from kopt.cluster.client.resources import Object
 from kopt.cluster.holds.node_layout import LayoutPhase
 from kopt.cluster.objects.mig_strategy import MigStrategy
+from kopt.cluster.objects.node_bandwidth import stamp
 from kopt.cluster.workloads.device_requests import PublishedSlice
 from kopt.cluster.workloads.node_selection import runs_on
 from kopt.controllers.partitions.demand import (
@@ -253,9 +254,9 @@ class _PoolPlanning:
             each.message = f"{len(pods)} pods with GPUs run on it."
         elif not may_change:
             each.reason = "CutLately" if marks is not None and marks.phase is LayoutPhase.CUT else "FailedLately"
-            each.message = (
-                f"It is left as it is for another {self._spec.rebalance_s - age_s:.0f} s (rebalanceInterval)."
-            )
+            # A time, not a span: what does not change is not written again.
+            until = stamp((0.0 if marks is None else since_s(marks)) + self._spec.rebalance_s)
+            each.message = f"It is left as it is until {until} (rebalanceInterval)."
         return PlanNode(node.name, node.instances, dict(used), may_change)
 
     def _waiting(self, unplaced: Sequence[ObservedPod], counted: set[str]) -> Counter[str]:

@@ -87,7 +87,7 @@ class MigManager:
         wanted = self._api.get("v1", "Node", name)["metadata"]["labels"].get(LABEL, "")
         if not wanted or self.applied.get(name, "all-disabled") == wanted:
             return
-        pods = [pod for pod in self._api.list("v1", "Pod") if pod["spec"].get("nodeName") == name]
+        pods = [pod for pod in self._api.list("v1", "Pod") if pod["spec"].get("nodeName") == name and _has_gpus(pod)]
         self.cut.append((name, wanted, len(pods)))
         self.applied[name] = wanted
         self._say(name, "pending")
@@ -101,6 +101,11 @@ class MigManager:
 
     def _say(self, name: str, state: str) -> None:
         self._api.patch("v1", "Node", name, {"metadata": {"labels": {STATE: state}}})
+
+
+def _has_gpus(pod: Object) -> bool:
+    limits = [container.get("resources", {}).get("limits", {}) for container in pod["spec"]["containers"]]
+    return any(key.startswith("nvidia.com/") for each in limits for key in each)
 
 
 class Bench:
@@ -136,6 +141,10 @@ class Bench:
     def status(self, name: str) -> Object:
         found: Object = self.api.get("kgwe.nvidia.io/v1", "MIGStrategy", name, "").get("status") or {}
         return found
+
+    def version(self, name: str) -> str:
+        found = self.api.get("kgwe.nvidia.io/v1", "MIGStrategy", name, "")
+        return str(found["metadata"]["resourceVersion"])
 
     def accepted(self, name: str) -> str:
         return next((row["reason"] for row in self.status(name).get("conditions", ())), "")

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import json
+import time
 from typing import Any
 
 import pytest
@@ -83,6 +84,10 @@ def test_a_node_is_not_cut_again_within_the_interval(bench: Bench, manager: MigM
     wait_for(lambda: bench.row(strategy, home).get("reason") == "CutLately", what="it says so")
     assert sum(bool(bench.where(f"whole-{number}")) for number in range(3)) == 2
     assert len(manager.cut) == 1
+    # What does not change is not written again, although time passes.
+    written = bench.version(strategy)
+    time.sleep(2)
+    assert bench.version(strategy) == written
 
 
 def test_what_mig_manager_cannot_do_is_put_back(bench: Bench, manager: MigManager, controller: Start) -> None:

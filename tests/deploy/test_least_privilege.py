@@ -59,6 +59,8 @@ SELDOM: dict[str, dict[Right, str]] = {
     },
     "kopt-off": {
         ("get", "", "pods"): "only after a conflict",
+        ("get", "", "nodes"): "only after a conflict",
+        ("patch", "", "nodes"): "only where GPUs were cut",
         ("get", "kueue.x-k8s.io", "localqueues"): "only after a conflict",
         ("patch", "kaiwo.ai", "stageddata"): "only where data was staged",
         ("get", "apps", "daemonsets"): "only where there are agents",

@@ -187,6 +187,13 @@ class Bench:
         headers = {"Content-Type": "application/merge-patch+json"}
         self.api.request("PATCH", path, json=body, headers=headers, params={"fieldManager": by})
 
+    def bind(self, name: str, resource: str, node: str) -> None:
+        """A pod that a scheduler binds now, whatever has become of the node since it was selected."""
+        container = {"name": "main", "image": "team/infer:1", "resources": {"limits": {resource: "1"}}}
+        spec = {"nodeName": node, "terminationGracePeriodSeconds": 0, "containers": [container]}
+        metadata = {"name": name, "namespace": self.space}
+        self.api.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+
     def bound(self, name: str) -> str:
         return str(wait_for(lambda: self.where(name), what=f"{name} is bound"))
 

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from controlplane.processes import wait_for
 from mortal import Met, Mortal, lives, until_killed
+from typer.testing import CliRunner
 
+from kopt.cli.main import app
 from kopt.cluster.client.api import connect
 from kopt.cluster.client.resources import NODES
 from kopt.cluster.objects.device_slices import API_VERSION, mig_gpus
@@ -60,6 +62,10 @@ def test_it_is_shown_and_nothing_is_written_before_it_acts(
 ) -> None:
     strategy = bench.strategy("observed")
     bench.pod("small", SMALL)
+    (before,) = wait_for(
+        lambda: [row for row in kopt(bench, "plan")["partitions"] if row["reason"] == "ToCut"], what="it is planned"
+    )
+    assert before["wanted"]["1g.10gb"] >= 1
     replica = controller()
     rows = wait_for(
         lambda: [row for row in bench.status(strategy).get("nodes", ()) if row["reason"] == "ToCut"], what="a plan"
@@ -70,7 +76,35 @@ def test_it_is_shown_and_nothing_is_written_before_it_acts(
     assert set(bench.labels().values()) == {""}
     assert set(bench.held()) == {""}
     assert replica.metric("kopt_partitions_planned") == 1
+    listed = [row for row in kopt(bench, "list")["partitions"] if row["strategy"] == strategy]
+    assert {row["node"]: row["reason"] for row in listed} == {
+        row["name"]: row["reason"] for row in bench.status(strategy)["nodes"]
+    }
     assert not manager.cut
+
+
+def kopt(bench: Bench, command: str) -> Any:
+    where = [f"--configurations={bench.space}/mig-parted"] if command == "plan" else []
+    words = ["partitions", command, *where, "--kubeconfig", str(bench.plane.kubeconfig), "-o", "json"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_a_pod_that_comes_after_the_cordon_keeps_its_node(bench: Bench, manager: MigManager, controller: Start) -> None:
+    """One that was scheduled before it is bound afterwards."""
+    bench.strategy("late")
+    controller("--mode=enforce", "--settle=4s")
+    for node in bench.nodes:
+        bench.pod(f"small-{node}", SMALL, 14, node)
+    wait_for(lambda: bench.held()["partitions"] == 3, what="nodes are cordoned")
+    busy = bench.nodes[0]
+    bench.bind("late", "nvidia.com/gpu", busy)
+    assert bench.bound(f"small-{bench.nodes[1]}") == bench.nodes[1]
+    wait_for(lambda: not bench.node(busy)["spec"].get("unschedulable"), what="it takes pods again")
+    assert LABEL not in bench.node(busy)["metadata"]["labels"]
+    assert busy not in {name for name, _, _ in manager.cut}
+    assert bench.where("late") == busy
 
 
 def test_a_node_is_not_cut_again_within_the_interval(bench: Bench, manager: MigManager, controller: Start) -> None:

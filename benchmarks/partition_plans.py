@@ -66,8 +66,8 @@ def _pool(nodes: int, seed: int, waits: bool) -> PartitionPool:
     slices = 0.4 * nodes * _GPUS * _GEOMETRY.compute_slices
     sizes = {profile.name: profile.compute_slices for profile in _GEOMETRY.profiles}
     asked = random.dirichlet(np.ones(len(sizes)))
-    waiting = {name: int(slices * share / sizes[name]) for (name, share) in zip(sizes, asked, strict=True)}
-    return PartitionPool(_GEOMETRY, members, options, waiting if waits else {}, _SHARES)
+    pending = {name: int(slices * share / sizes[name]) for (name, share) in zip(sizes, asked, strict=True)}
+    return PartitionPool(_GEOMETRY, members, options, pending if waits else {}, _SHARES)
 
 
 if __name__ == "__main__":

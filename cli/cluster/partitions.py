@@ -117,7 +117,7 @@ def planned(reports: "list[StrategyReport]") -> Answer:
             words = (name, each.node.name, executor, each.node.configuration)
             rows.append(PartitionRow(*words, dict(each.actual), dict(wanted), each.reason, each.message))
         remarks += [f"{name}: {report.strategy.error}"] if report.strategy.error else []
-        for profile, count in sorted(report.waiting.items()):
+        for profile, count in sorted(report.pending.items()):
             remarks.append(f"{name}: {count} x {profile} wait; {report.served.get(profile, 0)} would have one by this.")
         remarks += [f"{name}: {undone.message}" for undone in report.undone]
     return Answer("partitions", rows, remarks=remarks, empty="no MIGStrategy selects a node")

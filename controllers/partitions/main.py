@@ -148,7 +148,7 @@ class Replica(LedReplica):
         super().__init__(kube, NAME, settings, self.cluster.informers, switches)
         self.gauge("cutting", "Nodes that are being cut.", lambda: self._count("cutting"))
         self.gauge("planned", "Idle nodes that are to be cut.", lambda: self._count("planned"))
-        self.gauge("waiting_requests", "Instances that wait, by pods and claims.", lambda: self._count("waiting"))
+        self.gauge("waiting_requests", "Instances that wait, by pods and claims.", lambda: self._count("pending"))
         self.gauge("undone", "What MIGStrategies ask for and is not done.", lambda: self._count("undone"))
         self.gauge("errors", "Writes that failed and are retried.", lambda: self.errors)
 

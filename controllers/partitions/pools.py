@@ -80,11 +80,11 @@ class Undone:
 
 @dataclass
 class StrategyReport:
-    """``waiting`` and ``served``: requests by profile."""
+    """``pending`` and ``served``: requests by profile."""
 
     strategy: ObservedStrategy
     nodes: list[NodeReport] = field(default_factory=list)
-    waiting: Counter[str] = field(default_factory=Counter)
+    pending: Counter[str] = field(default_factory=Counter)
     served: Counter[str] = field(default_factory=Counter)
     undone: list[Undone] = field(default_factory=list)
 
@@ -167,7 +167,7 @@ class _Reading:
                 continue
             if any(self._dynamic[each.name] == driver for each in able):
                 self._counted.add(claim.observed.made_for)
-                report.waiting[profile] += 1
+                report.pending[profile] += 1
 
 
 class _PoolPlanning:
@@ -191,11 +191,11 @@ class _PoolPlanning:
         self, unplaced: Sequence[ObservedPod], on: Mapping[str, Sequence[ObservedPod]], counted: set[str]
     ) -> PartitionPlan:
         """The wanted option of each member, and the account of what waits."""
-        waiting = self._waiting(unplaced, counted)
+        pending = self._pending(unplaced, counted)
         nodes = [node for each in self._members if (node := self._plan_node(each, on)) is not None]
         shares = {profile: share for profile, share in self._spec.shares.items() if profile in self._names}
         pool = PartitionPool(
-            self._geometry, nodes, self._options, waiting, shares, self._spec.min_utilization if shares else None
+            self._geometry, nodes, self._options, pending, shares, self._spec.min_utilization if shares else None
         )
         plan = plan_partitions(pool)
         for each in self._members:
@@ -203,9 +203,9 @@ class _PoolPlanning:
             if option is not None:
                 each.wanted, each.reason = option, "ToCut"
                 each.message = f"It is idle, and would be cut as {option.name}."
-        self._report.waiting.update(waiting)
+        self._report.pending.update(pending)
         self._report.served.update(plan.served)
-        self._explain(waiting, plan)
+        self._explain(pending, plan)
         return plan
 
     @property
@@ -259,7 +259,7 @@ class _PoolPlanning:
             each.message = f"It is left as it is until {until} (rebalanceInterval)."
         return PlanNode(node.name, node.instances, dict(used), may_change)
 
-    def _waiting(self, unplaced: Sequence[ObservedPod], counted: set[str]) -> Counter[str]:
+    def _pending(self, unplaced: Sequence[ObservedPod], counted: set[str]) -> Counter[str]:
         memory = {profile.name: int(profile.memory_bytes) for profile in self._model.partitions}
         shapes = [*(option.instances for option in self._options), *(each.node.instances for each in self._members)]
         result: Counter[str] = Counter()
@@ -283,8 +283,8 @@ class _PoolPlanning:
     def _may_run(self, pod: ObservedPod) -> bool:
         return any(runs_on(pod.spec, each.node.labels, each.node.taints) for each in self._members)
 
-    def _explain(self, waiting: Counter[str], plan: PartitionPlan) -> None:
-        for profile, count in sorted(waiting.items()):
+    def _explain(self, pending: Counter[str], plan: PartitionPlan) -> None:
+        for profile, count in sorted(pending.items()):
             lacking = count - plan.served.get(profile, 0)
             if lacking > 0:
                 self._leave(

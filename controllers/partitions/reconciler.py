@@ -65,7 +65,7 @@ class Reconciler(Retrying):
     ) -> None:
         super().__init__(isolation or Isolation("partitions"), Pauses(changed_s=0.2, failed_s=5.0))
         self._cluster, self._settings, self._emit_event, self._clock = cluster, settings, emit_event, clock
-        self.cutting, self.waiting, self.planned, self.undone = 0, 0, 0, 0
+        self.cutting, self.pending, self.planned, self.undone = 0, 0, 0, 0
 
     async def step(self) -> float:
         """In how many seconds to run again if nothing changes before. Raises Deposed."""
@@ -88,7 +88,7 @@ class Reconciler(Retrying):
 
     def _count(self, nodes: Sequence[ObservedNode], reports: Sequence[StrategyReport]) -> None:
         self.cutting = sum(node.marks is not None and node.marks.phase in _IN_PROGRESS for node in nodes)
-        self.waiting = sum(sum(report.waiting.values()) for report in reports)
+        self.pending = sum(sum(report.pending.values()) for report in reports)
         self.planned = sum(each.reason == "ToCut" for report in reports for each in report.nodes)
         self.undone = sum(len(report.undone) for report in reports)
 

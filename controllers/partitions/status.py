@@ -14,10 +14,10 @@ def status_of(report: StrategyReport, acts: bool, now_s: float) -> Object:
     rows = [_node(each) for each in report.nodes]
     result: Object = {
         "observedGeneration": int(report.strategy.document["metadata"].get("generation") or 0),
-        "waiting": sum(report.waiting.values()),
+        "waiting": sum(report.pending.values()),
         "demand": [
             {"profile": profile, "waiting": count, "planned": report.served.get(profile, 0)}
-            for profile, count in sorted(report.waiting.items())
+            for profile, count in sorted(report.pending.items())
         ],
         "nodes": rows[:MOST_NODES],
         "undone": [

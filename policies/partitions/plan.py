@@ -38,13 +38,13 @@ class PlanNode:
 
 @dataclass(frozen=True)
 class PartitionPool:
-    """Nodes with as many GPUs of one model. ``waiting``: requests without an instance, by profile; ``shares`` in
+    """Nodes with as many GPUs of one model. ``pending``: requests without an instance, by profile; ``shares`` in
     percent of instances. ``min_utilization``: as ``MigStrategy`` has it."""
 
     geometry: MigGeometry
     nodes: Sequence[PlanNode]
     options: Sequence[NodeOption]
-    waiting: Mapping[str, int]
+    pending: Mapping[str, int]
     shares: Mapping[str, int]
     min_utilization: float | None = None
 
@@ -108,11 +108,11 @@ class _Programme:
                 self._free += np.maximum(0, have - pool.vector(node.used))
         self._layouts = np.array(list(self._members), float).reshape(-1, len(pool.names))
         self._before = np.array([len(nodes) for nodes in self._members.values()], float)
-        self._waiting = pool.vector(pool.waiting)
+        self._pending = pool.vector(pool.pending)
 
     def served(self, counts: Array) -> Array:
         """Of the waiting requests, with so many nodes of each layout (names,)."""
-        result: Array = np.minimum(self._waiting, self._free + counts @ self._layouts)
+        result: Array = np.minimum(self._pending, self._free + counts @ self._layouts)
         return result
 
     def changes(self, counts: Array) -> dict[str, NodeOption]:
@@ -127,10 +127,10 @@ class _Programme:
     def solve(self) -> Array:
         """How many nodes have each layout (layouts,)."""
         prefers = self._pool.min_utilization is not None and self._pool.utilization < self._pool.min_utilization
-        lacks = bool((self.served(self._before) < self._waiting).any())
+        lacks = bool((self.served(self._before) < self._pending).any())
         if not self._options or not self._before.any() or not (prefers or lacks):
             return self._before
-        layouts, names = len(self._before), len(self._waiting)
+        layouts, names = len(self._before), len(self._pending)
         nothing = np.zeros(names)
         changes = np.concatenate([np.zeros(layouts), nothing, nothing, np.ones(layouts)])
         served = np.concatenate([np.zeros(layouts), -self._pool.slices, nothing, np.zeros(layouts)])
@@ -141,7 +141,7 @@ class _Programme:
 
     def _constraints(self) -> tuple[Array, Array, Array, Array]:
         """Rows, with what they are at most; the upper bounds of variables, and which are whole numbers."""
-        layouts, names = len(self._before), len(self._waiting)
+        layouts, names = len(self._before), len(self._pending)
         width, rows, most = 2 * layouts + 2 * names, list[Array](), list[float]()
 
         def add(at_most: float, counts: Array, at: int | None = None, factor: float = 0.0) -> None:
@@ -168,7 +168,7 @@ class _Programme:
             add(-self._before[at], -np.eye(layouts)[at], layouts + 2 * names + at, -1.0)
         # What no option gives can only become less.
         least = [total if layout in self._options else len(nodes) for layout, nodes in self._members.items()]
-        upper = np.concatenate([least, self._waiting, np.full(names, np.inf), self._before])
+        upper = np.concatenate([least, self._pending, np.full(names, np.inf), self._before])
         whole = np.concatenate([np.ones(layouts), np.zeros(2 * names + layouts)])
         return np.array(rows), np.array(most), upper, whole
 

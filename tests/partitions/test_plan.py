@@ -43,9 +43,9 @@ def pools(draw: st.DrawFn, most: int = 6) -> PartitionPool:
         used = {name: draw(st.integers(0, count)) for name, count in have.items()}
         idle = not any(used.values())
         nodes.append(PlanNode(f"n{at}", have, used, idle and draw(st.booleans())))
-    waiting = {name: draw(st.integers(0, 20)) for name in ("1g.10gb", "2g.20gb", "3g.40gb", WHOLE)}
+    pending = {name: draw(st.integers(0, 20)) for name in ("1g.10gb", "2g.20gb", "3g.40gb", WHOLE)}
     threshold = draw(st.sampled_from([None, 0.3, 1.0]))
-    return PartitionPool(H100, nodes, OPTIONS, waiting, {"1g.10gb": 70, "2g.20gb": 20, "3g.40gb": 10}, threshold)
+    return PartitionPool(H100, nodes, OPTIONS, pending, {"1g.10gb": 70, "2g.20gb": 20, "3g.40gb": 10}, threshold)
 
 
 def after(pool: PartitionPool, plan: PartitionPlan) -> dict[str, NodeOption | PlanNode]:
@@ -53,7 +53,7 @@ def after(pool: PartitionPool, plan: PartitionPlan) -> dict[str, NodeOption | Pl
 
 
 def served_slices(pool: PartitionPool, instances: dict[str, int]) -> int:
-    return sum(SLICES[name] * min(pool.waiting.get(name, 0), instances.get(name, 0)) for name in NAMES)
+    return sum(SLICES[name] * min(pool.pending.get(name, 0), instances.get(name, 0)) for name in NAMES)
 
 
 @settings(max_examples=150, deadline=None)
@@ -74,7 +74,7 @@ def test_a_plan_touches_nothing_that_runs_and_cuts_only_what_lies_on_the_gpus(po
     for node in pool.nodes:
         supply.update(plan.changes[node.name].instances if node.name in plan.changes else node.instances)
         supply.subtract(node.used)
-    assert all(count <= min(supply[name], pool.waiting[name]) for name, count in plan.served.items())
+    assert all(count <= min(supply[name], pool.pending[name]) for name, count in plan.served.items())
 
 
 @settings(max_examples=60, deadline=None)

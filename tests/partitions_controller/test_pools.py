@@ -79,10 +79,10 @@ def wanted(report: StrategyReport) -> dict[str, str]:
 def test_memory_that_sizing_recommends_counts_as_the_smallest_instance_that_has_it() -> None:
     notes = {"kaiwo.ai/gpu-isolation": "mig", "kaiwo.ai/recommended-memory": "30000", "kaiwo.ai/gpu-memory": "1000"}
     (report,) = planned([node("a")], [pod("sized", {}, notes=notes)])
-    assert report.waiting == {"3g.40gb": 1}
+    assert report.pending == {"3g.40gb": 1}
     assert wanted(report) in ({"a": "all-3g.40gb"}, {"a": "all-balanced"})
     (other,) = planned([node("a")], [pod("shared", {}, notes=notes | {"kaiwo.ai/gpu-isolation": "mps"})])
-    assert not other.waiting
+    assert not other.pending
 
 
 def test_a_request_is_counted_once_although_two_strategies_have_nodes_for_it() -> None:
@@ -91,7 +91,7 @@ def test_a_request_is_counted_once_although_two_strategies_have_nodes_for_it() -
     for each in strategies:
         each["spec"]["nodeSelector"] = {"pool": each["metadata"]["name"]}
     reports = planned(nodes, [pod("one", {SMALL: "1"})], strategies)
-    assert sum(sum(report.waiting.values()) for report in reports) == 1
+    assert sum(sum(report.pending.values()) for report in reports) == 1
     assert sum(len(wanted(report)) for report in reports) == 1
 
 

@@ -192,6 +192,9 @@ class _PoolPlanning:
     ) -> PartitionPlan:
         """The wanted option of each member, and the account of what waits."""
         pending = self._pending(unplaced, counted)
+        # Nodes that more of what waits may run on are cut first; those that are alike keep their order.
+        able = {each.node.name: sum(_may_run_on(pod, each) for pod in unplaced) for each in self._members}
+        self._members = sorted(self._members, key=lambda each: -able[each.node.name])
         nodes = [node for each in self._members if (node := self._plan_node(each, on)) is not None]
         shares = {profile: share for profile, share in self._spec.shares.items() if profile in self._names}
         pool = PartitionPool(
@@ -281,7 +284,7 @@ class _PoolPlanning:
         return result
 
     def _may_run(self, pod: ObservedPod) -> bool:
-        return any(runs_on(pod.spec, each.node.labels, each.node.taints) for each in self._members)
+        return any(_may_run_on(pod, each) for each in self._members)
 
     def _explain(self, pending: Counter[str], plan: PartitionPlan) -> None:
         for profile, count in sorted(pending.items()):
@@ -296,6 +299,10 @@ class _PoolPlanning:
 
     def _leave(self, subject: str, reason: str, message: str) -> None:
         self._report.undone.append(Undone(subject, reason, message))
+
+
+def _may_run_on(pod: ObservedPod, each: NodeReport) -> bool:
+    return runs_on(pod.spec, each.node.labels, each.node.taints)
 
 
 def _model(node: ObservedNode) -> GpuModel | None:

@@ -38,8 +38,8 @@ class PlanNode:
 
 @dataclass(frozen=True)
 class PartitionPool:
-    """Nodes with as many GPUs of one model. ``pending``: requests without an instance, by profile; ``shares`` in
-    percent of instances. ``min_utilization``: as ``MigStrategy`` has it."""
+    """Nodes with as many GPUs of one model; of those that are alike the first are cut. ``pending``: requests without an
+    instance, by profile; ``shares`` in percent of instances. ``min_utilization``: as ``MigStrategy`` has it."""
 
     geometry: MigGeometry
     nodes: Sequence[PlanNode]
@@ -120,7 +120,7 @@ class _Programme:
         spare: list[PlanNode] = []
         lacking: list[NodeOption] = []
         for (layout, nodes), count in zip(self._members.items(), counts.astype(int), strict=True):
-            spare += nodes[count:]
+            spare += nodes[: max(0, len(nodes) - count)]
             lacking += [self._options[layout]] * (count - len(nodes)) if count > len(nodes) else []
         return {node.name: option for node, option in zip(spare, lacking, strict=True)}
 

@@ -123,13 +123,14 @@ def _prepare(settings: "object") -> list[float]:
 def _model_folder(settings: "object") -> Path:
     """The shipped model; where none is shipped, one fitted on generated services."""
     from kopt.core.settings import Settings
+    from kopt.core.signing_keys import signing_key
     from kopt.data.demand.generator import generate
     from kopt.models.demand.global_model import GlobalSettings
     from kopt.models.demand.predictor import DemandPredictor
     from kopt.models.demand.table import training_table
     from kopt.models.registry.artifact import ArtefactError, ModelCard, save_model
     from kopt.models.registry.shipped import verified_shipped
-    from kopt.models.registry.signing import sign_folder, signing_key
+    from kopt.models.registry.signing import sign_folder
 
     assert isinstance(settings, Settings)
     try:

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from kopt.core.settings import Settings
+from kopt.core.signing_keys import SigningError, public_keys
 from kopt.models.registry.locks import exclusive
 from kopt.models.registry.promotion_seals import SEAL_TAG, SealMemory, read_seal
-from kopt.models.registry.signing import SigningError, public_keys
 
 POINTERS_FILE = "champions.json"
 _MOST_BYTES = 2**20

@@ -10,10 +10,11 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from kopt.core.signing_keys import SigningError, public_keys
 from kopt.models.registry.artifact import ArtefactError, ModelCard, check_files, check_listing, read_card
 from kopt.models.registry.locks import exclusive
 from kopt.models.registry.mlflow import RegistryError, explained
-from kopt.models.registry.signing import SigningError, folder_digest, is_model_path, public_keys, verify_folder
+from kopt.models.registry.signing import folder_digest, is_model_path, verify_folder
 
 ARTIFACT_PATH = "model"
 _MAX_DEPTH = 4

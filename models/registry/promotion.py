@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from kopt.core.settings import Settings
+from kopt.core.signing_keys import PRIVATE_KEY_FILE, SigningError, public_keys, signing_key
 from kopt.models.registry.mlflow import RegistryError
 from kopt.models.registry.promotion_seals import (
     CANARY_TAG,
@@ -27,7 +28,6 @@ from kopt.models.registry.promotion_seals import (
     signed_decision,
     signed_seal,
 )
-from kopt.models.registry.signing import PRIVATE_KEY_FILE, SigningError, public_keys, signing_key
 
 _LOG = logging.getLogger(__name__)
 Tags = Mapping[str, str]

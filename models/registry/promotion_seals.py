@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from kopt.core.signing_keys import SigningError
 from kopt.models.registry.locks import exclusive
-from kopt.models.registry.signing import SigningError
 from kopt.models.registry.statements import sign_statement, verify_statement
 
 SEAL_TAG = "promotion_seal"

@@ -21,6 +21,7 @@ from typing import Any
 
 from kopt.core.prediction import ModelVersion
 from kopt.core.settings import Settings
+from kopt.core.signing_keys import SigningError, signing_key
 from kopt.models.base import Predictor
 from kopt.models.predictors import predictor_class
 from kopt.models.registry.aliases import CHALLENGER, CHAMPION
@@ -33,7 +34,7 @@ from kopt.models.registry.promotion import Promotions, UnsealedError
 from kopt.models.registry.promotion_seals import CANARY_TAG, FORCED, GATE, MOST_PERCENT, ROLLBACK
 from kopt.models.registry.promotion_seals import SHIPPED as PACKAGE
 from kopt.models.registry.shipped import shipped_digests, shipped_figures, verified_shipped
-from kopt.models.registry.signing import SigningError, sign_folder, signing_key
+from kopt.models.registry.signing import sign_folder
 from kopt.models.registry.trial import try_once
 from kopt.tracing.private_folders import private_folder
 

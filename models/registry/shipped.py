@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 
+from kopt.core.signing_keys import SigningError
 from kopt.models.base import Predictor
 from kopt.models.predictors import predictor_class
 from kopt.models.registry.artifact import ArtefactError, check_files
-from kopt.models.registry.signing import SigningError, folder_digest
+from kopt.models.registry.signing import folder_digest
 
 _PACKAGE = Path(str(files("kopt.models")))
 DIGESTS_FILE = _PACKAGE / "shipped_digests.json"

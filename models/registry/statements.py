@@ -13,7 +13,7 @@ from typing import Any
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from kopt.models.registry.signing import SigningError, key_id
+from kopt.core.signing_keys import SigningError, key_id
 
 MOST_CHARACTERS = 8192
 Fields = Mapping[str, str | int]

@@ -17,8 +17,8 @@ from controlplane.processes import free_port
 
 from kopt.cli.local.up import services
 from kopt.core.settings import Settings
+from kopt.core.signing_keys import signing_key
 from kopt.models.registry.mlflow import connect
-from kopt.models.registry.signing import signing_key
 from tests.attacks.conftest import Reply, Stranger
 
 pytestmark = [pytest.mark.services, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -16,6 +16,7 @@ from fastapi.testclient import TestClient
 from ratio_quantiles import RatioQuantiles
 
 from kopt.core.settings import Settings
+from kopt.core.signing_keys import signing_key
 from kopt.models.registry import trial
 from kopt.models.registry.artifact import ModelCard, save_model
 from kopt.models.registry.lightgbm_io import load_booster
@@ -24,7 +25,7 @@ from kopt.models.registry.loading import load_predictor
 from kopt.models.registry.promotion_seals import SEAL_TAG, SealMemory
 from kopt.models.registry.registry import Registry, RegistryError, UnsealedError
 from kopt.models.registry.shipped import shipped_folder
-from kopt.models.registry.signing import sign_folder, signing_key
+from kopt.models.registry.signing import sign_folder
 from kopt.serving.base.model_slot import Slot
 from kopt.serving.demand.feature_lookup import StoredFeatures
 from kopt.serving.endpoint.app import Endpoint, create_app

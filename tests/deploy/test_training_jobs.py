@@ -14,10 +14,10 @@ from controlplane.plane import ControlPlane
 from replicas import KOPT
 
 from kopt.core.settings import Settings
+from kopt.core.signing_keys import signing_key
 from kopt.data.demand.files import write_demand
 from kopt.data.demand.generator import generate
 from kopt.models.registry.registry import RegisteredModel, Registry
-from kopt.models.registry.signing import signing_key
 from kopt.serving.base.model_slot import ModelSlot
 from tests.models.team_mlflow_server import TeamMlflow
 

@@ -9,9 +9,10 @@ from empty_registry import with_empty_registry
 from ratio_quantiles import RatioQuantiles
 
 from kopt.core.settings import Settings
+from kopt.core.signing_keys import signing_key
 from kopt.models.registry.artifact import ModelCard, save_model
 from kopt.models.registry.registry import Registry
-from kopt.models.registry.signing import sign_folder, signing_key
+from kopt.models.registry.signing import sign_folder
 
 
 @pytest.fixture

@@ -8,11 +8,12 @@ from typer.testing import CliRunner
 
 from kopt.cli.main import app
 from kopt.core.settings import Settings
+from kopt.core.signing_keys import signing_key
 from kopt.models.registry.artifact import ModelCard, library_versions, save_model
 from kopt.models.registry.loading import load_predictor
 from kopt.models.registry.promotion_seals import CANARY_TAG
 from kopt.models.registry.registry import CHALLENGER, CHAMPION, RegisteredModel, Registry, RegistryError
-from kopt.models.registry.signing import sign_folder, signing_key
+from kopt.models.registry.signing import sign_folder
 
 NAME = "bandwidth"
 

@@ -16,19 +16,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from kopt.models.registry.signing import (
-    PRIVATE_KEY_FILE,
-    PUBLIC_KEY_FILE,
-    SIGNATURE_FILE,
-    SigningError,
-    folder_digest,
-    is_model_path,
-    key_id,
-    public_keys,
-    sign_folder,
-    signing_key,
-    verify_folder,
-)
+from kopt.core.signing_keys import PRIVATE_KEY_FILE, PUBLIC_KEY_FILE, SigningError, key_id, public_keys, signing_key
+from kopt.models.registry.signing import SIGNATURE_FILE, folder_digest, is_model_path, sign_folder, verify_folder
 
 
 @pytest.fixture
@@ -97,7 +86,7 @@ def test_a_private_key_that_everybody_may_read_or_change_is_refused(keys: Path, 
 
 
 def test_processes_that_start_together_share_one_key(keys: Path) -> None:
-    code = "import sys; from pathlib import Path; from kopt.models.registry.signing import *; "
+    code = "import sys; from pathlib import Path; from kopt.core.signing_keys import *; "
     code += "print(signing_key(Path(sys.argv[1])).private_bytes_raw().hex())"
     started = [
         subprocess.Popen([sys.executable, "-P", "-c", code, str(keys)], stdout=subprocess.PIPE) for _ in range(3)

@@ -18,10 +18,11 @@ import psutil
 import pytest
 
 from kopt.core.settings import Settings
+from kopt.core.signing_keys import signing_key
 from kopt.data.demand.generator import generate
 from kopt.models.registry.artifact import ModelCard, save_model
 from kopt.models.registry.registry import Registry
-from kopt.models.registry.signing import sign_folder, signing_key
+from kopt.models.registry.signing import sign_folder
 from kopt.serving.client.client import DemandQuery, History, PredictionClient
 from kopt.serving.contract.demand_answers import DemandForecast
 from tests.serving.conftest import history, wave

@@ -9,9 +9,10 @@ from types import TracebackType
 from typing import Any
 
 from kopt.core.settings import Settings
+from kopt.core.signing_keys import signing_key
 from kopt.models.registry.artifact import check_files, read_card
 from kopt.models.registry.registry import RegisteredModel, Registry
-from kopt.models.registry.signing import sign_folder, signing_key
+from kopt.models.registry.signing import sign_folder
 from kopt.training.pipeline.progress import Event, Progress
 from kopt.training.pipeline.protocols import Backtest, Champion, Dataset, Part, Recipe
 from kopt.training.pipeline.recipe import restore_files, saved_files

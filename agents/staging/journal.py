@@ -6,16 +6,14 @@ journal names is read again and compared when a run goes on, so that data need n
 
 import asyncio
 import errno
-import json
 import os
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kopt.agents.runtime.checked_lines import checked_line, fields_of
 from kopt.core.staging.manifest import Staged
-from kopt.core.untrusted import decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +52,11 @@ class Journal:
 
     def add(self, line: PartLine) -> None:
         """Raises OSError; a line that was written in part counts for nothing."""
-        self._write(json.dumps([line.path, line.version, line.bytes, line.part_bytes, line.index, line.digest]))
+        self._write([line.path, line.version, line.bytes, line.part_bytes, line.index, line.digest])
 
     def drop(self, path: str) -> None:
         """Invalidates what was recorded of an object so far."""
-        self._write(json.dumps([path]))
+        self._write([path])
 
     async def keep_synced(self, every_s: float = 1.0) -> None:
         """Puts new lines on the disk, until cancelled. Raises OSError."""
@@ -71,9 +69,8 @@ class Journal:
     def close(self) -> None:
         os.close(self._file)
 
-    def _write(self, body: str) -> None:
-        text = body.encode()
-        line = b"%08x %s\n" % (zlib.crc32(text), text)
+    def _write(self, fields: list[str | int]) -> None:
+        line = checked_line(fields)
         if os.write(self._file, line) != len(line):
             os.write(self._file, b"\n")
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -91,7 +88,7 @@ def finished_parts(path: Path, staged: Iterator[Staged]) -> dict[str, FinishedPa
     try:
         with path.open("rb") as file:
             for line in file:
-                _enter(parts_by_path, _read(line))
+                _enter(parts_by_path, fields_of(line))
     except FileNotFoundError:
         pass
     return parts_by_path
@@ -107,14 +104,3 @@ def _enter(parts_by_path: dict[str, FinishedParts], fields: list[Any] | None) ->
             if own is None or (own.version, own.bytes, own.part_bytes) != (version, size, part_bytes):
                 own = parts_by_path[path] = FinishedParts(version, size, part_bytes, {})
             own.parts[index] = digest
-
-
-def _read(line: bytes) -> list[Any] | None:
-    check, _, text = line.rstrip(b"\n").partition(b" ")
-    try:
-        if int(check, 16) != zlib.crc32(text):
-            return None
-        fields = decode(text.decode())
-    except ValueError:
-        return None
-    return fields if isinstance(fields, list) else None

@@ -1,0 +1,192 @@
+/* libnvidia-ml.so.1 of an H100 node without GPUs: the calls that partition them, with NVML's own return codes.
+ *
+ * What there is lies in the file that NVML_STANDIN_STATE names, mapped into every process that loads this, so that it
+ * survives each of them; devices.py has the same layout. A call that changes something is counted, and may be told to
+ * fail, to lie, or to kill its process before or after it. */
+#include <fcntl.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { OK, UNINITIALIZED, INVALID, UNSUPPORTED, NOT_FOUND = 6, TOO_SMALL = 7, IN_USE = 19, NO_ROOM = 23, UNKNOWN = 999 };
+enum { GPUS = 8, INSTANCES = 8, PARTS = 8 };
+
+typedef struct { int32_t used, profile, start, id; int32_t parts[PARTS]; } Instance; /* parts: compute profile + 1 */
+typedef struct {
+    char uuid[80], name[96];
+    int32_t mode, pending, needs_reset, process, process_instance;
+    Instance instances[INSTANCES];
+} Gpu;
+typedef struct { int32_t count, calls, fail_at, fail_with, lie_at, kill_before, kill_after; Gpu gpus[GPUS]; } State;
+typedef struct { uint32_t start, size; } Placement;
+typedef struct { uint32_t version, id, p2p, slices, count, sms, copy, decode, encode, jpeg, ofa; unsigned long long mb; char name[96]; } Profile;
+typedef struct { uint32_t version, id, slices, count, sms, copy, decode, encode, jpeg, ofa; char name[96]; } ComputeProfile;
+typedef struct { void *device; uint32_t id, profile; Placement placement; } InstanceInfo;
+typedef struct { uint32_t pid; unsigned long long memory; uint32_t instance, compute; } Process;
+
+/* By NVML_GPU_INSTANCE_PROFILE_*: the driver's id, compute slices, how many, memory slots, where they start. */
+static const struct { int number, id, slices, count, size, mb; const char *name; int starts[8]; } PROFILES[] = {
+    {0, 19, 1, 7, 1, 9984, "MIG 1g.10gb", {0, 1, 2, 3, 4, 5, 6, -1}},
+    {1, 14, 2, 3, 2, 20096, "MIG 2g.20gb", {0, 2, 4, -1}},
+    {2, 9, 3, 2, 4, 40448, "MIG 3g.40gb", {0, 4, -1}},
+    {3, 5, 4, 1, 4, 40448, "MIG 4g.40gb", {0, -1}},
+    {4, 0, 7, 1, 8, 80896, "MIG 7g.80gb", {0, -1}},
+    {9, 15, 1, 4, 2, 20096, "MIG 1g.20gb", {0, 2, 4, 6, -1}},
+};
+enum { KINDS = sizeof PROFILES / sizeof *PROFILES };
+static const int COMPUTE_SLICES[] = {1, 2, 3, 4, 7}; /* by NVML_COMPUTE_INSTANCE_PROFILE_* and its id */
+
+static State *state(void) {
+    static State *mapped;
+    static char from[4096];
+    const char *path = getenv("NVML_STANDIN_STATE");
+    if (!path) return NULL;
+    if (mapped && !strcmp(path, from)) return mapped;
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    if (file < 0) return NULL;
+    void *at = mmap(NULL, sizeof(State), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    close(file);
+    if (at == MAP_FAILED) return NULL;
+    strncpy(from, path, sizeof from - 1);
+    return mapped = at;
+}
+
+static int begins(int *lies) { /* before a change: a return code */
+    State *s = state();
+    s->calls++;
+    *lies = s->calls == s->lie_at;
+    if (s->calls == s->kill_before) raise(SIGKILL);
+    return s->calls == s->fail_at ? s->fail_with : OK;
+}
+static int ends(void) {
+    if (state()->calls == state()->kill_after) raise(SIGKILL);
+    return OK;
+}
+#define CHANGE(what) do { int lies, code = begins(&lies); if (code) return code; if (!lies) { what; } return ends(); } while (0)
+
+static int kind_of(int id) { for (int k = 0; k < KINDS; k++) if (PROFILES[k].id == id) return k; return -1; }
+static Gpu *owner(Instance *i) { return &state()->gpus[((char *)i - (char *)state()->gpus) / sizeof(Gpu)]; }
+static int busy(Gpu *g, Instance *i) { return g->process && (!i || g->process_instance == i->id); }
+
+int nvmlInitWithFlags(unsigned flags) { (void)flags; return state() ? OK : UNINITIALIZED; }
+int nvmlShutdown(void) { return OK; }
+const char *nvmlErrorString(int code) {
+    return code == IN_USE ? "In use by another client" : code == NO_ROOM ? "Insufficient Resources"
+         : code == UNSUPPORTED ? "Not Supported" : code == NOT_FOUND ? "Not Found" : "Unknown Error";
+}
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = state()->count; return OK; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned at, Gpu **gpu) {
+    if ((int)at >= state()->count) return INVALID;
+    *gpu = &state()->gpus[at];
+    return OK;
+}
+int nvmlDeviceGetHandleByUUID(const char *uuid, Gpu **gpu) {
+    for (int at = 0; at < state()->count; at++)
+        if (!strcmp(uuid, state()->gpus[at].uuid)) { *gpu = &state()->gpus[at]; return OK; }
+    return NOT_FOUND;
+}
+int nvmlDeviceGetUUID(Gpu *gpu, char *text, unsigned size) { strncpy(text, gpu->uuid, size); return OK; }
+int nvmlDeviceGetName(Gpu *gpu, char *text, unsigned size) { strncpy(text, gpu->name, size); return OK; }
+int nvmlDeviceGetMigMode(Gpu *gpu, unsigned *now, unsigned *next) { *now = gpu->mode; *next = gpu->pending; return OK; }
+
+int nvmlDeviceSetMigMode(Gpu *gpu, unsigned mode, unsigned *activation) {
+    *activation = OK;
+    for (int at = 0; at < INSTANCES; at++) if (gpu->instances[at].used) return IN_USE;
+    if (busy(gpu, NULL)) return IN_USE;
+    CHANGE(gpu->pending = mode; if (!gpu->needs_reset) gpu->mode = mode);
+}
+
+int nvmlDeviceGetGpuInstanceProfileInfoV(Gpu *gpu, unsigned number, Profile *out) {
+    if (!gpu->mode) return UNSUPPORTED;
+    for (int k = 0; k < KINDS; k++) {
+        if (PROFILES[k].number != (int)number) continue;
+        out->id = PROFILES[k].id, out->slices = PROFILES[k].slices, out->count = PROFILES[k].count, out->mb = PROFILES[k].mb;
+        strcpy(out->name, PROFILES[k].name);
+        return OK;
+    }
+    return UNSUPPORTED;
+}
+int nvmlDeviceGetGpuInstances(Gpu *gpu, unsigned profile, Instance **out, unsigned *count) {
+    *count = 0;
+    for (int at = 0; at < INSTANCES; at++)
+        if (gpu->instances[at].used && gpu->instances[at].profile == (int)profile) out[(*count)++] = &gpu->instances[at];
+    return OK;
+}
+int nvmlGpuInstanceGetInfo(Instance *i, InstanceInfo *out) {
+    out->device = owner(i), out->id = i->id, out->profile = i->profile;
+    out->placement = (Placement){i->start, PROFILES[kind_of(i->profile)].size};
+    return OK;
+}
+int nvmlDeviceGetGpuInstancePossiblePlacements_v2(Gpu *gpu, unsigned profile, Placement *out, unsigned *count) {
+    int k = kind_of(profile), n = 0;
+    if (!gpu->mode || k < 0) return UNSUPPORTED;
+    for (; PROFILES[k].starts[n] >= 0; n++)
+        if (out) out[n] = (Placement){PROFILES[k].starts[n], PROFILES[k].size};
+    *count = n;
+    return OK;
+}
+int nvmlDeviceCreateGpuInstanceWithPlacement(Gpu *gpu, unsigned profile, const Placement *at, Instance **out) {
+    int k = kind_of(profile), slices = 0, slots = 0, legal = 0;
+    Instance *room = NULL;
+    if (!gpu->mode || k < 0) return UNSUPPORTED;
+    for (int n = 0; PROFILES[k].starts[n] >= 0; n++) legal |= PROFILES[k].starts[n] == (int)at->start;
+    if (!legal || (int)at->size != PROFILES[k].size) return INVALID;
+    for (int n = 0; n < INSTANCES; n++) {
+        Instance *i = &gpu->instances[n];
+        if (!i->used) { room = room ? room : i; continue; }
+        int other = kind_of(i->profile);
+        slices += PROFILES[other].slices, slots |= ((1 << PROFILES[other].size) - 1) << i->start;
+    }
+    if (!room || slices + PROFILES[k].slices > 7 || (slots & (((1 << at->size) - 1) << at->start))) return NO_ROOM;
+    *out = room;
+    CHANGE(memset(room, 0, sizeof *room); room->profile = profile; room->start = at->start;
+           room->id = 1 + (int)(room - gpu->instances); room->used = 1);
+}
+int nvmlGpuInstanceDestroy(Instance *i) {
+    for (int n = 0; n < PARTS; n++) if (i->parts[n]) return IN_USE;
+    if (busy(owner(i), i)) return IN_USE;
+    CHANGE(i->used = 0);
+}
+
+int nvmlGpuInstanceGetComputeInstanceProfileInfoV(Instance *i, unsigned number, unsigned engine, ComputeProfile *out) {
+    (void)engine;
+    int whole = PROFILES[kind_of(i->profile)].slices;
+    if (number >= sizeof COMPUTE_SLICES / sizeof *COMPUTE_SLICES || COMPUTE_SLICES[number] > whole) return UNSUPPORTED;
+    out->id = number, out->slices = COMPUTE_SLICES[number], out->count = whole / COMPUTE_SLICES[number];
+    return OK;
+}
+int nvmlGpuInstanceGetComputeInstances(Instance *i, unsigned profile, int32_t **out, unsigned *count) {
+    *count = 0;
+    for (int n = 0; n < PARTS; n++) if (i->parts[n] == (int)profile + 1) out[(*count)++] = &i->parts[n];
+    return OK;
+}
+int nvmlGpuInstanceCreateComputeInstance(Instance *i, unsigned profile, int32_t **out) {
+    int slices = COMPUTE_SLICES[profile], n = 0;
+    for (int each = 0; each < PARTS; each++) if (i->parts[each]) slices += COMPUTE_SLICES[i->parts[each] - 1];
+    if (slices > PROFILES[kind_of(i->profile)].slices) return NO_ROOM;
+    while (i->parts[n]) n++;
+    *out = &i->parts[n];
+    CHANGE(i->parts[n] = profile + 1);
+}
+int nvmlComputeInstanceDestroy(int32_t *part) {
+    Gpu *gpu = &state()->gpus[((char *)part - (char *)state()->gpus) / sizeof(Gpu)];
+    for (int n = 0; n < INSTANCES; n++) {
+        Instance *i = &gpu->instances[n];
+        if (part >= i->parts && part < i->parts + PARTS && busy(gpu, i)) return IN_USE;
+    }
+    CHANGE(*part = 0);
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(Gpu *gpu, unsigned *count, Process *out) {
+    unsigned room = *count, there = gpu->process != 0;
+    *count = there;
+    if (!there) return OK;
+    if (room < there) return TOO_SMALL;
+    out[0] = (Process){gpu->process, 1 << 30, gpu->process_instance ? (uint32_t)gpu->process_instance : 0xFFFFFFFF, 0};
+    return OK;
+}
+int nvmlDeviceGetGraphicsRunningProcesses_v3(Gpu *gpu, unsigned *count, Process *out) { (void)gpu, (void)out; *count = 0; return UNSUPPORTED; }
+int nvmlDeviceGetMPSComputeRunningProcesses_v3(Gpu *gpu, unsigned *count, Process *out) { (void)gpu, (void)out; *count = 0; return OK; }

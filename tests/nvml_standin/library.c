@@ -59,7 +59,8 @@ static int begins(int *lies) { /* before a change: a return code */
     s->calls++;
     *lies = s->calls == s->lie_at;
     if (s->calls == s->kill_before) raise(SIGKILL);
-    return s->calls == s->fail_at ? s->fail_with : OK;
+    /* From that call on where it is negative. */
+    return s->calls == s->fail_at || (s->fail_at < 0 && s->calls >= -s->fail_at) ? s->fail_with : OK;
 }
 static int ends(void) {
     if (state()->calls == state()->kill_after) raise(SIGKILL);

@@ -130,6 +130,7 @@ CONFORMANCE_POLICIES = Resource("kaiwo.ai", "v1alpha1", "conformancepolicies", "
 FEATURE_ROLLOUTS = Resource("kaiwo.ai", "v1alpha1", "featurerollouts", "FeatureRollout", namespaced=False)
 NODE_TOPOLOGIES = Resource("kaiwo.ai", "v1alpha1", "nodetopologies", "NodeTopology", namespaced=False)
 NODE_BANDWIDTHS = Resource("kaiwo.ai", "v1alpha1", "nodebandwidths", "NodeBandwidth", namespaced=False)
+NODE_PLANS = Resource("kaiwo.ai", "v1alpha1", "nodeplans", "NodePlan", namespaced=False)
 PAIRWISE_BENCHMARKS = Resource("kaiwo.ai", "v1alpha1", "pairwisebenchmarks", "PairwiseBenchmark", namespaced=False)
 EVICTIONS = Resource("kaiwo.ai", "v1alpha1", "evictions", "Eviction")
 KAIWO_RESERVATIONS = Resource("kaiwo.ai", "v1alpha1", "kaiworeservations", "KaiwoReservation")

@@ -12,5 +12,8 @@
 {{- if and .Values.topology.enabled .Values.topology.privileged -}}
 {{- $_ := set $found .Values.topology.namespace (or .Values.topology.createNamespace (get $found .Values.topology.namespace)) -}}
 {{- end -}}
+{{- if .Values.nodeExecutor.enabled -}}
+{{- $_ := set $found .Values.nodeExecutor.namespace (or .Values.nodeExecutor.createNamespace (get $found .Values.nodeExecutor.namespace)) -}}
+{{- end -}}
 {{- toJson $found -}}
 {{- end }}

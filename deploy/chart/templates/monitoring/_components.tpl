@@ -14,6 +14,7 @@ JSON: the components that are installed and serve metrics: the port's name, the 
 {{- end -}}
 {{- if .Values.logtail.enabled }}{{ $_ := set $all "logtail" (dict "port" "metrics" "namespace" (include "kopt.logtailNamespace" .)) }}{{ end -}}
 {{- if .Values.topology.enabled }}{{ $_ := set $all "topology" (dict "port" "metrics" "namespace" (include "kopt.topologyNamespace" .)) }}{{ end -}}
+{{- if .Values.nodeExecutor.enabled }}{{ $_ := set $all "node-executor" (dict "port" "metrics" "namespace" .Values.nodeExecutor.namespace) }}{{ end -}}
 {{- if .Values.pages.enabled }}{{ $_ := set $all "pages" (dict "port" "http" "namespace" $own) }}{{ end -}}
 {{- if .Values.scheduler.deploy }}{{ $_ := set $all "scheduler" (dict "port" "metrics" "namespace" $own "tls" true) }}{{ end -}}
 {{- /* The head of Ray passes requests on to workers: what it answered would count twice. */ -}}

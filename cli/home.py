@@ -25,6 +25,7 @@ NAMES = (
     "logs",
     "measured",
     "models",
+    "node-keys",
     "run",
     "run.json",
     "runs",

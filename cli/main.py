@@ -27,6 +27,7 @@ from kopt.cli.demand import commands as demand
 from kopt.cli.errors import Edge
 from kopt.cli.local import doctor, up
 from kopt.cli.logs import commands as logs
+from kopt.cli.nodes import commands as nodes
 from kopt.cli.parallelism import commands as parallelism
 from kopt.cli.queues import commands as queues
 from kopt.cli.reasons import commands as reasons
@@ -92,6 +93,7 @@ app.add_typer(reservations.app, name="reservations")
 app.command("classes")(classes.classes)
 app.add_typer(cost.app, name="cost")
 app.add_typer(queues.app, name="queues")
+app.add_typer(nodes.app, name="nodes")
 app.command("webhook")(webhook.webhook)
 app.command("extender")(extender.extender)
 app.add_typer(agent.app, name="agent")

@@ -1,5 +1,6 @@
 """What the executor writes: the status of its own node's ``NodePlan``, when it differs from what the cluster has."""
 
+import contextlib
 from datetime import UTC, datetime
 from typing import Any
 
@@ -37,10 +38,8 @@ async def publish(kube: Kube, node: OwnNode, status: Object, live: Object | None
     """The object as it is stored then; made without a plan where there is none. Raises ApiError."""
     if live is None:
         owner = {"apiVersion": NODES.api_version, "kind": NODES.kind, "name": node.name, "uid": node.uid}
-        try:
+        with contextlib.suppress(AlreadyExists):
             await kube.create(NODE_PLANS, {"metadata": {"name": node.name, "ownerReferences": [owner]}, "spec": {}})
-        except AlreadyExists:
-            pass
     written = {
         "apiVersion": NODE_PLANS.api_version,
         "kind": NODE_PLANS.kind,

@@ -6,10 +6,12 @@ from typing import Annotated
 import typer
 
 from kopt.cli.cluster import agent_logtail, agent_save, agent_topology
+from kopt.cli.nodes.executor import node_executor
 
 app = typer.Typer(no_args_is_help=True, help="What runs on nodes and inside pods.")
 app.add_typer(agent_logtail.app, name="logtail")
 app.command("topology")(agent_topology.topology)
+app.command("node-executor")(node_executor)
 app.command("save-hook")(agent_save.save_hook)
 
 

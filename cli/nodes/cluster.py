@@ -1,0 +1,79 @@
+"""What ``kopt nodes`` reads and writes in a cluster."""
+
+import asyncio
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kopt.cli.errors import Refused
+from kopt.core.dsse import Envelope, envelope_document
+from kopt.core.node_plan.plan import envelope_digest
+
+if TYPE_CHECKING:
+    from kopt.cluster.client.api import Kube
+    from kopt.cluster.objects.node_plan import ReportedNode
+
+_INSTALL = "there are no node executors here (no nodeplans.kaiwo.ai): install the chart with nodeExecutor.enabled=true"
+_LOOK_S = 1.0
+
+
+def reported(kubeconfig: Path | None, node: str = "") -> "list[ReportedNode]":
+    """What executors report, by node; of one node where it is named. Raises Refused."""
+    return asyncio.run(_reported(kubeconfig, node))
+
+
+async def _reported(kubeconfig: Path | None, node: str) -> "list[ReportedNode]":
+    from kopt.cluster.client.api import ApiError, NotFound, connect
+    from kopt.cluster.client.resources import NODE_PLANS
+    from kopt.cluster.objects.node_plan import reported_of
+
+    try:
+        async with connect(kubeconfig) as kube:
+            listed = await kube.list(NODE_PLANS)
+    except NotFound as error:
+        raise Refused(_INSTALL) from error
+    except ApiError as error:
+        raise Refused(f"NodePlans cannot be read: {error}") from error
+    found = sorted((reported_of(item) for item in listed.items), key=lambda each: each.node)
+    if not node:
+        return found
+    names = ", ".join(each.node for each in found[:8]) or "none"
+    return [each for each in found if each.node == node] or _refused(
+        f"no executor has reported about node {node}; there are reports of {names}"
+    )
+
+
+def _refused(message: str) -> "list[ReportedNode]":
+    raise Refused(message)
+
+
+def applied(kubeconfig: Path | None, node: str, envelope: Envelope, wait_s: float) -> "ReportedNode":
+    """The report about ``envelope``, or the last one once ``wait_s`` are over. Raises Refused."""
+    return asyncio.run(_applied(kubeconfig, node, envelope, wait_s))
+
+
+async def _applied(kubeconfig: Path | None, node: str, envelope: Envelope, wait_s: float) -> "ReportedNode":
+    from kopt.cluster.client.api import ApiError, NotFound, connect
+    from kopt.cluster.client.resources import NODE_PLANS
+
+    try:
+        async with connect(kubeconfig) as kube:
+            await kube.patch(NODE_PLANS, node, {"spec": {"envelope": envelope_document(envelope)}})
+            return await _settled(kube, node, envelope_digest(envelope), time.monotonic() + wait_s)
+    except NotFound as error:
+        raise Refused(f"no executor has reported about node {node}: there is no NodePlan to write to") from error
+    except ApiError as error:
+        raise Refused(f"the NodePlan of {node} cannot be written: {error}") from error
+
+
+async def _settled(kube: "Kube", node: str, digest: str, until_s: float) -> "ReportedNode":
+    from kopt.cluster.client.resources import NODE_PLANS
+    from kopt.cluster.objects.node_plan import reported_of
+
+    while True:
+        result = reported_of(await kube.get(NODE_PLANS, node))
+        if result.digest == digest:
+            return result
+        if time.monotonic() > until_s:
+            raise Refused(f"the executor of {node} has not answered yet; see `kopt nodes status {node}`")
+        await asyncio.sleep(_LOOK_S)

@@ -34,6 +34,7 @@ AREAS = {
     "devices": ("controllers/devices",),
     "gangs": ("policies/gangs", "controllers/gangs", "benchmarks/gangs"),
     "lending": ("policies/lending", "controllers/lending", "dashboard/pages/lending"),
+    "nodes": ("agents/node_executor",),
     "parallelism": ("models/parallelism",),
     "placement": ("policies/placement", "controllers/extender"),
     "preemption": ("policies/preemption", "controllers/preemption"),
@@ -49,6 +50,8 @@ AREAS = {
 """Where the codes of an area come from. Some files give codes of two areas: services also fail as any endpoint does."""
 
 COMPUTED = {
+    # As the executor gave it, before it was killed.
+    ("agents/node_executor/journal.py", "code"): {"NODE_PLAN_APPLIED"},
     ("controllers/overview/history.py", "f'EVICTED_{after.phase.upper()}'"): {
         f"EVICTED_{phase.upper()}" for phase in Phase
     },

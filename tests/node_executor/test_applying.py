@@ -1,7 +1,7 @@
 """What an executor makes of a signed plan: the driver is changed as it says, or is as before."""
 
 import pytest
-from node_executor.conftest import NOW_S, OWN, Node
+from nvml_standin.executors import NOW_S, OWN, Node
 
 from kopt.agents.node_executor.executor import OwnNode, Phase
 from kopt.core.node_plan.state import Compute

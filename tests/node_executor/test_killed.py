@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from node_executor.conftest import DIED, NOW_S, Node
+from nvml_standin.executors import DIED, NOW_S, Node
 
 from kopt.agents.node_executor.executor import Phase
 from kopt.core.node_plan.steps import Step

@@ -12,7 +12,18 @@ from kopt.core.scheduling.workload_class import default_classes
 from tests.deploy.conftest import EVERYTHING
 
 COMPONENTS = (
-    *("webhook", "extender", "scheduler", "sizing", "logtail", "topology", "pairwise", "preemption", "staging"),
+    *(
+        "webhook",
+        "extender",
+        "scheduler",
+        "sizing",
+        "logtail",
+        "topology",
+        "nodeExecutor",
+        "pairwise",
+        "preemption",
+        "staging",
+    ),
     *(
         "evictions",
         "lending",
@@ -30,7 +41,13 @@ COMPONENTS = (
         "switchOff",
     ),
 )
-EARLIER = {"ledger": "evictions", "pairs": "pairwise", "reallocation": "lending", "off": "switchOff"}
+EARLIER = {
+    "ledger": "evictions",
+    "pairs": "pairwise",
+    "reallocation": "lending",
+    "off": "switchOff",
+    "node-executor": "nodeExecutor",
+}
 """Components whose label is not their key in the values."""
 
 
@@ -69,7 +86,12 @@ def objects(charts: Helm) -> list[Object]:
     """All components at once, each with settings of its own, and their monitors."""
     values: Object = json.loads(json.dumps(EVERYTHING))
     for component in COMPONENTS:
-        switches = {"predictions": {}, "training": {}, "scheduler": {}}.get(component, {"enabled": True})
+        switches = {
+            "predictions": {},
+            "training": {},
+            "scheduler": {},
+            "nodeExecutor": {"enabled": True, "keysConfigMap": "keys"},
+        }.get(component, {"enabled": True})
         values[component] = values.get(component, {}) | own(component) | switches
     values["monitoring"] = {"enabled": True, "labels": {"release": "prometheus"}, "interval": "15s"}
     values["pods"] = {"affinity": {"podAffinity": {}}, "priorityClassName": "common", "tolerations": [{"key": "all"}]}
@@ -162,7 +184,11 @@ def test_without_a_registry_nothing_is_rendered_and_the_value_is_named(charts: H
 def test_the_values_for_an_evaluation_start_everything_and_change_nothing(charts: Helm) -> None:
     path = ROOT / "deploy" / "values" / "evaluation.yaml"
     objects = charts.render(files=[path])
-    assert {key_of(item) for item in pod_templates(objects)} == {*COMPONENTS} - {"training", "autoscaling"}
+    assert {key_of(item) for item in pod_templates(objects)} == {*COMPONENTS} - {
+        "training",
+        "autoscaling",
+        "nodeExecutor",
+    }
     assert [item for item in objects if item["metadata"]["name"] == "kopt-pages" and item["kind"] == "ServiceAccount"]
     (policy,) = [item for item in objects if item["kind"] == "ConformancePolicy"]
     assert policy["spec"]["mode"] == "observe"
@@ -187,7 +213,9 @@ def test_the_notes_say_what_is_there_what_is_missing_and_what_comes_next(charts:
     assert "--set mode=annotate" in plain
     assert "create job off --from=cronjob/kopt-off" in plain
     full = _notes(charts, "--values", ROOT / "deploy" / "values" / "evaluation.yaml", values={"mode": "annotate"})
-    assert "predictions.\nNot installed, each switched on by a value: autoscaling.enabled.\n" in full
+    assert (
+        "predictions.\nNot installed, each switched on by a value: nodeExecutor.enabled, autoscaling.enabled.\n" in full
+    )
     assert "only the shipped models are served" in full
     assert "--set mode=annotate" not in full
     assert "Kueue" in full

@@ -34,6 +34,7 @@ LIGHT = [
     "kopt.agents.profiler.command",
     "kopt.agents.logtail.process",
     "kopt.agents.topology.process",
+    "kopt.agents.node_executor.process",
     "kopt.controllers.pairwise.main",
     "kopt.controllers.evictions.main",
     "kopt.saving",

@@ -37,14 +37,14 @@ class AmdHardware:
             raise HardwareError(f"what amd-smi prints cannot be read: {error}") from error
         if not isinstance(topology, NodeTopology):
             raise HardwareError("amd-smi prints something else than its GPUs")
-        found = []
+        physical = []
         for gpu in topology.gpus:
             compute, _, memory = gpu.partition.partition("/")
             if not gpu.pci or not compute or not memory:
                 raise HardwareError(f"amd-smi says nothing of the partitions of GPU {gpu.index}")
             if gpu.pci.endswith(".0"):
-                found.append(PartitionedGpu(gpu.pci, gpu.name, compute, memory))
-        return NodeState(Vendor.AMD, tuple(found))
+                physical.append(PartitionedGpu(gpu.pci, gpu.name, compute, memory))
+        return NodeState(Vendor.AMD, tuple(physical))
 
     def users(self, step: Step) -> tuple[str, ...]:
         """Of the node: the driver is reloaded for all GPUs, and does not say which of them a process has open."""
@@ -84,6 +84,6 @@ class AmdHardware:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise HardwareError(f"amd-smi {arguments[0]} did not end: {error}") from error
         if done.returncode or len(done.stdout) > _MOST_CHARACTERS:
-            said = (done.stderr or done.stdout).strip()[-300:]
-            raise HardwareError(f"amd-smi {' '.join(arguments)} ended with {done.returncode}: {said}")
+            output = (done.stderr or done.stdout).strip()[-300:]
+            raise HardwareError(f"amd-smi {' '.join(arguments)} ended with {done.returncode}: {output}")
         return done.stdout

@@ -128,8 +128,8 @@ class Executor:
     def _accepted(self, envelope: Envelope, node: OwnNode) -> tuple[NodePlan, NodeState]:
         plan = self._verified(envelope)
         if (plan.node, plan.node_uid) != (node.name, node.uid):
-            told = f"{plan.node[:80]} ({plan.node_uid[:40]})"
-            raise _RefusedError("NODE_PLAN_WRONG_NODE", f"it is for node {told}; this is {node.name} ({node.uid})")
+            its_node = f"{plan.node[:80]} ({plan.node_uid[:40]})"
+            raise _RefusedError("NODE_PLAN_WRONG_NODE", f"it is for node {its_node}; this is {node.name} ({node.uid})")
         if plan.sequence <= self._journal.sequence:
             message = f"its sequence {plan.sequence} is not above {self._journal.sequence}, which has begun before"
             raise _RefusedError("NODE_PLAN_REPLAYED", message)
@@ -218,18 +218,18 @@ class Executor:
         if recorded.undoing is None:
             self._journal.undo(why)
         _LOG.warning("plan %s is undone: %s", recorded.digest[:12], why.message)
-        now, trouble = self._hardware.read(), ""
+        now, last_error = self._hardware.read(), ""
         for _ in range(len(recorded.before.gpus) * 16 + _SPARE_ATTEMPTS):
             if is_restored(now, recorded.before):
                 return self._ended(recorded, Phase.ROLLED_BACK, why)
             try:
                 self._hardware.apply(steps_between(now, recorded.before)[0])
             except (HardwareError, StepError) as error:
-                if trouble == str(error):
+                if last_error == str(error):
                     break
-                trouble = str(error)
+                last_error = str(error)
             now = self._hardware.read()
-        message = f"{why.message}; the state before could not be restored: {trouble or 'the driver reports another'}"
+        message = f"{why.message}; the state before could not be restored: {last_error or 'the driver reports another'}"
         return self._ended(recorded, Phase.FAILED, Reason("NODE_ROLLBACK_FAILED", message[:_LONGEST_MESSAGE_CHARS]))
 
     def _ended(self, recorded: JournalPlan, phase: Phase, reason: Reason) -> Outcome:

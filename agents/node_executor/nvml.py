@@ -88,10 +88,10 @@ class NvmlHardware:
                 yield self._nvml.nvmlDeviceGetGpuInstanceProfileInfo(handle, number)
 
     def _compute(self, instance: Any, slices: int) -> Compute:
-        found = self._compute_instances(instance)
-        if not found:
+        instances = self._compute_instances(instance)
+        if not instances:
             return Compute.NONE
-        return Compute.WHOLE if [size for size, _ in found] == [slices] else Compute.PARTS
+        return Compute.WHOLE if [size for size, _ in instances] == [slices] else Compute.PARTS
 
     def _compute_instances(self, instance: Any) -> list[tuple[int, Any]]:
         """Slices and handle of each."""

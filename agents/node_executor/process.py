@@ -119,13 +119,17 @@ class _Agent:
 
     async def _pass(self, node: OwnNode) -> None:
         document = envelope_in(self._live or {})
-        state, outcome, trouble = await asyncio.to_thread(self._work, node, document)
-        status = status_of(state, outcome, node, self._journal.sequence, trouble)
+        state, outcome, problem = await asyncio.to_thread(self._work, node, document)
+        status = status_of(state, outcome, node, self._journal.sequence, problem)
         if differs(status, self._live):
-            if outcome is not None and _told(self._live) != (outcome.phase, outcome.reason.code, outcome.digest):
+            if outcome is not None and _published_outcome(self._live) != (
+                outcome.phase,
+                outcome.reason.code,
+                outcome.digest,
+            ):
                 self.ended[outcome.phase.value, outcome.reason.code] += 1
             self._live = await publish(self._kube, node, status, self._live)
-        self._warn_once(trouble)
+        self._warn_once(problem)
 
     def _work(self, node: OwnNode, document: object) -> tuple[NodeState | None, Outcome | None, str]:
         """In a thread: drivers block. What was interrupted comes first; a plan that was refused is looked at again."""
@@ -167,6 +171,6 @@ def _own_node(document: Object) -> OwnNode:
     return OwnNode(metadata["name"], metadata["uid"], dict(mapping(metadata, "labels")))
 
 
-def _told(live: Object | None) -> tuple[object, object, object]:
+def _published_outcome(live: Object | None) -> tuple[object, object, object]:
     status = mapping(live or {}, "status")
     return status.get("phase"), status.get("reason"), status.get("envelope")

@@ -12,8 +12,8 @@ from kopt.core.node_plan.state import NodeState, document_of
 FIELD_MANAGER = "kopt-node-executor"
 
 
-def status_of(state: NodeState | None, outcome: Outcome | None, node: OwnNode, sequence: int, trouble: str) -> Object:
-    """Of one pass; ``trouble`` says why the GPUs cannot be read, or the journal cannot be used."""
+def status_of(state: NodeState | None, outcome: Outcome | None, node: OwnNode, sequence: int, problem: str) -> Object:
+    """Of one pass; ``problem`` says why the GPUs cannot be read, or the journal cannot be used."""
     status: Object = {"nodeUid": node.uid, "sequence": sequence}
     if state is not None:
         status |= {"state": document_of(state), "stateHash": state.digest}
@@ -24,7 +24,7 @@ def status_of(state: NodeState | None, outcome: Outcome | None, node: OwnNode, s
             "message": outcome.reason.message,
             "envelope": outcome.digest,
         }
-    return status | ({"trouble": trouble[:500]} if trouble else {})
+    return status | ({"problem": problem[:500]} if problem else {})
 
 
 def differs(status: Object, live: Object | None) -> bool:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kopt.cluster.objects.node_plan import ReportedNode
 
 _INSTALL = "there are no node executors here (no nodeplans.kaiwo.ai): install the chart with nodeExecutor.enabled=true"
-_LOOK_S = 1.0
+_POLL_S = 1.0
 
 
 def reported(kubeconfig: Path | None, node: str = "") -> "list[ReportedNode]":
@@ -34,11 +34,11 @@ async def _reported(kubeconfig: Path | None, node: str) -> "list[ReportedNode]":
         raise Refused(_INSTALL) from error
     except ApiError as error:
         raise Refused(f"NodePlans cannot be read: {error}") from error
-    found = sorted((reported_of(item) for item in listed.items), key=lambda each: each.node)
+    nodes = sorted((reported_of(item) for item in listed.items), key=lambda each: each.node)
     if not node:
-        return found
-    names = ", ".join(each.node for each in found[:8]) or "none"
-    return [each for each in found if each.node == node] or _refused(
+        return nodes
+    names = ", ".join(each.node for each in nodes[:8]) or "none"
+    return [each for each in nodes if each.node == node] or _refused(
         f"no executor has reported about node {node}; there are reports of {names}"
     )
 
@@ -76,4 +76,4 @@ async def _settled(kube: "Kube", node: str, digest: str, until_s: float) -> "Rep
             return result
         if time.monotonic() > until_s:
             raise Refused(f"the executor of {node} has not answered yet; see `kopt nodes status {node}`")
-        await asyncio.sleep(_LOOK_S)
+        await asyncio.sleep(_POLL_S)

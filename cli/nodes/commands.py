@@ -65,8 +65,8 @@ def plan(
     from kopt.cli.nodes.plans import made, write
     from kopt.cli.nodes.view import show_plan
 
-    (found,) = reported(kubeconfig, node)
-    result = made(found, layout, float(seconds(valid, "--valid")))
+    (reported_node,) = reported(kubeconfig, node)
+    result = made(reported_node, layout, float(seconds(valid, "--valid")))
     write(out, result)
     show_plan(result, output, f"Written to {out}. Next: kopt nodes sign {out}")
 

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import secrets
 import stat
 from collections.abc import Iterator, Mapping
@@ -23,6 +24,7 @@ from kopt.core.untrusted import UnreadableError
 
 _FILE, _LOCK = "journal", "lock"
 _MOST_BYTES = 1 << 20
+_DRAFT = re.compile(r"\.[0-9a-f]{16}")
 
 
 class JournalError(Exception):
@@ -88,6 +90,7 @@ class Journal:
             os.rename(name, _FILE, src_dir_fd=self._folder, dst_dir_fd=self._folder)
             os.fsync(self._folder)
         except OSError as error:
+            self._sweep()
             raise JournalError(f"the journal cannot be written: {error.strerror}") from error
         os.close(self._file)
         self._file = fresh
@@ -106,13 +109,25 @@ class Journal:
         self._add(["end", phase, reason.code, reason.message])
 
     def _add(self, fields: list[Any]) -> None:
+        size = os.fstat(self._file).st_size
         try:
             _write(self._file, checked_line(fields))
         except OSError as error:
+            # The next line must not be glued to what was written of this one.
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file, size)
             raise JournalError(f"the journal cannot be written: {error.strerror}") from error
         self._enter(fields)
 
+    def _sweep(self) -> None:
+        """Drafts of journals that never took their name."""
+        for name in os.listdir(self._folder):  # noqa: PTH208 - by its descriptor, which no path is
+            if _DRAFT.fullmatch(name):
+                with contextlib.suppress(OSError):
+                    os.unlink(name, dir_fd=self._folder)
+
     def _load(self) -> None:
+        self._sweep()
         if os.fstat(self._file).st_size > _MOST_BYTES:
             raise JournalError("the journal is too long to be one of ours")
         lines = os.pread(self._file, _MOST_BYTES, 0).splitlines(keepends=True)

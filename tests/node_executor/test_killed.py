@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from nvml_standin.executors import DIED, NOW_S, Node
 
 from kopt.agents.node_executor.executor import Phase
+from kopt.agents.node_executor.journal import JournalError
 from kopt.core.node_plan.steps import Step
 
 BEFORE = [("1g.10gb", 0, True), ("3g.40gb", 4, True)]
@@ -107,6 +108,28 @@ def test_killed_at_each_write_of_the_journal(
         assert node.handle(document).phase is Phase.APPLIED
     else:
         assert outcome.phase is Phase.APPLIED
+    assert is_after(node)
+    assert sorted(path.name for path in node.journal.iterdir()) == ["journal", "lock"]
+
+
+@pytest.mark.parametrize("at", range(1, 8))
+def test_a_full_disk_stops_it_where_it_can_go_on(
+    node: Node, steps: tuple[Step, ...], monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    document = node.signed(*steps, sequence=2)
+    plain, count = os.write, 0
+
+    def write(file: int, content: bytes) -> int:
+        nonlocal count
+        count += 1
+        return plain(file, content if count < at else content[: len(content) // 2])
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", write)
+        with pytest.raises(JournalError, match="No space left"):
+            node.handle(document)
+    outcome = node.recover() or node.handle(document)
+    assert outcome.phase is Phase.APPLIED
     assert is_after(node)
 
 

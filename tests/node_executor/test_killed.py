@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from nvml_standin.executors import DIED, NOW_S, Node
+from nvml_standin.executors import DIED, NOW_S, OWN, Node
 
-from kopt.agents.node_executor.executor import Phase
+from kopt.agents.node_executor.executor import Executor, Outcome, Phase
 from kopt.agents.node_executor.journal import JournalError
 from kopt.core.node_plan.steps import Step
 
@@ -109,6 +109,8 @@ def test_killed_at_each_write_of_the_journal(
     else:
         assert outcome.phase is Phase.APPLIED
     assert is_after(node)
+    # What was torn has not damaged what came after it.
+    assert node.recover() is None
     assert sorted(path.name for path in node.journal.iterdir()) == ["journal", "lock"]
 
 
@@ -124,13 +126,18 @@ def test_a_full_disk_stops_it_where_it_can_go_on(
         count += 1
         return plain(file, content if count < at else content[: len(content) // 2])
 
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "write", write)
-        with pytest.raises(JournalError, match="No space left"):
-            node.handle(document)
-    outcome = node.recover() or node.handle(document)
+    def work(executor: Executor) -> Outcome:
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "write", write)
+            with pytest.raises(JournalError, match="No space left"):
+                executor.handle(document, OWN)
+        return executor.recover() or executor.handle(document, OWN)
+
+    outcome = node.run(work)
+    assert outcome is not None
     assert outcome.phase is Phase.APPLIED
     assert is_after(node)
+    assert node.recover() is None
 
 
 def _ways_of_rolling_back() -> Iterator[tuple[int, str, int]]:

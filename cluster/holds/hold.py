@@ -37,12 +37,14 @@ from kopt.cluster.client.resources import (
     KUEUE_CLUSTER_QUEUES,
     KUEUE_LOCAL_QUEUES,
     KUEUE_WORKLOADS,
+    NODES,
     PODS,
     VOLCANO_JOBS,
     VOLCANO_QUEUES,
     Object,
     Resource,
 )
+from kopt.cluster.holds.node_taint import without_taint
 from kopt.cluster.holds.original_request import with_request
 from kopt.cluster.holds.queue_stop import FIELD, HOLD, is_stopped, opened
 from kopt.cluster.holds.quota_loan import restored
@@ -93,7 +95,7 @@ HOLDABLE: Mapping[Resource, Holdable] = MappingProxyType(
 have their own request back when their queue lets them run."""
 QUEUES = (KUEUE_CLUSTER_QUEUES, KAI_QUEUES, VOLCANO_QUEUES)
 """Kinds that may have more than they own; they are given back last, so that nothing that is released is refused."""
-HELD_KINDS = (*HOLDABLE, VOLCANO_JOBS, PODS, KUEUE_LOCAL_QUEUES, *QUEUES)
+HELD_KINDS = (*HOLDABLE, VOLCANO_JOBS, PODS, NODES, KUEUE_LOCAL_QUEUES, *QUEUES)
 """Every kind that may carry the mark."""
 
 
@@ -204,7 +206,9 @@ def release(resource: Resource, document: Object) -> Object:
     undo, kind = _undo(document), HOLDABLE.get(resource)
     if is_parked(document):
         labels[QUEUE_LABEL] = queue_of(document) or None
-    if resource == KUEUE_LOCAL_QUEUES:
+    if resource == NODES:
+        changes = without_taint(document)
+    elif resource == KUEUE_LOCAL_QUEUES:
         changes = opened(document, undo)
     elif resource in QUEUES:
         changes = restored(resource, document, undo)

@@ -108,6 +108,33 @@ class Entry:
 
 
 @dataclass(frozen=True)
+class NodeHealth:
+    """``score`` is 1 for a node of which nothing is known, 0 for a condemned one: 1 less the largest load of its
+    parts. ``loads`` and ``gpus`` by GPU; `NODE` is what concerns the node itself."""
+
+    verdict: Verdict = Verdict.HEALTHY
+    score: float = 1.0
+    gpus: Mapping[str, Verdict] = field(default_factory=dict)
+    loads: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def condemned_gpus(self) -> tuple[str, ...]:
+        return tuple(sorted(gpu for gpu, verdict in self.gpus.items() if gpu != NODE and verdict is Verdict.CONDEMNED))
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One pod of a job that ended on a node. ``failed``: by itself, not evicted or ended by a person. ``family``: of
+    jobs that one person or pipeline repeats; failures of one family alone condemn nothing."""
+
+    node: str
+    job: str
+    failed: bool
+    at_s: float
+    family: str = ""
+
+
+@dataclass(frozen=True)
 class MetricRule:
     """How a series is read; see ``health_metrics.toml``."""
 

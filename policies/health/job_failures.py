@@ -13,7 +13,8 @@ on other nodes as well is at fault itself; of a job that spans nodes only the po
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from kopt.core.hardware.health import Outcome
 
 WINDOW = 20
 """Outcomes of a node that are looked at, the newest."""
@@ -23,18 +24,6 @@ _A, _B = 4.0, 2.0
 _LEAST_FAILURES, _LEAST_FAMILIES = 3, 2
 _LEAST_RATE, _PRIOR_JOBS = 0.02, 20.0
 _AT_ONCE_S = 2.0
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """One pod of a job that ended on a node. ``failed``: by itself, not evicted or ended by a person. ``family``: of
-    jobs that one person or pipeline repeats; failures of one family alone condemn nothing."""
-
-    node: str
-    job: str
-    failed: bool
-    at_s: float
-    family: str = ""
 
 
 def pool_rate(outcomes: Iterable[Outcome]) -> float:

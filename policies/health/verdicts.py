@@ -1,27 +1,9 @@
 """The verdict on each GPU and its node, with hysteresis, and the sentence that explains it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
-from kopt.core.hardware.health import NODE, Entry, EvidenceClass, Verdict, code_of
+from kopt.core.hardware.health import NODE, Entry, EvidenceClass, NodeHealth, Verdict, code_of
 from kopt.policies.health.evidence import NEGLIGIBLE, Entries, Thresholds, load_of
-
-
-@dataclass(frozen=True)
-class NodeHealth:
-    """``score`` is 1 for a node of which nothing is known, 0 for a condemned one: 1 less the largest load of its
-    parts. ``loads`` and ``gpus`` by GPU; `NODE` is what concerns the node itself."""
-
-    verdict: Verdict = Verdict.HEALTHY
-    score: float = 1.0
-    gpus: Mapping[str, Verdict] = field(default_factory=dict)
-    loads: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def condemned_gpus(self) -> tuple[str, ...]:
-        return tuple(
-            sorted(gpu for gpu, verdict in self.gpus.items() if gpu != NODE and verdict is Verdict.CONDEMNED)
-        )
 
 
 def evaluate(
@@ -33,8 +15,7 @@ def evaluate(
     for entry in entries.values():
         loads[entry.gpu] = loads.get(entry.gpu, 0.0) + load_of(entry, now_s)
     gpus = {
-        gpu: _verdict(loads.get(gpu, 0.0), before.get(gpu, Verdict.HEALTHY), thresholds)
-        for gpu in {*loads, *before}
+        gpu: _verdict(loads.get(gpu, 0.0), before.get(gpu, Verdict.HEALTHY), thresholds) for gpu in {*loads, *before}
     }
     gpus = {gpu: verdict for gpu, verdict in gpus.items() if verdict or loads.get(gpu, 0.0) >= NEGLIGIBLE}
     verdict = max(gpus.values(), default=Verdict.HEALTHY)

@@ -50,6 +50,7 @@ FEATURES = (
     Feature("gangs", "gangs", "workloads", "holds gangs and evicts pods where gangs wait for each other"),
     Feature("reservations", "reservations", "reservations", "holds GPUs and workloads for reservations", "runtime"),
     Feature("budgets", "meter", "budgets", "stops LocalQueues of budgets that are spent"),
+    Feature("health", "health", "nodes", "has placement avoid nodes at fault, and taints them"),
     Feature("autoscaling", "autoscaling", "services", "gives HorizontalPodAutoscalers forecasts", "demand"),
 )
 """Every feature that acts on the cluster."""

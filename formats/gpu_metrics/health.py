@@ -1,4 +1,4 @@
-"""Evidence against GPUs from series of dcgm-exporter and AMD's device-metrics-exporter; names in ``health_metrics.toml``.
+"""Evidence against GPUs from series of dcgm-exporter and AMD's device-metrics-exporter (``health_metrics.toml``).
 
 Counters speak by their growth, so each look needs the readings of the one before; a counter that fell has begun anew,
 as with a new exporter, and so has one that is seen for the first time: what it counted before is nobody's news.

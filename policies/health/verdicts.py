@@ -13,11 +13,12 @@ def evaluate(
     thresholds = thresholds or Thresholds()
     loads: dict[str, float] = {}
     for entry in entries.values():
-        loads[entry.gpu] = loads.get(entry.gpu, 0.0) + load_of(entry, now_s)
+        if (load := load_of(entry, now_s)) >= NEGLIGIBLE:
+            loads[entry.gpu] = loads.get(entry.gpu, 0.0) + load
     gpus = {
         gpu: _verdict(loads.get(gpu, 0.0), before.get(gpu, Verdict.HEALTHY), thresholds) for gpu in {*loads, *before}
     }
-    gpus = {gpu: verdict for gpu, verdict in gpus.items() if verdict or loads.get(gpu, 0.0) >= NEGLIGIBLE}
+    gpus = {gpu: verdict for gpu, verdict in gpus.items() if verdict or gpu in loads}
     verdict = max(gpus.values(), default=Verdict.HEALTHY)
     score = 1.0 - min(1.0, max(loads.values(), default=0.0))
     # A verdict that hysteresis keeps is not contradicted by its score.

@@ -6,10 +6,10 @@ from typing import TypeVar
 import numpy as np
 
 from kopt.cluster.client.api import Kube, NotFound
-from kopt.cluster.client.resources import NODE_BANDWIDTHS, NODE_TOPOLOGIES, NODES, PODS, Object, Resource
+from kopt.cluster.client.resources import NODE_BANDWIDTHS, NODE_HEALTHS, NODE_TOPOLOGIES, NODES, PODS, Object, Resource
 from kopt.controllers.extender.books.fleet import Fleet
 from kopt.controllers.extender.books.node_capacity import offers_of
-from kopt.controllers.extender.books.node_health import of_bandwidth
+from kopt.controllers.extender.books.node_health import of_bandwidth, of_health
 from kopt.controllers.extender.books.topologies import report_of
 from kopt.controllers.extender.books.views import pod_state_of
 from kopt.core.units import WHOLE_GPU
@@ -31,6 +31,8 @@ async def read_fleet(kube: Kube) -> Fleet:
         fleet.set_complaint(name, "topology", report.complaint)
     for name, complaint in readable(await _all(kube, NODE_BANDWIDTHS), of_bandwidth):
         fleet.set_complaint(name, "pairs", complaint)
+    for name, complaint in readable(await _all(kube, NODE_HEALTHS), of_health):
+        fleet.set_complaint(name, "health", complaint)
     for _, pod in readable(await _all(kube, PODS, UNFINISHED), lambda pod: pod_state_of(pod, None, {})):
         if pod.node and pod.ask.uses_gpus:
             fleet.bound(pod.uid, pod.key, pod.node, pod.ask, pod.gpus)

@@ -22,6 +22,7 @@ COMPONENTS = (
         "gangs",
         "reservations",
         "meter",
+        "health",
         "autoscaling",
         "pages",
         "predictions",

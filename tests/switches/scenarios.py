@@ -31,6 +31,7 @@ from kopt.cluster.client.resources import (
     KUEUE_FLAVORS,
     KUEUE_LOCAL_QUEUES,
     KUEUE_WORKLOADS,
+    NODE_TOPOLOGIES,
     NODES,
     PODS,
 )
@@ -38,6 +39,8 @@ from kopt.cluster.objects.node_bandwidth import stamp
 from kopt.cluster.runtime.manager import LedReplica
 from kopt.cluster.workloads.queue_trees.live import KINDS
 from kopt.controllers.gangs import main as gangs
+from kopt.controllers.health import main as health
+from kopt.controllers.health.reconciler import HealthSettings
 from kopt.controllers.meter import main as meter
 from kopt.controllers.meter.reconciler import MeterSettings
 from kopt.controllers.meter.store import CostStore
@@ -148,4 +151,24 @@ def _meter(kube: Any) -> LedReplica:
 
 BUDGETS = Scenario(
     "budgets", _fill_budget, _meter, lambda kube: label_of(kube, KUEUE_LOCAL_QUEUES, "gpus") == "budget", ()
+)
+
+
+def _fill_health(kube: MemoryKube) -> None:
+    """Another system has seen an error of a node's GPU, and a link of it is worse than it was."""
+    ill = node("ill")
+    ill["status"]["conditions"].append({"type": "GpuXidError", "status": "True", "message": "XID 79"})
+    kube.put(NODES, ill)
+    kube.put(NODES, node("well"))
+    degraded = [{"part": "nic mlx5_0", "was": 400, "now": 100, "since": stamp(now()), "falls": 1}]
+    kube.put(NODE_TOPOLOGIES, {"metadata": {"name": "ill"}, "spec": {}, "status": {"degraded": degraded}})
+
+
+def _health(kube: Any) -> LedReplica:
+    settings = HealthSettings(Mode.ENFORCE, most_share=0.5)
+    return health.Replica(kube, health.ProcessSettings(lease=LEASE, health=settings, port=0))
+
+
+HEALTH = Scenario(
+    "health", _fill_health, _health, lambda kube: label_of(kube, NODES, "ill", namespace="") == "health", ()
 )

@@ -7,7 +7,8 @@ Beta(4, 2), against one of the pool's rate. Wald's and Ville's inequalities boun
 (Shiryaev-Roberts and CUSUM do the like) finds a node that was well for long; alpha is divided by the number of starts.
 
 What counts as an outcome is one per job and node, however often a controller restarts its pod there. A job that fails
-on other nodes as well is at fault itself; of a job that spans nodes only the pod that failed first says anything.
+on other nodes as well is at fault itself; of a job that spans nodes only the pod that failed first says anything; and
+of a family of jobs that has ended well on no other node one failure counts.
 """
 
 import math
@@ -55,7 +56,25 @@ def relevant(outcomes: Iterable[Outcome]) -> list[Outcome]:
             continue
         if key not in result or (outcome.failed and not result[key].failed):
             result[key] = outcome
-    return sorted(result.values(), key=lambda outcome: outcome.at_s)
+    return _of_proven_families(sorted(result.values(), key=lambda outcome: outcome.at_s))
+
+
+def _of_proven_families(outcomes: list[Outcome]) -> list[Outcome]:
+    """Whoever starts what is broken again and again says one thing: of a family that has ended well on no other node
+    one failure counts on each."""
+    well: dict[str, set[str]] = defaultdict(set)
+    for outcome in outcomes:
+        if not outcome.failed:
+            well[outcome.family or outcome.job].add(outcome.node)
+    result, seen = [], set[tuple[str, str]]()
+    for outcome in outcomes:
+        family = outcome.family or outcome.job
+        if outcome.failed and not well[family] - {outcome.node}:
+            if (family, outcome.node) in seen:
+                continue
+            seen.add((family, outcome.node))
+        result.append(outcome)
+    return result
 
 
 def _is_blamed(outcome: Outcome, nodes: Mapping[str, float]) -> bool:

@@ -24,6 +24,7 @@ from kopt.cli.cluster import (
 from kopt.cli.cost import commands as cost
 from kopt.cli.demand import commands as demand
 from kopt.cli.errors import Edge
+from kopt.cli.health import commands as health
 from kopt.cli.local import doctor, up
 from kopt.cli.logs import commands as logs
 from kopt.cli.parallelism import commands as parallelism
@@ -86,6 +87,7 @@ app.add_typer(alerts.app, name="alerts")
 app.command("queue")(queue.queue)
 app.command("gpus")(gpus.gpus)
 app.command("idle")(idle.idle)
+app.add_typer(health.app, name="health")
 app.add_typer(reservations.app, name="reservations")
 app.command("classes")(classes.classes)
 app.add_typer(cost.app, name="cost")

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from kopt.cluster.client.api import Kube
-from kopt.cluster.client.resources import NODE_BANDWIDTHS, NODE_TOPOLOGIES, NODES, PODS, Object
+from kopt.cluster.client.resources import NODE_BANDWIDTHS, NODE_HEALTHS, NODE_TOPOLOGIES, NODES, PODS, Object
 from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.cluster.workloads.external_requests import CLAIMS, RESOURCE_SLICES
 from kopt.cluster.workloads.pod_request import quantity
 from kopt.controllers.extender.books.fleet import Fleet, Pool, part
 from kopt.controllers.extender.books.node_capacity import offers_of
-from kopt.controllers.extender.books.node_health import Complaint, of_bandwidth
+from kopt.controllers.extender.books.node_health import Complaint, of_bandwidth, what_is_known
 from kopt.controllers.extender.books.snapshot import UNFINISHED, readable
 from kopt.controllers.extender.books.topologies import report_of
 from kopt.controllers.extender.books.views import pod_state_of
@@ -43,6 +43,7 @@ class GpuDocuments:
     bandwidths: Iterable[Object]
     slices: Iterable[Object]
     claims: Iterable[Object]
+    healths: Iterable[Object] = ()
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ async def read_gpus(kube: Kube) -> GpuList:
         reader.listed(NODE_BANDWIDTHS),
         reader.listed(RESOURCE_SLICES),
         reader.listed(CLAIMS),
+        reader.listed(NODE_HEALTHS),
     )
     return gpus_of_documents(GpuDocuments(*lists), tuple(reader.unread))
 
@@ -93,6 +95,9 @@ def _complaints(documents: GpuDocuments) -> Mapping[str, list[Complaint]]:
         if report.complaint is not None:
             result[name].append(report.complaint)
     for name, complaint in readable(documents.bandwidths, of_bandwidth):
+        if complaint.degraded:
+            result[name].append(complaint)
+    for name, complaint in readable(documents.healths, what_is_known):
         if complaint.degraded:
             result[name].append(complaint)
     return result

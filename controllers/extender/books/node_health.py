@@ -68,8 +68,13 @@ def of_bandwidth(document: Object) -> Complaint | None:
 
 def of_health(document: Object) -> Complaint | None:
     """The verdict on a node and its GPUs; None for a healthy one, and where nobody is to go by it (mode observe)."""
+    return None if record_of(document).mode is Mode.OBSERVE else what_is_known(document)
+
+
+def what_is_known(document: Object) -> Complaint | None:
+    """As ``of_health``, in any mode: for people."""
     record = record_of(document)
-    if record.mode is Mode.OBSERVE or record.health.score >= 1.0:
+    if record.health.score >= 1.0:
         return None
     ill = {gpu for gpu, verdict in record.health.gpus.items() if verdict is not Verdict.HEALTHY}
     slots = () if NODE in ill else tuple(sorted(int(gpu) for gpu in ill if gpu.isdigit()))

@@ -8,6 +8,7 @@ from controlplane.kwok import Nodes
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
 
+from tests.cost.conftest import kopt
 from tests.extender.conftest import RunningExtender, gpu_pod, start_extender
 from tests.extender.test_scheduling_by_the_policy import bound, indices
 
@@ -54,6 +55,13 @@ def test_a_gpu_that_fell_off_the_bus_keeps_pods_away_until_its_node_is_repaired(
     said = status(api, ill)
     assert (said["verdict"], said["score"]) == ("Condemned", 0)
     assert [(gpu["gpu"], gpu["verdict"]) for gpu in said["gpus"]] == [("3", "Condemned")]
+
+    shown = kopt("health", "explain", ill, "--kubeconfig", str(plane.kubeconfig))
+    rows = [(row["gpu"], row["code"], row["load"]) for row in shown["evidence"]]
+    assert rows[0] == ("3", "XID 79", 1.2)
+    assert ("5", "XID 43", 0) in rows
+    listed = kopt("health", "list", "--kubeconfig", str(plane.kubeconfig))
+    assert [(row["node"], row["gpus"]) for row in listed["nodes"]] == [(ill, ["3"])]
 
     # A second node is suspect only: nothing keeps pods away from it but the extender's scores.
     exporter.set("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", worn, 0, 9.0)

@@ -14,6 +14,7 @@ from kopt.cluster.client.resources import NODE_HEALTHS, NODES, PODS, Object
 from kopt.cluster.holds.node_taint import TAINT_KEY
 from kopt.cluster.objects.node_health import HealthRecord, record_of, status_of
 from kopt.cluster.runtime.lease import TERM_ANNOTATION
+from kopt.cluster.teardown import switch_off
 from kopt.controllers.health.main import ProcessSettings, Replica
 from kopt.controllers.health.reconciler import HealthSettings
 from kopt.controllers.health.sources import by_node_name
@@ -136,6 +137,20 @@ async def test_another_systems_condition_is_left_to_it() -> None:
     await lead(kube, Measured(**{XID: 79.0}), lambda: is_tainted(kube))
     assert [item for item in found(kube)["status"]["conditions"] if item["type"] == "GPUHealthy"] == [theirs]
     assert any(item["code"] == "OTHER_VERDICT" for item in status(kube)["evidence"])
+
+
+async def test_switched_off_the_node_is_as_it_was() -> None:
+    kube, before = cluster(), found(cluster())
+    await lead(
+        kube, Measured(**{XID: 79.0}), lambda: is_tainted(kube) and len(found(kube)["status"]["conditions"]) == 2
+    )
+    outcomes = [outcome async for outcome in switch_off(kube, held_kinds=(NODES,))]  # type: ignore[arg-type]
+    assert [(outcome.step.name, outcome.error) for outcome in outcomes if outcome.step.resource == NODES] == [
+        ("n0", "")
+    ]
+    after = found(kube)
+    assert (after["spec"].get("taints") or [], after["status"]) == ([], before["status"])
+    assert "kaiwo.ai/held" not in after["metadata"]["labels"]
 
 
 async def test_where_others_keep_pods_away_there_is_no_taint_of_ours() -> None:

@@ -4,6 +4,7 @@ Weights, thresholds and the test of jobs were set on the seeds 0-9; the report i
 usual rules on the same weeks: any XID of the alert rule, and three hardware events within a day.
 """
 
+import math
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
@@ -14,12 +15,13 @@ from benchmarks.health_weeks import COUNTED, GPUS, LOOK_S, WEEK_S, Shown, Week, 
 from benchmarks.tables import markdown
 from kopt.core.hardware.health import NODE, Entry, Evidence, Outcome, Verdict, code_of
 from kopt.formats.gpu_metrics.health import read_health
-from kopt.policies.health import add, evaluate, failing_nodes
+from kopt.policies.health import add, evaluate, failing_nodes, pool_rate
+from kopt.policies.health.job_failures import ALPHA, WINDOW, log_factor
 
 TUNED_ON, REPORTED = range(10), range(100, 112)
 ALERTED = frozenset({48, 63, 64, 74, 79, 94, 95, 119, 120})
-_TEST_EVERY, _LEAST, _KEPT_S = 40, 4, 86400.0
-"""Fewer failures than the least condemn nothing, and need no test."""
+_TEST_EVERY, _CAREFUL, _KEPT_S = 2000, 0.7, 86400.0
+NEEDED = math.log(WINDOW / ALPHA)
 
 
 @dataclass
@@ -48,7 +50,7 @@ def judged(found: Week) -> Found:
     stream += [(outcome.at_s, 1, (outcome, fault)) for outcome, fault in found.outcomes]
     stream.sort(key=lambda item: (item[0], item[1]))
     outcomes: list[Outcome] = []
-    failing: dict[str, str] = {}
+    of_node, failing, rate = defaultdict[str, list[bool]](list), dict[str, str](), 0.05
     for number, (at_s, _, item) in enumerate(stream):
         if isinstance(item, Shown):
             name = item.node
@@ -58,12 +60,15 @@ def judged(found: Week) -> Found:
             assert isinstance(item, tuple)
             outcome, fault = item
             outcomes.append(outcome)
+            ended = of_node[outcome.node]
+            ended.append(outcome.failed)
             nodes[outcome.node].events += fault
             name = outcome.node
-            recent = [each for each in outcomes if each.node == name and each.failed]
-            if (outcome.failed and len(recent) >= _LEAST) or (failing and number % _TEST_EVERY == 0):
+            # Whatever is left out of a node's failures, it has to stand out with all of them to fail the test.
+            stands_out = outcome.failed and log_factor(ended[-WINDOW:], _CAREFUL * rate) >= NEEDED
+            if stands_out or number % _TEST_EVERY == 0:
                 outcomes = [each for each in outcomes if each.at_s >= at_s - _KEPT_S]
-                failing = dict(failing_nodes(outcomes))
+                failing, rate = dict(failing_nodes(outcomes)), pool_rate(outcomes)
             evidence = [Evidence("JOB_FAILURES", NODE, float(name in failing), at_s)]
         node = nodes[name]
         node.entries = add(node.entries, evidence)

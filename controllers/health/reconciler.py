@@ -103,7 +103,7 @@ class Reconciler(Retrying):
         self._cluster, self._settings, self._emit_event, self._mode_of = cluster, settings, emit_event, mode_of
         self._query, self._clock = query, clock
         self.records = Records(settings.thresholds)
-        self._looked_s, self._tested_s = 0.0, 0.0
+        self._looked_s, self._tested_s, self._untested = 0.0, 0.0, False
         self.closed: frozenset[str] = frozenset()
         self._capped: frozenset[str] = frozenset()
         self.measured = False
@@ -153,10 +153,11 @@ class Reconciler(Retrying):
         return read_health(series, before, now_s, elapsed_s)
 
     def _test_jobs(self, nodes: Mapping[str, ObservedNode], now_s: float) -> None:
-        new = self.records.take(self._cluster.outcomes(), nodes, now_s)
-        if new or now_s - self._tested_s >= _TEST_JOBS_S:
+        """With each look at most: of thousands of nodes some job ends at any time."""
+        self._untested |= self.records.take(self._cluster.outcomes(), nodes, now_s)
+        if now_s - self._tested_s >= (self._settings.look_s if self._untested else _TEST_JOBS_S):
             self.records.test_jobs(nodes, now_s)
-            self._tested_s = now_s
+            self._tested_s, self._untested = now_s, False
 
     def _advance(
         self,

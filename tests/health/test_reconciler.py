@@ -1,6 +1,7 @@
 """Looks at an API server in memory: who leads next goes on from the objects, and only what is ours is taken back."""
 
 import asyncio
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from kopt.cluster.client.resources import NODE_HEALTHS, NODES, PODS, Object
 from kopt.cluster.holds.node_taint import TAINT_KEY
+from kopt.cluster.objects.node_bandwidth import stamp
 from kopt.cluster.objects.node_health import HealthRecord, record_of, status_of
 from kopt.cluster.runtime.lease import TERM_ANNOTATION
 from kopt.cluster.teardown import switch_off
@@ -239,3 +241,22 @@ def test_an_object_says_all_that_is_known(entries: list[Entry], jobs: list[tuple
 )
 def test_no_object_breaks_the_reader(status: Any) -> None:
     assert 0 <= record_of({"metadata": {"name": "n0"}, "status": status}).health.score <= 1
+
+
+async def test_jobs_that_fail_on_one_node_alone_condemn_it() -> None:
+    kube = cluster(6)
+    for number in range(60):
+        on = f"n{number % 6}"
+        document = pod(f"job-{number}-x", on=on, gpus=4, job_name=f"job{'abcdefg'[number % 7]}-{number}")
+        state = {"exitCode": int(on == "n0"), "finishedAt": stamp(time.time() - 6000 + 60 * number)}
+        phase = "Failed" if on == "n0" else "Succeeded"
+        document["status"] = {"phase": phase, "containerStatuses": [{"state": {"terminated": state}}]}
+        kube.put(PODS, document)
+    await lead(kube, Measured(), lambda: status(kube).get("verdict") == "Condemned")
+    assert status(kube)["reason"].startswith("JOB_FAILURES, jobs fail here that do not fail on other nodes (10 of its")
+    assert {status(kube, f"n{number}")["verdict"] for number in range(1, 6)} == {"Healthy"}
+    # Its outcomes are on its object: who leads next knows them when the pods are gone.
+    for document in kube.all(PODS):
+        await kube.delete(PODS, document["metadata"]["name"], "team")
+    await lead(kube, Measured(), lambda: True)
+    assert (status(kube)["verdict"], len(status(kube)["jobs"])) == ("Condemned", 10)

@@ -13,7 +13,7 @@ from statistics import median
 
 from benchmarks.health_weeks import COUNTED, GPUS, LOOK_S, WEEK_S, Shown, Week, week
 from benchmarks.tables import markdown
-from kopt.core.hardware.health import NODE, Entry, Evidence, Outcome, Verdict, code_of
+from kopt.core.hardware.health import NODE, Entry, Evidence, Grade, Outcome, code_of
 from kopt.formats.gpu_metrics.health import read_health
 from kopt.policies.health import add, evaluate, failing_nodes, pool_rate
 from kopt.policies.health.job_failures import ALPHA, WINDOW, log_factor
@@ -37,7 +37,7 @@ class Node:
     series: dict[tuple[str, int, int], float] = field(default_factory=dict)
     counters: dict[str, float] = field(default_factory=dict)
     entries: dict[tuple[str, str], Entry] = field(default_factory=dict)
-    gpus: dict[str, Verdict] = field(default_factory=dict)
+    gpus: dict[str, Grade] = field(default_factory=dict)
     falls: float = 0.0
     looked_s: float = 0.0
     events: int = 0
@@ -75,7 +75,7 @@ def judged(found: Week) -> Found:
         health = evaluate(node.entries, node.gpus, at_s)
         node.gpus = dict(health.gpus)
         for each in (name, *failing):
-            condemned = health.verdict is Verdict.CONDEMNED if each == name else True
+            condemned = health.grade is Grade.CONDEMNED if each == name else True
             if condemned and each not in result.at_s:
                 result.at_s[each], result.events[each] = at_s, nodes[each].events
     return result
@@ -139,16 +139,16 @@ class Score:
     minutes: list[float] = field(default_factory=list)
     of_family: dict[str, list[bool]] = field(default_factory=lambda: defaultdict(list))
 
-    def take(self, found: Week, verdicts: Found) -> None:
+    def take(self, found: Week, grades: Found) -> None:
         for name, (onset_s, family) in found.faults.items():
             shows = any(item.fault and item.node == name for item in found.shown) or any(
                 fault and outcome.node == name for outcome, fault in found.outcomes
             )
-            at_s = verdicts.at_s.get(name)
+            at_s = grades.at_s.get(name)
             if at_s is not None and at_s < onset_s:
                 self.false += 1
                 continue
-            in_time = at_s is not None and (at_s - onset_s <= 600 or verdicts.events[name] <= 10)
+            in_time = at_s is not None and (at_s - onset_s <= 600 or grades.events[name] <= 10)
             if at_s is None and not _had_ten(found, name):
                 # The week ended before it had shown itself ten times.
                 continue
@@ -158,7 +158,7 @@ class Score:
             self.of_family[family].append(in_time)
             if at_s is not None:
                 self.minutes.append((at_s - onset_s) / 60)
-        self.false += sum(name not in found.faults for name in verdicts.at_s)
+        self.false += sum(name not in found.faults for name in grades.at_s)
 
     @property
     def precision(self) -> float:

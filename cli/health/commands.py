@@ -24,7 +24,7 @@ class NodeRow:
     """``score`` is 1 for a node of which nothing is known; ``gpus`` are those that are suspect or condemned."""
 
     node: str = column("node")
-    verdict: str = column("verdict")
+    grade: str = column("verdict")
     score: float = column("score", show=lambda score: f"{score:.2f}")
     gpus: list[str] = column("GPUs", show=", ".join)
     since: float = column("since", show=format_time, drop=2)
@@ -63,22 +63,22 @@ def list_nodes(
         kopt health list --all -o json
     """
     records = asyncio.run(_read(kubeconfig))
-    shown = [record for record in records if all_nodes or record.health.verdict]
+    shown = [record for record in records if all_nodes or record.health.grade]
     shown.sort(key=lambda record: (record.health.score, record.node))
     rows = [
         NodeRow(
             record.node,
-            record.health.verdict.text,
+            record.health.grade.text,
             record.health.score,
-            sorted((gpu for gpu, verdict in record.health.gpus.items() if verdict and gpu), key=int_or_zero),
+            sorted((gpu for gpu, grade in record.health.gpus.items() if grade and gpu), key=int_or_zero),
             record.since_s,
             record.mode.value,
             record.reason,
         )
         for record in shown
     ]
-    counts = [record.health.verdict.text for record in records]
-    summary = ", ".join(f"{counts.count(verdict)} {verdict.lower()}" for verdict in dict.fromkeys(sorted(counts)))
+    counts = [record.health.grade.text for record in records]
+    summary = ", ".join(f"{counts.count(grade)} {grade.lower()}" for grade in dict.fromkeys(sorted(counts)))
     show(Answer("nodes", rows, remarks=[f"{len(records)} nodes: {summary}."], empty="no node is ill"), output)
 
 
@@ -109,7 +109,7 @@ def explain(
 def answer(record: "HealthRecord", now_s: float) -> Answer:
     """The evidence of one node, the heaviest first."""
     from kopt.core.hardware.health import code_of
-    from kopt.policies.health.verdicts import heaviest
+    from kopt.policies.health.grades import heaviest
 
     rows = [
         EvidenceRow(
@@ -125,7 +125,7 @@ def answer(record: "HealthRecord", now_s: float) -> Answer:
     ]
     header = {
         "node": record.node,
-        "verdict": record.health.verdict.text,
+        "verdict": record.health.grade.text,
         "score": round(record.health.score, 3),
         "since": format_time(record.since_s),
         "mode": record.mode.value,

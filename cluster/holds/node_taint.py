@@ -54,12 +54,12 @@ def has_others_condition(node: Object) -> bool:
     return bool(kinds) and not our_condition(node)
 
 
-def with_condition(node: Object, verdict: str, message: str, at: str) -> Object:
+def with_condition(node: Object, grade: str, message: str, at: str) -> Object:
     """A merge patch of the status with the condition; it fails with Conflict if the node has changed since."""
     now = {
         "type": CONDITION,
         "status": "False",
-        "reason": f"{_OURS}{verdict}",
+        "reason": f"{_OURS}{grade}",
         "message": message[:_LONGEST],
         "lastHeartbeatTime": at,
         "lastTransitionTime": text(our_condition(node), "lastTransitionTime") or at,

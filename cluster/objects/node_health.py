@@ -12,7 +12,7 @@ from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.cluster.objects.node_bandwidth import seconds, stamp
 from kopt.core.decision import Mode
-from kopt.core.hardware.health import Entry, NodeHealth, Outcome, Verdict
+from kopt.core.hardware.health import Entry, Grade, NodeHealth, Outcome
 
 REPAIRED_ANNOTATION = "kaiwo.ai/repaired-at"
 """On a Node, by a person or a repair system: RFC 3339. What was seen before weighs little from then on."""
@@ -42,12 +42,12 @@ def record_of(document: Object) -> HealthRecord:
     """Parts that cannot be read are left out: nothing in an object makes this raise."""
     status, node = mapping(document, "status"), text(document, "metadata", "name")
     gpus = {
-        text(item, "gpu"): (_verdict(text(item, "verdict")), _number(item, "load")) for _, item in items(status, "gpus")
+        text(item, "gpu"): (_grade(text(item, "verdict")), _number(item, "load")) for _, item in items(status, "gpus")
     }
     health = NodeHealth(
-        _verdict(text(status, "verdict")),
+        _grade(text(status, "verdict")),
         min(1.0, _number(status, "score", 1.0)),
-        {gpu: verdict for gpu, (verdict, _) in gpus.items()},
+        {gpu: grade for gpu, (grade, _) in gpus.items()},
         {gpu: load for gpu, (_, load) in gpus.items()},
     )
     entries = [entry for _, item in items(status, "evidence") if (entry := _entry(item)) is not None]
@@ -71,7 +71,7 @@ def status_of(record: HealthRecord) -> Object:
     entries = sorted(record.entries.values(), key=lambda entry: (-entry.last_s, entry.code, entry.gpu))
     shown = sorted({*record.health.gpus, *record.health.loads})
     return {
-        "verdict": record.health.verdict.text,
+        "verdict": record.health.grade.text,
         "score": round(record.health.score, 3),
         "reason": record.reason[:1024],
         "mode": record.mode.value,
@@ -82,7 +82,7 @@ def status_of(record: HealthRecord) -> Object:
         "gpus": [
             {
                 "gpu": gpu,
-                "verdict": record.health.gpus.get(gpu, Verdict.HEALTHY).text,
+                "verdict": record.health.gpus.get(gpu, Grade.HEALTHY).text,
                 "load": round(record.health.loads.get(gpu, 0.0), 4),
             }
             for gpu in shown
@@ -138,11 +138,11 @@ def _outcome_document(outcome: Outcome) -> Object:
     }
 
 
-def _verdict(written: str) -> Verdict:
+def _grade(written: str) -> Grade:
     try:
-        return Verdict.of(written)
+        return Grade.of(written)
     except ValueError:
-        return Verdict.HEALTHY
+        return Grade.HEALTHY
 
 
 def _number(item: Any, name: str, default: float = 0.0) -> float:

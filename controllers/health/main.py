@@ -19,7 +19,7 @@ from kopt.controllers.health.sources import Query
 from kopt.controllers.health.state import LiveCluster
 from kopt.controllers.ingest.prometheus import Prometheus, PrometheusError
 from kopt.core.decision import Mode
-from kopt.core.hardware.health import Verdict
+from kopt.core.hardware.health import Grade
 from kopt.core.switches import Owner
 
 NAME = "health"
@@ -119,7 +119,7 @@ class _Metrics:
         if reconciler is None:
             return
         nodes = GaugeMetricFamily("kopt_health_nodes", "Nodes with GPUs, by verdict.", labels=["verdict"])
-        verdicts = [record.health.verdict for record in reconciler.records.of.values()]
-        for verdict in Verdict:
-            nodes.add_metric([verdict.text], verdicts.count(verdict))
+        grades = [record.health.grade for record in reconciler.records.of.values()]
+        for grade in Grade:
+            nodes.add_metric([grade.text], grades.count(grade))
         yield nodes

@@ -39,7 +39,7 @@ class Options(ControllerOptions):
     certificate_authority: Annotated[
         Path | None, Flag("CA of Prometheus' certificate; else those of the system.", metavar="FILE")
     ] = None
-    look_s: Annotated[float, Flag("How often exporters' series are read.", name="look", kind=Kind.SPAN)] = 15.0
+    interval_s: Annotated[float, Flag("How often exporters' series are read.", name="look", kind=Kind.SPAN)] = 15.0
     most_share: Annotated[
         float, Flag("Largest share of a pool's nodes to keep free; those that are out of use already count.")
     ] = 0.1
@@ -50,10 +50,10 @@ class Options(ControllerOptions):
 
         if not 0 <= self.most_share <= 1:
             refuse("a share is a number from 0 to 1", "--most-share")
-        if not 1 <= self.look_s <= 300:
+        if not 1 <= self.interval_s <= 300:
             refuse("exporters are read every 1 s to 5 min", "--look")
         return ProcessSettings(
-            health=HealthSettings(self.mode, self.most_share, self.look_s),
+            health=HealthSettings(self.mode, self.most_share, self.interval_s),
             prometheus=self.prometheus,
             token_file=self.token_file,
             certificate_authority=self.certificate_authority,

@@ -36,13 +36,13 @@ from kopt.controllers.health.sources import (
     health_query,
     job_evidence,
     links_evidence,
-    verdict_evidence,
+    others_evidence,
 )
 from kopt.controllers.health.state import Slice
 from kopt.controllers.health.views import HOLDER, ObservedLinks, ObservedNode, others_have_condition
 from kopt.controllers.ingest.prometheus import PrometheusError
 from kopt.core.decision import Mode
-from kopt.core.hardware.health import Evidence, Outcome, Verdict
+from kopt.core.hardware.health import Evidence, Grade, Outcome
 from kopt.core.switches import Owner
 from kopt.formats.gpu_metrics.health import HealthReadings, node_of, read_health
 from kopt.policies.health import Candidate, Thresholds, closed_nodes
@@ -60,7 +60,7 @@ class HealthSettings:
 
     mode: Mode = Mode.OBSERVE
     most_share: float = 0.1
-    look_s: float = 15.0
+    interval_s: float = 15.0
     thresholds: Thresholds = field(default_factory=Thresholds)
 
 
@@ -103,7 +103,7 @@ class Reconciler(Retrying):
         self._cluster, self._settings, self._emit_event, self._mode_of = cluster, settings, emit_event, mode_of
         self._query, self._clock = query, clock
         self.records = Records(settings.thresholds)
-        self._looked_s, self._tested_s, self._untested = 0.0, 0.0, False
+        self._measured_s, self._tested_s, self._untested = 0.0, 0.0, False
         self.closed: frozenset[str] = frozenset()
         self._capped: frozenset[str] = frozenset()
         self.measured = False
@@ -114,7 +114,7 @@ class Reconciler(Retrying):
         now_s, nodes = self._clock(), self._cluster.nodes()
         self.records.load({name: item for name, item in self._cluster.healths().items() if name in nodes})
         self.records.keep_only(nodes)
-        readings = await self._look(now_s)
+        readings = await self._measure(now_s)
         self._test_jobs(nodes, now_s)
         named = by_node_name({*readings.evidence, *readings.counters}, nodes)
         evidence: dict[str, list[Evidence]] = {}
@@ -125,7 +125,7 @@ class Reconciler(Retrying):
         slices: dict[str, list[Slice]] = {}
         for item in self._cluster.slices():
             slices.setdefault(item[2], []).append(item)
-        again_s = [self._settings.look_s]
+        again_s = [self._settings.interval_s]
         for name, node in nodes.items():
             self._advance(node, evidence.get(name, []), counters.get(name, {}), slices.get(name, ()), now_s)
         self._choose(nodes)
@@ -134,9 +134,9 @@ class Reconciler(Retrying):
             again_s.append(await self._tried(partial(self._write, node, now_s), subject))
         return min(again_s)
 
-    async def _look(self, now_s: float) -> HealthReadings:
+    async def _measure(self, now_s: float) -> HealthReadings:
         """What exporters say, where it is time to ask; nothing where they do not answer."""
-        if self._query is None or now_s - self._looked_s < self._settings.look_s:
+        if self._query is None or now_s - self._measured_s < self._settings.interval_s:
             return HealthReadings()
         try:
             answer = await self._query(health_query())
@@ -145,8 +145,8 @@ class Reconciler(Retrying):
             self.measured = False
             _LOG.warning("nothing is measured for now: %s", error)
             return HealthReadings()
-        elapsed_s = min(now_s - self._looked_s, _LONGEST_ELAPSED * self._settings.look_s)
-        self._looked_s, self.measured = now_s, True
+        elapsed_s = min(now_s - self._measured_s, _LONGEST_ELAPSED * self._settings.interval_s)
+        self._measured_s, self.measured = now_s, True
         series = [(own.get("__name__", ""), own, value) for own, value in answer]
         names = by_node_name({node_of(own) for own, _ in answer}, self._cluster.nodes())
         before = {reading: self.records.of[name].counters for reading, name in names.items() if name in self.records.of}
@@ -154,8 +154,8 @@ class Reconciler(Retrying):
 
     def _test_jobs(self, nodes: Mapping[str, ObservedNode], now_s: float) -> None:
         """With each look at most: of thousands of nodes some job ends at any time."""
-        self._untested |= self.records.take(self._cluster.outcomes(), nodes, now_s)
-        if now_s - self._tested_s >= (self._settings.look_s if self._untested else _TEST_JOBS_S):
+        self._untested |= self.records.add_outcomes(self._cluster.outcomes(), nodes, now_s)
+        if now_s - self._tested_s >= (self._settings.interval_s if self._untested else _TEST_JOBS_S):
             self.records.test_jobs(nodes, now_s)
             self._tested_s, self._untested = now_s, False
 
@@ -168,7 +168,7 @@ class Reconciler(Retrying):
         now_s: float,
     ) -> None:
         before = self.records.record(node)
-        was = before.health.verdict
+        was = before.health.grade
         if self.records.repair(node, now_s):
             self._about(node, "HealthRepaired", "It was repaired: what was seen before weighs little from now on.")
         record = self.records.record(node)
@@ -176,26 +176,26 @@ class Reconciler(Retrying):
         evidence = [
             *evidence,
             *of_links,
-            *verdict_evidence(node, slices, record.entries, now_s),
+            *others_evidence(node, slices, record.entries, now_s),
             *job_evidence(self.records.failing.get(node.name), record.entries, now_s),
         ]
         mode = self._mode_of(Owner("nodes", "", node.name))
         record = self.records.advance(node, evidence, {**counters, **falls}, mode, now_s)
-        if record.health.verdict is not was:
-            self._tell(node, was, record)
+        if record.health.grade is not was:
+            self._announce(node, was, record)
 
-    def _tell(self, node: ObservedNode, was: Verdict, record: HealthRecord) -> None:
-        verdict = record.health.verdict
-        if verdict > was:
-            self._about(node, f"Gpus{verdict.text}", f"Its GPUs are {verdict.text.lower()}: {record.reason}.")
+    def _announce(self, node: ObservedNode, was: Grade, record: HealthRecord) -> None:
+        grade = record.health.grade
+        if grade > was:
+            self._about(node, f"Gpus{grade.text}", f"Its GPUs are {grade.text.lower()}: {record.reason}.")
         else:
-            text_now = "healthy again" if verdict is Verdict.HEALTHY else "only suspect now"
+            text_now = "healthy again" if grade is Grade.HEALTHY else "only suspect now"
             self._about(node, "HealthRecovered", f"Its GPUs are {text_now}.")
 
     def _choose(self, nodes: Mapping[str, ObservedNode]) -> None:
         """Which nodes are kept free: the worst, and never more than the share of their pool."""
         records = self.records.of
-        condemned = {name for name in nodes if records[name].health.verdict is Verdict.CONDEMNED}
+        condemned = {name for name in nodes if records[name].health.grade is Grade.CONDEMNED}
         enforced = {name for name in condemned if records[name].mode is Mode.ENFORCE}
         self.closed = closed_nodes(
             (
@@ -231,7 +231,7 @@ class Reconciler(Retrying):
 
     async def _act(self, node: ObservedNode, record: HealthRecord, now_s: float) -> float:
         """What the node has to carry. One write for each look: the next one starts from its answer."""
-        enforced = record.mode is Mode.ENFORCE and record.health.verdict is Verdict.CONDEMNED
+        enforced = record.mode is Mode.ENFORCE and record.health.grade is Grade.CONDEMNED
         tainted, wanted = is_tainted(node.document), node.name in self.closed
         has_condition = bool(our_condition(node.document))
         if enforced and (not node.marked or tainted != wanted):
@@ -244,10 +244,10 @@ class Reconciler(Retrying):
             await self._cluster.write_node(node, changes)
             return 0.0
         if enforced and not others_have_condition(node) and self._is_stale(node, record):
-            verdict = record.health.verdict.text
-            changes = with_condition(node.document, verdict, record.reason, stamp(now_s))
+            grade = record.health.grade.text
+            changes = with_condition(node.document, grade, record.reason, stamp(now_s))
             await self._cluster.write_condition(node, changes)
-            return self._settings.look_s
+            return self._settings.interval_s
         if not enforced and has_condition:
             gone = without_condition(node.document)
             assert gone is not None
@@ -256,7 +256,7 @@ class Reconciler(Retrying):
         if not enforced and node.marked:
             await self._cluster.write_node(node, release(NODES, node.document))
             self._about(node, "NodeGivenBack", "Nothing keeps new pods away any more.")
-        return self._settings.look_s
+        return self._settings.interval_s
 
     @staticmethod
     def _is_stale(node: ObservedNode, record: HealthRecord) -> bool:

@@ -40,7 +40,7 @@ class Records:
             self._known.pop(name, None)
             self._written_s.pop(name, None)
 
-    def take(self, outcomes: Iterable[Outcome], nodes: Mapping[str, ObservedNode], now_s: float) -> bool:
+    def add_outcomes(self, outcomes: Iterable[Outcome], nodes: Mapping[str, ObservedNode], now_s: float) -> bool:
         """Keep outcomes of pods; whether there are new ones."""
         new = False
         for outcome in sorted(outcomes, key=lambda item: item.at_s):
@@ -72,14 +72,14 @@ class Records:
         """Count a repair that the node shows: a person's or a system's word, or another boot."""
         record = self.record(node)
         rebooted = bool(record.boot and node.boot and record.boot != node.boot)
-        said = record.repaired_s < node.repaired_s <= now_s + 60
-        if rebooted or said:
+        reported = record.repaired_s < node.repaired_s <= now_s + 60
+        if rebooted or reported:
             at_s = now_s if rebooted else node.repaired_s
             entries = repaired(record.entries, at_s)
             outcomes = tuple(item for item in record.outcomes if item.at_s > at_s)
             record = replace(record, entries=entries, outcomes=outcomes, repaired_s=at_s)
         self.of[node.name] = replace(record, boot=node.boot or record.boot, gpu_count=node.gpus)
-        return rebooted or said
+        return rebooted or reported
 
     def advance(
         self, node: ObservedNode, evidence: Iterable[Evidence], counters: Mapping[str, float], mode: Mode, now_s: float
@@ -88,14 +88,14 @@ class Records:
         record = self.record(node)
         entries = pruned(add(record.entries, evidence), now_s)
         health = evaluate(entries, record.health.gpus, now_s, self.thresholds)
-        changed = health.verdict is not record.health.verdict
+        changed = health.grade is not record.health.grade
         since_s = now_s if changed or not record.since_s else record.since_s
         result = replace(
             record,
             health=health,
             entries=entries,
             counters={**record.counters, **counters},
-            reason=explain(entries, now_s) if health.verdict else "",
+            reason=explain(entries, now_s) if health.grade else "",
             mode=mode,
             since_s=since_s,
         )
@@ -121,9 +121,9 @@ def _essence(record: HealthRecord) -> tuple[object, ...]:
             if code_of(entry.code).kind.value != "duration"
         )
     )
-    gpus = tuple(sorted((gpu, verdict) for gpu, verdict in record.health.gpus.items() if verdict))
+    gpus = tuple(sorted((gpu, grade) for gpu, grade in record.health.gpus.items() if grade))
     return (
-        record.health.verdict,
+        record.health.grade,
         round(record.health.score, 1),
         record.mode,
         gpus,

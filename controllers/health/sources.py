@@ -54,16 +54,16 @@ def links_evidence(
     return evidence, counters
 
 
-def verdict_evidence(
+def others_evidence(
     node: ObservedNode, slices: Iterable[Slice], entries: Mapping[tuple[str, str], Entry], now_s: float
 ) -> list[Evidence]:
     """Of what other systems say of the node, and of its devices by taints."""
-    said: dict[str, list[str]] = {NODE: list(node.verdicts)} if node.verdicts else {}
+    reported: dict[str, list[str]] = {NODE: list(node.grades)} if node.grades else {}
     for _, _, _, _, taints in slices:
         for gpu, text in taints:
-            said.setdefault(gpu, []).append(text)
-    evidence = [Evidence("OTHER_VERDICT", gpu, 1.0, now_s, "; ".join(texts)) for gpu, texts in said.items()]
-    return evidence + list(_over("OTHER_VERDICT", said, entries, now_s))
+            reported.setdefault(gpu, []).append(text)
+    evidence = [Evidence("OTHER_VERDICT", gpu, 1.0, now_s, "; ".join(texts)) for gpu, texts in reported.items()]
+    return evidence + list(_over("OTHER_VERDICT", reported, entries, now_s))
 
 
 def job_evidence(why: str | None, entries: Mapping[tuple[str, str], Entry], now_s: float) -> list[Evidence]:
@@ -74,9 +74,9 @@ def job_evidence(why: str | None, entries: Mapping[tuple[str, str], Entry], now_
 
 
 def _over(
-    code: str, said: Mapping[str, object], entries: Mapping[tuple[str, str], Entry], now_s: float
+    code: str, reported: Mapping[str, object], entries: Mapping[tuple[str, str], Entry], now_s: float
 ) -> Iterator[Evidence]:
     """Ends of states that nobody reports any more."""
     for (name, gpu), entry in entries.items():
-        if name == code and entry.lasts and gpu not in said:
+        if name == code and entry.lasts and gpu not in reported:
             yield Evidence(code, gpu, 0.0, now_s)

@@ -23,7 +23,7 @@ _CLOSING = ("NoSchedule", "NoExecute")
 _BAD_IF_TRUE = re.compile(r"(gpu|xid|nvlink|nvswitch|infiniband|accelerat).*", re.IGNORECASE)
 _BAD_IF_FALSE = re.compile(r"(gpuhealthy|acceleratedhardwareready|gpuready)", re.IGNORECASE)
 """Conditions of NVSentinel (GpuXidError …), node-problem-detector on AKS (GPUMissing …), EKS' node monitoring agent."""
-_VERDICT_TAINT = re.compile(r".*(nvsentinel|gpu[-_.]?(unhealthy|fault|error|quarantine)|unhealthy[-_.]?gpu).*", re.I)
+_FAULT_TAINT = re.compile(r".*(nvsentinel|gpu[-_.]?(unhealthy|fault|error|quarantine)|unhealthy[-_.]?gpu).*", re.I)
 _NOT_ITS_FAULT = frozenset({"Evicted", "Preempting", "Shutdown", "NodeShutdown", "Terminated", "DeadlineExceeded"})
 _USERS_EXITS = frozenset({126, 127, 130, 143})
 """A command that cannot be run, and signals by which people and controllers end programs."""
@@ -41,7 +41,7 @@ class ObservedNode:
     pool: str
     gpus: int
     repaired_s: float
-    verdicts: tuple[str, ...]
+    grades: tuple[str, ...]
     unavailable: bool
     document: Object
 
@@ -73,13 +73,13 @@ def read_node(node: Object) -> ObservedNode | None:
         next((text(labels, name) for name in GPU_PRODUCT_LABELS if text(labels, name)), ""),
         min(gpus, _MOST_GPUS),
         _time_s(text(metadata, "annotations", REPAIRED_ANNOTATION)),
-        tuple(_verdicts(node)),
+        tuple(_judgements(node)),
         _is_unavailable(node),
         _written(node),
     )
 
 
-def _verdicts(node: Object) -> Iterator[str]:
+def _judgements(node: Object) -> Iterator[str]:
     ours = our_condition(node)
     for _, item in items(node, "status", "conditions"):
         kind, state = text(item, "type"), text(item, "status")
@@ -89,7 +89,7 @@ def _verdicts(node: Object) -> Iterator[str]:
             yield f"condition {kind[:80]}: {text(item, 'message')[:160] or text(item, 'reason')[:80]}"
     for _, taint in items(node, "spec", "taints"):
         key = text(taint, "key")
-        if key != TAINT_KEY and _VERDICT_TAINT.fullmatch(key):
+        if key != TAINT_KEY and _FAULT_TAINT.fullmatch(key):
             yield f"taint {key[:80]}"
 
 

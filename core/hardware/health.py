@@ -24,7 +24,7 @@ class EvidenceClass(StrEnum):
     HARDWARE = "hardware"
     ENVIRONMENT = "environment"
     JOB = "job"
-    VERDICT = "verdict"
+    OTHERS = "others"
 
 
 class CodeKind(StrEnum):
@@ -35,7 +35,7 @@ class CodeKind(StrEnum):
     DURATION = "duration"
 
 
-class Verdict(IntEnum):
+class Grade(IntEnum):
     """In order of severity. ``SUSPECT``: others are preferred. ``CONDEMNED``: nothing new should start there."""
 
     HEALTHY = 0
@@ -48,12 +48,12 @@ class Verdict(IntEnum):
         return self.name.capitalize()
 
     @classmethod
-    def of(cls, text: str) -> "Verdict":
+    def of(cls, text: str) -> "Grade":
         """Raises ValueError for another word."""
-        for verdict in cls:
-            if verdict.text == text:
-                return verdict
-        raise ValueError(f"{text!r} is no verdict; there are {', '.join(verdict.text for verdict in cls)}")
+        for grade in cls:
+            if grade.text == text:
+                return grade
+        raise ValueError(f"{text!r} is no verdict; there are {', '.join(grade.text for grade in cls)}")
 
 
 @dataclass(frozen=True)
@@ -112,14 +112,14 @@ class NodeHealth:
     """``score`` is 1 for a node of which nothing is known, 0 for a condemned one: 1 less the largest load of its
     parts. ``loads`` and ``gpus`` by GPU; `NODE` is what concerns the node itself."""
 
-    verdict: Verdict = Verdict.HEALTHY
+    grade: Grade = Grade.HEALTHY
     score: float = 1.0
-    gpus: Mapping[str, Verdict] = field(default_factory=dict)
+    gpus: Mapping[str, Grade] = field(default_factory=dict)
     loads: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def condemned_gpus(self) -> tuple[str, ...]:
-        return tuple(sorted(gpu for gpu, verdict in self.gpus.items() if gpu != NODE and verdict is Verdict.CONDEMNED))
+        return tuple(sorted(gpu for gpu, grade in self.gpus.items() if gpu != NODE and grade is Grade.CONDEMNED))
 
 
 @dataclass(frozen=True)

@@ -51,8 +51,8 @@ def read_health(
         if rule.read == "xid" and (node, gpu) in counted:
             # Both exporters' series are of the same events; this one does not show a code that comes twice.
             continue
-        look = _Look(result, node, gpu, before.get(node, {}), at_s, elapsed_s)
-        look.read(rule, own, value)
+        reading = _Reading(result, node, gpu, before.get(node, {}), at_s, elapsed_s)
+        reading.read(rule, own, value)
     return result
 
 
@@ -66,7 +66,7 @@ def _row(item: Series) -> tuple[str, str, MetricRule, Mapping[str, str], float] 
     return node, str(int(gpu)), rule, own, value
 
 
-class _Look:
+class _Reading:
     """One GPU in one look."""
 
     def __init__(

@@ -4,9 +4,9 @@ In: evidence and what it weighed before, outcomes of jobs, nodes of a pool. Out:
 """
 
 from kopt.policies.health.evidence import CONDEMNED_FROM, Thresholds, add, load_of, pruned, repaired
+from kopt.policies.health.grades import evaluate, explain
 from kopt.policies.health.job_failures import failing_nodes, pool_rate
 from kopt.policies.health.taints import Candidate, closed_nodes
-from kopt.policies.health.verdicts import evaluate, explain
 
 __all__ = [
     "CONDEMNED_FROM",

@@ -28,7 +28,7 @@ VALUES = {
     "extender": {"enabled": False},
 }
 SELDOM = {("patch", "events.k8s.io", "events"): "only for an event that is repeated for a minute"}
-VERDICT = {"type": "GpuXidError", "status": "True", "reason": "Xid79", "message": "GPU 1 has fallen off the bus"}
+OTHERS = {"type": "GpuXidError", "status": "True", "reason": "Xid79", "message": "GPU 1 has fallen off the bus"}
 
 
 def test_it_is_off_unless_it_is_asked_for(charts: Any) -> None:
@@ -87,12 +87,12 @@ def test_it_is_refused_nothing_and_uses_its_rights(
             }
         )
         conditions = api.get("v1", "Node", ill)["status"]["conditions"]
-        api.patch("v1", "Node", ill, {"status": {"conditions": [*conditions, VERDICT]}}, subresource="status")
+        api.patch("v1", "Node", ill, {"status": {"conditions": [*conditions, OTHERS]}}, subresource="status")
         server.wait_until(lambda: TAINT in taints(api, ill), what="its taint")
         server.wait_until(lambda: condition(api, ill), what="its condition")
         _does_nothing_else(control_plane, ill, nodes[1])
         conditions = [
-            item for item in api.get("v1", "Node", ill)["status"]["conditions"] if item["type"] != VERDICT["type"]
+            item for item in api.get("v1", "Node", ill)["status"]["conditions"] if item["type"] != OTHERS["type"]
         ]
         api.delete("kaiwo.ai/v1alpha1", "NodeTopology", ill)
         api.patch("v1", "Node", ill, {"status": {"conditions": conditions}}, subresource="status")

@@ -7,9 +7,9 @@ from kopt.controllers.extender.books.node_health import of_health
 from tests.extender.test_degraded_nodes import Object, Scene
 
 
-def health(name: str, score: float, gpus: dict[str, str], mode: str = "annotate", verdict: str = "Suspect") -> Object:
+def health(name: str, score: float, gpus: dict[str, str], mode: str = "annotate", grade: str = "Suspect") -> Object:
     listed = [{"gpu": gpu, "verdict": word, "load": 0.7} for gpu, word in gpus.items()]
-    status = {"verdict": verdict, "score": score, "mode": mode, "gpuCount": 8, "gpus": listed, "reason": "XID 94"}
+    status = {"verdict": grade, "score": score, "mode": mode, "gpuCount": 8, "gpus": listed, "reason": "XID 94"}
     return {"apiVersion": "kaiwo.ai/v1alpha1", "kind": "NodeHealth", "metadata": {"name": name}, "status": status}
 
 
@@ -46,9 +46,9 @@ async def test_a_pod_on_one_gpu_goes_to_the_healthier_node(ill: str) -> None:
 
 async def test_in_mode_observe_nobody_goes_by_it_and_recovery_ends_it() -> None:
     scene = Judged()
-    scene.health(health("a", 0.0, {"3": "Condemned"}, mode="observe", verdict="Condemned"))
+    scene.health(health("a", 0.0, {"3": "Condemned"}, mode="observe", grade="Condemned"))
     assert scene.extender.fleet.complaints.text("a") == ""
-    scene.health(health("a", 0.0, {"3": "Condemned"}, verdict="Condemned"))
+    scene.health(health("a", 0.0, {"3": "Condemned"}, grade="Condemned"))
     assert scene.extender.fleet.complaints.score("a") == 0.0
-    scene.health(health("a", 1.0, {}, verdict="Healthy"))
+    scene.health(health("a", 1.0, {}, grade="Healthy"))
     assert (scene.extender.fleet.complaints.degraded("a"), scene.extender.fleet.complaints.score("a")) == (False, 1.0)

@@ -23,7 +23,7 @@ from kopt.controllers.health.sources import by_node_name
 from kopt.controllers.health.views import read_outcome
 from kopt.controllers.ingest.prometheus import PrometheusError
 from kopt.core.decision import Mode
-from kopt.core.hardware.health import Entry, NodeHealth, Outcome, Verdict
+from kopt.core.hardware.health import Entry, Grade, NodeHealth, Outcome
 
 XID = "DCGM_FI_DEV_XID_ERRORS"
 DBE = "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"
@@ -53,7 +53,7 @@ def cluster(nodes: int = 4) -> MemoryKube:
 
 async def lead(kube: MemoryKube, measured: Measured, until: Any, mode: Mode = Mode.ENFORCE) -> None:
     """A replica leads until something holds."""
-    settings = ProcessSettings(lease=LEASE, health=HealthSettings(mode, 0.25, look_s=0.05), port=0)
+    settings = ProcessSettings(lease=LEASE, health=HealthSettings(mode, 0.25, interval_s=0.05), port=0)
     replica = Replica(kube, settings, measured)  # type: ignore[arg-type]
     task = asyncio.create_task(replica.run())
     try:
@@ -211,7 +211,7 @@ ENTRIES = st.builds(
 def test_an_object_says_all_that_is_known(entries: list[Entry], jobs: list[tuple[bool, float]], at_s: float) -> None:
     record = HealthRecord(
         "n0",
-        NodeHealth(Verdict.SUSPECT, 0.5, {"0": Verdict.SUSPECT}, {"0": 0.5}),
+        NodeHealth(Grade.SUSPECT, 0.5, {"0": Grade.SUSPECT}, {"0": 0.5}),
         {(entry.code, entry.gpu): entry for entry in entries},
         {"X/0": 5.0},
         tuple(Outcome("n0", f"j{number}", failed, ended_s, "f") for number, (failed, ended_s) in enumerate(jobs)),

@@ -9,7 +9,7 @@ from kopt.cluster.objects.node_bandwidth import bandwidth_of
 from kopt.cluster.objects.node_health import record_of
 from kopt.cluster.objects.node_topology import degraded_of
 from kopt.core.decision import Mode
-from kopt.core.hardware.health import NODE, Verdict
+from kopt.core.hardware.health import NODE, Grade
 from kopt.core.hardware.node_topology import DegradedPart, NodeTopology
 from kopt.core.hardware.pairwise import Health, Pair, slow_pairs
 
@@ -76,11 +76,11 @@ def what_is_known(document: Object) -> Complaint | None:
     record = record_of(document)
     if record.health.score >= 1.0:
         return None
-    ill = {gpu for gpu, verdict in record.health.gpus.items() if verdict is not Verdict.HEALTHY}
+    ill = {gpu for gpu, grade in record.health.gpus.items() if grade is not Grade.HEALTHY}
     slots = () if NODE in ill else tuple(sorted(int(gpu) for gpu in ill if gpu.isdigit()))
     why = record.reason[:_MOST_TEXT] or f"its health is {record.health.score:.2f}"
     return Complaint(
-        why, slots, record.gpu_count, degraded=record.health.verdict is not Verdict.HEALTHY, score=record.health.score
+        why, slots, record.gpu_count, degraded=record.health.grade is not Grade.HEALTHY, score=record.health.score
     )
 
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopt.core.hardware.health import Evidence, EvidenceClass, Verdict, code_of, health_codes
+from kopt.core.hardware.health import Evidence, EvidenceClass, Grade, code_of, health_codes
 from kopt.policies.health import add, evaluate, explain, load_of, pruned, repaired
 
 APPLICATION = sorted(name for name, code in health_codes().items() if code.of is EvidenceClass.APPLICATION)
@@ -27,7 +27,7 @@ def of(code: str, *times_s: float, gpu: str = "3") -> list[Evidence]:
 def test_faults_of_applications_never_count(shown: list[tuple[str, float, float]]) -> None:
     entries = add({}, [Evidence(code, "0", amount, at_s) for code, at_s, amount in shown])
     health = evaluate(entries, {}, 1e6)
-    assert (health.verdict, health.score) == (Verdict.HEALTHY, 1.0)
+    assert (health.grade, health.score) == (Grade.HEALTHY, 1.0)
     assert explain(entries, 1e6) == ""
 
 
@@ -42,7 +42,7 @@ def test_without_further_evidence_no_load_grows(shown: list[Evidence], later_s: 
     entries = add({}, sorted(shown, key=lambda item: item.at_s))
     now = evaluate(entries, {}, 1e6)
     later = evaluate(entries, now.gpus, 1e6 + later_s)
-    assert later.verdict <= now.verdict
+    assert later.grade <= now.grade
     assert all(later.loads.get(gpu, 0.0) <= load + 1e-9 for gpu, load in now.loads.items())
     assert 0 <= now.score <= 1
 
@@ -60,30 +60,30 @@ def test_after_a_repair_nothing_condemns_but_what_comes_after(shown: list[Eviden
     assert not any(entry.lasts for entry in entries.values())
     assert all(load_of(entry, 1e6) <= 0.25 for entry in entries.values())
     one = {key: entry for key, entry in entries.items() if key[1] == "0" and key[0] in STICKY[:1]}
-    assert evaluate(one, {"0": Verdict.CONDEMNED}, 1e6).verdict < Verdict.CONDEMNED
+    assert evaluate(one, {"0": Grade.CONDEMNED}, 1e6).grade < Grade.CONDEMNED
 
 
 @given(st.sampled_from(STICKY), st.floats(0, 1e8))
 def test_no_time_heals_a_sticky_code(code: str, later_s: float) -> None:
     entries = pruned(add({}, of(code, 10.0)), 10.0 + later_s)
-    assert evaluate(entries, {}, 10.0 + later_s).verdict is Verdict.CONDEMNED
+    assert evaluate(entries, {}, 10.0 + later_s).grade is Grade.CONDEMNED
 
 
 def test_a_verdict_does_not_swing_on_one_load() -> None:
     entries = add({}, of("XID_48", 0.0, 0.0))
     first = evaluate(entries, {}, 0.0)
-    assert first.verdict is Verdict.CONDEMNED
+    assert first.grade is Grade.CONDEMNED
     day_s = 86400.0
     # 1.2 halves in a day: 0.6 is above what ends it, though below what begins it.
-    assert evaluate(entries, first.gpus, day_s).verdict is Verdict.CONDEMNED
-    assert evaluate(entries, {}, day_s).verdict is Verdict.SUSPECT
-    assert evaluate(entries, first.gpus, 2 * day_s).verdict is Verdict.HEALTHY
+    assert evaluate(entries, first.gpus, day_s).grade is Grade.CONDEMNED
+    assert evaluate(entries, {}, day_s).grade is Grade.SUSPECT
+    assert evaluate(entries, first.gpus, 2 * day_s).grade is Grade.HEALTHY
 
 
 def test_short_heat_is_no_fault_and_lasting_heat_is() -> None:
     heat = [Evidence("THERMAL_THROTTLE", "2", 15.0, 15.0 * n) for n in range(40)]
-    assert evaluate(add({}, heat[:12]), {}, 180.0).verdict is Verdict.HEALTHY
-    assert evaluate(add({}, heat), {}, 600.0).verdict is Verdict.CONDEMNED
+    assert evaluate(add({}, heat[:12]), {}, 180.0).grade is Grade.HEALTHY
+    assert evaluate(add({}, heat), {}, 600.0).grade is Grade.CONDEMNED
 
 
 def test_a_state_weighs_while_it_lasts_and_is_counted_once() -> None:

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from kopt.core.hardware.health import NODE, Entry, EvidenceClass, NodeHealth, Verdict, code_of
+from kopt.core.hardware.health import NODE, Entry, EvidenceClass, Grade, NodeHealth, code_of
 from kopt.policies.health.evidence import NEGLIGIBLE, Entries, Thresholds, load_of
 
 
 def evaluate(
-    entries: Entries, before: Mapping[str, Verdict], now_s: float, thresholds: Thresholds | None = None
+    entries: Entries, before: Mapping[str, Grade], now_s: float, thresholds: Thresholds | None = None
 ) -> NodeHealth:
     """``before``: the verdicts that hold so far, by GPU; hysteresis rests on them."""
     thresholds = thresholds or Thresholds()
@@ -15,23 +15,21 @@ def evaluate(
     for entry in entries.values():
         if (load := load_of(entry, now_s)) >= NEGLIGIBLE:
             loads[entry.gpu] = loads.get(entry.gpu, 0.0) + load
-    gpus = {
-        gpu: _verdict(loads.get(gpu, 0.0), before.get(gpu, Verdict.HEALTHY), thresholds) for gpu in {*loads, *before}
-    }
-    gpus = {gpu: verdict for gpu, verdict in gpus.items() if verdict or gpu in loads}
-    verdict = max(gpus.values(), default=Verdict.HEALTHY)
+    gpus = {gpu: _grade(loads.get(gpu, 0.0), before.get(gpu, Grade.HEALTHY), thresholds) for gpu in {*loads, *before}}
+    gpus = {gpu: grade for gpu, grade in gpus.items() if grade or gpu in loads}
+    grade = max(gpus.values(), default=Grade.HEALTHY)
     score = 1.0 - min(1.0, max(loads.values(), default=0.0))
     # A verdict that hysteresis keeps is not contradicted by its score.
-    score = min(score, {Verdict.CONDEMNED: 0.0, Verdict.SUSPECT: 0.65, Verdict.HEALTHY: 1.0}[verdict])
-    return NodeHealth(verdict, score, gpus, loads)
+    score = min(score, {Grade.CONDEMNED: 0.0, Grade.SUSPECT: 0.65, Grade.HEALTHY: 1.0}[grade])
+    return NodeHealth(grade, score, gpus, loads)
 
 
-def _verdict(load: float, before: Verdict, thresholds: Thresholds) -> Verdict:
-    if load >= thresholds.condemned or (before is Verdict.CONDEMNED and load >= thresholds.not_condemned):
-        return Verdict.CONDEMNED
-    if load >= thresholds.suspect or (before is not Verdict.HEALTHY and load >= thresholds.not_suspect):
-        return Verdict.SUSPECT
-    return Verdict.HEALTHY
+def _grade(load: float, before: Grade, thresholds: Thresholds) -> Grade:
+    if load >= thresholds.condemned or (before is Grade.CONDEMNED and load >= thresholds.not_condemned):
+        return Grade.CONDEMNED
+    if load >= thresholds.suspect or (before is not Grade.HEALTHY and load >= thresholds.not_suspect):
+        return Grade.SUSPECT
+    return Grade.HEALTHY
 
 
 def heaviest(entries: Entries, now_s: float) -> list[tuple[float, Entry]]:

@@ -25,6 +25,7 @@ from kopt.cli.cluster import (
 from kopt.cli.cost import commands as cost
 from kopt.cli.demand import commands as demand
 from kopt.cli.errors import Edge
+from kopt.cli.health import commands as health
 from kopt.cli.local import doctor, up
 from kopt.cli.logs import commands as logs
 from kopt.cli.nodes import commands as nodes
@@ -89,6 +90,7 @@ app.command("queue")(queue.queue)
 app.command("gpus")(gpus.gpus)
 app.command("idle")(idle.idle)
 app.add_typer(partitions.app, name="partitions")
+app.add_typer(health.app, name="health")
 app.add_typer(reservations.app, name="reservations")
 app.command("classes")(classes.classes)
 app.add_typer(cost.app, name="cost")

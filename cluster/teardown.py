@@ -36,6 +36,7 @@ from kopt.cluster.client.resources import (
     Resource,
 )
 from kopt.cluster.holds.hold import HELD_KINDS, HELD_LABEL, release
+from kopt.cluster.holds.node_taint import without_condition
 from kopt.cluster.objects.fields import mapping, text
 from kopt.cluster.objects.mig_configurations import CONFIGURATION_LABEL
 from kopt.cluster.objects.staged_data import FINALIZER, STAGED_DATA
@@ -264,6 +265,8 @@ async def _give_back(kube: Kube, kind: Resource, served: Resource, document: Obj
         try:
             if kind == VOLCANO_JOBS:
                 await resume(kube, document)
+            if kind == NODES and (changes := without_condition(document)) is not None:
+                document = await kube.patch(NODES, metadata["name"], changes, subresource="status")
             await kube.patch(served, metadata["name"], release(kind, document), space)
         except Conflict:
             attempts -= 1

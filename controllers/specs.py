@@ -10,6 +10,7 @@ from kopt.cluster.runtime.options import ServerOptions
 from kopt.controllers.autoscaling.options import Options as AutoscalingOptions
 from kopt.controllers.evictions.options import Options as EvictionsOptions
 from kopt.controllers.gangs.options import Options as GangsOptions
+from kopt.controllers.health.options import Options as HealthOptions
 from kopt.controllers.ingest.options import Options as IngestOptions
 from kopt.controllers.lending.options import Options as LendingOptions
 from kopt.controllers.meter.options import Options as MeterOptions
@@ -120,6 +121,7 @@ CONTROLLERS = (
             "gpuworkloads.kgwe.nvidia.io",
             "namespaces",
             "nodebandwidths.kaiwo.ai",
+            "nodehealths.kaiwo.ai",
             "nodes",
             "nodetopologies.kaiwo.ai",
             "pods",
@@ -390,6 +392,22 @@ CONTROLLERS = (
         writes=("kaiwobudgets.kaiwo.ai", "localqueues.kueue.x-k8s.io"),
         holds=("localqueues.kueue.x-k8s.io",),
         holder="budget",
+    ),
+    ControllerSpec(
+        "health",
+        "kopt.controllers.health.main",
+        (9467,),
+        HealthOptions,
+        reads=(
+            SWITCHES,
+            "nodehealths.kaiwo.ai",
+            "nodes",
+            "nodetopologies.kaiwo.ai",
+            "pods",
+            "resourceslices.resource.k8s.io",
+        ),
+        writes=("nodehealths.kaiwo.ai", "nodes"),
+        holds=("nodes",),
     ),
 )
 """Every controller, in the order of their ports."""

@@ -51,6 +51,7 @@ FEATURES = (
     Feature("reservations", "reservations", "reservations", "holds GPUs and workloads for reservations", "runtime"),
     Feature("partitions", "partitions", "strategies", "cuts the GPUs of idle nodes into MIG instances"),
     Feature("budgets", "meter", "budgets", "stops LocalQueues of budgets that are spent"),
+    Feature("health", "health", "nodes", "has placement avoid nodes at fault, and taints them"),
     Feature("autoscaling", "autoscaling", "services", "gives HorizontalPodAutoscalers forecasts", "demand"),
 )
 """Every feature that acts on the cluster."""

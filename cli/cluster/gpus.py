@@ -66,7 +66,8 @@ def gpus(
 
     GPUs that nodes offer as resources, partitions included, and devices of drivers (dynamic resource allocation). A
     question mark stands after a pod of which nothing says which of the node's GPUs it has. Problems are what our agents
-    found worse than before, taints, and nodes that take no pods. Read with your own rights.
+    found worse than before, what speaks against a GPU's health (`kopt health`), taints, and nodes that take no pods.
+    Read with your own rights.
 
     Examples:
 

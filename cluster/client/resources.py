@@ -131,6 +131,8 @@ FEATURE_ROLLOUTS = Resource("kaiwo.ai", "v1alpha1", "featurerollouts", "FeatureR
 NODE_TOPOLOGIES = Resource("kaiwo.ai", "v1alpha1", "nodetopologies", "NodeTopology", namespaced=False)
 NODE_BANDWIDTHS = Resource("kaiwo.ai", "v1alpha1", "nodebandwidths", "NodeBandwidth", namespaced=False)
 NODE_PLANS = Resource("kaiwo.ai", "v1alpha1", "nodeplans", "NodePlan", namespaced=False)
+NODE_HEALTHS = Resource("kaiwo.ai", "v1alpha1", "nodehealths", "NodeHealth", namespaced=False)
+DEVICE_TAINT_RULES = Resource("resource.k8s.io", "v1beta2", "devicetaintrules", "DeviceTaintRule", namespaced=False)
 PAIRWISE_BENCHMARKS = Resource("kaiwo.ai", "v1alpha1", "pairwisebenchmarks", "PairwiseBenchmark", namespaced=False)
 EVICTIONS = Resource("kaiwo.ai", "v1alpha1", "evictions", "Eviction")
 KAIWO_RESERVATIONS = Resource("kaiwo.ai", "v1alpha1", "kaiworeservations", "KaiwoReservation")

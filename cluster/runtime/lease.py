@@ -279,6 +279,16 @@ class Fence:
         audit_patch(resource, document, changes)
         return result
 
+    async def patch_status(self, resource: Resource, document: Object, changes: Object) -> Object:
+        """A merge patch of the status, under the same condition. It carries no mark of the term: the API server drops
+        changes of metadata there."""
+        metadata = self._check(document)
+        body = changes | {"metadata": {"resourceVersion": metadata["resourceVersion"]}}
+        space = metadata.get("namespace", "")
+        result = await self._kube.patch(resource, metadata["name"], body, space, subresource="status")
+        audit_patch(resource, document, changes)
+        return result
+
     async def replace(self, resource: Resource, body: Object, *, subresource: str = "") -> Object:
         """PUT of an object as it was read, changed; its resourceVersion is the condition."""
         metadata = self._check(body)

@@ -15,6 +15,7 @@ from kopt.cluster.client.resources import (
     GPU_WORKLOADS,
     NAMESPACES,
     NODE_BANDWIDTHS,
+    NODE_HEALTHS,
     NODE_TOPOLOGIES,
     NODES,
     PODS,
@@ -33,7 +34,7 @@ from kopt.controllers.extender.binding.request import Binder
 from kopt.controllers.extender.books.fleet import Fleet, Holding
 from kopt.controllers.extender.books.gpu_workloads import GpuWorkload, PlacedPod, Statuses, workload_of
 from kopt.controllers.extender.books.node_capacity import offers_of
-from kopt.controllers.extender.books.node_health import Complaint, of_bandwidth
+from kopt.controllers.extender.books.node_health import Complaint, of_bandwidth, of_health
 from kopt.controllers.extender.books.topologies import TopologyReport, report_of
 from kopt.controllers.extender.books.views import PodState, mode_of_namespace
 from kopt.controllers.extender.calls.server import ExtenderServer, ServerSettings
@@ -114,6 +115,7 @@ class Replica:
         self._workloads: Informer[GpuWorkload] = Informer(kube, GPU_WORKLOADS, keep=workload_of)
         self._topologies: Informer[TopologyReport] = Informer(kube, NODE_TOPOLOGIES, keep=report_of)
         self._bandwidths: Informer[Complaint] = Informer(kube, NODE_BANDWIDTHS, keep=of_bandwidth)
+        self._healths: Informer[Complaint] = Informer(kube, NODE_HEALTHS, keep=of_health)
         self._isolation = Isolation("extender", self._warn)
         for informer in self._informers:
             informer.isolation = self._isolation
@@ -124,6 +126,7 @@ class Replica:
         self._nodes.subscribe(self.extender.node_changed)
         self._topologies.subscribe(self.extender.topology_changed)
         self._bandwidths.subscribe(self.extender.bandwidth_changed)
+        self._healths.subscribe(self.extender.health_changed)
         self._workloads.subscribe(self._workload_changed)
         self._pods.subscribe(self.extender.pod_changed)
         self.server = ExtenderServer(
@@ -143,6 +146,7 @@ class Replica:
             self._nodes,
             self._topologies,
             self._bandwidths,
+            self._healths,
             self._workloads,
             self._pods,
         )
@@ -183,7 +187,10 @@ class Replica:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_ADVICE_S):
                     await asyncio.gather(
-                        *(item.synced.wait() for item in (self._topologies, self._bandwidths, self._workloads))
+                        *(
+                            item.synced.wait()
+                            for item in (self._topologies, self._bandwidths, self._healths, self._workloads)
+                        )
                     )
             await self.extender.teach()
             settle_memory()

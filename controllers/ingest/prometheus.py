@@ -1,4 +1,4 @@
-"""Range queries of a Prometheus server (or Thanos, Mimir, VictoriaMetrics), read into buckets.
+"""Queries of a Prometheus server (or Thanos, Mimir, VictoriaMetrics): over a range, read into buckets, or of now.
 
 ``data.demand.prometheus`` reads the same for training, into frames; this is for a process that stays small.
 """
@@ -71,6 +71,7 @@ class Prometheus:
     async def _range(self, query: str, first: int, last: int) -> Any:
         # A point is the end of its bucket, as PromQL looks back.
         return await self._post(
+            "query_range",
             {
                 "query": query.replace(STEP, f"{GRID_S}s"),
                 "start": str((first + 1) * GRID_S),
@@ -79,14 +80,26 @@ class Prometheus:
                 "timeout": f"{self._timeout_s:g}s",
                 # Thanos then fails rather than leave out the stores that are down; others ignore it.
                 "partial_response": "false",
-            }
+            },
         )
 
-    async def _post(self, form: dict[str, str]) -> Any:
+    async def now(self, query: str, largest_bytes: int = LARGEST_ANSWER_BYTES) -> list[tuple[dict[str, str], float]]:
+        """The series of a query as of now: labels, the name included, and value. Raises PrometheusError."""
+        form = {"query": query, "timeout": f"{self._timeout_s:g}s", "partial_response": "false"}
+        document = await self._post("query", form, largest_bytes)
+        try:
+            return [
+                ({str(key): str(text) for key, text in item["metric"].items()}, float(item["value"][1]))
+                for item in _series_of(document)
+            ]
+        except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+            raise PrometheusError("BadAnswer", "this is not Prometheus' answer to a query") from error
+
+    async def _post(self, path: str, form: dict[str, str], largest_bytes: int = LARGEST_ANSWER_BYTES) -> Any:
         headers = {} if self._token is None else {"authorization": f"Bearer {self._token()}"}
         try:
-            async with self._http.stream("POST", "/api/v1/query_range", data=form, headers=headers) as reply:
-                body = await _bounded(reply)
+            async with self._http.stream("POST", f"/api/v1/{path}", data=form, headers=headers) as reply:
+                body = await _bounded(reply, largest_bytes)
         except httpx.TimeoutException as error:
             raise PrometheusError("Timeout", f"Prometheus gave no answer within {self._timeout_s:g} s") from error
         except httpx.HTTPError as error:
@@ -104,12 +117,12 @@ class Prometheus:
         return document
 
 
-async def _bounded(reply: httpx.Response) -> bytes:
+async def _bounded(reply: httpx.Response, largest_bytes: int) -> bytes:
     body = bytearray()
     async for part in reply.aiter_bytes():
         body += part
-        if len(body) > LARGEST_ANSWER_BYTES:
-            raise PrometheusError("BadAnswer", f"the answer is larger than {LARGEST_ANSWER_BYTES >> 20} MiB")
+        if len(body) > largest_bytes:
+            raise PrometheusError("BadAnswer", f"the answer is larger than {largest_bytes >> 20} MiB")
     return bytes(body)
 
 

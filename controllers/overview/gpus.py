@@ -7,12 +7,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from kopt.cluster.client.api import Kube
-from kopt.cluster.client.resources import NODE_BANDWIDTHS, NODE_TOPOLOGIES, NODES, PODS, UNFINISHED_PODS, Object
+from kopt.cluster.client.resources import (
+    NODE_BANDWIDTHS,
+    NODE_HEALTHS,
+    NODE_TOPOLOGIES,
+    NODES,
+    PODS,
+    UNFINISHED_PODS,
+    Object,
+)
 from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.cluster.workloads.external_requests import CLAIMS, RESOURCE_SLICES
 from kopt.cluster.workloads.node_selection import why_closed
 from kopt.cluster.workloads.pod_request import quantity
 from kopt.controllers.extender.books.fleet import Fleet
+from kopt.controllers.extender.books.node_health import what_is_known
 from kopt.controllers.extender.books.snapshot import fleet_of
 from kopt.controllers.overview.reading import Reader
 from kopt.core.scheduling.devices import GpuDevice, GpuHolder
@@ -41,6 +50,7 @@ class GpuDocuments:
     bandwidths: Iterable[Object]
     slices: Iterable[Object]
     claims: Iterable[Object]
+    healths: Iterable[Object] = ()
 
 
 @dataclass(frozen=True)
@@ -61,6 +71,7 @@ async def read_gpus(kube: Kube) -> GpuList:
         reader.listed(NODE_BANDWIDTHS),
         reader.listed(RESOURCE_SLICES),
         reader.listed(CLAIMS),
+        reader.listed(NODE_HEALTHS),
     )
     return gpus_of_documents(GpuDocuments(*lists), tuple(reader.unread))
 
@@ -68,7 +79,14 @@ async def read_gpus(kube: Kube) -> GpuList:
 def gpus_of_documents(documents: GpuDocuments, unread: tuple[str, ...] = ()) -> GpuList:
     """Nothing in the documents makes this raise."""
     closed = {text(node, "metadata", "name"): why for node in documents.nodes if (why := why_closed(node))}
-    fleet = fleet_of(documents.nodes, documents.pods, documents.topologies, documents.bandwidths)
+    fleet = fleet_of(
+        documents.nodes,
+        documents.pods,
+        documents.topologies,
+        documents.bandwidths,
+        documents.healths,
+        what_is_known,
+    )
     gpus = [*_counted(fleet, closed), *_devices(documents, closed)]
     return GpuList(tuple(sorted(gpus, key=_order)), unread)
 

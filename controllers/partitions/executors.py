@@ -12,9 +12,9 @@ from kopt.cluster.client.resources import NODES, Object
 from kopt.cluster.holds.hold import hold_metadata, release
 from kopt.cluster.holds.node_layout import LayoutMarks, LayoutPhase
 from kopt.cluster.objects.mig_configurations import CONFIGURATION_LABEL, STATE_LABEL
-from kopt.cluster.objects.node_bandwidth import seconds, stamp
 from kopt.cluster.workloads.node_selection import matches_labels
 from kopt.controllers.partitions.views import HOLDER, ObservedNode, ObservedPlan
+from kopt.core.times import seconds, stamp
 from kopt.policies.partitions.configurations import NodeOption
 
 MANAGER_LABEL, STRATEGY_LABEL = "nvidia.com/gpu.deploy.mig-manager", "nvidia.com/mig.strategy"

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from kopt.cluster.client.resources import Object
 from kopt.cluster.holds.node_layout import LayoutPhase
 from kopt.cluster.objects.mig_strategy import MigStrategy
-from kopt.cluster.objects.node_bandwidth import stamp
 from kopt.cluster.workloads.device_requests import PublishedSlice
 from kopt.cluster.workloads.node_selection import runs_on
 from kopt.controllers.partitions.demand import (
@@ -27,6 +26,7 @@ from kopt.controllers.partitions.views import (
 from kopt.core.gpu import GpuModel
 from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
 from kopt.core.hardware.mig import MigError, mig_geometry
+from kopt.core.times import stamp
 from kopt.policies.partitions.configurations import (
     InfeasibleError,
     NodeOption,

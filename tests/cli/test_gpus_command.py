@@ -161,3 +161,19 @@ def test_on_a_cluster_with_the_rights_of_who_asks(
         assert "no node 'nowhere' with GPUs; there are " in missing.err
     finally:
         api.delete("v1", "Node", name)
+
+
+def test_what_speaks_against_a_gpu_is_its_problem() -> None:
+    status = {
+        "verdict": "Condemned",
+        "score": 0,
+        "mode": "observe",
+        "gpuCount": 2,
+        "reason": "GPU 1: XID 79, the GPU has fallen off the bus",
+        "gpus": [{"gpu": "1", "verdict": "Condemned", "load": 1.2}],
+    }
+    documents = GpuDocuments(
+        [node("a", {GPU: "2"})], [], [], [], [], [], [{"metadata": {"name": "a"}, "status": status}]
+    )
+    gpus = gpus_of_documents(documents).gpus
+    assert [gpu.problem for gpu in gpus] == ["", "GPU 1: XID 79, the GPU has fallen off the bus"]

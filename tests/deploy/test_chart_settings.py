@@ -34,6 +34,7 @@ COMPONENTS = (
         "reservations",
         "partitions",
         "meter",
+        "health",
         "autoscaling",
         "pages",
         "predictions",

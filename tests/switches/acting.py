@@ -22,6 +22,7 @@ from kopt.cluster.client.resources import (
     LENDING_POOLS,
     MIG_STRATEGIES,
     NODE_BANDWIDTHS,
+    NODE_HEALTHS,
     NODES,
     PAIRWISE_BENCHMARKS,
     SECRETS,
@@ -30,6 +31,7 @@ from kopt.cluster.client.resources import (
     Resource,
 )
 from kopt.controllers.gangs.reconciler import Reconciler as Gangs
+from kopt.controllers.health.reconciler import Reconciler as Health
 from kopt.controllers.lending.reconciler import Reconciler as Lending
 from kopt.controllers.meter.budgets import BudgetKeeper
 from kopt.controllers.pairwise.reconciler import Reconciler as Pairwise
@@ -42,13 +44,13 @@ from kopt.controllers.reservations.reconciler import Reconciler as Reservations
 from kopt.controllers.sizing.reconciler import Reconciler as Sizing
 from kopt.controllers.staging.reconciler import Reconciler as Staging
 
-from .scenarios import BUDGETS, DECLARED_QUEUES, GANGS, PARTITIONS, RESERVATIONS
+from .scenarios import BUDGETS, DECLARED_QUEUES, GANGS, HEALTH, PARTITIONS, RESERVATIONS
 
 OWN = (EVENTS, LEASES, SECRETS, FEATURE_ROLLOUTS)
 USER = "system:serviceaccount:kopt-system:kopt-test"
 REPORTS = (
     *(KAIWO_BUDGETS, KAIWO_QUEUES, KAIWO_RESERVATIONS, LENDING_POOLS),
-    *(MIG_STRATEGIES, PAIRWISE_BENCHMARKS, NODE_BANDWIDTHS),
+    *(MIG_STRATEGIES, PAIRWISE_BENCHMARKS, NODE_BANDWIDTHS, NODE_HEALTHS),
 )
 """Kinds of ours in whose status a controller that only observes says what it would do."""
 
@@ -92,6 +94,17 @@ def _is_open(kube: MemoryKube) -> bool:
     return queue["spec"].get("stopPolicy") == "None" and not label_of(kube, KUEUE_LOCAL_QUEUES, "gpus")
 
 
+def _takes_pods(kube: MemoryKube) -> bool:
+    ill = kube.find(NODES, "ill")
+    assert ill is not None
+    kinds = {item["type"] for item in ill["status"]["conditions"]}
+    return (
+        not ill["spec"].get("taints")
+        and kinds == {"Ready", "GpuXidError"}
+        and not ill["metadata"].get("labels", {}).get("kaiwo.ai/held")
+    )
+
+
 def _is_untested(kube: MemoryKube) -> bool:
     return not kube.all(JOBS)
 
@@ -118,6 +131,7 @@ ACTING = (
     Acting("gangs", GANGS, (Gangs, "step"), undone=_runs),
     Acting("budgets", BUDGETS, (BudgetKeeper, "step"), undone=_is_open),
     Acting("partitions", PARTITIONS, (Partitions, "step"), undone=_is_as_before),
+    Acting("health", HEALTH, (Health, "step"), undone=_takes_pods),
     Acting("reservations", RESERVATIONS, (Reservations, "step"), undone=_is_left),
     Acting("declared-queues", DECLARED_QUEUES, (Queues, "step")),
 )

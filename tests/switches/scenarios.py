@@ -33,12 +33,15 @@ from kopt.cluster.client.resources import (
     KUEUE_LOCAL_QUEUES,
     KUEUE_WORKLOADS,
     MIG_STRATEGIES,
+    NODE_TOPOLOGIES,
     NODES,
     PODS,
 )
 from kopt.cluster.runtime.manager import LedReplica
 from kopt.cluster.workloads.queue_trees.live import KINDS
 from kopt.controllers.gangs import main as gangs
+from kopt.controllers.health import main as health
+from kopt.controllers.health.reconciler import HealthSettings
 from kopt.controllers.meter import main as meter
 from kopt.controllers.meter.reconciler import MeterSettings
 from kopt.controllers.meter.store import CostStore
@@ -184,3 +187,23 @@ def _is_being_cut(kube: MemoryKube) -> bool:
 
 
 PARTITIONS = Scenario("partitions", _fill_partitions, _partitions, _is_being_cut, ())
+
+
+def _fill_health(kube: MemoryKube) -> None:
+    """Another system has seen an error of a node's GPU, and a link of it is worse than it was."""
+    ill = node("ill")
+    ill["status"]["conditions"].append({"type": "GpuXidError", "status": "True", "message": "XID 79"})
+    kube.put(NODES, ill)
+    kube.put(NODES, node("well"))
+    degraded = [{"part": "nic mlx5_0", "was": 400, "now": 100, "since": stamp(now()), "falls": 1}]
+    kube.put(NODE_TOPOLOGIES, {"metadata": {"name": "ill"}, "spec": {}, "status": {"degraded": degraded}})
+
+
+def _health(kube: Any) -> LedReplica:
+    settings = HealthSettings(Mode.ENFORCE, most_share=0.5)
+    return health.Replica(kube, health.ProcessSettings(lease=LEASE, health=settings, port=0))
+
+
+HEALTH = Scenario(
+    "health", _fill_health, _health, lambda kube: label_of(kube, NODES, "ill", namespace="") == "health", ()
+)

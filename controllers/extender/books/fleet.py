@@ -336,6 +336,7 @@ class Fleet:
         return replace(
             offer,
             topology=make if has_topology else "",
+            health=self.complaints.score(offer.name),
             degraded=self.complaints.degraded(offer.name),
             poor=self.complaints.poor(offer.name, offer.gpus),
         )

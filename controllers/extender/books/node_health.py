@@ -1,11 +1,15 @@
-"""What is wrong with a node, from the objects that others write about it: ``NodeTopology`` and ``NodeBandwidth``."""
+"""What is wrong with a node, from the objects that others write about it: ``NodeTopology``, ``NodeBandwidth`` and
+``NodeHealth``."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.node_bandwidth import bandwidth_of
+from kopt.cluster.objects.node_health import record_of
 from kopt.cluster.objects.node_topology import degraded_of
+from kopt.core.decision import Mode
+from kopt.core.hardware.health import NODE, Grade
 from kopt.core.hardware.node_topology import DegradedPart, NodeTopology
 from kopt.core.hardware.pairwise import Health, Pair, slow_pairs
 
@@ -26,6 +30,8 @@ class Complaint:
     slow: Mapping[str, float] = field(default_factory=dict)
     degraded: bool = True
     """False where only pairs are slow for which another node is to blame."""
+    score: float = 1.0
+    """Of the node's health, 0-1; what placement weighs."""
 
 
 def of_topology(document: Object, topology: NodeTopology) -> Complaint | None:
@@ -58,6 +64,24 @@ def of_bandwidth(document: Object) -> Complaint | None:
     why = node_bandwidth.reason[:_MOST_TEXT] or f"its tests with other nodes are {node_bandwidth.health.value}"
     texts = [f"with {name} {f'{gbps:.3g} GB/s' if gbps else 'failed'}" for name, gbps in sorted(slow.items())]
     return Complaint(f"{why} ({_shortened(texts)})" if texts else why, slow=slow)
+
+
+def of_health(document: Object) -> Complaint | None:
+    """The verdict on a node and its GPUs; None for a healthy one, and where nobody is to go by it (mode observe)."""
+    return None if record_of(document).mode is Mode.OBSERVE else what_is_known(document)
+
+
+def what_is_known(document: Object) -> Complaint | None:
+    """As ``of_health``, in any mode: for people."""
+    record = record_of(document)
+    if record.health.score >= 1.0:
+        return None
+    ill = {gpu for gpu, grade in record.health.gpus.items() if grade is not Grade.HEALTHY}
+    slots = () if NODE in ill else tuple(sorted(int(gpu) for gpu in ill if gpu.isdigit()))
+    why = record.reason[:_MOST_TEXT] or f"its health is {record.health.score:.2f}"
+    return Complaint(
+        why, slots, record.gpu_count, degraded=record.health.grade is not Grade.HEALTHY, score=record.health.score
+    )
 
 
 def _part_text(part: DegradedPart, slots: Mapping[str, int]) -> str:
@@ -99,6 +123,10 @@ class Complaints:
 
     def degraded(self, node: str) -> bool:
         return any(True for _ in self._bad(node))
+
+    def score(self, node: str) -> float:
+        """The lowest health that a source gives a node, 0-1; 1 where nothing is known."""
+        return min((complaint.score for complaint in self._of.get(node, {}).values()), default=1.0)
 
     def poor(self, node: str, gpus: int) -> int:
         """Bits of the slots whose own part is worse, of a node that offers so many GPUs."""

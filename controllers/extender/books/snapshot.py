@@ -1,12 +1,13 @@
 """The extender's books of a cluster, read once: for people who ask where a job would fit."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 
 from kopt.cluster.client.api import Kube, NotFound
 from kopt.cluster.client.resources import (
     NODE_BANDWIDTHS,
+    NODE_HEALTHS,
     NODE_TOPOLOGIES,
     NODES,
     PODS,
@@ -18,7 +19,7 @@ from kopt.cluster.objects.fields import readable, text
 from kopt.cluster.workloads.node_selection import why_closed
 from kopt.controllers.extender.books.fleet import Fleet
 from kopt.controllers.extender.books.node_capacity import offers_of
-from kopt.controllers.extender.books.node_health import of_bandwidth
+from kopt.controllers.extender.books.node_health import Complaint, of_bandwidth, of_health
 from kopt.controllers.extender.books.topologies import report_of
 from kopt.controllers.extender.books.views import pod_state_of
 from kopt.core.units import WHOLE_GPU
@@ -30,13 +31,20 @@ async def read_fleet(kube: Kube) -> Fleet:
     does not know count as empty."""
     nodes = [node for node in await _all(kube, NODES) if why_closed(node) is None]
     topologies, bandwidths = await _all(kube, NODE_TOPOLOGIES), await _all(kube, NODE_BANDWIDTHS)
-    return fleet_of(nodes, await _all(kube, PODS, UNFINISHED_PODS), topologies, bandwidths)
+    pods, healths = await _all(kube, PODS, UNFINISHED_PODS), await _all(kube, NODE_HEALTHS)
+    return fleet_of(nodes, pods, topologies, bandwidths, healths)
 
 
 def fleet_of(
-    nodes: Iterable[Object], pods: Iterable[Object], topologies: Iterable[Object], bandwidths: Iterable[Object]
+    nodes: Iterable[Object],
+    pods: Iterable[Object],
+    topologies: Iterable[Object],
+    bandwidths: Iterable[Object],
+    healths: Iterable[Object],
+    health: Callable[[Object], Complaint | None] = of_health,
 ) -> Fleet:
-    """From objects of all namespaces; those that cannot be read are left out."""
+    """From objects of all namespaces; those that cannot be read are left out. ``health`` reads a NodeHealth: what
+    placement goes by, or what is known."""
     fleet = Fleet()
     for node, offers in readable(nodes, offers_of):
         fleet.set_node(text(node, "metadata", "name"), offers)
@@ -45,6 +53,8 @@ def fleet_of(
         fleet.set_complaint(text(document, "metadata", "name"), "topology", report.complaint)
     for document, complaint in readable(bandwidths, of_bandwidth):
         fleet.set_complaint(text(document, "metadata", "name"), "pairs", complaint)
+    for document, complaint in readable(healths, health):
+        fleet.set_complaint(text(document, "metadata", "name"), "health", complaint)
     for _, pod in readable(pods, lambda pod: pod_state_of(pod, None, {})):
         if pod.node and not pod.finished and pod.ask.uses_gpus:
             fleet.bound(pod.uid, pod.key, pod.node, pod.ask, pod.gpus)

@@ -151,6 +151,11 @@ class Extender:
         self.fleet.set_complaint(change.key[1], "pairs", change.new)
         self.decider.freed.set()
 
+    def health_changed(self, change: Change[Complaint]) -> None:
+        """Keep what the health controller says of a node and its GPUs."""
+        self.fleet.set_complaint(change.key[1], "health", change.new)
+        self.decider.freed.set()
+
     def namespace_changed(self, change: Change[str]) -> None:
         """Keep what the annotations of namespaces say of the mode."""
         if change.new:

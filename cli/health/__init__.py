@@ -1,0 +1,1 @@
+"""``kopt health``: how healthy nodes and their GPUs are, and why."""

@@ -1,0 +1,215 @@
+"""What is kept of nodes, pods, topologies and slices. Nothing that anybody may have written makes a reader raise."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kopt.cluster.client.resources import Object
+from kopt.cluster.holds.hold import HELD_LABEL, UNDO_ANNOTATION, holder_of
+from kopt.cluster.holds.node_taint import TAINT_KEY, has_others_condition, our_condition
+from kopt.cluster.objects.fields import at, items, mapping, text
+from kopt.cluster.objects.node_health import REPAIRED_ANNOTATION
+from kopt.cluster.runtime.lease import TERM_ANNOTATION
+from kopt.cluster.workloads.node_selection import GPU_PRODUCT_LABELS
+from kopt.cluster.workloads.owners import owner_of
+from kopt.cluster.workloads.pod_request import is_gpu, quantity
+from kopt.core.hardware.health import NODE, Outcome
+from kopt.core.times import seconds
+
+HOLDER = "health"
+_MOST_GPUS = 128
+_CLOSING = ("NoSchedule", "NoExecute")
+_BAD_IF_TRUE = re.compile(r"(gpu|xid|nvlink|nvswitch|infiniband|accelerat).*", re.IGNORECASE)
+_BAD_IF_FALSE = re.compile(r"(gpuhealthy|acceleratedhardwareready|gpuready)", re.IGNORECASE)
+"""Conditions of NVSentinel (GpuXidError …), node-problem-detector on AKS (GPUMissing …), EKS' node monitoring agent."""
+_FAULT_TAINT = re.compile(r".*(nvsentinel|gpu[-_.]?(unhealthy|fault|error|quarantine)|unhealthy[-_.]?gpu).*", re.I)
+_NOT_ITS_FAULT = frozenset({"Evicted", "Preempting", "Shutdown", "NodeShutdown", "Terminated", "DeadlineExceeded"})
+_USERS_EXITS = frozenset({126, 127, 130, 143})
+"""A command that cannot be run, and signals by which people and controllers end programs."""
+_NUMBERED = re.compile(r"([-_.][0-9a-z]*\d[0-9a-z]*)+$")
+
+
+@dataclass(frozen=True)
+class ObservedNode:
+    """A node with GPUs. ``pool``: its GPU model and what it is sold as. ``verdicts`` are others', in words.
+    ``unavailable``: it takes no pods for reasons that are not ours. ``document``: by which it is written."""
+
+    name: str
+    uid: str
+    boot: str
+    pool: str
+    gpus: int
+    repaired_s: float
+    grades: tuple[str, ...]
+    unavailable: bool
+    document: Object
+
+    @property
+    def marked(self) -> bool:
+        """Whether anything of ours may be on it."""
+        return holder_of(self.document) == HOLDER
+
+
+@dataclass(frozen=True)
+class ObservedLinks:
+    """What a node's agent found worse than it was: text by GPU, and falls by part."""
+
+    degraded: Mapping[str, str]
+    falls: Mapping[str, float]
+
+
+def read_node(node: Object) -> ObservedNode | None:
+    metadata, status = mapping(node, "metadata"), mapping(node, "status")
+    capacity = {**mapping(status, "capacity"), **mapping(status, "allocatable")}
+    gpus = max((_amount(value) for name, value in capacity.items() if is_gpu(str(name))), default=0)
+    labels = mapping(metadata, "labels")
+    if not gpus and not any(text(labels, name) for name in GPU_PRODUCT_LABELS):
+        return None
+    return ObservedNode(
+        text(metadata, "name"),
+        text(metadata, "uid"),
+        text(status, "nodeInfo", "bootID"),
+        next((text(labels, name) for name in GPU_PRODUCT_LABELS if text(labels, name)), ""),
+        min(gpus, _MOST_GPUS),
+        _time_s(text(metadata, "annotations", REPAIRED_ANNOTATION)),
+        tuple(_judgements(node)),
+        _is_unavailable(node),
+        _written(node),
+    )
+
+
+def _judgements(node: Object) -> Iterator[str]:
+    ours = our_condition(node)
+    for _, item in items(node, "status", "conditions"):
+        kind, state = text(item, "type"), text(item, "status")
+        bad_if_false = _BAD_IF_FALSE.fullmatch(kind) is not None
+        is_bad = state == ("False" if bad_if_false else "True")
+        if item is not ours and is_bad and (bad_if_false or _BAD_IF_TRUE.fullmatch(kind)):
+            yield f"condition {kind[:80]}: {text(item, 'message')[:160] or text(item, 'reason')[:80]}"
+    for _, taint in items(node, "spec", "taints"):
+        key = text(taint, "key")
+        if key != TAINT_KEY and _FAULT_TAINT.fullmatch(key):
+            yield f"taint {key[:80]}"
+
+
+def _is_unavailable(node: Object) -> bool:
+    ready = [text(item, "status") for _, item in items(node, "status", "conditions") if text(item, "type") == "Ready"]
+    others = [item for _, item in items(node, "spec", "taints") if text(item, "key") not in (TAINT_KEY, *_USUAL)]
+    closed = any(text(item, "effect") in _CLOSING for item in others)
+    return at(node, "spec", "unschedulable") is True or closed or any(state != "True" for state in ready)
+
+
+_USUAL = ("nvidia.com/gpu", "amd.com/gpu", "sku", "dedicated")
+"""Taints that keep pods without GPUs away from such nodes, and nobody else."""
+
+
+def _written(node: Object) -> Object:
+    """What writing needs: metadata of ours, taints and conditions."""
+    metadata = mapping(node, "metadata")
+    kept = {name: metadata[name] for name in ("name", "uid", "resourceVersion") if name in metadata}
+    labels = {HELD_LABEL: text(metadata, "labels", HELD_LABEL)} if holder_of(node) else {}
+    own = (UNDO_ANNOTATION, TERM_ANNOTATION)
+    annotations = {name: value for name in own if (value := text(metadata, "annotations", name))}
+    return {
+        "metadata": kept | {"labels": labels, "annotations": annotations},
+        "spec": {"taints": [item for _, item in items(node, "spec", "taints")]},
+        "status": {"conditions": [item for _, item in items(node, "status", "conditions")]},
+    }
+
+
+def others_have_condition(node: ObservedNode) -> bool:
+    return has_others_condition(node.document)
+
+
+def read_outcome(pod: Object) -> Outcome | None:
+    """How a pod with GPUs ended; None for one that has not, or that others ended."""
+    node, phase = text(pod, "spec", "nodeName"), text(pod, "status", "phase")
+    if not node or phase not in ("Succeeded", "Failed") or not _has_gpus(pod):
+        return None
+    owner = owner_of(pod, "pods")
+    job = f"{owner.namespace}/{owner.plural}/{owner.name}"
+    family = f"{owner.namespace}/{_NUMBERED.sub('', owner.name)}"
+    ended = [item for _, item in items(pod, "status", "containerStatuses")]
+    ended_s = max((_time_s(text(item, "state", "terminated", "finishedAt")) for item in ended), default=0.0)
+    at_s = ended_s or _time_s(text(pod, "metadata", "creationTimestamp"))
+    if phase == "Succeeded":
+        return Outcome(node, job, False, at_s, family)
+    return Outcome(node, job, True, at_s, family) if _failed_by_itself(pod, ended) else None
+
+
+def _failed_by_itself(pod: Object, ended: list[Any]) -> bool:
+    disrupted = any(
+        text(item, "type") == "DisruptionTarget" and text(item, "status") == "True"
+        for _, item in items(pod, "status", "conditions")
+    )
+    if disrupted or text(pod, "status", "reason") in _NOT_ITS_FAULT or at(pod, "metadata", "deletionTimestamp"):
+        return False
+    states = [mapping(item, "state", "terminated") for item in ended]
+    if any(text(state, "reason") == "OOMKilled" for state in states):
+        return False
+    codes = [at(state, "exitCode") for state in states]
+    return any(isinstance(code, int) and code != 0 and code not in _USERS_EXITS for code in codes)
+
+
+def _has_gpus(pod: Object) -> bool:
+    for _, container in items(pod, "spec", "containers"):
+        amounts = {**mapping(container, "resources", "requests"), **mapping(container, "resources", "limits")}
+        if any(is_gpu(str(name)) and _amount(value) for name, value in amounts.items()):
+            return True
+    return any(True for _ in items(pod, "spec", "resourceClaims"))
+
+
+def read_links(topology: Object) -> ObservedLinks | None:
+    slots = {
+        name: str(slot)
+        for slot, (_, gpu) in enumerate(
+            sorted(items(topology, "spec", "gpus"), key=lambda item: _amount(at(item[1], "index")))
+        )
+        for name in (text(gpu, "pci"), f"GPU{_amount(at(gpu, 'index'))}")
+        if name
+    }
+    degraded: dict[str, str] = {}
+    falls: dict[str, float] = {}
+    for _, item in items(topology, "status", "degraded"):
+        part = text(item, "part")
+        gpu = next((slots[name] for name in part.split()[1:] if name in slots), NODE)
+        was, now = at(item, "was"), at(item, "now")
+        falls[f"{part[:120]}/{gpu}"] = float(_amount(at(item, "falls")))
+        if isinstance(was, int | float) and isinstance(now, int | float) and now < was:
+            degraded[gpu] = f"{part[:120]} had {was:g}, has {now:g}"
+    return ObservedLinks(degraded, falls) if falls else None
+
+
+def read_slice(item: Object) -> tuple[str, str, str, Mapping[str, str], tuple[tuple[str, str], ...]] | None:
+    """Driver, pool, node, device name by GPU index, and others' closing taints as (GPU index, text)."""
+    driver, node = text(item, "spec", "driver"), text(item, "spec", "nodeName")
+    if not driver.startswith("gpu.") or not node:
+        return None
+    devices: dict[str, str] = {}
+    taints = []
+    for _, device in items(item, "spec", "devices"):
+        number = re.fullmatch(r"gpu-(\d{1,4})", text(device, "name"))
+        index = at(device, "attributes", "index", "int")
+        gpu = str(index) if isinstance(index, int) else str(int(number[1])) if number else ""
+        if not gpu or text(device, "attributes", "type", "string") not in ("", "gpu"):
+            continue
+        devices[gpu] = text(device, "name")
+        for _, taint in items(device, "taints"):
+            if text(taint, "effect") in _CLOSING and text(taint, "key") != TAINT_KEY:
+                taints.append((gpu, f"device {text(device, 'name')}: taint {text(taint, 'key')[:80]}"))
+    return driver, text(item, "spec", "pool", "name"), node, devices, tuple(taints)
+
+
+def _amount(value: object) -> int:
+    try:
+        return quantity(value) if isinstance(value, str | int) and value != "" else 0
+    except ValueError:
+        return 0
+
+
+def _time_s(written: str) -> float:
+    try:
+        return seconds(written) if written else 0.0
+    except (ValueError, OverflowError):
+        return 0.0

@@ -1,0 +1,40 @@
+{{/*
+Nodes: our taint and our condition come and go, with labels and annotations of ours, and nothing else of them changes. Call with
+a list of the root, the component, and whether only what is held may be given back.
+*/}}
+{{- define "kopt.nodeFence" -}}
+{{- $ := index . 0 }}{{ $component := index . 1 -}}
+{{- $fence := dict "name" (printf "kopt-%s-nodes" $component) "component" $component -}}
+{{- $rules := list (dict "groups" (list "") "operations" (list "UPDATE") "resources" (list "nodes" "nodes/status")) -}}
+{{- $_ := set $fence "rules" $rules -}}
+{{- $_ := set $fence "variables" (include "kopt.metadataVariables" . | fromYamlArray) -}}
+{{- include "kopt.fence" (list $ $fence (include "kopt.nodeValidations" (index . 2))) }}
+{{- end }}
+
+{{- define "kopt.nodeValidations" -}}
+- expression: {{ include "kopt.sameBut" (list "object.spec" "oldObject.spec" "['taints']") | quote }}
+  message: only taints
+- expression: >-
+    object.spec.?taints.orValue([]).filter(t, t.key != 'kaiwo.ai/gpu-unhealthy') ==
+    oldObject.spec.?taints.orValue([]).filter(t, t.key != 'kaiwo.ai/gpu-unhealthy') &&
+    object.spec.?taints.orValue([]).all(t, t.key != 'kaiwo.ai/gpu-unhealthy' || t.effect == 'NoSchedule')
+  message: only the taint of unhealthy GPUs, and no eviction
+- expression: >-
+    'kaiwo.ai/held' in variables.labelsAfter ||
+    !object.spec.?taints.orValue([]).exists(t, t.key == 'kaiwo.ai/gpu-unhealthy')
+  message: a taint only with the mark by which it is taken away
+- expression: {{ include "kopt.sameBut" (list "object.?status.orValue({})" "oldObject.?status.orValue({})" "['conditions']") | quote }}
+  message: of its status only conditions
+- expression: >-
+    object.?status.?conditions.orValue([]).filter(c, c.type != 'GPUHealthy') ==
+    oldObject.?status.?conditions.orValue([]).filter(c, c.type != 'GPUHealthy')
+  message: only the condition GPUHealthy
+{{- if . }}
+- expression: >-
+    'kaiwo.ai/held' in variables.labelsBefore &&
+    !object.spec.?taints.orValue([]).exists(t, t.key == 'kaiwo.ai/gpu-unhealthy' &&
+    !oldObject.spec.?taints.orValue([]).exists(o, o.key == 'kaiwo.ai/gpu-unhealthy'))
+  message: only what is held, to give it back
+{{- end }}
+{{ include "kopt.ourMetadata" "false" }}
+{{- end }}

@@ -154,7 +154,6 @@ def _row(row: CostRow, used: int, unused: Unused | None) -> Row:
     measured = unused is not None and unused.unmeasured < row.used
     hours = unused.used / GPU_HOUR if unused is not None and measured else None
     amount = unused.micro if unused is not None and measured and not row.unpriced else None
-    per_step = round(micro / row.steps) if micro is not None and row.steps > 0 else None
     return Row(
         row.name,
         row.part.value,
@@ -164,7 +163,7 @@ def _row(row: CostRow, used: int, unused: Unused | None) -> Row:
         row.currency,
         share,
         row.steps,
-        per_step,
+        row.micro_per_step,
         hours,
         amount,
     )

@@ -65,8 +65,8 @@ class Budget:
 
 @dataclass(frozen=True)
 class BudgetStanding:
-    """What the meter last said of a budget. ``used``, ``limit`` and ``projected``, at the end of the window, are GPU-hours,
-    or amounts of its currency; ``held_queues`` are ``namespace/name`` of LocalQueues."""
+    """What the meter last said of a budget. ``used``, ``limit`` and ``projected`` (at the end of the window) are
+    GPU-hours, or amounts of its currency; ``held_queues`` are ``namespace/name`` of LocalQueues."""
 
     budget: Budget
     state: BudgetState = BudgetState.UNKNOWN

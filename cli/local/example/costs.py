@@ -130,7 +130,7 @@ def _job(start_ms: Milliseconds, hour: int, lasts: int, node: str, gpus: int, wh
     namespace, name, team = what
     labels = {"team": team} if team else {}
     steps = (0, lasts * 900) if gpus >= 4 else (-1, -1)
-    attributes = Attributes(namespace, f"{name}-{hour}-0", f"jobs/{name}", "gpus", labels, *steps)
+    attributes = Attributes(namespace, f"{name}-{hour}-0", f"jobs/{name}-{hour}", "gpus", labels, *steps)
     pod = MeteredPod(f"uid-{name}-{hour}", node, Demand(gpus), start_ms + 47_000, attributes=attributes)
     return _Run(pod, start_ms + lasts * _HOUR_MS - 31_000)
 
@@ -138,19 +138,19 @@ def _job(start_ms: Milliseconds, hour: int, lasts: int, node: str, gpus: int, wh
 _BUDGETS: tuple[Object, ...] = (
     {
         "metadata": {"name": "research"},
-        "spec": {"target": {"namespace": "research"}, "limit": {"gpuHours": 3000}, "period": "Month"},
+        "spec": {"target": {"namespace": "research"}, "limit": {"gpuHours": 9500}, "period": "Month"},
     },
     {
         "metadata": {"name": "vision"},
         "spec": {
             "target": {"namespace": "vision"},
-            "limit": {"amount": 1500, "currency": "USD"},
+            "limit": {"amount": 4500, "currency": "USD"},
             "period": "Week",
             "softPercent": 75,
         },
     },
     {
         "metadata": {"name": "inference"},
-        "spec": {"target": {"labels": {"team": "inference"}}, "limit": {"gpuHours": 200}, "period": "Day"},
+        "spec": {"target": {"labels": {"team": "inference"}}, "limit": {"gpuHours": 150}, "period": "Day"},
     },
 )

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kopt.cli.cost.asking import asked_of
 from kopt.cli.cost.reading import PriceOption, Prices, Question, SinceOption, Source, opened, read_book
 from kopt.cli.cost.spot import spot
-from kopt.cli.errors import Refused
+from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Output, seconds
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.progress import print_status
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from kopt.policies.cost.report import CostReport
 
 app = typer.Typer(invoke_without_command=True, no_args_is_help=False)
+ServerOption = Annotated[
+    str, typer.Option("--server", metavar="URL", help="Ask pages, which say what you may see, and not a database.")
+]
 ByOption = Annotated[By, typer.Option("--by", help="Whom costs are attributed to.", show_choices=True)]
 LabelOption = Annotated[
     str, typer.Option("--label", metavar="KEY", help="By a label of pods, else of their namespaces, that is recorded.")
@@ -65,9 +69,11 @@ def cost(
         str, typer.Option("--prometheus", metavar="URL", help="Also what pods held and did not use; see kopt idle.")
     ] = "",
     token_file: Annotated[
-        Path | None, typer.Option("--token-file", metavar="FILE", help="A bearer token for Prometheus.")
+        Path | None,
+        typer.Option("--token-file", metavar="FILE", help="A bearer token for Prometheus, or else for the server."),
     ] = None,
     limit: LimitOption = 1000,
+    server: ServerOption = "",
     output: Output = Format.TABLE,
 ) -> None:
     """What GPUs cost and who used them, from what `kopt controller meter` has recorded.
@@ -86,8 +92,14 @@ def cost(
         kopt cost --by team --since 7d --prometheus http://prometheus:9090
 
         kubectl -n kopt-system exec deploy/kopt-meter -- kopt cost --by queue
+
+        kopt cost --server https://gpus.example --token-file token --by workload
     """
     if context.invoked_subcommand is not None:
+        return
+    if server:
+        _refuse_beside_server(prices=prices, price=price, prometheus=prometheus or None)
+        show(answer_of(asked_of(server, token_file, by, label, since, limit)), output)
         return
     with _source(Question(since, prices, price)) as source:
         measurements = None
@@ -96,6 +108,12 @@ def cost(
 
             measurements = measured.read(measured.Question(prometheus, seconds(since, "--since"), token_file), "")
         show(answer(source, by, label, measurements, limit), output)
+
+
+def _refuse_beside_server(**options: object) -> None:
+    for name, value in options.items():
+        if value is not None:
+            usage_error("not beside --server, whose price book and measurements count", f"--{name}")
 
 
 @contextmanager

@@ -1,5 +1,9 @@
-"""A report of costs as JSON, and read back: integers throughout, so that sums close on the other side too."""
+"""A report of costs as JSON, and read back: integers throughout, so that sums close on the other side too.
 
+Milli-GPU·ms are texts: those of a large cluster are beyond what every JSON reader keeps exactly (RFC 8259, section 6).
+"""
+
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,9 +21,9 @@ def report_document(report: CostReport) -> dict[str, Any]:
         "schema": SCHEMA,
         **report.to_dict(),
         "rule_name": report.rule.value,
-        "milli_gpu_ms": report.used,
-        "node_milli_gpu_ms": None if report.nodes is None else report.nodes.used,
-        "unpriced_milli_gpu_ms": dict(report.unpriced),
+        "milli_gpu_ms": str(report.used),
+        "node_milli_gpu_ms": None if report.nodes is None else str(report.nodes.used),
+        "unpriced_milli_gpu_ms": {name: str(used) for name, used in report.unpriced.items()},
         "costs": [_row(row) for row in report.rows],
         "rest": [_row(row) for row in report.rest],
     }
@@ -39,7 +43,7 @@ def events_document(events: Sequence[CostEvent], total: int) -> dict[str, Any]:
                 "from_ms": event.start_ms,
                 "until_ms": event.end_ms,
                 "milli_gpu": event.milli,
-                "milli_gpu_ms": event.used,
+                "milli_gpu_ms": str(event.used),
                 "micro_per_gpu_hour": None if event.price is None else event.price.micro_per_gpu_hour,
                 "micro": event.micro,
                 "currency": "" if event.price is None else event.price.currency,
@@ -64,9 +68,9 @@ def report_of(document: Mapping[str, Any]) -> CostReport:
             tuple(map(_row_of, document["costs"])),
             tuple(map(_row_of, document["rest"])),
             int(document["rows_in_all"]),
-            int(document["milli_gpu_ms"]),
+            _whole(document["milli_gpu_ms"]),
             _amounts(document["micro"]),
-            None if nodes is None else NodeHours(int(nodes), _amounts(document["node_micro"])),
+            None if nodes is None else NodeHours(_whole(nodes), _amounts(document["node_micro"])),
             _amounts(document["unpriced_milli_gpu_ms"]),
             None if namespaces is None else tuple(map(str, namespaces)),
         )
@@ -80,8 +84,8 @@ def _row(row: CostRow) -> dict[str, Any]:
         "part": row.part.value,
         "pods": row.pods,
         "gpu_hours": row.used / GPU_HOUR,
-        "milli_gpu_ms": row.used,
-        "unpriced_milli_gpu_ms": row.unpriced,
+        "milli_gpu_ms": str(row.used),
+        "unpriced_milli_gpu_ms": str(row.unpriced),
         "micro": None if row.unpriced else row.micro,
         "currency": row.currency,
         "steps": row.steps,
@@ -93,8 +97,8 @@ def _row_of(row: Mapping[str, Any]) -> CostRow:
     return CostRow(
         str(row["name"]),
         Part(row["part"]),
-        int(row["milli_gpu_ms"]),
-        int(row["unpriced_milli_gpu_ms"]),
+        _whole(row["milli_gpu_ms"]),
+        _whole(row["unpriced_milli_gpu_ms"]),
         int(row["micro"] or 0),
         str(row["currency"]),
         int(row["pods"]),
@@ -102,5 +106,11 @@ def _row_of(row: Mapping[str, Any]) -> CostRow:
     )
 
 
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,30}", str(value)):
+        raise ValueError(f"{str(value)[:40]!r} is no whole number")
+    return int(str(value))
+
+
 def _amounts(document: Mapping[str, Any]) -> dict[str, int]:
-    return {str(name): int(value) for name, value in document.items()}
+    return {str(name): _whole(value) for name, value in document.items()}

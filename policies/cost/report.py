@@ -91,6 +91,12 @@ class CostReport:
         """By how much pods and idleness differ from nodes: 0, unless something is broken; None where it is not seen."""
         return None if self.nodes is None else abs(self.used - self.nodes.used)
 
+    def _repr_html_(self) -> str:
+        """A table for notebooks; names are escaped."""
+        from kopt.policies.cost.notebook import table
+
+        return table(self)
+
     def to_dict(self) -> dict[str, Any]:
         """As ``kopt cost -o json`` and ``GET /v1/cost`` have it; amounts are millionths."""
         nodes = self.nodes

@@ -41,8 +41,8 @@ from kopt.serving.contract.checkpoint_answers import ChangeOut, JobOut
 from kopt.serving.contract.common import ModelOut
 from kopt.serving.contract.pairwise_answers import PairNodeOut, PairsResponse
 from kopt.serving.contract.size_advice import SizeAdvice
+from tests.cost import metered
 from tests.dashboard import cluster_objects as objects
-from tests.dashboard import cost_objects
 from tests.dashboard import queue_objects as queues
 from tests.dashboard.test_topology_page import CUBE, node_of
 
@@ -78,7 +78,7 @@ def full(name: str) -> Mapping[AnyFeed, Any]:
         PAIRS: Pairs((measured_pairs(name),), problem=name),
         OVERVIEW: objects.overview(NOW_S, pools=(pool_of(objects.pool(name, NOW_S, reclaiming=True)),)),
         QUEUE: queues.state(NOW_S, queues.queued(f"n/{name}", now_s=NOW_S, queue=name, message=name), problems=(name,)),
-        COSTS: cost_objects.state(name),
+        COSTS: metered.state(name),
         MODELS: Models((model,), problems=(name,), serving=(ModelVersion("demand", name, "0" * 64),)),
     }
 

@@ -44,7 +44,7 @@ class MeterDatabase:
     def _opened(self) -> CostReports | None:
         with self._lock:
             if self._reports is None and (isinstance(self._where, str) or self._where.is_file()):
-                self._reports = CostReports(CostStore(self._where), self._book)
+                self._reports = CostReports(CostStore(self._where, read_only=True), self._book)
             return self._reports
 
     def _existing(self) -> CostReports:

@@ -68,8 +68,9 @@ class Recorded:
 class CostStore:
     """Methods block, and raise DatabaseError."""
 
-    def __init__(self, where: Location) -> None:
-        self.database: Database = open_database(where, _SCHEMA)
+    def __init__(self, where: Location, *, read_only: bool = False) -> None:
+        """``read_only``: see ``open_database``."""
+        self.database: Database = open_database(where, _SCHEMA, read_only=read_only)
 
     def begin(self, holder: str, rule: Rule) -> Recorded:
         """From now on ``holder`` writes, and nobody else."""

@@ -42,7 +42,7 @@ async def costs(request: PageRequest) -> Content:
             problem = f"{error}"
     view = CostPage(
         problem=problem,
-        configured=state.costs is not None,
+        configured=state.costs is not None and state.recorded.seen_ms is not None,
         budgets=budget_views(overview.budgets),
         prices=price_rows(state.recorded.prices),
         **fields,

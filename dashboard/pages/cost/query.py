@@ -61,6 +61,8 @@ def _window(query: Mapping[str, str], now_ms: Milliseconds) -> tuple[Millisecond
         start_ms = end_ms - _span_ms(query.get("since") or "30d")
     if not 0 <= start_ms < end_ms:
         raise QueryError("the window ends before it begins: from has to be before until")
+    if start_ms >= now_ms:
+        raise QueryError("the window has not begun: from is after now")
     if end_ms - start_ms > LONGEST_MS:
         raise QueryError("the window is longer than 400 days")
     return start_ms, end_ms

@@ -239,10 +239,10 @@ def test_pages_need_no_right_but_to_read(postgres: PostgresServer) -> None:
     url = postgres.new_database()
     own = filled(url)
     with own.store.database.transaction() as transaction:
-        transaction.execute("CREATE ROLE cost_reader LOGIN")
+        transaction.execute("CREATE ROLE cost_reader LOGIN PASSWORD 'reads'")
         transaction.execute("GRANT USAGE ON SCHEMA kopt TO cost_reader")
         transaction.execute("GRANT SELECT ON ALL TABLES IN SCHEMA kopt TO cost_reader")
-    reader = CostStore(re.sub(r"//[^@/]*@", "//cost_reader@", url), read_only=True)
+    reader = CostStore(re.sub(r"//[^@/]*@", "//cost_reader:reads@", url), read_only=True)
     assert reader.seen_ms() == own.store.seen_ms()
     with pytest.raises(DatabaseError), reader.database.transaction() as transaction:
         transaction.execute("DELETE FROM cost_segments")

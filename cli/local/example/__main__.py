@@ -28,7 +28,7 @@ REPLAY_EVERY_S = 10.0
 async def run(settings: Settings) -> None:
     """Serve and report until cancelled."""
     access, store = read_access(settings.home), Store()
-    await store.replace(objects_at(time.time()))
+    await store.replace({**objects_at(time.time()), KAIWO_BUDGETS: []})
     runner = web.AppRunner(application(store, access.token), access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:

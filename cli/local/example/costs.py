@@ -63,6 +63,8 @@ class ExampleCosts:
         self.follow(now_ms)
 
     def follow(self, now_ms: Milliseconds) -> None:
+        """Up to now; a clock that has gone back is waited for."""
+        now_ms = max(now_ms, self._seen_ms or 0)
         pods = [
             run.pod if run.until_ms > now_ms else replace(run.pod, ended_ms=run.until_ms)
             for run in self._runs

@@ -43,7 +43,7 @@ def cost(
     ``server`` is the address of the pages, by default those of ``kopt up`` on this machine; ``token`` one that their
     login accepts. Raises CostError.
     """
-    address = (server or f"http://127.0.0.1:{(settings or Settings()).pages_port}").rstrip("/")
+    address = (server or f"http://127.0.0.1:{(settings or Settings).pages_port}").rstrip("/")
     asked = {"by": by, "label": label, "since": since, "namespace": namespace, "limit": limit, "offset": offset}
     query = {name: str(value) for name, value in asked.items() if value != ""}
     document = _fetched(address, query, _headers(token), transport)

@@ -265,13 +265,19 @@ def _budget(standing: BudgetStanding) -> BudgetView:
             ),
         )
     )
+    filled, projected, soft, hard = (
+        round(min(value * scale, WIDTH), 2) for value in (standing.used, standing.projected, soft, hard)
+    )
     return BudgetView(
         budget.name,
         target or "everything",
         standing.state.value,
         _BADGES.get(standing.state, "pending"),
         standing.message,
-        *(round(min(value * scale, WIDTH), 2) for value in (standing.used, standing.projected, soft, hard)),
+        filled,
+        projected,
+        soft,
+        hard,
         standing.held_queues,
     )
 

@@ -70,10 +70,10 @@ async def _events(request: PageRequest, state: CostState, question: Asked) -> Re
     if not 0 < len(row) <= LONGEST_ROW:
         raise QueryError(f"row is the name of a row, of at most {LONGEST_ROW:,} characters")
     within = state.within_rights(question.question, question.namespace)
-    found = await asyncio.to_thread(state.costs.events, within, row)
-    if not found:
+    behind = await asyncio.to_thread(state.costs.events, within, row)
+    if not behind:
         return problem_document(404, "No such row", "No row that you may see has this name in this window.")
-    return _json(events_document(found[:MOST_EVENTS], len(found)))
+    return _json(events_document(behind[:MOST_EVENTS], len(behind)))
 
 
 def _json(document: Any) -> Response:

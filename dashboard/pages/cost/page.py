@@ -14,10 +14,10 @@ from kopt.dashboard.pages.cost.view import (
     ROWS,
     SPANS,
     CostPage,
-    budget_views,
-    events_view,
     price_rows,
-    report_view,
+    shown_budgets,
+    shown_events,
+    shown_report,
 )
 from kopt.dashboard.pages.page import Content, Page, PageRequest
 from kopt.serving.base.database.interface import DatabaseError
@@ -40,15 +40,15 @@ async def costs(request: PageRequest) -> Content:
             problem = f"You may not list the pods of namespace {error}, or nothing was metered there."
         except DatabaseError as error:
             problem = f"{error}"
-    view = CostPage(
+    shown = CostPage(
         problem=problem,
         configured=state.costs is not None and state.recorded.seen_ms is not None,
-        budgets=budget_views(overview.budgets),
+        budgets=shown_budgets(overview.budgets),
         prices=price_rows(state.recorded.prices),
         **fields,
     )
     return {
-        "view": view,
+        "view": shown,
         "asked": query,
         "row": row,
         "spans": SPANS,
@@ -67,8 +67,8 @@ def _asked(query: Mapping[str, str]) -> Asked:
 def _fields(state: CostState, question: Asked, row: str) -> dict[str, Any]:
     assert state.costs is not None
     within = state.within_rights(question.question, question.namespace)
-    fields = report_view(state.costs.report(within), within.offset)
-    return fields | (events_view(state.costs.events(within, row)) if row else {})
+    fields = shown_report(state.costs.report(within), within.offset)
+    return fields | (shown_events(state.costs.events(within, row)) if row else {})
 
 
 PAGE = Page(

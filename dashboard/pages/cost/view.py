@@ -44,7 +44,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class RowView:
+class ShownRow:
     """``name`` is the row's own, ``share`` of all GPU-hours, ``width`` of the picture."""
 
     name: str
@@ -60,7 +60,7 @@ class RowView:
 
 
 @dataclass(frozen=True)
-class EventView:
+class ShownEvent:
     who: str
     node: str
     start: str
@@ -73,7 +73,7 @@ class EventView:
 
 
 @dataclass(frozen=True)
-class BudgetView:
+class ShownBudget:
     """``filled``, ``soft`` and ``hard`` are units of a picture that is as wide as the larger of hard limit and use;
     ``projected`` is where it will be at the end of the window."""
 
@@ -96,7 +96,7 @@ class CostPage:
     report: CostReport | None = None
     problem: str = ""
     configured: bool = False
-    rows: tuple[RowView, ...] = ()
+    rows: tuple[ShownRow, ...] = ()
     bars: tuple[Bar, ...] = ()
     idle: tuple[tuple[str, str, str, str], ...] = ()
     totals: tuple[tuple[str, str, str, str], ...] = ()
@@ -105,9 +105,9 @@ class CostPage:
     unused: str = ""
     """What pods held while no kernel ran, where it is measured."""
     unpriced: tuple[str, ...] = ()
-    budgets: tuple[BudgetView, ...] = ()
+    budgets: tuple[ShownBudget, ...] = ()
     prices: tuple[tuple[str, ...], ...] = ()
-    events: tuple[EventView, ...] = ()
+    events: tuple[ShownEvent, ...] = ()
     events_in_all: int = 0
     events_sum: str = ""
     pages: tuple[tuple[str, str], ...] = field(default=())
@@ -123,7 +123,7 @@ def hours(used: int) -> str:
     return f"{used / GPU_HOUR:,.1f}"
 
 
-def report_view(report: CostReport, offset: int) -> dict[str, object]:
+def shown_report(report: CostReport, offset: int) -> dict[str, object]:
     """Fields of ``CostPage`` about a report."""
     shown = tuple(row for row in report.rows if row.part is Part.PODS)
     return {
@@ -146,10 +146,10 @@ def report_view(report: CostReport, offset: int) -> dict[str, object]:
     }
 
 
-def _row(row: CostRow, report: CostReport) -> RowView:
+def _row(row: CostRow, report: CostReport) -> ShownRow:
     part = row.used / report.used if report.used else 0.0
     per_step = row.micro_per_step
-    return RowView(
+    return ShownRow(
         row.name,
         row.part.value,
         row.pods,
@@ -216,7 +216,7 @@ def _pages(count: int, offset: int) -> tuple[tuple[str, str], ...]:
     return tuple(result)
 
 
-def events_view(events: Sequence[CostEvent]) -> dict[str, object]:
+def shown_events(events: Sequence[CostEvent]) -> dict[str, object]:
     """Fields of ``CostPage`` about a row that is explained."""
     sums: dict[str, int] = {}
     for event in events:
@@ -230,9 +230,9 @@ def events_view(events: Sequence[CostEvent]) -> dict[str, object]:
     }
 
 
-def _event(event: CostEvent) -> EventView:
+def _event(event: CostEvent) -> ShownEvent:
     price = event.price
-    return EventView(
+    return ShownEvent(
         event.who,
         event.node,
         stamp(event.start_ms),
@@ -245,12 +245,12 @@ def _event(event: CostEvent) -> EventView:
     )
 
 
-def budget_views(budgets: Sequence[BudgetStanding]) -> tuple[BudgetView, ...]:
+def shown_budgets(budgets: Sequence[BudgetStanding]) -> tuple[ShownBudget, ...]:
     """The fullest first."""
     return tuple(_budget(each) for each in sorted(budgets, key=lambda each: (-each.filled, each.budget.name)))
 
 
-def _budget(standing: BudgetStanding) -> BudgetView:
+def _budget(standing: BudgetStanding) -> ShownBudget:
     budget, limit = standing.budget, standing.limit
     hard, soft = limit * budget.hard_percent / 100, limit * budget.soft_percent / 100
     scale = WIDTH / (max(hard, standing.used, min(standing.projected, 1.5 * hard), 1e-9) * 1.02)
@@ -268,7 +268,7 @@ def _budget(standing: BudgetStanding) -> BudgetView:
     filled, projected, soft, hard = (
         round(min(value * scale, WIDTH), 2) for value in (standing.used, standing.projected, soft, hard)
     )
-    return BudgetView(
+    return ShownBudget(
         budget.name,
         target or "everything",
         standing.state.value,

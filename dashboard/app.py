@@ -15,6 +15,7 @@ from fastapi import FastAPI, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from kopt.core.settings import Settings
+from kopt.dashboard.data.costs import Costs
 from kopt.dashboard.data.feed import Source
 from kopt.dashboard.data.histories import FolderHistories, LiveServices
 from kopt.dashboard.data.sources import Cluster
@@ -49,10 +50,12 @@ def create_app(
     cluster: Cluster | None = None,
     example: bool = False,
     login: Login | None = None,
+    costs: Costs | None = None,
 ) -> FastAPI:
     """The pages over ``source``; by default over the endpoint, registry and home that ``settings`` name.
 
-    ``hosts`` are further names under which the pages may be opened; ``cluster`` reads nodes and controllers.
+    ``hosts`` are further names under which the pages may be opened; ``cluster`` reads nodes and controllers, ``costs``
+    what the meter has recorded.
     ``example`` marks every page: what it shows is no real cluster's. With ``login`` everybody logs in and sees what
     they may list in the cluster.
     """
@@ -66,6 +69,7 @@ def create_app(
             url=settings.endpoint,
             home=settings.home,
             cluster=cluster,
+            costs=costs,
         )
         source = live
 
@@ -127,10 +131,11 @@ def serve(
     *,
     example: bool = False,
     login: Login | None = None,
+    costs: Costs | None = None,
 ) -> None:
     """Serve the pages until the process is told to end; loopback unless the settings name another interface."""
     uvicorn.run(
-        create_app(settings, hosts=hosts, cluster=cluster, example=example, login=login),
+        create_app(settings, hosts=hosts, cluster=cluster, example=example, login=login, costs=costs),
         host=settings.api_host,
         port=settings.pages_port if port is None else port,
         log_level="warning",

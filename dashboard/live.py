@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar, cast
 
+from kopt.dashboard.data.costs import Costs
 from kopt.dashboard.data.feed import AnyFeed, Connections, Feed, Reader, Versions
 from kopt.dashboard.data.histories import Histories
 from kopt.dashboard.data.served import Served
@@ -42,9 +43,10 @@ class LiveSource:
         clock: Callable[[], float] = time.time,
         patience_s: float = PATIENCE_S,
         cluster: Cluster | None = None,
+        costs: Costs | None = None,
     ) -> None:
         self.connections = Connections(
-            histories, client, registry, cluster, Served(client), url, home, clock, patience_s
+            histories, client, registry, cluster, Served(client), url, home, clock, patience_s, costs
         )
         self._snapshot = SnapshotReader(self.connections)
         self._readers: dict[AnyFeed, Reader[object]] = {feed: feed.open(self.connections) for feed in FEEDS}

@@ -8,26 +8,32 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kopt.cli.cost.asking import asked_of
 from kopt.cli.cost.reading import PriceOption, Prices, Question, SinceOption, Source, opened, read_book
 from kopt.cli.cost.spot import spot
-from kopt.cli.errors import Refused
+from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Output, seconds
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.progress import print_status
 from kopt.core.cost.metering import GPU_HOUR
-from kopt.policies.cost.attribution import UNATTRIBUTED, By, CostRow, Grouping, Part, Unused, attributed, unused_by_row
+from kopt.policies.cost.attribution import UNATTRIBUTED, By, CostRow, Grouping, Part, Unused, unused_by_row
 from kopt.policies.cost.budgets import stamp
 
 if TYPE_CHECKING:
     from kopt.cli.sizing.measured import Measurements
-    from kopt.policies.cost.invoice import Line
+    from kopt.policies.cost.report import CostReport
 
 app = typer.Typer(invoke_without_command=True, no_args_is_help=False)
+ServerOption = Annotated[
+    str, typer.Option("--server", metavar="URL", help="Ask pages, which say what you may see, and not a database.")
+]
 ByOption = Annotated[By, typer.Option("--by", help="Whom costs are attributed to.", show_choices=True)]
 LabelOption = Annotated[
     str, typer.Option("--label", metavar="KEY", help="By a label of pods, else of their namespaces, that is recorded.")
 ]
-_MONTH_H = 30 * 24
+LimitOption = Annotated[
+    int, typer.Option("--limit", min=0, help="Rows at most; the others are one row, their sum. 0 lists all.")
+]
 
 
 def _money(micro: int | None) -> str:
@@ -63,8 +69,11 @@ def cost(
         str, typer.Option("--prometheus", metavar="URL", help="Also what pods held and did not use; see kopt idle.")
     ] = "",
     token_file: Annotated[
-        Path | None, typer.Option("--token-file", metavar="FILE", help="A bearer token for Prometheus.")
+        Path | None,
+        typer.Option("--token-file", metavar="FILE", help="A bearer token for Prometheus, or else for the server."),
     ] = None,
+    limit: LimitOption = 1000,
+    server: ServerOption = "",
     output: Output = Format.TABLE,
 ) -> None:
     """What GPUs cost and who used them, from what `kopt controller meter` has recorded.
@@ -83,8 +92,14 @@ def cost(
         kopt cost --by team --since 7d --prometheus http://prometheus:9090
 
         kubectl -n kopt-system exec deploy/kopt-meter -- kopt cost --by queue
+
+        kopt cost --server https://gpus.example --token-file token --by workload
     """
     if context.invoked_subcommand is not None:
+        return
+    if server:
+        _refuse_beside_server(prices=prices, price=price, prometheus=prometheus or None)
+        show(answer_of(asked_of(server, token_file, by, label, since, limit)), output)
         return
     with _source(Question(since, prices, price)) as source:
         measurements = None
@@ -92,7 +107,13 @@ def cost(
             from kopt.cli.sizing import measured
 
             measurements = measured.read(measured.Question(prometheus, seconds(since, "--since"), token_file), "")
-        show(answer(source, by, label, measurements), output)
+        show(answer(source, by, label, measurements, limit), output)
+
+
+def _refuse_beside_server(**options: object) -> None:
+    for name, value in options.items():
+        if value is not None:
+            usage_error("not beside --server, whose price book and measurements count", f"--{name}")
 
 
 @contextmanager
@@ -108,41 +129,32 @@ def _source(question: Question) -> Iterator[Source]:
         source.store.close()
 
 
-def answer(source: Source, by: By, label: str = "", measurements: "Measurements | None" = None) -> Answer:
+def answer(
+    source: Source, by: By, label: str = "", measurements: "Measurements | None" = None, limit: int = 0, offset: int = 0
+) -> Answer:
     """Sums are of all rows, and of nodes beside them. With measurements also what pods held and did not use."""
-    from kopt.policies.cost.invoice import invoice, total_micro
+    from kopt.controllers.meter.reports import CostReports
+    from kopt.policies.cost.invoice import invoice
+    from kopt.policies.cost.report import CostQuestion
 
+    window = source.window
+    question = CostQuestion(window.start_ms, window.end_ms, by, label, offset, limit)
     unused: Mapping[tuple[str, str], Unused] = {}
-    if measurements is None:
-        grouped = source.store.grouped(source.window, source.book, by, label)
-        lines = invoice(grouped.usages)
-        grouping = Grouping(grouped.attributes, source.store.nodes(), by, label, grouped.pods)
-    else:
-        lines, grouping = invoice(source.store.usages(source.window, source.book)), _grouping(source, by, label)
+    if measurements is not None:
+        lines, grouping = invoice(source.store.usages(window, source.book)), _grouping(source, by, label)
         unused = unused_by_row(lines, grouping, _activity(grouping, measurements))
-    rows = attributed(lines, grouping)
-    nodes = invoice(source.store.capacities(source.window, source.book))
-    used, capacity = (sum(line.usage.used for line in every) for every in (lines, nodes))
+    return answer_of(CostReports(source.store, source.book).report(question), unused)
+
+
+def answer_of(report: "CostReport", unused: Mapping[tuple[str, str], Unused] | None = None) -> Answer:
+    """Rows, and the sum of those that are not listed; an unattributed row even where it is empty."""
+    used, unused = report.used, unused or {}
+    rows = [*report.rows, *report.rest]
     shown = [_row(row, used, unused.get((row.name, row.currency))) for row in rows]
     if used and not any(row.name == UNATTRIBUTED for row in rows):
         shown.append(Row(UNATTRIBUTED, Part.PODS.value, 0, 0.0, 0, "", 0.0, 0, None, None, None))
-    totals, of_nodes = total_micro(lines), total_micro(nodes)
-    header = {
-        "from": stamp(source.window.start_ms),
-        "until": stamp(source.window.end_ms),
-        "gpu_hours": used / GPU_HOUR,
-        "node_gpu_hours": capacity / GPU_HOUR,
-        "micro": dict(totals),
-        "node_micro": dict(of_nodes),
-        "rule": source.store.rule().sentence,
-    }
-    return Answer(
-        "costs",
-        shown,
-        header,
-        remarks=[*_remarks(source, rows, header, nodes), *_unused_remarks(unused)],
-        hide_header=True,
-    )
+    remarks = [*_remarks(report), *_unused_remarks(unused)]
+    return Answer("costs", shown, report.to_dict(), remarks=remarks, hide_header=True)
 
 
 def _grouping(source: Source, by: By, label: str) -> Grouping:
@@ -160,7 +172,6 @@ def _row(row: CostRow, used: int, unused: Unused | None) -> Row:
     measured = unused is not None and unused.unmeasured < row.used
     hours = unused.used / GPU_HOUR if unused is not None and measured else None
     amount = unused.micro if unused is not None and measured and not row.unpriced else None
-    per_step = round(micro / row.steps) if micro is not None and row.steps > 0 else None
     return Row(
         row.name,
         row.part.value,
@@ -170,7 +181,7 @@ def _row(row: CostRow, used: int, unused: Unused | None) -> Row:
         row.currency,
         share,
         row.steps,
-        per_step,
+        row.micro_per_step,
         hours,
         amount,
     )
@@ -185,32 +196,24 @@ def _unused_remarks(unused: Mapping[tuple[str, str], Unused]) -> list[str]:
     return [remark + more]
 
 
-def _remarks(source: Source, rows: list[CostRow], header: dict[str, object], nodes: "list[Line]") -> list[str]:
-    hours, node_hours = (float(str(header[name])) for name in ("gpu_hours", "node_gpu_hours"))
-    remarks = [
-        f"{header['from']} to {header['until']}: {hours:,.2f} GPU-hours of pods and idleness, "
-        f"{node_hours:,.2f} of nodes."
-    ]
-    span_h = (source.window.end_ms - source.window.start_ms) / 3_600_000
-    totals, of_nodes = header["micro"], header["node_micro"]
-    assert isinstance(totals, dict)
-    assert isinstance(of_nodes, dict)
-    for currency, micro in totals.items():
-        idle = sum(row.micro for row in rows if row.part is Part.IDLE and row.currency == currency)
-        projected = f"; as in this time, {_money(round(micro / span_h * _MONTH_H))} in 30 days" if span_h else ""
-        remarks.append(
-            f"Total {_money(micro)} {currency}, {_money(idle)} of it idle; node-hours × price is "
-            f"{_money(of_nodes.get(currency, 0))} {currency}{projected}."
-        )
-    unpriced: dict[str, int] = {}
-    for line in nodes:
-        if line.usage.price is None:
-            offer = line.usage.offer
-            name = " ".join(filter(None, (offer.model or "unknown GPUs", offer.provider, offer.capacity)))
-            unpriced[name] = unpriced.get(name, 0) + line.usage.used
-    for name, used in sorted(unpriced.items()):
+def _remarks(report: "CostReport") -> list[str]:
+    nodes, hours = report.nodes, report.used / GPU_HOUR
+    span = f"{stamp(report.start_ms)} to {stamp(report.end_ms)}"
+    if nodes is None:
+        remarks = [f"{span}: {hours:,.2f} GPU-hours of pods in namespaces that you may read."]
+    else:
+        of_nodes = nodes.used / GPU_HOUR
+        remarks = [f"{span}: {hours:,.2f} GPU-hours of pods and idleness, {of_nodes:,.2f} of nodes."]
+    for currency, micro in report.micro.items():
+        total = f"Total {_money(micro)} {currency}"
+        if nodes is not None:
+            idle, of_node = report.idle_micro.get(currency, 0), nodes.micro.get(currency, 0)
+            total += f", {_money(idle)} of it idle; node-hours × price is {_money(of_node)} {currency}"
+        projected = report.projected_micro.get(currency)
+        remarks.append(f"{total}{f'; as in this time, {_money(projected)} in 30 days' if projected else ''}.")
+    for name, used in report.unpriced.items():
         remarks.append(f"No price of {name}: {used / GPU_HOUR:,.2f} GPU-hours; name one with --prices or --price.")
-    return [*remarks, str(header["rule"])]
+    return [*remarks, report.rule.sentence]
 
 
 @dataclass(frozen=True)
@@ -307,20 +310,21 @@ def explain(
         kopt cost explain "(idle: stranded)"
     """
     with _source(Question(since, prices, price)) as source:
-        show(events(source, row, _grouping(source, by, label)), output)
+        show(events(source, row, by, label), output)
 
 
-def events(source: Source, row: str, grouping: Grouping) -> Answer:
+def events(source: Source, row: str, by: By, label: str = "") -> Answer:
     """Raises Refused for a row that there is not."""
-    from kopt.cli.cost.events import events_of
-    from kopt.policies.cost.invoice import invoice
+    from kopt.cli.cost.events import event_rows
+    from kopt.controllers.meter.reports import CostReports
+    from kopt.policies.cost.report import CostQuestion
 
-    lines = invoice(source.store.usages(source.window, source.book))
-    of_row = [line for line in lines if grouping.name(line) == row]
-    if not of_row:
-        names = sorted({grouping.name(line) for line in lines})
+    reports = CostReports(source.store, source.book)
+    question = CostQuestion(source.window.start_ms, source.window.end_ms, by, label, limit=0)
+    listed = event_rows(reports.events(question, row))
+    if not listed:
+        names = sorted({item.name for item in reports.report(question).rows})
         raise Refused(f"no row {row!r}; there are {', '.join(names[:8]) or 'none'}")
-    listed = events_of(source, of_row, grouping)
     hours = sum(event.gpu_hours for event in listed)
     return Answer("events", listed, remarks=[f"{hours:,.3f} GPU-hours.", source.store.rule().sentence])
 

@@ -2,7 +2,8 @@
 
 With ``KUBECONFIG``, or in a pod, the pages show the nodes of the cluster and what controllers say there;
 ``~/.kube/config`` alone is not taken, as pages ask for as long as they run. ``KOPT_PAGES_EXAMPLE=true`` says on every
-page that what it shows is an example. With ``KOPT_PAGES_LOGIN`` everybody logs in (``pages_login``).
+page that what it shows is an example. With ``KOPT_PAGES_LOGIN`` everybody logs in (``pages_login``). What the meter
+has recorded is read where ``pages_costs`` says.
 """
 
 import os
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kopt.cli.local.pages_cluster import ClusterWatch
+from kopt.cli.local.pages_costs import PriceBookError, costs_of
 from kopt.cli.local.pages_login import LoginSettingsError, login_of
 from kopt.cluster.client.api import Kube, KubeSettings
 from kopt.cluster.client.credentials import SERVICE_ACCOUNT, Access, KubeconfigAccess, ServiceAccountAccess
@@ -67,7 +69,8 @@ def main(environ: Mapping[str, str]) -> None:
     cluster = cluster_of(environ, predictions=EndpointPredictions(settings.endpoint, settings.cluster))
     try:
         login = login_of(environ, None if cluster is None else cluster.kube)
-    except LoginSettingsError as error:
+        costs = costs_of(environ, settings)
+    except (LoginSettingsError, PriceBookError) as error:
         raise SystemExit(f"kopt pages: {error}") from error
     serve(
         settings,
@@ -75,6 +78,7 @@ def main(environ: Mapping[str, str]) -> None:
         cluster=cluster,
         example=environ.get("KOPT_PAGES_EXAMPLE", "") == "true",
         login=login,
+        costs=costs,
     )
 
 

@@ -10,14 +10,23 @@ from typing import Any
 from kopt.cli.local.pages_queue import QueueWatch
 from kopt.cli.local.watch_problems import is_ready, problem, problems
 from kopt.cluster.client.api import Kube, NotFound
-from kopt.cluster.client.resources import EVICTIONS, FEATURE_ROLLOUTS, LENDING_POOLS, NODE_TOPOLOGIES, Object
+from kopt.cluster.client.resources import (
+    EVICTIONS,
+    FEATURE_ROLLOUTS,
+    KAIWO_BUDGETS,
+    LENDING_POOLS,
+    NODE_TOPOLOGIES,
+    Object,
+)
 from kopt.cluster.objects.eviction import entry_of
 from kopt.cluster.objects.feature_rollout import ROLLOUT_NAME, switches_of
+from kopt.cluster.objects.kaiwo_budget import standing_of
 from kopt.cluster.objects.node_topology import degraded_of, topology_of
 from kopt.cluster.objects.staged_data import STAGED_DATA
 from kopt.cluster.runtime.informer import Informer, InformerSettings
 from kopt.controllers.overview.diagnosis.questions import Predictions
 from kopt.controllers.overview.documents import pool_of, staged_of
+from kopt.core.cost.budgets import BudgetStanding
 from kopt.core.scheduling.eviction import Entry
 from kopt.core.scheduling.overview import Overview, PoolState, StagedState
 from kopt.core.scheduling.queued import QueueState
@@ -27,7 +36,7 @@ from kopt.dashboard.data.sources import ClusterNode, Nodes
 
 @dataclass(frozen=True)
 class Torn:
-    """A NodeTopology that contradicts itself."""
+    """A NodeTopology that contradicts itself, or a budget that cannot be meant."""
 
 
 class ClusterWatch:
@@ -49,8 +58,9 @@ class ClusterWatch:
         self._evictions: Informer[Entry] = Informer(kube, EVICTIONS, keep=entry_of, settings=settings)
         self._staged: Informer[StagedState] = Informer(kube, STAGED_DATA, keep=staged_of, settings=settings)
         self._nodes: Informer[ClusterNode | Torn] = Informer(kube, NODE_TOPOLOGIES, keep=_node, settings=settings)
-        # Not among all: pages of an account from before there were switches go on without them.
+        # Not among all: pages of an account from before there were switches, or budgets, go on without them.
         self._switches: Informer[Switches] = Informer(kube, FEATURE_ROLLOUTS, keep=switches_of, settings=settings)
+        self._budgets: Informer[BudgetStanding | Torn] = Informer(kube, KAIWO_BUDGETS, keep=_budget, settings=settings)
         self._queue = QueueWatch(kube, self.overview, settings, predictions)
         self._patience_s = patience_s
 
@@ -61,7 +71,7 @@ class ClusterWatch:
     async def run(self) -> None:
         """Watch until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for informer in (*self._all, self._nodes, self._switches):
+            for informer in (*self._all, self._nodes, self._switches, self._budgets):
                 tasks.create_task(informer.run())
             tasks.create_task(self._queue.run())
 
@@ -100,6 +110,7 @@ class ClusterWatch:
             ledger=tuple(self._evictions.objects.values()),
             staged=tuple(self._staged.objects.values()),
             switches=self._switches.objects.get(("", ROLLOUT_NAME)),
+            budgets=tuple(each for each in self._budgets.objects.values() if isinstance(each, BudgetStanding)),
             missing=frozenset(
                 informer.resource.plural for informer in self._all if isinstance(informer.error, NotFound)
             ),
@@ -110,5 +121,12 @@ class ClusterWatch:
 def _node(document: Object) -> ClusterNode | Torn:
     try:
         return ClusterNode(topology_of(document), degraded_of(document))
+    except (ValueError, KeyError, TypeError):
+        return Torn()
+
+
+def _budget(document: Object) -> BudgetStanding | Torn:
+    try:
+        return standing_of(document)
     except (ValueError, KeyError, TypeError):
         return Torn()

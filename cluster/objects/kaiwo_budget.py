@@ -1,12 +1,13 @@
 """``KaiwoBudget`` objects as core types."""
 
+import math
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, items, mapping, text
-from kopt.core.cost.budgets import Budget, BudgetAction, BudgetException, Period
+from kopt.core.cost.budgets import Budget, BudgetAction, BudgetException, BudgetStanding, BudgetState, Period
 from kopt.core.units import UnitError, parse_thousandths
 
 
@@ -34,6 +35,34 @@ def budget_of(document: Object) -> Budget:
         )
     except (UnitError, KeyError) as error:
         raise ValueError(f"KaiwoBudget {name} cannot be read: {error}") from error
+
+
+def standing_of(document: Object) -> BudgetStanding:
+    """The spec, and what the status says of it. Raises ValueError for a spec that cannot be meant; a status that cannot
+    be read is unknown."""
+    budget, status = budget_of(document), mapping(document, "status")
+    try:
+        state = BudgetState(text(status, "state"))
+    except ValueError:
+        state = BudgetState.UNKNOWN
+    limit = budget.gpu_hours_milli / 1000 if budget.gpu_hours_milli else budget.micro / 1_000_000
+    return BudgetStanding(
+        budget,
+        state,
+        _number(status, "gpuHours" if budget.gpu_hours_milli else "amount"),
+        limit,
+        _number(status, "projected"),
+        text(status, "message"),
+        tuple(str(name) for _, name in items(status, "heldQueues")),
+    )
+
+
+def _number(status: Mapping[str, Any], field: str) -> float:
+    try:
+        value = float(text(status, field) or 0.0)
+    except ValueError:
+        return 0.0
+    return value if math.isfinite(value) and value >= 0 else 0.0
 
 
 def _percent(spec: Mapping[str, Any], field: str, default: int) -> int:

@@ -3,7 +3,7 @@
 import functools
 import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from kopt.core.cost.metering import (
@@ -17,11 +17,10 @@ from kopt.core.cost.metering import (
     Rule,
     Segment,
 )
-from kopt.core.cost.prices import Price, PriceBook
+from kopt.core.cost.prices import PriceBook
 from kopt.core.units import WHOLE_GPU
 from kopt.core.untrusted import decode_mapping
 from kopt.policies.cost import Changes, Meter, Usage
-from kopt.policies.cost.attribution import By
 from kopt.serving.base.database.interface import Database, Transaction
 from kopt.serving.base.database.opening import Location, open_database
 
@@ -42,17 +41,8 @@ CREATE TABLE IF NOT EXISTS cost_meter (
     name TEXT PRIMARY KEY, seen_ms INTEGER NOT NULL, holder TEXT NOT NULL, rule TEXT NOT NULL) WITHOUT ROWID
 """
 _KEY, _METER, _CHUNK = "cost meter", "meter", 500
-_IDLE = "idle:%"
-_COLUMNS: Mapping[By, tuple[str, ...]] = {
-    By.NAMESPACE: ("namespace",),
-    By.QUEUE: ("namespace", "queue"),
-    By.TEAM: ("labels",),
-    By.WORKLOAD: ("namespace", "workload"),
-    By.POD: ("namespace", "pod"),
-    By.NODE: (),
-    By.MODEL: (),
-}
-_SPAN = "(CASE WHEN end_ms < ? THEN end_ms ELSE ? END - CASE WHEN start_ms > ? THEN start_ms ELSE ? END)"
+# Of a segment, within the six bounds: end, end, start, start; and of the rows, start and end.
+SPAN = "(CASE WHEN end_ms < ? THEN end_ms ELSE ? END - CASE WHEN start_ms > ? THEN start_ms ELSE ? END)"
 
 
 class Overtaken(RuntimeError):
@@ -75,37 +65,12 @@ class Recorded:
     seen_ms: Milliseconds | None
 
 
-@dataclass(frozen=True)
-class Grouped:
-    """Usage by groups of pods; a subject stands for a group, with the attributes that its pods share."""
-
-    usages: list[Usage]
-    attributes: dict[str, Attributes]
-    pods: dict[str, int]
-
-    def add(self, row: tuple[object, ...], price_of: Callable[[str], Price | None]) -> None:
-        idle, node_uid, written, namespace, pod, workload, queue, labels, used, pods, first, last = row
-        shared = Attributes(
-            str(namespace or ""),
-            str(pod or ""),
-            str(workload or ""),
-            str(queue or ""),
-            _labels(str(labels or "{}")),
-            -1 if first is None else int(str(first)),
-            -1 if last is None else int(str(last)),
-        )
-        subject = str(idle) or "\x1f".join(map(str, row[1:8]))
-        self.attributes.setdefault(subject, shared)
-        self.pods[subject] = max(self.pods.get(subject, 0), int(str(pods)))
-        written = str(written)
-        self.usages.append(Usage(subject, str(node_uid), _offer(written), price_of(written), int(str(used))))
-
-
 class CostStore:
     """Methods block, and raise DatabaseError."""
 
-    def __init__(self, where: Location) -> None:
-        self.database: Database = open_database(where, _SCHEMA)
+    def __init__(self, where: Location, *, read_only: bool = False) -> None:
+        """``read_only``: see ``open_database``."""
+        self.database: Database = open_database(where, _SCHEMA, read_only=read_only)
 
     def begin(self, holder: str, rule: Rule) -> Recorded:
         """From now on ``holder`` writes, and nobody else."""
@@ -160,29 +125,6 @@ class CostStore:
         """By subject, node and offer, and by the price that was valid at the time."""
         return self._priced("cost_segments", "subject", window, book)
 
-    def grouped(self, window: Window, book: PriceBook, by: By, label: str = "") -> "Grouped":
-        """Usage summed by what ``by`` or a label needs, in the database: the rows of an invoice are few."""
-        columns = ("labels",) if label else _COLUMNS[by]
-        wanted = [name if name in columns else "''" for name in ("namespace", "pod", "workload", "queue", "labels")]
-        node = "node_uid" if by is By.NODE and not label else "''"
-        idle = f"CASE WHEN subject LIKE '{_IDLE}' THEN subject ELSE '' END"
-        keys = ", ".join(map(str, range(1, 9)))
-        inner = (
-            f"SELECT subject, node_uid, offer, SUM(milli * {_SPAN}) AS used FROM cost_segments "
-            "WHERE end_ms > ? AND start_ms < ? GROUP BY subject, node_uid, offer"
-        )
-        sql = (
-            f"SELECT {idle}, {node}, offer, {', '.join(wanted)}, SUM(used), COUNT(uid), "
-            "MIN(CASE WHEN first_step < 0 THEN NULL ELSE first_step END), MAX(last_step) "
-            f"FROM ({inner}) AS summed LEFT JOIN cost_pods ON uid = subject GROUP BY {keys}"
-        )
-        result = Grouped([], {}, {})
-        for start_ms, end_ms in itertools.pairwise(book.dates(window.start_ms, window.end_ms)):
-            price_of = functools.cache(lambda written, at_ms=start_ms: book.of(_offer(written), at_ms))
-            for row in self.database.query(sql, (end_ms, end_ms, start_ms, start_ms, start_ms, end_ms)):
-                result.add(row, price_of)
-        return result
-
     def capacities(self, window: Window, book: PriceBook) -> list[Usage]:
         """GPU time of nodes, which was recorded apart from who used it; the subject is the node's name."""
         return self._priced("cost_capacities", "node", window, book)
@@ -193,7 +135,9 @@ class CostStore:
             "SELECT uid, namespace, pod, workload, queue, labels, first_step, last_step FROM cost_pods"
         )
         return {
-            str(uid): Attributes(str(namespace), str(pod), str(workload), str(queue), _labels(str(labels)), first, last)
+            str(uid): Attributes(
+                str(namespace), str(pod), str(workload), str(queue), labels_of(str(labels)), first, last
+            )
             for uid, namespace, pod, workload, queue, labels, first, last in rows
         }
 
@@ -217,9 +161,9 @@ class CostStore:
         """Milli-GPU·ms of all subjects and of all nodes, and for how long each subject was charged."""
         bounds = (window.end_ms, window.end_ms, window.start_ms, window.start_ms, window.start_ms, window.end_ms)
         where = "WHERE end_ms > ? AND start_ms < ?"
-        capacity = self.database.query(f"SELECT SUM(milli * {_SPAN}) FROM cost_capacities {where}", bounds)
+        capacity = self.database.query(f"SELECT SUM(milli * {SPAN}) FROM cost_capacities {where}", bounds)
         rows = self.database.query(
-            f"SELECT subject, SUM(milli * {_SPAN}), SUM{_SPAN} FROM cost_segments {where} GROUP BY subject",
+            f"SELECT subject, SUM(milli * {SPAN}), SUM{SPAN} FROM cost_segments {where} GROUP BY subject",
             (*bounds[:4], *bounds),
         )
         used = sum(int(row[1]) for row in rows)
@@ -244,11 +188,13 @@ class CostStore:
         result = []
         for start_ms, end_ms in itertools.pairwise(dates):
             rows = self.database.query(
-                f"SELECT {subject}, node_uid, offer, SUM(milli * {_SPAN}) FROM {table} "
+                f"SELECT {subject}, node_uid, offer, SUM(milli * {SPAN}) FROM {table} "
                 f"WHERE end_ms > ? AND start_ms < ? GROUP BY {subject}, node_uid, offer",
                 (end_ms, end_ms, start_ms, start_ms, start_ms, end_ms),
             )
-            prices = {written: (offer := _offer(written), book.of(offer, start_ms)) for written in {r[2] for r in rows}}
+            prices = {
+                written: (offer := offer_of(written), book.of(offer, start_ms)) for written in {r[2] for r in rows}
+            }
             result += [Usage(str(name), str(uid), *prices[offer], int(used)) for name, uid, offer, used in rows if used]
         return result
 
@@ -301,12 +247,12 @@ def _written(offer: Offer) -> str:
 
 
 @functools.lru_cache(maxsize=4096)
-def _offer(written: str) -> Offer:
+def offer_of(written: str) -> Offer:
     return Offer(*written.split("|"))
 
 
 @functools.lru_cache(maxsize=65536)
-def _labels(written: str) -> Mapping[str, str]:
+def labels_of(written: str) -> Mapping[str, str]:
     return {key: str(value) for key, value in decode_mapping(written).items()}
 
 
@@ -319,7 +265,7 @@ def _segment(row: tuple[object, ...]) -> Segment:
         int(str(start_ms)),
         None if end == _OPEN_MS else end,
         int(str(milli)),
-        _offer(str(offer)),
+        offer_of(str(offer)),
     )
 
 
@@ -335,7 +281,7 @@ def _meters(transaction: Transaction) -> Mapping[str, Meter]:
     for uid, node, start_ms, milli, offer in transaction.query(
         "SELECT node_uid, node, start_ms, milli, offer FROM cost_capacities WHERE end_ms = ?", (_OPEN_MS,)
     ):
-        metered = MeteredNode(uid, node, milli // WHOLE_GPU, _offer(offer))
+        metered = MeteredNode(uid, node, milli // WHOLE_GPU, offer_of(offer))
         result[uid] = Meter(metered, start_ms, start_ms)
     for row in transaction.query(
         "SELECT node_uid, subject, start_ms, end_ms, milli, offer FROM cost_segments WHERE end_ms = ?", (_OPEN_MS,)

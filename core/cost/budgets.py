@@ -61,3 +61,22 @@ class Budget:
     hard_percent: int = 100
     action: BudgetAction = BudgetAction.REPORT
     exceptions: tuple[BudgetException, ...] = ()
+
+
+@dataclass(frozen=True)
+class BudgetStanding:
+    """What the meter last said of a budget. ``used``, ``limit`` and ``projected`` (at the end of the window) are
+    GPU-hours, or amounts of its currency; ``held_queues`` are ``namespace/name`` of LocalQueues."""
+
+    budget: Budget
+    state: BudgetState = BudgetState.UNKNOWN
+    used: float = 0.0
+    limit: float = 0.0
+    projected: float = 0.0
+    message: str = ""
+    held_queues: tuple[str, ...] = ()
+
+    @property
+    def filled(self) -> float:
+        """Share of the limit."""
+        return self.used / self.limit if self.limit else 0.0

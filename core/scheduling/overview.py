@@ -6,6 +6,7 @@ None or empty: these are views, nothing is decided on them.
 
 from dataclasses import dataclass
 
+from kopt.core.cost.budgets import BudgetStanding
 from kopt.core.reason import Reason
 from kopt.core.scheduling.eviction import Entry
 from kopt.core.switches import Switches
@@ -130,5 +131,6 @@ class Overview:
     staged: tuple[StagedState, ...] = ()
     switches: Switches | None = None
     """None where they are not installed, or not for this reader."""
+    budgets: tuple[BudgetStanding, ...] = ()
     missing: frozenset[str] = frozenset()
     problems: tuple[str, ...] = ()

@@ -22,6 +22,7 @@ class Right:
 SWITCHES = Right("kaiwo.ai", "featurerollouts")
 POOLS = Right("kaiwo.ai", "lendingpools")
 NODES = Right("kaiwo.ai", "nodetopologies")
+BUDGETS = Right("kaiwo.ai", "kaiwobudgets")
 Holds = Callable[[Right], bool]
 """Whether the reader has a right."""
 

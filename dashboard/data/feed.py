@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from kopt.dashboard.data.access import Holds, Right
+from kopt.dashboard.data.costs import Costs
 from kopt.dashboard.data.histories import Histories
 from kopt.dashboard.data.served import Served
 from kopt.dashboard.data.sources import Cluster
@@ -43,6 +44,7 @@ class Connections:
     home: Path
     clock: Callable[[], float]
     patience_s: float
+    costs: Costs | None = None
 
 
 class Reader(Protocol[T_co]):

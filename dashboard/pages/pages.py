@@ -1,6 +1,7 @@
 """The pages: a new one is a folder of its own and a line here. Their order is that of the navigation."""
 
 from kopt.dashboard.pages.cluster import page as cluster
+from kopt.dashboard.pages.cost import page as cost
 from kopt.dashboard.pages.jobs import page as jobs
 from kopt.dashboard.pages.lending import page as lending
 from kopt.dashboard.pages.models import page as models
@@ -19,5 +20,6 @@ PAGES: tuple[Page, ...] = (
     jobs.PAGE,
     topology.PAGE,
     cluster.PAGE,
+    cost.PAGE,
     models.PAGE,
 )

@@ -86,6 +86,11 @@ class CostRow:
     steps: int = 0
     """Of a training, if the row is one, as its log shows them; 0 where nothing is known."""
 
+    @property
+    def micro_per_step(self) -> int | None:
+        """None where no price or no step is known."""
+        return round(self.micro / self.steps) if self.steps > 0 and not self.unpriced else None
+
 
 def attributed(lines: Iterable[Line], grouping: Grouping) -> list[CostRow]:
     """The most expensive first, then what is not attributed, then idleness. Their sums are those of the lines."""

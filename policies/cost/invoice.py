@@ -1,6 +1,6 @@
 """Usage × price, in integers: lines sum to the total whatever they are grouped by."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from kopt.core.cost.metering import GPU_HOUR, MilliGpuMs, Offer
@@ -36,25 +36,31 @@ def rounded(amount: int) -> int:
     return (2 * amount + GPU_HOUR) // (2 * GPU_HOUR)
 
 
-def invoice(usages: Iterable[Usage]) -> list[Line]:
-    """A line for each usage. Of each currency they sum to the exact total, rounded once: the largest remainders are
-    rounded up."""
-    lines = list(usages)
-    micro: list[int | None] = [None] * len(lines)
+def amounts(charges: Sequence[tuple[MilliGpuMs, Price | None]]) -> list[int | None]:
+    """Millionths of each usage at its price, None without one. Of each currency they sum to the exact total, rounded
+    once: the largest remainders are rounded up."""
+    micro: list[int | None] = [None] * len(charges)
     remainders: dict[str, list[tuple[int, int]]] = {}
     totals: dict[str, int] = {}
-    for row, usage in enumerate(lines):
-        if usage.price is None:
+    for row, (used, price) in enumerate(charges):
+        if price is None:
             continue
-        amount = exact(usage.used, usage.price)
+        amount = exact(used, price)
         micro[row], remainder = divmod(amount, GPU_HOUR)
-        currency = usage.price.currency
+        currency = price.currency
         totals[currency] = totals.get(currency, 0) + amount
         remainders.setdefault(currency, []).append((-remainder, row))
     for currency, total in totals.items():
         left_over = rounded(total) - sum(micro[row] or 0 for _, row in remainders[currency])
         for _, row in sorted(remainders[currency])[:left_over]:
             micro[row] = (micro[row] or 0) + 1
+    return micro
+
+
+def invoice(usages: Iterable[Usage]) -> list[Line]:
+    """A line for each usage, with ``amounts``."""
+    lines = list(usages)
+    micro = amounts([(usage.used, usage.price) for usage in lines])
     return [Line(usage, amount) for usage, amount in zip(lines, micro, strict=True)]
 
 

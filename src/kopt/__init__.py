@@ -4,7 +4,7 @@
 Importing this package loads none of the heavy libraries; each sub-package says in its own
 docstring what lives in it, what comes in and what goes out. ``kopt.forecast(frame)``,
 ``kopt.estimate(script)``, ``kopt.bandwidth(topology, gpus)``, ``kopt.parallelism(model, …)`` and
-``kopt.classify_log(lines)`` load them when they are first used; ``kopt.why(job)`` asks a cluster.
+``kopt.classify_log(lines)`` load them when they are first used; ``kopt.why(job)`` asks a cluster, ``kopt.cost()`` its pages.
 """
 
 from contextlib import contextmanager
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from kopt.sdk.bandwidth import bandwidth
     from kopt.sdk.classify_log import ClassifiedLog, classify_log
     from kopt.models.sizing.estimate import estimate
+    from kopt.policies.cost.report import CostReport
+    from kopt.sdk.cost import cost
     from kopt.sdk.models import load_model
     from kopt.sdk.run_time import run_time
     from kopt.sdk.parallelism import parallelism, scaling
@@ -29,8 +31,8 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
-    "BandwidthEstimate", "ClassifiedLog", "Forecast", "JobAnswer", "ScalingCurve", "SizingEstimate", "SplitAdvice",
-    "__version__", "bandwidth", "classify_log", "estimate", "forecast", "load_model", "parallelism", "run_time",
+    "BandwidthEstimate", "ClassifiedLog", "CostReport", "Forecast", "JobAnswer", "ScalingCurve", "SizingEstimate", "SplitAdvice",
+    "__version__", "bandwidth", "classify_log", "cost", "estimate", "forecast", "load_model", "parallelism", "run_time",
     "scaling", "why",
 ]  # fmt: skip
 
@@ -38,6 +40,7 @@ __all__ = [
 _FUNCTIONS = {
     "bandwidth": "kopt.sdk.bandwidth",
     "classify_log": "kopt.sdk.classify_log",
+    "cost": "kopt.sdk.cost",
     "estimate": "kopt.models.sizing.estimate",
     "forecast": "kopt.sdk.forecast",
     "load_model": "kopt.sdk.models",
@@ -49,6 +52,7 @@ _FUNCTIONS = {
 _CLASSES = {
     "BandwidthEstimate": "kopt.core.hardware.bandwidth",
     "ClassifiedLog": "kopt.sdk.classify_log",
+    "CostReport": "kopt.policies.cost.report",
     "Forecast": "kopt.sdk.forecast",
     "JobAnswer": "kopt.controllers.overview.job_answer",
     "ScalingCurve": "kopt.core.workload.split",

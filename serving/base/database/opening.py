@@ -17,9 +17,15 @@ def location(settings: Settings, name: str) -> Location:
 
 
 def open_database(
-    where: Location, schema: str, *, prepare: Prepare | None = None, read_within_s: float = 10.0
+    where: Location,
+    schema: str,
+    *,
+    prepare: Prepare | None = None,
+    read_within_s: float = 10.0,
+    read_only: bool = False,
 ) -> Database:
-    """Does not fail where the database cannot be reached yet. ``prepare`` and ``read_within_s`` are for SQLite."""
+    """Does not fail where the database cannot be reached yet. ``prepare`` and ``read_within_s`` are for SQLite;
+    ``read_only``, for PostgreSQL, creates nothing, and needs no right but to read."""
     if isinstance(where, str):
-        return PostgresDatabase(where, schema)
+        return PostgresDatabase(where, schema, read_only=read_only)
     return SqliteDatabase(where, schema, prepare=prepare, read_within_s=read_within_s)

@@ -51,8 +51,9 @@ class PostgresDatabase:
 
     shared = True
 
-    def __init__(self, url: str, schema: str) -> None:
-        self._url, self._schema, self._created = url, schema, False
+    def __init__(self, url: str, schema: str, *, read_only: bool = False) -> None:
+        self._url, self._schema, self._created = url, schema, read_only
+        self._options = f"{_OPTIONS} -c default_transaction_read_only=on" if read_only else _OPTIONS
         self._idle: list[psycopg.Connection[tuple[Any, ...]]] = []
         self._free = threading.BoundedSemaphore(_MOST_CONNECTIONS)
         self._lock = threading.Lock()
@@ -126,7 +127,7 @@ class PostgresDatabase:
                 autocommit=True,
                 connect_timeout=_CONNECT_S,
                 application_name="kopt",
-                options=_OPTIONS,
+                options=self._options,
                 keepalives_idle=10,
                 keepalives_interval=5,
                 keepalives_count=3,

@@ -1,0 +1,68 @@
+"""Where the pages read costs: the database of the settings, ``cost.db`` of this machine, or the example's.
+
+``KOPT_PAGES_PRICES`` names a price book that goes before the shipped one, as ``kopt controller meter --prices`` has it.
+"""
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from kopt.cli.local.example.costs import costs_file
+from kopt.controllers.meter.reports import CostReports
+from kopt.controllers.meter.store import CostStore
+from kopt.core.cost.prices import PriceBook, PriceError, price_book, shipped_prices
+from kopt.core.settings import Settings
+from kopt.dashboard.data.costs import Recorded
+from kopt.policies.cost.report import CostEvent, CostQuestion, CostReport
+from kopt.serving.base.database.opening import Location, location
+
+
+class PriceBookError(ValueError):
+    """The price book cannot be used; the message names the file."""
+
+
+class MeterDatabase:
+    """Opened when it is there first: pages may start before anything is metered, and create nothing."""
+
+    def __init__(self, where: Location, book: PriceBook) -> None:
+        self._where, self._book = where, book
+        self._lock = threading.Lock()
+        self._reports: CostReports | None = None
+
+    def recorded(self) -> Recorded:
+        reports = self._opened()
+        if reports is None:
+            return Recorded(frozenset(), None, self._book.prices)
+        return Recorded(reports.namespaces(), reports.store.seen_ms(), self._book.prices)
+
+    def report(self, question: CostQuestion) -> CostReport:
+        return self._existing().report(question)
+
+    def events(self, question: CostQuestion, row: str) -> list[CostEvent]:
+        return self._existing().events(question, row)
+
+    def _opened(self) -> CostReports | None:
+        with self._lock:
+            if self._reports is None and (isinstance(self._where, str) or self._where.is_file()):
+                self._reports = CostReports(CostStore(self._where, read_only=True), self._book)
+            return self._reports
+
+    def _existing(self) -> CostReports:
+        reports = self._opened()
+        # Asked only after ``recorded`` has told that there is something.
+        assert reports is not None
+        return reports
+
+
+def costs_of(environ: Mapping[str, str], settings: Settings) -> MeterDatabase:
+    """Raises PriceBookError."""
+    book = shipped_prices()
+    if named := environ.get("KOPT_PAGES_PRICES", ""):
+        try:
+            book = book.with_own(price_book(Path(named).read_text(encoding="utf-8")))
+        except (OSError, UnicodeDecodeError, PriceError) as error:
+            raise PriceBookError(f"KOPT_PAGES_PRICES: {named}: {error}") from error
+    if environ.get("KOPT_PAGES_EXAMPLE", "") == "true":
+        # Never among what somebody has metered.
+        return MeterDatabase(costs_file(settings.home), book)
+    return MeterDatabase(location(settings, "cost"), book)

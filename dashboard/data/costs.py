@@ -1,0 +1,27 @@
+"""Where the pages read what the meter has recorded."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from kopt.core.cost.metering import Milliseconds
+from kopt.core.cost.prices import Price
+from kopt.policies.cost.report import CostEvent, CostQuestion, CostReport
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What there is to ask about: namespaces of pods, until when was metered (None: never), and the price book."""
+
+    namespaces: frozenset[str]
+    seen_ms: Milliseconds | None
+    prices: tuple[Price, ...] = ()
+
+
+class Costs(Protocol):
+    """The meter's database. Methods block, and raise DatabaseError."""
+
+    def recorded(self) -> Recorded: ...
+
+    def report(self, question: CostQuestion) -> CostReport: ...
+
+    def events(self, question: CostQuestion, row: str) -> list[CostEvent]: ...

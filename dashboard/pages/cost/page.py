@@ -1,0 +1,76 @@
+"""Joins the data, the view and the template of the page of costs."""
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from kopt.dashboard.pages.cluster.data import OVERVIEW
+from kopt.dashboard.pages.cost.data import COSTS, CostState, HiddenError
+from kopt.dashboard.pages.cost.interface import EVENTS_PATH, PATH, cost, events
+from kopt.dashboard.pages.cost.query import FIELDS, LONGEST_ROW, Asked, QueryError, asked
+from kopt.dashboard.pages.cost.view import (
+    BY_WORDS,
+    ROWS,
+    SPANS,
+    CostPage,
+    price_rows,
+    shown_budgets,
+    shown_events,
+    shown_report,
+)
+from kopt.dashboard.pages.page import Content, Page, PageRequest
+from kopt.serving.base.database.interface import DatabaseError
+
+
+async def costs(request: PageRequest) -> Content:
+    state, overview = await request.latest(COSTS), await request.latest(OVERVIEW)
+    query = {name: value for name in FIELDS if (value := request.query.get(name, ""))}
+    row, problem = request.query.get("row", "")[:LONGEST_ROW], state.problem
+    try:
+        question = _asked(query)
+    except QueryError as error:
+        problem, query = f"{error}. Shown are the last 30 days by namespace.", {}
+        question = _asked(query)
+    fields: dict[str, Any] = {}
+    if state.costs is not None and state.recorded.seen_ms is not None:
+        try:
+            fields = await asyncio.to_thread(_fields, state, question, row)
+        except HiddenError as error:
+            problem = f"You may not list the pods of namespace {error}, or nothing was metered there."
+        except DatabaseError as error:
+            problem = f"{error}"
+    shown = CostPage(
+        problem=problem,
+        configured=state.costs is not None and state.recorded.seen_ms is not None,
+        budgets=shown_budgets(overview.budgets),
+        prices=price_rows(state.recorded.prices),
+        **fields,
+    )
+    return {
+        "view": shown,
+        "asked": query,
+        "row": row,
+        "spans": SPANS,
+        "by_words": BY_WORDS,
+        "by": question.question.by,
+        "since": query.get("since", "" if query.get("from") else "30d"),
+        "namespaces": sorted(state.namespaces),
+        "namespace": question.namespace,
+    }
+
+
+def _asked(query: Mapping[str, str]) -> Asked:
+    return asked(query, int(time.time() * 1000), limit=ROWS)
+
+
+def _fields(state: CostState, question: Asked, row: str) -> dict[str, Any]:
+    assert state.costs is not None
+    within = state.within_rights(question.question, question.namespace)
+    fields = shown_report(state.costs.report(within), within.offset)
+    return fields | (shown_events(state.costs.events(within, row)) if row else {})
+
+
+PAGE = Page(
+    "/cost", "cost/template.html", costs, "Cost", feeds=(COSTS, OVERVIEW), documents={PATH: cost, EVENTS_PATH: events}
+)

@@ -1,0 +1,116 @@
+"""A report of costs as JSON, and read back: integers throughout, so that sums close on the other side too.
+
+Milli-GPU·ms are texts: those of a large cluster are beyond what every JSON reader keeps exactly (RFC 8259, section 6).
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from kopt.core.cost.metering import GPU_HOUR, Rule
+from kopt.policies.cost.attribution import By, CostRow, Part
+from kopt.policies.cost.budgets import stamp
+from kopt.policies.cost.report import CostEvent, CostReport, NodeHours
+
+SCHEMA = "kopt/v1"
+
+
+def report_document(report: CostReport) -> dict[str, Any]:
+    """What ``GET /v1/cost`` answers: the header of ``kopt cost -o json``, and rows whose ``milli_gpu_ms`` are exact."""
+    return {
+        "schema": SCHEMA,
+        **report.to_dict(),
+        "rule_name": report.rule.value,
+        "milli_gpu_ms": str(report.used),
+        "node_milli_gpu_ms": None if report.nodes is None else str(report.nodes.used),
+        "unpriced_milli_gpu_ms": {name: str(used) for name, used in report.unpriced.items()},
+        "costs": [_row(row) for row in report.rows],
+        "rest": [_row(row) for row in report.rest],
+    }
+
+
+def events_document(events: Sequence[CostEvent], total: int) -> dict[str, Any]:
+    """The first of ``total`` events behind a row."""
+    return {
+        "schema": SCHEMA,
+        "events_in_all": total,
+        "events": [
+            {
+                "who": event.who,
+                "node": event.node,
+                "from": stamp(event.start_ms),
+                "until": stamp(event.end_ms),
+                "from_ms": event.start_ms,
+                "until_ms": event.end_ms,
+                "milli_gpu": event.milli,
+                "milli_gpu_ms": str(event.used),
+                "micro_per_gpu_hour": None if event.price is None else event.price.micro_per_gpu_hour,
+                "micro": event.micro,
+                "currency": "" if event.price is None else event.price.currency,
+                "price_source": "" if event.price is None else event.price.source,
+            }
+            for event in events
+        ],
+    }
+
+
+def report_of(document: Mapping[str, Any]) -> CostReport:
+    """What ``report_document`` wrote. Raises ValueError for anything else."""
+    try:
+        nodes = document["node_milli_gpu_ms"]
+        namespaces = document["namespaces"]
+        return CostReport(
+            By(document["by"]),
+            str(document["label"]),
+            int(document["from_ms"]),
+            int(document["until_ms"]),
+            Rule(document["rule_name"]),
+            tuple(map(_row_of, document["costs"])),
+            tuple(map(_row_of, document["rest"])),
+            int(document["rows_in_all"]),
+            _whole(document["milli_gpu_ms"]),
+            _amounts(document["micro"]),
+            None if nodes is None else NodeHours(_whole(nodes), _amounts(document["node_micro"])),
+            _amounts(document["unpriced_milli_gpu_ms"]),
+            None if namespaces is None else tuple(map(str, namespaces)),
+        )
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        raise ValueError(f"this is no report of costs: {type(error).__name__} {str(error)[:80]}") from error
+
+
+def _row(row: CostRow) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "part": row.part.value,
+        "pods": row.pods,
+        "gpu_hours": row.used / GPU_HOUR,
+        "milli_gpu_ms": str(row.used),
+        "unpriced_milli_gpu_ms": str(row.unpriced),
+        "micro": None if row.unpriced else row.micro,
+        "currency": row.currency,
+        "steps": row.steps,
+        "micro_per_step": row.micro_per_step,
+    }
+
+
+def _row_of(row: Mapping[str, Any]) -> CostRow:
+    return CostRow(
+        str(row["name"]),
+        Part(row["part"]),
+        _whole(row["milli_gpu_ms"]),
+        _whole(row["unpriced_milli_gpu_ms"]),
+        int(row["micro"] or 0),
+        str(row["currency"]),
+        int(row["pods"]),
+        int(row["steps"]),
+    )
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not re.fullmatch(r"[0-9]{1,30}", str(value)):
+        raise ValueError(f"{str(value)[:40]!r} is no whole number")
+    return int(str(value))
+
+
+def _amounts(document: Mapping[str, Any]) -> dict[str, int]:
+    return {str(name): _whole(value) for name, value in document.items()}

@@ -22,6 +22,7 @@ from kopt.cli.cluster import (
     why,
 )
 from kopt.cli.cost import commands as cost
+from kopt.cli.dashboards import commands as dashboards
 from kopt.cli.demand import commands as demand
 from kopt.cli.errors import Edge
 from kopt.cli.local import doctor, up
@@ -83,6 +84,7 @@ app.command("why")(why.why)
 app.command("replicas")(replicas.replicas)
 app.command("reasons")(reasons.reasons)
 app.add_typer(alerts.app, name="alerts")
+app.add_typer(dashboards.app, name="dashboards")
 app.command("queue")(queue.queue)
 app.command("gpus")(gpus.gpus)
 app.command("idle")(idle.idle)

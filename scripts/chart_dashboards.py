@@ -4,9 +4,8 @@ the catalogue; the package links to them, so that ``kopt dashboards`` needs no b
 from pathlib import Path
 from typing import Any
 
-from grafana_foundation_sdk.builders import bargauge, common, stat, timeseries
+from grafana_foundation_sdk.builders import bargauge, common, prometheus, stat, timeseries
 from grafana_foundation_sdk.builders import dashboard as builders
-from grafana_foundation_sdk.builders import prometheus
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.common import (
     BigValueGraphMode,

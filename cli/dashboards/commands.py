@@ -49,7 +49,9 @@ def list_dashboards(output: Output = Format.TABLE) -> None:
         DashboardRow(each.name, len(each.panels), each.description, [item.name for item in each.variables], each.uid)
         for each in dashboards()
     ]
-    hint = "Panels of GPUs read series that the rules record: kopt alerts rules, or the chart's monitoring.rules.enabled"
+    hint = (
+        "Panels of GPUs read series that the rules record: kopt alerts rules, or the chart's monitoring.rules.enabled"
+    )
     show(Answer("dashboards", rows, remarks=[hint]), output)
 
 

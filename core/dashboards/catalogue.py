@@ -83,7 +83,7 @@ def document(name: str) -> str:
     """The dashboard as JSON that Grafana imports. Raises KeyError for a name that none has."""
     for file in _files(".json"):
         if file.name == f"{name}.json":
-            return file.read_text(encoding="utf-8")
+            return str(file.read_text(encoding="utf-8"))
     raise KeyError(name)
 
 

@@ -22,6 +22,7 @@ class Right:
 SWITCHES = Right("kaiwo.ai", "featurerollouts")
 POOLS = Right("kaiwo.ai", "lendingpools")
 NODES = Right("kaiwo.ai", "nodetopologies")
+KUBERNETES_NODES = Right("", "nodes")
 Holds = Callable[[Right], bool]
 """Whether the reader has a right."""
 

@@ -1,6 +1,7 @@
 """The pages: a new one is a folder of its own and a line here. Their order is that of the navigation."""
 
 from kopt.dashboard.pages.cluster import page as cluster
+from kopt.dashboard.pages.gpus import page as gpus
 from kopt.dashboard.pages.jobs import page as jobs
 from kopt.dashboard.pages.lending import page as lending
 from kopt.dashboard.pages.models import page as models
@@ -17,6 +18,7 @@ PAGES: tuple[Page, ...] = (
     sizes.PAGE,
     queue.PAGE,
     jobs.PAGE,
+    gpus.PAGE,
     topology.PAGE,
     cluster.PAGE,
     models.PAGE,

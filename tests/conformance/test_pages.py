@@ -24,6 +24,7 @@ from kopt.dashboard.data.snapshot import SNAPSHOT
 from kopt.dashboard.data.sources import ClusterNode, Endpoint, Nodes, PastForecast, Service, Snapshot
 from kopt.dashboard.live import FEEDS, LiveSource
 from kopt.dashboard.pages.cluster.data import OVERVIEW
+from kopt.dashboard.pages.gpus.data import GPUS, VisibleMap
 from kopt.dashboard.pages.jobs.data import JOBS, Jobs
 from kopt.dashboard.pages.models.data import MODELS, Models
 from kopt.dashboard.pages.page import Page
@@ -41,6 +42,7 @@ from kopt.serving.contract.common import ModelOut
 from kopt.serving.contract.pairwise_answers import PairNodeOut, PairsResponse
 from kopt.serving.contract.size_advice import SizeAdvice
 from tests.dashboard import cluster_objects as objects
+from tests.dashboard import gpu_objects as gpus
 from tests.dashboard import queue_objects as queues
 from tests.dashboard.test_topology_page import CUBE, node_of
 
@@ -75,6 +77,7 @@ def full(name: str) -> Mapping[AnyFeed, Any]:
         NODES: Nodes((ClusterNode(node_of(CUBE, name)),), cluster=True, problem=name),
         PAIRS: Pairs((measured_pairs(name),), problem=name),
         OVERVIEW: objects.overview(NOW_S, pools=(pool_of(objects.pool(name, NOW_S, reclaiming=True)),)),
+        GPUS: VisibleMap(gpus.gpu_map(4, name=name, problems=(name,))),
         QUEUE: queues.state(NOW_S, queues.queued(f"n/{name}", now_s=NOW_S, queue=name, message=name), problems=(name,)),
         MODELS: Models((model,), problems=(name,), serving=(ModelVersion("demand", name, "0" * 64),)),
     }

@@ -1,0 +1,119 @@
+"""The map of a cluster's GPUs, kept up to date node by node as objects change."""
+
+from collections.abc import Iterable, Mapping
+
+from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.fields import at, items, mapping, text
+from kopt.controllers.overview.gpus import GpuDocuments, gpus_of_documents
+from kopt.core.scheduling.gpu_map import GpuActivity, GpuMap, MapNode, PodKey, map_node
+
+Activity = Mapping[str, Mapping[str, GpuActivity]]
+"""By node and index of the GPU."""
+_REMEMBERED = 1_000
+"""Nodes that went: of more, a reader reads the whole map again."""
+
+
+class GpuMapKeeper:
+    """Nodes and their pods as last heard. ``current`` renews what has changed since the last time: a change of one node
+    costs as much as that node, however many there are."""
+
+    def __init__(self) -> None:
+        self._documents: dict[str, Object] = {}
+        self._pods: dict[str, dict[PodKey, Object]] = {}
+        self._dirty: set[str] = set()
+        self._nodes: dict[str, MapNode] = {}
+        self._gone: dict[str, int] = {}
+        self._activity: Activity = {}
+        self._version = self._forgotten = 0
+        self._map = GpuMap(cluster=True)
+
+    def node(self, name: str, document: Object | None) -> None:
+        """A node as it is now; None for one that is no more."""
+        if document is None:
+            self._documents.pop(name, None)
+        else:
+            self._documents[name] = document
+        self._dirty.add(name)
+
+    def pod(self, key: PodKey, old: Object | None, new: Object | None) -> None:
+        """A pod before and now, None where it was not there."""
+        for document, is_new in ((old, False), (new, True)):
+            node = text(document, "spec", "nodeName") if document is not None else ""
+            if node and document is not None:
+                pods = self._pods.setdefault(node, {})
+                pods.pop(key, None)
+                if is_new:
+                    pods[key] = document
+                self._dirty.add(node)
+
+    def measured(self, activity: Activity) -> None:
+        """How busy GPUs are now."""
+        self._dirty |= {name for name in {*activity, *self._activity} if activity.get(name) != self._activity.get(name)}
+        self._activity = activity
+
+    @property
+    def is_behind(self) -> bool:
+        return bool(self._dirty)
+
+    def current(self) -> GpuMap:
+        """The map as of now. Nothing in the documents makes this raise."""
+        if not self._dirty:
+            return self._map
+        version, changed = self._version + 1, False
+        for name in self._dirty:
+            changed |= self._renew(name, version)
+        self._dirty.clear()
+        if changed or not self._map.version:
+            self._version = version
+            while len(self._gone) > _REMEMBERED:
+                self._forgotten = self._gone.pop(next(iter(self._gone)))
+            self._map = GpuMap(
+                cluster=True,
+                version=version,
+                nodes=dict(self._nodes),
+                gone=dict(self._gone),
+                complete_since=self._forgotten,
+                is_measured=bool(self._activity),
+            )
+        return self._map
+
+    def _renew(self, name: str, version: int) -> bool:
+        """Whether a node shows something else than before."""
+        pods = self._pods.get(name, {})
+        node = self._read(name, pods.values(), version) if name in self._documents else None
+        before = self._nodes.get(name)
+        if node is None or not node.gpus:
+            if before is None:
+                return False
+            del self._nodes[name]
+            self._gone[name] = version
+            return True
+        if node.is_like(before):
+            return False
+        self._gone.pop(name, None)
+        self._nodes[name] = node
+        return True
+
+    def _read(self, name: str, pods: Iterable[Object], version: int) -> MapNode:
+        pods = list(pods)
+        documents = GpuDocuments([self._documents[name]], pods, (), (), (), ())
+        return map_node(
+            name,
+            gpus_of_documents(documents).gpus,
+            self._activity.get(name, {}),
+            {_key(pod): _job(pod) for pod in pods},
+            version,
+        )
+
+
+def _key(pod: Object) -> PodKey:
+    metadata = mapping(pod, "metadata")
+    return text(metadata, "namespace"), text(metadata, "name")
+
+
+def _job(pod: Object) -> tuple[str, str]:
+    """Kind and name of its controller, as the page of queues calls its workload; its own where it has none."""
+    for _, reference in items(pod, "metadata", "ownerReferences"):
+        if at(reference, "controller") is True:
+            return text(reference, "kind"), text(reference, "name")
+    return "Pod", text(pod, "metadata", "name")

@@ -37,14 +37,14 @@ class GpuMapKeeper:
 
     def pod(self, key: PodKey, old: Object | None, new: Object | None) -> None:
         """A pod before and now, None where it was not there."""
-        for document, is_new in ((old, False), (new, True)):
-            node = text(document, "spec", "nodeName") if document is not None else ""
-            if node and document is not None:
-                pods = self._pods.setdefault(node, {})
-                pods.pop(key, None)
-                if is_new:
-                    pods[key] = document
-                self._dirty.add(node)
+        before, now = ("" if each is None else text(each, "spec", "nodeName") for each in (old, new))
+        if before and before != now:
+            self._pods.get(before, {}).pop(key, None)
+            self._dirty.add(before)
+        if now and new is not None:
+            # In the order in which they came: a pod that changes keeps the GPUs that it was assumed to have.
+            self._pods.setdefault(now, {})[key] = new
+            self._dirty.add(now)
 
     def measured(self, activity: Activity) -> None:
         """How busy GPUs are now."""

@@ -10,6 +10,7 @@ from kopt.core.scheduling.gpu_map import GpuMap, MapNode
 from kopt.dashboard.data.access import KUBERNETES_NODES, Holds, pods_in
 from kopt.dashboard.data.feed import Connections, Feed
 from kopt.dashboard.data.sources import Cluster
+from kopt.dashboard.formatting import natural
 
 _PROCESS = os.urandom(8).hex()
 """Versions count from the start of a process: another one's mean nothing here."""
@@ -58,20 +59,6 @@ class VisibleMap:
 
     def sees(self, namespace: str) -> bool:
         return namespace not in self.hidden
-
-
-def natural(name: str) -> tuple[object, ...]:
-    """``gpu-9`` before ``gpu-10``."""
-    parts, digits = [], ""
-    for character in name[:253]:
-        if character.isascii() and character.isdigit():
-            digits += character
-            continue
-        if digits:
-            parts.append((0, int(digits), ""))
-            digits = ""
-        parts.append((1, 0, character))
-    return (*parts, (0, int(digits or 0), ""), name)
 
 
 class _Reader:

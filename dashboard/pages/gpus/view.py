@@ -8,7 +8,7 @@ from typing import Any
 from kopt.core.scheduling.devices import GpuDevice, GpuHolder
 from kopt.core.scheduling.gpu_map import MapNode
 from kopt.core.scheduling.queued import Queued
-from kopt.core.units import format_gpus
+from kopt.core.units import WHOLE_GPU, format_gpus
 from kopt.dashboard.pages.gpus.data import VisibleMap
 
 MOST_NODES = 25
@@ -104,7 +104,7 @@ def gpus_page(visible: VisibleMap, queued: Sequence[Queued], choice: GpuChoice) 
         visible,
         len(nodes),
         len(gpus),
-        format_gpus(sum(holder.milli_gpu for gpu in gpus for holder in gpu.holders)),
+        f"{sum(holder.milli_gpu for gpu in gpus for holder in gpu.holders) / WHOLE_GPU:,g}",
         states["free"],
         states["closed"],
         _mean(busy),

@@ -13,6 +13,7 @@ BENCHMARKS = {name: f"benchmarks.{name}" for name in predictor_names()} | {
     "lending": "benchmarks.lending",
     "serving": "benchmarks.serving_latency",
     "gangs": "benchmarks.gangs",
+    "gpu-map": "benchmarks.gpu_map",
     "ingest": "benchmarks.ingest",
     "decisions": "benchmarks.decisions",
     "extender": "benchmarks.extender",

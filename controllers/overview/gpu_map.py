@@ -1,10 +1,11 @@
 """The map of a cluster's GPUs, kept up to date node by node as objects change."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.controllers.overview.gpus import GpuDocuments, gpus_of_documents
+from kopt.core.scheduling.devices import GpuDevice
 from kopt.core.scheduling.gpu_map import GpuActivity, GpuMap, MapNode, PodKey, map_node
 
 Activity = Mapping[str, Mapping[str, GpuActivity]]
@@ -14,13 +15,13 @@ _REMEMBERED = 1_000
 
 
 class GpuMapKeeper:
-    """Nodes and their pods as last heard. ``current`` renews what has changed since the last time: a change of one node
-    costs as much as that node, however many there are."""
+    """Nodes and their pods as last heard. ``current`` renews what has changed since the last time, and nothing else."""
 
     def __init__(self) -> None:
         self._documents: dict[str, Object] = {}
         self._pods: dict[str, dict[PodKey, Object]] = {}
-        self._dirty: set[str] = set()
+        self._dirty, self._remeasured = set[str](), set[str]()
+        self._gpus: dict[str, list[GpuDevice]] = {}
         self._nodes: dict[str, MapNode] = {}
         self._gone: dict[str, int] = {}
         self._activity: Activity = {}
@@ -48,22 +49,26 @@ class GpuMapKeeper:
 
     def measured(self, activity: Activity) -> None:
         """How busy GPUs are now."""
-        self._dirty |= {name for name in {*activity, *self._activity} if activity.get(name) != self._activity.get(name)}
+        self._remeasured |= {
+            name for name in {*activity, *self._activity} if activity.get(name) != self._activity.get(name)
+        }
         self._activity = activity
 
     @property
     def is_behind(self) -> bool:
-        return bool(self._dirty)
+        return bool(self._dirty or self._remeasured)
 
     def current(self) -> GpuMap:
         """The map as of now. Nothing in the documents makes this raise."""
-        if not self._dirty:
+        if not self.is_behind:
             return self._map
+        self._read()
         version, changed = self._version + 1, False
-        for name in self._dirty:
+        for name in self._dirty | self._remeasured:
             changed |= self._renew(name, version)
         self._dirty.clear()
-        if changed or not self._map.version:
+        self._remeasured.clear()
+        if changed or self._map.is_measured != bool(self._activity):
             self._version = version
             while len(self._gone) > _REMEMBERED:
                 self._forgotten = self._gone.pop(next(iter(self._gone)))
@@ -77,33 +82,32 @@ class GpuMapKeeper:
             )
         return self._map
 
+    def _read(self) -> None:
+        """GPUs of the nodes that have changed, all at once: most of the work is for the first node."""
+        for name in self._dirty:
+            self._gpus.pop(name, None)
+        names = [name for name in self._dirty if name in self._documents]
+        pods = [pod for name in names for pod in self._pods.get(name, {}).values()]
+        documents = GpuDocuments([self._documents[name] for name in names], pods, (), (), (), ())
+        for gpu in gpus_of_documents(documents).gpus:
+            self._gpus.setdefault(gpu.node, []).append(gpu)
+
     def _renew(self, name: str, version: int) -> bool:
         """Whether a node shows something else than before."""
-        pods = self._pods.get(name, {})
-        node = self._read(name, pods.values(), version) if name in self._documents else None
-        before = self._nodes.get(name)
-        if node is None or not node.gpus:
+        gpus, before = self._gpus.get(name), self._nodes.get(name)
+        if not gpus:
             if before is None:
                 return False
             del self._nodes[name]
             self._gone[name] = version
             return True
+        jobs = {_key(pod): _job(pod) for pod in self._pods.get(name, {}).values()}
+        node = map_node(name, gpus, self._activity.get(name, {}), jobs, version)
         if node.is_like(before):
             return False
         self._gone.pop(name, None)
         self._nodes[name] = node
         return True
-
-    def _read(self, name: str, pods: Iterable[Object], version: int) -> MapNode:
-        pods = list(pods)
-        documents = GpuDocuments([self._documents[name]], pods, (), (), (), ())
-        return map_node(
-            name,
-            gpus_of_documents(documents).gpus,
-            self._activity.get(name, {}),
-            {_key(pod): _job(pod) for pod in pods},
-            version,
-        )
 
 
 def _key(pod: Object) -> PodKey:

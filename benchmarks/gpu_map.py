@@ -157,7 +157,7 @@ def _node(name: str) -> Object:
     offers = {_GPU: str(GPUS), "cpu": "96", "memory": "1024Gi", "pods": "110"}
     status = {"allocatable": offers, "conditions": [{"type": "Ready", "status": "True"}]}
     return {
-        "metadata": {"name": name, "labels": {"nvidia.com/gpu.product": "NVIDIA-H100"}},
+        "metadata": {"name": name, "labels": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}},
         "spec": {},
         "status": status,
     }

@@ -40,8 +40,8 @@ def _by_gpu(answer: list[dict[str, Any]], whole: float) -> dict[str, dict[str, G
             if not node or not gpu or not (math.isfinite(share) and 0 <= share <= 1.01):
                 continue
             gpus = result.setdefault(node, {})
-            said = GpuActivity(min(share, 1.0), exporters.pod_of(labels))
-            gpus[gpu] = max(gpus.get(gpu, said), said, key=lambda each: (each.busy, each.pod))
+            reported = GpuActivity(min(share, 1.0), exporters.pod_of(labels))
+            gpus[gpu] = max(gpus.get(gpu, reported), reported, key=lambda each: (each.busy, each.pod))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise PrometheusError("not a matrix of numbers as Prometheus answers it") from error
     return result

@@ -17,7 +17,7 @@ _LOG = logging.getLogger(__name__)
 ASK_EVERY_S = 15.0
 """Exporters are scraped no more often."""
 _OLDEST_S = 120.0
-"""Of what was said before a Prometheus stopped to answer: afterwards nothing is measured."""
+"""Of what was reported before a Prometheus stopped to answer: afterwards nothing is measured."""
 _GATHER_S = 0.02
 """Changes that come together share one look."""
 
@@ -69,11 +69,11 @@ class GpuWatch:
 
     def state(self) -> GpuMap:
         """Of now; not ready before nodes and pods have been read once."""
-        said = (*problems(self._informers), *filter(None, [self._problem]))
+        reported = (*problems(self._informers), *filter(None, [self._problem]))
         if not is_ready(self._informers):
-            return GpuMap(cluster=True, ready=False, problems=said)
+            return GpuMap(cluster=True, ready=False, problems=reported)
         current = self._keeper.current()
-        return current if current.problems == said else replace(current, problems=said)
+        return current if current.problems == reported else replace(current, problems=reported)
 
     async def changed(self) -> None:
         """Return when something has changed since the last time."""

@@ -98,11 +98,11 @@ def _holding(gpu: GpuDevice, like: GpuDevice) -> GpuDevice:
     return replace(gpu, holders=like.holders, free_milli_gpu=like.free_milli_gpu)
 
 
-def _named(gpu: GpuDevice, said: GpuActivity | None) -> GpuDevice:
+def _named(gpu: GpuDevice, reported: GpuActivity | None) -> GpuDevice:
     """Nothing is assumed any more about a pod that the exporter names."""
-    if said is None or not said.pod[1]:
+    if reported is None or not reported.pod[1]:
         return gpu
-    holders = tuple(replace(holder, assumed=holder.assumed and _pod(holder) != said.pod) for holder in gpu.holders)
+    holders = tuple(replace(holder, assumed=holder.assumed and _pod(holder) != reported.pod) for holder in gpu.holders)
     return replace(gpu, holders=holders)
 
 

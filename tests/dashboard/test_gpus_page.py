@@ -177,7 +177,10 @@ STEPS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), st.integers(0, 
 @given(steps=STEPS)
 def test_the_map_after_any_changes_is_that_of_what_is_left(steps: list[tuple[int, int, int]]) -> None:
     """Nodes come, go and break, pods come and go; what was renewed piece by piece is what is read at once."""
-    keeper, nodes, pods = GpuMapKeeper(), dict[str, Object](), dict[str, Object]()
+    keeper, pods = GpuMapKeeper(), dict[str, Object]()
+    nodes = {name: node_document(name) for name in ("n1", "n2")}
+    for name, document in nodes.items():
+        keeper.node(name, document)
     versions = [0]
     for kind, number, amount in steps:
         if kind == 0:

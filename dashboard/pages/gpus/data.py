@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from kopt.core.scheduling.gpu_map import GpuMap, MapNode
 from kopt.dashboard.data.access import KUBERNETES_NODES, Holds, pods_in
@@ -14,6 +14,8 @@ from kopt.dashboard.formatting import natural
 
 _PROCESS = os.urandom(8).hex()
 """Versions count from the start of a process: another one's mean nothing here."""
+_sorting_key = lru_cache(maxsize=20_000)(natural)
+"""Names stay, and every version of the map is ordered by them."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class VisibleMap:
 
     @cached_property
     def _order(self) -> tuple[str, ...]:
-        return tuple(sorted(self.map.nodes, key=natural))
+        return tuple(sorted(self.map.nodes, key=_sorting_key))
 
     @cached_property
     def _numbers(self) -> dict[str, int]:

@@ -98,8 +98,8 @@ def gpus_page(visible: VisibleMap, queued: Sequence[Queued], choice: GpuChoice) 
     busy = [share for gpu, share in measured if share is not None and gpu.holders]
     text = choice.text.casefold()
     matching = [(name, node) for name, node in nodes if text in name.casefold()]
-    chosen = next((node for name, node in nodes if name == choice.node), None)
-    lines = () if chosen is None else _lines(visible, chosen, _jobs(queued), choice.gpu)
+    selected_node = next((node for name, node in nodes if name == choice.node), None)
+    lines = () if selected_node is None else _lines(visible, selected_node, _jobs(queued), choice.gpu)
     return GpusPage(
         visible,
         len(nodes),
@@ -111,7 +111,7 @@ def gpus_page(visible: VisibleMap, queued: Sequence[Queued], choice: GpuChoice) 
         sum(share < IDLE_BELOW for share in busy) if visible.map.is_measured else None,
         len(matching),
         tuple(_row(name, node) for name, node in matching[:MOST_NODES]),
-        choice.node if chosen is not None else "",
+        choice.node if selected_node is not None else "",
         lines,
         any(holder.assumed for gpu in gpus for holder in gpu.holders),
     )

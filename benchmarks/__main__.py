@@ -14,6 +14,7 @@ BENCHMARKS = {name: f"benchmarks.{name}" for name in predictor_names()} | {
     "serving": "benchmarks.serving_latency",
     "gangs": "benchmarks.gangs",
     "health": "benchmarks.health",
+    "gpu-map": "benchmarks.gpu_map",
     "ingest": "benchmarks.ingest",
     "decisions": "benchmarks.decisions",
     "extender": "benchmarks.extender",

@@ -23,6 +23,7 @@ from kopt.cli.cluster import (
     why,
 )
 from kopt.cli.cost import commands as cost
+from kopt.cli.dashboards import commands as dashboards
 from kopt.cli.demand import commands as demand
 from kopt.cli.errors import Edge
 from kopt.cli.health import commands as health
@@ -86,6 +87,7 @@ app.command("why")(why.why)
 app.command("replicas")(replicas.replicas)
 app.command("reasons")(reasons.reasons)
 app.add_typer(alerts.app, name="alerts")
+app.add_typer(dashboards.app, name="dashboards")
 app.command("queue")(queue.queue)
 app.command("gpus")(gpus.gpus)
 app.command("idle")(idle.idle)

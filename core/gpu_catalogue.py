@@ -43,10 +43,16 @@ def find_gpu(name: str) -> GpuModel:
     key = _SHARING.sub("", _key(name))
     gpu_model = names.get(key) or names.get(f"nvidia-{key}") or names.get(f"amd-{key}")
     if gpu_model is None:
-        near = difflib.get_close_matches(key, names, n=5, cutoff=0.4)
-        candidates = ", ".join(dict.fromkeys(names[item].name for item in near)) or ", ".join(gpu_catalogue())
-        raise UnknownGpuError(f"no GPU model {name[:80]!r} in the catalogue; nearest: {candidates}")
+        raise UnknownGpuError(f"no GPU model {name[:80]!r} in the catalogue; nearest: {_nearest(key[:80])}")
     return gpu_model
+
+
+@functools.lru_cache(maxsize=256)
+def _nearest(key: str) -> str:
+    """Looked for once: thousands of nodes may have the same unknown model."""
+    names = _names()
+    near = difflib.get_close_matches(key, names, n=5, cutoff=0.4)
+    return ", ".join(dict.fromkeys(names[item].name for item in near)) or ", ".join(gpu_catalogue())
 
 
 @functools.cache

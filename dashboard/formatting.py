@@ -1,6 +1,7 @@
 """Numbers, spans and times as people read them."""
 
 import math
+import re
 from datetime import UTC, datetime
 
 NONE = "–"
@@ -68,3 +69,8 @@ def clock(unix_s: float | None) -> str:
 def shortened(text: str, limit: int = 60) -> str:
     """Cut in the middle, which keeps both ends of names that differ only at the end."""
     return text if len(text) <= limit else f"{text[: limit * 2 // 3]}…{text[-(limit // 3) :]}"
+
+
+def natural(name: str) -> list[tuple[str, int]]:
+    """A key by which ``gpu-9`` comes before ``gpu-10``."""
+    return [(text, int(digits or 0)) for text, digits in re.findall(r"(\D*)(\d{0,15})", name)]

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from kopt.dashboard.data.costs import Costs
 from kopt.dashboard.data.feed import AnyFeed, Connections, Feed, Reader, Versions
@@ -23,8 +23,6 @@ PATIENCE_S = 2.5
 """How long a page waits for replayed forecasts; later ones appear when it refreshes."""
 UNWELL_REFRESH_S = 2.0
 """How often an endpoint that does not answer is asked: a page opened while it starts should not stay wrong for long."""
-BETWEEN_CHANGES_S = 1.0
-"""A cluster in which something changes all the time is read no more often than this."""
 FEEDS: Sequence[AnyFeed] = tuple(dict.fromkeys(feed for page in PAGES for feed in page.feeds))
 """Of all pages, each once; the snapshot is every page's and is not among them."""
 
@@ -66,15 +64,25 @@ class LiveSource:
 
     async def follow(self) -> None:
         """Refresh what the cluster's watch hears of, until cancelled."""
-        cluster = self.connections.cluster
-        followed = [feed for feed in FEEDS if feed.has_changed is not None]
-        while cluster is not None:
-            await cluster.changed()
+        if self.connections.cluster is None:
+            return
+        followed: dict[Any, list[AnyFeed]] = {}
+        for feed in FEEDS:
+            if feed.has_changed is not None:
+                followed.setdefault((feed.news, feed.between_s), []).append(feed)
+        async with asyncio.TaskGroup() as tasks:
+            for feeds in followed.values():
+                tasks.create_task(self._follow(self.connections.cluster, feeds))
+
+    async def _follow(self, cluster: Cluster, feeds: Sequence[AnyFeed]) -> None:
+        """Those of one kind of news."""
+        while True:
+            await feeds[0].news(cluster)
             try:
-                await self.refresh(*followed)
+                await self.refresh(*feeds)
             except Exception:  # the background's own edge
                 LOG.exception("what has changed in the cluster could not be read")
-            await asyncio.sleep(BETWEEN_CHANGES_S)
+            await asyncio.sleep(feeds[0].between_s)
 
     async def refresh(self, *feeds: AnyFeed) -> None:
         """Refresh these feeds, or all."""

@@ -24,7 +24,7 @@ Pod = tuple[str, str]
 
 _MEMORY = ("DCGM_FI_DEV_FB_USED", "gpu_used_vram", "amd_gpu_used_vram")
 _TOTAL = ("gpu_total_vram", "amd_gpu_total_vram")
-_ACTIVITY = {
+ACTIVITY = {
     "DCGM_FI_PROF_GR_ENGINE_ACTIVE": 1.0,
     "DCGM_FI_DEV_GPU_UTIL": 100.0,
     "gpu_gfx_activity": 100.0,
@@ -79,7 +79,7 @@ def read_gpu_use(server: Server, since_s: float, namespace: str = "", now_s: flo
             "DCGM_FI_DEV_FB_USED of NVIDIA's dcgm-exporter nor gpu_used_vram of AMD's device-metrics-exporter; "
             "is one of them scraped?"
         )
-    for name in _ACTIVITY:
+    for name in ACTIVITY:
         for labels, points in _series(ask(name, "avg_over_time")):
             devices.add_activity(name, labels, points)
     return devices.readings()
@@ -128,7 +128,7 @@ class _Gpu:
 
     def shares(self) -> list[float]:
         """Activity by step, of the best series that there is."""
-        return next((self.activity[name] for name in _ACTIVITY if self.activity[name]), [])
+        return next((self.activity[name] for name in ACTIVITY if self.activity[name]), [])
 
 
 class _Devices:
@@ -154,7 +154,7 @@ class _Devices:
     def add_activity(self, name: str, labels: Mapping[str, str], points: list[tuple[float, float]]) -> None:
         gpu = self._gpu(labels)
         if gpu is not None:
-            whole = _ACTIVITY[name]
+            whole = ACTIVITY[name]
             gpu.activity[name] += [min(value / whole, 1.0) for _, value in points if 0 <= value <= 1.01 * whole]
 
     def _gpu(self, labels: Mapping[str, str]) -> _Gpu | None:

@@ -42,8 +42,12 @@ class ControllerProcess:
     def wait_deposed(self) -> None:
         self.server.wait_until(lambda: not self.leads, what="it does not lead any more")
 
+    @property
+    def metrics(self) -> str:
+        return httpx.get(f"http://127.0.0.1:{self.port}/metrics", trust_env=False).text
+
     def metric(self, name: str) -> float:
-        for line in httpx.get(f"http://127.0.0.1:{self.port}/metrics", trust_env=False).text.splitlines():
+        for line in self.metrics.splitlines():
             if line.startswith(f"{name} "):
                 return float(line.split()[1])
         return 0.0

@@ -4,19 +4,24 @@ With ``KUBECONFIG``, or in a pod, the pages show the nodes of the cluster and wh
 ``~/.kube/config`` alone is not taken, as pages ask for as long as they run. ``KOPT_PAGES_EXAMPLE=true`` says on every
 page that what it shows is an example. With ``KOPT_PAGES_LOGIN`` everybody logs in (``pages_login``). What the meter
 has recorded is read where ``pages_costs`` says.
+``KOPT_PAGES_PROMETHEUS`` is the address of a Prometheus that scrapes GPU exporters,
+``KOPT_PAGES_PROMETHEUS_TOKEN_FILE`` a file with a bearer token for it.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from kopt.cli.local.pages_cluster import ClusterWatch
 from kopt.cli.local.pages_costs import PriceBookError, costs_of
+from kopt.cli.local.pages_gpus import activity_of
 from kopt.cli.local.pages_login import LoginSettingsError, login_of
 from kopt.cluster.client.api import Kube, KubeSettings
 from kopt.cluster.client.credentials import SERVICE_ACCOUNT, Access, KubeconfigAccess, ServiceAccountAccess
 from kopt.controllers.overview.diagnosis.endpoint import EndpointPredictions
 from kopt.controllers.overview.diagnosis.questions import Predictions
+from kopt.controllers.overview.gpu_map import Activity
+from kopt.core.scheduling.gpu_map import GpuMap
 from kopt.core.scheduling.overview import Overview
 from kopt.core.scheduling.queued import QueueState
 from kopt.dashboard.app import serve
@@ -25,11 +30,17 @@ from kopt.serving.base.environment import load_settings
 
 
 class ClusterNodes:
-    """Watches the nodes that agents publish, and what controllers say; ``predictions`` knows run times."""
+    """Watches the nodes that agents publish, and what controllers say; ``predictions`` knows run times, ``activity``
+    how busy GPUs are."""
 
-    def __init__(self, access: Access, predictions: Predictions | None = None) -> None:
+    def __init__(
+        self,
+        access: Access,
+        predictions: Predictions | None = None,
+        activity: Callable[[], Activity] | None = None,
+    ) -> None:
         self.kube = Kube(access, KubeSettings(user_agent="kopt-pages"))
-        self._watch = ClusterWatch(self.kube, predictions=predictions)
+        self._watch = ClusterWatch(self.kube, predictions=predictions, activity=activity)
 
     def overview(self) -> Overview:
         return self._watch.overview()
@@ -39,6 +50,12 @@ class ClusterNodes:
 
     async def changed(self) -> None:
         await self._watch.changed()
+
+    def gpus(self) -> GpuMap:
+        return self._watch.gpus()
+
+    async def gpus_changed(self) -> None:
+        await self._watch.gpus_changed()
 
     async def run(self) -> None:
         await self._watch.run()
@@ -55,10 +72,11 @@ def cluster_of(
     environ: Mapping[str, str], account: Path = SERVICE_ACCOUNT, predictions: Predictions | None = None
 ) -> ClusterNodes | None:
     """None without a cluster."""
+    activity = activity_of(environ)
     if environ.get("KUBECONFIG"):
-        return ClusterNodes(KubeconfigAccess(environ["KUBECONFIG"]), predictions)
+        return ClusterNodes(KubeconfigAccess(environ["KUBECONFIG"]), predictions, activity)
     if environ.get("KUBERNETES_SERVICE_HOST") and (account / "token").is_file():
-        return ClusterNodes(ServiceAccountAccess(environ, account), predictions)
+        return ClusterNodes(ServiceAccountAccess(environ, account), predictions, activity)
     return None
 
 

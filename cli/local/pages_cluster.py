@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from kopt.cli.local.pages_gpus import GpuWatch
 from kopt.cli.local.pages_queue import QueueWatch
 from kopt.cli.local.watch_problems import is_ready, problem, problems
 from kopt.cluster.client.api import Kube, NotFound
@@ -26,8 +27,10 @@ from kopt.cluster.objects.staged_data import STAGED_DATA
 from kopt.cluster.runtime.informer import Informer, InformerSettings
 from kopt.controllers.overview.diagnosis.questions import Predictions
 from kopt.controllers.overview.documents import pool_of, staged_of
+from kopt.controllers.overview.gpu_map import Activity
 from kopt.core.cost.budgets import BudgetStanding
 from kopt.core.scheduling.eviction import Entry
+from kopt.core.scheduling.gpu_map import GpuMap
 from kopt.core.scheduling.overview import Overview, PoolState, StagedState
 from kopt.core.scheduling.queued import QueueState
 from kopt.core.switches import Switches
@@ -42,7 +45,7 @@ class Torn:
 class ClusterWatch:
     """LendingPools, Evictions, StagedData, NodeTopologies and what waits and runs, as last observed.
 
-    ``clock`` gives Unix seconds; ``predictions`` knows run times.
+    ``clock`` gives Unix seconds; ``predictions`` knows run times; ``activity`` asks, in a thread, how busy GPUs are.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class ClusterWatch:
         settings: InformerSettings | None = None,
         patience_s: float = 5.0,
         predictions: Predictions | None = None,
+        activity: Callable[[], Activity] | None = None,
     ) -> None:
         self._clock = clock
         self._pools: Informer[PoolState] = Informer(kube, LENDING_POOLS, keep=pool_of, settings=settings)
@@ -62,6 +66,7 @@ class ClusterWatch:
         self._switches: Informer[Switches] = Informer(kube, FEATURE_ROLLOUTS, keep=switches_of, settings=settings)
         self._budgets: Informer[BudgetStanding | Torn] = Informer(kube, KAIWO_BUDGETS, keep=_budget, settings=settings)
         self._queue = QueueWatch(kube, self.overview, settings, predictions)
+        self._gpus = GpuWatch(self._queue.informers, activity)
         self._patience_s = patience_s
 
     @property
@@ -74,6 +79,7 @@ class ClusterWatch:
             for informer in (*self._all, self._nodes, self._switches, self._budgets):
                 tasks.create_task(informer.run())
             tasks.create_task(self._queue.run())
+            tasks.create_task(self._gpus.run())
 
     async def queue(self) -> QueueState:
         """GPU workloads that wait and run."""
@@ -82,6 +88,14 @@ class ClusterWatch:
     async def changed(self) -> None:
         """Return when the queue, or what is in it, has changed since the last time."""
         await self._queue.changed()
+
+    def gpus(self) -> GpuMap:
+        """Who holds which GPU, and how busy it is."""
+        return self._gpus.state()
+
+    async def gpus_changed(self) -> None:
+        """Return when that has changed since the last time."""
+        await self._gpus.changed()
 
     async def nodes(self) -> Nodes:
         """By name, those that cannot be read named. Waits a little for the first list."""

@@ -56,6 +56,11 @@ class QueueWatch:
             self._changes += 1
             self._changed.set()
 
+    @property
+    def informers(self) -> Mapping[Resource, Informer[Object]]:
+        """Of the kinds that are watched."""
+        return self._informers
+
     async def changed(self) -> None:
         """Return when something has changed since the last time, and ``state`` would read it."""
         await self._changed.wait()

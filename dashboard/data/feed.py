@@ -57,13 +57,17 @@ class Reader(Protocol[T_co]):
         """What came last; never waits for the network."""
 
 
+async def _queue_changed(cluster: Cluster) -> None:
+    await cluster.changed()
+
+
 @dataclass(frozen=True)
 class Feed(Generic[T]):
     """One kind of data. ``empty`` is what pages show while there is none, and where it is of no use to them.
 
     ``restrict`` leaves out what its reader may not see; it asks for rights and for nothing else, so that they can be
-    looked up beforehand. With ``has_changed``, given what came before and what came now, it is refreshed as soon as the
-    cluster's watch hears of something, and open pages hear of it.
+    looked up beforehand. With ``has_changed``, given what came before and what came now, it is refreshed as soon as
+    ``news`` of the cluster comes, at most every ``between_s``, and open pages hear of it.
     """
 
     name: str
@@ -71,6 +75,8 @@ class Feed(Generic[T]):
     open: Callable[[Connections], Reader[T]]
     restrict: Callable[[T, Holds], T]
     has_changed: Callable[[T, T], bool] | None = None
+    news: Callable[[Cluster], Awaitable[None]] = _queue_changed
+    between_s: float = 1.0
 
 
 class Source(Protocol):

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from kopt.core.hardware.node_topology import DegradedPart, NodeTopology
 from kopt.core.prediction import ModelVersion
+from kopt.core.scheduling.gpu_map import GpuMap
 from kopt.core.scheduling.overview import Overview
 from kopt.core.scheduling.queued import QueueState
 from kopt.dashboard.data.capacity import Capacity
@@ -105,6 +106,12 @@ class Cluster(Protocol):
 
     async def changed(self) -> None:
         """Return when ``queue`` would say something else than the last time."""
+
+    def gpus(self) -> GpuMap:
+        """Who holds which GPU, and how busy it is, as last heard; immediate."""
+
+    async def gpus_changed(self) -> None:
+        """Return when ``gpus`` would say something else than the last time."""
 
     async def run(self) -> None:
         """Watch until cancelled; without it ``overview`` stays as it is."""

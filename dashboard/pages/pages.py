@@ -2,6 +2,7 @@
 
 from kopt.dashboard.pages.cluster import page as cluster
 from kopt.dashboard.pages.cost import page as cost
+from kopt.dashboard.pages.gpus import page as gpus
 from kopt.dashboard.pages.jobs import page as jobs
 from kopt.dashboard.pages.lending import page as lending
 from kopt.dashboard.pages.models import page as models
@@ -18,6 +19,7 @@ PAGES: tuple[Page, ...] = (
     sizes.PAGE,
     queue.PAGE,
     jobs.PAGE,
+    gpus.PAGE,
     topology.PAGE,
     cluster.PAGE,
     cost.PAGE,

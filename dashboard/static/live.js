@@ -40,6 +40,8 @@
         twin.replaceWith(node);
       }
     }
+    // What draws itself from data of its own stays as it is.
+    for (const node of old.querySelectorAll("[data-keep][id]")) fresh.querySelector(`#${CSS.escape(node.id)}`)?.replaceWith(node);
     old.replaceChildren(...fresh.childNodes);
     [...old.querySelectorAll(".scroll")].forEach((node, i) => {
       if (scrolled[i]) [node.scrollLeft, node.scrollTop] = scrolled[i];
@@ -95,6 +97,7 @@
       if (stream) return;
       stream = new EventSource(address);
       stream.onmessage = () => {
+        if (live) document.dispatchEvent(new CustomEvent("kopt:changed"));
         due = due || setTimeout(() => { due = 0; refresh(); }, 300);
       };
     };

@@ -85,6 +85,11 @@ async def test_the_ordinary_watch_reads_it_and_hears_of_the_next_moment(example:
     assert [pool.name for pool in first.pools] == ["inference"]
     assert len(first.pools[0].history) == MOMENTS
     assert {node.topology.node for node in (await watch.nodes()).nodes} == set(NODES)
+    async with asyncio.timeout(PATIENCE_S):
+        while not (watch.gpus().ready and watch.gpus().nodes):
+            await watch.gpus_changed()
+    assert set(watch.gpus().nodes) == set(NODES)
+    assert {holder.pod for node in watch.gpus().nodes.values() for gpu in node.gpus for holder in gpu.holders}
     await example.store.replace(objects_at(MIDDAY_S + 300))
     last_s = first.pools[0].history[-1].at_s
     later = await until(watch, lambda overview: overview.pools[0].history[-1].at_s > last_s)

@@ -25,6 +25,7 @@ from kopt.dashboard.data.sources import ClusterNode, Endpoint, Nodes, PastForeca
 from kopt.dashboard.live import FEEDS, LiveSource
 from kopt.dashboard.pages.cluster.data import OVERVIEW
 from kopt.dashboard.pages.cost.data import COSTS
+from kopt.dashboard.pages.gpus.data import GPUS, VisibleMap
 from kopt.dashboard.pages.jobs.data import JOBS, Jobs
 from kopt.dashboard.pages.models.data import MODELS, Models
 from kopt.dashboard.pages.page import Page
@@ -43,6 +44,7 @@ from kopt.serving.contract.pairwise_answers import PairNodeOut, PairsResponse
 from kopt.serving.contract.size_advice import SizeAdvice
 from tests.cost import metered
 from tests.dashboard import cluster_objects as objects
+from tests.dashboard import gpu_objects as gpus
 from tests.dashboard import queue_objects as queues
 from tests.dashboard.test_topology_page import CUBE, node_of
 
@@ -77,6 +79,7 @@ def full(name: str) -> Mapping[AnyFeed, Any]:
         NODES: Nodes((ClusterNode(node_of(CUBE, name)),), cluster=True, problem=name),
         PAIRS: Pairs((measured_pairs(name),), problem=name),
         OVERVIEW: objects.overview(NOW_S, pools=(pool_of(objects.pool(name, NOW_S, reclaiming=True)),)),
+        GPUS: VisibleMap(gpus.gpu_map(4, name=name, problems=(name,))),
         QUEUE: queues.state(NOW_S, queues.queued(f"n/{name}", now_s=NOW_S, queue=name, message=name), problems=(name,)),
         COSTS: metered.state(name),
         MODELS: Models((model,), problems=(name,), serving=(ModelVersion("demand", name, "0" * 64),)),

@@ -14,6 +14,8 @@ from controlplane.processes import wait_for
 from typer.testing import CliRunner
 
 from kopt.cli.main import app
+from kopt.core.dashboards.catalogue import dashboards
+from tests.metric_names import named_in, shown_in
 
 from .conftest import GPU, PRODUCT, Start, Team, kopt, metered_past, now_s
 
@@ -51,6 +53,9 @@ def test_the_sum_closes_although_the_meter_is_killed(
     )
     metered_past(second, now_s() + 1)
     assert second.metric("kopt_cost_unreconciled_gpu_hours") == 0
+    (costs,) = (dashboard for dashboard in dashboards() if dashboard.name == "cost")
+    read = {name for panel in costs.panels for query in panel.queries for name in named_in(query.expr)}
+    assert read <= shown_in(second.metrics), "what the dashboard reads"
     second.server.stop()
     answer = kopt("cost", "--since", "1h")
     assert answer["gpu_hours"] == answer["node_gpu_hours"] > 0

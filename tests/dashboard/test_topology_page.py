@@ -24,6 +24,7 @@ from kopt.agents.topology.documents import spec_of
 from kopt.cli.local.pages import cluster_of
 from kopt.core.hardware.bandwidth import Collective
 from kopt.core.hardware.node_topology import DegradedPart, NodeTopology
+from kopt.core.scheduling.gpu_map import GpuMap
 from kopt.core.scheduling.overview import Overview
 from kopt.core.scheduling.queued import QueueState
 from kopt.core.settings import Settings
@@ -210,6 +211,12 @@ class ScriptedCluster:
         return QueueState()
 
     async def changed(self) -> None:
+        await asyncio.Event().wait()
+
+    def gpus(self) -> GpuMap:
+        return GpuMap()
+
+    async def gpus_changed(self) -> None:
         await asyncio.Event().wait()
 
     async def run(self) -> None:

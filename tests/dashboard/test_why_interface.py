@@ -15,6 +15,7 @@ from pages_source import FixedSource
 
 from kopt.core.reason import Reason
 from kopt.core.scheduling.diagnosis import Binding, Cause, Change, ChangeKind, Diagnosis, StartEstimate
+from kopt.core.scheduling.gpu_map import GpuMap
 from kopt.core.scheduling.overview import Overview
 from kopt.core.scheduling.queued import Explanation, Queued, QueueState
 from kopt.core.settings import Settings
@@ -196,6 +197,12 @@ class ChangingCluster:
 
     def overview(self) -> Overview:
         return Overview()
+
+    def gpus(self) -> GpuMap:
+        return GpuMap()
+
+    async def gpus_changed(self) -> None:
+        await asyncio.Event().wait()
 
     async def run(self) -> None: ...
 

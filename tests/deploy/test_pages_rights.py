@@ -2,6 +2,7 @@
 every right that they have, and can change nothing."""
 
 import base64
+import contextlib
 import json
 import os
 import sys
@@ -127,6 +128,8 @@ def test_every_reader_sees_what_their_own_rights_let_them_list(
         pods["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "64"}}
         job = {"metadata": {"name": f"job-of-{space}", "namespace": space}, "spec": {"template": {"spec": pods}}}
         api.create({"apiVersion": "batch/v1", "kind": "Job", **job})
+        for node in ("gpu-shared", f"gpu-{space}"):
+            _on_node(api, node, f"pod-of-{space}-on-{node}", space)
     wanted = ("Deployment", ACCOUNT)
     (deployment,) = (one for one in charts.render(LOGIN) if (one["kind"], one["metadata"]["name"]) == wanted)
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
@@ -145,7 +148,7 @@ def test_every_reader_sees_what_their_own_rights_let_them_list(
     address = f"http://127.0.0.1:{port}"
     try:
         wait_for(lambda: _answers(f"{address}/healthz"), what="the pages answer")
-        texts = {}
+        texts, maps = dict[str, str](), dict[str, Any]()
         for space in ("team-a", "team-b"):
             with httpx.Client(base_url=address, trust_env=False, timeout=30) as browser:
                 assert browser.get("/queue").status_code == 303
@@ -157,6 +160,9 @@ def test_every_reader_sees_what_their_own_rights_let_them_list(
                 wait_for(lambda b=browser, s=space: f"job-of-{s}" in b.get("/queue").text, what=f"{space} sees its job")
                 texts[space] = browser.get("/queue").text + browser.get("/queue?job=team-a/job-of-team-a").text
                 assert f"system:serviceaccount:{space}:reader" in browser.get("/cluster").text
+                wait_for(lambda b=browser, s=space: f"pod-of-{s}" in b.get("/gpus/map.json").text, what="the map")
+                maps[space] = browser.get("/gpus/map.json").json()
+                assert "pod-of-" not in browser.get("/gpus?node=node+1").text
         for space, status in (("", 401), ("team-a", 200), ("team-b", 404)):
             headers = {"authorization": f"Bearer {_token(api, space, AUDIENCE)}"} if space else {}
             asked = f"{address}/v1/why/team-a/job/job-of-team-a"
@@ -167,10 +173,31 @@ def test_every_reader_sees_what_their_own_rights_let_them_list(
         assert "job-of-team-b" not in texts["team-a"]
         assert "Job team-a/job-of-team-a" in texts["team-a"]
         assert "Job team-a/job-of-team-a" not in texts["team-b"]
+        for space, other in (("team-a", "team-b"), ("team-b", "team-a")):
+            assert other not in json.dumps(maps[space])
+            # They may not list nodes: those are named on which a pod of theirs is.
+            named = {name for _, name, _, _, _ in maps[space]["nodes"] if not name.startswith("node ")}
+            assert named == {"gpu-shared", f"gpu-{space}"}
+            held = sum(bool(gpu[4]) for _, _, _, gpus, _ in maps[space]["nodes"] for gpu in gpus)
+            assert held == 4, "amounts are everybody's"
         log = server.log.read_text()
         assert not any(_token(api, "team-a", AUDIENCE)[:20] in line for line in log.splitlines())
     finally:
         server.stop()
+        for node in ("gpu-shared", "gpu-team-a", "gpu-team-b"):
+            api.delete("v1", "Node", node)
+
+
+def _on_node(api: Api, node: str, pod: str, namespace: str) -> None:
+    """A pod with a GPU of a node with four, which is made where it is not there."""
+    with contextlib.suppress(Refused):
+        api.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}})
+    offers = {"nvidia.com/gpu": "4", "cpu": "8", "memory": "64Gi", "pods": "110"}
+    status = {"capacity": offers, "allocatable": offers, "conditions": [{"type": "Ready", "status": "True"}]}
+    api.patch("v1", "Node", node, {"status": status}, subresource="status")
+    container = {"name": "main", "image": "any", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    spec = {"nodeName": node, "containers": [container], "tolerations": [{"operator": "Exists"}]}
+    api.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": pod, "namespace": namespace}, "spec": spec})
 
 
 def _answers(address: str) -> bool:

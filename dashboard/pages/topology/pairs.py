@@ -1,6 +1,5 @@
 """Pairs of nodes on the topology page: what each was measured to reach beside what is predicted, and which are sick."""
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +8,7 @@ import plotly.graph_objects as go
 
 from kopt.core.hardware.pairwise import Health
 from kopt.core.units import format_bytes
-from kopt.dashboard.formatting import amount, clock
+from kopt.dashboard.formatting import amount, clock, natural
 from kopt.dashboard.pages.topology.data import Pairs
 from kopt.dashboard.pages.topology.pairs_figure import Cell, State, pair_map
 from kopt.serving.contract.pairwise_answers import ExpectedOut, PairNodeOut, PairOut, PairsResponse
@@ -110,13 +109,8 @@ def _kinds(pairs: Sequence[PairOut]) -> tuple[Kind, ...]:
 
 def _drawn(nodes: Sequence[PairNodeOut], pairs: Mapping[Couple, PairOut]) -> tuple[PairNodeOut, ...]:
     bad = Counter(name for couple, pair in pairs.items() if pair.pair.health is not Health.HEALTHY for name in couple)
-    first = sorted(nodes, key=lambda node: (node.health is Health.HEALTHY, -bad[node.name], _natural(node.name)))
-    return tuple(sorted(first[:MOST_NODES], key=lambda pair_node: (pair_node.domains, _natural(pair_node.name))))
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    """``gpu-9`` before ``gpu-10``."""
-    return [(int(digits or 0), text) for text, digits in re.findall(r"(\D*)(\d{0,15})", name)]
+    first = sorted(nodes, key=lambda node: (node.health is Health.HEALTHY, -bad[node.name], natural(node.name)))
+    return tuple(sorted(first[:MOST_NODES], key=lambda pair_node: (pair_node.domains, natural(pair_node.name))))
 
 
 def _expected(expecteds: Sequence[ExpectedOut], kind: str) -> Mapping[tuple[str, ...], ExpectedOut]:

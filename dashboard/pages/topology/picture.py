@@ -211,7 +211,7 @@ def _pcie(graph: DeviceGraph, ring: _Ring, homes: Homes) -> list[Wire]:
     return wires
 
 
-def _direct(graph: DeviceGraph, ring: _Ring, chosen: frozenset[int], worn: _Worn) -> list[Wire]:
+def _direct(graph: DeviceGraph, ring: _Ring, selected: frozenset[int], worn: _Worn) -> list[Wire]:
     wires, drawn_pairs = [], set()
     for edge in graph.edges:
         if not edge.kind.direct:
@@ -220,7 +220,7 @@ def _direct(graph: DeviceGraph, ring: _Ring, chosen: frozenset[int], worn: _Worn
         pair = (min(ends), max(ends))
         drawn_pairs.add(pair)
         part = worn.pairs.get(pair) if len(ends) == 2 else None
-        wires.append(_wire(edge, ends, ring, chosen, part))
+        wires.append(_wire(edge, ends, ring, selected, part))
     # A link that is down leaves no edge: where it was is shown all the same.
     for (a, b), part in worn.pairs.items():
         if (a, b) not in drawn_pairs and a in ring.at and b in ring.at and not graph.switched:
@@ -229,14 +229,14 @@ def _direct(graph: DeviceGraph, ring: _Ring, chosen: frozenset[int], worn: _Worn
     return wires
 
 
-def _wire(edge: Edge, ends: list[int], ring: _Ring, chosen: frozenset[int], part: DegradedPart | None) -> Wire:
+def _wire(edge: Edge, ends: list[int], ring: _Ring, selected: frozenset[int], part: DegradedPart | None) -> Wire:
     points = tuple(polar(ring.at[gpu], GPU_R) for gpu in ends)
     between = f"GPU {ends[0]} to GPU {ends[-1]}" if len(ends) == 2 else f"GPU {ends[0]} to the switches"
     description = f"{between}: {edge.kind.value} {edge.total_gbps:.4g} GB/s" + (
         f", degraded: {degradation_text(part)}" if part else ""
     )
     whole = points if len(ends) == 2 else (*points, (0.0, 0.0))
-    return Wire(edge.kind.value, edge.total_gbps, whole, description, True, chosen >= set(ends), part is not None)
+    return Wire(edge.kind.value, edge.total_gbps, whole, description, True, selected >= set(ends), part is not None)
 
 
 def _card_wires(cards: Sequence[Beside]) -> list[Wire]:
@@ -250,7 +250,7 @@ def _card_wires(cards: Sequence[Beside]) -> list[Wire]:
     return card_wires
 
 
-def _gpus(node: NodeTopology, ring: _Ring, chosen: frozenset[int], worn: _Worn) -> list[DrawnDevice]:
+def _gpus(node: NodeTopology, ring: _Ring, selected: frozenset[int], worn: _Worn) -> list[DrawnDevice]:
     gpus = []
     for gpu in node.gpus:
         details = [f"GPU {gpu.index}", gpu.name, gpu.pci, gpu.partition, worn.gpus.get(gpu.index, "")]
@@ -261,7 +261,7 @@ def _gpus(node: NodeTopology, ring: _Ring, chosen: frozenset[int], worn: _Worn) 
                 polar(ring.at[gpu.index], GPU_R),
                 str(gpu.index),
                 description,
-                gpu.index in chosen,
+                gpu.index in selected,
                 gpu.index in worn.gpus,
             )
         )

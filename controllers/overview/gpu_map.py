@@ -1,0 +1,123 @@
+"""The map of a cluster's GPUs, kept up to date node by node as objects change."""
+
+from collections.abc import Mapping
+
+from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.fields import at, items, mapping, text
+from kopt.controllers.overview.gpus import GpuDocuments, gpus_of_documents
+from kopt.core.scheduling.devices import GpuDevice
+from kopt.core.scheduling.gpu_map import GpuActivity, GpuMap, MapNode, PodKey, map_node
+
+Activity = Mapping[str, Mapping[str, GpuActivity]]
+"""By node and index of the GPU."""
+_REMEMBERED = 1_000
+"""Nodes that went: of more, a reader reads the whole map again."""
+
+
+class GpuMapKeeper:
+    """Nodes and their pods as last heard. ``current`` renews what has changed since the last time, and nothing else."""
+
+    def __init__(self) -> None:
+        self._documents: dict[str, Object] = {}
+        self._pods: dict[str, dict[PodKey, Object]] = {}
+        self._dirty, self._remeasured = set[str](), set[str]()
+        self._gpus: dict[str, list[GpuDevice]] = {}
+        self._nodes: dict[str, MapNode] = {}
+        self._gone: dict[str, int] = {}
+        self._activity: Activity = {}
+        self._version = self._forgotten = 0
+        self._map = GpuMap(cluster=True)
+
+    def node(self, name: str, document: Object | None) -> None:
+        """A node as it is now; None for one that is no more."""
+        if document is None:
+            self._documents.pop(name, None)
+        else:
+            self._documents[name] = document
+        self._dirty.add(name)
+
+    def pod(self, key: PodKey, old: Object | None, new: Object | None) -> None:
+        """A pod before and now, None where it was not there."""
+        before, now = ("" if each is None else text(each, "spec", "nodeName") for each in (old, new))
+        if before and before != now:
+            self._pods.get(before, {}).pop(key, None)
+            self._dirty.add(before)
+        if now and new is not None:
+            # In the order in which they came: a pod that changes keeps the GPUs that it was assumed to have.
+            self._pods.setdefault(now, {})[key] = new
+            self._dirty.add(now)
+
+    def measured(self, activity: Activity) -> None:
+        """How busy GPUs are now."""
+        self._remeasured |= {
+            name for name in {*activity, *self._activity} if activity.get(name) != self._activity.get(name)
+        }
+        self._activity = activity
+
+    @property
+    def is_behind(self) -> bool:
+        return bool(self._dirty or self._remeasured)
+
+    def current(self) -> GpuMap:
+        """The map as of now. Nothing in the documents makes this raise."""
+        if not self.is_behind:
+            return self._map
+        self._read()
+        version, changed = self._version + 1, False
+        for name in self._dirty | self._remeasured:
+            changed |= self._renew(name, version)
+        self._dirty.clear()
+        self._remeasured.clear()
+        if changed or self._map.is_measured != bool(self._activity):
+            self._version = version
+            while len(self._gone) > _REMEMBERED:
+                self._forgotten = self._gone.pop(next(iter(self._gone)))
+            self._map = GpuMap(
+                cluster=True,
+                version=version,
+                nodes=dict(self._nodes),
+                gone=dict(self._gone),
+                complete_since=self._forgotten,
+                is_measured=bool(self._activity),
+            )
+        return self._map
+
+    def _read(self) -> None:
+        """GPUs of the nodes that have changed, all at once: most of the work is for the first node."""
+        for name in self._dirty:
+            self._gpus.pop(name, None)
+        names = [name for name in self._dirty if name in self._documents]
+        pods = [pod for name in names for pod in self._pods.get(name, {}).values()]
+        documents = GpuDocuments([self._documents[name] for name in names], pods, (), (), (), ())
+        for gpu in gpus_of_documents(documents).gpus:
+            self._gpus.setdefault(gpu.node, []).append(gpu)
+
+    def _renew(self, name: str, version: int) -> bool:
+        """Whether a node shows something else than before."""
+        gpus, before = self._gpus.get(name), self._nodes.get(name)
+        if not gpus:
+            if before is None:
+                return False
+            del self._nodes[name]
+            self._gone[name] = version
+            return True
+        jobs = {_key(pod): _job(pod) for pod in self._pods.get(name, {}).values()}
+        node = map_node(name, gpus, self._activity.get(name, {}), jobs, version)
+        if node.is_like(before):
+            return False
+        self._gone.pop(name, None)
+        self._nodes[name] = node
+        return True
+
+
+def _key(pod: Object) -> PodKey:
+    metadata = mapping(pod, "metadata")
+    return text(metadata, "namespace"), text(metadata, "name")
+
+
+def _job(pod: Object) -> tuple[str, str]:
+    """Kind and name of its controller, as the page of queues calls its workload; its own where it has none."""
+    for _, reference in items(pod, "metadata", "ownerReferences"):
+        if at(reference, "controller") is True:
+            return text(reference, "kind"), text(reference, "name")
+    return "Pod", text(pod, "metadata", "name")

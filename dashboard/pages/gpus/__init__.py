@@ -1,0 +1,1 @@
+"""The map of GPUs: node by node, who holds each and how busy it is."""

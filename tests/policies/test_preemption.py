@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from kopt.core.decision import Mode
 from kopt.core.units import MilliGpu
-from kopt.core.workload.checkpoint import Estimate, JobState, JobStatus
+from kopt.core.workload.checkpoint import Estimate, JobState, JobStatus, Member
 from kopt.policies.preemption import (
-    Member,
     PreemptionAction,
     PreemptionDecision,
     PreemptionSettings,

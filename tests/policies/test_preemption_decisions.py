@@ -6,9 +6,8 @@ from dataclasses import replace
 import pytest
 
 from kopt.core.units import MilliGpu
-from kopt.core.workload.checkpoint import Estimate
+from kopt.core.workload.checkpoint import Estimate, Member
 from kopt.policies.preemption import (
-    Member,
     PreemptionAction,
     PreemptionDecision,
     PreemptionSettings,

@@ -15,6 +15,7 @@ import re
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -45,14 +46,21 @@ class Server:
 
     Every request has ``timeout_s`` seconds as a whole, and is tried ``retries`` times again, with exponential
     back-off from ``backoff_s``, where the connection fails or the server is overloaded. ``token`` is sent as bearer
-    token and never shown.
+    token and never shown. ``authority`` is a file with the certificates that the server's has to be signed by.
 
     Raises:
         PrometheusError: ``url`` is not one of http or https.
     """
 
     def __init__(
-        self, url: str, *, timeout_s: float = 30.0, retries: int = 3, backoff_s: float = 0.5, token: str = ""
+        self,
+        url: str,
+        *,
+        timeout_s: float = 30.0,
+        retries: int = 3,
+        backoff_s: float = 0.5,
+        token: str = "",
+        authority: Path | None = None,
     ) -> None:
         self.display_url = _without_secrets(url)
         self.timeout_s = timeout_s
@@ -68,6 +76,8 @@ class Server:
         self._url = url.rstrip("/")
         self._session = requests.Session()
         self._session.hooks["response"].append(self._refuse)
+        if authority is not None:
+            self._session.verify = str(authority)
         if token:
             self._session.headers["Authorization"] = f"Bearer {token}"
         self._client = PrometheusConnect(self._url, session=self._session, timeout=timeout_s, retry=retry)
@@ -85,7 +95,9 @@ class Server:
 
         Answers 404 and 405 pass: not every server that speaks Prometheus' query language has this address.
         """
-        self._ask("readiness", lambda: self._session.get(f"{self._url}/-/ready", timeout=self.timeout_s))
+        address, trusted = f"{self._url}/-/ready", self._session.verify
+        # By name: without it, REQUESTS_CA_BUNDLE of the environment goes before the session's.
+        self._ask("readiness", lambda: self._session.get(address, timeout=self.timeout_s, verify=trusted))
 
     def query_range(self, query: str, start_s: float, end_s: float, step_s: int) -> list[dict[str, Any]]:
         """The series of Prometheus' answer (matrix) for points from ``start_s`` to ``end_s``, both included.

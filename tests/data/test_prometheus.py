@@ -2,14 +2,18 @@
 
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from controlplane.certificates import Authority
 
 from kopt.data.demand import prometheus
 from kopt.data.demand.prometheus import PrometheusError, Server, read_demand
@@ -310,3 +314,35 @@ class TestFailingServers:
         thread.join(5)
         listener.close()
         assert b"Authorization: Bearer abc" in heads[0]
+
+
+class _Ready(BaseHTTPRequestHandler):
+    """Answers ``/-/ready`` as Prometheus does."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"Prometheus Server is Ready.\n")
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+def test_a_certificate_has_to_be_signed_by_the_authority_that_is_named(tmp_path: Path) -> None:
+    authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
+    pair = authority.issue("server", "prometheus", hosts=["127.0.0.1"])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+    listening = ThreadingHTTPServer(("127.0.0.1", 0), _Ready)
+    listening.socket = context.wrap_socket(listening.socket, server_side=True)
+    threading.Thread(target=listening.serve_forever, daemon=True).start()
+    url = f"https://127.0.0.1:{listening.server_port}"
+    try:
+        with Server(url, retries=0, authority=authority.certificate) as server:
+            server.check_ready()
+        for other in (None, stranger.certificate):
+            with Server(url, retries=0, authority=other) as server, pytest.raises(PrometheusError):
+                server.check_ready()
+    finally:
+        listening.shutdown()
+        listening.server_close()

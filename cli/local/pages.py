@@ -5,7 +5,8 @@ With ``KUBECONFIG``, or in a pod, the pages show the nodes of the cluster and wh
 page that what it shows is an example. With ``KOPT_PAGES_LOGIN`` everybody logs in (``pages_login``). What the meter
 has recorded is read where ``pages_costs`` says.
 ``KOPT_PAGES_PROMETHEUS`` is the address of a Prometheus that scrapes GPU exporters,
-``KOPT_PAGES_PROMETHEUS_TOKEN_FILE`` a file with a bearer token for it.
+``KOPT_PAGES_PROMETHEUS_TOKEN_FILE`` a file with a bearer token for it, ``KOPT_PAGES_PROMETHEUS_CA_FILE`` one with the
+authority of its certificate.
 """
 
 import os

@@ -25,6 +25,7 @@ _GATHER_S = 0.02
 def activity_of(environ: Mapping[str, str]) -> Callable[[], Activity] | None:
     """What asks the Prometheus of the environment, and blocks; None where none is named."""
     url, token_file = environ.get("KOPT_PAGES_PROMETHEUS", ""), environ.get("KOPT_PAGES_PROMETHEUS_TOKEN_FILE", "")
+    authority = environ.get("KOPT_PAGES_PROMETHEUS_CA_FILE", "")
     if not url:
         return None
 
@@ -34,7 +35,8 @@ def activity_of(environ: Mapping[str, str]) -> Callable[[], Activity] | None:
 
         # Read each time: tokens are renewed in their files.
         token = Path(token_file).read_text(encoding="utf-8").strip() if token_file else ""
-        with Server(url, timeout_s=10.0, retries=0, token=token) as server:
+        trusted = Path(authority) if authority else None
+        with Server(url, timeout_s=10.0, retries=0, token=token, authority=trusted) as server:
             return read_gpu_activity(server)
 
     return ask

@@ -317,3 +317,20 @@ def test_a_provider_needs_its_client_and_secret(charts: Any) -> None:
     for absent in ("clientId", "clientSecret"):
         with pytest.raises(AssertionError, match=f"pages.oidc.{absent}"):
             charts.render({"pages": {"enabled": True, "oidc": {k: v for k, v in whole.items() if k != absent}}})
+
+
+def test_it_asks_the_prometheus_that_the_values_name(charts: Any) -> None:
+    prometheus = {"url": "https://metrics.example:9443", "tokenSecret": "reader", "caSecret": "authority"}
+    rendered = charts.render({"pages": {"enabled": True, "prometheus": prometheus}})
+    (deployment,) = (one for one in rendered if (one["kind"], one["metadata"]["name"]) == ("Deployment", ACCOUNT))
+    pod = deployment["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    given = {variable["name"]: variable.get("value", "") for variable in container["env"]}
+    assert given["KOPT_PAGES_PROMETHEUS"] == "https://metrics.example:9443"
+    mounted = {mount["name"]: Path(mount["mountPath"]) for mount in container["volumeMounts"]}
+    assert mounted["prometheus-token"] / "token" == Path(given["KOPT_PAGES_PROMETHEUS_TOKEN_FILE"])
+    assert mounted["prometheus-ca"] / "ca.crt" == Path(given["KOPT_PAGES_PROMETHEUS_CA_FILE"])
+    secrets = {volume["name"]: volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume}
+    assert (secrets["prometheus-token"], secrets["prometheus-ca"]) == ("reader", "authority")
+    (policy,) = (one for one in rendered if (one["kind"], one["metadata"]["name"]) == ("NetworkPolicy", ACCOUNT))
+    assert {"ports": [{"port": 9443}]} in policy["spec"]["egress"]

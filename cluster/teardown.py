@@ -36,7 +36,7 @@ from kopt.cluster.client.resources import (
     Resource,
 )
 from kopt.cluster.holds.hold import HELD_KINDS, HELD_LABEL, release
-from kopt.cluster.holds.node_taint import without_condition
+from kopt.cluster.holds.node_taint import MARK_LABEL, given_back, without_condition
 from kopt.cluster.objects.fields import mapping, text
 from kopt.cluster.objects.mig_configurations import CONFIGURATION_LABEL
 from kopt.cluster.objects.staged_data import FINALIZER, STAGED_DATA
@@ -108,6 +108,8 @@ async def switch_off(
         if served is not None:
             async for outcome in _release_held(kube, kind, served, dry_run, wait_s):
                 yield outcome
+    async for outcome in _open_unhealthy_nodes(kube, dry_run):
+        yield outcome
     for engine in Engine:
         async for outcome in _give_back_queues(kube, engine, dry_run):
             yield outcome
@@ -265,8 +267,6 @@ async def _give_back(kube: Kube, kind: Resource, served: Resource, document: Obj
         try:
             if kind == VOLCANO_JOBS:
                 await resume(kube, document)
-            if kind == NODES and (changes := without_condition(document)) is not None:
-                document = await kube.patch(NODES, metadata["name"], changes, subresource="status")
             await kube.patch(served, metadata["name"], release(kind, document), space)
         except Conflict:
             attempts -= 1
@@ -279,6 +279,34 @@ async def _give_back(kube: Kube, kind: Resource, served: Resource, document: Obj
         else:
             return
         document = await kube.get(served, metadata["name"], space)
+
+
+async def _open_unhealthy_nodes(kube: Kube, dry_run: bool) -> AsyncGenerator[Outcome]:
+    """Our taint and condition go. A node may be held for something else beside."""
+    nodes, failed = await _find(kube, NODES, MARK_LABEL)
+    if failed is not None:
+        yield failed
+    for node in nodes:
+        step = Step("release", NODES, "", node["metadata"]["name"], "health")
+        yield await _do(step, partial(_open_node, kube, node), dry_run)
+
+
+async def _open_node(kube: Kube, node: Object) -> None:
+    name, attempts = node["metadata"]["name"], _ATTEMPTS
+    while True:
+        try:
+            if (changes := without_condition(node)) is not None:
+                node = await kube.patch(NODES, name, changes, subresource="status")
+            version = {"resourceVersion": node["metadata"]["resourceVersion"]}
+            changes = given_back(node)
+            await kube.patch(NODES, name, changes | {"metadata": changes["metadata"] | version})
+        except Conflict:
+            attempts -= 1
+            if not attempts:
+                raise
+            node = await kube.get(NODES, name)
+        else:
+            return
 
 
 async def _give_back_queues(kube: Kube, engine: Engine, dry_run: bool) -> AsyncGenerator[Outcome]:

@@ -407,7 +407,6 @@ CONTROLLERS = (
             "resourceslices.resource.k8s.io",
         ),
         writes=("nodehealths.kaiwo.ai", "nodes"),
-        holds=("nodes",),
     ),
 )
 """Every controller, in the order of their ports."""

@@ -46,7 +46,6 @@ from kopt.cluster.client.resources import (
     Resource,
 )
 from kopt.cluster.holds.node_layout import own_layout
-from kopt.cluster.holds.node_taint import without_taint
 from kopt.cluster.holds.original_request import with_request
 from kopt.cluster.holds.queue_stop import FIELD, HOLD, is_stopped, opened
 from kopt.cluster.holds.quota_loan import restored
@@ -208,9 +207,7 @@ def release(resource: Resource, document: Object) -> Object:
     undo, kind = _undo(document), HOLDABLE.get(resource)
     if is_parked(document):
         labels[QUEUE_LABEL] = queue_of(document) or None
-    if resource == NODES:
-        changes = without_taint(document)
-    elif resource == KUEUE_LOCAL_QUEUES:
+    if resource == KUEUE_LOCAL_QUEUES:
         changes = opened(document, undo)
     elif resource == NODES:
         changes = own_layout(document, undo)

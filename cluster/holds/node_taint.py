@@ -1,7 +1,8 @@
 """What we write on a Node of which the GPUs are at fault: a taint, a condition, and the mark by which it is taken back.
 
-The mark (``kaiwo.ai/held``) is written before the condition and with the taint, and goes after both: whatever dies in
-between leaves nothing of ours without it. Taints and conditions of others are never changed.
+The mark, a label, is written before the condition and with the taint, and goes after both: whatever dies in between
+leaves nothing of ours without it. It is not that of ``cluster.holds.hold``, of which there is one for each object: GPUs
+of a node that is held for something else may fail, too. Taints and conditions of others are never changed.
 """
 
 from collections.abc import Mapping
@@ -10,7 +11,7 @@ from typing import Any
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import items, mapping, text
 
-TAINT_KEY = "kaiwo.ai/gpu-unhealthy"
+TAINT_KEY = MARK_LABEL = "kaiwo.ai/gpu-unhealthy"
 CONDITION = "GPUHealthy"
 _OURS = "KoptHealth"
 """What reasons of our condition begin with: another system's condition of the same type is left alone."""
@@ -20,6 +21,21 @@ _LONGEST = 1024
 def is_tainted(node: Object) -> bool:
     """Whether our taint is on it."""
     return any(text(taint, "key") == TAINT_KEY for _, taint in items(node, "spec", "taints"))
+
+
+def is_marked(node: Object) -> bool:
+    """Whether anything of ours may be on it."""
+    return bool(text(node, "metadata", "labels", MARK_LABEL))
+
+
+def mark() -> Object:
+    """The ``metadata`` of a merge patch that marks a node."""
+    return {"labels": {MARK_LABEL: "true"}}
+
+
+def given_back(node: Object) -> Object:
+    """The merge patch that takes our taint and the mark away, once the condition is gone."""
+    return {"metadata": {"labels": {MARK_LABEL: None}}} | without_taint(node)
 
 
 def with_taint(node: Object, value: str) -> Object:

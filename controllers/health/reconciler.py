@@ -12,11 +12,10 @@ from functools import partial
 from typing import Protocol
 
 from kopt.cluster.client.resources import NODES, Object
-from kopt.cluster.holds.hold import hold_metadata, release
 from kopt.cluster.holds.node_taint import (
-    CONDITION,
-    TAINT_KEY,
+    given_back,
     is_tainted,
+    mark,
     our_condition,
     with_condition,
     with_taint,
@@ -39,7 +38,7 @@ from kopt.controllers.health.sources import (
     others_evidence,
 )
 from kopt.controllers.health.state import Slice
-from kopt.controllers.health.views import HOLDER, ObservedLinks, ObservedNode, others_have_condition
+from kopt.controllers.health.views import ObservedLinks, ObservedNode, others_have_condition
 from kopt.controllers.ingest.prometheus import PrometheusError
 from kopt.core.decision import Mode
 from kopt.core.hardware.health import Evidence, Grade, Outcome
@@ -236,7 +235,7 @@ class Reconciler(Retrying):
         tainted, wanted = is_tainted(node.document), node.name in self.closed
         has_condition = bool(our_condition(node.document))
         if enforced and (not node.marked or tainted != wanted):
-            changes: Object = {"metadata": hold_metadata(HOLDER, {"taint": TAINT_KEY, "condition": CONDITION})}
+            changes: Object = {"metadata": mark()}
             if wanted:
                 changes["spec"] = with_taint(node.document, _worst(record))
                 self._about(node, "NodeKeptFree", f"No new pods without a toleration: {record.reason}.")
@@ -255,7 +254,7 @@ class Reconciler(Retrying):
             await self._cluster.write_condition(node, gone)
             return 0.0
         if not enforced and node.marked:
-            await self._cluster.write_node(node, release(NODES, node.document))
+            await self._cluster.write_node(node, given_back(node.document))
             self._about(node, "NodeGivenBack", "Nothing keeps new pods away any more.")
         return self._settings.interval_s
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kopt.cluster.client.resources import Object
-from kopt.cluster.holds.hold import HELD_LABEL, UNDO_ANNOTATION, holder_of
-from kopt.cluster.holds.node_taint import TAINT_KEY, has_others_condition, our_condition
+from kopt.cluster.holds.node_taint import MARK_LABEL, TAINT_KEY, has_others_condition, is_marked, our_condition
 from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.cluster.objects.node_health import REPAIRED_ANNOTATION
 from kopt.cluster.runtime.lease import TERM_ANNOTATION
@@ -17,7 +16,6 @@ from kopt.cluster.workloads.pod_request import is_gpu, quantity
 from kopt.core.hardware.health import NODE, Outcome
 from kopt.core.times import seconds
 
-HOLDER = "health"
 _MOST_GPUS = 128
 _CLOSING = ("NoSchedule", "NoExecute")
 _BAD_IF_TRUE = re.compile(r"(gpu|xid|nvlink|nvswitch|infiniband|accelerat).*", re.IGNORECASE)
@@ -48,7 +46,7 @@ class ObservedNode:
     @property
     def marked(self) -> bool:
         """Whether anything of ours may be on it."""
-        return holder_of(self.document) == HOLDER
+        return is_marked(self.document)
 
 
 @dataclass(frozen=True)
@@ -108,9 +106,9 @@ def _written(node: Object) -> Object:
     """What writing needs: metadata of ours, taints and conditions."""
     metadata = mapping(node, "metadata")
     kept = {name: metadata[name] for name in ("name", "uid", "resourceVersion") if name in metadata}
-    labels = {HELD_LABEL: text(metadata, "labels", HELD_LABEL)} if holder_of(node) else {}
-    own = (UNDO_ANNOTATION, TERM_ANNOTATION)
-    annotations = {name: value for name in own if (value := text(metadata, "annotations", name))}
+    labels = {MARK_LABEL: text(metadata, "labels", MARK_LABEL)} if is_marked(node) else {}
+    term = text(metadata, "annotations", TERM_ANNOTATION)
+    annotations = {TERM_ANNOTATION: term} if term else {}
     return {
         "metadata": kept | {"labels": labels, "annotations": annotations},
         "spec": {"taints": [item for _, item in items(node, "spec", "taints")]},

@@ -90,7 +90,7 @@ def test_a_gpu_that_fell_off_the_bus_keeps_pods_away_until_its_node_is_repaired(
     api.patch("v1", "Node", ill, {"metadata": {"annotations": {"kaiwo.ai/repaired-at": now()}}})
     wait_for(lambda: not condition(api, ill) and TAINT not in taints(api, ill), what="it is given back")
     assert taints(api, ill) == [foreign["key"]]
-    assert "kaiwo.ai/held" not in api.get("v1", "Node", ill)["metadata"]["labels"]
+    assert "kaiwo.ai/gpu-unhealthy" not in api.get("v1", "Node", ill)["metadata"]["labels"]
     wait_for(lambda: TAINT in taints(api, others[0]), what="there is room for the next one")
     api.create(gpu_pod("after", space, 8, scheduler=space, selector=nodes.selector))
     assert bound(api, "after", space)["spec"]["nodeName"] == ill

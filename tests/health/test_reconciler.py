@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kopt.cluster.client.resources import NODE_HEALTHS, NODES, PODS, Object
+from kopt.cluster.holds.hold import hold_metadata, holder_of, undo_of
+from kopt.cluster.holds.node_layout import LayoutMarks, LayoutPhase
 from kopt.cluster.holds.node_taint import TAINT_KEY
 from kopt.cluster.objects.node_health import HealthRecord, record_of, status_of
 from kopt.cluster.runtime.lease import TERM_ANNOTATION
@@ -112,7 +114,9 @@ async def test_a_mode_that_acts_no_more_gives_back_what_is_ours_alone() -> None:
     kube.put(NODES, document)
     before = found(kube)
     await lead(kube, measured, lambda: is_tainted(kube) and len(found(kube)["status"]["conditions"]) == 2)
-    await lead(kube, measured, lambda: not found(kube)["metadata"]["labels"].get("kaiwo.ai/held"), Mode.ANNOTATE)
+    await lead(
+        kube, measured, lambda: not found(kube)["metadata"]["labels"].get("kaiwo.ai/gpu-unhealthy"), Mode.ANNOTATE
+    )
     after = found(kube)
     assert after["spec"]["taints"] == [other]
     assert after["status"] == before["status"]
@@ -141,6 +145,27 @@ async def test_another_systems_condition_is_left_to_it() -> None:
     assert any(item["code"] == "OTHER_VERDICT" for item in status(kube)["evidence"])
 
 
+async def test_a_node_that_is_held_for_something_else_keeps_its_hold() -> None:
+    kube, measured = cluster(), Measured(**{XID: 79.0})
+    marks = LayoutMarks("all-disabled", "all-1g.10gb", "all-1g.10gb", LayoutPhase.CUT, "", is_cordoned=False)
+    held = hold_metadata("partitions", marks.undo())
+    document = found(kube)
+    document["metadata"]["labels"] |= held["labels"] | {"nvidia.com/mig.config": "all-1g.10gb"}
+    document["metadata"].setdefault("annotations", {}).update(held["annotations"])
+    kube.put(NODES, document)
+    await lead(kube, measured, lambda: is_tainted(kube) and len(found(kube)["status"]["conditions"]) == 2)
+    assert undo_of(found(kube)) == marks.undo()
+    await lead(kube, measured, lambda: not is_tainted(kube), Mode.ANNOTATE)
+    assert (holder_of(found(kube)), undo_of(found(kube))) == ("partitions", marks.undo())
+    await lead(kube, measured, lambda: is_tainted(kube) and len(found(kube)["status"]["conditions"]) == 2)
+    errors = [outcome.error async for outcome in switch_off(kube, held_kinds=(NODES,))]  # type: ignore[arg-type]
+    assert not any(errors)
+    after = found(kube)
+    assert after["metadata"]["labels"]["nvidia.com/mig.config"] == "all-disabled"
+    assert not is_tainted(kube)
+    assert not holder_of(after)
+
+
 async def test_switched_off_the_node_is_as_it_was() -> None:
     kube, before = cluster(), found(cluster())
     await lead(
@@ -152,7 +177,7 @@ async def test_switched_off_the_node_is_as_it_was() -> None:
     ]
     after = found(kube)
     assert (after["spec"].get("taints") or [], after["status"]) == ([], before["status"])
-    assert "kaiwo.ai/held" not in after["metadata"]["labels"]
+    assert "kaiwo.ai/gpu-unhealthy" not in after["metadata"]["labels"]
 
 
 async def test_where_others_keep_pods_away_there_is_no_taint_of_ours() -> None:

@@ -101,7 +101,7 @@ def _takes_pods(kube: MemoryKube) -> bool:
     return (
         not ill["spec"].get("taints")
         and kinds == {"Ready", "GpuXidError"}
-        and not ill["metadata"].get("labels", {}).get("kaiwo.ai/held")
+        and not ill["metadata"].get("labels", {}).get("kaiwo.ai/gpu-unhealthy")
     )
 
 

@@ -205,5 +205,9 @@ def _health(kube: Any) -> LedReplica:
 
 
 HEALTH = Scenario(
-    "health", _fill_health, _health, lambda kube: label_of(kube, NODES, "ill", namespace="") == "health", ()
+    "health",
+    _fill_health,
+    _health,
+    lambda kube: label_of(kube, NODES, "ill", label="kaiwo.ai/gpu-unhealthy", namespace="") == "true",
+    (),
 )

@@ -1,6 +1,6 @@
 {{/*
 Nodes: our taint and our condition come and go, with labels and annotations of ours, and nothing else of them changes. Call with
-a list of the root, the component, and whether only what is held may be given back.
+a list of the root, the component, and whether it gives back: only what is marked or held, and also what mig-manager cuts it by.
 */}}
 {{- define "kopt.nodeFence" -}}
 {{- $ := index . 0 }}{{ $component := index . 1 -}}
@@ -12,7 +12,7 @@ a list of the root, the component, and whether only what is held may be given ba
 {{- end }}
 
 {{- define "kopt.nodeValidations" -}}
-- expression: {{ include "kopt.sameBut" (list "object.spec" "oldObject.spec" "['taints']") | quote }}
+- expression: {{ include "kopt.sameBut" (list "object.spec" "oldObject.spec" (ternary "['taints', 'unschedulable']" "['taints']" .)) | quote }}
   message: only taints
 - expression: >-
     object.spec.?taints.orValue([]).filter(t, t.key != 'kaiwo.ai/gpu-unhealthy') ==
@@ -20,7 +20,7 @@ a list of the root, the component, and whether only what is held may be given ba
     object.spec.?taints.orValue([]).all(t, t.key != 'kaiwo.ai/gpu-unhealthy' || t.effect == 'NoSchedule')
   message: only the taint of unhealthy GPUs, and no eviction
 - expression: >-
-    'kaiwo.ai/held' in variables.labelsAfter ||
+    'kaiwo.ai/gpu-unhealthy' in variables.labelsAfter ||
     !object.spec.?taints.orValue([]).exists(t, t.key == 'kaiwo.ai/gpu-unhealthy')
   message: a taint only with the mark by which it is taken away
 - expression: {{ include "kopt.sameBut" (list "object.?status.orValue({})" "oldObject.?status.orValue({})" "['conditions']") | quote }}
@@ -31,10 +31,12 @@ a list of the root, the component, and whether only what is held may be given ba
   message: only the condition GPUHealthy
 {{- if . }}
 - expression: >-
-    'kaiwo.ai/held' in variables.labelsBefore &&
+    ('kaiwo.ai/gpu-unhealthy' in variables.labelsBefore || 'kaiwo.ai/held' in variables.labelsBefore) &&
     !object.spec.?taints.orValue([]).exists(t, t.key == 'kaiwo.ai/gpu-unhealthy' &&
     !oldObject.spec.?taints.orValue([]).exists(o, o.key == 'kaiwo.ai/gpu-unhealthy'))
   message: only what is held, to give it back
+- expression: "'kaiwo.ai/held' in variables.labelsBefore || object.spec.?unschedulable == oldObject.spec.?unschedulable"
+  message: it takes pods again only where we have cordoned it
 {{- end }}
-{{ include "kopt.ourMetadata" "false" }}
+{{ include "kopt.ourMetadata" (ternary "name == 'nvidia.com/mig.config'" "false" .) }}
 {{- end }}

@@ -36,6 +36,7 @@ ELSEWHERE = "unlabelled"
 NOWHERE = {"kubernetes.io/hostname": "nowhere"}
 """Pods that are let go here must not take the GPUs of the nodes of later tests."""
 """A namespace that the webhook does not look at."""
+UNHEALTHY = "kaiwo.ai/gpu-unhealthy"
 PATIENCE_S = 60.0
 Object = dict[str, Any]
 
@@ -60,7 +61,6 @@ SELDOM: dict[str, dict[Right, str]] = {
     "kopt-off": {
         ("get", "", "pods"): "only after a conflict",
         ("get", "", "nodes"): "only after a conflict",
-        ("patch", "", "nodes"): "only where GPUs were cut",
         ("get", "kueue.x-k8s.io", "localqueues"): "only after a conflict",
         ("patch", "kaiwo.ai", "stageddata"): "only where data was staged",
         ("get", "apps", "daemonsets"): "only where there are agents",
@@ -383,6 +383,11 @@ def switched_off(scenario: Scenario, webhook_at_work: Object, extender_at_work: 
         )
     gated = gpu_pod(1, schedulingGates=[{"name": "kaiwo.ai/staging"}], nodeSelector=NOWHERE)
     api.create({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "held", **held}, "spec": gated})
+    taint = {"key": UNHEALTHY, "value": "XID_79", "effect": "NoSchedule"}
+    api.patch("v1", "Node", "gpu-1", {"metadata": {"labels": {UNHEALTHY: "true"}}, "spec": {"taints": [taint]}}, "")
+    condition = {"type": "GPUHealthy", "status": "False", "reason": "KoptHealthCondemned", "message": "XID 79"}
+    conditions = api.get("v1", "Node", "gpu-1", "")["status"].get("conditions") or []
+    api.patch("v1", "Node", "gpu-1", {"status": {"conditions": [*conditions, condition]}}, "", subresource="status")
     environment = {"KUBECONFIG": str(scenario.plane.kubeconfig_for("kopt-off", NAMESPACE)), "PATH": "/usr/bin:/bin"}
     done = subprocess.run(
         [KOPT, "off", "-n", NAMESPACE, "-o", "json"],
@@ -415,6 +420,10 @@ def test_off_takes_everything_away_and_gives_back_what_was_held(scenario: Scenar
     assert api.get("batch/v1", "Job", "held", ELSEWHERE)["spec"]["suspend"] is False
     assert api.get("kueue.x-k8s.io/v1beta1", "Workload", "held", ELSEWHERE)["spec"]["active"] is True
     assert not api.get("v1", "Pod", "held", ELSEWHERE)["spec"].get("schedulingGates")
+    node = api.get("v1", "Node", "gpu-1", "")
+    assert UNHEALTHY not in node["metadata"]["labels"]
+    assert UNHEALTHY not in {taint["key"] for taint in node["spec"].get("taints") or ()}
+    assert "GPUHealthy" not in {item["type"] for item in node["status"].get("conditions") or ()}
 
 
 @pytest.mark.parametrize("account", ["kopt-webhook", "kopt-extender", "kopt-scheduler", "kopt-off"])

@@ -83,7 +83,7 @@ class Prometheus:
             },
         )
 
-    async def now(self, query: str, largest_bytes: int = LARGEST_ANSWER_BYTES) -> list[tuple[dict[str, str], float]]:
+    async def now(self, query: str, largest_bytes: int | None = None) -> list[tuple[dict[str, str], float]]:
         """The series of a query as of now: labels, the name included, and value. Raises PrometheusError."""
         form = {"query": query, "timeout": f"{self._timeout_s:g}s", "partial_response": "false"}
         document = await self._post("query", form, largest_bytes)
@@ -95,11 +95,11 @@ class Prometheus:
         except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
             raise PrometheusError("BadAnswer", "this is not Prometheus' answer to a query") from error
 
-    async def _post(self, path: str, form: dict[str, str], largest_bytes: int = LARGEST_ANSWER_BYTES) -> Any:
+    async def _post(self, path: str, form: dict[str, str], largest_bytes: int | None = None) -> Any:
         headers = {} if self._token is None else {"authorization": f"Bearer {self._token()}"}
         try:
             async with self._http.stream("POST", f"/api/v1/{path}", data=form, headers=headers) as reply:
-                body = await _bounded(reply, largest_bytes)
+                body = await _bounded(reply, largest_bytes or LARGEST_ANSWER_BYTES)
         except httpx.TimeoutException as error:
             raise PrometheusError("Timeout", f"Prometheus gave no answer within {self._timeout_s:g} s") from error
         except httpx.HTTPError as error:

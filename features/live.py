@@ -9,6 +9,7 @@ import contextlib
 import json
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kopt.core.settings import Settings
+from kopt.core.sqlite_files import write_ahead
 from kopt.data.demand.table import GRID_S, DemandSeries
 from kopt.features.rows import FeatureStoreError
 
@@ -32,7 +34,6 @@ MOST_SERVICES = 20_000
 """Of all owners: 32 KiB each."""
 _REDIS_S = 1.0
 _SCHEMA = """
-PRAGMA journal_mode = WAL;
 PRAGMA synchronous = NORMAL;
 CREATE TABLE IF NOT EXISTS history (
     service TEXT PRIMARY KEY, owner TEXT NOT NULL, newest INTEGER NOT NULL, record BLOB NOT NULL
@@ -176,6 +177,7 @@ class SqliteBackend:
         self._lock = threading.RLock()
         with _sqlite_errors():
             self._db = sqlite3.connect(path, check_same_thread=False, timeout=10.0, isolation_level=None)
+            write_ahead(self._db, time.sleep)
             self._db.executescript(_SCHEMA)
 
     def read(self, services: Sequence[str]) -> Mapping[str, Record]:

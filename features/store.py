@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kopt.core.settings import Settings
+from kopt.core.sqlite_files import write_ahead
 from kopt.data.demand.table import GRID_S, DemandSeries
 from kopt.features import demand
 from kopt.features.demand import FEATURES, HORIZONS_S, LOOKBACK_S, steps_ahead
@@ -177,8 +178,7 @@ class DemandFeatureStore:
         replace_rows(self._offline / "none.parquet", SCHEMA.empty_table())
         if not self._settings.redis_url:
             with contextlib.closing(sqlite3.connect(self.folder / "online.db")) as online:
-                # Readers do not wait for the writer.
-                online.execute("PRAGMA journal_mode=WAL")
+                write_ahead(online, time.sleep)
         with quietly():
             self._feast.apply(list(self._repository))
         self._prune()

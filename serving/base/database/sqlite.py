@@ -3,13 +3,15 @@
 import contextlib
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from kopt.core.sqlite_files import write_ahead
 from kopt.serving.base.database.interface import DatabaseError, Values
 
-_PRAGMAS = "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL;"
+_PRAGMAS = "PRAGMA synchronous = NORMAL;"
 _WITHIN_S = 10.0
 Prepare = Callable[[sqlite3.Connection], None]
 
@@ -77,6 +79,7 @@ class SqliteDatabase:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             connection = self._connect(_WITHIN_S)
             try:
+                write_ahead(connection, time.sleep, _WITHIN_S)
                 connection.executescript(_PRAGMAS + self._schema)
                 if self._prepare is not None:
                     self._prepare(connection)

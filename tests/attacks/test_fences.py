@@ -157,7 +157,7 @@ def attacked(control_plane: ControlPlane, rendered: list[Object]) -> Attacked:
     control_plane.apply_crds([bases / f"kueue.x-k8s.io_{name}.yaml" for name in ("clusterqueues", "workloads")])
     control_plane.apply_crds([CHART / "crds" / "stageddata.yaml"])
     api = control_plane.api
-    for name in (NAMESPACE, CLOSED, "kopt-benchmarks"):
+    for name in (NAMESPACE, CLOSED, "kopt-benchmarks", "kopt-node-executor"):
         api.namespace(name)
     api.namespace(OPEN, {"kaiwo.ai/managed": "true"})
     api.wait("v1", "ServiceAccount", "default", namespace=OPEN)

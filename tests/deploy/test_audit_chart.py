@@ -18,6 +18,7 @@ def switched_on(values: Object) -> Object:
     for key, value in defaults.items():
         if isinstance(value, dict) and "enabled" in value:
             values[key] = values.get(key, {}) | {"enabled": True}
+    values["nodeExecutor"]["keysConfigMap"] = "keys"
     return values
 
 

@@ -21,6 +21,7 @@ from kopt.dashboard.data.sources import Endpoint, Snapshot
 from kopt.dashboard.login.authority import AuthorityError, User
 from kopt.dashboard.login.routes import Login, inside
 from kopt.dashboard.login.sessions import LONGEST_COOKIE, Session, Sessions, SessionTooLongError
+from kopt.dashboard.pages.gpus.data import VisibleMap
 from kopt.dashboard.pages.models.data import Models
 from kopt.dashboard.pages.pages import PAGES
 from kopt.dashboard.pages.sizes.data import Sizes
@@ -86,6 +87,8 @@ def _of_team_a(data: Any) -> Any:
         return replace(data, queued=tuple(replace(each, namespace="team-a") for each in data.queued), problems=())
     if isinstance(data, Models):
         return replace(data, problems=())
+    if isinstance(data, VisibleMap):
+        return replace(data, map=replace(data.map, problems=()))
     return replace(data, problem="") if hasattr(data, "problem") else data
 
 

@@ -69,14 +69,19 @@ class Team:
         return wait_for(answer, what=f"{name} waits") or {}
 
     def does(self, manifest: Object, change: Object) -> None:
-        """Submits a job anew as a change says, and waits until it runs."""
+        """Submits a job anew as a change says, waits until it runs, and ends it.
+
+        Under a name of its own: Kueue remembers the Workload of a Job that had the name before.
+        """
         name, patch = manifest["metadata"]["name"], benchmark_module("why_situations.redo").patch
         self.ends(name)
         changed = copy.deepcopy(manifest)
         for operation in change["patch"]:
             patch(changed, operation)
+        changed["metadata"]["name"] = again = f"{name}-changed"
         self.api.create(changed)
-        self.runs(name)
+        self.runs(again)
+        self.ends(again)
 
 
 def change_of(diagnosis: Object, kind: str) -> Object:
@@ -107,7 +112,6 @@ def test_fewer_gpus_or_an_end_let_it_run_in_kube_scheduler(team: Team) -> None:
     fewer = change_of(diagnosis, "fewer-gpus")
     assert fewer["after"] == "3"
     team.does(manifest, fewer)
-    team.ends("train")
     team.submit("train", 4)
     (name,) = change_of(team.diagnosis("train"), "wait")["names"]
     team.ends(name.removeprefix(f"{team.space}/"))
@@ -119,7 +123,6 @@ def test_a_dropped_selector_and_a_toleration_let_it_run(team: Team) -> None:
     diagnosis = team.diagnosis("train")
     assert diagnosis["causes"][0]["code"] == "NODE_SELECTOR"
     team.does(manifest, next(change for change in diagnosis["changes"] if change["rule"] == "disk=fast"))
-    team.ends("train")
     for node in team.api.list("v1", "Node", labels=",".join(f"{k}={v}" for k, v in team.selector.items())):
         taints = [*node["spec"].get("taints", []), {"key": "team", "value": "other", "effect": "NoSchedule"}]
         path = team.api.path("v1", "Node", "", node["metadata"]["name"])
@@ -142,11 +145,8 @@ def test_fewer_gpus_another_queue_or_an_end_let_it_run_in_kueue(team: Team, kueu
         assert diagnosis["scheduler"] == "Kueue"
         assert (cause["code"], cause["wanted"], cause["free"]) == ("QUOTA_IN_USE", 2, 1)
         team.does(manifest, change_of(diagnosis, "fewer-gpus"))
-        team.ends("train")
-        team.submit("train", 2, "gpus")
-        team.does(manifest, change_of(team.diagnosis("train"), "other-queue"))
-        team.ends("train")
-        # Under a name of its own: Kueue remembers the Workload of a Job that had the name before.
+        manifest = team.submit("second", 2, "gpus")
+        team.does(manifest, change_of(team.diagnosis("second"), "other-queue"))
         team.submit("later", 2, "gpus")
         assert len(change_of(team.diagnosis("later"), "wait")["names"]) == 1
         team.ends("first")

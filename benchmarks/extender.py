@@ -228,9 +228,9 @@ def _pair(two: tuple[float, float]) -> str:
 async def serve(nodes: int, tls: Path | None) -> None:
     """The extender's server over a fleet of that many nodes; prints its port. As each pod is bound, another ends."""
     from kopt.cluster.client.api import connect
+    from kopt.cluster.runtime.http.tls_files import TlsFiles
     from kopt.cluster.runtime.informer import Change, ChangeKind
     from kopt.cluster.runtime.signals import settle_memory
-    from kopt.cluster.runtime.tls_files import TlsFiles
     from kopt.controllers.extender.binding.request import Binder
     from kopt.controllers.extender.books.fleet import Fleet
     from kopt.controllers.extender.books.views import PodState

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import yaml
 
 from benchmarks.tables import markdown
-from kopt.cluster.objects.kaiwo_queue import queue_document, queue_of
+from kopt.cluster.objects.custom.kaiwo_queue import queue_document, queue_of
 from kopt.core.scheduling.queue_tree import CPU, DEFAULT_POOL, GPU, MEMORY, Engine, KaiwoQueue, Share
 from kopt.core.units import GIB
 from kopt.policies.queues import QueueTree, compile_tree

@@ -5,7 +5,6 @@ import typer
 from kopt.cli.alerts import commands as alerts
 from kopt.cli.bandwidth import commands as bandwidth
 from kopt.cli.cluster import (
-    agent,
     audit,
     classes,
     controller,
@@ -16,12 +15,11 @@ from kopt.cli.cluster import (
     idle,
     off,
     partitions,
-    queue,
-    replicas,
-    reservations,
     webhook,
     why,
 )
+from kopt.cli.cluster.agents import commands as agent
+from kopt.cli.cluster.queueing import queue, replicas, reservations
 from kopt.cli.cost import commands as cost
 from kopt.cli.dashboards import commands as dashboards
 from kopt.cli.demand import commands as demand

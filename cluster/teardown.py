@@ -37,13 +37,13 @@ from kopt.cluster.client.resources import (
 )
 from kopt.cluster.holds.hold import HELD_KINDS, HELD_LABEL, release
 from kopt.cluster.holds.node_taint import MARK_LABEL, given_back, without_condition
+from kopt.cluster.objects.custom.staged_data import FINALIZER, STAGED_DATA
 from kopt.cluster.objects.fields import mapping, text
 from kopt.cluster.objects.mig_configurations import CONFIGURATION_LABEL
-from kopt.cluster.objects.staged_data import FINALIZER, STAGED_DATA
 from kopt.cluster.objects.volcano import resume
-from kopt.cluster.workloads.gpu_requests import gpus_of
 from kopt.cluster.workloads.queue_trees.live import KINDS, ObjectKey, key_of_document, read_live, resource_of
 from kopt.cluster.workloads.queue_trees.writes import is_created_by_us, leave, remove
+from kopt.cluster.workloads.requests.gpus import gpus_of
 from kopt.core.scheduling.queue_tree import Engine
 
 KEPT_COMPONENTS = ("scheduler",)

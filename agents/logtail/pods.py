@@ -8,7 +8,7 @@ from typing import Any
 from kopt.agents.logtail.annotator import LAST_STEP, LAST_TIME, MODEL
 from kopt.cluster.client.resources import Key, Object
 from kopt.cluster.objects.namespace import MODE_ANNOTATION, NamespaceSettings
-from kopt.cluster.workloads.gpu_requests import FRACTION_ANNOTATIONS, MEMORY_ANNOTATIONS
+from kopt.cluster.workloads.requests.gpus import FRACTION_ANNOTATIONS, MEMORY_ANNOTATIONS
 from kopt.core.decision import Mode
 from kopt.policies.admission.mode import effective_mode
 

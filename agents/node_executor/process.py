@@ -21,8 +21,8 @@ from kopt.agents.runtime.contained import Contained
 from kopt.agents.runtime.running import beside, end_signals, metrics_server
 from kopt.cluster.client.api import ApiError, Kube, KubeSettings, connect
 from kopt.cluster.client.resources import NODE_PLANS, NODES, Object
+from kopt.cluster.objects.custom.node_plan import envelope_in
 from kopt.cluster.objects.fields import mapping
-from kopt.cluster.objects.node_plan import envelope_in
 from kopt.cluster.runtime.backoff import Backoff
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.core.dsse import UntrustedKeyError

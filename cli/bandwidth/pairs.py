@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kopt.core.hardware.collectives import CollectiveLog, CollectiveRun
     from kopt.core.hardware.node_topology import NodeTopology
     from kopt.core.hardware.pairwise import MeasuredPair
-    from kopt.serving.contract.pairwise_answers import PairNodeOut, PairOut, PairsResponse
+    from kopt.serving.contract.bandwidth.pairwise_answers import PairNodeOut, PairOut, PairsResponse
 
 _LOG = re.compile(r"(?P<a>[A-Za-z0-9][-._A-Za-z0-9]*),(?P<b>[A-Za-z0-9][-._A-Za-z0-9]*)=(?P<file>.+)")
 _BATCH = 500
@@ -219,7 +219,7 @@ def _pair(run: "CollectiveRun", nodes: tuple[str, str], path: Path, software: st
 def _evaluated(pairs: "list[MeasuredPair]") -> "tuple[list[MeasuredPair], list[PairNodeOut]]":
     """Slow ones named, where there are enough of them to compare."""
     from kopt.policies.pairwise.health import Result, evaluate
-    from kopt.serving.contract.pairwise_answers import PairNodeOut
+    from kopt.serving.contract.bandwidth.pairwise_answers import PairNodeOut
 
     results = [
         Result(pair.nodes, pair.collective.value, (pair.collective, pair.gpus_per_node, pair.software), pair.beta_gbps)
@@ -248,7 +248,7 @@ def _node(topology: Path | None) -> "NodeTopology | None":
 
 def _predicted(pairs: "list[MeasuredPair]", node: "NodeTopology | None") -> "list[PairOut]":
     """Beside what the model predicts from the hardware alone, where that is known."""
-    from kopt.serving.contract.pairwise_answers import PairOut
+    from kopt.serving.contract.bandwidth.pairwise_answers import PairOut
 
     if node is None:
         return [PairOut.of(pair) for pair in pairs]

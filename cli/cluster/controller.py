@@ -51,7 +51,7 @@ def _serve(spec: ControllerSpec, settings: Any) -> None:
     import uvloop
 
     from kopt.cluster.client.client_authority import ClientAuthorityError
-    from kopt.cluster.runtime.tls_files import TlsError
+    from kopt.cluster.runtime.http.tls_files import TlsError
 
     check_classes()
     try:

@@ -90,8 +90,8 @@ def extender(
         return
     import uvloop
 
+    from kopt.cluster.runtime.http.tls_files import TlsError
     from kopt.cluster.runtime.lease import LeaseSettings
-    from kopt.cluster.runtime.tls_files import TlsError
     from kopt.controllers.extender.calls.server import ServerSettings
     from kopt.controllers.extender.leadership import LeadershipSettings
     from kopt.controllers.extender.main import ProcessSettings, serve

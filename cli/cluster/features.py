@@ -215,7 +215,7 @@ def _with_cluster(kubeconfig: Path | None, work: "Callable[[Kube], Awaitable[T]]
 
 async def _read(kube: "Kube") -> Switches:
     from kopt.cluster.client.resources import FEATURE_ROLLOUTS
-    from kopt.cluster.objects.feature_rollout import ROLLOUT_NAME, switches_of
+    from kopt.cluster.objects.custom.feature_rollout import ROLLOUT_NAME, switches_of
 
     # By a list: without its kind there is nothing to say, without the object everything is on.
     rollouts = (await kube.list(FEATURE_ROLLOUTS, field_selector=f"metadata.name={ROLLOUT_NAME}")).items

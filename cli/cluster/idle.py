@@ -165,7 +165,7 @@ def _row(
     price: float | None,
     kaiwo: "GpuWorkload | None" = None,
 ) -> IdleRow:
-    from kopt.cluster.objects.reservation import held_for
+    from kopt.cluster.objects.custom.reservation import held_for
 
     use = measurements.use_of(pod_kind)
     milli = pod_kind.pods.gpus * pod_kind.pods.pods

@@ -125,7 +125,7 @@ def planned(reports: "list[StrategyReport]") -> Answer:
 
 def _manifest(file: Path) -> dict[str, object]:
     from kopt.cli.queues.manifests import documents
-    from kopt.cluster.objects.mig_strategy import StrategyError, read_strategy
+    from kopt.cluster.objects.custom.mig_strategy import StrategyError, read_strategy
 
     manifests = [item for item in documents(file) if isinstance(item, dict) and item.get("kind") == "MIGStrategy"]
     metadata = manifests[0].get("metadata") if len(manifests) == 1 else None

@@ -13,7 +13,7 @@ from kopt.cli.options import Kubeconfig, Output
 from kopt.cli.output import Answer, Format, column, format_time, show
 
 if TYPE_CHECKING:
-    from kopt.cluster.objects.node_health import HealthRecord
+    from kopt.cluster.objects.custom.node_health import HealthRecord
 
 app = typer.Typer(cls=Edge, no_args_is_help=True, help="How healthy nodes and their GPUs are, and why.")
 _INSTALL = "health is not kept here (no nodehealths.kaiwo.ai): install the chart with health.enabled=true"
@@ -148,7 +148,7 @@ def int_or_zero(text: str) -> int:
 async def _read(kubeconfig: Path | None) -> "list[HealthRecord]":
     from kopt.cluster.client.api import ApiError, NotFound, connect
     from kopt.cluster.client.resources import NODE_HEALTHS
-    from kopt.cluster.objects.node_health import record_of
+    from kopt.cluster.objects.custom.node_health import record_of
 
     try:
         async with connect(kubeconfig) as kube:

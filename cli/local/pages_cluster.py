@@ -19,11 +19,11 @@ from kopt.cluster.client.resources import (
     NODE_TOPOLOGIES,
     Object,
 )
+from kopt.cluster.objects.custom.feature_rollout import ROLLOUT_NAME, switches_of
+from kopt.cluster.objects.custom.kaiwo_budget import standing_of
+from kopt.cluster.objects.custom.node_topology import degraded_of, topology_of
+from kopt.cluster.objects.custom.staged_data import STAGED_DATA
 from kopt.cluster.objects.eviction import entry_of
-from kopt.cluster.objects.feature_rollout import ROLLOUT_NAME, switches_of
-from kopt.cluster.objects.kaiwo_budget import standing_of
-from kopt.cluster.objects.node_topology import degraded_of, topology_of
-from kopt.cluster.objects.staged_data import STAGED_DATA
 from kopt.cluster.runtime.informer import Informer, InformerSettings
 from kopt.controllers.overview.diagnosis.questions import Predictions
 from kopt.controllers.overview.documents import pool_of, staged_of

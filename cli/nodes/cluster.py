@@ -11,7 +11,7 @@ from kopt.core.node_plan.plan import envelope_digest
 
 if TYPE_CHECKING:
     from kopt.cluster.client.api import Kube
-    from kopt.cluster.objects.node_plan import ReportedNode
+    from kopt.cluster.objects.custom.node_plan import ReportedNode
 
 _INSTALL = "there are no node executors here (no nodeplans.kaiwo.ai): install the chart with nodeExecutor.enabled=true"
 _POLL_S = 1.0
@@ -25,7 +25,7 @@ def reported(kubeconfig: Path | None, node: str = "") -> "list[ReportedNode]":
 async def _reported(kubeconfig: Path | None, node: str) -> "list[ReportedNode]":
     from kopt.cluster.client.api import ApiError, NotFound, connect
     from kopt.cluster.client.resources import NODE_PLANS
-    from kopt.cluster.objects.node_plan import reported_of
+    from kopt.cluster.objects.custom.node_plan import reported_of
 
     try:
         async with connect(kubeconfig) as kube:
@@ -68,7 +68,7 @@ async def _applied(kubeconfig: Path | None, node: str, envelope: Envelope, wait_
 
 async def _settled(kube: "Kube", node: str, digest: str, until_s: float) -> "ReportedNode":
     from kopt.cluster.client.resources import NODE_PLANS
-    from kopt.cluster.objects.node_plan import reported_of
+    from kopt.cluster.objects.custom.node_plan import reported_of
 
     while True:
         result = reported_of(await kube.get(NODE_PLANS, node))

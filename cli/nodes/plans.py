@@ -17,7 +17,7 @@ from kopt.core.signing_keys import PRIVATE_KEY_FILE, SigningError, signing_key
 from kopt.core.untrusted import UnreadableError, decode_mapping
 
 if TYPE_CHECKING:
-    from kopt.cluster.objects.node_plan import ReportedNode
+    from kopt.cluster.objects.custom.node_plan import ReportedNode
 
 _MOST_BYTES = 256 << 10
 

@@ -9,7 +9,7 @@ from kopt.core.node_plan.state import MigGpu, NodeGpu
 from kopt.core.units import counted
 
 if TYPE_CHECKING:
-    from kopt.cluster.objects.node_plan import ReportedNode
+    from kopt.cluster.objects.custom.node_plan import ReportedNode
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ class ImportedRow:
 
 def import_queues(engine: Engine, files: Sequence[Path], kubeconfig: Path | None, output: Format) -> None:
     """Prints the manifests; what is left as it is, and what applying them would change, goes to stderr."""
-    from kopt.cluster.objects.kaiwo_queue import pool_document, queue_document
+    from kopt.cluster.objects.custom.kaiwo_queue import pool_document, queue_document
     from kopt.cluster.workloads.queue_trees.from_kai import from_kai
     from kopt.cluster.workloads.queue_trees.from_kueue import from_kueue
 

@@ -58,7 +58,7 @@ def documents(path: Path) -> list[Any]:
 
 
 def _sort(document: Any, where: str, queues: "list[KaiwoQueue]", pools: "list[KaiwoPool]") -> None:
-    from kopt.cluster.objects.kaiwo_queue import API_VERSION, pool_of, queue_of
+    from kopt.cluster.objects.custom.kaiwo_queue import API_VERSION, pool_of, queue_of
 
     kind = document.get("kind") if isinstance(document, dict) else None
     if kind not in ("KaiwoQueue", "KaiwoPool") or not str(document.get("apiVersion", "")).startswith(_GROUP):

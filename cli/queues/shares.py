@@ -77,7 +77,7 @@ async def _read(
     """The queues that the cluster has, what runs and waits in them, what they share, and what was left out."""
     from kopt.cluster.client.api import ApiError, Forbidden, NotFound, connect
     from kopt.cluster.client.resources import KUEUE_WORKLOADS, NODES, PODS
-    from kopt.cluster.workloads.kueue_reading import local_queue_target
+    from kopt.cluster.workloads.kueue.reading import local_queue_target
     from kopt.cluster.workloads.queue_trees.from_kai import from_kai
     from kopt.cluster.workloads.queue_trees.from_kueue import from_kueue
     from kopt.cluster.workloads.queue_trees.live import read_live

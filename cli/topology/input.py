@@ -53,7 +53,7 @@ def _published(name: str, text: str) -> "list[NodeTopology]":
         return []
     import json
 
-    from kopt.cluster.objects.node_topology import topology_of
+    from kopt.cluster.objects.custom.node_topology import topology_of
 
     try:
         document = json.loads(text)

@@ -137,7 +137,7 @@ def nodes_in_cluster(kubeconfig: Path | None = None) -> list[DescribedNode]:
 
 
 def _described(document: "Object") -> DescribedNode:
-    from kopt.cluster.objects.node_topology import degraded_of, topology_of
+    from kopt.cluster.objects.custom.node_topology import degraded_of, topology_of
 
     return DescribedNode(topology_of(document), degraded_of(document))
 

@@ -22,8 +22,8 @@ SOURCE = "NodeBandwidth"
 async def collectives(kube: "Kube") -> Rows:
     """A row for each size of each pair whose nodes are known and well. Raises ApiError."""
     from kopt.cluster.client.resources import NODE_BANDWIDTHS, NODE_TOPOLOGIES
-    from kopt.cluster.objects.node_bandwidth import bandwidth_of
-    from kopt.cluster.objects.node_topology import topology_of
+    from kopt.cluster.objects.custom.node_bandwidth import bandwidth_of
+    from kopt.cluster.objects.custom.node_topology import topology_of
 
     result, topologies = Rows(), dict[str, NodeTopology]()
     for document in await _all(kube, NODE_TOPOLOGIES, result):

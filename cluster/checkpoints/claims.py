@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from kopt.cluster.checkpoints.status import STATE
-from kopt.cluster.objects.checkpoint import claims_write
-from kopt.cluster.workloads.kueue import GpuPod
+from kopt.cluster.objects.custom.checkpoint import claims_write
+from kopt.cluster.workloads.kueue.objects import GpuPod
 from kopt.core.workload.checkpoint import JobState
 
 LONGEST_CLAIM_S = 900.0

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kopt.cluster.holds.checkpoint_request import saving_by
-from kopt.cluster.workloads.kueue import GpuPod
+from kopt.cluster.workloads.kueue.objects import GpuPod
 from kopt.core.workload.checkpoint_request import REQUEST_ANNOTATION, PodSaving, SaveRequest
 from kopt.core.workload.save_state import SaveState, save_state, unasked
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from kopt.cluster.objects.checkpoint import source_of
-from kopt.cluster.workloads.kueue import GpuPod
+from kopt.cluster.objects.custom.checkpoint import source_of
+from kopt.cluster.workloads.kueue.objects import GpuPod
 from kopt.core.times import seconds_or_none
 from kopt.core.units import WHOLE_GPU, MilliGpu
 from kopt.core.workload.checkpoint import LONGEST_START_S, Estimate, JobState, JobStatus, Member, Source

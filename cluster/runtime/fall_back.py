@@ -10,7 +10,7 @@ from typing import Protocol
 
 from kopt.cluster.client.api import ApiError, Kube
 from kopt.cluster.client.resources import FEATURE_ROLLOUTS, Object
-from kopt.cluster.objects.feature_rollout import ROLLOUT_NAME
+from kopt.cluster.objects.custom.feature_rollout import ROLLOUT_NAME
 from kopt.cluster.runtime.switches import FLIPPED, LiveSwitches, sentence_of, user_of, write_switches
 from kopt.core.error_budget import ErrorBudget, Objective
 from kopt.core.switches import OFF, Alarm, AlarmKind, AlarmUnknown

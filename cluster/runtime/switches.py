@@ -12,7 +12,7 @@ from prometheus_client.core import GaugeMetricFamily
 
 from kopt.cluster.client.api import AlreadyExists, Conflict, Kube, NotFound
 from kopt.cluster.client.resources import FEATURE_ROLLOUTS, SELF_REVIEWS, Object
-from kopt.cluster.objects.feature_rollout import ROLLOUT_NAME, changes_of, rollout_document, switches_of
+from kopt.cluster.objects.custom.feature_rollout import ROLLOUT_NAME, changes_of, rollout_document, switches_of
 from kopt.cluster.objects.fields import text
 from kopt.cluster.runtime.events import NORMAL, WARNING, EventRecorder
 from kopt.cluster.runtime.informer import Change as InformerChange

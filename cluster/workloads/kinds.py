@@ -11,7 +11,7 @@ from typing import Any
 
 from kopt.cluster.client.resources import CRON_JOBS, DEPLOYMENTS, JOBS, PODS, STATEFUL_SETS, Object, Resource
 from kopt.cluster.objects.fields import Path, at, count, items, mapping
-from kopt.cluster.workloads.gpu_requests import gpus_of, resources_milli
+from kopt.cluster.workloads.requests.gpus import gpus_of, resources_milli
 from kopt.core.units import WHOLE_GPU, MilliGpu
 
 

@@ -7,7 +7,7 @@ from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import Path, at, items, mapping, text
 from kopt.cluster.objects.json_patch import JsonPatch
 from kopt.cluster.workloads.kinds import PodSet
-from kopt.cluster.workloads.kueue_queues import read_flavor
+from kopt.cluster.workloads.kueue.queues import read_flavor
 from kopt.core.scheduling.queue_tree import KaiwoPool
 
 KAI_NODE_POOL_LABEL = "kai.scheduler/node-pool"

@@ -8,9 +8,9 @@ from typing import Any
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, items, mapping, text, texts
 from kopt.cluster.objects.json_patch import JsonPatch
-from kopt.cluster.workloads.gpu_requests import gpus_of, memory_of, resources_milli
 from kopt.cluster.workloads.kinds import PodSet
 from kopt.cluster.workloads.node_selection import GPU_PRODUCT_LABELS
+from kopt.cluster.workloads.requests.gpus import gpus_of, memory_of, resources_milli
 from kopt.cluster.workloads.workload import Workload
 from kopt.core.units import MIB, WHOLE_GPU, Bytes, MilliGpu
 from kopt.core.workload.executor import Executor

@@ -6,7 +6,7 @@ from typing import Any
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, count, items, mapping, text
-from kopt.cluster.workloads.gpu_requests import gpus_of
+from kopt.cluster.workloads.requests.gpus import gpus_of
 from kopt.core.times import seconds_or_none
 from kopt.core.workload.run_time import MAX_GPUS, JobKind, JobRun
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from re import Match, Pattern
 
-from kopt.cluster.workloads.gpu_requests import milli_of
+from kopt.cluster.workloads.requests.gpus import milli_of
 from kopt.core.scheduling.diagnosis import Binding, Cause
 
 _LONGEST = 20_000

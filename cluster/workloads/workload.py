@@ -7,9 +7,9 @@ from typing import Any
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, controller_of, count, mapping, text
 from kopt.cluster.workloads.frameworks import written_queue
-from kopt.cluster.workloads.gpu_requests import memory_of
 from kopt.cluster.workloads.kinds import BY_KEY, KAIWO_JOBS, KAIWO_SERVICES, PodSet, WorkloadKind
 from kopt.cluster.workloads.owners import owner_of
+from kopt.cluster.workloads.requests.gpus import memory_of
 from kopt.cluster.workloads.workload_class import classified
 from kopt.core.scheduling.classify import Classified
 from kopt.core.scheduling.submission import DEFAULT_SCHEDULER, Framework, Submission, WorkloadShape

@@ -21,7 +21,9 @@ from kopt.cluster.client.resources import PODS, UNFINISHED_PODS, Object, Resourc
 from kopt.cluster.objects.fields import at
 from kopt.cluster.objects.json_patch import JsonPatch
 from kopt.cluster.runtime.informer import Informer, identity
-from kopt.cluster.workloads.external_requests import (
+from kopt.cluster.workloads.frameworks import QUEUE_REFERENCES, write_queue, written_queue
+from kopt.cluster.workloads.kinds import WorkloadKind
+from kopt.cluster.workloads.requests.external import (
     CLAIMS,
     ELSEWHERE,
     ObjectRef,
@@ -31,8 +33,6 @@ from kopt.cluster.workloads.external_requests import (
     read_object,
     stands_elsewhere,
 )
-from kopt.cluster.workloads.frameworks import QUEUE_REFERENCES, write_queue, written_queue
-from kopt.cluster.workloads.kinds import WorkloadKind
 from kopt.cluster.workloads.served import alive, is_evaluated, metadata_and_spec, served_kinds
 from kopt.cluster.workloads.workload import NamespaceDefaults, Workload
 from kopt.controllers.admission.evaluation import ClusterState, evaluate

@@ -5,10 +5,10 @@ where labels tell as much, `registration` uses selectors.
 """
 
 from kopt.cluster.client.resources import Object
-from kopt.cluster.objects.staged_data import NAMES_ANNOTATION, REQUEST_ANNOTATION
+from kopt.cluster.objects.custom.staged_data import NAMES_ANNOTATION, REQUEST_ANNOTATION
 from kopt.cluster.workloads.frameworks import QUEUE_REFERENCES
-from kopt.cluster.workloads.gpu_requests import CLASS_PREFIX, FRACTION_ANNOTATIONS, MEMORY_ANNOTATIONS
 from kopt.cluster.workloads.kinds import BY_KEY, OF_DEPLOYMENT, OTHER_OWNERS, REPLICA_SET, WorkloadKind
+from kopt.cluster.workloads.requests.gpus import CLASS_PREFIX, FRACTION_ANNOTATIONS, MEMORY_ANNOTATIONS
 from kopt.cluster.workloads.workload import OPT_OUT_ANNOTATION
 from kopt.controllers.admission.policy import ConformancePolicy
 

@@ -6,8 +6,8 @@ from typing import Protocol
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
-from kopt.cluster.workloads.external_requests import ObjectRef
 from kopt.cluster.workloads.node_pools import annotation_of, selectors_of
+from kopt.cluster.workloads.requests.external import ObjectRef
 from kopt.cluster.workloads.workload import NamespaceDefaults, Workload, shape_of, submission_of
 from kopt.controllers.admission.policy import ConformancePolicy
 from kopt.core.decision import Mode

@@ -8,13 +8,13 @@ from typing import Protocol, TypeVar
 from kopt.cluster.admission.review import ALLOWED, Answer, Review, let_through
 from kopt.cluster.client.resources import CRON_JOBS, MIG_STRATEGIES, Object
 from kopt.cluster.holds.hold import is_mirrored
+from kopt.cluster.objects.custom.mig_strategy import StrategyError, read_strategy
 from kopt.cluster.objects.json_patch import JsonPatch
-from kopt.cluster.objects.mig_strategy import StrategyError, read_strategy
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.runtime.tracing import TraceContext
-from kopt.cluster.workloads.external_requests import CLAIMS, ObjectRef, completed, stands_elsewhere
 from kopt.cluster.workloads.frameworks import written_queue
 from kopt.cluster.workloads.memory_need import Need
+from kopt.cluster.workloads.requests.external import CLAIMS, ObjectRef, completed, stands_elsewhere
 from kopt.cluster.workloads.served import is_evaluated
 from kopt.cluster.workloads.workload import OPT_OUT_ANNOTATION, NamespaceDefaults, Workload, read_workload
 from kopt.controllers.admission.evaluation import ClusterState, Evaluation, evaluate

@@ -11,8 +11,8 @@ from kopt.cluster.admission.address import Address
 from kopt.cluster.client.api import ApiError, Kube, connect
 from kopt.cluster.client.client_authority import ClientAuthority
 from kopt.cluster.client.resources import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS
-from kopt.cluster.runtime.certificates import CertificateSettings, ServingCertificate
 from kopt.cluster.runtime.fall_back import AlarmSource, FallBack, answers_of
+from kopt.cluster.runtime.http.certificates import CertificateSettings, ServingCertificate
 from kopt.cluster.runtime.isolation import Isolation, Subject
 from kopt.cluster.runtime.signals import end_signals, run_until, settle_memory
 from kopt.controllers.admission.audit import AuditWatch

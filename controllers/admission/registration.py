@@ -26,9 +26,9 @@ from kopt.cluster.client.resources import (
     Resource,
 )
 from kopt.cluster.objects.namespace import MANAGED_LABEL, SYSTEM_NAMESPACES
-from kopt.cluster.workloads.external_requests import CLAIMS
 from kopt.cluster.workloads.frameworks import QUEUE_REFERENCES, QUEUE_SOURCE
 from kopt.cluster.workloads.kinds import WORKLOAD_KINDS, WorkloadKind
+from kopt.cluster.workloads.requests.external import CLAIMS
 from kopt.controllers.admission.conditions import (
     claim_condition,
     mutate_condition,

@@ -12,8 +12,8 @@ import orjson
 
 from kopt.cluster.admission.review import Review
 from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.custom.staged_data import ASKING
 from kopt.cluster.objects.fields import mapping
-from kopt.cluster.objects.staged_data import ASKING
 from kopt.controllers.admission.evaluation import ClusterState
 from kopt.controllers.admission.mutating import is_traced
 from kopt.controllers.admission.policy import ConformancePolicy

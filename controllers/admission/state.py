@@ -22,16 +22,16 @@ from kopt.cluster.client.resources import (
     Resource,
     key_of,
 )
+from kopt.cluster.objects.custom.kaiwo_queue import pool_of
 from kopt.cluster.objects.fields import at, text
-from kopt.cluster.objects.kaiwo_queue import pool_of
 from kopt.cluster.objects.leases import lease_until
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.runtime.informer import Informer
 from kopt.cluster.runtime.isolation import Isolation
 from kopt.cluster.runtime.switches import LiveSwitches, read_switches
 from kopt.cluster.workloads.executors import KAI_CONFIGS, executor_by_signs, kai_executor, node_executor
-from kopt.cluster.workloads.external_requests import CLAIM_TEMPLATES, DEVICE_CLASSES, ObjectRef, read_object
 from kopt.cluster.workloads.node_pools import pool_of_flavor
+from kopt.cluster.workloads.requests.external import CLAIM_TEMPLATES, DEVICE_CLASSES, ObjectRef, read_object
 from kopt.cluster.workloads.workload import NamespaceDefaults
 from kopt.controllers.admission.evaluation import FixedState, names_in
 from kopt.controllers.admission.policy import POLICY_NAME, ConformancePolicy, Evidence, PolicyError, parse_policy

@@ -13,10 +13,10 @@ from kopt.cluster.client.api import Kube, KubeSettings, connect
 from kopt.cluster.client.resources import CONFIG_MAPS
 from kopt.cluster.runtime.fall_back import AlarmSource, FallBack, answers_of
 from kopt.cluster.runtime.http import SMALL_BODY_BYTES, HttpLimits, HttpServer, Reply, Request
+from kopt.cluster.runtime.http.tls_files import TlsFiles
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.signals import end_signals, run_until
 from kopt.cluster.runtime.switches import LiveSwitches
-from kopt.cluster.runtime.tls_files import TlsFiles
 from kopt.controllers.autoscaling import front_proxy
 from kopt.controllers.autoscaling.api import MetricsApi
 from kopt.controllers.autoscaling.forecasts import Ask

@@ -12,13 +12,14 @@ from typing import Any
 from kopt.cluster.admission.review import Review
 from kopt.cluster.client.api import ApiError, Kube
 from kopt.cluster.client.resources import MIG_STRATEGIES, NODES, PODS, Object
+from kopt.cluster.objects.custom.mig_strategy import MigStrategy, read_strategy
 from kopt.cluster.objects.fields import at, items, mapping
 from kopt.cluster.objects.json_patch import JsonPatch
-from kopt.cluster.objects.mig_strategy import MigStrategy, read_strategy
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.isolation import Isolation
 from kopt.cluster.runtime.switches import OPEN, Gate
-from kopt.cluster.workloads.device_requests import (
+from kopt.cluster.workloads.node_selection import runs_on
+from kopt.cluster.workloads.requests.devices import (
     CHOICE_ANNOTATION,
     DeviceRequest,
     ObservedClaim,
@@ -32,8 +33,7 @@ from kopt.cluster.workloads.device_requests import (
     read_slice,
     with_choice,
 )
-from kopt.cluster.workloads.external_requests import CLAIMS, DEVICE_CLASSES, RESOURCE_SLICES
-from kopt.cluster.workloads.node_selection import runs_on
+from kopt.cluster.workloads.requests.external import CLAIMS, DEVICE_CLASSES, RESOURCE_SLICES
 from kopt.controllers.devices.books import Books, Selection
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason

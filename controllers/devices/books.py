@@ -12,8 +12,8 @@ import numpy as np
 
 from kopt.cluster.client.resources import Key
 from kopt.cluster.objects.annotations import mapping_of
-from kopt.cluster.objects.mig_strategy import MigStrategy
-from kopt.cluster.workloads.device_requests import (
+from kopt.cluster.objects.custom.mig_strategy import MigStrategy
+from kopt.cluster.workloads.requests.devices import (
     CHOICE_ANNOTATION,
     DeviceRequest,
     ObservedClaim,

@@ -6,10 +6,10 @@ from typing import Any
 
 from kopt.cluster.client.resources import Key, Object, key_of
 from kopt.cluster.holds.hold import QUEUE_LABEL, holder_of
-from kopt.cluster.objects.checkpoint import source_of
+from kopt.cluster.objects.custom.checkpoint import source_of
 from kopt.cluster.objects.eviction import proven_notice_of
 from kopt.cluster.objects.fields import at, count, items, mapping, text
-from kopt.cluster.workloads.gpu_requests import gpus_of
+from kopt.cluster.workloads.requests.gpus import gpus_of
 from kopt.core.scheduling.eviction import Notice, System, WorkloadRef
 from kopt.core.times import seconds
 from kopt.policies.evictions import LastReport

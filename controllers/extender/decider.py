@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kopt.cluster.client.resources import Key
 from kopt.cluster.runtime.switches import OPEN, Gate
-from kopt.cluster.workloads.pod_request import ANY_POOL, Ask
+from kopt.cluster.workloads.requests.pods import ANY_POOL, Ask
 from kopt.controllers.extender.books.fleet import Fleet, Holding, Placement, Stage
 from kopt.controllers.extender.books.gangs import Gangs, Near
 from kopt.controllers.extender.books.replicas import Replicas

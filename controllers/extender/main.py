@@ -25,11 +25,11 @@ from kopt.cluster.client.resources import (
 )
 from kopt.cluster.runtime.events import WARNING, EventRecorder, EventSettings
 from kopt.cluster.runtime.fall_back import FailureRate, FallBack
+from kopt.cluster.runtime.http.tls_files import TlsFiles
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.isolation import Isolation, Subject
 from kopt.cluster.runtime.signals import end_signals, run_until, settle_memory
 from kopt.cluster.runtime.switches import LiveSwitches
-from kopt.cluster.runtime.tls_files import TlsFiles
 from kopt.controllers.extender.binding.request import Binder
 from kopt.controllers.extender.books.fleet import Fleet, Holding
 from kopt.controllers.extender.books.gpu_workloads import GpuWorkload, PlacedPod, Statuses, workload_of

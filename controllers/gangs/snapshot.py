@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from kopt.cluster.client.resources import JOBS, KUEUE_WORKLOADS, Key, Object, Resource
 from kopt.cluster.workloads.node_selection import runs_on
-from kopt.cluster.workloads.pod_request import is_gpu
+from kopt.cluster.workloads.requests.pods import is_gpu
 from kopt.controllers.gangs.views import HOLDER, GangOwner, ObservedNode, ObservedPod
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason

@@ -10,9 +10,9 @@ from kopt.cluster.objects.eviction import proven_notice_of
 from kopt.cluster.objects.fields import at, count, has_condition, items, mapping, text
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.workloads.job_failures import outlives
-from kopt.cluster.workloads.kueue_reading import amount, annotations_of, requests_of
+from kopt.cluster.workloads.kueue.reading import amount, annotations_of, requests_of
 from kopt.cluster.workloads.owners import owner_of
-from kopt.cluster.workloads.pod_request import is_gpu
+from kopt.cluster.workloads.requests.pods import is_gpu
 from kopt.core.scheduling.eviction import Notice
 from kopt.core.switches import Owner
 from kopt.core.times import seconds_or_none

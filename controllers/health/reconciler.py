@@ -22,9 +22,9 @@ from kopt.cluster.holds.node_taint import (
     without_condition,
     without_taint,
 )
+from kopt.cluster.objects.custom.node_bandwidth import owned_by
+from kopt.cluster.objects.custom.node_health import HealthRecord, status_of
 from kopt.cluster.objects.fields import text
-from kopt.cluster.objects.node_bandwidth import owned_by
-from kopt.cluster.objects.node_health import HealthRecord, status_of
 from kopt.cluster.runtime.events import EmitEvent
 from kopt.cluster.runtime.isolation import Isolation, Subject
 from kopt.cluster.runtime.retry import Pauses, Retrying

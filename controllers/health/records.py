@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from kopt.cluster.client.resources import Object
-from kopt.cluster.objects.node_health import MOST_OUTCOMES, HealthRecord, record_of
+from kopt.cluster.objects.custom.node_health import MOST_OUTCOMES, HealthRecord, record_of
 from kopt.controllers.health.views import ObservedNode
 from kopt.core.decision import Mode
 from kopt.core.hardware.health import Evidence, Outcome, code_of

@@ -10,7 +10,7 @@ from kopt.cluster.objects.fields import slim
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.object_cache import ObjectCache
-from kopt.cluster.workloads.external_requests import RESOURCE_SLICES
+from kopt.cluster.workloads.requests.external import RESOURCE_SLICES
 from kopt.controllers.health.views import (
     ObservedLinks,
     ObservedNode,

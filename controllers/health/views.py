@@ -7,12 +7,12 @@ from typing import Any
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.holds.node_taint import MARK_LABEL, TAINT_KEY, has_others_condition, is_marked, our_condition
+from kopt.cluster.objects.custom.node_health import REPAIRED_ANNOTATION
 from kopt.cluster.objects.fields import at, items, mapping, text
-from kopt.cluster.objects.node_health import REPAIRED_ANNOTATION
 from kopt.cluster.runtime.lease import TERM_ANNOTATION
 from kopt.cluster.workloads.node_selection import GPU_PRODUCT_LABELS
 from kopt.cluster.workloads.owners import owner_of
-from kopt.cluster.workloads.pod_request import is_gpu, quantity
+from kopt.cluster.workloads.requests.pods import is_gpu, quantity
 from kopt.core.hardware.health import NODE, Outcome
 from kopt.core.times import seconds
 

@@ -9,8 +9,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from kopt.cluster.objects.lending_pool import LONGEST_LEAD_S
-from kopt.cluster.workloads.kueue_queues import allows
+from kopt.cluster.objects.custom.lending_pool import LONGEST_LEAD_S
+from kopt.cluster.workloads.kueue.queues import allows
 from kopt.controllers.lending.forecasts import Forecasts
 from kopt.controllers.lending.plan import Evaluation, Outcome, PoolPlan, QueuePlan
 from kopt.controllers.lending.ports import ControllerSettings

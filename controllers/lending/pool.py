@@ -5,11 +5,11 @@ from typing import Any
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.holds.checkpoint_request import saving_by
+from kopt.cluster.objects.custom.lending_pool import pool_of, status_of
 from kopt.cluster.objects.fields import at, items, mapping, slim, text
-from kopt.cluster.objects.lending_pool import pool_of, status_of
 from kopt.cluster.runtime.lease import TERM_ANNOTATION
-from kopt.cluster.workloads.kueue_reading import read_gpu_pod, requests_of
-from kopt.cluster.workloads.pod_request import is_gpu
+from kopt.cluster.workloads.kueue.reading import read_gpu_pod, requests_of
+from kopt.cluster.workloads.requests.pods import is_gpu
 from kopt.controllers.lending.views import ObservedPod, Pool
 from kopt.core.times import seconds_or_none
 

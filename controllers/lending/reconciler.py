@@ -15,7 +15,7 @@ from functools import partial
 from kopt.cluster.client.api import Invalid
 from kopt.cluster.client.resources import LENDING_POOLS
 from kopt.cluster.holds.hold import holder_of
-from kopt.cluster.objects.lending_pool import status_document
+from kopt.cluster.objects.custom.lending_pool import status_document
 from kopt.cluster.runtime.events import EmitEvent
 from kopt.cluster.runtime.isolation import Isolation, Subject
 from kopt.cluster.runtime.retry import SOON_S, Retrying

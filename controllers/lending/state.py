@@ -32,9 +32,9 @@ from kopt.cluster.objects.namespace import NamespaceSettings, read_namespace
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.object_cache import ObjectCache
 from kopt.cluster.runtime.switches import OPEN, Gate
-from kopt.cluster.workloads.kueue import Flavor, GpuPod, KueueWorkload
-from kopt.cluster.workloads.kueue_queues import read_cohort, read_flavor
-from kopt.cluster.workloads.kueue_reading import local_queue_target, read_kueue_workload
+from kopt.cluster.workloads.kueue.objects import Flavor, GpuPod, KueueWorkload
+from kopt.cluster.workloads.kueue.queues import read_cohort, read_flavor
+from kopt.cluster.workloads.kueue.reading import local_queue_target, read_kueue_workload
 from kopt.controllers.lending.pool import observed_pod, read_pool
 from kopt.controllers.lending.views import ObservedPod, Pool
 from kopt.core.scheduling.eviction import Entry, Phase

@@ -10,7 +10,7 @@ from typing import Any
 
 from kopt.cluster.client.resources import Key, Object, Resource
 from kopt.cluster.holds.quota_loan import QuotaPath
-from kopt.cluster.workloads.kueue import GpuPod
+from kopt.cluster.workloads.kueue.objects import GpuPod
 from kopt.core.reason import Reason
 from kopt.core.scheduling.eviction import System
 from kopt.core.scheduling.lending_pool import Borrower, LendingPool, PoolStatus

@@ -12,8 +12,8 @@ from typing import Protocol
 from kopt.cluster.client.resources import KAIWO_BUDGETS, KUEUE_LOCAL_QUEUES, Object, key_of
 from kopt.cluster.holds.hold import HoldError, hold_queue, holder_of, release
 from kopt.cluster.holds.queue_stop import FIELD
+from kopt.cluster.objects.custom.kaiwo_budget import budget_of
 from kopt.cluster.objects.fields import text
-from kopt.cluster.objects.kaiwo_budget import budget_of
 from kopt.cluster.runtime.events import EmitEvent
 from kopt.cluster.runtime.isolation import Isolation, Subject
 from kopt.cluster.runtime.retry import Retrying

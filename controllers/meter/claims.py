@@ -11,8 +11,8 @@ from typing import Any
 
 from kopt.cluster.client.resources import Object, Resource
 from kopt.cluster.objects.fields import at, items, mapping, text
-from kopt.cluster.workloads.gpu_requests import GPU_DRIVERS
-from kopt.cluster.workloads.pod_request import quantity
+from kopt.cluster.workloads.requests.gpus import GPU_DRIVERS
+from kopt.cluster.workloads.requests.pods import quantity
 from kopt.core.cost.metering import Demand
 from kopt.policies.cost.devices import (
     WHOLE,

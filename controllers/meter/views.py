@@ -7,13 +7,13 @@ from typing import Any
 
 from kopt.cluster.client.resources import KAIWO_RESERVATIONS, Object
 from kopt.cluster.objects.annotations import INDICES_ANNOTATION
+from kopt.cluster.objects.custom.reservation import held_for
 from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.cluster.objects.progress import progress_of
-from kopt.cluster.objects.reservation import held_for
-from kopt.cluster.workloads.gpu_requests import DEVICES_ANNOTATION, FRACTION_ANNOTATIONS, memory_of
 from kopt.cluster.workloads.node_selection import GPU_PRODUCT_LABELS
 from kopt.cluster.workloads.owners import owner_of
-from kopt.cluster.workloads.pod_request import quantity
+from kopt.cluster.workloads.requests.gpus import DEVICES_ANNOTATION, FRACTION_ANNOTATIONS, memory_of
+from kopt.cluster.workloads.requests.pods import quantity
 from kopt.core.cost.metering import Attributes, Idle, MeteredNode, Milliseconds, Offer
 from kopt.core.cost.prices import CAPACITIES
 from kopt.core.units import MIB, UnitError, parse_milli_gpu

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.custom.staged_data import request_of, staging_report_of
 from kopt.cluster.objects.fields import at, items, mapping, text, texts
-from kopt.cluster.objects.staged_data import request_of, staging_report_of
 from kopt.core.reason import Reason
 from kopt.core.scheduling.overview import NodeCopy, PoolMoment, PoolState, Reclaiming, StagedState
 from kopt.core.staging.manifest import redacted

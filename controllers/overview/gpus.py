@@ -17,9 +17,9 @@ from kopt.cluster.client.resources import (
     Object,
 )
 from kopt.cluster.objects.fields import at, items, mapping, text
-from kopt.cluster.workloads.external_requests import CLAIMS, RESOURCE_SLICES
 from kopt.cluster.workloads.node_selection import why_closed
-from kopt.cluster.workloads.pod_request import quantity
+from kopt.cluster.workloads.requests.external import CLAIMS, RESOURCE_SLICES
+from kopt.cluster.workloads.requests.pods import quantity
 from kopt.controllers.extender.books.fleet import Fleet
 from kopt.controllers.extender.books.node_health import what_is_known
 from kopt.controllers.extender.books.snapshot import fleet_of

@@ -7,8 +7,8 @@ from kopt.cluster.objects.annotations import INDICES_ANNOTATION, RECOMMENDED_POO
 from kopt.cluster.objects.fields import text
 from kopt.cluster.workloads.frameworks import QUEUE_SOURCE
 from kopt.cluster.workloads.workload import read_workload
-from kopt.controllers.overview import finding_order as ranks
 from kopt.controllers.overview.collect import event_at
+from kopt.controllers.overview.findings import order as ranks
 from kopt.controllers.overview.job import Finding, JobSnapshot, annotated
 from kopt.controllers.overview.text import ago, clock_time, gpus, listed, ordinal, sentence, span
 from kopt.core.scheduling.eviction import Cause, Entry, Phase, System, Verified

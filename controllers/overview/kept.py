@@ -25,9 +25,9 @@ from kopt.cluster.client.resources import (
 )
 from kopt.cluster.holds.hold import holder_of, queue_of
 from kopt.cluster.objects.fields import items, mapping, slim, text
-from kopt.cluster.workloads.external_requests import CLAIMS
-from kopt.cluster.workloads.gpu_requests import gpus_of
 from kopt.cluster.workloads.kinds import BY_KEY
+from kopt.cluster.workloads.requests.external import CLAIMS
+from kopt.cluster.workloads.requests.gpus import gpus_of
 from kopt.controllers.overview.collect import VOLCANO_POD_GROUPS, collected
 from kopt.controllers.overview.diagnosis.asked_times import AskedTimes
 from kopt.controllers.overview.diagnosis.books import ClusterBooks

@@ -11,10 +11,10 @@ from typing import Any
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.holds.hold import PARKED, holder_of, queue_of
-from kopt.cluster.objects.checkpoint import source_of
+from kopt.cluster.objects.custom.checkpoint import source_of
 from kopt.cluster.objects.fields import at, count, items, mapping, text
-from kopt.cluster.workloads.gpu_requests import gpus_of
-from kopt.cluster.workloads.kueue_reading import read_kueue_workload
+from kopt.cluster.workloads.kueue.reading import read_kueue_workload
+from kopt.cluster.workloads.requests.gpus import gpus_of
 from kopt.cluster.workloads.workload_class import class_of_pod
 from kopt.controllers.evictions.views import TrackedPod, read_pod
 from kopt.core.scheduling.eviction import System

@@ -22,9 +22,9 @@ from kopt.cluster.client.resources import (
     Resource,
 )
 from kopt.cluster.holds.hold import HELD_LABEL, HOLDABLE
+from kopt.cluster.objects.custom.staged_data import STAGED_DATA
 from kopt.cluster.objects.eviction import entry_of
 from kopt.cluster.objects.fields import items, text
-from kopt.cluster.objects.staged_data import STAGED_DATA
 from kopt.cluster.workloads.kinds import BY_KEY, JOB_SETS, RAY_CLUSTERS
 from kopt.cluster.workloads.served import served_kinds
 from kopt.controllers.overview.documents import pool_of, staged_of

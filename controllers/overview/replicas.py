@@ -7,7 +7,7 @@ import numpy as np
 
 from kopt.cluster.client.api import Kube
 from kopt.cluster.objects.fields import mapping
-from kopt.cluster.workloads.gpu_requests import gpus_of
+from kopt.cluster.workloads.requests.gpus import gpus_of
 from kopt.controllers.overview.diagnosis.books import ClusterBooks
 from kopt.controllers.overview.diagnosis.questions import NoPredictions, Predictions, questions_of
 from kopt.controllers.overview.diagnosis.reading import read_cluster

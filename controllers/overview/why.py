@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kopt.cluster.objects.fields import text
-from kopt.controllers.overview import finding_order as ranks
 from kopt.controllers.overview import history
-from kopt.controllers.overview import hold_findings as holding
-from kopt.controllers.overview import pod_findings as living
-from kopt.controllers.overview import queue_findings as queueing
+from kopt.controllers.overview.findings import holds as holding
+from kopt.controllers.overview.findings import order as ranks
+from kopt.controllers.overview.findings import pods as living
+from kopt.controllers.overview.findings import queues as queueing
 from kopt.controllers.overview.job import Finding, JobSnapshot
 from kopt.controllers.overview.text import ago
 from kopt.core.times import seconds_or_none

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from kopt.cluster.client.resources import NODE_BANDWIDTHS, NODES, Object
-from kopt.cluster.objects.node_bandwidth import NodeBandwidth, bandwidth_of, key, owned_by, status_of
+from kopt.cluster.objects.custom.node_bandwidth import NodeBandwidth, bandwidth_of, key, owned_by, status_of
 from kopt.cluster.runtime.events import EmitEvent
 from kopt.controllers.pairwise.ports import Cluster, Writer
 from kopt.controllers.pairwise.views import ObservedNode

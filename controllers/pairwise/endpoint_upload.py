@@ -10,15 +10,15 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from typing import Any, Protocol
 
 from kopt.cluster.client.resources import Object
-from kopt.cluster.objects.node_bandwidth import bandwidth_of, key
-from kopt.cluster.objects.node_topology import topology_of
+from kopt.cluster.objects.custom.node_bandwidth import bandwidth_of, key
+from kopt.cluster.objects.custom.node_topology import topology_of
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.core.hardware.bandwidth import BandwidthError
 from kopt.core.hardware.node_topology import NodeTopology
 from kopt.core.hardware.pairwise import MeasuredPair
 from kopt.serving.client.client import EndpointFailure, RequestRefused
+from kopt.serving.contract.bandwidth.pairwise_answers import PairsKept
 from kopt.serving.contract.common import AnswerError
-from kopt.serving.contract.pairwise_answers import PairsKept
 
 _LOG = logging.getLogger(__name__)
 MOST_PAIRS, MOST_TOPOLOGIES = 500, 50

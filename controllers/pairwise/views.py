@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from kopt.cluster.client.resources import Key, Object, key_of
 from kopt.cluster.objects.fields import at, has_condition, items, mapping, text
-from kopt.cluster.workloads.gpu_requests import gpus_of, milli_of
 from kopt.cluster.workloads.jobs import JOB_NAME_LABEL
 from kopt.cluster.workloads.node_selection import GPU_PRODUCT_LABELS, runs_on
+from kopt.cluster.workloads.requests.gpus import gpus_of, milli_of
 from kopt.controllers.pairwise.jobs import BENCHMARK_LABEL, INDEX_ANNOTATION
 from kopt.core.times import seconds
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, text
-from kopt.cluster.workloads.device_requests import (
+from kopt.cluster.workloads.requests.devices import (
     ObservedClaim,
     PublishedSlice,
     device_request,

@@ -20,8 +20,8 @@ from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
 from kopt.cluster.runtime.object_cache import ObjectCache
 from kopt.cluster.runtime.signals import end_signals, run_until
 from kopt.cluster.runtime.switches import OPEN, Gate, LiveSwitches
-from kopt.cluster.workloads.device_requests import PublishedSlice, read_slice
-from kopt.cluster.workloads.external_requests import CLAIMS, DEVICE_CLASSES, RESOURCE_SLICES
+from kopt.cluster.workloads.requests.devices import PublishedSlice, read_slice
+from kopt.cluster.workloads.requests.external import CLAIMS, DEVICE_CLASSES, RESOURCE_SLICES
 from kopt.controllers.partitions.demand import PartitionClaim, read_partition_claim
 from kopt.controllers.partitions.options import DEFAULT_CONFIGURATIONS
 from kopt.controllers.partitions.pools import Observed

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.holds.node_layout import LayoutPhase
-from kopt.cluster.objects.mig_strategy import MigStrategy
-from kopt.cluster.workloads.device_requests import PublishedSlice
+from kopt.cluster.objects.custom.mig_strategy import MigStrategy
 from kopt.cluster.workloads.node_selection import runs_on
+from kopt.cluster.workloads.requests.devices import PublishedSlice
 from kopt.controllers.partitions.demand import (
     PartitionClaim,
     dynamic_drivers,

@@ -16,8 +16,8 @@ from kopt.cluster.client.resources import (
     Object,
     Resource,
 )
-from kopt.cluster.workloads.device_requests import read_slice
-from kopt.cluster.workloads.external_requests import CLAIMS, DEVICE_CLASSES, RESOURCE_SLICES
+from kopt.cluster.workloads.requests.devices import read_slice
+from kopt.cluster.workloads.requests.external import CLAIMS, DEVICE_CLASSES, RESOURCE_SLICES
 from kopt.controllers.partitions.demand import read_partition_claim
 from kopt.controllers.partitions.pools import Observed
 from kopt.controllers.partitions.views import (

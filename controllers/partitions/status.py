@@ -1,8 +1,8 @@
 """The status of a MIGStrategy: what its nodes have and are to have, what waits, and what is left undone. Pure."""
 
 from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.custom.reservation import ACCEPTED, condition
 from kopt.cluster.objects.fields import items, text
-from kopt.cluster.objects.reservation import ACCEPTED, condition
 from kopt.controllers.partitions.pools import NodeReport, StrategyReport
 
 MOST_NODES, MOST_UNDONE = 500, 50

@@ -8,6 +8,7 @@ from typing import Any
 from kopt.cluster.client.resources import Key, Object, key_of
 from kopt.cluster.holds.hold import holder_of, undo_of
 from kopt.cluster.holds.node_layout import LayoutMarks, layout_marks
+from kopt.cluster.objects.custom.mig_strategy import MigStrategy, StrategyError, read_strategy
 from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.cluster.objects.mig_configurations import (
     CONFIGURATION_LABEL,
@@ -15,9 +16,8 @@ from kopt.cluster.objects.mig_configurations import (
     Configurations,
     read_configurations,
 )
-from kopt.cluster.objects.mig_strategy import MigStrategy, StrategyError, read_strategy
-from kopt.cluster.workloads.gpu_requests import gpus_of, memory_of
-from kopt.cluster.workloads.kueue_reading import requests_of
+from kopt.cluster.workloads.kueue.reading import requests_of
+from kopt.cluster.workloads.requests.gpus import gpus_of, memory_of
 from kopt.core.units import Bytes, parse_bytes
 from kopt.policies.partitions.configurations import WHOLE
 

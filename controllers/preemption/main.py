@@ -14,7 +14,7 @@ from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
 from kopt.cluster.runtime.signals import end_signals, run_until
 from kopt.cluster.runtime.switches import LiveSwitches
-from kopt.cluster.workloads.kueue import DECISION_ANNOTATION, EVICTING_ANNOTATION, HOLDER, KueueWorkload
+from kopt.cluster.workloads.kueue.objects import DECISION_ANNOTATION, EVICTING_ANNOTATION, HOLDER, KueueWorkload
 from kopt.controllers.preemption.kai.preemptor import KaiPreemption
 from kopt.controllers.preemption.kai.scheduling_gates import Gating
 from kopt.controllers.preemption.kai.state import LiveKai

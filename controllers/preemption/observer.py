@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from kopt.cluster.workloads.kueue import ClusterQueue, GpuPod, KueueWorkload
+from kopt.cluster.workloads.kueue.objects import ClusterQueue, GpuPod, KueueWorkload
 from kopt.controllers.preemption.ports import Cluster, ControllerSettings
 from kopt.controllers.preemption.snapshot import QueueSnapshot, gang_of
 from kopt.policies.preemption import RunningGang

@@ -8,7 +8,7 @@ from kopt.cluster.client.resources import Object
 from kopt.cluster.holds.hold import HELD_LABEL, UNDO_ANNOTATION, hold_metadata
 from kopt.cluster.objects.fields import at
 from kopt.cluster.objects.seals import SEAL
-from kopt.cluster.workloads.kueue import DECISION_ANNOTATION, EVICTING_ANNOTATION, HOLDER, MINE, KueueWorkload
+from kopt.cluster.workloads.kueue.objects import DECISION_ANNOTATION, EVICTING_ANNOTATION, HOLDER, MINE, KueueWorkload
 from kopt.core.workload.checkpoint_request import REQUEST_ANNOTATION, SaveRequest
 from kopt.policies.preemption import PreemptionDecision
 

@@ -6,7 +6,7 @@ from the Workloads, so that a new leader knows them too.
 
 from dataclasses import dataclass, replace
 
-from kopt.cluster.workloads.kueue import HOLDER, KueueWorkload
+from kopt.cluster.workloads.kueue.objects import HOLDER, KueueWorkload
 from kopt.controllers.preemption.observer import NO_QUEUE, QueueObserver
 from kopt.controllers.preemption.ports import Cluster, ControllerSettings
 from kopt.controllers.preemption.snapshot import (

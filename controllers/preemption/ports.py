@@ -9,8 +9,8 @@ from kopt.cluster.client.api import Kube
 from kopt.cluster.client.errors import NotFound
 from kopt.cluster.client.resources import KUEUE_WORKLOADS, PODS, Key, Object
 from kopt.cluster.runtime.lease import Fence
-from kopt.cluster.workloads.kueue import ClusterQueue, Flavor, GpuPod, KueueWorkload
-from kopt.cluster.workloads.kueue_reading import read_gpu_pod
+from kopt.cluster.workloads.kueue.objects import ClusterQueue, Flavor, GpuPod, KueueWorkload
+from kopt.cluster.workloads.kueue.reading import read_gpu_pod
 from kopt.core.decision import Mode
 from kopt.core.scheduling.quota import QuotaNode
 from kopt.policies.preemption import PreemptionSettings

@@ -20,7 +20,7 @@ from kopt.cluster.client.resources import KUEUE_WORKLOADS, Object
 from kopt.cluster.holds.hold import release
 from kopt.cluster.runtime.isolation import Isolation, Subject
 from kopt.cluster.runtime.retry import SOON_S
-from kopt.cluster.workloads.kueue import HOLDER, MINE, GpuPod, KueueWorkload
+from kopt.cluster.workloads.kueue.objects import HOLDER, MINE, GpuPod, KueueWorkload
 from kopt.controllers.preemption.base_reconciler import BaseReconciler
 from kopt.controllers.preemption.observer import QueueObserver
 from kopt.controllers.preemption.patches import (

@@ -11,9 +11,9 @@ from functools import cached_property
 
 from kopt.cluster.checkpoints.save_requests import Saving
 from kopt.cluster.checkpoints.status import members_of
-from kopt.cluster.workloads.gpu_requests import milli_of
-from kopt.cluster.workloads.kueue import ClusterQueue, Flavor, GpuPod, KueueWorkload
-from kopt.cluster.workloads.kueue_queues import admitted_of, demand_of
+from kopt.cluster.workloads.kueue.objects import ClusterQueue, Flavor, GpuPod, KueueWorkload
+from kopt.cluster.workloads.kueue.queues import admitted_of, demand_of
+from kopt.cluster.workloads.requests.gpus import milli_of
 from kopt.core.reason import Reason
 from kopt.core.scheduling.classify import preemption_bar
 from kopt.core.scheduling.quota import Admitted, Demand, QuotaNode

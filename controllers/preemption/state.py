@@ -25,9 +25,9 @@ from kopt.cluster.runtime.index import Index
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.object_cache import ObjectCache
 from kopt.cluster.runtime.switches import OPEN, Gate
-from kopt.cluster.workloads.kueue import ClusterQueue, Flavor, GpuPod, KueueWorkload, PastEviction
-from kopt.cluster.workloads.kueue_queues import read_cluster_queue, read_cohort, read_flavor
-from kopt.cluster.workloads.kueue_reading import (
+from kopt.cluster.workloads.kueue.objects import ClusterQueue, Flavor, GpuPod, KueueWorkload, PastEviction
+from kopt.cluster.workloads.kueue.queues import read_cluster_queue, read_cohort, read_flavor
+from kopt.cluster.workloads.kueue.reading import (
     local_queue_target,
     read_eviction,
     read_gpu_pod,

@@ -39,10 +39,10 @@ from kopt.cluster.client.resources import (
 )
 from kopt.cluster.objects.fields import at, mapping
 from kopt.cluster.objects.namespace import MANAGED_LABEL, SYSTEM_NAMESPACES
-from kopt.cluster.runtime.certificates import ServingCertificate
 from kopt.cluster.runtime.http import SMALL_BODY_BYTES, HttpServer, Reply, Request
-from kopt.cluster.workloads.kueue import HOLDER, KueueWorkload
-from kopt.cluster.workloads.kueue_reading import read_kueue_workload
+from kopt.cluster.runtime.http.certificates import ServingCertificate
+from kopt.cluster.workloads.kueue.objects import HOLDER, KueueWorkload
+from kopt.cluster.workloads.kueue.reading import read_kueue_workload
 from kopt.controllers.preemption.patches import hold_operations
 
 _LOG = logging.getLogger(__name__)

@@ -9,11 +9,11 @@ from kopt.cluster.checkpoints.save_requests import Saving
 from kopt.cluster.checkpoints.status import members_of
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, items
-from kopt.cluster.workloads.gpu_requests import milli_of
-from kopt.cluster.workloads.kueue import ClusterQueue, GpuPod, KueueWorkload
-from kopt.cluster.workloads.kueue_queues import admitted_of, demand_of, read_cluster_queue, read_cohort, read_flavor
-from kopt.cluster.workloads.kueue_reading import read_gpu_pod
+from kopt.cluster.workloads.kueue.objects import ClusterQueue, GpuPod, KueueWorkload
+from kopt.cluster.workloads.kueue.queues import admitted_of, demand_of, read_cluster_queue, read_cohort, read_flavor
+from kopt.cluster.workloads.kueue.reading import read_gpu_pod
 from kopt.cluster.workloads.queue_trees.live import LiveQueues
+from kopt.cluster.workloads.requests.gpus import milli_of
 from kopt.core.decision import Mode as ActMode
 from kopt.core.units import MilliGpu
 from kopt.core.workload.checkpoint import JobState

@@ -14,8 +14,8 @@ from kopt.cluster.client.resources import KUEUE_WORKLOADS, PODS, Object, Resourc
 from kopt.cluster.holds.checkpoint_request import request_patch
 from kopt.cluster.holds.hold import HELD_LABEL, HoldError, hold, pass_on
 from kopt.cluster.objects.eviction import EVICTING_ANNOTATION, notice_of, notice_text
-from kopt.cluster.workloads.kueue import KueueWorkload
-from kopt.cluster.workloads.kueue_reading import read_kueue_workload
+from kopt.cluster.workloads.kueue.objects import KueueWorkload
+from kopt.cluster.workloads.kueue.reading import read_kueue_workload
 from kopt.controllers.queues.borrowers import HOLDER, Borrower
 from kopt.controllers.queues.reclaiming import Reclaiming
 from kopt.core.scheduling.eviction import Cause, Notice

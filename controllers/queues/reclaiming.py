@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.resources import KUEUE_WORKLOADS, PODS, Object
 from kopt.cluster.objects.fields import count, items, mapping, text
-from kopt.cluster.workloads.kueue import GpuPod, KueueWorkload
-from kopt.cluster.workloads.kueue_queues import read_cluster_queue
-from kopt.cluster.workloads.kueue_reading import amount, read_kueue_workload
+from kopt.cluster.workloads.kueue.objects import GpuPod, KueueWorkload
+from kopt.cluster.workloads.kueue.queues import read_cluster_queue
+from kopt.cluster.workloads.kueue.reading import amount, read_kueue_workload
 from kopt.cluster.workloads.queue_trees.live import LiveQueues, read_live
 from kopt.controllers.queues.borrowers import Borrower, QuotaRoom, borrower_of, is_ours_to_evict, pods_by_workload
 from kopt.core.scheduling.queue_tree import Engine, Reclaim

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from kopt.cluster.client.api import ApiError, Kube, NotFound
 from kopt.cluster.client.resources import KAIWO_QUEUES, Object, Resource
-from kopt.cluster.objects.kaiwo_queue import pool_of, queue_of
+from kopt.cluster.objects.custom.kaiwo_queue import pool_of, queue_of
 from kopt.cluster.runtime.isolation import Isolation
 from kopt.cluster.runtime.lease import Deposed
 from kopt.cluster.runtime.retry import Pauses, Retrying

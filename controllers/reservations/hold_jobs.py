@@ -17,7 +17,7 @@ from kopt.cluster.client.resources import (
     Object,
 )
 from kopt.cluster.holds.hold import QUEUE_LABEL
-from kopt.cluster.objects.reservation import RESERVATION_LABEL
+from kopt.cluster.objects.custom.reservation import RESERVATION_LABEL
 from kopt.controllers.reservations.snapshot import Accepted
 from kopt.controllers.reservations.views import START_ANNOTATION, HoldJob
 from kopt.core.times import stamp

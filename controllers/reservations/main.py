@@ -32,9 +32,9 @@ from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
 from kopt.cluster.runtime.object_cache import ObjectCache
 from kopt.cluster.runtime.signals import end_signals, run_until
 from kopt.cluster.runtime.switches import OPEN, Gate, LiveSwitches
-from kopt.cluster.workloads.kueue import ClusterQueue, Flavor
-from kopt.cluster.workloads.kueue_queues import read_cluster_queue, read_flavor
-from kopt.cluster.workloads.kueue_reading import local_queue_target
+from kopt.cluster.workloads.kueue.objects import ClusterQueue, Flavor
+from kopt.cluster.workloads.kueue.queues import read_cluster_queue, read_flavor
+from kopt.cluster.workloads.kueue.reading import local_queue_target
 from kopt.controllers.reservations.reconciler import ControllerSettings, Reconciler
 from kopt.controllers.reservations.run_times import Ask, RunTimes, RunTimesUnknown
 from kopt.controllers.reservations.snapshot import Observed

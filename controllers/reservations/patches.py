@@ -4,8 +4,8 @@ import json
 
 from kopt.cluster.client.resources import KUEUE_WORKLOADS, Object
 from kopt.cluster.holds.hold import hold, pass_on
+from kopt.cluster.objects.custom.reservation import WAITS_ANNOTATION
 from kopt.cluster.objects.eviction import EVICTING_ANNOTATION, notice_text
-from kopt.cluster.objects.reservation import WAITS_ANNOTATION
 from kopt.controllers.reservations.views import HOLDER, MINE, ObservedWorkload
 from kopt.core.scheduling.eviction import Cause, Notice
 from kopt.core.times import stamp

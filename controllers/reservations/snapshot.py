@@ -8,9 +8,9 @@ from functools import cached_property
 from kopt.cluster.checkpoints.status import members_of
 from kopt.cluster.client.resources import Key
 from kopt.cluster.objects.namespace import NamespaceSettings
-from kopt.cluster.workloads.kueue import ClusterQueue, Flavor
-from kopt.cluster.workloads.kueue_queues import allows
-from kopt.cluster.workloads.pod_request import is_gpu
+from kopt.cluster.workloads.kueue.objects import ClusterQueue, Flavor
+from kopt.cluster.workloads.kueue.queues import allows
+from kopt.cluster.workloads.requests.pods import is_gpu
 from kopt.controllers.reservations.views import HOLDER, HoldJob, ObservedNode, ObservedPod, ObservedWorkload, Reserved
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason

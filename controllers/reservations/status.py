@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from kopt.cluster.client.resources import Object
-from kopt.cluster.objects.reservation import (
+from kopt.cluster.objects.custom.reservation import (
     ACCEPTED,
     MET,
     MOST_RESULTS,

@@ -6,13 +6,13 @@ from typing import Any
 
 from kopt.cluster.client.resources import KUEUE_WORKLOADS, Key, Object, key_of
 from kopt.cluster.holds.checkpoint_request import saving_by
+from kopt.cluster.objects.custom.reservation import KIND, RESERVATION_LABEL, account_of, reservation_of
 from kopt.cluster.objects.fields import at, count, has_condition, items, mapping, text
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
-from kopt.cluster.objects.reservation import KIND, RESERVATION_LABEL, account_of, reservation_of
-from kopt.cluster.workloads.kueue import GpuPod, KueueWorkload
-from kopt.cluster.workloads.kueue_reading import amount, read_gpu_pod, read_kueue_workload, requests_of
+from kopt.cluster.workloads.kueue.objects import GpuPod, KueueWorkload
+from kopt.cluster.workloads.kueue.reading import amount, read_gpu_pod, read_kueue_workload, requests_of
 from kopt.cluster.workloads.owners import owner_of
-from kopt.cluster.workloads.pod_request import is_gpu
+from kopt.cluster.workloads.requests.pods import is_gpu
 from kopt.core.scheduling.reservation import Account, Reservation
 from kopt.core.switches import Owner
 from kopt.core.times import seconds_or_none

@@ -22,8 +22,8 @@ from kopt.cluster.holds.hold import (
 )
 from kopt.cluster.holds.original_request import request_of
 from kopt.cluster.objects.annotations import AnnotationError
+from kopt.cluster.objects.custom.staged_data import waits_for_data
 from kopt.cluster.objects.fields import at, text
-from kopt.cluster.objects.staged_data import waits_for_data
 from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.workloads.jobs import is_changeable
 from kopt.cluster.workloads.owners import owner_of

@@ -12,10 +12,10 @@ from kopt.cluster.client.api import Kube
 from kopt.cluster.client.errors import ApiError
 from kopt.cluster.client.resources import KUEUE_WORKLOADS, LEASES, PODS, Object
 from kopt.cluster.holds.hold import HOLDABLE, hold_metadata, holder_of, parked, queue_of
+from kopt.cluster.objects.custom.staged_data import REQUESTS_DATA_LABEL, STAGING_ANNOTATION, request_of, staging_report
 from kopt.cluster.objects.fields import at, items
 from kopt.cluster.objects.json_patch import JsonPatch
 from kopt.cluster.objects.leases import lease_until
-from kopt.cluster.objects.staged_data import REQUESTS_DATA_LABEL, STAGING_ANNOTATION, request_of, staging_report
 from kopt.cluster.runtime.informer import Informer
 from kopt.cluster.runtime.switches import OPEN, Gate
 from kopt.cluster.workloads.workload import Workload

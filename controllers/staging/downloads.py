@@ -14,7 +14,7 @@ from kopt.cluster.client.resources import (
     PERSISTENT_VOLUME_CLAIMS,
     Object,
 )
-from kopt.cluster.objects.staged_data import FINALIZER, STAGED_DATA, status_of
+from kopt.cluster.objects.custom.staged_data import FINALIZER, STAGED_DATA, status_of
 from kopt.cluster.runtime.events import EmitEvent
 from kopt.controllers.staging.ports import Cluster, DataObject, Reads, StagingSettings, Writes
 from kopt.controllers.staging.progress_times import Steps

@@ -6,7 +6,7 @@ from functools import partial
 
 from kopt.cluster.client.api import Kube, KubeSettings, connect
 from kopt.cluster.client.resources import Object
-from kopt.cluster.objects.staged_data import STAGING_ANNOTATION
+from kopt.cluster.objects.custom.staged_data import STAGING_ANNOTATION
 from kopt.cluster.runtime.annotation_checks import checks
 from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings

@@ -5,12 +5,12 @@ from typing import Any
 
 from kopt.cluster.client.resources import JOBS, PODS, Object, Resource, key_of
 from kopt.cluster.holds.hold import HOLDABLE, holder_of, is_parked, next_holders, queue_of
+from kopt.cluster.objects.custom.staged_data import request_of
 from kopt.cluster.objects.fields import at, count, has_condition, items, mapping, slim, text
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
-from kopt.cluster.objects.staged_data import request_of
-from kopt.cluster.workloads.gpu_requests import milli_of
 from kopt.cluster.workloads.jobs import is_changeable
 from kopt.cluster.workloads.kinds import BY_KEY
+from kopt.cluster.workloads.requests.gpus import milli_of
 from kopt.cluster.workloads.workload import OPT_OUT_ANNOTATION
 from kopt.controllers.staging.views import (
     GATE,

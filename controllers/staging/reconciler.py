@@ -7,7 +7,7 @@ from functools import partial
 
 from kopt.cluster.client.resources import KUEUE_WORKLOADS
 from kopt.cluster.holds.hold import HoldError
-from kopt.cluster.objects.staged_data import STAGED_DATA
+from kopt.cluster.objects.custom.staged_data import STAGED_DATA
 from kopt.cluster.runtime.events import EmitEvent
 from kopt.cluster.runtime.isolation import Isolation, Subject
 from kopt.cluster.runtime.retry import Pauses, Retrying

@@ -17,9 +17,9 @@ from kopt.cluster.client.resources import (
     Resource,
 )
 from kopt.cluster.holds.hold import HOLDABLE
+from kopt.cluster.objects.custom.staged_data import REQUESTS_DATA_LABEL, STAGED_DATA, staged_data_of
 from kopt.cluster.objects.fields import slim
 from kopt.cluster.objects.namespace import NamespaceSettings, read_namespace
-from kopt.cluster.objects.staged_data import REQUESTS_DATA_LABEL, STAGED_DATA, staged_data_of
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.object_cache import ObjectCache
 from kopt.controllers.staging.ports import DataObject

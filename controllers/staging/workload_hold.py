@@ -8,7 +8,13 @@ from kopt.cluster.client.api import AlreadyExists
 from kopt.cluster.client.resources import JOBS, KUEUE_WORKLOADS, PODS, Object
 from kopt.cluster.holds.hold import hold, hold_metadata, pass_on, release, wait_turn
 from kopt.cluster.objects.annotations import mapping_of
-from kopt.cluster.objects.staged_data import STAGED_DATA, STAGING_ANNOTATION, body_of, staging_report, staging_report_of
+from kopt.cluster.objects.custom.staged_data import (
+    STAGED_DATA,
+    STAGING_ANNOTATION,
+    body_of,
+    staging_report,
+    staging_report_of,
+)
 from kopt.cluster.runtime.events import EmitEvent
 from kopt.cluster.workloads.jobs import JOB_NAME_LABEL, has_begun
 from kopt.cluster.workloads.owners import owner_of

@@ -2,7 +2,7 @@
 
 from prometheus_client import Counter
 
-from kopt.serving.contract.bandwidth_answers import BandwidthResponse
+from kopt.serving.contract.bandwidth.answers import BandwidthResponse
 from kopt.serving.http.metrics import EndpointMetrics, VersionGauge
 
 

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from fastapi import FastAPI, Request, Response
 
 from kopt.serving.bandwidth.service import BandwidthService
-from kopt.serving.contract.bandwidth_answers import BandwidthResponse
-from kopt.serving.contract.bandwidth_schemas import BANDWIDTH_REQUEST, BandwidthRequest
-from kopt.serving.contract.pairwise_answers import PairsKept, PairsResponse
-from kopt.serving.contract.pairwise_schemas import PAIRWISE_REQUEST, PairsRequest
+from kopt.serving.contract.bandwidth.answers import BandwidthResponse
+from kopt.serving.contract.bandwidth.pairwise_answers import PairsKept, PairsResponse
+from kopt.serving.contract.bandwidth.pairwise_schemas import PAIRWISE_REQUEST, PairsRequest
+from kopt.serving.contract.bandwidth.schemas import BANDWIDTH_REQUEST, BandwidthRequest
 from kopt.serving.http.auth import caller_of, sees_all_measurements, visible_owner
 from kopt.serving.http.limits import deadline_of
 from kopt.serving.http.routing import PROBLEMS, body_of, json_answer, query_text, read_body

@@ -28,15 +28,15 @@ from kopt.serving.base.service import PredictorService
 from kopt.serving.base.workers import Workers
 from kopt.serving.client.bandwidth_placement import answer_places
 from kopt.serving.client.fallback_bandwidth import Choices, answer_sets, node_in, physical
-from kopt.serving.contract.bandwidth_answers import (
+from kopt.serving.contract.bandwidth.answers import (
     BandwidthQuery,
     BandwidthResponse,
     OfferedNode,
     WrongQuestion,
 )
-from kopt.serving.contract.bandwidth_schemas import MAX_GPUS, BandwidthRequest, NodeIn, ToolOutputIn
+from kopt.serving.contract.bandwidth.pairwise_schemas import PairsRequest
+from kopt.serving.contract.bandwidth.schemas import MAX_GPUS, BandwidthRequest, NodeIn, ToolOutputIn
 from kopt.serving.contract.common import ModelOut, reasons_out
-from kopt.serving.contract.pairwise_schemas import PairsRequest
 from kopt.serving.http.deadline import Deadline
 from kopt.serving.http.metrics import EndpointMetrics
 from kopt.serving.http.problems import Problem, invalid

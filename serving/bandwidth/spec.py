@@ -4,9 +4,9 @@ from kopt.serving.bandwidth.routes import routes
 from kopt.serving.bandwidth.service import BandwidthService, bandwidth_slot, challenger_slot
 from kopt.serving.base.database.opening import location
 from kopt.serving.base.service import Assembly, ServiceSpec
-from kopt.serving.contract.bandwidth_answers import BandwidthResponse
-from kopt.serving.contract.bandwidth_schemas import BandwidthRequest
-from kopt.serving.contract.pairwise_schemas import PairsRequest
+from kopt.serving.contract.bandwidth.answers import BandwidthResponse
+from kopt.serving.contract.bandwidth.pairwise_schemas import PairsRequest
+from kopt.serving.contract.bandwidth.schemas import BandwidthRequest
 from kopt.serving.measured.comparisons import Comparisons
 from kopt.serving.measured.table import ComparisonTable
 from kopt.serving.pairwise.service import PairwiseService

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from kopt.core.hardware.bandwidth import BandwidthError, BandwidthEstimate, Collective
-from kopt.serving.contract.bandwidth_answers import BandwidthQuery, PlacementOut, SetOut, ShareOut, WrongQuestion, meets
+from kopt.serving.contract.bandwidth.answers import BandwidthQuery, PlacementOut, SetOut, ShareOut, WrongQuestion, meets
 from kopt.topology.graph import Machine
 from kopt.topology.sets.across_nodes import ClusterChoice, NodeOffer, choose_nodes
 from kopt.topology.sets.best import SetChoice

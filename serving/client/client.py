@@ -39,7 +39,14 @@ from kopt.serving.contract.audit_answers import (
     parse_audit,
     parse_audit_kept,
 )
-from kopt.serving.contract.bandwidth_answers import BandwidthQuery, BandwidthResponse, WrongQuestion, parse_bandwidth
+from kopt.serving.contract.bandwidth.answers import BandwidthQuery, BandwidthResponse, WrongQuestion, parse_bandwidth
+from kopt.serving.contract.bandwidth.pairwise_answers import (
+    PairsKept,
+    PairsResponse,
+    pairwise_request,
+    parse_kept,
+    parse_pairwise,
+)
 from kopt.serving.contract.checkpoint_answers import CheckpointsResponse, parse_jobs
 from kopt.serving.contract.common import DEADLINE_HEADER, GRID_S, AnswerError
 from kopt.serving.contract.demand_answers import (
@@ -58,13 +65,6 @@ from kopt.serving.contract.model_answers import (
     parse_health,
     parse_models,
     parse_predictors_health,
-)
-from kopt.serving.contract.pairwise_answers import (
-    PairsKept,
-    PairsResponse,
-    pairwise_request,
-    parse_kept,
-    parse_pairwise,
 )
 from kopt.serving.contract.recommendation_answers import RecommendationOut, parse_recommendations
 from kopt.serving.contract.runtime_answers import (

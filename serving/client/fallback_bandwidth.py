@@ -13,7 +13,7 @@ from kopt.core.prediction import ModelVersion
 from kopt.core.reason import Reason
 from kopt.formats.topology import parse
 from kopt.serving.client.bandwidth_placement import answer_places
-from kopt.serving.contract.bandwidth_answers import (
+from kopt.serving.contract.bandwidth.answers import (
     BandwidthQuery,
     BandwidthResponse,
     BestSetOut,

@@ -21,10 +21,10 @@ from kopt.models.registry.registry import CHAMPION
 from kopt.serving.base.database.interface import DatabaseError
 from kopt.serving.base.owners import owner_of
 from kopt.serving.client.fallback_bandwidth import FALLBACK_MODEL
-from kopt.serving.contract.bandwidth_schemas import NodeIn
+from kopt.serving.contract.bandwidth.pairwise_answers import measured_gbps
+from kopt.serving.contract.bandwidth.pairwise_schemas import PairsRequest
+from kopt.serving.contract.bandwidth.schemas import NodeIn
 from kopt.serving.contract.common import SCHEMA
-from kopt.serving.contract.pairwise_answers import measured_gbps
-from kopt.serving.contract.pairwise_schemas import PairsRequest
 from kopt.serving.http.problems import Problem, invalid
 from kopt.serving.measured.comparisons import Comparisons, Interval
 from kopt.serving.pairwise.cluster_calibration import Machines, calibrate, likeness, points_of, with_software

@@ -6,7 +6,7 @@ from kopt.core.hardware.bandwidth import Collective
 from kopt.core.hardware.pairwise import MeasuredPair, MeasuredPoint
 from kopt.models.bandwidth.predictor import BandwidthPredictor
 from kopt.policies.pairwise.health import HealthEvaluation, Result, evaluate
-from kopt.serving.contract.pairwise_answers import measured_gbps
+from kopt.serving.contract.bandwidth.pairwise_answers import measured_gbps
 from kopt.serving.pairwise.cluster_calibration import Machines, calibrate, expected, largest, points_of, with_software
 from kopt.serving.pairwise.table import KeptMeasurements
 from kopt.topology.graph import Machine

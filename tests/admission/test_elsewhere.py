@@ -7,7 +7,7 @@ from admission.workloads import deployment, job, pod, pod_spec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopt.cluster.workloads.external_requests import (
+from kopt.cluster.workloads.requests.external import (
     CLAIM_TEMPLATES,
     CLAIMS,
     CLUSTER_RUNTIMES,
@@ -18,7 +18,7 @@ from kopt.cluster.workloads.external_requests import (
     is_gpu_class,
     stands_elsewhere,
 )
-from kopt.cluster.workloads.gpu_requests import gpus_of
+from kopt.cluster.workloads.requests.gpus import gpus_of
 from kopt.cluster.workloads.workload import Workload, read_workload
 
 Object = dict[str, Any]

@@ -8,7 +8,7 @@ from admission.patching import patched
 from admission.workloads import Object, deployment, every_kind, job, pod, pod_spec, pytorch_job, review, template
 
 from kopt.cluster.admission.review import parse_review
-from kopt.cluster.workloads.gpu_requests import gpus_of
+from kopt.cluster.workloads.requests.gpus import gpus_of
 from kopt.cluster.workloads.served import is_evaluated
 from kopt.cluster.workloads.workload import NamespaceDefaults, read_workload, shape_of, submission_of
 from kopt.controllers.admission.evaluation import FixedState

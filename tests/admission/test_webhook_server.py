@@ -15,7 +15,7 @@ import pytest
 from admission.workloads import deployment, job, review
 
 from kopt.cluster.admission.review import LARGEST_REVIEW_BYTES
-from kopt.cluster.runtime.certificates import make_pair
+from kopt.cluster.runtime.http.certificates import make_pair
 from kopt.cluster.workloads.workload import NamespaceDefaults
 from kopt.controllers.admission.evaluation import FixedState
 from kopt.controllers.admission.handlers import Admissions

@@ -130,7 +130,7 @@ def test_two_thousand_files_lines_of_a_megabyte_and_garbage_fit_into_its_memory(
 
 def test_nothing_heavy_is_imported() -> None:
     code = (
-        "import sys; import kopt.agents.logtail.process, kopt.cli.cluster.agent_logtail; "
+        "import sys; import kopt.agents.logtail.process, kopt.cli.cluster.agents.logtail; "
         f"print(sorted(set({HEAVY!r}.split()) & {{name.split('.')[0] for name in sys.modules}}), "
         "sorted(name for name in sys.modules if name.startswith(('kopt.models', 'kopt.features', 'kopt.data', "
         "'kopt.training'))))"

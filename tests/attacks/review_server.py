@@ -20,7 +20,7 @@ from kopt.cluster.admission.address import Address
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.client_authority import ClientAuthority
 from kopt.cluster.client.credentials import KubeconfigAccess
-from kopt.cluster.runtime.certificates import ServingCertificate
+from kopt.cluster.runtime.http.certificates import ServingCertificate
 from kopt.controllers.admission.evaluation import FixedState
 from kopt.controllers.admission.handlers import Admissions
 from kopt.controllers.admission.metrics import WebhookMetrics

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from dashboard import cluster_objects as objects
 from kopt.cli.local.pages_cluster import ClusterWatch
 from kopt.cluster.client.resources import EVICTIONS, LENDING_POOLS, NODE_TOPOLOGIES, Object
-from kopt.cluster.objects.staged_data import STAGED_DATA
+from kopt.cluster.objects.custom.staged_data import STAGED_DATA
 from kopt.core.settings import Settings
 from kopt.dashboard.app import create_app
 from kopt.dashboard.data.feed import AnyFeed

@@ -10,7 +10,7 @@ import pytest
 from controlplane.certificates import Authority, KeyPair
 
 from kopt.cluster.runtime.http import SMALL_BODY_BYTES, HttpServer
-from kopt.cluster.runtime.tls_files import TlsFiles
+from kopt.cluster.runtime.http.tls_files import TlsFiles
 from kopt.controllers.autoscaling.api import MetricsApi
 from kopt.controllers.autoscaling.front_proxy import FrontProxy
 

@@ -16,9 +16,9 @@ from preemption_controller.test_any_state import books, passes
 
 from cli import test_why_findings as shown
 from kopt.cli.cluster.evictions import _row as eviction_row
-from kopt.cli.cluster.queue import answer
+from kopt.cli.cluster.queueing.queue import answer
 from kopt.cluster.checkpoints.status import members_of
-from kopt.cluster.objects.checkpoint import source_of
+from kopt.cluster.objects.custom.checkpoint import source_of
 from kopt.cluster.objects.eviction import body_of, entry_of
 from kopt.controllers.evictions.recorder import sentence
 from kopt.controllers.overview.queues import lines, queued_of

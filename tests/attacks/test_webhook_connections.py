@@ -22,7 +22,7 @@ from admission.workloads import job, review
 from controlplane.certificates import Authority, KeyPair
 from controlplane.processes import PATIENCE_S, spawn, wait_for
 
-from kopt.cluster.runtime.certificates import make_pair
+from kopt.cluster.runtime.http.certificates import make_pair
 
 CONNECTIONS = 128
 ATTACKER = "127.0.0.66"

@@ -66,7 +66,7 @@ def test_what_kubectl_prints_is_placed_on() -> None:
 
 
 def test_files_that_name_different_nodes_are_several_nodes(tmp_path: Path) -> None:
-    from kopt.cluster.objects.node_topology import topology_of
+    from kopt.cluster.objects.custom.node_topology import topology_of
 
     files = []
     for name in "ab":

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 from controlplane.processes import PATIENCE_S
 
-from kopt.cli.cluster.queue import read
+from kopt.cli.cluster.queueing.queue import read
 from kopt.cli.local.example import agents
 from kopt.cli.local.example.cluster import NODES, objects_at
 from kopt.cli.local.example.jobs import BORROWERS

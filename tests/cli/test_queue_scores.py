@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from kopt.cli.cluster.queue import answer
-from kopt.cli.cluster.queue_scores import scores
+from kopt.cli.cluster.queueing.queue import answer
+from kopt.cli.cluster.queueing.scores import scores
 from kopt.controllers.overview.queues import lines
 from kopt.core.scheduling.classify import ClassSigns, classify
 from kopt.core.scheduling.eviction import System

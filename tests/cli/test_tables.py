@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopt.cli.cluster.queue import QueueRow
+from kopt.cli.cluster.queueing.queue import QueueRow
 from kopt.cli.output import FORMATTERS, Answer, Format
 from kopt.cli.tables import TextColumn, drawn, fitted, wrapped
 

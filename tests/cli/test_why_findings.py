@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from kopt.cli.cluster.queue import answer
+from kopt.cli.cluster.queueing.queue import answer
 from kopt.cli.main import app
 from kopt.cluster.client.resources import JOBS, KAI_POD_GROUPS, PODS
 from kopt.cluster.holds.hold import hold_metadata

@@ -9,7 +9,7 @@ from kopt.cluster.client.api import Kube, NoCluster, Unreachable
 from kopt.cluster.client.credentials import KubeconfigAccess, ServiceAccountAccess, find_access
 from kopt.cluster.client.resources import JOBS, NODES, PODS
 from kopt.cluster.runtime.backoff import Backoff
-from kopt.cluster.runtime.certificates import make_pair
+from kopt.cluster.runtime.http.certificates import make_pair
 
 
 def test_paths_are_those_of_the_api_server() -> None:

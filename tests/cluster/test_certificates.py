@@ -20,7 +20,7 @@ from cryptography import x509
 from kopt.cluster.client.api import ApiError, Kube, Patch, WatchEvent, connect
 from kopt.cluster.client.credentials import find_access
 from kopt.cluster.client.resources import CONFIG_MAPS, MUTATING_WEBHOOKS, NAMESPACES, SECRETS, Resource
-from kopt.cluster.runtime.certificates import CertificateSettings, ServingCertificate, expiry_s, make_pair
+from kopt.cluster.runtime.http.certificates import CertificateSettings, ServingCertificate, expiry_s, make_pair
 
 pytestmark = pytest.mark.cluster
 OFTEN = CertificateSettings(lifetime_s=8, renew_before_s=6.5, overlap_s=1)

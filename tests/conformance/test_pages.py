@@ -38,9 +38,9 @@ from kopt.dashboard.pages.topology.data import NODES, PAIRS, Pairs
 from kopt.data.demand.generator import generate
 from kopt.models.predictors import predictor_names
 from kopt.models.registry.registry import RegisteredModel
+from kopt.serving.contract.bandwidth.pairwise_answers import PairNodeOut, PairsResponse
 from kopt.serving.contract.checkpoint_answers import ChangeOut, JobOut
 from kopt.serving.contract.common import ModelOut
-from kopt.serving.contract.pairwise_answers import PairNodeOut, PairsResponse
 from kopt.serving.contract.size_advice import SizeAdvice
 from tests.cost import metered
 from tests.dashboard import cluster_objects as objects

@@ -55,7 +55,7 @@ COMPUTED = {
     ("controllers/overview/history.py", "f'EVICTED_{after.phase.upper()}'"): {
         f"EVICTED_{phase.upper()}" for phase in Phase
     },
-    ("controllers/overview/hold_findings.py", "f'PREEMPTION_{decision.upper()}'[:40]"): {
+    ("controllers/overview/findings/holds.py", "f'PREEMPTION_{decision.upper()}'[:40]"): {
         f"PREEMPTION_{verdict.upper()}" for verdict in (*PreemptionAction, LAPSED, "advice")
     },
     ("core/scheduling/classify.py", "f'CLASS_{rule.code}'"): {f"CLASS_{code}" for code in RULE_CODES},

@@ -11,7 +11,7 @@ from playwright.async_api import expect
 
 from kopt.cli.local.example.costs import ExampleCosts, costs_file
 from kopt.cli.local.pages_costs import costs_of
-from kopt.cluster.objects.kaiwo_budget import standing_of
+from kopt.cluster.objects.custom.kaiwo_budget import standing_of
 from kopt.core.scheduling.overview import Overview
 from kopt.core.settings import Settings
 from kopt.dashboard.app import create_app

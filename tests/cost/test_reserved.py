@@ -3,7 +3,7 @@
 from typing import Any
 
 from kopt.cluster.client.resources import COMPONENT_LABEL, HOLDS_COMPONENT, PART_OF, PART_OF_LABEL
-from kopt.cluster.objects.reservation import RESERVATION_LABEL, held_for
+from kopt.cluster.objects.custom.reservation import RESERVATION_LABEL, held_for
 from kopt.controllers.meter.views import pod_reader
 
 HOLDING = {PART_OF_LABEL: PART_OF, COMPONENT_LABEL: HOLDS_COMPONENT, RESERVATION_LABEL: "night"}

@@ -15,8 +15,8 @@ from kopt.core.hardware.pairwise import Health, MeasuredPair, MeasuredPoint
 from kopt.dashboard.pages.topology.data import PAIRS, Pairs
 from kopt.dashboard.pages.topology.pairs import MOST_NODES, pairs_part
 from kopt.serving.bandwidth.service import BandwidthService
+from kopt.serving.contract.bandwidth.pairwise_answers import PairNodeOut, PairOut, PairsResponse, pairwise_request
 from kopt.serving.contract.common import ModelOut
-from kopt.serving.contract.pairwise_answers import PairNodeOut, PairOut, PairsResponse, pairwise_request
 from kopt.serving.endpoint.app import create_app as endpoint_app
 from tests.dashboard.conftest import HOSTILE_NAME, Platform
 from tests.dashboard.test_browser import CONTRAST, Watched, address, browser, open_page, overflow

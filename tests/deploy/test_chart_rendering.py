@@ -14,9 +14,9 @@ from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from kopt.cli.main import app
 from kopt.cluster.client.resources import KUEUE_LOCAL_QUEUES, OURS, Resource
-from kopt.cluster.objects.feature_rollout import switches_of
-from kopt.cluster.workloads.external_requests import ELSEWHERE
+from kopt.cluster.objects.custom.feature_rollout import switches_of
 from kopt.cluster.workloads.kinds import WORKLOAD_KINDS
+from kopt.cluster.workloads.requests.external import ELSEWHERE
 from kopt.controllers.admission.policy import Rollout, parse_policy
 from kopt.controllers.admission.registration import CONFIGURATION_NAME
 from kopt.controllers.admission.state import KAI_QUEUES, VOLCANO_QUEUES

@@ -23,7 +23,7 @@ from kopt.cluster.objects.device_slices import (
     shared_gpus,
     whole_gpus,
 )
-from kopt.cluster.workloads.device_requests import choice_selector, with_choice
+from kopt.cluster.workloads.requests.devices import choice_selector, with_choice
 from kopt.core.gpu_catalogue import find_gpu
 from kopt.core.hardware.mig import mig_geometry
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.custom.mig_strategy import MigStrategy, StrategyError, read_strategy
 from kopt.cluster.objects.device_slices import DevicePool, Taint, mig_gpus, whole_gpus
-from kopt.cluster.objects.mig_strategy import MigStrategy, StrategyError, read_strategy
-from kopt.cluster.workloads.device_requests import (
+from kopt.cluster.workloads.requests.devices import (
     ObservedClaim,
     PublishedSlice,
     device_request,

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kopt.cluster.workloads.pod_request import Ask, ask_of
+from kopt.cluster.workloads.requests.pods import Ask, ask_of
 from kopt.controllers.extender.books.fleet import Fleet, Stage
 from kopt.controllers.extender.node_list import NodeNames
 from kopt.core.units import GIB, Bytes

@@ -15,7 +15,7 @@ from controlplane.plane import ControlPlane
 from controlplane.processes import PATIENCE_S, free_port
 
 from kopt.cluster.runtime.http import HttpServer, Reply, Request
-from kopt.cluster.runtime.tls_files import TlsError, TlsFiles
+from kopt.cluster.runtime.http.tls_files import TlsError, TlsFiles
 from kopt.controllers.extender.configuration import scheduler_configuration
 from tests.extender.conftest import RunningExtender, gpu_pod
 from tests.extender.test_scheduling_by_the_policy import INDICES, bound

@@ -13,7 +13,7 @@ from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
 from node_outputs import CUBE_MESH, pci
 
-from kopt.cluster.objects.node_bandwidth import NodeBandwidth, status_of
+from kopt.cluster.objects.custom.node_bandwidth import NodeBandwidth, status_of
 from kopt.cluster.runtime.informer import Change, ChangeKind
 from kopt.controllers.extender.books.fleet import Fleet
 from kopt.controllers.extender.books.node_health import of_bandwidth

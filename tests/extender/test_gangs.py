@@ -12,7 +12,7 @@ from controlplane.plane import ControlPlane
 
 from kopt.agents.topology import labels as agents
 from kopt.cluster.runtime.informer import Change, ChangeKind
-from kopt.cluster.workloads.pod_request import Wish, ask_of
+from kopt.cluster.workloads.requests.pods import Wish, ask_of
 from kopt.controllers.extender.books.fleet import Fleet
 from kopt.controllers.extender.books.gang_membership import Membership, membership_of
 from kopt.controllers.extender.books.gpu_workloads import workload_of

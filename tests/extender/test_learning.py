@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from kopt.cluster.workloads.pod_request import ask_of
+from kopt.cluster.workloads.requests.pods import ask_of
 from kopt.controllers.extender.books.fleet import Fleet
 from kopt.controllers.extender.books.typical_pods import Learner
 from kopt.core.units import GIB, Bytes

@@ -15,7 +15,7 @@ from kopt.cluster.client.resources import NODE_HEALTHS, NODES, PODS, Object
 from kopt.cluster.holds.hold import hold_metadata, holder_of, undo_of
 from kopt.cluster.holds.node_layout import LayoutMarks, LayoutPhase
 from kopt.cluster.holds.node_taint import TAINT_KEY
-from kopt.cluster.objects.node_health import HealthRecord, record_of, status_of
+from kopt.cluster.objects.custom.node_health import HealthRecord, record_of, status_of
 from kopt.cluster.runtime.lease import TERM_ANNOTATION
 from kopt.cluster.teardown import switch_off
 from kopt.controllers.health.main import ProcessSettings, Replica

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from kopt.cluster.client.resources import JOBS, KUEUE_CLUSTER_QUEUES, KUEUE_WORKLOADS, LENDING_POOLS
-from kopt.cluster.objects.lending_pool import pool_of
+from kopt.cluster.objects.custom.lending_pool import pool_of
 from kopt.controllers.lending.forecasts import Forecasts
 from kopt.core.scheduling.lending_pool import ForecastState
 from kopt.serving.contract.demand_answers import DemandForecast, DemandQuery

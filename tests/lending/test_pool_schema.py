@@ -5,7 +5,7 @@ import pytest
 from controlplane.api import Refused
 from controlplane.plane import ControlPlane
 
-from kopt.cluster.objects.lending_pool import pool_of
+from kopt.cluster.objects.custom.lending_pool import pool_of
 
 from .conftest import POOL, Object
 

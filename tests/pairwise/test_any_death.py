@@ -24,7 +24,7 @@ from kopt.cluster.client.resources import (
     Resource,
     key_of,
 )
-from kopt.cluster.objects.node_bandwidth import bandwidth_of
+from kopt.cluster.objects.custom.node_bandwidth import bandwidth_of
 from kopt.controllers.pairwise.jobs import pair_of_job
 from kopt.controllers.pairwise.ports import Writer
 from kopt.controllers.pairwise.reconciler import Reconciler

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kopt.cluster.objects.node_bandwidth import NodeBandwidth, bandwidth_of, status_of
+from kopt.cluster.objects.custom.node_bandwidth import NodeBandwidth, bandwidth_of, status_of
 from kopt.controllers.pairwise.jobs import job_for, name_of, pair_of_job
 from kopt.controllers.pairwise.results import failures, measured, software_of
 from kopt.controllers.pairwise.spec import Benchmark, benchmark_of
@@ -15,8 +15,8 @@ from kopt.core.hardware.collectives import CollectiveLog
 from kopt.core.hardware.pairwise import Health
 from kopt.formats import topology
 from kopt.policies.pairwise.fit import fit
-from kopt.serving.contract.pairwise_answers import pairwise_request
-from kopt.serving.contract.pairwise_schemas import PAIRWISE_REQUEST
+from kopt.serving.contract.bandwidth.pairwise_answers import pairwise_request
+from kopt.serving.contract.bandwidth.pairwise_schemas import PAIRWISE_REQUEST
 
 from .conftest import benchmark as manifest
 from .rendered import log

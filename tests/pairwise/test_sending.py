@@ -6,15 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kopt.cluster.client.resources import Object
-from kopt.cluster.objects.node_bandwidth import NodeBandwidth, status_of
+from kopt.cluster.objects.custom.node_bandwidth import NodeBandwidth, status_of
 from kopt.cluster.runtime.informer import Change, ChangeKind
 from kopt.controllers.pairwise.endpoint_upload import Sender
 from kopt.core.hardware.bandwidth import Collective
 from kopt.core.hardware.node_topology import NodeTopology
 from kopt.core.hardware.pairwise import MeasuredPair, MeasuredPoint
 from kopt.serving.client.client import EndpointFailure, RequestRefused
+from kopt.serving.contract.bandwidth.pairwise_answers import PairsKept
 from kopt.serving.contract.common import ModelOut
-from kopt.serving.contract.pairwise_answers import PairsKept
 
 
 class Informed:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from kopt.cluster.client.resources import NODES
 from kopt.cluster.holds.hold import hold_metadata, release
+from kopt.cluster.objects.custom.mig_strategy import StrategyError, read_strategy
 from kopt.cluster.objects.mig_configurations import ConfigurationError, read_configurations
-from kopt.cluster.objects.mig_strategy import StrategyError, read_strategy
 from kopt.controllers.partitions.executors import MigManager
 from kopt.controllers.partitions.pools import Observed, StrategyReport, read_partitions
 from kopt.controllers.partitions.status import status_of

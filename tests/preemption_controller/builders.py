@@ -4,9 +4,9 @@ import json
 from typing import Any
 
 from kopt.cluster.client.api import Conflict
-from kopt.cluster.workloads.kueue import ClusterQueue, GpuPod, KueueWorkload
-from kopt.cluster.workloads.kueue_queues import read_cluster_queue
-from kopt.cluster.workloads.kueue_reading import read_gpu_pod, read_kueue_workload
+from kopt.cluster.workloads.kueue.objects import ClusterQueue, GpuPod, KueueWorkload
+from kopt.cluster.workloads.kueue.queues import read_cluster_queue
+from kopt.cluster.workloads.kueue.reading import read_gpu_pod, read_kueue_workload
 from kopt.controllers.preemption.patches import stamp
 from kopt.core.scheduling.quota import QuotaNode
 

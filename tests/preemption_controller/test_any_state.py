@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kopt.cluster.client.api import ApiError, Conflict
-from kopt.cluster.workloads.kueue import KueueWorkload
+from kopt.cluster.workloads.kueue.objects import KueueWorkload
 from kopt.controllers.preemption.patches import stamp
 from kopt.controllers.preemption.ports import ControllerSettings, Writer
 from kopt.controllers.preemption.reconciler import Reconciler

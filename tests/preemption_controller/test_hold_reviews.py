@@ -11,8 +11,8 @@ from admission.workloads import review
 from kopt.cluster.admission.address import Address
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.credentials import KubeconfigAccess
-from kopt.cluster.runtime.certificates import make_pair
-from kopt.cluster.workloads.kueue import KueueWorkload
+from kopt.cluster.runtime.http.certificates import make_pair
+from kopt.cluster.workloads.kueue.objects import KueueWorkload
 from kopt.controllers.preemption.workload_hold import PATH, Holding, HoldSettings, Workloads
 
 WORKLOAD = {"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "Workload", "metadata": {"name": "w"}, "spec": {}}

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kopt.cluster.checkpoints.status import latest_status, members_of
-from kopt.cluster.workloads.kueue import KueueWorkload
-from kopt.cluster.workloads.kueue_reading import local_queue_target, read_kueue_workload
+from kopt.cluster.workloads.kueue.objects import KueueWorkload
+from kopt.cluster.workloads.kueue.reading import local_queue_target, read_kueue_workload
 from kopt.controllers.preemption.patches import stamp
 from kopt.controllers.preemption.snapshot import QueueSnapshot, refusal, snapshot_for, to_shield, would_preempt
 from kopt.core.workload.checkpoint import JobState

@@ -10,8 +10,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopt.cluster.objects.kaiwo_queue import queue_document, queue_of
-from kopt.cluster.workloads.kueue_queues import read_cluster_queue, read_cohort
+from kopt.cluster.objects.custom.kaiwo_queue import queue_document, queue_of
+from kopt.cluster.workloads.kueue.queues import read_cluster_queue, read_cohort
 from kopt.core.scheduling.queue_tree import (
     GPU,
     UNLIMITED,

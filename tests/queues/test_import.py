@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from kopt.cli.main import app
-from kopt.cluster.objects.kaiwo_queue import pool_document, pool_of, queue_document, queue_of
+from kopt.cluster.objects.custom.kaiwo_queue import pool_document, pool_of, queue_document, queue_of
 from kopt.cluster.workloads.queue_trees.from_kai import from_kai
 from kopt.cluster.workloads.queue_trees.from_kueue import from_kueue
 from kopt.cluster.workloads.queue_trees.imported import Imported

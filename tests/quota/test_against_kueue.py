@@ -14,14 +14,14 @@ from controlplane.kueue import Kueue
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
 
-from kopt.cluster.workloads.kueue_queues import (
+from kopt.cluster.workloads.kueue.queues import (
     admitted_of,
     demand_of,
     read_cluster_queue,
     read_cohort,
     read_flavor,
 )
-from kopt.cluster.workloads.kueue_reading import read_kueue_workload
+from kopt.cluster.workloads.kueue.reading import read_kueue_workload
 from kopt.policies.quota import Assignment, Mode, QuotaTree, assign
 
 from .cohort_trees import GPU, Object, random_case

@@ -7,7 +7,7 @@ from example_budget import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kopt.cluster.workloads.kueue_queues import read_cluster_queue, read_cohort
+from kopt.cluster.workloads.kueue.queues import read_cluster_queue, read_cohort
 from kopt.core.scheduling.quota import Admitted, Demand, FlavorResource, PodSetDemand, QueueRules
 from kopt.policies.preemption.search import Need
 from kopt.policies.quota import Mode, QuotaTree, assign, limits

@@ -26,7 +26,7 @@ LIGHT = [
     "kopt.agents",
     "kopt.controllers",
     "kopt.cluster.runtime.informer",
-    "kopt.cluster.runtime.certificates",
+    "kopt.cluster.runtime.http.certificates",
     "kopt.cluster.teardown",
     "kopt.policies.lending.policy",
     "kopt.controllers.admission.main",

@@ -21,8 +21,8 @@ from kopt.models.bandwidth.predictor import BandwidthPredictor
 from kopt.serving.bandwidth.service import BandwidthService
 from kopt.serving.client.client import AsyncPredictionClient, EndpointFailure, PredictionClient, RequestRefused
 from kopt.serving.client.fallback_bandwidth import fallback_bandwidth
-from kopt.serving.contract.bandwidth_answers import BandwidthQuery, WrongQuestion, parse_bandwidth
-from kopt.serving.contract.bandwidth_schemas import BANDWIDTH_REQUEST
+from kopt.serving.contract.bandwidth.answers import BandwidthQuery, WrongQuestion, parse_bandwidth
+from kopt.serving.contract.bandwidth.schemas import BANDWIDTH_REQUEST
 from kopt.serving.demand.feature_lookup import StoredFeatures
 from kopt.serving.endpoint.app import Endpoint, create_app
 from kopt.serving.endpoint.assemble import Parts, assemble

@@ -26,8 +26,8 @@ from kopt.models.bandwidth.predictor import BandwidthPredictor
 from kopt.models.registry.registry import RegisteredModel, RegistryError
 from kopt.sdk.bandwidth import bandwidth
 from kopt.serving.bandwidth.service import BandwidthService, bandwidth_slot
-from kopt.serving.contract import bandwidth_schemas
-from kopt.serving.contract.bandwidth_answers import BandwidthResponse
+from kopt.serving.contract.bandwidth import schemas as bandwidth_schemas
+from kopt.serving.contract.bandwidth.answers import BandwidthResponse
 from kopt.serving.contract.common import DEADLINE_HEADER
 from kopt.serving.demand.feature_lookup import StoredFeatures
 from kopt.serving.endpoint.app import Endpoint, create_app

@@ -21,9 +21,9 @@ from kopt.models.bandwidth.calibration import MOST
 from kopt.models.bandwidth.loading import load_bandwidth
 from kopt.models.bandwidth.predictor import BandwidthPredictor, BandwidthQuestion
 from kopt.serving.bandwidth.service import BandwidthService
+from kopt.serving.contract.bandwidth.pairwise_answers import PairsKept, PairsResponse
+from kopt.serving.contract.bandwidth.pairwise_schemas import MAX_MEASUREMENTS
 from kopt.serving.contract.common import DEADLINE_HEADER
-from kopt.serving.contract.pairwise_answers import PairsKept, PairsResponse
-from kopt.serving.contract.pairwise_schemas import MAX_MEASUREMENTS
 from kopt.serving.demand.feature_lookup import StoredFeatures
 from kopt.serving.endpoint.app import Endpoint, create_app
 from kopt.serving.endpoint.assemble import Parts, assemble

@@ -11,13 +11,13 @@ from pairwise.test_sending import Informed
 
 from kopt.agents.topology.documents import spec_of
 from kopt.cluster.client.resources import Object
-from kopt.cluster.objects.node_bandwidth import NodeBandwidth, status_of
+from kopt.cluster.objects.custom.node_bandwidth import NodeBandwidth, status_of
 from kopt.controllers.pairwise.endpoint_upload import Sender
 from kopt.core.hardware.bandwidth import Collective
 from kopt.core.hardware.pairwise import Health, MeasuredPair, MeasuredPoint
 from kopt.models.bandwidth.loading import load_bandwidth
 from kopt.serving.client.client import AsyncPredictionClient
-from kopt.serving.contract.bandwidth_answers import BandwidthQuery
+from kopt.serving.contract.bandwidth.answers import BandwidthQuery
 from kopt.serving.endpoint.app import create_app
 from tests.serving.conftest import URL, MemorySource
 from tests.serving.test_bandwidth_pairs import built

@@ -19,7 +19,7 @@ from kopt.core.settings import Settings
 from kopt.models.bandwidth.loading import load_bandwidth
 from kopt.serving.bandwidth.service import BandwidthService
 from kopt.serving.client.fallback_bandwidth import fallback_bandwidth
-from kopt.serving.contract.bandwidth_answers import (
+from kopt.serving.contract.bandwidth.answers import (
     BandwidthQuery,
     BandwidthResponse,
     OfferedNode,

@@ -6,8 +6,8 @@ from typing import Any, Literal
 import pytest
 
 from kopt.core.hardware.pairwise import Health
+from kopt.serving.contract.bandwidth.pairwise_answers import PairsResponse, parse_pairwise
 from kopt.serving.contract.common import AnswerError
-from kopt.serving.contract.pairwise_answers import PairsResponse, parse_pairwise
 from kopt.serving.contract.reading import added_later, read_answer
 
 PAIR = {

@@ -8,7 +8,7 @@ import pytest
 
 from kopt.cluster.client.api import Page
 from kopt.cluster.client.resources import JOBS, Object, Resource
-from kopt.cluster.objects.staged_data import STAGED_DATA, staged_data_of
+from kopt.cluster.objects.custom.staged_data import STAGED_DATA, staged_data_of
 from kopt.controllers.staging.ports import DataObject
 from kopt.controllers.staging.reading import read_workload
 from kopt.controllers.staging.reconciler import Reconciler

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kopt.cluster.client.resources import Object, Resource
+from kopt.cluster.objects.custom.staged_data import staged_data_of, status_of
 from kopt.cluster.objects.namespace import NamespaceSettings
-from kopt.cluster.objects.staged_data import staged_data_of, status_of
 from kopt.controllers.staging.ports import DataObject, Silent, StagingSettings
 from kopt.controllers.staging.reading import read_pod
 from kopt.controllers.staging.snapshot import StagingSnapshot, snapshot_of

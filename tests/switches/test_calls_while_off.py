@@ -30,7 +30,7 @@ from kopt.cluster.client.resources import (
 from kopt.cluster.objects.device_slices import mig_gpus
 from kopt.cluster.runtime.http import Request
 from kopt.cluster.runtime.switches import LiveSwitches
-from kopt.cluster.workloads.external_requests import CLAIMS, DEVICE_CLASSES, RESOURCE_SLICES
+from kopt.cluster.workloads.requests.external import CLAIMS, DEVICE_CLASSES, RESOURCE_SLICES
 from kopt.controllers.admission.handlers import Admissions
 from kopt.controllers.admission.sizing import SizingCache
 from kopt.controllers.admission.state import LiveState

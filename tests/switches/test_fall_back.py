@@ -15,7 +15,7 @@ from attacks.scenarios.sizing import SIZING
 
 from kopt.cluster.client.errors import Forbidden
 from kopt.cluster.client.resources import FEATURE_ROLLOUTS, NODES, PODS
-from kopt.cluster.objects.feature_rollout import changes_of, switches_of
+from kopt.cluster.objects.custom.feature_rollout import changes_of, switches_of
 from kopt.cluster.runtime.fall_back import EVERY_S, FailureRate, FallBack, answers_of
 from kopt.cluster.runtime.http import Request
 from kopt.cluster.runtime.switches import LiveSwitches

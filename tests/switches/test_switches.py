@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopt.cluster.objects.feature_rollout import changes_of, rollout_document, switches_of
+from kopt.cluster.objects.custom.feature_rollout import changes_of, rollout_document, switches_of
 from kopt.cluster.workloads.owners import owner_of
 from kopt.core.switches import FEATURES, LONGEST_REASON, MOST_FLIPS, Alarm, Owner, Setting, Switches, is_included
 

@@ -8,9 +8,9 @@ from kopt.agents.topology.documents import spec_of
 from kopt.cli.local.example.jobs import BORROWERS, DATA, DATA_USER, LENT, QUEUE, job_objects
 from kopt.cluster.client.resources import EVICTIONS, FEATURE_ROLLOUTS, LENDING_POOLS, NODE_TOPOLOGIES, Object, Resource
 from kopt.cluster.client.resources import NODES as KUBERNETES_NODES
+from kopt.cluster.objects.custom.feature_rollout import rollout_document
+from kopt.cluster.objects.custom.staged_data import STAGED_DATA
 from kopt.cluster.objects.eviction import body_of, entry_of, status_of
-from kopt.cluster.objects.feature_rollout import rollout_document
-from kopt.cluster.objects.staged_data import STAGED_DATA
 from kopt.core.hardware.node_topology import LinkType, NodeTopology, TopologyGpu, TopologyLink, TopologyNic
 from kopt.core.scheduling.eviction import Cause, Eviction, Phase, Return, System, Verified, WorkloadRef
 from kopt.core.switches import Switches

@@ -11,7 +11,7 @@ from pathlib import Path
 from kopt.cli.local.example.cluster import NODES
 from kopt.cli.local.example.kubeconfig import folder_of
 from kopt.cluster.client.resources import Object
-from kopt.cluster.objects.kaiwo_budget import budget_of
+from kopt.cluster.objects.custom.kaiwo_budget import budget_of
 from kopt.controllers.meter.budgets import status_of
 from kopt.controllers.meter.store import CostStore
 from kopt.core.cost.metering import Attributes, Demand, Idle, MeteredNode, MeteredPod, Milliseconds, Offer, Rule

@@ -17,7 +17,7 @@ from kopt.cluster.client.resources import (
     Resource,
 )
 from kopt.cluster.holds.hold import PARKED, QUEUE_LABEL, hold_metadata
-from kopt.cluster.objects.staged_data import NAMES_ANNOTATION, STAGING_ANNOTATION
+from kopt.cluster.objects.custom.staged_data import NAMES_ANNOTATION, STAGING_ANNOTATION
 from kopt.core.times import stamp
 
 BORROWERS = ("llama-3-8b-sft", "mamba-130m-pretrain", "resnet50-imagenet")

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import mapping, text
 from kopt.cluster.objects.kai import QUEUE_LABEL
-from kopt.cluster.workloads.kueue_reading import amount, read_kueue_workload, requests_of
-from kopt.cluster.workloads.pod_request import is_gpu
+from kopt.cluster.workloads.kueue.reading import amount, read_kueue_workload, requests_of
+from kopt.cluster.workloads.requests.pods import is_gpu
 from kopt.core.scheduling.queue_tree import GPU
 
 _ENDED = ("Succeeded", "Failed")

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kopt.cluster.client.resources import Key
-from kopt.cluster.workloads.pod_request import ANY_POOL, Ask
+from kopt.cluster.workloads.requests.pods import ANY_POOL, Ask
 from kopt.controllers.extender.books.node_health import Complaint, Complaints
 from kopt.controllers.extender.node_list import NodeNames
 from kopt.core.scheduling.placement import PodRequest

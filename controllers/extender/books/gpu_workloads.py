@@ -9,7 +9,7 @@ from typing import Any
 from kopt.cluster.client.api import ApiError, Kube
 from kopt.cluster.client.resources import GPU_WORKLOADS, Key, Object
 from kopt.cluster.runtime.isolation import Isolation, Subject
-from kopt.cluster.workloads.pod_request import Wish
+from kopt.cluster.workloads.requests.pods import Wish
 from kopt.core.hardware.bandwidth import BandwidthKind, BandwidthMinimum
 from kopt.core.scheduling.placement import TopologyPreference
 from kopt.core.units import Bytes

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from kopt.cluster.client.resources import Object
-from kopt.cluster.objects.node_bandwidth import bandwidth_of
-from kopt.cluster.objects.node_health import record_of
-from kopt.cluster.objects.node_topology import degraded_of
+from kopt.cluster.objects.custom.node_bandwidth import bandwidth_of
+from kopt.cluster.objects.custom.node_health import record_of
+from kopt.cluster.objects.custom.node_topology import degraded_of
 from kopt.core.decision import Mode
 from kopt.core.hardware.health import NODE, Grade
 from kopt.core.hardware.node_topology import DegradedPart, NodeTopology

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from kopt.cluster.client.resources import Object
-from kopt.cluster.objects.node_topology import topology_of
+from kopt.cluster.objects.custom.node_topology import topology_of
 from kopt.controllers.extender.books.node_health import Complaint, of_topology
 from kopt.policies.placement.links import links_of
 from kopt.policies.placement.topology import GpuLinks

@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kopt.cluster.workloads.pod_request import ANY_POOL, Ask
+from kopt.cluster.workloads.requests.pods import ANY_POOL, Ask
 from kopt.controllers.extender.books.fleet import Fleet
 from kopt.policies.placement.cache import FragmentationCache
 from kopt.policies.placement.pool import Pool

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from kopt.cluster.client.resources import Key, Object
 from kopt.cluster.runtime.informer import Change
 from kopt.cluster.runtime.switches import OPEN, Gate
-from kopt.cluster.workloads.pod_request import Wish
+from kopt.cluster.workloads.requests.pods import Wish
 from kopt.controllers.extender.binding.queue import BindAnswer, Binds
 from kopt.controllers.extender.binding.request import Binder
 from kopt.controllers.extender.books.fleet import Fleet, Holding, Stage

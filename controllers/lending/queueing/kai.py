@@ -13,7 +13,7 @@ from kopt.cluster.holds.quota_loan import quota_from_undo, value_at
 from kopt.cluster.objects.fields import at, count, mapping, text
 from kopt.cluster.objects.kai import QUEUE_LABEL
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
-from kopt.cluster.workloads.kueue_reading import requests_of
+from kopt.cluster.workloads.kueue.reading import requests_of
 from kopt.controllers.lending.queueing.borrowers import Sorting, Weighing
 from kopt.controllers.lending.state import LiveCluster, kai_queue
 from kopt.controllers.lending.views import HOLDER, Borrowing, BorrowingQueue, ObservedPod

@@ -7,9 +7,9 @@ from kopt.cluster.client.resources import KUEUE_CLUSTER_QUEUES, KUEUE_WORKLOADS,
 from kopt.cluster.holds.hold import holder_of, undo_of
 from kopt.cluster.holds.quota_loan import LENDING_LIMIT, QuotaPath, is_same, quota_from_undo, value_at
 from kopt.cluster.objects.fields import at, items, text
-from kopt.cluster.workloads.kueue import ClusterQueue, Flavor, KueueWorkload
-from kopt.cluster.workloads.kueue_queues import admitted_of, demand_of, read_cluster_queue
-from kopt.cluster.workloads.kueue_reading import amount
+from kopt.cluster.workloads.kueue.objects import ClusterQueue, Flavor, KueueWorkload
+from kopt.cluster.workloads.kueue.queues import admitted_of, demand_of, read_cluster_queue
+from kopt.cluster.workloads.kueue.reading import amount
 from kopt.controllers.lending.queueing.borrowers import Sorting, Weighing
 from kopt.controllers.lending.state import LiveCluster
 from kopt.controllers.lending.views import HOLDER, Borrowing, BorrowingQueue, ObservedPod

@@ -12,7 +12,7 @@ from kopt.cluster.holds.quota_loan import is_same, quota_from_undo, value_at
 from kopt.cluster.objects.fields import count, items, mapping, text
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.objects.volcano import ABORT, ABORTED, ENDED, RESUME, STEP, STOPPING, phase_of
-from kopt.cluster.workloads.kueue_reading import amount, requests_of
+from kopt.cluster.workloads.kueue.reading import amount, requests_of
 from kopt.controllers.lending.queueing.borrowers import Sorting, Weighing
 from kopt.controllers.lending.state import LiveCluster, volcano_queue
 from kopt.controllers.lending.views import HOLDER, Borrowing, BorrowingQueue, ObservedPod

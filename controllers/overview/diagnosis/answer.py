@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from kopt.cluster.client.resources import KAI_POD_GROUPS, Object
 from kopt.cluster.objects.fields import at, count, items, mapping, text
-from kopt.cluster.workloads.kueue import KueueWorkload
+from kopt.cluster.workloads.kueue.objects import KueueWorkload
 from kopt.cluster.workloads.runs import kind_of_pods
 from kopt.cluster.workloads.scheduler_messages import causes_in
 from kopt.controllers.overview.diagnosis.books import ClusterBooks, is_preemptible, is_unplaced

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from kopt.cluster.client.resources import Key, Object, key_of
 from kopt.cluster.objects.fields import at, items, mapping, readable, text
-from kopt.cluster.workloads.kueue import ClusterQueue, Flavor, KueueWorkload
-from kopt.cluster.workloads.kueue_queues import admitted_of, read_cluster_queue, read_cohort, read_flavor
-from kopt.cluster.workloads.kueue_reading import amount, read_kueue_workload, requests_of
-from kopt.cluster.workloads.pod_request import ANY_POOL
+from kopt.cluster.workloads.kueue.objects import ClusterQueue, Flavor, KueueWorkload
+from kopt.cluster.workloads.kueue.queues import admitted_of, read_cluster_queue, read_cohort, read_flavor
+from kopt.cluster.workloads.kueue.reading import amount, read_kueue_workload, requests_of
+from kopt.cluster.workloads.requests.pods import ANY_POOL
 from kopt.controllers.extender.books.fleet import Fleet
 from kopt.controllers.extender.books.node_capacity import offers_of
 from kopt.controllers.extender.books.views import PodState, pod_state_of

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import mapping, text
-from kopt.cluster.workloads.kueue import ClusterQueue, KueueWorkload
-from kopt.cluster.workloads.kueue_queues import demand_of
+from kopt.cluster.workloads.kueue.objects import ClusterQueue, KueueWorkload
+from kopt.cluster.workloads.kueue.queues import demand_of
 from kopt.controllers.overview.diagnosis.books import ClusterBooks
 from kopt.controllers.overview.diagnosis.pod_shapes import PodTemplate
 from kopt.controllers.overview.diagnosis.rules import flavor_rows

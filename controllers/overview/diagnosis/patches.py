@@ -7,9 +7,9 @@ from typing import Any
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import Path, at, items, mapping, text
 from kopt.cluster.objects.json_patch import pointer
-from kopt.cluster.workloads.gpu_requests import milli_of
 from kopt.cluster.workloads.kinds import BY_KEY
-from kopt.cluster.workloads.kueue_reading import amount, requests_of
+from kopt.cluster.workloads.kueue.reading import amount, requests_of
+from kopt.cluster.workloads.requests.gpus import milli_of
 from kopt.controllers.overview.diagnosis.rules import TERMS, expression_name
 from kopt.controllers.overview.job import JobSnapshot
 from kopt.core.scheduling.diagnosis import Change, ChangeKind

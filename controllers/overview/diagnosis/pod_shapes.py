@@ -7,8 +7,8 @@ import orjson
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, mapping, text
-from kopt.cluster.workloads.kueue_reading import requests_of
-from kopt.cluster.workloads.pod_request import Ask, ask_of, is_gpu
+from kopt.cluster.workloads.kueue.reading import requests_of
+from kopt.cluster.workloads.requests.pods import Ask, ask_of, is_gpu
 from kopt.controllers.overview.diagnosis.books import ClusterBooks
 from kopt.controllers.overview.diagnosis.rules import rules_of
 from kopt.policies.diagnosis import NodeLimit, PodShape

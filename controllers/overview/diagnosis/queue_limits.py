@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, items, text
-from kopt.cluster.workloads.gpu_requests import milli_of
-from kopt.cluster.workloads.kueue_reading import amount
+from kopt.cluster.workloads.kueue.reading import amount
+from kopt.cluster.workloads.requests.gpus import milli_of
 from kopt.controllers.overview.diagnosis.books import ClusterBooks, is_preemptible
 from kopt.core.scheduling.diagnosis import Binding
 from kopt.policies.diagnosis import Ceiling, RunningWorkload

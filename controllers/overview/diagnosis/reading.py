@@ -21,7 +21,7 @@ from kopt.cluster.client.resources import (
     Resource,
 )
 from kopt.cluster.objects.fields import items
-from kopt.cluster.workloads.external_requests import CLAIMS, RESOURCE_SLICES
+from kopt.cluster.workloads.requests.external import CLAIMS, RESOURCE_SLICES
 from kopt.controllers.overview.collect import VOLCANO_POD_GROUPS
 from kopt.controllers.overview.diagnosis.asked_times import AskedTimes
 from kopt.controllers.overview.diagnosis.books import ClusterBooks

@@ -7,8 +7,8 @@ import numpy as np
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, items, mapping, text, texts
-from kopt.cluster.workloads.kueue import Flavor
-from kopt.cluster.workloads.kueue_queues import allows, label_keys
+from kopt.cluster.workloads.kueue.objects import Flavor
+from kopt.cluster.workloads.kueue.queues import allows, label_keys
 from kopt.cluster.workloads.node_selection import is_tolerated, matches_labels, runs_on
 from kopt.controllers.overview.diagnosis.books import ClusterBooks
 from kopt.core.scheduling.diagnosis import Binding

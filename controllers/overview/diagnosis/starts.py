@@ -9,8 +9,8 @@ import numpy as np
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, mapping, text
-from kopt.cluster.workloads.gpu_requests import gpus_of, milli_of
-from kopt.cluster.workloads.kueue import KueueWorkload
+from kopt.cluster.workloads.kueue.objects import KueueWorkload
+from kopt.cluster.workloads.requests.gpus import gpus_of, milli_of
 from kopt.controllers.overview.diagnosis.books import ClusterBooks
 from kopt.core.reason import Reason
 from kopt.core.scheduling.diagnosis import StartEstimate

@@ -8,7 +8,7 @@ from kopt.cluster.holds.hold import GATE_PREFIX, HELD_LABEL, UNDO_ANNOTATION, ho
 from kopt.cluster.objects.annotations import mapping_of
 from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.cluster.objects.kai import QUEUE_LABEL
-from kopt.cluster.workloads.kueue import DECISION_ANNOTATION, HOLDER
+from kopt.cluster.workloads.kueue.objects import DECISION_ANNOTATION, HOLDER
 from kopt.controllers.preemption.kube_scheduler.views import KUEUE, PlainPod, plain_pod
 from kopt.controllers.preemption.patches import advised, stamp
 

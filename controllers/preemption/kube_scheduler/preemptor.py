@@ -18,7 +18,7 @@ from kopt.cluster.client.api import ApiError
 from kopt.cluster.runtime.events import EmitEvent
 from kopt.cluster.runtime.isolation import Isolation
 from kopt.cluster.runtime.retry import SOON_S, is_change
-from kopt.cluster.workloads.kueue import MINE, Evicting
+from kopt.cluster.workloads.kueue.objects import MINE, Evicting
 from kopt.controllers.preemption.base_reconciler import BaseReconciler
 from kopt.controllers.preemption.kube_scheduler.eviction_notices import (
     evicted_for,

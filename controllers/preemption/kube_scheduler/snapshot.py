@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from kopt.cluster.checkpoints.save_requests import Saving
 from kopt.cluster.checkpoints.status import bounded, latest_status, member
 from kopt.cluster.client.resources import Key
-from kopt.cluster.workloads.gpu_requests import milli_of
+from kopt.cluster.workloads.requests.gpus import milli_of
 from kopt.controllers.preemption.kube_scheduler.views import PlainNode, PlainPod
 from kopt.controllers.preemption.snapshot import shortlist
 from kopt.core.reason import Reason

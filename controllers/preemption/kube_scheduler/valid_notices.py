@@ -6,7 +6,7 @@ A notice that a user copied, or a pod that never ends, must not block other pree
 from collections.abc import Mapping
 from dataclasses import replace
 
-from kopt.cluster.workloads.kueue import Evicting
+from kopt.cluster.workloads.kueue.objects import Evicting
 from kopt.controllers.preemption.kube_scheduler.snapshot import HANGS_S, LONGEST_TERMINATION_S, ClusterSnapshot
 from kopt.controllers.preemption.kube_scheduler.views import PlainPod
 

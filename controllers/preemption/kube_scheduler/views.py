@@ -8,10 +8,10 @@ from typing import Any
 from kopt.cluster.client.resources import PODS, Key, Object, key_of
 from kopt.cluster.objects.fields import at, count, has_condition, items, mapping, text
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
-from kopt.cluster.workloads.kueue import Evicting, GpuPod, RecordedDecision
-from kopt.cluster.workloads.kueue_reading import amount, annotations_of, evicting_of, recorded_decision, requests_of
+from kopt.cluster.workloads.kueue.objects import Evicting, GpuPod, RecordedDecision
+from kopt.cluster.workloads.kueue.reading import amount, annotations_of, evicting_of, recorded_decision, requests_of
 from kopt.cluster.workloads.owners import owner_of
-from kopt.cluster.workloads.pod_request import is_gpu
+from kopt.cluster.workloads.requests.pods import is_gpu
 from kopt.cluster.workloads.workload_class import class_of_pod
 from kopt.core.scheduling.classify import Classified
 from kopt.core.switches import Owner

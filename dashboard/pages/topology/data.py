@@ -9,7 +9,7 @@ from kopt.dashboard.data.access import Holds
 from kopt.dashboard.data.feed import Answer, Connections, Feed, Polled
 from kopt.dashboard.data.sources import Nodes
 from kopt.dashboard.pages.topology.bandwidth_model import BandwidthModel
-from kopt.serving.contract.pairwise_answers import PairsResponse
+from kopt.serving.contract.bandwidth.pairwise_answers import PairsResponse
 
 NODES_EVERY_S = 60.0
 """What links GPUs changes rarely, and a list of thousands of nodes is megabytes."""

@@ -11,7 +11,7 @@ from kopt.core.units import format_bytes
 from kopt.dashboard.formatting import amount, clock, natural
 from kopt.dashboard.pages.topology.data import Pairs
 from kopt.dashboard.pages.topology.pairs_figure import Cell, State, pair_map
-from kopt.serving.contract.pairwise_answers import ExpectedOut, PairNodeOut, PairOut, PairsResponse
+from kopt.serving.contract.bandwidth.pairwise_answers import ExpectedOut, PairNodeOut, PairOut, PairsResponse
 
 MOST_NODES = 96
 """In the picture; those with something wrong go first."""

@@ -9,7 +9,7 @@ from kopt.cluster.client.resources import (
     NODE_TOPOLOGIES,
     PODS,
 )
-from kopt.cluster.objects.staged_data import STAGED_DATA
+from kopt.cluster.objects.custom.staged_data import STAGED_DATA
 
 from .ledger import GROUP
 from .objects import NODE, SPACE, Host, job, pod

@@ -3,7 +3,7 @@
 from typing import Any
 
 from kopt.cluster.client.resources import JOBS, KUEUE_WORKLOADS, NODES, PODS, Object
-from kopt.cluster.objects.staged_data import STAGED_DATA
+from kopt.cluster.objects.custom.staged_data import STAGED_DATA
 from kopt.cluster.runtime.manager import LedReplica
 from kopt.controllers.staging import main as staging
 from kopt.controllers.staging.ports import StagingSettings

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kopt.cluster.client.resources import Object
-from kopt.cluster.workloads.gpu_requests import FRACTION_ANNOTATIONS, memory_of, milli_of
+from kopt.cluster.workloads.requests.gpus import FRACTION_ANNOTATIONS, memory_of, milli_of
 from kopt.core.hardware.bandwidth import BandwidthMinimum
 from kopt.core.scheduling.cluster import GpuRequest
 from kopt.core.scheduling.placement import PodRequest, TopologyPreference

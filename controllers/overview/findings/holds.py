@@ -6,13 +6,13 @@ from typing import Any
 from kopt.cluster.client.resources import PODS
 from kopt.cluster.holds.hold import holder_of, undo_of
 from kopt.cluster.objects.annotations import mapping_of
+from kopt.cluster.objects.custom.reservation import WAITS_ANNOTATION
+from kopt.cluster.objects.custom.staged_data import request_of
 from kopt.cluster.objects.eviction import notice_of
 from kopt.cluster.objects.fields import text, texts
-from kopt.cluster.objects.reservation import WAITS_ANNOTATION
-from kopt.cluster.objects.staged_data import request_of
-from kopt.cluster.workloads.kueue import DECISION_ANNOTATION
-from kopt.controllers.overview import finding_order as ranks
+from kopt.cluster.workloads.kueue.objects import DECISION_ANNOTATION
 from kopt.controllers.overview.documents import StagingAnnotation, number, staging_annotation
+from kopt.controllers.overview.findings import order as ranks
 from kopt.controllers.overview.job import Finding, JobSnapshot, Thing, annotated
 from kopt.controllers.overview.queues import condition, is_true, turned_s
 from kopt.controllers.overview.text import ago, clock_time, listed, sentence, since, span

@@ -10,7 +10,7 @@ from kopt.cluster.objects.annotations import mapping_of
 from kopt.cluster.objects.fields import at, count, items, mapping, slim, text, texts
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.objects.seals import SEAL
-from kopt.cluster.workloads.kueue import (
+from kopt.cluster.workloads.kueue.objects import (
     DECISION_ANNOTATION,
     EVICTING_ANNOTATION,
     HOLDER,
@@ -23,7 +23,7 @@ from kopt.cluster.workloads.kueue import (
     RecordedDecision,
     Shield,
 )
-from kopt.cluster.workloads.pod_request import is_gpu, quantity
+from kopt.cluster.workloads.requests.pods import is_gpu, quantity
 from kopt.core.times import seconds_or_none
 
 _WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, model_validator
 
 from kopt.core.hardware.bandwidth import MAX_BYTES
 from kopt.core.hardware.pairwise import Health
-from kopt.serving.contract.bandwidth_schemas import MAX_GPUS, Kind, NodeIn
+from kopt.serving.contract.bandwidth.schemas import MAX_GPUS, Kind, NodeIn
 
 MAX_MEASUREMENTS = 500
 MAX_POINTS = 64

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kopt.cli.cluster.evictions import span, whose
-from kopt.cli.cluster.queue_scores import overtaken, scores
+from kopt.cli.cluster.queueing.scores import overtaken, scores
 from kopt.cli.errors import Refused
 from kopt.cli.options import Kubeconfig, Output
 from kopt.cli.output import Answer, Format, column, show

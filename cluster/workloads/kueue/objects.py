@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from kopt.cluster.client.resources import Key, Object
-from kopt.cluster.workloads.pod_request import is_gpu
+from kopt.cluster.workloads.requests.pods import is_gpu
 from kopt.cluster.workloads.workload_class import class_of_kueue_workload
 from kopt.core.scheduling.classify import Classified
 from kopt.core.scheduling.quota import FlavorResource, QueueRules, Quota, QuotaNode, cohort_key

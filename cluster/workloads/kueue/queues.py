@@ -8,8 +8,8 @@ from typing import Any
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, has_condition, items, mapping, text, texts
-from kopt.cluster.workloads.kueue import ClusterQueue, Flavor, KueueWorkload
-from kopt.cluster.workloads.kueue_reading import amount
+from kopt.cluster.workloads.kueue.objects import ClusterQueue, Flavor, KueueWorkload
+from kopt.cluster.workloads.kueue.reading import amount
 from kopt.cluster.workloads.node_selection import runs_on
 from kopt.core.scheduling.quota import (
     Admitted,

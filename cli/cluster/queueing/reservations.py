@@ -76,8 +76,8 @@ def answer(reserved: "list[Reserved]", within_s: float) -> Answer:
 
 
 def _row(each: "Reserved", within_s: float) -> ReservationRow:
+    from kopt.cluster.objects.custom.reservation import results_of
     from kopt.cluster.objects.fields import count, items, text
-    from kopt.cluster.objects.reservation import results_of
     from kopt.core.times import seconds
 
     status, results = each.document.get("status") or {}, results_of(each.document)
@@ -186,7 +186,7 @@ def _bar(pool: "Pool", name: str) -> str:
 
 def _manifest(file: Path) -> "Reserved":
     from kopt.cli.queues.manifests import documents
-    from kopt.cluster.objects.reservation import KIND
+    from kopt.cluster.objects.custom.reservation import KIND
     from kopt.controllers.reservations.views import read_reserved
 
     manifests = [item for item in documents(file) if isinstance(item, dict) and item.get("kind") == KIND]

@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
-from kopt.cli.cluster import agent_logtail, agent_save, agent_topology
+from kopt.cli.cluster.agents import logtail as agent_logtail
+from kopt.cli.cluster.agents import save_hook as agent_save
+from kopt.cli.cluster.agents import topology as agent_topology
 from kopt.cli.nodes.executor import node_executor
 
 app = typer.Typer(no_args_is_help=True, help="What runs on nodes and inside pods.")

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from kopt.cluster.client.api import ApiError, Kube
 from kopt.cluster.client.resources import Object, Resource
 from kopt.cluster.objects.fields import at, count, items, mapping, text
-from kopt.cluster.workloads.gpu_requests import GPU_CLASSES, GPU_DRIVERS
 from kopt.cluster.workloads.kinds import BY_KEY, JOB_SETS, TRAIN_JOBS, PodSet
+from kopt.cluster.workloads.requests.gpus import GPU_CLASSES, GPU_DRIVERS
 from kopt.cluster.workloads.workload import Workload
 from kopt.core.units import WHOLE_GPU, MilliGpu
 

@@ -5,10 +5,10 @@ from typing import Any
 
 from kopt.cluster.holds.hold import PARKED, holder_of
 from kopt.cluster.objects.fields import at, items, mapping, text
-from kopt.cluster.workloads.gpu_requests import milli_of
-from kopt.cluster.workloads.kueue import ClusterQueue
-from kopt.cluster.workloads.kueue_queues import read_cluster_queue
-from kopt.controllers.overview import finding_order as ranks
+from kopt.cluster.workloads.kueue.objects import ClusterQueue
+from kopt.cluster.workloads.kueue.queues import read_cluster_queue
+from kopt.cluster.workloads.requests.gpus import milli_of
+from kopt.controllers.overview.findings import order as ranks
 from kopt.controllers.overview.job import Finding, JobSnapshot
 from kopt.controllers.overview.queues import condition, turned_s
 from kopt.controllers.overview.text import gpus, listed, ordinal, sentence, since

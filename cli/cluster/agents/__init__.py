@@ -1,0 +1,1 @@
+"""Commands of what runs on nodes and inside pods."""

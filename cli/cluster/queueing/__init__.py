@@ -1,0 +1,1 @@
+"""Commands about what waits: queues, priority, replicas and reservations."""

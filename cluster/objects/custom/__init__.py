@@ -1,0 +1,1 @@
+"""Our own custom resources, a module for each kind."""

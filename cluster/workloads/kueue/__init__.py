@@ -1,0 +1,1 @@
+"""Kueue's queues, cohorts and Workloads as the product reads them."""

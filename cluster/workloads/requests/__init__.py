@@ -1,0 +1,1 @@
+"""What pods and workloads ask for: GPUs, devices, and what stands in other objects."""

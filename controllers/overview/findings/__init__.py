@@ -1,0 +1,1 @@
+"""What is found about one job, by where it shows: its pods, its queue, what holds it."""

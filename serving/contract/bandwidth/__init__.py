@@ -1,0 +1,1 @@
+"""Requests and answers of ``/v1/bandwidth`` and ``/v1/bandwidth/pairs``."""

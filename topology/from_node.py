@@ -17,6 +17,7 @@ _SAME_SOCKET = (*_SWITCHED, LinkType.PHB, LinkType.NODE)
 _BY_PORTS = {4: 3, 6: 2, 8: 3, 12: 3, 18: 4}
 """NVLink generation that so many links between every two GPUs are of, where the card is not known."""
 _XGMI_GUESS_GBPS = 50.0
+_METAXLINK_GUESS_GBPS = 50.0
 
 
 def machine_from(topology: NodeTopology, *, gpu: str = "", software: Software | None = None) -> Machine:
@@ -72,6 +73,9 @@ def _direct(topology: NodeTopology, specs: GpuSpecs) -> tuple[list[Edge], list[s
         if not each and not all(link.gigabytes_per_s for link in links):
             doubts.append("speed of XGMI links")
         each = each or _XGMI_GUESS_GBPS
+    if LinkType.METAXLINK in kinds:
+        doubts.append("speed of MetaXLink")
+        each = _METAXLINK_GUESS_GBPS
     switched = _through_switches(topology, links, specs, each)
     if switched:
         return [

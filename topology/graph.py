@@ -22,6 +22,7 @@ class EdgeKind(StrEnum):
     NVLINK = "NVLINK"
     XGMI = "XGMI"
     C2C = "C2C"
+    METAXLINK = "METAXLINK"
     PCIE = "PCIE"
     SOCKET = "SOCKET"
     """Between the sockets of a node."""
@@ -29,7 +30,7 @@ class EdgeKind(StrEnum):
     @property
     def direct(self) -> bool:
         """The GPUs' own links."""
-        return self in (EdgeKind.NVLINK, EdgeKind.XGMI, EdgeKind.C2C)
+        return self in (EdgeKind.NVLINK, EdgeKind.XGMI, EdgeKind.C2C, EdgeKind.METAXLINK)
 
 
 @dataclass(frozen=True, order=True)

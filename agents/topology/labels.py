@@ -32,7 +32,7 @@ LEVELS: tuple[tuple[str, str], ...] = (
 )
 """Block and rack: topograph, GKE, EKS, OKE, the names of Kueue's documentation, and those that people choose."""
 
-_SPEED = (LinkType.C2C, LinkType.NVLINK, LinkType.XGMI)
+_SPEED = (LinkType.C2C, LinkType.NVLINK, LinkType.XGMI, LinkType.METAXLINK)
 _LONGEST = 63
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9._-]+")
 

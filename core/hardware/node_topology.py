@@ -17,6 +17,7 @@ class LinkType(StrEnum):
     NVLINK = "NVLINK"
     XGMI = "XGMI"
     C2C = "C2C"
+    METAXLINK = "METAXLINK"
     PCIE = "PCIE"
     PIX = "PIX"
     PXB = "PXB"
@@ -28,7 +29,7 @@ class LinkType(StrEnum):
     @property
     def direct(self) -> bool:
         """A link of the GPUs' own, beside PCIe."""
-        return self in (LinkType.NVLINK, LinkType.XGMI, LinkType.C2C)
+        return self in (LinkType.NVLINK, LinkType.XGMI, LinkType.C2C, LinkType.METAXLINK)
 
 
 class TopologyError(ValueError):

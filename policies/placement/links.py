@@ -7,8 +7,9 @@ from kopt.policies.placement.topology import GpuLinks
 from kopt.topology.from_node import machine_from
 
 # Per link and direction, where a tool counts links without their speed: the oldest generation in use, as only the order
-# within one node matters (NVLink 2: NVIDIA V100 whitepaper; xGMI 2: AMD CDNA 2 whitepaper).
-_GBPS_PER_LINK = {LinkType.NVLINK: 25.0, LinkType.XGMI: 50.0, LinkType.C2C: 450.0}
+# within one node matters (NVLink 2: NVIDIA V100 whitepaper; xGMI 2: AMD CDNA 2 whitepaper). MetaX
+# publishes none: taken as xGMI's.
+_GBPS_PER_LINK = {LinkType.NVLINK: 25.0, LinkType.XGMI: 50.0, LinkType.C2C: 450.0, LinkType.METAXLINK: 50.0}
 
 
 def links_of(topology: NodeTopology) -> GpuLinks:

@@ -1,8 +1,8 @@
 """``gpustack-runtime detect`` and ``topology`` as JSON.
 
 Source: gpustack-runtime's ``detector/__types__.py``: distances are 0 (the device itself, also two MIG devices on one
-GPU), 5 (a direct link), 10 PIX, 20 PXB, 30 PHB, 40 NODE, 50 SYS, 100 unknown. A direct link is NVLink or XGMI on the
-GPUs of the makers that have them; of other makers it is not known what it is.
+GPU), 5 (a direct link), 10 PIX, 20 PXB, 30 PHB, 40 NODE, 50 SYS, 100 unknown. A direct link is NVLink, XGMI or
+MetaXLink on the GPUs of the makers that have them; of other makers it is not known what it is.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from kopt.formats.topology.values import amount_of, pci_address
 TOOL = "gpustack-runtime"
 
 _WAYS = {10: LinkType.PIX, 20: LinkType.PXB, 30: LinkType.PHB, 40: LinkType.NODE, 50: LinkType.SYS}
-_DIRECT = {"nvidia": LinkType.NVLINK, "amd": LinkType.XGMI, "hygon": LinkType.XGMI}
+_DIRECT = {"nvidia": LinkType.NVLINK, "amd": LinkType.XGMI, "hygon": LinkType.XGMI, "metax": LinkType.METAXLINK}
 _DISTANCES = {0, 5, 100, *_WAYS}
 
 

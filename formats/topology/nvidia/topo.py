@@ -1,13 +1,15 @@
-"""``nvidia-smi topo -m`` and ``nvidia-smi topo -p2p r|w|n|a|p``.
+"""``nvidia-smi topo -m``, ``nvidia-smi topo -p2p r|w|n|a|p``, and ``mx-smi topo -m`` of MetaX, which prints the same.
 
 The matrix is read whole: a row for every column, in the same order, X on the diagonal, the two halves alike. Columns
 for affinity come and go with driver versions. A header that the terminal underlined came straight from the tool, which
-then always prints its legend; elsewhere the legend may be missing, as in what people paste.
+then always prints its legend; elsewhere the legend may be missing, as in what people paste. Rows that a terminal broke
+at its width are put together where every cell then agrees.
 """
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from kopt.core.hardware.node_topology import (
     LinkType,
@@ -18,11 +20,13 @@ from kopt.core.hardware.node_topology import (
     TopologyLink,
     TopologyNic,
 )
+from kopt.formats.topology.nvidia.wrapped import unwrapped
 from kopt.formats.topology.parser import TextParser
 from kopt.formats.topology.text import FormatError, Line, Source, Word, unbroken
 
 TOOL = "nvidia-smi topo -m"
 P2P_TOOL = "nvidia-smi topo -p2p"
+METAX_TOOL = "mx-smi topo -m"
 
 _PATHS = {
     "PIX": LinkType.PIX,
@@ -33,20 +37,23 @@ _PATHS = {
     "SYS": LinkType.SYS,
     "SOC": LinkType.SOC,
     "C2C": LinkType.C2C,
+    "MX": LinkType.METAXLINK,
 }
 _NVLINK = re.compile(r"NV([1-9]\d{0,2})")
 _STATUS = {"OK", "CNS", "GNS", "TNS", "NS", "DR", "U"}
 _GPU = re.compile(r"GPU(\d{1,4})")
 _DEVICE = re.compile(r"[A-Za-z][\w.:-]*\d[\w.:-]*")
-_HEADINGS = re.compile(r"CPU Affinity|NUMA Affinity|GPU NUMA ID|\S+")
-_AFFINITIES = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
+_HEADINGS = re.compile(r"CPU Affinity|NUMA Affinity|Node Affinity|GPU NUMA ID|\S+")
+_AFFINITIES = ("CPU Affinity", "NUMA Affinity", "Node Affinity", "GPU NUMA ID")
 _CELLS = {
     "CPU Affinity": re.compile(r"N/A|[-,\d]+"),
     "NUMA Affinity": re.compile(r"N/A|\d+(?:[-,]\d+)*"),
+    "Node Affinity": re.compile(r"N/A|\d+(?:[-,]\d+)*"),
     "GPU NUMA ID": re.compile(r"N/A|-?\d+"),
 }
 _MESSAGE = re.compile(r"\s*(?:WARN(?:ING)?|INFO|NOTE|DEBUG)\b", re.IGNORECASE)
 _LEGEND = re.compile(r"\s*Legend:\s*$")
+_METAX = re.compile(r"=+ MetaX System Management Interface Log =+|\s*MX\s*=\s*Connection traversing MetaXLink")
 _NIC_LEGEND = re.compile(r"\s*NIC Legend:\s*$")
 _EXPLAINED = re.compile(r"\s*(X|NV#|[A-Z][A-Z0-9]{1,4})\s*=\s*\S")
 _NIC_NAME = re.compile(r"\s*(NIC\d{1,4}):\s*(\S+)\s*$")
@@ -92,6 +99,18 @@ def recognises(source: Source) -> bool:
 
 def parse(source: Source) -> NodeTopology:
     """Raises FormatError."""
+    try:
+        return _parse(source)
+    except FormatError:
+        for whole, columns in unwrapped(source, _begins_header, _begins_row):
+            with suppress(FormatError):
+                node = _parse(whole)
+                told = f"lines were broken at {columns} columns; their pieces were put together"
+                return replace(node, warnings=(*node.warnings, told))
+        raise
+
+
+def _parse(source: Source) -> NodeTopology:
     matrixes = _matrices(source)
     linked = [matrix for matrix in matrixes if not matrix.is_p2p]
     peers = [matrix for matrix in matrixes if matrix.is_p2p]
@@ -156,6 +175,21 @@ def _is_row(line: Line, cells: set[str]) -> bool:
         len(tokens) > 1
         and bool(_GPU.fullmatch(tokens[0]))
         and (tokens[1] in cells or bool(_NVLINK.fullmatch(tokens[1])))
+    )
+
+
+def _begins_header(line: Line) -> bool:
+    """A header or, of one that was broken, its first piece: the last name in it may be half of one."""
+    tokens = line.text.split()
+    return len(tokens) > 1 and all(_GPU.fullmatch(name) for name in tokens[:2])
+
+
+def _begins_row(line: Line) -> bool:
+    tokens = line.text.split(None, 2)
+    return (
+        len(tokens) > 1
+        and bool(_DEVICE.fullmatch(tokens[0]))
+        and (tokens[1] in {"X", *_PATHS, *_STATUS} or bool(_NVLINK.fullmatch(tokens[1])))
     )
 
 
@@ -287,9 +321,14 @@ def _links(source: Source, matrix: _Matrix, peers: Sequence[_Matrix]) -> NodeTop
     if peers:
         warnings.append(f"line {peers[0].header.line.number}: the matrix of peer access there was read, too")
     access = _access(peers[0]) if peers else ()
-    return NodeTopology(
-        "", tuple(gpus), tuple(links), nics, tuple(affinity), (), TOOL, "nvidia", tuple(warnings), access
-    )
+    is_metax = any(link.type is LinkType.METAXLINK for link in links) or _has_metax_legend(source)
+    tool, vendor = (METAX_TOOL, "metax") if is_metax else (TOOL, "nvidia")
+    return NodeTopology("", tuple(gpus), tuple(links), nics, tuple(affinity), (), tool, vendor, tuple(warnings), access)
+
+
+def _has_metax_legend(source: Source) -> bool:
+    """Also GPUs that are linked by PCIe alone are MetaX's where the tool names itself or explains MX."""
+    return source.has(_METAX)
 
 
 def _peers_only(source: Source, matrix: _Matrix) -> NodeTopology:
@@ -334,7 +373,7 @@ def _numa(header: _Header, row: _Row, present: bool, warnings: list[str]) -> int
     for name, text in cells.items():
         if text and not _CELLS[name].fullmatch(text):
             raise row.line.error(f"{text[:60]!r} is no {name} of {row.label}")
-    numa = cells.get("NUMA Affinity", "")
+    numa = cells.get("NUMA Affinity", "") or cells.get("Node Affinity", "")
     if numa in ("", "N/A"):
         return None
     if not numa.isdigit():
@@ -413,4 +452,4 @@ def _nic_names(source: Source, header: _Header, warnings: list[str]) -> dict[str
     return {name: result.get(name, name) for name in cards}
 
 
-PARSER = TextParser((TOOL, P2P_TOOL), recognises, parse)
+PARSER = TextParser((TOOL, P2P_TOOL, METAX_TOOL), recognises, parse)

@@ -224,9 +224,9 @@ def test_damaged_series_are_refused(old: str, new: str) -> None:
 
 def test_gpustack_and_links_whose_kind_is_not_known() -> None:
     assert node(rendered.gpustack(HIVES)).links[0].type is LinkType.NVLINK
-    foreign = node(rendered.gpustack(HIVES).replace('"nvidia"', '"metax"'))
+    foreign = node(rendered.gpustack(HIVES).replace('"nvidia"', '"iluvatar"'))
     assert len(foreign.links) == 4
-    assert "a direct link of metax" in foreign.warnings[0]
+    assert "a direct link of iluvatar" in foreign.warnings[0]
 
 
 @pytest.mark.parametrize(

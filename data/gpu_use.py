@@ -50,6 +50,11 @@ class Readings:
     not_numbers: frozenset[Pod]
     is_named: bool
 
+    @property
+    def activity(self) -> Mapping[Pod, float]:
+        """Share of time, 0 to 1, in which kernels ran on a pod's GPUs."""
+        return {pod: use.activity for pod, use in self.uses.items() if use.activity is not None}
+
 
 class NoGpuSeriesError(PrometheusError):
     """Prometheus answers, and has no series of a GPU exporter."""

@@ -1,6 +1,6 @@
 """``kopt cost``: what GPUs cost, by whom; prices, single lines, and an export."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from kopt.cli.options import Output, seconds
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.progress import print_status
 from kopt.core.cost.metering import GPU_HOUR
-from kopt.policies.cost.attribution import UNATTRIBUTED, By, CostRow, Grouping, Part, Unused, unused_by_row
+from kopt.policies.cost.attribution import UNATTRIBUTED, By, CostRow, Grouping, Part, Unused
 from kopt.policies.cost.budgets import stamp
 
 if TYPE_CHECKING:
@@ -134,26 +134,22 @@ def answer(
 ) -> Answer:
     """Sums are of all rows, and of nodes beside them. With measurements also what pods held and did not use."""
     from kopt.controllers.meter.reports import CostReports
-    from kopt.policies.cost.invoice import invoice
     from kopt.policies.cost.report import CostQuestion
 
     window = source.window
     question = CostQuestion(window.start_ms, window.end_ms, by, label, offset, limit)
-    unused: Mapping[tuple[str, str], Unused] = {}
-    if measurements is not None:
-        lines, grouping = invoice(source.store.usages(window, source.book)), _grouping(source, by, label)
-        unused = unused_by_row(lines, grouping, _activity(grouping, measurements))
-    return answer_of(CostReports(source.store, source.book).report(question), unused)
+    activity = None if measurements is None else measurements.activity
+    return answer_of(CostReports(source.store, source.book).report(question, activity))
 
 
-def answer_of(report: "CostReport", unused: Mapping[tuple[str, str], Unused] | None = None) -> Answer:
+def answer_of(report: "CostReport") -> Answer:
     """Rows, and the sum of those that are not listed; an unattributed row even where it is empty."""
-    used, unused = report.used, unused or {}
+    used = report.used
     rows = [*report.rows, *report.rest]
-    shown = [_row(row, used, unused.get((row.name, row.currency))) for row in rows]
+    shown = [_row(row, used, report.unused_of(row)) for row in rows]
     if used and not any(row.name == UNATTRIBUTED for row in rows):
         shown.append(Row(UNATTRIBUTED, Part.PODS.value, 0, 0.0, 0, "", 0.0, 0, None, None, None))
-    remarks = [*_remarks(report), *_unused_remarks(unused)]
+    remarks = [*_remarks(report), *_unused_remarks(report)]
     return Answer("costs", shown, report.to_dict(), remarks=remarks, hide_header=True)
 
 
@@ -161,17 +157,11 @@ def _grouping(source: Source, by: By, label: str) -> Grouping:
     return Grouping(source.store.attributes(), source.store.nodes(), by, label)
 
 
-def _activity(grouping: Grouping, measurements: "Measurements") -> dict[str, float]:
-    every = {uid: measurements.activity_of(pod.namespace, pod.pod) for uid, pod in grouping.attributes.items()}
-    return {uid: activity for uid, activity in every.items() if activity is not None}
-
-
 def _row(row: CostRow, used: int, unused: Unused | None) -> Row:
     micro = None if row.unpriced else row.micro
     share = row.used / used if used else 0.0
-    measured = unused is not None and unused.unmeasured < row.used
-    hours = unused.used / GPU_HOUR if unused is not None and measured else None
-    amount = unused.micro if unused is not None and measured and not row.unpriced else None
+    hours = None if unused is None else unused.used / GPU_HOUR
+    amount = None if unused is None or row.unpriced else unused.micro
     return Row(
         row.name,
         row.part.value,
@@ -187,12 +177,12 @@ def _row(row: CostRow, used: int, unused: Unused | None) -> Row:
     )
 
 
-def _unused_remarks(unused: Mapping[tuple[str, str], Unused]) -> list[str]:
-    if not unused:
+def _unused_remarks(report: "CostReport") -> list[str]:
+    unused = report.unused_in_all
+    if unused is None:
         return []
-    hours, unmeasured = (sum(getattr(item, name) for item in unused.values()) for name in ("used", "unmeasured"))
-    remark = f"Allocated and not used: {hours / GPU_HOUR:,.2f} GPU-hours, in the rows of those who held them."
-    more = f" Not measured: {unmeasured / GPU_HOUR:,.2f} GPU-hours of pods." if unmeasured else ""
+    remark = f"Allocated and not used: {unused.used / GPU_HOUR:,.2f} GPU-hours, in the rows of those who held them."
+    more = f" Not measured: {unused.unmeasured / GPU_HOUR:,.2f} GPU-hours of pods." if unused.unmeasured else ""
     return [remark + more]
 
 

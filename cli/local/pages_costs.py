@@ -1,13 +1,15 @@
 """Where the pages read costs: the database of the settings, ``cost.db`` of this machine, or the example's.
 
 ``KOPT_PAGES_PRICES`` names a price book that goes before the shipped one, as ``kopt controller meter --prices`` has it.
+What pods held and did not use is measured by the Prometheus of the pages, where there is one.
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from kopt.cli.local.example.costs import costs_file
+from kopt.cli.local.example.costs import costs_file, example_activity
+from kopt.cli.local.pages_prometheus import Pod, PodActivities, prometheus_of
 from kopt.controllers.meter.reports import CostReports
 from kopt.controllers.meter.store import CostStore
 from kopt.core.cost.prices import PriceBook, PriceError, price_book, shipped_prices
@@ -24,8 +26,13 @@ class PriceBookError(ValueError):
 class MeterDatabase:
     """Opened when it is there first: pages may start before anything is metered, and create nothing."""
 
-    def __init__(self, where: Location, book: PriceBook) -> None:
-        self._where, self._book = where, book
+    def __init__(
+        self,
+        where: Location,
+        book: PriceBook,
+        activity: "Callable[[int, int], Mapping[Pod, float] | None] | None" = None,
+    ) -> None:
+        self._where, self._book, self._activity = where, book, activity
         self._lock = threading.Lock()
         self._reports: CostReports | None = None
 
@@ -33,10 +40,12 @@ class MeterDatabase:
         reports = self._opened()
         if reports is None:
             return Recorded(frozenset(), None, self._book.prices)
-        return Recorded(reports.namespaces(), reports.store.seen_ms(), self._book.prices)
+        problem = self._activity.problem if isinstance(self._activity, PodActivities) else ""
+        return Recorded(reports.namespaces(), reports.store.seen_ms(), self._book.prices, problem)
 
     def report(self, question: CostQuestion) -> CostReport:
-        return self._existing().report(question)
+        activity = None if self._activity is None else self._activity(question.start_ms, question.end_ms)
+        return self._existing().report(question, activity)
 
     def events(self, question: CostQuestion, row: str) -> list[CostEvent]:
         return self._existing().events(question, row)
@@ -64,5 +73,7 @@ def costs_of(environ: Mapping[str, str], settings: Settings) -> MeterDatabase:
             raise PriceBookError(f"KOPT_PAGES_PRICES: {named}: {error}") from error
     if environ.get("KOPT_PAGES_EXAMPLE", "") == "true":
         # Never among what somebody has metered.
-        return MeterDatabase(costs_file(settings.home), book)
-    return MeterDatabase(location(settings, "cost"), book)
+        return MeterDatabase(costs_file(settings.home), book, example_activity)
+    prometheus = prometheus_of(environ)
+    activity = None if prometheus is None else PodActivities(prometheus)
+    return MeterDatabase(location(settings, "cost"), book, activity)

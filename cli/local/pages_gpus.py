@@ -4,9 +4,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
+from kopt.cli.local.pages_prometheus import prometheus_of
 from kopt.cli.local.watch_problems import is_ready, problems
 from kopt.cluster.client.resources import NODES, PODS, Object, Resource
 from kopt.cluster.runtime.informer import Change, Informer
@@ -24,19 +24,14 @@ _GATHER_S = 0.02
 
 def activity_of(environ: Mapping[str, str]) -> Callable[[], Activity] | None:
     """What asks the Prometheus of the environment, and blocks; None where none is named."""
-    url, token_file = environ.get("KOPT_PAGES_PROMETHEUS", ""), environ.get("KOPT_PAGES_PROMETHEUS_TOKEN_FILE", "")
-    authority = environ.get("KOPT_PAGES_PROMETHEUS_CA_FILE", "")
-    if not url:
+    prometheus = prometheus_of(environ)
+    if prometheus is None:
         return None
 
     def ask() -> Activity:
-        from kopt.data.demand.prometheus import Server
         from kopt.data.gpu_activity import read_gpu_activity
 
-        # Read each time: tokens are renewed in their files.
-        token = Path(token_file).read_text(encoding="utf-8").strip() if token_file else ""
-        trusted = Path(authority) if authority else None
-        with Server(url, timeout_s=10.0, retries=0, token=token, authority=trusted) as server:
+        with prometheus() as server:
             return read_gpu_activity(server)
 
     return ask

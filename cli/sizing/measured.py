@@ -9,6 +9,8 @@ from kopt.cli.errors import Refused
 from kopt.cli.output import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kopt.controllers.overview.running_workloads import PodKind
     from kopt.core.workload.measured import MeasuredUse
     from kopt.data.gpu_use import Readings
@@ -41,10 +43,10 @@ class Measurements:
         uses = (self._readings.uses.get((namespace, name)) for name in pod_kind.pod_names)
         return together(use for use in uses if use is not None)
 
-    def activity_of(self, namespace: str, pod: str) -> float | None:
-        """Share of time in which kernels ran on a pod's GPUs; None without readings."""
-        use = self._readings.uses.get((namespace, pod))
-        return None if use is None else use.activity
+    @property
+    def activity(self) -> "Mapping[tuple[str, str], float]":
+        """Share of time in which kernels ran on a pod's GPUs, by namespace and name of those with readings."""
+        return self._readings.activity
 
     def remarks(self, pod_kind: "PodKind") -> list[str]:
         """What is to be known about the readings of a workload, in sentences."""

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from kopt.controllers.meter.store import SPAN, CostStore, Window, labels_of, offer_of
 from kopt.core.cost.metering import Attributes, Idle, MilliGpuMs, Milliseconds, Segment, idle_of
 from kopt.core.cost.prices import PriceBook
-from kopt.policies.cost.attribution import TEAM_LABELS, UNATTRIBUTED, By, Grouping, Part
-from kopt.policies.cost.invoice import Usage, invoice, total_micro
+from kopt.policies.cost.attribution import TEAM_LABELS, UNATTRIBUTED, By, Grouping, Part, Unused, unused_by_row
+from kopt.policies.cost.invoice import Line, Usage, invoice, total_micro
 from kopt.policies.cost.report import (
     Charge,
     CostEvent,
@@ -28,6 +28,8 @@ _VALUES = {
     By.NODE: "node_uid",
     By.MODEL: "''",
 }
+Pod = tuple[str, str]
+"""Namespace and name."""
 _IDLE = {kind.subject: f"(idle: {kind.value})" for kind in Idle}
 
 
@@ -41,8 +43,9 @@ class CostReports:
         """Of all pods that are recorded."""
         return frozenset(str(name) for (name,) in self.store.database.query("SELECT DISTINCT namespace FROM cost_pods"))
 
-    def report(self, question: CostQuestion) -> CostReport:
-        """The page of rows that the question names, and sums of all of them."""
+    def report(self, question: CostQuestion, activity: Mapping[Pod, float] | None = None) -> CostReport:
+        """The page of rows that the question names, and sums of all of them. With ``activity``, the share of time in
+        which kernels ran by namespace and name of a pod, also what pods held and did not use."""
         window = self.store.window(question.start_ms, question.end_ms)
         charges = self._charges(question, window)
         sums = Sums(charges, question.by, question.label)
@@ -65,18 +68,34 @@ class CostReports:
             nodes,
             _unpriced(charges),
             None if question.namespaces is None else tuple(sorted(question.namespaces)),
+            None if activity is None else self._unused(question, window, activity),
         )
 
-    def events(self, question: CostQuestion, row: str) -> list[CostEvent]:
-        """Behind a row, in the order of time; they sum to it. Empty where there is no such row."""
-        window, visible = self.store.window(question.start_ms, question.end_ms), question.namespaces
+    def _unused(
+        self, question: CostQuestion, window: Window, activity: Mapping[Pod, float]
+    ) -> Mapping[tuple[str, str], Unused]:
+        grouping, lines = self._lines(question, window)
+        active = {
+            uid: activity[pod.namespace, pod.pod]
+            for uid, pod in grouping.attributes.items()
+            if (pod.namespace, pod.pod) in activity
+        }
+        return unused_by_row(lines, grouping, active)
+
+    def _lines(self, question: CostQuestion, window: Window) -> tuple[Grouping, list[Line]]:
+        """Of the pods that may be seen, and idleness where everything may."""
+        visible = question.namespaces
         attributes = {
             uid: pod for uid, pod in self.store.attributes().items() if visible is None or pod.namespace in visible
         }
-        grouping = Grouping(attributes, self.store.nodes(), question.by, question.label)
-        lines = invoice(
-            usage for usage in self.store.usages(window, self.book) if visible is None or usage.subject in attributes
-        )
+        usages = self.store.usages(window, self.book)
+        lines = invoice(usage for usage in usages if visible is None or usage.subject in attributes)
+        return Grouping(attributes, self.store.nodes(), question.by, question.label), lines
+
+    def events(self, question: CostQuestion, row: str) -> list[CostEvent]:
+        """Behind a row, in the order of time; they sum to it. Empty where there is no such row."""
+        window = self.store.window(question.start_ms, question.end_ms)
+        grouping, lines = self._lines(question, window)
         wanted = {(line.usage.subject, line.usage.node_uid) for line in lines if grouping.name(line) == row}
         segments = self.store.segments(window, sorted({subject for subject, _ in wanted}))
         spans = [
@@ -97,7 +116,7 @@ class CostReports:
         )
         return [
             CostEvent(
-                _who(segment.subject, attributes.get(segment.subject)),
+                _who(segment.subject, grouping.attributes.get(segment.subject)),
                 grouping.nodes.get(segment.node_uid, segment.node_uid),
                 start_ms,
                 end_ms,

@@ -10,11 +10,13 @@ from kopt.policies.cost.report import CostEvent, CostQuestion, CostReport
 
 @dataclass(frozen=True)
 class Recorded:
-    """What there is to ask about: namespaces of pods, until when was metered (None: never), and the price book."""
+    """What there is to ask about: namespaces of pods, until when was metered (None: never), and the price book.
+    ``problem``: why it is not measured what pods held and did not use, while it should be."""
 
     namespaces: frozenset[str]
     seen_ms: Milliseconds | None
     prices: tuple[Price, ...] = ()
+    problem: str = ""
 
 
 class Costs(Protocol):

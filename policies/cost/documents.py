@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kopt.core.cost.metering import GPU_HOUR, Rule
-from kopt.policies.cost.attribution import By, CostRow, Part
+from kopt.policies.cost.attribution import By, CostRow, Part, Unused
 from kopt.policies.cost.budgets import stamp
 from kopt.policies.cost.report import CostEvent, CostReport, NodeHours
 
@@ -24,6 +24,7 @@ def report_document(report: CostReport) -> dict[str, Any]:
         "milli_gpu_ms": str(report.used),
         "node_milli_gpu_ms": None if report.nodes is None else str(report.nodes.used),
         "unpriced_milli_gpu_ms": {name: str(used) for name, used in report.unpriced.items()},
+        "unused": None if report.unused is None else [_unused(*key, part) for key, part in report.unused.items()],
         "costs": [_row(row) for row in report.rows],
         "rest": [_row(row) for row in report.rest],
     }
@@ -73,6 +74,7 @@ def report_of(document: Mapping[str, Any]) -> CostReport:
             None if nodes is None else NodeHours(_whole(nodes), _amounts(document["node_micro"])),
             _amounts(document["unpriced_milli_gpu_ms"]),
             None if namespaces is None else tuple(map(str, namespaces)),
+            _unused_of(document.get("unused")),
         )
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise ValueError(f"this is no report of costs: {type(error).__name__} {str(error)[:80]}") from error
@@ -104,6 +106,28 @@ def _row_of(row: Mapping[str, Any]) -> CostRow:
         int(row["pods"]),
         int(row["steps"]),
     )
+
+
+def _unused(name: str, currency: str, unused: Unused) -> dict[str, Any]:
+    return {
+        "name": name,
+        "currency": currency,
+        "milli_gpu_ms": str(unused.used),
+        "micro": unused.micro,
+        "unmeasured_milli_gpu_ms": str(unused.unmeasured),
+    }
+
+
+def _unused_of(rows: Sequence[Mapping[str, Any]] | None) -> dict[tuple[str, str], Unused] | None:
+    """None also from pages that are older than this."""
+    if rows is None:
+        return None
+    return {
+        (str(row["name"]), str(row["currency"])): Unused(
+            _whole(row["milli_gpu_ms"]), int(row["micro"]), _whole(row["unmeasured_milli_gpu_ms"])
+        )
+        for row in rows
+    }
 
 
 def _whole(value: object) -> int:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from kopt.core.cost.metering import GPU_HOUR, Idle, MilliGpuMs, Milliseconds, Offer, Rule
 from kopt.core.cost.prices import Price
-from kopt.policies.cost.attribution import UNATTRIBUTED, By, CostRow, Part
+from kopt.policies.cost.attribution import UNATTRIBUTED, By, CostRow, Part, Unused
 from kopt.policies.cost.budgets import stamp
 from kopt.policies.cost.invoice import amounts
 
@@ -60,6 +60,30 @@ class CostReport:
     unpriced: Mapping[str, MilliGpuMs] = field(default_factory=dict)
     """By offer, in words."""
     namespaces: tuple[str, ...] | None = None
+    unused: Mapping[tuple[str, str], Unused] | None = None
+    """What pods held while no kernel ran, by name and currency of the rows of pods; None where nobody measures."""
+
+    def unused_of(self, row: CostRow) -> Unused | None:
+        """None where nothing of a row was measured."""
+        unused = None if self.unused is None else self.unused.get((row.name, row.currency))
+        return None if unused is None or unused.unmeasured >= row.used else unused
+
+    @property
+    def unused_in_all(self) -> Unused | None:
+        """Of all rows, also of those that are not on this page."""
+        if self.unused is None:
+            return None
+        every = self.unused.values()
+        return Unused(sum(row.used for row in every), 0, sum(row.unmeasured for row in every))
+
+    @property
+    def unused_micro(self) -> Mapping[str, int]:
+        """By currency."""
+        result: dict[str, int] = {}
+        for (_, currency), unused in (self.unused or {}).items():
+            if currency:
+                result[currency] = result.get(currency, 0) + unused.micro
+        return result
 
     @property
     def idle_micro(self) -> Mapping[str, int]:
@@ -99,7 +123,7 @@ class CostReport:
 
     def to_dict(self) -> dict[str, Any]:
         """As ``kopt cost -o json`` and ``GET /v1/cost`` have it; amounts are millionths."""
-        nodes = self.nodes
+        nodes, unused = self.nodes, self.unused_in_all
         return {
             "from": stamp(self.start_ms),
             "until": stamp(self.end_ms),
@@ -114,6 +138,9 @@ class CostReport:
             "projected_micro": dict(self.projected_micro),
             "unpriced_gpu_hours": {name: used / GPU_HOUR for name, used in self.unpriced.items()},
             "namespaces": None if self.namespaces is None else list(self.namespaces),
+            "unused_gpu_hours": None if unused is None else unused.used / GPU_HOUR,
+            "unused_micro": None if unused is None else dict(self.unused_micro),
+            "unmeasured_gpu_hours": None if unused is None else unused.unmeasured / GPU_HOUR,
             "rows_in_all": self.count,
             "rule": self.rule.sentence,
         }

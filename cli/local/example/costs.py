@@ -39,6 +39,22 @@ def costs_file(home: Path) -> Path:
     return folder_of(home) / "cost.db"
 
 
+def example_activity(_: Milliseconds, until: Milliseconds) -> Mapping[tuple[str, str], float]:
+    """How busy the GPUs of the example's pods are, as an exporter would tell: services less than trainings."""
+    pods = [run.pod.attributes for run in _runs(_began_ms(until))]
+    rng = random.Random(_SEED)
+    busy = {name: rng.betavariate(9, 3) for name in sorted({pod.workload.rpartition("-")[0] for pod in pods})}
+    return {
+        (pod.namespace, pod.pod): 0.41 if pod.namespace == "serving" else busy[pod.workload.rpartition("-")[0]]
+        for pod in pods
+        if "eval" not in pod.workload
+    }
+
+
+def _began_ms(now_ms: Milliseconds) -> Milliseconds:
+    return now_ms - now_ms % _HOUR_MS - DAYS * 24 * _HOUR_MS
+
+
 @dataclass(frozen=True)
 class _Run:
     """A pod's life; its GPU-hours make steps of a training."""
@@ -53,7 +69,7 @@ class ExampleCosts:
     def __init__(self, path: Path, now_ms: Milliseconds) -> None:
         self._store = CostStore(path)
         self._store.begin(_HOLDER, Rule.MAX)
-        self._began_ms = now_ms - now_ms % _HOUR_MS - DAYS * 24 * _HOUR_MS
+        self._began_ms = _began_ms(now_ms)
         self._runs = list(_runs(self._began_ms))
         self._meters: Mapping[str, Meter] = {}
         self._seen_ms: Milliseconds | None = None

@@ -26,7 +26,7 @@ from kopt.serving.base.database.interface import DatabaseError
 async def costs(request: PageRequest) -> Content:
     state, overview = await request.latest(COSTS), await request.latest(OVERVIEW)
     query = {name: value for name in FIELDS if (value := request.query.get(name, ""))}
-    row, problem = request.query.get("row", "")[:LONGEST_ROW], state.problem
+    row, problem = request.query.get("row", "")[:LONGEST_ROW], state.problem or state.recorded.problem
     try:
         question = _asked(query)
     except QueryError as error:

@@ -56,6 +56,8 @@ class ShownRow:
     width: float
     steps: str
     per_step: str
+    unused: str = ""
+    """GPU-hours in which no kernel ran, where they are measured."""
     is_sum: bool = False
 
 
@@ -141,6 +143,7 @@ def shown_report(report: CostReport, offset: int) -> dict[str, object]:
             for currency, micro in sorted(report.micro.items())
         ),
         "closing": _closing(report),
+        "unused": _unused(report),
         "unpriced": tuple(f"{name}: {hours(used)} GPU-hours" for name, used in report.unpriced.items()),
         "pages": _pages(report.count, offset),
     }
@@ -148,7 +151,7 @@ def shown_report(report: CostReport, offset: int) -> dict[str, object]:
 
 def _row(row: CostRow, report: CostReport) -> ShownRow:
     part = row.used / report.used if report.used else 0.0
-    per_step = row.micro_per_step
+    per_step, unused = row.micro_per_step, report.unused_of(row)
     return ShownRow(
         row.name,
         row.part.value,
@@ -159,8 +162,21 @@ def _row(row: CostRow, report: CostReport) -> ShownRow:
         round(part * 100, 2),
         f"{row.steps:,}" if row.steps else "",
         "" if per_step is None else f"{per_step / 1e6:.6f} {row.currency}",
+        "" if unused is None else f"{hours(unused.used)}, {share(unused.used / row.used)}",
         row in report.rest,
     )
+
+
+def _unused(report: CostReport) -> str:
+    """What no kernel ran in, of what was measured; empty where nothing is."""
+    unused = report.unused_in_all
+    held = sum(row.used for row in (*report.rows, *report.rest) if row.part is Part.PODS)
+    if unused is None or unused.unmeasured >= held:
+        return ""
+    measured = held - unused.unmeasured
+    amounts = "".join(f", {money(micro, currency)}" for currency, micro in sorted(report.unused_micro.items()))
+    text = f"{hours(unused.used)} GPU-hours, {share(unused.used / measured)} of those that were measured{amounts}"
+    return text + (f"; {hours(unused.unmeasured)} were not measured" if unused.unmeasured else "")
 
 
 def _bars(report: CostReport) -> tuple[Bar, ...]:

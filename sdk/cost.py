@@ -13,8 +13,8 @@ import httpx
 
 from kopt.core.settings import Settings
 from kopt.core.untrusted import UnreadableError, decode_mapping
-from kopt.policies.cost.documents import report_of
-from kopt.policies.cost.report import MOST_ROWS, CostReport
+from kopt.policies.cost.documents import events_of, report_of
+from kopt.policies.cost.report import MOST_ROWS, CostEvent, CostReport
 
 _DEADLINE_S = 30.0
 _LONGEST_BYTES = 16 << 20
@@ -46,9 +46,31 @@ def cost(
     address = (server or f"http://127.0.0.1:{(settings or Settings).pages_port}").rstrip("/")
     asked = {"by": by, "label": label, "since": since, "namespace": namespace, "limit": limit, "offset": offset}
     query = {name: str(value) for name, value in asked.items() if value != ""}
-    document = _fetched(address, query, _headers(token), transport)
+    document = _fetched(f"{address}/v1/cost", query, _headers(token), transport)
     try:
         return report_of(document)
+    except ValueError as error:
+        raise CostError(f"{address}: {error}") from error
+
+
+def cost_events(
+    row: str,
+    server: str = "",
+    *,
+    by: str = "namespace",
+    label: str = "",
+    since: str = "30d",
+    token: str = "",
+    settings: Settings | None = None,
+    transport: httpx.BaseTransport | None = None,
+) -> tuple[list[CostEvent], int]:
+    """The events behind one row of ``cost``, in the order of time, and how many there are in all: the pages list the
+    first 10,000. Raises CostError."""
+    address = (server or f"http://127.0.0.1:{(settings or Settings).pages_port}").rstrip("/")
+    query = {"row": row, "by": by, "since": since} | ({"label": label} if label else {})
+    document = _fetched(f"{address}/v1/cost/events", query, _headers(token), transport)
+    try:
+        return events_of(document)
     except ValueError as error:
         raise CostError(f"{address}: {error}") from error
 
@@ -68,7 +90,7 @@ def _fetched(
     try:
         with (
             httpx.Client(timeout=_DEADLINE_S, transport=transport) as client,
-            client.stream("GET", f"{address}/v1/cost", params=query, headers=headers) as reply,
+            client.stream("GET", address, params=query, headers=headers) as reply,
         ):
             body = b""
             for part in reply.iter_bytes():

@@ -1,5 +1,7 @@
 """Asks the pages instead of the meter's database: they answer with what their caller may see."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -7,19 +9,42 @@ from kopt.cli.errors import Refused
 from kopt.policies.cost.attribution import By
 
 if TYPE_CHECKING:
-    from kopt.policies.cost.report import CostReport
+    from kopt.policies.cost.report import CostEvent, CostReport
 
 
 def asked_of(server: str, token_file: Path | None, by: By, label: str, since: str, limit: int) -> "CostReport":
     """Raises Refused."""
     from kopt.policies.cost.report import MOST_ROWS
-    from kopt.sdk.cost import CostError, cost
+    from kopt.sdk.cost import cost
+
+    with _refusing():
+        # A page has so many rows at most; the others are one sum.
+        token = _token(token_file)
+        return cost(server, by=by.value, label=label, since=since, limit=limit or MOST_ROWS, token=token)
+
+
+def events_asked_of(
+    row: str, server: str, token_file: Path | None, by: By, label: str, since: str
+) -> "tuple[list[CostEvent], int]":
+    """The events behind a row, and how many there are in all. Raises Refused."""
+    from kopt.sdk.cost import cost_events
+
+    with _refusing():
+        return cost_events(row, server, by=by.value, label=label, since=since, token=_token(token_file))
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    from kopt.sdk.cost import CostError
 
     try:
-        token = "" if token_file is None else token_file.read_text(encoding="utf-8")
-        # A page has so many rows at most; the others are one sum.
-        return cost(server, by=by.value, label=label, since=since, limit=limit or MOST_ROWS, token=token)
+        yield
     except CostError as error:
         raise Refused(f"{error}") from error
+
+
+def _token(path: Path | None) -> str:
+    try:
+        return "" if path is None else path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise Refused(f"{token_file}: the token cannot be read ({error})") from error
+        raise Refused(f"{path}: the token cannot be read ({error})") from error

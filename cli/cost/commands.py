@@ -27,6 +27,10 @@ app = typer.Typer(invoke_without_command=True, no_args_is_help=False)
 ServerOption = Annotated[
     str, typer.Option("--server", metavar="URL", help="Ask pages, which say what you may see, and not a database.")
 ]
+TokenOption = Annotated[
+    Path | None,
+    typer.Option("--token-file", metavar="FILE", help="A bearer token for the server, or for Prometheus."),
+]
 ByOption = Annotated[By, typer.Option("--by", help="Whom costs are attributed to.", show_choices=True)]
 LabelOption = Annotated[
     str, typer.Option("--label", metavar="KEY", help="By a label of pods, else of their namespaces, that is recorded.")
@@ -68,10 +72,7 @@ def cost(
     prometheus: Annotated[
         str, typer.Option("--prometheus", metavar="URL", help="Also what pods held and did not use; see kopt idle.")
     ] = "",
-    token_file: Annotated[
-        Path | None,
-        typer.Option("--token-file", metavar="FILE", help="A bearer token for Prometheus, or else for the server."),
-    ] = None,
+    token_file: TokenOption = None,
     limit: LimitOption = 1000,
     server: ServerOption = "",
     output: Output = Format.TABLE,
@@ -289,6 +290,8 @@ def explain(
     since: SinceOption = "30d",
     prices: Prices = None,
     price: PriceOption = None,
+    server: ServerOption = "",
+    token_file: TokenOption = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Show one row of `kopt cost` down to its events: which pod had which share of which node, when, at which price.
@@ -298,7 +301,13 @@ def explain(
         kopt cost explain research --since 7d
 
         kopt cost explain "(idle: stranded)"
+
+        kopt cost explain research --server https://gpus.example --token-file token
     """
+    if server:
+        _refuse_beside_server(prices=prices, price=price)
+        show(events_of_server(row, server, token_file, by, label, since), output)
+        return
     with _source(Question(since, prices, price)) as source:
         show(events(source, row, by, label), output)
 
@@ -317,6 +326,17 @@ def events(source: Source, row: str, by: By, label: str = "") -> Answer:
         raise Refused(f"no row {row!r}; there are {', '.join(names[:8]) or 'none'}")
     hours = sum(event.gpu_hours for event in listed)
     return Answer("events", listed, remarks=[f"{hours:,.3f} GPU-hours.", source.store.rule().sentence])
+
+
+def events_of_server(row: str, server: str, token_file: Path | None, by: By, label: str, since: str) -> Answer:
+    """Raises Refused."""
+    from kopt.cli.cost.asking import events_asked_of
+    from kopt.cli.cost.events import event_rows
+
+    events, total = events_asked_of(row, server, token_file, by, label, since)
+    hours = sum(event.used for event in events) / GPU_HOUR
+    remark = f"{hours:,.3f} GPU-hours." if len(events) == total else f"The first {len(events):,} of {total:,} events."
+    return Answer("events", event_rows(events), remarks=[remark])
 
 
 @app.command("export")

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kopt.core.cost.metering import GPU_HOUR, Rule
+from kopt.core.cost.prices import Price
 from kopt.policies.cost.attribution import By, CostRow, Part, Unused
 from kopt.policies.cost.budgets import stamp
 from kopt.policies.cost.report import CostEvent, CostReport, NodeHours
@@ -53,6 +54,29 @@ def events_document(events: Sequence[CostEvent], total: int) -> dict[str, Any]:
             for event in events
         ],
     }
+
+
+def events_of(document: Mapping[str, Any]) -> tuple[list[CostEvent], int]:
+    """What ``events_document`` wrote: events, and how many there are in all. Raises ValueError for anything else."""
+    try:
+        return [_event_of(event) for event in document["events"]], int(document["events_in_all"])
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        raise ValueError(f"these are no events of costs: {type(error).__name__} {str(error)[:80]}") from error
+
+
+def _event_of(event: Mapping[str, Any]) -> CostEvent:
+    per_hour = event["micro_per_gpu_hour"]
+    source, currency = str(event["price_source"]), str(event["currency"])
+    return CostEvent(
+        str(event["who"]),
+        str(event["node"]),
+        int(event["from_ms"]),
+        int(event["until_ms"]),
+        int(event["milli_gpu"]),
+        _whole(event["milli_gpu_ms"]),
+        None if per_hour is None else Price("", "", "", "", int(per_hour), currency, 0, source),
+        None if event["micro"] is None else int(event["micro"]),
+    )
 
 
 def report_of(document: Mapping[str, Any]) -> CostReport:

@@ -35,7 +35,7 @@ from kopt.policies.cost.attribution import By, Grouping, Part, attributed
 from kopt.policies.cost.documents import report_document, report_of
 from kopt.policies.cost.invoice import invoice
 from kopt.policies.cost.report import CostQuestion
-from kopt.sdk.cost import CostError, cost
+from kopt.sdk.cost import CostError, cost, cost_events
 from kopt.serving.base.database.interface import DatabaseError
 from tests.cost.metered import HOUR_MS, FixedCosts, filled
 from tests.dashboard.test_login import KnownUsers
@@ -302,3 +302,27 @@ def test_a_notebook_shows_a_table_with_every_name_escaped(tmp_path: Path) -> Non
     assert "&lt;script&gt;" in html
     assert f"{report.used / GPU_HOUR:,.2f} of nodes" in html
     costs.store.close()
+
+
+async def test_events_are_explained_by_the_pages_as_by_the_database(ask: Callable[..., Any], costs: FixedCosts) -> None:
+    now_ms = int(time.time() * 1000)
+    document = (await ask(f"/v1/cost/events?row=team-a&{WINDOW}")).content
+    events, total = cost_events("team-a", ADDRESS, transport=answering(200, document))
+    expected = costs.events(CostQuestion(now_ms - 48 * HOUR_MS, now_ms, limit=0), "team-a")
+    assert total == len(events) == len(expected) > 1
+    for event, other in zip(events, expected, strict=True):
+        assert (event.who, event.node, event.milli, event.used) == (other.who, other.node, other.milli, other.used)
+        assert (event.micro, event.price and event.price.source) == (other.micro, other.price and other.price.source)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "word"),
+    [
+        (404, b'{"detail": "No row that you may see has this name."}', "No row that you may see"),
+        (200, b'{"events": 7, "events_in_all": 1}', "no events"),
+        (200, b'{"events": [{"who": "x"}], "events_in_all": 1}', "no events"),
+    ],
+)
+def test_python_says_why_there_are_no_events(status: int, body: bytes, word: str) -> None:
+    with pytest.raises(CostError, match=word):
+        cost_events("team-a", ADDRESS, transport=answering(status, body))

@@ -9,6 +9,7 @@ from pathlib import Path
 from prometheus_client.core import GaugeMetricFamily
 
 from kopt.cluster.client.api import Kube, KubeSettings, connect
+from kopt.cluster.client.prometheus import Prometheus, token_of
 from kopt.cluster.client.resources import Object
 from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
@@ -17,7 +18,6 @@ from kopt.cluster.runtime.switches import LiveSwitches
 from kopt.controllers.health.reconciler import HealthSettings, Reconciler
 from kopt.controllers.health.sources import Query
 from kopt.controllers.health.state import LiveCluster
-from kopt.controllers.ingest.prometheus import Prometheus, PrometheusError
 from kopt.core.decision import Mode
 from kopt.core.hardware.health import Grade
 from kopt.core.switches import Owner
@@ -55,17 +55,8 @@ async def _querying(settings: ProcessSettings) -> AsyncIterator[Query | None]:
     if not settings.prometheus:
         yield None
         return
-    file = settings.token_file
-
-    def token() -> str:
-        assert file is not None
-        try:
-            return file.read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise PrometheusError("NoToken", f"{file}: {error.strerror}") from error
-
-    authority = settings.certificate_authority
-    async with Prometheus(settings.prometheus, token=token if file else None, authority=authority) as server:
+    token, authority = token_of(settings.token_file), settings.certificate_authority
+    async with Prometheus(settings.prometheus, token=token, authority=authority) as server:
 
         async def query(text: str) -> list[tuple[dict[str, str], float]]:
             return await server.now(text, _LARGEST_BYTES)

@@ -11,6 +11,7 @@ from attacks.scenarios.objects import LEASE, node, pod, space
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kopt.cluster.client.prometheus import PrometheusError
 from kopt.cluster.client.resources import NODE_HEALTHS, NODES, PODS, Object
 from kopt.cluster.holds.hold import hold_metadata, holder_of, undo_of
 from kopt.cluster.holds.node_layout import LayoutMarks, LayoutPhase
@@ -22,7 +23,6 @@ from kopt.controllers.health.main import ProcessSettings, Replica
 from kopt.controllers.health.reconciler import HealthSettings
 from kopt.controllers.health.sources import by_node_name
 from kopt.controllers.health.views import read_outcome
-from kopt.controllers.ingest.prometheus import PrometheusError
 from kopt.core.decision import Mode
 from kopt.core.hardware.health import Entry, Grade, NodeHealth, Outcome
 from kopt.core.times import stamp

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopt.controllers.ingest import prometheus
-from kopt.controllers.ingest.prometheus import Prometheus, PrometheusError, read_matrix
+from kopt.cluster.client import prometheus
+from kopt.cluster.client.prometheus import Prometheus, PrometheusError
+from kopt.controllers.ingest.prometheus import DemandQueries, read_matrix
 from kopt.core.scheduling.demand_source import DemandSource
 
 FIRST = 5_668_000
@@ -70,7 +71,7 @@ async def ask(handler: Any) -> Any:
     async with Prometheus(
         "http://prometheus/prefix", token=lambda: "secret", transport=httpx.MockTransport(handler)
     ) as server:
-        return await server.buckets(SOURCE, FIRST, FIRST + 1)
+        return await DemandQueries(server).buckets(SOURCE, FIRST, FIRST + 1)
 
 
 async def test_the_query_asks_for_the_ends_of_the_buckets_with_the_step_filled_in() -> None:

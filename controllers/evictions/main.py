@@ -71,6 +71,7 @@ async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) ->
 class Replica(LedReplica):
     """The parts of one process, put together. Every replica observes; the leader writes."""
 
+    action = "Recording"
     reads_seals = True
     annotation_checks = checks(EVICTING_ANNOTATION)
 
@@ -150,7 +151,7 @@ class Replica(LedReplica):
             "name": workload_ref.name,
             "uid": workload_ref.uid,
         }
-        self.emit_event(regarding, reason, "Recording", sentence)
+        self.emit_event(regarding, reason, sentence)
 
 
 def evict_event(event: Object) -> tuple[Key, Evicted] | None:

@@ -28,16 +28,15 @@ from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
 from kopt.cluster.runtime.signals import end_signals, run_until
+from kopt.cluster.workloads.tracked_pod import TrackedPod, read_pod
 from kopt.controllers.evictions.observations import Evicted, Observed
 from kopt.controllers.evictions.recorder import Recorder
 from kopt.controllers.evictions.store import EvictionStore, StoredEviction
 from kopt.controllers.evictions.views import (
     TrackedJob,
-    TrackedPod,
     TrackedPodGroup,
     TrackedWorkload,
     read_job,
-    read_pod,
     read_pod_group,
     read_workload,
 )

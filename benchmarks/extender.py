@@ -279,8 +279,8 @@ async def serve(nodes: int, tls: Path | None) -> None:
 async def _fill(extender: Any, nodes: int, chance: random.Random) -> list[Any]:
     """Nodes, and running pods on 70 % of their GPUs, scattered as a default scheduler leaves them."""
     from kopt.cluster.runtime.informer import Change, ChangeKind
+    from kopt.core.scheduling.placement import FleetNode
     from kopt.core.units import GIB, Bytes
-    from kopt.policies.placement.state import FleetNode
 
     names = [f"node-{number:05d}" for number in range(nodes)]
     for name in names:

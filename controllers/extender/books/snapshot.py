@@ -19,9 +19,10 @@ from kopt.cluster.objects.fields import readable, text
 from kopt.cluster.workloads.node_selection import why_closed
 from kopt.controllers.extender.books.fleet import Fleet
 from kopt.controllers.extender.books.node_capacity import offers_of
-from kopt.controllers.extender.books.node_health import Complaint, of_bandwidth, of_health
+from kopt.controllers.extender.books.node_health import of_bandwidth, of_health
 from kopt.controllers.extender.books.topologies import report_of
 from kopt.controllers.extender.books.views import pod_state_of
+from kopt.core.hardware.complaint import Complaint
 from kopt.core.units import WHOLE_GPU
 from kopt.topology.sets.across_nodes import NodeOffer
 

@@ -10,7 +10,6 @@ from kopt.cluster.workloads.requests.pods import Wish
 from kopt.controllers.extender.binding.queue import BindAnswer, Binds
 from kopt.controllers.extender.binding.request import Binder
 from kopt.controllers.extender.books.fleet import Fleet, Holding, Stage
-from kopt.controllers.extender.books.node_health import Complaint
 from kopt.controllers.extender.books.topologies import TopologyReport
 from kopt.controllers.extender.books.typical_pods import Learner
 from kopt.controllers.extender.books.views import PodState, pod_state_of
@@ -21,8 +20,9 @@ from kopt.controllers.extender.node_list import NodeNames, WireError
 from kopt.controllers.extender.protocol import BindCall, Offer, filter_reply, scores_reply, unchanged_reply
 from kopt.controllers.extender.settings import ExtenderSettings
 from kopt.controllers.extender.traces import Spans
+from kopt.core.hardware.complaint import Complaint
+from kopt.core.scheduling.placement import FleetNode
 from kopt.policies.placement.feasible import SENTENCES, Refusal
-from kopt.policies.placement.state import FleetNode
 
 _TEXTS = {int(code): f"GPU placement: {text}" for code, text in SENTENCES.items()}
 _PERMANENT = frozenset(int(code) for code in SENTENCES if code.permanent)

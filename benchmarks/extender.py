@@ -231,14 +231,14 @@ async def serve(nodes: int, tls: Path | None) -> None:
     from kopt.cluster.runtime.http.tls_files import TlsFiles
     from kopt.cluster.runtime.informer import Change, ChangeKind
     from kopt.cluster.runtime.signals import settle_memory
+    from kopt.cluster.workloads.placement.pod_state import PodState
     from kopt.controllers.extender.binding.request import Binder
-    from kopt.controllers.extender.books.fleet import Fleet
-    from kopt.controllers.extender.books.views import PodState
     from kopt.controllers.extender.calls.server import ExtenderServer, ServerSettings
     from kopt.controllers.extender.calls.service import Extender
     from kopt.controllers.extender.metrics import ExtenderMetrics
     from kopt.controllers.extender.settings import ExtenderSettings
     from kopt.core.decision import Mode
+    from kopt.policies.placement.fleet import Fleet
 
     chance = random.Random(11)
     with tempfile.TemporaryDirectory() as folder:

@@ -68,7 +68,7 @@ def of_files(nodes: Sequence[NodeTopology], gpu: str) -> Places:
 def of_cluster(kubeconfig: Path | None) -> Places:
     """What is free now by the scheduler extender's own books. Raises Refused where there is no cluster."""
     from kopt.cluster.client.api import ApiError, NoCluster, connect
-    from kopt.controllers.extender.books.snapshot import node_offers, read_fleet
+    from kopt.controllers.overview.fleet import node_offers, read_fleet
 
     async def ask() -> Any:
         async with connect(kubeconfig) as kube:

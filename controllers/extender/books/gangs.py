@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kopt.controllers.extender.books.fleet import Fleet
-from kopt.controllers.extender.books.gang_membership import Membership
-from kopt.controllers.extender.books.views import PodState
+from kopt.cluster.workloads.placement.gang_membership import Membership
+from kopt.cluster.workloads.placement.pod_state import PodState
 from kopt.controllers.extender.node_list import NodeNames
 from kopt.core.reason import Reason
 from kopt.core.units import WHOLE_GPU
 from kopt.policies.placement.feasible import Refusal
+from kopt.policies.placement.fleet import Fleet
 from kopt.policies.placement.pool import Pool
 from kopt.policies.placement.state import FleetState
 from kopt.topology.sets.across_nodes import Domain, shared

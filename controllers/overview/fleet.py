@@ -17,13 +17,13 @@ from kopt.cluster.client.resources import (
 )
 from kopt.cluster.objects.fields import readable, text
 from kopt.cluster.workloads.node_selection import why_closed
-from kopt.controllers.extender.books.fleet import Fleet
-from kopt.controllers.extender.books.node_capacity import offers_of
-from kopt.controllers.extender.books.node_health import of_bandwidth, of_health
+from kopt.cluster.workloads.placement.node_capacity import offers_of
+from kopt.cluster.workloads.placement.node_complaints import of_bandwidth, of_health
+from kopt.cluster.workloads.placement.pod_state import pod_state_of
 from kopt.controllers.extender.books.topologies import report_of
-from kopt.controllers.extender.books.views import pod_state_of
 from kopt.core.hardware.complaint import Complaint
 from kopt.core.units import WHOLE_GPU
+from kopt.policies.placement.fleet import Fleet
 from kopt.topology.sets.across_nodes import NodeOffer
 
 

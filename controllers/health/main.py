@@ -82,7 +82,7 @@ class Replica(LedReplica):
             lambda: len(self._reconciler.closed) if self._reconciler else 0,
         )
         self.gauge_of_stepper("measured", "1 while exporters' series are read.")
-        self.registry.register(Collected(self._by_verdict))
+        self.registry.register(Collected(self._nodes_by_grade))
 
     async def lead(self, fence: Fence) -> None:
         self.cluster.begin(fence)
@@ -94,7 +94,7 @@ class Replica(LedReplica):
     def _mode_of(self, owner: Owner) -> Mode:
         return self._switches.mode(NAME, owner, self._settings.mode)
 
-    def _by_verdict(self) -> Iterator[Metric]:
+    def _nodes_by_grade(self) -> Iterator[Metric]:
         if self._reconciler is None:
             return
         nodes = GaugeMetricFamily("kopt_health_nodes", "Nodes with GPUs, by verdict.", labels=["verdict"])

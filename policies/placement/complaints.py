@@ -47,9 +47,9 @@ class Complaints:
 
     def slow_with(self, node: str) -> Mapping[str, float]:
         """Nodes that were slow with this one, and their common bandwidth (GB/s); one of a pair reports it."""
-        return {b if a == node else a: gbps for (a, b), gbps in self.slow_pairs().items() if node in (a, b)}
+        return {b if a == node else a: gbps for (a, b), gbps in self.slow_bandwidths().items() if node in (a, b)}
 
-    def slow_pairs(self) -> Mapping[Pair, float]:
+    def slow_bandwidths(self) -> Mapping[Pair, float]:
         """Every slow pair, its names in order, and what it reached (GB/s)."""
         if self._slow is None:
             self._slow = {

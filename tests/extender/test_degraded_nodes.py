@@ -128,7 +128,7 @@ async def test_a_node_whose_pairs_are_slow_is_avoided_until_they_are_not() -> No
     assert scene.offer("first", 2)["NodeNames"] == ["b"]
     reason = scene.told("first")["DEGRADED_AVOIDED"]
     assert "all-reduce with 2 of 2 nodes reaches .41 (with b 41.2 GB/s; with c failed)" in reason
-    assert scene.extender.fleet.complaints.slow_pairs() == {("a", "b"): 41.2, ("a", "c"): 0.0}
+    assert scene.extender.fleet.complaints.slow_bandwidths() == {("a", "b"): 41.2, ("a", "c"): 0.0}
     scene.bandwidth(None)
     assert scene.offer("second", 7)["NodeNames"] == ["a"]
     assert "DEGRADED_TAKEN" not in scene.told("second")

@@ -132,7 +132,7 @@ class Gangs:
         offers, each = list(self._offers(member, names)), member.ask.request.gpus.count
         well = [offer for offer in offers if not self._fleet.complaints.degraded(offer.name)]
         near = shared([self._fleet.domains(node) for node in placed]) if placed else None
-        wanted, slow = max(1, pods - len(placed)), self._fleet.complaints.slow_pairs()
+        wanted, slow = max(1, pods - len(placed)), self._fleet.complaints.slow_bandwidths()
         home = choose_home(well, wanted, each, slow, near) or choose_home(offers, wanted, each, slow, near)
         if home is None:
             # Not all of them find room: together as long as there is some, then wherever.

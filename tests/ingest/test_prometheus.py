@@ -1,6 +1,7 @@
 """Answers of Prometheus become buckets, or an error that says what is wrong; nothing else."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -117,3 +118,16 @@ async def test_answers_are_read_up_to_a_size(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(prometheus, "LARGEST_ANSWER_BYTES", 1000)
     with pytest.raises(PrometheusError, match="larger"):
         await ask(lambda _: httpx.Response(200, content=json.dumps(matrix([point(FIRST, "1" * 2000)]))))
+
+
+def test_the_token_is_read_for_each_query(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    token = prometheus.token_of(file)
+    assert token is not None
+    with pytest.raises(PrometheusError) as raised:
+        token()
+    assert raised.value.reason == "NoToken"
+    for text in ("first", "second"):
+        file.write_text(f"{text}\n")
+        assert token() == text
+    assert prometheus.token_of(None) is None

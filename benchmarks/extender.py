@@ -231,14 +231,14 @@ async def serve(nodes: int, tls: Path | None) -> None:
     from kopt.cluster.runtime.http.tls_files import TlsFiles
     from kopt.cluster.runtime.informer import Change, ChangeKind
     from kopt.cluster.runtime.signals import settle_memory
+    from kopt.cluster.workloads.placement.pod_state import PodState
     from kopt.controllers.extender.binding.request import Binder
-    from kopt.controllers.extender.books.fleet import Fleet
-    from kopt.controllers.extender.books.views import PodState
     from kopt.controllers.extender.calls.server import ExtenderServer, ServerSettings
     from kopt.controllers.extender.calls.service import Extender
     from kopt.controllers.extender.metrics import ExtenderMetrics
     from kopt.controllers.extender.settings import ExtenderSettings
     from kopt.core.decision import Mode
+    from kopt.policies.placement.fleet import Fleet
 
     chance = random.Random(11)
     with tempfile.TemporaryDirectory() as folder:
@@ -279,8 +279,8 @@ async def serve(nodes: int, tls: Path | None) -> None:
 async def _fill(extender: Any, nodes: int, chance: random.Random) -> list[Any]:
     """Nodes, and running pods on 70 % of their GPUs, scattered as a default scheduler leaves them."""
     from kopt.cluster.runtime.informer import Change, ChangeKind
+    from kopt.core.scheduling.placement import FleetNode
     from kopt.core.units import GIB, Bytes
-    from kopt.policies.placement.state import FleetNode
 
     names = [f"node-{number:05d}" for number in range(nodes)]
     for name in names:

@@ -17,12 +17,12 @@ import numpy as np
 from benchmarks.tables import markdown
 from kopt.core.hardware.node_topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
 from kopt.core.scheduling.cluster import GpuRequest
-from kopt.core.scheduling.placement import PodRequest, TopologyPreference
+from kopt.core.scheduling.placement import FleetNode, PodRequest, TopologyPreference
 from kopt.core.units import GIB, Bytes
 from kopt.policies.placement.cache import FragmentationCache
 from kopt.policies.placement.choose import choose
 from kopt.policies.placement.links import links_of
-from kopt.policies.placement.state import FleetNode, FleetState
+from kopt.policies.placement.state import FleetState
 from kopt.policies.placement.topology import Topologies
 from kopt.policies.placement.typical import TypicalPods
 from kopt.topology.hardware import CUBE_MESH

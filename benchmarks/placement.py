@@ -25,12 +25,12 @@ import kopt.policies.placement
 import kopt.simulator.placement.load
 import kopt.simulator.placement.replay
 from kopt.core.scheduling.cluster import GpuRequest
-from kopt.core.scheduling.placement import PodRequest
+from kopt.core.scheduling.placement import FleetNode, PodRequest
 from kopt.core.units import GIB, Bytes, MilliGpu
 from kopt.data.jobs.openb import read_nodes, read_pods
 from kopt.policies.placement.cache import FragmentationCache
 from kopt.policies.placement.choose import choose
-from kopt.policies.placement.state import FleetNode, FleetState, allocate, release
+from kopt.policies.placement.state import FleetState, allocate, release
 from kopt.policies.placement.typical import TypicalPods
 from kopt.simulator.placement.study import Expectation, Run, Scenario, study
 

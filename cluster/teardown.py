@@ -260,25 +260,37 @@ def _has_gpus(pod: Object) -> bool:
 
 async def _give_back(kube: Kube, kind: Resource, served: Resource, document: Object, wait_s: float) -> None:
     """Waits for a Job that gets its own request back: that is possible once its last pod has ended."""
+
+    async def write(document: Object) -> None:
+        if kind == VOLCANO_JOBS:
+            await resume(kube, document)
+        metadata = document["metadata"]
+        await kube.patch(served, metadata["name"], release(kind, document), metadata.get("namespace", ""))
+
+    await _write_newest(kube, served, document, write, wait_s if kind == JOBS else 0.0)
+
+
+async def _write_newest(
+    kube: Kube, resource: Resource, document: Object, write: Callable[[Object], Awaitable[None]], wait_s: float = 0.0
+) -> None:
+    """``write``, and after a Conflict again with the object as it is then. What the server calls invalid is tried for
+    ``wait_s``. Raises ApiError."""
     ends_s, attempts = time.monotonic() + wait_s, _ATTEMPTS
     while True:
-        metadata = document["metadata"]
-        space = metadata.get("namespace", "")
         try:
-            if kind == VOLCANO_JOBS:
-                await resume(kube, document)
-            await kube.patch(served, metadata["name"], release(kind, document), space)
+            await write(document)
         except Conflict:
             attempts -= 1
             if not attempts:
                 raise
         except Invalid:
-            if kind != JOBS or time.monotonic() >= ends_s:
+            if time.monotonic() >= ends_s:
                 raise
             await asyncio.sleep(_POLL_EVERY_S)
         else:
             return
-        document = await kube.get(served, metadata["name"], space)
+        metadata = document["metadata"]
+        document = await kube.get(resource, metadata["name"], metadata.get("namespace", ""))
 
 
 async def _open_unhealthy_nodes(kube: Kube, dry_run: bool) -> AsyncGenerator[Outcome]:
@@ -288,25 +300,16 @@ async def _open_unhealthy_nodes(kube: Kube, dry_run: bool) -> AsyncGenerator[Out
         yield failed
     for node in nodes:
         step = Step("release", NODES, "", node["metadata"]["name"], "health")
-        yield await _do(step, partial(_open_node, kube, node), dry_run)
+        yield await _do(step, partial(_write_newest, kube, NODES, node, partial(_open_node, kube)), dry_run)
 
 
 async def _open_node(kube: Kube, node: Object) -> None:
-    name, attempts = node["metadata"]["name"], _ATTEMPTS
-    while True:
-        try:
-            if (changes := without_condition(node)) is not None:
-                node = await kube.patch(NODES, name, changes, subresource="status")
-            version = {"resourceVersion": node["metadata"]["resourceVersion"]}
-            changes = given_back(node)
-            await kube.patch(NODES, name, changes | {"metadata": changes["metadata"] | version})
-        except Conflict:
-            attempts -= 1
-            if not attempts:
-                raise
-            node = await kube.get(NODES, name)
-        else:
-            return
+    name = node["metadata"]["name"]
+    if (changes := without_condition(node)) is not None:
+        node = await kube.patch(NODES, name, changes, subresource="status")
+    version = {"resourceVersion": node["metadata"]["resourceVersion"]}
+    changes = given_back(node)
+    await kube.patch(NODES, name, changes | {"metadata": changes["metadata"] | version})
 
 
 async def _give_back_queues(kube: Kube, engine: Engine, dry_run: bool) -> AsyncGenerator[Outcome]:

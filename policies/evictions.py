@@ -3,27 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kopt.core.scheduling.eviction import Entry, Phase
+from kopt.core.scheduling.eviction import Entry, LastReport, Phase
 from kopt.core.units import WHOLE_GPU
-from kopt.core.workload.checkpoint import LONGEST_START_S, Source
+from kopt.core.workload.checkpoint import LONGEST_START_S
 
 _TIES = 1000
-
-
-@dataclass(frozen=True)
-class LastReport:
-    """The last report on a workload's checkpoints while it ran. Times are Unix seconds.
-
-    ``risk_gpu_s``: work of all its GPUs that would have been lost at ``observed_at_s``.
-    """
-
-    observed_at_s: float
-    step: int | None = None
-    durable_at_s: float | None = None
-    risk_gpu_s: float | None = None
-    first_step: int | None = None
-    """Of the pod that reported it."""
-    source: Source | None = None
 
 
 def lost_gpu_s(

@@ -68,7 +68,7 @@ def of_files(nodes: Sequence[NodeTopology], gpu: str) -> Places:
 def of_cluster(kubeconfig: Path | None) -> Places:
     """What is free now by the scheduler extender's own books. Raises Refused where there is no cluster."""
     from kopt.cluster.client.api import ApiError, NoCluster, connect
-    from kopt.controllers.extender.books.snapshot import node_offers, read_fleet
+    from kopt.controllers.overview.fleet import node_offers, read_fleet
 
     async def ask() -> Any:
         async with connect(kubeconfig) as kube:
@@ -83,7 +83,7 @@ def of_cluster(kubeconfig: Path | None) -> Places:
         raise Refused("no node's topology is known; `kopt agent topology` publishes them")
     ill = {offer.name: fleet.complaints.text(offer.name) for offer in offers if fleet.complaints.degraded(offer.name)}
     remarks = [f"{len(unknown)} nodes left out whose links are not known: {_few(unknown)}"] if unknown else []
-    return Places(offers, fleet.complaints.slow_pairs(), ill, remarks)
+    return Places(offers, fleet.complaints.slow_bandwidths(), ill, remarks)
 
 
 def show_best_across_nodes(places: Places, request: SetRequest, output: Format) -> None:

@@ -16,12 +16,12 @@ import logging
 import os
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Metric, generate_latest
 
 from kopt.cluster.client.api import ApiError, Kube
 from kopt.cluster.client.resources import LEASES, Object
@@ -66,9 +66,23 @@ class Stepper(Protocol):
     async def step(self) -> float | None: ...
 
 
+class Collected:
+    """Metrics that a function gives whenever they are asked for; for ``CollectorRegistry.register``."""
+
+    def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
+        self.collect = collect
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing, so that registering asks for nothing."""
+        return ()
+
+
 class LedReplica(ABC):
     """``name`` is the controller's: the Lease is ``kopt-NAME``, metrics begin with ``kopt_NAME_``. ``alarms`` switch
     off the first feature of ``switches``."""
+
+    action = ""
+    """What it does, as its events say."""
 
     reads_seals = False
     """Whether it goes by annotations that our controllers have sealed (``cluster.objects.seals``)."""
@@ -95,6 +109,7 @@ class LedReplica(ABC):
         self.registry = CollectorRegistry()
         self.errors = 0
         """What failed and is tried again, of all terms; counted by ``step_through``."""
+        self._stepper: Stepper | None = None
         self._steps = Counter(
             f"kopt_{name}_steps", "What was done, by the event's reason.", ["reason"], registry=self.registry
         )
@@ -125,6 +140,7 @@ class LedReplica(ABC):
     async def step_through(self, stepper: Stepper, changed: asyncio.Event, gather_s: float) -> None:
         """Run ``step`` for ever, at every change; changes within ``gather_s`` share one step."""
         self._awaited.add(changed)
+        self._stepper = stepper
         while True:
             changed.clear()
             before = stepper.errors
@@ -150,12 +166,16 @@ class LedReplica(ABC):
         """``kopt_NAME_WHAT``, read when it is asked for."""
         Gauge(f"kopt_{self._name}_{what}", text, registry=self.registry).set_function(read)
 
-    def emit_event(self, regarding: Object, reason: str, action: str, sentence: str) -> None:
+    def gauge_of_stepper(self, what: str, text: str, attribute: str = "") -> None:
+        """``kopt_NAME_WHAT``: an attribute of what is stepped through, ``what`` where none is named; 0 before."""
+        self.gauge(what, text, lambda: float(getattr(self._stepper, attribute or what, 0)))
+
+    def emit_event(self, regarding: Object, reason: str, sentence: str) -> None:
         """Log, count and record an event; ``regarding`` is an object reference."""
         path = "/".join(filter(None, (regarding.get("namespace"), regarding["name"])))
         _LOG.info("%s %s: %s: %s", regarding["kind"], path, reason, sentence)
         self._steps.labels(reason).inc()
-        self._events.record(regarding, reason, action, sentence)
+        self._events.record(regarding, reason, self.action, sentence)
 
     def _announce_fall_back(self, regarding: Object, reason: str, sentence: str) -> None:
         self._events.record(regarding, reason, "Switching", sentence, kind=WARNING)

@@ -5,14 +5,16 @@ the same thing twice. kube-scheduler has its AssumeCache for that; unlike there,
 counts, so that a write that fails leaves nothing to be undone.
 """
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from kopt.cluster.client.resources import Key, Object, key_of
 from kopt.cluster.client.versions import is_newer
 from kopt.cluster.runtime.informer import Change, ChangeKind, Handler, Informer, ObjectVersion
 from kopt.cluster.runtime.isolation import SUBSCRIBER_ERROR, Subject
+from kopt.cluster.runtime.lease import Fence
 
 T = TypeVar("T")
 
@@ -150,3 +152,33 @@ class ObjectCache(Generic[T]):
         # One subscriber's fault must not blind the others.
         with self.informer.isolation.guard(subject, SUBSCRIBER_ERROR):
             handler(change)
+
+
+class LiveState:
+    """What a controller's informers show, and the fence of this term's writes. ``changed`` is set by every change.
+
+    Derive from it, make the informers and hand them to ``_observe``.
+    """
+
+    def __init__(self) -> None:
+        self.changed = asyncio.Event()
+        self.informers: tuple[Informer[Any], ...] = ()
+        self._writes: Fence | None = None
+
+    def begin(self, fence: Fence) -> None:
+        """Writes are this term's from now on."""
+        self._writes = fence
+
+    @property
+    def _fence(self) -> Fence:
+        assert self._writes is not None, "only a leader writes"
+        return self._writes
+
+    def _observe(self, *informers: Informer[Any]) -> None:
+        self.informers = informers
+        for informer in informers:
+            informer.subscribe(self._on_change)
+
+    def _on_change(self, change: Change[Any]) -> None:
+        if change.old != change.new:
+            self.changed.set()

@@ -7,11 +7,12 @@
 """
 
 import asyncio
+import contextlib
 from collections.abc import Iterable
 from typing import Any
 
 from kopt.cluster.client.api import Forbidden, Kube, NotFound
-from kopt.cluster.client.resources import NODES, Object, Resource
+from kopt.cluster.client.resources import CONFORMANCE_POLICIES, NODES, Object, Resource
 from kopt.cluster.objects.fields import at, mapping, text
 from kopt.cluster.workloads.frameworks import written_queue
 from kopt.cluster.workloads.kinds import PodSet
@@ -20,6 +21,8 @@ from kopt.core.scheduling.submission import Framework
 from kopt.core.workload.executor import Executor
 from kopt.formats.gpu_shares import KAI_DEVICES, SCHEDULERS, VOLCANO_MEMORY, stated_executor
 
+POLICY_NAME = "default"
+"""Of the ConformancePolicy."""
 KAI_CONFIGS = Resource("kai.scheduler", "v1", "configs", "Config", namespaced=False)
 _REGISTERED, _HANDSHAKE = "hami.io/node-nvidia-register", "hami.io/node-handshake"
 _DELETED = "Deleted"
@@ -53,6 +56,20 @@ def executor_by_signs(signs: Iterable[Executor]) -> Executor:
     if len(distinct) > 1:
         return Executor.UNKNOWN
     return next(iter(distinct), Executor.NONE)
+
+
+def stated_by(policy: Object) -> Executor:
+    """What a ConformancePolicy says hands out shares; UNKNOWN where it does not. Raises ValueError."""
+    return Executor(text(policy, "spec", "sizing", "executor").lower() or Executor.UNKNOWN)
+
+
+async def executor_in(kube: Kube) -> Executor:
+    """As the cluster's ConformancePolicy says, else as the cluster shows."""
+    with contextlib.suppress(NotFound, Forbidden, ValueError):
+        stated = stated_by(await kube.get(CONFORMANCE_POLICIES, POLICY_NAME))
+        if stated is not Executor.UNKNOWN:
+            return stated
+    return await discover(kube)
 
 
 async def discover(kube: Kube) -> Executor:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.conditions import since_s
 from kopt.cluster.objects.fields import at, count, items, mapping, text
 from kopt.cluster.workloads.requests.gpus import gpus_of
 from kopt.core.times import seconds_or_none
@@ -19,15 +20,15 @@ _MILLI = 1000
 
 def run_of_workload(workload: Object) -> JobRun | None:
     """The current or last run of a Workload, by its admission; None for one without GPUs, and for one that waits."""
-    admitted_s = _since(workload, "Admitted")
+    admitted_s = since_s(workload, "Admitted")
     if admitted_s is None:
         # It lost its admission: the condition says when it turned false, not when it had turned true.
         return None
-    ended_s, interrupted, started_s = _since(workload, "Finished"), False, admitted_s
-    ready_s = _since(workload, "PodsReady")
+    ended_s, interrupted, started_s = since_s(workload, "Finished"), False, admitted_s
+    ready_s = since_s(workload, "PodsReady")
     if ready_s is not None and ready_s >= admitted_s and (ended_s is None or ready_s <= ended_s):
         started_s = ready_s
-    evicted_s = _since(workload, "Evicted")
+    evicted_s = since_s(workload, "Evicted")
     if ended_s is None and evicted_s is not None and evicted_s >= admitted_s:
         ended_s, interrupted = evicted_s, True
     kind = kind_of_workload(workload, text(workload, "status", "admission", "clusterQueue"))
@@ -75,8 +76,8 @@ def run_of_job(job: Object) -> JobRun | None:
     started_s = seconds_or_none(text(status, "startTime"))
     if started_s is None or not each:
         return None
-    ended_s = seconds_or_none(text(status, "completionTime")) or _since(job, "Failed")
-    suspended_s = _since(job, "Suspended")
+    ended_s = seconds_or_none(text(status, "completionTime")) or since_s(job, "Failed")
+    suspended_s = since_s(job, "Suspended")
     interrupted = ended_s is None and suspended_s is not None and suspended_s >= started_s
     pod_labels = mapping(template, "metadata", "labels")
     queue = next((name for key in _KAI_QUEUES for of in (labels, pod_labels) if (name := text(of, key))), "")
@@ -113,11 +114,3 @@ def _run(
     if kind is None or started_s is None or (ended_s is not None and ended_s < started_s):
         return None
     return JobRun(job, kind, started_s, ended_s, interrupted)
-
-
-def _since(document: Object, kind: str) -> float | None:
-    """When a condition turned true; None while it is not."""
-    for _, item in items(document, "status", "conditions"):
-        if text(item, "type") == kind and text(item, "status") == "True":
-            return seconds_or_none(text(item, "lastTransitionTime"))
-    return None

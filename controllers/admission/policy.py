@@ -5,9 +5,9 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
-from kopt.cluster.client.api import Kube
-from kopt.cluster.client.resources import CONFORMANCE_POLICIES, Object
+from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, count, items, mapping, text, texts
+from kopt.cluster.workloads.executors import stated_by
 from kopt.core.decision import Mode, may_lower
 from kopt.core.scheduling.submission import Framework
 from kopt.core.switches import Switches
@@ -17,7 +17,6 @@ from kopt.policies.admission.queue import QueueRule, QueueSettings
 from kopt.policies.admission.scheduler import SPREAD_KEYS, GangClass, PackingClass, SchedulerSettings, SpreadClass
 from kopt.policies.sizing.advice import CertaintySettings
 
-POLICY_NAME = "default"
 LARGEST_BUDGET_S = 0.3
 
 
@@ -87,11 +86,6 @@ class ConformancePolicy:
     trace_per_mille: int = 10
 
 
-async def read_policy(kube: Kube) -> ConformancePolicy:
-    """As it is now. Raises ApiError, NotFound among them, and PolicyError."""
-    return parse_policy(await kube.get(CONFORMANCE_POLICIES, POLICY_NAME))
-
-
 def parse_policy(document: Object) -> ConformancePolicy:
     """The policy in a custom resource. Raises PolicyError."""
     spec = mapping(document, "spec")
@@ -107,7 +101,7 @@ def parse_policy(document: Object) -> ConformancePolicy:
             evidence=evidence,
             certainty=CertaintySettings(min_confidence=count(spec, "sizing", "minConfidencePercent", default=80) / 100),
             sizing_budget_s=min(count(spec, "sizing", "budgetMilliseconds", default=300) / 1000, LARGEST_BUDGET_S),
-            executor=Executor(text(spec, "sizing", "executor").lower() or Executor.UNKNOWN),
+            executor=stated_by(document),
             rollout=Rollout(*(count(spec, "rollout", row.name, default=100) for row in fields(Rollout))),
             trace_per_mille=count(spec, "tracing", "samplesPerThousand", default=10),
         )

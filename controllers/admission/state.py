@@ -29,12 +29,12 @@ from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.runtime.informer import Informer
 from kopt.cluster.runtime.isolation import Isolation
 from kopt.cluster.runtime.switches import LiveSwitches, read_switches
-from kopt.cluster.workloads.executors import KAI_CONFIGS, executor_by_signs, kai_executor, node_executor
+from kopt.cluster.workloads.executors import KAI_CONFIGS, POLICY_NAME, executor_by_signs, kai_executor, node_executor
 from kopt.cluster.workloads.node_pools import pool_of_flavor
 from kopt.cluster.workloads.requests.external import CLAIM_TEMPLATES, DEVICE_CLASSES, ObjectRef, read_object
 from kopt.cluster.workloads.workload import NamespaceDefaults
 from kopt.controllers.admission.evaluation import FixedState, names_in
-from kopt.controllers.admission.policy import POLICY_NAME, ConformancePolicy, Evidence, PolicyError, parse_policy
+from kopt.controllers.admission.policy import ConformancePolicy, Evidence, PolicyError, parse_policy
 from kopt.core.scheduling.queue_tree import KaiwoPool
 from kopt.core.scheduling.submission import Framework
 from kopt.core.workload.executor import Executor

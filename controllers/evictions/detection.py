@@ -8,8 +8,8 @@ from kopt.cluster.objects.eviction import name_of
 from kopt.cluster.objects.kaiwo_workloads import KAIWO
 from kopt.controllers.evictions.observations import Lost, Observed
 from kopt.controllers.evictions.views import TrackedJob, TrackedWorkload
-from kopt.core.scheduling.eviction import Cause, Entry, Eviction, Notice, Phase, System, WorkloadRef
-from kopt.policies.evictions import LastReport, lost_gpu_s, order_of_return
+from kopt.core.scheduling.eviction import Cause, Entry, Eviction, LastReport, Notice, Phase, System, WorkloadRef
+from kopt.policies.evictions import lost_gpu_s, order_of_return
 
 TOGETHER_S = 60.0
 """Pods of a workload that are lost within this time count as one eviction."""

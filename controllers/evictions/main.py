@@ -28,16 +28,15 @@ from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
 from kopt.cluster.runtime.signals import end_signals, run_until
+from kopt.cluster.workloads.tracked_pod import TrackedPod, read_pod
 from kopt.controllers.evictions.observations import Evicted, Observed
 from kopt.controllers.evictions.recorder import Recorder
 from kopt.controllers.evictions.store import EvictionStore, StoredEviction
 from kopt.controllers.evictions.views import (
     TrackedJob,
-    TrackedPod,
     TrackedPodGroup,
     TrackedWorkload,
     read_job,
-    read_pod,
     read_pod_group,
     read_workload,
 )
@@ -71,6 +70,7 @@ async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) ->
 class Replica(LedReplica):
     """The parts of one process, put together. Every replica observes; the leader writes."""
 
+    action = "Recording"
     reads_seals = True
     annotation_checks = checks(EVICTING_ANNOTATION)
 
@@ -150,7 +150,7 @@ class Replica(LedReplica):
             "name": workload_ref.name,
             "uid": workload_ref.uid,
         }
-        self.emit_event(regarding, reason, "Recording", sentence)
+        self.emit_event(regarding, reason, sentence)
 
 
 def evict_event(event: Object) -> tuple[Key, Evicted] | None:

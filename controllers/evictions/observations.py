@@ -12,7 +12,8 @@ from typing import NamedTuple
 from kopt.cluster.client.resources import Key
 from kopt.cluster.objects.kaiwo_workloads import GpuWorkload
 from kopt.cluster.runtime.isolation import Subject
-from kopt.controllers.evictions.views import TrackedJob, TrackedPod, TrackedPodGroup, TrackedWorkload, group_anchor
+from kopt.cluster.workloads.tracked_pod import TrackedPod, group_anchor
+from kopt.controllers.evictions.views import TrackedJob, TrackedPodGroup, TrackedWorkload
 from kopt.core.scheduling.eviction import Notice, WorkloadRef
 
 FORGOTTEN_AFTER_S = 900.0

@@ -3,8 +3,8 @@
 from dataclasses import replace
 
 from kopt.cluster.objects.kaiwo_workloads import KAIWO
+from kopt.cluster.workloads.tracked_pod import TrackedPod
 from kopt.controllers.evictions.observations import Observed
-from kopt.controllers.evictions.views import TrackedPod
 from kopt.core.scheduling.eviction import Entry, Eviction, Phase, Return, System, Verified
 
 UNVERIFIED_AFTER_S = 900.0

@@ -1,76 +1,17 @@
-"""Pods, Jobs, Kueue Workloads and PodGroups, reduced to what shows evictions, recovery and ends."""
+"""Jobs, Kueue Workloads and PodGroups, reduced to what shows evictions, recovery and ends."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kopt.cluster.client.resources import Key, Object, key_of
 from kopt.cluster.holds.hold import QUEUE_LABEL, holder_of
-from kopt.cluster.objects.custom.checkpoint import source_of
+from kopt.cluster.objects.conditions import condition, since_s, turned_s
 from kopt.cluster.objects.eviction import proven_notice_of
 from kopt.cluster.objects.fields import at, count, items, mapping, text
 from kopt.cluster.workloads.requests.gpus import gpus_of
-from kopt.core.scheduling.eviction import Notice, System, WorkloadRef
+from kopt.cluster.workloads.tracked_pod import controller_ref, ref_of
+from kopt.core.scheduling.eviction import Notice, WorkloadRef
 from kopt.core.times import seconds
-from kopt.policies.evictions import LastReport
-
-# What agents/logtail/annotator.py writes on pods.
-_OBSERVED_AT, _LAST_STEP = "kaiwo.ai/checkpoint-observed-at", "kaiwo.ai/last-checkpoint-step"
-_LAST_TIME, _RISK = "kaiwo.ai/last-checkpoint-time", "kaiwo.ai/work-at-risk"
-_FIRST_STEP = "kaiwo.ai/first-step"
-_GROUP_ANNOTATIONS = ("pod-group-name", "scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
-_POD_GROUP_LABEL = "kueue.x-k8s.io/pod-group-name"
-_MANAGED_LABEL = "kueue.x-k8s.io/managed"
-_SCHEDULERS = {"kai-scheduler": System.KAI, "volcano": System.VOLCANO}
-
-
-@dataclass(frozen=True)
-class Disruption:
-    """The condition DisruptionTarget of a pod."""
-
-    reason: str
-    message: str
-    at_s: float
-
-
-def group_anchor(namespace: str, name: str) -> str:
-    return f"group {namespace}/{name}"
-
-
-@dataclass(frozen=True)
-class TrackedPod:
-    """A pod with GPUs. ``owner`` controls it, ``group`` is the name of its PodGroup, if any.
-
-    ``started_at_s``: since when all its containers run, None while they do not.
-    """
-
-    key: Key
-    uid: str
-    ref: WorkloadRef
-    owner: WorkloadRef | None
-    group: str
-    kueue_group: str
-    system: System
-    gpus: int
-    ended: bool
-    started_at_s: float | None
-    deleted_at_s: float | None
-    disruption: Disruption | None
-    node_lost: bool
-    notice: Notice | None
-    report: LastReport | None
-
-    @property
-    def anchor(self) -> str:
-        """What its workload is known by, whichever of its objects are known yet."""
-        if self.owner is not None:
-            return self.owner.uid
-        name = self.kueue_group or self.group
-        return group_anchor(self.key[0], name) if name else self.uid
-
-    @property
-    def lost(self) -> bool:
-        return self.disruption is not None or self.deleted_at_s is not None
 
 
 @dataclass(frozen=True)
@@ -128,38 +69,6 @@ class TrackedPodGroup:
     deleting: bool
 
 
-def read_pod(pod: Object) -> TrackedPod | None:
-    """None for a pod without GPUs."""
-    spec, metadata = mapping(pod, "spec"), pod["metadata"]
-    annotations = mapping(metadata, "annotations")
-    gpus = gpus_of(spec, annotations)
-    if not gpus:
-        return None
-    system = (
-        System.KUEUE
-        if _MANAGED_LABEL in mapping(metadata, "labels")
-        else _SCHEDULERS.get(text(spec, "schedulerName"), System.NONE)
-    )
-    grace_s = int(metadata.get("deletionGracePeriodSeconds") or 0)
-    return TrackedPod(
-        key_of(pod),
-        metadata["uid"],
-        _ref(pod, "v1", "Pod"),
-        _controller(metadata),
-        next((text(annotations, name) for name in _GROUP_ANNOTATIONS if text(annotations, name)), ""),
-        text(metadata, "labels", _POD_GROUP_LABEL),
-        system,
-        gpus,
-        text(pod, "status", "phase") in ("Succeeded", "Failed"),
-        _running_since(pod),
-        _time_s(metadata, "deletionTimestamp", -grace_s),
-        _disruption(pod),
-        text(pod, "status", "reason") == "NodeLost",
-        proven_notice_of(pod),
-        _last_report(annotations),
-    )
-
-
 def read_job(job: Object) -> TrackedJob | None:
     """None for a Job without GPUs."""
     metadata, spec = job["metadata"], mapping(job, "spec")
@@ -170,20 +79,19 @@ def read_job(job: Object) -> TrackedJob | None:
     pods = min(
         parallel, max(0, count(spec, "completions", default=parallel) - count(job, "status", "succeeded", default=0))
     )
-    suspended = _condition(job, "Suspended")
     return TrackedJob(
         key_of(job),
         metadata["uid"],
-        _ref(job, "batch/v1", "Job"),
-        _controller(metadata),
+        ref_of(job, "batch/v1", "Job"),
+        controller_ref(metadata),
         pods,
         gpus * parallel,
         QUEUE_LABEL in mapping(metadata, "labels"),
         at(spec, "suspend") is True,
-        _since(suspended),
+        since_s(job, "Suspended"),
         seconds(metadata["creationTimestamp"]),
-        any(_since(_condition(job, item)) is not None for item in ("FailureTarget", "SuccessCriteriaMet")),
-        any(_since(_condition(job, item)) is not None for item in ("Complete", "Failed")),
+        any(since_s(job, item) is not None for item in ("FailureTarget", "SuccessCriteriaMet")),
+        any(since_s(job, item) is not None for item in ("Complete", "Failed")),
         "deletionTimestamp" in metadata,
         holder_of(job),
         proven_notice_of(job),
@@ -197,24 +105,24 @@ def read_workload(workload: Object) -> TrackedWorkload | None:
     gpus = sum(pods * each for pods, each in sets)
     if not gpus:
         return None
-    evicted, admitted = _condition(workload, "Evicted"), _condition(workload, "Admitted")
-    evicted_at_s = _since(evicted)
+    evicted, evicted_at_s = condition(workload, "Evicted"), since_s(workload, "Evicted")
+    admitted_at_s, turned_at_s = since_s(workload, "Admitted"), turned_s(condition(workload, "Admitted"))
     # Admitted turns false once it has stopped; one that was never admitted has no such condition, or an older one.
-    ran = _since(admitted) is not None or (_turned(admitted) or 0.0) >= (evicted_at_s or 0.0) > 0
+    ran = admitted_at_s is not None or (turned_at_s or 0.0) >= (evicted_at_s or 0.0) > 0
     return TrackedWorkload(
         key_of(workload),
         metadata["uid"],
-        _ref(workload, workload.get("apiVersion", ""), "Workload"),
-        _controller(metadata),
+        ref_of(workload, workload.get("apiVersion", ""), "Workload"),
+        controller_ref(metadata),
         sum(pods for pods, each in sets if each),
         gpus,
-        _since(admitted),
+        admitted_at_s,
         evicted_at_s,
         text(evicted, "reason"),
         text(evicted, "message"),
-        text(_condition(workload, "Preempted"), "message"),
+        text(condition(workload, "Preempted"), "message"),
         ran,
-        _since(_condition(workload, "Finished")) is not None,
+        since_s(workload, "Finished") is not None,
         holder_of(workload),
         proven_notice_of(workload),
     )
@@ -228,79 +136,7 @@ def read_pod_group(group: Object) -> TrackedPodGroup:
     metadata = group["metadata"]
     return TrackedPodGroup(
         key_of(group),
-        _ref(group, group.get("apiVersion", ""), "PodGroup"),
-        _controller(metadata),
+        ref_of(group, group.get("apiVersion", ""), "PodGroup"),
+        controller_ref(metadata),
         "deletionTimestamp" in metadata,
     )
-
-
-def _ref(document: Object, api_version: str, kind: str) -> WorkloadRef:
-    # Items of a list carry no kind.
-    return WorkloadRef(api_version, kind, document["metadata"]["name"], document["metadata"]["uid"])
-
-
-def _controller(metadata: Mapping[str, Any]) -> WorkloadRef | None:
-    owners = [item for _, item in items(metadata, "ownerReferences")]
-    # KAI's PodGroups have an owner that is not marked as their controller.
-    result = next(
-        (owner for owner in owners if at(owner, "controller") is True), owners[0] if len(owners) == 1 else None
-    )
-    if result is None or (text(result, "kind") == "Pod" and at(result, "controller") is not True):
-        return None
-    return WorkloadRef(*(text(result, name) for name in ("apiVersion", "kind", "name", "uid")))
-
-
-def _condition(document: Object, kind: str) -> Any:
-    return next((item for _, item in items(document, "status", "conditions") if text(item, "type") == kind), None)
-
-
-def _turned(condition: Any) -> float | None:
-    return _time_s(condition, "lastTransitionTime")
-
-
-def _since(condition: Any) -> float | None:
-    """Since when a condition is true; None while it is not."""
-    return _turned(condition) if text(condition, "status") == "True" else None
-
-
-def _time_s(document: Any, name: str, plus_s: float = 0.0) -> float | None:
-    try:
-        return seconds(text(document, name)) + plus_s if text(document, name) else None
-    except ValueError:
-        return None
-
-
-def _running_since(pod: Object) -> float | None:
-    if text(pod, "status", "phase") != "Running":
-        return None
-    starts = [
-        _time_s(mapping(item, "state", "running"), "startedAt") for _, item in items(pod, "status", "containerStatuses")
-    ]
-    return max((start for start in starts if start is not None), default=_time_s(mapping(pod, "status"), "startTime"))
-
-
-def _disruption(pod: Object) -> Disruption | None:
-    result = _condition(pod, "DisruptionTarget")
-    at_s = _since(result)
-    return None if at_s is None else Disruption(text(result, "reason"), text(result, "message"), at_s)
-
-
-def _last_report(annotations: Mapping[str, Any]) -> LastReport | None:
-    observed_at_s = _time_s(annotations, _OBSERVED_AT)
-    if observed_at_s is None:
-        return None
-    first, last = (_whole(annotations, name) for name in (_FIRST_STEP, _LAST_STEP))
-    risk = _whole(annotations, _RISK)
-    return LastReport(
-        observed_at_s,
-        last,
-        _time_s(annotations, _LAST_TIME),
-        None if risk is None else float(risk),
-        first,
-        source_of(annotations),
-    )
-
-
-def _whole(annotations: Mapping[str, Any], name: str) -> int | None:
-    result = text(annotations, name)
-    return int(result) if result.isascii() and result.isdigit() and len(result) < 16 else None

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 
 from kopt.cluster.client.resources import Key
 from kopt.cluster.runtime.switches import OPEN, Gate
-from kopt.cluster.workloads.requests.pods import ANY_POOL, Ask
-from kopt.controllers.extender.books.fleet import Fleet, Holding, Placement, Stage
+from kopt.cluster.workloads.placement.pod_state import PodState
 from kopt.controllers.extender.books.gangs import Gangs, Near
 from kopt.controllers.extender.books.replicas import Replicas
-from kopt.controllers.extender.books.views import PodState
 from kopt.controllers.extender.decision_log import DecisionLog, PodDecision, of_degraded
 from kopt.controllers.extender.metrics import ExtenderMetrics
 from kopt.controllers.extender.node_list import NodeNames
 from kopt.controllers.extender.protocol import BindCall
 from kopt.controllers.extender.settings import ExtenderSettings
 from kopt.core.decision import Mode
+from kopt.core.scheduling.placement import ANY_POOL, Ask
 from kopt.policies.admission.mode import effective_mode, is_reached
 from kopt.policies.placement.feasible import SENTENCES
+from kopt.policies.placement.fleet import Fleet, Holding, Placement, Stage
 from kopt.policies.placement.state import PlacementError
 
 _MOST_KINDS = 20

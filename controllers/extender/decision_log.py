@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kopt.cluster.client.resources import Key
-from kopt.controllers.extender.books.fleet import Placement
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
 from kopt.policies.placement.choose import Choice, explain
 from kopt.policies.placement.feasible import SENTENCES, Refusal
+from kopt.policies.placement.fleet import Placement
 
 _LONGEST_MESSAGE = 1024
 """Characters of an event's note, by its schema."""

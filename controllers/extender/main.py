@@ -30,13 +30,12 @@ from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.isolation import Isolation, Subject
 from kopt.cluster.runtime.signals import end_signals, run_until, settle_memory
 from kopt.cluster.runtime.switches import LiveSwitches
+from kopt.cluster.workloads.placement.node_capacity import offers_of
+from kopt.cluster.workloads.placement.node_complaints import of_bandwidth, of_health
+from kopt.cluster.workloads.placement.pod_state import PodState, mode_of_namespace
 from kopt.controllers.extender.binding.request import Binder
-from kopt.controllers.extender.books.fleet import Fleet, Holding
 from kopt.controllers.extender.books.gpu_workloads import GpuWorkload, PlacedPod, Statuses, workload_of
-from kopt.controllers.extender.books.node_capacity import offers_of
-from kopt.controllers.extender.books.node_health import Complaint, of_bandwidth, of_health
 from kopt.controllers.extender.books.topologies import TopologyReport, report_of
-from kopt.controllers.extender.books.views import PodState, mode_of_namespace
 from kopt.controllers.extender.calls.server import ExtenderServer, ServerSettings
 from kopt.controllers.extender.calls.service import Extender
 from kopt.controllers.extender.decision_log import PodDecision
@@ -44,8 +43,10 @@ from kopt.controllers.extender.leadership import Leadership, LeadershipSettings
 from kopt.controllers.extender.metrics import ExtenderMetrics
 from kopt.controllers.extender.settings import ExtenderSettings
 from kopt.controllers.extender.traces import Spans, tracer
+from kopt.core.hardware.complaint import Complaint
+from kopt.core.scheduling.placement import FleetNode
 from kopt.core.switches import AlarmKind
-from kopt.policies.placement.state import FleetNode
+from kopt.policies.placement.fleet import Fleet, Holding
 
 _LOG = logging.getLogger(__name__)
 _CONFIRM_S = 0.01

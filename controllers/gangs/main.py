@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Any
 
 from kopt.cluster.client.api import Kube, KubeSettings, connect
 from kopt.cluster.client.resources import JOBS, KUEUE_WORKLOADS, NAMESPACES, NODES, PODS, Object, Resource
@@ -10,10 +9,10 @@ from kopt.cluster.objects.eviction import EVICTING_ANNOTATION
 from kopt.cluster.objects.namespace import NamespaceSettings, read_namespace
 from kopt.cluster.runtime.annotation_checks import checks
 from kopt.cluster.runtime.eviction import evict_pod, nominate_node
-from kopt.cluster.runtime.informer import Change, Informer
-from kopt.cluster.runtime.lease import Deposed, Fence
+from kopt.cluster.runtime.informer import Informer
+from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
-from kopt.cluster.runtime.object_cache import ObjectCache
+from kopt.cluster.runtime.object_cache import LiveState, ObjectCache
 from kopt.cluster.runtime.signals import end_signals, run_until
 from kopt.cluster.runtime.switches import OPEN, Gate, LiveSwitches
 from kopt.controllers.gangs.reconciler import ControllerSettings, Reconciler
@@ -52,33 +51,27 @@ async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) ->
         await run_until(ending, Replica(kube, settings, workloads))
 
 
-class LiveCluster:
+class LiveCluster(LiveState):
     """The state observed by informers, with our own writes. ``changed`` is set by every change."""
 
     def __init__(
         self, kube: Kube, settings: ControllerSettings, workloads: Resource = KUEUE_WORKLOADS, gate: Gate = OPEN
     ) -> None:
-        self._settings, self._gate, self.changed = settings, gate, asyncio.Event()
+        super().__init__()
+        self._settings, self._gate = settings, gate
         self._kube, self._served = kube, workloads
         self._pods: Informer[ObservedPod] = Informer(kube, PODS, keep=read_pod, required=True)
         self._nodes: Informer[ObservedNode] = Informer(kube, NODES, keep=read_node, required=True)
         self._spaces: Informer[NamespaceSettings] = Informer(kube, NAMESPACES, keep=read_namespace)
         self._jobs: ObjectCache[GangOwner] = ObjectCache(Informer(kube, JOBS, keep=read_job, required=True))
         self._workloads: ObjectCache[GangOwner] = ObjectCache(Informer(kube, workloads, keep=read_workload))
-        self.informers: tuple[Informer[Any], ...] = (
+        self._observe(
             self._pods,
             self._nodes,
             self._spaces,
             self._jobs.informer,
             self._workloads.informer,
         )
-        for informer in self.informers:
-            informer.subscribe(self._on_change)
-        self._writes: Fence | None = None
-
-    def begin(self, fence: Fence) -> None:
-        """Writes are this term's from now on."""
-        self._writes = fence
 
     def observed(self, now_s: float) -> Observed:
         return Observed(
@@ -91,39 +84,30 @@ class LiveCluster:
         )
 
     async def promise(self, pod: ObservedPod, node: str) -> None:
-        self._require_term()
+        self._fence.require_term()
         await nominate_node(self._kube, pod.key, pod.document["metadata"]["uid"], node)
 
     async def evict(self, pod: ObservedPod) -> None:
-        self._require_term()
+        self._fence.require_term()
         await evict_pod(self._kube, pod.key, pod.document["metadata"]["uid"])
 
-    def _require_term(self) -> None:
-        if self._writes is None:
-            raise Deposed("no term has begun")
-        self._writes.require_term()
-
     async def patch(self, resource: Resource, document: Object, changes: Object) -> None:
-        assert self._writes is not None, "only a leader writes"
         if resource == PODS:
-            await self._writes.patch(PODS, document, changes)
+            await self._fence.patch(PODS, document, changes)
             return
         cache = self._jobs if resource == JOBS else self._workloads
-        cache.record(await self._writes.patch(JOBS if resource == JOBS else self._served, document, changes))
+        cache.record(await self._fence.patch(JOBS if resource == JOBS else self._served, document, changes))
 
     def _mode(self, owner: GangOwner) -> Mode:
         space = self._spaces.objects.get(("", owner.key[0]))
         mode = mode_in(space, owner.mode, self._settings.mode, self._settings.workload_may_lower)
         return self._gate.mode(NAME, owner.whose, mode)
 
-    def _on_change(self, change: Change[Any]) -> None:
-        if change.old != change.new:
-            self.changed.set()
-
 
 class Replica(LedReplica):
     """The parts of one process, put together. Every replica observes; the leader writes."""
 
+    action = "Releasing"
     reads_seals = True
     annotation_checks = checks(EVICTING_ANNOTATION, holder=HOLDER)
 
@@ -131,19 +115,12 @@ class Replica(LedReplica):
         self._settings = settings.controller
         switches = LiveSwitches(kube, NAME)
         self.cluster = LiveCluster(kube, settings.controller, workloads, switches)
-        self._reconciler: Reconciler | None = None
         super().__init__(kube, NAME, settings, self.cluster.informers, switches)
-        self.gauge("half_placed", "Gangs that are half-placed for longer than the hold.", lambda: self._count("half"))
-        self.gauge("deadlocked", "Gangs that wait for each other.", lambda: self._count("deadlocked"))
+        self.gauge_of_stepper("half_placed", "Gangs that are half-placed for longer than the hold.", "half")
+        self.gauge_of_stepper("deadlocked", "Gangs that wait for each other.")
         self.gauge("errors", "Writes that failed and are retried.", lambda: self.errors)
 
     async def lead(self, fence: Fence) -> None:
         self.cluster.begin(fence)
-        self._reconciler = Reconciler(self.cluster, self._settings, self._about, isolation=self.isolation)
-        await self.step_through(self._reconciler, self.cluster.changed, _GATHER_S)
-
-    def _about(self, regarding: Object, reason: str, sentence: str) -> None:
-        self.emit_event(regarding, reason, "Releasing", sentence)
-
-    def _count(self, what: str) -> float:
-        return 0.0 if self._reconciler is None else float(getattr(self._reconciler, what))
+        reconciler = Reconciler(self.cluster, self._settings, self.emit_event, isolation=self.isolation)
+        await self.step_through(reconciler, self.cluster.changed, _GATHER_S)

@@ -2,22 +2,22 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 
 from kopt.cluster.client.api import Kube, KubeSettings, connect
-from kopt.cluster.client.resources import Object
+from kopt.cluster.client.prometheus import Prometheus, token_of
 from kopt.cluster.runtime.lease import Fence
-from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
+from kopt.cluster.runtime.manager import Collected, LedReplica, ReplicaSettings
 from kopt.cluster.runtime.signals import end_signals, run_until
 from kopt.cluster.runtime.switches import LiveSwitches
 from kopt.controllers.health.reconciler import HealthSettings, Reconciler
 from kopt.controllers.health.sources import Query
 from kopt.controllers.health.state import LiveCluster
-from kopt.controllers.ingest.prometheus import Prometheus, PrometheusError
 from kopt.core.decision import Mode
 from kopt.core.hardware.health import Grade
 from kopt.core.switches import Owner
@@ -55,17 +55,8 @@ async def _querying(settings: ProcessSettings) -> AsyncIterator[Query | None]:
     if not settings.prometheus:
         yield None
         return
-    file = settings.token_file
-
-    def token() -> str:
-        assert file is not None
-        try:
-            return file.read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise PrometheusError("NoToken", f"{file}: {error.strerror}") from error
-
-    authority = settings.certificate_authority
-    async with Prometheus(settings.prometheus, token=token if file else None, authority=authority) as server:
+    token, authority = token_of(settings.token_file), settings.certificate_authority
+    async with Prometheus(settings.prometheus, token=token, authority=authority) as server:
 
         async def query(text: str) -> list[tuple[dict[str, str], float]]:
             return await server.now(text, _LARGEST_BYTES)
@@ -76,6 +67,8 @@ async def _querying(settings: ProcessSettings) -> AsyncIterator[Query | None]:
 class Replica(LedReplica):
     """The parts of one process, put together. Every replica observes; the leader writes."""
 
+    action = "Judging"
+
     def __init__(self, kube: Kube, settings: ProcessSettings, query: Query | None = None) -> None:
         self._settings, self._query = settings.health, query
         self.cluster = LiveCluster(kube)
@@ -83,43 +76,29 @@ class Replica(LedReplica):
         self._reconciler: Reconciler | None = None
         super().__init__(kube, NAME, settings, self.cluster.informers, self._switches)
         self.gauge("errors", "Looks and writes that failed and are retried.", lambda: self.errors)
-        self.gauge("kept_free", "Nodes that a taint keeps free.", lambda: len(getattr(self._reconciler, "closed", ())))
-        self.gauge("measured", "1 while exporters' series are read.", lambda: getattr(self._reconciler, "measured", 0))
-        self.registry.register(_Metrics(self))
-
-    @property
-    def reconciler(self) -> Reconciler | None:
-        return self._reconciler
+        self.gauge(
+            "kept_free",
+            "Nodes that a taint keeps free.",
+            lambda: len(self._reconciler.closed) if self._reconciler else 0,
+        )
+        self.gauge_of_stepper("measured", "1 while exporters' series are read.")
+        self.registry.register(Collected(self._nodes_by_grade))
 
     async def lead(self, fence: Fence) -> None:
-        self.cluster.fence = fence
+        self.cluster.begin(fence)
         self._reconciler = Reconciler(
-            self.cluster, self._settings, self._about, self._mode_of, self._query, isolation=self.isolation
+            self.cluster, self._settings, self.emit_event, self._mode_of, self._query, isolation=self.isolation
         )
         await self.step_through(self._reconciler, self.cluster.changed, _GATHER_S)
 
     def _mode_of(self, owner: Owner) -> Mode:
         return self._switches.mode(NAME, owner, self._settings.mode)
 
-    def _about(self, regarding: Object, reason: str, sentence: str) -> None:
-        self.emit_event(regarding, reason, "Judging", sentence)
-
-
-class _Metrics:
-    """``kopt_health_nodes``, read when it is asked for."""
-
-    def __init__(self, replica: Replica) -> None:
-        self._replica = replica
-
-    def describe(self) -> list[GaugeMetricFamily]:
-        return []
-
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        reconciler = self._replica.reconciler
-        if reconciler is None:
+    def _nodes_by_grade(self) -> Iterator[Metric]:
+        if self._reconciler is None:
             return
         nodes = GaugeMetricFamily("kopt_health_nodes", "Nodes with GPUs, by verdict.", labels=["verdict"])
-        grades = [record.health.grade for record in reconciler.records.of.values()]
+        grades = [record.health.grade for record in self._reconciler.records.of.values()]
         for grade in Grade:
             nodes.add_metric([grade.text], grades.count(grade))
         yield nodes

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
+from kopt.cluster.client.prometheus import PrometheusError
 from kopt.cluster.client.resources import NODES, Object
 from kopt.cluster.holds.node_taint import (
     given_back,
@@ -39,7 +40,6 @@ from kopt.controllers.health.sources import (
 )
 from kopt.controllers.health.state import Slice
 from kopt.controllers.health.views import ObservedLinks, ObservedNode, others_have_condition
-from kopt.controllers.ingest.prometheus import PrometheusError
 from kopt.core.decision import Mode
 from kopt.core.hardware.health import Evidence, Grade, Outcome
 from kopt.core.switches import Owner

@@ -1,15 +1,12 @@
 """What informers have seen: nodes with what others say of them, links, devices, outcomes of pods, and our objects."""
 
-import asyncio
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.resources import NODE_HEALTHS, NODE_TOPOLOGIES, NODES, PODS, Object
 from kopt.cluster.objects.fields import slim
 from kopt.cluster.runtime.informer import Change, Informer
-from kopt.cluster.runtime.lease import Fence
-from kopt.cluster.runtime.object_cache import ObjectCache
+from kopt.cluster.runtime.object_cache import LiveState, ObjectCache
 from kopt.cluster.workloads.requests.external import RESOURCE_SLICES
 from kopt.controllers.health.views import (
     ObservedLinks,
@@ -24,11 +21,11 @@ from kopt.core.hardware.health import Outcome
 Slice = tuple[str, str, str, Mapping[str, str], tuple[tuple[str, str], ...]]
 
 
-class LiveCluster:
+class LiveCluster(LiveState):
     """``changed`` is set by every change that matters. Outcomes outlive their pods until they are taken."""
 
     def __init__(self, kube: Kube) -> None:
-        self.changed = asyncio.Event()
+        super().__init__()
         self._kube = kube
         self._nodes: ObjectCache[ObservedNode] = ObjectCache(Informer(kube, NODES, keep=read_node, required=True))
         self._pods: Informer[Outcome] = Informer(kube, PODS, keep=read_outcome, required=True)
@@ -37,16 +34,13 @@ class LiveCluster:
         self._healths: ObjectCache[Object] = ObjectCache(Informer(kube, NODE_HEALTHS, keep=slim))
         self._ended: dict[tuple[str, str, float], Outcome] = {}
         self._pods.subscribe(self._on_pod)
-        self.informers: tuple[Informer[Any], ...] = (
+        self._observe(
             self._nodes.informer,
             self._pods,
             self._links,
             self._slices,
             self._healths.informer,
         )
-        for informer in self.informers:
-            informer.subscribe(self._on_change)
-        self.fence: Fence | None = None
 
     def nodes(self) -> Mapping[str, ObservedNode]:
         """With GPUs, by name."""
@@ -68,28 +62,20 @@ class LiveCluster:
         return [*result, *self._pods.objects.values()]
 
     async def write_node(self, node: ObservedNode, changes: Object) -> None:
-        assert self.fence is not None, "only a leader writes"
-        self._nodes.record(await self.fence.patch(NODES, node.document, changes))
+        self._nodes.record(await self._fence.patch(NODES, node.document, changes))
 
     async def write_condition(self, node: ObservedNode, changes: Object) -> None:
         """``changes`` name the version of the node. Raises Conflict."""
-        assert self.fence is not None, "only a leader writes"
-        self._nodes.record(await self.fence.patch_status(NODES, node.document, changes))
+        self._nodes.record(await self._fence.patch_status(NODES, node.document, changes))
 
     async def create_health(self, body: Object) -> None:
-        assert self.fence is not None, "only a leader writes"
-        self._healths.record(await self.fence.create(NODE_HEALTHS, body))
+        self._healths.record(await self._fence.create(NODE_HEALTHS, body))
 
     async def write_health(self, document: Object, status: Object) -> None:
         """PUT, as lists and mappings in it are to be as they are written."""
-        assert self.fence is not None, "only a leader writes"
-        self._healths.record(await self.fence.replace(NODE_HEALTHS, document | {"status": status}))
+        self._healths.record(await self._fence.replace(NODE_HEALTHS, document | {"status": status}))
 
     def _on_pod(self, change: Change[Outcome]) -> None:
         outcome = change.new or change.old
         if outcome is not None:
             self._ended[outcome.node, outcome.job, outcome.at_s] = outcome
-
-    def _on_change(self, change: Change[Any]) -> None:
-        if change.old != change.new:
-            self.changed.set()

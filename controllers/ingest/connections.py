@@ -5,9 +5,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from kopt.cluster.client.prometheus import Prometheus, token_of
 from kopt.controllers.ingest.grouping import Read, ReadGroup
 from kopt.controllers.ingest.ingester import Push
-from kopt.controllers.ingest.prometheus import Prometheus, PrometheusError
+from kopt.controllers.ingest.prometheus import DemandQueries
 
 _PUSH_S = 30.0
 """The deadline of a push: the first one finds an endpoint that is still opening its store."""
@@ -31,15 +32,9 @@ async def connected(
     # Not before it is needed: every `kopt` reads the list of controllers.
     from kopt.serving.client.client import AsyncPredictionClient
 
-    def token() -> str:
-        assert token_file is not None
-        try:
-            return token_file.read_text(encoding="utf-8").strip()
-        except OSError as error:
-            raise PrometheusError("NoToken", f"{token_file}: {error.strerror}") from error
-
     async with (
-        Prometheus(prometheus, token=token if token_file else None, authority=authority) as server,
+        Prometheus(prometheus, token=token_of(token_file), authority=authority) as server,
         AsyncPredictionClient(predictions, deadline_s=_PUSH_S, longest_pause_s=_LONGEST_PAUSE_S) as client,
     ):
-        yield Connections(server.buckets, client.push_demand, server.grouped)
+        queries = DemandQueries(server)
+        yield Connections(queries.buckets, client.push_demand, queries.grouped)

@@ -7,7 +7,8 @@ wrong with one of them costs the others nothing but time.
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
-from kopt.controllers.ingest.prometheus import Buckets, PrometheusError
+from kopt.cluster.client.prometheus import PrometheusError
+from kopt.controllers.ingest.prometheus import Buckets
 from kopt.core.scheduling.demand_source import DemandSource
 
 LARGEST_GROUP = 250

@@ -11,9 +11,10 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from kopt.cluster.client.prometheus import PrometheusError
 from kopt.cluster.runtime.backoff import Backoff
 from kopt.controllers.ingest.grouping import GroupedReads, Read, ReadGroup
-from kopt.controllers.ingest.prometheus import Buckets, PrometheusError
+from kopt.controllers.ingest.prometheus import Buckets
 from kopt.core.scheduling.demand_source import DemandSource
 from kopt.serving.client.client import EndpointFailure, RequestRefused
 from kopt.serving.contract.common import GRID_S, AnswerError

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from prometheus_client import Gauge, Histogram
 
 from kopt.cluster.client.api import Kube, KubeSettings, connect
-from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.eviction import EVICTING_ANNOTATION
 from kopt.cluster.runtime.annotation_checks import checks
 from kopt.cluster.runtime.fall_back import AlarmSource, FailureRate, answers_of
@@ -78,6 +77,7 @@ async def _endpoint(settings: ProcessSettings) -> AsyncIterator[tuple[Ask | None
 class Replica(LedReplica):
     """The parts of one process, put together. The next leader goes on with what is lent or held at its end."""
 
+    action = "Lending"
     reads_seals = True
     annotation_checks = checks(EVICTING_ANNOTATION, REQUEST_ANNOTATION, holder=HOLDER)
 
@@ -119,9 +119,16 @@ class Replica(LedReplica):
         settings, writer = self._settings.controller, Writer(fence, self.cluster, self._kube)
         queues = Queues(self.cluster, settings.policy.stale_s, settings.workload_may_lower)
         planner = Planner(self.cluster, self._forecasts, settings, queues)
-        executor = Executor(writer, self._about, settings.policy.stale_s)
+        executor = Executor(writer, self.emit_event, settings.policy.stale_s)
         reconciler = Reconciler(
-            self.cluster, writer, self._forecasts, planner, executor, settings, self._about, isolation=self.isolation
+            self.cluster,
+            writer,
+            self._forecasts,
+            planner,
+            executor,
+            settings,
+            self.emit_event,
+            isolation=self.isolation,
         )
         # Before the first reconcile: a new leader must not reclaim for lack of forecasts.
         await self._ask(planner, new_within_s=_FIRST_S)
@@ -172,9 +179,6 @@ class Replica(LedReplica):
             self._bad += overdue
             self._good += not overdue
         return self._good, self._bad
-
-    def _about(self, regarding: Object, reason: str, sentence: str) -> None:
-        self.emit_event(regarding, reason, "Lending", sentence)
 
 
 class _Timed:

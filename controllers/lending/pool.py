@@ -1,17 +1,14 @@
 """LendingPools and pods, reduced to what matters here. Readers never raise for what an object can hold."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from kopt.cluster.client.resources import Object
 from kopt.cluster.holds.checkpoint_request import saving_by
+from kopt.cluster.objects.conditions import since_s
 from kopt.cluster.objects.custom.lending_pool import pool_of, status_of
 from kopt.cluster.objects.fields import at, items, mapping, slim, text
 from kopt.cluster.runtime.lease import TERM_ANNOTATION
 from kopt.cluster.workloads.kueue.reading import read_gpu_pod, requests_of
 from kopt.cluster.workloads.requests.pods import is_gpu
 from kopt.controllers.lending.views import ObservedPod, Pool
-from kopt.core.times import seconds_or_none
 
 _GRACE_S = 30.0
 
@@ -63,12 +60,5 @@ def _start_s(pod: Object) -> float | None:
     """After a restart of its containers, the readiness of a pod shows its last start only."""
     if any(at(item, "restartCount") for _, item in items(pod, "status", "containerStatuses")):
         return None
-    scheduled, ready = (_since(pod, name) for name in ("PodScheduled", "Ready"))
+    scheduled, ready = (since_s(pod, name) for name in ("PodScheduled", "Ready"))
     return None if scheduled is None or ready is None else max(0.0, ready - scheduled)
-
-
-def _since(pod: Mapping[str, Any], kind: str) -> float | None:
-    for _, item in items(pod, "status", "conditions"):
-        if text(item, "type") == kind and text(item, "status") == "True":
-            return seconds_or_none(text(item, "lastTransitionTime"))
-    return None

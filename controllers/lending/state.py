@@ -30,7 +30,7 @@ from kopt.cluster.objects.fields import at, has_condition, items, mapping, slim,
 from kopt.cluster.objects.kai import QUEUE_LABEL
 from kopt.cluster.objects.namespace import NamespaceSettings, read_namespace
 from kopt.cluster.runtime.informer import Change, Informer
-from kopt.cluster.runtime.object_cache import ObjectCache
+from kopt.cluster.runtime.object_cache import LiveState, ObjectCache
 from kopt.cluster.runtime.switches import OPEN, Gate
 from kopt.cluster.workloads.kueue.objects import Flavor, GpuPod, KueueWorkload
 from kopt.cluster.workloads.kueue.queues import read_cohort, read_flavor
@@ -45,12 +45,13 @@ _STARTING_AGAIN = {"JobSet", "MPIJob", "RayJob"}
 """Controllers that resume their Jobs when others suspend them."""
 
 
-class LiveCluster:
+class LiveCluster(LiveState):
     """``changed`` is set by every change that may need a reconcile; ``since_s`` says since when (monotonic)."""
 
     def __init__(self, kube: Kube, gate: Gate = OPEN) -> None:
         self._gate = gate
-        self.changed, self.pools_changed = asyncio.Event(), asyncio.Event()
+        super().__init__()
+        self.pools_changed = asyncio.Event()
         self.since_s: float | None = None
         self._pools = ObjectCache(Informer(kube, LENDING_POOLS, keep=read_pool, required=True))
         self._workloads = ObjectCache(Informer(kube, KUEUE_WORKLOADS, keep=read_kueue_workload))
@@ -77,7 +78,7 @@ class LiveCluster:
             VOLCANO_QUEUES: self._volcano_queues,
             VOLCANO_JOBS: self._volcano_jobs,
         }
-        self.informers: tuple[Informer[Any], ...] = (
+        self._observe(
             self._namespaces,
             self._cohorts,
             self._flavors,
@@ -85,8 +86,6 @@ class LiveCluster:
             self._evictions,
             *(item.informer for item in self._caches.values()),
         )
-        for informer in self.informers:
-            informer.subscribe(self._on_change)
         self._pools.informer.subscribe(lambda change: self.pools_changed.set() if change.old != change.new else None)
 
     def pools(self) -> Sequence[Pool]:

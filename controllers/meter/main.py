@@ -1,16 +1,17 @@
 """``kopt controller meter``: one replica, from start to the end."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 
 from kopt.cluster.client.api import Kube, KubeSettings, connect
 from kopt.cluster.client.resources import KAIWO_BUDGETS, KUEUE_LOCAL_QUEUES, KUEUE_WORKLOADS, Object
 from kopt.cluster.runtime.lease import Fence
-from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
+from kopt.cluster.runtime.manager import Collected, LedReplica, ReplicaSettings
 from kopt.cluster.runtime.signals import end_signals, run_until
 from kopt.cluster.runtime.switches import LiveSwitches
 from kopt.controllers.meter.budgets import EVERY_S, BudgetKeeper
@@ -85,6 +86,8 @@ class Writes:
 class Replica(LedReplica):
     """The parts of one process, put together. Every replica observes; the leader stores."""
 
+    action = "Metering"
+
     def __init__(
         self, kube: Kube, settings: ProcessSettings, store: CostStore, resources: Resources | None = None
     ) -> None:
@@ -99,13 +102,13 @@ class Replica(LedReplica):
         super().__init__(kube, NAME, settings, self.cluster.informers, switches)
         self.gauge("errors", "Passes that failed and are retried.", lambda: self.errors)
         self.gauge("held_queues", "LocalQueues that spent budgets hold.", lambda: getattr(self._keeper, "held", 0))
-        self.registry.register(_Metrics(self))
+        self.registry.register(Collected(self._costs))
 
     async def lead(self, fence: Fence) -> None:
         self._writes.fence = fence
         every_s = min(EVERY_S, self._settings.meter.reconcile_s)
         self._keeper = BudgetKeeper(
-            self._writes, self._store, self._settings.book, self._about, self.isolation, every_s
+            self._writes, self._store, self._settings.book, self.emit_event, self.isolation, every_s
         )
         holder = f"{self._settings.identity}/{fence.term}"
         self.metering = Metering(
@@ -113,21 +116,8 @@ class Replica(LedReplica):
         )
         await self.step_through(self.metering, self.cluster.changed, _GATHER_S)
 
-    def _about(self, regarding: Object, reason: str, sentence: str) -> None:
-        self.emit_event(regarding, reason, "Metering", sentence)
-
-
-class _Metrics:
-    """``kopt_cost_…``, read when they are asked for."""
-
-    def __init__(self, replica: Replica) -> None:
-        self._replica = replica
-
-    def describe(self) -> list[GaugeMetricFamily]:
-        return []
-
-    def collect(self) -> Iterable[GaugeMetricFamily]:
-        metering = self._replica.metering
+    def _costs(self) -> Iterator[Metric]:
+        metering = self.metering
         if metering is None:
             return
         milli: dict[str, int] = {}

@@ -1,9 +1,7 @@
 """What informers have seen, as the policy takes it: pods and nodes with what they are of physical GPUs."""
 
-import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.resources import (
@@ -19,7 +17,7 @@ from kopt.cluster.client.resources import (
 from kopt.cluster.objects.fields import slim
 from kopt.cluster.runtime.index import Index
 from kopt.cluster.runtime.informer import Change, Informer
-from kopt.cluster.runtime.object_cache import ObjectCache
+from kopt.cluster.runtime.object_cache import LiveState, ObjectCache
 from kopt.controllers.meter.claims import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
@@ -51,11 +49,12 @@ class Resources:
     local_queues: Resource = KUEUE_LOCAL_QUEUES
 
 
-class LiveCluster:
+class LiveCluster(LiveState):
     """``changed`` is set by every change that matters."""
 
     def __init__(self, kube: Kube, label_keys: tuple[str, ...], clock: SteadyClock, resources: Resources) -> None:
-        self.changed, self._clock = asyncio.Event(), clock
+        super().__init__()
+        self._clock = clock
         self._pods: Informer[ObservedPod] = Informer(kube, PODS, keep=pod_reader(label_keys), required=True)
         self._nodes: Informer[ObservedNode] = Informer(kube, NODES, keep=read_node, required=True)
         self._spaces: Informer[Mapping[str, str]] = Informer(kube, NAMESPACES, keep=namespace_reader(label_keys))
@@ -73,7 +72,7 @@ class LiveCluster:
         self._gone: dict[str, ObservedPod] = {}
         self._pods.subscribe(self._pod_changes)
         self._nodes.subscribe(self._node_changes)
-        self.informers: tuple[Informer[Any], ...] = (
+        self._observe(
             self._pods,
             self._nodes,
             self._spaces,
@@ -83,8 +82,6 @@ class LiveCluster:
             self.budgets,
             self.queues.informer,
         )
-        for informer in self.informers:
-            informer.subscribe(self._on_change)
 
     def nodes(self) -> Mapping[str, MeteredNode]:
         """With GPUs, by uid."""
@@ -157,7 +154,3 @@ class LiveCluster:
 
     def _departs(self, uid: str) -> None:
         self._departed[uid] = self._clock.now_ms()
-
-    def _on_change(self, change: Change[Any]) -> None:
-        if change.old != change.new:
-            self.changed.set()

@@ -18,14 +18,14 @@ from kopt.cluster.client.resources import (
 )
 from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.cluster.workloads.node_selection import why_closed
+from kopt.cluster.workloads.placement.node_complaints import what_is_known
 from kopt.cluster.workloads.requests.external import CLAIMS, RESOURCE_SLICES
 from kopt.cluster.workloads.requests.pods import quantity
-from kopt.controllers.extender.books.fleet import Fleet
-from kopt.controllers.extender.books.node_health import what_is_known
-from kopt.controllers.extender.books.snapshot import fleet_of
+from kopt.controllers.overview.fleet import fleet_of
 from kopt.controllers.overview.reading import Reader
 from kopt.core.scheduling.devices import GpuDevice, GpuHolder
 from kopt.core.units import WHOLE_GPU, Bytes
+from kopt.policies.placement.fleet import Fleet
 from kopt.policies.placement.pool import Pool
 
 GPU_DRIVERS = ("gpu.nvidia.com", "gpu.amd.com", "gpu.intel.com")

@@ -11,12 +11,13 @@ from typing import Any
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.holds.hold import PARKED, holder_of, queue_of
+from kopt.cluster.objects.conditions import condition, is_true, turned_s
 from kopt.cluster.objects.custom.checkpoint import source_of
 from kopt.cluster.objects.fields import at, count, items, mapping, text
 from kopt.cluster.workloads.kueue.reading import read_kueue_workload
 from kopt.cluster.workloads.requests.gpus import gpus_of
+from kopt.cluster.workloads.tracked_pod import TrackedPod, read_pod
 from kopt.cluster.workloads.workload_class import class_of_pod
-from kopt.controllers.evictions.views import TrackedPod, read_pod
 from kopt.core.scheduling.eviction import System
 from kopt.core.scheduling.overview import PoolState
 from kopt.core.scheduling.queued import Queued, State
@@ -27,20 +28,6 @@ _KAI_QUEUE = "kai.scheduler/queue"
 _VOLCANO_QUEUE = "scheduling.volcano.sh/queue-name"
 _RISK, _OBSERVED = "kaiwo.ai/work-at-risk", "kaiwo.ai/checkpoint-observed-at"
 _STALE_S = 600.0
-
-
-def condition(document: Any, kind: str) -> Mapping[str, Any]:
-    """A condition of an object's status; empty where there is none."""
-    result = items(document, "status", "conditions")
-    return next((item for _, item in result if text(item, "type") == kind), {})
-
-
-def is_true(result: Mapping[str, Any]) -> bool:
-    return text(result, "status") == "True"
-
-
-def turned_s(result: Mapping[str, Any]) -> float | None:
-    return seconds_or_none(text(result, "lastTransitionTime"))
 
 
 def queued_of(

@@ -13,7 +13,7 @@ from kopt.cluster.client.api import Forbidden, Kube, NotFound
 from kopt.cluster.client.resources import JOBS, NODES, PODS, REPLICA_SETS, Object, Resource
 from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.cluster.objects.json_patch import JsonPatch
-from kopt.cluster.workloads.executors import discover, executor_for
+from kopt.cluster.workloads.executors import executor_for, executor_in
 from kopt.cluster.workloads.kinds import PodSet, WorkloadKind
 from kopt.cluster.workloads.memory_need import parse_need
 from kopt.cluster.workloads.node_selection import GPU_PRODUCT_LABELS
@@ -26,7 +26,6 @@ from kopt.cluster.workloads.pod_sizing import (
 )
 from kopt.cluster.workloads.served import alive, is_evaluated, metadata_and_spec, served_kinds
 from kopt.cluster.workloads.workload import Workload
-from kopt.controllers.admission.policy import read_policy
 from kopt.controllers.overview.measured_advice import advice_of_measured
 from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
 from kopt.core.workload.executor import Executor
@@ -140,7 +139,7 @@ async def running(kube: Kube, namespace: str = "") -> AsyncIterator[PodKind]:
 
     Kinds that are not served, or that may not be read, are left out.
     """
-    homes, executor = await _homes(kube, namespace), await _executor(kube)
+    homes, executor = await _homes(kube, namespace), await executor_in(kube)
     for kind, resource in await served_kinds(kube):
         try:
             async for page in kube.pages(resource, namespace):
@@ -158,15 +157,6 @@ def pods_of(document: Object, kind: WorkloadKind, resource: Resource) -> Iterato
     workload = alive(document, kind)
     if workload is not None and is_evaluated(workload):
         yield from (PodKind(resource, workload, pod_set) for pod_set in workload.pod_sets if pod_set.gpus)
-
-
-async def _executor(kube: Kube) -> Executor:
-    """What hands out shares of a GPU: as the policy says, else as the cluster shows."""
-    with contextlib.suppress(NotFound, Forbidden, ValueError):
-        stated = (await read_policy(kube)).executor
-        if stated is not Executor.UNKNOWN:
-            return stated
-    return await discover(kube)
 
 
 @dataclass

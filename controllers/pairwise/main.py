@@ -65,6 +65,8 @@ async def _endpoint(settings: ProcessSettings) -> AsyncIterator[Send | None]:
 class Replica(LedReplica):
     """The parts of one process, put together. Tests that run when it ends go on, and are the next leader's."""
 
+    action = "Benchmarking"
+
     def __init__(self, kube: Kube, settings: ProcessSettings, send: Send | None = None) -> None:
         self._settings, self._send = settings, send
         self.cluster = LiveCluster(kube, settings.tests_namespace)
@@ -96,7 +98,7 @@ class Replica(LedReplica):
             self.cluster,
             Writer(fence, self.cluster),
             self._settings.tests_namespace,
-            self._emit,
+            self.emit_event,
             evicted_pause_s=self._settings.taken_pause_s,
             isolation=self.isolation,
             gate=self._switches,
@@ -114,6 +116,3 @@ class Replica(LedReplica):
     def _degraded(self) -> int:
         result = (bandwidth.get("status") or {} for bandwidth in self.cluster.bandwidths().values())
         return sum(item.get("health") in (Health.SLOW.value, Health.FAILED.value) for item in result)
-
-    def _emit(self, regarding: Object, reason: str, sentence: str) -> None:
-        self.emit_event(regarding, reason, "Benchmarking", sentence)

@@ -1,6 +1,5 @@
 """The state observed by informers, with our own writes."""
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -19,7 +18,7 @@ from kopt.cluster.client.resources import (
 from kopt.cluster.objects.fields import slim
 from kopt.cluster.runtime.index import Index
 from kopt.cluster.runtime.informer import Change, Informer
-from kopt.cluster.runtime.object_cache import ObjectCache
+from kopt.cluster.runtime.object_cache import LiveState, ObjectCache
 from kopt.controllers.pairwise.jobs import BENCHMARK_LABEL
 from kopt.controllers.pairwise.views import ObservedNode, ObservedPod, read_node, read_pod
 
@@ -31,11 +30,11 @@ class _Priority(NamedTuple):
     is_default: bool
 
 
-class LiveCluster:
+class LiveCluster(LiveState):
     """``changed`` is set by every change that may need a reconcile. ``namespace`` is that of the tests."""
 
     def __init__(self, kube: Kube, namespace: str) -> None:
-        self.changed = asyncio.Event()
+        super().__init__()
         self._kube, self._namespace = kube, namespace
         self._benchmarks: Informer[Object] = Informer(kube, PAIRWISE_BENCHMARKS, keep=slim, required=True)
         self.bandwidth_objects: Informer[Object] = Informer(kube, NODE_BANDWIDTHS, keep=slim, required=True)
@@ -58,7 +57,7 @@ class LiveCluster:
         self.bandwidth_objects.subscribe(self._of_verdicts)
         for item in (self._benchmarks, self._jobs, self._pods, self._priorities):
             item.subscribe(self._on_change)
-        self.informers: tuple[Informer[Any], ...] = (
+        self.informers = (
             self._priorities,
             self._nodes,
             self._pods,
@@ -109,10 +108,6 @@ class LiveCluster:
     def removed(self, resource: Resource, document: Object) -> None:
         if resource in self._written:
             self._written[resource].record_deletion(document)
-
-    def _on_change(self, change: Change[Any]) -> None:
-        if change.old != change.new:
-            self.changed.set()
 
     def _of_verdicts(self, change: Change[Any]) -> None:
         if change.old != change.new:

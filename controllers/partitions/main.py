@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Any
 
 from kopt.cluster.client.api import Kube, KubeSettings, connect
 from kopt.cluster.client.resources import (
@@ -14,10 +13,10 @@ from kopt.cluster.client.resources import (
     Key,
     Object,
 )
-from kopt.cluster.runtime.informer import Change, Informer
+from kopt.cluster.runtime.informer import Informer
 from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
-from kopt.cluster.runtime.object_cache import ObjectCache
+from kopt.cluster.runtime.object_cache import LiveState, ObjectCache
 from kopt.cluster.runtime.signals import end_signals, run_until
 from kopt.cluster.runtime.switches import OPEN, Gate, LiveSwitches
 from kopt.cluster.workloads.requests.devices import PublishedSlice, read_slice
@@ -64,12 +63,12 @@ async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) ->
         await run_until(ending, Replica(kube, settings))
 
 
-class LiveCluster:
+class LiveCluster(LiveState):
     """The state observed by informers, with our own writes. ``changed`` is set by every change."""
 
     def __init__(self, kube: Kube, settings: ControllerSettings, where: Key, gate: Gate = OPEN) -> None:
         self._kube, self._settings, self._gate, self._where = kube, settings, gate, where
-        self.changed = asyncio.Event()
+        super().__init__()
         self._strategies: ObjectCache[ObservedStrategy] = ObjectCache(
             Informer(kube, MIG_STRATEGIES, keep=read_observed_strategy, required=True)
         )
@@ -82,7 +81,7 @@ class LiveCluster:
         self._configurations: Informer[ObservedConfigurations] = Informer(
             kube, CONFIG_MAPS, namespace=where[0], field_selector=f"metadata.name={where[1]}", keep=read_config_map
         )
-        self.informers: tuple[Informer[Any], ...] = (
+        self._observe(
             self._strategies.informer,
             self._nodes.informer,
             self._pods,
@@ -92,13 +91,6 @@ class LiveCluster:
             self._plans,
             self._configurations,
         )
-        for informer in self.informers:
-            informer.subscribe(self._on_change)
-        self._writes: Fence | None = None
-
-    def begin(self, fence: Fence) -> None:
-        """Writes are this term's from now on."""
-        self._writes = fence
 
     def observed(self, now_s: float) -> Observed:
         missing = ObservedConfigurations(error=f"there is no ConfigMap {'/'.join(self._where)} (--configurations)")
@@ -127,38 +119,24 @@ class LiveCluster:
     async def write_status(self, document: Object) -> None:
         self._strategies.record(await self._fence.replace(MIG_STRATEGIES, document, subresource="status"))
 
-    @property
-    def _fence(self) -> Fence:
-        assert self._writes is not None, "only a leader writes"
-        return self._writes
-
-    def _on_change(self, change: Change[Any]) -> None:
-        if change.old != change.new:
-            self.changed.set()
-
 
 class Replica(LedReplica):
     """The parts of one process, put together. Every replica observes; the leader writes."""
+
+    action = "Partitioning"
 
     def __init__(self, kube: Kube, settings: ProcessSettings) -> None:
         self._settings = settings.controller
         switches = LiveSwitches(kube, NAME)
         self.cluster = LiveCluster(kube, settings.controller, settings.configurations, switches)
-        self._reconciler: Reconciler | None = None
         super().__init__(kube, NAME, settings, self.cluster.informers, switches)
-        self.gauge("cutting", "Nodes that are being cut.", lambda: self._count("cutting"))
-        self.gauge("planned", "Idle nodes that are to be cut.", lambda: self._count("planned"))
-        self.gauge("waiting_requests", "Instances that wait, by pods and claims.", lambda: self._count("pending"))
-        self.gauge("undone", "What MIGStrategies ask for and is not done.", lambda: self._count("undone"))
+        self.gauge_of_stepper("cutting", "Nodes that are being cut.")
+        self.gauge_of_stepper("planned", "Idle nodes that are to be cut.")
+        self.gauge_of_stepper("waiting_requests", "Instances that wait, by pods and claims.", "pending")
+        self.gauge_of_stepper("undone", "What MIGStrategies ask for and is not done.")
         self.gauge("errors", "Writes that failed and are retried.", lambda: self.errors)
 
     async def lead(self, fence: Fence) -> None:
         self.cluster.begin(fence)
-        self._reconciler = Reconciler(self.cluster, self._settings, self._about, isolation=self.isolation)
-        await self.step_through(self._reconciler, self.cluster.changed, _GATHER_S)
-
-    def _about(self, regarding: Object, reason: str, sentence: str) -> None:
-        self.emit_event(regarding, reason, "Partitioning", sentence)
-
-    def _count(self, what: str) -> float:
-        return 0.0 if self._reconciler is None else float(getattr(self._reconciler, what))
+        reconciler = Reconciler(self.cluster, self._settings, self.emit_event, isolation=self.isolation)
+        await self.step_through(reconciler, self.cluster.changed, _GATHER_S)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kopt.cluster.client.api import Kube, KubeSettings, connect
-from kopt.cluster.client.resources import KUEUE_WORKLOADS, Object
+from kopt.cluster.client.resources import KUEUE_WORKLOADS
 from kopt.cluster.runtime.annotation_checks import checks
 from kopt.cluster.runtime.informer import Informer
 from kopt.cluster.runtime.lease import Fence
@@ -57,6 +57,7 @@ async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) ->
 class Replica(LedReplica):
     """The parts of one process, put together. What is covered or held when it ends is the next leader's."""
 
+    action = "Preempting"
     reads_seals = True
     annotation_checks = checks(EVICTING_ANNOTATION, DECISION_ANNOTATION, REQUEST_ANNOTATION, holder=HOLDER)
 
@@ -111,13 +112,13 @@ class Replica(LedReplica):
         if self._plain is not None:
             writer = PodWriter(self._kube, fence, self._plain.reads)
             pod_preemption = PlainPreemption(
-                self._plain, writer, self._settings.controller, self._emit_pod_event, isolation=self.isolation
+                self._plain, writer, self._settings.controller, self.emit_event, isolation=self.isolation
             )
             work.append(asyncio.create_task(self.step_through(pod_preemption, self._plain.changed, _GATHER_S)))
         if self._kai is not None:
             writer = PodWriter(self._kube, fence, self._kai.reads)
             ahead = KaiPreemption(
-                self._kai, writer, self._settings.controller, self._emit_pod_event, isolation=self.isolation
+                self._kai, writer, self._settings.controller, self.emit_event, isolation=self.isolation
             )
             work.append(asyncio.create_task(self.step_through(ahead, self._kai.changed, _GATHER_S)))
         try:
@@ -146,9 +147,6 @@ class Replica(LedReplica):
         """A replica runs that would release what is held."""
         return self._leader.leading or bool(self._leader.holder)
 
-    def _emit_pod_event(self, regarding: Object, reason: str, sentence: str) -> None:
-        self.emit_event(regarding, reason, "Preempting", sentence)
-
     def _emit_workload_event(self, workload: KueueWorkload, reason: str, sentence: str) -> None:
         regarding = KUEUE_WORKLOADS.reference(*workload.key, workload.uid)
-        self.emit_event(regarding, reason, "Preempting", sentence)
+        self.emit_event(regarding, reason, sentence)

@@ -1,9 +1,7 @@
 """The state observed by informers, with our own writes."""
 
-import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from kopt.cluster.checkpoints.claims import Claims
 from kopt.cluster.client.api import Kube
@@ -23,7 +21,7 @@ from kopt.cluster.objects.fields import at, items, text
 from kopt.cluster.objects.namespace import NamespaceSettings, read_namespace
 from kopt.cluster.runtime.index import Index
 from kopt.cluster.runtime.informer import Change, Informer
-from kopt.cluster.runtime.object_cache import ObjectCache
+from kopt.cluster.runtime.object_cache import LiveState, ObjectCache
 from kopt.cluster.runtime.switches import OPEN, Gate
 from kopt.cluster.workloads.kueue.objects import ClusterQueue, Flavor, GpuPod, KueueWorkload, PastEviction
 from kopt.cluster.workloads.kueue.queues import read_cluster_queue, read_cohort, read_flavor
@@ -41,7 +39,7 @@ from kopt.core.switches import Owner
 from kopt.policies.admission.mode import effective_mode, mode_in
 
 
-class LiveCluster:
+class LiveCluster(LiveState):
     """``changed`` is set by every change that may need a reconcile."""
 
     def __init__(
@@ -53,7 +51,7 @@ class LiveCluster:
     ) -> None:
         self._mode, self._may_lower, self._gate = mode, workload_may_lower, gate
         self.claims = Claims()
-        self.changed = asyncio.Event()
+        super().__init__()
         self._workloads = ObjectCache(Informer(kube, KUEUE_WORKLOADS, keep=read_kueue_workload))
         self._queues: Informer[ClusterQueue] = Informer(kube, KUEUE_CLUSTER_QUEUES, keep=read_cluster_queue)
         self._cohorts: Informer[QuotaNode] = Informer(kube, KUEUE_COHORTS, keep=read_cohort)
@@ -75,7 +73,7 @@ class LiveCluster:
             self._namespaces,
         ):
             item.subscribe(self._on_change)
-        self.informers: tuple[Informer[Any], ...] = (
+        self.informers = (
             self._namespaces,
             self._queues,
             self._cohorts,
@@ -132,10 +130,6 @@ class LiveCluster:
 
     def noted(self, document: Object) -> None:
         self._workloads.record(document)
-
-    def _on_change(self, change: Change[Any]) -> None:
-        if change.old != change.new:
-            self.changed.set()
 
     def _pod_changed(self, change: Change[GpuPod]) -> None:
         self.claims.see(change.old, change.new)

@@ -40,6 +40,7 @@ async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) ->
 class Replica(LedReplica):
     """The parts of one process, put together."""
 
+    action = "Applying"
     reads_seals = True
 
     def __init__(self, kube: Kube, settings: ProcessSettings) -> None:
@@ -69,7 +70,7 @@ class Replica(LedReplica):
             self._carrying,
             lambda: list(self._queues.objects.values()),
             lambda: list(self._pools.objects.values()),
-            self._emit,
+            self.emit_event,
             time.time,
             self.isolation,
             self._switches,
@@ -79,9 +80,6 @@ class Replica(LedReplica):
     def _changes(self, change: Change[Any]) -> None:
         if change.old != change.new:
             self._changed.set()
-
-    def _emit(self, regarding: Object, reason: str, sentence: str) -> None:
-        self.emit_event(regarding, reason, "Applying", sentence)
 
     def _not_expressible(self) -> int:
         return sum(len(at(item, "status", "notExpressible") or ()) for item in self._queues.objects.values())

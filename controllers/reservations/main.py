@@ -26,10 +26,10 @@ from kopt.cluster.client.resources import (
 from kopt.cluster.objects.eviction import EVICTING_ANNOTATION
 from kopt.cluster.objects.namespace import NamespaceSettings, read_namespace
 from kopt.cluster.runtime.annotation_checks import checks
-from kopt.cluster.runtime.informer import Change, Informer
+from kopt.cluster.runtime.informer import Informer
 from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
-from kopt.cluster.runtime.object_cache import ObjectCache
+from kopt.cluster.runtime.object_cache import LiveState, ObjectCache
 from kopt.cluster.runtime.signals import end_signals, run_until
 from kopt.cluster.runtime.switches import OPEN, Gate, LiveSwitches
 from kopt.cluster.workloads.kueue.objects import ClusterQueue, Flavor
@@ -104,14 +104,14 @@ async def endpoint(url: str, cluster: str = "") -> AsyncIterator[Ask | None]:
         yield ask
 
 
-class LiveCluster:
+class LiveCluster(LiveState):
     """The state observed by informers, with our own writes. ``changed`` is set by every change."""
 
     def __init__(
         self, kube: Kube, settings: ControllerSettings, workloads: Resource = KUEUE_WORKLOADS, gate: Gate = OPEN
     ) -> None:
         self._kube, self._settings, self._gate, self._served = kube, settings, gate, workloads
-        self.changed = asyncio.Event()
+        super().__init__()
         self._reservations: ObjectCache[Reserved] = ObjectCache(
             Informer(kube, KAIWO_RESERVATIONS, keep=read_reserved, required=True)
         )
@@ -125,7 +125,7 @@ class LiveCluster:
         self._queues: Informer[ClusterQueue] = Informer(kube, KUEUE_CLUSTER_QUEUES, keep=read_cluster_queue)
         self._flavors: Informer[Flavor] = Informer(kube, KUEUE_FLAVORS, keep=read_flavor)
         caches: list[ObjectCache[Any]] = [self._reservations, self._workloads, self._pods, self._jobs]
-        self.informers: tuple[Informer[Any], ...] = (
+        self._observe(
             *(cache.informer for cache in caches),
             self._nodes,
             self._spaces,
@@ -133,13 +133,6 @@ class LiveCluster:
             self._queues,
             self._flavors,
         )
-        for informer in self.informers:
-            informer.subscribe(self._on_change)
-        self._writes: Fence | None = None
-
-    def begin(self, fence: Fence) -> None:
-        """Writes are this term's from now on."""
-        self._writes = fence
 
     def observed(self, now_s: float) -> Observed:
         return Observed(
@@ -180,11 +173,6 @@ class LiveCluster:
         except NotFound:
             return None
 
-    @property
-    def _fence(self) -> Fence:
-        assert self._writes is not None, "only a leader writes"
-        return self._writes
-
     def _mode(self, each: ObservedWorkload) -> Mode:
         return self._mode_in(each.key[0], each.workload.mode)
 
@@ -197,14 +185,11 @@ class LiveCluster:
         space = self._spaces.objects.get(("", namespace))
         return mode_in(space, own, self._settings.mode, self._settings.workload_may_lower)
 
-    def _on_change(self, change: Change[Any]) -> None:
-        if change.old != change.new:
-            self.changed.set()
-
 
 class Replica(LedReplica):
     """The parts of one process, put together. Every replica observes; the leader writes."""
 
+    action = "Reserving"
     reads_seals = True
     annotation_checks = checks(EVICTING_ANNOTATION, holder=HOLDER)
 
@@ -214,22 +199,15 @@ class Replica(LedReplica):
         self._settings, self._ask = settings.controller, ask
         switches = LiveSwitches(kube, NAME)
         self.cluster = LiveCluster(kube, settings.controller, workloads, switches)
-        self._reconciler: Reconciler | None = None
         super().__init__(kube, NAME, settings, self.cluster.informers, switches)
-        self.gauge("held_gpus", "Idle GPUs that are kept for reservations.", lambda: self._count("held"))
-        self.gauge("blocked", "Workloads that are kept from reserved GPUs.", lambda: self._count("blocked"))
-        self.gauge("refused", "Reservations that cannot be kept.", lambda: self._count("refused"))
+        self.gauge_of_stepper("held_gpus", "Idle GPUs that are kept for reservations.", "held")
+        self.gauge_of_stepper("blocked", "Workloads that are kept from reserved GPUs.")
+        self.gauge_of_stepper("refused", "Reservations that cannot be kept.")
         self.gauge("errors", "Writes that failed and are retried.", lambda: self.errors)
 
     async def lead(self, fence: Fence) -> None:
         self.cluster.begin(fence)
-        self._reconciler = Reconciler(
-            self.cluster, self._settings, self._about, RunTimes(self._ask), isolation=self.isolation
+        reconciler = Reconciler(
+            self.cluster, self._settings, self.emit_event, RunTimes(self._ask), isolation=self.isolation
         )
-        await self.step_through(self._reconciler, self.cluster.changed, _GATHER_S)
-
-    def _about(self, regarding: Object, reason: str, sentence: str) -> None:
-        self.emit_event(regarding, reason, "Reserving", sentence)
-
-    def _count(self, what: str) -> float:
-        return 0.0 if self._reconciler is None else float(getattr(self._reconciler, what))
+        await self.step_through(reconciler, self.cluster.changed, _GATHER_S)

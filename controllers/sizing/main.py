@@ -205,6 +205,7 @@ class DueKeys:
 class Replica(LedReplica):
     """The parts of one process, put together."""
 
+    action = "Sizing"
     annotation_checks = checks(holder=HOLDER)
 
     def __init__(
@@ -262,9 +263,7 @@ class Replica(LedReplica):
 
     def _emit_event(self, job: Object, reason: str, sentence: str) -> None:
         metadata = job["metadata"]
-        self.emit_event(
-            JOBS.reference(metadata["namespace"], metadata["name"], metadata["uid"]), reason, "Sizing", sentence
-        )
+        self.emit_event(JOBS.reference(metadata["namespace"], metadata["name"], metadata["uid"]), reason, sentence)
 
 
 def _job_of(pod: JobPod) -> Key:

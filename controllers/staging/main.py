@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from kopt.cluster.client.api import Kube, KubeSettings, connect
-from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.custom.staged_data import STAGING_ANNOTATION
 from kopt.cluster.runtime.annotation_checks import checks
 from kopt.cluster.runtime.lease import Fence
@@ -44,6 +43,7 @@ async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) ->
 class Replica(LedReplica):
     """The parts of one process, put together. The next leader goes on with what is held or under way at its end."""
 
+    action = "Staging"
     annotation_checks = checks(STAGING_ANNOTATION, holder=HOLDER)
 
     def __init__(self, kube: Kube, settings: ProcessSettings) -> None:
@@ -66,7 +66,7 @@ class Replica(LedReplica):
         changed = self.cluster.changed
         progress = LogProgress(self._kube, changed.set) if self._reads_logs else None
         reconciler = Reconciler(
-            self.cluster, self._kube, fence, self._staging, self._about, progress, isolation=self.isolation
+            self.cluster, self._kube, fence, self._staging, self.emit_event, progress, isolation=self.isolation
         )
         try:
             await self.step_through(reconciler, changed, _GATHER_S)
@@ -80,6 +80,3 @@ class Replica(LedReplica):
     def _bytes_per_second(self) -> float:
         staged_datas = [data.data for data in self.cluster.data() if data.data.phase is DataPhase.STAGING]
         return sum(staged_data.amounts.bytes_per_second for staged_data in staged_datas if staged_data.amounts)
-
-    def _about(self, regarding: Object, reason: str, sentence: str) -> None:
-        self.emit_event(regarding, reason, "Staging", sentence)

@@ -1,9 +1,7 @@
 """The state observed by informers, with our own writes."""
 
-import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
 
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.resources import (
@@ -20,8 +18,8 @@ from kopt.cluster.holds.hold import HOLDABLE
 from kopt.cluster.objects.custom.staged_data import REQUESTS_DATA_LABEL, STAGED_DATA, staged_data_of
 from kopt.cluster.objects.fields import slim
 from kopt.cluster.objects.namespace import NamespaceSettings, read_namespace
-from kopt.cluster.runtime.informer import Change, Informer
-from kopt.cluster.runtime.object_cache import ObjectCache
+from kopt.cluster.runtime.informer import Informer
+from kopt.cluster.runtime.object_cache import LiveState, ObjectCache
 from kopt.controllers.staging.ports import DataObject
 from kopt.controllers.staging.reading import (
     read_job,
@@ -44,11 +42,11 @@ WORKLOADS = tuple(resource for resource in HOLDABLE if resource not in (CRON_JOB
 """Kinds that may request data: for a CronJob the Jobs that it creates do."""
 
 
-class LiveCluster:
+class LiveCluster(LiveState):
     """``changed`` is set by every change that may need a reconcile."""
 
     def __init__(self, kube: Kube) -> None:
-        self.changed = asyncio.Event()
+        super().__init__()
         self._data = ObjectCache(Informer(kube, STAGED_DATA, keep=read_data, required=True))
         self._jobs = ObjectCache(Informer(kube, JOBS, keep=read_job, label_selector=DATA_LABEL))
         self._workloads = {
@@ -62,7 +60,7 @@ class LiveCluster:
         self._pods: Informer[DownloadPod] = Informer(kube, PODS, keep=read_pod, label_selector=DATA_LABEL)
         self._nodes: Informer[StagingNode] = Informer(kube, NODES, keep=read_node)
         self._namespaces: Informer[NamespaceSettings] = Informer(kube, NAMESPACES, keep=read_namespace)
-        self.informers: tuple[Informer[Any], ...] = (
+        self._observe(
             self._namespaces,
             self._nodes,
             self._data.informer,
@@ -71,8 +69,6 @@ class LiveCluster:
             self._kueue.informer,
             *(workload.informer for workload in self._workloads.values()),
         )
-        for informer in self.informers:
-            informer.subscribe(self._on_change)
 
     def data(self) -> Sequence[DataObject]:
         return list(self._data.objects.values())
@@ -104,10 +100,6 @@ class LiveCluster:
             self._jobs.record(document)
         else:
             self._workloads[resource].record(document)
-
-    def _on_change(self, change: Change[Any]) -> None:
-        if change.old != change.new:
-            self.changed.set()
 
 
 def read_data(document: Object) -> DataObject:

@@ -51,6 +51,22 @@ class Verified(StrEnum):
 
 
 @dataclass(frozen=True)
+class LastReport:
+    """The last report on a workload's checkpoints while it ran. Times are Unix seconds.
+
+    ``risk_gpu_s``: work of all its GPUs that would have been lost at ``observed_at_s``.
+    """
+
+    observed_at_s: float
+    step: int | None = None
+    durable_at_s: float | None = None
+    risk_gpu_s: float | None = None
+    first_step: int | None = None
+    """Of the pod that reported it."""
+    source: Source | None = None
+
+
+@dataclass(frozen=True)
 class WorkloadRef:
     """An object that owns pods, or a pod that nobody owns."""
 

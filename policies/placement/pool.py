@@ -22,6 +22,13 @@ class NamedNodes(Protocol):
     raw: bytes
 
     @property
+    def count(self) -> int:
+        """How many nodes are named."""
+
+    def has(self, name: str) -> bool:
+        """Whether a node is among them."""
+
+    @property
     def names(self) -> Sequence[str]:
         """Decoded on first use."""
 

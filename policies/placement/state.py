@@ -6,13 +6,12 @@ bytes, milli-GPU), so that releasing undoes placing exactly.
 
 from collections.abc import Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kopt.core.scheduling.placement import PodRequest
-from kopt.core.units import WHOLE_GPU, Bytes
+from kopt.core.scheduling.placement import FleetNode, PodRequest
+from kopt.core.units import WHOLE_GPU
 
 Ints = NDArray[np.int64]
 NO_MODEL = -1
@@ -23,37 +22,6 @@ Likeness = tuple[bytes, int, int, int, int, int, bool]
 
 class PlacementError(ValueError):
     """An invalid change of the fleet: unknown node, too little left, or more released than was placed."""
-
-
-@dataclass(frozen=True)
-class FleetNode:
-    """One node's capacity and the properties that rank it.
-
-    ``gpus`` healthy GPU slots of one ``model`` with ``gpu_memory_bytes`` each. ``health`` (0 broken to 1 healthy),
-    ``cost`` (any unit, comparable between nodes) and ``utilisation`` (0-1) are neutral where unknown. ``topology``
-    names how its GPUs are linked; identical nodes share a name, empty means unknown. ``degraded``: some part of it is
-    worse than it was; ``poor`` has the bits of the slots that such a part belongs to. ``domains`` are the network
-    levels that it is in, outermost first.
-    """
-
-    name: str
-    cpu_milli: int
-    memory_bytes: Bytes
-    gpus: int = 0
-    model: str = ""
-    gpu_memory_bytes: Bytes = Bytes(0)
-    ready: bool = True
-    health: float = 1.0
-    cost: float = 0.0
-    utilisation: float = 0.0
-    topology: str = ""
-    degraded: bool = False
-    poor: int = 0
-    domains: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not self.name or min(self.cpu_milli, self.memory_bytes, self.gpus, self.gpu_memory_bytes) < 0:
-            raise ValueError(f"node {self.name!r} needs a name and amounts that are not negative")
 
 
 class FleetState:

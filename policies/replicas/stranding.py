@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kopt.core.scheduling.cluster import GpuRequest
-from kopt.core.scheduling.placement import PodRequest
+from kopt.core.scheduling.placement import FleetNode, PodRequest
 from kopt.core.scheduling.replicas import NodeGpus, Shape
 from kopt.core.units import WHOLE_GPU, Bytes
 from kopt.policies.placement.fragmentation import UsableTables, fragmented, gradient
-from kopt.policies.placement.state import FleetNode, FleetState, allocate
+from kopt.policies.placement.state import FleetState, allocate
 from kopt.policies.placement.typical import Kind, TypicalPods
 
 USUAL = {1: 0.175, 2: 0.056, 4: 0.149, 8: 0.620}

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kopt.core.scheduling.cluster import Node
-from kopt.core.scheduling.placement import PodRequest
+from kopt.core.scheduling.placement import FleetNode, PodRequest
 from kopt.core.units import WHOLE_GPU, Bytes
 from kopt.policies.placement.fragmentation import UsableTables, fragmented
 from kopt.policies.placement.policies import POLICIES
-from kopt.policies.placement.state import FleetNode, FleetState, allocate
+from kopt.policies.placement.state import FleetState, allocate
 from kopt.policies.placement.typical import TypicalPods
 
 Floats = NDArray[np.float64]

@@ -136,6 +136,8 @@ def _is_given_back_by_off(plane: ControlPlane, node: str) -> None:
     taint = {"spec": {"taints": [{"key": TAINT, "value": "XID_79", "effect": "NoSchedule"}]}}
     with pytest.raises(Refused, match="only what is held"):
         off.patch("v1", "Node", node, {"metadata": {"annotations": {"kaiwo.ai/x": "y"}}})
+    with pytest.raises(Refused, match="only taints, and whether it takes pods"):
+        off.patch("v1", "Node", node, {"spec": {"providerID": "example://elsewhere"}})
     api.patch("v1", "Node", node, {"metadata": {"labels": {TAINT: "true"}}} | taint)
     conditions = api.get("v1", "Node", node)["status"]["conditions"]
     ours = {"type": "GPUHealthy", "status": "False", "reason": "KoptHealthCondemned", "message": "x"}

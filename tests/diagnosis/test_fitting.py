@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from kopt.core.scheduling.cluster import GpuRequest
 from kopt.core.scheduling.diagnosis import Binding, ChangeKind
-from kopt.core.scheduling.placement import PodRequest
+from kopt.core.scheduling.placement import FleetNode, PodRequest
 from kopt.core.units import GIB, Bytes, MilliGpu
 from kopt.policies.diagnosis import (
     PodShape,
@@ -20,7 +20,7 @@ from kopt.policies.diagnosis import (
 )
 from kopt.policies.placement.choose import slots_for
 from kopt.policies.placement.feasible import Refusal, capacity, refusals
-from kopt.policies.placement.state import FleetNode, FleetState, allocate
+from kopt.policies.placement.state import FleetState, allocate
 
 GPU = "nvidia.com/gpu"
 

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from kopt.cluster.client.errors import AlreadyExists, Conflict, Unreachable
 from kopt.cluster.client.resources import Object, Resource
+from kopt.cluster.workloads.tracked_pod import read_pod
 from kopt.controllers.evictions.detection import GATHER_S
 from kopt.controllers.evictions.observations import Observed
 from kopt.controllers.evictions.recorder import Recorder
 from kopt.controllers.evictions.store import EvictionStore
-from kopt.controllers.evictions.views import read_job, read_pod, read_workload
+from kopt.controllers.evictions.views import read_job, read_workload
 from kopt.policies.evictions import Keeping
 
 VIEWS: dict[str, Callable[[Object], Any]] = {"Pod": read_pod, "Job": read_job, "Workload": read_workload}

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from kopt.cluster.objects.seals import SEAL
 from kopt.controllers.evictions.observations import MOST_TIMES
-from kopt.core.scheduling.eviction import Cause, Entry, Eviction, Phase, Return, System, WorkloadRef
-from kopt.policies.evictions import Keeping, LastReport, lost_gpu_s, order_of_return, outlived
+from kopt.core.scheduling.eviction import Cause, Entry, Eviction, LastReport, Phase, Return, System, WorkloadRef
+from kopt.policies.evictions import Keeping, lost_gpu_s, order_of_return, outlived
 
 from .test_any_order import NOW, Event, Object, Replica, Server, at, gone, job, pod, workload
 

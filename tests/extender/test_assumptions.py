@@ -10,12 +10,12 @@ import pytest
 from kopt.cluster.client.api import ApiError, NotFound, Unreachable
 from kopt.cluster.runtime.informer import Change, ChangeKind
 from kopt.controllers.extender.binding.request import Binder
-from kopt.controllers.extender.books.fleet import Fleet, Stage
 from kopt.controllers.extender.calls.service import Extender
 from kopt.controllers.extender.metrics import ExtenderMetrics
 from kopt.controllers.extender.protocol import BindCall, parse_offer
 from kopt.controllers.extender.settings import ExtenderSettings
 from kopt.core.decision import Mode
+from kopt.policies.placement.fleet import Fleet, Stage
 from tests.extender.conftest import Object, gpu_pod
 from tests.extender.test_books import free, node
 

@@ -7,12 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from kopt.cluster.workloads.requests.pods import Ask, ask_of
-from kopt.controllers.extender.books.fleet import Fleet, Stage
+from kopt.cluster.workloads.requests.pods import ask_of
 from kopt.controllers.extender.node_list import NodeNames
+from kopt.core.scheduling.placement import Ask, FleetNode
 from kopt.core.units import GIB, Bytes
 from kopt.policies.placement.feasible import Refusal
-from kopt.policies.placement.state import FleetNode, PlacementError
+from kopt.policies.placement.fleet import Fleet, Stage
+from kopt.policies.placement.state import PlacementError
 
 NVIDIA, MIG = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
 

@@ -15,8 +15,7 @@ from node_outputs import CUBE_MESH, pci
 
 from kopt.cluster.objects.custom.node_bandwidth import NodeBandwidth, status_of
 from kopt.cluster.runtime.informer import Change, ChangeKind
-from kopt.controllers.extender.books.fleet import Fleet
-from kopt.controllers.extender.books.node_health import of_bandwidth
+from kopt.cluster.workloads.placement.node_complaints import of_bandwidth
 from kopt.controllers.extender.books.topologies import report_of
 from kopt.controllers.extender.calls.service import Extender
 from kopt.controllers.extender.metrics import ExtenderMetrics
@@ -25,6 +24,7 @@ from kopt.controllers.extender.settings import ExtenderSettings
 from kopt.core.decision import Mode
 from kopt.core.hardware.bandwidth import Collective
 from kopt.core.hardware.pairwise import Health, MeasuredPair
+from kopt.policies.placement.fleet import Fleet
 from tests.extender.conftest import Object, RunningExtender, gpu_pod
 from tests.extender.test_books import node
 from tests.extender.test_planned_together import Nowhere
@@ -128,7 +128,7 @@ async def test_a_node_whose_pairs_are_slow_is_avoided_until_they_are_not() -> No
     assert scene.offer("first", 2)["NodeNames"] == ["b"]
     reason = scene.told("first")["DEGRADED_AVOIDED"]
     assert "all-reduce with 2 of 2 nodes reaches .41 (with b 41.2 GB/s; with c failed)" in reason
-    assert scene.extender.fleet.complaints.slow_pairs() == {("a", "b"): 41.2, ("a", "c"): 0.0}
+    assert scene.extender.fleet.complaints.slow_bandwidths() == {("a", "b"): 41.2, ("a", "c"): 0.0}
     scene.bandwidth(None)
     assert scene.offer("second", 7)["NodeNames"] == ["a"]
     assert "DEGRADED_TAKEN" not in scene.told("second")

@@ -12,18 +12,18 @@ from controlplane.plane import ControlPlane
 
 from kopt.agents.topology import labels as agents
 from kopt.cluster.runtime.informer import Change, ChangeKind
+from kopt.cluster.workloads.placement.gang_membership import Membership, membership_of
+from kopt.cluster.workloads.placement.topology_domains import LEVELS, domains_of_node
 from kopt.cluster.workloads.requests.pods import Wish, ask_of
-from kopt.controllers.extender.books.fleet import Fleet
-from kopt.controllers.extender.books.gang_membership import Membership, membership_of
 from kopt.controllers.extender.books.gpu_workloads import workload_of
-from kopt.controllers.extender.books.node_health import Complaint
 from kopt.controllers.extender.books.topologies import report_of
-from kopt.controllers.extender.books.topology_domains import LEVELS, domains_of_node
 from kopt.controllers.extender.calls.service import Extender
 from kopt.controllers.extender.metrics import ExtenderMetrics
 from kopt.controllers.extender.protocol import parse_offer
 from kopt.controllers.extender.settings import ExtenderSettings
 from kopt.core.decision import Mode
+from kopt.core.hardware.complaint import Complaint
+from kopt.policies.placement.fleet import Fleet
 from tests.extender.conftest import Object, RunningExtender, gpu_pod
 from tests.extender.test_books import NVIDIA, node
 from tests.extender.test_planned_together import Nowhere

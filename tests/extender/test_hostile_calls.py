@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from kopt.cluster.runtime.informer import Change, ChangeKind
 from kopt.controllers.extender.binding.request import Binder
-from kopt.controllers.extender.books.fleet import Fleet
 from kopt.controllers.extender.calls.server import ExtenderServer, ServerSettings
 from kopt.controllers.extender.calls.service import Extender
 from kopt.controllers.extender.metrics import ExtenderMetrics
 from kopt.controllers.extender.settings import ExtenderSettings
 from kopt.core.decision import Mode
+from kopt.policies.placement.fleet import Fleet
 from tests.extender.conftest import gpu_pod
 from tests.extender.test_books import node
 

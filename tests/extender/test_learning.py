@@ -5,12 +5,13 @@ import asyncio
 import pytest
 
 from kopt.cluster.workloads.requests.pods import ask_of
-from kopt.controllers.extender.books.fleet import Fleet
 from kopt.controllers.extender.books.typical_pods import Learner
+from kopt.core.scheduling.placement import FleetNode
 from kopt.core.units import GIB, Bytes
 from kopt.policies.placement.cache import FragmentationCache
+from kopt.policies.placement.fleet import Fleet
 from kopt.policies.placement.fragmentation import Valuation
-from kopt.policies.placement.state import FleetNode, FleetState
+from kopt.policies.placement.state import FleetState
 from kopt.policies.placement.typical import TypicalPods
 from tests.extender.conftest import gpu_pod
 from tests.extender.test_books import NVIDIA

@@ -10,12 +10,12 @@ from controlplane.processes import wait_for
 
 from kopt.cluster.runtime.informer import Change, ChangeKind
 from kopt.controllers.extender.binding.request import Binder
-from kopt.controllers.extender.books.fleet import Fleet
 from kopt.controllers.extender.calls.service import Extender
 from kopt.controllers.extender.metrics import ExtenderMetrics
 from kopt.controllers.extender.protocol import parse_offer
 from kopt.controllers.extender.settings import ExtenderSettings
 from kopt.core.decision import Mode
+from kopt.policies.placement.fleet import Fleet
 from tests.extender.conftest import RunningExtender, gpu_pod
 from tests.extender.test_books import node
 from tests.extender.test_scheduling_by_the_policy import INDICES, bound

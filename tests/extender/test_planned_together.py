@@ -11,13 +11,13 @@ from controlplane.processes import wait_for
 
 from kopt.cluster.runtime.informer import Change, ChangeKind
 from kopt.controllers.extender.binding.request import Binder
-from kopt.controllers.extender.books.fleet import Fleet
 from kopt.controllers.extender.calls.service import Extender
 from kopt.controllers.extender.configuration import scheduler_configuration
 from kopt.controllers.extender.metrics import ExtenderMetrics
 from kopt.controllers.extender.protocol import parse_offer
 from kopt.controllers.extender.settings import ExtenderSettings
 from kopt.core.decision import Mode
+from kopt.policies.placement.fleet import Fleet
 from tests.extender.conftest import Object, RunningExtender, gpu_pod
 from tests.extender.test_books import free, node
 from tests.extender.test_no_double_booking import assert_no_gpu_is_given_twice, bound_pods

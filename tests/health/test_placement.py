@@ -3,7 +3,7 @@
 import pytest
 
 from kopt.cluster.runtime.informer import Change, ChangeKind
-from kopt.controllers.extender.books.node_health import of_health
+from kopt.cluster.workloads.placement.node_complaints import of_health
 from tests.extender.test_degraded_nodes import Object, Scene
 
 

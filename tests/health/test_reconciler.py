@@ -11,6 +11,7 @@ from attacks.scenarios.objects import LEASE, node, pod, space
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kopt.cluster.client.prometheus import PrometheusError
 from kopt.cluster.client.resources import NODE_HEALTHS, NODES, PODS, Object
 from kopt.cluster.holds.hold import hold_metadata, holder_of, undo_of
 from kopt.cluster.holds.node_layout import LayoutMarks, LayoutPhase
@@ -18,11 +19,11 @@ from kopt.cluster.holds.node_taint import TAINT_KEY
 from kopt.cluster.objects.custom.node_health import HealthRecord, record_of, status_of
 from kopt.cluster.runtime.lease import TERM_ANNOTATION
 from kopt.cluster.teardown import switch_off
+from kopt.controllers.health import main
 from kopt.controllers.health.main import ProcessSettings, Replica
 from kopt.controllers.health.reconciler import HealthSettings
 from kopt.controllers.health.sources import by_node_name
 from kopt.controllers.health.views import read_outcome
-from kopt.controllers.ingest.prometheus import PrometheusError
 from kopt.core.decision import Mode
 from kopt.core.hardware.health import Entry, Grade, NodeHealth, Outcome
 from kopt.core.times import stamp
@@ -37,12 +38,27 @@ class Measured:
     def __init__(self, **series: float) -> None:
         self.series: dict[str, float] = series
         self.fails = False
+        self._queries = asyncio.Semaphore(0)
+
+    async def next_looks(self) -> None:
+        """Until a look that begins from now on has ended: another has asked since."""
+        while not self._queries.locked():
+            await self._queries.acquire()
+        for _ in range(2):
+            await self._queries.acquire()
 
     async def __call__(self, query: str) -> list[tuple[dict[str, str], float]]:
         assert XID in query
+        self._queries.release()
         if self.fails:
             raise PrometheusError("Unreachable", "Prometheus cannot be reached")
         return [({"__name__": name, "Hostname": "n0", "gpu": "1"}, value) for name, value in self.series.items()]
+
+
+@pytest.fixture(autouse=True)
+def _looks_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changes are not gathered for longer than it takes to ask again."""
+    monkeypatch.setattr(main, "_GATHER_S", 0.01)
 
 
 def cluster(nodes: int = 4) -> MemoryKube:
@@ -63,8 +79,8 @@ async def lead(kube: MemoryKube, measured: Measured, until: Any, mode: Mode = Mo
             while not until():
                 assert not task.done(), task.exception()
                 await asyncio.sleep(0.02)
-            # What must not happen would happen in the next looks.
-            await asyncio.sleep(0.3)
+            # What must not happen would happen in the next look.
+            await measured.next_looks()
     finally:
         await replica.stop()
         task.cancel()

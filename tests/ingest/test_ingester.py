@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kopt.cluster.client.prometheus import PrometheusError
 from kopt.controllers.ingest.ingester import Followed, Ingester, IngestSettings, SourceState
-from kopt.controllers.ingest.prometheus import Buckets, PrometheusError
+from kopt.controllers.ingest.prometheus import Buckets
 from kopt.core.scheduling.demand_source import DemandSource
 from kopt.features.live import Record, merged
 from kopt.serving.client.client import EndpointFailure

@@ -1,6 +1,7 @@
 """Answers of Prometheus become buckets, or an error that says what is wrong; nothing else."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -8,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopt.controllers.ingest import prometheus
-from kopt.controllers.ingest.prometheus import Prometheus, PrometheusError, read_matrix
+from kopt.cluster.client import prometheus
+from kopt.cluster.client.prometheus import Prometheus, PrometheusError
+from kopt.controllers.ingest.prometheus import DemandQueries, read_matrix
 from kopt.core.scheduling.demand_source import DemandSource
 
 FIRST = 5_668_000
@@ -70,7 +72,7 @@ async def ask(handler: Any) -> Any:
     async with Prometheus(
         "http://prometheus/prefix", token=lambda: "secret", transport=httpx.MockTransport(handler)
     ) as server:
-        return await server.buckets(SOURCE, FIRST, FIRST + 1)
+        return await DemandQueries(server).buckets(SOURCE, FIRST, FIRST + 1)
 
 
 async def test_the_query_asks_for_the_ends_of_the_buckets_with_the_step_filled_in() -> None:
@@ -116,3 +118,16 @@ async def test_answers_are_read_up_to_a_size(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(prometheus, "LARGEST_ANSWER_BYTES", 1000)
     with pytest.raises(PrometheusError, match="larger"):
         await ask(lambda _: httpx.Response(200, content=json.dumps(matrix([point(FIRST, "1" * 2000)]))))
+
+
+def test_the_token_is_read_for_each_query(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    token = prometheus.token_of(file)
+    assert token is not None
+    with pytest.raises(PrometheusError) as raised:
+        token()
+    assert raised.value.reason == "NoToken"
+    for text in ("first", "second"):
+        file.write_text(f"{text}\n")
+        assert token() == text
+    assert prometheus.token_of(None) is None

@@ -2,9 +2,9 @@
 
 import pytest
 
-from kopt.core.scheduling.eviction import Cause, Entry, Eviction, Phase, Return, System, WorkloadRef
+from kopt.core.scheduling.eviction import Cause, Entry, Eviction, LastReport, Phase, Return, System, WorkloadRef
 from kopt.core.workload.checkpoint import LONGEST_START_S
-from kopt.policies.evictions import Keeping, LastReport, lost_gpu_s, order_of_return, outlived
+from kopt.policies.evictions import Keeping, lost_gpu_s, order_of_return, outlived
 
 HOUR = 3600.0
 

@@ -7,6 +7,7 @@ from typing import Any
 from kopt.cluster.client.resources import Object, key_of
 from kopt.cluster.holds.hold import holder_of, is_mirrored, undo_of
 from kopt.cluster.objects.annotations import mapping_of
+from kopt.cluster.objects.conditions import condition, is_true, turned_s
 from kopt.cluster.objects.fields import at, count, items, mapping, slim, text, texts
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.objects.seals import SEAL
@@ -39,8 +40,8 @@ def read_kueue_workload(document: Object) -> KueueWorkload:
     shield = _shield_of(undo_of(document), spec_priority) if holder == HOLDER else None
     # The start of its wait is recorded in the hold, and after its release in the decision.
     decision = mapping_of(annotations, DECISION_ANNOTATION)
-    reserved = _condition(document, "QuotaReserved")
-    evicted = _condition(document, "Evicted")
+    reserved = _true_since_s(document, "QuotaReserved")
+    evicted = _true_since_s(document, "Evicted")
     return KueueWorkload(
         document=document,
         version=text(metadata, "resourceVersion"),
@@ -57,7 +58,7 @@ def read_kueue_workload(document: Object) -> KueueWorkload:
         created_s=seconds_or_none(text(metadata, "creationTimestamp")) or 0.0,
         reserved_s=reserved,
         evicted_at_s=evicted,
-        finished=_condition(document, "Finished") is not None,
+        finished=_true_since_s(document, "Finished") is not None,
         active=at(document, "spec", "active") is not False,
         holder=holder,
         mode=_mode(document),
@@ -180,12 +181,10 @@ def _remaining_counts(document: Object) -> dict[str, int]:
     }
 
 
-def _condition(document: Object, kind: str) -> float | None:
-    """Since when a condition is true; None where it is not."""
-    for _, item in items(document, "status", "conditions"):
-        if text(item, "type") == kind and text(item, "status") == "True":
-            return seconds_or_none(text(item, "lastTransitionTime")) or 0.0
-    return None
+def _true_since_s(document: Object, kind: str) -> float | None:
+    """0 where the condition is true and does not say since when."""
+    result = condition(document, kind)
+    return (turned_s(result) or 0.0) if is_true(result) else None
 
 
 def _mode(document: Object) -> str:

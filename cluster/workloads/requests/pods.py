@@ -10,36 +10,11 @@ from kopt.cluster.client.resources import Object
 from kopt.cluster.workloads.requests.gpus import FRACTION_ANNOTATIONS, memory_of, milli_of
 from kopt.core.hardware.bandwidth import BandwidthMinimum
 from kopt.core.scheduling.cluster import GpuRequest
-from kopt.core.scheduling.placement import PodRequest, TopologyPreference
+from kopt.core.scheduling.placement import Ask, PodRequest, TopologyPreference
 from kopt.core.units import WHOLE_GPU, Bytes, MilliGpu, UnitError, parse_bytes, parse_milli_gpu
 
-ANY_POOL = "*"
-"""The pool of pods that ask for a part of a GPU by annotation: any resource of whole GPUs."""
 WORKLOAD_LABEL = "kgwe.nvidia.io/workload"
 PRODUCT_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name")
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """One pod's request. ``units`` are whole units per GPU resource, empty for a pod that asks for a share.
-
-    ``share_bytes`` is a share given in memory: how much of a GPU it is depends on the GPU.
-    """
-
-    request: PodRequest
-    units: Mapping[str, int]
-    share_bytes: Bytes = Bytes(0)
-
-    @property
-    def pool(self) -> str:
-        """The pool to choose from: one GPU resource, any of whole GPUs, or none (``""``)."""
-        if len(self.units) == 1:
-            return next(iter(self.units))
-        return ANY_POOL if self.request.gpus.count and not self.units else ""
-
-    @property
-    def uses_gpus(self) -> bool:
-        return bool(self.units) or self.request.gpus.count > 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,13 @@ from typing import NamedTuple
 
 from kopt.cluster.client.api import ApiError, Conflict, NotFound, Unreachable
 from kopt.cluster.runtime.lease import Deposed
+from kopt.cluster.workloads.placement.pod_state import PodState
 from kopt.controllers.extender.binding.request import Binder
-from kopt.controllers.extender.books.fleet import Holding, Stage
-from kopt.controllers.extender.books.views import PodState
 from kopt.controllers.extender.decider import Decider
 from kopt.controllers.extender.metrics import ExtenderMetrics
 from kopt.controllers.extender.protocol import BindCall, bind_reply
 from kopt.controllers.extender.settings import ExtenderSettings
+from kopt.policies.placement.fleet import Holding, Stage
 from kopt.policies.placement.state import PlacementError
 
 _LOG = logging.getLogger(__name__)

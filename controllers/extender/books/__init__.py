@@ -1,1 +1,1 @@
-"""The extender's books: which pod holds which GPUs, what nodes have, and where gangs are."""
+"""What the extender remembers beside its fleet: gangs, replicas, GPUWorkloads, topologies and typical pods."""

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kopt.controllers.extender.books.fleet import Fleet
-from kopt.controllers.extender.books.gang_membership import Membership
-from kopt.controllers.extender.books.views import PodState
+from kopt.cluster.workloads.placement.gang_membership import Membership
+from kopt.cluster.workloads.placement.pod_state import PodState
 from kopt.controllers.extender.node_list import NodeNames
 from kopt.core.reason import Reason
 from kopt.core.units import WHOLE_GPU
 from kopt.policies.placement.feasible import Refusal
+from kopt.policies.placement.fleet import Fleet
 from kopt.policies.placement.pool import Pool
 from kopt.policies.placement.state import FleetState
 from kopt.topology.sets.across_nodes import Domain, shared
@@ -132,7 +132,7 @@ class Gangs:
         offers, each = list(self._offers(member, names)), member.ask.request.gpus.count
         well = [offer for offer in offers if not self._fleet.complaints.degraded(offer.name)]
         near = shared([self._fleet.domains(node) for node in placed]) if placed else None
-        wanted, slow = max(1, pods - len(placed)), self._fleet.complaints.slow_pairs()
+        wanted, slow = max(1, pods - len(placed)), self._fleet.complaints.slow_bandwidths()
         home = choose_home(well, wanted, each, slow, near) or choose_home(offers, wanted, each, slow, near)
         if home is None:
             # Not all of them find room: together as long as there is some, then wherever.

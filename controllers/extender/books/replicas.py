@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable
 
-from kopt.controllers.extender.books.fleet import Fleet
-from kopt.controllers.extender.books.views import PodState
+from kopt.cluster.workloads.placement.pod_state import PodState
 from kopt.core.switches import Owner
+from kopt.policies.placement.fleet import Fleet
 
 _NONE: frozenset[str] = frozenset()
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.custom.node_topology import topology_of
-from kopt.controllers.extender.books.node_health import Complaint, of_topology
+from kopt.cluster.workloads.placement.node_complaints import of_topology
+from kopt.core.hardware.complaint import Complaint
 from kopt.policies.placement.links import links_of
 from kopt.policies.placement.topology import GpuLinks
 

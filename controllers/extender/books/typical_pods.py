@@ -6,9 +6,9 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kopt.cluster.workloads.requests.pods import ANY_POOL, Ask
-from kopt.controllers.extender.books.fleet import Fleet
+from kopt.core.scheduling.placement import ANY_POOL, Ask
 from kopt.policies.placement.cache import FragmentationCache
+from kopt.policies.placement.fleet import Fleet
 from kopt.policies.placement.pool import Pool
 from kopt.policies.placement.typical import Kind, TypicalPods, kind
 

@@ -6,14 +6,12 @@ from collections.abc import Callable, Mapping
 from kopt.cluster.client.resources import Key, Object
 from kopt.cluster.runtime.informer import Change
 from kopt.cluster.runtime.switches import OPEN, Gate
+from kopt.cluster.workloads.placement.pod_state import PodState, pod_state_of
 from kopt.cluster.workloads.requests.pods import Wish
 from kopt.controllers.extender.binding.queue import BindAnswer, Binds
 from kopt.controllers.extender.binding.request import Binder
-from kopt.controllers.extender.books.fleet import Fleet, Holding, Stage
-from kopt.controllers.extender.books.node_health import Complaint
 from kopt.controllers.extender.books.topologies import TopologyReport
 from kopt.controllers.extender.books.typical_pods import Learner
-from kopt.controllers.extender.books.views import PodState, pod_state_of
 from kopt.controllers.extender.decider import Decider
 from kopt.controllers.extender.decision_log import PodDecision
 from kopt.controllers.extender.metrics import ExtenderMetrics
@@ -21,8 +19,10 @@ from kopt.controllers.extender.node_list import NodeNames, WireError
 from kopt.controllers.extender.protocol import BindCall, Offer, filter_reply, scores_reply, unchanged_reply
 from kopt.controllers.extender.settings import ExtenderSettings
 from kopt.controllers.extender.traces import Spans
+from kopt.core.hardware.complaint import Complaint
+from kopt.core.scheduling.placement import FleetNode
 from kopt.policies.placement.feasible import SENTENCES, Refusal
-from kopt.policies.placement.state import FleetNode
+from kopt.policies.placement.fleet import Fleet, Holding, Stage
 
 _TEXTS = {int(code): f"GPU placement: {text}" for code, text in SENTENCES.items()}
 _PERMANENT = frozenset(int(code) for code in SENTENCES if code.permanent)

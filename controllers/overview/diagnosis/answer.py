@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kopt.cluster.client.resources import KAI_POD_GROUPS, Object
+from kopt.cluster.objects.conditions import condition, turned_s
 from kopt.cluster.objects.fields import at, count, items, mapping, text
 from kopt.cluster.workloads.kueue.objects import KueueWorkload
 from kopt.cluster.workloads.runs import kind_of_pods
@@ -25,7 +26,6 @@ from kopt.controllers.overview.diagnosis.queue_limits import (
 )
 from kopt.controllers.overview.diagnosis.starts import RunTimes, start_of
 from kopt.controllers.overview.job import Finding, JobSnapshot, Thing
-from kopt.controllers.overview.queues import condition, turned_s
 from kopt.core.scheduling.diagnosis import Binding, Cause, Change, Diagnosis, StartEstimate
 from kopt.core.scheduling.queued import Queued, State
 from kopt.policies.diagnosis import Ceiling, Situation, binding_constraints, smallest_changes

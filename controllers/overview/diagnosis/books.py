@@ -12,14 +12,14 @@ from kopt.cluster.objects.fields import at, items, mapping, readable, text
 from kopt.cluster.workloads.kueue.objects import ClusterQueue, Flavor, KueueWorkload
 from kopt.cluster.workloads.kueue.queues import admitted_of, read_cluster_queue, read_cohort, read_flavor
 from kopt.cluster.workloads.kueue.reading import amount, read_kueue_workload, requests_of
-from kopt.cluster.workloads.requests.pods import ANY_POOL
-from kopt.controllers.extender.books.fleet import Fleet
-from kopt.controllers.extender.books.node_capacity import offers_of
-from kopt.controllers.extender.books.views import PodState, pod_state_of
+from kopt.cluster.workloads.placement.node_capacity import offers_of
+from kopt.cluster.workloads.placement.pod_state import PodState, pod_state_of
 from kopt.controllers.overview.diagnosis.documents import ClusterDocuments
+from kopt.core.scheduling.placement import ANY_POOL
 from kopt.core.scheduling.quota import Admitted
 from kopt.policies.diagnosis import RunningGpus, RunningWorkload
 from kopt.policies.diagnosis.situation import held_by
+from kopt.policies.placement.fleet import Fleet
 from kopt.policies.placement.pool import Pool
 from kopt.policies.quota import QuotaTree
 

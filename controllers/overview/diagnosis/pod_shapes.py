@@ -8,9 +8,10 @@ import orjson
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, mapping, text
 from kopt.cluster.workloads.kueue.reading import requests_of
-from kopt.cluster.workloads.requests.pods import Ask, ask_of, is_gpu
+from kopt.cluster.workloads.requests.pods import ask_of, is_gpu
 from kopt.controllers.overview.diagnosis.books import ClusterBooks
 from kopt.controllers.overview.diagnosis.rules import rules_of
+from kopt.core.scheduling.placement import Ask
 from kopt.policies.diagnosis import NodeLimit, PodShape
 from kopt.policies.placement.pool import Pool
 

@@ -6,6 +6,7 @@ from typing import Any
 from kopt.cluster.client.resources import PODS
 from kopt.cluster.holds.hold import holder_of, undo_of
 from kopt.cluster.objects.annotations import mapping_of
+from kopt.cluster.objects.conditions import condition, is_true, turned_s
 from kopt.cluster.objects.custom.reservation import WAITS_ANNOTATION
 from kopt.cluster.objects.custom.staged_data import request_of
 from kopt.cluster.objects.eviction import notice_of
@@ -14,7 +15,6 @@ from kopt.cluster.workloads.kueue.objects import DECISION_ANNOTATION
 from kopt.controllers.overview.documents import StagingAnnotation, number, staging_annotation
 from kopt.controllers.overview.findings import order as ranks
 from kopt.controllers.overview.job import Finding, JobSnapshot, Thing, annotated
-from kopt.controllers.overview.queues import condition, is_true, turned_s
 from kopt.controllers.overview.text import ago, clock_time, listed, sentence, since, span
 from kopt.core.scheduling.overview import StagedState
 from kopt.core.times import seconds_or_none

@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from kopt.cluster.objects.annotations import mapping_of
+from kopt.cluster.objects.conditions import condition, is_true, turned_s
 from kopt.cluster.objects.custom.checkpoint import source_of
 from kopt.cluster.objects.eviction import EVICTING_ANNOTATION, notice_of
 from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.controllers.overview.findings import order as ranks
 from kopt.controllers.overview.job import Finding, JobSnapshot, annotated
-from kopt.controllers.overview.queues import condition, is_true, turned_s
 from kopt.controllers.overview.text import ago, clock_time, sentence, since, span
 from kopt.core.times import seconds_or_none
 from kopt.core.workload.checkpoint import CLAIMED, Source

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from typing import Any
 
 from kopt.cluster.holds.hold import PARKED, holder_of
+from kopt.cluster.objects.conditions import condition, turned_s
 from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.cluster.workloads.kueue.objects import ClusterQueue
 from kopt.cluster.workloads.kueue.queues import read_cluster_queue
 from kopt.cluster.workloads.requests.gpus import milli_of
 from kopt.controllers.overview.findings import order as ranks
 from kopt.controllers.overview.job import Finding, JobSnapshot
-from kopt.controllers.overview.queues import condition, turned_s
 from kopt.controllers.overview.text import gpus, listed, ordinal, sentence, since
 from kopt.core.scheduling.queued import Queued, State
 from kopt.core.times import seconds_or_none

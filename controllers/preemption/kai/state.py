@@ -1,7 +1,5 @@
 """KAI's pods, nodes and queues, as informers show them."""
 
-from typing import Any
-
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.resources import KAI_QUEUES
 from kopt.cluster.runtime.informer import Informer
@@ -20,8 +18,7 @@ class LiveKai(LivePods):
     def __init__(self, kube: Kube, cluster: LiveCluster, nodes: Informer[PlainNode], stale_s: float) -> None:
         super().__init__(cluster, nodes, stale_s)
         self._queues: Informer[KaiQueue] = Informer(kube, KAI_QUEUES, keep=kai_queue)
-        self._queues.subscribe(self._on_change)
-        self.informers: tuple[Informer[Any], ...] = (self._queues,)
+        self._observe(self._queues)
 
     def snapshot(self, now_s: float) -> KaiSnapshot:
         result = super().snapshot(now_s)

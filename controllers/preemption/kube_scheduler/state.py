@@ -1,18 +1,17 @@
 """Pods and nodes, as informers show them, and fenced writes."""
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.errors import NotFound
 from kopt.cluster.client.resources import JOBS, NODES, PODS, Object
 from kopt.cluster.objects.fields import text
 from kopt.cluster.runtime.eviction import evict_pod, nominate_node
-from kopt.cluster.runtime.informer import Change, Informer
+from kopt.cluster.runtime.informer import Informer
 from kopt.cluster.runtime.lease import Fence
+from kopt.cluster.runtime.object_cache import LiveState
 from kopt.cluster.workloads.job_failures import outlives
 from kopt.controllers.preemption.kube_scheduler.snapshot import ClusterSnapshot, Gang
 from kopt.controllers.preemption.kube_scheduler.views import PlainNode, PlainPod, plain_node, plain_pod
@@ -24,13 +23,13 @@ def node_informer(kube: Kube) -> Informer[PlainNode]:
     return Informer(kube, NODES, keep=plain_node)
 
 
-class LivePods:
+class LivePods(LiveState):
     """The cluster's pods in one way to read them. ``changed`` is set by every change that may need a reconcile."""
 
     reads: Callable[[Object], PlainPod | None] = staticmethod(plain_pod)
 
     def __init__(self, cluster: LiveCluster, nodes: Informer[PlainNode], stale_s: float) -> None:
-        self.changed = asyncio.Event()
+        super().__init__()
         self._cluster, self._nodes, self._stale_s = cluster, nodes, stale_s
         self._pods = cluster.pods.read(self.reads, self._on_change)
         self._nodes.subscribe(self._on_change)
@@ -45,10 +44,6 @@ class LivePods:
 
     def mode(self, pod: PlainPod) -> str:
         return self._cluster.gated(pod.whose, self._cluster.effective_mode(pod.mode, pod.key[0]))
-
-    def _on_change(self, change: Change[Any]) -> None:
-        if change.old != change.new:
-            self.changed.set()
 
 
 class PodWriter:

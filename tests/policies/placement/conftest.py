@@ -5,9 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from kopt.core.scheduling.cluster import GpuRequest
-from kopt.core.scheduling.placement import PodRequest
+from kopt.core.scheduling.placement import FleetNode, PodRequest
 from kopt.core.units import GIB, Bytes, MilliGpu
-from kopt.policies.placement.state import FleetNode
 
 
 @pytest.fixture

@@ -5,13 +5,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from kopt.core.scheduling.placement import PodRequest, TopologyPreference
+from kopt.core.scheduling.placement import FleetNode, PodRequest, TopologyPreference
 from kopt.core.units import GIB, Bytes
 from kopt.policies.placement.cache import FragmentationCache
 from kopt.policies.placement.choose import choose, explain
 from kopt.policies.placement.feasible import Refusal
 from kopt.policies.placement.scores import SCORES, WEIGHTS
-from kopt.policies.placement.state import FleetNode, FleetState, allocate
+from kopt.policies.placement.state import FleetState, allocate
 from kopt.policies.placement.topology import GpuLinks, Topologies
 from kopt.policies.placement.typical import TypicalPods
 

@@ -7,11 +7,11 @@ import pytest
 
 from kopt.core.hardware.bandwidth import BandwidthKind, BandwidthMinimum
 from kopt.core.scheduling.cluster import GpuRequest
-from kopt.core.scheduling.placement import PodRequest
+from kopt.core.scheduling.placement import FleetNode, PodRequest
 from kopt.policies.placement.cache import FragmentationCache
 from kopt.policies.placement.choose import best, choose
 from kopt.policies.placement.feasible import Refusal
-from kopt.policies.placement.state import FleetNode, FleetState, allocate
+from kopt.policies.placement.state import FleetState, allocate
 from kopt.policies.placement.typical import TypicalPods
 
 Make = Callable[..., PodRequest]

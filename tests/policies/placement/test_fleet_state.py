@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from kopt.core.scheduling.cluster import GpuRequest
-from kopt.core.scheduling.placement import PodRequest
+from kopt.core.scheduling.placement import FleetNode, PodRequest
 from kopt.core.units import Bytes, MilliGpu
 from kopt.policies.placement.cache import FragmentationCache
 from kopt.policies.placement.choose import best, choose
 from kopt.policies.placement.feasible import Refusal, refusals
 from kopt.policies.placement.fragmentation import gradient
 from kopt.policies.placement.reserve import Room
-from kopt.policies.placement.state import FleetNode, FleetState, PlacementError, allocate, occupy, release
+from kopt.policies.placement.state import FleetState, PlacementError, allocate, occupy, release
 from kopt.policies.placement.typical import TypicalPods
 
 Make = Callable[..., PodRequest]

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kopt.core.scheduling.cluster import GpuRequest
-from kopt.core.scheduling.placement import PodRequest
+from kopt.core.scheduling.placement import FleetNode, PodRequest
 from kopt.core.units import GIB, Bytes, MilliGpu
 from kopt.policies.placement.cache import FragmentationCache
 from kopt.policies.placement.joint import pack, upper_bound
-from kopt.policies.placement.state import FleetNode, FleetState, allocate
+from kopt.policies.placement.state import FleetState, allocate
 from kopt.policies.placement.typical import TypicalPods
 
 Make = Callable[..., PodRequest]

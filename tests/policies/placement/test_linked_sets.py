@@ -10,10 +10,10 @@ from node_outputs import CUBE_MESH
 from kopt.core.hardware.bandwidth import BandwidthKind, BandwidthMinimum
 from kopt.core.hardware.node_topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
 from kopt.core.scheduling.cluster import GpuRequest
-from kopt.core.scheduling.placement import PodRequest, TopologyPreference
+from kopt.core.scheduling.placement import FleetNode, PodRequest, TopologyPreference
 from kopt.core.units import Bytes
 from kopt.policies.placement.links import links_of
-from kopt.policies.placement.state import FleetNode, FleetState
+from kopt.policies.placement.state import FleetState
 from kopt.policies.placement.topology import Topologies, best_set
 
 NVLINK = TopologyPreference.NVLINK_OPTIMAL

@@ -8,12 +8,12 @@ from node_outputs import CUBE_MESH
 
 from kopt.core.hardware.bandwidth import BandwidthKind, BandwidthMinimum
 from kopt.core.hardware.node_topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
-from kopt.core.scheduling.placement import PodRequest, TopologyPreference
+from kopt.core.scheduling.placement import FleetNode, PodRequest, TopologyPreference
 from kopt.policies.placement.cache import FragmentationCache
 from kopt.policies.placement.choose import best, choose, explain, slots_for
 from kopt.policies.placement.feasible import Refusal
 from kopt.policies.placement.links import links_of
-from kopt.policies.placement.state import FleetNode, FleetState, allocate
+from kopt.policies.placement.state import FleetState, allocate
 from kopt.policies.placement.topology import Topologies
 from kopt.policies.placement.typical import TypicalPods
 

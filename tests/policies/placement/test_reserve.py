@@ -6,10 +6,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from kopt.core.scheduling.placement import PodRequest
+from kopt.core.scheduling.placement import FleetNode, PodRequest
 from kopt.policies.placement import state as state_module
 from kopt.policies.placement.reserve import Room, Sizes
-from kopt.policies.placement.state import FleetNode, FleetState, allocate, release
+from kopt.policies.placement.state import FleetState, allocate, release
 from kopt.policies.placement.typical import TypicalPods
 
 Make = Callable[..., PodRequest]

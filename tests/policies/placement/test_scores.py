@@ -5,10 +5,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from kopt.core.scheduling.placement import PodRequest
+from kopt.core.scheduling.placement import FleetNode, PodRequest
 from kopt.policies.placement.feasible import Refusal, refusal_counts, refusals
 from kopt.policies.placement.scores import SCORES, Scored, weigh
-from kopt.policies.placement.state import FleetNode, FleetState, allocate
+from kopt.policies.placement.state import FleetState, allocate
 
 Make = Callable[..., PodRequest]
 MakeNode = Callable[..., FleetNode]

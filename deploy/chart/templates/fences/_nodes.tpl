@@ -13,7 +13,7 @@ a list of the root, the component, and whether it gives back: only what is marke
 
 {{- define "kopt.nodeValidations" -}}
 - expression: {{ include "kopt.sameBut" (list "object.spec" "oldObject.spec" (ternary "['taints', 'unschedulable']" "['taints']" .)) | quote }}
-  message: only taints
+  message: only taints{{ if . }}, and whether it takes pods{{ end }}
 - expression: >-
     object.spec.?taints.orValue([]).filter(t, t.key != 'kaiwo.ai/gpu-unhealthy') ==
     oldObject.spec.?taints.orValue([]).filter(t, t.key != 'kaiwo.ai/gpu-unhealthy') &&

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kopt.cluster.workloads.requests.pods import NO_WISH, WORKLOAD_LABEL, Ask, Wish
+from kopt.cluster.workloads.requests.pods import NO_WISH, WORKLOAD_LABEL, Wish
+from kopt.core.scheduling.placement import Ask
 
 _MOST_PODS = 10_000
 _BY_LABEL = (

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from kopt.cluster.client.resources import Object
+from kopt.cluster.workloads.placement.topology_domains import domains_of_node
 from kopt.cluster.workloads.requests.pods import PRODUCT_LABELS, is_gpu, quantity
-from kopt.controllers.extender.books.topology_domains import domains_of_node
 from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
+from kopt.core.scheduling.placement import FleetNode
 from kopt.core.units import MIB, Bytes
-from kopt.policies.placement.state import FleetNode
 
 MOST_SLOTS = 128
 """More GPUs than any node has (64 partitions of 8 GPUs); bounds what a wrong number in a node's status can cost."""

@@ -13,22 +13,22 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from kopt.cluster.client.resources import Key
-from kopt.cluster.workloads.requests.pods import ANY_POOL, Ask
-from kopt.controllers.extender.books.node_health import Complaint, Complaints
-from kopt.controllers.extender.node_list import NodeNames
-from kopt.core.scheduling.placement import PodRequest
+from kopt.core.hardware.complaint import Complaint
+from kopt.core.scheduling.placement import ANY_POOL, Ask, FleetNode, PodRequest
 from kopt.core.units import WHOLE_GPU, MilliGpu
 from kopt.policies.placement.choose import Choice, choose
+from kopt.policies.placement.complaints import Complaints
 from kopt.policies.placement.feasible import Refusal
 from kopt.policies.placement.joint import Packing, pack
-from kopt.policies.placement.pool import Pool
+from kopt.policies.placement.pool import NamedNodes, Pool
 from kopt.policies.placement.scores import WEIGHTS
-from kopt.policies.placement.state import FleetNode, FleetState, allocate, occupy, release
+from kopt.policies.placement.state import FleetState, allocate, occupy, release
 from kopt.policies.placement.topology import GpuLinks, Topologies
 
 Ints = NDArray[np.int64]
 Domain = tuple[str, ...]
+Key = tuple[str, str]
+"""Namespace and name."""
 FOREVER_S = float("inf")
 
 
@@ -168,7 +168,7 @@ class Fleet:
         return self._links.get(offer.topology) if offer is not None else None
 
     def choose(
-        self, ask: Ask, names: NodeNames | None, near: Nearness | None = None, apart: Collection[str] = ()
+        self, ask: Ask, names: NamedNodes | None, near: Nearness | None = None, apart: Collection[str] = ()
     ) -> Placement:
         """The best of the named nodes (None: of all) for a pod that asks for GPUs of one pool; nothing is taken yet.
 
@@ -195,7 +195,7 @@ class Fleet:
         return int(np.count_nonzero((refusal == Refusal.NONE) & pool.state.ready))
 
     def _choose(
-        self, ask: Ask, names: NodeNames | None, near: Nearness | None = None, apart: Collection[str] = ()
+        self, ask: Ask, names: NamedNodes | None, near: Nearness | None = None, apart: Collection[str] = ()
     ) -> Placement:
         best = Placement("", Choice(ask.request, None))
         for pool in self._pools_for(ask):
@@ -214,7 +214,7 @@ class Fleet:
                 best = _better(best, Placement(pool.resource, choice))
         return best
 
-    def refusals(self, ask: Ask, names: NodeNames) -> dict[str, int]:
+    def refusals(self, ask: Ask, names: NamedNodes) -> dict[str, int]:
         """Why each of the named nodes cannot take a pod that none can take: `Refusal` codes as plain numbers."""
         refusals = dict.fromkeys(names.names, int(Refusal.NO_SUCH_NODE))
         for pool in self._pools_for(ask):
@@ -225,7 +225,7 @@ class Fleet:
                 refusals.update(zip(map(pool.state.names.__getitem__, rows.tolist()), codes.tolist(), strict=True))
         return refusals
 
-    def plan(self, requests: Sequence[Ask], names: NodeNames) -> tuple[Pool, Packing] | None:
+    def plan(self, requests: Sequence[Ask], names: NamedNodes) -> tuple[Pool, Packing] | None:
         """Places for pods of one pool on the named nodes, all at once; None where shares depend on the GPU."""
         pool = self.pools.get(requests[0].pool)
         if pool is None or any(ask.share_bytes or ask.pool != requests[0].pool for ask in requests):

@@ -1,37 +1,22 @@
 """What is wrong with a node, from the objects that others write about it: ``NodeTopology``, ``NodeBandwidth`` and
 ``NodeHealth``."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.custom.node_bandwidth import bandwidth_of
 from kopt.cluster.objects.custom.node_health import record_of
 from kopt.cluster.objects.custom.node_topology import degraded_of
 from kopt.core.decision import Mode
+from kopt.core.hardware.complaint import Complaint
 from kopt.core.hardware.health import NODE, Grade
 from kopt.core.hardware.node_topology import DegradedPart, NodeTopology
-from kopt.core.hardware.pairwise import Health, Pair, slow_pairs
+from kopt.core.hardware.pairwise import Health, slow_pairs
 
 _MOST_LISTED = 3
 _MOST_TEXT = 300
 _OF_A_LINK = frozenset({"link", "nic"})
 """Parts that do not belong to one GPU alone."""
-
-
-@dataclass(frozen=True)
-class Complaint:
-    """``text`` is for people. ``gpus`` are the slots, of ``of`` in all, whose own part is worse than it was; ``slow``
-    are nodes with which a collective is slow, and what it reached (GB/s of bus bandwidth; 0 where it failed)."""
-
-    text: str
-    gpus: tuple[int, ...] = ()
-    of: int = 0
-    slow: Mapping[str, float] = field(default_factory=dict)
-    degraded: bool = True
-    """False where only pairs are slow for which another node is to blame."""
-    score: float = 1.0
-    """Of the node's health, 0-1; what placement weighs."""
 
 
 def of_topology(document: Object, topology: NodeTopology) -> Complaint | None:
@@ -94,61 +79,3 @@ def _part_text(part: DegradedPart, slots: Mapping[str, int]) -> str:
 def _shortened(texts: list[str]) -> str:
     more = f" and {len(texts) - _MOST_LISTED} more" if len(texts) > _MOST_LISTED else ""
     return "; ".join(texts[:_MOST_LISTED]) + more
-
-
-class Complaints:
-    """Those of all nodes, by where they come from."""
-
-    def __init__(self) -> None:
-        self._of: dict[str, dict[str, Complaint]] = {}
-        self._slow: dict[Pair, float] | None = None
-
-    def set(self, node: str, source: str, complaint: Complaint | None) -> None:
-        """Note what a source says of a node now."""
-        self._slow = None
-        if complaint is not None:
-            self._of.setdefault(node, {})[source] = complaint
-        elif complaints_by_name := self._of.get(node):
-            complaints_by_name.pop(source, None)
-            if not complaints_by_name:
-                del self._of[node]
-
-    def text(self, node: str) -> str:
-        """What is wrong with a node; empty where nothing is known to be."""
-        return "; ".join(complaint.text for complaint in self._bad(node))
-
-    def of_slot(self, node: str, slot: int) -> list[str]:
-        """Those of one GPU, and those of the node that name none."""
-        return [complaint.text for complaint in self._bad(node) if slot in complaint.gpus or not complaint.gpus]
-
-    def degraded(self, node: str) -> bool:
-        return any(True for _ in self._bad(node))
-
-    def score(self, node: str) -> float:
-        """The lowest health that a source gives a node, 0-1; 1 where nothing is known."""
-        return min((complaint.score for complaint in self._of.get(node, {}).values()), default=1.0)
-
-    def poor(self, node: str, gpus: int) -> int:
-        """Bits of the slots whose own part is worse, of a node that offers so many GPUs."""
-        return sum(
-            1 << slot
-            for slot in {slot for complaint in self._bad(node) if complaint.of == gpus for slot in complaint.gpus}
-        )
-
-    def slow_with(self, node: str) -> Mapping[str, float]:
-        """Nodes that were slow with this one, and their common bandwidth (GB/s); one of a pair reports it."""
-        return {b if a == node else a: gbps for (a, b), gbps in self.slow_pairs().items() if node in (a, b)}
-
-    def slow_pairs(self) -> Mapping[Pair, float]:
-        """Every slow pair, its names in order, and what it reached (GB/s)."""
-        if self._slow is None:
-            self._slow = {
-                (min(node, other), max(node, other)): gbps
-                for node, by_source in self._of.items()
-                for complaint in by_source.values()
-                for other, gbps in complaint.slow.items()
-            }
-        return self._slow
-
-    def _bad(self, node: str) -> Iterator[Complaint]:
-        return (complaint for complaint in self._of.get(node, {}).values() if complaint.degraded)

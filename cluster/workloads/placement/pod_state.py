@@ -12,9 +12,10 @@ from kopt.cluster.objects.fields import controller_of
 from kopt.cluster.objects.namespace import MODE_ANNOTATION, read_namespace
 from kopt.cluster.runtime.tracing import TRACEPARENT_ANNOTATION
 from kopt.cluster.workloads.owners import owner_of
-from kopt.cluster.workloads.requests.pods import NO_WISH, WORKLOAD_LABEL, Ask, Wish, ask_of
+from kopt.cluster.workloads.placement.gang_membership import Membership, membership_of
+from kopt.cluster.workloads.requests.pods import NO_WISH, WORKLOAD_LABEL, Wish, ask_of
 from kopt.cluster.workloads.workload_class import class_of_pod
-from kopt.controllers.extender.books.gang_membership import Membership, membership_of
+from kopt.core.scheduling.placement import Ask
 from kopt.core.scheduling.workload_class import ClassPlacement
 from kopt.core.switches import Owner
 

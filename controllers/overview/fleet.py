@@ -1,4 +1,4 @@
-"""The extender's books of a cluster, read once: for people who ask where a job would fit."""
+"""The fleet of a cluster as the extender keeps it, read once: for people who ask where a job would fit."""
 
 from collections.abc import Callable, Iterable
 
@@ -15,14 +15,17 @@ from kopt.cluster.client.resources import (
     Object,
     Resource,
 )
+from kopt.cluster.objects.custom.node_topology import topology_of
 from kopt.cluster.objects.fields import readable, text
 from kopt.cluster.workloads.node_selection import why_closed
-from kopt.controllers.extender.books.fleet import Fleet
-from kopt.controllers.extender.books.node_capacity import offers_of
-from kopt.controllers.extender.books.node_health import Complaint, of_bandwidth, of_health
-from kopt.controllers.extender.books.topologies import report_of
-from kopt.controllers.extender.books.views import pod_state_of
+from kopt.cluster.workloads.placement.node_capacity import offers_of
+from kopt.cluster.workloads.placement.node_complaints import of_bandwidth, of_health, of_topology
+from kopt.cluster.workloads.placement.pod_state import pod_state_of
+from kopt.core.hardware.complaint import Complaint
 from kopt.core.units import WHOLE_GPU
+from kopt.policies.placement.fleet import Fleet
+from kopt.policies.placement.links import links_of
+from kopt.policies.placement.topology import GpuLinks
 from kopt.topology.sets.across_nodes import NodeOffer
 
 
@@ -48,9 +51,9 @@ def fleet_of(
     fleet = Fleet()
     for node, offers in readable(nodes, offers_of):
         fleet.set_node(text(node, "metadata", "name"), offers)
-    for document, report in readable(topologies, report_of):
-        fleet.set_links(text(document, "metadata", "name"), report.links)
-        fleet.set_complaint(text(document, "metadata", "name"), "topology", report.complaint)
+    for document, (links, complaint) in readable(topologies, _links):
+        fleet.set_links(text(document, "metadata", "name"), links)
+        fleet.set_complaint(text(document, "metadata", "name"), "topology", complaint)
     for document, complaint in readable(bandwidths, of_bandwidth):
         fleet.set_complaint(text(document, "metadata", "name"), "pairs", complaint)
     for document, complaint in readable(healths, health):
@@ -74,6 +77,11 @@ def node_offers(fleet: Fleet) -> tuple[list[NodeOffer], list[str]]:
             slots = np.flatnonzero(pool.state.gpu_free_milli[row] >= WHOLE_GPU).tolist()
             offers.append(NodeOffer(name, links.machine, tuple(indexes[slot] for slot in slots), fleet.domains(name)))
     return offers, sorted(set(unknown) - {node_offer.name for node_offer in offers})
+
+
+def _links(document: Object) -> tuple[GpuLinks, Complaint | None]:
+    topology = topology_of(document)
+    return links_of(topology), of_topology(document, topology)
 
 
 async def _all(kube: Kube, resource: Resource, fields: str = "") -> Iterable[Object]:

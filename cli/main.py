@@ -21,6 +21,7 @@ from kopt.cli.cluster import (
 from kopt.cli.cluster.agents import commands as agent
 from kopt.cli.cluster.queueing import queue, replicas, reservations
 from kopt.cli.cost import commands as cost
+from kopt.cli.crds import commands as crds
 from kopt.cli.dashboards import commands as dashboards
 from kopt.cli.demand import commands as demand
 from kopt.cli.errors import Edge
@@ -96,6 +97,7 @@ app.command("classes")(classes.classes)
 app.add_typer(cost.app, name="cost")
 app.add_typer(queues.app, name="queues")
 app.add_typer(nodes.app, name="nodes")
+app.add_typer(crds.app, name="crds")
 app.command("webhook")(webhook.webhook)
 app.command("extender")(extender.extender)
 app.add_typer(agent.app, name="agent")

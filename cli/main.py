@@ -28,6 +28,7 @@ from kopt.cli.errors import Edge
 from kopt.cli.health import commands as health
 from kopt.cli.local import doctor, up
 from kopt.cli.logs import commands as logs
+from kopt.cli.mcp import commands as mcp
 from kopt.cli.nodes import commands as nodes
 from kopt.cli.parallelism import commands as parallelism
 from kopt.cli.queues import commands as queues
@@ -83,6 +84,7 @@ app.add_typer(features.app, name="features")
 app.add_typer(audit.app, name="audit")
 app.command("evictions")(evictions.evictions)
 app.command("why")(why.why)
+app.command("mcp")(mcp.mcp)
 app.command("replicas")(replicas.replicas)
 app.command("reasons")(reasons.reasons)
 app.add_typer(alerts.app, name="alerts")

@@ -179,7 +179,8 @@ def _allowed(api: Api, document: Object) -> bool:
     try:
         return bool(api.apply(document))
     except Refused as refused:
-        assert refused.status == 403, refused
+        if refused.status != 403:
+            raise
         return False
 
 

@@ -1,4 +1,4 @@
-"""The Kustomize bases beside the chart: built by the real kustomize, each is what the chart renders, and is accepted."""
+"""The Kustomize bases beside the chart: by the real kustomize each is what the chart renders, and is accepted."""
 
 import runpy
 import subprocess

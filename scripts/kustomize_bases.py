@@ -24,7 +24,7 @@ VALUES = {
     # The chart makes these once in a cluster; a file that is in a repository cannot hold a key.
     "extender": {"tls": {"serverSecret": "kopt-extender-tls", "clientSecret": "kopt-extender-caller"}},
 }
-_HEAD = "# Written by scripts/kustomize_bases.py from deploy/chart{values}: change the chart, or patch it in an overlay.\n"
+_HEAD = "# Written by scripts/kustomize_bases.py from deploy/chart{values}: change that, or patch it in an overlay.\n"
 _DEFINITION = "CustomResourceDefinition"
 Object = dict[str, Any]
 Key = tuple[str, str, str, str]

@@ -1,4 +1,4 @@
-"""What applying definitions would change, and why it may not be done: read from the cluster with the caller's rights."""
+"""What applying definitions would change, and why it may not be done: read from the cluster with one's own rights."""
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass

@@ -136,6 +136,7 @@ def test_what_is_in_use_is_not_dropped_and_the_release_stays_as_it_was(
     done = _upgrade(charts, installed, without)
     assert done.returncode != 0
     assert "it drops spec.capacity, and you may not list kaiwopools.kaiwo.ai" in _logs(installed)
+    assert api.find("rbac.authorization.k8s.io/v1", "ClusterRole", "kopt-crds", "") is None, "its rights stay"
     (job,) = api.list("batch/v1", "Job", NAMESPACE)
     assert job["metadata"]["name"] == "kopt-crds"
     assert _spec(api) == before

@@ -133,7 +133,7 @@ def test_what_holds_the_owner_of_a_workload_is_said(resource: Resource) -> None:
     (queued,) = [item for item in state.queued if item.name == "sweep"]
     explanation = state.explain([queued])[queued.uid]
     assert explanation.unread == ()
-    assert explanation.document["root"]["kind"] == resource.kind
+    assert explanation.document["job"]["kind"] == resource.kind
     assert any("staging" in sentence for sentence in explanation.sentences)
 
 

@@ -100,8 +100,9 @@ def apply(
     """Show what changes in the definitions, then write them (server-side apply, field manager kopt-crds).
 
     Nothing is written while anything is refused: a version in which objects are stored, a field that an object has or
-    of which you may not see whether one has it, a definition that another field manager than helm and kubectl owns.
-    helm itself never updates definitions; with `crds.upgrade` the chart runs this before each upgrade.
+    of which you may not see whether one has it, a definition that is not labelled as ours. Those that somebody else
+    than helm and kubectl manages, such as Argo CD, are left as they are. helm itself never updates definitions; with
+    `crds.upgrade` the chart runs this before each upgrade.
 
     Examples:
 
@@ -159,7 +160,10 @@ def _show_changes(plans: "Sequence[DefinitionPlan]", output: Format, *, dry_run:
     ]
     problems = [f"{plan.name}: {problem}" for plan in plans for problem in plan.problems]
     header = {"dry_run": dry_run, "problems": problems}
-    remarks = [_summary(plans)]
+    left = [
+        f"{plan.name} is left to {plan.manager}; --force-conflicts takes it over." for plan in plans if plan.manager
+    ]
+    remarks = [_summary(plans), *left]
     show(Answer("changes", rows, header=header, remarks=remarks, empty="nothing changes", hide_header=True), output)
     for problem in problems:
         typer.echo(f"kopt: {problem}", err=True)

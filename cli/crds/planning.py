@@ -15,6 +15,7 @@ from kopt.policies.queues.differences import FieldChange
 INSTALLERS = frozenset({FIELD_MANAGER, "helm", "kubectl", "kubectl-client-side-apply", "kubectl-create"})
 """Field managers that put our definitions there by hand: theirs are taken over. Others would write them again."""
 _MOST_NAMED = 3
+_FOREIGN = f"it is not ours: the label {PART_OF_LABEL}={PART_OF} is missing (--force-conflicts takes it over)"
 
 
 class State(StrEnum):
@@ -23,6 +24,8 @@ class State(StrEnum):
     CURRENT = "current"
     CHANGED = "changed"
     MISSING = "missing"
+    LEFT = "left"
+    """It differs, and somebody else manages it."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,8 @@ class DefinitionPlan:
     problems: tuple[str, ...] = ()
     resource_version: str = ""
     """Of the one that was read; empty where there is none."""
+    manager: str = ""
+    """To whom it is left."""
 
     @property
     def name(self) -> str:
@@ -49,7 +54,7 @@ async def plan(kube: Kube, definitions: Sequence[Object], *, take_over: bool = F
 async def write(kube: Kube, plans: Sequence[DefinitionPlan]) -> AsyncGenerator[tuple[str, str]]:
     """Names of what is written, each with its error or an empty text; the first error ends it."""
     for each in plans:
-        if each.state is State.CURRENT:
+        if each.state in (State.CURRENT, State.LEFT):
             continue
         try:
             await _apply(kube, _unchanged_since(each))
@@ -66,7 +71,7 @@ async def _plan_one(kube: Kube, document: Object, *, take_over: bool) -> Definit
     except NotFound:
         return await _plan_new(kube, document)
     version = live["metadata"]["resourceVersion"]
-    problems = [] if take_over else _owned_by_others(live)
+    problems = [] if take_over or _labels(live).get(PART_OF_LABEL) == PART_OF else [_FOREIGN]
     problems += [f"objects may be stored as {lost}, which it drops" for lost in lost_versions(live, document)]
     try:
         after = await _apply(kube, document, dry_run=True)
@@ -77,6 +82,8 @@ async def _plan_one(kube: Kube, document: Object, *, take_over: bool) -> Definit
     fields = (*changes(live["spec"], after["spec"]), *changes(_labels(live), _labels(after), ("labels",)))
     if not fields:
         return DefinitionPlan(document, State.CURRENT)
+    if not problems and not take_over and (manager := _other_managers(live)):
+        return DefinitionPlan(document, State.LEFT, tuple(fields), manager=manager)
     problems += await _losses_in_use(kube, live, after)
     return DefinitionPlan(document, State.CHANGED, tuple(fields), tuple(problems), version)
 
@@ -117,16 +124,14 @@ def _labels(document: Mapping[str, Any]) -> dict[str, Any]:
     return dict(document["metadata"].get("labels") or {})
 
 
-def _owned_by_others(live: Object) -> list[str]:
-    if _labels(live).get(PART_OF_LABEL) != PART_OF:
-        return ["it is not ours: the label app.kubernetes.io/part-of=kaiwo-optimizer is missing"]
+def _other_managers(live: Object) -> str:
+    """Who else manages the versions of a definition; empty where it was installed by hand."""
     managers = {
         str(entry.get("manager"))
         for entry in live["metadata"].get("managedFields") or ()
         if "f:versions" in ((entry.get("fieldsV1") or {}).get("f:spec") or {}) and not entry.get("subresource")
     }
-    others = sorted(managers - INSTALLERS)
-    return [f"{', '.join(others)} manages it: change it there, or take it over"] if others else []
+    return ", ".join(sorted(managers - INSTALLERS))
 
 
 async def _losses_in_use(kube: Kube, live: Object, new: Object) -> list[str]:

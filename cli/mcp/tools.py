@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from kopt.cli.errors import Refused
 from kopt.cli.output import document
 
@@ -91,7 +93,10 @@ class Tools:
 
         if not self.prometheus:
             return None
-        span_s = seconds(since, "since")
+        try:
+            span_s = seconds(since, "since")
+        except typer.BadParameter as error:
+            raise Refused(f"since: {error.message}") from None
         if span_s < _SHORTEST_S:
             raise Refused(f"since: a window of {span_s} s is shorter than {_SHORTEST_S} s")
         return await asyncio.to_thread(read, Question(self.prometheus, span_s, self.token_file), namespace)

@@ -195,9 +195,11 @@ def test_definitions_that_others_own_are_left_to_them(installed: ControlPlane, t
     older["spec"]["versions"][0]["additionalPrinterColumns"].pop()
     api.apply(older)
     path.write_text(yaml.safe_dump(document))
-    refused = _kopt(installed.kubeconfig, "diff", "-f", path)
-    assert refused.returncode == 1
-    assert f"{name}: tests manages it" in refused.stderr
+    before = api.get(*DEFINITION, name, "")["spec"]
+    left = _kopt(installed.kubeconfig, "apply", "-f", path)
+    assert left.returncode == 0, left.stderr
+    assert f"{name} is left to tests" in left.stdout + left.stderr
+    assert api.get(*DEFINITION, name, "")["spec"] == before
     assert _kopt(installed.kubeconfig, "apply", "-f", path, "--force-conflicts").returncode == 0
     stored = api.get(*DEFINITION, name, "")["spec"]["versions"][0]
     assert stored["additionalPrinterColumns"] == document["spec"]["versions"][0]["additionalPrinterColumns"]
@@ -213,3 +215,14 @@ def test_a_file_with_something_else_is_refused_before_the_cluster_is_asked(tmp_p
     assert (done.returncode, done.stdout) == (1, "")
     assert "wrong.yaml" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_definition_of_somebody_else_by_our_name_is_refused(installed: ControlPlane, tmp_path: Path) -> None:
+    api, name = installed.api, "evictions.kaiwo.ai"
+    path = tmp_path / "evictions.yaml"
+    path.write_text((CHART / "crds" / "evictions.yaml").read_text())
+    api.patch(*DEFINITION, name, {"metadata": {"labels": {"app.kubernetes.io/part-of": "theirs"}}}, "")
+    refused = _kopt(installed.kubeconfig, "apply", "-f", path)
+    assert refused.returncode == 1
+    assert "it is not ours" in refused.stderr
+    assert _kopt(installed.kubeconfig, "apply", "-f", path, "--force-conflicts").returncode == 0

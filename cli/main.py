@@ -21,12 +21,14 @@ from kopt.cli.cluster import (
 from kopt.cli.cluster.agents import commands as agent
 from kopt.cli.cluster.queueing import queue, replicas, reservations
 from kopt.cli.cost import commands as cost
+from kopt.cli.crds import commands as crds
 from kopt.cli.dashboards import commands as dashboards
 from kopt.cli.demand import commands as demand
 from kopt.cli.errors import Edge
 from kopt.cli.health import commands as health
 from kopt.cli.local import doctor, up
 from kopt.cli.logs import commands as logs
+from kopt.cli.mcp import commands as mcp
 from kopt.cli.nodes import commands as nodes
 from kopt.cli.parallelism import commands as parallelism
 from kopt.cli.queues import commands as queues
@@ -82,6 +84,7 @@ app.add_typer(features.app, name="features")
 app.add_typer(audit.app, name="audit")
 app.command("evictions")(evictions.evictions)
 app.command("why")(why.why)
+app.command("mcp")(mcp.mcp)
 app.command("replicas")(replicas.replicas)
 app.command("reasons")(reasons.reasons)
 app.add_typer(alerts.app, name="alerts")
@@ -96,6 +99,7 @@ app.command("classes")(classes.classes)
 app.add_typer(cost.app, name="cost")
 app.add_typer(queues.app, name="queues")
 app.add_typer(nodes.app, name="nodes")
+app.add_typer(crds.app, name="crds")
 app.command("webhook")(webhook.webhook)
 app.command("extender")(extender.extender)
 app.add_typer(agent.app, name="agent")

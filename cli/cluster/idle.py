@@ -96,12 +96,12 @@ async def _running(kubeconfig: Path | None, namespace: str) -> "tuple[list[PodKi
 
     try:
         async with connect(kubeconfig) as kube:
-            return [pod_kind async for pod_kind in running(kube, namespace)], await _kaiwos(kube, namespace)
+            return [pod_kind async for pod_kind in running(kube, namespace)], await read_kaiwos(kube, namespace)
     except ApiError as error:
         raise Refused(f"the cluster cannot be read: {error}") from error
 
 
-async def _kaiwos(kube: "Kube", namespace: str) -> "dict[str, GpuWorkload]":
+async def read_kaiwos(kube: "Kube", namespace: str) -> "dict[str, GpuWorkload]":
     """What Kaiwo measures and ends by itself, by the workload's uid; nothing where it is not installed, or may not be
     read."""
     from kopt.cluster.client.api import Forbidden, NotFound

@@ -85,7 +85,7 @@ async def _sized(
     pod_kinds = [pod_kind async for pod_kind in _select(workload, kubeconfig, namespace)]
     try:
         async with AsyncPredictionClient(settings.endpoint, deadline_s=DEADLINE_S) as client:
-            return await _ask_all(client, pod_kinds, measurements)
+            return await ask_all(client, pod_kinds, measurements)
     except EndpointFailure as error:
         raise Refused(unanswered(settings, str(error))) from error
 
@@ -148,7 +148,7 @@ def _is_kind(pod_kind: "PodKind", kind: str) -> bool:
     )
 
 
-async def _ask_all(
+async def ask_all(
     client: "AsyncPredictionClient", pod_kinds: "Sequence[PodKind]", measurements: "Measurements | None"
 ) -> list[Sized]:
     """A few questions at a time: pods of a thousand workloads are no reason to crowd others out."""

@@ -87,6 +87,8 @@ class KubeSettings:
     read_buffer_bytes: int = 1 << 18
     """Of each connection whose reader is slow."""
     user_agent: str = "kopt"
+    read_only: bool = False
+    """Anything but get, list and watch raises Forbidden before it is sent."""
 
 
 class Page(NamedTuple):
@@ -387,6 +389,8 @@ class Kube:
         timeout_s: float | None = None,
     ) -> Object:
         """One request to any path; the decoded answer."""
+        if self.settings.read_only and method != "GET":
+            raise Forbidden(403, "ReadOnly", f"{method} {path} is not sent: this client only reads")
         content = None if body is None else orjson.dumps(body)
         most_s = timeout_s or self.settings.timeout_s
         timeout = aiohttp.ClientTimeout(most_s, sock_connect=self.settings.connect_timeout_s)

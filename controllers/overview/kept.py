@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -25,7 +25,7 @@ from kopt.cluster.client.resources import (
 )
 from kopt.cluster.holds.hold import holder_of, queue_of
 from kopt.cluster.objects.fields import items, mapping, slim, text
-from kopt.cluster.workloads.kinds import BY_KEY
+from kopt.cluster.workloads.kinds import BY_KEY, JOB_SETS, RAY_CLUSTERS, RAY_JOBS, WorkloadKind
 from kopt.cluster.workloads.requests.external import CLAIMS
 from kopt.cluster.workloads.requests.gpus import gpus_of
 from kopt.controllers.overview.collect import VOLCANO_POD_GROUPS, collected
@@ -66,10 +66,23 @@ def kept_workload(workload: Object) -> Object | None:
     return slim(workload) if queued_of(workload, {}) is not None else None
 
 
+def _kept_owner(kind: WorkloadKind) -> Callable[[Object], Object | None]:
+    """Of a kind that makes Jobs or pods: objects with GPUs, in a queue, or held."""
+
+    def keep(document: Object) -> Object | None:
+        asks = any(pod_set.gpus for pod_set in kind.pod_sets(document))
+        return slim(document) if asks or queue_of(document) or holder_of(document) else None
+
+    return keep
+
+
+_OWNERS = (JOB_SETS, RAY_JOBS, RAY_CLUSTERS)
+"""Kinds that own Workloads of Kueue's, or Jobs and pods."""
 _JOB_LABEL = "batch.kubernetes.io/controller-uid"
 KEPT = {
     PODS: kept_pod,
     JOBS: kept_job,
+    **{resource: _kept_owner(BY_KEY[resource.group, resource.kind]) for resource in _OWNERS},
     KUEUE_WORKLOADS: kept_workload,
     KUEUE_LOCAL_QUEUES: slim,
     KUEUE_CLUSTER_QUEUES: slim,
@@ -142,7 +155,8 @@ class Kept:
             job = text(pod, "metadata", "labels", _JOB_LABEL)
             self.pods_of_job.setdefault((text(pod, "metadata", "namespace"), job), []).append(pod)
         self._pods = {text(pod, "metadata", "uid"): pod for pod in self.of(PODS)}
-        held = {text(job, "metadata", "uid"): job for job in self.of(JOBS) if holder_of(job)}
+        owners = (owner for resource in (JOBS, *_OWNERS) for owner in self.of(resource))
+        held = {text(owner, "metadata", "uid"): owner for owner in owners if holder_of(owner)}
         self.lines = _KeptLines(self.of(KUEUE_WORKLOADS), self.of(KUEUE_LOCAL_QUEUES), overview.pools, has_kueue, held)
         self.queued = tuple(self.lines.everything(self.of(PODS), overview.now_s))
         self.lines.ordered.extend(queued for queued in self.queued if queued.system is System.KUEUE)
@@ -205,9 +219,10 @@ class Kept:
 
     def _target(self, queued: Queued) -> Thing | None:
         """The job, else what stands in the queue."""
-        job = self._at(JOBS, (queued.namespace, queued.name), queued.owner_uid)
-        if job is not None:
-            return Thing(JOBS, job)
+        for resource in (JOBS, *_OWNERS):
+            job = self._at(resource, (queued.namespace, queued.name), queued.owner_uid)
+            if job is not None:
+                return Thing(resource, job)
         if queued.system is System.KUEUE:
             workload = self._at(KUEUE_WORKLOADS, (queued.namespace, queued.workload), queued.uid)
             return None if workload is None else Thing(KUEUE_WORKLOADS, workload)

@@ -29,6 +29,7 @@ from kopt.models.registry.loading import load_predictor
 from kopt.serving.base.database.interface import DatabaseError
 from kopt.serving.base.model_slot import ModelSource, Slot
 from kopt.serving.base.service import PredictorService
+from kopt.serving.checkpoint.ends import ReadEnds
 from kopt.serving.checkpoint.job import MAX_DOCUMENT, FollowedJob
 from kopt.serving.checkpoint.metrics import CheckpointMetrics
 from kopt.serving.checkpoint.recording import Listing, RecordingTable
@@ -103,17 +104,23 @@ class CheckpointService(PredictorService[CheckpointPredictor]):
         most_held: int = MOST_HELD,
         challenger: Slot[CheckpointPredictor] | None = None,
         recording: RecordingTable | None = None,
+        ends: ReadEnds | None = None,
     ) -> None:
         self._counters = CheckpointMetrics(metrics)
         super().__init__(slot, metrics, self._counters, challenger)
-        self.table, self._clock, self._recording = table, clock, recording
+        self.table, self._clock, self._recording, self._ends = table, clock, recording, ends
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._held: KeptByCaller[str, _Held] = KeptByCaller(most_held)
         self._queued = Shares(MAX_QUEUED)
 
+    @property
+    def compared(self) -> ReadEnds | None:
+        return self._ends
+
     def close(self) -> None:
         """Finishes queued requests."""
         self._thread.shutdown(wait=True)
+        super().close()
         self.table.close()
         if self._recording is not None:
             self._recording.close()
@@ -196,6 +203,8 @@ class CheckpointService(PredictorService[CheckpointPredictor]):
                 self._counters.lines.inc(read or 0)
                 if self._recording is not None and held.job.folders:
                     self._record(self._recording, key, request, read or 0, now_s)
+                if self._ends is not None and self.challenger is not None and held.model == self.challenger.version:
+                    self._ends.record(*key, held.job, held.model, now_s)
                 return _answer(request.job, held, now_s, remarks)
         raise RuntimeError(f"{request.job}: other replicas were quicker {_ATTEMPTS} times")
 

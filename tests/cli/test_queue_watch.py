@@ -1,6 +1,7 @@
 """What the page of queues is told: from watches, as in the terminal, quick for thousands, whatever objects say."""
 
 import asyncio
+import contextlib
 import copy
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from controlplane.plane import ControlPlane
 from controlplane.processes import PATIENCE_S
 from example_budget import examples
 from hypothesis import given, settings
@@ -16,11 +18,12 @@ from hypothesis import strategies as st
 
 from kopt.cli.local.example.cluster import objects_at
 from kopt.cli.local.pages_queue import QueueWatch
-from kopt.cluster.client.api import Kube
+from kopt.cluster.client.api import Kube, connect
 from kopt.cluster.client.credentials import Credentials
 from kopt.cluster.client.resources import JOBS, KUEUE_WORKLOADS, NODES, PODS, Object, Resource
 from kopt.cluster.holds.hold import HELD_LABEL
 from kopt.cluster.runtime.informer import InformerSettings
+from kopt.cluster.workloads.kinds import JOB_SETS, RAY_JOBS
 from kopt.controllers.overview.diagnosis.questions import NoPredictions, Predictions
 from kopt.controllers.overview.diagnosis.starts import RunTimes
 from kopt.controllers.overview.kept import KEPT, Kept
@@ -34,6 +37,7 @@ NOW_S = 1_900_022_400.0
 QUICK = InformerSettings(first_pause_s=0.02, longest_pause_s=0.05)
 OVERVIEW = Overview(cluster=True, now_s=NOW_S)
 Objects = dict[Resource, list[Object]]
+GPU_CONTAINER: Object = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
 
 
 def example() -> Objects:
@@ -92,15 +96,74 @@ def test_of_thousands_forty_are_explained_without_ordering_all_for_each() -> Non
 def test_owners_that_are_not_watched_are_named_and_what_is_left_explains() -> None:
     objects = example()
     workload = named(objects[KUEUE_WORKLOADS], "qwen-32b-sft")
-    owner = {"apiVersion": "ray.io/v1", "kind": "RayJob", "name": "sweep", "uid": "ray", "controller": True}
+    owner = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "sweep", "uid": "torch", "controller": True}
     workload["metadata"]["ownerReferences"] = [owner]
     objects[JOBS] = []
     state = kept(objects)
     (queued,) = [item for item in state.queued if item.name == "sweep"]
     explanation = state.explain([queued])[queued.uid]
-    assert explanation.unread == ("rayjobs",)
+    assert explanation.unread == ("pytorchjobs",)
     assert "insufficient unused quota" in explanation.sentences[0]
     assert not any("may not read" in sentence for sentence in explanation.sentences)
+
+
+JOB_TEMPLATE = {"spec": {"parallelism": 1, "template": {"spec": {"containers": [GPU_CONTAINER]}}}}
+OWNERS = {
+    RAY_JOBS: {"rayClusterSpec": {"headGroupSpec": {"template": {"spec": {"containers": [GPU_CONTAINER]}}}}},
+    JOB_SETS: {"replicatedJobs": [{"name": "a", "replicas": 1, "template": JOB_TEMPLATE}]},
+}
+
+
+def owner_of(resource: Resource, **metadata: Any) -> Object:
+    meta = {"name": "sweep", "namespace": "research", "uid": "owner", "labels": {}, "annotations": {}, **metadata}
+    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": meta, "spec": OWNERS[resource]}
+
+
+@pytest.mark.parametrize("resource", OWNERS)
+def test_what_holds_the_owner_of_a_workload_is_said(resource: Resource) -> None:
+    objects = example()
+    workload = named(objects[KUEUE_WORKLOADS], "qwen-32b-sft")
+    reference = {"apiVersion": resource.api_version, "kind": resource.kind, "name": "sweep", "uid": "owner"}
+    workload["metadata"]["ownerReferences"] = [{**reference, "controller": True}]
+    labels = {HELD_LABEL: "staging"}
+    owner = owner_of(resource, namespace=workload["metadata"]["namespace"], labels=labels)
+    assert KEPT[resource](copy.deepcopy(owner)) is not None
+    objects[resource].append(owner)
+    state = kept(objects)
+    (queued,) = [item for item in state.queued if item.name == "sweep"]
+    explanation = state.explain([queued])[queued.uid]
+    assert explanation.unread == ()
+    assert explanation.document["job"]["kind"] == resource.kind
+    assert any("staging" in sentence for sentence in explanation.sentences)
+
+
+@pytest.mark.parametrize("resource", OWNERS)
+def test_owners_without_gpus_are_not_kept(resource: Resource) -> None:
+    assert KEPT[resource]({**owner_of(resource), "spec": {}}) is None
+
+
+@pytest.mark.cluster
+async def test_a_change_of_a_ray_job_is_a_change_of_the_page(control_plane: ControlPlane) -> None:
+    control_plane.install_crds("kuberay")
+    space = control_plane.api.space("owners")
+    template = {"metadata": {}, "spec": {"containers": [GPU_CONTAINER | {"image": "ray"}]}}
+    head = {"headGroupSpec": {"rayStartParams": {}, "template": template}}
+    spec = {"entrypoint": "python sweep.py", "rayClusterSpec": head}
+    meta = {"name": "sweep", "namespace": space}
+    api = control_plane.api
+    api.create({"apiVersion": RAY_JOBS.api_version, "kind": RAY_JOBS.kind, "metadata": meta, "spec": spec})
+    async with connect(control_plane.kubeconfig) as kube:
+        watch = QueueWatch(kube, lambda: OVERVIEW, QUICK)
+        running = asyncio.create_task(watch.run())
+        while not any(key[0] == space for key in watch.informers[RAY_JOBS].objects):
+            await asyncio.sleep(0.05)
+        with contextlib.suppress(TimeoutError):
+            while True:
+                await asyncio.wait_for(watch.changed(), 2.0)
+        labels = {"metadata": {"labels": {HELD_LABEL: "staging"}}}
+        api.patch(RAY_JOBS.api_version, RAY_JOBS.kind, "sweep", labels, space)
+        await asyncio.wait_for(watch.changed(), PATIENCE_S)
+        running.cancel()
 
 
 def test_pods_outside_of_queues_are_explained_by_their_scheduler() -> None:

@@ -70,6 +70,7 @@ GROUPS = {
         Group("kai", module="github.com/NVIDIA/KAI-scheduler", keep=("deployments/kai-scheduler",)),
         Group("kuberay", module="github.com/ray-project/kuberay/ray-operator", keep=("config/rbac",), rare=True),
         Group("helm"),
+        Group("kustomize"),
         Group("s3"),
         Group("gcs"),
         Group("toxiproxy", renamed=(("server", "toxiproxy-server"),)),

@@ -414,6 +414,17 @@ def test_serve_reads_the_applications_configuration(charts: Any, everything: Obj
     assert built._bound_deployment.num_replicas == 2
 
 
+def test_ray_pods_keep_the_labels_by_which_kuberay_finds_them(charts: Any, everything: Object) -> None:
+    """``kopt-predictions-head-svc`` selects by what KubeRay writes (``HeadServiceLabels``): templates may not differ."""
+    service = named(charts.render(everything), "RayService", "kopt-predictions")
+    groups = service["spec"]["rayClusterConfig"]
+    for group in (groups["headGroupSpec"], *groups["workerGroupSpecs"]):
+        labels = group["template"]["metadata"]["labels"]
+        assert not {"app.kubernetes.io/name", "app.kubernetes.io/created-by"} & set(labels)
+        assert not [name for name in labels if name.startswith("ray.io/")]
+        assert labels["app.kubernetes.io/component"] == "predictions"
+
+
 def test_the_guide_names_values_and_files_that_exist() -> None:
     text = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
     values = yaml.safe_load((ROOT / "deploy" / "chart" / "values.yaml").read_text())

@@ -40,6 +40,7 @@ COMPONENTS = (
         "predictions",
         "training",
         "switchOff",
+        "crds",
     ),
 )
 EARLIER = {
@@ -60,7 +61,7 @@ def key_of(item: Object) -> str:
 def pod_templates(objects: list[Object]) -> Iterator[Object]:
     for item in objects:
         spec = item.get("spec", {})
-        if item["kind"] in ("Deployment", "DaemonSet"):
+        if item["kind"] in ("Deployment", "DaemonSet", "Job"):
             yield spec["template"]
         elif item["kind"] == "CronJob":
             yield spec["jobTemplate"]["spec"]["template"]
@@ -91,6 +92,7 @@ def objects(charts: Helm) -> list[Object]:
             "predictions": {},
             "training": {},
             "scheduler": {},
+            "crds": {"upgrade": True},
             "nodeExecutor": {"enabled": True, "keysConfigMap": "keys"},
         }.get(component, {"enabled": True})
         values[component] = values.get(component, {}) | own(component) | switches
@@ -114,7 +116,9 @@ def test_every_account_has_the_annotations_of_its_component(objects: list[Object
     accounts = [item for item in objects if item["kind"] == "ServiceAccount"]
     assert {key_of(account) for account in accounts} == {*COMPONENTS, "pages"}
     for account in accounts:
-        assert account["metadata"]["annotations"] == {"eks.amazonaws.com/role-arn": key_of(account)}
+        hooks = {"helm.sh/hook", "helm.sh/hook-weight", "helm.sh/hook-delete-policy"}
+        annotations = {name: text for name, text in account["metadata"]["annotations"].items() if name not in hooks}
+        assert annotations == {"eks.amazonaws.com/role-arn": key_of(account)}
 
 
 def test_whoever_may_be_scraped_has_one_monitor_that_finds_its_port(objects: list[Object]) -> None:
@@ -148,7 +152,7 @@ def test_whoever_may_be_scraped_has_one_monitor_that_finds_its_port(objects: lis
         if monitoring in rule.get("from", [])
     }
     assert scraped == let_in
-    assert len(scraped) == len(COMPONENTS) - len({"training", "switchOff"})
+    assert len(scraped) == len(COMPONENTS) - len({"training", "switchOff", "crds"})
 
 
 def _labels(monitor: Object) -> dict[str, str]:
@@ -189,6 +193,8 @@ def test_the_values_for_an_evaluation_start_everything_and_change_nothing(charts
         "training",
         "autoscaling",
         "nodeExecutor",
+        # Tests have no node for it unless they say so.
+        "crds",
     }
     assert [item for item in objects if item["metadata"]["name"] == "kopt-pages" and item["kind"] == "ServiceAccount"]
     (policy,) = [item for item in objects if item["kind"] == "ConformancePolicy"]

@@ -29,6 +29,8 @@ SELDOM = {
         ("scheduling.run.ai", "KAI", ("podgroups", "queues")),
         ("scheduling.volcano.sh", "Volcano", ("podgroups", "queues")),
         ("kueue.x-k8s.io", "Kueue", ("workloads", "localqueues", "clusterqueues", "cohorts", "resourceflavors")),
+        ("jobset.x-k8s.io", "JobSet", ("jobsets",)),
+        ("ray.io", "KubeRay", ("rayjobs", "rayclusters")),
     )
     for kind in kinds
 }
@@ -55,6 +57,9 @@ def test_its_account_lists_and_watches_what_the_pages_show_and_no_more(charts: A
         ("", "pods"),
         ("", "nodes"),
         ("batch", "jobs"),
+        ("jobset.x-k8s.io", "jobsets"),
+        ("ray.io", "rayjobs"),
+        ("ray.io", "rayclusters"),
         *(
             ("kueue.x-k8s.io", kind)
             for kind in ("workloads", "localqueues", "clusterqueues", "cohorts", "resourceflavors")

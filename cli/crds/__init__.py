@@ -1,0 +1,1 @@
+"""``kopt crds``: custom resource definitions of this version in a cluster."""

@@ -90,6 +90,11 @@ class Allocations:
         taken = {slot for uid, slots in confirmed.items() if uid != pod.uid for slot in slots}
         return pod.gpus if taken.isdisjoint(pod.gpus) else None
 
+    def confirm(self, pods: Iterable[PodState]) -> None:
+        """Note first what kubelets say of all of them, so that nobody is booked on what another one has."""
+        for pod in pods:
+            self.slots(pod)
+
     def make_room(self, pod: PodState) -> list[str]:
         """Move pods of which no kubelet has said anything off the GPUs that this one was given; returns their uids.
 

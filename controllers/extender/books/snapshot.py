@@ -64,7 +64,9 @@ def fleet_of(
         given.report(text(document, "metadata", "name"), told)
     read = [pod for _, pod in readable(pods, lambda pod: pod_state_of(pod, None, {}))]
     bound = [pod for pod in read if pod.node and not pod.finished and pod.ask.uses_gpus]
-    for pod in bound:
+    given.confirm(bound)
+    # Those of which something says where they are; the others are assumed to be where room is left.
+    for pod in sorted(bound, key=lambda pod: given.slots(pod) is None):
         fleet.bound(pod.uid, pod.key, pod.node, pod.ask, given.slots(pod))
     for pod in bound:
         given.make_room(pod)

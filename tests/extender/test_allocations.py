@@ -100,6 +100,15 @@ def test_shares_and_instances_are_told_apart_from_gpus() -> None:
         assert allocations.slots(pod) == (0,)
 
 
+def test_gpus_that_cannot_be_are_not_believed() -> None:
+    fleet = fleet_of(node("a", 4))
+    allocations, pod = Allocations(fleet), bound_pod("p", 2, "0,1")
+    for wrong in ((-1, 2), (2, 4), (2, 2), (1, 2, 3), (3,)):
+        allocations.report("a", report(p=wrong))
+        book(fleet, allocations, pod)
+        assert fleet.holdings["p"].gpus == (0, 1)
+
+
 def test_what_an_agent_writes_is_read_without_its_claims() -> None:
     document = {
         "metadata": {"name": "a"},

@@ -11,6 +11,7 @@ from pathlib import Path
 import node_outputs as outputs
 import pytest
 from controlplane.kubelet import DeviceManager, Kubelet
+from controlplane.kubelet.network import lacking
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
 from nvml_standin.devices import Devices
@@ -24,8 +25,12 @@ __all__ = ["plane"]
 pytestmark = [
     pytest.mark.long,
     pytest.mark.skipif(shutil.which("cc") is None, reason="a C compiler builds the stand-in of NVML"),
+    pytest.mark.skipif(bool(lacking()), reason=f"mounts of its own need more rights: {lacking()}"),
 ]
 GPU = "nvidia.com/gpu"
+# The plugin has the path of its own socket compiled in.
+OF_THE_NODE = """mount -t tmpfs none /var/lib && mkdir -p /var/lib/kubelet/device-plugins &&
+mount --bind "$1" /var/lib/kubelet/device-plugins && shift && exec "$@" """
 SHARED = """version: v1
 sharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}
 """
@@ -44,13 +49,16 @@ def node_with_plugin(
         node = parts.enter_context(Kubelet(control_plane, devices=devices, labels={"nvidia.com/gpu.product": "H100"}))
         nodes.append(node)
         gpus = Devices(folder / "gpus", gpus=8)
-        socket = devices.plugins / "kubelet.sock"
-        options = [f"--kubelet-socket={socket}", "--device-discovery-strategy=nvml", "--fail-on-init-error"]
+        for number in range(8):
+            # Not only zeros, which nvidia-smi's readers take for a UUID that somebody masked.
+            gpus.state.gpus[number].uuid = outputs.uuid(number + 1).encode()
+        options = ["--device-discovery-strategy=nvml", "--fail-on-init-error"]
         if configuration:
             (folder / "plugin.yaml").write_text(configuration)
             options.append(f"--config-file={folder / 'plugin.yaml'}")
         env = {**gpus.environment, "DP_DISABLE_HEALTHCHECKS": "all"}
-        server = control_plane.start_server(f"nvidia-{node.name}", [plugin, *options], env)
+        inside = ["unshare", "--mount", "sh", "-c", OF_THE_NODE, "sh", str(devices.plugins)]
+        server = control_plane.start_server(f"nvidia-{node.name}", [*inside, plugin, *options], env)
         parts.callback(server.kill)
         server.wait_until(lambda: node_offers(control_plane, node.name) > 0, what="the plugin has registered")
         recorded = outputs.record(folder / "recorded", **tools(gpus))

@@ -126,5 +126,5 @@ class Allocations:
         if allocation is None or not allocation.whole or allocation.gpus is None:
             return None
         offer = self.fleet.nodes.get(pod.node, {}).get(allocation.resource)
-        fits = offer is not None and all(gpu < offer.gpus for gpu in allocation.gpus)
-        return allocation.gpus if fits and len(allocation.gpus) == pod.ask.units[allocation.resource] else None
+        fits = offer is not None and all(0 <= gpu < offer.gpus for gpu in allocation.gpus)
+        return allocation.gpus if fits and len(set(allocation.gpus)) == pod.ask.units[allocation.resource] else None

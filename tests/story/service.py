@@ -38,10 +38,16 @@ Answer = Callable[..., Awaitable[None]]
 class Exchange:
     """Lines that an agent sent, and what it was answered by which replica."""
 
-    at_s: float
+    seen_s: float
     replica: int
     body: bytes
     answer: dict[str, Any]
+
+    @property
+    def at_s(self) -> float:
+        """What the replica's clock said: whether a save is due soon, and so what is safe, goes by it."""
+        written_s, since_s = self.answer["last_durable_at"], self.answer["seconds_since_durable"]
+        return self.seen_s if written_s is None or since_s is None else float(written_s + since_s)
 
 
 class Service:

@@ -17,9 +17,9 @@ from controlplane.processes import wait_for
 from nvml_standin.devices import Devices
 from replicas import KOPT
 
+from tests.extender.allocations.test_what_nodes_gave import KIND, counted, plane, trainer
 from tests.extender.conftest import Object, RunningExtender
 from tests.extender.test_scheduling_by_the_policy import bound, indices
-from tests.extender.test_what_nodes_gave import KIND, counted, plane, trainer
 
 __all__ = ["plane"]
 pytestmark = [

@@ -20,7 +20,7 @@ from tests.extender.conftest import Object, RunningExtender, gpu_pod
 from tests.extender.test_scheduling_by_the_policy import INDICES, bound, indices
 
 GPU, KIND = "nvidia.com/gpu", ("kaiwo.ai/v1alpha1", "NodeAllocation")
-CRDS = Path(__file__).parents[2] / "deploy" / "chart" / "crds"
+CRDS = Path(__file__).parents[3] / "deploy" / "chart" / "crds"
 IDS = [outputs.uuid(index) for index in range(8)]
 
 

@@ -3,14 +3,17 @@
 A real Prometheus has a week of every service's demand, quiet but for a rush of ten minutes each day, and scrapes them
 on. `kopt controller ingest`, the endpoint with the shipped model and `kopt controller lending` are processes. When the
 five minutes before the rush are over, the forecast of each service rises, and its pool lends nothing any more. What is
-measured is from the end of those five minutes until that is in the status of the pool. Prints Markdown; returns 1 when
-the target is missed. Takes up to fourteen minutes, most of them waiting for that moment.
+measured is from the end of those five minutes until that is in the status of the pool, and how much of that it takes
+until the ingester has the endpoint's word for the bucket. Prints Markdown; returns 1 when the target is missed. Takes
+up to fourteen minutes, most of them waiting for that moment.
 
     python -m benchmarks decisions
 """
 
 import contextlib
 import json
+import os
+import re
 import sys
 import tempfile
 import threading
@@ -26,6 +29,7 @@ from benchmarks.reactions import quantile
 from benchmarks.tables import markdown
 
 SERVICES, DAYS, SAMPLES_S, SPACE, GPU = 300, 7, 150, "decisions", "nvidia.com/gpu"
+_NEWEST = re.compile(r'^kopt_ingest_newest_bucket_timestamp_seconds\{service="(?:[^"/]*/)?([^"]+)"\} (\S+)$', re.M)
 STARTING_S, SCRAPE_S, TARGET_P99_S, LATEST_S = 480.0, 5, 15.0, 90.0
 
 
@@ -38,17 +42,24 @@ def main() -> int:
         (Path(folder) / "plane").mkdir()
         plane = ControlPlane(Path(folder) / "plane")
         try:
-            seconds = _run(plane, Path(folder))
+            measured = _run(plane, Path(folder))
         finally:
             plane.stop()
-    head = ["LendingPools", "decisions", "P50 s", "P99 s", "longest s", "goal"]
-    figures = (f"{quantile(seconds, q):.1f}" for q in (0.5, 0.99, 1.0))
-    print(markdown(head, [(str(SERVICES), str(len(seconds)), *figures, f"P99 ≤ {TARGET_P99_S:g} s")]))
+    seconds = [changed_s for _, changed_s in measured]
+    parts = {
+        "the bucket's end → stored by the endpoint": [stored_s for stored_s, _ in measured],
+        "stored → another forecast, and the pool's status": [changed_s - stored_s for stored_s, changed_s in measured],
+        f"all, P99 ≤ {TARGET_P99_S:g} s": seconds,
+    }
+    rows = [(name, *(f"{quantile(values, q):.1f}" for q in (0.5, 0.99, 1.0))) for name, values in parts.items()]
+    print(f"{SERVICES} LendingPools, load of the machine {os.getloadavg()[1]:.0f}:\n")
+    print(markdown(["from a sample to a decision", "P50 s", "P99 s", "longest s"], rows))
     return 0 if quantile(seconds, 0.99) <= TARGET_P99_S else 1
 
 
-def _run(plane: Any, folder: Path) -> list[float]:
-    """Seconds from the end of the last quiet bucket until each pool's decision has changed."""
+def _run(plane: Any, folder: Path) -> list[tuple[float, float]]:
+    """Seconds from the end of the last quiet bucket until the endpoint has it, and until the pool's decision has
+    changed, for each service."""
     from controlplane.kueue import Kueue
     from controlplane.processes import free_port, wait_for
     from lending.conftest import CHART, POOL, SYSTEM, Controller
@@ -79,8 +90,9 @@ def _run(plane: Any, folder: Path) -> list[float]:
         url = parts.enter_context(running(_endpoint, str(folder / "home")))[0]
         plane.api.apply(*(lending_pool(name, SPACE, name, queue) for name, queue in zip(names, queues, strict=True)))
         command = ["controller", "ingest", f"--prometheus={prometheus.url}", f"--predictions={url}"]
+        port = free_port()
         ingest = plane.start_server(
-            "ingest", [*KOPT, *command, f"--port={free_port()}"], {"KUBECONFIG": str(plane.kubeconfig)}
+            "ingest", [*KOPT, *command, f"--port={port}"], {"KUBECONFIG": str(plane.kubeconfig)}
         )
         parts.callback(ingest.kill)
         lending = Controller(plane, f"--predictions={url}", "--refresh=60s")
@@ -91,8 +103,28 @@ def _run(plane: Any, folder: Path) -> list[float]:
             return {pool["metadata"]["name"]: pool.get("status", {}).get("lentGpus", 0) for pool in pools}
 
         wait_for(lambda: all(lent().values()), rush_s - time.time(), what="every pool lends GPUs")
+        stored: dict[str, float] = {}
+        watching = threading.Thread(
+            target=_stored, args=(f"http://127.0.0.1:{port}/metrics", rush_s, stored), daemon=True
+        )
+        watching.start()
         changes = _changes(plane, POOL, rush_s)
-        return [changes[name] for name in names]
+        watching.join(timeout=LATEST_S)
+        return [(stored[name], changes[name]) for name in names]
+
+
+def _stored(url: str, since_s: float, seconds: dict[str, float]) -> None:
+    """Fill in when, after ``since_s``, the ingester has the endpoint's word for each service's bucket that ended then;
+    to a quarter of a second."""
+    import httpx
+
+    with httpx.Client(trust_env=False, timeout=LATEST_S) as client:
+        while len(seconds) < SERVICES and time.time() < since_s + LATEST_S:
+            text, at_s = client.get(url).text, time.time() - since_s
+            for name, newest_s in _NEWEST.findall(text):
+                if float(newest_s) >= since_s:
+                    seconds.setdefault(name, at_s)
+            time.sleep(0.25)
 
 
 def _changes(plane: Any, kind: tuple[str, str], since_s: float) -> dict[str, float]:

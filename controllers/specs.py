@@ -120,6 +120,7 @@ CONTROLLERS = (
             SWITCHES,
             "gpuworkloads.kgwe.nvidia.io",
             "namespaces",
+            "nodeallocations.kaiwo.ai",
             "nodebandwidths.kaiwo.ai",
             "nodehealths.kaiwo.ai",
             "nodes",

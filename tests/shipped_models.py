@@ -1,6 +1,6 @@
 """The real endpoint with the shipped model of demand, for tests."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from kopt.models.registry.registry import NotRegisteredError, RegisteredModel
 from kopt.models.registry.shipped import load_shipped, shipped_digests
 from kopt.serving.checkpoint.service import CheckpointService
 from kopt.serving.demand.feature_lookup import StoredFeatures
-from kopt.serving.endpoint.app import create_app
+from kopt.serving.endpoint.app import Endpoint, create_app
 from kopt.serving.endpoint.assemble import Parts, assemble
 
 
@@ -33,16 +33,22 @@ class ShippedDemand:
 
 
 @contextmanager
-def shipped_endpoint(home: Path) -> Iterator[str]:
+def shipped_endpoint(
+    home: Path,
+    settings: Settings | None = None,
+    port: int = 0,
+    prepare: Callable[[Endpoint], None] = lambda _: None,
+) -> Iterator[str]:
     """The address of the real application over a real feature store in ``home``; what is shipped for checkpoints is
-    loaded too."""
-    settings = Settings(home=home)
+    loaded too. ``prepare`` may change it before it answers."""
+    settings = settings or Settings(home=home)
     store = StoredFeatures(lambda: DemandFeatureStore(settings))
     endpoint = assemble(settings, Parts(ShippedDemand(), store, refresh_s=3600))
     endpoint.start()
     try:
         endpoint.service(CheckpointService).refresh()
-        with served(create_app(endpoint, manage=False)) as url:
+        prepare(endpoint)
+        with served(create_app(endpoint, manage=False), port=port) as url:
             yield url
     finally:
         endpoint.stop()

@@ -14,6 +14,7 @@ from kopt.agents.topology.scanning import ScanResult
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
+    from kopt.agents.topology.allocations import AllocationReporter
     from kopt.agents.topology.publishing import Publisher
 
 
@@ -36,10 +37,17 @@ class ScanCounters:
 
 
 def serve_metrics(
-    counters: ScanCounters, publisher: "Publisher", contained: Contained, host: str, port: int | None
+    counters: ScanCounters,
+    publisher: "Publisher",
+    reporter: "AllocationReporter | None",
+    contained: Contained,
+    host: str,
+    port: int | None,
 ) -> contextlib.AbstractAsyncContextManager[None]:
     """On ``host:port`` while the block runs; nothing where ``port`` is None."""
-    return metrics_server(lambda: chain(_counts(counters, publisher), contained.metrics()), host, port)
+    return metrics_server(
+        lambda: chain(_counts(counters, publisher), _of_allocations(reporter), contained.metrics()), host, port
+    )
 
 
 def _counts(counters: ScanCounters, publisher: "Publisher") -> "Iterator[Metric]":
@@ -81,3 +89,18 @@ def _of_last(last: ScanResult | None) -> "Iterator[Metric]":
         ("nics", "Ports of network cards.", len(topology.nics) if topology else 0),
     ):
         yield GaugeMetricFamily(f"kopt_topology_{name}", help_text, value=value)
+
+
+def _of_allocations(reporter: "AllocationReporter | None") -> "Iterator[Metric]":
+    from prometheus_client.core import CounterMetricFamily
+
+    if reporter is None:
+        return
+    for name, help_text, counts in (
+        ("kopt_topology_kubelet_reads", "Questions to the kubelet about what pods have.", reporter.asked),
+        ("kopt_topology_allocation_writes", "Requests that write the NodeAllocation.", reporter.writes),
+    ):
+        family = CounterMetricFamily(name, help_text, labels=["outcome"])
+        for outcome, count in sorted(counts.items()):
+            family.add_metric([outcome], count)
+        yield family

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from kopt.agents.runtime.contained import Contained
 from kopt.agents.runtime.running import beside, end_signals, on_signals
+from kopt.agents.topology.allocations import AllocationReporter, AllocationSettings
 from kopt.agents.topology.labels import LabelSettings
 from kopt.agents.topology.metrics import ScanCounters, serve_metrics
 from kopt.agents.topology.publishing import PublishedNode, Publisher, PublishSettings, published_node
@@ -37,6 +38,8 @@ class ProcessSettings:
     """Where the cluster knows nothing of the node yet, slower collectors are not waited for at first."""
     keep_s: float = 900.0
     """So long an earlier reading stands in for a collector that fails."""
+    allocations: AllocationSettings | None = None
+    """Where the kubelet says what pods have; None: it is not asked."""
     kubeconfig: Path | None = None
     host: str = "127.0.0.1"
     port: int | None = None
@@ -56,12 +59,15 @@ async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) ->
         nodes.isolation = objects.isolation = contained.isolation
         nodes.subscribe(publisher.node_changed)
         objects.subscribe(publisher.object_changed)
-        async with serve_metrics(counters, publisher, contained, settings.host, settings.port):
+        asked = settings.allocations
+        reporter = AllocationReporter(kube, settings.node, publisher, asked) if asked is not None else None
+        async with serve_metrics(counters, publisher, reporter, contained, settings.host, settings.port):
             work = [
                 nodes.run(),
                 objects.run(),
                 publisher.run(),
                 _scan(settings, scanner, publisher, counters, objects, again),
+                *([reporter.run()] if reporter is not None else []),
             ]
             async with beside(work):
                 await ending.wait()

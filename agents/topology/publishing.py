@@ -102,6 +102,16 @@ class Publisher:
         """The object as the cluster has it."""
         return self._live
 
+    @property
+    def node(self) -> PublishedNode | None:
+        """The node as the cluster has it."""
+        return self._node
+
+    @property
+    def result(self) -> ScanResult | None:
+        """The last scan that was published, or is about to be."""
+        return self._result
+
     def scanned(self, result: ScanResult) -> None:
         """A scan has ended."""
         self._result = result

@@ -129,6 +129,7 @@ CUSTOM_RESOURCE_DEFINITIONS = Resource(
 CONFORMANCE_POLICIES = Resource("kaiwo.ai", "v1alpha1", "conformancepolicies", "ConformancePolicy", namespaced=False)
 FEATURE_ROLLOUTS = Resource("kaiwo.ai", "v1alpha1", "featurerollouts", "FeatureRollout", namespaced=False)
 NODE_TOPOLOGIES = Resource("kaiwo.ai", "v1alpha1", "nodetopologies", "NodeTopology", namespaced=False)
+NODE_ALLOCATIONS = Resource("kaiwo.ai", "v1alpha1", "nodeallocations", "NodeAllocation", namespaced=False)
 NODE_BANDWIDTHS = Resource("kaiwo.ai", "v1alpha1", "nodebandwidths", "NodeBandwidth", namespaced=False)
 NODE_PLANS = Resource("kaiwo.ai", "v1alpha1", "nodeplans", "NodePlan", namespaced=False)
 NODE_HEALTHS = Resource("kaiwo.ai", "v1alpha1", "nodehealths", "NodeHealth", namespaced=False)

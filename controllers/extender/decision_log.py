@@ -7,6 +7,7 @@ from typing import Any
 
 from kopt.cluster.client.resources import Key
 from kopt.core.decision import Mode
+from kopt.core.hardware.node_allocation import DeviceAllocation
 from kopt.core.reason import Reason
 from kopt.policies.placement.choose import Choice, explain
 from kopt.policies.placement.feasible import SENTENCES, Refusal
@@ -31,6 +32,9 @@ class PodDecision:
     error: str = ""
     together: int = 1
     """Pods that were planned with it, itself included."""
+    followed: str = ""
+    """Whether the pod has the GPUs that were chosen (`Followed`), once its node has said what it has."""
+    allocation: DeviceAllocation | None = None
     more: tuple[Reason, ...] = ()
     """Of degraded nodes, and of where the other pods of its gang are."""
 
@@ -39,6 +43,12 @@ class PodDecision:
         """What was chosen, and what kept it from another node; an event's note."""
         result = " ".join(reason.message for reason in (explain(self.placement.choice)[0], *self.more))
         return result if len(result) <= _LONGEST_MESSAGE else f"{result[: _LONGEST_MESSAGE - 1]}…"
+
+    @property
+    def has(self) -> tuple[int, ...]:
+        """The GPUs that the pod has, as far as its node has said so; else those that were chosen."""
+        given = self.allocation.gpus if self.allocation is not None and self.allocation.whole else None
+        return given or self.gpus or self.placement.choice.gpus
 
     def to_dict(self) -> dict[str, Any]:
         """The document of ``/explain``."""
@@ -51,7 +61,10 @@ class PodDecision:
             "mode": self.mode.value,
             "outcome": self.outcome,
             "node": self.node or choice.node,
-            "gpu_indices": list(self.gpus or choice.gpus),
+            "gpu_indices": list(self.has),
+            "chosen_gpu_indices": list(self.gpus or choice.gpus),
+            "followed": self.followed or None,
+            "devices": list(self.allocation.devices) if self.allocation is not None else [],
             "resource": self.placement.pool,
             "score": choice.score,
             "breakdown": dict(choice.breakdown),
@@ -94,6 +107,21 @@ class DecisionLog:
         pod_decision = replace(pod_decision, outcome=outcome, node=node, gpus=gpus, error=error)
         self._decisions[pod] = pod_decision
         return pod_decision
+
+    def allocated(self, pod: Key, followed: str, allocation: DeviceAllocation, *, differs: bool = False) -> PodDecision:
+        """Note what the node gave a pod whose decision is here."""
+        decision = self._decisions[pod]
+        more = (*decision.more, of_others(decision, allocation)) if differs else decision.more
+        decision = replace(decision, followed=followed, allocation=allocation, more=more)
+        self._decisions[pod] = decision
+        return decision
+
+
+def of_others(decision: PodDecision, allocation: DeviceAllocation) -> Reason:
+    """The node gave a pod other GPUs than those that were chosen."""
+    chosen, given = (", ".join(map(str, gpus)) for gpus in (decision.gpus, allocation.gpus or ()))
+    text = f"Node {decision.node} gave the pod GPUs {given} in place of {chosen}, which were selected."
+    return Reason("GPUS_DIFFER", text, {"node": decision.node, "chosen": chosen, "given": given})
 
 
 def _rejected(counts: Mapping[Refusal, int]) -> list[dict[str, Any]]:

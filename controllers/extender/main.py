@@ -14,6 +14,7 @@ from kopt.cluster.client.api import ApiError, Kube, KubeSettings, NotFound, conn
 from kopt.cluster.client.resources import (
     GPU_WORKLOADS,
     NAMESPACES,
+    NODE_ALLOCATIONS,
     NODE_BANDWIDTHS,
     NODE_HEALTHS,
     NODE_TOPOLOGIES,
@@ -30,9 +31,11 @@ from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.isolation import Isolation, Subject
 from kopt.cluster.runtime.signals import end_signals, run_until, settle_memory
 from kopt.cluster.runtime.switches import LiveSwitches
+from kopt.cluster.workloads.placement.allocations import Followed, NodeReport, allocation_report_of
 from kopt.cluster.workloads.placement.node_capacity import offers_of
 from kopt.cluster.workloads.placement.node_complaints import of_bandwidth, of_health
 from kopt.cluster.workloads.placement.pod_state import PodState, mode_of_namespace
+from kopt.controllers.extender.binding.corrections import correct_annotations
 from kopt.controllers.extender.binding.request import Binder
 from kopt.controllers.extender.books.gpu_workloads import GpuWorkload, PlacedPod, Statuses, workload_of
 from kopt.controllers.extender.books.topologies import TopologyReport, report_of
@@ -117,6 +120,7 @@ class Replica:
         self._topologies: Informer[TopologyReport] = Informer(kube, NODE_TOPOLOGIES, keep=report_of)
         self._bandwidths: Informer[Complaint] = Informer(kube, NODE_BANDWIDTHS, keep=of_bandwidth)
         self._healths: Informer[Complaint] = Informer(kube, NODE_HEALTHS, keep=of_health)
+        self._allocations: Informer[NodeReport] = Informer(kube, NODE_ALLOCATIONS, keep=allocation_report_of)
         self._isolation = Isolation("extender", self._warn)
         for informer in self._informers:
             informer.isolation = self._isolation
@@ -128,6 +132,7 @@ class Replica:
         self._topologies.subscribe(self.extender.topology_changed)
         self._bandwidths.subscribe(self.extender.bandwidth_changed)
         self._healths.subscribe(self.extender.health_changed)
+        self._allocations.subscribe(self.extender.allocation_changed)
         self._workloads.subscribe(self._workload_changed)
         self._pods.subscribe(self.extender.pod_changed)
         self.server = ExtenderServer(
@@ -148,6 +153,7 @@ class Replica:
             self._topologies,
             self._bandwidths,
             self._healths,
+            self._allocations,
             self._workloads,
             self._pods,
         )
@@ -237,6 +243,7 @@ class Replica:
         if serves and not self.switches.is_off("placement"):
             for pod in self.extender.decider.could_go_now(self._settings.nudges_per_s):
                 await self._nudge(pod)
+            await correct_annotations(self._kube, self.extender.allocated)
 
     def _warn(self, subject: Subject, reason: str, sentence: str) -> None:
         self.metrics.object_errors.labels("extender", subject.kind, reason).inc()
@@ -269,7 +276,9 @@ class Replica:
             return
         times_s.append(now_s)
         regarding = PODS.reference(*decision.pod, decision.uid)
-        if decision.outcome == "bound":
+        if decision.followed == Followed.DIFFERS:
+            self._events.record(regarding, "OtherGPUs", "Allocating", decision.summary, kind=WARNING)
+        elif decision.outcome == "bound":
             self._events.record(regarding, "NodeChosen", "Binding", decision.summary)
         else:
             self._events.record(regarding, "NoNodeChosen", "Filtering", decision.summary, kind=WARNING)

@@ -45,6 +45,12 @@ class ExtenderMetrics:
             ["reason"],
             registry=registry,
         )
+        self.allocations = Counter(
+            "kopt_extender_allocations",
+            "Choices of GPUs whose node has said what the pod got, by reason: followed, differs, parts, unknown.",
+            ["reason"],
+            registry=registry,
+        )
         self.expired = Counter(
             "kopt_extender_expired",
             "Reservations that were not confirmed in time, by outcome.",

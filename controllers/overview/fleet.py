@@ -6,6 +6,7 @@ import numpy as np
 
 from kopt.cluster.client.api import Kube, NotFound
 from kopt.cluster.client.resources import (
+    NODE_ALLOCATIONS,
     NODE_BANDWIDTHS,
     NODE_HEALTHS,
     NODE_TOPOLOGIES,
@@ -18,6 +19,7 @@ from kopt.cluster.client.resources import (
 from kopt.cluster.objects.custom.node_topology import topology_of
 from kopt.cluster.objects.fields import readable, text
 from kopt.cluster.workloads.node_selection import why_closed
+from kopt.cluster.workloads.placement.allocations import Allocations, allocation_report_of
 from kopt.cluster.workloads.placement.node_capacity import offers_of
 from kopt.cluster.workloads.placement.node_complaints import of_bandwidth, of_health, of_topology
 from kopt.cluster.workloads.placement.pod_state import pod_state_of
@@ -35,7 +37,8 @@ async def read_fleet(kube: Kube) -> Fleet:
     nodes = [node for node in await _all(kube, NODES) if why_closed(node) is None]
     topologies, bandwidths = await _all(kube, NODE_TOPOLOGIES), await _all(kube, NODE_BANDWIDTHS)
     pods, healths = await _all(kube, PODS, UNFINISHED_PODS), await _all(kube, NODE_HEALTHS)
-    return fleet_of(nodes, pods, topologies, bandwidths, healths)
+    allocations = await _all(kube, NODE_ALLOCATIONS)
+    return fleet_of(nodes, pods, topologies, bandwidths, healths, allocations=allocations)
 
 
 def fleet_of(
@@ -45,9 +48,10 @@ def fleet_of(
     bandwidths: Iterable[Object],
     healths: Iterable[Object],
     health: Callable[[Object], Complaint | None] = of_health,
+    allocations: Iterable[Object] = (),
 ) -> Fleet:
     """From objects of all namespaces; those that cannot be read are left out. ``health`` reads a NodeHealth: what
-    placement goes by, or what is known."""
+    placement goes by, or what is known. ``allocations`` are what kubelets have given to pods."""
     fleet = Fleet()
     for node, offers in readable(nodes, offers_of):
         fleet.set_node(text(node, "metadata", "name"), offers)
@@ -58,9 +62,17 @@ def fleet_of(
         fleet.set_complaint(text(document, "metadata", "name"), "pairs", complaint)
     for document, complaint in readable(healths, health):
         fleet.set_complaint(text(document, "metadata", "name"), "health", complaint)
-    for _, pod in readable(pods, lambda pod: pod_state_of(pod, None, {})):
-        if pod.node and not pod.finished and pod.ask.uses_gpus:
-            fleet.bound(pod.uid, pod.key, pod.node, pod.ask, pod.gpus)
+    given = Allocations(fleet)
+    for document, told in readable(allocations, allocation_report_of):
+        given.report(text(document, "metadata", "name"), told)
+    read = [pod for _, pod in readable(pods, lambda pod: pod_state_of(pod, None, {}))]
+    bound = [pod for pod in read if pod.node and not pod.finished and pod.ask.uses_gpus]
+    given.confirm(bound)
+    # Those of which something says where they are; the others are assumed to be where room is left.
+    for pod in sorted(bound, key=lambda pod: given.slots(pod) is None):
+        fleet.bound(pod.uid, pod.key, pod.node, pod.ask, given.slots(pod))
+    for pod in bound:
+        given.make_room(pod)
     return fleet
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.resources import (
+    NODE_ALLOCATIONS,
     NODE_BANDWIDTHS,
     NODE_HEALTHS,
     NODE_TOPOLOGIES,
@@ -51,6 +52,7 @@ class GpuDocuments:
     slices: Iterable[Object]
     claims: Iterable[Object]
     healths: Iterable[Object] = ()
+    allocations: Iterable[Object] = ()
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,7 @@ async def read_gpus(kube: Kube) -> GpuList:
         reader.listed(RESOURCE_SLICES),
         reader.listed(CLAIMS),
         reader.listed(NODE_HEALTHS),
+        reader.listed(NODE_ALLOCATIONS),
     )
     return gpus_of_documents(GpuDocuments(*lists), tuple(reader.unread))
 
@@ -86,6 +89,7 @@ def gpus_of_documents(documents: GpuDocuments, unread: tuple[str, ...] = ()) -> 
         documents.bandwidths,
         documents.healths,
         what_is_known,
+        documents.allocations,
     )
     gpus = [*_counted(fleet, closed), *_devices(documents, closed)]
     return GpuList(tuple(sorted(gpus, key=_order)), unread)

@@ -307,6 +307,20 @@ class Fleet:
             release(self.pools[resource].state, holding.node, slots, request)
         return holding
 
+    def on_node(self, node: str) -> list[Holding]:
+        """What pods hold of a node."""
+        return list(self._on_node.get(node, {}).values())
+
+    def reseat(self, uid: str) -> None:
+        """Book what a pod holds on those GPUs of its node that have most room: those that it was booked on are
+        another's."""
+        held = self.release(uid)
+        assert held is not None, "nothing is held"
+        holding = Holding(uid, held.pod, held.node, held.ask, {}, {}, held.stage, held.until_s)
+        self._book(holding)
+        for resource in self._nodes.get(held.node, {}):
+            self._occupy(self.pools[resource], holding)
+
     def expired(self, now_s: float) -> list[Holding]:
         """Holdings that were not confirmed in time; they go on being held until released."""
         return [holding for holding in self.holdings.values() if holding.until_s <= now_s]

@@ -58,6 +58,30 @@ def test_a_pod_has_the_gpus_that_its_annotation_names_and_others_are_assumed() -
     assert gpus[0].model == "NVIDIA-H100-80GB-HBM3"
 
 
+def test_a_pod_has_the_gpus_that_its_kubelet_gave_it_whatever_its_annotation_names() -> None:
+    told = {
+        "metadata": {"name": "a"},
+        "status": {
+            "observedAt": "2026-01-01T00:00:10Z",
+            "allocations": [
+                {"namespace": "research", "pod": "named", "resource": GPU, "devices": ["GPU-0"], "gpus": [0]},
+                {"namespace": "research", "pod": "later", "resource": GPU, "devices": ["GPU-1"], "gpus": [1]},
+            ],
+        },
+    }
+    pods = [pod("named", "a", gpu_indices="2"), pod("other", "a", gpu_indices="0"), pod("later", "a", gpu_indices="1")]
+    for each, second in zip(pods, (5, 5, 20), strict=True):
+        each["status"]["startTime"] = f"2026-01-01T00:00:{second:02}Z"
+    documents = GpuDocuments([node("a", {GPU: "3"})], pods, [], [], [], [], allocations=[told, None, {"status": 3}])
+    gpus = gpus_of_documents(documents).gpus
+    # What was told of `later` was told before it began.
+    assert [holders(gpu) for gpu in gpus] == [
+        [("named", 1000, False)],
+        [("later", 1000, False)],
+        [("other", 1000, True)],
+    ]
+
+
 def test_gpus_of_a_node_that_takes_no_pods_are_closed_and_say_why() -> None:
     gpus = listed(
         nodes=[

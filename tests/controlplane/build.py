@@ -50,6 +50,8 @@ class Group:
     stamps: tuple[str, ...] = ()
     #: Only tests for long runs need it.
     rare: bool = False
+    #: Whether it loads a C library (needs a C compiler); static otherwise.
+    cgo: bool = False
 
 
 _KUBERNETES_STAMPS = (
@@ -69,6 +71,7 @@ GROUPS = {
         Group("kueue", module="sigs.k8s.io/kueue", keep=("config/components/crd", "config/components/webhook")),
         Group("kai", module="github.com/NVIDIA/KAI-scheduler", keep=("deployments/kai-scheduler",)),
         Group("kuberay", module="github.com/ray-project/kuberay/ray-operator", keep=("config/rbac",), rare=True),
+        Group("nvidia", rare=True, cgo=True),
         Group("helm"),
         Group("kustomize"),
         Group("s3"),
@@ -184,7 +187,7 @@ def _compile(group: str, name: str, total: int, arguments: Sequence[str]) -> Non
     last: list[str] = []
     packages = 0
     process = subprocess.Popen(
-        [go(), *arguments], cwd=HERE / group, env=_environment(), stderr=subprocess.PIPE, text=True
+        [go(), *arguments], cwd=HERE / group, env=_environment(group), stderr=subprocess.PIPE, text=True
     )
     assert process.stderr is not None
     try:
@@ -205,16 +208,17 @@ def _compile(group: str, name: str, total: int, arguments: Sequence[str]) -> Non
 def _go(group: str, *arguments: str) -> str:
     """What a ``go`` command prints, run in the group's module."""
     done = subprocess.run(
-        [go(), *arguments], cwd=HERE / group, env=_environment(), capture_output=True, text=True, check=False
+        [go(), *arguments], cwd=HERE / group, env=_environment(group), capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise BuildError(f"go {' '.join(arguments)} failed in {HERE / group}:\n{done.stderr[-4000:]}")
     return done.stdout
 
 
-def _environment() -> dict[str, str]:
-    """Static binaries from exactly the listed versions, whatever is set outside."""
-    return {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off", "GOTOOLCHAIN": "local"}
+def _environment(group: str = "") -> dict[str, str]:
+    """Binaries from exactly the listed versions, whatever is set outside; static where they need no C library."""
+    cgo = "1" if group in GROUPS and GROUPS[group].cgo else "0"
+    return {**os.environ, "CGO_ENABLED": cgo, "GOFLAGS": "", "GOWORK": "off", "GOTOOLCHAIN": "local"}
 
 
 def cache() -> Path:

@@ -29,6 +29,7 @@ NEEDS = {
     "kueue": ("kueue",),
     "kai": ("kai",),
     "kuberay_operator": ("kuberay",),
+    "nvidia_device_plugin": ("nvidia",),
     "helm": ("helm",),
     "s3_server": ("s3",),
 }
@@ -139,6 +140,12 @@ def helm() -> Path:
 def kuberay_operator() -> Path:
     """KubeRay's operator, for ``KubeRay``."""
     return build.binaries("kuberay") / "ray-operator"
+
+
+@pytest.fixture(scope="session")
+def nvidia_device_plugin() -> Path:
+    """NVIDIA's device plugin, for a kubelet with a ``DeviceManager``."""
+    return build.binaries("nvidia") / "nvidia-device-plugin"
 
 
 @pytest.fixture(scope="session")

@@ -61,6 +61,31 @@ def test_for_amd_it_is_privileged_in_a_namespace_of_its_own_and_mounts_nothing_t
     assert labels["pod-security.kubernetes.io/enforce"] == "privileged"
 
 
+def test_to_ask_the_kubelet_it_is_root_without_capabilities_and_sees_the_sockets_folder(charts: Any) -> None:
+    objects = rendered(charts, podResources=True)
+    daemons = named(objects, "DaemonSet")
+    assert daemons["metadata"]["namespace"] == AGENTS
+    spec = daemons["spec"]["template"]["spec"]
+    assert spec["securityContext"] == {
+        "runAsUser": 0,
+        "runAsGroup": 0,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    (container,) = spec["containers"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert container["securityContext"]["allowPrivilegeEscalation"] is False
+    (mount,) = [one for one in container["volumeMounts"] if one["name"] == "pod-resources"]
+    assert mount["readOnly"] is True
+    assert f"--pod-resources={mount['mountPath']}/kubelet.sock" in container["args"]
+    assert [one["hostPath"]["path"] for one in spec["volumes"] if "hostPath" in one] == [
+        "/var/lib/kubelet/pod-resources"
+    ]
+    rules = named(objects, "ClusterRole")["rules"]
+    assert [one["verbs"] for one in rules if one["resources"] == ["nodeallocations"]] == [["create", "patch"]]
+    without = named(rendered(charts), "ClusterRole")["rules"]
+    assert not [one for one in without if "nodeallocations" in one["resources"]]
+
+
 def test_two_agents_in_one_namespace_make_it_once_and_are_switched_off_once(charts: Any) -> None:
     objects = list(
         charts.render(
@@ -85,6 +110,7 @@ def test_two_agents_in_one_namespace_make_it_once_and_are_switched_off_once(char
         ({"intervalSeconds": 1}, "topology/intervalSeconds"),
         ({"rocmPath": "/opt/rocm"}, "rocmPath needs topology.privileged"),
         ({"rocmPath": "opt"}, "topology/rocmPath"),
+        ({"podResourcesPath": "run"}, "topology/podResourcesPath"),
     ],
 )
 def test_values_that_cannot_be_meant_are_refused(charts: Any, topology: Object, words: str) -> None:
@@ -106,6 +132,7 @@ def test_every_argument_is_an_option_of_the_command(charts: Any) -> None:
         labels=False,
         fabricConfigMap="fabric",
         levels={"block": "a/b", "rack": "a/c"},
+        podResources=True,
     )
     (container,) = named(objects, "DaemonSet")["spec"]["template"]["spec"]["containers"]
     told = CliRunner().invoke(app, ["agent", "topology", "--help"], env={"COLUMNS": "200"}).output

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -72,6 +73,10 @@ static int kind_of(int id) { for (int k = 0; k < KINDS; k++) if (PROFILES[k].id 
 static Gpu *owner(Instance *i) { return &state()->gpus[((char *)i - (char *)state()->gpus) / sizeof(Gpu)]; }
 static int busy(Gpu *g, Instance *i) { return g->process && (!i || g->process_instance == i->id); }
 
+typedef struct { char legacy[16]; unsigned domain, bus, device, id, subsystem; char text[32]; } Pci;
+typedef struct { unsigned long long total, free, used; } Memory;
+
+int nvmlInit_v2(void) { return state() ? OK : UNINITIALIZED; }
 int nvmlInitWithFlags(unsigned flags) { (void)flags; return state() ? OK : UNINITIALIZED; }
 int nvmlShutdown(void) { return OK; }
 const char *nvmlErrorString(int code) {
@@ -92,6 +97,29 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, Gpu **gpu) {
 int nvmlDeviceGetUUID(Gpu *gpu, char *text, unsigned size) { strncpy(text, gpu->uuid, size); return OK; }
 int nvmlDeviceGetName(Gpu *gpu, char *text, unsigned size) { strncpy(text, gpu->name, size); return OK; }
 int nvmlDeviceGetMigMode(Gpu *gpu, unsigned *now, unsigned *next) { *now = gpu->mode; *next = gpu->pending; return OK; }
+
+static int number(Gpu *gpu) { return (int)(gpu - state()->gpus); }
+int nvmlDeviceGetIndex(Gpu *gpu, unsigned *at) { *at = number(gpu); return OK; }
+int nvmlDeviceGetMinorNumber(Gpu *gpu, unsigned *minor) { *minor = number(gpu); return OK; }
+int nvmlDeviceGetCudaComputeCapability(Gpu *gpu, int *major, int *minor) { (void)gpu; *major = 9, *minor = 0; return OK; }
+int nvmlDeviceGetMemoryInfo(Gpu *gpu, Memory *out) { (void)gpu; *out = (Memory){80ull << 30, 80ull << 30, 0}; return OK; }
+int nvmlDeviceGetPciInfo_v3(Gpu *gpu, Pci *out) {
+    memset(out, 0, sizeof *out);
+    out->bus = 0x1a + 0x10 * number(gpu);
+    snprintf(out->text, sizeof out->text, "00000000:%02X:00.0", out->bus);
+    snprintf(out->legacy, sizeof out->legacy, "0000:%02X:00.0", out->bus);
+    return OK;
+}
+/* Pairs are linked, 0 with 1 and so on, by one NVLink; the others by the processor. */
+int nvmlDeviceGetTopologyCommonAncestor(Gpu *a, Gpu *b, int *level) { *level = a == b ? 0 : 40; return OK; }
+int nvmlDeviceGetNvLinkState(Gpu *gpu, unsigned link, int *up) {
+    if (link) return INVALID;
+    *up = (number(gpu) ^ 1) < state()->count;
+    return OK;
+}
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(Gpu *gpu, unsigned link, Pci *out) {
+    return link ? INVALID : nvmlDeviceGetPciInfo_v3(&state()->gpus[number(gpu) ^ 1], out);
+}
 
 int nvmlDeviceSetMigMode(Gpu *gpu, unsigned mode, unsigned *activation) {
     *activation = OK;

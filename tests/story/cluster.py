@@ -18,6 +18,8 @@ from controlplane.processes import wait_for
 from metrics_api import lead_metrics_to
 from replicas import KOPT
 
+from tests.story.service import Service
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 READER, STRANGER = "reader", "stranger"
@@ -60,7 +62,7 @@ class Cluster:
     plane: ControlPlane
     node: Kubelet
     helm: Helm
-    endpoint: str
+    endpoint: Service
     folder: Path
     queue: str
     python: str
@@ -95,7 +97,7 @@ class Cluster:
             "sizing": {"enabled": False},
             # All pods share this machine: each listens on its own address.
             "pods": {"listen": "$(POD_IP)"},
-            "predictions": {"url": self.endpoint, "auth": "none"},
+            "predictions": {"url": self.endpoint.url, "auth": "none"},
             "ingest": {**own, "prometheus": {"url": prometheus}},
             "evictions": own,
             "lending": own,

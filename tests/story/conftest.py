@@ -13,9 +13,9 @@ from controlplane.kubelet import Kubelet
 from controlplane.kueue import Kueue
 from controlplane.plane import ControlPlane
 from replicas import KOPT
-from shipped_models import shipped_endpoint
 
 from tests.story.cluster import BATCH, GPU, KAIWO, SERVICE, Cluster
+from tests.story.service import Service, two_replicas
 from tests.story.traffic import BUCKET_S, Clients, Demand, prometheus
 
 IMAGES = ("kopt-controllers", "kopt-agents")
@@ -23,10 +23,10 @@ Story = Callable[[float], contextlib.AbstractContextManager[Cluster]]
 
 
 @pytest.fixture
-def endpoint(tmp_path: Path) -> Iterator[str]:
-    """The address of the real application, with the shipped models of demand and checkpoints."""
-    with shipped_endpoint(tmp_path / "home") as url:
-        yield url
+def endpoint(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Service]:
+    """Two replicas of the real application, with the shipped models of demand and checkpoints."""
+    with two_replicas(control_plane, tmp_path / "endpoint") as service:
+        yield service
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def story(
     control_plane: ControlPlane,
     kueue: Kueue,
     helm: Path,
-    endpoint: str,
+    endpoint: Service,
     tmp_path: Path,
     trainer_python: Callable[[str], str],
     request: pytest.FixtureRequest,

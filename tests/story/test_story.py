@@ -12,6 +12,7 @@ from example_budget import THOROUGH
 
 from tests.story.cluster import READER, STRANGER, Cluster
 from tests.story.conftest import Story
+from tests.story.service import answered_by_one_process
 from tests.story.traffic import BUCKET_S, DAY_S
 
 pytestmark = [pytest.mark.cluster, pytest.mark.trainers, pytest.mark.long, pytest.mark.timeout(2400)]
@@ -30,6 +31,29 @@ def borrow(cluster: Cluster) -> None:
     cluster.until(lambda: cluster.notes().get("kaiwo.ai/last-checkpoint-step"), "its log tells of a checkpoint")
 
 
+def lose_a_replica(cluster: Cluster) -> None:
+    """One of the endpoint's two replicas is killed while the log is followed: the other one knows what it knew."""
+    service = cluster.endpoint
+    cluster.until(lambda: {one.replica for one in service.exchanges} == {0, 1}, "both replicas have read its log")
+    killed = service.kill_one()
+    before = len(service.exchanges)
+    cluster.tell("one of the two replicas of the prediction endpoint is killed: it had answered last")
+    step = int(cluster.notes()["kaiwo.ai/last-checkpoint-step"])
+    cluster.until(lambda: len(service.exchanges) > before + 2, "the other one goes on reading the log")
+    assert {one.replica for one in service.exchanges[before:]} == {1 - killed}
+    for exchange in service.exchanges[before:]:
+        assert exchange.answer["last_durable_step"] >= step
+        assert exchange.answer["lines"] > 10
+        assert not exchange.answer["fallback"]
+
+
+def the_answers_were_those_of_one_process(cluster: Cluster) -> None:
+    """The same lines, asked of a single process at the same times."""
+    pairs = answered_by_one_process(cluster.endpoint.exchanges, cluster.folder)
+    assert [both for both in pairs if both[0] != both[1]] == []
+    cluster.tell(f"a single process gives the same {len(pairs)} answers, {sum(one['safe'] for one, _ in pairs)} safe")
+
+
 def resumed(cluster: Cluster, saved: int, timeout_s: float = 90.0) -> None:
     (pod,) = cluster.until(lambda: cluster.trainers(), "it trains again", timeout_s)
     cluster.until(lambda: f" {saved + 1}/" in cluster.log(pod), "it goes on at the step that was saved")
@@ -41,6 +65,8 @@ def test_training_borrows_gives_back_and_goes_on(story: Story) -> None:
         borrow(cluster)
         (before,) = cluster.saved_steps()
         (pod,) = cluster.trainers()
+        cluster.until(lambda: f" {before + 100}/" in cluster.log(pod), "it trains on")
+        lose_a_replica(cluster)
         cluster.until(lambda: f" {before + 200}/" in cluster.log(pod), "it has trained on: there is work to lose")
 
         request = cluster.until(
@@ -73,6 +99,7 @@ def test_training_borrows_gives_back_and_goes_on(story: Story) -> None:
         assert "loan taken back" in page
         assert cluster.page(STRANGER), "somebody else logs in as well"
         assert "llama" not in cluster.page(STRANGER)
+        the_answers_were_those_of_one_process(cluster)
         if THOROUGH:
             until_it_has_finished(cluster, saved)
 

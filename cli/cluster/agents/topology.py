@@ -26,6 +26,13 @@ def topology(
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="The longest that one tool may take.")] = 20,
     labels: Annotated[bool, typer.Option(help="Label the node; without, labels written before are taken away.")] = True,
     levels: Annotated[str, typer.Option(metavar="BLOCK,RACK", help="Labels that name the node's block and rack.")] = "",
+    pod_resources: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="SOCKET",
+            help="The kubelet's, /var/lib/kubelet/pod-resources/kubelet.sock: publish what it has given to pods.",
+        ),
+    ] = None,
     kubeconfig: Kubeconfig = None,
     host: Annotated[str, typer.Option(help="Interface of metrics.")] = "127.0.0.1",
     port: Annotated[int | None, typer.Option(help="Port of metrics; default: none.")] = None,
@@ -37,6 +44,9 @@ def topology(
     for Kueue's and KAI's Topology and Volcano's HyperNodes (kaiwo.ai/gpu-link, gpu-link-shape, nvlink-domain,
     topology-block, topology-rack). Needs list and watch of nodes and nodetopologies, and patch of its own.
 
+    With --pod-resources it asks the kubelet every second which devices its pods have, and publishes changes as the
+    node's NodeAllocation: the scheduler extender corrects its books by it.
+
     Examples:
 
         kopt agent topology --node gpu-7
@@ -44,6 +54,7 @@ def topology(
         kopt agent topology --node gpu-7 --replay ./support-case --interval 60
     """
     from kopt.agents.runtime.running import log_to_stderr
+    from kopt.agents.topology.allocations import AllocationSettings
     from kopt.agents.topology.commands import Limits
     from kopt.agents.topology.labels import LabelSettings
     from kopt.agents.topology.process import ProcessSettings, serve
@@ -71,6 +82,7 @@ def topology(
         sources,
         LabelSettings(labels, ((pair[0], pair[1]),) if pair else ()),
         interval_s=interval,
+        allocations=AllocationSettings(pod_resources) if pod_resources is not None else None,
         kubeconfig=kubeconfig,
         host=host,
         port=port,

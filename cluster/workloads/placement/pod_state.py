@@ -18,6 +18,7 @@ from kopt.cluster.workloads.workload_class import class_of_pod
 from kopt.core.scheduling.placement import Ask
 from kopt.core.scheduling.workload_class import ClassPlacement
 from kopt.core.switches import Owner
+from kopt.core.times import seconds_or_none
 
 _DECIDE_NODES = ("schedulerName", "priority", "nodeSelector", "affinity", "tolerations", "topologySpreadConstraints")
 _NO_OWNER = Owner("", "", "")
@@ -46,6 +47,8 @@ class PodState:
     """Of what percentages count."""
     spread: Owner | None = None
     """Whose replicas should be on different nodes, by the class of the pod; None where pods are packed."""
+    started_s: float | None = None
+    """When its kubelet took it, in whole seconds of the node's clock; None before."""
 
 
 def pod_state_of(document: Object, old: PodState | None, wishes: Mapping[Key, Wish]) -> PodState:
@@ -59,7 +62,8 @@ def pod_state_of(document: Object, old: PodState | None, wishes: Mapping[Key, Wi
     key = (metadata.get("namespace", ""), metadata["name"])
     workload = str(labels.get(WORKLOAD_LABEL, ""))
     wish = wishes.get((key[0], workload), NO_WISH) if workload else NO_WISH
-    phase = (document.get("status") or {}).get("phase", "")
+    status = document.get("status") or {}
+    phase = status.get("phase", "")
     generation = metadata.get("generation") or 0
     # Most versions of a pod differ in its status. What it asks for is read again only where it may have changed.
     same = old is not None and old.generation == generation > 0 and bool(old.ask.units) and not workload
@@ -79,6 +83,7 @@ def pod_state_of(document: Object, old: PodState | None, wishes: Mapping[Key, Wi
         membership_of(key[0], labels, annotations, ask, wish),
         old.owner if old is not None else owner_of(document, PODS.plural),
         old.spread if old is not None else _spread(document, ask),
+        seconds_or_none(status.get("startTime")),
     )
     return old if old is not None and old == pod else pod
 

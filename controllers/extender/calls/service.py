@@ -6,8 +6,10 @@ from collections.abc import Callable, Mapping
 from kopt.cluster.client.resources import Key, Object
 from kopt.cluster.runtime.informer import Change
 from kopt.cluster.runtime.switches import OPEN, Gate
+from kopt.cluster.workloads.placement.allocations import NodeReport
 from kopt.cluster.workloads.placement.pod_state import PodState, pod_state_of
 from kopt.cluster.workloads.requests.pods import Wish
+from kopt.controllers.extender.allocated import Allocated
 from kopt.controllers.extender.binding.queue import BindAnswer, Binds
 from kopt.controllers.extender.binding.request import Binder
 from kopt.controllers.extender.books.topologies import TopologyReport
@@ -49,6 +51,7 @@ class Extender:
         self.binds = Binds(self.decider, binder, settings, metrics, self._pod_of, self._bound, clock)
         self.pods: dict[str, PodState] = {}
         """Unfinished pods by uid."""
+        self.allocated = Allocated(fleet, self.log, metrics, announce, changed)
         self.wishes: dict[Key, Wish] = {}
         self._binder, self._settings, self._metrics, self._clock = binder, settings, metrics, clock
         self._spans, self._announce, self._changed = spans or Spans(None), announce, changed
@@ -156,6 +159,17 @@ class Extender:
         self.fleet.set_complaint(change.key[1], "health", change.new)
         self.decider.freed.set()
 
+    def allocation_changed(self, change: Change[NodeReport]) -> None:
+        """Keep the books as the node's kubelet says that its pods have its GPUs."""
+        node = change.key[1]
+        self.allocated.reported(node, change.new)
+        for holding in self.fleet.on_node(node):
+            pod = self.pods.get(holding.uid)
+            if pod is not None and pod.node == node:
+                self.allocated.book(pod)
+        # Who waits may fit now, and annotations are corrected between calls.
+        self.decider.freed.set()
+
     def namespace_changed(self, change: Change[str]) -> None:
         """Keep what the annotations of namespaces say of the mode."""
         if change.new:
@@ -225,8 +239,7 @@ class Extender:
             self._announce(decision)
 
     def _pod_bound(self, pod: PodState) -> None:
-        gpus = pod.gpus if len(pod.ask.units) <= 1 else None
-        self.fleet.bound(pod.uid, pod.key, pod.node, pod.ask, gpus)
+        self.allocated.book(pod)
         self.decider.unplaced.pop(pod.uid, None)
         self.decider.pending.pop(pod.uid, None)
         if not self.binds.is_binding(pod.uid):
@@ -235,6 +248,7 @@ class Extender:
     def _forget_pod(self, pod: PodState) -> None:
         self.decider.release(pod.uid)
         self.pods.pop(pod.uid, None)
+        self.allocated.forget(pod)
         self._first_observed_s.pop(pod.uid, None)
         self.decider.unplaced.pop(pod.uid, None)
         self.decider.pending.pop(pod.uid, None)

@@ -89,6 +89,18 @@ def parse(source: Source) -> NodeTopology:
     )
 
 
+def instance_gpus(text: str) -> dict[str, int]:
+    """The GPU's index by the UUID of each MIG device in the output of ``nvidia-smi -L``; empty for any other text."""
+    result: dict[str, int] = {}
+    index: int | None = None
+    for line in text.splitlines():
+        if match := _GPU.match(line):
+            index = int(match[1])
+        elif (match := _MIG.match(line)) and index is not None:
+            result[match[2]] = index
+    return result
+
+
 def _is_blank(uuid: str) -> bool:
     """Anonymous, or masked by somebody."""
     return not uuid.removeprefix("GPU-").strip("0-") or not _UUID.fullmatch(uuid)

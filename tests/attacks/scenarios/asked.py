@@ -5,6 +5,7 @@ from kopt.cluster.client.resources import (
     JOBS,
     KAI_POD_GROUPS,
     LENDING_POOLS,
+    NODE_ALLOCATIONS,
     NODE_BANDWIDTHS,
     NODE_TOPOLOGIES,
     PODS,
@@ -36,6 +37,15 @@ TOPOLOGY = {
     },
     "status": {"degraded": [{"part": "link 0 1", "was": 1.0, "now": 0.5}]},
 }
+ALLOCATION = {
+    "metadata": {"name": "hostile", "annotations": {}, "labels": {}},
+    "status": {
+        "observedAt": "2026-01-01T00:00:00Z",
+        "allocations": [
+            {"namespace": "tenant", "pod": "a-bound", "resource": "nvidia.com/gpu", "devices": ["GPU-0"], "gpus": [0]}
+        ],
+    },
+}
 OF_WORKLOAD = {"kgwe.nvidia.io/workload": "w"}
 EXTENDER_HOSTS = (
     Host(PODS, pod("a-waits", "tenant", labels=OF_WORKLOAD)),
@@ -44,6 +54,7 @@ EXTENDER_HOSTS = (
     SPACE,
     Host(GPU_WORKLOADS, WORKLOAD, schema="gpuworkloads"),
     Host(NODE_TOPOLOGIES, TOPOLOGY, schema="nodetopologies"),
+    Host(NODE_ALLOCATIONS, ALLOCATION, schema="nodeallocations"),
     Host(NODE_BANDWIDTHS, BANDWIDTH | {"metadata": {"name": "hostile", "annotations": {}}}, schema="nodebandwidths"),
 )
 POLICY = {

@@ -10,11 +10,12 @@ There are no images and no namespaces: a pod gives its command, or the kubelet i
 shares the machine's files and network. Where a mount path occurs in the command, the environment or the working
 directory, the folder takes its place, and a mount below another one is a link there; /tmp is a short path, for
 sockets. Each pod has a loopback address of its own (``status.podIP``); with a ``PodNetwork`` it has a network and
-processes of its own, and the names of Services, as in a cluster. ``KUBECONFIG``
-leads to the API server with the pod's own token.
+processes of its own, and the names of Services, as in a cluster. With a ``DeviceManager`` device plugins register
+and pods have devices, as the PodResources API says. ``KUBECONFIG`` leads to the API server with the pod's own token.
 """
 
+from controlplane.kubelet.devices import DeviceManager
 from controlplane.kubelet.network import PodNetwork
 from controlplane.kubelet.node import Kubelet
 
-__all__ = ["Kubelet", "PodNetwork"]
+__all__ = ["DeviceManager", "Kubelet", "PodNetwork"]

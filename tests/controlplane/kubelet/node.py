@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx
 from controlplane.api import Api, Object, Refused
 from controlplane.kubelet.containers import now
+from controlplane.kubelet.devices import DeviceManager, NoDevices
 from controlplane.kubelet.logs import LogServer
 from controlplane.kubelet.network import PodNetwork
 from controlplane.kubelet.pods import PodWorker
@@ -32,11 +33,13 @@ class Kubelet:
         labels: Mapping[str, str] | None = None,
         entrypoints: Mapping[str, Sequence[str]] | None = None,
         network: PodNetwork | None = None,
+        devices: DeviceManager | None = None,
     ) -> None:
         """``entrypoints`` are the commands that stand for images, by their last name: ``{"kopt": ["kopt"]}``.
 
-        With a ``network`` the pods have addresses, ports and processes of their own.
+        With a ``network`` the pods have addresses, ports and processes of their own; ``devices`` gives them theirs.
         """
+        self._devices = devices
         self._entrypoints = entrypoints or {}
         self._network = network
         self._number = next(_numbers)
@@ -50,7 +53,8 @@ class Kubelet:
         self._stopped = threading.Event()
         self._addresses = itertools.count(2)
         self._server = LogServer(plane.issue(f"{self.name}-serving", self.name), plane.ca, self._find)
-        capacity = {"cpu": str(os.cpu_count() or 1), "memory": "16Gi", "pods": "110", **(resources or {})}
+        offered = {**(resources or {}), **(devices.capacity if devices is not None else {})}
+        capacity = {"cpu": str(os.cpu_count() or 1), "memory": "16Gi", "pods": "110", **offered}
         self._register(capacity, labels or {})
         self._threads = [
             threading.Thread(target=target, name=f"{self.name} {target.__name__}", daemon=True)
@@ -122,6 +126,11 @@ class Kubelet:
         }
         self.api.patch("v1", "Node", self.name, {"status": status}, "", "status")
 
+    def resize(self, resource: str, count: int) -> None:
+        """A device plugin tells how many devices it has."""
+        amounts = {resource: str(count)}
+        self.api.patch("v1", "Node", self.name, {"status": {"capacity": amounts, "allocatable": amounts}}, "", "status")
+
     def _renew(self) -> None:
         """Renews the node's lease, which is how the node controller knows that it lives."""
         while True:
@@ -176,16 +185,29 @@ class Kubelet:
         if uid in self._workers:
             self._workers[uid].update(pod)
         elif pod["status"].get("phase") not in {"Succeeded", "Failed"} and not self._stopped.is_set():
+            try:
+                variables = self._devices.admit(pod) if self._devices is not None else {}
+            except NoDevices as error:
+                self._refuse(pod, str(error))
+                return
             sandbox = self._network.pod(pod["metadata"]["namespace"]) if self._network else None
             address = sandbox.ip if sandbox else self._address()
             self._workers[uid] = PodWorker(
-                pod, self.api, self._plane.ca, self._folder / uid, address, self._entrypoints, sandbox
+                pod, self.api, self._plane.ca, self._folder / uid, address, self._entrypoints, sandbox, variables
             )
+
+    def _refuse(self, pod: Object, why: str) -> None:
+        """What a kubelet does with a pod for which its devices do not suffice."""
+        meta = pod["metadata"]
+        status = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": why, "startTime": now()}
+        self.api.patch("v1", "Pod", meta["name"], {"status": status}, meta["namespace"], "status")
 
     def _forget(self, uid: str) -> None:
         worker = self._workers.pop(uid, None)
         if worker is not None:
             worker.abandon()
+        if self._devices is not None:
+            self._devices.release(uid)
 
     def _find(self, namespace: str, name: str) -> PodWorker | None:
         for worker in list(self._workers.values()):

@@ -32,7 +32,10 @@ class PodWorker:
         pod_ip: str,
         entrypoints: Mapping[str, Sequence[str]],
         sandbox: PodSandbox | None = None,
+        of_devices: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
+        """``of_devices`` are variables that device plugins set, by container."""
+        self._of_devices = of_devices or {}
         self.pod = pod
         self._sandbox = sandbox
         self._entrypoints = entrypoints
@@ -184,7 +187,7 @@ class PodWorker:
             return
         command = [*own, *(container.spec.get("args") or ())]
         try:
-            base = self._base(home, mounts)
+            base = self._base(home, mounts) | dict(self._of_devices.get(container.name, {}))
             env = variables(container.spec, References(self._api, self.pod), self._pod_ip, base)
         except NotConfigured as missing:
             container.wait_with("CreateContainerConfigError", str(missing))

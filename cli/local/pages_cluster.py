@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from kopt.cli.local.pages_diagnoses import DiagnosisWriter
 from kopt.cli.local.pages_gpus import GpuWatch
 from kopt.cli.local.pages_queue import QueueWatch
-from kopt.cli.local.pages_verdicts import VerdictEvents
 from kopt.cli.local.watch_problems import is_ready, problem, problems
 from kopt.cluster.client.api import Kube, NotFound
 from kopt.cluster.client.resources import (
@@ -47,7 +47,7 @@ class ClusterWatch:
     """LendingPools, Evictions, StagedData, NodeTopologies and what waits and runs, as last observed.
 
     ``clock`` gives Unix seconds; ``predictions`` knows run times; ``activity`` asks, in a thread, how busy GPUs are.
-    With ``verdicts`` why a workload waits is written as an Event on it.
+    With ``diagnoses`` why a workload waits is written as an Event on it.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class ClusterWatch:
         predictions: Predictions | None = None,
         activity: Callable[[], Activity] | None = None,
         *,
-        verdicts: bool = False,
+        diagnoses: bool = False,
     ) -> None:
         self._clock = clock
         self._pools: Informer[PoolState] = Informer(kube, LENDING_POOLS, keep=pool_of, settings=settings)
@@ -71,7 +71,7 @@ class ClusterWatch:
         self._budgets: Informer[BudgetStanding | Torn] = Informer(kube, KAIWO_BUDGETS, keep=_budget, settings=settings)
         self._queue = QueueWatch(kube, self.overview, settings, predictions)
         self._gpus = GpuWatch(self._queue.informers, activity)
-        self._verdicts = VerdictEvents(kube, self._queue, self._switched) if verdicts else None
+        self._diagnoses = DiagnosisWriter(kube, self._queue, self._switched) if diagnoses else None
         self._patience_s = patience_s
 
     @property
@@ -85,8 +85,8 @@ class ClusterWatch:
                 tasks.create_task(informer.run())
             tasks.create_task(self._queue.run())
             tasks.create_task(self._gpus.run())
-            if self._verdicts is not None:
-                tasks.create_task(self._verdicts.run())
+            if self._diagnoses is not None:
+                tasks.create_task(self._diagnoses.run())
 
     def _switched(self) -> Switches:
         """Those of now; all off until they are known."""

@@ -1,4 +1,4 @@
-"""Has the process of the pages write why workloads wait as Events on them, where ``KOPT_PAGES_VERDICTS`` is true.
+"""Has the process of the pages write why workloads wait as Events on them, where ``KOPT_PAGES_DIAGNOSES`` is true.
 
 It watches and diagnoses what waits anyway; this adds the right to create Events, and nothing else.
 """
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from kopt.cli.local.pages_queue import QueueWatch
 from kopt.cluster.client.api import Kube
 from kopt.cluster.runtime.events import EventRecorder
-from kopt.controllers.overview.verdicts import Verdicts
+from kopt.controllers.overview.diagnosis_events import DiagnosisEvents
 from kopt.core.scheduling.queued import Explanation
 from kopt.core.switches import Switches
 from kopt.dashboard.data.masking import masked
@@ -24,14 +24,14 @@ _PAUSE_S = 2.0
 """Between two rounds, while objects change all the time."""
 
 
-class VerdictEvents:
+class DiagnosisWriter:
     """``run`` until cancelled. ``switches`` are those of now, ``now_s`` gives Unix seconds."""
 
     def __init__(
         self, kube: Kube, queue: QueueWatch, switches: Callable[[], Switches], *, pause_s: float = _PAUSE_S
     ) -> None:
         self._recorder = EventRecorder(kube, COMPONENT, os.environ.get("HOSTNAME", "pages"))
-        self._verdicts = Verdicts(self._recorder, switches, _of_one_namespace)
+        self._diagnoses = DiagnosisEvents(self._recorder, switches, _of_one_namespace)
         self._queue, self._news, self._pause_s = queue, queue.news(), pause_s
 
     async def run(self) -> None:
@@ -56,9 +56,9 @@ class VerdictEvents:
     async def step(self) -> int:
         """One look at what waits; how many Events were recorded."""
         state = await self._queue.state()
-        wanted = self._verdicts.wanted(state) if state.ready else []
+        wanted = self._diagnoses.wanted(state) if state.ready else []
         explained = await asyncio.to_thread(state.explain, wanted) if wanted else {}
-        return self._verdicts.tell(wanted, explained, state.now_s)
+        return self._diagnoses.tell(wanted, explained, state.now_s)
 
 
 def _of_one_namespace(explanation: Explanation, namespace: str) -> Explanation:

@@ -1,7 +1,7 @@
 """Why a workload waits, as an Event on it: where ``kubectl describe`` shows it to those who ask nobody else.
 
-An Event is written when the verdict is another one than before: another cause, another smallest change, or a start that
-moved by half. It stays for as long as the API server keeps Events, and nothing of the workload itself is written.
+An Event is written when the diagnosis is another one than before: another cause, another smallest change, or a start
+that moved back by half. It stays for as long as the API server keeps Events, and nothing of the workload itself is written.
 """
 
 import math
@@ -18,7 +18,7 @@ from kopt.core.scheduling.queued import Explanation, Queued, QueueState
 from kopt.core.switches import Owner, Switches
 from kopt.core.units import format_span
 
-FEATURE = "verdicts"
+FEATURE = "diagnoses"
 REASON, ACTION = "WaitsBecause", "Diagnosing"
 MOST_TOLD = 40
 """Workloads of those that wait, in their lines' order, that are diagnosed for Events."""
@@ -35,14 +35,14 @@ class Recorder(Protocol):
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """``about`` is what has to stay the same for the verdict to be the same one."""
+class DiagnosisNote:
+    """``about`` is what has to stay the same for the diagnosis to be the same one."""
 
     about: tuple[str, ...]
     median_s: float | None
-    note: str
+    text: str
 
-    def differs(self, other: "Verdict") -> bool:
+    def differs(self, other: "DiagnosisNote") -> bool:
         if self.about != other.about or (self.median_s is None) is not (other.median_s is None):
             return True
         if self.median_s is None or other.median_s is None:
@@ -53,11 +53,11 @@ class Verdict:
 
 @dataclass(frozen=True)
 class _Told:
-    verdict: Verdict
+    note: DiagnosisNote
     at_s: float
 
 
-def verdict_of(diagnosis: Diagnosis, now_s: float) -> Verdict | None:
+def note_of(diagnosis: Diagnosis, now_s: float) -> DiagnosisNote | None:
     """Cause, since when, the smallest verified change and the start, in sentences; None where nothing binds."""
     if not diagnosis.causes:
         return None
@@ -65,11 +65,11 @@ def verdict_of(diagnosis: Diagnosis, now_s: float) -> Verdict | None:
     since = "" if cause.since_s is None else f" It waits for {format_span(max(0.0, now_s - cause.since_s))}."
     would = "" if change is None else f" It would run with this change, which was checked: {change.message}"
     start = start_sentence(diagnosis.start)
-    note = f"{diagnosis.scheduler}: {cause.message}{since}{would}{' ' + start if start else ''}"
+    sentences = f"{diagnosis.scheduler}: {cause.message}{since}{would}{' ' + start if start else ''}"
     about: tuple[str, ...] = (cause.code.value, cause.about)
     if change is not None:
         about = (*about, change.kind.value, change.pod_set, change.rule)
-    return Verdict(about, diagnosis.start.p50_s, note)
+    return DiagnosisNote(about, diagnosis.start.p50_s, sentences)
 
 
 def _smallest(changes: Sequence[Change]) -> Change | None:
@@ -77,7 +77,7 @@ def _smallest(changes: Sequence[Change]) -> Change | None:
     return next((change for change in changes if change.verified and change.kind is not ChangeKind.WAIT), None)
 
 
-class Verdicts:
+class DiagnosisEvents:
     """Tells what waits in a queue's state why it does. ``switches`` are those of now; ``hide`` takes names of workloads
     of other namespaces than the one given out of an explanation."""
 
@@ -112,14 +112,14 @@ class Verdicts:
     def _tell(self, queued: Queued, explanation: Explanation, now_s: float) -> bool:
         regarding = _regarding(explanation)
         diagnosis = self._hide(explanation, queued.namespace).diagnosis
-        verdict = None if diagnosis is None else verdict_of(diagnosis, now_s)
-        if regarding is None or verdict is None:
+        note = None if diagnosis is None else note_of(diagnosis, now_s)
+        if regarding is None or note is None:
             return False
         before = self._told.get(queued.uid)
-        if before is not None and (now_s - before.at_s < QUIET_S or not verdict.differs(before.verdict)):
+        if before is not None and (now_s - before.at_s < QUIET_S or not note.differs(before.note)):
             return False
-        self._recorder.record(regarding, REASON, ACTION, verdict.note, once=True)
-        self._told[queued.uid] = _Told(verdict, now_s)
+        self._recorder.record(regarding, REASON, ACTION, note.text, once=True)
+        self._told[queued.uid] = _Told(note, now_s)
         return True
 
 

@@ -8,10 +8,10 @@ import pytest
 from controlplane.plane import ControlPlane
 
 from kopt.cli.local.pages_cluster import ClusterWatch
-from kopt.cli.local.pages_verdicts import _of_one_namespace
+from kopt.cli.local.pages_diagnoses import _of_one_namespace
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.credentials import KubeconfigAccess
-from kopt.controllers.overview.verdicts import FEATURE, MOST_TOLD, QUIET_S, REASON, Verdicts
+from kopt.controllers.overview.diagnosis_events import FEATURE, MOST_TOLD, QUIET_S, REASON, DiagnosisEvents
 from kopt.core.scheduling.diagnosis import Binding, Cause, Change, ChangeKind, Diagnosis, StartEstimate
 from kopt.core.scheduling.eviction import System
 from kopt.core.scheduling.queued import Explanation, Queued, QueueState, State
@@ -50,13 +50,13 @@ def explanation(diagnosis: Diagnosis = DIAGNOSIS, name: str = "train") -> Explan
     return Explanation("", diagnosis=diagnosis, document={"job": job})
 
 
-def verdicts(switches: Switches | None = None) -> tuple[Verdicts, Recorder]:
+def diagnoses(switches: Switches | None = None) -> tuple[DiagnosisEvents, Recorder]:
     recorder = Recorder()
-    return Verdicts(recorder, lambda: switches or Switches(), _of_one_namespace), recorder
+    return DiagnosisEvents(recorder, lambda: switches or Switches(), _of_one_namespace), recorder
 
 
 def test_it_is_told_on_change_alone_and_not_too_often() -> None:
-    told, recorder = verdicts()
+    told, recorder = diagnoses()
 
     def tell(diagnosis: Diagnosis, after_s: float) -> int:
         return told.tell([queued()], {"train-w": explanation(diagnosis)}, NOW_S + after_s)
@@ -82,18 +82,18 @@ def test_it_is_told_on_change_alone_and_not_too_often() -> None:
 
 def test_what_is_off_asks_for_nothing_and_a_percentage_is_obeyed() -> None:
     state = QueueState(queued=(*(queued(f"train-{n}") for n in range(30)), queued("runs", None)))
-    off, _ = verdicts(Switches({FEATURE: 0}))
+    off, _ = diagnoses(Switches({FEATURE: 0}))
     assert off.wanted(state) == []
-    everything, _ = verdicts()
+    everything, _ = diagnoses()
     assert len(everything.wanted(state)) == 30
-    some, _ = verdicts(Switches({FEATURE: 100}, {FEATURE: Setting(40, "ada", NOW_S, "try")}))
+    some, _ = diagnoses(Switches({FEATURE: 100}, {FEATURE: Setting(40, "ada", NOW_S, "try")}))
     assert 0 < len(some.wanted(state)) < 30
     many = QueueState(queued=tuple(queued(f"train-{n}") for n in range(3 * MOST_TOLD)))
     assert len(everything.wanted(many)) == MOST_TOLD
 
 
 def test_names_of_other_namespaces_are_not_in_an_event() -> None:
-    told, recorder = verdicts()
+    told, recorder = diagnoses()
     cause = replace(CAUSE, message="secret-team/run-7 and research/other are ahead of it.")
     told.tell([queued()], {"train-w": explanation(replace(DIAGNOSIS, causes=(cause,)))}, NOW_S)
     assert "secret-team" not in recorder.notes[0]
@@ -101,7 +101,7 @@ def test_names_of_other_namespaces_are_not_in_an_event() -> None:
 
 
 @pytest.mark.cluster
-def test_describe_shows_the_verdict_and_the_job_stays_as_it_is(control_plane: ControlPlane, team: Team) -> None:
+def test_describe_shows_the_diagnosis_and_the_job_stays_as_it_is(control_plane: ControlPlane, team: Team) -> None:
     for name, gpus in (("first", 5), ("second", 6)):
         team.submit(name, gpus)
         team.runs(name)
@@ -111,7 +111,7 @@ def test_describe_shows_the_verdict_and_the_job_stays_as_it_is(control_plane: Co
 
     async def told() -> list[Any]:
         kube = Kube(KubeconfigAccess(str(control_plane.kubeconfig)))
-        watch = ClusterWatch(kube, verdicts=True)
+        watch = ClusterWatch(kube, diagnoses=True)
         running = asyncio.create_task(watch.run())
         try:
             async with asyncio.timeout(90):
@@ -119,7 +119,7 @@ def test_describe_shows_the_verdict_and_the_job_stays_as_it_is(control_plane: Co
                     if running.done():
                         running.result()
                     await asyncio.sleep(0.3)
-                # Other objects change, the verdict does not.
+                # Other objects change, its diagnosis does not.
                 team.submit("later", 4)
                 while not [event for event in _events(team) if event["regarding"]["name"] == "later"]:
                     await asyncio.sleep(0.3)

@@ -1,7 +1,7 @@
 """Why a workload waits, as an Event on it: where ``kubectl describe`` shows it to those who ask nobody else.
 
 An Event is written when the diagnosis is another one than before: another cause, another smallest change, or a start
-that moved back by half. It stays for as long as the API server keeps Events, and nothing of the workload itself is written.
+that moved back by half. It stays for as long as the API server keeps Events; nothing of the workload itself is written.
 """
 
 import math

@@ -140,25 +140,38 @@ class GpuCounts:
         except PlanError as error:
             _LOG.debug("no scaling curve: %s", error)
             return None
-        measured = self._measured(question, training_of(job))
-        try:
-            advice = useful_count(self._advisor(), job, threshold=question.threshold, measured=measured)
-        except PlanError:
-            if question.measured:
-                raise
-            return None
-        return _patched(advice, workload)
+        training = training_of(job)
+        advice = self._followed(question, job, self._kept(question, training))
+        if advice is not None and question.measured:
+            self._keep(question, training)
+        return None if advice is None else _patched(advice, workload)
 
-    def _measured(self, question: CountQuestion, training: str) -> Mapping[int, float]:
-        if self._table is None:
-            return question.measured
+    def _followed(self, question: CountQuestion, job: TrainingJob, kept: Mapping[int, float]) -> GpuCountAdvice | None:
+        """By the job's own runs. What was kept of another shape of nodes, or no longer fits, counts for nothing; for what
+        was told now PlanError is raised."""
+        advisor = self._advisor()
+        for measured in ({**kept, **question.measured}, question.measured):
+            try:
+                return useful_count(advisor, job, threshold=question.threshold, measured=measured)
+            except PlanError as error:
+                if question.measured and measured == question.measured:
+                    raise
+                _LOG.debug("no scaling curve by %d own runs: %s", len(measured), error)
+        return None
+
+    def _kept(self, question: CountQuestion, training: str) -> Mapping[int, float]:
         try:
-            if question.measured:
-                self._table.keep(question.owner, training, question.measured, self._clock())
-            return self._table.of(question.owner, training)
+            return {} if self._table is None else self._table.of(question.owner, training)
         except DatabaseError as error:
-            _LOG.warning("step times cannot be kept or read: %s", error)
-            return question.measured
+            _LOG.warning("step times of own runs cannot be read: %s", error)
+            return {}
+
+    def _keep(self, question: CountQuestion, training: str) -> None:
+        try:
+            if self._table is not None:
+                self._table.keep(question.owner, training, question.measured, self._clock())
+        except DatabaseError as error:
+            _LOG.warning("step times of own runs are not kept: %s", error)
 
 
 def training_of(job: TrainingJob) -> str:

@@ -7,6 +7,7 @@ from kopt.serving.http.sharing import trim
 
 RETENTION_S = 90 * 86_400.0
 MOST_ROWS = 50_000
+MOST_COUNTS = 16
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS step_time (
     owner TEXT NOT NULL, training TEXT NOT NULL, gpus INTEGER NOT NULL, seconds REAL NOT NULL, at_s REAL NOT NULL,
@@ -38,8 +39,9 @@ class StepTimes:
             trim(db, "step_time", "owner, training, gpus", "at_s", MOST_ROWS, ("owner",))
 
     def of(self, owner: str, training: str) -> dict[int, float]:
-        """Seconds of a step by number of GPUs."""
+        """Seconds of a step by number of GPUs, the newest ``MOST_COUNTS``."""
         rows = self._db.query(
-            "SELECT gpus, seconds FROM step_time WHERE owner = ? AND training = ? ORDER BY gpus", (owner, training)
+            "SELECT gpus, seconds FROM step_time WHERE owner = ? AND training = ? ORDER BY at_s DESC, gpus LIMIT ?",
+            (owner, training, MOST_COUNTS),
         )
         return {int(gpus): float(seconds) for gpus, seconds in rows}

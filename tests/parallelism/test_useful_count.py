@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+import kopt
 from kopt.core.workload.gpu_count import GpuCountAdvice
 from kopt.core.workload.split import TrainingJob
 from kopt.core.workload.training_plan import PlanError, TrainingPlan
@@ -163,6 +164,22 @@ def test_only_whole_trainings_that_fit_their_gpus_have_a_curve() -> None:
     tuned = read_plan(pod_entrypoint(pod, lambda _: None), lambda _: None)
     with pytest.raises(PlanError, match="litgpt"):
         job_of_plan(tuned, GPU, 2)
+
+
+def test_python_answers_for_manifests_and_commands(advisor: Advisor) -> None:
+    document = manifest(8, 8, 64)
+    document["spec"]["template"]["spec"]["nodeSelector"] = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+    advice = kopt.useful_gpus(document, advisor=advisor)
+    assert advice.gpu == GPU
+    assert read(patched(document, advice.patch))[1] == advice.advised_gpus < 64
+    words = document["spec"]["template"]["spec"]["containers"][0]
+    of_command = kopt.useful_gpus([*words["command"], *words["args"]], gpu="h100-80gb", advisor=advisor)
+    assert of_command.points == advice.points
+    assert of_command.no_patch
+    with pytest.raises(PlanError, match="give gpu="):
+        kopt.useful_gpus([*words["command"], *words["args"]], advisor=advisor)
+    with pytest.raises(PlanError):
+        kopt.useful_gpus("python train.py", gpu="h100-80gb", advisor=advisor)
 
 
 def test_notebooks_show_the_curve_and_escape_it(advisor: Advisor) -> None:

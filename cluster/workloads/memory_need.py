@@ -79,7 +79,7 @@ def _useful(count: Mapping[str, Any]) -> UsefulGpus | None:
         return None
     if not 0 < advised <= min(useful, requested):
         return None
-    reason = next((reason for _, reason in items(count, "reasons")), {})
+    reason: Mapping[str, Any] = next((reason for _, reason in items(count, "reasons")), {})
     return UsefulGpus(requested, advised, Reason(text(reason, "code"), text(reason, "message")))
 
 

@@ -104,6 +104,9 @@ class GpuCounts:
             return None
         except PlanError as error:
             raise invalid("measured_steps", str(error)) from None
+        except Exception:  # noqa: BLE001 - edge: a size is answered without its curve
+            _LOG.exception("a scaling curve failed")
+            return None
 
     def _holds(self, entry: _Known, question: CountQuestion) -> bool:
         told = tuple(sorted(question.measured.items()))
@@ -147,8 +150,8 @@ class GpuCounts:
         return None if advice is None else _patched(advice, workload)
 
     def _followed(self, question: CountQuestion, job: TrainingJob, kept: Mapping[int, float]) -> GpuCountAdvice | None:
-        """By the job's own runs. What was kept of another shape of nodes, or no longer fits, counts for nothing; for what
-        was told now PlanError is raised."""
+        """By the job's own runs. What was kept of another shape of nodes, or no longer fits, counts for nothing; for
+        what was told now PlanError is raised."""
         advisor = self._advisor()
         for measured in ({**kept, **question.measured}, question.measured):
             try:

@@ -58,7 +58,7 @@ class DiagnosisWriter:
         state = await self._queue.state()
         wanted = self._diagnoses.wanted(state) if state.ready else []
         explained = await asyncio.to_thread(state.explain, wanted) if wanted else {}
-        return self._diagnoses.tell(wanted, explained, state.now_s)
+        return self._diagnoses.write(wanted, explained, state.now_s)
 
 
 def _of_one_namespace(explanation: Explanation, namespace: str) -> Explanation:

@@ -103,19 +103,19 @@ def _of_mlflow(
     query = MlflowQuery(now_s - seconds(since, "--since"), tuple(gpus_from or GPU_NAMES), gpus, queue)
     try:
         with MlflowReader(url, token=_token(token_file), authority=_authority(ca_file)) as reader:
-            found = reader.read(query, now_s)
+            read = reader.read(query, now_s)
     except MlflowRunsError as error:
         raise Refused(str(error)) from error
-    if found.without_gpus:
+    if read.without_gpus:
         names = ", ".join(query.gpu_names)
-        print_status(f"{found.without_gpus:,} runs left out, as none of {names} says their GPUs: --gpus-from, --gpus")
-    if found.unreadable:
-        print_status(f"{found.unreadable:,} runs left out, as their times say nothing")
-    if found.cut:
+        print_status(f"{read.without_gpus:,} runs left out, as none of {names} says their GPUs: --gpus-from, --gpus")
+    if read.unreadable:
+        print_status(f"{read.unreadable:,} runs left out, as their times say nothing")
+    if read.cut:
         print_status(f"only {query.most:,} runs were read; --since asks for fewer")
-    if not found.runs:
+    if not read.runs:
         raise Refused("no run of the server says when it ran on how many GPUs")
-    return found.runs
+    return read.runs
 
 
 def _of_prometheus(url: str, since: str, token_file: Path | None, ca_file: Path | None) -> Sequence[JobRun]:
@@ -124,14 +124,14 @@ def _of_prometheus(url: str, since: str, token_file: Path | None, ca_file: Path 
 
     try:
         with Server(url, token=_token(token_file), authority=_authority(ca_file)) as server:
-            found = read_gpu_runs(server, float(seconds(since, "--since")), time.time())
+            read = read_gpu_runs(server, float(seconds(since, "--since")), time.time())
     except PrometheusError as error:
         raise Refused(str(error)) from error
-    if found.begun_before:
-        print_status(f"{found.begun_before:,} runs left out, as they began before what was read")
-    if not found.runs:
+    if read.begun_before:
+        print_status(f"{read.begun_before:,} runs left out, as they began before what was read")
+    if not read.runs:
         raise Refused("no series of a GPU exporter names the pod of a job that began since then")
-    return found.runs
+    return read.runs
 
 
 def _send(by_cluster: Runs, cluster: str) -> None:

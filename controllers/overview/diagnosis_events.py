@@ -20,7 +20,7 @@ from kopt.core.units import format_span
 
 FEATURE = "diagnoses"
 REASON, ACTION = "WaitsBecause", "Diagnosing"
-MOST_TOLD = 40
+MOST_EXPLAINED = 40
 """Workloads of those that wait, in their lines' order, that are diagnosed for Events."""
 QUIET_S = 600.0
 """A workload gets no second Event within this time."""
@@ -52,7 +52,7 @@ class DiagnosisNote:
 
 
 @dataclass(frozen=True)
-class _Told:
+class _Written:
     note: DiagnosisNote
     at_s: float
 
@@ -88,38 +88,40 @@ class DiagnosisEvents:
         hide: Callable[[Explanation, str], Explanation],
     ) -> None:
         self._recorder, self._switches, self._hide = recorder, switches, hide
-        self._told: dict[str, _Told] = {}
+        self._written: dict[str, _Written] = {}
 
     def wanted(self, state: QueueState) -> list[Queued]:
         """What is to be explained, by the switch; nothing where that is off."""
         switches = self._switches()
         if not switches.percent(FEATURE):
             return []
-        waiting = [queued for queued in state.queued if queued.position is not None]
-        return [queued for queued in waiting if switches.includes(FEATURE, _owner(queued))][:MOST_TOLD]
+        pending = [queued for queued in state.queued if queued.position is not None]
+        return [queued for queued in pending if switches.includes(FEATURE, _owner(queued))][:MOST_EXPLAINED]
 
-    def tell(self, wanted: Sequence[Queued], explained: Mapping[str, Explanation], now_s: float) -> int:
+    def write(self, wanted: Sequence[Queued], explained: Mapping[str, Explanation], now_s: float) -> int:
         """How many Events were recorded. Nothing in the explanations makes this raise."""
-        told = 0
+        written = 0
         for queued in wanted:
             explanation = explained.get(queued.uid)
             if explanation is not None and explanation.diagnosis is not None:
-                told += self._tell(queued, explanation, now_s)
+                written += self._write(queued, explanation, now_s)
         names = {queued.uid for queued in wanted}
-        self._told = {uid: item for uid, item in self._told.items() if uid in names or now_s - item.at_s < QUIET_S}
-        return told
+        self._written = {
+            uid: item for uid, item in self._written.items() if uid in names or now_s - item.at_s < QUIET_S
+        }
+        return written
 
-    def _tell(self, queued: Queued, explanation: Explanation, now_s: float) -> bool:
+    def _write(self, queued: Queued, explanation: Explanation, now_s: float) -> bool:
         regarding = _regarding(explanation)
         diagnosis = self._hide(explanation, queued.namespace).diagnosis
         note = None if diagnosis is None else note_of(diagnosis, now_s)
         if regarding is None or note is None:
             return False
-        before = self._told.get(queued.uid)
+        before = self._written.get(queued.uid)
         if before is not None and (now_s - before.at_s < QUIET_S or not note.differs(before.note)):
             return False
         self._recorder.record(regarding, REASON, ACTION, note.text, once=True)
-        self._told[queued.uid] = _Told(note, now_s)
+        self._written[queued.uid] = _Written(note, now_s)
         return True
 
 

@@ -96,15 +96,15 @@ class MlflowReader:
         """All runs that the token may see. Raises MlflowRunsError."""
         experiments = self._experiments()
         names = list(experiments)
-        found: list[Mapping[str, Any]] = []
+        documents: list[Mapping[str, Any]] = []
         cut = False
         for at in range(0, len(names), _AT_ONCE):
             for run in self._runs(names[at : at + _AT_ONCE], query.since_s):
-                if len(found) == query.most:
+                if len(documents) == query.most:
                     cut = True
                     break
-                found.append(run)
-        return _read(found, experiments, query, now_s, cut=cut)
+                documents.append(run)
+        return _read(documents, experiments, query, now_s, cut=cut)
 
     def _experiments(self) -> dict[str, str]:
         """Names by id."""
@@ -163,11 +163,16 @@ class MlflowReader:
 
 
 def _read(
-    found: Sequence[Mapping[str, Any]], experiments: Mapping[str, str], query: MlflowQuery, now_s: float, *, cut: bool
+    documents: Sequence[Mapping[str, Any]],
+    experiments: Mapping[str, str],
+    query: MlflowQuery,
+    now_s: float,
+    *,
+    cut: bool,
 ) -> MlflowRuns:
     runs: dict[str, JobRun] = {}
     without = unreadable = nested = 0
-    for document in found:
+    for document in documents:
         words = _words(document)
         if words.get(_PARENT):
             nested += 1
@@ -210,15 +215,15 @@ def _run(
         return JobRun(job, kind, started_s, ended_s)
     if status == _KILLED and ended_s is not None:
         return JobRun(job, kind, started_s, ended_s, interrupted=True)
-    heard_s = max([started_s, *_heard(document)])
-    if now_s - heard_s <= query.silent_s:
+    last_sign_s = max([started_s, *_logged_s(document)])
+    if now_s - last_sign_s <= query.silent_s:
         return JobRun(job, kind, started_s, None)
-    if heard_s <= started_s:
+    if last_sign_s <= started_s:
         raise ValueError("nothing is known of it but its start, long ago")
-    return JobRun(job, kind, started_s, min(heard_s, now_s), interrupted=True)
+    return JobRun(job, kind, started_s, min(last_sign_s, now_s), interrupted=True)
 
 
-def _heard(document: Mapping[str, Any]) -> Iterator[float]:
+def _logged_s(document: Mapping[str, Any]) -> Iterator[float]:
     """When its metrics were last logged."""
     for item in _listed(_mapping(document, "data"), "metrics"):
         if (at_s := _seconds(item, "timestamp")) is not None:

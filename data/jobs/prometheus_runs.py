@@ -20,7 +20,7 @@ STEP_S = 60
 _SERIES = ("DCGM_FI_DEV_FB_USED", "gpu_used_vram", "amd_gpu_used_vram")
 _LABELS = "namespace,pod,exported_namespace,exported_pod"
 _DEVICES = f"{_LABELS},UUID,gpu,gpu_uuid,gpu_id,Hostname,hostname,GPU_I_ID,gpu_partition_id"
-_LOOK_BACK_S = 300
+_LONGEST_GAP_S = 300
 """A scrape that fails is no end."""
 _RANDOM = "[bcdfghjklmnpqrstvwxz2456789]{5}"
 """What Kubernetes draws the last letters of generated names from."""
@@ -67,7 +67,7 @@ def read_gpu_runs(server: Server, since_s: float, now_s: float, namespace: str =
     before, runs = 0, []
     for (space, name), several in _indexed_together(by_job).items():
         for together in _overlapping(several):
-            if together[0].first_s < begin_s + _LOOK_BACK_S:
+            if together[0].first_s < begin_s + _LONGEST_GAP_S:
                 before += 1
             else:
                 runs.append(_run(space, name, together, now_s))
@@ -77,7 +77,7 @@ def read_gpu_runs(server: Server, since_s: float, now_s: float, namespace: str =
 def _add(spans: list[_Span], pod: str, points: list[tuple[float, float]]) -> None:
     """Points of one pod, by time; a longer silence ends a span."""
     for at_s, count in points:
-        if spans and at_s - spans[-1].last_s <= _LOOK_BACK_S:
+        if spans and at_s - spans[-1].last_s <= _LONGEST_GAP_S:
             spans[-1].last_s, spans[-1].gpus = max(at_s, spans[-1].last_s), max(int(count), spans[-1].gpus)
         else:
             spans.append(_Span(pod, at_s, at_s, int(count)))
@@ -93,7 +93,7 @@ def _indexed_together(by_job: Mapping[tuple[str, str], list[_Span]]) -> Mapping[
     for key, members in families.items():
         starts = [by_job[member][0].first_s for member in members.values()]
         contiguous = sorted(members) == list(range(len(members)))
-        if len(members) > 1 and contiguous and max(starts) - min(starts) <= _LOOK_BACK_S:
+        if len(members) > 1 and contiguous and max(starts) - min(starts) <= _LONGEST_GAP_S:
             result[key] = [*result.get(key, ()), *(span for member in members.values() for span in result.pop(member))]
     return result
 
@@ -103,7 +103,7 @@ def _overlapping(spans: list[_Span]) -> Iterator[list[_Span]]:
     together: list[_Span] = []
     end_s = float("-inf")
     for span in sorted(spans, key=lambda each: each.first_s):
-        if together and span.first_s - end_s > _LOOK_BACK_S:
+        if together and span.first_s - end_s > _LONGEST_GAP_S:
             yield together
             together = []
         together.append(span)
@@ -118,7 +118,7 @@ def _run(namespace: str, name: str, spans: list[_Span], now_s: float) -> JobRun:
         gpus[span.pod] = max(span.gpus, gpus.get(span.pod, 0))
     first_s, last_s = spans[0].first_s, max(span.last_s for span in spans)
     kind = JobKind(namespace, sum(gpus.values()), _SERIAL.sub("", name) or name)
-    goes_on = now_s - last_s <= _LOOK_BACK_S
+    goes_on = now_s - last_s <= _LONGEST_GAP_S
     return JobRun(f"{namespace}/{name}/{first_s:.0f}", kind, first_s, None if goes_on else last_s)
 
 

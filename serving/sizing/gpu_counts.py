@@ -31,12 +31,12 @@ _LOG = logging.getLogger(__name__)
 _MOST_KEPT = 2000
 _MOST_QUEUED = 64
 _AGAIN_S = 600.0
-"""What was told to another replica counts here after this long."""
+"""What was sent to another replica counts here after this long."""
 
 
 @dataclass(frozen=True)
 class CountQuestion:
-    """``measured`` are seconds of a step by number of GPUs, told with this question."""
+    """``measured`` are seconds of a step by number of GPUs, sent with this question."""
 
     owner: str
     workload: Workload
@@ -109,8 +109,8 @@ class GpuCounts:
             return None
 
     def _holds(self, entry: _Known, question: CountQuestion) -> bool:
-        told = tuple(sorted(question.measured.items()))
-        if told and told != entry.measured:
+        sent = tuple(sorted(question.measured.items()))
+        if sent and sent != entry.measured:
             return False
         return entry.threshold == question.threshold and self._clock() - entry.at_s < _AGAIN_S
 
@@ -151,7 +151,7 @@ class GpuCounts:
 
     def _followed(self, question: CountQuestion, job: TrainingJob, kept: Mapping[int, float]) -> GpuCountAdvice | None:
         """By the job's own runs. What was kept of another shape of nodes, or no longer fits, counts for nothing; for
-        what was told now PlanError is raised."""
+        what was sent now PlanError is raised."""
         advisor = self._advisor()
         for measured in ({**kept, **question.measured}, question.measured):
             try:

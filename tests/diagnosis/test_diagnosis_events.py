@@ -11,7 +11,7 @@ from kopt.cli.local.pages_cluster import ClusterWatch
 from kopt.cli.local.pages_diagnoses import _of_one_namespace
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.credentials import KubeconfigAccess
-from kopt.controllers.overview.diagnosis_events import FEATURE, MOST_TOLD, QUIET_S, REASON, DiagnosisEvents
+from kopt.controllers.overview.diagnosis_events import FEATURE, MOST_EXPLAINED, QUIET_S, REASON, DiagnosisEvents
 from kopt.core.scheduling.diagnosis import Binding, Cause, Change, ChangeKind, Diagnosis, StartEstimate
 from kopt.core.scheduling.eviction import System
 from kopt.core.scheduling.queued import Explanation, Queued, QueueState, State
@@ -59,7 +59,7 @@ def test_it_is_told_on_change_alone_and_not_too_often() -> None:
     told, recorder = diagnoses()
 
     def tell(diagnosis: Diagnosis, after_s: float) -> int:
-        return told.tell([queued()], {"train-w": explanation(diagnosis)}, NOW_S + after_s)
+        return told.write([queued()], {"train-w": explanation(diagnosis)}, NOW_S + after_s)
 
     assert tell(DIAGNOSIS, 0) == 1
     (note,) = recorder.notes
@@ -77,7 +77,7 @@ def test_it_is_told_on_change_alone_and_not_too_often() -> None:
     assert tell(replace(other, changes=(replace(FEWER, verified=False),)), 8 * QUIET_S) == 0, (
         "nothing unchecked is said"
     )
-    assert told.tell([queued()], {}, NOW_S + 9 * QUIET_S) == 0
+    assert told.write([queued()], {}, NOW_S + 9 * QUIET_S) == 0
 
 
 def test_what_is_off_asks_for_nothing_and_a_percentage_is_obeyed() -> None:
@@ -88,14 +88,14 @@ def test_what_is_off_asks_for_nothing_and_a_percentage_is_obeyed() -> None:
     assert len(everything.wanted(state)) == 30
     some, _ = diagnoses(Switches({FEATURE: 100}, {FEATURE: Setting(40, "ada", NOW_S, "try")}))
     assert 0 < len(some.wanted(state)) < 30
-    many = QueueState(queued=tuple(queued(f"train-{n}") for n in range(3 * MOST_TOLD)))
-    assert len(everything.wanted(many)) == MOST_TOLD
+    many = QueueState(queued=tuple(queued(f"train-{n}") for n in range(3 * MOST_EXPLAINED)))
+    assert len(everything.wanted(many)) == MOST_EXPLAINED
 
 
 def test_names_of_other_namespaces_are_not_in_an_event() -> None:
     told, recorder = diagnoses()
     cause = replace(CAUSE, message="secret-team/run-7 and research/other are ahead of it.")
-    told.tell([queued()], {"train-w": explanation(replace(DIAGNOSIS, causes=(cause,)))}, NOW_S)
+    told.write([queued()], {"train-w": explanation(replace(DIAGNOSIS, causes=(cause,)))}, NOW_S)
     assert "secret-team" not in recorder.notes[0]
     assert "research/other" in recorder.notes[0]
 

@@ -31,7 +31,7 @@ class DiagnosisWriter:
         self, kube: Kube, queue: QueueWatch, switches: Callable[[], Switches], *, pause_s: float = _PAUSE_S
     ) -> None:
         self._recorder = EventRecorder(kube, COMPONENT, os.environ.get("HOSTNAME", "pages"))
-        self._diagnoses = DiagnosisEvents(self._recorder, switches, _of_one_namespace)
+        self._diagnoses = DiagnosisEvents(self._recorder, switches, _without_other_namespaces)
         self._queue, self._news, self._pause_s = queue, queue.news(), pause_s
 
     async def run(self) -> None:
@@ -61,6 +61,6 @@ class DiagnosisWriter:
         return self._diagnoses.write(wanted, explained, state.now_s)
 
 
-def _of_one_namespace(explanation: Explanation, namespace: str) -> Explanation:
+def _without_other_namespaces(explanation: Explanation, namespace: str) -> Explanation:
     """Whoever may read the Events of a namespace need not be allowed to see others."""
     return masked(explanation, lambda other: other != namespace)

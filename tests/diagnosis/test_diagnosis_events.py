@@ -8,7 +8,7 @@ import pytest
 from controlplane.plane import ControlPlane
 
 from kopt.cli.local.pages_cluster import ClusterWatch
-from kopt.cli.local.pages_diagnoses import _of_one_namespace
+from kopt.cli.local.pages_diagnoses import _without_other_namespaces
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.credentials import KubeconfigAccess
 from kopt.controllers.overview.diagnosis_events import FEATURE, MOST_EXPLAINED, QUIET_S, REASON, DiagnosisEvents
@@ -52,7 +52,7 @@ def explanation(diagnosis: Diagnosis = DIAGNOSIS, name: str = "train") -> Explan
 
 def diagnoses(switches: Switches | None = None) -> tuple[DiagnosisEvents, Recorder]:
     recorder = Recorder()
-    return DiagnosisEvents(recorder, lambda: switches or Switches(), _of_one_namespace), recorder
+    return DiagnosisEvents(recorder, lambda: switches or Switches(), _without_other_namespaces), recorder
 
 
 def test_it_is_told_on_change_alone_and_not_too_often() -> None:

@@ -33,6 +33,7 @@ BENCHMARKS = {name: f"benchmarks.{name}" for name in predictor_names()} | {
     "reclaims": "benchmarks.reclaims",
     "replicas": "benchmarks.replicas",
     "reservations": "benchmarks.reservations",
+    "runtime-latency": "benchmarks.runtime_latency",
     "suite": "benchmarks.suite_estimates",
     "staging": "benchmarks.staging",
     "staging-controller": "benchmarks.staging_controller",

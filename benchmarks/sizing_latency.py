@@ -13,7 +13,7 @@ import random
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,7 +117,14 @@ def send_traces(url: str, within_s: float = 60.0) -> None:
 
 def measure(url: str) -> list[Row]:
     """The floor first, then the cases in their order; ``send_traces`` comes before."""
-    job = {"url": url, "bodies": _bodies(), "rate": RATE, "warm_up": WARM_UP}
+    bodies = {name: [json.dumps(body(n)) for n in range(WARM_UP + ROUNDS)] for name, body in (KNOWN | OTHERS).items()}
+    return asked(url, SIZING, bodies, "KNOWN_TRACE", KNOWN)
+
+
+def asked(url: str, path: str, bodies: Mapping[str, list[str]], code: str, known: Container[str]) -> list[Row]:
+    """The floor, then each case's bodies sent to ``path``; answers of ``known`` cases are to have a reason ``code``."""
+    with_floor = {"floor: /healthz of the same application": [""] * (WARM_UP + ROUNDS)} | dict(bodies)
+    job = {"url": url, "path": path, "code": code, "bodies": with_floor, "rate": RATE, "warm_up": WARM_UP}
     done = subprocess.run(
         [sys.executable, "-P", str(Path(__file__).resolve())],
         input=json.dumps(job),
@@ -125,7 +132,7 @@ def measure(url: str) -> list[Row]:
         capture_output=True,
         check=True,
     )
-    return [_row(name, found) for name, found in json.loads(done.stdout).items()]
+    return [_row(name, found, known) for name, found in json.loads(done.stdout).items()]
 
 
 def report(rows: Sequence[Row]) -> bool:
@@ -148,18 +155,12 @@ def report(rows: Sequence[Row]) -> bool:
     return all(row.reached for row in rows if row.name in KNOWN)
 
 
-def _bodies() -> dict[str, list[str]]:
-    cases = KNOWN | OTHERS
-    found = {"floor: /healthz of the same application": [""] * (WARM_UP + ROUNDS)}
-    return found | {name: [json.dumps(body(n)) for n in range(WARM_UP + ROUNDS)] for name, body in cases.items()}
-
-
-def _row(name: str, found: dict[str, list[float]]) -> Row:
+def _row(name: str, found: dict[str, list[float]], known: Container[str]) -> Row:
     import numpy as np
 
     times = [np.quantile(np.array(found[one]) * 1000, [0.5, 0.99]) for one in ("wire", "inside")]
     wire, inside = ((float(p50), float(p99)) for p50, p99 in times)
-    strange = sum(found["strange"]) if name in KNOWN else 0
+    strange = sum(found["strange"]) if name in known else 0
     return Row(name, *wire, *inside, int(strange))
 
 
@@ -177,17 +178,17 @@ def client(job: dict[str, Any]) -> dict[str, dict[str, list[float]]]:
         for name in names:
             due_s = max(due_s + 1 / job["rate"], time.perf_counter())
             time.sleep(max(0.0, due_s - time.perf_counter()))
-            taken = _ask(connection, job["bodies"][name][number])
+            taken = _ask(connection, job["path"], job["bodies"][name][number], job["code"])
             if number >= job["warm_up"]:
                 for column, value in zip(found[name].values(), taken, strict=True):
                     column.append(value)
     return found
 
 
-def _ask(connection: http.client.HTTPConnection, body: str) -> tuple[float, float, float]:
+def _ask(connection: http.client.HTTPConnection, path: str, body: str, code: str) -> tuple[float, float, float]:
     began = time.perf_counter()
     if body:
-        connection.request("POST", SIZING, body.encode(), {"content-type": "application/json"})
+        connection.request("POST", path, body.encode(), {"content-type": "application/json"})
     else:
         connection.request("GET", FLOOR)
     reply = connection.getresponse()
@@ -195,7 +196,7 @@ def _ask(connection: http.client.HTTPConnection, body: str) -> tuple[float, floa
     taken = time.perf_counter() - began
     document = json.loads(content)
     told = {one["code"] for one in document.get("reasons", ())}
-    strange = reply.status != 200 or document.get("fallback") is True or "KNOWN_TRACE" not in told
+    strange = reply.status != 200 or document.get("fallback") is True or (bool(code) and code not in told)
     return taken, float(document.get("seconds", 0.0)), float(strange)
 
 

@@ -25,7 +25,7 @@ from kopt.controllers.overview.diagnosis.questions import questions_of
 from kopt.core.workload.run_time import LEVELS, RunTimeQuantiles
 
 EACH, RIGHT, HOLD, LONGEST_S = 10, 0.95, 0.95, 0.050
-PODS, NODES, ROUNDS = 10_000, 1_300, 20
+PODS, NODES, ROUNDS = 10_000, 1_300, 100
 
 
 def main() -> int:
@@ -42,13 +42,17 @@ def main() -> int:
     books_s, seconds, with_start = duration()
     print(
         f"\n{PODS} pods on {NODES} nodes, objects read once in {books_s:.2f} s: an answer takes "
-        f"{1000 * statistics.median(seconds):.1f} ms, the slowest of {ROUNDS} {1000 * max(seconds):.1f} ms; with a "
-        f"start from the run times of all {1000 * statistics.median(with_start):.1f} ms, the slowest "
-        f"{1000 * max(with_start):.1f} ms (time on a core).\n"
+        f"{1000 * statistics.median(seconds):.1f} ms, P99 of {ROUNDS} {1000 * _p99(seconds):.1f} ms; with a start from "
+        f"the run times of all {1000 * statistics.median(with_start):.1f} ms, P99 {1000 * _p99(with_start):.1f} ms "
+        f"(time on a core; target: P99 ≤ {1000 * LONGEST_S:g} ms).\n"
     )
     starts_reached = replayed()
-    quick = statistics.median(with_start) <= LONGEST_S
+    quick = _p99(with_start) <= LONGEST_S
     return 0 if right >= RIGHT and hold >= HOLD and quick and starts_reached else 1
+
+
+def _p99(seconds: list[float]) -> float:
+    return statistics.quantiles(seconds, n=100)[-1]
 
 
 def _row(engine: str, score: Score) -> list[str]:

@@ -52,6 +52,7 @@ FEATURES = (
     Feature("partitions", "partitions", "strategies", "cuts the GPUs of idle nodes into MIG instances"),
     Feature("budgets", "meter", "budgets", "stops LocalQueues of budgets that are spent"),
     Feature("health", "health", "nodes", "has placement avoid nodes at fault, and taints them"),
+    Feature("diagnoses", "pages", "workloads", "writes why a workload waits as an Event on it"),
     Feature("autoscaling", "autoscaling", "services", "gives HorizontalPodAutoscalers forecasts", "demand"),
 )
 """Every feature that acts on the cluster."""

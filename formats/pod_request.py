@@ -10,7 +10,7 @@ from kopt.formats.gpu_shares import KAI_DEVICES, KAI_FRACTION, KAI_MEMORY, conta
 
 _PRODUCT_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name")
 _GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu")
-_TEMPLATES = ("template", "jobTemplate", "podTemplate")
+TEMPLATES = ("template", "jobTemplate", "podTemplate")
 _MAX_DEPTH = 12
 
 
@@ -35,7 +35,7 @@ def _levels(manifest: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     for _ in range(_MAX_DEPTH):
         yield manifest
         spec = table(manifest.get("spec"))
-        inner = next((name for name in _TEMPLATES if isinstance(spec.get(name), Mapping)), "")
+        inner = next((name for name in TEMPLATES if isinstance(spec.get(name), Mapping)), "")
         if "containers" in spec or not inner:
             return
         manifest = spec[inner]

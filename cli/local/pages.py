@@ -6,7 +6,7 @@ page that what it shows is an example. With ``KOPT_PAGES_LOGIN`` everybody logs 
 has recorded is read where ``pages_costs`` says.
 ``KOPT_PAGES_PROMETHEUS`` is the address of a Prometheus that scrapes GPU exporters,
 ``KOPT_PAGES_PROMETHEUS_TOKEN_FILE`` a file with a bearer token for it, ``KOPT_PAGES_PROMETHEUS_CA_FILE`` one with the
-authority of its certificate.
+authority of its certificate. With ``KOPT_PAGES_DIAGNOSES=true`` why a workload waits is written as an Event on it.
 """
 
 import os
@@ -39,9 +39,11 @@ class ClusterNodes:
         access: Access,
         predictions: Predictions | None = None,
         activity: Callable[[], Activity] | None = None,
+        *,
+        diagnoses: bool = False,
     ) -> None:
         self.kube = Kube(access, KubeSettings(user_agent="kopt-pages"))
-        self._watch = ClusterWatch(self.kube, predictions=predictions, activity=activity)
+        self._watch = ClusterWatch(self.kube, predictions=predictions, activity=activity, diagnoses=diagnoses)
 
     def overview(self) -> Overview:
         return self._watch.overview()
@@ -73,11 +75,11 @@ def cluster_of(
     environ: Mapping[str, str], account: Path = SERVICE_ACCOUNT, predictions: Predictions | None = None
 ) -> ClusterNodes | None:
     """None without a cluster."""
-    activity = activity_of(environ)
+    activity, diagnoses = activity_of(environ), environ.get("KOPT_PAGES_DIAGNOSES", "") == "true"
     if environ.get("KUBECONFIG"):
-        return ClusterNodes(KubeconfigAccess(environ["KUBECONFIG"]), predictions, activity)
+        return ClusterNodes(KubeconfigAccess(environ["KUBECONFIG"]), predictions, activity, diagnoses=diagnoses)
     if environ.get("KUBERNETES_SERVICE_HOST") and (account / "token").is_file():
-        return ClusterNodes(ServiceAccountAccess(environ, account), predictions, activity)
+        return ClusterNodes(ServiceAccountAccess(environ, account), predictions, activity, diagnoses=diagnoses)
     return None
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from kopt.cli.local.pages_diagnoses import DiagnosisWriter
 from kopt.cli.local.pages_gpus import GpuWatch
 from kopt.cli.local.pages_queue import QueueWatch
 from kopt.cli.local.watch_problems import is_ready, problem, problems
@@ -33,7 +34,7 @@ from kopt.core.scheduling.eviction import Entry
 from kopt.core.scheduling.gpu_map import GpuMap
 from kopt.core.scheduling.overview import Overview, PoolState, StagedState
 from kopt.core.scheduling.queued import QueueState
-from kopt.core.switches import Switches
+from kopt.core.switches import FEATURES, OFF, Switches
 from kopt.dashboard.data.sources import ClusterNode, Nodes
 
 
@@ -46,6 +47,7 @@ class ClusterWatch:
     """LendingPools, Evictions, StagedData, NodeTopologies and what waits and runs, as last observed.
 
     ``clock`` gives Unix seconds; ``predictions`` knows run times; ``activity`` asks, in a thread, how busy GPUs are.
+    With ``diagnoses`` why a workload waits is written as an Event on it.
     """
 
     def __init__(
@@ -56,6 +58,8 @@ class ClusterWatch:
         patience_s: float = 5.0,
         predictions: Predictions | None = None,
         activity: Callable[[], Activity] | None = None,
+        *,
+        diagnoses: bool = False,
     ) -> None:
         self._clock = clock
         self._pools: Informer[PoolState] = Informer(kube, LENDING_POOLS, keep=pool_of, settings=settings)
@@ -67,6 +71,7 @@ class ClusterWatch:
         self._budgets: Informer[BudgetStanding | Torn] = Informer(kube, KAIWO_BUDGETS, keep=_budget, settings=settings)
         self._queue = QueueWatch(kube, self.overview, settings, predictions)
         self._gpus = GpuWatch(self._queue.informers, activity)
+        self._diagnoses = DiagnosisWriter(kube, self._queue, self._switched) if diagnoses else None
         self._patience_s = patience_s
 
     @property
@@ -80,6 +85,14 @@ class ClusterWatch:
                 tasks.create_task(informer.run())
             tasks.create_task(self._queue.run())
             tasks.create_task(self._gpus.run())
+            if self._diagnoses is not None:
+                tasks.create_task(self._diagnoses.run())
+
+    def _switched(self) -> Switches:
+        """Those of now; all off until they are known."""
+        if not self._switches.synced.is_set():
+            return Switches({feature.name: OFF for feature in FEATURES})
+        return self._switches.objects.get(("", ROLLOUT_NAME), Switches())
 
     async def queue(self) -> QueueState:
         """GPU workloads that wait and run."""

@@ -44,6 +44,7 @@ class QueueWatch:
             for resource, keep in KEPT.items()
         }
         self._changes, self._changed = 0, asyncio.Event()
+        self._news: list[asyncio.Event] = []
         for informer in self._informers.values():
             informer.subscribe(self._count)
         self._versions: tuple[Any, ...] = ()
@@ -55,6 +56,13 @@ class QueueWatch:
         if change.old != change.new:
             self._changes += 1
             self._changed.set()
+            for event in self._news:
+                event.set()
+
+    def news(self) -> asyncio.Event:
+        """An event of one's own that is set whenever something changes."""
+        self._news.append(event := asyncio.Event())
+        return event
 
     @property
     def informers(self) -> Mapping[Resource, Informer[Object]]:

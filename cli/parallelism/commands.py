@@ -13,7 +13,7 @@ from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.progress import print_status, step
 from kopt.core.units import format_bytes
 from kopt.core.untrusted import UnreadableError, decode_mapping
-from kopt.core.workload.split import Framework, Matmul, ScalingCurve, Split, SplitAdvice, SplitEstimate
+from kopt.core.workload.split import Framework, Matmul, ScalingCurve, SplitAdvice, SplitEstimate, in_words
 from kopt.serving.base.environment import load_settings
 
 _MAX_COUNT = 1 << 17
@@ -184,17 +184,6 @@ def _model_of(name: str) -> str | Mapping[str, Any]:
         return decode_mapping(path.read_text(encoding="utf-8", errors="replace"))
     except UnreadableError as error:
         raise Refused(f"{path}: no model's config.json ({error})") from error
-
-
-def in_words(split: Split) -> str:
-    """Degrees above 1 and what else the split does: ``data 8 × tensor 4 × pipeline 2, ZeRO-1, micro-batch 1``."""
-    degrees = [("data", split.data), ("tensor", split.tensor), ("pipeline", split.pipeline), ("context", split.context)]
-    text = " × ".join(f"{name} {size}" for name, size in degrees if size > 1) or "one GPU"
-    more = [f"expert {split.expert}"] if split.expert > 1 else []
-    more += {"optimizer": ["ZeRO-1"], "gradients": ["ZeRO-2"], "parameters": ["ZeRO-3/FSDP"]}.get(split.sharding, [])
-    more += [f"{split.virtual_stages} chunks"] if split.virtual_stages > 1 else []
-    more += {"full": ["full recompute"], "products": ["selective recompute"]}.get(split.recompute, [])
-    return ", ".join([text, *more, f"micro-batch {split.micro_batch}"])
 
 
 def _row(estimate: SplitEstimate) -> SplitRow:

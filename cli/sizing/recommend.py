@@ -1,7 +1,7 @@
 """``kopt recommend``: what workloads ask for, what they need, and the patch that says so."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +12,7 @@ from kopt.cli.endpoint import endpoint, sizing_question
 from kopt.cli.errors import usage_error
 from kopt.cli.options import Kubeconfig, PatchFormat, seconds
 from kopt.cli.output import Answer, Format, column, printable, show
+from kopt.cli.parallelism.commands import measured_of
 from kopt.cli.progress import Steps, step
 from kopt.cli.script_arguments import Arguments, Gpu, Python, Timeout, command_of
 from kopt.cli.sizing import measured
@@ -36,6 +37,10 @@ Since = Annotated[str, typer.Option("--since", metavar="SPAN", help="With --prom
 TokenFile = Annotated[
     Path | None, typer.Option("--token-file", metavar="FILE", help="With --prometheus: a bearer token for it.")
 ]
+OwnSteps = Annotated[
+    list[str] | None,
+    typer.Option("--measured", metavar="GPUS=SECONDS", help="With WORKLOAD: a step's time of its own runs."),
+]
 Running = Annotated[bool, typer.Option("--running", help="The GPU workloads that run in a cluster now.")]
 
 
@@ -51,6 +56,7 @@ class AdviceRow:
     high_bytes: int | None = column("to", show=format_bytes, drop=2)
     advice: str = column("ask for")
     saved_milli_gpu: int | None = column("saves", show=lambda milli: f"{milli / 1000:+g} GPU")
+    useful_gpus: int | None = column("GPUs useful", drop=4)
     confidence: float = column("confidence", show=lambda share: f"{share:.0%}", drop=3)
     method: str = column("by", wide=True)
     why: str = column("why", wide=True)
@@ -119,12 +125,14 @@ def recommend(
     prometheus: Prometheus = "",
     since: Since = "7d",
     token_file: TokenFile = None,
+    own_steps: OwnSteps = None,
     output: PatchOutput = PatchFormat.TABLE,
 ) -> None:
     """What workloads ask for, what they need, and the patch that says so.
 
     Without WORKLOAD: all job types that the endpoint (KOPT_URL) was asked about. With one: the script runs on a fake
-    device here, and what it said is sent to the endpoint, which remembers it for the job type. With --running: the
+    device here, and what it said is sent to the endpoint, which remembers it for the job type. Where a trainer's
+    arguments say how it scales, it also tells how many GPUs are useful; --measured corrects that. With --running: the
     workloads of a cluster; `kopt explain`, `kopt diff` and `kopt apply --dry-run` go on from there. With --prometheus
     too, the most that their pods used of a GPU counts beside the estimate: over a day or longer it takes its place.
 
@@ -151,7 +159,8 @@ def recommend(
         if workload is None:
             size_advices: Sequence[SizeAdvice] = client.sizes()
         else:
-            name = _submit(client, command_of(workload, arguments or []), gpu, timeout, python)
+            steps = {str(gpus): seconds_ for gpus, seconds_ in (measured_of(text) for text in own_steps or ())}
+            name = _submit(client, command_of(workload, arguments or []), gpu, timeout, python, steps)
             size_advices = [size_advice for size_advice in client.sizes() if size_advice.name == name][:1]
     if output is PatchFormat.PATCH:
         typer.echo(_patches(size_advices), nl=False)
@@ -221,7 +230,14 @@ def _why(advice: "SizeAdvice") -> str:
     return advice.why_no_advice or " ".join(reason.message for reason in advice.reasons[:3])
 
 
-def _submit(client: "PredictionClient", command: Any, gpu: str | None, timeout_s: float, python: str | None) -> str:
+def _submit(
+    client: "PredictionClient",
+    command: Any,
+    gpu: str | None,
+    timeout_s: float,
+    python: str | None,
+    own_steps: Mapping[str, float],
+) -> str:
     """Run the workload on a fake device and send what it said; returns the name that its advice has."""
     from kopt.models.sizing.estimate import EstimateOptions, read_code
     from kopt.models.sizing.trace_summary import summary
@@ -234,8 +250,10 @@ def _submit(client: "PredictionClient", command: Any, gpu: str | None, timeout_s
         progress("running it on a fake device")
         options = EstimateOptions(submitted["gpu"], timeout_s=timeout_s, python=python)
         code = read_code(command, settings=load_settings(), options=options).code
-        if code.reserved_bytes:
-            client.sizing({**question, "trace": summary(code)})
+        more = {"trace": summary(code)} if code.reserved_bytes else {}
+        if more or submitted.get("gpu_count") is None:
+            progress("comparing numbers of GPUs")
+            client.sizing({**question, **more, "scaling": True, "measured_steps": dict(own_steps)})
     return str(question["name"])
 
 
@@ -268,6 +286,7 @@ def _row(size_advice: "SizeAdvice") -> AdviceRow:
         size_advice.high_bytes,
         size_advice.advised,
         size_advice.saved_milli_gpu,
+        None if size_advice.gpu_count is None else size_advice.gpu_count.useful_gpus,
         size_advice.confidence,
         size_advice.method,
         _why(size_advice),
@@ -282,6 +301,8 @@ def _remarks(size_advices: "Sequence[SizeAdvice]") -> list[str]:
     depends = sum(IF_SHARED in size_advice.advised for size_advice in size_advices)
     if saved > 0 and depends:
         remarks.append(f"{depends} of them only {IF_SHARED} (KAI Scheduler, HAMi or Volcano vGPU).")
+    counts = [(each.name, each.gpu_count) for each in size_advices if each.gpu_count is not None]
+    remarks += [f"{name}: {count.reasons[0].message}" for name, count in counts if count.reasons and count.gives_back]
     return remarks
 
 
@@ -298,4 +319,10 @@ def _patches(size_advices: "Sequence[SizeAdvice]") -> str:
             # By way of JSON, so that nothing but plain values can stand in a patch.
             body = yaml.safe_dump(json.loads(json.dumps(patch)), sort_keys=False)
             parts.append(f"# {printable(size_advice.name)}: {size_advice.advised}\n{body}")
+        count = size_advice.gpu_count
+        if count is not None and count.gives_back:
+            head = f"# {printable(size_advice.name)}: {count.in_words} GPUs are useful"
+            operations = [json.loads(json.dumps(dict(operation))) for operation in count.patch]
+            body = yaml.safe_dump(operations, sort_keys=False) if operations else ""
+            parts.append(f"{head}, as a JSON Patch of the manifest\n{body}" if body else f"{head}. {count.no_patch}\n")
     return "---\n".join(parts)

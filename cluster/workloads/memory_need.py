@@ -14,6 +14,15 @@ ASSUMED = "PROCESSES_ASSUMED"
 
 
 @dataclass(frozen=True)
+class UsefulGpus:
+    """How many of a training's ``requested`` GPUs are ``advised``, which is as many or fewer, and why."""
+
+    requested: int
+    advised: int
+    reason: Reason
+
+
+@dataclass(frozen=True)
 class Need:
     """Predicted GPU memory of one pod's process on ``gpu``, and the most that any run of the job type was seen to use.
 
@@ -25,6 +34,7 @@ class Need:
     gpu: str = ""
     processes: int | None = None
     activity_high: float | None = None
+    useful: UsefulGpus | None = None
 
 
 def parse_need(document: Mapping[str, Any]) -> Need | None:
@@ -58,7 +68,19 @@ def parse_need(document: Mapping[str, Any]) -> Need | None:
         text(document, "gpu"),
         _processes(document),
         float(activity) if isinstance(activity, int | float) else None,
+        _useful(mapping(document, "gpu_count")),
     )
+
+
+def _useful(count: Mapping[str, Any]) -> UsefulGpus | None:
+    """None where nothing is known, or where the answer contradicts itself."""
+    useful, advised, requested = (count.get(name) for name in ("useful_gpus", "advised_gpus", "requested_gpus"))
+    if not (isinstance(useful, int) and isinstance(advised, int) and isinstance(requested, int)):
+        return None
+    if not 0 < advised <= min(useful, requested):
+        return None
+    reason: Mapping[str, Any] = next((reason for _, reason in items(count, "reasons")), {})
+    return UsefulGpus(requested, advised, Reason(text(reason, "code"), text(reason, "message")))
 
 
 def _processes(document: Mapping[str, Any]) -> int | None:

@@ -44,6 +44,8 @@ from kopt.policies.sizing.advice import (
 REQUESTED_GPUS = "kaiwo.ai/requested-gpus"
 """On a template that was given fewer GPUs: how many it asked for."""
 
+USEFUL_GPUS, USEFUL_GPUS_REASON = "kaiwo.ai/useful-gpus", "kaiwo.ai/useful-gpus-reason"
+
 
 @dataclass(frozen=True)
 class _Advised:
@@ -97,7 +99,20 @@ async def apply_sizing(
         _annotate(patch, most, most.need, " ".join(reason.message for reason in reasons))
         if mode is Mode.ENFORCE:
             _write(patch, workload, advised, most)
-    return [Record("sizing", reasons[0].code, mode, " ".join(reason.message for reason in reasons))]
+    record = Record("sizing", reasons[0].code, mode, " ".join(reason.message for reason in reasons))
+    return [record, *_useful_gpus(patch, [item.need for item in advised if item.need is not None], mode)]
+
+
+def _useful_gpus(patch: JsonPatch, needs: list[Need], mode: Mode) -> Iterator[Record]:
+    """How many of its GPUs a training uses well, of the pods that have most. Nobody's request is changed by it."""
+    known = [need.useful for need in needs if need.useful is not None]
+    if not known:
+        return
+    useful = max(known, key=lambda each: each.requested)
+    if mode is not Mode.OBSERVE:
+        patch.put(("metadata", "annotations", USEFUL_GPUS), str(useful.advised))
+        patch.put(("metadata", "annotations", USEFUL_GPUS_REASON), useful.reason.message)
+    yield Record.of("useful-gpus", useful.reason, mode)
 
 
 async def _needs(

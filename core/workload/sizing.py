@@ -14,6 +14,7 @@ from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
 from kopt.core.units import MIB, WHOLE_GPU, Bytes, MilliGpu, format_bytes
 from kopt.core.workload.executor import Executor
+from kopt.core.workload.gpu_count import GpuCountAdvice
 
 SCHEMA = "kopt/v1"
 
@@ -232,6 +233,8 @@ class SizingEstimate:
     reasons: tuple[Reason, ...] = ()
     seconds: float = 0.0
     observed_peak_bytes: Bytes = Bytes(0)
+    gpu_count: GpuCountAdvice | None = None
+    """How many of its GPUs are useful, where its trainer's arguments say how it scales and that was computed."""
 
     @property
     def model(self) -> ModelVersion:
@@ -258,6 +261,7 @@ class SizingEstimate:
             "observed_peak_bytes": int(self.observed_peak_bytes),
             "seconds": round(self.seconds, 3),
             "model": self.model.to_dict(),
+            "gpu_count": None if self.gpu_count is None else self.gpu_count.to_dict(),
         }
 
     def _repr_html_(self) -> str:

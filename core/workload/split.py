@@ -99,6 +99,17 @@ class Split:
         return result | {"sharding": self.sharding.value, "recompute": self.recompute.value}
 
 
+def in_words(split: Split) -> str:
+    """Degrees above 1 and what else the split does: ``data 8 × tensor 4 × pipeline 2, ZeRO-1, micro-batch 1``."""
+    degrees = [("data", split.data), ("tensor", split.tensor), ("pipeline", split.pipeline), ("context", split.context)]
+    text = " × ".join(f"{name} {size}" for name, size in degrees if size > 1) or "one GPU"
+    more = [f"expert {split.expert}"] if split.expert > 1 else []
+    more += {"optimizer": ["ZeRO-1"], "gradients": ["ZeRO-2"], "parameters": ["ZeRO-3/FSDP"]}.get(split.sharding, [])
+    more += [f"{split.virtual_stages} chunks"] if split.virtual_stages > 1 else []
+    more += {"full": ["full recompute"], "products": ["selective recompute"]}.get(split.recompute, [])
+    return ", ".join([text, *more, f"micro-batch {split.micro_batch}"])
+
+
 @dataclass(frozen=True)
 class Settings:
     """A split in a framework's own words: ``text`` is what to append or write; ``note`` what it cannot say of it."""

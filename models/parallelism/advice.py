@@ -6,8 +6,8 @@ print(advisor.advise(job).splits[0].split)
 """
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -66,11 +66,20 @@ class _Candidate:
 
 @dataclass(frozen=True)
 class Correction:
-    """What a job's own runs say: step times are ``factor`` times those predicted, and within ``spread`` of it in
-    logarithms with 80 %; None: as wide as without them."""
+    """What a job's own runs say: step times are ``factors`` times those predicted, by number of GPUs (between two of
+    them by the logarithm, beyond them as at the nearest), and within ``spread`` of it in logarithms with 80 %; None: as
+    wide as without them."""
 
-    factor: float = 1.0
+    factors: Mapping[int, float] = field(default_factory=dict)
     spread: float | None = None
+
+    def at(self, gpus: int) -> float:
+        """The factor on so many GPUs; 1 without runs."""
+        if not self.factors:
+            return 1.0
+        known = sorted(self.factors)
+        logs = [math.log(self.factors[count]) for count in known]
+        return math.exp(float(np.interp(math.log(gpus), [math.log(count) for count in known], logs)))
 
 
 _NO_RUNS = Correction()
@@ -131,7 +140,7 @@ class Advisor:
         if not combined:
             return []
         rows = [row for _, _, _, row in combined]
-        seconds, spreads = correction.factor * self.efficiency.seconds(rows), self.efficiency.spreads(rows)
+        seconds, spreads = correction.at(job.gpus) * self.efficiency.seconds(rows), self.efficiency.spreads(rows)
         if not self.efficiency.knows(job.gpu):
             spreads = np.hypot(spreads, _WITHIN_80 * PRODUCTS_DEVIATION)
         if correction.spread is not None:

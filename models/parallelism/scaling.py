@@ -60,27 +60,29 @@ def scaling_curve(
 def own_runs(
     advisor: Advisor, job: TrainingJob, measured: Mapping[int, float], likely: float = LIKELY
 ) -> tuple[Correction, tuple[Reason, ...]]:
-    """By what factor the job's own runs differ from what is predicted for the best split on as many GPUs.
+    """By what factors the job's own runs differ from what is predicted for the best split on as many GPUs.
+
+    Runs on several numbers of GPUs bend the curve: each says how the job scales where it was measured.
 
     Raises PlanError for times that cannot be, and for numbers of GPUs on which nothing fits.
     """
     if not measured:
         return Correction(), ()
-    factors = []
+    factors: dict[int, float] = {}
     for count, seconds in measured.items():
         if not (math.isfinite(seconds) and seconds > 0):
             raise PlanError(f"{seconds} is no step's time in seconds")
         advice = advisor.advise(replace(job, gpus=count), count=1, likely=likely)
         if not advice.splits:
             raise PlanError(f"{count} GPUs: nothing fits there, so that a step's time cannot be compared")
-        factors.append(math.log(seconds / advice.splits[0].step_seconds))
-    factor = math.exp(sum(factors) / len(factors))
+        factors[count] = seconds / advice.splits[0].step_seconds
+    factor = math.exp(sum(map(math.log, factors.values())) / len(factors))
     text = (
         f"The job's own runs on {', '.join(map(str, measured))} GPUs take {factor:.2f} times what was predicted; all "
         "times follow them, and their intervals are narrower."
     )
     reason = Reason("OWN_RUNS", text, {"factor": factor, "runs": len(factors)})
-    return Correction(factor, advisor.efficiency.own_spread), (reason,)
+    return Correction(factors, advisor.efficiency.own_spread), (reason,)
 
 
 def useful_gpus(points: Sequence[CurvePoint], threshold: float) -> int | None:

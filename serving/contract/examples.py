@@ -74,6 +74,17 @@ EXAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "SizingRequest": {
         "pod": {"summary": "A pod", "value": {"workload": _POD, "gpu": "a100-80gb"}},
         "command": {"summary": "A command line", "value": {"workload": "torchrun --nproc-per-node 8 train.py"}},
+        "scaling": {
+            "summary": "How many GPUs are useful, by a step's time of one's own",
+            "value": {
+                "workload": "torchrun --nproc-per-node 2 pretrain_gpt.py --num-layers 24 --hidden-size 1024 "
+                "--num-attention-heads 16 --seq-length 1024 --max-position-embeddings 1024 --micro-batch-size 4 "
+                "--global-batch-size 64 --bf16",
+                "gpu": "a100-80gb",
+                "scaling": True,
+                "measured_steps": {"2": 1.5},
+            },
+        },
     },
     "CheckpointRequest": {
         "lines": {

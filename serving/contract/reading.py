@@ -160,7 +160,9 @@ def _enum(kind: type[Enum]) -> Reader:
 
 
 def _plain(kinds: tuple[Any, ...]) -> Reader:
-    """Numbers, text or booleans. JSON has one kind of number: a whole one is a float as well, but true is no number."""
+    """Numbers, text, booleans or lists. JSON has one kind of number: a whole one is a float as well, but true is no
+    number. What is in a list is taken as it is."""
+    kinds = tuple(get_origin(kind) or kind for kind in kinds)
     accepted, names = (*kinds, int) if float in kinds else kinds, " or ".join(kind.__name__ for kind in kinds)
     converted = kinds[0] if len(kinds) == 1 else lambda value: value
 

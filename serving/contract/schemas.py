@@ -157,6 +157,10 @@ WorkloadIn = Annotated[
 ]
 
 
+StepGpus = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,5}$")]
+StepSeconds = Annotated[float, Field(gt=0, lt=1e7, allow_inf_nan=False)]
+
+
 class SizingRequest(_Strict):
     """How much GPU memory a workload needs."""
 
@@ -178,6 +182,14 @@ class SizingRequest(_Strict):
     what the caller sent itself counts."""
     executor: Literal["none", "kai", "hami", "volcano"] | None = None
     """What hands out shares of a GPU in its cluster; absent: not known."""
+    scaling: bool = False
+    """Whether to wait, within the deadline, for how many of its GPUs are useful; else that is in the answer once it is
+    known."""
+    threshold: Annotated[float, Field(gt=0, le=1)] = 0.7
+    """The marginal efficiency from which a GPU is useful."""
+    measured_steps: Annotated[dict[StepGpus, StepSeconds], Field(max_length=16)] = {}
+    """Seconds of a step in the job's own runs by number of GPUs: the curve follows them. Remembered for jobs that train
+    the same model on the same batches and GPUs."""
 
 
 SIZING_REQUEST = TypeAdapter(SizingRequest)

@@ -12,6 +12,7 @@ from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
 from kopt.core.reason import Reason
 from kopt.core.units import GIB, Bytes, MilliGpu
 from kopt.core.workload.executor import IF_SHARED, Executor
+from kopt.core.workload.gpu_count import GpuCountAdvice
 from kopt.core.workload.sizing import Recommendation, RequestedGpus, ShareKind
 from kopt.policies.sizing.advice import NOTHING_ADVISED, pod_patch
 
@@ -51,6 +52,8 @@ class SizeAdvice:
     """What hands out shares of a GPU where it runs."""
     namespace: str = ""
     """Whose jobs it is about; empty where the question named none."""
+    gpu_count: GpuCountAdvice | None = None
+    """How many of its GPUs are useful, where that is known."""
 
     @property
     def has_peak(self) -> bool:

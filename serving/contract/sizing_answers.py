@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from kopt.core.workload.executor import Executor
+from kopt.core.workload.gpu_count import CountPoint, GpuCountAdvice
 from kopt.core.workload.sizing import ShareKind
 from kopt.serving.contract.common import SCHEMA, ModelOut, ReasonOut
+from kopt.serving.contract.reading import added_later
 from kopt.serving.contract.size_advice import SizeAdvice
 
 # Docstrings of these classes are published in docs/openapi.json, and their names are.
@@ -70,6 +72,56 @@ class ShareOut:
     executor: Literal["unknown", "none", "kai", "hami", "volcano"] = "unknown"
 
 
+@dataclass(frozen=True)
+class CountPointOut:
+    """The best split on so many GPUs; ``marginal_efficiency`` is what each GPU more than before brings."""
+
+    gpus: int
+    split: str
+    fit_probability: float
+    step_seconds: float
+    step_low_seconds: float
+    step_high_seconds: float
+    tokens_per_second: float
+    speedup: float
+    marginal_efficiency: float
+    gpu_hours_per_billion_tokens: float
+
+
+@dataclass(frozen=True)
+class PatchOperationOut:
+    """An operation of a JSON Patch (RFC 6902) on the manifest that was asked about."""
+
+    op: Literal["add", "replace", "remove"]
+    path: str
+    value: int | str | list[str]
+
+
+@dataclass(frozen=True)
+class GpuCountOut:
+    """``core.workload.gpu_count.GpuCountAdvice``: how many of a job's GPUs are useful, and the JSON Patch for fewer."""
+
+    model: str
+    gpu: str
+    framework: str
+    requested_gpus: int
+    useful_gpus: int | None
+    advised_gpus: int
+    threshold: float
+    probability: float
+    points: tuple[CountPointOut, ...]
+    reasons: tuple[ReasonOut, ...]
+    settings: str
+    patch: tuple[PatchOperationOut, ...]
+    no_patch: str
+
+    @property
+    def advice(self) -> GpuCountAdvice:
+        points = tuple(CountPoint(**vars(point)) for point in self.points)
+        patch = tuple(dict(vars(operation)) for operation in self.patch)
+        return GpuCountAdvice(**{**vars(self), "points": points, "patch": patch})
+
+
 @dataclass(frozen=True, kw_only=True)
 class SizingResponse:
     """``core.sizing.SizingEstimate``, the document of ``kopt estimate -o json``."""
@@ -92,6 +144,7 @@ class SizingResponse:
     observed_peak_bytes: int
     seconds: float
     model: ModelOut
+    gpu_count: GpuCountOut | None = added_later(absent=None)
 
 
 @dataclass(frozen=True)
@@ -148,4 +201,5 @@ def size_advice(name: str, image: str, requested: AskedOut, made_at_s: float, es
         made_at_s,
         share.gpu,
         Executor(share.executor),
+        gpu_count=None if estimate.gpu_count is None else estimate.gpu_count.advice,
     )

@@ -27,7 +27,7 @@ def routes(app: FastAPI, service: Callable[[], SizingService]) -> None:
         """GPU memory that a workload needs, why, and what to ask for. Scripts are read, never run, here."""
         answering = service()
         body = await read_body(request, SIZING_REQUEST)
-        tells = body.trace is not None or body.profile is not None
+        tells = body.trace is not None or body.profile is not None or bool(body.measured_steps)
         namespace = await answering_namespace(request, body.namespace, tells=tells)
         estimate = await answering.estimate(body, deadline_of(request), caller_of(request), namespace)
         return json_answer(estimate.to_dict())

@@ -17,9 +17,10 @@ from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
 from kopt.core.units import GIB, Bytes
+from kopt.core.workload.gpu_count import GpuCountAdvice
 from kopt.core.workload.profile import read_profile
 from kopt.core.workload.sizing import MemoryBreakdown, Method, SizingEstimate, TraceCoverage, WorkloadProfile
-from kopt.core.workload.training_plan import PlanError
+from kopt.core.workload.training_plan import PlanError, TrainingPlan
 from kopt.formats.entrypoint import EntrypointError, Kind
 from kopt.formats.trainers import read_plan
 from kopt.models.registry.aliases import SHIPPED
@@ -41,7 +42,9 @@ from kopt.serving.http.deadline import Deadline
 from kopt.serving.http.metrics import EndpointMetrics
 from kopt.serving.http.problems import Problem, invalid
 from kopt.serving.measured.comparisons import HOLDS, Comparisons, Interval, Widening
+from kopt.serving.sizing.gpu_counts import CountQuestion, GpuCounts
 from kopt.serving.sizing.metrics import SizingMetrics
+from kopt.serving.sizing.step_times import StepTimes
 from kopt.serving.sizing.table import Kept, SizeTable, StoredEvidence
 from kopt.serving.sizing.workload import Workload, no_file, read_workload
 from kopt.tracing.confined_reading import read_script_confined
@@ -56,6 +59,8 @@ _WRITTEN_AGAIN_S = 600.0
 """Interval at which the use of a cached answer is recorded, so that only unused rows expire."""
 NO_ANSWER = ModelVersion("no-advice", "1")
 """The model version of fallback answers, which advise nothing."""
+_LEAST_GPUS = 2
+"""Of one GPU there are no fewer."""
 _NOT_RUN = (
     "The endpoint runs no script, and nothing will run this one later: formulas read its arguments. `kopt recommend` "
     "runs it on a fake device where you are and sends what it said."
@@ -132,6 +137,7 @@ class SizingService(PredictorService[SizingPredictor]):
         table: SizeTable | None = None,
         challenger: Slot[SizingPredictor] | None = None,
         comparisons: Comparisons | None = None,
+        step_times: StepTimes | None = None,
         threads: int = 2,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -141,6 +147,7 @@ class SizingService(PredictorService[SizingPredictor]):
         self.table, self._clock = table, clock
         self._workers = Workers(threads, "sizing")
         self._answered: dict[tuple[str, str], _Answered] = {}
+        self._counts = GpuCounts(step_times, _plan, clock=clock)
 
     @property
     def compared(self) -> Comparisons | None:
@@ -148,6 +155,7 @@ class SizingService(PredictorService[SizingPredictor]):
 
     def close(self) -> None:
         self._workers.close()
+        self._counts.close()
         super().close()
         if self.table is not None:
             self.table.close()
@@ -177,7 +185,20 @@ class SizingService(PredictorService[SizingPredictor]):
         if made is None:
             made = await self._in_time(model, question, deadline)
         self._counters.answered(made)
-        return replace(made, seconds=time.perf_counter() - began)
+        count = await self._gpu_count(request, question, made, deadline)
+        return replace(made, seconds=time.perf_counter() - began, gpu_count=count)
+
+    async def _gpu_count(
+        self, request: SizingRequest, question: _Question, made: SizingEstimate, deadline: Deadline
+    ) -> GpuCountAdvice | None:
+        """How many of the workload's GPUs are useful; None where it has one, or that is not known yet."""
+        workload = question.workload
+        if workload.processes.world_size < _LEAST_GPUS or workload.problem is not None:
+            return None
+        measured = {int(gpus): seconds for gpus, seconds in request.measured_steps.items()}
+        asked = CountQuestion(question.owner, workload, request.threshold, measured)
+        wait = request.scaling or bool(measured)
+        return await self._counts.advice(asked, deadline, wait=wait, made=lambda: self._record(question, made))
 
     def _newest(self, question: _Question, model: SizingPredictor | None) -> SizingEstimate | None:
         """The cached answer to the same request, where model and evidence are unchanged."""
@@ -292,7 +313,8 @@ class SizingService(PredictorService[SizingPredictor]):
             return
         workload, at_s = question.workload, self._clock()
         # The stored command is redacted; the caller's own answer shows it as it was sent.
-        redacted = replace(made, script=shlex.join(workload.command)[:2000])
+        count = self._counts.known(question.owner, workload)
+        redacted = replace(made, script=shlex.join(workload.command)[:2000], gpu_count=count)
         advice = {
             "name": workload.name,
             "job_type": workload.job_type,
@@ -350,23 +372,35 @@ def _formulas(workload: Workload) -> tuple[CodeEstimate, tuple[Reason, ...]]:
     """An estimate from arguments and literals in the source; NOTHING, and why, where these do not suffice."""
     if workload.problem is not None:
         return NOTHING, (workload.problem,)
-    entrypoint = workload.entrypoint
     try:
-        script_settings = {} if workload.source is None else settings_in(read_script_confined(workload.source))
-        plan = read_plan(
-            entrypoint,
-            no_file,
-            trainer=entrypoint.trainer or (HF if script_settings else None),
-            world_size=workload.processes.total,
-            settings=script_settings,
-        )
-        return from_plan(plan, gpu_bytes=int(workload.gpu.usable_bytes)), ()
+        return from_plan(_read_plan(workload), gpu_bytes=int(workload.gpu.usable_bytes)), ()
     except EntrypointError as error:
         if workload.entrypoint.kind is Kind.SCRIPT:
             raise invalid("workload.script", str(error)) from None
         return NOTHING, (Reason("NO_FORMULA", f"{error}."),)
     except (PlanError, ConfinementError) as error:
         return NOTHING, (Reason("NO_FORMULA", f"{error}."),)
+
+
+def _read_plan(workload: Workload) -> TrainingPlan:
+    """By arguments and literals in the source. Raises PlanError, EntrypointError or ConfinementError."""
+    entrypoint = workload.entrypoint
+    script_settings = {} if workload.source is None else settings_in(read_script_confined(workload.source))
+    return read_plan(
+        entrypoint,
+        no_file,
+        trainer=entrypoint.trainer or (HF if script_settings else None),
+        world_size=workload.processes.total,
+        settings=script_settings,
+    )
+
+
+def _plan(workload: Workload) -> TrainingPlan:
+    """Raises PlanError where there is none."""
+    try:
+        return _read_plan(workload)
+    except (EntrypointError, ConfinementError) as error:
+        raise PlanError(str(error)) from error
 
 
 def _fallback(workload: Workload, why: Reason) -> SizingEstimate:

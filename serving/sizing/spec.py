@@ -7,6 +7,7 @@ from kopt.serving.measured.comparisons import Comparisons
 from kopt.serving.measured.table import ComparisonTable
 from kopt.serving.sizing.routes import routes
 from kopt.serving.sizing.service import SizingService, challenger_slot, sizing_slot
+from kopt.serving.sizing.step_times import StepTimes
 from kopt.serving.sizing.table import SizeTable
 
 
@@ -16,6 +17,7 @@ def assemble(assembly: Assembly) -> SizingService:
         slot,
         assembly.metrics,
         table=SizeTable(location(assembly.settings, "sizing")),
+        step_times=StepTimes(location(assembly.settings, "step_times")),
         challenger=challenger_slot(assembly.source),
         comparisons=Comparisons(
             ComparisonTable(location(assembly.settings, "comparisons"), "sizing"), "sizing", assembly.metrics

@@ -3,7 +3,7 @@
 import functools
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kopt.core.gpu import GpuModel
@@ -38,6 +38,8 @@ class Workload:
     named: bool = False
     executor: Executor = Executor.UNKNOWN
     """What hands out shares of a GPU where it runs."""
+    manifest: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
+    """As it was sent, where one was."""
 
     @functools.cached_property
     def job_type(self) -> str:
@@ -108,7 +110,8 @@ def _manifest(request: SizingRequest, manifest: Mapping[str, Any]) -> Workload:
     source = entrypoint.script if entrypoint.kind is Kind.CODE else None
     name = str(explicit_name or entrypoint.script)[:253]
     executor = Executor(request.executor) if request.executor else requested_executor(manifest)
-    return Workload(entrypoint, gpu, processes, name, image, source, problem, reasons, bool(explicit_name), executor)
+    named = bool(explicit_name)
+    return Workload(entrypoint, gpu, processes, name, image, source, problem, reasons, named, executor, manifest)
 
 
 def _gpu(request: SizingRequest, selected: str | None) -> tuple[GpuModel, tuple[Reason, ...]]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from kopt.controllers.overview.asking import why
     from kopt.controllers.overview.job_answer import JobAnswer
     from kopt.core.hardware.bandwidth import BandwidthEstimate
+    from kopt.core.workload.gpu_count import GpuCountAdvice
     from kopt.core.workload.sizing import SizingEstimate
     from kopt.core.workload.split import ScalingCurve, SplitAdvice
     from kopt.sdk.forecast import Forecast, forecast
@@ -27,13 +28,14 @@ if TYPE_CHECKING:
     from kopt.sdk.models import load_model
     from kopt.sdk.run_time import run_time
     from kopt.sdk.parallelism import parallelism, scaling
+    from kopt.sdk.useful_gpus import useful_gpus
 
     __version__: str
 
 __all__ = [
-    "BandwidthEstimate", "ClassifiedLog", "CostReport", "Forecast", "JobAnswer", "ScalingCurve", "SizingEstimate", "SplitAdvice",
+    "BandwidthEstimate", "ClassifiedLog", "CostReport", "Forecast", "GpuCountAdvice", "JobAnswer", "ScalingCurve", "SizingEstimate", "SplitAdvice",
     "__version__", "bandwidth", "classify_log", "cost", "estimate", "forecast", "load_model", "parallelism", "run_time",
-    "scaling", "why",
+    "scaling", "useful_gpus", "why",
 ]  # fmt: skip
 
 
@@ -47,6 +49,7 @@ _FUNCTIONS = {
     "run_time": "kopt.sdk.run_time",
     "parallelism": "kopt.sdk.parallelism",
     "scaling": "kopt.sdk.parallelism",
+    "useful_gpus": "kopt.sdk.useful_gpus",
     "why": "kopt.controllers.overview.asking",
 }
 _CLASSES = {
@@ -54,6 +57,7 @@ _CLASSES = {
     "ClassifiedLog": "kopt.sdk.classify_log",
     "CostReport": "kopt.policies.cost.report",
     "Forecast": "kopt.sdk.forecast",
+    "GpuCountAdvice": "kopt.core.workload.gpu_count",
     "JobAnswer": "kopt.controllers.overview.job_answer",
     "ScalingCurve": "kopt.core.workload.split",
     "SizingEstimate": "kopt.core.workload.sizing",

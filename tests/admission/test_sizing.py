@@ -295,3 +295,38 @@ async def test_the_webhook_shows_the_endpoint_its_mounted_token(
         mounted.write_text("renewed")
         await ask({})
     assert shown == ["Bearer first", "Bearer renewed"]
+
+
+USEFUL = {
+    "requested_gpus": 64,
+    "useful_gpus": 16,
+    "advised_gpus": 16,
+    "reasons": [{"code": "FEWER_USEFUL", "message": "16 of the 64 GPUs are useful.", "numbers": {}}],
+}
+
+
+@pytest.mark.parametrize(("mode", "written"), [("observe", None), ("annotate", "16"), ("enforce", "16")])
+async def test_useful_gpus_are_an_annotation_and_change_no_request(mode: str, written: str | None) -> None:
+    async def answer(_: Mapping[str, Any]) -> Mapping[str, Any]:
+        return ANSWER | {"gpu_count": USEFUL}
+
+    asked = pod("one", gpus=8)
+    admissions = Admissions(view(mode), SizingCache(answer))
+    reviewed = await admissions.mutate(parse_review(orjson.dumps(review(asked))))
+    after = patched(asked, reviewed.answer.patch)
+    assert after["metadata"].get("annotations", {}).get("kaiwo.ai/useful-gpus") == written
+    limits = [pod_["spec"]["containers"][0]["resources"]["limits"] for pod_ in (asked, after)]
+    assert limits[0] == limits[1]
+    (record,) = [record for record in reviewed.records if record.row == "useful-gpus"]
+    assert (record.code, record.mode) == ("FEWER_USEFUL", mode)
+
+
+@pytest.mark.parametrize(
+    "count", [None, {}, USEFUL | {"advised_gpus": 65}, USEFUL | {"advised_gpus": 0}, USEFUL | {"useful_gpus": None}]
+)
+async def test_no_count_and_one_that_contradicts_itself_are_not_written(count: Any) -> None:
+    async def answer(_: Mapping[str, Any]) -> Mapping[str, Any]:
+        return ANSWER | {"gpu_count": count}
+
+    after = await admit(pod("one", gpus=8), "enforce", SizingCache(answer))
+    assert "kaiwo.ai/useful-gpus" not in after["metadata"]["annotations"]

@@ -12,6 +12,7 @@ from kopt.models.registry.registry import NotRegisteredError
 from kopt.serving.bandwidth.service import BandwidthService
 from kopt.serving.endpoint.app import create_app
 from kopt.serving.endpoint.assemble import Parts, assemble
+from kopt.serving.runtime.service import RunTimeService
 from kopt.serving.sizing.service import SizingService
 
 
@@ -30,10 +31,11 @@ class _Nothing:
 
 @contextlib.contextmanager
 def shipped_endpoint(home: Path) -> Iterator[str]:
-    """The address of an endpoint with the shipped models of sizes and bandwidths."""
+    """The address of an endpoint with the shipped models of sizes, bandwidths and run times."""
     endpoint = assemble(Settings(home=home), Parts(_Nothing(), refresh_s=3600))
     endpoint.service(SizingService).refresh()
     endpoint.service(BandwidthService).refresh()
+    endpoint.service(RunTimeService).refresh()
     try:
         with served(create_app(endpoint, manage=False)) as url:
             yield url

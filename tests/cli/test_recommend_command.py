@@ -17,7 +17,9 @@ from kopt.cli.main import app
 from kopt.models.sizing import estimate as sizing
 from kopt.serving.client.client import PredictionClient
 from kopt.tracing.trace import Traced
+from tests.admission.patching import patched
 from tests.cli.endpoints import shipped_endpoint
+from tests.parallelism.test_useful_count import manifest, read
 
 JOB = {
     "kind": "Job",
@@ -148,3 +150,23 @@ def test_an_endpoint_that_does_not_answer_is_one_clear_line(monkeypatch: pytest.
     assert done.exit_code == 1
     assert done.stderr.startswith("kopt: ")
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_useful_gpus_come_with_a_json_patch_and_follow_own_runs(calls: list[Any], tmp_path: Path) -> None:
+    (tmp_path / "pretrain.json").write_text(json.dumps(manifest(8, 8, 64)))
+    done = _run("pretrain.json", "--gpu", "h100", "-o", "json")
+    assert done.exit_code == 0, done.stderr
+    (told,) = json.loads(done.stdout)["recommendations"]
+    count = told["gpu_count"]
+    assert count["requested_gpus"] == 64 > count["useful_gpus"]
+    text = _run("-o", "patch").stdout
+    assert "as a JSON Patch of the manifest" in text
+    (operations,) = [each for each in yaml.safe_load_all(text) if isinstance(each, list)]
+    assert read(patched(manifest(8, 8, 64), operations))[1] == count["advised_gpus"]
+    (row,) = csv.DictReader(io.StringIO(_run("-o", "csv").stdout))
+    assert int(row["useful_gpus"]) == count["useful_gpus"]
+    step = {point["gpus"]: point["step_seconds"] for point in count["points"]}
+    own = [f"--measured={gpus}={step[8] / 1.02**number}" for number, gpus in enumerate((8, 16, 32, 64))]
+    (slow,) = json.loads(_run("pretrain.json", "--gpu", "h100", *own, "-o", "json").stdout)["recommendations"]
+    assert slow["gpu_count"]["advised_gpus"] <= 8
+    assert _run("pretrain.json", "--measured", "eight=1").exit_code == 2

@@ -7,8 +7,11 @@ from html import unescape
 import httpx
 
 from kopt.dashboard.pages.sizes.data import SIZES, Sizes
-from kopt.dashboard.pages.sizes.view import BAR_WIDTH, recommendations
+from kopt.dashboard.pages.sizes.view import BAR_WIDTH, CHART_HEIGHT, recommendations
+from kopt.serving.endpoint.app import create_app as endpoint_app
+from tests.admission.patching import patched
 from tests.dashboard.conftest import HOSTILE_NAME, Platform
+from tests.parallelism.test_useful_count import manifest, read
 
 
 async def test_a_job_is_shown_with_what_it_needs_and_the_patch(asked: Platform, pages: httpx.AsyncClient) -> None:
@@ -56,3 +59,27 @@ async def test_an_endpoint_that_is_down_leaves_what_was_known(asked: Platform, p
 async def test_before_anything_was_asked_the_page_says_how(pages: httpx.AsyncClient) -> None:
     assert "kopt recommend" in (await pages.get("/recommendations")).text
     assert recommendations(Sizes()).cards == ()
+
+
+async def test_how_many_gpus_are_useful_is_drawn_with_the_threshold_and_its_patch(
+    asked: Platform, pages: httpx.AsyncClient
+) -> None:
+    job = manifest(8, 8, 64)
+    transport = httpx.ASGITransport(endpoint_app(asked.endpoint, manage=False))
+    async with httpx.AsyncClient(transport=transport, base_url="http://endpoint") as client:
+        question = {"workload": job, "gpu": "h100-80gb", "scaling": True}
+        await client.post("/v1/sizing", json=question, headers={"x-kopt-deadline-ms": "60000"})
+    await asked.live.refresh(SIZES)
+    (card,) = recommendations(await asked.live.latest(SIZES), "pretrain").cards
+    chart = card.scaling
+    assert chart is not None
+    heights = {bar.gpus: bar.height for bar in chart.bars}
+    useful = [bar for bar in chart.bars if bar.useful]
+    assert max(bar.gpus for bar in useful) == chart.count.useful_gpus
+    line = CHART_HEIGHT - chart.threshold_y
+    assert all(height >= line - 0.01 for gpus, height in heights.items() if gpus <= (chart.count.useful_gpus or 0))
+    assert min(heights.values()) < line
+    html = (await pages.get("/recommendations?q=pretrain")).text
+    assert f"{chart.count.advised_gpus} of 64" in html
+    patch = json.loads(unescape(re.search(r'<pre id="count0">(.*?)</pre>', html, re.DOTALL)[1]))  # type: ignore[index]
+    assert read(patched(job, patch))[1] == chart.count.advised_gpus

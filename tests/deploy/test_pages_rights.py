@@ -75,6 +75,20 @@ def test_its_account_lists_and_watches_what_the_pages_show_and_no_more(charts: A
     }
 
 
+@pytest.mark.parametrize("told", [False, True])
+def test_it_may_write_events_where_diagnoses_are_told(charts: Any, told: bool) -> None:
+    rendered = charts.render({"pages": {"enabled": True, "diagnoses": told}})
+    (role,) = [one for one in rendered if one["metadata"]["name"] == ACCOUNT and one["kind"] == "ClusterRole"]
+    before, asking = {"list", "watch"}, {("create", "tokenreviews"), ("create", "subjectaccessreviews")}
+    writes = {(verb, kind) for verb, _, kind in granted([role]) if verb not in before}
+    assert writes - asking == ({("create", "events"), ("patch", "events")} if told else set())
+    (pages,) = [one for one in rendered if one["metadata"]["name"] == ACCOUNT and one["kind"] == "Deployment"]
+    environment = {
+        item["name"]: item.get("value") for item in pages["spec"]["template"]["spec"]["containers"][0]["env"]
+    }
+    assert environment.get("KOPT_PAGES_DIAGNOSES") == ("true" if told else None)
+
+
 @pytest.mark.parametrize("name", ["reallocation", "staging"])
 def test_viewers_may_read_pools_and_staged_data_where_there_are_any(charts: Any, name: str) -> None:
     assert not [one for one in charts.render() if one["metadata"]["name"] == "kopt-view"]

@@ -1,16 +1,21 @@
 """The page of sizes: what job types ask for, what they need, why, and the patch that says so."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from kopt.core.units import format_bytes
+from kopt.core.workload.gpu_count import CountPoint, GpuCountAdvice
 from kopt.dashboard.pages.sizes.data import Sizes
 from kopt.dashboard.rendering import pretty
 from kopt.serving.contract.size_advice import SizeAdvice, saved_together
 
 MOST_CARDS = 48
 BAR_WIDTH = 300.0
+CHART_HEIGHT = 60.0
+MOST_SHOWN = 1.25
+"""Marginal efficiency at the top of the chart; a bar of more ends there."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +26,31 @@ class Part:
     size_text: str
     x: float
     width: float
+
+
+@dataclass(frozen=True)
+class CountBar:
+    """What each further GPU up to ``gpus`` brings: a bar of the chart, in its pixels."""
+
+    gpus: int
+    x: float
+    y: float
+    width: float
+    height: float
+    useful: bool
+    brings: str
+    tooltip: str
+
+
+@dataclass(frozen=True)
+class CountChart:
+    """How many of a training's GPUs are useful; ``threshold_y`` is the line below which a GPU is not."""
+
+    count: GpuCountAdvice
+    bars: tuple[CountBar, ...]
+    threshold_y: float
+    in_words: str
+    patch: str
 
 
 @dataclass(frozen=True)
@@ -39,6 +69,7 @@ class Card:
     patch: str
     patched_parts: str
     """Into what the patch is merged."""
+    scaling: CountChart | None = None
 
 
 @dataclass(frozen=True)
@@ -82,6 +113,39 @@ def _card(size_advice: SizeAdvice) -> Card:
         (size_advice.high_bytes or 0) * scale,
         "" if patch is None else pretty(patch),
         _places(patch or {}),
+        None if size_advice.gpu_count is None else _count_chart(size_advice.gpu_count),
+    )
+
+
+def _count_chart(count: GpuCountAdvice) -> CountChart | None:
+    if not count.points:
+        return None
+    step = BAR_WIDTH / len(count.points)
+    bars = tuple(_count_bar(point, at * step, step, count) for at, point in enumerate(count.points))
+    line = CHART_HEIGHT * (1 - count.threshold / MOST_SHOWN)
+    patch = json.dumps([dict(operation) for operation in count.patch], indent=2) if count.patch else ""
+    return CountChart(count, bars, round(line, 2), count.in_words, patch)
+
+
+def _count_bar(point: CountPoint, x: float, step: float, count: GpuCountAdvice) -> CountBar:
+    share = min(MOST_SHOWN, max(0.0, point.marginal_efficiency))
+    height = CHART_HEIGHT * share / MOST_SHOWN
+    brings = f"{point.marginal_efficiency:.0%}"
+    tooltip = (
+        f"{point.gpus} GPUs: each further one brings {brings}\n{point.split}\n"
+        f"a step takes {point.step_seconds:.3g} s ({point.step_low_seconds:.3g} to {point.step_high_seconds:.3g})"
+    )
+    useful = point.gpus <= (count.useful_gpus or 0)
+    left, top = round(x + 0.15 * step, 2), round(CHART_HEIGHT - height, 2)
+    return CountBar(
+        point.gpus,
+        left,
+        top,
+        round(0.7 * step, 2),
+        round(height, 2),
+        useful,
+        f"{point.marginal_efficiency:.0%}",
+        tooltip,
     )
 
 

@@ -1,0 +1,259 @@
+"""Nominal quotas from what queues demanded: the same GPUs, divided among siblings so that least is above a quota.
+
+What a queue uses above its quota is borrowed and may be reclaimed, and what it demands and does not get waits. A GPU of
+quota is worth the share of the time in which its queue demands that GPU, and no queue needs the second more often than
+the first. So dividing the GPUs one by one, each to the queue that needs it most often, minimises the expected demand
+above quotas (Federgruen and Groenevelt, "The greedy procedure for resource allocation problems", Operations Research
+34, 1986). Older hours count less. How sure that is comes from bootstrap samples of whole days (Efron and Tibshirani,
+1993): hours of one day depend on each other.
+"""
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heapreplace
+
+from kopt.core.reason import Reason
+from kopt.core.scheduling.queue_tree import GPU
+from kopt.core.units import counted, format_gpus
+
+METHOD = "quota-quantiles/1"
+"""The version of the method, as that of a model."""
+HOUR_S, DAY_HOURS = 3600, 24
+STEP = 1000
+"""One GPU, in thousandths."""
+_MOST_STEPS = 100_000
+
+
+@dataclass(frozen=True)
+class QuotaPlace:
+    """A queue's quota in a pool, and what it demanded there: ``demand`` is the mean of each hour in thousandths, the
+    oldest first; None where nothing is known. ``limit`` None: no limit."""
+
+    queue: str
+    pool: str
+    quota: int
+    demand: Sequence[int | None]
+    guarantee: int = 0
+    limit: int | None = None
+    resource: str = GPU
+
+
+@dataclass(frozen=True)
+class AdviceSettings:
+    """``half_life_hours``: an hour so much older counts half. What a queue demands up to the quantile ``kept`` is not
+    taken from it, however much others lack: a long queue of work elsewhere is no reason to make it wait. A division is
+    advised where it is better than the present one in ``confidence`` of ``samples`` samples, by ``least_gain`` of the
+    demand above quotas on the average."""
+
+    least_days: int = 14
+    half_life_hours: float = 14 * DAY_HOURS
+    kept: float = 0.95
+    samples: int = 60
+    confidence: float = 0.95
+    least_gain: float = 0.05
+    interval: tuple[float, float] = (0.05, 0.95)
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class QuotaAdvice:
+    """Thousandths. ``low`` and ``high``: the interval of ``advised`` over the samples, None where none was drawn.
+    ``above_before`` and ``above_after``: the share of hours in which its demand is above the quota."""
+
+    queue: str
+    pool: str
+    resource: str
+    quota: int
+    advised: int
+    low: int | None
+    high: int | None
+    above_before: float
+    above_after: float
+    reason: Reason
+
+    @property
+    def changes(self) -> bool:
+        return self.advised != self.quota
+
+
+def advise(siblings: Sequence[QuotaPlace], settings: AdviceSettings | None = None) -> list[QuotaAdvice]:
+    """For queues of one parent in one pool, over the same hours. Their quotas keep their sum; none gets less than its
+    guarantee, or more than its limit.
+
+    Raises ValueError for demands of different lengths.
+    """
+    rules, places = settings or AdviceSettings(), list(siblings)
+    if len({len(place.demand) for place in places}) > 1:
+        raise ValueError("demands have to be of the same hours")
+    hours = _known_hours(places)
+    days = len({hour // DAY_HOURS for hour in hours})
+    if len(places) < 2 or days < rules.least_days:
+        return [_kept(place, _unadvised(place, days, rules, len(places)), None, None) for place in places]
+    newest = len(places[0].demand)
+    weights = {hour: 0.5 ** ((newest - hour) / rules.half_life_hours) for hour in hours}
+    floors = [_floor(place, weights, rules.kept) for place in places]
+    divided = divide(places, weights, floors)
+    drawn, wins = [], 0
+    for sample in _samples(weights, rules):
+        drawn.append(divide(places, sample, [_floor(place, sample, rules.kept) for place in places]))
+        wins += _above(places, divided, sample) < _above(places, [place.quota for place in places], sample)
+    before = _above(places, [place.quota for place in places], weights)
+    gain = before - _above(places, divided, weights)
+    is_better = wins >= rules.confidence * len(drawn) and gain >= rules.least_gain * before > 0
+    rows = zip(places, divided, zip(*drawn, strict=True), strict=True)
+    return [_advice(place, after if is_better else place.quota, of_it, weights, rules) for place, after, of_it in rows]
+
+
+def divide(places: Sequence[QuotaPlace], weights: Mapping[int, float], least: Sequence[int] | None = None) -> list[int]:
+    """The sum of the quotas, divided by ``weights`` of hours; GPUs that nobody demands stay where they are. Nobody gets
+    less than ``least``, by default the guarantees."""
+    floors = list(least) if least is not None else [min(place.guarantee, place.quota) for place in places]
+    steps = (sum(place.quota for place in places) - sum(floors)) // STEP
+    if steps > _MOST_STEPS:
+        raise ValueError(f"{steps} GPUs of quota are more than can be divided")
+    gains = [_gains(place, floor, weights, steps) for place, floor in zip(places, floors, strict=True)]
+    result = list(floors)
+
+    def entry(index: int) -> tuple[float, bool, int]:
+        place, quota = places[index], result[index]
+        if place.limit is not None and quota + STEP > place.limit:
+            return 1.0, True, index
+        level = (quota - floors[index]) // STEP
+        gain = gains[index][level] if level < len(gains[index]) else 0.0
+        return -gain, quota + STEP > place.quota, index
+
+    heap = [entry(index) for index in range(len(places))]
+    heapify(heap)
+    for _ in range(steps):
+        rank, _, index = heap[0]
+        if rank > 0:
+            break
+        result[index] += STEP
+        heapreplace(heap, entry(index))
+    return _with_rest(places, result)
+
+
+def _floor(place: QuotaPlace, weights: Mapping[int, float], kept: float) -> int:
+    """Of its quota what is its own whatever others demand: its guarantee, and what it demands in all but few hours."""
+    wanted, seen = 0, 0.0
+    total = sum(weights.values())
+    for amount, weight in sorted((place.demand[hour] or 0, weight) for hour, weight in weights.items()):
+        wanted, seen = amount, seen + weight
+        if seen >= kept * total:
+            break
+    whole = -(-wanted // STEP) * STEP
+    return min(place.quota, max(place.guarantee, whole))
+
+
+def _with_rest(places: Sequence[QuotaPlace], divided: list[int]) -> list[int]:
+    """Parts of a GPU, and what limits leave over, go to where most has been taken from, limits kept."""
+    rest = sum(place.quota for place in places) - sum(divided)
+    for index in sorted(range(len(places)), key=lambda each: divided[each] - places[each].quota):
+        limit = places[index].limit
+        room = rest if limit is None else min(rest, max(0, limit - divided[index]))
+        divided[index] += room
+        rest -= room
+    return divided
+
+
+def _gains(place: QuotaPlace, floor: int, weights: Mapping[int, float], steps: int) -> list[float]:
+    """How much demand each further GPU above the floor is expected to cover, in GPUs; it never grows."""
+    total = sum(weights.values())
+    slopes = [0.0] * (steps + 1)
+    for hour, weight in weights.items():
+        above = max(0, (place.demand[hour] or 0) - floor)
+        whole, part = divmod(above, STEP)
+        if whole >= steps:
+            slopes[steps] += weight
+        else:
+            slopes[whole] += weight * (1 - part / STEP)
+            slopes[whole + 1] += weight * part / STEP
+    # What is demanded up to level n is covered by all GPUs below it.
+    result, covered = [], total
+    for level in range(steps):
+        covered -= slopes[level]
+        result.append(max(0.0, round(covered / total, 12)))
+    return result
+
+
+def _samples(weights: Mapping[int, float], rules: AdviceSettings) -> Iterable[Mapping[int, float]]:
+    """Days drawn with replacement."""
+    days: dict[int, list[int]] = {}
+    for hour in weights:
+        days.setdefault(hour // DAY_HOURS, []).append(hour)
+    names, rng = sorted(days), random.Random(rules.seed)
+    for _ in range(rules.samples):
+        sample: dict[int, float] = {}
+        for day in rng.choices(names, k=len(names)):
+            for hour in days[day]:
+                sample[hour] = sample.get(hour, 0.0) + weights[hour]
+        yield sample
+
+
+def _above(places: Sequence[QuotaPlace], quotas: Sequence[int], weights: Mapping[int, float]) -> float:
+    """Expected demand above quotas, in GPUs."""
+    total = sum(weights.values())
+    return sum(
+        weight * max(0, (place.demand[hour] or 0) - quota)
+        for place, quota in zip(places, quotas, strict=True)
+        for hour, weight in weights.items()
+    ) / (total * STEP)
+
+
+def _share_above(place: QuotaPlace, quota: int, weights: Mapping[int, float]) -> float:
+    return sum(weight for hour, weight in weights.items() if (place.demand[hour] or 0) > quota) / sum(weights.values())
+
+
+def _known_hours(places: Sequence[QuotaPlace]) -> list[int]:
+    """Hours of which every queue's demand is known."""
+    lengths = range(len(places[0].demand) if places else 0)
+    return [hour for hour in lengths if all(place.demand[hour] is not None for place in places)]
+
+
+def _advice(
+    place: QuotaPlace, advised: int, drawn: Sequence[int], weights: Mapping[int, float], rules: AdviceSettings
+) -> QuotaAdvice:
+    ordered = sorted(drawn)
+    low, high = (ordered[round(share * (len(ordered) - 1))] for share in rules.interval)
+    before, after = (_share_above(place, quota, weights) for quota in (place.quota, advised))
+    reason = _reason(place, advised, before, after)
+    return QuotaAdvice(
+        place.queue,
+        place.pool,
+        place.resource,
+        place.quota,
+        advised,
+        min(low, advised),
+        max(high, advised),
+        before,
+        after,
+        reason,
+    )
+
+
+def _reason(place: QuotaPlace, advised: int, before: float, after: float) -> Reason:
+    numbers = {"quota": place.quota, "advised": advised, "above_before": before, "above_after": after}
+    quota = counted(format_gpus(place.quota), "GPU")
+    often = f"It demanded more than its quota of {quota} in {before:.0%} of the hours"
+    if advised == place.quota:
+        return Reason("QUOTA_FITS", f"{often}; no other division is better on most days.", numbers)
+    code = "QUOTA_SHORT" if advised > place.quota else "QUOTA_SPARE"
+    then = f"with {format_gpus(advised)} that is {after:.0%}"
+    others = "" if advised > place.quota else ", and queues beside it need what it has to spare more often"
+    return Reason(code, f"{often}; {then}{others}.", numbers)
+
+
+def _unadvised(place: QuotaPlace, days: int, rules: AdviceSettings, siblings: int) -> Reason:
+    if siblings < 2:
+        return Reason("QUOTA_ALONE", f"No other queue has quota of {place.pool} under the same parent to trade with.")
+    message = f"Demand is known of {counted(days, 'day')}; advice takes {rules.least_days}."
+    return Reason("QUOTA_HISTORY_SHORT", message, {"days": days, "least_days": rules.least_days})
+
+
+def _kept(place: QuotaPlace, reason: Reason, low: int | None, high: int | None) -> QuotaAdvice:
+    hours = {hour: 1.0 for hour, value in enumerate(place.demand) if value is not None}
+    above = _share_above(place, place.quota, hours) if hours else 0.0
+    return QuotaAdvice(
+        place.queue, place.pool, place.resource, place.quota, place.quota, low, high, above, above, reason
+    )

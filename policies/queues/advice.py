@@ -42,13 +42,15 @@ class QuotaPlace:
 @dataclass(frozen=True)
 class AdviceSettings:
     """``half_life_hours``: an hour so much older counts half. What a queue demands up to the quantile ``kept`` is not
-    taken from it, however much others lack: a long queue of work elsewhere is no reason to make it wait. A division is
+    taken from it, however much others lack: a long queue of work elsewhere is no reason to make it wait. Nor is more
+    taken at once than ``most_taken`` of its quota (a GPU at least), as demand may be about to change. A division is
     advised where it is better than the present one in ``confidence`` of ``samples`` samples, by ``least_gain`` of the
     demand above quotas on the average."""
 
     least_days: int = 14
     half_life_hours: float = 14 * DAY_HOURS
     kept: float = 0.95
+    most_taken: float = 0.25
     samples: int = 60
     confidence: float = 0.95
     least_gain: float = 0.05
@@ -92,11 +94,11 @@ def advise(siblings: Sequence[QuotaPlace], settings: AdviceSettings | None = Non
         return [_kept(place, _unadvised(place, days, rules, len(places)), None, None) for place in places]
     newest = len(places[0].demand)
     weights = {hour: 0.5 ** ((newest - hour) / rules.half_life_hours) for hour in hours}
-    floors = [_floor(place, weights, rules.kept) for place in places]
+    floors = [_floor(place, weights, rules) for place in places]
     divided = divide(places, weights, floors)
     drawn, wins = [], 0
     for sample in _samples(weights, rules):
-        drawn.append(divide(places, sample, [_floor(place, sample, rules.kept) for place in places]))
+        drawn.append(divide(places, sample, [_floor(place, sample, rules) for place in places]))
         wins += _above(places, divided, sample) < _above(places, [place.quota for place in places], sample)
     before = _above(places, [place.quota for place in places], weights)
     gain = before - _above(places, divided, weights)
@@ -134,16 +136,18 @@ def divide(places: Sequence[QuotaPlace], weights: Mapping[int, float], least: Se
     return _with_rest(places, result)
 
 
-def _floor(place: QuotaPlace, weights: Mapping[int, float], kept: float) -> int:
-    """Of its quota what is its own whatever others demand: its guarantee, and what it demands in all but few hours."""
+def _floor(place: QuotaPlace, weights: Mapping[int, float], rules: AdviceSettings) -> int:
+    """Of its quota what is its own whatever others demand: its guarantee, what it demands in all but few hours, and
+    all but a part at once."""
     wanted, seen = 0, 0.0
     total = sum(weights.values())
     for amount, weight in sorted((place.demand[hour] or 0, weight) for hour, weight in weights.items()):
         wanted, seen = amount, seen + weight
-        if seen >= kept * total:
+        if seen >= rules.kept * total:
             break
     whole = -(-wanted // STEP) * STEP
-    return min(place.quota, max(place.guarantee, whole))
+    taken = max(STEP, int(place.quota * rules.most_taken) // STEP * STEP)
+    return min(place.quota, max(place.guarantee, whole, place.quota - taken))
 
 
 def _with_rest(places: Sequence[QuotaPlace], divided: list[int]) -> list[int]:

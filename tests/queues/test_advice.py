@@ -13,7 +13,7 @@ from kopt.cluster.objects.annotations import AnnotationError
 from kopt.cluster.objects.custom.advised_quota import ANNOTATION, with_quotas, without_advice
 from kopt.core.scheduling.queue_tree import KaiwoQueue, Share
 from kopt.policies.queues import QueueTree
-from kopt.policies.queues.advice import QuotaPlace, advise, divide
+from kopt.policies.queues.advice import AdviceSettings, QuotaPlace, advise, divide
 from kopt.policies.queues.quota_places import tradable
 
 WEEKS = 4 * 7 * 24
@@ -30,12 +30,16 @@ def above(places: Sequence[QuotaPlace], quotas: Sequence[int]) -> int:
     )
 
 
+AT_ONCE = AdviceSettings(most_taken=1.0)
+
+
 def test_quota_goes_to_who_demands_it_and_the_reason_has_the_figures() -> None:
     short, spare = advise(
         [
             QuotaPlace("short", "h100", 4000, demand(1, 0, 2, 10, 12)),
             QuotaPlace("spare", "h100", 12000, demand(2, 1, 3)),
-        ]
+        ],
+        AT_ONCE,
     )
     assert (short.advised, spare.advised) == (12000, 4000)
     assert (short.reason.code, spare.reason.code) == ("QUOTA_SHORT", "QUOTA_SPARE")
@@ -53,11 +57,13 @@ def test_a_guarantee_and_a_limit_hold_whatever_was_demanded() -> None:
         [
             QuotaPlace("short", "p", 4000, demand(1, 16), limit=9000),
             QuotaPlace("spare", "p", 12000, demand(2, 0), guarantee=10_000),
-        ]
+        ],
+        AT_ONCE,
     )
     assert (short.advised, spare.advised) == (6000, 10_000)
     capped, idle = advise(
-        [QuotaPlace("short", "p", 4000, demand(1, 16), limit=7000), QuotaPlace("spare", "p", 12000, demand(2, 0))]
+        [QuotaPlace("short", "p", 4000, demand(1, 16), limit=7000), QuotaPlace("spare", "p", 12000, demand(2, 0))],
+        AT_ONCE,
     )
     assert (capped.advised, idle.advised) == (7000, 9000)
 
@@ -75,8 +81,19 @@ def test_hours_that_were_not_seen_count_for_nobody() -> None:
     busy, idle = demand(1, 9), demand(2, 1)
     busy[100:400] = [None] * 300
     idle[100:400] = [80_000] * 300
-    rows = advise([QuotaPlace("busy", "p", 4000, busy), QuotaPlace("idle", "p", 8000, idle)])
+    rows = advise([QuotaPlace("busy", "p", 4000, busy), QuotaPlace("idle", "p", 8000, idle)], AT_ONCE)
     assert [each.advised for each in rows] == [9000, 3000]
+
+
+def test_what_a_queue_nearly_always_demands_and_most_of_its_quota_stay_with_it() -> None:
+    """However long the queue of work beside it is."""
+    backlog = demand(1, 500)
+    rows = advise(
+        [QuotaPlace("backlog", "p", 8000, backlog), QuotaPlace("steady", "p", 8000, demand(2, 6, 7))], AT_ONCE
+    )
+    assert [each.advised for each in rows] == [9000, 7000]
+    rows = advise([QuotaPlace("backlog", "p", 8000, backlog), QuotaPlace("idle", "p", 8000, demand(2, 0, 1))])
+    assert [each.advised for each in rows] == [10_000, 6000]
 
 
 def test_newer_demand_counts_more() -> None:

@@ -125,14 +125,14 @@ def test_demand_becomes_quota_when_asked_and_quota_is_given_back(team: Team, tmp
     try:
         advice = team.advise("--prometheus", prometheus.url)
         rows = {row["queue"]: row for row in advice["advice"] if row["queue"].startswith(team.space)}
-        assert {name: row["advised"] for name, row in rows.items()} == {team.short: 4000, team.spare: 0}
+        assert {name: row["advised"] for name, row in rows.items()} == {team.short: 3000, team.spare: 1000}
         assert rows[team.short]["code"] == "QUOTA_SHORT"
         assert rows[team.short]["above_before"] == 1.0
         assert team.nominal() == ("2", "2"), "advice alone writes nothing"
 
         applied = team.advise("--prometheus", prometheus.url, "--apply")
         assert sorted(applied["applied"]) == sorted([team.short, team.spare])
-        wait_for(lambda: team.nominal() == ("4", "0"), what="Kueue has the advised quotas")
+        wait_for(lambda: team.nominal() == ("3", "1"), what="Kueue has the advised quotas")
     finally:
         prometheus.stop()
     undone = {row["queue"]: row["result"] for row in team.advise("--undo")["queues"]}

@@ -169,6 +169,38 @@ def advise(
     advise_quotas(prometheus, seconds(since, "--since"), token_file, kubeconfig, output, apply=apply)
 
 
+@app.command("tree")
+def tree(kubeconfig: Kubeconfig = None, output: Output = Format.TABLE) -> None:
+    """Show the queues of Kueue as a tree: quota, use, borrowing, and what waits. Nothing is written.
+
+    Examples:
+
+        kopt queues tree
+
+        kopt queues tree -o json
+    """
+    from kopt.cli.queues.tree import show_tree
+
+    show_tree(kubeconfig, output)
+
+
+@app.command("show")
+def show_queue(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A queue, or a department.")],
+    kubeconfig: Kubeconfig = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show one queue of Kueue with the departments above it and the queues below it.
+
+    Examples:
+
+        kopt queues show research
+    """
+    from kopt.cli.queues.tree import show_tree
+
+    show_tree(kubeconfig, output, name)
+
+
 @app.command("shares")
 def shares(
     engine: EngineOption = Engine.KUEUE,

@@ -1,4 +1,4 @@
-"""Reservations of the example cluster: one that recurs each day and has a history, and one of the next days."""
+"""Reservations of the example cluster: one that recurs each day and has a history, and one that is backfilled."""
 
 from kopt.cli.local.example.jobs import EVALUATION
 from kopt.cluster.client.resources import Object
@@ -23,26 +23,27 @@ def _nightly(now_s: float) -> Object:
     if now_s >= occurrence.until_s:
         occurrence = Occurrence(start_s + _DAY_S, start_s + _DAY_S + 3 * _HOUR_S)
     history = [_result(occurrence, day) for day in range(1, 6)]
-    status: Object = {"history": [result_document(each) for each in history]}
-    opened_s = occurrence.start_s - _AHEAD_S
-    if now_s < opened_s:
-        phase, held, used = Phase.SCHEDULED, 0, 0
-    elif now_s < occurrence.start_s:
-        phase, held, used = Phase.BACKFILLED, 2, 0
-        backfilled = 0.81 * _GPUS * (now_s - opened_s)
-        account = Account(occurrence, opened_s, now_s, backfilled=6, backfilled_gpu_s=backfilled)
-        status["account"] = account_document(account)
-    else:
-        phase, held, used = Phase.ACTIVE, 4, 4
-    status |= {"phase": phase.value, "heldGpus": held, "usedGpus": used}
+    status = _standing(occurrence, now_s) | {"history": [result_document(each) for each in history]}
     return _reservation("nightly-evaluation", occurrence, status, now_s, recurrence="FREQ=DAILY")
 
 
 def _demonstration(now_s: float) -> Object:
-    """In two days from now, at noon."""
-    start_s = (now_s // _DAY_S + 2) * _DAY_S + 12 * _HOUR_S
-    status: Object = {"phase": Phase.SCHEDULED.value, "heldGpus": 0, "usedGpus": 0}
-    return _reservation("demonstration", Occurrence(start_s, start_s + 8 * _HOUR_S), status, now_s)
+    """Always five hours from now, and used by others until then."""
+    start_s = (now_s // _HOUR_S + 5) * _HOUR_S
+    occurrence = Occurrence(start_s, start_s + 8 * _HOUR_S)
+    return _reservation("demonstration", occurrence, _standing(occurrence, now_s), now_s)
+
+
+def _standing(occurrence: Occurrence, now_s: float) -> Object:
+    """Held from six hours before its start: two GPUs by Jobs of ours, six are used by others."""
+    opened_s = occurrence.start_s - _AHEAD_S
+    if now_s < opened_s:
+        return {"phase": Phase.SCHEDULED.value, "heldGpus": 0, "usedGpus": 0}
+    if now_s >= occurrence.start_s:
+        return {"phase": Phase.ACTIVE.value, "heldGpus": 4, "usedGpus": 4}
+    backfilled = 0.81 * _GPUS * (now_s - opened_s)
+    account = Account(occurrence, opened_s, now_s, backfilled=6, backfilled_gpu_s=backfilled)
+    return {"phase": Phase.BACKFILLED.value, "heldGpus": 2, "usedGpus": 0, "account": account_document(account)}
 
 
 def _result(occurrence: Occurrence, days_ago: int) -> Result:

@@ -4,11 +4,10 @@ What a queue uses above its quota is borrowed and may be reclaimed, and what it 
 quota is worth the share of the time in which its queue demands that GPU, and no queue needs the second more often than
 the first. So dividing the GPUs one by one, each to the queue that needs it most often, minimises the expected demand
 above quotas (Federgruen and Groenevelt, "The greedy procedure for resource allocation problems", Operations Research
-34, 1986). Older hours count less. How sure that is comes from bootstrap samples of whole days (Efron and Tibshirani,
-1993): hours of one day depend on each other.
+34, 1986). Older hours count less. How sure that is comes from balanced half-samples of whole days (McCarthy,
+"Pseudo-replication: half samples", 1969), as hours of one day depend on each other.
 """
 
-import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
@@ -51,11 +50,10 @@ class AdviceSettings:
     half_life_hours: float = 14 * DAY_HOURS
     kept: float = 0.95
     most_taken: float = 0.25
-    samples: int = 60
+    samples: int = 63
     confidence: float = 0.95
     least_gain: float = 0.05
     interval: tuple[float, float] = (0.05, 0.95)
-    seed: int = 0
 
 
 @dataclass(frozen=True)
@@ -182,17 +180,15 @@ def _gains(place: QuotaPlace, floor: int, weights: Mapping[int, float], steps: i
 
 
 def _samples(weights: Mapping[int, float], rules: AdviceSettings) -> Iterable[Mapping[int, float]]:
-    """Days drawn with replacement."""
+    """Balanced halves of the days, by the columns of a Hadamard matrix; each differs from every other in a half."""
     days: dict[int, list[int]] = {}
     for hour in weights:
         days.setdefault(hour // DAY_HOURS, []).append(hour)
-    names, rng = sorted(days), random.Random(rules.seed)
-    for _ in range(rules.samples):
-        sample: dict[int, float] = {}
-        for day in rng.choices(names, k=len(names)):
-            for hour in days[day]:
-                sample[hour] = sample.get(hour, 0.0) + weights[hour]
-        yield sample
+    names = sorted(days)
+    for sample in range(1, min(rules.samples, (1 << len(names).bit_length()) - 1) + 1):
+        half = [day for number, day in enumerate(names, 1) if (number & sample).bit_count() % 2 == 0]
+        if half:
+            yield {hour: weights[hour] for day in half for hour in days[day]}
 
 
 def _above(places: Sequence[QuotaPlace], quotas: Sequence[int], weights: Mapping[int, float]) -> float:

@@ -58,10 +58,10 @@ def reader(*rights: Right) -> Restricted:
 
 async def test_a_reader_sees_queues_and_reservations_of_namespaces_whose_pods_they_may_list() -> None:
     seen = await reader(pods_in("n")).latest(QUOTAS)
-    assert [queue.name for queue in seen.tree.queues] == ["research"]
+    assert [queue.name for queue in seen.tree.queues] == ["ai", "research"]
     assert [each.name for each in seen.tree.reservations] == ["n/research"]
     assert seen.history is not None
-    assert set(seen.history.used) == {"research"}
+    assert set(seen.history.used) == {"ai", "research"}
     assert seen.hides
     assert not seen.tree.left
     assert "secret" not in await html(seen)

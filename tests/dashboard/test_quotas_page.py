@@ -65,7 +65,7 @@ async def test_a_reader_sees_queues_and_reservations_of_namespaces_whose_pods_th
     assert seen.hides
     assert not seen.tree.left
     assert "secret" not in await html(seen)
-    assert "hidden" not in await html(seen)
+    assert "other/hidden" not in await html(seen)
 
 
 async def test_who_may_list_cluster_queues_sees_all_amounts_and_no_foreign_reservation() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,7 +61,7 @@ def source() -> ChangingSource:
 
 @pytest.fixture
 def address(source: ChangingSource, serve_pages: Callable[[Any], str]) -> str:
-    return serve_pages(create_app(Settings(), source=source, example=True, refresh_s=600.0))
+    return serve_pages(create_app(Settings(home=Path("/nowhere")), source=source, example=True, refresh_s=600.0))
 
 
 async def test_a_reader_sees_the_tree_a_week_of_use_and_reservations_without_an_error(

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from benchmarks.tables import markdown
 from kopt.data.jobs.training import open_text
-from kopt.policies.queues.advice import QuotaPlace, advise, divide
+from kopt.policies.queues.advice import QuotaDemand, advise, divide
 from kopt.simulator.queue_quotas import HOUR_S, QueueJob, QueueReplay, WeekResult
 
 WEEK_S, SEEN_WEEKS, FIRST_WEEKS, LEAST_GPU_H = 7 * 86_400.0, 4, 2, 0.005
@@ -67,15 +67,15 @@ def shared_out(pool: int, wants: Mapping[str, float]) -> dict[str, int]:
     return {name: value + (name in rest) for name, value in result.items()}
 
 
-def places(demand: Demand, quotas: Quotas, hours: int | None = None) -> list[QuotaPlace]:
+def leaves(demand: Demand, quotas: Quotas, hours: int | None = None) -> list[QuotaDemand]:
     return [
-        QuotaPlace(name, "pool", 1000 * quotas[name], [round(1000 * value) for value in demand[name][-(hours or 0) :]])
+        QuotaDemand(name, "pool", 1000 * quotas[name], [round(1000 * value) for value in demand[name][-(hours or 0) :]])
         for name in sorted(quotas)
     ]
 
 
 def advised(history: History, _: int) -> Quotas:
-    return {row.queue: row.advised // 1000 for row in advise(places(history.demand, history.quotas))}
+    return {row.queue: row.advised // 1000 for row in advise(leaves(history.demand, history.quotas))}
 
 
 def kept(history: History, _: int) -> Quotas:
@@ -84,9 +84,9 @@ def kept(history: History, _: int) -> Quotas:
 
 def foreseen(history: History, _: int) -> Quotas:
     assert history.coming is not None
-    rows = places(history.coming, history.quotas)
+    rows = leaves(history.coming, history.quotas)
     divided = divide(rows, dict.fromkeys(range(len(rows[0].demand)), 1.0))
-    return {place.queue: amount // 1000 for place, amount in zip(rows, divided, strict=True)}
+    return {leaf.queue: amount // 1000 for leaf, amount in zip(rows, divided, strict=True)}
 
 
 def replay(

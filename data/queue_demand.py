@@ -12,7 +12,7 @@ HOUR_S = 3600
 _THOUSANDTHS = 1000
 _MOST_GPUS = 1e7
 Series = tuple[int | None, ...]
-Place = tuple[str, str]
+QueuePool = tuple[str, str]
 """(queue, pool)."""
 
 
@@ -22,14 +22,14 @@ class QueueDemandHistory:
     where nothing was scraped. All series have the same length."""
 
     start_s: float
-    used: Mapping[Place, Series] = field(default_factory=dict)
-    waiting: Mapping[Place, Series] = field(default_factory=dict)
+    used: Mapping[QueuePool, Series] = field(default_factory=dict)
+    pending: Mapping[QueuePool, Series] = field(default_factory=dict)
 
-    def demand(self, place: Place) -> Series:
+    def demand(self, leaf: QueuePool) -> Series:
         """Used and waited for together; empty for a queue that was never seen."""
-        used, waiting = self.used.get(place, ()), self.waiting.get(place, ())
-        pairs = zip(used, waiting, strict=True) if used and waiting else ()
-        return tuple(None if a is None or b is None else a + b for a, b in pairs)
+        used, pending = self.used.get(leaf, ()), self.pending.get(leaf, ())
+        both = zip(used, pending, strict=True) if used and pending else ()
+        return tuple(None if a is None or b is None else a + b for a, b in both)
 
 
 def read_queue_demand(server: Server, since_s: float, now_s: float | None = None) -> QueueDemandHistory:
@@ -53,10 +53,10 @@ def read_queue_demand(server: Server, since_s: float, now_s: float | None = None
             f"{server.display_url} has no {DEMAND_METRIC}: is `kopt controller queues` running, with Kueue, "
             "and scraped?"
         )
-    by_state: dict[str, dict[Place, Series]] = {state: {} for state in DemandState}
+    by_state: dict[str, dict[QueuePool, Series]] = {state: {} for state in DemandState}
     for (queue, pool, state), row in sorted(rows.items()):
         by_state[state][queue, pool] = tuple(row)
-    return QueueDemandHistory(float(start_s), by_state[DemandState.USED], by_state[DemandState.WAITING])
+    return QueueDemandHistory(float(start_s), by_state[DemandState.USED], by_state[DemandState.PENDING])
 
 
 def _series(answer: list[dict[str, object]]) -> Iterator[tuple[tuple[str, str, str], list[tuple[float, float]]]]:

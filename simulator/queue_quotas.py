@@ -55,7 +55,7 @@ class QueueReplay:
         self._pending: dict[str, list[tuple[float, int, QueueJob]]] = {name: [] for name in queues}
         self._running: dict[str, list[QueueJob]] = {name: [] for name in queues}
         self._used = dict.fromkeys(queues, 0)
-        self._waiting = dict.fromkeys(queues, 0)
+        self._pending_gpus = dict.fromkeys(queues, 0)
         self._ends: list[tuple[float, int, int, QueueJob]] = []
         for number, job in enumerate(self._arrivals):
             job.number = number
@@ -87,7 +87,7 @@ class QueueReplay:
             rows, hour = result.demand[name], int((self._now_s - result.start_s) // HOUR_S)
             while len(rows) <= hour:
                 rows.append(0.0)
-            rows[hour] += hours * (self._used[name] + self._waiting[name])
+            rows[hour] += hours * (self._used[name] + self._pending_gpus[name])
         self._now_s = at_s
 
     def _events(self, at_s: float, result: WeekResult) -> None:
@@ -105,7 +105,7 @@ class QueueReplay:
 
     def _enqueue(self, job: QueueJob) -> None:
         job.since_s = self._now_s
-        self._waiting[job.queue] += job.gpus
+        self._pending_gpus[job.queue] += job.gpus
         insort(self._pending[job.queue], (job.submitted_s, job.number, job))
 
     def _start(self, quotas: Mapping[str, int], pool: int, result: WeekResult) -> None:
@@ -125,7 +125,7 @@ class QueueReplay:
     def _begin(self, job: QueueJob) -> None:
         job.wait_s += self._now_s - job.since_s
         job.since_s = self._now_s
-        self._waiting[job.queue] -= job.gpus
+        self._pending_gpus[job.queue] -= job.gpus
         self._used[job.queue] += job.gpus
         self._running[job.queue].append(job)
         heappush(self._ends, (self._now_s + job.left_s, job.number, job.term, job))

@@ -105,8 +105,8 @@ class ClusterWatch:
         missing = NotFound | Forbidden | Unauthorized
         unread = "" if isinstance(self._reservations.error, missing) else problem(self._reservations)
         reservations = sorted(self._reservations.objects.values(), key=lambda each: (each.start_s or 0.0, each.name))
-        told = tuple(filter(None, (*state.problems, unread)))
-        return replace(state, reservations=tuple(reservations), problems=told)
+        reported = tuple(filter(None, (*state.problems, unread)))
+        return replace(state, reservations=tuple(reservations), problems=reported)
 
     async def queue_tree_changed(self) -> None:
         """Return when that has changed since the last time."""

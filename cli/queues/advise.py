@@ -130,7 +130,7 @@ def _advice(tree: "QueueTree", history: "QueueDemandHistory") -> "list[QuotaAdvi
     from kopt.cluster.workloads.requests.pods import is_gpu
     from kopt.core.scheduling.queue_tree import GPU
     from kopt.policies.queues.advice import advise
-    from kopt.policies.queues.quota_places import tradable
+    from kopt.policies.queues.quota_groups import tradable
 
     hours = max((len(series) for series in history.used.values()), default=0)
     groups = tradable(

@@ -33,7 +33,7 @@ class TreeRow:
     guarantee: int = column("never lent", show=_some, drop=2)
     use: int = column("used", show=_gpus)
     borrowing: int = column("borrowed", show=_some)
-    waiting: int = column("waited for", show=_some)
+    pending_gpus: int = column("waited for", show=_some)
     pending: int = column("workloads", show=lambda number: str(number) if number else "")
     lacks: int = column("lacks of quota", show=_some, drop=1)
     ideal: int = column("ideal", show=_gpus, drop=1)
@@ -46,8 +46,8 @@ def show_tree(kubeconfig: Path | None, output: Format, queue: str = "") -> None:
     by_name = {each.name: each for each in standings.queues}
     if queue and queue not in by_name:
         unknown_name("queue", queue, list(by_name), "NAME", f"there are {', '.join(by_name)}")
-    chosen = [each for each in standings.queues if not queue or _related(each, by_name, queue)]
-    rows = [_row(each, indent=output is Format.TABLE) for each in chosen]
+    related = [each for each in standings.queues if not queue or _related(each, by_name, queue)]
+    rows = [_row(each, indent=output is Format.TABLE) for each in related]
     remarks = [f"Left out: {each}" for each in standings.left]
     show(Answer("queues", rows, remarks=remarks, empty="Kueue has no queues in this cluster"), output)
 
@@ -89,7 +89,7 @@ def _row(each: QueueStanding, *, indent: bool) -> TreeRow:
         each.guarantee,
         each.use,
         each.borrowing,
-        each.waiting,
+        each.pending_gpus,
         each.pending,
         each.lacks,
         each.ideal,

@@ -76,7 +76,7 @@ class QueueDemand(Collector):
         local = self._local_queues()
         for workload in self._workloads():
             queue = workload.queue or local.get(workload.local, "")
-            state = DemandState.USED if workload.queue else DemandState.WAITING
+            state = DemandState.USED if workload.queue else DemandState.PENDING
             for flavor, amount in workload.gpus if queue in pools else ():
                 result[queue, flavor or pools[queue][0], state] += amount
         return result

@@ -11,7 +11,7 @@ from kopt.core.scheduling.reservation import Result
 class QueueStanding:
     """A queue, of a department with all below it. ``depth`` 0 is a root. ``quota``, ``limit``: None without a bound.
 
-    ``waiting`` is what its ``pending`` workloads request. ``ideal`` is its share by dominant resource fairness,
+    ``pending_gpus`` is what its ``pending`` workloads request. ``ideal`` is its share by dominant resource fairness,
     ``lacks`` what it demands of its quota and does not have. ``namespaces``: whose jobs it takes, by its LocalQueues.
     """
 
@@ -22,7 +22,7 @@ class QueueStanding:
     limit: int | None
     guarantee: int
     use: int
-    waiting: int
+    pending_gpus: int
     pending: int
     borrowing: int
     lacks: int

@@ -33,7 +33,7 @@ class DemandState(StrEnum):
     """Of GPUs that a queue demands."""
 
     USED = "used"
-    WAITING = "waiting"
+    PENDING = "pending"
 
 
 class Engine(StrEnum):

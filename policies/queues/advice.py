@@ -25,7 +25,7 @@ _MOST_STEPS = 100_000
 
 
 @dataclass(frozen=True)
-class QuotaPlace:
+class QuotaDemand:
     """A queue's quota in a pool, and what it demanded there: ``demand`` is the mean of each hour in thousandths, the
     oldest first; None where nothing is known. ``limit`` None: no limit."""
 
@@ -77,53 +77,55 @@ class QuotaAdvice:
         return self.advised != self.quota
 
 
-def advise(siblings: Sequence[QuotaPlace], settings: AdviceSettings | None = None) -> list[QuotaAdvice]:
+def advise(siblings: Sequence[QuotaDemand], settings: AdviceSettings | None = None) -> list[QuotaAdvice]:
     """For queues of one parent in one pool, over the same hours. Their quotas keep their sum; none gets less than its
     guarantee, or more than its limit.
 
     Raises ValueError for demands of different lengths.
     """
-    rules, places = settings or AdviceSettings(), list(siblings)
-    if len({len(place.demand) for place in places}) > 1:
+    rules, leaves = settings or AdviceSettings(), list(siblings)
+    if len({len(leaf.demand) for leaf in leaves}) > 1:
         raise ValueError("demands have to be of the same hours")
-    hours = _known_hours(places)
+    hours = _known_hours(leaves)
     days = len({hour // DAY_HOURS for hour in hours})
-    if len(places) < 2 or days < rules.least_days:
-        return [_kept(place, _unadvised(place, days, rules, len(places)), None, None) for place in places]
-    newest = len(places[0].demand)
+    if len(leaves) < 2 or days < rules.least_days:
+        return [_kept(leaf, _unadvised(leaf, days, rules, len(leaves)), None, None) for leaf in leaves]
+    newest = len(leaves[0].demand)
     weights = {hour: 0.5 ** ((newest - hour) / rules.half_life_hours) for hour in hours}
-    floors = [_floor(place, weights, rules) for place in places]
-    divided = divide(places, weights, floors)
+    floors = [_floor(leaf, weights, rules) for leaf in leaves]
+    divided = divide(leaves, weights, floors)
     drawn, wins = [], 0
     for sample in _samples(weights, rules):
-        drawn.append(divide(places, sample, [_floor(place, sample, rules) for place in places]))
-        wins += _above(places, divided, sample) < _above(places, [place.quota for place in places], sample)
-    before = _above(places, [place.quota for place in places], weights)
-    gain = before - _above(places, divided, weights)
+        drawn.append(divide(leaves, sample, [_floor(leaf, sample, rules) for leaf in leaves]))
+        wins += _above(leaves, divided, sample) < _above(leaves, [leaf.quota for leaf in leaves], sample)
+    before = _above(leaves, [leaf.quota for leaf in leaves], weights)
+    gain = before - _above(leaves, divided, weights)
     is_better = wins >= rules.confidence * len(drawn) and gain >= rules.least_gain * before > 0
-    rows = zip(places, divided, zip(*drawn, strict=True), strict=True)
-    return [_advice(place, after if is_better else place.quota, of_it, weights, rules) for place, after, of_it in rows]
+    rows = zip(leaves, divided, zip(*drawn, strict=True), strict=True)
+    return [_advice(leaf, after if is_better else leaf.quota, of_it, weights, rules) for leaf, after, of_it in rows]
 
 
-def divide(places: Sequence[QuotaPlace], weights: Mapping[int, float], least: Sequence[int] | None = None) -> list[int]:
+def divide(
+    leaves: Sequence[QuotaDemand], weights: Mapping[int, float], least: Sequence[int] | None = None
+) -> list[int]:
     """The sum of the quotas, divided by ``weights`` of hours; GPUs that nobody demands stay where they are. Nobody gets
     less than ``least``, by default the guarantees."""
-    floors = list(least) if least is not None else [min(place.guarantee, place.quota) for place in places]
-    steps = (sum(place.quota for place in places) - sum(floors)) // STEP
+    floors = list(least) if least is not None else [min(leaf.guarantee, leaf.quota) for leaf in leaves]
+    steps = (sum(leaf.quota for leaf in leaves) - sum(floors)) // STEP
     if steps > _MOST_STEPS:
         raise ValueError(f"{steps} GPUs of quota are more than can be divided")
-    gains = [_gains(place, floor, weights, steps) for place, floor in zip(places, floors, strict=True)]
+    gains = [_gains(leaf, floor, weights, steps) for leaf, floor in zip(leaves, floors, strict=True)]
     result = list(floors)
 
     def entry(index: int) -> tuple[float, bool, int]:
-        place, quota = places[index], result[index]
-        if place.limit is not None and quota + STEP > place.limit:
+        leaf, quota = leaves[index], result[index]
+        if leaf.limit is not None and quota + STEP > leaf.limit:
             return 1.0, True, index
         level = (quota - floors[index]) // STEP
         gain = gains[index][level] if level < len(gains[index]) else 0.0
-        return -gain, quota + STEP > place.quota, index
+        return -gain, quota + STEP > leaf.quota, index
 
-    heap = [entry(index) for index in range(len(places))]
+    heap = [entry(index) for index in range(len(leaves))]
     heapify(heap)
     for _ in range(steps):
         rank, _, index = heap[0]
@@ -131,40 +133,40 @@ def divide(places: Sequence[QuotaPlace], weights: Mapping[int, float], least: Se
             break
         result[index] += STEP
         heapreplace(heap, entry(index))
-    return _with_rest(places, result)
+    return _with_rest(leaves, result)
 
 
-def _floor(place: QuotaPlace, weights: Mapping[int, float], rules: AdviceSettings) -> int:
+def _floor(leaf: QuotaDemand, weights: Mapping[int, float], rules: AdviceSettings) -> int:
     """Of its quota what is its own whatever others demand: its guarantee, what it demands in all but few hours, and
     all but a part at once."""
     wanted, seen = 0, 0.0
     total = sum(weights.values())
-    for amount, weight in sorted((place.demand[hour] or 0, weight) for hour, weight in weights.items()):
+    for amount, weight in sorted((leaf.demand[hour] or 0, weight) for hour, weight in weights.items()):
         wanted, seen = amount, seen + weight
         if seen >= rules.kept * total:
             break
     whole = -(-wanted // STEP) * STEP
-    taken = max(STEP, int(place.quota * rules.most_taken) // STEP * STEP)
-    return min(place.quota, max(place.guarantee, whole, place.quota - taken))
+    taken = max(STEP, int(leaf.quota * rules.most_taken) // STEP * STEP)
+    return min(leaf.quota, max(leaf.guarantee, whole, leaf.quota - taken))
 
 
-def _with_rest(places: Sequence[QuotaPlace], divided: list[int]) -> list[int]:
+def _with_rest(leaves: Sequence[QuotaDemand], divided: list[int]) -> list[int]:
     """Parts of a GPU, and what limits leave over, go to where most has been taken from, limits kept."""
-    rest = sum(place.quota for place in places) - sum(divided)
-    for index in sorted(range(len(places)), key=lambda each: divided[each] - places[each].quota):
-        limit = places[index].limit
+    rest = sum(leaf.quota for leaf in leaves) - sum(divided)
+    for index in sorted(range(len(leaves)), key=lambda each: divided[each] - leaves[each].quota):
+        limit = leaves[index].limit
         room = rest if limit is None else min(rest, max(0, limit - divided[index]))
         divided[index] += room
         rest -= room
     return divided
 
 
-def _gains(place: QuotaPlace, floor: int, weights: Mapping[int, float], steps: int) -> list[float]:
+def _gains(leaf: QuotaDemand, floor: int, weights: Mapping[int, float], steps: int) -> list[float]:
     """How much demand each further GPU above the floor is expected to cover, in GPUs; it never grows."""
     total = sum(weights.values())
     slopes = [0.0] * (steps + 1)
     for hour, weight in weights.items():
-        above = max(0, (place.demand[hour] or 0) - floor)
+        above = max(0, (leaf.demand[hour] or 0) - floor)
         whole, part = divmod(above, STEP)
         if whole >= steps:
             slopes[steps] += weight
@@ -191,38 +193,38 @@ def _samples(weights: Mapping[int, float], rules: AdviceSettings) -> Iterable[Ma
             yield {hour: weights[hour] for day in half for hour in days[day]}
 
 
-def _above(places: Sequence[QuotaPlace], quotas: Sequence[int], weights: Mapping[int, float]) -> float:
+def _above(leaves: Sequence[QuotaDemand], quotas: Sequence[int], weights: Mapping[int, float]) -> float:
     """Expected demand above quotas, in GPUs."""
     total = sum(weights.values())
     return sum(
-        weight * max(0, (place.demand[hour] or 0) - quota)
-        for place, quota in zip(places, quotas, strict=True)
+        weight * max(0, (leaf.demand[hour] or 0) - quota)
+        for leaf, quota in zip(leaves, quotas, strict=True)
         for hour, weight in weights.items()
     ) / (total * STEP)
 
 
-def _share_above(place: QuotaPlace, quota: int, weights: Mapping[int, float]) -> float:
-    return sum(weight for hour, weight in weights.items() if (place.demand[hour] or 0) > quota) / sum(weights.values())
+def _share_above(leaf: QuotaDemand, quota: int, weights: Mapping[int, float]) -> float:
+    return sum(weight for hour, weight in weights.items() if (leaf.demand[hour] or 0) > quota) / sum(weights.values())
 
 
-def _known_hours(places: Sequence[QuotaPlace]) -> list[int]:
+def _known_hours(leaves: Sequence[QuotaDemand]) -> list[int]:
     """Hours of which every queue's demand is known."""
-    lengths = range(len(places[0].demand) if places else 0)
-    return [hour for hour in lengths if all(place.demand[hour] is not None for place in places)]
+    lengths = range(len(leaves[0].demand) if leaves else 0)
+    return [hour for hour in lengths if all(leaf.demand[hour] is not None for leaf in leaves)]
 
 
 def _advice(
-    place: QuotaPlace, advised: int, drawn: Sequence[int], weights: Mapping[int, float], rules: AdviceSettings
+    leaf: QuotaDemand, advised: int, drawn: Sequence[int], weights: Mapping[int, float], rules: AdviceSettings
 ) -> QuotaAdvice:
     ordered = sorted(drawn)
     low, high = (ordered[round(share * (len(ordered) - 1))] for share in rules.interval)
-    before, after = (_share_above(place, quota, weights) for quota in (place.quota, advised))
-    reason = _reason(place, advised, before, after)
+    before, after = (_share_above(leaf, quota, weights) for quota in (leaf.quota, advised))
+    reason = _reason(leaf, advised, before, after)
     return QuotaAdvice(
-        place.queue,
-        place.pool,
-        place.resource,
-        place.quota,
+        leaf.queue,
+        leaf.pool,
+        leaf.resource,
+        leaf.quota,
         advised,
         min(low, advised),
         max(high, advised),
@@ -232,28 +234,26 @@ def _advice(
     )
 
 
-def _reason(place: QuotaPlace, advised: int, before: float, after: float) -> Reason:
-    numbers = {"quota": place.quota, "advised": advised, "above_before": before, "above_after": after}
-    quota = counted(format_gpus(place.quota), "GPU")
+def _reason(leaf: QuotaDemand, advised: int, before: float, after: float) -> Reason:
+    numbers = {"quota": leaf.quota, "advised": advised, "above_before": before, "above_after": after}
+    quota = counted(format_gpus(leaf.quota), "GPU")
     often = f"It demanded more than its quota of {quota} in {before:.0%} of the hours"
-    if advised == place.quota:
+    if advised == leaf.quota:
         return Reason("QUOTA_FITS", f"{often}; no other division is better on most days.", numbers)
-    code = "QUOTA_SHORT" if advised > place.quota else "QUOTA_SPARE"
+    code = "QUOTA_SHORT" if advised > leaf.quota else "QUOTA_SPARE"
     then = f"with {format_gpus(advised)} that is {after:.0%}"
-    others = "" if advised > place.quota else ", and queues beside it need what it has to spare more often"
+    others = "" if advised > leaf.quota else ", and queues beside it need what it has to spare more often"
     return Reason(code, f"{often}; {then}{others}.", numbers)
 
 
-def _unadvised(place: QuotaPlace, days: int, rules: AdviceSettings, siblings: int) -> Reason:
+def _unadvised(leaf: QuotaDemand, days: int, rules: AdviceSettings, siblings: int) -> Reason:
     if siblings < 2:
-        return Reason("QUOTA_ALONE", f"No other queue has quota of {place.pool} under the same parent to trade with.")
+        return Reason("QUOTA_ALONE", f"No other queue has quota of {leaf.pool} under the same parent to trade with.")
     message = f"Demand is known of {counted(days, 'day')}; advice takes {rules.least_days}."
     return Reason("QUOTA_HISTORY_SHORT", message, {"days": days, "least_days": rules.least_days})
 
 
-def _kept(place: QuotaPlace, reason: Reason, low: int | None, high: int | None) -> QuotaAdvice:
-    hours = {hour: 1.0 for hour, value in enumerate(place.demand) if value is not None}
-    above = _share_above(place, place.quota, hours) if hours else 0.0
-    return QuotaAdvice(
-        place.queue, place.pool, place.resource, place.quota, place.quota, low, high, above, above, reason
-    )
+def _kept(leaf: QuotaDemand, reason: Reason, low: int | None, high: int | None) -> QuotaAdvice:
+    hours = {hour: 1.0 for hour, value in enumerate(leaf.demand) if value is not None}
+    above = _share_above(leaf, leaf.quota, hours) if hours else 0.0
+    return QuotaAdvice(leaf.queue, leaf.pool, leaf.resource, leaf.quota, leaf.quota, low, high, above, above, reason)

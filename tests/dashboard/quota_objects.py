@@ -20,7 +20,7 @@ def queue(name: str, parent: str = "", **more: object) -> QueueStanding:
         "limit": None,
         "guarantee": 0,
         "use": 10_000,
-        "waiting": 4000,
+        "pending_gpus": 4000,
         "pending": 2,
         "borrowing": 2000,
         "lacks": 0,
@@ -53,9 +53,9 @@ def quotas(now_s: float, name: str = "research") -> Quotas:
         cluster=True,
         now_s=now_s,
         queues=(
-            queue("ai", is_leaf=False, use=14_000, waiting=4000, borrowing=0, quota=16_000),
+            queue("ai", is_leaf=False, use=14_000, pending_gpus=4000, borrowing=0, quota=16_000),
             queue(name, "ai"),
-            queue("secret", "ai", use=4000, waiting=0, pending=0, borrowing=0, namespaces=frozenset({"other"})),
+            queue("secret", "ai", use=4000, pending_gpus=0, pending=0, borrowing=0, namespaces=frozenset({"other"})),
         ),
         reservations=(
             reservation(f"n/{name}", now_s + DAY_S, "Backfilled", held=2, backfilled_share=0.75, results=(past,)),

@@ -116,7 +116,7 @@ def test_the_example_cluster_has_a_tree_and_reservations() -> None:
     assert [(queue.name, queue.depth) for queue in read.queues] == [("ai", 0), ("evaluation", 1), ("research", 1)]
     research = read.queues[2]
     assert research.use > 0
-    assert research.waiting > 0
+    assert research.pending_gpus > 0
     assert research.pending > 0
     assert research.namespaces == {"research", "vision"}
     standings = [standing_of(document) for document in documents[KAIWO_RESERVATIONS]]

@@ -13,8 +13,8 @@ from kopt.cluster.objects.annotations import AnnotationError
 from kopt.cluster.objects.custom.advised_quota import ANNOTATION, with_quotas, without_advice
 from kopt.core.scheduling.queue_tree import KaiwoQueue, Share
 from kopt.policies.queues import QueueTree
-from kopt.policies.queues.advice import AdviceSettings, QuotaPlace, advise, divide
-from kopt.policies.queues.quota_places import tradable
+from kopt.policies.queues.advice import AdviceSettings, QuotaDemand, advise, divide
+from kopt.policies.queues.quota_groups import tradable
 
 WEEKS = 4 * 7 * 24
 
@@ -24,7 +24,7 @@ def demand(seed: int, *gpus: int) -> list[int | None]:
     return [1000 * rng.choice(gpus) for _ in range(WEEKS)]
 
 
-def above(places: Sequence[QuotaPlace], quotas: Sequence[int]) -> int:
+def above(places: Sequence[QuotaDemand], quotas: Sequence[int]) -> int:
     return sum(
         max(0, (value or 0) - quota) for place, quota in zip(places, quotas, strict=True) for value in place.demand
     )
@@ -36,8 +36,8 @@ AT_ONCE = AdviceSettings(most_taken=1.0)
 def test_quota_goes_to_who_demands_it_and_the_reason_has_the_figures() -> None:
     short, spare = advise(
         [
-            QuotaPlace("short", "h100", 4000, demand(1, 0, 2, 10, 12)),
-            QuotaPlace("spare", "h100", 12000, demand(2, 1, 3)),
+            QuotaDemand("short", "h100", 4000, demand(1, 0, 2, 10, 12)),
+            QuotaDemand("spare", "h100", 12000, demand(2, 1, 3)),
         ],
         AT_ONCE,
     )
@@ -55,25 +55,25 @@ def test_quota_goes_to_who_demands_it_and_the_reason_has_the_figures() -> None:
 def test_a_guarantee_and_a_limit_hold_whatever_was_demanded() -> None:
     short, spare = advise(
         [
-            QuotaPlace("short", "p", 4000, demand(1, 16), limit=9000),
-            QuotaPlace("spare", "p", 12000, demand(2, 0), guarantee=10_000),
+            QuotaDemand("short", "p", 4000, demand(1, 16), limit=9000),
+            QuotaDemand("spare", "p", 12000, demand(2, 0), guarantee=10_000),
         ],
         AT_ONCE,
     )
     assert (short.advised, spare.advised) == (6000, 10_000)
     capped, idle = advise(
-        [QuotaPlace("short", "p", 4000, demand(1, 16), limit=7000), QuotaPlace("spare", "p", 12000, demand(2, 0))],
+        [QuotaDemand("short", "p", 4000, demand(1, 16), limit=7000), QuotaDemand("spare", "p", 12000, demand(2, 0))],
         AT_ONCE,
     )
     assert (capped.advised, idle.advised) == (7000, 9000)
 
 
 def test_quotas_stay_where_history_is_short_a_queue_is_alone_or_nothing_is_better() -> None:
-    pair = [QuotaPlace("a", "p", 4000, demand(1, 9)[: 10 * 24]), QuotaPlace("b", "p", 4000, demand(2, 1)[: 10 * 24])]
+    pair = [QuotaDemand("a", "p", 4000, demand(1, 9)[: 10 * 24]), QuotaDemand("b", "p", 4000, demand(2, 1)[: 10 * 24])]
     assert {(each.reason.code, each.changes) for each in advise(pair)} == {("QUOTA_HISTORY_SHORT", False)}
-    (alone,) = advise([QuotaPlace("a", "p", 4000, demand(1, 9))])
+    (alone,) = advise([QuotaDemand("a", "p", 4000, demand(1, 9))])
     assert (alone.reason.code, alone.changes) == ("QUOTA_ALONE", False)
-    alike = [QuotaPlace(name, "p", 6000, demand(seed, 2, 4, 6, 8)) for seed, name in enumerate("abc")]
+    alike = [QuotaDemand(name, "p", 6000, demand(seed, 2, 4, 6, 8)) for seed, name in enumerate("abc")]
     assert {(each.reason.code, each.changes) for each in advise(alike)} == {("QUOTA_FITS", False)}
 
 
@@ -81,7 +81,7 @@ def test_hours_that_were_not_seen_count_for_nobody() -> None:
     busy, idle = demand(1, 9), demand(2, 1)
     busy[100:400] = [None] * 300
     idle[100:400] = [80_000] * 300
-    rows = advise([QuotaPlace("busy", "p", 4000, busy), QuotaPlace("idle", "p", 8000, idle)], AT_ONCE)
+    rows = advise([QuotaDemand("busy", "p", 4000, busy), QuotaDemand("idle", "p", 8000, idle)], AT_ONCE)
     assert [each.advised for each in rows] == [9000, 3000]
 
 
@@ -89,17 +89,17 @@ def test_what_a_queue_nearly_always_demands_and_most_of_its_quota_stay_with_it()
     """Whatever the queue beside it lacks."""
     backlog = demand(1, 12)
     rows = advise(
-        [QuotaPlace("backlog", "p", 8000, backlog), QuotaPlace("steady", "p", 8000, demand(2, 6, 7))], AT_ONCE
+        [QuotaDemand("backlog", "p", 8000, backlog), QuotaDemand("steady", "p", 8000, demand(2, 6, 7))], AT_ONCE
     )
     assert [each.advised for each in rows] == [9000, 7000]
-    rows = advise([QuotaPlace("backlog", "p", 8000, backlog), QuotaPlace("idle", "p", 8000, demand(2, 0, 1))])
+    rows = advise([QuotaDemand("backlog", "p", 8000, backlog), QuotaDemand("idle", "p", 8000, demand(2, 0, 1))])
     assert [each.advised for each in rows] == [10_000, 6000]
 
 
 def test_newer_demand_counts_more() -> None:
     changed = [4000] * (WEEKS // 2) + [10_000] * (WEEKS // 2)
     other = [10_000] * (WEEKS // 2) + [4000] * (WEEKS // 2)
-    rows = divide([QuotaPlace("now", "p", 7000, changed), QuotaPlace("then", "p", 7000, other)], weights(14 * 24))
+    rows = divide([QuotaDemand("now", "p", 7000, changed), QuotaDemand("then", "p", 7000, other)], weights(14 * 24))
     assert rows == [10_000, 4000]
 
 
@@ -117,7 +117,7 @@ def test_no_other_division_has_less_demand_above_quotas(data: st.DataObject) -> 
         values = data.draw(st.lists(st.integers(0, 9000), min_size=5, max_size=5))
         guarantee = data.draw(st.integers(0, quota))
         places.append(
-            QuotaPlace(name, "p", 1000 * quota, values, 1000 * guarantee, None if limit is None else 1000 * limit)
+            QuotaDemand(name, "p", 1000 * quota, values, 1000 * guarantee, None if limit is None else 1000 * limit)
         )
     divided = divide(places, dict.fromkeys(range(5), 1.0))
     total = sum(place.quota for place in places)

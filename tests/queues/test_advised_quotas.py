@@ -115,8 +115,8 @@ def test_demand_becomes_quota_when_asked_and_quota_is_given_back(team: Team, tmp
     wait_for(lambda: team.has("LocalQueue") and team.nominal() == ("2", "2"), what="the queues are there")
     runs, waits = team.job("runs", team.short, 3), team.job("waits", team.short, 2)
     wait_for(lambda: admitted(workload_of(team.plane, runs)), what="it borrows one GPU")
-    expected = {(team.short, "used"): 3.0, (team.short, "waiting"): 2.0}
-    expected |= {(team.spare, "used"): 0.0, (team.spare, "waiting"): 0.0}
+    expected = {(team.short, "used"): 3.0, (team.short, "pending"): 2.0}
+    expected |= {(team.spare, "used"): 0.0, (team.spare, "pending"): 0.0}
     assert wait_for(lambda: team.demand() == expected, what="what is used and waited for is reported")
     assert not admitted(workload_of(team.plane, waits))
 

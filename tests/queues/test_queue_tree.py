@@ -72,8 +72,8 @@ def test_queues_have_use_borrowing_and_what_waits_and_departments_their_sum() ->
     ]
     ai, production, research = read.queues
     assert (research.quota, research.use, research.borrowing) == (8000, 10_000, 2000)
-    assert (research.waiting, research.pending) == (3000, 1)
-    assert (ai.quota, ai.use, ai.waiting, production.use) == (16_000, 10_000, 3000, 0)
+    assert (research.pending_gpus, research.pending) == (3000, 1)
+    assert (ai.quota, ai.use, ai.pending_gpus, production.use) == (16_000, 10_000, 3000, 0)
     assert (research.namespaces, ai.namespaces) == ({"n"}, {"n", "p"})
     assert not read.left
 
@@ -161,11 +161,11 @@ def test_the_controller_reports_what_each_leaf_uses_and_waits_for() -> None:
     values = {tuple(sample.labels.values()): sample.value for sample in family.samples}
     assert values == {
         ("research", "first", "used"): 0.0,
-        ("research", "first", "waiting"): 5.0,
+        ("research", "first", "pending"): 5.0,
         ("research", "h100", "used"): 6.0,
-        ("research", "h100", "waiting"): 0.0,
+        ("research", "h100", "pending"): 0.0,
         ("idle", "h100", "used"): 0.0,
-        ("idle", "h100", "waiting"): 0.0,
+        ("idle", "h100", "pending"): 0.0,
     }
     unread = QueueDemand(list, list, list, dict, lambda: False)
     assert not next(iter(unread.collect())).samples

@@ -175,16 +175,16 @@ def axis_line(spans: "list[tuple[float, float, str]]", now_s: float, start_s: fl
     """``spans`` of Unix seconds with their letter, in ``_AXIS_CHARS`` characters; the shortest still has one."""
     cells = ["."] * _AXIS_CHARS
 
-    def place(at_s: float) -> int:
+    def cell(at_s: float) -> int:
         return int((at_s - start_s) / (end_s - start_s) * _AXIS_CHARS)
 
     for begin_s, until_s, letter in spans:
         if until_s <= start_s or begin_s >= end_s or until_s <= begin_s:
             continue
-        first = max(0, place(begin_s))
-        last = max(first + 1, min(_AXIS_CHARS, place(until_s)))
+        first = max(0, cell(begin_s))
+        last = max(first + 1, min(_AXIS_CHARS, cell(until_s)))
         cells[first:last] = letter * (last - first)
-    cells[min(_AXIS_CHARS - 1, place(now_s))] = "|"
+    cells[min(_AXIS_CHARS - 1, cell(now_s))] = "|"
     return "".join(cells)
 
 

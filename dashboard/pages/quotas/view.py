@@ -52,7 +52,7 @@ class QueueRow:
     guarantee: str
     use: str
     borrowing: str
-    waiting: str
+    pending_gpus: str
     lacks: str
     parts: tuple[Part, ...]
     quota_x: float | None
@@ -92,7 +92,7 @@ class QuotasPage:
     omitted: int
     quota: str
     used: str
-    waiting: str
+    pending_gpus: str
     pending: int
     borrowing: str
     axis: TimeAxis | None
@@ -105,7 +105,7 @@ def quotas_page(quotas: Quotas) -> QuotasPage:
     tree = quotas.tree
     leaves = [queue for queue in tree.queues if queue.is_leaf]
     shown = tree.queues[:MOST_QUEUES]
-    scale = max([1, *(max(queue.use + queue.waiting, queue.quota or 0) for queue in shown)])
+    scale = max([1, *(max(queue.use + queue.pending_gpus, queue.quota or 0) for queue in shown)])
     reserved = tree.reservations[:MOST_RESERVATIONS]
     axis = axis_of(reserved, tree.now_s)
     return QuotasPage(
@@ -114,7 +114,7 @@ def quotas_page(quotas: Quotas) -> QuotasPage:
         len(tree.queues) - len(shown),
         format_gpus(sum(queue.quota or 0 for queue in tree.queues if not queue.depth)),
         format_gpus(sum(queue.use for queue in leaves)),
-        format_gpus(sum(queue.waiting for queue in leaves)),
+        format_gpus(sum(queue.pending_gpus for queue in leaves)),
         sum(queue.pending for queue in leaves),
         format_gpus(sum(queue.borrowing for queue in leaves)),
         axis,
@@ -144,7 +144,7 @@ def _row(queue: QueueStanding, scale: int, history: QueueHistory | None) -> Queu
     amounts = (
         ("used", within, "of its quota, used"),
         ("borrowed", queue.borrowing, "borrowed"),
-        ("waiting", queue.waiting, "waited for"),
+        ("waiting", queue.pending_gpus, "waited for"),
     )
     parts, x = [], 0.0
     for kind, milli, words in amounts:
@@ -160,7 +160,7 @@ def _row(queue: QueueStanding, scale: int, history: QueueHistory | None) -> Queu
         format_gpus(queue.guarantee) if queue.guarantee else "",
         format_gpus(queue.use),
         format_gpus(queue.borrowing) if queue.borrowing else NONE,
-        format_gpus(queue.waiting) if queue.waiting else NONE,
+        format_gpus(queue.pending_gpus) if queue.pending_gpus else NONE,
         format_gpus(queue.lacks) if queue.lacks else "",
         tuple(parts),
         None if queue.quota is None else round(WIDTH * queue.quota / scale, 2),

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from kopt.core.scheduling.queue_tree import UNLIMITED
-from kopt.policies.queues.advice import QuotaPlace
+from kopt.policies.queues.advice import QuotaDemand
 from kopt.policies.queues.tree import QueueTree
 
 DemandOf = Callable[[str, str], Sequence[int | None]]
@@ -12,10 +12,10 @@ DemandOf = Callable[[str, str], Sequence[int | None]]
 
 def tradable(
     tree: QueueTree, gpu_resources: Callable[[str], bool], demand: DemandOf, hours: int
-) -> list[list[QuotaPlace]]:
+) -> list[list[QuotaDemand]]:
     """Leaves of one parent with a quota of GPUs of their own in one pool. A queue that was never seen has no demand
     that is known. Queues without bound need no quota."""
-    groups: dict[tuple[str, str, str], list[QuotaPlace]] = {}
+    groups: dict[tuple[str, str, str], list[QuotaDemand]] = {}
     for name in filter(tree.is_leaf, tree.queues):
         for pool, shares in tree.queues[name].pools.items():
             for resource, share in shares.items():
@@ -23,8 +23,8 @@ def tradable(
                     continue
                 seen = demand(name, pool) or [None] * hours
                 limit = None if share.limit in (None, UNLIMITED) else share.limit
-                place = QuotaPlace(name, pool, share.quota or 0, seen, share.guarantee or 0, limit, resource)
-                groups.setdefault((tree.queues[name].parent, pool, resource), []).append(place)
+                leaf = QuotaDemand(name, pool, share.quota or 0, seen, share.guarantee or 0, limit, resource)
+                groups.setdefault((tree.queues[name].parent, pool, resource), []).append(leaf)
     return [group for (parent, _, _), group in groups.items() if parent] + [
-        [place] for (parent, _, _), group in groups.items() if not parent for place in group
+        [leaf] for (parent, _, _), group in groups.items() if not parent for leaf in group
     ]

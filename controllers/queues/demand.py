@@ -70,7 +70,7 @@ class QueueDemand(Collector):
 
     def _counted(self) -> Counter[tuple[str, str, str]]:
         pools = self._pools()
-        result = Counter(
+        result: Counter[tuple[str, str, str]] = Counter(
             {(queue, pool, state): 0 for queue, own in pools.items() for pool in own for state in DemandState}
         )
         local = self._local_queues()

@@ -34,7 +34,7 @@ def example(now_s: float) -> Quotas:
     read = queue_standings({kind: documents[kind] for kind in NEEDED})
     reservations = tuple(standing_of(document) for document in documents[KAIWO_RESERVATIONS])
     used = tuple(None if step < 9 else 800.0 * (step % 50) for step in range(STEPS))
-    history = QueueHistory(now_s - STEPS * STEP_S, STEP_S, {"ai": used, "research": used})
+    history = QueueHistory(now_s - STEPS * STEP_S, STEP_S, {"quality": used, "research": used})
     return Quotas(QueueTreeState(True, True, now_s, read.queues, reservations, read.local_queues), history)
 
 

@@ -25,8 +25,8 @@ DATA, DATA_USER = "fineweb-sample", "olmo-7b-pretrain"
 """StagedData on its way, and the job that is held until it is there."""
 QUEUE, LENT = "research", "lent"
 """The ClusterQueue that borrows, and the flavor of what it borrows."""
-COHORT, EVALUATION = "ai", "evaluation"
-"""Above both queues; and the queue, with a LocalQueue of its name, for which GPUs are reserved."""
+DEPARTMENT, EVALUATION = "quality", "evaluation"
+"""A cohort and its queue, with a LocalQueue of its name, for which GPUs are reserved."""
 _LOCAL_QUEUE = "gpus"
 _OWN_GPUS, _EVALUATION_GPUS = 16, 8
 _GPU = "nvidia.com/gpu"
@@ -79,7 +79,7 @@ def job_objects(
         ],
         KUEUE_CLUSTER_QUEUES: [
             _cluster_queue(QUEUE, {"own": _OWN_GPUS, LENT: lent}),
-            _cluster_queue(EVALUATION, {"own": _EVALUATION_GPUS}),
+            _cluster_queue(EVALUATION, {"own": _EVALUATION_GPUS}, DEPARTMENT),
         ],
         KUEUE_FLAVORS: [{"metadata": {"name": name}, "spec": {}} for name in ("own", LENT)],
         KUEUE_COHORTS: [],
@@ -222,16 +222,14 @@ def _pod(job: ExampleJob, now_s: float) -> Object:
     }
 
 
-def _cluster_queue(queue: str, quotas: Mapping[str, int]) -> Object:
-    """Of one cohort, that lend each other nothing."""
+def _cluster_queue(queue: str, quotas: Mapping[str, int], cohort: str = "") -> Object:
     flavors = [
-        {"name": name, "resources": [{"name": _GPU, "nominalQuota": str(quota), "lendingLimit": "0"}]}
-        for name, quota in quotas.items()
+        {"name": name, "resources": [{"name": _GPU, "nominalQuota": str(quota)}]} for name, quota in quotas.items()
     ]
     return {
         "metadata": {"name": queue},
         "spec": {
-            "cohort": COHORT,
+            **({"cohort": cohort} if cohort else {}),
             "queueingStrategy": "BestEffortFIFO",
             "resourceGroups": [{"coveredResources": [_GPU], "flavors": flavors}],
         },

@@ -76,7 +76,8 @@ class ClusterWatch:
         self._gpus = GpuWatch(self._queue.informers, activity)
         self._patience_s = patience_s
         self._tree_changed = asyncio.Event()
-        for informer in (self._reservations, *map(self._queue.informers.__getitem__, NEEDED)):
+        of_tree: list[Informer[Any]] = [self._reservations, *(self._queue.informers[kind] for kind in NEEDED)]
+        for informer in of_tree:
             informer.subscribe(self._note_tree)
 
     @property

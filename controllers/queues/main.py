@@ -56,7 +56,8 @@ class Replica(LedReplica):
         ]
         demand = self._demand_informers(kube)
         informers: list[Informer[Any]] = [self._queues, self._pools, *written, *demand]
-        for informer in (self._queues, self._pools, *written):
+        deciding: list[Informer[Any]] = [self._queues, self._pools, *written]
+        for informer in deciding:
             informer.subscribe(self._changes)
         self._switches = LiveSwitches(kube, NAME)
         super().__init__(kube, NAME, settings, informers, self._switches)

@@ -29,7 +29,9 @@ class RunningPrometheus:
         (folder / "prometheus.yml").write_text(configuration)
         if history:
             (folder / "history.txt").write_text(history)
-            blocks = ["promtool", "tsdb", "create-blocks-from", "openmetrics", "history.txt", "data"]
+            blocks = ["promtool", "tsdb", "create-blocks-from", "--max-block-duration=512h"]
+            # Blocks of two hours, the default, take minutes where weeks are written.
+            blocks += ["openmetrics", "history.txt", "data"]
             subprocess.run(blocks, cwd=folder, check=True, capture_output=True, timeout=120)
         address = f"127.0.0.1:{free_port()}"
         self.url = f"http://{address}"

@@ -24,6 +24,7 @@ from kopt.controllers.overview.diagnosis.questions import Predictions
 from kopt.controllers.overview.gpu_map import Activity
 from kopt.core.scheduling.gpu_map import GpuMap
 from kopt.core.scheduling.overview import Overview
+from kopt.core.scheduling.queue_standing import QueueTreeState
 from kopt.core.scheduling.queued import QueueState
 from kopt.dashboard.app import serve
 from kopt.dashboard.data.sources import Nodes
@@ -53,6 +54,12 @@ class ClusterNodes:
 
     async def changed(self) -> None:
         await self._watch.changed()
+
+    async def queue_tree(self) -> QueueTreeState:
+        return await self._watch.queue_tree()
+
+    async def queue_tree_changed(self) -> None:
+        await self._watch.queue_tree_changed()
 
     def gpus(self) -> GpuMap:
         return self._watch.gpus()

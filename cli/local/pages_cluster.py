@@ -4,18 +4,19 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kopt.cli.local.pages_diagnoses import DiagnosisWriter
 from kopt.cli.local.pages_gpus import GpuWatch
 from kopt.cli.local.pages_queue import QueueWatch
 from kopt.cli.local.watch_problems import is_ready, problem, problems
-from kopt.cluster.client.api import Kube, NotFound
+from kopt.cluster.client.api import Forbidden, Kube, NotFound, Unauthorized
 from kopt.cluster.client.resources import (
     EVICTIONS,
     FEATURE_ROLLOUTS,
     KAIWO_BUDGETS,
+    KAIWO_RESERVATIONS,
     LENDING_POOLS,
     NODE_TOPOLOGIES,
     Object,
@@ -23,16 +24,19 @@ from kopt.cluster.client.resources import (
 from kopt.cluster.objects.custom.feature_rollout import ROLLOUT_NAME, switches_of
 from kopt.cluster.objects.custom.kaiwo_budget import standing_of
 from kopt.cluster.objects.custom.node_topology import degraded_of, topology_of
+from kopt.cluster.objects.custom.reservation import standing_of as standing_of_reservation
 from kopt.cluster.objects.custom.staged_data import STAGED_DATA
 from kopt.cluster.objects.eviction import entry_of
-from kopt.cluster.runtime.informer import Informer, InformerSettings
+from kopt.cluster.runtime.informer import Change, Informer, InformerSettings
 from kopt.controllers.overview.diagnosis.questions import Predictions
 from kopt.controllers.overview.documents import pool_of, staged_of
 from kopt.controllers.overview.gpu_map import Activity
+from kopt.controllers.overview.queue_standings import NEEDED
 from kopt.core.cost.budgets import BudgetStanding
 from kopt.core.scheduling.eviction import Entry
 from kopt.core.scheduling.gpu_map import GpuMap
 from kopt.core.scheduling.overview import Overview, PoolState, StagedState
+from kopt.core.scheduling.queue_standing import QueueTreeState, ReservationStanding
 from kopt.core.scheduling.queued import QueueState
 from kopt.core.switches import FEATURES, OFF, Switches
 from kopt.dashboard.data.sources import ClusterNode, Nodes
@@ -69,10 +73,17 @@ class ClusterWatch:
         # Not among all: pages of an account from before there were switches, or budgets, go on without them.
         self._switches: Informer[Switches] = Informer(kube, FEATURE_ROLLOUTS, keep=switches_of, settings=settings)
         self._budgets: Informer[BudgetStanding | Torn] = Informer(kube, KAIWO_BUDGETS, keep=_budget, settings=settings)
+        self._reservations: Informer[ReservationStanding] = Informer(
+            kube, KAIWO_RESERVATIONS, keep=standing_of_reservation, settings=settings
+        )
         self._queue = QueueWatch(kube, self.overview, settings, predictions)
         self._gpus = GpuWatch(self._queue.informers, activity)
         self._diagnoses = DiagnosisWriter(kube, self._queue, self._switched) if diagnoses else None
         self._patience_s = patience_s
+        self._tree_changed = asyncio.Event()
+        of_tree: list[Informer[Any]] = [self._reservations, *(self._queue.informers[kind] for kind in NEEDED)]
+        for informer in of_tree:
+            informer.subscribe(self._note_tree)
 
     @property
     def _all(self) -> tuple[Informer[Any], ...]:
@@ -81,7 +92,7 @@ class ClusterWatch:
     async def run(self) -> None:
         """Watch until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for informer in (*self._all, self._nodes, self._switches, self._budgets):
+            for informer in (*self._all, self._nodes, self._switches, self._budgets, self._reservations):
                 tasks.create_task(informer.run())
             tasks.create_task(self._queue.run())
             tasks.create_task(self._gpus.run())
@@ -101,6 +112,24 @@ class ClusterWatch:
     async def changed(self) -> None:
         """Return when the queue, or what is in it, has changed since the last time."""
         await self._queue.changed()
+
+    async def queue_tree(self) -> QueueTreeState:
+        """Queues with what runs and waits in them, and reservations."""
+        state = await self._queue.standings()
+        missing = NotFound | Forbidden | Unauthorized
+        unread = "" if isinstance(self._reservations.error, missing) else problem(self._reservations)
+        reservations = sorted(self._reservations.objects.values(), key=lambda each: (each.start_s or 0.0, each.name))
+        reported = tuple(filter(None, (*state.problems, unread)))
+        return replace(state, reservations=tuple(reservations), problems=reported)
+
+    async def queue_tree_changed(self) -> None:
+        """Return when that has changed since the last time."""
+        await self._tree_changed.wait()
+        self._tree_changed.clear()
+
+    def _note_tree(self, change: Change[Any]) -> None:
+        if change.old != change.new:
+            self._tree_changed.set()
 
     def gpus(self) -> GpuMap:
         """Who holds which GPU, and how busy it is."""

@@ -12,6 +12,7 @@ from kopt.cli.local.example.costs import costs_file, example_activity
 from kopt.cli.local.pages_prometheus import Pod, PodActivities, prometheus_of
 from kopt.controllers.meter.reports import CostReports
 from kopt.controllers.meter.store import CostStore
+from kopt.core.cost.metering import Milliseconds
 from kopt.core.cost.prices import PriceBook, PriceError, price_book, shipped_prices
 from kopt.core.settings import Settings
 from kopt.dashboard.data.costs import Recorded
@@ -46,6 +47,12 @@ class MeterDatabase:
     def report(self, question: CostQuestion) -> CostReport:
         activity = None if self._activity is None else self._activity(question.start_ms, question.end_ms)
         return self._existing().report(question, activity)
+
+    def queue_use(
+        self, start_ms: Milliseconds, step_ms: Milliseconds, steps: int
+    ) -> Mapping[tuple[str, str], tuple[float | None, ...]]:
+        reports = self._opened()
+        return {} if reports is None else reports.queue_use(start_ms, step_ms, steps)
 
     def events(self, question: CostQuestion, row: str) -> list[CostEvent]:
         return self._existing().events(question, row)

@@ -12,7 +12,9 @@ from kopt.cluster.client.resources import KUEUE_WORKLOADS, PODS, UNFINISHED_PODS
 from kopt.cluster.runtime.informer import Change, Informer, InformerSettings
 from kopt.controllers.overview.diagnosis.questions import Predictions
 from kopt.controllers.overview.kept import KEPT, Kept
+from kopt.controllers.overview.queue_standings import NEEDED, queue_standings
 from kopt.core.scheduling.overview import Overview
+from kopt.core.scheduling.queue_standing import QueueTreeState
 from kopt.core.scheduling.queued import QueueState
 
 _OLDEST_S = 60.0
@@ -104,6 +106,17 @@ class QueueWatch:
             self._kept, self._versions = kept, versions
             self._due_s = time.monotonic() + _REST * (time.monotonic() - began_s)
         return replace(state, queued=kept.queued, explain=kept.explain)
+
+    async def standings(self) -> QueueTreeState:
+        """The queues of Kueue with what runs and waits in them, without reservations."""
+        needed = tuple(self._informers[kind] for kind in NEEDED)
+        state = QueueTreeState(
+            cluster=True, ready=is_ready(needed), now_s=self._overview().now_s, problems=problems(needed)
+        )
+        if not state.ready:
+            return state
+        read = await asyncio.to_thread(queue_standings, self._documents())
+        return replace(state, queues=read.queues, local_queues=read.local_queues, left=read.left)
 
     def _documents(self) -> Mapping[Resource, Sequence[Object]]:
         return {resource: tuple(informer.objects.values()) for resource, informer in self._informers.items()}

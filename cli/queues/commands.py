@@ -128,6 +128,79 @@ def import_(
     import_queues(engine, file or [], kubeconfig, output)
 
 
+@app.command("advise")
+def advise(
+    prometheus: Annotated[
+        str, typer.Option("--prometheus", metavar="URL", help="Where `kopt controller queues` is scraped.")
+    ] = "",
+    since: Annotated[str, typer.Option("--since", metavar="SPAN", help="How much demand to go by.")] = "28d",
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", metavar="FILE", help="A bearer token for Prometheus.")
+    ] = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Write the advised quotas into the KaiwoQueues.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Give back the quotas from before all advice.")] = False,
+    kubeconfig: Kubeconfig = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Advise quotas of GPUs by what queues used and waited for: with an interval, and why. Writes only with --apply.
+
+    What the queues of one parent have together in a pool is divided so that least demand is above a quota, where it is
+    borrowed or waits. None gets less than its guarantee, or more than its limit. Kueue only.
+
+    Examples:
+
+        kopt queues advise --prometheus http://prometheus:9090
+
+        kopt queues advise --prometheus http://prometheus:9090 --since 8w --apply
+
+        kopt queues advise --undo
+    """
+    from kopt.cli.errors import usage_error
+    from kopt.cli.options import seconds
+    from kopt.cli.queues.advise import advise_quotas, undo_advice
+
+    if undo:
+        if apply:
+            usage_error("advice is either written or undone", "--undo")
+        undo_advice(kubeconfig, output)
+        return
+    if not prometheus:
+        usage_error("name the Prometheus that scrapes `kopt controller queues`", "--prometheus")
+    advise_quotas(prometheus, seconds(since, "--since"), token_file, kubeconfig, output, apply=apply)
+
+
+@app.command("tree")
+def tree(kubeconfig: Kubeconfig = None, output: Output = Format.TABLE) -> None:
+    """Show the queues of Kueue as a tree: quota, use, borrowing, and what waits. Nothing is written.
+
+    Examples:
+
+        kopt queues tree
+
+        kopt queues tree -o json
+    """
+    from kopt.cli.queues.tree import show_tree
+
+    show_tree(kubeconfig, output)
+
+
+@app.command("show")
+def show_queue(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A queue, or a department.")],
+    kubeconfig: Kubeconfig = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show one queue of Kueue with the departments above it and the queues below it.
+
+    Examples:
+
+        kopt queues show research
+    """
+    from kopt.cli.queues.tree import show_tree
+
+    show_tree(kubeconfig, output, name)
+
+
 @app.command("shares")
 def shares(
     engine: EngineOption = Engine.KUEUE,

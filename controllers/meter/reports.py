@@ -4,6 +4,7 @@ import functools
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+from kopt.controllers.meter.queue_use import LocalQueue, queue_use
 from kopt.controllers.meter.store import SPAN, CostStore, Window, labels_of, offer_of
 from kopt.core.cost.metering import Attributes, Idle, MilliGpuMs, Milliseconds, Segment, idle_of
 from kopt.core.cost.prices import PriceBook
@@ -91,6 +92,12 @@ class CostReports:
         usages = self.store.usages(window, self.book)
         lines = invoice(usage for usage in usages if visible is None or usage.subject in attributes)
         return Grouping(attributes, self.store.nodes(), question.by, question.label), lines
+
+    def queue_use(
+        self, start_ms: Milliseconds, step_ms: Milliseconds, steps: int
+    ) -> Mapping[LocalQueue, tuple[float | None, ...]]:
+        """By LocalQueue, mean milli-GPU of each step; None where nothing was recorded."""
+        return queue_use(self.store, start_ms, step_ms, steps)
 
     def events(self, question: CostQuestion, row: str) -> list[CostEvent]:
         """Behind a row, in the order of time; they sum to it. Empty where there is no such row."""

@@ -6,16 +6,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kopt.cluster.client.api import Kube, KubeSettings, connect
-from kopt.cluster.client.resources import KAIWO_POOLS, KAIWO_QUEUES, Object
+from kopt.cluster.client.resources import KAIWO_POOLS, KAIWO_QUEUES, KUEUE_LOCAL_QUEUES, KUEUE_WORKLOADS, Object
 from kopt.cluster.objects.fields import at, count, items, slim, text
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
 from kopt.cluster.runtime.signals import end_signals, run_until
 from kopt.cluster.runtime.switches import LiveSwitches
+from kopt.cluster.workloads.kueue.reading import local_queue_target
 from kopt.cluster.workloads.queue_trees.live import KINDS
+from kopt.controllers.queues.demand import QueueDemand, QueuedGpus, queued_gpus
 from kopt.controllers.queues.reconciler import Carrying, Reconciler
-from kopt.core.scheduling.queue_tree import MANAGED_LABEL
+from kopt.core.scheduling.queue_tree import MANAGED_LABEL, Engine
 
 NAME = "queues"
 _GATHER_S = 0.2
@@ -53,15 +55,36 @@ class Replica(LedReplica):
             Informer(kube, kind, label_selector=MANAGED_LABEL, keep=_spec_and_use)
             for kind in KINDS[self._carrying.engine]
         ]
-        informers: list[Informer[Any]] = [self._queues, self._pools, *written]
-        for informer in informers:
+        demand = self._demand_informers(kube)
+        informers: list[Informer[Any]] = [self._queues, self._pools, *written, *demand]
+        deciding: list[Informer[Any]] = [self._queues, self._pools, *written]
+        for informer in deciding:
             informer.subscribe(self._changes)
         self._switches = LiveSwitches(kube, NAME)
         super().__init__(kube, NAME, settings, informers, self._switches)
         self.gauge("declared", "KaiwoQueues.", lambda: len(self._queues.objects.values()))
         self.gauge("not_expressible", "Fields that the engine cannot carry out.", self._not_expressible)
         self.gauge("not_applied", "KaiwoQueues that are not carried out.", self._not_applied)
+        if demand:
+            self.registry.register(self._demand(*demand))
         self.gauge("errors", "Passes that failed and are retried.", lambda: self.errors)
+
+    def _demand_informers(self, kube: Kube) -> "tuple[()] | tuple[Informer[QueuedGpus], Informer[str]]":
+        """What waits and runs in Kueue's queues; only Kueue says of each workload that it waits."""
+        if self._carrying.engine is not Engine.KUEUE:
+            return ()
+        workloads: Informer[QueuedGpus] = Informer(kube, KUEUE_WORKLOADS, keep=queued_gpus)
+        local_queues: Informer[str] = Informer(kube, KUEUE_LOCAL_QUEUES, keep=local_queue_target)
+        return workloads, local_queues
+
+    def _demand(self, workloads: Informer[QueuedGpus], local_queues: Informer[str]) -> QueueDemand:
+        return QueueDemand(
+            lambda: list(self._queues.objects.values()),
+            lambda: list(self._pools.objects.values()),
+            lambda: list(workloads.objects.values()),
+            lambda: dict(local_queues.objects),
+            lambda: workloads.synced.is_set() and local_queues.synced.is_set() and self._queues.synced.is_set(),
+        )
 
     async def lead(self, fence: Fence) -> None:
         reconciler = Reconciler(

@@ -25,6 +25,17 @@ FIELD_MANAGER = "kopt-queues"
 """Who owns the fields of these objects that we write."""
 
 
+DEMAND_METRIC = "kopt_queues_gpus"
+"""The gauge of `kopt controller queues` by queue, pool and state (``DemandState``), in GPUs."""
+
+
+class DemandState(StrEnum):
+    """Of GPUs that a queue demands."""
+
+    USED = "used"
+    PENDING = "pending"
+
+
 class Engine(StrEnum):
     """The queueing systems that a tree is compiled for."""
 

@@ -23,6 +23,7 @@ SWITCHES = Right("kaiwo.ai", "featurerollouts")
 POOLS = Right("kaiwo.ai", "lendingpools")
 NODES = Right("kaiwo.ai", "nodetopologies")
 BUDGETS = Right("kaiwo.ai", "kaiwobudgets")
+CLUSTER_QUEUES = Right("kueue.x-k8s.io", "clusterqueues")
 KUBERNETES_NODES = Right("", "nodes")
 Holds = Callable[[Right], bool]
 """Whether the reader has a right."""

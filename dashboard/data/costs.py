@@ -1,5 +1,6 @@
 """Where the pages read what the meter has recorded."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,5 +26,10 @@ class Costs(Protocol):
     def recorded(self) -> Recorded: ...
 
     def report(self, question: CostQuestion) -> CostReport: ...
+
+    def queue_use(
+        self, start_ms: Milliseconds, step_ms: Milliseconds, steps: int
+    ) -> Mapping[tuple[str, str], tuple[float | None, ...]]:
+        """By LocalQueue, (namespace, name), mean milli-GPU of each step; None where nothing was recorded."""
 
     def events(self, question: CostQuestion, row: str) -> list[CostEvent]: ...

@@ -11,6 +11,7 @@ from kopt.core.hardware.node_topology import DegradedPart, NodeTopology
 from kopt.core.prediction import ModelVersion
 from kopt.core.scheduling.gpu_map import GpuMap
 from kopt.core.scheduling.overview import Overview
+from kopt.core.scheduling.queue_standing import QueueTreeState
 from kopt.core.scheduling.queued import QueueState
 from kopt.dashboard.data.capacity import Capacity
 from kopt.data.demand.table import DemandSeries
@@ -106,6 +107,12 @@ class Cluster(Protocol):
 
     async def changed(self) -> None:
         """Return when ``queue`` would say something else than the last time."""
+
+    async def queue_tree(self) -> QueueTreeState:
+        """Queues with what runs and waits in them, and reservations, as last heard."""
+
+    async def queue_tree_changed(self) -> None:
+        """Return when ``queue_tree`` would say something else than the last time."""
 
     def gpus(self) -> GpuMap:
         """Who holds which GPU, and how busy it is, as last heard; immediate."""

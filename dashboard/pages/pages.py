@@ -8,6 +8,7 @@ from kopt.dashboard.pages.lending import page as lending
 from kopt.dashboard.pages.models import page as models
 from kopt.dashboard.pages.page import Page
 from kopt.dashboard.pages.queue import page as queue
+from kopt.dashboard.pages.quotas import page as quotas
 from kopt.dashboard.pages.services import page as services
 from kopt.dashboard.pages.sizes import page as sizes
 from kopt.dashboard.pages.topology import page as topology
@@ -18,6 +19,7 @@ PAGES: tuple[Page, ...] = (
     lending.PAGE,
     sizes.PAGE,
     queue.PAGE,
+    quotas.PAGE,
     jobs.PAGE,
     gpus.PAGE,
     topology.PAGE,

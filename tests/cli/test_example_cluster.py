@@ -239,7 +239,7 @@ def test_at_every_hour_borrowers_run_unless_the_ledger_says_that_they_wait(hour:
     runs = {job["metadata"]["name"] for job in objects[JOBS] if not job["spec"]["suspend"]}
     assert runs == set(BORROWERS) - waits
     assert {pod["metadata"]["ownerReferences"][0]["name"] for pod in objects[PODS]} == runs
-    (queue,) = objects[KUEUE_CLUSTER_QUEUES]
+    queue = next(item for item in objects[KUEUE_CLUSTER_QUEUES] if item["metadata"]["name"] == "research")
     (flavors,) = queue["spec"]["resourceGroups"]
     quota = {flavor["name"]: int(flavor["resources"][0]["nominalQuota"]) for flavor in flavors["flavors"]}
     assert quota["lent"] == objects[LENDING_POOLS][0]["status"]["lentGpus"]

@@ -31,6 +31,7 @@ from kopt.dashboard.pages.models.data import MODELS, Models
 from kopt.dashboard.pages.page import Page
 from kopt.dashboard.pages.pages import PAGES
 from kopt.dashboard.pages.queue.data import QUEUE
+from kopt.dashboard.pages.quotas.data import QUOTAS
 from kopt.dashboard.pages.services.data import PAST
 from kopt.dashboard.pages.services.replay import Past
 from kopt.dashboard.pages.sizes.data import SIZES, Sizes
@@ -46,6 +47,7 @@ from tests.cost import metered
 from tests.dashboard import cluster_objects as objects
 from tests.dashboard import gpu_objects as gpus
 from tests.dashboard import queue_objects as queues
+from tests.dashboard import quota_objects
 from tests.dashboard.test_topology_page import CUBE, node_of
 
 HOSTILE = "<script>alert('x')</script>{{ 7*7 }}"
@@ -81,6 +83,7 @@ def full(name: str) -> Mapping[AnyFeed, Any]:
         OVERVIEW: objects.overview(NOW_S, pools=(pool_of(objects.pool(name, NOW_S, reclaiming=True)),)),
         GPUS: VisibleMap(gpus.gpu_map(4, name=name, problems=(name,))),
         QUEUE: queues.state(NOW_S, queues.queued(f"n/{name}", now_s=NOW_S, queue=name, message=name), problems=(name,)),
+        QUOTAS: quota_objects.quotas(NOW_S, name),
         COSTS: metered.state(name),
         MODELS: Models((model,), problems=(name,), serving=(ModelVersion("demand", name, "0" * 64),)),
     }

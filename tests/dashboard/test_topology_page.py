@@ -26,6 +26,7 @@ from kopt.core.hardware.bandwidth import Collective
 from kopt.core.hardware.node_topology import DegradedPart, NodeTopology
 from kopt.core.scheduling.gpu_map import GpuMap
 from kopt.core.scheduling.overview import Overview
+from kopt.core.scheduling.queue_standing import QueueTreeState
 from kopt.core.scheduling.queued import QueueState
 from kopt.core.settings import Settings
 from kopt.dashboard.app import create_app, pages_client
@@ -211,6 +212,12 @@ class ScriptedCluster:
         return QueueState()
 
     async def changed(self) -> None:
+        await asyncio.Event().wait()
+
+    async def queue_tree(self) -> QueueTreeState:
+        return QueueTreeState()
+
+    async def queue_tree_changed(self) -> None:
         await asyncio.Event().wait()
 
     def gpus(self) -> GpuMap:

@@ -17,6 +17,7 @@ from kopt.core.reason import Reason
 from kopt.core.scheduling.diagnosis import Binding, Cause, Change, ChangeKind, Diagnosis, StartEstimate
 from kopt.core.scheduling.gpu_map import GpuMap
 from kopt.core.scheduling.overview import Overview
+from kopt.core.scheduling.queue_standing import QueueTreeState
 from kopt.core.scheduling.queued import Explanation, Queued, QueueState
 from kopt.core.settings import Settings
 from kopt.dashboard.app import create_app
@@ -197,6 +198,12 @@ class ChangingCluster:
 
     def overview(self) -> Overview:
         return Overview()
+
+    async def queue_tree(self) -> QueueTreeState:
+        return QueueTreeState()
+
+    async def queue_tree_changed(self) -> None:
+        await asyncio.Event().wait()
 
     def gpus(self) -> GpuMap:
         return GpuMap()

@@ -70,7 +70,15 @@ def test_its_account_lists_and_watches_what_the_pages_show_and_no_more(charts: A
         ("scheduling.volcano.sh", "queues"),
         *(
             ("kaiwo.ai", kind)
-            for kind in ("evictions", "featurerollouts", "kaiwobudgets", "lendingpools", "nodetopologies", "stageddata")
+            for kind in (
+                "evictions",
+                "featurerollouts",
+                "kaiwobudgets",
+                "kaiworeservations",
+                "lendingpools",
+                "nodetopologies",
+                "stageddata",
+            )
         ),
     }
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="GPUs that are kept free for a queue at a time to come.")
 
 
+_AXIS_CHARS = 48
+
+
 def _time(at_s: float | None) -> str:
     return "" if at_s is None else datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d %H:%MZ")
 
@@ -76,7 +79,7 @@ def answer(reserved: "list[Reserved]", within_s: float) -> Answer:
 
 
 def _row(each: "Reserved", within_s: float) -> ReservationRow:
-    from kopt.cluster.objects.custom.reservation import results_of
+    from kopt.cluster.objects.custom.reservation import UNSEEN, results_of
     from kopt.cluster.objects.fields import count, items, text
     from kopt.core.times import seconds
 
@@ -100,8 +103,89 @@ def _row(each: "Reserved", within_s: float) -> ReservationRow:
         results[0].late_s if results else None,
         sum(shares) / len(shares) if shares else None,
         sum(backfilled) / len(backfilled) if backfilled else None,
-        words.get("Accepted", each.error or "No controller has seen it: is `kopt controller reservations` running?"),
+        words.get("Accepted", each.error or UNSEEN),
     )
+
+
+@dataclass(frozen=True)
+class AxisRow:
+    """A reservation on the axis of the answer's ``start_s`` to ``end_s``."""
+
+    reservation: str = column("reservation")
+    queue: str = column("for queue", drop=2)
+    gpus: int = column("GPUs")
+    phase: str = column("state")
+    start_s: float | None = column("start", show=_time, drop=3)
+    until_s: float | None = column("until", show=_time, drop=3)
+    backfilled_share: float | None = column("used by others", show=_percent, drop=1)
+    axis: str = column("axis")
+
+
+@app.command("axis")
+def axis(
+    namespace: Annotated[str, typer.Option("-n", "--namespace", help="Only this namespace; default: all.")] = "",
+    days: Annotated[int, typer.Option("--days", help="How far ahead.", min=1, max=60)] = 7,
+    kubeconfig: Kubeconfig = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show reservations on a time axis, from a day ago on. # is reserved, ~ held and used by others until then, | now.
+
+    Examples:
+
+        kopt reservations axis
+
+        kopt reservations axis --days 14 -n vision
+    """
+    reserved = asyncio.run(_reservations(kubeconfig, namespace))
+    show(axis_answer(reserved, time.time(), days), output)
+
+
+def axis_answer(reserved: "list[Reserved]", now_s: float, days: int) -> Answer:
+    """Each reservation's past occurrences and the present or next one."""
+    from kopt.cluster.objects.custom.reservation import account_of, standing_of
+
+    start_s, end_s = now_s - 86_400, now_s + days * 86_400
+    rows = []
+    for each in sorted(reserved, key=lambda each: each.key):
+        standing, account = standing_of(each.document), account_of(each.document)
+        spans = [(result.occurrence.start_s, result.occurrence.until_s, "#") for result in standing.results]
+        if account is not None:
+            spans.append((account.opened_s, min(account.since_s, account.occurrence.start_s), "~"))
+        if standing.start_s is not None and standing.until_s is not None and not standing.is_refused:
+            spans.append((standing.start_s, standing.until_s, "#"))
+        line = axis_line(spans, now_s, start_s, end_s)
+        rows.append(
+            AxisRow(
+                standing.name,
+                standing.queue,
+                standing.gpus,
+                standing.phase,
+                standing.start_s,
+                standing.until_s,
+                standing.backfilled_share,
+                line,
+            )
+        )
+    header = {"start_s": start_s, "end_s": end_s}
+    remarks = [f"The axis is from {_time(start_s)} to {_time(end_s)}."] if rows else []
+    return Answer("reservations", rows, header=header, remarks=remarks, empty="there are no reservations")
+
+
+def axis_line(spans: "list[tuple[float, float, str]]", now_s: float, start_s: float, end_s: float) -> str:
+    """``spans`` of Unix seconds with their letter, in ``_AXIS_CHARS`` characters; the shortest still has one."""
+    cells = ["."] * _AXIS_CHARS
+
+    def cell(at_s: float) -> int:
+        return int((at_s - start_s) / (end_s - start_s) * _AXIS_CHARS)
+
+    for begin_s, until_s, letter in spans:
+        if until_s <= start_s or begin_s >= end_s or until_s <= begin_s:
+            continue
+        first = max(0, cell(begin_s))
+        last = max(first + 1, min(_AXIS_CHARS, cell(until_s)))
+        cells[first:last] = letter * (last - first)
+    cells[min(_AXIS_CHARS - 1, cell(now_s))] = "|"
+    return "".join(cells)
 
 
 @dataclass(frozen=True)

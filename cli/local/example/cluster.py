@@ -6,7 +6,16 @@ from itertools import combinations
 
 from kopt.agents.topology.documents import spec_of
 from kopt.cli.local.example.jobs import BORROWERS, DATA, DATA_USER, LENT, QUEUE, job_objects
-from kopt.cluster.client.resources import EVICTIONS, FEATURE_ROLLOUTS, LENDING_POOLS, NODE_TOPOLOGIES, Object, Resource
+from kopt.cli.local.example.reservations import reservations_at
+from kopt.cluster.client.resources import (
+    EVICTIONS,
+    FEATURE_ROLLOUTS,
+    KAIWO_RESERVATIONS,
+    LENDING_POOLS,
+    NODE_TOPOLOGIES,
+    Object,
+    Resource,
+)
 from kopt.cluster.client.resources import NODES as KUBERNETES_NODES
 from kopt.cluster.objects.custom.feature_rollout import rollout_document
 from kopt.cluster.objects.custom.staged_data import STAGED_DATA
@@ -38,6 +47,7 @@ def objects_at(now_s: float) -> Mapping[Resource, Sequence[Object]]:
         LENDING_POOLS: [_pool(now_s)],
         EVICTIONS: evictions,
         STAGED_DATA: _staged(now_s),
+        KAIWO_RESERVATIONS: reservations_at(now_s),
         FEATURE_ROLLOUTS: [_switches(now_s)],
         NODE_TOPOLOGIES: [_node(topology, now_s) for topology in topologies().values()],
         KUBERNETES_NODES: [_kubernetes_node(name) for name in NODES],

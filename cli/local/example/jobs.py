@@ -25,8 +25,10 @@ DATA, DATA_USER = "fineweb-sample", "olmo-7b-pretrain"
 """StagedData on its way, and the job that is held until it is there."""
 QUEUE, LENT = "research", "lent"
 """The ClusterQueue that borrows, and the flavor of what it borrows."""
+DEPARTMENT, EVALUATION = "quality", "evaluation"
+"""A cohort and its queue, with a LocalQueue of its name, for which GPUs are reserved."""
 _LOCAL_QUEUE = "gpus"
-_OWN_GPUS = 16
+_OWN_GPUS, _EVALUATION_GPUS = 16, 8
 _GPU = "nvidia.com/gpu"
 _POD_GPUS = 8
 _HOUR_S = 3600.0
@@ -71,8 +73,14 @@ def job_objects(
         KUEUE_LOCAL_QUEUES: [
             {"metadata": {"name": _LOCAL_QUEUE, "namespace": namespace}, "spec": {"clusterQueue": QUEUE}}
             for namespace in sorted({job.namespace for job in jobs})
+        ]
+        + [
+            {"metadata": {"name": EVALUATION, "namespace": "vision"}, "spec": {"clusterQueue": EVALUATION}},
         ],
-        KUEUE_CLUSTER_QUEUES: [_cluster_queue(lent)],
+        KUEUE_CLUSTER_QUEUES: [
+            _cluster_queue(QUEUE, {"own": _OWN_GPUS, LENT: lent}),
+            _cluster_queue(EVALUATION, {"own": _EVALUATION_GPUS}, DEPARTMENT),
+        ],
         KUEUE_FLAVORS: [{"metadata": {"name": name}, "spec": {}} for name in ("own", LENT)],
         KUEUE_COHORTS: [],
     }
@@ -214,14 +222,14 @@ def _pod(job: ExampleJob, now_s: float) -> Object:
     }
 
 
-def _cluster_queue(lent: int) -> Object:
+def _cluster_queue(queue: str, quotas: Mapping[str, int], cohort: str = "") -> Object:
     flavors = [
-        {"name": name, "resources": [{"name": _GPU, "nominalQuota": str(quota)}]}
-        for name, quota in (("own", _OWN_GPUS), (LENT, lent))
+        {"name": name, "resources": [{"name": _GPU, "nominalQuota": str(quota)}]} for name, quota in quotas.items()
     ]
     return {
-        "metadata": {"name": QUEUE},
+        "metadata": {"name": queue},
         "spec": {
+            **({"cohort": cohort} if cohort else {}),
             "queueingStrategy": "BestEffortFIFO",
             "resourceGroups": [{"coveredResources": [_GPU], "flavors": flavors}],
         },

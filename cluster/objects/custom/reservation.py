@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from kopt.cluster.client.resources import COMPONENT_LABEL, HOLDS_COMPONENT, PART_OF, PART_OF_LABEL, Object
-from kopt.cluster.objects.fields import items, mapping, text
+from kopt.cluster.objects.fields import count, items, mapping, text
+from kopt.core.scheduling.queue_standing import ReservationStanding
 from kopt.core.scheduling.reservation import Account, Occurrence, Phase, Reservation, Result
-from kopt.core.times import optional_stamp, seconds, stamp
+from kopt.core.times import optional_stamp, seconds, seconds_or_none, stamp
 
 API_VERSION, KIND = "kaiwo.ai/v1alpha1", "KaiwoReservation"
 WAITS_ANNOTATION = "kaiwo.ai/reservation-wait"
@@ -15,6 +16,7 @@ WAITS_ANNOTATION = "kaiwo.ai/reservation-wait"
 RESERVATION_LABEL = "kaiwo.ai/reservation"
 """On the Jobs that hold its GPUs: its name."""
 MOST_RESULTS = 20
+UNSEEN = "No controller has seen it: is `kopt controller reservations` running?"
 ACCEPTED, MET = "Accepted", "Met"
 _SPAN = re.compile(r"(\d{1,4})([smh])")
 _UNITS_S = {"s": 1, "m": 60, "h": 3600}
@@ -91,6 +93,41 @@ def results_of(document: Object) -> tuple[Result, ...]:
         except (KeyError, TypeError, ValueError, AttributeError):
             continue
     return tuple(result)
+
+
+def standing_of(document: Object) -> ReservationStanding:
+    """A reservation as people read it, whatever of it can be read."""
+    status, metadata = mapping(document, "status"), document["metadata"]
+    error, spec = "", None
+    try:
+        spec = reservation_of(document)
+    except (ValueError, OverflowError) as problem:
+        error = str(problem)
+    start, until = (seconds_or_none(text(status, name)) for name in ("start", "until"))
+    if spec is not None and (start is None or until is None):
+        start, until = spec.start_s, spec.until_s
+    words = {text(row, "type"): text(row, "message") for _, row in items(status, "conditions")}
+    account, phase = account_of(document), phase_of(document)
+    return ReservationStanding(
+        f"{metadata.get('namespace', '')}/{metadata['name']}",
+        "" if spec is None else spec.queue,
+        text(status, "pool") or ("" if spec is None else spec.pool),
+        0 if spec is None else spec.gpus,
+        start,
+        until,
+        "Unseen" if phase is None else phase.value,
+        count(status, "heldGpus", default=0),
+        count(status, "usedGpus", default=0),
+        None if account is None else _backfilled_share(account, 0 if spec is None else spec.gpus),
+        words.get(ACCEPTED) or error or UNSEEN,
+        phase is Phase.REFUSED,
+        results_of(document),
+    )
+
+
+def _backfilled_share(account: Account, gpus: int) -> float | None:
+    span_s = min(account.since_s, account.occurrence.start_s) - account.opened_s
+    return min(1.0, account.backfilled_gpu_s / (gpus * span_s)) if gpus and span_s > 0 else None
 
 
 def account_document(account: Account) -> Object:

@@ -3,14 +3,38 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Protocol
 
 from kopt.cluster.client.resources import Key, Object
 from kopt.cluster.objects.custom.node_allocation import node_allocation_of
 from kopt.cluster.workloads.placement.pod_state import PodState
 from kopt.core.hardware.node_allocation import DeviceAllocation
-from kopt.policies.placement.fleet import Fleet
 
 Slots = tuple[int, ...]
+
+
+class _Offer(Protocol):
+    @property
+    def gpus(self) -> int: ...
+
+
+class _Holding(Protocol):
+    @property
+    def uid(self) -> str: ...
+
+    @property
+    def gpus(self) -> Slots: ...
+
+
+class Books(Protocol):
+    """What allocations ask of the books of a fleet (``policies.placement.fleet.Fleet``)."""
+
+    @property
+    def nodes(self) -> Mapping[str, Mapping[str, _Offer]]: ...
+
+    def on_node(self, node: str) -> Iterable[_Holding]: ...
+
+    def reseat(self, uid: str) -> object: ...
 
 
 class Followed(StrEnum):
@@ -45,7 +69,7 @@ def allocation_report_of(document: Object) -> NodeReport:
 class Allocations:
     """Reports by node, and which pods they have confirmed on which GPUs."""
 
-    fleet: Fleet
+    fleet: Books
     _reports: dict[str, NodeReport] = field(default_factory=dict)
     _confirmed: dict[str, dict[str, Slots]] = field(default_factory=dict)
     """GPUs by uid, by node."""

@@ -1,0 +1,99 @@
+"""How many GPUs each queue uses and waits for, by pool, as a metric: the history from which quotas are advised."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.custom.kaiwo_queue import pool_of, queue_of
+from kopt.cluster.workloads.kueue.reading import read_kueue_workload
+from kopt.cluster.workloads.requests.pods import is_gpu
+from kopt.core.scheduling.queue_tree import DEMAND_METRIC, GPU, DemandState
+from kopt.policies.queues import QueueTree, TreeError
+
+_THOUSANDTHS = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedGpus:
+    """A Workload's GPUs in thousandths: by flavor of ``queue`` once it has quota, else by no flavor, waiting in the
+    LocalQueue ``local``."""
+
+    queue: str
+    local: tuple[str, str]
+    gpus: tuple[tuple[str, int], ...]
+
+
+def queued_gpus(document: Object) -> QueuedGpus | None:
+    """None for one that has ended, asks for no GPU, or was stopped by its owner."""
+    workload = read_kueue_workload(document)
+    if workload.finished or not (workload.active or workload.holder):
+        return None
+    has_quota = workload.reserved_s is not None
+    gpus = Counter[str]()
+    if has_quota:
+        for (flavor, resource), amount in workload.uses.items():
+            gpus[flavor] += amount if is_gpu(resource) else 0
+    else:
+        gpus[""] = sum(amount for resource, amount in workload.requests.items() if is_gpu(resource))
+    rows = tuple((flavor, amount) for flavor, amount in gpus.items() if amount)
+    queue = workload.cluster_queue if has_quota else ""
+    return QueuedGpus(queue, (workload.key[0], workload.queue), rows) if rows else None
+
+
+class QueueDemand(Collector):
+    """``kopt_queues_gpus`` by queue, pool and state, of leaves with quota of GPUs, 0 included; counted when it is asked
+    for. What waits counts in the pool that its queue tries first."""
+
+    def __init__(
+        self,
+        queues: Callable[[], Iterable[Object]],
+        pools: Callable[[], Iterable[Object]],
+        workloads: Callable[[], Iterable[QueuedGpus]],
+        local_queues: Callable[[], Mapping[tuple[str, str], str]],
+        is_synced: Callable[[], bool],
+    ) -> None:
+        self._queues, self._declared, self._workloads = queues, pools, workloads
+        self._local_queues, self._is_synced = local_queues, is_synced
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        family = GaugeMetricFamily(
+            DEMAND_METRIC, "GPUs that a queue uses, or waits for.", labels=("queue", "pool", "state")
+        )
+        if self._is_synced():
+            for (queue, pool, state), amount in sorted(self._counted().items()):
+                family.add_metric((queue, pool, state), amount / _THOUSANDTHS)
+        yield family
+
+    def _counted(self) -> Counter[tuple[str, str, str]]:
+        pools = self._pools()
+        result: Counter[tuple[str, str, str]] = Counter(
+            {(queue, pool, state): 0 for queue, own in pools.items() for pool in own for state in DemandState}
+        )
+        local = self._local_queues()
+        for workload in self._workloads():
+            queue = workload.queue or local.get(workload.local, "")
+            state = DemandState.USED if workload.queue else DemandState.PENDING
+            for flavor, amount in workload.gpus if queue in pools else ():
+                result[queue, flavor or pools[queue][0], state] += amount
+        return result
+
+    def _pools(self) -> Mapping[str, list[str]]:
+        """Of each leaf with GPUs, in its order; none while the tree contradicts itself."""
+        try:
+            tree = QueueTree.of(map(queue_of, self._queues()), map(pool_of, self._declared()))
+        except (TreeError, ValueError):
+            return {}
+        result = {}
+        for name in filter(tree.is_leaf, tree.queues):
+            pools = [pool for pool in tree.pools_of(name) if any(map(_is_gpu, tree.resources_of(name, pool)))]
+            if pools:
+                result[name] = pools
+        return result
+
+
+def _is_gpu(resource: str) -> bool:
+    return resource == GPU or is_gpu(resource)

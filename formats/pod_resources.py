@@ -21,19 +21,19 @@ class PodResourcesError(ValueError):
 
 def allocations_of(answer: bytes) -> tuple[DeviceAllocation, ...]:
     """Devices by pod and resource, those of its containers together. Raises PodResourcesError."""
-    found: dict[tuple[str, str, str, str], set[str]] = defaultdict(set)
+    devices_of: dict[tuple[str, str, str, str], set[str]] = defaultdict(set)
     total = 0
     for pod in _messages(answer, 1):
         name, namespace = _text(pod, 1), _text(pod, 2)
         for container in _messages(pod, 3):
             for resource, claim, device in _devices(container, namespace):
-                found[namespace, name, resource, claim].add(device)
+                devices_of[namespace, name, resource, claim].add(device)
                 total += 1
                 if total > _MOST_DEVICES:
                     raise PodResourcesError(f"more than {_MOST_DEVICES} devices on one node")
     return tuple(
         DeviceAllocation(namespace, name, resource, tuple(sorted(devices)), claim)
-        for (namespace, name, resource, claim), devices in sorted(found.items())
+        for (namespace, name, resource, claim), devices in sorted(devices_of.items())
     )
 
 

@@ -66,25 +66,25 @@ class AllocationReporter:
     async def step(self, kubelet: PodResources) -> float:
         """Ask once, and write where something changed; returns in how many seconds to ask again."""
         try:
-            told = await kubelet.allocations()
+            reported = await kubelet.allocations()
         except KubeletError as error:
             return self._failed(self.asked, "failed", f"the kubelet does not say what pods have: {error}")
         asked_s = self._now()
         self._count(self.asked, "ok")
         try:
-            await self._publish(told, asked_s)
+            await self._publish(reported, asked_s)
         except ApiError as error:
             return self._failed(self.writes, error.reason, f"the NodeAllocation is not written yet: {error}")
         self._retry.reset()
         self._say("")
         return self._settings.interval_s
 
-    async def _publish(self, told: tuple[DeviceAllocation, ...], asked_s: float) -> None:
+    async def _publish(self, reported: tuple[DeviceAllocation, ...], asked_s: float) -> None:
         node = self._publisher.node
         if node is None or self._publisher.result is None:
             return
         known = names_of_gpus(self._publisher.result)
-        allocations = tuple([_with_gpus(one, known) for one in told])
+        allocations = tuple([_with_gpus(allocation, known) for allocation in reported])
         if allocations == self._written and asked_s - self._written_s < self._settings.renew_s:
             return
         document = document_of(self._node, node.uid, allocations, asked_s)
@@ -115,10 +115,12 @@ def names_of_gpus(result: ScanResult | None) -> dict[str, int]:
     if result is None or topology is None:
         return {}
     gpus = sorted(topology.gpus, key=lambda gpu: gpu.index)
-    places = {gpu.index: place for place, gpu in enumerate(gpus)}
-    names = {name: place for place, gpu in enumerate(gpus) for name in (gpu.uuid, gpu.pci, str(gpu.index)) if name}
+    positions = {gpu.index: position for position, gpu in enumerate(gpus)}
+    names = {
+        name: position for position, gpu in enumerate(gpus) for name in (gpu.uuid, gpu.pci, str(gpu.index)) if name
+    }
     listed = next((reading.text for reading in result.readings if reading.name == _LISTS), "")
-    return names | {uuid: places[index] for uuid, index in instance_gpus(listed).items() if index in places}
+    return names | {uuid: positions[index] for uuid, index in instance_gpus(listed).items() if index in positions}
 
 
 def _with_gpus(allocation: DeviceAllocation, known: dict[str, int]) -> DeviceAllocation:

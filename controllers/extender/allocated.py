@@ -72,12 +72,12 @@ class Allocated:
         decision = self._log.find(pod.key)
         if decision is None or decision.uid != pod.uid or decision.outcome != "bound" or decision.followed:
             return
-        verdict = self._allocations.verdict(pod, decision.gpus)
+        followed = self._allocations.followed(pod, decision.gpus)
         given = self._allocations.of(pod)
-        if verdict is None or given is None or not decision.gpus:
+        if followed is None or given is None or not decision.gpus:
             return
-        self._metrics.allocations.labels(verdict.value).inc()
-        differs = verdict is Followed.DIFFERS
-        noted = self._log.allocated(pod.key, verdict.value, given, differs=differs)
+        self._metrics.allocations.labels(followed.value).inc()
+        differs = followed is Followed.DIFFERS
+        noted = self._log.allocated(pod.key, followed.value, given, differs=differs)
         if differs:
             self._announce(noted)

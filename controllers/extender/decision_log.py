@@ -119,9 +119,9 @@ class DecisionLog:
 
 def of_others(decision: PodDecision, allocation: DeviceAllocation) -> Reason:
     """The node gave a pod other GPUs than those that were chosen."""
-    chosen, given = (", ".join(map(str, gpus)) for gpus in (decision.gpus, allocation.gpus or ()))
-    text = f"Node {decision.node} gave the pod GPUs {given} in place of {chosen}, which were selected."
-    return Reason("GPUS_DIFFER", text, {"node": decision.node, "chosen": chosen, "given": given})
+    selected, given = (", ".join(map(str, gpus)) for gpus in (decision.gpus, allocation.gpus or ()))
+    text = f"Node {decision.node} gave the pod GPUs {given} in place of {selected}, which were selected."
+    return Reason("GPUS_DIFFER", text, {"node": decision.node, "chosen": selected, "given": given})
 
 
 def _rejected(counts: Mapping[Refusal, int]) -> list[dict[str, Any]]:

@@ -63,8 +63,8 @@ def fleet_of(
     for document, complaint in readable(healths, health):
         fleet.set_complaint(text(document, "metadata", "name"), "health", complaint)
     given = Allocations(fleet)
-    for document, told in readable(allocations, allocation_report_of):
-        given.report(text(document, "metadata", "name"), told)
+    for document, node_report in readable(allocations, allocation_report_of):
+        given.report(text(document, "metadata", "name"), node_report)
     read = [pod for _, pod in readable(pods, lambda pod: pod_state_of(pod, None, {}))]
     bound = [pod for pod in read if pod.node and not pod.finished and pod.ask.uses_gpus]
     given.confirm(bound)

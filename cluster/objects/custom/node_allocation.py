@@ -26,7 +26,7 @@ def node_allocation_of(document: Object) -> NodeAllocation:
     allocations = status.get("allocations") or ()
     if len(allocations) > MOST_ALLOCATIONS:
         raise ValueError(f"{len(allocations)} allocations; at most {MOST_ALLOCATIONS} are read")
-    name, read = str(document["metadata"]["name"]), tuple([_allocation(one) for one in allocations])
+    name, read = str(document["metadata"]["name"]), tuple([_allocation(item) for item in allocations])
     return NodeAllocation(name, seconds(status["observedAt"]), read)
 
 
@@ -51,7 +51,7 @@ def document_of(node: str, uid: str, allocations: Sequence[DeviceAllocation], at
         "metadata": {"name": node, "ownerReferences": [owner]},
         "status": {
             "observedAt": stamp(at_s),
-            "allocations": [_written(one) for one in allocations[:MOST_ALLOCATIONS]],
+            "allocations": [_written(allocation) for allocation in allocations[:MOST_ALLOCATIONS]],
         },
     }
 

@@ -135,14 +135,14 @@ class Allocations:
             self.fleet.reseat(uid)
         return moved
 
-    def verdict(self, pod: PodState, chosen: Iterable[int]) -> Followed | None:
+    def followed(self, pod: PodState, selected: Iterable[int]) -> Followed | None:
         """None where the kubelet has said nothing yet."""
         allocation = self.of(pod)
         if allocation is None:
             return None
         if not allocation.whole:
             return Followed.UNKNOWN if allocation.gpus is None else Followed.PARTS
-        return Followed.FOLLOWED if set(allocation.gpus or ()) == set(chosen) else Followed.DIFFERS
+        return Followed.FOLLOWED if set(allocation.gpus or ()) == set(selected) else Followed.DIFFERS
 
     def _given(self, pod: PodState) -> Slots | None:
         """Whole GPUs, as many as were asked for, that the node's books have."""

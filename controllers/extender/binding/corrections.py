@@ -26,9 +26,9 @@ async def correct_annotations(kube: Kube, allocated: Allocated) -> None:
 
 async def _correct(kube: Kube, correction: Correction) -> None:
     namespace, name = correction.pod
-    notes = {INDICES_ANNOTATION: ",".join(map(str, correction.gpus))}
+    annotations = {INDICES_ANNOTATION: ",".join(map(str, correction.gpus))}
     # The uid keeps a pod that was made anew under its name from being written to.
-    changes: Object = {"metadata": {"uid": correction.uid, "annotations": notes}}
+    changes: Object = {"metadata": {"uid": correction.uid, "annotations": annotations}}
     await kube.patch(PODS, name, changes, namespace)
     metadata = {"name": name, "namespace": namespace, "uid": correction.uid}
     audit_write("patch", PODS, metadata, after={"gpus": list(correction.gpus)})

@@ -50,8 +50,8 @@ def test_a_pod_is_booked_on_the_gpus_that_it_has_and_not_on_those_that_were_chos
     book(fleet, allocations, pod)
     assert fleet.holdings["p"].gpus == (0, 1)
     allocations.report("a", report(p=(2, 3)))
-    assert allocations.verdict(pod, (0, 1)) is Followed.DIFFERS
-    assert allocations.verdict(pod, (3, 2)) is Followed.FOLLOWED
+    assert allocations.followed(pod, (0, 1)) is Followed.DIFFERS
+    assert allocations.followed(pod, (3, 2)) is Followed.FOLLOWED
     book(fleet, allocations, pod)
     assert free(fleet, "a") == [WHOLE_GPU, WHOLE_GPU, 0, 0]
 
@@ -96,7 +96,7 @@ def test_shares_and_instances_are_told_apart_from_gpus() -> None:
     ):
         given_devices = DeviceAllocation("ns", "p", NVIDIA, devices, gpus=gpus)
         allocations.report("a", NodeReport(STARTED_S, {("ns", "p"): {NVIDIA: given_devices}}))
-        assert allocations.verdict(pod, (0,)) is verdict
+        assert allocations.followed(pod, (0,)) is verdict
         assert allocations.slots(pod) == (0,)
 
 

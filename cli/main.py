@@ -29,6 +29,7 @@ from kopt.cli.local import doctor, up
 from kopt.cli.logs import commands as logs
 from kopt.cli.nodes import commands as nodes
 from kopt.cli.parallelism import commands as parallelism
+from kopt.cli.policies import commands as policies
 from kopt.cli.queues import commands as queues
 from kopt.cli.reasons import commands as reasons
 from kopt.cli.runtime import commands as runtime
@@ -95,6 +96,7 @@ app.add_typer(reservations.app, name="reservations")
 app.command("classes")(classes.classes)
 app.add_typer(cost.app, name="cost")
 app.add_typer(queues.app, name="queues")
+app.add_typer(policies.app, name="policies")
 app.add_typer(nodes.app, name="nodes")
 app.command("webhook")(webhook.webhook)
 app.command("extender")(extender.extender)

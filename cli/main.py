@@ -12,6 +12,7 @@ from kopt.cli.cluster import (
     extender,
     features,
     gpus,
+    hardware,
     idle,
     off,
     partitions,
@@ -89,6 +90,7 @@ app.add_typer(alerts.app, name="alerts")
 app.add_typer(dashboards.app, name="dashboards")
 app.command("queue")(queue.queue)
 app.command("gpus")(gpus.gpus)
+app.command("hardware")(hardware.hardware)
 app.command("idle")(idle.idle)
 app.add_typer(partitions.app, name="partitions")
 app.add_typer(health.app, name="health")

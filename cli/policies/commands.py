@@ -15,9 +15,7 @@ app = typer.Typer(
 
 Files = Annotated[
     list[Path] | None,
-    typer.Option(
-        "-f", "--file", metavar="FILE", help="CompliancePolicies; - is standard input. Default: the cluster's."
-    ),
+    typer.Option("-f", "--file", metavar="FILE", help="CompliancePolicies, - for standard input; else the cluster's."),
 ]
 
 
@@ -30,8 +28,8 @@ def plan(
 ) -> None:
     """Show what the policies become and what that changes in the cluster. Nothing is written.
 
-    The API server compiles every expression in a dry run: CEL that does not type-check is refused here, with its message.
-    With -o yaml the objects can be applied as they are.
+    The API server compiles every expression in a dry run: CEL that does not type-check is refused here, with its
+    message. With -o yaml the objects can be applied as they are.
 
     Examples:
 

@@ -30,6 +30,13 @@ def annotation_of(document: Object, pod_sets: Iterable[PodSet], key: str) -> str
     return own or next(filter(None, on_templates), "")
 
 
+def keyed(document: Object, pod_sets: Iterable[PodSet], key: str) -> str:
+    """An annotation, else a label, of a workload or of the first of its templates that has it; empty for none."""
+    places = [("metadata",), *(pod_set.metadata for pod_set in pod_sets if pod_set.metadata is not None)]
+    written = (text(document, *place, part, key) for part in ("annotations", "labels") for place in places)
+    return next(filter(None, written), "")
+
+
 def selectors_of(document: Object, pod_sets: Iterable[PodSet]) -> list[dict[str, str]]:
     """The node selector of each template with GPUs, empty ones included."""
     specs = [pod_set.spec for pod_set in pod_sets if pod_set.spec is not None and pod_set.gpus]

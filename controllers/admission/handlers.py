@@ -21,10 +21,12 @@ from kopt.controllers.admission.evaluation import ClusterState, Evaluation, eval
 from kopt.controllers.admission.mutating import (
     Record,
     apply_class,
+    apply_hardware,
     apply_pools,
     apply_queue,
     apply_scheduler,
     apply_trace,
+    refused_hardware,
     refused_pools,
     warnings_of,
 )
@@ -239,10 +241,11 @@ class Admissions:
         draft.records += apply_queue(draft.patch, workload, draft.evaluation, policy)
         # Later changes to a template would restart what runs; only creation may touch it.
         if creates:
-            if (record := refused_pools(draft.evaluation)) is not None:
+            if (record := refused_pools(draft.evaluation) or refused_hardware(draft.evaluation)) is not None:
                 draft.refused = Admission(Answer(refusal=record.message, audit=_audit([record])), (record,))
                 return draft
             draft.records += apply_pools(draft.patch, workload, draft.evaluation, policy)
+            draft.records += apply_hardware(draft.patch, workload, draft.evaluation)
             draft.records += apply_scheduler(draft.patch, workload, draft.evaluation)
             draft.records += apply_class(draft.patch, workload, draft.evaluation)
             draft.is_sized = self._sizes.has_source or self._dry_runs is not None

@@ -1,8 +1,9 @@
 """A compliance policy as objects of the API server, which then enforces it by itself.
 
 A ValidatingAdmissionPolicy judges pods as they are created; another one only warns of the templates of workloads, so
-that whoever submits a Job hears of it at once: what defaults add to its pods later is not known then. A MutatingAdmissionPolicy sets defaults. Totals over several pods no expression can
-see; they are the webhook's (``teams``).
+that whoever submits a Job hears of it at once: what defaults add to its pods later is not known then. A
+MutatingAdmissionPolicy sets defaults. Totals over several pods no expression can see; they are the webhook's
+(``teams``).
 
 CEL has no clock. The API server stamps ``creationTimestamp`` before it validates what is created, whatever the user
 wrote there: that is the time by which exemptions end.

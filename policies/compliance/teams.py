@@ -42,6 +42,6 @@ def excess(policy: CompliancePolicy, pod: TeamPod, used_milli: int) -> str:
     wants, has = (f"{milli / WHOLE_GPU:g}" for milli in (pod.milli_gpu, used_milli))
     hint = f" {policy.message}" if policy.message else ""
     return (
-        f"CompliancePolicy {policy.name}: team {team} may have {limit.gpus} GPUs together; its pods have {has}, and this"
-        f" one asks for {wants}.{hint}"
+        f"CompliancePolicy {policy.name}: team {team} may have {limit.gpus} GPUs together; its pods have {has}, and"
+        f" this one asks for {wants}.{hint}"
     )

@@ -20,21 +20,10 @@ API_VERSION, KIND = "kaiwo.ai/v1alpha1", "CompliancePolicy"
 LONGEST_NAME = 63
 _LONGEST_EXPRESSION = 4096
 _PARTS = frozenset(
-    [
-        "mode",
-        "appliesTo",
-        "namespaceSelector",
-        "message",
-        "images",
-        "hardware",
-        "regions",
-        "residency",
-        "maximumGpus",
-        "maximumPerTeam",
-        "rules",
-        "defaults",
-        "exemptions",
-    ]
+    {
+        *("mode", "appliesTo", "namespaceSelector", "message", "images", "hardware", "regions", "residency"),
+        *("maximumGpus", "maximumPerTeam", "rules", "defaults", "exemptions"),
+    }
 )
 
 

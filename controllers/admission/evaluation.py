@@ -164,7 +164,11 @@ def chosen_hardware(workload: Workload, cluster: ClusterState) -> HardwareChoice
     wish = HardwareWish(*(keyed(workload.document, workload.pod_sets, key) for key in keys))
     if not (wish.names or wish.memory):
         return None
-    return choose_hardware(wish, cluster.hardware(), selectors_of(workload.document, workload.pod_sets))
+    return choose_hardware(
+        wish,
+        cluster.hardware(),
+        selectors_of(workload.document, workload.pod_sets, every=not workload.uses_gpus),
+    )
 
 
 def evaluate(

@@ -94,7 +94,7 @@ def apply_hardware(patch: JsonPatch, workload: Workload, evaluation: Evaluation)
         return []
     if choice.labels and mode is Mode.ENFORCE:
         alternatives = [KaiwoPool(value, {key: value}) for key, value in choice.labels]
-        write_pools(patch, workload.pod_sets, alternatives, {})
+        write_pools(patch, workload.pod_sets, alternatives, {}, every=not workload.uses_gpus)
     return [Record.of("hardware", choice.reasons[0], mode)]
 
 
@@ -155,9 +155,15 @@ def warnings_of(workload: Workload, evaluation: Evaluation) -> tuple[str, ...]:
         result += [unknown.message] if unknown.code == "CLASS_UNKNOWN" else []
     if evaluation.pools is not None and evaluation.pools_mode is not Mode.OBSERVE:
         result += [reason.message for reason in evaluation.pools.remarks]
-    if evaluation.hardware is not None and evaluation.pools_mode is not Mode.OBSERVE:
-        result += [reason.message for reason in evaluation.hardware.remarks]
+    result += hardware_warnings(evaluation)
     return (*result, *_queue_warnings(workload, evaluation))
+
+
+def hardware_warnings(evaluation: Evaluation) -> tuple[str, ...]:
+    """Of the hardware that is named; none in the mode observe."""
+    if evaluation.hardware is None or evaluation.pools_mode is Mode.OBSERVE:
+        return ()
+    return tuple(reason.message for reason in evaluation.hardware.remarks)
 
 
 def _queue_warnings(workload: Workload, evaluation: Evaluation) -> tuple[str, ...]:

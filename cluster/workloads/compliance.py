@@ -1,8 +1,6 @@
-"""What compliance policies are compiled with, the kinds that they become, and reading them from a cluster."""
+"""What compliance policies are compiled with, the kinds that they become, and what they are about."""
 
-from kopt.cluster.client.api import Kube, NotFound
 from kopt.cluster.client.resources import (
-    COMPLIANCE_POLICIES,
     COMPONENT_LABEL,
     MUTATING_POLICIES,
     MUTATING_POLICY_BINDINGS,
@@ -14,10 +12,11 @@ from kopt.cluster.client.resources import (
     Object,
     Resource,
 )
-from kopt.cluster.objects.custom.compliance_policy import policy_of
+from kopt.cluster.objects.fields import mapping, text
 from kopt.cluster.objects.namespace import MANAGED_LABEL, SYSTEM_NAMESPACES
-from kopt.cluster.workloads.requests.gpus import CLASS_PREFIX, FRACTION_ANNOTATIONS, MEMORY_ANNOTATIONS
-from kopt.core.workload.compliance import CompliancePolicy, Surroundings
+from kopt.cluster.workloads.node_selection import matches_labels
+from kopt.cluster.workloads.requests.gpus import CLASS_PREFIX, FRACTION_ANNOTATIONS, MEMORY_ANNOTATIONS, gpus_of
+from kopt.core.workload.compliance import CompliancePolicy, Surroundings, TeamPod
 
 LABELS = {PART_OF_LABEL: PART_OF, COMPONENT_LABEL: POLICIES_COMPONENT}
 COMPILED_KINDS = (
@@ -50,17 +49,17 @@ def surroundings() -> Surroundings:
     return Surroundings(LABELS, MANAGED, SPARED_NAMESPACES, RESOURCE_PREFIXES, SHARE_ANNOTATIONS, COUNTED_RESOURCES)
 
 
-async def read_policies(kube: Kube) -> tuple[list[CompliancePolicy], list[str]]:
-    """The policies of a cluster, and what is wrong with those that cannot be meant. Raises ApiError; a cluster without
-    the kind has none."""
-    try:
-        listed = (await kube.list(COMPLIANCE_POLICIES)).items
-    except NotFound:
-        return [], []
-    policies, problems = list[CompliancePolicy](), list[str]()
-    for document in listed:
-        try:
-            policies.append(policy_of(document))
-        except ValueError as error:
-            problems.append(f"CompliancePolicy {document['metadata']['name']}: {error}")
-    return policies, problems
+def is_subject(policy: CompliancePolicy, namespace: Object) -> bool:
+    """Whether a policy is about the pods of a namespace, as the selector of its compiled objects has it."""
+    labels = {str(key): str(value) for key, value in mapping(namespace, "metadata", "labels").items()}
+    if text(namespace, "metadata", "name") in SPARED_NAMESPACES:
+        return False
+    chosen = dict(policy.namespace_selector) or {"matchLabels": dict((MANAGED,))}
+    return matches_labels(chosen, labels)
+
+
+def team_pod(pod: Object) -> TeamPod:
+    """What counts of a pod for its team."""
+    metadata = mapping(pod, "metadata")
+    labels = {str(key): str(value) for key, value in mapping(metadata, "labels").items()}
+    return TeamPod(text(metadata, "namespace"), labels, gpus_of(mapping(pod, "spec"), mapping(metadata, "annotations")))

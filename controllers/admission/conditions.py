@@ -58,6 +58,11 @@ def unqueued_condition(kind: WorkloadKind, policy: ConformancePolicy) -> Object:
     return _condition("without-queue", _and(_unqueued(kind, policy), *_evaluated(kind)))
 
 
+def team_condition(kind: WorkloadKind) -> Object:
+    """Every pod with GPUs, whoever made it."""
+    return _condition("counts-for-a-team", _and(_requests_gpu(kind), _NOT_A_NODE))
+
+
 def opting_out_condition(kind: WorkloadKind, policy: ConformancePolicy) -> Object:
     """GPU workloads that a user takes out of the queues without the right to."""
     return _condition("opting-out", _and(_opting_out(kind, policy), *_evaluated(kind)))

@@ -35,6 +35,7 @@ from kopt.controllers.admission.policy import Namespaces
 from kopt.controllers.admission.request_cache import Repeats
 from kopt.controllers.admission.size_advice import apply_sizing
 from kopt.controllers.admission.sizing import SizingCache
+from kopt.controllers.admission.teams import TeamTotals, Totals
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
 from kopt.core.scheduling.submission import Framework
@@ -140,9 +141,11 @@ class Admissions:
         dry_runs: DryRuns | None = None,
         staging: Staging | None = None,
         devices: Devices | None = None,
+        teams: TeamTotals | None = None,
     ) -> None:
         self._cluster, self._sizes, self._reader = cluster, sizes or SizingCache(), reader
         self._dry_runs, self._staging, self._devices = dry_runs, staging, devices
+        self._teams = teams
         self._repeats = Repeats[Admission](cluster)
 
     async def mutate(self, review: Review, traceparent: str = "") -> Admission:
@@ -293,6 +296,21 @@ class Admissions:
         """
         if (review.group, review.kind) == (MIG_STRATEGIES.group, MIG_STRATEGIES.kind):
             return _of_strategy(review)
+        totals = await self._team_totals(review)
+        if totals.refusal:
+            return _refused(Record("teams", "TEAM_TOTAL", Mode.ENFORCE, totals.refusal))
+        admission = await self._validated(review)
+        if not totals.warnings or admission.answer.refusal:
+            return admission
+        answer = replace(admission.answer, warnings=(*admission.answer.warnings, *totals.warnings))
+        records = (Record("teams", "TEAM_TOTAL", Mode.ANNOTATE, totals.warnings[0]), *admission.records)
+        return replace(admission, answer=answer, records=records)
+
+    async def _team_totals(self, review: Review) -> Totals:
+        is_pod = (review.group, review.kind, review.operation) == ("", "Pod", "CREATE")
+        return await self._teams.judge(review) if self._teams is not None and is_pod else Totals()
+
+    async def _validated(self, review: Review) -> Admission:
         workload = await self._workload(review)
         if workload is None or not is_evaluated(workload):
             return LET_THROUGH

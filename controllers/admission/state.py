@@ -42,6 +42,7 @@ from kopt.cluster.workloads.requests.external import (
 from kopt.cluster.workloads.workload import NamespaceDefaults
 from kopt.controllers.admission.evaluation import FixedState, names_in
 from kopt.controllers.admission.policy import POLICY_NAME, ConformancePolicy, Evidence, PolicyError, parse_policy
+from kopt.controllers.admission.teams import TeamTotals
 from kopt.core.hardware.inventory import Hardware
 from kopt.core.scheduling.queue_tree import KaiwoPool
 from kopt.core.scheduling.submission import Framework
@@ -68,6 +69,7 @@ class LiveState:
         self._kube, self._changed, self._clock = kube, changed, clock
         self._good = ConformancePolicy()
         self.switches = LiveSwitches(kube, "webhook")
+        self.teams = TeamTotals(kube, self._switched)
         self._policies = Informer(kube, CONFORMANCE_POLICIES, keep=self._read_policy)
         self._namespaces = Informer(kube, NAMESPACES, keep=namespace_annotations)
         self._elsewhere: dict[Resource, Informer[Object]] = {
@@ -190,6 +192,7 @@ class LiveState:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._policies.run())
             group.create_task(self._namespaces.run())
+            group.create_task(self.teams.run())
             for informer in self._always:
                 group.create_task(informer.run())
             await self._policies.synced.wait()
@@ -247,7 +250,8 @@ class LiveState:
 
     def _effective(self) -> ConformancePolicy:
         written = self._policies.objects.get(("", POLICY_NAME)) or ConformancePolicy()
-        return replace(written, rollout=written.rollout.at_most(self.switches.now))
+        rollout = written.rollout.at_most(self.switches.now)
+        return replace(written, rollout=rollout, counts_teams=self.teams.counts)
 
     def _apply_policy(self) -> None:
         policy = self._effective()

@@ -7,14 +7,12 @@ from dataclasses import dataclass, field
 
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.resources import NAMESPACES, PODS, UNFINISHED_PODS, Object
-from kopt.cluster.objects.fields import mapping, text
-from kopt.cluster.workloads.compliance import MANAGED, SPARED_NAMESPACES, surroundings
-from kopt.cluster.workloads.node_selection import matches_labels
-from kopt.cluster.workloads.requests.gpus import gpus_of
+from kopt.cluster.objects.fields import text
+from kopt.cluster.workloads.compliance import is_subject, surroundings, team_pod
 from kopt.core.units import WHOLE_GPU
 from kopt.core.workload.compliance import CompliancePolicy, Judgement, Standing
 from kopt.policies.compliance.offline import OfflinePolicy
-from kopt.policies.compliance.teams import TeamPod, team_of, totals
+from kopt.policies.compliance.teams import team_of, totals
 
 
 @dataclass(frozen=True)
@@ -60,7 +58,7 @@ def report(
         judge, teams = OfflinePolicy(policy, surroundings()), _excesses(policy, pods)
         for space, own in sorted(by_space.items()):
             namespace = named.get(space)
-            if namespace is not None and _is_subject(policy, namespace):
+            if namespace is not None and is_subject(policy, namespace):
                 result.append(_standings(judge, namespace, own, teams, now_s))
     return result
 
@@ -82,13 +80,6 @@ def _standings(
     return result
 
 
-def team_pod(pod: Object) -> TeamPod:
-    """What counts of a pod for its team."""
-    metadata = mapping(pod, "metadata")
-    labels = {str(key): str(value) for key, value in mapping(metadata, "labels").items()}
-    return TeamPod(text(metadata, "namespace"), labels, gpus_of(mapping(pod, "spec"), mapping(metadata, "annotations")))
-
-
 def _excesses(policy: CompliancePolicy, pods: Sequence[Object]) -> Mapping[str, str]:
     """A sentence for each team that has more than it may."""
     limit = policy.team
@@ -99,12 +90,3 @@ def _excesses(policy: CompliancePolicy, pods: Sequence[Object]) -> Mapping[str, 
         for team, milli in sorted(totals(limit, map(team_pod, pods)).items())
         if milli > limit.gpus * WHOLE_GPU
     }
-
-
-def _is_subject(policy: CompliancePolicy, namespace: Object) -> bool:
-    """As the selector of the compiled policy has it."""
-    labels = {str(key): str(value) for key, value in mapping(namespace, "metadata", "labels").items()}
-    if text(namespace, "metadata", "name") in SPARED_NAMESPACES:
-        return False
-    chosen = dict(policy.namespace_selector) or {"matchLabels": dict((MANAGED,))}
-    return matches_labels(chosen, labels)

@@ -105,6 +105,15 @@ class Surroundings:
     """Resources that count whole accelerators."""
 
 
+@dataclass(frozen=True)
+class TeamPod:
+    """What counts of a pod for its team, while it has not ended."""
+
+    namespace: str
+    labels: Mapping[str, str]
+    milli_gpu: int
+
+
 class Standing(StrEnum):
     """How a pod stands to a policy."""
 

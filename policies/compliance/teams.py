@@ -2,19 +2,9 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from kopt.core.units import WHOLE_GPU
-from kopt.core.workload.compliance import CompliancePolicy, TeamLimit
-
-
-@dataclass(frozen=True)
-class TeamPod:
-    """A pod that has not ended, or that is about to be created."""
-
-    namespace: str
-    labels: Mapping[str, str]
-    milli_gpu: int
+from kopt.core.workload.compliance import CompliancePolicy, TeamLimit, TeamPod
 
 
 def team_of(limit: TeamLimit, pod: TeamPod) -> str:

@@ -41,7 +41,7 @@ def rules_of(policy: CompliancePolicy, gpu_resources: tuple[str, ...]) -> list[R
         *_regions(policy),
         *_residency(policy),
         *_size(policy, gpu_resources),
-        *(Rule(f"rule-{n}", f"({rule.expression})", rule.message) for n, rule in enumerate(policy.rules)),
+        *(Rule(f"rule-{n}", f"({rule.expression}\n)", rule.message) for n, rule in enumerate(policy.rules)),
     ]
 
 

@@ -89,8 +89,10 @@ class Policies:
 
 
 @pytest.fixture(scope="session")
-def policy_plane(tmp_path_factory: pytest.TempPathFactory, control_plane: Any) -> Iterator[ControlPlane]:
-    """A control plane of its own: what is applied here judges every pod."""
+def control_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
+    """Not the one that other tests share: what is applied here judges every pod."""
+    if os.environ.get("KOPT_TEST_KUBECONFIG"):
+        pytest.skip("these tests have policies for the whole cluster: unset KOPT_TEST_KUBECONFIG")
     plane = ControlPlane(tmp_path_factory.mktemp("policy-plane"))
     plane.apply_crds([CRD])
     yield plane
@@ -98,8 +100,8 @@ def policy_plane(tmp_path_factory: pytest.TempPathFactory, control_plane: Any) -
 
 
 @pytest.fixture
-def policies(policy_plane: ControlPlane, tmp_path: Path) -> Iterator[Policies]:
-    ours = Policies(policy_plane, tmp_path)
+def policies(control_plane: ControlPlane, tmp_path: Path) -> Iterator[Policies]:
+    ours = Policies(control_plane, tmp_path)
     yield ours
     for item in ours.api.list("kaiwo.ai/v1alpha1", "CompliancePolicy"):
         ours.api.delete("kaiwo.ai/v1alpha1", "CompliancePolicy", item["metadata"]["name"])

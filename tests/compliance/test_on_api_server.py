@@ -54,7 +54,7 @@ def test_audit_warns_and_lets_through_and_a_job_is_warned_of_at_once(policies: P
 def test_an_exemption_lets_pass_until_its_time_and_no_longer_whatever_the_user_writes(
     policies: Policies, space: str
 ) -> None:
-    until = datetime.now(UTC) + timedelta(seconds=14)
+    until = datetime.now(UTC) + timedelta(seconds=45)
     exemption = {
         "namespace": space,
         "image": "docker.io/old:*",
@@ -107,7 +107,7 @@ def _or_none(created):  # type: ignore[no-untyped-def]
         ("variables.spec.containers.size() ==", "Syntax error"),
         ("variables.nothing == 1", "undefined field 'nothing'"),
         ("1 + 'a' == 2", "found no matching overload"),
-        ("'a string'", "must evaluate to bool"),
+        ("'a string'", "found no matching overload"),
     ],
 )
 def test_cel_that_does_not_type_check_is_refused_as_it_is_planned(

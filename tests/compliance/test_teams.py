@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from admission.conftest import Webhooks, running
-from compliance.conftest import CRD, policy
 from compliance.conftest import pod as made
+from compliance.conftest import policy
 from controlplane.api import Refused
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
@@ -30,9 +30,8 @@ def test_a_team_is_a_label_or_a_namespace_and_pods_of_no_team_are_not_counted() 
 
 
 @pytest.fixture(scope="module")
-def webhooks(webhook_plane: ControlPlane) -> Iterator[Webhooks]:
-    webhook_plane.apply_crds([CRD])
-    yield from running(webhook_plane)
+def webhooks(control_plane: ControlPlane) -> Iterator[Webhooks]:
+    yield from running(control_plane)
 
 
 def asking(space: str, team: str, gpus: str = "2") -> dict[str, object]:

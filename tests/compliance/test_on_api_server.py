@@ -107,7 +107,7 @@ def _or_none(created):  # type: ignore[no-untyped-def]
         ("variables.spec.containers.size() ==", "Syntax error"),
         ("variables.nothing == 1", "undefined field 'nothing'"),
         ("1 + 'a' == 2", "found no matching overload"),
-        ("'a string'", "found no matching overload"),
+        ("'a string'", "but found 'string'"),
     ],
 )
 def test_cel_that_does_not_type_check_is_refused_as_it_is_planned(

@@ -39,7 +39,7 @@ EXTRAS = (
     Extra("controllers", ("controller", "webhook", "extender"), ("opentelemetry", "uvloop")),
     Extra("agents", ("agent",), ("inotify_simple", "pynvml")),
     Extra("staging", ("stage",), ("obstore",)),
-    Extra("compliance", ("policies",), ("cel",)),
+    Extra("compliance", ("policies report",), ("cel",)),
 )
 """A module that several bring is asked of the first of them, unless the command is known."""
 

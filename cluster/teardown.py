@@ -132,14 +132,14 @@ async def _delete_webhooks(kube: Kube, dry_run: bool) -> AsyncGenerator[Outcome]
 
 async def _delete_guard(kube: Kube, dry_run: bool) -> AsyncGenerator[Outcome]:
     """Bindings first: they are what acts. Fences of our own accounts stay, as they restrict no other account."""
-    chosen = f"{OURS},{COMPONENT_LABEL} in ({_GUARD},{POLICIES_COMPONENT})"
+    selector = f"{OURS},{COMPONENT_LABEL} in ({_GUARD},{POLICIES_COMPONENT})"
     for resource in (
         VALIDATING_POLICY_BINDINGS,
         MUTATING_POLICY_BINDINGS,
         VALIDATING_POLICIES,
         MUTATING_POLICIES,
     ):
-        result, failed = await _find(kube, resource, chosen)
+        result, failed = await _find(kube, resource, selector)
         if failed is not None:
             yield failed
         for document in result:

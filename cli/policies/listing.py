@@ -22,11 +22,11 @@ class PolicyRow:
     policy: str = column("policy")
     mode: str = column("mode")
     applies: str = column("applies to", drop=1)
-    asks: list[str] = column("asks for", show=", ".join)
+    parts: list[str] = column("asks for", show=", ".join)
     state: str = column("state")
     exemptions: int = column("open exemptions", drop=2)
     next_end: str | None = column("next ends", show=lambda at: at or "–", drop=3)
-    warnings: list[str] = column("type checks", show=lambda found: str(len(found)) if found else "–", drop=4)
+    warnings: list[str] = column("type checks", show=lambda texts: str(len(texts)) if texts else "–", drop=4)
 
 
 def list_policies(kubeconfig: Path | None, output: Format) -> None:
@@ -47,7 +47,7 @@ async def _row(kube: "Kube", policy: "CompliancePolicy") -> PolicyRow:
     from kopt.controllers.compliance.applying import plan_apply, type_warnings
     from kopt.policies.queues.differences import Action
 
-    plan = await plan_apply(kube, [policy], surroundings(), asks=False)
+    plan = await plan_apply(kube, [policy], surroundings(), verifies=False)
     actions = {change.action for change in plan.changes}
     if plan.problems or not actions <= {Action.KEEP}:
         state = "not applied" if actions <= {Action.CREATE} else "differs"

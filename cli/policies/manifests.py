@@ -50,11 +50,11 @@ async def declared(kube: "Kube", files: Sequence[Path]) -> Declared:
     if files:
         return declared_in(files)
     try:
-        found = (await kube.list(COMPLIANCE_POLICIES)).items
+        listed = (await kube.list(COMPLIANCE_POLICIES)).items
     except NotFound:
         raise Refused("CompliancePolicies are not installed in this cluster; the chart brings the CRD") from None
     result: Declared = []
-    for item in found:
+    for item in listed:
         document = {"apiVersion": API_VERSION, "kind": KIND, **item}
         try:
             result.append((policy_of(document), document))

@@ -39,10 +39,10 @@ class ReportRow:
     violating: int = column("violating")
     exempt: int = column("exempt")
     exempt_until: str | None = column("exempt until", show=lambda at: at or "–", drop=2)
-    not_judged: int = column("not judged", drop=3)
-    team_totals: list[str] = column("team totals", show=lambda found: "; ".join(found) or "–", drop=4)
+    not_evaluated: int = column("not evaluated", drop=3)
+    team_totals: list[str] = column("team totals", show=lambda texts: "; ".join(texts) or "–", drop=4)
     findings: list[PodRow] = column(
-        "first finding", show=lambda found: f"{found[0].pod}: {found[0].messages[0]}" if found else "–", drop=5
+        "first finding", show=lambda pods: f"{pods[0].pod}: {pods[0].messages[0]}" if pods else "–", drop=5
     )
 
 
@@ -60,8 +60,8 @@ def report_policies(
             raise Refused(f"there is no CompliancePolicy {policy!r}")
         return await read_report(kube, policies, now_s)
 
-    found = asyncio.run(with_cluster(kubeconfig, reading))
-    rows = [row_of(each) for each in found if namespace in ("", each.namespace)]
+    listed = asyncio.run(with_cluster(kubeconfig, reading))
+    rows = [row_of(each) for each in listed if namespace in ("", each.namespace)]
     wrong = sum(row.violating for row in rows)
     remarks = [f"{wrong} of {sum(row.pods for row in rows)} checks found a violation."] if rows else []
     empty = "no policy applies to a namespace in which pods run"
@@ -77,11 +77,11 @@ def row_of(standings: "Standings") -> ReportRow:
         standings.namespace,
         standings.policy.name,
         standings.policy.mode.value,
-        standings.judged,
+        standings.evaluated,
         standings.number(Standing.VIOLATES),
         standings.number(Standing.EXEMPT),
         optional_stamp(min(ends, default=None)),
-        standings.number(Standing.NOT_JUDGED),
+        standings.number(Standing.NOT_EVALUATED),
         list(standings.team_excess),
         [
             PodRow(pod.pod, pod.standing.value, list(pod.messages), optional_stamp(pod.exempt_until_s))

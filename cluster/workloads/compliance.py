@@ -54,8 +54,8 @@ def is_subject(policy: CompliancePolicy, namespace: Object) -> bool:
     labels = {str(key): str(value) for key, value in mapping(namespace, "metadata", "labels").items()}
     if text(namespace, "metadata", "name") in SPARED_NAMESPACES:
         return False
-    chosen = dict(policy.namespace_selector) or {"matchLabels": dict((MANAGED,))}
-    return matches_labels(chosen, labels)
+    selector = dict(policy.namespace_selector) or {"matchLabels": dict((MANAGED,))}
+    return matches_labels(selector, labels)
 
 
 def team_pod(pod: Object) -> TeamPod:

@@ -36,9 +36,9 @@ def node_hardware(node: Object) -> NodeHardware | None:
     """What a node's own object shows; None for one without accelerators."""
     labels = {str(key): str(value) for key, value in mapping(node, "metadata", "labels").items()}
     name = text(node, "metadata", "name")
-    found = tuple(_allocatable(name, labels, mapping(node, "status", "allocatable")))
-    found = found or tuple(_discovered(name, labels))
-    return NodeHardware(name, labels, found) if found else None
+    listed = tuple(_allocatable(name, labels, mapping(node, "status", "allocatable")))
+    listed = listed or tuple(_discovered(name, labels))
+    return NodeHardware(name, labels, listed) if listed else None
 
 
 def slice_hardware(resource_slice: Object) -> tuple[Hardware, ...] | None:
@@ -84,8 +84,8 @@ def inventory(nodes: Iterable[NodeHardware], slices: Iterable[Hardware]) -> list
 
 def inventory_of(nodes: Iterable[Object], slices: Iterable[Object]) -> list[NodeHardware]:
     """The same from the objects."""
-    of_nodes = [found for node in nodes if (found := labelled(node)) is not None]
-    devices = [item for one in current_slices(slices) for item in slice_hardware(one) or ()]
+    of_nodes = [labelled(node) for node in nodes]
+    devices = [item for each in current_slices(slices) for item in slice_hardware(each) or ()]
     return [node for node in inventory(of_nodes, devices) if node.hardware]
 
 

@@ -32,8 +32,8 @@ def annotation_of(document: Object, pod_sets: Iterable[PodSet], key: str) -> str
 
 def keyed(document: Object, pod_sets: Iterable[PodSet], key: str) -> str:
     """An annotation, else a label, of a workload or of the first of its templates that has it; empty for none."""
-    places = [("metadata",), *(pod_set.metadata for pod_set in pod_sets if pod_set.metadata is not None)]
-    written = (text(document, *place, part, key) for part in ("annotations", "labels") for place in places)
+    paths = [("metadata",), *(pod_set.metadata for pod_set in pod_sets if pod_set.metadata is not None)]
+    written = (text(document, *path, part, key) for part in ("annotations", "labels") for path in paths)
     return next(filter(None, written), "")
 
 

@@ -158,7 +158,7 @@ def _pools(workload: Workload, cluster: ClusterState, framework: Framework) -> P
     return choose_pools(written, cluster.pools(), selectors_of(workload.document, workload.pod_sets), framework)
 
 
-def chosen_hardware(workload: Workload, cluster: ClusterState) -> HardwareChoice | None:
+def hardware_choice(workload: Workload, cluster: ClusterState) -> HardwareChoice | None:
     """The hardware that a workload names; None where it names none."""
     keys = (HARDWARE_KEY, MEMORY_KEY, PLACEMENT_KEY)
     wish = HardwareWish(*(keyed(workload.document, workload.pod_sets, key) for key in keys))
@@ -195,5 +195,5 @@ def evaluate(
         reached(policy.rollout.sizing),
         _pools(workload, cluster, framework),
         reached(policy.rollout.pools),
-        chosen_hardware(workload, cluster),
+        hardware_choice(workload, cluster),
     )

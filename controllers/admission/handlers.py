@@ -17,7 +17,7 @@ from kopt.cluster.workloads.memory_need import Need
 from kopt.cluster.workloads.requests.external import CLAIMS, ObjectRef, completed, stands_elsewhere
 from kopt.cluster.workloads.served import is_evaluated, is_made_by_another
 from kopt.cluster.workloads.workload import OPT_OUT_ANNOTATION, NamespaceDefaults, Workload, read_workload
-from kopt.controllers.admission.evaluation import ClusterState, Evaluation, chosen_hardware, evaluate
+from kopt.controllers.admission.evaluation import ClusterState, Evaluation, evaluate, hardware_choice
 from kopt.controllers.admission.mutating import (
     Record,
     apply_class,
@@ -263,7 +263,7 @@ class Admissions:
         """Of a workload without GPUs, which may name other accelerators; it needs no queue."""
         if workload.ends or workload.opts_out or is_made_by_another(workload):
             return None
-        if chosen_hardware(workload, self._cluster) is None:
+        if hardware_choice(workload, self._cluster) is None:
             return None
         evaluation = evaluate(workload, self._cluster, namespace, review.groups)
         draft = _Draft(workload, evaluation, JsonPatch(review.object), is_sized=False)
@@ -308,7 +308,7 @@ class Admissions:
 
     async def _team_totals(self, review: Review) -> Totals:
         is_pod = (review.group, review.kind, review.operation) == ("", "Pod", "CREATE")
-        return await self._teams.judge(review) if self._teams is not None and is_pod else Totals()
+        return await self._teams.evaluate(review) if self._teams is not None and is_pod else Totals()
 
     async def _validated(self, review: Review) -> Admission:
         workload = await self._workload(review)

@@ -159,7 +159,7 @@ class LiveState:
     def hardware(self) -> Sequence[NodeHardware] | None:
         if not (self._nodes.synced.is_set() and self._slices.synced.is_set()):
             return None
-        devices = [item for found in self._slices.objects.values() for item in found]
+        devices = [item for each in self._slices.objects.values() for item in each]
         return [node for node in inventory(self._nodes.objects.values(), devices) if node.hardware]
 
     def running_schedulers(self) -> Collection[str]:

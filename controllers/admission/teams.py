@@ -85,7 +85,7 @@ class TeamTotals:
             self._wanted.set()
         self._changed()
 
-    async def judge(self, review: Review) -> Totals:
+    async def evaluate(self, review: Review) -> Totals:
         """Nothing is said while the pods are not known: unsure means hands off."""
         asked = counted(review.object)
         if asked is None or not self.counts or not self.pods.synced.is_set():
@@ -109,12 +109,12 @@ class TeamTotals:
 
     def _known(self) -> Iterator[tuple[str, TeamPod]]:
         """Each pod by its uid, those that the watch has not brought yet as well."""
-        seen = {one.uid for one in self.pods.objects.values()}
+        seen = {each.uid for each in self.pods.objects.values()}
         since_s = self._clock() - _ARRIVES_S
         self._admitted = {
             uid: (at_s, pod) for uid, (at_s, pod) in self._admitted.items() if at_s > since_s and uid not in seen
         }
-        yield from ((one.uid, one.pod) for one in self.pods.objects.values())
+        yield from ((each.uid, each.pod) for each in self.pods.objects.values())
         yield from ((uid, pod) for uid, (_, pod) in self._admitted.items())
 
     async def _is_subject(self, policy: CompliancePolicy, namespace: str) -> bool:

@@ -41,11 +41,11 @@ class ApplyPlan:
 
 
 async def plan_apply(
-    kube: Kube, policies: Sequence[CompliancePolicy], around: Surroundings, *, asks: bool = True
+    kube: Kube, policies: Sequence[CompliancePolicy], around: Surroundings, *, verifies: bool = True
 ) -> ApplyPlan:
     """What applying these policies would do now. Objects of parts that they do not have any more are deleted. With
-    ``asks`` the API server is asked what it says to each write. Raises ApiError where the cluster cannot be read, and
-    ValueError for what cannot be compiled."""
+    ``verifies`` the API server is asked what it says to each write. Raises ApiError where the cluster cannot be read,
+    and ValueError for what cannot be compiled."""
     desired = [document for policy in policies for document in compile_policy(policy, around)]
     changes, problems = list[ObjectChange](), list[str]()
     for document in desired:
@@ -54,7 +54,7 @@ async def plan_apply(
             problems.append(f"{_named(document)} is there and not of `kopt policies`: rename the policy")
             continue
         changes.append(change_of(document, live, FIELD_MANAGER))
-        if asks and (refusal := await _refusal(kube, document)):
+        if verifies and (refusal := await _refusal(kube, document)):
             problems.append(refusal)
     parts = {name for policy in policies for name in names_of(policy.name)}
     wanted = {(document["kind"], document["metadata"]["name"]) for document in desired}
@@ -148,11 +148,11 @@ async def _refusal(kube: Kube, document: Object) -> str:
 
 async def _listed(kube: Kube, kind: Resource) -> list[Object]:
     try:
-        found = (await kube.list(kind, label_selector=_OF_POLICIES)).items
+        listed = (await kube.list(kind, label_selector=_OF_POLICIES)).items
     except NotFound:
         return []
     # Items of a list come without these.
-    return [{"apiVersion": kind.api_version, "kind": kind.kind, **item} for item in found]
+    return [{"apiVersion": kind.api_version, "kind": kind.kind, **item} for item in listed]
 
 
 def _is_ours(live: Object) -> bool:
@@ -168,6 +168,6 @@ async def type_warnings(kube: Kube, policy: str) -> list[str]:
     result = []
     for item in await _listed(kube, VALIDATING_POLICIES):
         if policy_name(item) == policy:
-            found = items(item, "status", "typeChecking", "expressionWarnings")
-            result += [f"{text(warning, 'fieldRef')}: {text(warning, 'warning')}" for _, warning in found]
+            listed = items(item, "status", "typeChecking", "expressionWarnings")
+            result += [f"{text(warning, 'fieldRef')}: {text(warning, 'warning')}" for _, warning in listed]
     return result

@@ -31,7 +31,7 @@ class Standings:
 
     policy: CompliancePolicy
     namespace: str
-    judged: int = 0
+    evaluated: int = 0
     pods: list[PodStanding] = field(default_factory=list)
     team_excess: tuple[str, ...] = ()
 
@@ -55,25 +55,25 @@ def report(
     named = {text(item, "metadata", "name"): item for item in namespaces}
     result = []
     for policy in policies:
-        judge, teams = OfflinePolicy(policy, surroundings()), _excesses(policy, pods)
+        offline, teams = OfflinePolicy(policy, surroundings()), _excesses(policy, pods)
         for space, own in sorted(by_space.items()):
             namespace = named.get(space)
             if namespace is not None and is_subject(policy, namespace):
-                result.append(_standings(judge, namespace, own, teams, now_s))
+                result.append(_standings(offline, namespace, own, teams, now_s))
     return result
 
 
 def _standings(
-    judge: OfflinePolicy, namespace: Object, pods: Sequence[Object], teams: Mapping[str, str], now_s: float
+    offline: OfflinePolicy, namespace: Object, pods: Sequence[Object], teams: Mapping[str, str], now_s: float
 ) -> Standings:
-    result = Standings(judge.policy, text(namespace, "metadata", "name"))
+    result = Standings(offline.policy, text(namespace, "metadata", "name"))
     for pod in pods:
-        judgement: Judgement = judge.judge(pod, namespace, now_s)
-        result.judged += 1
+        judgement: Judgement = offline.evaluate(pod, namespace, now_s)
+        result.evaluated += 1
         if judgement.standing is not Standing.CONFORMS:
             name = text(pod, "metadata", "name")
             result.pods.append(PodStanding(name, judgement.standing, judgement.messages, judgement.exempt_until_s))
-    limit = judge.policy.team
+    limit = offline.policy.team
     if limit is not None:
         of_space = {team_of(limit, team_pod(pod)) for pod in pods}
         result.team_excess = tuple(sentence for team, sentence in teams.items() if team in of_space)

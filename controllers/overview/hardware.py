@@ -23,5 +23,5 @@ async def read_hardware(kube: Kube) -> HardwareList:
     """With the caller's rights. Raises ApiError."""
     reader = Reader(kube)
     nodes, slices = await asyncio.gather(reader.listed(NODES), reader.listed(RESOURCE_SLICES))
-    found = [item for node in inventory_of(nodes, slices) for item in node.hardware]
-    return HardwareList(tuple(found), tuple(reader.unread))
+    listed = [item for node in inventory_of(nodes, slices) for item in node.hardware]
+    return HardwareList(tuple(listed), tuple(reader.unread))

@@ -120,7 +120,7 @@ class Standing(StrEnum):
     CONFORMS = "conforms"
     VIOLATES = "violates"
     EXEMPT = "exempt"
-    NOT_JUDGED = "not judged"
+    NOT_EVALUATED = "not evaluated"
     """The interpreter at hand lacks a function that a rule calls, or a rule ends in an error."""
 
 

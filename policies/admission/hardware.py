@@ -78,7 +78,7 @@ def choose_hardware(
     open_nodes = [(node, item) for node, item in fitting if all(_selects(selector, node) for selector in selectors)]
     if not open_nodes:
         return _refused(_excluded(names, fitting, nodes, selectors))
-    return _chosen(wish, open_nodes)
+    return _accepted(wish, open_nodes)
 
 
 def _parsed(wish: HardwareWish) -> tuple[list[str], Bytes]:
@@ -101,7 +101,7 @@ def _selects(selector: Mapping[str, str], node: Node) -> bool:
     return selector.items() <= node.labels.items()
 
 
-def _chosen(wish: HardwareWish, fitting: Sequence[tuple[Node, Hardware]]) -> HardwareChoice:
+def _accepted(wish: HardwareWish, fitting: Sequence[tuple[Node, Hardware]]) -> HardwareChoice:
     names = list(dict.fromkeys(node.name for node, _ in fitting))
     models = ", ".join(sorted({item.model for _, item in fitting})[:_SHOWN])
     reasons = [Reason("HARDWARE", f"{len(names)} nodes have it: {models}.", {"nodes": len(names)})]
@@ -117,7 +117,7 @@ def _chosen(wish: HardwareWish, fitting: Sequence[tuple[Node, Hardware]]) -> Har
 def _unknown(names: Sequence[str], nodes: Sequence[Node]) -> Reason:
     have = _models(nodes)
     short = {word: model for model in have for word in (model.lower(), *model.lower().replace("_", "-").split("-"))}
-    hint = next((found for name in names if (found := nearest(name, short))), "")
+    hint = next((near for name in names if (near := nearest(name, short))), "")
     there = f"the cluster has {_listed(have)}" if have else "the cluster has no accelerators"
     what = f"No node has {' or '.join(names) or 'an accelerator'} ({HARDWARE_KEY})"
     text = f"{what}; {there}{hint or '.'}"
@@ -131,7 +131,7 @@ def _too_small(
     what = " or ".join(names) or "accelerators"
     text = f"{what} of this cluster have at most {_gib(most)}, and {MEMORY_KEY} asks for {_gib(least)}"
     larger = [(item.memory_bytes, node.name, item.model) for node in nodes for item in node.hardware]
-    larger = sorted(one for one in larger if one[0] >= least)
+    larger = sorted(each for each in larger if each[0] >= least)
     if larger:
         size, node, model = larger[0]
         text += f"; {model} on node {node} has {_gib(Bytes(size))}"

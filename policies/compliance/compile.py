@@ -109,13 +109,13 @@ def _inside(path: str) -> str:
 
 def _accelerated(around: Surroundings) -> str:
     begins = either(f"k.startsWith({literal(prefix)})" for prefix in around.resource_prefixes)
-    asks = [
+    requests = [
         f"variables.containers.exists(c, {present(f'c.resources.{part}')} && c.resources.{part}.exists(k, {begins}))"
         for part in ("limits", "requests")
     ]
     claims = "has(variables.spec.resourceClaims) && size(variables.spec.resourceClaims) > 0"
     shares = f"variables.annotations.exists(k, k in {listed(around.share_annotations)})"
-    return either((*asks, claims, shares))
+    return either((*requests, claims, shares))
 
 
 def exemption_expressions(policy: CompliancePolicy) -> Iterator[tuple[Exemption, str]]:
@@ -198,10 +198,10 @@ def _constraints(policy: CompliancePolicy, shape: Shape, operations: list[str], 
 
 def _namespaces(policy: CompliancePolicy, around: Surroundings) -> Object:
     key, value = around.managed
-    chosen: Any = policy.namespace_selector or {"matchLabels": {key: value}}
+    selector: Any = policy.namespace_selector or {"matchLabels": {key: value}}
     spared = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": sorted(around.spared_namespaces)}
-    expressions = [*(chosen.get("matchExpressions") or ()), *([spared] if around.spared_namespaces else [])]
-    return {**chosen, **({"matchExpressions": expressions} if expressions else {})}
+    expressions = [*(selector.get("matchExpressions") or ()), *([spared] if around.spared_namespaces else [])]
+    return {**selector, **({"matchExpressions": expressions} if expressions else {})}
 
 
 def _mutating(policy: CompliancePolicy, around: Surroundings) -> list[Object]:

@@ -15,15 +15,15 @@ def mutations(defaults: Defaults, guard: str = "") -> list[dict[str, Any]]:
         ("object.spec", "nodeSelector", defaults.node_selector),
     )
     return [
-        {"patchType": "JSONPatch", "jsonPatch": {"expression": _patch(owner, place, values, guard)}}
-        for owner, place, values in places
+        {"patchType": "JSONPatch", "jsonPatch": {"expression": _patch(owner, part, values, guard)}}
+        for owner, part, values in places
         if values
     ]
 
 
-def _patch(owner: str, place: str, values: Mapping[str, str], guard: str) -> str:
-    path = f"{owner}.{place}".removeprefix("object").replace(".", "/")
-    target = f"{owner}.{place}"
+def _patch(owner: str, part: str, values: Mapping[str, str], guard: str) -> str:
+    path = f"{owner}.{part}".removeprefix("object").replace(".", "/")
+    target = f"{owner}.{part}"
     whole = f"[JSONPatch{{op: 'add', path: {literal(path)}, value: {mapped(values)}}}]"
     single = " + ".join(_single(target, path, key, value) for key, value in sorted(values.items()))
     patch = f"has({target}) ? ({single}) : {whole}"

@@ -54,7 +54,7 @@ class OfflinePolicy:
         rules = rules_of(policy, around.gpu_resources)
         self._checks = [_check(validation(policy, rule)) for rule in rules]
 
-    def judge(self, pod: Object, namespace: Object, now_s: float) -> Judgement:
+    def evaluate(self, pod: Object, namespace: Object, now_s: float) -> Judgement:
         """How a pod stands, at a time in Unix seconds by which exemptions are still open or have ended."""
         known = self._known(pod, namespace, now_s)
         open_until = [exemption.until_s for exemption, program in self._exemptions if _run(program, known) is True]
@@ -70,7 +70,7 @@ class OfflinePolicy:
             return Judgement(Standing.EXEMPT, tuple(messages), max(open_until))
         if messages:
             return Judgement(Standing.VIOLATES, tuple(messages))
-        return Judgement(Standing.NOT_JUDGED if unjudged else Standing.CONFORMS, tuple(unjudged))
+        return Judgement(Standing.NOT_EVALUATED if unjudged else Standing.CONFORMS, tuple(unjudged))
 
     def _known(self, pod: Object, namespace: Object, now_s: float) -> dict[str, Any]:
         known: dict[str, Any] = {

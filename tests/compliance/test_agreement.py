@@ -86,8 +86,8 @@ def test_both_judge_the_same_pods_alike(policies: Policies, number: int) -> None
     ]
     for item in stored:
         item["metadata"]["namespace"] = space
-    judged = [offline.judge(item, namespace, datetime.now(UTC).timestamp()) for item in stored]
-    refused = {Standing.VIOLATES, Standing.NOT_JUDGED}
+    judged = [offline.evaluate(item, namespace, datetime.now(UTC).timestamp()) for item in stored]
+    refused = {Standing.VIOLATES, Standing.NOT_EVALUATED}
     worst = next(item for item, found in zip(manifests, judged, strict=True) if found.standing in refused)
     wait_for(lambda: policies.refusal(worst))
     said = [policies.refusal(item) for item in manifests]

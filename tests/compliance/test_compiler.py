@@ -45,23 +45,23 @@ def test_an_exemption_ends_by_the_clock_whenever_the_pod_was_created() -> None:
     exemption = {"namespace": "team", "until": ENDS, "reason": "moves"}
     judge = offline(images={"allowed": ["good/*"]}, exemptions=[exemption])
     bad = pod("team", "bad/x:1", metadata={"namespace": "team", "creationTimestamp": "2020-01-01T00:00:00Z"})
-    before, after = (judge.judge(bad, MANAGED, ENDS_S + shift) for shift in (-1, 0))
+    before, after = (judge.evaluate(bad, MANAGED, ENDS_S + shift) for shift in (-1, 0))
     assert (before.standing, before.exempt_until_s) == (Standing.EXEMPT, ENDS_S)
     assert (after.standing, after.exempt_until_s) == (Standing.VIOLATES, None)
-    assert judge.judge(pod("other", "bad/x:1"), MANAGED, ENDS_S - 1).standing is Standing.VIOLATES
-    assert judge.judge(pod("team", "good/x:1"), MANAGED, ENDS_S - 1).standing is Standing.CONFORMS
+    assert judge.evaluate(pod("other", "bad/x:1"), MANAGED, ENDS_S - 1).standing is Standing.VIOLATES
+    assert judge.evaluate(pod("team", "good/x:1"), MANAGED, ENDS_S - 1).standing is Standing.CONFORMS
 
 
 def test_what_cannot_be_evaluated_is_not_taken_to_conform() -> None:
     rule = {"expression": "quantity('1Gi').isGreaterThan(quantity('1Mi'))", "message": "large."}
-    found = offline(rules=[rule]).judge(pod("team"), MANAGED, 0)
-    assert found.standing is Standing.NOT_JUDGED
+    found = offline(rules=[rule]).evaluate(pod("team"), MANAGED, 0)
+    assert found.standing is Standing.NOT_EVALUATED
     assert "quantity" in found.messages[0]
 
 
 def test_a_comment_in_a_rule_does_not_swallow_what_follows() -> None:
     judge = offline(rules=[{"expression": "false // not true", "message": "never."}])
-    assert judge.judge(pod("team"), MANAGED, 0).standing is Standing.VIOLATES
+    assert judge.evaluate(pod("team"), MANAGED, 0).standing is Standing.VIOLATES
 
 
 def test_what_is_no_cel_is_said_without_a_cluster() -> None:
@@ -141,6 +141,6 @@ def test_the_report_counts_by_namespace_and_policy() -> None:
         policy_of(policy("teams", maximumPerTeam={"gpus": 5})),
     ]
     images, teams = report(declared, pods, [MANAGED, {"metadata": {"name": "elsewhere"}}], 0.0)
-    assert (images.namespace, images.judged, images.number(Standing.VIOLATES)) == ("team", 2, 1)
+    assert (images.namespace, images.evaluated, images.number(Standing.VIOLATES)) == ("team", 2, 1)
     assert images.pods[0].pod == "p0"
     assert teams.team_excess == ("team team has 6 GPUs, and may have 5",)

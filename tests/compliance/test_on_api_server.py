@@ -131,7 +131,7 @@ def test_applying_again_changes_nothing_and_a_part_that_is_dropped_goes(policies
         "schema": "kopt/v1", "dry_run": False, "applied": 0, "problems": [], "changes": [],
     }  # fmt: skip
     (row,) = policies.run("policies", "list")[1]["policies"]
-    assert (row["state"], row["asks"], row["warnings"]) == ("enforced", ["images", "defaults"], [])
+    assert (row["state"], row["parts"], row["warnings"]) == ("enforced", ["images", "defaults"], [])
     gone = policies.apply(TRUSTED)["changes"]
     assert sorted((row["action"], row["kind"]) for row in gone) == [
         ("delete", "MutatingAdmissionPolicy"),

@@ -12,6 +12,7 @@ from kopt.cli.cluster import (
     extender,
     features,
     gpus,
+    hardware,
     idle,
     off,
     partitions,
@@ -31,6 +32,7 @@ from kopt.cli.logs import commands as logs
 from kopt.cli.mcp import commands as mcp
 from kopt.cli.nodes import commands as nodes
 from kopt.cli.parallelism import commands as parallelism
+from kopt.cli.policies import commands as policies
 from kopt.cli.queues import commands as queues
 from kopt.cli.reasons import commands as reasons
 from kopt.cli.runtime import commands as runtime
@@ -91,6 +93,7 @@ app.add_typer(alerts.app, name="alerts")
 app.add_typer(dashboards.app, name="dashboards")
 app.command("queue")(queue.queue)
 app.command("gpus")(gpus.gpus)
+app.command("hardware")(hardware.hardware)
 app.command("idle")(idle.idle)
 app.add_typer(partitions.app, name="partitions")
 app.add_typer(health.app, name="health")
@@ -98,6 +101,7 @@ app.add_typer(reservations.app, name="reservations")
 app.command("classes")(classes.classes)
 app.add_typer(cost.app, name="cost")
 app.add_typer(queues.app, name="queues")
+app.add_typer(policies.app, name="policies")
 app.add_typer(nodes.app, name="nodes")
 app.add_typer(crds.app, name="crds")
 app.command("webhook")(webhook.webhook)

@@ -1,5 +1,5 @@
-"""Everything of ours off: webhooks and the policy that guards our annotations deleted, controllers scaled to zero,
-agents, tests and Jobs that hold reserved GPUs deleted, held workloads released.
+"""Everything of ours off: webhooks, compiled compliance policies and the policy that guards our annotations deleted,
+controllers scaled to zero, agents, tests and Jobs that hold reserved GPUs deleted, held workloads released.
 
 In this order, as a controller that still runs could hold again what was released. Safe to repeat: what is off already
 is not touched, and a second run finds nothing. The entry of the extender in a scheduler's configuration is
@@ -23,10 +23,13 @@ from kopt.cluster.client.resources import (
     DEPLOYMENTS,
     HOLDS_COMPONENT,
     JOBS,
+    MUTATING_POLICIES,
+    MUTATING_POLICY_BINDINGS,
     MUTATING_WEBHOOKS,
     NODES,
     OURS,
     PODS,
+    POLICIES_COMPONENT,
     TESTS_COMPONENT,
     VALIDATING_POLICIES,
     VALIDATING_POLICY_BINDINGS,
@@ -128,9 +131,15 @@ async def _delete_webhooks(kube: Kube, dry_run: bool) -> AsyncGenerator[Outcome]
 
 
 async def _delete_guard(kube: Kube, dry_run: bool) -> AsyncGenerator[Outcome]:
-    """The binding first: it is what acts. Fences of our own accounts stay, as they restrict no other account."""
-    for resource in (VALIDATING_POLICY_BINDINGS, VALIDATING_POLICIES):
-        result, failed = await _find(kube, resource, f"{OURS},{COMPONENT_LABEL}={_GUARD}")
+    """Bindings first: they are what acts. Fences of our own accounts stay, as they restrict no other account."""
+    selector = f"{OURS},{COMPONENT_LABEL} in ({_GUARD},{POLICIES_COMPONENT})"
+    for resource in (
+        VALIDATING_POLICY_BINDINGS,
+        MUTATING_POLICY_BINDINGS,
+        VALIDATING_POLICIES,
+        MUTATING_POLICIES,
+    ):
+        result, failed = await _find(kube, resource, selector)
         if failed is not None:
             yield failed
         for document in result:

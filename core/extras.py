@@ -40,6 +40,7 @@ EXTRAS = (
     Extra("agents", ("agent",), ("inotify_simple", "pynvml")),
     Extra("staging", ("stage",), ("obstore",)),
     Extra("mcp", ("mcp",), ("mcp", "mcp_types")),
+    Extra("compliance", ("policies report",), ("cel",)),
 )
 """A module that several bring is asked of the first of them, unless the command is known."""
 

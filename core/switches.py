@@ -37,7 +37,7 @@ class Feature:
 FEATURES = (
     Feature("queues", "webhook", "workloads", "writes queue labels, and refuses workloads that no rule matches"),
     Feature("schedulers", "webhook", "workloads", "names schedulers in pod templates"),
-    Feature("pools", "webhook", "workloads", "limits workloads to the node pools that they name"),
+    Feature("pools", "webhook", "workloads", "limits workloads to the node pools and hardware that they name"),
     Feature("sizing", "webhook", "workloads", "writes recommended sizes and shares of GPUs", "sizing"),
     Feature("devices", "webhook", "workloads", "selects GPU and memory slots of claims for MIG instances"),
     Feature("placement", "extender", "workloads", "chooses nodes and GPUs, and binds pods to them"),

@@ -19,6 +19,9 @@ TESTS_COMPONENT = "pairs"
 HOLDS_COMPONENT = "reservations"
 """The component whose Jobs hold reserved GPUs: `kopt off` deletes them, too."""
 
+POLICIES_COMPONENT = "policies"
+"""The component whose admission policies are compiled from CompliancePolicies: `kopt off` deletes them."""
+
 
 @dataclass(frozen=True)
 class Resource:
@@ -123,9 +126,20 @@ VALIDATING_POLICY_BINDINGS = Resource(
     "ValidatingAdmissionPolicyBinding",
     namespaced=False,
 )
+MUTATING_POLICIES = Resource(
+    "admissionregistration.k8s.io", "v1", "mutatingadmissionpolicies", "MutatingAdmissionPolicy", namespaced=False
+)
+MUTATING_POLICY_BINDINGS = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
+    "mutatingadmissionpolicybindings",
+    "MutatingAdmissionPolicyBinding",
+    namespaced=False,
+)
 CUSTOM_RESOURCE_DEFINITIONS = Resource(
     "apiextensions.k8s.io", "v1", "customresourcedefinitions", "CustomResourceDefinition", namespaced=False
 )
+COMPLIANCE_POLICIES = Resource("kaiwo.ai", "v1alpha1", "compliancepolicies", "CompliancePolicy", namespaced=False)
 CONFORMANCE_POLICIES = Resource("kaiwo.ai", "v1alpha1", "conformancepolicies", "ConformancePolicy", namespaced=False)
 FEATURE_ROLLOUTS = Resource("kaiwo.ai", "v1alpha1", "featurerollouts", "FeatureRollout", namespaced=False)
 NODE_TOPOLOGIES = Resource("kaiwo.ai", "v1alpha1", "nodetopologies", "NodeTopology", namespaced=False)

@@ -30,19 +30,32 @@ def annotation_of(document: Object, pod_sets: Iterable[PodSet], key: str) -> str
     return own or next(filter(None, on_templates), "")
 
 
-def selectors_of(document: Object, pod_sets: Iterable[PodSet]) -> list[dict[str, str]]:
-    """The node selector of each template with GPUs, empty ones included."""
-    specs = [pod_set.spec for pod_set in pod_sets if pod_set.spec is not None and pod_set.gpus]
+def keyed(document: Object, pod_sets: Iterable[PodSet], key: str) -> str:
+    """An annotation, else a label, of a workload or of the first of its templates that has it; empty for none."""
+    paths = [("metadata",), *(pod_set.metadata for pod_set in pod_sets if pod_set.metadata is not None)]
+    written = (text(document, *path, part, key) for part in ("annotations", "labels") for path in paths)
+    return next(filter(None, written), "")
+
+
+def selectors_of(document: Object, pod_sets: Iterable[PodSet], *, every: bool = False) -> list[dict[str, str]]:
+    """The node selector of each template with GPUs, or of ``every`` template, empty ones included."""
+    specs = [pod_set.spec for pod_set in pod_sets if pod_set.spec is not None and (pod_set.gpus or every)]
     return [{str(key): str(value) for key, value in mapping(document, *spec, "nodeSelector").items()} for spec in specs]
 
 
 def write_pools(
-    patch: JsonPatch, pod_sets: Iterable[PodSet], pools: Sequence[KaiwoPool], weights: Mapping[str, int]
+    patch: JsonPatch,
+    pod_sets: Iterable[PodSet],
+    pools: Sequence[KaiwoPool],
+    weights: Mapping[str, int],
+    *,
+    every: bool = False,
 ) -> None:
     """Node affinity to the nodes of ``pools``, preferred by ``weights`` (by name), and what their taints need, into the
-    templates with GPUs. What is written there already stays and holds as well; a second time changes nothing."""
+    templates with GPUs, or into ``every`` template. What is written there already stays and holds as well; a second
+    time changes nothing."""
     for pod_set in pod_sets:
-        if pod_set.spec is None or not pod_set.gpus:
+        if pod_set.spec is None or not (pod_set.gpus or every):
             continue
         spec = pod_set.spec
         if all(pool.node_labels for pool in pools):

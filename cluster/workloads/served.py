@@ -36,8 +36,12 @@ def alive(document: Object, kind: WorkloadKind) -> Workload | None:
 def is_evaluated(workload: Workload) -> bool:
     """Whether the rules apply to this object: it uses GPUs, is not being deleted, and nothing that is judged itself
     has made it."""
-    labels = mapping(workload.document, "metadata", "labels")
-    return workload.uses_gpus and not workload.ends and not is_handled(workload.controller, labels)
+    return workload.uses_gpus and not workload.ends and not is_made_by_another(workload)
+
+
+def is_made_by_another(workload: Workload) -> bool:
+    """Whether a workload that is judged itself has made it."""
+    return is_handled(workload.controller, mapping(workload.document, "metadata", "labels"))
 
 
 def has_ended(document: Object) -> bool:

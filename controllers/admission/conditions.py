@@ -11,6 +11,7 @@ from kopt.cluster.workloads.kinds import BY_KEY, OF_DEPLOYMENT, OTHER_OWNERS, RE
 from kopt.cluster.workloads.requests.gpus import CLASS_PREFIX, FRACTION_ANNOTATIONS, MEMORY_ANNOTATIONS
 from kopt.cluster.workloads.workload import OPT_OUT_ANNOTATION
 from kopt.controllers.admission.policy import ConformancePolicy
+from kopt.policies.admission.hardware import HARDWARE_KEY, MEMORY_KEY
 
 _BYPASS = "authorizer.group('kaiwo.ai').resource('conformancepolicies').check('bypass').allowed()"
 _OPTED_OUT = (
@@ -18,6 +19,7 @@ _OPTED_OUT = (
     f"'{OPT_OUT_ANNOTATION}' in object.metadata.annotations && "
     f"object.metadata.annotations['{OPT_OUT_ANNOTATION}'] == 'true'"
 )
+_HARDWARE = (HARDWARE_KEY, MEMORY_KEY)
 _NOT_A_NODE = "!('system:nodes' in request.userInfo.groups)"
 _OWNERS = ", ".join(f"'{kind}'" for kind in sorted({kind for _, kind in (*BY_KEY, *OTHER_OWNERS)}))
 _OF_DEPLOYMENT = f"(has(object.metadata.labels) && '{OF_DEPLOYMENT}' in object.metadata.labels)"
@@ -54,6 +56,11 @@ def claim_condition() -> Object:
 def unqueued_condition(kind: WorkloadKind, policy: ConformancePolicy) -> Object:
     """What is sent to be refused: GPU workloads without a queue."""
     return _condition("without-queue", _and(_unqueued(kind, policy), *_evaluated(kind)))
+
+
+def team_condition(kind: WorkloadKind) -> Object:
+    """Every pod with GPUs, whoever made it."""
+    return _condition("counts-for-a-team", _and(_requests_gpu(kind), _NOT_A_NODE))
 
 
 def opting_out_condition(kind: WorkloadKind, policy: ConformancePolicy) -> Object:
@@ -130,7 +137,7 @@ def _pod(at: str, parts: tuple[str, ...] = ("limits", "requests")) -> str:
     )
     # Which devices are claimed stands in other objects.
     claims = f"has({at}.spec.resourceClaims) && {at}.spec.resourceClaims.size() > 0"
-    shares = ", ".join(f"'{item}'" for item in (*FRACTION_ANNOTATIONS, *MEMORY_ANNOTATIONS))
+    shares = ", ".join(f"'{item}'" for item in (*FRACTION_ANNOTATIONS, *MEMORY_ANNOTATIONS, *_HARDWARE))
     noted = (
         f"has({at}.metadata) && has({at}.metadata.annotations) && {at}.metadata.annotations.exists(k, k in [{shares}])"
     )

@@ -1,12 +1,13 @@
 """What the policies decide about one workload, and how far each row may go. Shared by the webhooks and the audit."""
 
-from collections.abc import Collection, Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
-from kopt.cluster.workloads.node_pools import annotation_of, selectors_of
+from kopt.cluster.workloads.hardware import NodeHardware
+from kopt.cluster.workloads.node_pools import annotation_of, keyed, selectors_of
 from kopt.cluster.workloads.requests.external import ObjectRef
 from kopt.cluster.workloads.workload import NamespaceDefaults, Workload, shape_of, submission_of
 from kopt.controllers.admission.policy import ConformancePolicy
@@ -15,6 +16,14 @@ from kopt.core.reason import Reason
 from kopt.core.scheduling.queue_tree import KaiwoPool
 from kopt.core.scheduling.submission import Framework, Submission
 from kopt.core.workload.executor import Executor
+from kopt.policies.admission.hardware import (
+    HARDWARE_KEY,
+    MEMORY_KEY,
+    PLACEMENT_KEY,
+    HardwareChoice,
+    HardwareWish,
+    choose_hardware,
+)
 from kopt.policies.admission.mode import effective_mode, is_reached
 from kopt.policies.admission.pools import POOLS_ANNOTATION, PoolChoice, choose_pools
 from kopt.policies.admission.queue import QueueChoice, choose_queue
@@ -43,6 +52,10 @@ class ClusterState(Protocol):
 
     def pools(self) -> Mapping[str, KaiwoPool] | None:
         """Node pools by name; None when that is not known."""
+        ...
+
+    def hardware(self) -> Sequence[NodeHardware] | None:
+        """Nodes with their accelerators; None when that is not known."""
         ...
 
     def executor(self) -> Executor:
@@ -78,6 +91,7 @@ class FixedState:
     shares: Executor = Executor.UNKNOWN
     """What the cluster shows to hand out shares of a GPU."""
     node_pools: Mapping[str, KaiwoPool] | None = None
+    node_hardware: Sequence[NodeHardware] | None = None
 
     def namespace(self, name: str) -> NamespaceDefaults | None:
         return self.namespaces.get(name, NamespaceDefaults())
@@ -90,6 +104,9 @@ class FixedState:
 
     def pools(self) -> Mapping[str, KaiwoPool] | None:
         return self.node_pools
+
+    def hardware(self) -> Sequence[NodeHardware] | None:
+        return self.node_hardware
 
     def executor(self) -> Executor:
         return self.shares if self.policy.executor is Executor.UNKNOWN else self.policy.executor
@@ -116,6 +133,9 @@ class Evaluation:
     sizing_mode: Mode
     pools: PoolChoice | None = None
     pools_mode: Mode = Mode.OBSERVE
+    """Of the hardware, too."""
+    hardware: HardwareChoice | None = None
+    """K21, None where none is named."""
 
     @property
     def acts(self) -> bool:
@@ -136,6 +156,19 @@ def _pools(workload: Workload, cluster: ClusterState, framework: Framework) -> P
     if not written:
         return None
     return choose_pools(written, cluster.pools(), selectors_of(workload.document, workload.pod_sets), framework)
+
+
+def hardware_choice(workload: Workload, cluster: ClusterState) -> HardwareChoice | None:
+    """The hardware that a workload names; None where it names none."""
+    keys = (HARDWARE_KEY, MEMORY_KEY, PLACEMENT_KEY)
+    wish = HardwareWish(*(keyed(workload.document, workload.pod_sets, key) for key in keys))
+    if not (wish.names or wish.memory):
+        return None
+    return choose_hardware(
+        wish,
+        cluster.hardware(),
+        selectors_of(workload.document, workload.pod_sets, every=not workload.uses_gpus),
+    )
 
 
 def evaluate(
@@ -162,4 +195,5 @@ def evaluate(
         reached(policy.rollout.sizing),
         _pools(workload, cluster, framework),
         reached(policy.rollout.pools),
+        hardware_choice(workload, cluster),
     )

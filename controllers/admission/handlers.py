@@ -15,16 +15,19 @@ from kopt.cluster.runtime.tracing import TraceContext
 from kopt.cluster.workloads.frameworks import written_queue
 from kopt.cluster.workloads.memory_need import Need
 from kopt.cluster.workloads.requests.external import CLAIMS, ObjectRef, completed, stands_elsewhere
-from kopt.cluster.workloads.served import is_evaluated
+from kopt.cluster.workloads.served import is_evaluated, is_made_by_another
 from kopt.cluster.workloads.workload import OPT_OUT_ANNOTATION, NamespaceDefaults, Workload, read_workload
-from kopt.controllers.admission.evaluation import ClusterState, Evaluation, evaluate
+from kopt.controllers.admission.evaluation import ClusterState, Evaluation, evaluate, hardware_choice
 from kopt.controllers.admission.mutating import (
     Record,
     apply_class,
+    apply_hardware,
     apply_pools,
     apply_queue,
     apply_scheduler,
     apply_trace,
+    hardware_warnings,
+    refused_hardware,
     refused_pools,
     warnings_of,
 )
@@ -32,6 +35,7 @@ from kopt.controllers.admission.policy import Namespaces
 from kopt.controllers.admission.request_cache import Repeats
 from kopt.controllers.admission.size_advice import apply_sizing
 from kopt.controllers.admission.sizing import SizingCache
+from kopt.controllers.admission.teams import TeamTotals, Totals
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
 from kopt.core.scheduling.submission import Framework
@@ -72,18 +76,19 @@ class _Draft:
     """Whether a recommendation of size is still to be asked for."""
     records: list[Record] = field(default_factory=list)
     trace: TraceContext | None = None
-    refused: Admission | None = None
+    settled: Admission | None = None
+    """The whole answer, where nothing more is to be decided."""
     is_new: bool = False
     """Whether a controller may still hold it, which keeps the request that it has by then."""
 
     @property
     def names_it(self) -> bool:
         """Whether name or user of this one workload stand in the answer."""
-        return self.refused is not None or (bool(self.records) and not self.evaluation.queue.conforms)
+        return self.settled is not None or (bool(self.records) and not self.evaluation.queue.conforms)
 
     def admission(self) -> Admission:
-        if self.refused is not None:
-            return self.refused
+        if self.settled is not None:
+            return self.settled
         if not self.records:
             return Admission(Answer(patch=self.patch.operations), trace=self.trace)
         warnings = warnings_of(self.workload, self.evaluation)
@@ -136,9 +141,11 @@ class Admissions:
         dry_runs: DryRuns | None = None,
         staging: Staging | None = None,
         devices: Devices | None = None,
+        teams: TeamTotals | None = None,
     ) -> None:
         self._cluster, self._sizes, self._reader = cluster, sizes or SizingCache(), reader
         self._dry_runs, self._staging, self._devices = dry_runs, staging, devices
+        self._teams = teams
         self._repeats = Repeats[Admission](cluster)
 
     async def mutate(self, review: Review, traceparent: str = "") -> Admission:
@@ -221,7 +228,9 @@ class Admissions:
         if is_mirrored(workload.document):
             # What its own cluster has not written would be taken for another job there.
             return None
-        if not workload.uses_gpus or (workload.opts_out and _was_out(review, workload, policy.queues.framework)):
+        if not workload.uses_gpus:
+            return self._draft_of_hardware(review, workload, namespace) if creates else None
+        if workload.opts_out and _was_out(review, workload, policy.queues.framework):
             return None
         evaluation = evaluate(workload, self._cluster, namespace, review.groups)
         draft = _Draft(workload, evaluation, JsonPatch(review.object), is_sized=False)
@@ -232,21 +241,38 @@ class Admissions:
             draft.records += self._held(draft, only_for_data=True) if creates else []
             return draft
         if workload.opts_out and evaluation.queue_mode is Mode.ENFORCE:
-            draft.refused = _refused_opt_out(workload, review, evaluation)
+            draft.settled = _refused_opt_out(workload, review, evaluation)
             return draft
         if not creates:
             draft.evaluation = self._evaluated_at_update(evaluation, review)
         draft.records += apply_queue(draft.patch, workload, draft.evaluation, policy)
         # Later changes to a template would restart what runs; only creation may touch it.
         if creates:
-            if (record := refused_pools(draft.evaluation)) is not None:
-                draft.refused = Admission(Answer(refusal=record.message, audit=_audit([record])), (record,))
+            if (record := refused_pools(draft.evaluation) or refused_hardware(draft.evaluation)) is not None:
+                draft.settled = _refused(record)
                 return draft
             draft.records += apply_pools(draft.patch, workload, draft.evaluation, policy)
+            draft.records += apply_hardware(draft.patch, workload, draft.evaluation)
             draft.records += apply_scheduler(draft.patch, workload, draft.evaluation)
             draft.records += apply_class(draft.patch, workload, draft.evaluation)
             draft.is_sized = self._sizes.has_source or self._dry_runs is not None
             draft.is_new = True
+        return draft
+
+    def _draft_of_hardware(self, review: Review, workload: Workload, namespace: NamespaceDefaults) -> "_Draft | None":
+        """Of a workload without GPUs, which may name other accelerators; it needs no queue."""
+        if workload.ends or workload.opts_out or is_made_by_another(workload):
+            return None
+        if hardware_choice(workload, self._cluster) is None:
+            return None
+        evaluation = evaluate(workload, self._cluster, namespace, review.groups)
+        draft = _Draft(workload, evaluation, JsonPatch(review.object), is_sized=False)
+        if (record := refused_hardware(evaluation)) is not None:
+            draft.settled = _refused(record)
+            return draft
+        records = apply_hardware(draft.patch, workload, evaluation)
+        answer = Answer(patch=draft.patch.operations, warnings=hardware_warnings(evaluation), audit=_audit(records))
+        draft.settled = Admission(answer, tuple(records))
         return draft
 
     def _held(self, draft: "_Draft", *, only_for_data: bool = False) -> list[Record]:
@@ -270,6 +296,21 @@ class Admissions:
         """
         if (review.group, review.kind) == (MIG_STRATEGIES.group, MIG_STRATEGIES.kind):
             return _of_strategy(review)
+        totals = await self._team_totals(review)
+        if totals.refusal:
+            return _refused(Record("teams", "TEAM_TOTAL", Mode.ENFORCE, totals.refusal))
+        admission = await self._validated(review)
+        if not totals.warnings or admission.answer.refusal:
+            return admission
+        answer = replace(admission.answer, warnings=(*admission.answer.warnings, *totals.warnings))
+        records = (Record("teams", "TEAM_TOTAL", Mode.ANNOTATE, totals.warnings[0]), *admission.records)
+        return replace(admission, answer=answer, records=records)
+
+    async def _team_totals(self, review: Review) -> Totals:
+        is_pod = (review.group, review.kind, review.operation) == ("", "Pod", "CREATE")
+        return await self._teams.evaluate(review) if self._teams is not None and is_pod else Totals()
+
+    async def _validated(self, review: Review) -> Admission:
         workload = await self._workload(review)
         if workload is None or not is_evaluated(workload):
             return LET_THROUGH
@@ -287,7 +328,7 @@ class Admissions:
         if review.operation != "CREATE" and not await self._was_conformant(review):
             return Admission(Answer(warnings=("it still has no queue; the audit lists it",)))
         record = Record.of("queue", evaluation.queue.reasons[-1], evaluation.queue_mode)
-        return Admission(Answer(refusal=record.message, audit=_audit([record])), (record,))
+        return _refused(record)
 
     async def _namespace(self, workload: Workload) -> NamespaceDefaults | None:
         """None when the namespace cannot be known in time: unsure means hands off."""
@@ -340,6 +381,10 @@ def _is_claim(review: Review) -> bool:
     return (review.group, review.kind) == (CLAIMS.group, CLAIMS.kind)
 
 
+def _refused(record: Record) -> Admission:
+    return Admission(Answer(refusal=record.message, audit=_audit([record])), (record,))
+
+
 def _refused_opt_out(workload: Workload, review: Review, evaluation: Evaluation) -> Admission:
     text = (
         f"{OPT_OUT_ANNOTATION} on {workload.kind.resource.kind} {workload.namespace}/{workload.name}: "
@@ -347,7 +392,7 @@ def _refused_opt_out(workload: Workload, review: Review, evaluation: Evaluation)
         "on conformancepolicies.kaiwo.ai granted."
     )
     record = Record("opt-out", "NOT_ALLOWED", evaluation.queue_mode, text)
-    return Admission(Answer(refusal=text, audit=_audit([record])), (record,))
+    return _refused(record)
 
 
 def _was_out(review: Review, workload: Workload, framework: Framework) -> bool:

@@ -102,7 +102,15 @@ class _Replica:
         self._dry_runs = SizingAtAdmission(kube, settings.address.namespace, isolation=isolation, gate=switches)
         self._staging = StagingAtAdmission(kube, settings.address.namespace, gate=switches)
         self._devices = DevicesAtAdmission(kube, isolation, switches)
-        admissions = Admissions(self._cluster, self._sizes, self._cluster, self._dry_runs, self._staging, self._devices)
+        admissions = Admissions(
+            self._cluster,
+            self._sizes,
+            self._cluster,
+            self._dry_runs,
+            self._staging,
+            self._devices,
+            self._cluster.teams,
+        )
         self._server = WebhookServer(
             admissions, self._certificate.context, settings.server, self._metrics, ready=lambda: self._cluster.ready
         )

@@ -21,6 +21,7 @@ from kopt.controllers.admission.evaluation import Evaluation
 from kopt.controllers.admission.policy import ConformancePolicy
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
+from kopt.core.scheduling.queue_tree import KaiwoPool
 from kopt.core.scheduling.submission import Framework
 from kopt.policies.admission.pools import preference_weights
 from kopt.policies.admission.queue import Source
@@ -86,6 +87,25 @@ def apply_pools(
     return [Record.of("pools", choice.reasons[0], mode)]
 
 
+def apply_hardware(patch: JsonPatch, workload: Workload, evaluation: Evaluation) -> list[Record]:
+    """K21: required node affinity to the hardware that the workload names, where it asks for that, in enforce."""
+    choice, mode = evaluation.hardware, evaluation.pools_mode
+    if choice is None:
+        return []
+    if choice.labels and mode is Mode.ENFORCE:
+        alternatives = [KaiwoPool(value, {key: value}) for key, value in choice.labels]
+        write_pools(patch, workload.pod_sets, alternatives, {}, every=not workload.uses_gpus)
+    return [Record.of("hardware", choice.reasons[0], mode)]
+
+
+def refused_hardware(evaluation: Evaluation) -> Record | None:
+    """Why a workload is refused for the hardware that it names; None where it is not."""
+    choice = evaluation.hardware
+    if choice is None or not choice.refused or evaluation.pools_mode is not Mode.ENFORCE:
+        return None
+    return Record.of("hardware", choice.reasons[-1], evaluation.pools_mode)
+
+
 def refused_pools(evaluation: Evaluation) -> Record | None:
     """Why a workload is refused for the pools that it names; None where it is not."""
     choice = evaluation.pools
@@ -135,7 +155,15 @@ def warnings_of(workload: Workload, evaluation: Evaluation) -> tuple[str, ...]:
         result += [unknown.message] if unknown.code == "CLASS_UNKNOWN" else []
     if evaluation.pools is not None and evaluation.pools_mode is not Mode.OBSERVE:
         result += [reason.message for reason in evaluation.pools.remarks]
+    result += hardware_warnings(evaluation)
     return (*result, *_queue_warnings(workload, evaluation))
+
+
+def hardware_warnings(evaluation: Evaluation) -> tuple[str, ...]:
+    """Of the hardware that is named; none in the mode observe."""
+    if evaluation.hardware is None or evaluation.pools_mode is Mode.OBSERVE:
+        return ()
+    return tuple(reason.message for reason in evaluation.hardware.remarks)
 
 
 def _queue_warnings(workload: Workload, evaluation: Evaluation) -> tuple[str, ...]:

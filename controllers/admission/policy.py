@@ -84,6 +84,8 @@ class ConformancePolicy:
     """What hands out shares of a GPU, where the cluster's signs are not to be read."""
     rollout: Rollout = field(default_factory=Rollout)
     trace_per_mille: int = 10
+    counts_teams: bool = False
+    """Whether CompliancePolicies limit what teams have together: every pod with GPUs is sent then."""
 
 
 def parse_policy(document: Object) -> ConformancePolicy:

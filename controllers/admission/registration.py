@@ -33,6 +33,7 @@ from kopt.controllers.admission.conditions import (
     claim_condition,
     mutate_condition,
     opting_out_condition,
+    team_condition,
     unqueued_condition,
     validate_condition,
 )
@@ -129,6 +130,12 @@ def validating_configuration(address: Address, policy: ConformancePolicy) -> Obj
                 _webhook("validate", kind, address, policy, opting_out_condition(kind, policy), ("UPDATE",))
                 | {"name": f"opt-out.{hook['name']}"},
             ]
+        )
+    if policy.counts_teams:
+        pods = next(kind for kind in WORKLOAD_KINDS if kind.resource == PODS)
+        webhooks.append(
+            _webhook("validate", pods, address, policy, team_condition(pods), ("CREATE",))
+            | {"name": "teams.validate.pods.core.webhook.kaiwo.ai"}
         )
     versions, operations = (MIG_STRATEGIES.version,), ("CREATE", "UPDATE")
     webhooks.append(_hook("validate", MIG_STRATEGIES, versions, operations, address, policy))

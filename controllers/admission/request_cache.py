@@ -17,9 +17,11 @@ from kopt.cluster.objects.fields import mapping
 from kopt.controllers.admission.evaluation import ClusterState
 from kopt.controllers.admission.mutating import is_traced
 from kopt.controllers.admission.policy import ConformancePolicy
+from kopt.policies.admission.hardware import HARDWARE_KEY, MEMORY_KEY
 
 A = TypeVar("A")
 _MOST = 512
+_NODES = frozenset({HARDWARE_KEY, MEMORY_KEY})
 _LARGEST_BYTES = 16 << 10
 _OWN = frozenset({"name", "generateName", "uid", "creationTimestamp", "managedFields"})
 
@@ -33,13 +35,15 @@ class Repeats(Generic[A]):
         self._entries: dict[Hashable, A] = {}
 
     def key(self, review: Review, traceparent: str) -> Hashable | None:
-        """What the answer to a pod's creation rests on; None where that is more: its name, its uid, or whether somebody
-        lives who would let go what waits for its data."""
+        """What the answer to a pod's creation rests on; None where that is more: its name, its uid, what nodes have, or
+        whether somebody lives who would let go what waits for its data."""
         policy = self._cluster.policy
         if policy is not self._policy:
             self._entries.clear()
             self._policy = policy
         if review.kind != "Pod" or review.group or review.operation != "CREATE":
+            return None
+        if any(not _NODES.isdisjoint(mapping(review.object, "metadata", part)) for part in ("annotations", "labels")):
             return None
         if not ASKING.isdisjoint(mapping(review.object, "metadata", "annotations")):
             return None

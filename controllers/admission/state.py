@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Collection, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -30,11 +30,20 @@ from kopt.cluster.runtime.informer import Informer
 from kopt.cluster.runtime.isolation import Isolation
 from kopt.cluster.runtime.switches import LiveSwitches, read_switches
 from kopt.cluster.workloads.executors import KAI_CONFIGS, POLICY_NAME, executor_by_signs, kai_executor, node_executor
+from kopt.cluster.workloads.hardware import NodeHardware, inventory, labelled, slice_hardware
 from kopt.cluster.workloads.node_pools import pool_of_flavor
-from kopt.cluster.workloads.requests.external import CLAIM_TEMPLATES, DEVICE_CLASSES, ObjectRef, read_object
+from kopt.cluster.workloads.requests.external import (
+    CLAIM_TEMPLATES,
+    DEVICE_CLASSES,
+    RESOURCE_SLICES,
+    ObjectRef,
+    read_object,
+)
 from kopt.cluster.workloads.workload import NamespaceDefaults
 from kopt.controllers.admission.evaluation import FixedState, names_in
 from kopt.controllers.admission.policy import ConformancePolicy, Evidence, PolicyError, parse_policy
+from kopt.controllers.admission.teams import TeamTotals
+from kopt.core.hardware.inventory import Hardware
 from kopt.core.scheduling.queue_tree import KaiwoPool
 from kopt.core.scheduling.submission import Framework
 from kopt.core.workload.executor import Executor
@@ -60,6 +69,7 @@ class LiveState:
         self._kube, self._changed, self._clock = kube, changed, clock
         self._good = ConformancePolicy()
         self.switches = LiveSwitches(kube, "webhook")
+        self.teams = TeamTotals(kube, self._switched)
         self._policies = Informer(kube, CONFORMANCE_POLICIES, keep=self._read_policy)
         self._namespaces = Informer(kube, NAMESPACES, keep=namespace_annotations)
         self._elsewhere: dict[Resource, Informer[Object]] = {
@@ -75,7 +85,11 @@ class LiveState:
             Informer(kube, KAIWO_POOLS, keep=pool_of),
         ]
         """A KaiwoPool says more than the ResourceFlavor of its name."""
+        self._nodes: Informer[NodeHardware] = Informer(kube, NODES, keep=labelled)
+        self._slices: Informer[tuple[Hardware, ...]] = Informer(kube, RESOURCE_SLICES, keep=slice_hardware)
         self._always: list[Informer[Any]] = [
+            self._nodes,
+            self._slices,
             self.switches.informer,
             *self._elsewhere.values(),
             *self._executors,
@@ -142,6 +156,12 @@ class LiveState:
             return None
         return {pool.name: pool for informer in self._pools for pool in informer.objects.values()}
 
+    def hardware(self) -> Sequence[NodeHardware] | None:
+        if not (self._nodes.synced.is_set() and self._slices.synced.is_set()):
+            return None
+        devices = [item for each in self._slices.objects.values() for item in each]
+        return [node for node in inventory(self._nodes.objects.values(), devices) if node.hardware]
+
     def running_schedulers(self) -> Collection[str]:
         now_s = self._clock()
         return {
@@ -172,6 +192,7 @@ class LiveState:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._policies.run())
             group.create_task(self._namespaces.run())
+            group.create_task(self.teams.run())
             for informer in self._always:
                 group.create_task(informer.run())
             await self._policies.synced.wait()
@@ -229,7 +250,8 @@ class LiveState:
 
     def _effective(self) -> ConformancePolicy:
         written = self._policies.objects.get(("", POLICY_NAME)) or ConformancePolicy()
-        return replace(written, rollout=written.rollout.at_most(self.switches.now))
+        rollout = written.rollout.at_most(self.switches.now)
+        return replace(written, rollout=rollout, counts_teams=self.teams.counts)
 
     def _apply_policy(self) -> None:
         policy = self._effective()

@@ -18,6 +18,7 @@ from kopt.cluster.client.resources import (
     Object,
 )
 from kopt.cluster.objects.fields import at, items, mapping, text
+from kopt.cluster.workloads.hardware import current_slices
 from kopt.cluster.workloads.node_selection import why_closed
 from kopt.cluster.workloads.placement.node_complaints import what_is_known
 from kopt.cluster.workloads.requests.external import CLAIMS, RESOURCE_SLICES
@@ -137,16 +138,10 @@ def _holders(fleet: Fleet, resource: str) -> Mapping[tuple[str, int], list[GpuHo
 def _devices(documents: GpuDocuments, closed: Mapping[str, str]) -> Iterator[GpuDevice]:
     """Devices of drivers for GPUs. Partitions are listed where somebody has them: a slice lists every one that could
     be cut."""
-    slices = [item for item in documents.slices if text(item, "spec", "driver") in GPU_DRIVERS]
-    newest: dict[tuple[str, str], int] = {}
-    for item in slices:
-        key = text(item, "spec", "driver"), text(item, "spec", "pool", "name")
-        newest[key] = max(newest.get(key, 0), _generation(item))
+    slices = current_slices(item for item in documents.slices if text(item, "spec", "driver") in GPU_DRIVERS)
     holders = _claimed(documents.claims)
     for item in slices:
         driver, pool = text(item, "spec", "driver"), text(item, "spec", "pool", "name")
-        if _generation(item) < newest[driver, pool]:
-            continue
         node = text(item, "spec", "nodeName") or pool
         for _, device in items(item, "spec", "devices"):
             claims = holders.get((driver, pool, text(device, "name")), ())
@@ -193,11 +188,6 @@ def _share(device: Object, consumed: Mapping[str, object]) -> int:
         if (whole := _amount(mapping(capacity, name).get("value")))
     ]
     return min(WHOLE_GPU, math.ceil(max(parts))) if parts else WHOLE_GPU
-
-
-def _generation(resource_slice: Object) -> int:
-    value = mapping(resource_slice, "spec", "pool").get("generation", 0)
-    return value if isinstance(value, int) else 0
 
 
 def _attribute(device: Object, name: str) -> str:

@@ -64,7 +64,7 @@ def test_each_extra_has_its_image() -> None:
     assert set(EXTRAS) <= set(stages())
     optional = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     # That of OpenFeature is for programs of others.
-    assert set(EXTRAS) == set(optional) - {"dev", "data", "docs", "mcp", "openfeature"}
+    assert set(EXTRAS) == set(optional) - {"dev", "data", "docs", "mcp", "openfeature", "compliance"}
 
 
 def test_everything_that_is_copied_exists() -> None:

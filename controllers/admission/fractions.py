@@ -143,9 +143,7 @@ def changed_share(workload: Workload, before: Workload | None, mode: Mode) -> Re
             continue
         now, then = (mapping(each.document, *pods.metadata, "annotations") for each in (workload, before))
         if EXECUTOR_ANNOTATION in now and EXECUTOR_ANNOTATION in then and _asked(now) != _asked(then):
-            text_ = (
-                "The share of a GPU that a workload asks for is set when it is created: delete it and create it anew."
-            )
+            text_ = "The share of a GPU of a workload is set when it is created: delete it and create it anew."
             return Record("fractions", "GPU_SHARE_CHANGED", mode, text_)
     return None
 

@@ -1,7 +1,7 @@
 """The ``ConformancePolicy`` named ``default``: decoded JSON to the settings of the policies."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import astuple, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -65,9 +65,7 @@ class Rollout:
     @property
     def picks_by_name(self) -> bool:
         """Whether a row acts on some workloads and not on others."""
-        return any(
-            0 < percent < 100 for percent in (self.queues, self.schedulers, self.sizing, self.pools, self.fractions)
-        )
+        return any(0 < percent < 100 for percent in astuple(self))
 
 
 @dataclass(frozen=True)

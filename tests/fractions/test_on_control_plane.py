@@ -85,10 +85,8 @@ def test_a_template_belongs_to_its_workload_and_goes_with_it(enforcing: Webhooks
     made = api.create(pod(space, "one", shared, QUARTER))
 
     def owned() -> Any:
-        templates = api.list(API_VERSION, "ResourceClaimTemplate", space)
-        return [
-            item["metadata"].get("ownerReferences") for item in templates if item["metadata"].get("ownerReferences")
-        ]
+        templates = (item["metadata"] for item in api.list(API_VERSION, "ResourceClaimTemplate", space))
+        return [metadata["ownerReferences"] for metadata in templates if "ownerReferences" in metadata]
 
     ((owner,),) = wait_for(owned)
     assert (owner["kind"], owner["name"], owner["uid"]) == ("Pod", "one", made["metadata"]["uid"])

@@ -1,9 +1,11 @@
 """A share asked for in our words, from the API server through the webhook to the real kube-scheduler's books."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from admission.conftest import Webhooks
 from controlplane.api import Refused
 from controlplane.processes import wait_for
@@ -127,6 +129,33 @@ def test_pods_of_a_deployment_get_their_shares_after_we_are_gone(enforcing: Webh
         enforcing.policy(mode="enforce", framework="Volcano", queues={"default": "team"})
     api.delete("apps/v1", "Deployment", "serve", space)
     wait_for(lambda: not api.list(API_VERSION, "ResourceClaimTemplate", space))
+
+
+def test_the_commands_say_who_has_what_and_what_would_be_written(
+    enforcing: Webhooks, shared: str, tmp_path: Path
+) -> None:
+    api, space = enforcing.api, enforcing.namespace()
+    known(enforcing, space, shared, QUARTER)
+    for name in ("one", "two"):
+        api.create(pod(space, name, shared, QUARTER))
+        api.wait("v1", "Pod", name, lambda found: found["spec"].get("nodeName"), space)
+    (row,) = enforcing.command("fractions", "list", "--node", shared)["gpus"]
+    assert (row["executor"], row["guaranteed_milli_gpu"], row["free_milli_gpu"], row["shares"]) == ("dra", 500, 500, 2)
+    assert row["enforced"] == ["fraction", "memory"]
+    manifest = tmp_path / "serve.yaml"
+    manifest.write_text(yaml.safe_dump(pod(space, "third", shared, QUARTER)))
+    (planned,) = enforcing.command("fractions", "plan", str(manifest))["shares"]
+    made = api.create(pod(space, "third", shared, QUARTER))
+    assert (planned["executor"], planned["nodes"]) == ("dra", 1)
+    templates = api.list(API_VERSION, "ResourceClaimTemplate", space)
+    stored = [item["spec"]["spec"]["devices"]["requests"][0]["exactly"]["capacity"] for item in templates]
+    (template_,) = planned["templates"]
+    assert template_["spec"]["spec"]["devices"]["requests"][0]["exactly"]["capacity"] in stored
+    paths = {operation["path"] for operation in planned["patch"]}
+    assert {"/spec/resourceClaims", "/spec/containers/0/resources"} <= paths
+    assert made["spec"]["resourceClaims"]
+    for name in ("one", "two", "third"):
+        api.delete("v1", "Pod", name, space, gracePeriodSeconds=0)
 
 
 def test_what_cannot_be_enforced_is_refused_with_what_could(enforcing: Webhooks, shared: str) -> None:

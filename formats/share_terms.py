@@ -114,7 +114,7 @@ def _replica(request: ShareRequest, offer: ShareOffer) -> ShareForm:
 
 def _claim(request: ShareRequest, offer: ShareOffer) -> ShareForm:
     """Both capacities are requested, as kube-scheduler books the whole of what a claim does not mention."""
-    mib, milli = request.mib, request.milli
+    mib, milli = request.mib, int(request.milli)
     if offer.gpu_mib:
         mib = mib or request.milli * offer.gpu_mib // WHOLE_GPU
         milli = milli or min(WHOLE_GPU, -(-request.mib * WHOLE_GPU // offer.gpu_mib))

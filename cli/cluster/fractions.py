@@ -12,7 +12,7 @@ from kopt.cli.errors import Refused
 from kopt.cli.options import Kubeconfig, Output
 from kopt.cli.output import Answer, Format, column, show
 from kopt.core.units import GIB, WHOLE_GPU, format_gpus
-from kopt.core.workload.gpu_share import Enforcement, ShareExecutor
+from kopt.core.workload.gpu_share import Enforcement, ShareExecutor, ShareField
 from kopt.core.workload.share_enforcement import ENFORCED, ISOLATIONS
 
 if TYPE_CHECKING:
@@ -119,7 +119,17 @@ def table(output: Output = Format.TABLE) -> None:
 
         kopt fractions table
     """
-    rows = [ExecutorRow(str(name), *map(str, row.values()), sorted(ISOLATIONS[name])) for name, row in ENFORCED.items()]
+    rows = [
+        ExecutorRow(
+            str(executor),
+            row[ShareField.FRACTION],
+            row[ShareField.MEMORY],
+            row[ShareField.FRACTION_LIMIT],
+            row[ShareField.MEMORY_LIMIT],
+            sorted(ISOLATIONS[executor]),
+        )
+        for executor, row in ENFORCED.items()
+    ]
     show(Answer("executors", rows), output)
 
 

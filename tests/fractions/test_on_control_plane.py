@@ -1,5 +1,6 @@
 """A share asked for in our words, from the API server through the webhook to the real kube-scheduler's books."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,11 @@ import yaml
 from admission.conftest import Webhooks
 from controlplane.api import Refused
 from controlplane.processes import wait_for
+from typer.testing import CliRunner
 
+from kopt.cli.main import app
 from kopt.cluster.objects.device_slices import API_VERSION, DevicePool, shared_gpus
+from kopt.core.units import parse_bytes
 
 from .conftest import Object, node, pod, template
 
@@ -52,6 +56,20 @@ def known(webhooks: Webhooks, space: str, on: str, asked: dict[str, str]) -> Non
         return EXECUTOR in found["metadata"]["annotations"]
 
     wait_for(tried)
+
+
+def command(webhooks: Webhooks, *arguments: str) -> Object:
+    """`kopt fractions …` in this process."""
+    kubeconfig = ["--kubeconfig", str(webhooks.plane.kubeconfig)]
+    done = CliRunner().invoke(app, ["fractions", *arguments, *kubeconfig, "-o", "json"])
+    assert done.exit_code == 0, done.output
+    return dict(json.loads(done.stdout))
+
+
+def requested(claim_template: Object) -> tuple[int, str]:
+    """Bytes and milli-GPU; the API server writes amounts in its own way."""
+    amounts = claim_template["spec"]["spec"]["devices"]["requests"][0]["exactly"]["capacity"]["requests"]
+    return parse_bytes(amounts["memory"]), amounts["milliGPU"]
 
 
 def reason_of(found: Object) -> str:
@@ -139,18 +157,18 @@ def test_the_commands_say_who_has_what_and_what_would_be_written(
     for name in ("one", "two"):
         api.create(pod(space, name, shared, QUARTER))
         api.wait("v1", "Pod", name, lambda found: found["spec"].get("nodeName"), space)
-    (row,) = enforcing.command("fractions", "list", "--node", shared)["gpus"]
+    (row,) = command(enforcing, "list", "--node", shared)["gpus"]
     assert (row["executor"], row["guaranteed_milli_gpu"], row["free_milli_gpu"], row["shares"]) == ("dra", 500, 500, 2)
     assert row["enforced"] == ["fraction", "memory"]
     manifest = tmp_path / "serve.yaml"
     manifest.write_text(yaml.safe_dump(pod(space, "third", shared, QUARTER)))
-    (planned,) = enforcing.command("fractions", "plan", str(manifest))["shares"]
+    (planned,) = command(enforcing, "plan", str(manifest))["shares"]
     made = api.create(pod(space, "third", shared, QUARTER))
     assert (planned["executor"], planned["nodes"]) == ("dra", 1)
     templates = api.list(API_VERSION, "ResourceClaimTemplate", space)
-    stored = [item["spec"]["spec"]["devices"]["requests"][0]["exactly"]["capacity"] for item in templates]
     (template_,) = planned["templates"]
-    assert template_["spec"]["spec"]["devices"]["requests"][0]["exactly"]["capacity"] in stored
+    assert requested(template_) == (parse_bytes("20480Mi"), "250")
+    assert [requested(item) for item in templates] == [requested(template_)] * 3
     paths = {operation["path"] for operation in planned["patch"]}
     assert {"/spec/resourceClaims", "/spec/containers/0/resources"} <= paths
     assert made["spec"]["resourceClaims"]

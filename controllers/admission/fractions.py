@@ -80,10 +80,15 @@ class PlannedShare:
     request: ShareRequest
     choice: ShareChoice
     form: ShareForm | None
+    is_left: bool = False
+    """To the scheduler that the pods name: nothing on their nodes hands out shares."""
 
     @property
     def reason(self) -> Reason:
         offer = self.choice.offer
+        if self.is_left:
+            text_ = f"{self.request}: left to the scheduler that the pods name, as nothing hands out shares there."
+            return Reason("GPU_SHARE_LEFT", text_)
         if offer is None:
             return Reason("GPU_SHARE_NOT_GIVEN", f"{self.request}: {self.choice.text}.")
         nodes = counted(self.choice.nodes, "node")
@@ -111,6 +116,8 @@ def apply_shares(
         text_ = "It is not known yet what hands out shares of GPUs here: the request stays as written."
         return Shares([Record("fractions", "GPU_SHARE_NOT_KNOWN", mode, text_)])
     records = [Record.of("fractions", share.reason, mode) for share in planned]
+    if any(share.is_left for share in planned):
+        return Shares([record for record in records if record.code == "GPU_SHARE_LEFT"][:1])
     refused = next((record for record in records if record.code == "GPU_SHARE_NOT_GIVEN"), None)
     if refused is not None or mode is Mode.OBSERVE:
         return Shares([refused or records[0]], refused if mode is Mode.ENFORCE else None)
@@ -177,7 +184,9 @@ def _planned(
 
     choice = choose_share(request, view.offered(dict(spec)), excluded)
     form = None if choice.offer is None else share_form(request, choice.offer)
-    return PlannedShare(pods, request, choice, form)
+    named = text(spec, "schedulerName") not in ("", DEFAULT_SCHEDULER, *SCHEDULERS.values())
+    is_left = named and not any(node.offers for node in view.offered(dict(spec)))
+    return PlannedShare(pods, request, choice, form, is_left)
 
 
 def _written(

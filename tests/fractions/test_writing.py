@@ -243,6 +243,11 @@ async def test_what_stands_in_the_way_is_named() -> None:
     assert "its scheduler is volcano" in (await admit(other, ShareExecutor.VOLCANO)).answer.refusal
     nothing = await admit(asking(fraction="0.5"), ShareExecutor.DRA, view=sharing_of([WHOLE], [], [], []))
     assert "none of the nodes that it may use hands out shares" in nothing.answer.refusal
+    named = asking(fraction="0.5")
+    named["spec"]["schedulerName"] = "mine"
+    left = await admit(named, ShareExecutor.DRA, view=sharing_of([WHOLE], [], [], []))
+    assert not left.answer.refusal
+    assert "GPU_SHARE_LEFT" in {record.code for record in left.records}
     both = sharing_of([replicas("mps")], [], [], [KAI_ON])
     assert "several executors" in (await admit(asking(fraction="0.1"), ShareExecutor.MPS, view=both)).answer.refusal
 

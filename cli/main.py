@@ -11,6 +11,7 @@ from kopt.cli.cluster import (
     evictions,
     extender,
     features,
+    fractions,
     gpus,
     hardware,
     idle,
@@ -95,6 +96,7 @@ app.command("queue")(queue.queue)
 app.command("gpus")(gpus.gpus)
 app.command("hardware")(hardware.hardware)
 app.command("idle")(idle.idle)
+app.add_typer(fractions.app, name="fractions")
 app.add_typer(partitions.app, name="partitions")
 app.add_typer(health.app, name="health")
 app.add_typer(reservations.app, name="reservations")

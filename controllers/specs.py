@@ -107,6 +107,7 @@ CONTROLLERS = (
         writes=(
             SWITCHES,
             "mutatingwebhookconfigurations.admissionregistration.k8s.io",
+            "resourceclaimtemplates.resource.k8s.io",
             "secrets",
             "validatingwebhookconfigurations.admissionregistration.k8s.io",
         ),

@@ -39,6 +39,7 @@ FEATURES = (
     Feature("schedulers", "webhook", "workloads", "names schedulers in pod templates"),
     Feature("pools", "webhook", "workloads", "limits workloads to the node pools and hardware that they name"),
     Feature("sizing", "webhook", "workloads", "writes recommended sizes and shares of GPUs", "sizing"),
+    Feature("fractions", "webhook", "workloads", "writes shares of GPUs that workloads ask for, and refuses others"),
     Feature("devices", "webhook", "workloads", "selects GPU and memory slots of claims for MIG instances"),
     Feature("placement", "extender", "workloads", "chooses nodes and GPUs, and binds pods to them"),
     Feature("profiling", "sizing", "workloads", "holds Jobs for a dry run and changes what they ask for", "sizing"),

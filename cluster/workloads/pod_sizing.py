@@ -146,6 +146,13 @@ def write_resources(
     if container is None or pods.spec is None or not (adds or _requests_whole(container[1])):
         return
     now = mapping(container[1], "resources")
+    changed = changed_resources(now, limits)
+    if changed["limits"] or "limits" in now:
+        patch.put((*pods.spec, "containers", container[0], "resources"), changed)
+
+
+def changed_resources(now: Mapping[str, Any], limits: Mapping[str, str | None]) -> Object:
+    """A ``resources`` block with other limits, and requests where these name them; None removes one."""
     changed: Object = copy.deepcopy(dict(now))
     changed["limits"] = dict(mapping(now, "limits"))
     for name, amount in limits.items():
@@ -156,5 +163,4 @@ def write_resources(
             elif amount is not None and isinstance(amounts, dict) and (part == "limits" or name in amounts):
                 # As it stands where it says the same: a number is not replaced by its text.
                 amounts[name] = amounts[name] if str(amounts.get(name)) == amount else amount
-    if changed["limits"] or "limits" in now:
-        patch.put((*pods.spec, "containers", container[0], "resources"), changed)
+    return changed

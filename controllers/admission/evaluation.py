@@ -9,6 +9,7 @@ from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.workloads.hardware import NodeHardware
 from kopt.cluster.workloads.node_pools import annotation_of, keyed, selectors_of
 from kopt.cluster.workloads.requests.external import ObjectRef
+from kopt.cluster.workloads.share_offers import SharingView
 from kopt.cluster.workloads.workload import NamespaceDefaults, Workload, shape_of, submission_of
 from kopt.controllers.admission.policy import ConformancePolicy
 from kopt.core.decision import Mode
@@ -62,6 +63,10 @@ class ClusterState(Protocol):
         """What hands out shares of a GPU."""
         ...
 
+    def sharing(self) -> SharingView | None:
+        """What nodes offer shares of GPUs by; None when that is not known."""
+        ...
+
     def find(self, location: ObjectRef) -> Object | None:
         """An object that may have GPUs of a workload; None for one that is not known (yet)."""
         ...
@@ -92,6 +97,7 @@ class FixedState:
     """What the cluster shows to hand out shares of a GPU."""
     node_pools: Mapping[str, KaiwoPool] | None = None
     node_hardware: Sequence[NodeHardware] | None = None
+    share_offers: SharingView | None = None
 
     def namespace(self, name: str) -> NamespaceDefaults | None:
         return self.namespaces.get(name, NamespaceDefaults())
@@ -110,6 +116,9 @@ class FixedState:
 
     def executor(self) -> Executor:
         return self.shares if self.policy.executor is Executor.UNKNOWN else self.policy.executor
+
+    def sharing(self) -> SharingView | None:
+        return self.share_offers
 
     def find(self, location: ObjectRef) -> Object | None:
         return self.elsewhere.get(location)
@@ -136,11 +145,12 @@ class Evaluation:
     """Of the hardware, too."""
     hardware: HardwareChoice | None = None
     """K21, None where none is named."""
+    fractions_mode: Mode = Mode.OBSERVE
 
     @property
     def acts(self) -> bool:
         """Whether any row does more than observe."""
-        modes = (self.queue_mode, self.scheduler_mode, self.sizing_mode, self.pools_mode)
+        modes = (self.queue_mode, self.scheduler_mode, self.sizing_mode, self.pools_mode, self.fractions_mode)
         return any(mode is not Mode.OBSERVE for mode in modes)
 
 
@@ -196,4 +206,5 @@ def evaluate(
         _pools(workload, cluster, framework),
         reached(policy.rollout.pools),
         hardware_choice(workload, cluster),
+        reached(policy.rollout.fractions),
     )

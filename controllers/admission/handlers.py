@@ -1,7 +1,7 @@
 """A review in, an answer out: what the two paths of the webhook server do with a request."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
@@ -18,6 +18,7 @@ from kopt.cluster.workloads.requests.external import CLAIMS, ObjectRef, complete
 from kopt.cluster.workloads.served import is_evaluated, is_made_by_another
 from kopt.cluster.workloads.workload import OPT_OUT_ANNOTATION, NamespaceDefaults, Workload, read_workload
 from kopt.controllers.admission.evaluation import ClusterState, Evaluation, evaluate, hardware_choice
+from kopt.controllers.admission.fractions import Shares, apply_shares, asks_for_share, changed_share
 from kopt.controllers.admission.mutating import (
     Record,
     apply_class,
@@ -46,6 +47,8 @@ from kopt.policies.admission.queue import choose_at_update
 LOOKUP_S = 0.3
 """A namespace that the informer has not brought yet, or objects that have GPUs of a workload, are asked for, for so
 long."""
+CREATION_S = 0.6
+"""Of what has to be in the cluster before an object is let in."""
 T = TypeVar("T")
 
 
@@ -78,6 +81,7 @@ class _Draft:
     trace: TraceContext | None = None
     settled: Admission | None = None
     """The whole answer, where nothing more is to be decided."""
+    shares: Shares = field(default_factory=Shares)
     is_new: bool = False
     """Whether a controller may still hold it, which keeps the request that it has by then."""
 
@@ -118,6 +122,14 @@ class Staging(Protocol):
     def hold(self, patch: JsonPatch, workload: Workload, mode: Mode, *, managed: bool) -> Reason | None: ...
 
 
+class ShareClaims(Protocol):
+    """Claim templates of shares, and what is said on the workloads that have them (``admission.share_claims``)."""
+
+    async def create(self, templates: Sequence[Object]) -> bool: ...
+
+    def written(self, workload: Workload, word: str, message: str) -> None: ...
+
+
 class Devices(Protocol):
     """Instances of GPUs for claims (``controllers.devices``)."""
 
@@ -142,10 +154,12 @@ class Admissions:
         staging: Staging | None = None,
         devices: Devices | None = None,
         teams: TeamTotals | None = None,
+        share_claims: ShareClaims | None = None,
     ) -> None:
         self._cluster, self._sizes, self._reader = cluster, sizes or SizingCache(), reader
         self._dry_runs, self._staging, self._devices = dry_runs, staging, devices
         self._teams = teams
+        self._share_claims = share_claims
         self._repeats = Repeats[Admission](cluster)
 
     async def mutate(self, review: Review, traceparent: str = "") -> Admission:
@@ -161,6 +175,9 @@ class Admissions:
         draft = self._draft(review, workload, namespace, traceparent)
         if draft is not None and draft.is_sized:
             mode, policy = draft.evaluation.sizing_mode, self._cluster.policy
+            if draft.shares.is_written and mode is Mode.ENFORCE:
+                # What somebody has asked for in so many words is not changed any more.
+                mode = Mode.ANNOTATE
             measured = self._dry_runs.need(workload) if self._dry_runs is not None else None
             draft.records += await apply_sizing(
                 draft.patch,
@@ -174,6 +191,8 @@ class Admissions:
             )
         if draft is not None and draft.is_new:
             draft.records += self._held(draft)
+        if draft is not None and draft.shares.is_written and not review.dry_run:
+            await self._share(draft)
         return LET_THROUGH if draft is None else draft.admission()
 
     def mutate_at_once(self, review: Review, traceparent: str = "") -> Admission | None:
@@ -192,6 +211,9 @@ class Admissions:
             return None
         if self._dry_runs is not None and self._dry_runs.need(workload) is not None:
             return None
+        if asks_for_share(workload):
+            # A claim may have to be created first, and the answer is this object's alone.
+            return None
         draft = self._draft(review, workload, namespace, traceparent)
         if draft is not None and draft.is_new:
             draft.records += self._held(draft)
@@ -199,6 +221,17 @@ class Admissions:
         if key is not None and (draft is None or not draft.names_it):
             self._repeats.keep(key, admission)
         return admission
+
+    async def _share(self, draft: "_Draft") -> None:
+        """What the share needs in the cluster; refused where that cannot be had, as the pods would wait for it."""
+        shares, claims = draft.shares, self._share_claims
+        created = claims is not None and await _in_time(claims.create(shares.templates), CREATION_S)
+        if shares.templates and not created:
+            text = "The claim for its share of a GPU could not be created in time. Submit it again."
+            record = Record("fractions", "GPU_SHARE_NO_CLAIM", Mode.ENFORCE, text)
+            draft.settled = Admission(Answer(refusal=text, audit=_audit([record])), (record,))
+        elif claims is not None:
+            claims.written(draft.workload, shares.word, " ".join(record.message for record in shares.records))
 
     async def _claim(self, review: Review) -> Admission:
         """A claim follows the mode of its pod, and stays as written where that cannot be read in time."""
@@ -244,6 +277,10 @@ class Admissions:
             draft.settled = _refused_opt_out(workload, review, evaluation)
             return draft
         if not creates:
+            record = changed_share(workload, _before(review), evaluation.fractions_mode)
+            if record is not None:
+                draft.settled = _refused(record)
+                return draft
             draft.evaluation = self._evaluated_at_update(evaluation, review)
         draft.records += apply_queue(draft.patch, workload, draft.evaluation, policy)
         # Later changes to a template would restart what runs; only creation may touch it.
@@ -253,7 +290,20 @@ class Admissions:
                 return draft
             draft.records += apply_pools(draft.patch, workload, draft.evaluation, policy)
             draft.records += apply_hardware(draft.patch, workload, draft.evaluation)
-            draft.records += apply_scheduler(draft.patch, workload, draft.evaluation)
+            draft.shares = apply_shares(
+                draft.patch,
+                review,
+                workload,
+                draft.evaluation.fractions_mode,
+                self._cluster.sharing(),
+                policy.queues.framework,
+            )
+            if (record := draft.shares.refused) is not None:
+                draft.settled = _refused(record)
+                return draft
+            draft.records += draft.shares.records
+            if not draft.shares.is_written:
+                draft.records += apply_scheduler(draft.patch, workload, draft.evaluation)
             draft.records += apply_class(draft.patch, workload, draft.evaluation)
             draft.is_sized = self._sizes.has_source or self._dry_runs is not None
             draft.is_new = True
@@ -411,9 +461,9 @@ def _before(review: Review) -> Workload | None:
     return read_workload(review.old, review.group, review.kind, review.namespace, review.name)
 
 
-async def _in_time(reading: Awaitable[T]) -> T | None:
+async def _in_time(reading: Awaitable[T], budget_s: float = LOOKUP_S) -> T | None:
     try:
-        async with asyncio.timeout(LOOKUP_S):
+        async with asyncio.timeout(budget_s):
             return await reading
     except TimeoutError:
         return None

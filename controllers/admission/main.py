@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from kopt.cluster.admission.address import Address
 from kopt.cluster.client.api import ApiError, Kube, connect
 from kopt.cluster.client.client_authority import ClientAuthority
 from kopt.cluster.client.resources import MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS
+from kopt.cluster.runtime.events import EventRecorder
 from kopt.cluster.runtime.fall_back import AlarmSource, FallBack, answers_of
 from kopt.cluster.runtime.http.certificates import CertificateSettings, ServingCertificate
 from kopt.cluster.runtime.isolation import Isolation, Subject
@@ -21,6 +23,7 @@ from kopt.controllers.admission.metrics import WebhookMetrics
 from kopt.controllers.admission.policy import ConformancePolicy
 from kopt.controllers.admission.registration import CONFIGURATION_NAME, register
 from kopt.controllers.admission.server import ServerSettings, WebhookServer
+from kopt.controllers.admission.share_claims import ShareClaims
 from kopt.controllers.admission.sizing import Ask, SizingCache
 from kopt.controllers.admission.state import LiveState
 from kopt.controllers.devices.admission import DevicesAtAdmission
@@ -102,6 +105,8 @@ class _Replica:
         self._dry_runs = SizingAtAdmission(kube, settings.address.namespace, isolation=isolation, gate=switches)
         self._staging = StagingAtAdmission(kube, settings.address.namespace, gate=switches)
         self._devices = DevicesAtAdmission(kube, isolation, switches)
+        self._events = EventRecorder(kube, "kaiwo.ai/webhook", socket.gethostname())
+        self._share_claims = ShareClaims(kube, self._events)
         admissions = Admissions(
             self._cluster,
             self._sizes,
@@ -110,6 +115,7 @@ class _Replica:
             self._staging,
             self._devices,
             self._cluster.teams,
+            self._share_claims,
         )
         self._server = WebhookServer(
             admissions, self._certificate.context, settings.server, self._metrics, ready=lambda: self._cluster.ready
@@ -127,6 +133,8 @@ class _Replica:
             group.create_task(self._dry_runs.run())
             group.create_task(self._staging.run())
             group.create_task(self._devices.run())
+            group.create_task(self._share_claims.run())
+            group.create_task(self._events.run())
             await self._certificate.ready.wait()
             await self._server.start()
             _LOG.info("serving on port %d, probes on %d", self._server.port, self._server.probe_port)

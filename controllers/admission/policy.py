@@ -1,7 +1,7 @@
 """The ``ConformancePolicy`` named ``default``: decoded JSON to the settings of the policies."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from dataclasses import astuple, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -49,6 +49,7 @@ class Rollout:
     schedulers: int = 100
     sizing: int = 100
     pools: int = 100
+    fractions: int = 100
 
     def at_most(self, switches: Switches) -> "Rollout":
         """Where both the policy and the cluster's switches say how far a feature goes, the smaller counts."""
@@ -57,12 +58,13 @@ class Rollout:
             min(self.schedulers, switches.percent("schedulers")),
             min(self.sizing, switches.percent("sizing")),
             min(self.pools, switches.percent("pools")),
+            min(self.fractions, switches.percent("fractions")),
         )
 
     @property
     def picks_by_name(self) -> bool:
         """Whether a row acts on some workloads and not on others."""
-        return any(0 < percent < 100 for percent in (self.queues, self.schedulers, self.sizing, self.pools))
+        return any(0 < percent < 100 for percent in astuple(self))
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,8 @@ def mutating_configuration(address: Address, policy: ConformancePolicy) -> Objec
     for kind in WORKLOAD_KINDS:
         hook = _webhook("mutate", kind, address, policy, mutate_condition(kind, policy))
         hook["reinvocationPolicy"] = "IfNeeded"
+        # The claim template of a share.
+        hook["sideEffects"] = "NoneOnDryRun"
         queue_label = _queue_label_of(kind, policy)
         webhooks += (
             [hook]

@@ -50,6 +50,12 @@ SELDOM: dict[str, dict[Right, str]] = {
         ("get", "resource.k8s.io", "deviceclasses"): "only for a class that is younger than the watch's news of it",
         ("get", "kaiwo.ai", "featurerollouts"): "only when an alarm switches a feature off",
         ("patch", "kaiwo.ai", "featurerollouts"): "only when an alarm switches a feature off",
+        ("create", "events.k8s.io", "events"): "only for a workload that is given a share of a GPU",
+        ("patch", "events.k8s.io", "events"): "only for an event that is repeated for a minute",
+    }
+    | {
+        (verb, "resource.k8s.io", "resourceclaimtemplates"): "only for a share of a GPU by a claim"
+        for verb in ("create", "patch", "delete")
     },
     "kopt-extender": {
         ("get", "", "pods"): "only for a pod whose Binding was not seen within 30 s",

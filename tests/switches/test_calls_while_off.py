@@ -159,6 +159,13 @@ def wants_data(name: str) -> Object:
     return made
 
 
+def wants_share(name: str) -> Object:
+    made = pod(name)
+    made["metadata"]["annotations"] = {"kaiwo.ai/gpu-fraction": "0.25"}
+    made["spec"]["containers"][0]["resources"] = {}
+    return made
+
+
 def wants_pool(name: str) -> Object:
     made = job(name)
     made["metadata"]["annotations"] = {"kaiwo.ai/node-pools": "h100"}
@@ -193,6 +200,23 @@ async def test_each_switch_of_the_webhook_is_its_own(webhook: Webhook) -> None:
         assert any(path in each for each in await webhook.changes(wanted)), feature
         await webhook.switch(**{feature: 0})
         assert not any(path in each for each in await webhook.changes(wanted)), feature
+
+
+async def test_shares_have_a_switch(webhook: Webhook) -> None:
+    """A device plugin's replicas, which a queue of Kueue counts."""
+    labels = {"nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.sharing-strategy": "time-slicing"}
+    status = {"allocatable": {"nvidia.com/gpu": "4"}}
+    webhook.kube.put(NODES, {"metadata": {"name": "node", "labels": labels}, "spec": {}, "status": status})
+    await until(webhook.view.sharing)
+    await until(lambda: any(each.offers for each in webhook.view.sharing().offered()))  # type: ignore[union-attr]
+    await webhook.switch(**ALL_OFF | {"fractions": 100})
+    assert any("gpu-executor" in each for each in await webhook.changes(wants_share("a")))
+    beyond = wants_share("b")
+    beyond["metadata"]["annotations"]["kaiwo.ai/gpu-fraction"] = "0.5"
+    assert await webhook.refused_at_once(beyond)
+    await webhook.switch(**ALL_OFF)
+    assert await webhook.changes(wants_share("a")) == set()
+    assert not await webhook.refused_at_once(beyond)
 
 
 async def test_devices_have_a_switch(webhook: Webhook) -> None:

@@ -15,7 +15,7 @@ from .acting import ACTING, Acting, Watched, rollout
 PATIENCE_S = 60.0
 RECORDS = {"evictions": "writes Evictions alone", "ingest": "writes nothing", "runs": "writes nothing"}
 """Controllers that act on nothing of others."""
-ELSEWHERE = {"queues", "schedulers", "pools", "sizing", "devices", "placement", "autoscaling", "diagnoses"}
+ELSEWHERE = {"queues", "schedulers", "pools", "sizing", "fractions", "devices", "placement", "autoscaling", "diagnoses"}
 """Features whose component answers calls; their tests are further down, and of the pages' in ``tests/diagnosis``."""
 
 each = pytest.mark.parametrize("acting", ACTING, ids=lambda one: f"{one.feature}: {one.scenario.name}")

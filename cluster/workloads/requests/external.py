@@ -14,7 +14,7 @@ from kopt.cluster.client.api import ApiError, Kube
 from kopt.cluster.client.resources import Object, Resource
 from kopt.cluster.objects.fields import at, count, items, mapping, text
 from kopt.cluster.workloads.kinds import BY_KEY, JOB_SETS, TRAIN_JOBS, PodSet
-from kopt.cluster.workloads.requests.gpus import GPU_CLASSES, GPU_DRIVERS
+from kopt.cluster.workloads.requests.gpus import GPU_CLASSES, GPU_DRIVERS, SHARE_CLAIM
 from kopt.cluster.workloads.workload import Workload
 from kopt.core.units import WHOLE_GPU, MilliGpu
 
@@ -139,7 +139,9 @@ class _Seeker:
         return replace(pod_set, gpus=MilliGpu(pod_set.gpus + claimed)) if claimed else pod_set
 
     def _claimed(self, claim: Any) -> int:
-        """Milli-GPU of one entry of a pod's ``resourceClaims``."""
+        """Milli-GPU of one entry of a pod's ``resourceClaims``; a share is counted by the annotation for it."""
+        if text(claim, "name") == SHARE_CLAIM:
+            return 0
         named, by_template = text(claim, "resourceClaimName"), text(claim, "resourceClaimTemplateName")
         if named:
             spec = mapping(self._find(CLAIMS, named), "spec")

@@ -16,6 +16,8 @@ GPU_DRIVERS = frozenset({"gpu.nvidia.com", "gpu.amd.com", "gpu.intel.com"})
 """DRA drivers of GPUs."""
 GPU_CLASSES = GPU_DRIVERS | {"mig.nvidia.com", "vfio.gpu.nvidia.com"}
 """Device classes that these drivers install."""
+SHARE_CLAIM = "kaiwo-gpu-share"
+"""Of a pod's claims the one that its annotations asked for: what that is stands in these."""
 CLASS_PREFIX = "deviceclass.resource.kubernetes.io/"
 """What a container asks for that wants a device of a class without writing a claim."""
 

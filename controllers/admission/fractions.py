@@ -1,0 +1,228 @@
+"""K13 at creation: each pod template that asks for a share of a GPU in our words says it in an executor's terms.
+
+What none of the executors on its nodes can give, or gives without enforcing it, is refused in mode enforce.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kopt.cluster.admission.review import Review
+from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.fields import mapping, text
+from kopt.cluster.objects.json_patch import JsonPatch
+from kopt.cluster.workloads.frameworks import written_queue
+from kopt.cluster.workloads.kinds import PodSet
+from kopt.cluster.workloads.share_offers import SharingView
+from kopt.cluster.workloads.share_writing import (
+    EXECUTOR_ANNOTATION,
+    SHARE_LABEL,
+    CannotShare,
+    claim_template,
+    sharer_of,
+    write_share,
+)
+from kopt.cluster.workloads.workload import Workload
+from kopt.controllers.admission.mutating import Record
+from kopt.core.decision import Mode
+from kopt.core.reason import Reason
+from kopt.core.scheduling.submission import DEFAULT_SCHEDULER, Framework
+from kopt.core.units import counted
+from kopt.core.workload.executor import Executor
+from kopt.core.workload.gpu_share import (
+    FRACTION,
+    FRACTION_LIMIT,
+    ISOLATION,
+    MEMORY,
+    MEMORY_LIMIT,
+    ShareError,
+    ShareExecutor,
+    ShareRequest,
+    parse_share,
+)
+from kopt.core.workload.share_offer import ShareOffer
+from kopt.formats.gpu_shares import SCHEDULERS, stated_executor
+from kopt.formats.share_terms import ShareForm, share_form
+from kopt.policies.fractions.choose import ShareChoice, choose_share
+
+RECOMMENDED_ANNOTATION = "kaiwo.ai/recommended-gpu-executor"
+"""On a workload in mode annotate: which executor would have been asked for its share."""
+_UNCOUNTED = frozenset({ShareExecutor.DRA, ShareExecutor.DRA_HAMI, ShareExecutor.KAI, ShareExecutor.VOLCANO})
+"""Kueue's quota counts none of what these are asked by (kueue#11726)."""
+_SCHEDULERS = {
+    ShareExecutor.KAI: SCHEDULERS[Executor.KAI],
+    ShareExecutor.HAMI: SCHEDULERS[Executor.HAMI],
+    ShareExecutor.VOLCANO: SCHEDULERS[Executor.VOLCANO],
+}
+
+
+@dataclass
+class Shares:
+    """What became of the shares that a workload asks for. ``templates`` have to be created before it is; ``word`` is
+    what it and they are labelled with."""
+
+    records: list[Record] = field(default_factory=list)
+    refused: Record | None = None
+    templates: list[Object] = field(default_factory=list)
+    word: str = ""
+
+    @property
+    def is_written(self) -> bool:
+        return bool(self.word)
+
+
+@dataclass(frozen=True)
+class PlannedShare:
+    """Of one pod template; ``choice.offer`` is None where nothing gives it, and then there is no form."""
+
+    pods: PodSet
+    request: ShareRequest
+    choice: ShareChoice
+    form: ShareForm | None
+    is_left: bool = False
+    """To the scheduler that the pods name: nothing on their nodes hands out shares."""
+
+    @property
+    def reason(self) -> Reason:
+        offer = self.choice.offer
+        if self.is_left:
+            text_ = f"{self.request}: left to the scheduler that the pods name, as nothing hands out shares there."
+            return Reason("GPU_SHARE_LEFT", text_)
+        if offer is None:
+            return Reason("GPU_SHARE_NOT_GIVEN", f"{self.request}: {self.choice.text}.")
+        nodes = counted(self.choice.nodes, "node")
+        text_ = f"{self.request}: given by {offer.executor} on {nodes} that it may use."
+        return Reason("GPU_SHARE_WRITTEN", text_, {"executor": str(offer.executor), "nodes": self.choice.nodes})
+
+
+def asks_for_share(workload: Workload) -> bool:
+    """Whether any of its templates has a share to be written."""
+    return any(_annotations(workload, pods) is not None for pods in workload.pod_sets)
+
+
+def apply_shares(
+    patch: JsonPatch, review: Review, workload: Workload, mode: Mode, view: SharingView | None, framework: Framework
+) -> Shares:
+    """Writes every share of a workload, or, where one of them cannot be given, none."""
+    try:
+        planned = plan_shares(workload, view, framework)
+    except ShareError as error:
+        record = Record("fractions", "GPU_SHARE_UNREADABLE", mode, f"{error}.")
+        return Shares([record], record if mode is Mode.ENFORCE else None)
+    if not planned:
+        return Shares()
+    if view is None:
+        text_ = "It is not known yet what hands out shares of GPUs here: the request stays as written."
+        return Shares([Record("fractions", "GPU_SHARE_NOT_KNOWN", mode, text_)])
+    records = [Record.of("fractions", share.reason, mode) for share in planned]
+    if any(share.is_left for share in planned):
+        return Shares([record for record in records if record.code == "GPU_SHARE_LEFT"][:1])
+    refused = next((record for record in records if record.code == "GPU_SHARE_NOT_GIVEN"), None)
+    if refused is not None or mode is Mode.OBSERVE:
+        return Shares([refused or records[0]], refused if mode is Mode.ENFORCE else None)
+    if mode is Mode.ANNOTATE:
+        executors = ",".join(dict.fromkeys(str(share.choice.offer.executor) for share in planned if share.choice.offer))
+        patch.put(("metadata", "annotations", RECOMMENDED_ANNOTATION), executors)
+        return Shares(records[:1])
+    return _written(patch, review, workload, planned, records)
+
+
+def plan_shares(workload: Workload, view: SharingView | None, framework: Framework) -> list[PlannedShare]:
+    """What each template that asks for a share would be given. Raises ShareError for a request that cannot be read."""
+    return [
+        _planned(workload, pods, request, view or SharingView(), framework)
+        for pods in workload.pod_sets
+        if (annotations := _annotations(workload, pods)) is not None
+        and (request := parse_share(annotations)) is not None
+    ]
+
+
+def changed_share(workload: Workload, before: Workload | None, mode: Mode) -> Record | None:
+    """Why a change is refused that asks for another share than was written; None where it is not.
+
+    What was written stays as it is, as nobody can change a claim template, so the pods would have the old share.
+    """
+    if before is None or mode is not Mode.ENFORCE:
+        return None
+    for pods in workload.pod_sets:
+        if pods.metadata is None:
+            continue
+        now, then = (mapping(each.document, *pods.metadata, "annotations") for each in (workload, before))
+        if EXECUTOR_ANNOTATION in now and EXECUTOR_ANNOTATION in then and _asked(now) != _asked(then):
+            text_ = "The share of a GPU of a workload is set when it is created: delete it and create it anew."
+            return Record("fractions", "GPU_SHARE_CHANGED", mode, text_)
+    return None
+
+
+def _asked(annotations: Mapping[str, Any]) -> tuple[Any, ...]:
+    return tuple(annotations.get(name) for name in (FRACTION, MEMORY, FRACTION_LIMIT, MEMORY_LIMIT, ISOLATION))
+
+
+def _planned(
+    workload: Workload, pods: PodSet, request: ShareRequest, view: SharingView, framework: Framework
+) -> PlannedShare:
+    spec = mapping(workload.document, *(pods.spec or ()))
+    try:
+        sharer_of(workload.document, pods)
+    except CannotShare as error:
+        return PlannedShare(pods, request, ShareChoice(None, refusals=(str(error),)), None)
+    queued = {
+        each: bool(written_queue(each, workload.kind, workload.document, workload.pod_sets))
+        for each in {framework, Framework.KAI, Framework.KUEUE}
+    }
+
+    def excluded(offer: ShareOffer) -> str:
+        scheduler, named = _SCHEDULERS.get(offer.executor), text(spec, "schedulerName")
+        if scheduler and named not in ("", DEFAULT_SCHEDULER, scheduler):
+            return f"its scheduler is {scheduler}, and the pods name {named}"
+        if queued[Framework.KUEUE] and offer.executor in _UNCOUNTED:
+            return "the workload waits in a queue of Kueue, whose quota does not count what it is asked by"
+        if offer.executor is ShareExecutor.KAI and not queued[Framework.KAI]:
+            return "the pods have no queue of KAI (label kai.scheduler/queue)"
+        return ""
+
+    choice = choose_share(request, view.offered(dict(spec)), excluded)
+    form = None if choice.offer is None else share_form(request, choice.offer)
+    named = text(spec, "schedulerName") not in ("", DEFAULT_SCHEDULER, *SCHEDULERS.values())
+    is_left = named and not any(node.offers for node in view.offered(dict(spec)))
+    return PlannedShare(pods, request, choice, form, is_left)
+
+
+def _written(
+    patch: JsonPatch, review: Review, workload: Workload, planned: list[PlannedShare], records: list[Record]
+) -> Shares:
+    word = hashlib.sha256(review.uid.encode()).hexdigest()[:12]
+    result = Shares(records, word=word)
+    of = f"{workload.kind.resource.plural}.{workload.kind.resource.version}.{workload.kind.resource.group}"
+    for number, share in enumerate(planned):
+        assert share.form is not None, "a share without a form was refused"
+        assert share.choice.offer is not None, "a share without an executor was refused"
+        name = f"kaiwo-share-{word}-{number}"
+        try:
+            write_share(patch, share.pods, share.request, share.choice.offer.executor, share.form, name)
+        except CannotShare as error:
+            record = Record("fractions", "GPU_SHARE_NOT_GIVEN", records[0].mode, f"{share.request}: {error}.")
+            return Shares([record], record)
+        if share.form.claim is not None:
+            result.templates.append(claim_template(name, workload.namespace, word, of, share.form))
+    patch.put(("metadata", "labels", SHARE_LABEL), word)
+    return result
+
+
+def _annotations(workload: Workload, pods: PodSet) -> Mapping[str, Any] | None:
+    """Of a template that asks in our words and not in an executor's as well; None for others.
+
+    Kinds without a template of their own are asked by the annotations of the object.
+    """
+    path = pods.metadata if pods.metadata is not None else ("metadata",)
+    annotations = mapping(workload.document, *path, "annotations")
+    try:
+        if parse_share(annotations) is None:
+            return None
+    except ShareError:
+        pass
+    if EXECUTOR_ANNOTATION in annotations:
+        return None
+    spec = mapping(workload.document, *(pods.spec or ()))
+    return None if stated_executor(annotations, spec).hands_out else annotations

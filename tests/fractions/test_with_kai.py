@@ -1,0 +1,100 @@
+"""Fractions asked for in our words, given by KAI on one GPU: two halves run, and what is beyond the GPU waits."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from admission.conftest import Webhooks
+from controlplane import build
+from controlplane.api import Refused
+from controlplane.kai import SCHEDULER, Kai
+from controlplane.kwok import Kwok
+from controlplane.processes import wait_for
+
+Object = dict[str, Any]
+LABELS = {"nvidia.com/gpu.memory": "81559"}
+CONFIG_MAP = "runai/shared-gpu-configmap"
+"""KAI's own webhook writes it on pods with a share; that listens on fixed ports and does not run here."""
+RESERVED = "kai-resource-reservation"
+
+
+@pytest.fixture
+def sharing(webhooks: Webhooks) -> Iterator[Webhooks]:
+    """A cluster whose KAI has GPU sharing on."""
+    folder = build.manifests("kai") / "deployments" / "kai-scheduler" / "crds"
+    webhooks.plane.apply_crds([folder / "kai.scheduler_configs.yaml"])
+    config = {"apiVersion": "kai.scheduler/v1", "kind": "Config", "metadata": {"name": "kai-config"}}
+    webhooks.api.apply(config | {"spec": {"admission": {"gpuSharing": True}}})
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": RESERVED, "namespace": RESERVED}}
+    webhooks.api.apply(account)
+    webhooks.clear()
+    webhooks.start()
+    yield webhooks
+    webhooks.clear()
+    webhooks.api.delete("kai.scheduler/v1", "Config", "kai-config")
+
+
+def reserved(api: Any) -> None:
+    """What the container of a reservation pod does that KAI starts: it says which GPU it has."""
+    for pod in api.list("v1", "Pod", RESERVED):
+        metadata = pod["metadata"]
+        if "run.ai/reserve_for_gpu_index" not in metadata.get("annotations", {}):
+            note = {"metadata": {"annotations": {"run.ai/reserve_for_gpu_index": "0"}}}
+            api.patch("v1", "Pod", metadata["name"], note, RESERVED)
+
+
+def test_two_halves_share_a_gpu_and_a_quarter_more_waits(sharing: Webhooks, kai: Kai, kwok: Kwok) -> None:
+    api = sharing.api
+    with kai.queue() as queue, kwok.nodes(1, gpus=1, resource="nvidia.com/gpu", labels=LABELS) as nodes:
+        sharing.policy(mode="enforce", framework="KAI", queues={"default": queue})
+        space = sharing.namespace()
+
+        def created(name: str, fraction: str) -> None:
+            container = {"name": "main", "image": "serve", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+            annotations = {CONFIG_MAP: name, "kaiwo.ai/gpu-fraction": fraction}
+            metadata = {"name": name, "namespace": space, "annotations": annotations}
+            spec = {"containers": [container], "nodeSelector": dict(nodes.selector)}
+            made = api.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+            assert made["metadata"]["annotations"]["gpu-fraction"] == fraction
+            assert made["metadata"]["annotations"]["kaiwo.ai/gpu-executor"] == "kai"
+            assert made["spec"]["schedulerName"] == SCHEDULER
+            assert made["spec"]["containers"][0]["resources"].get("limits", {}) == {}
+
+        known(sharing, space, nodes.selector)
+        for name, fraction in (("first", "0.5"), ("second", "0.5")):
+            created(name, fraction)
+
+        def bound() -> list[Object]:
+            reserved(api)
+            found = api.list("v1", "Pod", space, fields="spec.nodeName!=")
+            return found if len(found) == 2 else []
+
+        groups = {pod["metadata"]["labels"]["runai-gpu-group"] for pod in wait_for(bound)}
+        assert len(groups) == 1, "both have a share of the only GPU"
+        created("third", "0.25")
+        waiting = api.wait("v1", "Pod", "third", unscheduled, space)
+        assert "nodeName" not in waiting["spec"]
+        for name in ("first", "second", "third"):
+            api.delete("v1", "Pod", name, space, gracePeriodSeconds=0)
+
+
+def unscheduled(pod: Object) -> bool:
+    conditions = pod.get("status", {}).get("conditions") or []
+    return any(item["type"] == "PodScheduled" and item["status"] == "False" for item in conditions)
+
+
+def known(webhooks: Webhooks, space: str, selector: dict[str, str]) -> None:
+    """Until the webhook has seen KAI's configuration and the node."""
+    metadata = {"name": "probe", "namespace": space, "annotations": {"kaiwo.ai/gpu-fraction": "0.5"}}
+    spec = {"containers": [{"name": "main", "image": "serve"}], "nodeSelector": dict(selector)}
+
+    def tried() -> bool:
+        try:
+            made = webhooks.api.create(
+                {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}, dryRun="All"
+            )
+        except Refused:
+            return False
+        return "kaiwo.ai/gpu-executor" in made["metadata"]["annotations"]
+
+    wait_for(tried)

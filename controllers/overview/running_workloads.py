@@ -170,11 +170,10 @@ def pods_of(document: Object, kind: WorkloadKind, resource: Resource, find: Find
     ``find`` gives the runtime of a TrainJob, which has the template of its pods.
     """
     workload = alive(document, kind)
-    if workload is None or not is_evaluated(workload):
-        return
-    if kind.resource == TRAIN_JOBS:
+    if workload is not None and kind.resource == TRAIN_JOBS:
         workload = complete(workload, find)[0]
-    yield from (PodKind(resource, workload, pod_set) for pod_set in workload.pod_sets if pod_set.gpus)
+    if workload is not None and is_evaluated(workload):
+        yield from (PodKind(resource, workload, pod_set) for pod_set in workload.pod_sets if pod_set.gpus)
 
 
 async def _others(

@@ -1,14 +1,14 @@
 """PyTorchJob and MPIJob: what the training and the MPI operator add to their pods.
 
 Sources: kubeflow/training-operator v1.9 (``pkg/controller.v1/pytorch/envvar.go``, ``elastic.go``) gives every pod
-``PET_NNODES`` and ``PET_NPROC_PER_NODE``, which torchrun reads; without ``nprocPerNode`` that is ``auto``, a process for
-each GPU. kubeflow/mpi-operator v0.7 (``pkg/controller/mpi_job_controller.go``) writes a host file with
+``PET_NNODES`` and ``PET_NPROC_PER_NODE``, which torchrun reads; without ``nprocPerNode`` that is ``auto``, a process
+for each GPU. kubeflow/mpi-operator v0.7 (``pkg/controller/mpi_job_controller.go``) writes a host file with
 ``slotsPerWorker`` (1 by default) for each worker, and with ``runLauncherAsWorker`` for the launcher before them.
 """
 
 from dataclasses import replace
 
-from kopt.cluster.objects.fields import at, count, mapping, text
+from kopt.cluster.objects.fields import at, count, mapping
 from kopt.cluster.workloads.kinds import PodSet
 from kopt.cluster.workloads.launching.launched import Launched, as_written, gpu_container_of
 from kopt.cluster.workloads.workload import Workload
@@ -20,10 +20,8 @@ _ROLES = ("spec", "mpiReplicaSpecs")
 
 def pytorch(workload: Workload, pods: PodSet) -> Launched:
     """A PyTorchJob's pods: what torchrun's options leave open, the operator's variables say."""
-    elastic = text(workload.document, "spec", "elasticPolicy", "nProcPerNode") or at(
-        workload.document, "spec", "elasticPolicy", "nProcPerNode"
-    )
-    processes = text(workload.document, "spec", "nprocPerNode") or elastic or "auto"
+    elastic = at(workload.document, "spec", "elasticPolicy", "nProcPerNode")
+    processes = elastic or at(workload.document, "spec", "nprocPerNode") or "auto"
     variables = {NODES_VARIABLE: str(workload.pods), PROCESSES_VARIABLE: str(processes)}
     return as_written(workload.document, pods).with_variables(variables)
 

@@ -1,8 +1,8 @@
 """RayJob: in which pods its entrypoint runs, and whether their GPUs are its own.
 
-Ray starts the entrypoint on a node with ``entrypointNumGpus`` free GPUs, by default on the head with none. All other GPUs
-of the cluster go to tasks and actors that the script asks for (``ScalingConfig(num_workers=…, use_gpu=True)``, Ray
-Serve, …): how many these are is in the script, and fewer GPUs would leave them waiting. Sources: ray.io/v1 of
+Ray starts the entrypoint on a node with ``entrypointNumGpus`` free GPUs, by default on the head with none. All other
+GPUs of the cluster go to tasks and actors that the script asks for (``ScalingConfig(num_workers=…, use_gpu=True)``,
+Ray Serve, …): how many these are is in the script, and fewer GPUs would leave them waiting. Sources: ray.io/v1 of
 KubeRay v1.5 and Ray 2.40, ``python/ray/dashboard/modules/job/job_manager.py``.
 """
 

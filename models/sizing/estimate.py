@@ -156,7 +156,7 @@ def estimate_and_code(
     question = SizingQuestion(result.code, gpu.name, processes.world_size, AllocationKind.PROCESS, options.profile)
     executor = requested_executor(command) if isinstance(command, Mapping) else Executor.UNKNOWN
     made = answer(question, entrypoint, predictor, processes, executor, lambda memory: _because(result.problem, memory))
-    return replace(made, seconds=time.monotonic() - began), result
+    return replace(made, seconds=time.monotonic() - began), replace(result, world_size=processes.world_size)
 
 
 def _because(problem: str, memory: Prediction) -> Prediction:

@@ -1,6 +1,6 @@
 """Jobs of several pods on the real API server: less is asked for before Kueue counts it, and only in enforce (K3).
 
-The webhook's own process asks an endpoint with the shipped model; Kueue makes its Workloads from what the server stored.
+The webhook's own process asks an endpoint with the shipped model; Kueue makes its Workloads of what the server stored.
 """
 
 import copy

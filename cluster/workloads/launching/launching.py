@@ -23,3 +23,8 @@ def launched(workload: Workload, pods: PodSet) -> Launched:
     """A set of a workload's pods as they are started."""
     of_kind = _KINDS.get(workload.kind.resource)
     return as_written(workload.document, pods) if of_kind is None else of_kind(workload, pods)
+
+
+def is_put_together(workload: Workload) -> bool:
+    """Whether its operator starts more, or something else, than its templates say."""
+    return workload.kind.resource in _KINDS

@@ -75,7 +75,9 @@ def _of_job(job: "WholeJob") -> dict[str, str]:
     for item in job.roles:
         has = f"{item.role.pods} × {_gpus(item.role.gpus)}"
         processes = f"{item.code.world_size} processes in all, " if item.code.world_size > 1 else ""
-        rows[item.role.name] = f"{has}, {processes}each pod: {_request(item.estimate)}"
+        advice = item.estimate.recommendation
+        request = advice.reason.message if advice.kind.value == "none" else f"each pod: {_request(item.estimate)}"
+        rows[item.role.name] = f"{has}, {processes}{request}"
     asked, advised = sum(item.asked for item in job.roles), sum(item.advised for item in job.roles)
     fewer = f", {_gpus(advised)} would do" if advised < asked else ""
     return rows | {"all pods": f"{_gpus(asked)}{fewer}"}

@@ -191,9 +191,9 @@ def _write(patch: JsonPatch, workload: Workload, advised: list[_Advised], most: 
             continue
         limits = mapping(_patch_of(item), "resources", "limits")
         gives_back = item.fewer_gpus and item.advice.count < item.gpus and takes_patches(workload, item.pods)
-        path = annotations_path(workload, item.pods)
-        if gives_back and limits and path is not None:
-            patch.put((*path, "annotations", REQUESTED_GPUS), str(item.requested.gpus))
+        metadata = annotations_path(workload, item.pods)
+        if gives_back and limits and metadata is not None:
+            patch.put((*metadata, "annotations", REQUESTED_GPUS), str(item.requested.gpus))
             write_resources(patch, workload, item.pods, limits)
 
 

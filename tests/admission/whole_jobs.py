@@ -83,7 +83,7 @@ def deployment() -> Object:
 def runtime(gpus: int = ASKED) -> Object:
     """What a TrainJob is made from; the command and the GPUs may stand here or in the TrainJob."""
     node = {"metadata": {"labels": {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}}}
-    node["spec"] = {"template": template("node", "sleep 1", gpus)}
+    node["spec"] = {"parallelism": 1, "completions": 1, "template": template("node", "sleep 1", gpus)}
     steps = [{"name": "node", "template": node}]
     spec = {"mlPolicy": {"numNodes": 1, "torch": {"numProcPerNode": "auto"}}, "template": {"spec": {}}}
     spec["template"]["spec"]["replicatedJobs"] = steps

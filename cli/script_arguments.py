@@ -12,6 +12,8 @@ from kopt.cli.options import gpus
 from kopt.formats.yaml_text import load_all_yaml
 
 MANIFESTS = (".yaml", ".yml", ".json")
+RUNTIMES = ("ClusterTrainingRuntime", "TrainingRuntime")
+"""Kinds that a TrainJob in the same file may be made from."""
 _SCRIPTS = (".py", ".ipynb")
 _MAX_MANIFEST_BYTES, _MAX_SCRIPT_BYTES = 4 << 20, 16 << 20
 
@@ -112,7 +114,16 @@ def _check_file(path: Path) -> None:
 
 
 def read_manifest(path: Path) -> Mapping[str, Any]:
-    """The object in a manifest's file; of several the first with a specification. Raises Refused."""
+    """The object in a manifest's file; of several the first with a specification that is no runtime of others. Raises
+    Refused."""
+    documents = read_documents(path)
+    described = [document for document in documents if isinstance(document.get("spec"), dict)]
+    runs = [document for document in described if document.get("kind") not in RUNTIMES]
+    return (runs or described or documents)[0]
+
+
+def read_documents(path: Path) -> list[Mapping[str, Any]]:
+    """Every object in a manifest's file; there is at least one. Raises Refused."""
     _check_file(path)
     try:
         documents = [item for item in load_all_yaml(path.read_text(encoding="utf-8")) if isinstance(item, dict)]
@@ -120,7 +131,7 @@ def read_manifest(path: Path) -> Mapping[str, Any]:
         raise Refused(f"{path}: not YAML or JSON ({' '.join(str(error).split())[:200]})") from error
     if not documents:
         raise Refused(f"{path}: holds no object; give a Pod, a Job or another kind with a pod template")
-    return next((document for document in documents if isinstance(document.get("spec"), dict)), documents[0])
+    return documents
 
 
 def gpu_of(command: Any, requested: str | None) -> str:

@@ -1,6 +1,6 @@
 """``kopt estimate``: GPU memory and compute need of a training script, without a GPU."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +14,7 @@ from kopt.cli.output import Format, show
 from kopt.cli.progress import Steps, print_status
 from kopt.cli.script_arguments import Arguments, Gpu, Python, Timeout, Trainer, WorldSize, command_of, gpu_of
 from kopt.cli.sizing.estimate_view import answer
+from kopt.cli.sizing.whole_jobs import WholeJob, read_whole_job
 from kopt.serving.base.environment import load_settings
 
 if TYPE_CHECKING:
@@ -83,6 +84,9 @@ def estimate(
         kopt estimate 'torchrun --nproc-per-node 8 train.py --fsdp' -o json
 
         kopt estimate job.yaml --publish
+
+    Of a job of several pods every set of pods is estimated, as its operator starts it: PyTorchJob, MPIJob, TrainJob
+    (with its runtime in the same file), RayJob, JobSet and others.
     """
     from kopt.models.sizing.assembly import refusal
     from kopt.models.sizing.estimate import EstimateOptions
@@ -90,16 +94,24 @@ def estimate(
     _check_plot(plot)
     measured = None if profile is None else read_profile(profile)
     command = command_of(script, arguments or [])
-    options = EstimateOptions(
-        gpu_of(command, gpu), world_size, timeout, trainer, python, profile=measured, keep_traces=not fresh
-    )
-    sizing_estimate, code = _made(command, model, options)
+
+    def options_of(command: Any) -> EstimateOptions:
+        return EstimateOptions(
+            gpu_of(command, gpu), world_size, timeout, trainer, python, profile=measured, keep_traces=not fresh
+        )
+
+    manifest = read_whole_job(Path(script)) if isinstance(command, Mapping) else None
+    if manifest is not None:
+        job = manifest.sized(lambda template, options: _made(template, model, options), options_of)
+        sizing_estimate, code = job.most.estimate, job.most.code
+    else:
+        job, (sizing_estimate, code) = None, _made(command, model, options_of(command))
     drawn = plot is not None and _draw(sizing_estimate, code, plot)
-    show(answer(sizing_estimate, plot if drawn else None, output), output)
+    show(answer(sizing_estimate, plot if drawn else None, output, job), output)
     if publish:
-        question = sizing_question(command, gpu, world_size)
         of = namespace or _namespace_of(command)
-        _publish(question | ({"namespace": of} if of else {}), code, options)
+        for question, code_result in _questions(command, job, code, gpu, world_size):
+            _publish(question | ({"namespace": of} if of else {}), code_result, options_of(command))
     if refusal(sizing_estimate) is not None or drawn != (plot is not None):
         raise typer.Exit(1)
 
@@ -158,6 +170,18 @@ def _namespace_of(command: Any) -> str | None:
     metadata = command.get("metadata") if isinstance(command, Mapping) else None
     result = metadata.get("namespace") if isinstance(metadata, Mapping) else None
     return result if isinstance(result, str) and result else None
+
+
+def _questions(
+    command: Any, job: "WholeJob | None", code: "CodeResult", gpu: str | None, world_size: int | None
+) -> "Iterator[tuple[dict[str, Any], CodeResult]]":
+    """What the endpoint is told: about the command, or about each set of pods that is not like another one."""
+    if job is None:
+        yield sizing_question(command, gpu, world_size), code
+        return
+    for item in {item.role.key: item for item in job.roles if item.role.question is not None}.values():
+        template = sizing_question(dict(item.role.question or {})["workload"], gpu, world_size)
+        yield {**dict(item.role.question or {}), **template, "name": job.name}, item.code
 
 
 def _publish(question: dict[str, Any], code: "CodeResult", options: "EstimateOptions") -> None:

@@ -10,6 +10,7 @@ from kopt.core.units import format_bytes
 from kopt.core.workload.executor import IF_SHARED, Executor
 
 if TYPE_CHECKING:
+    from kopt.cli.sizing.whole_jobs import WholeJob
     from kopt.core.workload.sizing import SizingEstimate
 
 _BAR = 32
@@ -47,22 +48,43 @@ class SummaryRow:
     seconds: float
 
 
-def answer(sizing_estimate: "SizingEstimate", plot: Path | None, output: Format) -> Answer:
-    """What is printed."""
+def answer(
+    sizing_estimate: "SizingEstimate", plot: Path | None, output: Format, job: "WholeJob | None" = None
+) -> Answer:
+    """What is printed; of a ``job`` the figures of all its pods in front of those of one process."""
     if output is Format.CSV:
         return Answer("estimates", [_summary(sizing_estimate)])
-    header = {"script": sizing_estimate.script, "GPU": sizing_estimate.gpu, **_figures(sizing_estimate)}
+    figures = {"script": sizing_estimate.script, "GPU": sizing_estimate.gpu, **_figures(sizing_estimate)}
+    header = {**({} if job is None else _of_job(job)), **figures}
     empty = "no size could be determined"
     return Answer(
         "breakdown",
         _parts(sizing_estimate),
         header,
-        remarks=_remarks(sizing_estimate, plot),
-        document=sizing_estimate.to_dict(),
+        remarks=[*_remarks(sizing_estimate, plot), *(f"assumed: {text}" for text in (job.assumptions if job else ()))],
+        document=sizing_estimate.to_dict() | ({} if job is None else {"job": job.to_dict()}),
         empty=empty,
         title="GPU memory"
         + (", each process" if len(sizing_estimate.per_rank) > 1 or sizing_estimate.recommendation.count > 1 else ""),
     )
+
+
+def _of_job(job: "WholeJob") -> dict[str, str]:
+    """The job, each set of its pods, and the sum."""
+    rows = {"job": f"{job.kind} {job.name}"}
+    for item in job.roles:
+        has = f"{item.role.pods} × {_gpus(item.role.gpus)}"
+        processes = f"{item.code.world_size} processes in all, " if item.code.world_size > 1 else ""
+        advice = item.estimate.recommendation
+        request = advice.reason.message if advice.kind.value == "none" else f"each pod: {_request(item.estimate)}"
+        rows[item.role.name] = f"{has}, {processes}{request}"
+    asked, advised = sum(item.asked for item in job.roles), sum(item.advised for item in job.roles)
+    fewer = f", {_gpus(advised)} would do" if advised < asked else ""
+    return rows | {"all pods": f"{_gpus(asked)}{fewer}"}
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'' if count == 1 else 's'}"
 
 
 def _figures(sizing_estimate: "SizingEstimate") -> dict[str, str]:

@@ -183,7 +183,7 @@ async def _ask(client: "AsyncPredictionClient", pod_kind: "PodKind", use: "Measu
 
     question = pod_kind.question
     if question is None:
-        return Sized(pod_kind, why="its pods are made from a template that is not in the object")
+        return Sized(pod_kind, why=pod_kind.silence or "its pods are made from a template that is not in the object")
     try:
         answer = await client.sizing(question)
     except RequestRefused as error:

@@ -16,6 +16,7 @@ from kopt.cluster.client.resources import CONFORMANCE_POLICIES, NODES, Object, R
 from kopt.cluster.objects.fields import at, mapping, text
 from kopt.cluster.workloads.frameworks import written_queue
 from kopt.cluster.workloads.kinds import PodSet
+from kopt.cluster.workloads.launching.launching import launched
 from kopt.cluster.workloads.workload import Workload
 from kopt.core.scheduling.submission import Framework
 from kopt.core.workload.executor import Executor
@@ -95,9 +96,13 @@ async def _nodes(kube: Kube) -> set[Executor]:
 def executor_for(executor: Executor, document: Object, workload: Workload, pods: PodSet) -> Executor:
     """What hands shares to a set of pods, as ``document`` has the workload now, in a cluster with ``executor``.
 
-    NONE for pods of another scheduler, for pods without the queue that KAI asks for, and for what waits in a queue of
-    Kueue, whose quota counts no shares. Pods that ask in an executor's terms already have that one.
+    NONE for pods of another scheduler or without a template of their own, for pods without the queue that KAI asks for,
+    and for what waits in a queue of Kueue, whose quota counts no shares. Pods that ask in an executor's terms already
+    have that one.
     """
+    if pods.made_from is not None or launched(workload, pods).repeated:
+        # A TrainJob has no template to annotate, and Ray counts the GPUs that its own fields name.
+        return Executor.NONE
     if pods.spec is None or pods.metadata is None:
         return Executor.NONE if executor.hands_out else executor
     spec = mapping(document, *pods.spec)

@@ -6,13 +6,27 @@ kaiwo.silogen.ai/v1alpha1, batch.volcano.sh/v1alpha1).
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from kopt.cluster.client.resources import CRON_JOBS, DEPLOYMENTS, JOBS, PODS, STATEFUL_SETS, Object, Resource
 from kopt.cluster.objects.fields import Path, at, count, items, mapping
 from kopt.cluster.workloads.requests.gpus import gpus_of, resources_milli
 from kopt.core.units import WHOLE_GPU, MilliGpu
+
+
+@dataclass(frozen=True)
+class MadeFrom:
+    """The template of pods that stands in another object (a TrainJob's runtime).
+
+    ``name`` is that of the step, ``trains`` whether it is the one that trains, ``policy`` what the runtime says about
+    starting it; ``template`` is None where it cannot be read.
+    """
+
+    template: Object | None
+    name: str = ""
+    policy: Mapping[str, Any] = field(default_factory=dict)
+    trains: bool = True
 
 
 @dataclass(frozen=True)
@@ -24,6 +38,7 @@ class PodSet:
     gpus: MilliGpu
     metadata: Path | None = None
     spec: Path | None = None
+    made_from: MadeFrom | None = None
 
 
 PodSets = Callable[[Object], Iterator[PodSet]]

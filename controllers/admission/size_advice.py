@@ -15,8 +15,10 @@ from kopt.cluster.workloads.executors import executor_for
 from kopt.cluster.workloads.kinds import PodSet
 from kopt.cluster.workloads.memory_need import Need
 from kopt.cluster.workloads.pod_sizing import (
+    annotations_path,
     job_type_of,
     requested_gpus,
+    silence,
     takes_patches,
     template_of,
     write_request,
@@ -34,6 +36,7 @@ from kopt.core.workload.sizing import Recommendation, RequestedGpus, ShareKind
 from kopt.policies.sizing.advice import (
     MEMORY_ANNOTATION,
     NO_EXECUTOR,
+    NOT_FOLLOWED,
     NOT_OBSERVED,
     CertaintySettings,
     advise,
@@ -90,6 +93,11 @@ async def apply_sizing(
         _advised(workload, pods, need or measured, policy.certainty, executor)
         for pods, need, executor in await _needs(workload, executors, sizes, budget_s, dry_run=dry_run)
     ]
+    advised += [
+        _advised(workload, pods, None, policy.certainty, Executor.NONE)
+        for pods in workload.pod_sets
+        if pods.gpus and silence(workload, pods) is not None
+    ]
     if not advised:
         return []
     # The annotations of the object are of the pods that need most.
@@ -138,7 +146,8 @@ def _advised(
 ) -> _Advised:
     now = requested_gpus(workload, pods)
     # Reviews come twice where another webhook has changed the object after ours.
-    written = text(workload.document, *(pods.metadata or ()), "annotations", REQUESTED_GPUS)
+    path = annotations_path(workload, pods)
+    written = text(workload.document, *path, "annotations", REQUESTED_GPUS) if path is not None else ""
     before = int(written) if written.isascii() and written.isdigit() and len(written) < 5 else 0
     requested = replace(now, gpus=before) if now.gpus and before > now.gpus else now
     advice = advise(
@@ -150,6 +159,7 @@ def _advised(
         certainty=certainty,
         shares=executor is not Executor.UNKNOWN,
         executor=executor,
+        silent=silence(workload, pods),
     )
     return _Advised(pods, now.gpus or 0, requested, need, advice)
 
@@ -161,7 +171,9 @@ def _reasons(most: _Advised, advised: list[_Advised]) -> Iterator[Reason]:
         return
     yield evidence_of(most.need.prediction, most.requested, most.need.observed_peak_bytes)
     explained = [
-        item for item in advised if item.fewer_gpus or item.is_handed_out or item.advice.reason.code == NO_EXECUTOR
+        item
+        for item in advised
+        if item.fewer_gpus or item.is_handed_out or item.advice.reason.code in (NO_EXECUTOR, *NOT_FOLLOWED)
     ]
     yield from {item.advice.reason.message: item.advice.reason for item in explained}.values()
 
@@ -194,8 +206,9 @@ def _write(patch: JsonPatch, workload: Workload, advised: list[_Advised], most: 
             continue
         limits = mapping(_patch_of(item), "resources", "limits")
         gives_back = item.fewer_gpus and item.advice.count < item.gpus and takes_patches(workload, item.pods)
-        if gives_back and limits and item.pods.metadata is not None:
-            patch.put((*item.pods.metadata, "annotations", REQUESTED_GPUS), str(item.requested.gpus))
+        metadata = annotations_path(workload, item.pods)
+        if gives_back and limits and metadata is not None:
+            patch.put((*metadata, "annotations", REQUESTED_GPUS), str(item.requested.gpus))
             write_resources(patch, workload, item.pods, limits)
 
 

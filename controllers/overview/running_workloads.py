@@ -14,16 +14,19 @@ from kopt.cluster.client.resources import JOBS, NODES, PODS, REPLICA_SETS, Objec
 from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.cluster.objects.json_patch import JsonPatch
 from kopt.cluster.workloads.executors import executor_for, executor_in
-from kopt.cluster.workloads.kinds import PodSet, WorkloadKind
+from kopt.cluster.workloads.kinds import TRAIN_JOBS, PodSet, WorkloadKind
 from kopt.cluster.workloads.memory_need import parse_need
 from kopt.cluster.workloads.node_selection import GPU_PRODUCT_LABELS
 from kopt.cluster.workloads.pod_sizing import (
     gpu_container,
+    question_of,
     requested_gpus,
+    role_of,
+    silence,
     takes_patches,
-    template_of,
     write_request,
 )
+from kopt.cluster.workloads.requests.external import Find, ObjectRef, complete, read_object
 from kopt.cluster.workloads.served import alive, is_evaluated, metadata_and_spec, served_kinds
 from kopt.cluster.workloads.workload import Workload
 from kopt.controllers.overview.measured_advice import advice_of_measured
@@ -61,17 +64,23 @@ class PodKind:
     def label(self) -> str:
         """``job/finetune``, as on the command line; with the role where a workload has several."""
         role = ""
-        if len(self.workload.pod_sets) > 1 and self.pods.spec is not None:
-            role = "/" + "/".join(str(step) for step in self.pods.spec[:-2][-1:])
+        if len(self.workload.pod_sets) > 1:
+            role = f"/{role_of(self.workload, self.pods)}"
         return f"{self.resource.kind.lower()}/{self.workload.name}{role}"
 
     @property
     def question(self) -> dict[str, Any] | None:
-        """The body for ``/v1/sizing``; None for kinds whose pods are made from something that is not in the object."""
-        template = template_of(self.workload, self.pods)
+        """The body for ``/v1/sizing``; None where what the pods run is not known (``silence`` may say why)."""
+        question = question_of(self.workload, self.pods)
         name = self.workload.name[:253]
         hint = {} if self.executor is Executor.UNKNOWN else {"executor": self.executor.value}
-        return None if template is None else {"workload": template, "gpu": self.gpu or None, "name": name, **hint}
+        return None if question is None else {**question, "gpu": self.gpu or None, "name": name, **hint}
+
+    @property
+    def silence(self) -> str:
+        """Why nothing can be advised, whatever is known of sizes; empty where it can."""
+        why = silence(self.workload, self.pods)
+        return "" if why is None else why.message
 
     def advice(self, answer: Mapping[str, Any], now_s: float, measured: MeasuredUse | None = None) -> SizeAdvice:
         """What the endpoint's answer, and what its pods used, mean for one of these pods, by its own request.
@@ -140,23 +149,41 @@ async def running(kube: Kube, namespace: str = "") -> AsyncIterator[PodKind]:
     Kinds that are not served, or that may not be read, are left out.
     """
     homes, executor = await _homes(kube, namespace), await executor_in(kube)
+    known: dict[ObjectRef, Object | None] = {}
     for kind, resource in await served_kinds(kube):
         try:
             async for page in kube.pages(resource, namespace):
                 for document in page.items:
                     home = homes.get(text(document, "metadata", "uid"), _Home())
-                    for pod_kind in pods_of(document, kind, resource):
+                    others = await _others(kube, document, kind, known)
+                    for pod_kind in pods_of(document, kind, resource, others.get):
                         pod_names = tuple(sorted(home.pods))
                         yield replace(pod_kind, gpu=home.gpu, pod_names=pod_names, in_cluster=executor)
         except (NotFound, Forbidden):
             continue
 
 
-def pods_of(document: Object, kind: WorkloadKind, resource: Resource) -> Iterator[PodKind]:
-    """The kinds of GPU pods of one object; none where it has ended or another workload has made it."""
+def pods_of(document: Object, kind: WorkloadKind, resource: Resource, find: Find = lambda _: None) -> Iterator[PodKind]:
+    """The kinds of GPU pods of one object; none where it has ended or another workload has made it.
+
+    ``find`` gives the runtime of a TrainJob, which has the template of its pods.
+    """
     workload = alive(document, kind)
+    if workload is not None and kind.resource == TRAIN_JOBS:
+        workload = complete(workload, find)[0]
     if workload is not None and is_evaluated(workload):
         yield from (PodKind(resource, workload, pod_set) for pod_set in workload.pod_sets if pod_set.gpus)
+
+
+async def _others(
+    kube: Kube, document: Object, kind: WorkloadKind, known: dict[ObjectRef, Object | None]
+) -> dict[ObjectRef, Object | None]:
+    """``known`` with the runtime of a TrainJob, read once for all that use it."""
+    workload = alive(document, kind) if kind.resource == TRAIN_JOBS else None
+    if workload is not None:
+        for reference in complete(workload, known.get)[1] - known.keys():
+            known[reference] = await read_object(kube, reference)
+    return known
 
 
 @dataclass

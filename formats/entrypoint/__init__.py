@@ -9,8 +9,10 @@ from kopt.formats.entrypoint.entrypoint import Entrypoint, EntrypointError, Kind
 from kopt.formats.entrypoint.launchers import what_runs
 from kopt.formats.entrypoint.notebook import notebook_source
 from kopt.formats.entrypoint.script import ScriptFacts, read_script
+from kopt.formats.entrypoint.variables import TORCHRUN_PREFIX
 
 __all__ = [
+    "TORCHRUN_PREFIX",
     "Entrypoint",
     "EntrypointError",
     "Kind",

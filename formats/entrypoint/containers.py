@@ -11,6 +11,7 @@ from kopt.core.reason import Reason
 from kopt.formats.entrypoint.entrypoint import Entrypoint, EntrypointError
 from kopt.formats.entrypoint.launchers import Files, what_runs
 from kopt.formats.entrypoint.shell import MAX_TEXT_CHARACTERS, check
+from kopt.formats.entrypoint.variables import by_variables
 
 _GPU_RESOURCES = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915")
 _REFERENCE = re.compile(r"\$\(([A-Za-z_][\w.-]*)\)")
@@ -49,6 +50,7 @@ def _container_entrypoint(container: Mapping[str, Any], replicas: int, files: Fi
     if not _strings(container, "command"):
         unknown.append(Reason("IMAGE_ENTRYPOINT", "the image's entrypoint comes before the args and is not known"))
     entrypoint = what_runs(arguments, files)
+    entrypoint = by_variables(entrypoint, {**env, **entrypoint.env})
     gpus = _gpus(container)
     if entrypoint.world_size is None and gpus and entrypoint.launcher:
         unknown.append(Reason("GPUS", f"one process for each of {gpus} GPUs in {replicas} pods", {"gpus": gpus}))

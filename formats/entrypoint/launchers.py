@@ -195,7 +195,7 @@ def _launched(
     return _script(parsed.rest)
 
 
-def _count(text: str | None) -> int | None:
+def number_of(text: str | None) -> int | None:
     """A number of processes or nodes; ``1:4`` means up to 4; None where the machine decides."""
     if text is None:
         return None
@@ -214,7 +214,7 @@ def _spread(
     """``default`` is how many processes per node the launcher starts where it is not told."""
     if entrypoint is None:
         return None
-    number = _count(per_node or default)
+    number = number_of(per_node or default)
     reasons = list(entrypoint.unknown)
     if number is None:
         processes = f"{per_node!r} processes per node" if per_node else "one process per GPU"
@@ -241,7 +241,9 @@ def _torchrun(arguments: Sequence[str], files: Files, shell: Shell, depth: int) 
         shell=shell,
         depth=depth,
     )
-    return _spread(entrypoint, "torchrun", parsed.get("nproc_per_node"), _count(parsed.get("nnodes")), arguments, "1")
+    return _spread(
+        entrypoint, "torchrun", parsed.get("nproc_per_node"), number_of(parsed.get("nnodes")), arguments, "1"
+    )
 
 
 def _accelerate(arguments: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
@@ -261,7 +263,7 @@ def _accelerate(arguments: Sequence[str], files: Files, shell: Shell, depth: int
     # Accelerate's number is that of all processes, on all machines; without one it starts a process per GPU.
     spread = _spread(entrypoint, "accelerate", parsed.get("num_processes", "n"), 1, arguments)
     assert spread is not None
-    return replace(spread, nodes=_count(parsed.get("num_machines")) or 1, launcher_config=parsed.get("config_file"))
+    return replace(spread, nodes=number_of(parsed.get("num_machines")) or 1, launcher_config=parsed.get("config_file"))
 
 
 def _deepspeed(arguments: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
@@ -276,7 +278,7 @@ def _deepspeed(arguments: Sequence[str], files: Files, shell: Shell, depth: int)
     )
     include = parsed.get("i", "include")
     per_node = parsed.get("num_gpus") or (_included(include) if include else None)
-    return _spread(entrypoint, "deepspeed", per_node, _count(parsed.get("num_nodes")), arguments)
+    return _spread(entrypoint, "deepspeed", per_node, number_of(parsed.get("num_nodes")), arguments)
 
 
 def _included(text: str) -> str | None:
@@ -298,7 +300,7 @@ def _nested(
 ) -> Entrypoint | None:
     """A launcher that may start another one: ``srun torchrun …`` starts one torchrun per node."""
     if entrypoint is not None and entrypoint.launcher is not None:
-        outer = nodes or _count(total) or 1
+        outer = nodes or number_of(total) or 1
         if entrypoint.world_size is not None and entrypoint.nodes == 1:
             return replace(entrypoint, world_size=entrypoint.world_size * outer, nodes=outer)
         return entrypoint
@@ -308,13 +310,13 @@ def _nested(
 def _srun(arguments: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
     parsed = options.read_options(arguments, options.SRUN)
     entrypoint = _launched(parsed, module=False, plain=True, files=files, shell=shell, depth=depth)
-    nodes = _count(parsed.get("N", "nodes"))
+    nodes = number_of(parsed.get("N", "nodes"))
     per_node = parsed.get("ntasks_per_node")
     if (
         entrypoint is not None
         and entrypoint.launcher is None
         and per_node is None
-        and (tasks := _count(parsed.get("n", "ntasks")))
+        and (tasks := number_of(parsed.get("n", "ntasks")))
     ):
         return _spread(replace(entrypoint), "srun", str(max(1, tasks // (nodes or 1))), nodes, arguments)
     return _nested(entrypoint, "srun", per_node, nodes, arguments)
@@ -345,7 +347,7 @@ def _colossalai(arguments: Sequence[str], files: Files, shell: Shell, depth: int
         parsed, module=parsed.get("m") is not None, plain=False, files=files, shell=shell, depth=depth
     )
     return _spread(
-        entrypoint, "colossalai", parsed.get("nproc_per_node"), _count(parsed.get("nnodes", "num_nodes")), arguments
+        entrypoint, "colossalai", parsed.get("nproc_per_node"), number_of(parsed.get("nnodes", "num_nodes")), arguments
     )
 
 
@@ -364,7 +366,9 @@ def _tune(arguments: Sequence[str], files: Files, shell: Shell, depth: int) -> E
     if not parsed.rest:
         return None
     entrypoint = tools.with_trainer(Entrypoint(Kind.TOOL, "tune", parsed.rest, trainer="torchtune"))
-    return _spread(entrypoint, "torchrun", parsed.get("nproc_per_node"), _count(parsed.get("nnodes")), arguments, "1")
+    return _spread(
+        entrypoint, "torchrun", parsed.get("nproc_per_node"), number_of(parsed.get("nnodes")), arguments, "1"
+    )
 
 
 _LAUNCHERS: dict[str, Callable[[Sequence[str], Files, Shell, int], Entrypoint | None]] = {

@@ -45,7 +45,7 @@ from kopt.formats.entrypoint import (
     what_runs,
 )
 from kopt.formats.pod_request import requested_executor, requested_gpus
-from kopt.formats.processes import NO_REQUEST, Processes, count_processes
+from kopt.formats.processes import NO_REQUEST, Processes, Slots, count_processes
 from kopt.formats.trainers import read_plan
 from kopt.formats.yaml_text import load_yaml
 from kopt.models.registry.aliases import CHAMPION
@@ -87,6 +87,8 @@ class EstimateOptions:
     folder: Path | None = None
     profile: WorkloadProfile | None = None
     keep_traces: bool = True
+    slots: Slots | None = None
+    """The host file of an MPI job."""
 
     def __post_init__(self) -> None:
         if not 0 < self.timeout_s <= 24 * 3600:
@@ -154,7 +156,7 @@ def estimate_and_code(
     question = SizingQuestion(result.code, gpu.name, processes.world_size, AllocationKind.PROCESS, options.profile)
     executor = requested_executor(command) if isinstance(command, Mapping) else Executor.UNKNOWN
     made = answer(question, entrypoint, predictor, processes, executor, lambda memory: _because(result.problem, memory))
-    return replace(made, seconds=time.monotonic() - began), result
+    return replace(made, seconds=time.monotonic() - began), replace(result, world_size=processes.world_size)
 
 
 def _because(problem: str, memory: Prediction) -> Prediction:
@@ -185,7 +187,7 @@ def _processes(
 ) -> Processes:
     load = _loader(folder, inside=isinstance(command, Mapping))
     requested = requested_gpus(command) if isinstance(command, Mapping) else NO_REQUEST
-    return count_processes(entrypoint, load, requested, options.world_size)
+    return count_processes(entrypoint, load, requested, options.world_size, options.slots)
 
 
 def _loaded(model: str | SizingPredictor, settings: Settings | None) -> SizingPredictor:

@@ -23,7 +23,9 @@ MEMORY_ANNOTATION, FRACTION_ANNOTATION = "kaiwo.ai/gpu-memory", "kaiwo.ai/gpu-fr
 WHOLE_RESOURCES = {Vendor.NVIDIA: "nvidia.com/gpu", Vendor.AMD: "amd.com/gpu"}
 """Extended resources of whole GPUs."""
 NOT_OBSERVED = Bytes(0)
-NOTHING_ADVISED = frozenset({"UNKNOWN_SIZE", "FALLBACK", "UNSURE", "UNKNOWN_GPU", "FITS_NONE"})
+NOT_FOLLOWED = frozenset({"RAY_WORKERS", "MPI_LAUNCHER", "RUNTIME_UNKNOWN"})
+"""Codes of the reasons why nothing can be said of what a job's pods run."""
+NOTHING_ADVISED = frozenset({"UNKNOWN_SIZE", "FALLBACK", "UNSURE", "UNKNOWN_GPU", "FITS_NONE"}) | NOT_FOLLOWED
 """Codes of the reasons for no advice."""
 NO_EXECUTOR = "NO_EXECUTOR"
 """Code of the reason for no share where nothing in the cluster hands any out."""
@@ -64,6 +66,7 @@ def advise(
     certainty: CertaintySettings | None = None,
     shares: bool = True,
     executor: Executor = Executor.UNKNOWN,
+    silent: Reason | None = None,
 ) -> Recommendation:
     """What a pod on ``gpu`` should ask for that requests ``requested``, and why.
 
@@ -71,8 +74,10 @@ def advise(
     type used, ``activity_high`` the upper end of SM or CU activity, where known. ``processes`` counts those of one pod
     where the command says so; None stands for one for each GPU that is asked for. Without ``shares`` whole GPUs stay
     whole. ``executor`` is what hands out shares where the pod runs: with NONE no share is advised in place of more.
-    ``certainty`` is for advice that is acted upon.
+    ``certainty`` is for advice that is acted upon. ``silent`` is why nothing can be said of what the pod runs.
     """
+    if silent is not None:
+        return _nothing(gpu, silent)
     if gpu_vendor(gpu) is not Vendor.NVIDIA and executor is not Executor.UNKNOWN:
         executor = Executor.NONE
     advice = _advise(

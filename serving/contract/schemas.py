@@ -174,6 +174,10 @@ class SizingRequest(_Strict):
     """The GPU it is meant for; else the workload's node selector, else an A100 with 80 GB."""
     world_size: Annotated[int, Field(ge=1, le=65_536)] | None = None
     """Processes, where the workload does not say."""
+    nodes: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    """Pods of an MPI job that its command's processes are spread over; with ``slots_per_node``."""
+    slots_per_node: Annotated[int, Field(ge=1, le=65_536)] | None = None
+    """The most processes that ``mpirun`` starts on each of them (an MPIJob's ``slotsPerWorker``)."""
     name: Name | None = None
     """How recommendations call it; the manifest's name if absent."""
     namespace: Namespace | None = None

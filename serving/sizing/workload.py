@@ -14,7 +14,7 @@ from kopt.core.workload.executor import Executor
 from kopt.core.workload.profile import JobType, normalised_command
 from kopt.formats.entrypoint import Entrypoint, EntrypointError, Kind, pod_entrypoint, what_runs
 from kopt.formats.pod_request import gpu_container, gpu_selected, pod_spec, requested_executor, requested_gpus, table
-from kopt.formats.processes import Processes, count_processes
+from kopt.formats.processes import Processes, Slots, count_processes
 from kopt.models.sizing.estimate import DEFAULT_GPU
 from kopt.serving.contract.schemas import ScriptWorkload, SizingRequest
 from kopt.serving.http.problems import invalid
@@ -102,7 +102,7 @@ def _manifest(request: SizingRequest, manifest: Mapping[str, Any]) -> Workload:
     metadata = table(manifest.get("metadata"))
     explicit_name = request.name or metadata.get("name") or metadata.get("generateName")
     requested = requested_gpus(manifest)
-    processes = count_processes(entrypoint, no_file, requested, request.world_size)
+    processes = count_processes(entrypoint, no_file, requested, request.world_size, _slots(request))
     if processes.of_pod is None and (requested.gpus or 1) > 1:
         # A script may start a process per GPU by itself, which its command does not show.
         text = f"Nothing says how many processes there are; one for each of the {requested.gpus} GPUs is assumed."
@@ -112,6 +112,10 @@ def _manifest(request: SizingRequest, manifest: Mapping[str, Any]) -> Workload:
     executor = Executor(request.executor) if request.executor else requested_executor(manifest)
     named = bool(explicit_name)
     return Workload(entrypoint, gpu, processes, name, image, source, problem, reasons, named, executor, manifest)
+
+
+def _slots(request: SizingRequest) -> Slots | None:
+    return None if request.slots_per_node is None else Slots(request.nodes or 1, request.slots_per_node)
 
 
 def _gpu(request: SizingRequest, selected: str | None) -> tuple[GpuModel, tuple[Reason, ...]]:

@@ -28,6 +28,7 @@ _FRAMEWORKS = (
     "jobset.x-k8s.io/jobset",
     "ray.io/rayjob",
     "ray.io/raycluster",
+    "kubeflow.org/mpijob",
     "kubeflow.org/pytorchjob",
     "kubeflow.org/tfjob",
     "kubeflow.org/xgboostjob",

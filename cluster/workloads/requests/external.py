@@ -1,8 +1,8 @@
 """GPUs that a workload's own object does not tell, because they stand in other objects.
 
-A TrainJob's may be in its runtime (trainer v1alpha1); any pod's in claims of devices (DRA, resource.k8s.io/v1), which
-name device classes. A claimed device counts as a whole GPU, also where its class divides GPUs: which part it will be is
-known when it is allocated.
+A TrainJob's may be in its runtime (trainer v1alpha1), where the template of its pods is; any pod's in claims of devices
+(DRA, resource.k8s.io/v1), which name device classes. A claimed device counts as a whole GPU, also where its class
+divides GPUs: which part it will be is known when it is allocated.
 """
 
 import re
@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from kopt.cluster.client.api import ApiError, Kube
 from kopt.cluster.client.resources import Object, Resource
 from kopt.cluster.objects.fields import at, count, items, mapping, text
-from kopt.cluster.workloads.kinds import BY_KEY, JOB_SETS, TRAIN_JOBS, PodSet
-from kopt.cluster.workloads.requests.gpus import GPU_CLASSES, GPU_DRIVERS, SHARE_CLAIM
+from kopt.cluster.workloads.kinds import BY_KEY, JOB_SETS, TRAIN_JOBS, MadeFrom, PodSet
+from kopt.cluster.workloads.requests.gpus import GPU_CLASSES, GPU_DRIVERS, SHARE_CLAIM, resources_milli
 from kopt.cluster.workloads.workload import Workload
 from kopt.core.units import WHOLE_GPU, MilliGpu
 
@@ -73,8 +73,8 @@ def complete(workload: Workload, find: Find) -> tuple[Workload, set[ObjectRef]]:
 
 
 def stands_elsewhere(workload: Workload) -> bool:
-    """Whether other objects may have GPUs of this one."""
-    return _has_silent_runtime(workload) or any(
+    """Whether other objects may have GPUs of this one, or what runs on them."""
+    return _has_runtime(workload) or any(
         at(workload.document, *pod_set.spec, "resourceClaims")
         for pod_set in workload.pod_sets
         if pod_set.spec is not None
@@ -110,27 +110,36 @@ class _Seeker:
     missing: set[ObjectRef] = field(default_factory=set)
 
     def pod_sets(self, workload: Workload) -> Iterator[PodSet]:
-        if _has_silent_runtime(workload):
-            yield from self._of_runtime(workload.document)
+        if _has_runtime(workload):
+            yield from self._of_runtime(workload)
             return
         for pod_set in workload.pod_sets:
             yield self._with_claims(workload.document, pod_set)
 
-    def _of_runtime(self, train_job: Object) -> Iterator[PodSet]:
-        """The runtime's JobSet, with as many nodes in its training step as the TrainJob or the runtime wants."""
+    def _of_runtime(self, workload: Workload) -> Iterator[PodSet]:
+        """The runtime's JobSet, with as many nodes in its training step as the TrainJob or the runtime wants, and what
+        the TrainJob asks for them; as the TrainJob alone has it where there is none."""
+        train_job = workload.document
         reference = mapping(train_job, "spec", "runtimeRef")
         resource = _RUNTIME_KINDS.get(text(reference, "kind") or CLUSTER_RUNTIMES.kind)
         runtime = self._find(resource, text(reference, "name")) if resource is not None else None
         if runtime is None:
+            yield from (pod_set for pod_set in workload.pod_sets if pod_set.gpus)
             return
         inner = {"spec": at(runtime, "spec", "template", "spec")}
-        nodes = count(train_job, "spec", "trainer", "numNodes", default=count(runtime, "spec", "mlPolicy", "numNodes"))
+        policy = mapping(runtime, "spec", "mlPolicy")
+        nodes = count(train_job, "spec", "trainer", "numNodes", default=count(policy, "numNodes"))
+        told = at(train_job, "spec", "trainer", "resourcesPerNode")
         for pod_set in BY_KEY[JOB_SETS.group, JOB_SETS.kind].pod_sets(inner):
             job = at(inner, *pod_set.spec[:3]) if pod_set.spec else None
             step = text(mapping(job, "template", "metadata", "labels"), _TRAINER_STEP)
             trains = step == "trainer" or (not step and text(job, "name") == "node")
+            made_from = MadeFrom(at(inner, *(pod_set.spec or ())[:-1]), text(job, "name"), policy, trains)
+            gpus = self._with_claims(inner, pod_set).gpus
+            if trains and told is not None:
+                gpus = MilliGpu(resources_milli(told))
             # No paths: the runtime belongs to everyone who uses it.
-            yield PodSet(nodes if trains else pod_set.pods, self._with_claims(inner, pod_set).gpus)
+            yield PodSet(nodes if trains else pod_set.pods, gpus, made_from=made_from)
 
     def _with_claims(self, document: Object, pod_set: PodSet) -> PodSet:
         if pod_set.spec is None:
@@ -171,7 +180,7 @@ class _Seeker:
         return result
 
 
-def _has_silent_runtime(workload: Workload) -> bool:
-    """Whether this is a TrainJob that does not tell itself what each node asks for."""
+def _has_runtime(workload: Workload) -> bool:
+    """Whether this is a TrainJob whose runtime has to be read: for its GPUs, or for what it runs on its own."""
     per_node = at(workload.document, "spec", "trainer", "resourcesPerNode")
-    return workload.kind.resource == TRAIN_JOBS and per_node is None
+    return workload.kind.resource == TRAIN_JOBS and (per_node is None or workload.uses_gpus)

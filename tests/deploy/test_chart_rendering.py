@@ -415,7 +415,7 @@ def test_serve_reads_the_applications_configuration(charts: Any, everything: Obj
 
 
 def test_ray_pods_keep_the_labels_by_which_kuberay_finds_them(charts: Any, everything: Object) -> None:
-    """``kopt-predictions-head-svc`` selects by what KubeRay writes (HeadServiceLabels): templates may not differ."""
+    """``kopt-predictions-head-svc`` selects by what KubeRay writes (HeadServiceLabels): leave them be."""
     service = named(charts.render(everything), "RayService", "kopt-predictions")
     groups = service["spec"]["rayClusterConfig"]
     for group in (groups["headGroupSpec"], *groups["workerGroupSpecs"]):

@@ -96,7 +96,7 @@ class PlannedShare:
         return Reason("GPU_SHARE_WRITTEN", text_, {"executor": str(offer.executor), "nodes": self.choice.nodes})
 
 
-def asks_for_share(workload: Workload) -> bool:
+def requests_share(workload: Workload) -> bool:
     """Whether any of its templates has a share to be written."""
     return any(_annotations(workload, pods) is not None for pods in workload.pod_sets)
 

@@ -16,7 +16,7 @@ from kopt.core.workload.gpu_share import Enforcement, ShareExecutor, ShareField
 from kopt.core.workload.share_enforcement import ENFORCED, ISOLATIONS
 
 if TYPE_CHECKING:
-    from kopt.cluster.workloads.share_offers import SharingView
+    from kopt.cluster.workloads.share_offers import SharedGpus
     from kopt.controllers.admission.evaluation import FixedState
     from kopt.controllers.admission.share_plan import ManifestPlan
     from kopt.core.scheduling.devices import GpuDevice
@@ -75,13 +75,13 @@ def list_fractions(
 
         kopt fractions list --node gpu-7 -o json
     """
-    gpus, view = asyncio.run(_read(kubeconfig))
-    show(listed([gpu for gpu in gpus if node in ("", gpu.node)], view), output)
+    gpus, sharing = asyncio.run(_read(kubeconfig))
+    show(listed([gpu for gpu in gpus if node in ("", gpu.node)], sharing), output)
 
 
-def listed(gpus: "Sequence[GpuDevice]", view: "SharingView") -> Answer:
+def listed(gpus: "Sequence[GpuDevice]", sharing: "SharedGpus") -> Answer:
     """Of nodes that offer shares."""
-    offered = {each.node: each.offers for each in view.offered() if each.offers}
+    offered = {each.node: each.offers for each in sharing.offered() if each.offers}
     rows = [_row(gpu, offered[gpu.node]) for gpu in gpus if gpu.node in offered]
     by_executor: dict[str, int] = {}
     for offers in offered.values():
@@ -191,17 +191,17 @@ def planned(plans: "Sequence[ManifestPlan]") -> Answer:
     return Answer("shares", rows, remarks=remarks, empty="no workload in it asks for a share of a GPU")
 
 
-async def _read(kubeconfig: Path | None) -> "tuple[Sequence[GpuDevice], SharingView]":
+async def _read(kubeconfig: Path | None) -> "tuple[Sequence[GpuDevice], SharedGpus]":
     from kopt.cluster.client.api import ApiError, connect
     from kopt.cluster.workloads.share_offers import read_sharing
     from kopt.controllers.overview.gpus import read_gpus
 
     try:
         async with connect(kubeconfig) as kube:
-            found, view = await asyncio.gather(read_gpus(kube), read_sharing(kube))
+            listing, sharing = await asyncio.gather(read_gpus(kube), read_sharing(kube))
     except ApiError as error:
         raise Refused(f"the cluster cannot be read: {error}") from error
-    return found.gpus, view
+    return listing.gpus, sharing
 
 
 async def _plans(kubeconfig: Path | None, loaded: list[dict[str, Any]], namespace: str) -> "list[ManifestPlan]":
@@ -212,10 +212,10 @@ async def _plans(kubeconfig: Path | None, loaded: list[dict[str, Any]], namespac
 
     try:
         async with connect(kubeconfig) as kube:
-            state, view = await asyncio.gather(_state(kube), read_sharing(kube))
+            state, sharing = await asyncio.gather(_state(kube), read_sharing(kube))
     except (ApiError, PolicyError) as error:
         raise Refused(f"the cluster cannot be read: {error}") from error
-    plans = (plan_manifest(document, state, view, namespace) for document in loaded)
+    plans = (plan_manifest(document, state, sharing, namespace) for document in loaded)
     return [each for each in plans if each is not None]
 
 

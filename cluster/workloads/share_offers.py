@@ -91,7 +91,7 @@ def _shared(device: Object, driver: str) -> ShareOffer | None:
 
 
 @dataclass(frozen=True)
-class SharingView:
+class SharedGpus:
     """The cluster at one moment; the mappings may be live views of informers."""
 
     nodes: Mapping[tuple[str, str], SharingNode] = field(default_factory=dict)
@@ -142,7 +142,7 @@ def _class_name(driver: str) -> Callable[[Object], str]:
     return name
 
 
-async def read_sharing(kube: Kube) -> SharingView:
+async def read_sharing(kube: Kube) -> SharedGpus:
     """As it is now; kinds that are not served have no objects. Raises ApiError."""
     nodes, slices, classes, configs = await asyncio.gather(
         *(_listed(kube, resource) for resource in (NODES, RESOURCE_SLICES, DEVICE_CLASSES, KAI_CONFIGS))
@@ -152,9 +152,9 @@ async def read_sharing(kube: Kube) -> SharingView:
 
 def sharing_of(
     nodes: Iterable[Object], slices: Iterable[Object], classes: Iterable[Object], configs: Iterable[Object]
-) -> SharingView:
+) -> SharedGpus:
     """Of objects as the API server has them."""
-    return SharingView(
+    return SharedGpus(
         {("", text(node, "metadata", "name")): sharing_node(node) for node in nodes},
         {at_: part for at_, item in enumerate(slices) if (part := shared_devices(item)) is not None},
         dict(enumerate(classes)),

@@ -9,7 +9,7 @@ from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.workloads.hardware import NodeHardware
 from kopt.cluster.workloads.node_pools import annotation_of, keyed, selectors_of
 from kopt.cluster.workloads.requests.external import ObjectRef
-from kopt.cluster.workloads.share_offers import SharingView
+from kopt.cluster.workloads.share_offers import SharedGpus
 from kopt.cluster.workloads.workload import NamespaceDefaults, Workload, shape_of, submission_of
 from kopt.controllers.admission.policy import ConformancePolicy
 from kopt.core.decision import Mode
@@ -63,7 +63,7 @@ class ClusterState(Protocol):
         """What hands out shares of a GPU."""
         ...
 
-    def sharing(self) -> SharingView | None:
+    def sharing(self) -> SharedGpus | None:
         """What nodes offer shares of GPUs by; None when that is not known."""
         ...
 
@@ -97,7 +97,7 @@ class FixedState:
     """What the cluster shows to hand out shares of a GPU."""
     node_pools: Mapping[str, KaiwoPool] | None = None
     node_hardware: Sequence[NodeHardware] | None = None
-    share_offers: SharingView | None = None
+    share_offers: SharedGpus | None = None
 
     def namespace(self, name: str) -> NamespaceDefaults | None:
         return self.namespaces.get(name, NamespaceDefaults())
@@ -117,7 +117,7 @@ class FixedState:
     def executor(self) -> Executor:
         return self.shares if self.policy.executor is Executor.UNKNOWN else self.policy.executor
 
-    def sharing(self) -> SharingView | None:
+    def sharing(self) -> SharedGpus | None:
         return self.share_offers
 
     def find(self, location: ObjectRef) -> Object | None:

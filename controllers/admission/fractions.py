@@ -14,7 +14,7 @@ from kopt.cluster.objects.fields import mapping, text
 from kopt.cluster.objects.json_patch import JsonPatch
 from kopt.cluster.workloads.frameworks import written_queue
 from kopt.cluster.workloads.kinds import PodSet
-from kopt.cluster.workloads.share_offers import SharingView
+from kopt.cluster.workloads.share_offers import SharedGpus
 from kopt.cluster.workloads.share_writing import (
     EXECUTOR_ANNOTATION,
     SHARE_LABEL,
@@ -96,23 +96,23 @@ class PlannedShare:
         return Reason("GPU_SHARE_WRITTEN", text_, {"executor": str(offer.executor), "nodes": self.choice.nodes})
 
 
-def asks_for_share(workload: Workload) -> bool:
+def requests_share(workload: Workload) -> bool:
     """Whether any of its templates has a share to be written."""
     return any(_annotations(workload, pods) is not None for pods in workload.pod_sets)
 
 
 def apply_shares(
-    patch: JsonPatch, review: Review, workload: Workload, mode: Mode, view: SharingView | None, framework: Framework
+    patch: JsonPatch, review: Review, workload: Workload, mode: Mode, sharing: SharedGpus | None, framework: Framework
 ) -> Shares:
     """Writes every share of a workload, or, where one of them cannot be given, none."""
     try:
-        planned = plan_shares(workload, view, framework)
+        planned = plan_shares(workload, sharing, framework)
     except ShareError as error:
         record = Record("fractions", "GPU_SHARE_UNREADABLE", mode, f"{error}.")
         return Shares([record], record if mode is Mode.ENFORCE else None)
     if not planned:
         return Shares()
-    if view is None:
+    if sharing is None:
         text_ = "It is not known yet what hands out shares of GPUs here: the request stays as written."
         return Shares([Record("fractions", "GPU_SHARE_NOT_KNOWN", mode, text_)])
     records = [Record.of("fractions", share.reason, mode) for share in planned]
@@ -128,10 +128,10 @@ def apply_shares(
     return _written(patch, review, workload, planned, records)
 
 
-def plan_shares(workload: Workload, view: SharingView | None, framework: Framework) -> list[PlannedShare]:
+def plan_shares(workload: Workload, sharing: SharedGpus | None, framework: Framework) -> list[PlannedShare]:
     """What each template that asks for a share would be given. Raises ShareError for a request that cannot be read."""
     return [
-        _planned(workload, pods, request, view or SharingView(), framework)
+        _planned(workload, pods, request, sharing or SharedGpus(), framework)
         for pods in workload.pod_sets
         if (annotations := _annotations(workload, pods)) is not None
         and (request := parse_share(annotations)) is not None
@@ -160,7 +160,7 @@ def _asked(annotations: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _planned(
-    workload: Workload, pods: PodSet, request: ShareRequest, view: SharingView, framework: Framework
+    workload: Workload, pods: PodSet, request: ShareRequest, sharing: SharedGpus, framework: Framework
 ) -> PlannedShare:
     spec = mapping(workload.document, *(pods.spec or ()))
     try:
@@ -182,10 +182,10 @@ def _planned(
             return "the pods have no queue of KAI (label kai.scheduler/queue)"
         return ""
 
-    choice = choose_share(request, view.offered(dict(spec)), excluded)
+    choice = choose_share(request, sharing.offered(dict(spec)), excluded)
     form = None if choice.offer is None else share_form(request, choice.offer)
     named = text(spec, "schedulerName") not in ("", DEFAULT_SCHEDULER, *SCHEDULERS.values())
-    is_left = named and not any(node.offers for node in view.offered(dict(spec)))
+    is_left = named and not any(node.offers for node in sharing.offered(dict(spec)))
     return PlannedShare(pods, request, choice, form, is_left)
 
 

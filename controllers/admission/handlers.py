@@ -18,7 +18,7 @@ from kopt.cluster.workloads.requests.external import CLAIMS, ObjectRef, complete
 from kopt.cluster.workloads.served import is_evaluated, is_made_by_another
 from kopt.cluster.workloads.workload import OPT_OUT_ANNOTATION, NamespaceDefaults, Workload, read_workload
 from kopt.controllers.admission.evaluation import ClusterState, Evaluation, evaluate, hardware_choice
-from kopt.controllers.admission.fractions import Shares, apply_shares, asks_for_share, changed_share
+from kopt.controllers.admission.fractions import Shares, apply_shares, changed_share, requests_share
 from kopt.controllers.admission.mutating import (
     Record,
     apply_class,
@@ -211,7 +211,7 @@ class Admissions:
             return None
         if self._dry_runs is not None and self._dry_runs.need(workload) is not None:
             return None
-        if asks_for_share(workload):
+        if requests_share(workload):
             # A claim may have to be created first, and the answer is this object's alone.
             return None
         draft = self._draft(review, workload, namespace, traceparent)

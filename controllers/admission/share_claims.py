@@ -76,9 +76,9 @@ class ShareClaims:
             self._work.clear()
             while self._awaited:
                 await asyncio.sleep(_EVERY_S)
-                await self.look()
+                await self.settle()
 
-    async def look(self) -> None:
+    async def settle(self) -> None:
         """Once for everything that is awaited."""
         for word, awaited in tuple(self._awaited.items()):
             try:
@@ -109,17 +109,17 @@ class ShareClaims:
     async def _settle(self, word: str, awaited: _Awaited) -> bool:
         """Whether nothing is left to be done for a share."""
         selector = f"{SHARE_LABEL}={word}"
-        found = (await self._kube.list(awaited.resource, awaited.namespace, label_selector=selector)).items
-        if not found and self._clock() < awaited.until_s:
+        workloads = (await self._kube.list(awaited.resource, awaited.namespace, label_selector=selector)).items
+        if not workloads and self._clock() < awaited.until_s:
             return False
         templates = (
             await self._kube.list(CLAIM_TEMPLATES, awaited.namespace, label_selector=f"{OURS},{selector}")
         ).items
         for template in templates:
             if not at(template, "metadata", "ownerReferences"):
-                await self._own(template, awaited.resource, found[0]) if found else await self._delete(template)
-        if found and awaited.message:
-            metadata = found[0]["metadata"]
+                await self._own(template, awaited.resource, workloads[0]) if workloads else await self._delete(template)
+        if workloads and awaited.message:
+            metadata = workloads[0]["metadata"]
             reference = awaited.resource.reference(awaited.namespace, metadata["name"], metadata["uid"])
             self._events.record(reference, "GpuShareWritten", "Share", awaited.message)
         return True

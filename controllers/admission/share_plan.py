@@ -9,7 +9,7 @@ from kopt.cluster.admission.review import Review
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import mapping, text
 from kopt.cluster.objects.json_patch import JsonPatch
-from kopt.cluster.workloads.share_offers import SharingView
+from kopt.cluster.workloads.share_offers import SharedGpus
 from kopt.cluster.workloads.workload import NamespaceDefaults, Workload, read_workload
 from kopt.controllers.admission.evaluation import FixedState, evaluate
 from kopt.controllers.admission.fractions import PlannedShare, apply_shares, plan_shares
@@ -33,7 +33,7 @@ class ManifestPlan:
     refusal: str = ""
 
 
-def plan_manifest(document: Object, state: FixedState, view: SharingView, namespace: str) -> ManifestPlan | None:
+def plan_manifest(document: Object, state: FixedState, sharing: SharedGpus, namespace: str) -> ManifestPlan | None:
     """As in mode enforce; None for what has no pods. ``namespace`` is for a manifest without one."""
     written = copy.deepcopy(document)
     group = text(written, "apiVersion").rpartition("/")[0]
@@ -43,18 +43,18 @@ def plan_manifest(document: Object, state: FixedState, view: SharingView, namesp
         return None
     kind = workload.kind.resource.kind
     policy = replace(state.policy, mode=Mode.ENFORCE, rollout=Rollout())
-    cluster = replace(state, policy=policy, share_offers=view)
+    cluster = replace(state, policy=policy, share_offers=sharing)
     defaults = state.namespace(space) or NamespaceDefaults()
     evaluation = evaluate(workload, cluster, NamespaceDefaults(queue=defaults.queue), ())
     patch = JsonPatch(written)
     apply_queue(patch, workload, evaluation, policy)
     apply_pools(patch, workload, evaluation, policy)
     try:
-        shares = tuple(plan_shares(workload, view, policy.queues.framework))
+        shares = tuple(plan_shares(workload, sharing, policy.queues.framework))
     except ShareError as error:
         return ManifestPlan(kind, space, name, refusal=f"{error}.")
     review = Review("plan", group, kind, space, name, "CREATE", True, "", (), written)
-    result = apply_shares(patch, review, workload, Mode.ENFORCE, view, policy.queues.framework)
+    result = apply_shares(patch, review, workload, Mode.ENFORCE, sharing, policy.queues.framework)
     if result.refused is not None:
         return ManifestPlan(kind, space, name, shares, refusal=result.refused.message)
     if not shares and (misplaced := _misplaced(workload)):

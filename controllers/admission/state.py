@@ -39,7 +39,7 @@ from kopt.cluster.workloads.requests.external import (
     ObjectRef,
     read_object,
 )
-from kopt.cluster.workloads.share_offers import SharingNode, SharingView, shared_devices, sharing_node
+from kopt.cluster.workloads.share_offers import SharedGpus, SharingNode, shared_devices, sharing_node
 from kopt.cluster.workloads.workload import NamespaceDefaults
 from kopt.controllers.admission.evaluation import FixedState, names_in
 from kopt.controllers.admission.policy import ConformancePolicy, Evidence, PolicyError, parse_policy
@@ -183,12 +183,12 @@ class LiveState:
         by_nodes = {node.executor for node in self._nodes.objects.values() if node.executor is not None}
         return executor_by_signs(by_nodes | set(self._kai.objects.values()))
 
-    def sharing(self) -> SharingView | None:
+    def sharing(self) -> SharedGpus | None:
         classes = self._elsewhere[DEVICE_CLASSES]
         needed: tuple[Informer[Any], ...] = (self._nodes, self._kai, self._slices, classes)
         if not all(informer.synced.is_set() for informer in needed):
             return None
-        return SharingView(self._nodes.objects, self._slices.objects, classes.objects, bool(self._kai.objects))
+        return SharedGpus(self._nodes.objects, self._slices.objects, classes.objects, bool(self._kai.objects))
 
     def version(self) -> Hashable:
         informer = self._queues

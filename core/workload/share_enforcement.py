@@ -29,7 +29,7 @@ ENFORCED: Mapping[ShareExecutor, Mapping[ShareField, Enforcement]] = {
     ShareExecutor.KAI: _row(_NO, _NO),
     ShareExecutor.TIME_SLICING: _row(_NO, _NO),
 }
-ONE_FIGURE = frozenset({ShareExecutor.DRA_HAMI, ShareExecutor.HAMI, ShareExecutor.VOLCANO})
+SINGLE_FIGURE = frozenset({ShareExecutor.DRA_HAMI, ShareExecutor.HAMI, ShareExecutor.VOLCANO})
 """Executors for which guarantee and limit are one figure: no room to grow."""
 _SLICED = frozenset({Isolation.NONE, Isolation.TIME_SLICING})
 ISOLATIONS: Mapping[ShareExecutor, frozenset[Isolation]] = {

@@ -15,7 +15,7 @@ from kopt.core.workload.gpu_share import (
     ShareField,
     ShareRequest,
 )
-from kopt.core.workload.share_enforcement import ENFORCED, ISOLATIONS, ONE_FIGURE, limits_enforced
+from kopt.core.workload.share_enforcement import ENFORCED, ISOLATIONS, SINGLE_FIGURE, limits_enforced
 from kopt.core.workload.share_offer import NodeOffers, ShareOffer
 
 _PARTS = {
@@ -92,7 +92,7 @@ def _not_kept(request: ShareRequest, offer: ShareOffer) -> str:
         for field, name in capacities.items():
             if field in request.fields and not name:
                 return f"{field} cannot be expressed: its devices have no such capacity that can be shared"
-    if offer.executor in ONE_FIGURE:
+    if offer.executor in SINGLE_FIGURE:
         for limit, amount in ((request.limit_milli, request.milli), (request.limit_mib, request.mib)):
             if limit > amount:
                 return "guarantee and limit are one figure, so there is no room to grow between them"

@@ -64,10 +64,10 @@ async def test_what_never_came_leaves_no_template() -> None:
     workload = read_workload(deployment(), "apps", "Deployment", "team", "serve")
     assert workload is not None
     claims.written(workload, WORD, "given by dra")
-    await claims.look()
+    await claims.settle()
     assert len(owners(kube)) == 2, "it may still come"
     clock.now_s = PATIENCE_S + 1
-    await claims.look()
+    await claims.settle()
     assert len(owners(kube)) == 1, "the other's is not ours to delete"
 
 
@@ -78,7 +78,7 @@ async def test_the_event_names_the_workload_as_it_is() -> None:
     workload = read_workload(made, "apps", "Deployment", "team", "serve")
     assert workload is not None
     claims.written(workload, WORD, "0.25 of a GPU: given by kai on 1 node that it may use.")
-    await claims.look()
+    await claims.settle()
     await events.flush()
     (event,) = kube.all(EVENTS)
     assert event["regarding"]["uid"] == made["metadata"]["uid"]

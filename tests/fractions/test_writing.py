@@ -11,7 +11,7 @@ from admission.workloads import Object, every_kind, pod, review
 
 from kopt.cluster.admission.review import parse_review
 from kopt.cluster.objects.device_slices import DevicePool, shared_gpus
-from kopt.cluster.workloads.share_offers import HAMI_DRIVER, SharingView, sharing_of
+from kopt.cluster.workloads.share_offers import HAMI_DRIVER, SharedGpus, sharing_of
 from kopt.controllers.admission.evaluation import FixedState
 from kopt.controllers.admission.handlers import Admission, Admissions
 from kopt.controllers.admission.policy import parse_policy
@@ -38,7 +38,7 @@ def replicas(strategy: str, number: int = 4, renamed: bool = True) -> Object:
     return made
 
 
-def devices(driver: str, document: Object) -> SharingView:
+def devices(driver: str, document: Object) -> SharedGpus:
     slices = DevicePool(driver, "gpu-1", shared_gpus(1, "H100", 80)).slices()
     device_class = {"metadata": {"name": driver}, "spec": {"selectors": [_selector(driver)]}}
     return sharing_of([document], slices, [device_class], [])
@@ -81,7 +81,7 @@ async def admit(
     mode: str = "enforce",
     framework: str = "",
     claims: Claims | None = None,
-    view: SharingView | None = None,
+    view: SharedGpus | None = None,
     **fields: Any,
 ) -> Admission:
     framework = framework or FRAMEWORKS.get(executor, "Volcano")

@@ -92,7 +92,7 @@ def test_kueue_counts_a_gpu_for_each_process(name: str, sized: Webhooks, kueue: 
         reason = made["metadata"]["annotations"]["kaiwo.ai/recommended-reason"]
         assert "Its 2 processes have a GPU each; it asks for 8 GPUs." in reason
         if name != "Deployment":
-            # Kueue counts the pods of a Deployment one by one, when there are any, and the nodes of a TrainJob's runtime:
+            # Kueue counts a Deployment's pods one by one, when there are any, and the nodes of a TrainJob's runtime:
             # numNodes is not read (v0.15, ``pkg/controller/jobs/trainjob``).
             pods = 1 if name.startswith("TrainJob") else PODS[name]
             assert counted(sized.plane, made) == (NEEDED, pods)

@@ -126,7 +126,8 @@ def read_documents(path: Path) -> list[Mapping[str, Any]]:
     """Every object in a manifest's file; there is at least one. Raises Refused."""
     _check_file(path)
     try:
-        documents = [item for item in load_all_yaml(path.read_text(encoding="utf-8")) if isinstance(item, dict)]
+        text = path.read_text(encoding="utf-8")
+        documents: list[Mapping[str, Any]] = [item for item in load_all_yaml(text) if isinstance(item, dict)]
     except ValueError as error:
         raise Refused(f"{path}: not YAML or JSON ({' '.join(str(error).split())[:200]})") from error
     if not documents:

@@ -40,7 +40,7 @@ AREAS = {
     "placement": ("policies/placement", "controllers/extender"),
     "preemption": ("policies/preemption", "controllers/preemption"),
     "queues": ("policies/queues",),
-    "replicas": ("policies/replicas", "controllers/overview/replicas", "cli/cluster/replicas"),
+    "replicas": ("policies/replicas", "controllers/overview/replicas", "cli/cluster/queueing/replicas"),
     "runtime": ("models/runtime", "serving/runtime"),
     "serving": ("serving", "agents/logtail", "dashboard/data"),
     "sizing": ("models/sizing", "policies/sizing", "serving/sizing", "core/workload", "cluster/workloads"),

@@ -105,8 +105,8 @@ def parse(source: Source) -> NodeTopology:
         for whole, columns in unwrapped(source, _begins_header, _begins_row):
             with suppress(FormatError):
                 node = _parse(whole)
-                told = f"lines were broken at {columns} columns; their pieces were put together"
-                return replace(node, warnings=(*node.warnings, told))
+                warning = f"lines were broken at {columns} columns; their pieces were put together"
+                return replace(node, warnings=(*node.warnings, warning))
         raise
 
 

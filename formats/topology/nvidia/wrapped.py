@@ -2,7 +2,7 @@
 
 A row begins with the name of a device and a way to another one; what stands under it until the next row is the rest of
 it. Every piece but a row's last is as wide as the terminal was, but for blanks at its end that copying drops. Which
-width that was is not told: the widest piece has it, or one more where only blanks stood at the edge.
+width that was is not stated: the widest piece has it, or one more where only blanks stood at the edge.
 """
 
 import re

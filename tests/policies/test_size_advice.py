@@ -15,6 +15,7 @@ from kopt.core.workload.executor import Executor
 from kopt.core.workload.sizing import Recommendation, RequestedGpus, ShareKind
 from kopt.policies.sizing.advice import (
     MEMORY_ANNOTATION,
+    NOT_FOLLOWED,
     NOTHING_ADVISED,
     CertaintySettings,
     advise,
@@ -148,6 +149,14 @@ def test_without_evidence_or_a_gpu_that_holds_it_there_is_no_advice_patch_or_sav
     assert shown.why_no_advice == shown.why_no_patch == advice.reason.message
     assert advice.reason.message.startswith("Nothing is advised, as ")
     assert (shown.patch(), shown.saved_milli_gpu, shown.needed_milli_gpu) == (None, None, None)
+    assert pod_patch(advice, case.requested, case.gpu) is None
+
+
+@given(sure_cases, st.sampled_from(sorted(NOT_FOLLOWED)))
+def test_where_it_cannot_be_said_what_pods_run_nothing_is_advised_whatever_is_known(case: Case, code: str) -> None:
+    why = Reason(code, "Nothing is advised, as Ray decides.")
+    advice = advise(case.need, case.requested, case.gpu, case.processes, executor=case.executor, silent=why)
+    assert (advice.kind, advice.count, advice.bytes, advice.reason) == (ShareKind.NONE, 0, 0, why)
     assert pod_patch(advice, case.requested, case.gpu) is None
 
 

@@ -71,9 +71,9 @@ def _on_slots(entrypoint: Entrypoint, requested: RequestedGpus, slots: Slots, ex
     Without a number Open MPI starts one for each slot; other launchers are then not followed, nor is one that starts a
     second, takes other hosts, or more processes than there are slots.
     """
-    told = None if entrypoint.default_processes else entrypoint.world_size
+    stated = None if entrypoint.default_processes else entrypoint.world_size
     given = read_options(entrypoint.launcher_arguments, MPIRUN)
-    total = explicit or told or (slots.total if entrypoint.launcher == "mpirun" else None)
+    total = explicit or stated or (slots.total if entrypoint.launcher == "mpirun" else None)
     followed = entrypoint.launcher in _BY_SLOTS and not any(given.get(name) for name in _OWN_HOSTS)
     stated = replace(entrypoint, default_processes=False).states_processes
     if total is None or total > slots.total or not followed or not stated:

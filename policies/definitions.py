@@ -41,12 +41,12 @@ def losses(live: Mapping[str, Any], new: Mapping[str, Any]) -> list[Loss]:
     the version that is stored to the one that will be."""
     before = {version["name"]: version for version in live["spec"]["versions"]}
     after = {version["name"]: version for version in new["spec"]["versions"]}
-    pairs = [(before[name], after[name]) for name in before if name in after]
-    pairs += [
+    versions = [(before[name], after[name]) for name in before if name in after]
+    versions += [
         (old, fresh) for old in before.values() for fresh in after.values() if old["storage"] and fresh["storage"]
     ]
-    found = (loss for old, fresh in pairs for loss in _of_schema(_schema(old), _schema(fresh), ()))
-    return list(dict.fromkeys(found))
+    losses = (loss for old, fresh in versions for loss in _of_schema(_schema(old), _schema(fresh), ()))
+    return list(dict.fromkeys(losses))
 
 
 def has(document: Any, loss: Loss) -> bool:

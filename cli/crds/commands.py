@@ -28,7 +28,7 @@ Files = Annotated[
     list[Path] | None,
     typer.Option("-f", "--file", metavar="FILE", help="Definitions, or a folder of them; default: of this version."),
 ]
-TakeOver = Annotated[
+ForceConflicts = Annotated[
     bool, typer.Option("--force-conflicts", help="Also definitions that others own, or that are not labelled as ours.")
 ]
 
@@ -75,7 +75,10 @@ def list_(file: Files = None, kubeconfig: Kubeconfig = None, output: Output = Fo
 
 @app.command("diff")
 def diff(
-    file: Files = None, force_conflicts: TakeOver = False, kubeconfig: Kubeconfig = None, output: Output = Format.TABLE
+    file: Files = None,
+    force_conflicts: ForceConflicts = False,
+    kubeconfig: Kubeconfig = None,
+    output: Output = Format.TABLE,
 ) -> None:
     """Show what `kopt crds apply` would change, by a dry run on the API server. Status 1 where it would refuse.
 
@@ -85,14 +88,14 @@ def diff(
 
         kopt crds diff -f deploy/chart/crds -o json
     """
-    plans = asyncio.run(_plans(file or [], kubeconfig, take_over=force_conflicts))
+    plans = asyncio.run(_plans(file or [], kubeconfig, force_conflicts=force_conflicts))
     _show_changes(plans, output, dry_run=True)
 
 
 @app.command("apply")
 def apply(
     file: Files = None,
-    force_conflicts: TakeOver = False,
+    force_conflicts: ForceConflicts = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would change.")] = False,
     kubeconfig: Kubeconfig = None,
     output: Output = Format.TABLE,
@@ -110,7 +113,7 @@ def apply(
 
         kopt crds apply -f deploy/chart/crds
     """
-    plans = asyncio.run(_plans(file or [], kubeconfig, take_over=force_conflicts))
+    plans = asyncio.run(_plans(file or [], kubeconfig, force_conflicts=force_conflicts))
     _show_changes(plans, output, dry_run=dry_run)
     if not dry_run:
         written, error = asyncio.run(_write(plans, kubeconfig))
@@ -119,7 +122,9 @@ def apply(
             raise Refused(error)
 
 
-async def _plans(files: Sequence[Path], kubeconfig: Path | None, *, take_over: bool = False) -> "list[DefinitionPlan]":
+async def _plans(
+    files: Sequence[Path], kubeconfig: Path | None, *, force_conflicts: bool = False
+) -> "list[DefinitionPlan]":
     from kopt.cli.crds.planning import plan
     from kopt.cli.crds.sources import definitions_of
     from kopt.cluster.client.api import ApiError, Forbidden, connect
@@ -127,7 +132,7 @@ async def _plans(files: Sequence[Path], kubeconfig: Path | None, *, take_over: b
     definitions = definitions_of(files)
     try:
         async with connect(kubeconfig) as kube:
-            return await plan(kube, definitions, take_over=take_over)
+            return await plan(kube, definitions, force_conflicts=force_conflicts)
     except Forbidden as forbidden:
         raise Refused(f"you may not do this: {forbidden.message}") from forbidden
     except ApiError as failed:

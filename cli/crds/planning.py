@@ -46,9 +46,9 @@ class DefinitionPlan:
         return str(self.document["metadata"]["name"])
 
 
-async def plan(kube: Kube, definitions: Sequence[Object], *, take_over: bool = False) -> list[DefinitionPlan]:
-    """Of each definition, by a dry run on the API server. ``take_over``: also what other field managers own."""
-    return [await _plan_one(kube, document, take_over=take_over) for document in definitions]
+async def plan(kube: Kube, definitions: Sequence[Object], *, force_conflicts: bool = False) -> list[DefinitionPlan]:
+    """Of each definition, by a dry run on the API server. ``force_conflicts``: also what other field managers own."""
+    return [await _plan_definition(kube, document, force_conflicts=force_conflicts) for document in definitions]
 
 
 async def write(kube: Kube, plans: Sequence[DefinitionPlan]) -> AsyncGenerator[tuple[str, str]]:
@@ -64,14 +64,14 @@ async def write(kube: Kube, plans: Sequence[DefinitionPlan]) -> AsyncGenerator[t
         yield each.name, ""
 
 
-async def _plan_one(kube: Kube, document: Object, *, take_over: bool) -> DefinitionPlan:
+async def _plan_definition(kube: Kube, document: Object, *, force_conflicts: bool) -> DefinitionPlan:
     name = document["metadata"]["name"]
     try:
         live = await kube.get(CUSTOM_RESOURCE_DEFINITIONS, name)
     except NotFound:
         return await _plan_new(kube, document)
     version = live["metadata"]["resourceVersion"]
-    problems = [] if take_over or _labels(live).get(PART_OF_LABEL) == PART_OF else [_FOREIGN]
+    problems = [] if force_conflicts or _labels(live).get(PART_OF_LABEL) == PART_OF else [_FOREIGN]
     problems += [f"objects may be stored as {lost}, which it drops" for lost in lost_versions(live, document)]
     try:
         after = await _apply(kube, document, dry_run=True)
@@ -82,7 +82,7 @@ async def _plan_one(kube: Kube, document: Object, *, take_over: bool) -> Definit
     fields = (*changes(live["spec"], after["spec"]), *changes(_labels(live), _labels(after), ("labels",)))
     if not fields:
         return DefinitionPlan(document, State.CURRENT)
-    if not problems and not take_over and (manager := _other_managers(live)):
+    if not problems and not force_conflicts and (manager := _other_managers(live)):
         return DefinitionPlan(document, State.LEFT, tuple(fields), manager=manager)
     problems += await _losses_in_use(kube, live, after)
     return DefinitionPlan(document, State.CHANGED, tuple(fields), tuple(problems), version)

@@ -15,18 +15,18 @@ def definitions_of(files: Sequence[Path]) -> list[Object]:
 
     if not files:
         return packaged_definitions()
-    found = [(path, document) for path in _paths(files) for document in _documents(path)]
-    for path, document in found:
+    documents = [(path, document) for path in _paths(files) for document in _documents(path)]
+    for path, document in documents:
         if not _is_definition(document):
             raise Refused(
                 f"{path} holds something else than complete CustomResourceDefinitions (apiextensions.k8s.io/v1)"
             )
-    names = [document["metadata"]["name"] for _, document in found]
+    names = [document["metadata"]["name"] for _, document in documents]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise Refused(f"{twice} is defined twice")
-    if not found:
+    if not documents:
         raise Refused(f"there is no CustomResourceDefinition in {', '.join(map(str, files))}")
-    return [document for _, document in found]
+    return [document for _, document in documents]
 
 
 def _paths(files: Sequence[Path]) -> list[Path]:

@@ -50,11 +50,11 @@ def _of_cluster(tools: Tools) -> tuple[Any, ...]:
         return await _answered(tools.why(job, namespace, eta=eta), limit)
 
     async def queue(
-        namespace: Namespace = "", queue: Name = "", waiting: bool = False, limit: Limit = 50
+        namespace: Namespace = "", queue: Name = "", only_pending: bool = False, limit: Limit = 50
     ) -> dict[str, Any]:
-        """GPU workloads that wait and run, by queue, in the order in which they are taken. ``waiting``: only what does
+        """GPU workloads that wait and run, by queue, in the order in which they are taken. ``only_pending``: only what does
         not run."""
-        return await _answered(tools.queue(namespace, queue, waiting=waiting), limit)
+        return await _answered(tools.queue(namespace, queue, only_pending=only_pending), limit)
 
     async def gpus(node: Name = "", free: bool = False, limit: Limit = 50) -> dict[str, Any]:
         """GPUs of the cluster: model, memory, who holds which part, what is wrong with them. ``free``: only those of

@@ -42,12 +42,12 @@ class Tools:
         except (Unknown, WrongName) as error:
             raise Refused(str(error)) from error
 
-    async def queue(self, namespace: str, queue: str, *, waiting: bool) -> Document:
+    async def queue(self, namespace: str, queue: str, *, only_pending: bool) -> Document:
         from kopt.cli.cluster.queueing.queue import answer, read
 
         now_s = time.time()
         queueds, unread = await read(self.kube, namespace, now_s)
-        shown = answer(queueds, unread, now_s, namespace=namespace, name=queue, waiting=waiting)
+        shown = answer(queueds, unread, now_s, namespace=namespace, name=queue, waiting=only_pending)
         return {**document(shown), "remarks": list(shown.remarks)}
 
     async def gpus(self, node: str, *, free: bool) -> Document:

@@ -51,7 +51,7 @@ def sharer_of(document: Object, pods: PodSet) -> Sharer:
     asking = [item for item in containers if resources_milli(mapping(item.body, "resources"))]
     if len(asking) > 1:
         raise CannotShare("several containers ask for GPUs, and a share is of one")
-    if asking and not _is_one_gpu(asking[0].body):
+    if asking and not _requests_single_gpu(asking[0].body):
         raise CannotShare("it asks for more than one whole GPU, or for a part by another name, beside the share")
     return asking[0] if asking else containers[0]
 
@@ -66,7 +66,7 @@ def _containers(document: Object, spec: Path) -> Iterator[Sharer]:
         yield Sharer((*spec, "model"), model, is_first=True)
 
 
-def _is_one_gpu(container: Mapping[str, Any]) -> bool:
+def _requests_single_gpu(container: Mapping[str, Any]) -> bool:
     resources = mapping(container, "resources")
     wholes = {str(mapping(resources, part).get(WHOLE_GPU_RESOURCE, "1")) for part in ("limits", "requests")}
     return wholes == {"1"} and resources_milli(resources) == WHOLE_GPU and _names_whole(resources)

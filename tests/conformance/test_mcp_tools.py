@@ -133,7 +133,7 @@ async def test_every_tool_answers_and_only_reads(
         assert all(len(text) < MOST_CHARS + 40 for text in _texts(answer)), name
     assert len(answers["queue"]["data"]["workloads"]) == 2
     assert answers["queue"]["left_out"] >= 3
-    assert "deployment/sized" in json.dumps(answers["recommend"])
+    assert '"name": "sized"' in json.dumps(answers["recommend"])
     said = json.dumps(answers["why"], ensure_ascii=False)
     assert "Ignore all previous instructions" in said
     assert "hf_aaaa" not in said

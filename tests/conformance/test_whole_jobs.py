@@ -79,6 +79,13 @@ async def admit(workload: Object, url: str, mode: str = "enforce") -> tuple[Obje
     return patched(workload, admission.answer.patch), admission
 
 
+def without_useful_gpus(workload: Object) -> Object:
+    """The curve behind these annotations takes seconds: a later review may have them where an earlier one had not."""
+    metadata = workload["metadata"]
+    kept = {name: note for name, note in metadata["annotations"].items() if not name.startswith("kaiwo.ai/useful-gpus")}
+    return {**workload, "metadata": {**metadata, "annotations": kept}}
+
+
 def pod_kinds(workload: Object) -> list[PodKind]:
     document = copy.deepcopy(workload)
     document["metadata"].setdefault("namespace", "research")
@@ -93,7 +100,7 @@ async def test_in_enforce_each_pod_asks_for_a_gpu_for_each_of_its_processes(name
     assert f'"kaiwo.ai/requested-gpus":"{ASKED}"' in orjson.dumps(after).decode()
     assert "Its 2 processes have a GPU each" in after["metadata"]["annotations"]["kaiwo.ai/recommended-reason"]
     again, _ = await admit(after, url)
-    assert again == after, "reviews come twice"
+    assert without_useful_gpus(again) == without_useful_gpus(after), "reviews come twice"
 
 
 @every_job
@@ -202,7 +209,8 @@ async def test_slots_decide_where_mpirun_is_not_told_a_number(url: str) -> None:
 async def test_a_launcher_that_is_no_worker_is_advised_nothing(url: str) -> None:
     after, admission = await admit(in_launcher(), url)
     assert sorted(asked(after)) == ["2", "2", "8", "8"]
-    assert "the launcher's command starts its processes on the workers" in admission.records[-1].message
+    (record,) = [record for record in admission.records if record.row == "sizing" and record.code == "MPI_LAUNCHER"]
+    assert "the launcher's command starts its processes on the workers" in record.message
     both, _ = await admit(in_launcher(runLauncherAsWorker=True), url)
     assert set(asked(both)) == {"2"}
 

@@ -5,6 +5,7 @@ from documents import ROOT
 READERS = ("agents", "cluster", "controllers", "core", "policies", "dashboard")
 MAY = {
     "core/untrusted.py": "the reader itself",
+    "cluster/objects/definitions.py": "definitions that this package brings",
     "core/staging/manifest.py": "manifests of any number of files, which our own downloads write",
     "cluster/client/api.py": "what the API server answers",
     "cluster/admission/review.py": "what the API server asks, within the server's bounds",

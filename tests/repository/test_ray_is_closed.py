@@ -19,6 +19,8 @@ READERS = (
 )
 OURS = (THE_PLACE, *(ROOT / name for name in READERS))
 """The place itself; and the doctor, tests and attackers, who look at what is set."""
+CODES = frozenset({"RAY_WORKERS"})
+"""Reason codes, which look like Ray's variables."""
 HARMLESS = ("RAY_USAGE_STATS_ENABLED", "RAY_SERVE_", "RAY_worker_niceness")
 
 
@@ -59,7 +61,11 @@ def _starts(tree: ast.Module) -> list[int]:
 def _switches(tree: ast.Module) -> list[str]:
     """Names of Ray's environment that stand in the code and may open it."""
     words = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str))
-    return [word for word in words if word.startswith("RAY_") and word.isidentifier() and not word.startswith(HARMLESS)]
+    return [
+        word
+        for word in words
+        if word.startswith("RAY_") and word.isidentifier() and not word.startswith(HARMLESS) and word not in CODES
+    ]
 
 
 @functools.cache

@@ -102,9 +102,9 @@ def _shares(document: Object) -> Iterator[tuple[Location, dict[str, Any]]]:
                 yield (pool, resource), share
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(first: Any, other: Any) -> bool:
     try:
-        return parse_thousandths(one) == parse_thousandths(other)
+        return parse_thousandths(first) == parse_thousandths(other)
     except UnitError:
         return False
 

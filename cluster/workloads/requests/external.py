@@ -129,15 +129,15 @@ class _Seeker:
         inner = {"spec": at(runtime, "spec", "template", "spec")}
         policy = mapping(runtime, "spec", "mlPolicy")
         nodes = count(train_job, "spec", "trainer", "numNodes", default=count(policy, "numNodes"))
-        told = at(train_job, "spec", "trainer", "resourcesPerNode")
+        stated = at(train_job, "spec", "trainer", "resourcesPerNode")
         for pod_set in BY_KEY[JOB_SETS.group, JOB_SETS.kind].pod_sets(inner):
             job = at(inner, *pod_set.spec[:3]) if pod_set.spec else None
             step = text(mapping(job, "template", "metadata", "labels"), _TRAINER_STEP)
             trains = step == "trainer" or (not step and text(job, "name") == "node")
             made_from = MadeFrom(at(inner, *(pod_set.spec or ())[:-1]), text(job, "name"), policy, trains)
             gpus = self._with_claims(inner, pod_set).gpus
-            if trains and told is not None:
-                gpus = MilliGpu(resources_milli(told))
+            if trains and stated is not None:
+                gpus = MilliGpu(resources_milli(stated))
             # No paths: the runtime belongs to everyone who uses it.
             yield PodSet(nodes if trains else pod_set.pods, gpus, made_from=made_from)
 

@@ -69,8 +69,8 @@ class _Reader:
         return result
 
 
-def _added(one: Collection[float | None], other: Collection[float | None]) -> tuple[float | None, ...]:
-    return tuple(None if a is None or b is None else a + b for a, b in zip(one, other, strict=True))
+def _added(first: Collection[float | None], other: Collection[float | None]) -> tuple[float | None, ...]:
+    return tuple(None if a is None or b is None else a + b for a, b in zip(first, other, strict=True))
 
 
 def _restrict(quotas: Quotas, holds: Holds) -> Quotas:

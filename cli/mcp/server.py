@@ -52,8 +52,8 @@ def _of_cluster(tools: Tools) -> tuple[Any, ...]:
     async def queue(
         namespace: Namespace = "", queue: Name = "", only_pending: bool = False, limit: Limit = 50
     ) -> dict[str, Any]:
-        """GPU workloads that wait and run, by queue, in the order in which they are taken. ``only_pending``: only what does
-        not run."""
+        """GPU workloads that wait and run, by queue, in the order in which they are taken. ``only_pending``: only what
+        does not run."""
         return await _answered(tools.queue(namespace, queue, only_pending=only_pending), limit)
 
     async def gpus(node: Name = "", free: bool = False, limit: Limit = 50) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from kopt.cluster.runtime.informer import Informer
 from kopt.cluster.runtime.isolation import Isolation
 from kopt.cluster.runtime.switches import LiveSwitches, read_switches
 from kopt.cluster.workloads.executors import KAI_CONFIGS, POLICY_NAME, executor_by_signs, kai_executor
-from kopt.cluster.workloads.hardware import NodeHardware, inventory, labelled, slice_hardware
+from kopt.cluster.workloads.hardware import NodeHardware
 from kopt.cluster.workloads.node_pools import pool_of_flavor
 from kopt.cluster.workloads.requests.external import (
     CLAIM_TEMPLATES,
@@ -39,16 +39,15 @@ from kopt.cluster.workloads.requests.external import (
     ObjectRef,
     read_object,
 )
-from kopt.cluster.workloads.share_offers import SharedGpus, SharingNode, shared_devices, sharing_node
+from kopt.cluster.workloads.share_offers import SharedGpus
 from kopt.cluster.workloads.workload import NamespaceDefaults
 from kopt.controllers.admission.evaluation import FixedState, names_in
+from kopt.controllers.admission.node_views import NodeView, SliceView, accelerators, node_view, shared_gpus, slice_view
 from kopt.controllers.admission.policy import ConformancePolicy, Evidence, PolicyError, parse_policy
 from kopt.controllers.admission.teams import TeamTotals
-from kopt.core.hardware.inventory import Hardware
 from kopt.core.scheduling.queue_tree import KaiwoPool
 from kopt.core.scheduling.submission import Framework
 from kopt.core.workload.executor import Executor
-from kopt.core.workload.share_offer import ShareOffer
 from kopt.policies.admission.queue import NAMESPACE_ANNOTATION
 
 _LOG = logging.getLogger(__name__)
@@ -78,21 +77,15 @@ class LiveState:
             resource: Informer(kube, resource) for resource in (DEVICE_CLASSES, CLAIM_TEMPLATES)
         }
         """What many pods name; what few do is read when it is needed."""
-        self._nodes: Informer[SharingNode] = Informer(kube, NODES, keep=sharing_node)
+        self._nodes: Informer[NodeView] = Informer(kube, NODES, keep=node_view)
         self._kai: Informer[Executor] = Informer(kube, KAI_CONFIGS, keep=kai_executor)
-        self._slices: Informer[tuple[tuple[str, ShareOffer], ...]] = Informer(
-            kube, RESOURCE_SLICES, keep=shared_devices
-        )
+        self._slices: Informer[SliceView] = Informer(kube, RESOURCE_SLICES, keep=slice_view)
         self._pools: list[Informer[KaiwoPool]] = [
             Informer(kube, KUEUE_FLAVORS, keep=pool_of_flavor),
             Informer(kube, KAIWO_POOLS, keep=pool_of),
         ]
         """A KaiwoPool says more than the ResourceFlavor of its name."""
-        self._hardware_nodes: Informer[NodeHardware] = Informer(kube, NODES, keep=labelled)
-        self._hardware_slices: Informer[tuple[Hardware, ...]] = Informer(kube, RESOURCE_SLICES, keep=slice_hardware)
         self._always: list[Informer[Any]] = [
-            self._hardware_nodes,
-            self._hardware_slices,
             self.switches.informer,
             *self._elsewhere.values(),
             self._nodes,
@@ -162,10 +155,9 @@ class LiveState:
         return {pool.name: pool for informer in self._pools for pool in informer.objects.values()}
 
     def hardware(self) -> Sequence[NodeHardware] | None:
-        if not (self._hardware_nodes.synced.is_set() and self._hardware_slices.synced.is_set()):
+        if not (self._nodes.synced.is_set() and self._slices.synced.is_set()):
             return None
-        devices = [item for each in self._hardware_slices.objects.values() for item in each]
-        return [node for node in inventory(self._hardware_nodes.objects.values(), devices) if node.hardware]
+        return accelerators(self._nodes.objects.values(), self._slices.objects.values())
 
     def running_schedulers(self) -> Collection[str]:
         now_s = self._clock()
@@ -180,7 +172,8 @@ class LiveState:
             return self._policy.executor
         if not (self._nodes.synced.is_set() and self._kai.synced.is_set()):
             return Executor.UNKNOWN
-        by_nodes = {node.executor for node in self._nodes.objects.values() if node.executor is not None}
+        executors = (node.sharing.executor for node in self._nodes.objects.values())
+        by_nodes = {executor for executor in executors if executor is not None}
         return executor_by_signs(by_nodes | set(self._kai.objects.values()))
 
     def sharing(self) -> SharedGpus | None:
@@ -188,7 +181,7 @@ class LiveState:
         needed: tuple[Informer[Any], ...] = (self._nodes, self._kai, self._slices, classes)
         if not all(informer.synced.is_set() for informer in needed):
             return None
-        return SharedGpus(self._nodes.objects, self._slices.objects, classes.objects, bool(self._kai.objects))
+        return shared_gpus(self._nodes.objects, self._slices.objects, classes.objects, self._kai.objects)
 
     def version(self) -> Hashable:
         informer = self._queues

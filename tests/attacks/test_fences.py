@@ -594,3 +594,32 @@ def test_of_staged_data_only_our_finalizer(attacked: Attacked) -> None:
         assert attacked.create("kopt-staging", body | {"metadata": {"name": "x", "namespace": OPEN}}) == ""
     finally:
         attacked.api.delete(*kind, "theirs", OPEN)
+
+
+def claim_template(name: str, **labels: str) -> Object:
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com"}}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name, "namespace": OPEN, "labels": labels},
+        "spec": {"spec": {"devices": {"requests": [request]}}},
+    }
+
+
+def test_of_claim_templates_only_those_of_shares(attacked: Attacked) -> None:
+    account, kind = "kopt-webhook", ("resource.k8s.io/v1", "ResourceClaimTemplate")
+    ours = {"kaiwo.ai/gpu-share": "abc", "app.kubernetes.io/part-of": "kaiwo-optimizer"}
+    attacked.api.create(claim_template("theirs-claim"))
+    attacked.api.create(claim_template("ours-claim", **ours))
+    assert attacked.create(account, claim_template("more", **ours)) == ""
+    for labels in ({}, {"kaiwo.ai/gpu-share": "abc"}):
+        assert "only claim templates of shares" in attacked.create(account, claim_template("more", **labels))
+    adopted = {"metadata": {"labels": ours}}
+    assert "only claim templates of shares" in attacked.patch(account, kind, "theirs-claim", adopted)
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "probe", "uid": "4711"}
+    assert attacked.patch(account, kind, "ours-claim", {"metadata": {"ownerReferences": [owner]}}, dryRun="All") == ""
+    relabelled = {"metadata": {"labels": {"kaiwo.ai/gpu-share": "other"}}}
+    assert "only whose it is" in attacked.patch(account, kind, "ours-claim", relabelled)
+    stolen = attacked.stolen(account)
+    assert "only claim templates of shares" in attacked.refusal(lambda: stolen.delete(*kind, "theirs-claim", OPEN))
+    assert attacked.refusal(lambda: stolen.delete(*kind, "ours-claim", OPEN)) == ""

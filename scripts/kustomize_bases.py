@@ -42,13 +42,15 @@ def files(helm: str) -> dict[Path, str]:
 
 
 def rendered(helm: str, values: str = "") -> list[Object]:
-    """What the chart renders, without hooks, with its definitions, and labelled as nothing of helm's."""
+    """What the chart renders, without hooks, with its definitions, and labelled as nothing of helm's. Secrets are left
+    out: the chart makes each key once in a cluster, and a file in a repository cannot hold one."""
     options = [f"--values={ROOT / 'deploy' / 'values' / values}"] if values else []
     command = [helm, "template", "kopt", str(CHART), f"--namespace={NAMESPACE}", "--include-crds", "--no-hooks"]
     done = subprocess.run(
         [*command, *options, "--values=-"], input=yaml.safe_dump(VALUES), capture_output=True, text=True, check=True
     )
-    return [_relabelled(document) for document in yaml.safe_load_all(done.stdout) if document]
+    documents = (document for document in yaml.safe_load_all(done.stdout) if document)
+    return [_relabelled(document) for document in documents if document["kind"] != "Secret"]
 
 
 def key_of(document: Object) -> Key:

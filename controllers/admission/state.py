@@ -42,7 +42,14 @@ from kopt.cluster.workloads.requests.external import (
 from kopt.cluster.workloads.share_offers import SharedGpus
 from kopt.cluster.workloads.workload import NamespaceDefaults
 from kopt.controllers.admission.evaluation import FixedState, names_in
-from kopt.controllers.admission.node_views import NodeView, SliceView, accelerators, node_view, shared_gpus, slice_view
+from kopt.controllers.admission.node_summaries import (
+    NodeSummary,
+    SliceSummary,
+    accelerators,
+    node_summary,
+    shared_gpus,
+    slice_summary,
+)
 from kopt.controllers.admission.policy import ConformancePolicy, Evidence, PolicyError, parse_policy
 from kopt.controllers.admission.teams import TeamTotals
 from kopt.core.scheduling.queue_tree import KaiwoPool
@@ -77,9 +84,9 @@ class LiveState:
             resource: Informer(kube, resource) for resource in (DEVICE_CLASSES, CLAIM_TEMPLATES)
         }
         """What many pods name; what few do is read when it is needed."""
-        self._nodes: Informer[NodeView] = Informer(kube, NODES, keep=node_view)
+        self._nodes: Informer[NodeSummary] = Informer(kube, NODES, keep=node_summary)
         self._kai: Informer[Executor] = Informer(kube, KAI_CONFIGS, keep=kai_executor)
-        self._slices: Informer[SliceView] = Informer(kube, RESOURCE_SLICES, keep=slice_view)
+        self._slices: Informer[SliceSummary] = Informer(kube, RESOURCE_SLICES, keep=slice_summary)
         self._pools: list[Informer[KaiwoPool]] = [
             Informer(kube, KUEUE_FLAVORS, keep=pool_of_flavor),
             Informer(kube, KAIWO_POOLS, keep=pool_of),

@@ -70,8 +70,8 @@ def _kept_owner(kind: WorkloadKind) -> Callable[[Object], Object | None]:
     """Of a kind that makes Jobs or pods: objects with GPUs, in a queue, or held."""
 
     def keep(document: Object) -> Object | None:
-        asks = any(pod_set.gpus for pod_set in kind.pod_sets(document))
-        return slim(document) if asks or queue_of(document) or holder_of(document) else None
+        requests_gpus = any(pod_set.gpus for pod_set in kind.pod_sets(document))
+        return slim(document) if requests_gpus or queue_of(document) or holder_of(document) else None
 
     return keep
 

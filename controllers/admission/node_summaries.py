@@ -12,31 +12,31 @@ from kopt.core.workload.share_offer import ShareOffer
 
 
 @dataclass(frozen=True)
-class NodeView:
+class NodeSummary:
     sharing: SharingNode
     hardware: NodeHardware
 
 
 @dataclass(frozen=True)
-class SliceView:
+class SliceSummary:
     sharing: tuple[tuple[str, ShareOffer], ...]
     hardware: tuple[Hardware, ...]
 
 
-def node_view(node: Object) -> NodeView:
+def node_summary(node: Object) -> NodeSummary:
     """Of a node of any shape."""
-    return NodeView(sharing_node(node), labelled(node))
+    return NodeSummary(sharing_node(node), labelled(node))
 
 
-def slice_view(resource_slice: Object) -> SliceView | None:
+def slice_summary(resource_slice: Object) -> SliceSummary | None:
     """None for a slice without accelerators."""
     sharing, hardware = shared_devices(resource_slice), slice_hardware(resource_slice)
-    return None if sharing is None and hardware is None else SliceView(sharing or (), hardware or ())
+    return None if sharing is None and hardware is None else SliceSummary(sharing or (), hardware or ())
 
 
 def shared_gpus(
-    nodes: Mapping[Key, NodeView],
-    slices: Mapping[Key, SliceView],
+    nodes: Mapping[Key, NodeSummary],
+    slices: Mapping[Key, SliceSummary],
     classes: Mapping[Key, Object],
     configs: Mapping[Key, Any],
 ) -> SharedGpus:
@@ -49,7 +49,7 @@ def shared_gpus(
     )
 
 
-def accelerators(nodes: Iterable[NodeView], slices: Iterable[SliceView]) -> list[NodeHardware]:
+def accelerators(nodes: Iterable[NodeSummary], slices: Iterable[SliceSummary]) -> list[NodeHardware]:
     """Of nodes that have some."""
     devices = [device for part in slices for device in part.hardware]
     return [node for node in inventory((node.hardware for node in nodes), devices) if node.hardware]

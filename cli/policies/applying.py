@@ -16,7 +16,7 @@ from kopt.policies.queues.differences import Action
 
 if TYPE_CHECKING:
     from kopt.cluster.client.api import Kube
-    from kopt.controllers.compliance.applying import ApplyPlan
+    from kopt.policies.queues.differences import ApplyPlan
 
 
 @dataclass(frozen=True)

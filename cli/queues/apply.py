@@ -15,8 +15,8 @@ from kopt.core.units import counted
 from kopt.policies.queues.differences import Action, ObjectChange, in_words
 
 if TYPE_CHECKING:
-    from kopt.controllers.queues.applying import ApplyPlan
     from kopt.policies.queues import QueueTree
+    from kopt.policies.queues.differences import ApplyPlan
 
 _NAMES = {Engine.KUEUE: "Kueue 0.15 or later", Engine.KAI: "KAI Scheduler", Engine.VOLCANO: "Volcano"}
 

@@ -4,7 +4,6 @@ A dry run of every write comes before the first: the API server compiles the CEL
 """
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from dataclasses import dataclass
 
 from kopt.cluster.client.api import ApiError, Kube, NotFound, Patch
 from kopt.cluster.client.resources import (
@@ -22,22 +21,9 @@ from kopt.cluster.runtime.audit import audit_write
 from kopt.cluster.workloads.compliance import COMPILED_KINDS, LABELS, resource_of
 from kopt.core.workload.compliance import FIELD_MANAGER, CompliancePolicy, Surroundings
 from kopt.policies.compliance.compile import compile_policy, names_of, policy_name
-from kopt.policies.queues.differences import Action, ObjectChange, change_of
+from kopt.policies.queues.differences import Action, ApplyPlan, ObjectChange, change_of
 
 _OF_POLICIES = f"{OURS},{COMPONENT_LABEL}={POLICIES_COMPONENT}"
-
-
-@dataclass(frozen=True)
-class ApplyPlan:
-    """What is to be done, in this order; nothing is done while there are ``problems``."""
-
-    changes: tuple[ObjectChange, ...]
-    problems: tuple[str, ...] = ()
-
-    @property
-    def writes(self) -> list[ObjectChange]:
-        """Changes that write something."""
-        return [change for change in self.changes if change.action not in (Action.KEEP, Action.LEAVE)]
 
 
 async def plan_apply(

@@ -6,7 +6,6 @@ What we wrote is found by its label; what is in no manifest any more is left to 
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass
 
 from kopt.cluster.client.api import ApiError, Conflict, Kube, NotFound
 from kopt.cluster.client.resources import Object
@@ -14,23 +13,10 @@ from kopt.cluster.holds.hold import holder_of
 from kopt.cluster.workloads.queue_trees.live import LiveQueues, key_of_document, read_live
 from kopt.cluster.workloads.queue_trees.writes import apply_object, is_created_by_us, leave, remove
 from kopt.core.scheduling.queue_tree import FIELD_MANAGER, Compiled, Engine
-from kopt.policies.queues.differences import Action, ObjectChange, as_written, change_of
+from kopt.policies.queues.differences import Action, ApplyPlan, ObjectChange, as_written, change_of
 from kopt.policies.queues.tree import QueueTree, misspelled, nearest
 
 _AT_ONCE = 16
-
-
-@dataclass(frozen=True)
-class ApplyPlan:
-    """What is to be done, in this order; nothing is done while there are ``problems``."""
-
-    changes: tuple[ObjectChange, ...]
-    problems: tuple[str, ...] = ()
-
-    @property
-    def writes(self) -> list[ObjectChange]:
-        """Changes that write something."""
-        return [change for change in self.changes if change.action not in (Action.KEEP, Action.LEAVE)]
 
 
 async def plan_apply(

@@ -14,7 +14,7 @@ from kopt.cluster.runtime.isolation import Isolation
 from kopt.cluster.runtime.lease import Deposed
 from kopt.cluster.runtime.retry import Pauses, Retrying
 from kopt.cluster.runtime.switches import OPEN, Gate
-from kopt.controllers.queues.applying import ApplyPlan, apply_plan, plan_apply
+from kopt.controllers.queues.applying import apply_plan, plan_apply
 from kopt.controllers.queues.evicting import RECHECK_S, Evictions
 from kopt.controllers.queues.reclaiming import Reclaiming, reclaims_due
 from kopt.controllers.queues.rollout import FEATURE, FLAVOR, Rollout, queue_of_change
@@ -23,6 +23,7 @@ from kopt.core.decision import Mode
 from kopt.core.scheduling.queue_tree import DEFAULT_GPU_RESOURCE, Compiled, Engine, NotExpressible
 from kopt.core.units import counted
 from kopt.policies.queues import QueueTree, Settings, TreeError, compile_tree
+from kopt.policies.queues.differences import ApplyPlan
 from kopt.policies.queues.reclaim import ReclaimDecision
 
 _LOG = logging.getLogger(__name__)

@@ -53,6 +53,19 @@ class ObjectChange:
         return f"{space}/{metadata['name']}" if space else str(metadata["name"])
 
 
+@dataclass(frozen=True)
+class ApplyPlan:
+    """What is to be done, in this order; nothing is done while there are ``problems``."""
+
+    changes: tuple[ObjectChange, ...]
+    problems: tuple[str, ...] = ()
+
+    @property
+    def writes(self) -> list[ObjectChange]:
+        """Changes that write something."""
+        return [change for change in self.changes if change.action not in (Action.KEEP, Action.LEAVE)]
+
+
 def change_of(desired: Mapping[str, Any], live: Mapping[str, Any] | None, owner: str) -> ObjectChange:
     """What server-side apply of ``desired`` as field manager ``owner`` does: fields that this manager alone has and no
     longer names go."""

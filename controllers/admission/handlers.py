@@ -295,7 +295,8 @@ class Admissions:
                 review,
                 workload,
                 draft.evaluation.fractions_mode,
-                self._cluster.sharing(),
+                # All nodes are gone through for it.
+                self._cluster.sharing() if requests_share(workload) else None,
                 policy.queues.framework,
             )
             if (record := draft.shares.refused) is not None:

@@ -18,7 +18,7 @@ from kopt.core.workload.share_enforcement import ENFORCED, ISOLATIONS
 if TYPE_CHECKING:
     from kopt.cluster.workloads.share_offers import SharedGpus
     from kopt.controllers.admission.evaluation import FixedState
-    from kopt.controllers.admission.share_plan import ManifestPlan
+    from kopt.controllers.admission.shares.plan import ManifestPlan
     from kopt.core.scheduling.devices import GpuDevice
 
 app = typer.Typer(no_args_is_help=True, help="Shares of GPUs: what is guaranteed, by whom, and what is enforced.")
@@ -208,7 +208,7 @@ async def _plans(kubeconfig: Path | None, loaded: list[dict[str, Any]], namespac
     from kopt.cluster.client.api import ApiError, connect
     from kopt.cluster.workloads.share_offers import read_sharing
     from kopt.controllers.admission.policy import PolicyError
-    from kopt.controllers.admission.share_plan import plan_manifest
+    from kopt.controllers.admission.shares.plan import plan_manifest
 
     try:
         async with connect(kubeconfig) as kube:

@@ -18,7 +18,6 @@ from kopt.cluster.workloads.requests.external import CLAIMS, ObjectRef, complete
 from kopt.cluster.workloads.served import is_evaluated, is_made_by_another
 from kopt.cluster.workloads.workload import OPT_OUT_ANNOTATION, NamespaceDefaults, Workload, read_workload
 from kopt.controllers.admission.evaluation import ClusterState, Evaluation, evaluate, hardware_choice
-from kopt.controllers.admission.fractions import Shares, apply_shares, changed_share, requests_share
 from kopt.controllers.admission.mutating import (
     Record,
     apply_class,
@@ -34,6 +33,7 @@ from kopt.controllers.admission.mutating import (
 )
 from kopt.controllers.admission.policy import Namespaces
 from kopt.controllers.admission.request_cache import Repeats
+from kopt.controllers.admission.shares.writing import Shares, apply_shares, changed_share, requests_share
 from kopt.controllers.admission.size_advice import apply_sizing
 from kopt.controllers.admission.sizing import SizingCache
 from kopt.controllers.admission.teams import TeamTotals, Totals
@@ -123,7 +123,7 @@ class Staging(Protocol):
 
 
 class ShareClaims(Protocol):
-    """Claim templates of shares, and what is said on the workloads that have them (``admission.share_claims``)."""
+    """Claim templates of shares, and what is said on the workloads that have them (``admission.shares.claims``)."""
 
     async def create(self, templates: Sequence[Object]) -> bool: ...
 

@@ -12,9 +12,9 @@ from kopt.cluster.objects.json_patch import JsonPatch
 from kopt.cluster.workloads.share_offers import SharedGpus
 from kopt.cluster.workloads.workload import NamespaceDefaults, Workload, read_workload
 from kopt.controllers.admission.evaluation import FixedState, evaluate
-from kopt.controllers.admission.fractions import PlannedShare, apply_shares, plan_shares
 from kopt.controllers.admission.mutating import apply_pools, apply_queue
 from kopt.controllers.admission.policy import Rollout
+from kopt.controllers.admission.shares.writing import PlannedShare, apply_shares, plan_shares
 from kopt.core.decision import Mode
 from kopt.core.workload.gpu_share import FRACTION, MEMORY, ShareError
 

@@ -24,7 +24,8 @@ from kopt.cluster.admission.review import (
 )
 from kopt.cluster.runtime.http import SMALL_BODY_BYTES, HttpLimits, HttpServer, Reply, Request
 from kopt.cluster.runtime.tracing import SpanExport
-from kopt.controllers.admission.handlers import LET_THROUGH, UNJUDGED, Admission, Admissions
+from kopt.controllers.admission.answers import LET_THROUGH, UNJUDGED, Admission
+from kopt.controllers.admission.handlers import Admissions
 from kopt.controllers.admission.metrics import WebhookMetrics
 
 _LOG = logging.getLogger(__name__)

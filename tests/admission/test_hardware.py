@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from kopt.cluster.admission.review import parse_review
 from kopt.cluster.workloads.hardware import inventory_of
 from kopt.cluster.workloads.node_selection import runs_on
+from kopt.controllers.admission.answers import Admission
 from kopt.controllers.admission.evaluation import FixedState
-from kopt.controllers.admission.handlers import Admission, Admissions
+from kopt.controllers.admission.handlers import Admissions
 from kopt.controllers.admission.policy import parse_policy
 from kopt.core.hardware.inventory import is_model
 from kopt.policies.admission.hardware import HardwareWish, choose_hardware

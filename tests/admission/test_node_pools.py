@@ -15,8 +15,9 @@ from kopt.cluster.objects.json_patch import JsonPatch
 from kopt.cluster.workloads.kinds import template
 from kopt.cluster.workloads.node_pools import write_pools
 from kopt.cluster.workloads.node_selection import runs_on
+from kopt.controllers.admission.answers import Admission
 from kopt.controllers.admission.evaluation import FixedState
-from kopt.controllers.admission.handlers import Admission, Admissions
+from kopt.controllers.admission.handlers import Admissions
 from kopt.controllers.admission.policy import parse_policy
 from kopt.core.scheduling.queue_tree import KaiwoPool
 from kopt.core.scheduling.submission import Framework

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from kopt.cluster.admission.review import parse_review
 from kopt.cluster.workloads.workload import NamespaceDefaults
+from kopt.controllers.admission.answers import LET_THROUGH
 from kopt.controllers.admission.evaluation import FixedState
-from kopt.controllers.admission.handlers import LET_THROUGH, Admissions
+from kopt.controllers.admission.handlers import Admissions
 from kopt.controllers.admission.policy import ConformancePolicy, parse_policy
 from kopt.core.scheduling.submission import Framework
 

@@ -26,8 +26,9 @@ from admission.workloads import review
 from kopt.cluster.admission.review import parse_review
 from kopt.cluster.workloads.kinds import BY_KEY
 from kopt.cluster.workloads.requests.external import ObjectRef
+from kopt.controllers.admission.answers import Admission
 from kopt.controllers.admission.evaluation import FixedState
-from kopt.controllers.admission.handlers import Admission, Admissions
+from kopt.controllers.admission.handlers import Admissions
 from kopt.controllers.admission.policy import parse_policy
 from kopt.controllers.admission.sizing import SizingCache, SizingSettings
 from kopt.controllers.overview.running_workloads import PodKind, pods_of

@@ -12,8 +12,9 @@ from admission.workloads import Object, every_kind, pod, review
 from kopt.cluster.admission.review import parse_review
 from kopt.cluster.objects.device_slices import DevicePool, shared_gpus
 from kopt.cluster.workloads.share_offers import HAMI_DRIVER, SharedGpus, sharing_of
+from kopt.controllers.admission.answers import Admission
 from kopt.controllers.admission.evaluation import FixedState
-from kopt.controllers.admission.handlers import Admission, Admissions
+from kopt.controllers.admission.handlers import Admissions
 from kopt.controllers.admission.policy import parse_policy
 from kopt.core.workload.gpu_share import ShareExecutor
 

@@ -21,7 +21,7 @@ from kopt.cli.cluster import (
     why,
 )
 from kopt.cli.cluster.agents import commands as agent
-from kopt.cli.cluster.queueing import queue, replicas, reservations
+from kopt.cli.cluster.queueing import capacity, queue, replicas, reservations
 from kopt.cli.cost import commands as cost
 from kopt.cli.crds import commands as crds
 from kopt.cli.dashboards import commands as dashboards
@@ -89,6 +89,7 @@ app.command("evictions")(evictions.evictions)
 app.command("why")(why.why)
 app.command("mcp")(mcp.mcp)
 app.command("replicas")(replicas.replicas)
+app.command("capacity")(capacity.capacity)
 app.command("reasons")(reasons.reasons)
 app.add_typer(alerts.app, name="alerts")
 app.add_typer(dashboards.app, name="dashboards")

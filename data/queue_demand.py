@@ -31,6 +31,19 @@ class QueueDemandHistory:
         both = zip(used, pending, strict=True) if used and pending else ()
         return tuple(None if a is None or b is None else a + b for a, b in both)
 
+    def of_pool(self, pool: str) -> Series:
+        """The demand of all queues for a pool; hours in which none of them is known are None."""
+        series = [self.demand(leaf) for leaf in self.used if leaf[1] == pool]
+        hours = zip(*(each for each in series if each), strict=True)
+        return tuple(
+            sum(known) if (known := [value for value in hour if value is not None]) else None for hour in hours
+        )
+
+    @property
+    def end_s(self) -> float:
+        """When the last hour ended."""
+        return self.start_s + HOUR_S * max((len(series) for series in self.used.values()), default=0)
+
 
 def read_queue_demand(server: Server, since_s: float, now_s: float | None = None) -> QueueDemandHistory:
     """Whole hours of the last ``since_s`` seconds. Both replicas report the same, so the larger counts.

@@ -60,7 +60,7 @@ def advise_quotas(
     """Shows the advice, and with ``apply`` writes it. Ends with status 1 where something could not be written."""
     from kopt.policies.queues.advice import METHOD
 
-    history = _history(prometheus, since_s, token_file)
+    history = read_history(prometheus, since_s, token_file)
     advice, written = asyncio.run(_advised(history, kubeconfig, apply=apply))
     rows = [_row(each) for each in sorted(advice, key=lambda each: (each.queue, each.pool))]
     changes = [each for each in advice if each.changes]
@@ -83,7 +83,8 @@ def undo_advice(kubeconfig: Path | None, output: Format) -> None:
         raise typer.Exit(1)
 
 
-def _history(url: str, since_s: int, token_file: Path | None) -> "QueueDemandHistory":
+def read_history(url: str, since_s: int, token_file: Path | None) -> "QueueDemandHistory":
+    """Hours that a Prometheus has scraped. Raises Refused."""
     from kopt.data.demand.prometheus import PrometheusError, Server
     from kopt.data.queue_demand import read_queue_demand
 

@@ -26,6 +26,7 @@ AREAS = {
         "serving/pairwise",
         "serving/client/fallback_bandwidth",
     ),
+    "capacity": ("policies/capacity", "cli/cluster/queueing/capacity"),
     "checkpoint": ("models/checkpoint", "serving/checkpoint"),
     "classes": ("core/scheduling/classify",),
     "command": ("formats/entrypoint", "formats/trainers"),

@@ -1,0 +1,225 @@
+"""``kopt capacity``: how many GPUs pools will need, and what to buy by when."""
+
+import asyncio
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kopt.cli.cost.reading import Prices, read_book
+from kopt.cli.errors import Refused, usage_error
+from kopt.cli.options import Kubeconfig, Output, seconds
+from kopt.cli.output import Answer, Format, column, show
+from kopt.core.units import counted, format_span
+
+if TYPE_CHECKING:
+    from kopt.cluster.workloads.kueue.pool_sizes import PoolSize
+    from kopt.core.cost.prices import PriceBook
+    from kopt.data.queue_demand import QueueDemandHistory
+    from kopt.policies.capacity.forecast import WeekAhead
+
+_THOUSANDTHS = 1000
+_MONTH_HOURS = 730
+
+
+def _gpus(number: float | None) -> str:
+    return "–" if number is None else f"{number:.0f}"
+
+
+def _between(interval: Sequence[float] | None) -> str:
+    return "–" if interval is None else f"{interval[0]:.0f}–{interval[1]:.0f}"
+
+
+@dataclass(frozen=True)
+class CapacityRow:
+    """``needed``: by the median at the end of the forecast; ``interval``: its 5 % and 95 % quantile. ``buy`` GPUs,
+    ``buy_interval`` at the 50 % and 95 % quantile. ``weeks``: quantiles of each week ahead."""
+
+    pool: str = column("pool")
+    gpus: int = column("GPUs")
+    last_week: float | None = column("last week", show=_gpus, drop=2)
+    needed: float | None = column("needed", show=_gpus)
+    interval: tuple[float, float] | None = column("5–95 %", show=_between)
+    buy: int | None = column("buy", show=_gpus)
+    buy_interval: tuple[int, int] | None = column("50–95 %", show=_between, drop=1)
+    short_from: str = column("short from", show=lambda day: day or "–")
+    order_by: str = column("order by", show=lambda day: day or "–")
+    per_month: float | None = column("a month", show=lambda price: "–" if price is None else f"{price:,.0f}", drop=3)
+    code: str = column("code", drop=4)
+    reason: str = column("reason", wide=True)
+    weeks: tuple[dict[str, float], ...] = column("weeks", wide=True)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """``delivery_weeks``: from an order to GPUs that can be used."""
+
+    weeks: int
+    served: float
+    delivery_weeks: int
+
+
+def capacity(
+    prometheus: Annotated[
+        str, typer.Option("--prometheus", metavar="URL", help="Where `kopt controller queues` is scraped.")
+    ],
+    weeks: Annotated[int, typer.Option("--weeks", min=1, max=26, help="How far ahead.")] = 13,
+    since: Annotated[str, typer.Option("--since", metavar="SPAN", help="How much demand to go by.")] = "26w",
+    served: Annotated[
+        float, typer.Option("--served", min=0.5, max=0.999, help="Share of hours in which GPUs are to be enough.")
+    ] = 0.95,
+    delivery: Annotated[
+        str, typer.Option("--delivery", metavar="SPAN", help="From an order to GPUs that can be used.")
+    ] = "8w",
+    gpus: Annotated[
+        list[str] | None,
+        typer.Option("--gpus", metavar="POOL=NUMBER", help="As if the pool had so many; without a cluster, all pools."),
+    ] = None,
+    prices: Prices = None,
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", metavar="FILE", help="A bearer token for Prometheus.")
+    ] = None,
+    kubeconfig: Kubeconfig = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """How many GPUs each pool will need, and what to buy by when: with an interval, and at what price.
+
+    Goes by what queues used and waited for, week by week (Kueue). A pool is short in the first week that needs more
+    GPUs than it has with a probability above 10 %; whole nodes are bought. JSON has the quantiles of every week.
+
+    Examples:
+
+        kopt capacity --prometheus http://prometheus:9090
+
+        kopt capacity --prometheus http://prometheus:9090 --weeks 26 --delivery 12w -o json
+
+        kopt capacity --prometheus http://prometheus:9090 --gpus a100=64
+    """
+    supposed = _supposed(gpus or [])
+    span_s, delivery_weeks = seconds(since, "--since"), -(-seconds(delivery, "--delivery") // (7 * 86_400))
+    book, history = read_book(prices), _history(prometheus, span_s, token_file)
+    pools = sorted({pool for _, pool in history.used})
+    if unknown := sorted(set(supposed) - set(pools)):
+        usage_error(f"no demand for GPUs of pool {unknown[0]} was scraped; there are: {', '.join(pools)}", "--gpus")
+    sizes = {} if set(supposed) >= set(pools) else asyncio.run(_sizes(kubeconfig))
+    settings = Settings(weeks, served, delivery_weeks)
+    rows = [_row(pool, history, sizes, supposed.get(pool), settings, book) for pool in pools]
+    rows.sort(key=lambda row: (-(row.per_month or 0), -(row.buy or 0), row.pool))
+    remarks = [
+        f"By {format_span(span_s)} of demand, used and waited for; {counted(weeks, 'week')} ahead, GPUs enough in "
+        f"{served:.0%} of hours, {counted(delivery_weeks, 'week')} for a delivery.",
+        "Assumes that demand goes on as it changed so far: no project that begins or ends is known.",
+    ]
+    header = {"weeks": weeks, "served": served, "since_s": span_s, "delivery_weeks": delivery_weeks}
+    show(Answer("pools", rows, header, remarks=remarks, empty="no pool", hide_header=True), output)
+
+
+def _supposed(written: Sequence[str]) -> dict[str, int]:
+    result = {}
+    for item in written:
+        pool, equals, number = item.rpartition("=")
+        if not equals or not pool or not number.isdecimal() or not 0 < int(number) <= 10_000_000:
+            usage_error(f"{item!r} is not POOL=NUMBER", "--gpus")
+        result[pool] = int(number)
+    return result
+
+
+def _history(url: str, since_s: int, token_file: Path | None) -> "QueueDemandHistory":
+    from kopt.cli.queues.advise import read_history
+
+    return read_history(url, since_s, token_file)
+
+
+async def _sizes(kubeconfig: Path | None) -> "dict[str, PoolSize]":
+    from kopt.cluster.client.api import ApiError, connect
+    from kopt.cluster.client.resources import KUEUE_FLAVORS, NODES
+    from kopt.cluster.workloads.kueue.pool_sizes import pool_sizes
+    from kopt.cluster.workloads.requests.external import RESOURCE_SLICES
+    from kopt.controllers.overview.reading import Reader
+
+    try:
+        async with connect(kubeconfig) as kube:
+            reader = Reader(kube)
+            kinds = (KUEUE_FLAVORS, NODES, RESOURCE_SLICES)
+            flavors, nodes, slices = await asyncio.gather(*(reader.listed(kind) for kind in kinds))
+    except ApiError as error:
+        raise Refused(
+            f"the cluster does not say how many GPUs its pools have ({error}); name them: --gpus POOL=NUMBER"
+        ) from error
+    if "nodes" in reader.unread:
+        raise Refused("nodes may not be read, so the size of pools is unknown; name it: --gpus POOL=NUMBER")
+    return pool_sizes(flavors, nodes, slices)
+
+
+def _row(
+    pool: str,
+    history: "QueueDemandHistory",
+    sizes: "Mapping[str, PoolSize]",
+    supposed: int | None,
+    settings: Settings,
+    book: "PriceBook",
+) -> CapacityRow:
+    from kopt.cluster.workloads.kueue.pool_sizes import PoolSize
+    from kopt.policies.capacity.forecast import TooShort, forecast, weekly_need
+    from kopt.policies.capacity.purchase import purchase
+
+    size = sizes.get(pool, PoolSize())
+    gpus = size.gpus if supposed is None else supposed
+    needs = weekly_need(
+        [None if milli is None else milli / _THOUSANDTHS for milli in history.of_pool(pool)], settings.served
+    )
+    last_week = needs[-1] if needs else None
+    try:
+        ahead = forecast(needs, settings.weeks)
+    except TooShort as error:
+        reason = f"Too little demand was scraped: {error}."
+        empty = (None, None, None, None, "", "", None)
+        return CapacityRow(pool, gpus, last_week, *empty, "CAPACITY_HISTORY_TOO_SHORT", reason, ())
+    advice = purchase(gpus, size.gpus_per_node or 1, ahead, settings.delivery_weeks)
+    return CapacityRow(
+        pool,
+        gpus,
+        last_week,
+        ahead[-1].quantile(0.5),
+        (ahead[-1].gpus[0], ahead[-1].gpus[-1]),
+        advice.buy_gpus,
+        (advice.buy_low, advice.buy_high),
+        _day(history.end_s, advice.short_in_weeks),
+        _day(history.end_s, advice.order_in_weeks),
+        _month(book, size.model, advice.buy_gpus),
+        advice.reason.code,
+        advice.reason.message,
+        tuple(map(_quantiles, ahead)),
+    )
+
+
+def _quantiles(week: "WeekAhead") -> dict[str, float]:
+    from kopt.policies.capacity.forecast import QUANTILES
+
+    levels = {f"p{100 * level:.0f}": round(gpus, 1) for level, gpus in zip(QUANTILES, week.gpus, strict=True)}
+    return {"week": week.weeks, **levels}
+
+
+def _day(end_s: float, weeks: int | None) -> str:
+    """When a week begins that lies so far ahead: the first begins at once."""
+    if weeks is None:
+        return ""
+    return (datetime.fromtimestamp(end_s, UTC) + timedelta(weeks=max(0, weeks - 1))).date().isoformat()
+
+
+def _month(book: "PriceBook", model: str, gpus: int) -> float | None:
+    """What so many GPUs cost in a month: the median of the on-demand prices that are valid now; None without one."""
+    from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
+
+    try:
+        name = find_gpu(model).name
+    except UnknownGpuError:
+        return None
+    now_ms = datetime.now(UTC).timestamp() * 1000
+    listed = [price for price in book.prices if (price.model, price.capacity) == (name, "on-demand")]
+    valid = [price.micro_per_gpu_hour for price in listed if price.from_ms <= now_ms]
+    return statistics.median(valid) / 1e6 * gpus * _MONTH_HOURS if valid and gpus else None

@@ -1,0 +1,36 @@
+"""How many GPUs the pools of Kueue have: the nodes of each ResourceFlavor."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kopt.cluster.client.resources import Object
+from kopt.cluster.workloads.hardware import inventory_of
+from kopt.cluster.workloads.kueue.queues import read_flavor
+from kopt.core.hardware.inventory import Kind, Source
+
+
+@dataclass(frozen=True)
+class PoolSize:
+    """``gpus_per_node`` is that of its largest node, and ``model`` what most of its GPUs are called; empty and 0 for a
+    pool without nodes."""
+
+    gpus: int = 0
+    gpus_per_node: int = 0
+    model: str = ""
+
+
+def pool_sizes(flavors: Iterable[Object], nodes: Iterable[Object], slices: Iterable[Object]) -> dict[str, PoolSize]:
+    """By ResourceFlavor; one without node labels has every node. What nothing hands out is left out."""
+    inventory = inventory_of(nodes, slices)
+    sizes = {}
+    for flavor in map(read_flavor, flavors):
+        models, largest = dict[str, int](), 0
+        for node in inventory:
+            if flavor.labels.items() <= node.labels.items():
+                listed = [item for item in node.hardware if item.kind is Kind.GPU and item.source is not Source.LABEL]
+                largest = max(largest, sum(item.count for item in listed))
+                for item in listed:
+                    models[item.model] = models.get(item.model, 0) + item.count
+        model = max(sorted(models), key=lambda name: models[name], default="")
+        sizes[flavor.name] = PoolSize(sum(models.values()), largest, model)
+    return sizes

@@ -15,7 +15,7 @@ from kopt.cli.output import Answer, Format, column, show
 from kopt.controllers.partitions.options import DEFAULT_CONFIGURATIONS
 
 if TYPE_CHECKING:
-    from kopt.controllers.partitions.pools import StrategyReport
+    from kopt.controllers.partitions.reports import StrategyReport
 
 app = typer.Typer(no_args_is_help=True, help="MIG instances of nodes, and how they are to be cut.")
 

@@ -23,9 +23,9 @@ from kopt.cluster.workloads.requests.devices import PublishedSlice, read_slice
 from kopt.cluster.workloads.requests.external import CLAIMS, DEVICE_CLASSES, RESOURCE_SLICES
 from kopt.controllers.partitions.demand import PartitionClaim, read_partition_claim
 from kopt.controllers.partitions.options import DEFAULT_CONFIGURATIONS
-from kopt.controllers.partitions.pools import Observed
 from kopt.controllers.partitions.reading import busy_pods
 from kopt.controllers.partitions.reconciler import ControllerSettings, Reconciler
+from kopt.controllers.partitions.reports import Observed
 from kopt.controllers.partitions.views import (
     ObservedConfigurations,
     ObservedNode,

@@ -2,27 +2,18 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
-from kopt.cluster.client.resources import Object
 from kopt.cluster.holds.node_layout import LayoutPhase
 from kopt.cluster.objects.custom.mig_strategy import MigStrategy
 from kopt.cluster.workloads.node_selection import runs_on
-from kopt.cluster.workloads.requests.devices import PublishedSlice
 from kopt.controllers.partitions.demand import (
-    PartitionClaim,
     dynamic_drivers,
     dynamic_instances,
     profile_of,
 )
-from kopt.controllers.partitions.executors import Executor, MigManager, Refused, executor_of, since_s
-from kopt.controllers.partitions.views import (
-    ObservedConfigurations,
-    ObservedNode,
-    ObservedPlan,
-    ObservedPod,
-    ObservedStrategy,
-)
+from kopt.controllers.partitions.executors import MigManager, Refused, executor_of, since_s
+from kopt.controllers.partitions.reports import NodeReport, Observed, StrategyReport, Undone
+from kopt.controllers.partitions.views import ObservedNode, ObservedPod, ObservedStrategy
 from kopt.core.gpu import GpuModel
 from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
 from kopt.core.hardware.mig import MigError, mig_geometry
@@ -38,55 +29,6 @@ from kopt.policies.partitions.plan import PartitionPlan, PartitionPool, PlanNode
 
 PRODUCT_LABEL, COUNT_LABEL = "nvidia.com/gpu.product", "nvidia.com/gpu.count"
 _IN_PROGRESS = (LayoutPhase.CORDONED, LayoutPhase.CUTTING)
-
-
-@dataclass(frozen=True)
-class Observed:
-    """Everything that informers have seen. ``classes``: DeviceClasses by name."""
-
-    now_s: float
-    strategies: Sequence[ObservedStrategy]
-    nodes: Sequence[ObservedNode]
-    pods: Sequence[ObservedPod]
-    claims: Sequence[PartitionClaim]
-    classes: Mapping[str, Object]
-    slices: Sequence[PublishedSlice]
-    plans: Sequence[ObservedPlan]
-    configurations: ObservedConfigurations
-
-
-@dataclass
-class NodeReport:
-    """A node of a strategy. ``wanted``: what it is to be cut as, None to stay; ``reason`` in one word why nothing is
-    done, or what is."""
-
-    node: ObservedNode
-    executor: Executor | None
-    actual: Mapping[str, int]
-    reason: str
-    message: str = ""
-    wanted: NodeOption | None = None
-    is_idle: bool = False
-
-
-@dataclass(frozen=True)
-class Undone:
-    """What is asked for and not done, and why."""
-
-    subject: str
-    reason: str
-    message: str
-
-
-@dataclass
-class StrategyReport:
-    """``pending`` and ``served``: requests by profile."""
-
-    strategy: ObservedStrategy
-    nodes: list[NodeReport] = field(default_factory=list)
-    pending: Counter[str] = field(default_factory=Counter)
-    served: Counter[str] = field(default_factory=Counter)
-    undone: list[Undone] = field(default_factory=list)
 
 
 def read_partitions(observed: Observed, manager: MigManager) -> list[StrategyReport]:

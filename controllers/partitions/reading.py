@@ -19,7 +19,7 @@ from kopt.cluster.client.resources import (
 from kopt.cluster.workloads.requests.devices import read_slice
 from kopt.cluster.workloads.requests.external import CLAIMS, DEVICE_CLASSES, RESOURCE_SLICES
 from kopt.controllers.partitions.demand import read_partition_claim
-from kopt.controllers.partitions.pools import Observed
+from kopt.controllers.partitions.reports import Observed
 from kopt.controllers.partitions.views import (
     ObservedConfigurations,
     ObservedPod,

@@ -18,7 +18,8 @@ from kopt.cluster.runtime.events import EmitEvent
 from kopt.cluster.runtime.isolation import Isolation, Subject
 from kopt.cluster.runtime.retry import Pauses, Retrying
 from kopt.controllers.partitions.executors import MigManager, Step, given_back
-from kopt.controllers.partitions.pools import NodeReport, Observed, StrategyReport, read_partitions
+from kopt.controllers.partitions.pools import read_partitions
+from kopt.controllers.partitions.reports import NodeReport, Observed, StrategyReport
 from kopt.controllers.partitions.status import status_of
 from kopt.controllers.partitions.views import ObservedNode, ObservedStrategy
 from kopt.core.decision import Mode

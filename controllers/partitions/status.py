@@ -3,7 +3,7 @@
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.custom.reservation import ACCEPTED, condition
 from kopt.cluster.objects.fields import items, text
-from kopt.controllers.partitions.pools import NodeReport, StrategyReport
+from kopt.controllers.partitions.reports import NodeReport, StrategyReport
 
 MOST_NODES, MOST_UNDONE = 500, 50
 _LONGEST = 300

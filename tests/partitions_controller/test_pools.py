@@ -13,7 +13,8 @@ from kopt.cluster.holds.hold import hold_metadata, release
 from kopt.cluster.objects.custom.mig_strategy import StrategyError, read_strategy
 from kopt.cluster.objects.mig_configurations import ConfigurationError, read_configurations
 from kopt.controllers.partitions.executors import MigManager
-from kopt.controllers.partitions.pools import Observed, StrategyReport, read_partitions
+from kopt.controllers.partitions.pools import read_partitions
+from kopt.controllers.partitions.reports import Observed, StrategyReport
 from kopt.controllers.partitions.status import status_of
 from kopt.controllers.partitions.views import (
     read_config_map,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.workloads.requests.devices import PublishedSlice
+from kopt.controllers.partitions.dcm import NodeOrder
 from kopt.controllers.partitions.demand import PartitionClaim
 from kopt.controllers.partitions.executors import Executor
 from kopt.controllers.partitions.views import (
@@ -13,14 +14,17 @@ from kopt.controllers.partitions.views import (
     ObservedNode,
     ObservedPlan,
     ObservedPod,
+    ObservedProfiles,
     ObservedStrategy,
+    ReportedModes,
 )
 from kopt.policies.partitions.configurations import NodeOption
 
 
 @dataclass(frozen=True)
 class Observed:
-    """Everything that informers have seen. ``classes``: DeviceClasses by name."""
+    """Everything that informers have seen. ``classes``: DeviceClasses by name. ``profiles``: of AMD's device config
+    manager; ``reported``: what node executors of ours read from amd-smi."""
 
     now_s: float
     strategies: Sequence[ObservedStrategy]
@@ -31,12 +35,14 @@ class Observed:
     slices: Sequence[PublishedSlice]
     plans: Sequence[ObservedPlan]
     configurations: ObservedConfigurations
+    profiles: ObservedProfiles = field(default_factory=ObservedProfiles)
+    reported: Sequence[ReportedModes] = ()
 
 
 @dataclass
 class NodeReport:
     """A node of a strategy. ``wanted``: what it is to be cut as, None to stay; ``reason`` in one word why nothing is
-    done, or what is."""
+    done, or what is. ``order``: with AMD's manager, how it is emptied and made as before."""
 
     node: ObservedNode
     executor: Executor | None
@@ -45,6 +51,7 @@ class NodeReport:
     message: str = ""
     wanted: NodeOption | None = None
     is_idle: bool = False
+    order: NodeOrder | None = None
 
 
 @dataclass(frozen=True)

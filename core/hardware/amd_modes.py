@@ -91,7 +91,7 @@ class ModelModes:
     accepted: tuple[AmdMode, ...]
 
     def partition_bytes(self, mode: AmdMode) -> Bytes:
-        """The memory of one partition. In NPS1 the partitions of a GPU can reach all of it, and nothing keeps them apart."""
+        """The memory of one partition. In NPS1 those of a GPU can reach all of it, and nothing keeps them apart."""
         return Bytes(self.model.usable_bytes // mode.partitions)
 
     def require(self, mode: AmdMode, driver: str) -> ValidatedMode:
@@ -99,19 +99,20 @@ class ModelModes:
         entry = next((each for each in self.validated if each.mode == mode), None)
         if entry is None:
             offered = ", ".join(f"{each.mode} (ROCm {each.rocm})" for each in self.validated)
-            state = "its driver takes it, but AMD has not validated it" if mode in self.accepted else "it has no such mode"
+            is_taken = mode in self.accepted
+            state = "its driver takes it, but AMD has not validated it" if is_taken else "it has no such mode"
             raise ModeError(f"{mode} on a {self.model.name}: {state}; validated: {offered}")
         if mode == WHOLE_MODE:
             return entry
         version = driver_version(driver)
         if version is None:
             raise ModeError(
-                f"{mode} on a {self.model.name} needs amdgpu {entry.driver} (ROCm {entry.rocm}), and the driver's version is "
-                "not known: the node labeller writes it as amd.com/gpu.driver-version (-driver-version)"
+                f"{mode} on a {self.model.name} needs amdgpu {entry.driver} (ROCm {entry.rocm}), and its version "
+                "is not known: the node labeller writes it as amd.com/gpu.driver-version (-driver-version)"
             )
         if version < _parsed(entry.driver):
             raise ModeError(
-                f"{mode} on a {self.model.name} needs amdgpu {entry.driver} (ROCm {entry.rocm}); this one is {driver[:40]}"
+                f"{mode} on a {self.model.name} needs amdgpu {entry.driver} (ROCm {entry.rocm}), not {driver[:40]}"
             )
         return entry
 

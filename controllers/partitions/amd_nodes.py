@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from kopt.cluster.holds.node_layout import IN_PROGRESS
+from kopt.cluster.holds.node_layout import IN_PROGRESS, LayoutPhase
 from kopt.cluster.objects.dcm_profiles import PROFILE_LABEL
 from kopt.cluster.workloads.requests.devices import PublishedSlice
 from kopt.controllers.partitions.dcm import DeviceConfigManager
@@ -84,7 +84,7 @@ def _labelled_mode(node: ObservedNode) -> AmdMode | None:
 
 def _gpus(node: ObservedNode, partitions: Mapping[str, int], reported: ReportedModes | None) -> int:
     """Whole ones. While a node is divided its device plugin is away, and the marks say how many there are."""
-    if node.marks is not None and node.marks.phase in IN_PROGRESS:
+    if node.marks is not None and node.marks.phase in (*IN_PROGRESS, LayoutPhase.STUCK):
         return node.marks.gpus
     if reported is not None and reported.gpus:
         return reported.gpus

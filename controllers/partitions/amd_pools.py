@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 
 from kopt.cluster.holds.node_layout import IN_PROGRESS, LayoutPhase
 from kopt.cluster.objects.custom.mig_strategy import MigStrategy
-from kopt.cluster.objects.dcm_profiles import TAINT_KEY
+from kopt.cluster.objects.dcm_profiles import TAINT_KEY, Profile
 from kopt.cluster.objects.fields import at, text
 from kopt.cluster.workloads.node_selection import runs_on
 from kopt.controllers.partitions.amd_nodes import MODE_LABELS, AmdNode, used_partitions
 from kopt.controllers.partitions.dcm import DeviceConfigManager, NodeOrder
-from kopt.controllers.partitions.executors import since_s
+from kopt.controllers.partitions.executors import SignedPlans, since_s
 from kopt.controllers.partitions.reports import NodeReport, Observed, StrategyReport, Undone
 from kopt.controllers.partitions.views import AMD_GPU, ObservedPod
 from kopt.core.hardware.amd_modes import WHOLE_MODE, ModeError, amd_mode, modes_of
@@ -55,6 +55,7 @@ class ModePlanning:
         self._members, first = list(members), members[0][1]
         self._modes, self._geometry = modes_of(first.model), mode_geometry(first.model)
         self._gpus, self._driver = first.gpus, first.driver
+        self._by_hand = any(isinstance(each.executor, SignedPlans) for each, _ in members)
         self._names_modes = all(node.names_modes for _, node in members if node.partitions)
         self._options = self._read_options()
         self._by_name = {option.name: option for option in self._options}
@@ -81,9 +82,16 @@ class ModePlanning:
     def _names(self) -> frozenset[str]:
         return frozenset(profile.name for profile in self._geometry.profiles)
 
+    @property
+    def _profiles(self) -> Mapping[str, Profile]:
+        """Of the manager; where a person signs plans, every mode that AMD has validated."""
+        if not self._by_hand:
+            return self._observed.profiles.by_name
+        return {str(each.mode): Profile(((each.mode, None),)) for each in self._modes.validated}
+
     def _read_options(self) -> list[NodeOption]:
         result = []
-        for name, profile in sorted(self._observed.profiles.by_name.items()):
+        for name, profile in sorted(self._profiles.items()):
             try:
                 option = mode_option(self._modes, self._gpus, name, profile.parts, self._driver, skips=profile.skips)
             except ModeError as error:
@@ -156,6 +164,12 @@ class ModePlanning:
             if option is None:
                 continue
             state, back = begun[option.name], self._back(amd)
+            if self._by_hand:
+                each.wanted, each.reason = option, "AwaitsSignature"
+                each.message = (
+                    f"It is idle; a person may sign it: `kopt nodes plan {each.node.name} --layout all={option.name}`."
+                )
+                continue
             if state == "proven" or state == "":
                 assert back is not None, "only nodes with a way back may change"
                 each.wanted, each.reason = option, "ToCut"
@@ -265,8 +279,8 @@ class ModePlanning:
             self._leave(
                 mode,
                 "NoIdleNode",
-                f"{count} of {pending[mode]} requests for {mode} wait: every other node has pods with GPUs, takes no pods, "
-                "or was divided less than rebalanceInterval ago",
+                f"{count} of {pending[mode]} requests for {mode} wait: every other node has pods with GPUs, takes no "
+                "pods, or was divided less than rebalanceInterval ago",
             )
 
     def _leave(self, subject: str, reason: str, message: str) -> None:

@@ -115,7 +115,7 @@ class Reconciler(Retrying):
             step = await self._begun(each, executor, each.wanted, now_s)
             self.cutting += 1
         else:
-            return _SOON_S if each.wanted is not None else _IDLE_S
+            return _SOON_S if each.wanted is not None and executor.cuts else _IDLE_S
         if step is not None:
             await self._write(node, step)
         return _SOON_S

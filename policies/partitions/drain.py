@@ -74,13 +74,11 @@ def best_drain(
         if node.name not in running:
             continue
         pods = running[node.name]
-        drain = max(
-            (_drain(pool, node, option, pods, lacking, free, settings) for option in pool.options),
-            key=lambda each: each.won_gpu_s - each.lost_gpu_s,
-            default=None,
-        )
-        if drain is None or drain.won_gpu_s <= 0:
+        drains = [_drain(pool, node, option, pods, lacking, free, settings) for option in pool.options]
+        worth = [each for each in drains if each.won_gpu_s > 0]
+        if not worth:
             continue
+        drain = max(worth, key=lambda each: each.won_gpu_s - each.lost_gpu_s)
         if drain.lost_gpu_s == np.inf:
             named = ", ".join(pod.name for pod in pods if pod.lost_gpu_s is None and pod.left_s is None)
             refusals.append(Refusal(node.name, f"what ending {named} costs is not known, nor when they end"))

@@ -1,5 +1,6 @@
 """Modes of AMD's GPUs: what AMD has validated, what a profile comes to, and plans on random mixes."""
 
+import contextlib
 import itertools
 from collections import Counter
 
@@ -46,7 +47,7 @@ def test_what_is_validated_is_accepted_from_its_driver_on() -> None:
             assert modes.require(each.mode, each.driver) == each
             assert each.mode not in modes.accepted
     assert modes_of(find_gpu("mi355x")).require(AmdMode("CPX", "NPS2"), "31.40.1-2345").rocm == "7.13"
-    with pytest.raises(ModeError, match="H100.* has no partition modes; these have: MI300X"):
+    with pytest.raises(ModeError, match=r"H100.* has no partition modes; these have: MI300X"):
         modes_of(find_gpu("h100-80gb"))
 
 
@@ -54,10 +55,8 @@ def test_what_is_validated_is_accepted_from_its_driver_on() -> None:
 def test_nothing_that_is_written_breaks_a_reader(text: str) -> None:
     version = driver_version(text)
     assert version is None or text.strip().startswith(str(version[0])) or text.strip()[0] == "0"
-    try:
+    with contextlib.suppress(ModeError):
         assert amd_mode(text).partitions in (1, 2, 4, 8)
-    except ModeError:
-        pass
 
 
 def test_profiles_that_cannot_be_are_refused() -> None:

@@ -130,7 +130,7 @@ def _drain(
         idle += (gpus - sum(pod.gpus for pod in pods)) * until_s
     evicts = evicting < idle
     served = np.minimum(lacking, np.maximum(0, np.minimum(wants, gives) - before))
-    if not evicts:
+    if idle < np.inf and not evicts:
         won = waiting / per_gpu * max(0.0, settings.horizon_s - until_s)
     return Drain(
         node.name,

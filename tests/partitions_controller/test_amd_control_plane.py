@@ -115,11 +115,6 @@ def test_a_pod_that_waits_for_a_part_of_a_gpu_gets_it_and_what_fails_is_put_back
     shares = {"cpx_nps4": "70%", "spx_nps1": "30%"}
     try:
         # Jobs run on both nodes; nothing is idle.
-        risk = {
-            "kaiwo.ai/work-at-risk": "60",
-            "kaiwo.ai/work-at-risk-interval": "60-60",
-            "kaiwo.ai/checkpoint-model": "m",
-        }
         notes = {
             "kaiwo.ai/checkpoint-state": "TRAIN",
             "kaiwo.ai/checkpoint-safe": "true",

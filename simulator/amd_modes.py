@@ -237,7 +237,7 @@ def _first(stream: ModeStream, way: Way) -> list[NodeOption]:
     """How nodes are divided at first."""
     if way != "static":
         return [_BY_NAME[WHOLE_MODE.name]] * stream.nodes
-    mean: Counter[str] = Counter()
+    mean: dict[str, float] = dict.fromkeys(DIES, 0.0)
     for mix in stream.mixes:
         total = sum(mix.values())
         for name, share in mix.items():

@@ -72,7 +72,7 @@ class LayoutMarks:
 
     def undo(self) -> dict[str, Any]:
         """For ``kaiwo.ai/held-undo``."""
-        layout = {OWN: self.own, SET: self.ours, WANTED: self.wanted}
+        layout: dict[str, Any] = {OWN: self.own, SET: self.ours, WANTED: self.wanted}
         layout |= {PHASE: self.phase.value, SINCE: self.since, CORDONED: self.is_cordoned}
         if self.label == CONFIGURATION_LABEL:
             return layout

@@ -107,7 +107,7 @@ class _Replay:
     def __init__(self, stream: ModeStream, way: Way) -> None:
         self._stream, self._way = stream, way
         self._nodes = [_Node(option) for option in _first(stream, way)]
-        self._waiting: list[_Request] = []
+        self._queue: list[_Request] = []
         self._numbers = 0
         self._used_s = self._lost_s = 0.0
         self._accepted = self._changes = self._evictions = 0
@@ -126,8 +126,8 @@ class _Replay:
             heapq.heappop(events)
             self._advance(at_s)
             _, mode, stay_s = arrivals[number]
-            self._waiting.append(_Request(mode, stay_s, at_s))
-            self._place(at_s)
+            self._queue.append(_Request(mode, stay_s, at_s))
+            self._schedule(at_s)
         total_s = end_s * len(self._nodes) * GPUS * _GEOMETRY.compute_slices
         return ModeRun(
             self._way,
@@ -148,17 +148,17 @@ class _Replay:
                 node = min(opens, key=lambda each: each.opens_s)
                 assert node.wanted is not None, "only nodes that change open"
                 node.option, node.wanted = node.wanted, None
-                self._place(node.opens_s)
+                self._schedule(node.opens_s)
             elif first is not None and first[0] <= now_s:
                 del first[1].pods[first[2]]
-                self._place(first[0])
+                self._schedule(first[0])
             else:
                 return
 
-    def _place(self, now_s: float) -> None:
+    def _schedule(self, now_s: float) -> None:
         """Each on the fullest node that has room, so that others become idle."""
         left = []
-        for request in self._waiting:
+        for request in self._queue:
             if not request.again and now_s - request.since_s > self._stream.patience_s:
                 continue
             node = self._room(request.mode, now_s)
@@ -169,7 +169,7 @@ class _Replay:
             node.pods[self._numbers] = (request, now_s + request.stay_s)
             self._used_s += request.stay_s * DIES[request.mode]
             self._accepted += not request.again
-        self._waiting = left
+        self._queue = left
 
     def _room(self, mode: str, now_s: float) -> _Node | None:
         wanted = WHOLE_MODE.name if self._way == "whole" else mode
@@ -182,8 +182,8 @@ class _Replay:
 
     def _look(self, now_s: float) -> None:
         stream = self._stream
-        self._place(now_s)
-        pending = Counter(request.mode for request in self._waiting)
+        self._schedule(now_s)
+        pending = Counter(request.mode for request in self._queue)
         members = [
             PlanNode(
                 str(at),
@@ -224,7 +224,7 @@ class _Replay:
             self._used_s -= left_s * DIES[request.mode]
             self._lost_s += lost_s * DIES[request.mode]
             self._used_s -= lost_s * DIES[request.mode]
-            self._waiting.append(_Request(request.mode, left_s + lost_s, now_s, again=True))
+            self._queue.append(_Request(request.mode, left_s + lost_s, now_s, again=True))
             self._evictions += 1
         node.pods.clear()
 

@@ -106,9 +106,9 @@ def plan(
 
         kopt partitions plan -f strategy.yaml -o json
     """
-    places = _key(configurations, "--configurations"), _key(profiles, "--profiles")
+    config_maps = _key(configurations, "--configurations"), _key(profiles, "--profiles")
     further = [] if file is None else [_manifest(file)]
-    show(planned(asyncio.run(_reports(kubeconfig, places, drain, further))), output)
+    show(planned(asyncio.run(_reports(kubeconfig, config_maps, drain, further))), output)
 
 
 def _key(written: str, option: str) -> tuple[str, str]:
@@ -165,7 +165,7 @@ async def _strategies(kubeconfig: Path | None) -> list[dict[str, object]]:
 
 async def _reports(
     kubeconfig: Path | None,
-    places: tuple[tuple[str, str], tuple[str, str]],
+    config_maps: tuple[tuple[str, str], tuple[str, str]],
     drains: bool,
     further: list[dict[str, object]],
 ) -> "list[StrategyReport]":
@@ -176,7 +176,7 @@ async def _reports(
 
     try:
         async with connect(kubeconfig) as kube:
-            observed = await read_cluster(kube, time.time(), *places, further)
+            observed = await read_cluster(kube, time.time(), *config_maps, further)
     except NotFound as error:
         raise Refused("the cluster has no MIGStrategies: apply deploy/chart/crds") from error
     except ApiError as error:

@@ -60,16 +60,16 @@ class Options(ControllerOptions):
         from kopt.controllers.partitions.pools import Managers
         from kopt.controllers.partitions.reconciler import ControllerSettings
 
-        places = []
+        maps = []
         for written, option in ((self.configurations, "--configurations"), (self.profiles, "--profiles")):
             namespace, slash, name = written.partition("/")
             if not namespace or not slash or not name:
                 refuse(f"{written!r} is no NAMESPACE/NAME", option)
-            places.append((namespace, name))
+            maps.append((namespace, name))
         managers = Managers(
             MigManager(self.settle_s, self.cut_s),
             DeviceConfigManager(self.settle_s, self.cut_s, min(180.0, self.cut_s), self.verify_s),
             AmdSettings(self.drains, least_ratio=self.drain_ratio),
         )
         controller = ControllerSettings(self.mode, self.at_once, managers)
-        return ProcessSettings(controller=controller, configurations=places[0], profiles=places[1], **self.replica)
+        return ProcessSettings(controller=controller, configurations=maps[0], profiles=maps[1], **self.replica)

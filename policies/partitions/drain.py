@@ -116,11 +116,11 @@ def _drain(
     wants = pool.vector(pool.pending)
     before = np.minimum(wants, free)
     gives = elsewhere + own
-    waiting = float((np.minimum(wants, gives) - before) @ pool.slices)
+    gained_dies = float((np.minimum(wants, gives) - before) @ pool.slices)
     homeless = np.maximum(0, evicted - np.maximum(0, gives - wants)) @ pool.slices
     per_gpu = float(pool.geometry.compute_slices)
     gpus = float(pool.vector(node.instances) @ pool.slices) / per_gpu
-    won = waiting / per_gpu * settings.horizon_s
+    won = gained_dies / per_gpu * settings.horizon_s
     evicting = _sum([pod.lost_gpu_s for pod in pods]) + float(homeless) / per_gpu * settings.horizon_s
     until_s = _latest([pod.left_s for pod in pods])
     idle = float("inf")
@@ -131,7 +131,7 @@ def _drain(
     evicts = evicting < idle
     served = np.minimum(lacking, np.maximum(0, np.minimum(wants, gives) - before))
     if idle < np.inf and not evicts:
-        won = waiting / per_gpu * max(0.0, settings.horizon_s - until_s)
+        won = gained_dies / per_gpu * max(0.0, settings.horizon_s - until_s)
     return Drain(
         node.name,
         option,

@@ -148,7 +148,7 @@ def test_without_a_way_back_nothing_is_divided() -> None:
 
 @pytest.mark.parametrize("by", ["plan", "strategy", "label", "driver"])
 def test_two_authorities_are_refused(by: str) -> None:
-    one, more = node("a"), dict[str, Any]()
+    held, more = node("a"), dict[str, Any]()
     if by == "plan":
         more["plans"] = [
             {
@@ -159,22 +159,22 @@ def test_two_authorities_are_refused(by: str) -> None:
     elif by == "strategy":
         more["strategies"] = [strategy("a"), strategy("b")]
     else:
-        one["metadata"]["labels"][LABEL] = "spx"
+        held["metadata"]["labels"][LABEL] = "spx"
         fields = {"f:metadata": {"f:labels": {f"f:{LABEL}": {}}}}
-        one["metadata"]["managedFields"] = [{"manager": "argocd", "fieldsV1": fields}]
+        held["metadata"]["managedFields"] = [{"manager": "argocd", "fieldsV1": fields}]
     if by == "driver":
         devices = [
             {"name": mode, "attributes": {"mode": {"string": mode}, "index": {"int": 0}}} for mode in ("spx", "cpx")
         ]
         spec = {"driver": "gpu.amd.com", "nodeName": "a", "pool": {"name": "a"}, "devices": devices}
         more["slices"] = [{"metadata": {"name": "s"}, "spec": spec}]
-    report = planned([one], waits(), **more)
+    report = planned([held], waits(), **more)
     assert reasons(report) == {"a": "TwoAuthorities"}
     named = {"plan": "PartitioningPlan amd", "strategy": "a, b", "label": "argocd", "driver": "cuts on demand"}
     assert named[by] in rows(report)["a"].message
     if by == "plan":
-        one["metadata"]["labels"]["node-role.kubernetes.io/control-plane"] = ""
-        assert reasons(planned([one], waits(), **more)) == {"a": "ToCut"}
+        held["metadata"]["labels"]["node-role.kubernetes.io/control-plane"] = ""
+        assert reasons(planned([held], waits(), **more)) == {"a": "ToCut"}
 
 
 def test_nodes_of_our_executor_show_the_plan_and_wait_for_a_signature() -> None:

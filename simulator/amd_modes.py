@@ -30,7 +30,7 @@ _GEOMETRY = mode_geometry(_MODES.model)
 _OPTIONS = [mode_option(_MODES, GPUS, each.mode.name, [(each.mode, None)], "30.20") for each in _MODES.validated]
 _BY_NAME = {option.name: option for option in _OPTIONS}
 DIES: Mapping[str, int] = {profile.name: profile.compute_slices for profile in _GEOMETRY.profiles}
-_LOOK_S = 300.0
+_REPLAN_S = 300.0
 
 
 @dataclass(frozen=True)
@@ -113,15 +113,15 @@ class _Replay:
         self._accepted = self._changes = self._evictions = 0
 
     def run(self, arrivals: Sequence[tuple[float, str, float]]) -> ModeRun:
-        end_s, look_s = arrivals[-1][0], _LOOK_S
+        end_s, replan_s = arrivals[-1][0], _REPLAN_S
         events = [(at_s, number) for number, (at_s, _, _) in enumerate(arrivals)]
         heapq.heapify(events)
         while events:
             at_s, number = events[0]
-            if self._way in ("idle", "drain") and look_s <= at_s:
-                self._advance(look_s)
-                self._look(look_s)
-                look_s += _LOOK_S
+            if self._way in ("idle", "drain") and replan_s <= at_s:
+                self._advance(replan_s)
+                self._replan(replan_s)
+                replan_s += _REPLAN_S
                 continue
             heapq.heappop(events)
             self._advance(at_s)
@@ -180,7 +180,7 @@ class _Replay:
         ]
         return max(able, key=lambda node: len(node.pods), default=None)
 
-    def _look(self, now_s: float) -> None:
+    def _replan(self, now_s: float) -> None:
         stream = self._stream
         self._schedule(now_s)
         pending = Counter(request.mode for request in self._queue)

@@ -23,6 +23,7 @@ BENCHMARKS = {name: f"benchmarks.{name}" for name in predictor_names()} | {
     "live-checkpoints": "benchmarks.live_checkpoints.run",
     "platform": "benchmarks.platform_cost",
     "partitions": "benchmarks.partitions",
+    "amd-modes": "benchmarks.amd_modes",
     "partition-plans": "benchmarks.partition_plans",
     "placement": "benchmarks.placement",
     "preemption": "benchmarks.preemption",

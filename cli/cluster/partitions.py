@@ -12,12 +12,12 @@ import typer
 from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Kubeconfig, Output
 from kopt.cli.output import Answer, Format, column, show
-from kopt.controllers.partitions.options import DEFAULT_CONFIGURATIONS
+from kopt.controllers.partitions.options import DEFAULT_CONFIGURATIONS, DEFAULT_PROFILES
 
 if TYPE_CHECKING:
-    from kopt.controllers.partitions.pools import StrategyReport
+    from kopt.controllers.partitions.reports import StrategyReport
 
-app = typer.Typer(no_args_is_help=True, help="MIG instances of nodes, and how they are to be cut.")
+app = typer.Typer(no_args_is_help=True, help="MIG instances and AMD partitions of nodes, and how they are to be cut.")
 
 
 def _instances(counts: Mapping[str, int]) -> str:
@@ -41,6 +41,9 @@ class PartitionRow:
 Configurations = Annotated[
     str, typer.Option(metavar="NAMESPACE/NAME", help="ConfigMap of mig-manager's configurations.")
 ]
+
+
+Profiles = Annotated[str, typer.Option(metavar="NAMESPACE/NAME", help="ConfigMap of AMD's device config manager.")]
 
 
 @app.command("list")
@@ -86,6 +89,10 @@ def plan(
         typer.Option("-f", "--file", metavar="FILE", help="A MIGStrategy that is not there yet; - is standard input."),
     ] = None,
     configurations: Configurations = DEFAULT_CONFIGURATIONS,
+    profiles: Profiles = DEFAULT_PROFILES,
+    drain: Annotated[
+        bool, typer.Option("--drain", help="As the controller with --drain: nodes with AMD's GPUs may be emptied.")
+    ] = False,
     kubeconfig: Kubeconfig = None,
     output: Output = Format.TABLE,
 ) -> None:
@@ -99,11 +106,16 @@ def plan(
 
         kopt partitions plan -f strategy.yaml -o json
     """
-    namespace, slash, name = configurations.partition("/")
-    if not namespace or not slash or not name:
-        usage_error(f"{configurations!r} is no NAMESPACE/NAME", "--configurations")
+    config_maps = _key(configurations, "--configurations"), _key(profiles, "--profiles")
     further = [] if file is None else [_manifest(file)]
-    show(planned(asyncio.run(_reports(kubeconfig, (namespace, name), further))), output)
+    show(planned(asyncio.run(_reports(kubeconfig, config_maps, drain, further))), output)
+
+
+def _key(written: str, option: str) -> tuple[str, str]:
+    namespace, slash, name = written.partition("/")
+    if not namespace or not slash or not name:
+        usage_error(f"{written!r} is no NAMESPACE/NAME", option)
+    return namespace, name
 
 
 def planned(reports: "list[StrategyReport]") -> Answer:
@@ -152,18 +164,21 @@ async def _strategies(kubeconfig: Path | None) -> list[dict[str, object]]:
 
 
 async def _reports(
-    kubeconfig: Path | None, where: tuple[str, str], further: list[dict[str, object]]
+    kubeconfig: Path | None,
+    config_maps: tuple[tuple[str, str], tuple[str, str]],
+    drains: bool,
+    further: list[dict[str, object]],
 ) -> "list[StrategyReport]":
     from kopt.cluster.client.api import ApiError, NotFound, connect
-    from kopt.controllers.partitions.executors import MigManager
-    from kopt.controllers.partitions.pools import read_partitions
+    from kopt.controllers.partitions.amd_pools import AmdSettings
+    from kopt.controllers.partitions.pools import Managers, read_partitions
     from kopt.controllers.partitions.reading import read_cluster
 
     try:
         async with connect(kubeconfig) as kube:
-            observed = await read_cluster(kube, time.time(), where, further)
+            observed = await read_cluster(kube, time.time(), *config_maps, further)
     except NotFound as error:
         raise Refused("the cluster has no MIGStrategies: apply deploy/chart/crds") from error
     except ApiError as error:
         raise Refused(f"the cluster cannot be read: {error}") from error
-    return read_partitions(observed, MigManager())
+    return read_partitions(observed, Managers(amd=AmdSettings(drains)))

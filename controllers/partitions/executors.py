@@ -1,4 +1,5 @@
-"""Who cuts the GPUs of a node, behind one interface: NVIDIA's mig-manager by a label, or a driver that cuts on demand.
+"""Who cuts the GPUs of a node, behind one interface: NVIDIA's mig-manager by a label, AMD's device config manager
+(``dcm``), a person's signed plan, or a driver that cuts on demand.
 
 A node has one executor, and nobody beside us may tell it what to do: ``executor_of`` says which one, or whose it is.
 """
@@ -22,6 +23,7 @@ _OURS = "kopt"
 """How the names begin that we have in ``managedFields``: our user agents, that of `kopt off` among them."""
 OPERATORS = ("gpu-operator", "nvidia-gpu-operator")
 """Writers of the label that only put the default there where there is none."""
+_CONTROL_PLANE = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
 _NEUTRAL = ("", "all-disabled", "all-enabled")
 """Configurations that leave the cutting to others."""
 
@@ -72,6 +74,19 @@ class DynamicDriver(Executor):
         return None
 
 
+class SignedPlans(Executor):
+    """The node executor of ours, which does what a person has signed. Nobody else may tell it anything."""
+
+    name, cuts = "node-plan", False
+    remark = "A person signs its plans (kopt nodes plan, sign, apply): what is planned is shown here, and not done."
+
+    def start(self, node: ObservedNode, option: NodeOption, now_s: float) -> Step:
+        raise ValueError(f"plans of {node.name} are signed by a person")
+
+    def proceed(self, node: ObservedNode, wanted: NodeOption | None, is_idle: bool, now_s: float) -> Step | None:
+        return None
+
+
 @dataclass(frozen=True)
 class MigManager(Executor):
     """By ``nvidia.com/mig.config``. ``settle_s``: so long after the cordon a pod may still be bound that was scheduled
@@ -87,7 +102,7 @@ class MigManager(Executor):
         own, ours = (before.own, before.ours) if before is not None else (own, None)
         marks = LayoutMarks(own, ours, option.name, LayoutPhase.CORDONED, stamp(now_s), True)
         sentence = f"{node.name} takes no pods for now: it is to be cut as {option.name}."
-        return Step(_marked(marks) | {"spec": {"unschedulable": True}}, "PartitionsCordon", sentence)
+        return Step(marked(marks) | {"spec": {"unschedulable": True}}, "PartitionsCordon", sentence)
 
     def proceed(self, node: ObservedNode, wanted: NodeOption | None, is_idle: bool, now_s: float) -> Step | None:
         marks = node.marks
@@ -100,7 +115,7 @@ class MigManager(Executor):
                 return _left(node, marks, f"{node.name} stays as it is: {why}.")
             labels = {CONFIGURATION_LABEL: wanted.name}
             after = replace(marks, ours=wanted.name, phase=LayoutPhase.CUTTING, since=stamp(now_s))
-            return Step(_marked(after, labels), "PartitionsCut", f"{node.name} is being cut as {wanted.name}.")
+            return Step(marked(after, labels), "PartitionsCut", f"{node.name} is being cut as {wanted.name}.")
         if marks.phase is LayoutPhase.CUTTING:
             return self._followed(node, marks, wanted, age_s, now_s)
         return None
@@ -113,14 +128,14 @@ class MigManager(Executor):
         if state == "success" and wanted is not None and dict(node.instances) == dict(wanted.instances):
             after = replace(marks, phase=LayoutPhase.CUT, since=stamp(now_s), is_cordoned=False)
             sentence = f"{node.name} is cut as {marks.ours} and takes pods again."
-            return Step(_marked(after) | {"spec": {"unschedulable": None}}, "PartitionsReady", sentence)
+            return Step(marked(after) | {"spec": {"unschedulable": None}}, "PartitionsReady", sentence)
         if (state == "failed" and age_s >= self.settle_s) or age_s >= self.cut_s:
             after = replace(marks, ours=None, phase=LayoutPhase.FAILED, since=stamp(now_s), is_cordoned=False)
             why = (
                 "mig-manager says that it failed" if state == "failed" else f"it was not cut within {self.cut_s:.0f} s"
             )
             sentence = f"{node.name} gets its own configuration back: {why} ({marks.ours})."
-            changes = _marked(after, {CONFIGURATION_LABEL: marks.own}) | {"spec": {"unschedulable": None}}
+            changes = marked(after, {CONFIGURATION_LABEL: marks.own}) | {"spec": {"unschedulable": None}}
             return Step(changes, "PartitionsFailed", sentence)
         return None
 
@@ -138,7 +153,7 @@ def _left(node: ObservedNode, marks: LayoutMarks, sentence: str) -> Step:
     if marks.ours is None:
         return given_back(node, sentence)
     after = replace(marks, wanted=marks.ours, phase=LayoutPhase.CUT, is_cordoned=False)
-    return Step(_marked(after) | {"spec": {"unschedulable": None}}, "PartitionsGiveBack", sentence)
+    return Step(marked(after) | {"spec": {"unschedulable": None}}, "PartitionsGiveBack", sentence)
 
 
 def given_back(node: ObservedNode, sentence: str) -> Step:
@@ -146,7 +161,8 @@ def given_back(node: ObservedNode, sentence: str) -> Step:
     return Step(release(NODES, node.document), "PartitionsGiveBack", sentence)
 
 
-def _marked(marks: LayoutMarks, labels: Mapping[str, str | None] | None = None) -> Object:
+def marked(marks: LayoutMarks, labels: Mapping[str, str | None] | None = None) -> Object:
+    """The part of a merge patch that has the marks and these labels."""
     metadata = hold_metadata(HOLDER, marks.undo())
     return {"metadata": metadata | {"labels": metadata["labels"] | dict(labels or {})}}
 
@@ -159,44 +175,55 @@ def executor_of(
     manager: MigManager,
 ) -> Executor:
     """``strategies``: the names of all MIGStrategies that select the node. Raises Refused."""
-    if len(strategies) > 1:
-        names = ", ".join(sorted(strategies))
-        raise Refused("TwoAuthorities", f"several MIGStrategies select {node.name}: {names}; let one of them")
-    for plan in plans:
-        if any(matches_labels(selector, node.labels) for selector in plan.selectors):
-            raise Refused(
-                "TwoAuthorities", f"PartitioningPlan {plan.name} cuts {node.name}; take it out of one of them"
-            )
-    if node.holder not in ("", HOLDER):
-        raise Refused("HeldByOthers", f"{node.name} is held by {node.holder}")
+    require_one_authority(node, strategies, plans)
     if is_dynamic:
-        if node.configuration not in _NEUTRAL and node.marks is None:
-            raise Refused(
-                "TwoAuthorities",
-                f"the driver of {node.name} cuts on demand, and its label {CONFIGURATION_LABEL} says "
-                f"{node.configuration}: remove the label, or the driver's dynamic partitions",
-            )
-        return DynamicDriver()
+        return dynamic_driver(node, CONFIGURATION_LABEL)
     if node.labels.get(MANAGER_LABEL) != "true" and STATE_LABEL not in node.labels:
         raise Refused("NoExecutor", f"{node.name} has neither mig-manager nor a driver that cuts on demand")
     if node.labels.get(STRATEGY_LABEL, "mixed") != "mixed":
         strategy = node.labels[STRATEGY_LABEL]
         raise Refused("NotMixed", f"{node.name} publishes instances as whole GPUs ({STRATEGY_LABEL}={strategy})")
-    _require_ours(node)
+    require_our_label(node, CONFIGURATION_LABEL)
     return manager
 
 
-def _require_ours(node: ObservedNode) -> None:
-    marks, written = node.marks, CONFIGURATION_LABEL in node.labels
-    if marks is not None and marks.ours is not None:
-        if node.configuration != marks.ours:
+def require_one_authority(node: ObservedNode, strategies: Collection[str], plans: Sequence[ObservedPlan]) -> None:
+    """Raises Refused where another strategy, a PartitioningPlan or another holder has the node."""
+    if len(strategies) > 1:
+        names = ", ".join(sorted(strategies))
+        raise Refused("TwoAuthorities", f"several MIGStrategies select {node.name}: {names}; let one of them")
+    is_control_plane = any(label in node.labels for label in _CONTROL_PLANE)
+    for plan in plans:
+        spared = plan.spares_control_plane and is_control_plane
+        if not spared and any(matches_labels(selector, node.labels) for selector in plan.selectors):
             raise Refused(
-                "TwoAuthorities",
-                f"{node.writer or 'somebody'} has set {CONFIGURATION_LABEL} of {node.name} since we did",
+                "TwoAuthorities", f"PartitioningPlan {plan.name} cuts {node.name}; take it out of one of them"
             )
-    elif written and node.writer not in ("", *OPERATORS) and not node.writer.startswith(_OURS):
+    if node.holder not in ("", HOLDER):
+        raise Refused("HeldByOthers", f"{node.name} is held by {node.holder}")
+
+
+def dynamic_driver(node: ObservedNode, label: str) -> DynamicDriver:
+    """Of a node whose driver cuts on demand. Raises Refused where its label tells a manager to cut it as well."""
+    written = node.labels.get(label, "")
+    if written not in _NEUTRAL and node.marks is None:
         raise Refused(
             "TwoAuthorities",
-            f"{node.writer} manages {CONFIGURATION_LABEL} of {node.name} ({node.configuration}): remove the label to "
-            "leave the node to this strategy",
+            f"the driver of {node.name} cuts on demand, and its label {label} says {written}: remove the label, or the "
+            "driver's dynamic partitions",
+        )
+    return DynamicDriver()
+
+
+def require_our_label(node: ObservedNode, label: str) -> None:
+    """Raises Refused where somebody else writes the label that the manager of a node goes by."""
+    marks, written = node.marks, node.labels.get(label)
+    if marks is not None and marks.ours is not None:
+        if written != marks.ours:
+            raise Refused("TwoAuthorities", f"{node.writer or 'somebody'} has set {label} of {node.name} since we did")
+    elif written is not None and node.writer not in ("", *OPERATORS) and not node.writer.startswith(_OURS):
+        raise Refused(
+            "TwoAuthorities",
+            f"{node.writer} manages {label} of {node.name} ({written}): remove the label to leave the node to this "
+            "strategy",
         )

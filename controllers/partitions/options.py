@@ -10,17 +10,20 @@ if TYPE_CHECKING:
     from kopt.controllers.partitions.main import ProcessSettings
 
 DEFAULT_CONFIGURATIONS = "gpu-operator/default-mig-parted-config"
+DEFAULT_PROFILES = "kube-amd-gpu/default-dcm-config"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options(ControllerOptions):
-    """Cut the GPUs of idle nodes into MIG instances as MIGStrategies and what waits need them.
+    """Cut GPUs into MIG instances, and divide AMD's into partitions, as MIGStrategies and what waits need them.
 
-    Pods that wait for nvidia.com/mig-* and claims for instances are counted, and an integer programme selects which
-    idle nodes get which configuration of NVIDIA's mig-manager; the status of each MIGStrategy says what, and what is
-    left undone. With enforce the node is cordoned, its label nvidia.com/mig.config is written once nothing runs on it,
-    and it takes pods again when it has the instances. Nodes whose driver cuts on demand are left to it. What runs is
-    never touched. `kopt off` gives labels back.
+    Pods that wait for nvidia.com/mig-*, for amd.com/cpx_nps4 and the like, and claims for instances are counted, and an
+    integer programme selects which idle nodes get which configuration of NVIDIA's mig-manager or profile of AMD's
+    device config manager; the status of each MIGStrategy says what, and what is left undone. With enforce the node is
+    cordoned, its label is written once nothing runs on it, and it takes pods again when it has the instances. A mode
+    of AMD's that is new to its kind of nodes is tried on one of them; a node that does not come out as planned is made
+    as before. Nodes whose driver cuts on demand are left to it. What runs is touched only with --drain, on nodes with
+    AMD's GPUs, where what waits is worth more than what is lost. `kopt off` gives labels of mig-manager back.
 
     Examples:
 
@@ -31,19 +34,42 @@ class Options(ControllerOptions):
     configurations: Annotated[str, Flag("ConfigMap of mig-manager's configurations.", metavar="NAMESPACE/NAME")] = (
         DEFAULT_CONFIGURATIONS
     )
+    profiles: Annotated[str, Flag("ConfigMap of AMD's device config manager.", metavar="NAMESPACE/NAME")] = (
+        DEFAULT_PROFILES
+    )
     at_once: Annotated[int, Flag("Nodes that are being cut at a time.", name="at-once", minimum=1)] = 4
     settle_s: Annotated[
         float, Flag("Wait after the cordon, for pods that were scheduled before.", name="settle", kind=Kind.SPAN)
     ] = 3.0
     cut_s: Annotated[float, Flag("After so long cutting has failed.", name="cut-within", kind=Kind.SPAN)] = 900.0
 
+    drains: Annotated[bool, Flag("Empty nodes with AMD's GPUs where that is worth it.", name="drain")] = False
+    drain_ratio: Annotated[
+        float, Flag("What draining wins has to be so many times what it costs.", name="drain-ratio", minimum=1)
+    ] = 2.0
+    verify_s: Annotated[
+        float,
+        Flag("After so long the device plugin has to offer what was wanted.", name="verify-within", kind=Kind.SPAN),
+    ] = 300.0
+
     def settings(self) -> "ProcessSettings":
+        from kopt.controllers.partitions.amd_pools import AmdSettings
+        from kopt.controllers.partitions.dcm import DeviceConfigManager
         from kopt.controllers.partitions.executors import MigManager
         from kopt.controllers.partitions.main import ProcessSettings
+        from kopt.controllers.partitions.pools import Managers
         from kopt.controllers.partitions.reconciler import ControllerSettings
 
-        namespace, slash, name = self.configurations.partition("/")
-        if not namespace or not slash or not name:
-            refuse(f"{self.configurations!r} is no NAMESPACE/NAME", "--configurations")
-        controller = ControllerSettings(self.mode, self.at_once, MigManager(self.settle_s, self.cut_s))
-        return ProcessSettings(controller=controller, configurations=(namespace, name), **self.replica)
+        maps = []
+        for written, option in ((self.configurations, "--configurations"), (self.profiles, "--profiles")):
+            namespace, slash, name = written.partition("/")
+            if not namespace or not slash or not name:
+                refuse(f"{written!r} is no NAMESPACE/NAME", option)
+            maps.append((namespace, name))
+        managers = Managers(
+            MigManager(self.settle_s, self.cut_s),
+            DeviceConfigManager(self.settle_s, self.cut_s, min(180.0, self.cut_s), self.verify_s),
+            AmdSettings(self.drains, least_ratio=self.drain_ratio),
+        )
+        controller = ControllerSettings(self.mode, self.at_once, managers)
+        return ProcessSettings(controller=controller, configurations=maps[0], profiles=maps[1], **self.replica)

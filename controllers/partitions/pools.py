@@ -2,26 +2,23 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from kopt.cluster.client.resources import Object
-from kopt.cluster.holds.node_layout import LayoutPhase
+from kopt.cluster.holds.node_layout import IN_PROGRESS, LayoutPhase
 from kopt.cluster.objects.custom.mig_strategy import MigStrategy
 from kopt.cluster.workloads.node_selection import runs_on
-from kopt.cluster.workloads.requests.devices import PublishedSlice
-from kopt.controllers.partitions.demand import (
-    PartitionClaim,
-    dynamic_drivers,
-    dynamic_instances,
-    profile_of,
-)
-from kopt.controllers.partitions.executors import Executor, MigManager, Refused, executor_of, since_s
+from kopt.controllers.partitions.amd_nodes import AmdNode, amd_executor, dividing_drivers, is_for_modes, read_amd_node
+from kopt.controllers.partitions.amd_pools import AmdSettings, ModePlanning
+from kopt.controllers.partitions.dcm import DeviceConfigManager
+from kopt.controllers.partitions.demand import dynamic_drivers, dynamic_instances, profile_of
+from kopt.controllers.partitions.executors import DynamicDriver, MigManager, Refused, executor_of, since_s
+from kopt.controllers.partitions.reports import NodeReport, Observed, StrategyReport, Undone
 from kopt.controllers.partitions.views import (
-    ObservedConfigurations,
+    AMD_GPU,
     ObservedNode,
-    ObservedPlan,
     ObservedPod,
     ObservedStrategy,
+    ReportedModes,
 )
 from kopt.core.gpu import GpuModel
 from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
@@ -37,68 +34,30 @@ from kopt.policies.partitions.configurations import (
 from kopt.policies.partitions.plan import PartitionPlan, PartitionPool, PlanNode, plan_partitions
 
 PRODUCT_LABEL, COUNT_LABEL = "nvidia.com/gpu.product", "nvidia.com/gpu.count"
-_IN_PROGRESS = (LayoutPhase.CORDONED, LayoutPhase.CUTTING)
 
 
 @dataclass(frozen=True)
-class Observed:
-    """Everything that informers have seen. ``classes``: DeviceClasses by name."""
+class Managers:
+    """What the managers of nodes are given to do their work, and how far nodes with AMD's GPUs may be emptied."""
 
-    now_s: float
-    strategies: Sequence[ObservedStrategy]
-    nodes: Sequence[ObservedNode]
-    pods: Sequence[ObservedPod]
-    claims: Sequence[PartitionClaim]
-    classes: Mapping[str, Object]
-    slices: Sequence[PublishedSlice]
-    plans: Sequence[ObservedPlan]
-    configurations: ObservedConfigurations
+    mig: MigManager = field(default_factory=MigManager)
+    dcm: DeviceConfigManager = field(default_factory=DeviceConfigManager)
+    amd: AmdSettings = field(default_factory=AmdSettings)
 
 
-@dataclass
-class NodeReport:
-    """A node of a strategy. ``wanted``: what it is to be cut as, None to stay; ``reason`` in one word why nothing is
-    done, or what is."""
-
-    node: ObservedNode
-    executor: Executor | None
-    actual: Mapping[str, int]
-    reason: str
-    message: str = ""
-    wanted: NodeOption | None = None
-    is_idle: bool = False
-
-
-@dataclass(frozen=True)
-class Undone:
-    """What is asked for and not done, and why."""
-
-    subject: str
-    reason: str
-    message: str
-
-
-@dataclass
-class StrategyReport:
-    """``pending`` and ``served``: requests by profile."""
-
-    strategy: ObservedStrategy
-    nodes: list[NodeReport] = field(default_factory=list)
-    pending: Counter[str] = field(default_factory=Counter)
-    served: Counter[str] = field(default_factory=Counter)
-    undone: list[Undone] = field(default_factory=list)
-
-
-def read_partitions(observed: Observed, manager: MigManager) -> list[StrategyReport]:
+def read_partitions(observed: Observed, managers: Managers) -> list[StrategyReport]:
     """What is planned for each MIGStrategy, in the order of their names."""
-    return _Reading(observed, manager).reports()
+    return _Reading(observed, managers).reports()
 
 
 class _Reading:
     """One look at the cluster. A pod is counted once, for the first strategy whose nodes it may run on."""
 
-    def __init__(self, observed: Observed, manager: MigManager) -> None:
-        self._observed, self._manager = observed, manager
+    def __init__(self, observed: Observed, managers: Managers) -> None:
+        self._observed, self._managers = observed, managers
+        self._divides = dividing_drivers(observed.slices)
+        self._reported = {each.node: each for each in observed.reported if each.gpus}
+        self._amd: dict[str, AmdNode] = {}
         self._dynamic = dynamic_drivers(observed.slices)
         self._given = dynamic_instances(observed.slices, observed.claims)
         self._on: dict[str, list[ObservedPod]] = {}
@@ -121,15 +80,19 @@ class _Reading:
             if strategy.spec is not None:
                 for node in sorted(self._observed.nodes, key=lambda each: each.name):
                     if strategy.name in selecting[node.name]:
-                        report.nodes.append(self._node(node, selecting[node.name]))
-                self._plan(strategy.spec, report)
+                        of = self._amd_node if is_for_modes(strategy.spec.shares) else self._node
+                        report.nodes.append(of(node, selecting[node.name]))
+                if is_for_modes(strategy.spec.shares):
+                    self._plan_modes(strategy.spec, report)
+                else:
+                    self._plan(strategy.spec, report)
             result.append(report)
         return result
 
     def _node(self, node: ObservedNode, strategies: Sequence[str]) -> NodeReport:
         try:
             is_dynamic = node.name in self._dynamic
-            executor = executor_of(node, strategies, self._observed.plans, is_dynamic, self._manager)
+            executor = executor_of(node, strategies, self._observed.plans, is_dynamic, self._managers.mig)
         except Refused as refused:
             report = NodeReport(node, None, node.instances, refused.reason, str(refused))
         else:
@@ -137,6 +100,45 @@ class _Reading:
             report = NodeReport(node, executor, actual, "Stays", executor.remark)
         report.is_idle = not self._on.get(node.name)
         return report
+
+    def _amd_node(self, node: ObservedNode, strategies: Sequence[str]) -> NodeReport:
+        reported = self._reported.get(node.name)
+        try:
+            amd = read_amd_node(node, reported)
+            executor = amd_executor(
+                node,
+                strategies,
+                self._observed.plans,
+                node.name in self._divides,
+                self._observed.profiles,
+                reported,
+                self._dcm(node, amd, reported),
+            )
+        except Refused as refused:
+            return NodeReport(node, None, node.instances, refused.reason, str(refused))
+        self._amd[node.name] = amd
+        report = NodeReport(node, executor, amd.partitions, "Stays", executor.remark)
+        report.is_idle = not self._on.get(node.name)
+        return report
+
+    def _dcm(self, node: ObservedNode, amd: AmdNode, reported: ReportedModes | None) -> DeviceConfigManager:
+        """With what its node has now."""
+        tool = {} if reported is None else {node.name: reported.partitions}
+        return replace(self._managers.dcm, actual={node.name: amd.partitions}, reported=tool)
+
+    def _plan_modes(self, spec: MigStrategy, report: StrategyReport) -> None:
+        pools: dict[tuple[str, int, str], list[tuple[NodeReport, AmdNode]]] = {}
+        for each in report.nodes:
+            amd = self._amd.get(each.node.name)
+            if amd is not None and amd.gpus and not isinstance(each.executor, DynamicDriver):
+                pools.setdefault((amd.model.name, amd.gpus, amd.driver), []).append((each, amd))
+            elif amd is not None and not amd.gpus:
+                each.executor, each.reason = None, "UnknownGpus"
+                each.message = f"{each.node.name} offers no GPUs: is its device plugin running?"
+        for _, members in sorted(pools.items()):
+            ModePlanning(self._observed, spec, report, members, self._managers.amd).plan(
+                self._unplaced, self._on, self._counted
+            )
 
     def _plan(self, spec: MigStrategy, report: StrategyReport) -> None:
         pools: dict[tuple[str, int], list[NodeReport]] = {}
@@ -240,7 +242,7 @@ class _PoolPlanning:
     def _plan_node(self, each: NodeReport, on: Mapping[str, Sequence[ObservedPod]]) -> PlanNode | None:
         """None for one that takes no pods."""
         node, marks, pods = each.node, each.node.marks, on.get(each.node.name, ())
-        if marks is not None and marks.phase in _IN_PROGRESS:
+        if marks is not None and marks.phase in IN_PROGRESS:
             option = self._by_name.get(marks.wanted)
             each.wanted, each.reason = option, marks.phase.value.capitalize()
             each.message = f"It is {marks.phase.value} for {marks.wanted}."
@@ -270,7 +272,7 @@ class _PoolPlanning:
             if pod.uid in counted or not self._may_run(pod):
                 continue
             requests = dict(pod.requests)
-            if pod.memory_bytes:
+            if pod.memory_bytes and AMD_GPU not in requests:
                 profile = smallest_profile(self._geometry, memory, pod.memory_bytes)
                 requests = {} if profile is None else {profile: 1}
             if not requests or not requests.keys() <= {*self._names, "gpu"}:

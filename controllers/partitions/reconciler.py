@@ -12,19 +12,24 @@ from typing import Protocol
 
 from kopt.cluster.client.resources import MIG_STRATEGIES, NODES, Object
 from kopt.cluster.holds.hold import release
-from kopt.cluster.holds.node_layout import LayoutPhase
+from kopt.cluster.holds.node_layout import IN_PROGRESS, LayoutPhase
+from kopt.cluster.objects.dcm_profiles import PROFILE_LABEL
 from kopt.cluster.objects.mig_configurations import CONFIGURATION_LABEL
 from kopt.cluster.runtime.events import EmitEvent
 from kopt.cluster.runtime.isolation import Isolation, Subject
 from kopt.cluster.runtime.retry import Pauses, Retrying
-from kopt.controllers.partitions.executors import MigManager, Step, given_back
-from kopt.controllers.partitions.pools import NodeReport, Observed, StrategyReport, read_partitions
+from kopt.controllers.partitions.dcm import DeviceConfigManager
+from kopt.controllers.partitions.executors import Executor, Step, given_back
+from kopt.controllers.partitions.pools import Managers, read_partitions
+from kopt.controllers.partitions.reports import NodeReport, Observed, StrategyReport
 from kopt.controllers.partitions.status import status_of
 from kopt.controllers.partitions.views import ObservedNode, ObservedStrategy
 from kopt.core.decision import Mode
+from kopt.policies.partitions.configurations import NodeOption
 
 _IDLE_S, _SOON_S = 30.0, 1.0
-_IN_PROGRESS = (LayoutPhase.CORDONED, LayoutPhase.CUTTING)
+_BUSY = (LayoutPhase.CUTTING, LayoutPhase.VERIFYING, LayoutPhase.RESTORING)
+"""AMD's manager is at the node: what was begun is ended before it is given back."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,7 @@ class ControllerSettings:
 
     mode: Mode = Mode.OBSERVE
     most_at_once: int = 4
-    manager: MigManager = field(default_factory=MigManager)
+    managers: Managers = field(default_factory=Managers)
 
 
 class Cluster(Protocol):
@@ -45,6 +50,10 @@ class Cluster(Protocol):
 
     async def is_idle(self, node: ObservedNode) -> bool:
         """Whether no pod with GPUs is on it, as the API server has it now."""
+        ...
+
+    async def evict_pods(self, node: ObservedNode, *, dry_run: bool = False) -> None:
+        """Every pod with GPUs on it. Raises ApiError where a budget or a fence forbids one."""
         ...
 
     async def patch_node(self, node: ObservedNode, changes: Object) -> None: ...
@@ -70,7 +79,7 @@ class Reconciler(Retrying):
     async def step(self) -> float:
         """In how many seconds to run again if nothing changes before. Raises Deposed."""
         observed = self._cluster.observed(self._clock())
-        reports = read_partitions(observed, self._settings.manager)
+        reports = read_partitions(observed, self._settings.managers)
         again_s, ours = [_IDLE_S], set[str]()
         self._count(observed.nodes, reports)
         for report in reports:
@@ -83,32 +92,51 @@ class Reconciler(Retrying):
             again_s.append(await self._tried(partial(self._report, report, acts, observed.now_s), _subject(report)))
         for node in observed.nodes:
             if node.marks is not None and node.name not in ours:
-                again_s.append(await self._tried(partial(self._give_back, node), Subject.of(NODES, node.document)))
+                again_s.append(
+                    await self._tried(partial(self._give_back, node, observed.now_s), Subject.of(NODES, node.document))
+                )
         return max(0.05, min(again_s))
 
     def _count(self, nodes: Sequence[ObservedNode], reports: Sequence[StrategyReport]) -> None:
-        self.cutting = sum(node.marks is not None and node.marks.phase in _IN_PROGRESS for node in nodes)
+        self.cutting = sum(node.marks is not None and node.marks.phase in IN_PROGRESS for node in nodes)
         self.pending = sum(sum(report.pending.values()) for report in reports)
-        self.planned = sum(each.reason == "ToCut" for report in reports for each in report.nodes)
+        self.planned = sum(each.reason in ("ToCut", "ToDrain") for report in reports for each in report.nodes)
         self.undone = sum(len(report.undone) for report in reports)
 
     async def _proceed(self, each: NodeReport, now_s: float) -> float:
         node, executor = each.node, each.executor
         assert executor is not None, "only nodes that are ours proceed"
-        if node.marks is not None and node.marks.phase in _IN_PROGRESS:
+        if node.marks is not None and node.marks.phase in IN_PROGRESS:
             is_idle = await self._cluster.is_idle(node) if node.marks.phase is LayoutPhase.CORDONED else True
             step = executor.proceed(node, each.wanted, is_idle, now_s)
-        elif each.wanted is not None and self.cutting < self._settings.most_at_once:
-            step = executor.start(node, each.wanted, now_s)
+            if step is None and node.marks.is_drained and not is_idle:
+                await self._cluster.evict_pods(node)
+        elif each.wanted is not None and executor.cuts and self.cutting < self._settings.most_at_once:
+            step = await self._begun(each, executor, each.wanted, now_s)
             self.cutting += 1
         else:
-            return _SOON_S if each.wanted is not None else _IDLE_S
+            return _SOON_S if each.wanted is not None and executor.cuts else _IDLE_S
         if step is not None:
             await self._write(node, step)
         return _SOON_S
 
-    async def _give_back(self, node: ObservedNode) -> float:
-        """Once nothing runs on it, where its label changes by that: mig-manager would cut it."""
+    async def _begun(self, each: NodeReport, executor: Executor, wanted: NodeOption, now_s: float) -> Step:
+        if not isinstance(executor, DeviceConfigManager):
+            return executor.start(each.node, wanted, now_s)
+        assert each.order is not None, "nodes of AMD's manager are planned with their way back"
+        if each.order.evicts:
+            # What forbids one eviction is known before the first pod has gone.
+            await self._cluster.evict_pods(each.node, dry_run=True)
+        return executor.start_order(each.node, wanted, each.order, now_s)
+
+    async def _give_back(self, node: ObservedNode, now_s: float) -> float:
+        """Once nothing runs on it, where its label changes by that: mig-manager would cut it. What AMD's manager has
+        begun comes to its end before."""
+        if node.marks is not None and node.marks.label == PROFILE_LABEL and node.marks.phase in _BUSY:
+            step = self._settings.managers.dcm.proceed(node, None, True, now_s)
+            if step is not None:
+                await self._write(node, step)
+            return _SOON_S
         changes = release(NODES, node.document)
         if CONFIGURATION_LABEL in changes["metadata"]["labels"] and not await self._cluster.is_idle(node):
             return _SOON_S * 5

@@ -3,7 +3,8 @@
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.custom.reservation import ACCEPTED, condition
 from kopt.cluster.objects.fields import items, text
-from kopt.controllers.partitions.pools import NodeReport, StrategyReport
+from kopt.controllers.partitions.executors import SignedPlans
+from kopt.controllers.partitions.reports import NodeReport, StrategyReport
 
 MOST_NODES, MOST_UNDONE = 500, 50
 _LONGEST = 300
@@ -57,6 +58,8 @@ def _word(report: StrategyReport, acts: bool) -> tuple[bool, str, str]:
         return False, refused[0].reason, refused[0].message
     if not acts:
         return True, "OnlyObserved", "Nodes show what would be done; nothing is cut in this mode."
+    if any(isinstance(each.executor, SignedPlans) for each in report.nodes):
+        return True, "AwaitsSignature", "A person signs what its nodes show: kopt nodes plan, sign, apply."
     if not any(each.executor is not None and each.executor.cuts for each in report.nodes):
         return True, "CutOnDemand", "The driver of its nodes cuts on demand: only what claims get is selected."
     return True, "Accepted", "Idle nodes are cut as what waits needs it."

@@ -5,11 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kopt.cluster.checkpoints.status import ReportedStatus, status_from
 from kopt.cluster.client.resources import Key, Object, key_of
 from kopt.cluster.holds.hold import holder_of, undo_of
 from kopt.cluster.holds.node_layout import LayoutMarks, layout_marks
 from kopt.cluster.objects.custom.mig_strategy import MigStrategy, StrategyError, read_strategy
-from kopt.cluster.objects.fields import at, items, mapping, text
+from kopt.cluster.objects.custom.node_plan import reported_of
+from kopt.cluster.objects.dcm_profiles import PROFILE_LABEL, Profile, ProfileError, read_profiles
+from kopt.cluster.objects.fields import at, count, items, mapping, text
 from kopt.cluster.objects.mig_configurations import (
     CONFIGURATION_LABEL,
     ConfigurationError,
@@ -18,24 +21,30 @@ from kopt.cluster.objects.mig_configurations import (
 )
 from kopt.cluster.workloads.kueue.reading import requests_of
 from kopt.cluster.workloads.requests.gpus import gpus_of, memory_of
-from kopt.core.units import Bytes, parse_bytes
+from kopt.core.hardware.amd_modes import ModeError, amd_mode
+from kopt.core.node_plan.state import PartitionedGpu
+from kopt.core.times import seconds_or_none
+from kopt.core.units import Bytes, MilliGpu, parse_bytes
 from kopt.policies.partitions.configurations import WHOLE
 
 HOLDER = "partitions"
 """The value of kaiwo.ai/held on nodes that we have cut."""
 WHOLE_RESOURCE = "nvidia.com/gpu"
-_INSTANCE = re.compile(r"nvidia\.com/mig-(\dg\.\d{1,4}gb)")
+AMD_GPU = "amd.com/gpu"
+"""Stands beside modes for GPUs, or partitions of one mode, that AMD's plugin offers without saying which mode."""
+_INSTANCE = re.compile(r"nvidia\.com/mig-(\dg\.\d{1,4}gb)|amd\.com/((?:spx|dpx|qpx|cpx)_nps[1248])")
 _CORDON = "node.kubernetes.io/unschedulable"
 _ISOLATION, _RECOMMENDED = "kaiwo.ai/gpu-isolation", "kaiwo.ai/recommended-memory"
 _MIB = re.compile(r"\d{1,7}")
 
 
 def instances_of(amounts: Mapping[str, Any]) -> dict[str, int]:
-    """Instances by profile, and whole GPUs, of thousandths by resource."""
+    """Instances by profile or mode, and whole GPUs, of thousandths by resource."""
     result: dict[str, int] = {}
     for resource, milli in amounts.items():
         match = _INSTANCE.fullmatch(resource)
-        name = match[1] if match else WHOLE if resource == WHOLE_RESOURCE else ""
+        whole = {WHOLE_RESOURCE: WHOLE, AMD_GPU: AMD_GPU}.get(resource, "")
+        name = match[1] or match[2] if match else whole
         if name and milli >= 1000:
             result[name] = result.get(name, 0) + int(milli) // 1000
     return result
@@ -65,8 +74,8 @@ def read_observed_strategy(document: Object) -> ObservedStrategy:
 
 @dataclass(frozen=True)
 class ObservedNode:
-    """``instances``: allocatable, by profile, and whole GPUs. ``writer``: who wrote the label mig.config, as the API
-    server knows it; empty for nobody."""
+    """``instances``: allocatable, by profile or mode, and whole GPUs. ``writer``: who wrote the label mig.config or, on
+    nodes with AMD's GPUs, gpu-config-profile, as the API server knows it; empty for nobody."""
 
     document: Object = field(compare=False, repr=False)
     name: str
@@ -81,7 +90,7 @@ class ObservedNode:
 
     @property
     def configuration(self) -> str:
-        return self.labels.get(CONFIGURATION_LABEL, "")
+        return self.labels.get(CONFIGURATION_LABEL, self.labels.get(PROFILE_LABEL, ""))
 
 
 def read_node(node: Object) -> ObservedNode:
@@ -90,8 +99,9 @@ def read_node(node: Object) -> ObservedNode:
     ready = {text(row, "status") for _, row in items(node, "status", "conditions") if text(row, "type") == "Ready"}
     names = ("name", "uid", "resourceVersion", "labels", "annotations")
     document: Object = {"metadata": {name: metadata[name] for name in names if name in metadata}}
-    document["spec"] = {"unschedulable": at(node, "spec", "unschedulable") is True}
-    taints = [taint for _, taint in items(node, "spec", "taints") if text(taint, "key") != _CORDON]
+    written = [taint for _, taint in items(node, "spec", "taints")]
+    document["spec"] = {"unschedulable": at(node, "spec", "unschedulable") is True, "taints": written}
+    taints = [taint for taint in written if text(taint, "key") != _CORDON]
     return ObservedNode(
         document,
         text(metadata, "name"),
@@ -108,15 +118,17 @@ def read_node(node: Object) -> ObservedNode:
 
 def _writer(metadata: Object) -> str:
     for _, entry in items(metadata, "managedFields"):
-        if f"f:{CONFIGURATION_LABEL}" in mapping(entry, "fieldsV1", "f:metadata", "f:labels"):
+        fields = mapping(entry, "fieldsV1", "f:metadata", "f:labels")
+        if f"f:{CONFIGURATION_LABEL}" in fields or f"f:{PROFILE_LABEL}" in fields:
             return text(entry, "manager")
     return ""
 
 
 @dataclass(frozen=True)
 class ObservedPod:
-    """A pod with GPUs, or claims, that has not ended. ``requests``: instances by profile, and whole GPUs; of one that
-    needs memory alone ``memory_bytes``. ``waits``: kube-scheduler has found no node for it."""
+    """A pod with GPUs, or claims, that has not ended. ``requests``: instances by profile or mode, and whole GPUs; of
+    one that says nothing of their size ``memory_bytes``, and ``gpus`` for its share. ``waits``: kube-scheduler has
+    found no node for it. ``checkpoint``: what ending it costs. ``ends_s``: its deadline, in Unix seconds."""
 
     key: Key
     uid: str
@@ -126,6 +138,11 @@ class ObservedPod:
     waits: bool
     has_claims: bool
     spec: Object = field(repr=False)
+    isolation: str = ""
+    gpus: MilliGpu = MilliGpu(0)
+    owner: str = ""
+    checkpoint: ReportedStatus | None = None
+    ends_s: float | None = None
 
 
 def read_pod(pod: Object) -> ObservedPod | None:
@@ -134,7 +151,8 @@ def read_pod(pod: Object) -> ObservedPod | None:
     spec, annotations = mapping(pod, "spec"), mapping(pod, "metadata", "annotations")
     claims = any(True for _ in items(spec, "resourceClaims"))
     requests = instances_of(requests_of(spec))
-    if not requests and not claims and not gpus_of(spec, annotations):
+    gpus = gpus_of(spec, annotations)
+    if not requests and not claims and not gpus:
         return None
     node = text(spec, "nodeName")
     waits = not node and any(
@@ -147,11 +165,23 @@ def read_pod(pod: Object) -> ObservedPod | None:
         text(pod, "metadata", "uid"),
         node,
         requests,
-        Bytes(0) if requests else _memory(annotations),
+        Bytes(0) if requests.keys() - {AMD_GPU} else _memory(annotations),
         waits,
         claims,
         {name: spec[name] for name in kept if name in spec} if not node else {},
+        text(annotations, _ISOLATION),
+        gpus,
+        next((text(item, "uid") for _, item in items(pod, "metadata", "ownerReferences")), ""),
+        status_from(annotations) if node else None,
+        _deadline_s(pod),
     )
+
+
+def _deadline_s(pod: Object) -> float | None:
+    """When it ends at the latest (activeDeadlineSeconds); None where nothing says so."""
+    limit_s = count(pod, "spec", "activeDeadlineSeconds", default=0)
+    started_s = seconds_or_none(text(pod, "status", "startTime"))
+    return started_s + limit_s if limit_s and started_s is not None else None
 
 
 def _memory(annotations: Mapping[str, Any]) -> Bytes:
@@ -164,15 +194,18 @@ def _memory(annotations: Mapping[str, Any]) -> Bytes:
 
 @dataclass(frozen=True)
 class ObservedPlan:
-    """A PartitioningPlan of Kaiwo's: selectors of the nodes that it cuts."""
+    """A PartitioningPlan of Kaiwo's: selectors of the nodes that it cuts. ``spares_control_plane``: unless it says
+    otherwise it leaves those out."""
 
     name: str
     selectors: tuple[Object, ...]
+    spares_control_plane: bool = True
 
 
 def read_partitioning_plan(document: Object) -> ObservedPlan:
     rules = (mapping(rule, "selector") for _, rule in items(document, "spec", "rules"))
-    return ObservedPlan(text(document, "metadata", "name"), tuple(dict(rule) for rule in rules if rule))
+    spares = at(document, "spec", "rollout", "excludeControlPlane") is not False
+    return ObservedPlan(text(document, "metadata", "name"), tuple(dict(rule) for rule in rules if rule), spares)
 
 
 @dataclass(frozen=True)
@@ -188,3 +221,41 @@ def read_config_map(document: Object) -> ObservedConfigurations:
         return ObservedConfigurations(read_configurations(document))
     except ConfigurationError as error:
         return ObservedConfigurations(error=str(error))
+
+
+@dataclass(frozen=True)
+class ObservedProfiles:
+    """Those of AMD's device config manager; empty where its ConfigMap cannot be read, and ``error`` says why."""
+
+    by_name: Mapping[str, Profile] = field(default_factory=dict)
+    error: str = ""
+
+
+def read_profile_map(document: Object) -> ObservedProfiles:
+    try:
+        return ObservedProfiles(read_profiles(document))
+    except ProfileError as error:
+        return ObservedProfiles(error=str(error))
+
+
+@dataclass(frozen=True)
+class ReportedModes:
+    """What the node executor of a node reads from amd-smi. ``gpus``: whole ones; ``partitions`` by mode."""
+
+    node: str
+    gpus: int
+    partitions: Mapping[str, int]
+
+
+def read_reported_modes(plan: Object) -> ReportedModes:
+    """Of a NodePlan; without GPUs where it reports none of AMD's."""
+    reported = reported_of(plan)
+    gpus = [] if reported.state is None else [gpu for gpu in reported.state.gpus if isinstance(gpu, PartitionedGpu)]
+    partitions: dict[str, int] = {}
+    for gpu in gpus:
+        try:
+            mode = amd_mode(f"{gpu.compute}/{gpu.memory}")
+        except ModeError:
+            return ReportedModes(reported.node, 0, {})
+        partitions[mode.name] = partitions.get(mode.name, 0) + mode.partitions
+    return ReportedModes(reported.node, len(gpus), partitions)

@@ -1,4 +1,4 @@
-"""Which nodes of a pool are cut anew, and how: an integer programme over the configurations of their mig-manager.
+"""Which nodes of a pool are cut anew, and how: an integer programme over the configurations of their manager.
 
 Nodes with the same instances are alike, so the programme counts how many nodes have which instances afterwards: it has
 as many variables at ten GPUs as at ten thousand. What may not change, and what runs, is a constant in it.
@@ -10,11 +10,11 @@ node's change has to bring at least one instance nearer.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kopt.core.hardware.mig import MigGeometry
 from kopt.policies.partitions.configurations import WHOLE, NodeOption
 
 Array = NDArray[np.float64]
@@ -23,6 +23,26 @@ _LIMIT_S = 2.0
 _SLACK = 1e-6
 _GAP = 1e-2
 """Of distances from shares: proving the last hundredth takes most of the time."""
+
+
+class Sized(Protocol):
+    """A kind of instance: a MIG profile, or a partition of an AMD GPU, whose slices are its dies (XCDs)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def compute_slices(self) -> int: ...
+
+
+class Geometry(Protocol):
+    """What a GPU of a model can be cut into."""
+
+    @property
+    def compute_slices(self) -> int: ...
+
+    @property
+    def profiles(self) -> Sequence[Sized]: ...
 
 
 @dataclass(frozen=True)
@@ -41,7 +61,7 @@ class PartitionPool:
     """Nodes with as many GPUs of one model; of those that are alike the first are cut. ``pending``: requests without an
     instance, by profile; ``shares`` in percent of instances. ``min_utilization``: as ``MigStrategy`` has it."""
 
-    geometry: MigGeometry
+    geometry: Geometry
     nodes: Sequence[PlanNode]
     options: Sequence[NodeOption]
     pending: Mapping[str, int]

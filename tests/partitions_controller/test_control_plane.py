@@ -19,6 +19,7 @@ from kopt.cluster.runtime.lease import LeaseSettings
 from kopt.cluster.teardown import switch_off
 from kopt.controllers.partitions.executors import MigManager as Label
 from kopt.controllers.partitions.main import ProcessSettings, Replica
+from kopt.controllers.partitions.pools import Managers
 from kopt.controllers.partitions.reconciler import ControllerSettings
 from kopt.core.decision import Mode
 from kopt.core.gpu_catalogue import find_gpu
@@ -180,7 +181,7 @@ def test_whoever_dies_at_a_write_the_next_goes_on(bench: Bench, manager: MigMana
             namespace=bench.space,
             identity=f"life-{number}",
             port=0,
-            controller=ControllerSettings(Mode.ENFORCE, manager=Label(settle_s=0.5)),
+            controller=ControllerSettings(Mode.ENFORCE, managers=Managers(Label(settle_s=0.5))),
             configurations=where,
         )
         await until_killed(kube, Replica(kube, settings).run(), over)

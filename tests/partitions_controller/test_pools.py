@@ -12,8 +12,8 @@ from kopt.cluster.client.resources import NODES
 from kopt.cluster.holds.hold import hold_metadata, release
 from kopt.cluster.objects.custom.mig_strategy import StrategyError, read_strategy
 from kopt.cluster.objects.mig_configurations import ConfigurationError, read_configurations
-from kopt.controllers.partitions.executors import MigManager
-from kopt.controllers.partitions.pools import Observed, StrategyReport, read_partitions
+from kopt.controllers.partitions.pools import Managers, read_partitions
+from kopt.controllers.partitions.reports import Observed, StrategyReport
 from kopt.controllers.partitions.status import status_of
 from kopt.controllers.partitions.views import (
     read_config_map,
@@ -69,7 +69,7 @@ def planned(
         [read_partitioning_plan(item) for item in plans or []],
         read_config_map(config_map),
     )
-    return read_partitions(observed, MigManager())
+    return read_partitions(observed, Managers())
 
 
 def wanted(report: StrategyReport) -> dict[str, str]:

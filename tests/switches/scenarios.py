@@ -47,6 +47,7 @@ from kopt.controllers.meter.reconciler import MeterSettings
 from kopt.controllers.meter.store import CostStore
 from kopt.controllers.partitions import main as partitions
 from kopt.controllers.partitions.executors import MigManager
+from kopt.controllers.partitions.pools import Managers
 from kopt.controllers.queues import main as declared_queues
 from kopt.controllers.queues.reconciler import Carrying
 from kopt.controllers.reservations import main as reservations
@@ -178,7 +179,7 @@ def _fill_partitions(kube: MemoryKube) -> None:
 
 
 def _partitions(kube: Any) -> LedReplica:
-    controller = partitions.ControllerSettings(Mode.ENFORCE, manager=MigManager(settle_s=0.1))
+    controller = partitions.ControllerSettings(Mode.ENFORCE, managers=Managers(MigManager(settle_s=0.1)))
     return partitions.Replica(kube, partitions.ProcessSettings(lease=LEASE, controller=controller, port=0))
 
 

@@ -1,5 +1,7 @@
-"""``MIGStrategy`` (kgwe.nvidia.io/v1): which MIG instances are expected on the GPUs of a set of nodes."""
+"""``MIGStrategy`` (kgwe.nvidia.io/v1): which MIG instances are expected on the GPUs of a set of nodes, or which
+partitions of AMD's, named by their mode: ``cpx_nps4``."""
 
+import contextlib
 import functools
 import re
 from collections.abc import Mapping
@@ -9,6 +11,7 @@ from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import items, mapping, text
 from kopt.core.gpu import Vendor
 from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu, gpu_catalogue
+from kopt.core.hardware.amd_modes import ModeError, mode_names, modes_of
 
 CLASS_LABEL, PRODUCT_LABEL = "gpu.nvidia.com/class", "nvidia.com/gpu.product"
 _PROFILE = re.compile(r"(\d{1,2})g\.(\d{1,4})gb")
@@ -53,9 +56,9 @@ def read_strategy(document: Object) -> MigStrategy:
             match = _SHARE.fullmatch(str(written))
             if match is None:
                 raise StrategyError(f"the share of {profile} is {str(written)[:20]!r}; write a percentage such as 70%")
-            if profile not in _profiles():
-                nearest = ", ".join(_nearest(profile))
-                raise StrategyError(f"no GPU has a MIG profile {profile[:40]!r}; nearest: {nearest}")
+            if profile not in _profiles() | mode_names():
+                nearest = ", ".join(sorted(mode_names()) if "_nps" in profile else _nearest(profile))
+                raise StrategyError(f"no GPU has a MIG profile or mode {profile[:40]!r}; nearest: {nearest}")
             shares[profile] = shares.get(profile, 0) + int(match[1])
     if sum(shares.values()) != 100:
         raise StrategyError(f"the shares add up to {sum(shares.values())} %, not to 100 %")
@@ -93,13 +96,24 @@ def _threshold(value: object) -> float | None:
 def _require_common_model(shares: Mapping[str, int]) -> None:
     """Of a node, and so of a strategy, all instances are cut from GPUs of one model."""
     models = [model for model in gpu_catalogue().values() if model.vendor is Vendor.NVIDIA]
-    sets = {model.name: {profile.name for profile in model.partitions} for model in models}
+    sets = {model.name: {profile.name for profile in model.partitions} for model in models} | _modes()
     if not any(shares.keys() <= profiles for profiles in sets.values()):
         of_each = "; ".join(
             f"{profile} of {', '.join(name for name, profiles in sets.items() if profile in profiles)}"
             for profile in shares
         )
         raise StrategyError(f"no GPU model has all of these profiles: {of_each}")
+
+
+@functools.cache
+def _modes() -> dict[str, set[str]]:
+    """Those that AMD has validated, by model."""
+    result = {}
+    for model in gpu_catalogue().values():
+        if model.vendor is Vendor.AMD:
+            with contextlib.suppress(ModeError):
+                result[model.name] = {each.mode.name for each in modes_of(model).validated}
+    return result
 
 
 @functools.cache

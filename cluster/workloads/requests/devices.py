@@ -26,7 +26,8 @@ _CLOSING = ("NoSchedule", "NoExecute")
 
 @dataclass(frozen=True, slots=True)
 class PublishedDevice:
-    """``gpu``: the UUID of the GPU that it is, or is cut from. ``start``: its first memory slot; 0 for a whole GPU."""
+    """``gpu``: the UUID of the GPU that it is, or is cut from. ``start``: its first memory slot; 0 for a whole GPU.
+    ``mode``: how an AMD GPU is divided for it, and ``parent`` which of the node's GPUs that is."""
 
     name: str
     gpu: str
@@ -35,6 +36,8 @@ class PublishedDevice:
     profile: str
     start: int
     is_closed: bool
+    mode: str = ""
+    parent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,8 @@ def _device(item: Object) -> PublishedDevice:
         _string(item, "profile"),
         min(slots, default=0),
         any(text(taint, "effect") in _CLOSING for _, taint in items(item, "taints")),
+        _string(item, "partitionProfile") or _string(item, "mode"),
+        _string(item, "pciAddr") or str(at(item, "attributes", "index", "int") or 0),
     )
 
 

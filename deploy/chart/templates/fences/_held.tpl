@@ -31,7 +31,7 @@ Workload's may be raised), `release` (what is not held is not touched).
     'kubeflow.org/pytorchjobs': ['runPolicy'], 'kubeflow.org/mpijobs': ['runPolicy'],
     'kueue.x-k8s.io/workloads': ['active'{{ if .priority }}, 'priority'{{ end }}], 'batch.volcano.sh/jobs': [],
     'kueue.x-k8s.io/clusterqueues': ['resourceGroups'], 'kueue.x-k8s.io/localqueues': ['stopPolicy'], 'scheduling.run.ai/queues': ['resources'],
-    'scheduling.volcano.sh/queues': ['capability'], '/nodes': ['unschedulable']}[variables.kind]
+    'scheduling.volcano.sh/queues': ['capability'], '/nodes': ['taints', 'unschedulable']}[variables.kind]
 # A Job without a label of its own gets its pods' from the API server, whoever writes it.
 - {name: podLabels, expression: "variables.kind == 'batch/jobs' ? object.spec.template.?metadata.?labels.orValue({}) : {}"}
 - name: marked
@@ -56,6 +56,12 @@ Workload's may be raised), `release` (what is not held is not touched).
 - expression: object.?status == oldObject.?status
   message: not its status
 {{ include "kopt.ourMetadata" (include "kopt.parkedLabel" .) }}
+{{- if has "" $groups }}
+- expression: >-
+    variables.kind != '/nodes' || object.spec.?taints.orValue([]).filter(t, t.key != 'amd-dcm') ==
+    oldObject.spec.?taints.orValue([]).filter(t, t.key != 'amd-dcm')
+  message: of its taints only that of AMD's device config manager
+{{- end }}
 {{- if has "batch" $groups }}
 {{ include "kopt.heldJob" $may }}
 {{- end }}
@@ -72,10 +78,10 @@ Workload's may be raised), `release` (what is not held is not touched).
 
 {{/*
 What waits in a queue is parked in one that does not exist; Kueue itself may write that of a namespace's default. A node's
-configuration is what mig-manager cuts it by.
+configuration is what mig-manager, or AMD's device config manager, cuts it by.
 */}}
 {{- define "kopt.parkedLabel" -}}
-variables.podLabels[?name].hasValue() && variables.podLabels[?name] == variables.labelsAfter[?name] || name == 'kueue.x-k8s.io/queue-name' && (variables.labelsBefore[?name].orValue('') == 'kaiwo-held' || variables.labelsAfter[?name].orValue('') == 'kaiwo-held' || variables.labelsBefore[?name].orValue('') == '' && variables.labelsAfter[?name].orValue('') == 'default') || name == 'nvidia.com/mig.config' && variables.kind == '/nodes'
+variables.podLabels[?name].hasValue() && variables.podLabels[?name] == variables.labelsAfter[?name] || name == 'kueue.x-k8s.io/queue-name' && (variables.labelsBefore[?name].orValue('') == 'kaiwo-held' || variables.labelsAfter[?name].orValue('') == 'kaiwo-held' || variables.labelsBefore[?name].orValue('') == '' && variables.labelsAfter[?name].orValue('') == 'default') || name in ['nvidia.com/mig.config', 'dcm.amd.com/gpu-config-profile', 'dcm.amd.com/gpu-config-profile-state'] && variables.kind == '/nodes'
 {{- end }}
 
 {{/* A Job asks for something else while its size is found out (`cluster/holds/original_request.py`), and its pods go where its data is. */}}

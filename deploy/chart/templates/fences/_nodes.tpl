@@ -15,8 +15,8 @@ a list of the root, the component, and whether it gives back: only what is marke
 - expression: {{ include "kopt.sameBut" (list "object.spec" "oldObject.spec" (ternary "['taints', 'unschedulable']" "['taints']" .)) | quote }}
   message: only taints{{ if . }}, and whether it takes pods{{ end }}
 - expression: >-
-    object.spec.?taints.orValue([]).filter(t, t.key != 'kaiwo.ai/gpu-unhealthy') ==
-    oldObject.spec.?taints.orValue([]).filter(t, t.key != 'kaiwo.ai/gpu-unhealthy') &&
+    object.spec.?taints.orValue([]).filter(t, !(t.key in [{{ if . }}'amd-dcm', {{ end }}'kaiwo.ai/gpu-unhealthy'])) ==
+    oldObject.spec.?taints.orValue([]).filter(t, !(t.key in [{{ if . }}'amd-dcm', {{ end }}'kaiwo.ai/gpu-unhealthy'])) &&
     object.spec.?taints.orValue([]).all(t, t.key != 'kaiwo.ai/gpu-unhealthy' || t.effect == 'NoSchedule')
   message: only the taint of unhealthy GPUs, and no eviction
 - expression: >-
@@ -32,8 +32,8 @@ a list of the root, the component, and whether it gives back: only what is marke
 {{- if . }}
 - expression: >-
     ('kaiwo.ai/gpu-unhealthy' in variables.labelsBefore || 'kaiwo.ai/held' in variables.labelsBefore) &&
-    !object.spec.?taints.orValue([]).exists(t, t.key == 'kaiwo.ai/gpu-unhealthy' &&
-    !oldObject.spec.?taints.orValue([]).exists(o, o.key == 'kaiwo.ai/gpu-unhealthy'))
+    !object.spec.?taints.orValue([]).exists(t, t.key in ['amd-dcm', 'kaiwo.ai/gpu-unhealthy'] &&
+    !oldObject.spec.?taints.orValue([]).exists(o, o.key == t.key))
   message: only what is held, to give it back
 - expression: "'kaiwo.ai/held' in variables.labelsBefore || object.spec.?unschedulable == oldObject.spec.?unschedulable"
   message: it takes pods again only where we have cordoned it

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from kopt.core.hardware.bandwidth import BandwidthEstimate
+from kopt.core.hardware.bandwidth import BandwidthEstimate, Collective
 from kopt.core.hardware.traffic import LinkLoad, LinkTraffic, TrafficError, loads_of
 from kopt.core.reason import Reason
 from kopt.topology.collective_cost import analytic
@@ -95,9 +95,7 @@ def _loaded(machine: Machine, loads: tuple[LinkLoad, ...], left: bool) -> Machin
     return replace(machine, node=replace(machine.node, edges=edges), card_shares=_card_shares(machine, shares))
 
 
-def _edge(
-    machine: Machine, edge: Edge, loads: tuple[LinkLoad, ...], shares: Mapping[str, float], left: bool
-) -> Edge:
+def _edge(machine: Machine, edge: Edge, loads: tuple[LinkLoad, ...], shares: Mapping[str, float], left: bool) -> Edge:
     ends = [end.index for end in (edge.a, edge.b) if end.kind is DeviceKind.GPU]
     if edge.kind.direct:
         share = min((shares.get(f"GPU{gpu}", 1.0) for gpu in ends), default=1.0)
@@ -145,7 +143,7 @@ def under_traffic(
     old = [Reason("TRAFFIC_STALE", _stale_text(stale), {"links": len(stale)})] if stale else []
     if not loads and not uplinks:
         return replace(estimate, reasons=(*estimate.reasons, *old))
-    cost = _Cost(machine, estimate)
+    cost = _Cost(machine, estimate.gpus, estimate.nodes, estimate.collective, estimate.bytes)
     slow, slowest = cost.ratio(loads, uplinks), cost.ratio(loads, uplinks, left=True)
     gbps = math.fsum(load.gbps for load in (*loads, *(uplink.load for uplink in uplinks)))
     numbers: dict[str, float | int | str] = {
@@ -179,7 +177,10 @@ class _Cost:
     """Analytic times of one question on a machine under several loads."""
 
     machine: Machine
-    estimate: BandwidthEstimate
+    gpus: tuple[int, ...]
+    nodes: int
+    kind: Collective
+    size_bytes: int
 
     def ratio(self, loads: Sequence[LinkLoad], uplinks: Sequence[UplinkShare], *, left: bool = False) -> float:
         """Times as long as unloaded, at least 1. What an uplink carries at all limits both."""
@@ -202,9 +203,22 @@ class _Cost:
         return replace(machine, network_limit_gbps=min(each))
 
     def _time(self, machine: Machine, algorithm: str = "") -> tuple[str, float]:
-        gpus = gpu_set(machine, self.estimate.gpus, self.estimate.nodes)
-        result = analytic(gpus, self.estimate.collective, self.estimate.bytes, algorithm)
+        result = analytic(gpu_set(machine, self.gpus, self.nodes), self.kind, self.size_bytes, algorithm)
         return result.algorithm, result.latency_us
+
+
+def slower_by_uplinks(
+    machine: Machine,
+    gpus: tuple[int, ...],
+    nodes: int,
+    kind: Collective,
+    size_bytes: int,
+    uplinks: Sequence[UplinkShare],
+) -> float:
+    """Times as long as a collective takes beside what others put on the uplinks that it crosses; 1 without any."""
+    if not uplinks or machine.network is None:
+        return 1.0
+    return _Cost(machine, tuple(gpus), nodes, kind, size_bytes).ratio((), uplinks)
 
 
 def stale_links(traffic: Sequence[LinkTraffic]) -> list[str]:

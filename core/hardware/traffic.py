@@ -102,7 +102,7 @@ def loads_of(traffic: Collection[LinkTraffic], capacities_gbps: Mapping[str, flo
         item.check(number)
         name = names.get(item.link.lower())
         if name is None:
-            raise TrafficError(number, _unknown(item.link, capacities_gbps))
+            raise TrafficError(number, nearest("link", item.link, capacities_gbps))
         gbps, flows = total.get(name, (0.0, 0))
         gbps, flows = (gbps, flows) if item.stale else (gbps + item.gigabytes_per_s, flows + item.flows)
         if gbps > TOLERANCE * capacities_gbps[name]:
@@ -112,8 +112,9 @@ def loads_of(traffic: Collection[LinkTraffic], capacities_gbps: Mapping[str, flo
     return tuple(LinkLoad(name, capacities_gbps[name], *load) for name, load in sorted(total.items()) if load[0] > 0)
 
 
-def _unknown(link: str, names: Collection[str]) -> str:
+def nearest(kind: str, link: str, names: Collection[str]) -> str:
+    """What to say of a name that is none of ``names``."""
     near = get_close_matches(link.lower(), [name.lower() for name in names], n=1, cutoff=0.5)
     meant = next((name for name in names if near and name.lower() == near[0]), "")
     known = f"do you mean {meant}?" if meant else f"there are {', '.join(list(names)[:12]) or 'none'}"
-    return f"no link is named {link[:60]!r}; {known}"
+    return f"no {kind} is named {link[:60]!r}; {known}"

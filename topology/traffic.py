@@ -20,7 +20,7 @@ from kopt.topology.collective_cost import analytic
 from kopt.topology.graph import Card, Device, DeviceKind, Edge, EdgeKind, Machine
 from kopt.topology.set_links import gpu_set
 
-_MOST_LOADED = 1024
+_MOST_LOADED, _STEPS = 1024, 20
 Domain = tuple[str, ...]
 
 
@@ -86,6 +86,12 @@ def uplink_shares(traffic: Sequence[LinkTraffic], domains: Sequence[Domain]) -> 
 def loaded(machine: Machine, loads: Collection[LinkLoad], *, left: bool = False) -> Machine:
     """The machine with what is expected of its wires (``left``: with what is left alone); itself without a load."""
     return _loaded(machine, tuple(loads), left) if loads else machine
+
+
+def rounded(loads: Collection[LinkLoad]) -> tuple[LinkLoad, ...]:
+    """To twentieths of each link, so that machines that are loaded alike are worked out once."""
+    steps = [(load, round(_STEPS * load.gbps / load.capacity_gbps)) for load in loads]
+    return tuple(replace(load, gbps=load.capacity_gbps * step / _STEPS) for load, step in steps if step)
 
 
 @lru_cache(maxsize=_MOST_LOADED)

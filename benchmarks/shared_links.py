@@ -25,7 +25,7 @@ from kopt.topology.collective_cost import analytic
 from kopt.topology.from_node import machine_of_node
 from kopt.topology.graph import Machine
 from kopt.topology.set_links import gpu_set
-from kopt.topology.traffic import node_loads, under_traffic
+from kopt.topology.traffic import node_loads, slowest, under_traffic
 
 _SEEDS, _CLUSTERS, _STATES = 5, 40, 40
 _CARD_GBPS, _NODES = 50.0, 8
@@ -82,19 +82,21 @@ def _run(seed: int, *, bursts: bool, known: bool) -> tuple[float, float, float, 
         jobs = [_job(draw) for _ in range(draw.randint(1, 6))]
         new = replace(_job(draw), demand=1.0)
         share = _share(draw, jobs, new, bursts=bursts)
-        used = {node: _traffic(draw, jobs, node, bursts=bursts, known=known) for node in new.nodes}
+        rates = _means(draw, jobs, bursts=bursts)
         plain = model.estimate(BandwidthQuestion(machine, new.gpus, Collective.ALL_REDUCE, GIB, len(new.nodes)))
-        said = max(
-            (under_traffic(plain, machine, node_loads(machine, traffic)) for traffic in used.values()),
-            key=lambda estimate: estimate.latency_us,
+        said = slowest(
+            [
+                under_traffic(plain, machine, node_loads(machine, _traffic(rates, jobs, node, known=known)))
+                for node in new.nodes
+            ]
         )
         truth = _times(machine, new, share)
         predicted = said.latency_us / plain.latency_us
-        slowest = said.latency_high_us / plain.latency_high_us
+        most = said.latency_high_us / plain.latency_high_us
         errors.append(abs(predicted / truth - 1))
         unloaded.append(abs(1 / truth - 1))
-        within.append(1 - 1e-6 <= truth <= slowest * 1.001)
-        above.append(truth > slowest * 1.001)
+        within.append(1 - 1e-6 <= truth <= most * 1.001)
+        above.append(truth > most * 1.001)
     busy = [error > 1e-6 for error in unloaded]
     part = [error for error, counts in zip(errors, busy, strict=True) if counts]
     idle = [error for error, counts in zip(unloaded, busy, strict=True) if counts]
@@ -141,8 +143,8 @@ def _share(draw: random.Random, jobs: Sequence[_Job], new: _Job, *, bursts: bool
     return float(np.mean(got))
 
 
-def _traffic(draw: random.Random, jobs: Sequence[_Job], node: int, *, bursts: bool, known: bool) -> list[LinkTraffic]:
-    """What counters of a node's cards show without the new job."""
+def _means(draw: random.Random, jobs: Sequence[_Job], *, bursts: bool) -> dict[_Card, float]:
+    """What each card carries in the mean without the new job, as a share of its speed."""
     mean: dict[_Card, float] = {}
     states = [[(job, job.demand) for job in jobs]]
     if bursts:
@@ -152,10 +154,18 @@ def _traffic(draw: random.Random, jobs: Sequence[_Job], node: int, *, bursts: bo
         for number, (job, _) in enumerate(state):
             for card in job.cards:
                 mean[card] = mean.get(card, 0.0) + rates[number] / len(states)
-    many: Mapping[_Card, int] = {card: sum(card in job.cards for job in jobs) for card in mean}
+    return mean
+
+
+def _traffic(rates: Mapping[_Card, float], jobs: Sequence[_Job], node: int, *, known: bool) -> list[LinkTraffic]:
+    """What counters of a node's cards show."""
     return [
-        LinkTraffic(f"mlx5_{card[1]}", min(1.0, rate) * _CARD_GBPS, many[card] if known else 1)
-        for card, rate in mean.items()
+        LinkTraffic(
+            f"mlx5_{card[1]}",
+            min(1.0, rate) * _CARD_GBPS,
+            sum(card in job.cards for job in jobs) if known else 1,
+        )
+        for card, rate in rates.items()
         if card[0] == node
     ]
 

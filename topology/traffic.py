@@ -213,6 +213,15 @@ class _Cost:
         return result.algorithm, result.latency_us
 
 
+def slowest(estimates: Sequence[BandwidthEstimate]) -> BandwidthEstimate:
+    """Of the nodes of one collective: what is expected of the slowest, and the worst end of any of them."""
+    return replace(
+        min(estimates, key=lambda estimate: estimate.bus_gigabytes_per_s),
+        latency_high_us=max(estimate.latency_high_us for estimate in estimates),
+        bus_low_gigabytes_per_s=min(estimate.bus_low_gigabytes_per_s for estimate in estimates),
+    )
+
+
 def slower_by_uplinks(
     machine: Machine,
     gpus: tuple[int, ...],

@@ -10,7 +10,7 @@ from kopt.topology.graph import Machine
 from kopt.topology.sets.across_nodes import ClusterChoice, NodeOffer, choose_nodes
 from kopt.topology.sets.best import SetChoice
 from kopt.topology.sets.within_node import choose_gpus
-from kopt.topology.traffic import loaded, node_loads, stale_links, under_traffic, uplink_shares
+from kopt.topology.traffic import loaded, node_loads, slowest, stale_links, under_traffic, uplink_shares
 
 EstimateOn = Callable[[Machine, tuple[int, ...], int], BandwidthEstimate]
 """Of these GPUs of each of so many nodes like the machine. Raises BandwidthError."""
@@ -84,15 +84,13 @@ def answer_places(
     used = {share.node for share in choice.shares}
     stale = stale_links([item for item in query.traffic if item.uplink or item.node in ("", *used)])
     try:
-        result = min(
-            (
-                under_traffic(estimate(node.machine, gpus, nodes), node.machine, node.loads, uplinks, stale)
-                for node, gpus in sorted(kinds, key=lambda kind: kind[1])
-            ),
-            key=lambda bandwidth_estimate: bandwidth_estimate.bus_gigabytes_per_s,
-        )
+        estimates = [
+            under_traffic(estimate(node.machine, gpus, nodes), node.machine, node.loads, uplinks, stale)
+            for node, gpus in sorted(kinds, key=lambda kind: kind[1])
+        ]
     except BandwidthError as error:
         raise WrongQuestion("count", str(error)) from None
+    result = slowest(estimates) if query.traffic else min(estimates, key=lambda item: item.bus_gigabytes_per_s)
     reached = SetOut.of(result, meets(result, query.minimum_gigabytes_per_s, query.of, sure=sure), choice.reason())
     return PlacementOut(
         **vars(reached),

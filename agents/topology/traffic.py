@@ -6,7 +6,6 @@ that readers know that the rates are of now.
 """
 
 import asyncio
-import json
 import logging
 import sys
 import time
@@ -22,6 +21,7 @@ from kopt.cluster.client.resources import NODE_TOPOLOGIES, Object
 from kopt.cluster.objects.custom.node_traffic import traffic_status
 from kopt.cluster.runtime.backoff import Backoff
 from kopt.core.hardware.node_topology import NodeTopology
+from kopt.core.untrusted import decode
 from kopt.formats.topology.linux.counters import ByteCounters, parse_counters, rates_gbps
 
 _LOG = logging.getLogger(__name__)
@@ -75,7 +75,7 @@ class TrafficReporter:
     async def step(self) -> float:
         """Read once, and write where rates have changed; returns in how many seconds to read again."""
         try:
-            counters = parse_counters(json.loads(await self._collector.collect()))
+            counters = parse_counters(decode(await self._collector.collect()))
         except (CollectorError, ValueError) as error:
             self._before = None
             self._say(f"counters of network cards cannot be read: {error}")

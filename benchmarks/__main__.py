@@ -36,6 +36,7 @@ BENCHMARKS = {name: f"benchmarks.{name}" for name in predictor_names()} | {
     "reservations": "benchmarks.reservations",
     "runtime-latency": "benchmarks.runtime_latency",
     "suite": "benchmarks.suite_estimates",
+    "shared-links": "benchmarks.shared_links",
     "staging": "benchmarks.staging",
     "staging-controller": "benchmarks.staging_controller",
     "step-time": "benchmarks.step_time",

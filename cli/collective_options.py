@@ -7,6 +7,7 @@ import typer
 from kopt.cli.errors import usage_error
 from kopt.cli.options import gpus
 from kopt.core.hardware.bandwidth import MAX_BYTES, BandwidthError, Collective, MeasuredCollective, collective
+from kopt.core.hardware.traffic import LinkTraffic
 from kopt.core.units import format_bytes, parse_bytes
 
 _COLLECTIVES = ", ".join(collective.value for collective in Collective)
@@ -33,6 +34,30 @@ Probes = Annotated[
         help="What was measured on this machine with the same GPUs of each node; may be repeated.",
     ),
 ]
+
+
+Traffic = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--traffic",
+        metavar="LINK=GB/s[/JOBS]",
+        help="What other jobs put on a link now: mlx5_0=20, GPU3=100/2, GPU3/PCIe=8; may be repeated.",
+    ),
+]
+
+
+def traffic_of(text: str) -> LinkTraffic:
+    """``mlx5_0=20/2``: two jobs put 20 GB/s on that card, in the direction that is busier."""
+    link, _, figures = text.rpartition("=")
+    rate, _, jobs = figures.partition("/")
+    try:
+        result = LinkTraffic(link.strip(), float(rate), int(jobs or 1))
+        result.check(0)
+    except ValueError as error:
+        usage_error(f"{text[:80]!r} is no traffic such as mlx5_0=20 ({error})", "--traffic")
+    if not result.link:
+        usage_error(f"{text[:80]!r} names no link; write mlx5_0=20", "--traffic")
+    return result
 
 
 def measured_of(text: str) -> MeasuredCollective:

@@ -11,11 +11,13 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kopt.core.hardware.bandwidth import BandwidthEstimate, Collective, MeasuredCollective
+from kopt.core.hardware.bandwidth import BandwidthError, BandwidthEstimate, Collective, MeasuredCollective
 from kopt.core.hardware.bandwidth import collective as collective_of
 from kopt.core.hardware.node_topology import NodeTopology, TopologyError
+from kopt.core.hardware.traffic import LinkTraffic
 from kopt.core.settings import Settings
 from kopt.topology.from_node import machine_of_node
+from kopt.topology.traffic import node_loads, stale_links, under_traffic
 
 if TYPE_CHECKING:
     from kopt.models.bandwidth.predictor import BandwidthPredictor
@@ -34,6 +36,7 @@ def bandwidth(
     nics: str = "",
     software: str = "",
     probes: Sequence[MeasuredCollective] = (),
+    traffic: Sequence[LinkTraffic] = (),
     model: "str | BandwidthPredictor" = "champion",
     settings: Settings | None = None,
 ) -> BandwidthEstimate:
@@ -41,8 +44,9 @@ def bandwidth(
 
     ``topology`` is a node, the document of ``kopt topology parse`` or a tool's output. ``gpu`` names the model where
     the tool did not, ``nics`` the network cards (8x NDR400 IB), ``software`` the library and its settings (nccl 2.27,
-    aws-ofi-nccl), ``probes`` what was measured on this machine, which the answer follows. Raises BandwidthError for
-    GPUs or sizes that are not there, TopologyError for what is no topology.
+    aws-ofi-nccl), ``probes`` what was measured on this machine, which the answer follows, ``traffic`` what other jobs
+    put on the links of every node now. Raises BandwidthError for GPUs, sizes or links that are not there,
+    TopologyError for what is no topology.
     """
     from kopt.models.bandwidth.loading import load_bandwidth
     from kopt.models.bandwidth.predictor import BandwidthQuestion
@@ -52,7 +56,10 @@ def bandwidth(
     machine = machine_of_node(node_of(topology), gpu=gpu, nics=nics, software=software)
     for probe in probes:
         predictor = predictor.observing(machine, probe, tuple(gpus), nodes)
-    return predictor.estimate(BandwidthQuestion(machine, tuple(gpus), kind, bytes, nodes))
+    estimate = predictor.estimate(BandwidthQuestion(machine, tuple(gpus), kind, bytes, nodes))
+    if any(item.uplink for item in traffic):
+        raise BandwidthError("uplinks are crossed between nodes with names, which /v1/bandwidth chooses among (offers)")
+    return under_traffic(estimate, machine, node_loads(machine, traffic), stale=stale_links(traffic))
 
 
 def node_of(topology: NodeTopology | Mapping[str, Any] | str) -> NodeTopology:

@@ -70,9 +70,12 @@ class Analytic:
     """Of the wires that bound it, per GPU or node."""
 
 
-def analytic(gpus: GpuSet, kind: Collective, size_bytes: int) -> Analytic:
-    """The fastest way. A forced algorithm of the software profile is obeyed."""
+def analytic(gpus: GpuSet, kind: Collective, size_bytes: int, algorithm: str = "") -> Analytic:
+    """The fastest way. A forced algorithm of the software profile is obeyed. ``algorithm`` (``ring/LL128``) asks for
+    one of them: a library chooses by what wires carry, whatever others put on them."""
     ways = list(_ways(gpus, kind, max(1, size_bytes)))
+    if algorithm:
+        return next(way for way in ways if way.algorithm == algorithm)
     forced = [analytic for analytic in ways if analytic.algorithm.startswith(gpus.software.algorithm)]
     return min(forced or ways, key=lambda analytic: analytic.latency_us)
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 from kopt.core.hardware.bandwidth import Software, Transport
 from kopt.core.hardware.node_topology import LinkType, NodeTopology, TopologyError, TopologyLink, TopologyNic
 from kopt.topology.gpu_facts import NO_PEERS, NVLINK_GBPS, RACK_GPUS, SUPERCHIP_RACK, gpu_specs, xgmi_gbps
-from kopt.topology.graph import Device, DeviceGraph, DeviceKind, Edge, EdgeKind, GpuSpecs, Machine, Network
+from kopt.topology.graph import Card, Device, DeviceGraph, DeviceKind, Edge, EdgeKind, GpuSpecs, Machine, Network
 from kopt.topology.hardware import SOCKET_GBPS
 from kopt.topology.networks import GBIT, network_of, software_of
 
@@ -38,7 +38,8 @@ def machine_from(topology: NodeTopology, *, gpu: str = "", software: Software | 
         software = Software(transport)
     in_rack = SUPERCHIP_RACK.search(name)
     domain_nodes = RACK_GPUS // len(indexes) if in_rack else 1
-    return Machine(node, network, software, len(indexes), domain_nodes, domain_known=not in_rack)
+    cards = _cards(topology, network)
+    return Machine(node, network, software, len(indexes), domain_nodes, domain_known=not in_rack, cards=cards)
 
 
 def machine_of_node(topology: NodeTopology, *, gpu: str = "", nics: str = "", software: str = "") -> Machine:
@@ -48,7 +49,7 @@ def machine_of_node(topology: NodeTopology, *, gpu: str = "", nics: str = "", so
     profile: Software = software_of(software, "", network) if nics or software else machine.software
     if network is not None and not nics and software:
         profile = replace(profile, transport=machine.software.transport)
-    return replace(machine, network=network, software=profile)
+    return replace(machine, network=network, software=profile, cards=() if nics else machine.cards)
 
 
 def _specs(topology: NodeTopology, name: str) -> GpuSpecs:
@@ -151,6 +152,32 @@ def _joined(indexes: Sequence[int], pairs: Sequence[tuple[int, int]]) -> dict[in
         low, high = sorted((of[a], of[b]))
         of = {number: low if to == high else to for number, to in of.items()}
     return of
+
+
+_NEAREST = (LinkType.PIX, LinkType.PXB, LinkType.PHB, LinkType.NODE, LinkType.SOC, LinkType.SYS)
+
+
+def _cards(topology: NodeTopology, network: Network | None) -> tuple[Card, ...]:
+    """The cards of the network, each with the GPUs to which no other one is nearer."""
+    if network is None:
+        return ()
+    speeds = {nic.name: (nic.gbit_per_s or 0.0) * GBIT for nic in topology.nics if "down" not in nic.state.lower()}
+    most = max(speeds.values())
+    names = [name for name, gbps in speeds.items() if gbps >= 0.5 * most]
+    ways: dict[int, dict[str, int]] = defaultdict(dict)
+    for way in topology.nic_affinity:
+        if way.nic in names and way.type in _NEAREST:
+            ways[way.gpu][way.nic] = _NEAREST.index(way.type)
+    nearest = {gpu: {nic for nic, rank in ranks.items() if rank == min(ranks.values())} for gpu, ranks in ways.items()}
+    known = set(nearest) >= {gpu.index for gpu in topology.gpus}
+    return tuple(
+        Card(
+            name,
+            speeds[name] or network.card_gbps,
+            tuple(sorted(gpu for gpu, nics in nearest.items() if name in nics)) if known else None,
+        )
+        for name in names
+    )
 
 
 def _network(nics: Sequence[TopologyNic], installed: int, specs: GpuSpecs) -> Network | None:

@@ -1,5 +1,6 @@
 """The typed multigraph of a node, and the machine of such nodes."""
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -134,6 +135,16 @@ class Network:
         return self.cards * self.card_gbps
 
 
+@dataclass(frozen=True)
+class Card:
+    """One network card of every node. ``gpus``: those that no other card is nearer to; None where that is unknown, and
+    any of them may use it."""
+
+    name: str
+    gbps: float
+    gpus: tuple[int, ...] | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class Machine:
     """Nodes that are alike, the network between them (None: one node alone) and the software profile."""
@@ -146,3 +157,9 @@ class Machine:
     domain_nodes: int = 1
     """Nodes whose GPUs the same link switches join: 18 trays of an NVL72 rack."""
     domain_known: bool = True
+    cards: tuple[Card, ...] = ()
+    """Those of the network by name, where a tool names them."""
+    card_shares: Mapping[int, float] = field(default_factory=dict)
+    """What other jobs leave of the cards that each GPU uses; all of them where a GPU is not named."""
+    network_limit_gbps: float = math.inf
+    """What a node may put on the network beyond its cards, as switches above it are shared."""

@@ -93,6 +93,10 @@ def _read(machine: Machine, gpus: tuple[int, ...], nodes: int) -> GpuSet:
     way, ring, spread, pair = _within(machine.node, gpus, in_domain=domain_nodes > 1)
     network = machine.network if nodes > domain_nodes else None
     total, card = _outside(network, len(gpus), machine.installed or len(machine.node.gpus))
+    if machine.card_shares:
+        # Every channel carries as much, so that the busiest card holds up all of them.
+        share = min(machine.card_shares.get(gpu, 1.0) for gpu in gpus)
+        total, card = total * share, card * share
     unknown = [name for name in machine.node.unknown if way is not Way.ALONE or not name.startswith("link")]
     if network is not None and not network.known:
         unknown.append(f"speed of network {network.name!r}")
@@ -110,8 +114,8 @@ def _read(machine: Machine, gpus: tuple[int, ...], nodes: int) -> GpuSet:
         pair,
         way is Way.SWITCH and machine.node.gpu.generation >= 4,
         network,
-        total * domain_nodes,
-        card,
+        min(total * domain_nodes, machine.network_limit_gbps * domain_nodes),
+        min(card, machine.network_limit_gbps),
         machine.software,
         tuple(unknown),
         domain_nodes,
@@ -167,6 +171,8 @@ def _pcie_gbps(node: DeviceGraph, gpus: tuple[int, ...]) -> float:
         for gpu in gpus
     )
     common = Counter(device for way in ways.values() for device in set(way[1:]))
+    left = [device for device, many in common.items() if many < len(gpus) and device in node.parents]
+    link = min([link, *(node.parents[device].total_gbps for device in left)])
     if any(many == len(gpus) and item.kind is DeviceKind.PCIE_SWITCH for item, many in common.items()):
         return link * (0.85 if node.peer_access else _STAGED * _BRIDGE)
     # Behind one switch only the ends of a chain go up; the bridge sees as many ways as there are switches or GPUs.

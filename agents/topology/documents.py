@@ -150,6 +150,7 @@ def _since(condition: Object, before: Sequence[Mapping[str, Any]], at_s: float) 
 def _telling(document: Object) -> Object:
     status = dict(document.get("status") or {})
     status.pop("observedAt", None)
+    status.pop("traffic", None)
     status["conditions"] = [
         {name: condition.get(name) for name in ("type", "status", "reason")}
         for condition in status.get("conditions") or ()

@@ -17,6 +17,7 @@ from kopt.agents.topology.publishing import PublishedNode, Publisher, PublishSet
 from kopt.agents.topology.readings import CollectorProblem
 from kopt.agents.topology.scanning import Scanner, ScanResult
 from kopt.agents.topology.sources import Sources
+from kopt.agents.topology.traffic import TrafficReporter, TrafficSettings
 from kopt.cluster.client.api import KubeSettings, connect
 from kopt.cluster.client.resources import NODE_TOPOLOGIES, NODES, Object
 from kopt.cluster.runtime.informer import Informer
@@ -40,6 +41,8 @@ class ProcessSettings:
     """So long an earlier reading stands in for a collector that fails."""
     allocations: AllocationSettings | None = None
     """Where the kubelet says what pods have; None: it is not asked."""
+    traffic: TrafficSettings | None = None
+    """How the traffic of network cards is measured; None: it is not."""
     kubeconfig: Path | None = None
     host: str = "127.0.0.1"
     port: int | None = None
@@ -61,6 +64,8 @@ async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) ->
         objects.subscribe(publisher.object_changed)
         asked = settings.allocations
         reporter = AllocationReporter(kube, settings.node, publisher, asked) if asked is not None else None
+        measured = settings.traffic
+        meter = TrafficReporter(kube, settings.node, publisher, measured) if measured is not None else None
         async with serve_metrics(counters, publisher, reporter, contained, settings.host, settings.port):
             work = [
                 nodes.run(),
@@ -68,6 +73,7 @@ async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) ->
                 publisher.run(),
                 _scan(settings, scanner, publisher, counters, objects, again),
                 *([reporter.run()] if reporter is not None else []),
+                *([meter.run()] if meter is not None else []),
             ]
             async with beside(work):
                 await ending.wait()

@@ -76,7 +76,22 @@ def versions(root: Path) -> _Files:
         yield "rocm", text
 
 
-PARTS: dict[str, Callable[[Path], _Files]] = {"kfd": kfd, "infiniband": infiniband, "pci": pci, "versions": versions}
+def traffic(root: Path) -> _Files:
+    """What the ports of RDMA devices and network interfaces have sent and received."""
+    classes = root / "sys/class"
+    for name in ("port_xmit_data", "port_rcv_data"):
+        yield from _read(classes, (classes / "infiniband").glob(f"*/ports/*/counters/{name}"))
+    for name in ("tx_bytes", "rx_bytes"):
+        yield from _read(classes, (classes / "net").glob(f"*/statistics/{name}"))
+
+
+PARTS: dict[str, Callable[[Path], _Files]] = {
+    "kfd": kfd,
+    "infiniband": infiniband,
+    "pci": pci,
+    "versions": versions,
+    "traffic": traffic,
+}
 
 
 def read_part(name: str, root: Path) -> str:

@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kopt.cli.bandwidth.pairs import pairs_command
-from kopt.cli.collective_options import Gpu, Kind, Model, Probes, Size, bytes_of, collective_of, indexes, measured_of
+from kopt.cli.collective_options import (
+    Gpu,
+    Kind,
+    Model,
+    Probes,
+    Size,
+    Traffic,
+    bytes_of,
+    collective_of,
+    indexes,
+    measured_of,
+    traffic_of,
+)
 from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Kubeconfig, Output
 from kopt.cli.output import Answer, Format, column, format_number, show
@@ -65,6 +77,7 @@ def estimate(
     nics: Nics = "",
     software: Software = "",
     probe: Probes = None,
+    traffic: Traffic = None,
     model: Model = "champion",
     output: Output = Format.TABLE,
 ) -> None:
@@ -82,6 +95,8 @@ def estimate(
         kopt bandwidth estimate topo.txt --nodes 16 --nics '8x NDR400 IB' -o json
 
         kopt bandwidth estimate topo.txt --nodes 16 --nics 25GbE --probe all_reduce/2/1GiB=730000
+
+        kopt bandwidth estimate topo.json --nodes 2 --traffic mlx5_0=20 --traffic mlx5_3=35/2
     """
     from kopt.models.bandwidth.loading import load_bandwidth
     from kopt.sdk import bandwidth as ask
@@ -99,6 +114,7 @@ def estimate(
         nics=nics,
         software=software,
         probes=[measured_of(text) for text in probe or ()],
+        traffic=[traffic_of(text) for text in traffic or ()],
         model=load_bandwidth(model, load_settings()),
     )
     show(_answer(bandwidth_estimate), output)

@@ -1,6 +1,7 @@
 """``kopt bandwidth place`` on several nodes: of a cluster, with what is free on them, or of files."""
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from kopt.core.hardware.bandwidth import BandwidthKind, Collective
 from kopt.core.hardware.node_topology import NodeTopology
 
 if TYPE_CHECKING:
+    from kopt.policies.placement.fleet import Fleet
     from kopt.topology.sets.across_nodes import ClusterChoice, NodeOffer
 
 _MOST_NODES = 20_000
@@ -83,7 +85,18 @@ def of_cluster(kubeconfig: Path | None) -> Places:
         raise Refused("no node's topology is known; `kopt agent topology` publishes them")
     ill = {offer.name: fleet.complaints.text(offer.name) for offer in offers if fleet.complaints.degraded(offer.name)}
     remarks = [f"{len(unknown)} nodes left out whose links are not known: {_few(unknown)}"] if unknown else []
+    remarks += _traffic_remarks(fleet, [offer.name for offer in offers])
     return Places(offers, fleet.complaints.slow_bandwidths(), ill, remarks)
+
+
+def _traffic_remarks(fleet: "Fleet", nodes: Sequence[str]) -> list[str]:
+    """How much traffic was counted, and of which nodes the rates are too old."""
+    traffic = [item for node in nodes for item in fleet.traffic(node, time.time())]
+    fresh = [item for item in traffic if not item.stale]
+    stale = sorted({item.node for item in traffic if item.stale})
+    gbps, busy = sum(item.gigabytes_per_s for item in fresh), len({item.node for item in fresh})
+    remarks = [f"{gbps:.3g} GB/s of traffic on {len(fresh)} cards of {busy} nodes were counted"] if fresh else []
+    return remarks + ([f"traffic measured too long ago counts as none: {_few(stale)}"] if stale else [])
 
 
 def show_best_across_nodes(places: Places, request: SetRequest, output: Format) -> None:

@@ -1,5 +1,6 @@
 """The fleet of a cluster as the extender keeps it, read once: for people who ask where a job would fit."""
 
+import time
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -17,6 +18,7 @@ from kopt.cluster.client.resources import (
     Resource,
 )
 from kopt.cluster.objects.custom.node_topology import topology_of
+from kopt.cluster.objects.custom.node_traffic import traffic_of
 from kopt.cluster.objects.fields import readable, text
 from kopt.cluster.workloads.node_selection import why_closed
 from kopt.cluster.workloads.placement.allocations import Allocations, allocation_report_of
@@ -24,6 +26,7 @@ from kopt.cluster.workloads.placement.node_capacity import offers_of
 from kopt.cluster.workloads.placement.node_complaints import of_bandwidth, of_health, of_topology
 from kopt.cluster.workloads.placement.pod_state import pod_state_of
 from kopt.core.hardware.complaint import Complaint
+from kopt.core.hardware.traffic import LinkTraffic
 from kopt.core.units import WHOLE_GPU
 from kopt.policies.placement.fleet import Fleet
 from kopt.policies.placement.links import links_of
@@ -55,8 +58,10 @@ def fleet_of(
     fleet = Fleet()
     for node, offers in readable(nodes, offers_of):
         fleet.set_node(text(node, "metadata", "name"), offers)
-    for document, (links, complaint) in readable(topologies, _links):
+    now_s = time.time()
+    for document, (links, complaint, traffic) in readable(topologies, lambda item: _links(item, now_s)):
         fleet.set_links(text(document, "metadata", "name"), links)
+        fleet.set_traffic(text(document, "metadata", "name"), traffic, now_s)
         fleet.set_complaint(text(document, "metadata", "name"), "topology", complaint)
     for document, complaint in readable(bandwidths, of_bandwidth):
         fleet.set_complaint(text(document, "metadata", "name"), "pairs", complaint)
@@ -77,7 +82,9 @@ def fleet_of(
 
 
 def node_offers(fleet: Fleet) -> tuple[list[NodeOffer], list[str]]:
-    """The nodes whose links are known with their free GPUs, by the indexes of the tool; and the names of the others."""
+    """The nodes whose links are known with their free GPUs, by the indexes of the tool; and the names of the others.
+    Machines are as traffic that was measured lately leaves them."""
+    now_s = time.time()
     offers, unknown = [], []
     for resource, pool in sorted(fleet.pools.items()):
         for name, row in sorted(pool.state.index.items()):
@@ -87,13 +94,14 @@ def node_offers(fleet: Fleet) -> tuple[list[NodeOffer], list[str]]:
                 continue
             indexes = sorted(links.machine.node.gpus)
             slots = np.flatnonzero(pool.state.gpu_free_milli[row] >= WHOLE_GPU).tolist()
-            offers.append(NodeOffer(name, links.machine, tuple(indexes[slot] for slot in slots), fleet.domains(name)))
+            machine = fleet.machine(name, resource, now_s) or links.machine
+            offers.append(NodeOffer(name, machine, tuple(indexes[slot] for slot in slots), fleet.domains(name)))
     return offers, sorted(set(unknown) - {node_offer.name for node_offer in offers})
 
 
-def _links(document: Object) -> tuple[GpuLinks, Complaint | None]:
+def _links(document: Object, now_s: float) -> tuple[GpuLinks, Complaint | None, tuple[LinkTraffic, ...]]:
     topology = topology_of(document)
-    return links_of(topology), of_topology(document, topology)
+    return links_of(topology), of_topology(document, topology), traffic_of(document, now_s)
 
 
 async def _all(kube: Kube, resource: Resource, fields: str = "") -> Iterable[Object]:

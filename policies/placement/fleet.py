@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kopt.core.hardware.complaint import Complaint
+from kopt.core.hardware.traffic import LinkTraffic, TrafficError
 from kopt.core.scheduling.placement import ANY_POOL, Ask, FleetNode, PodRequest
 from kopt.core.units import WHOLE_GPU, MilliGpu
 from kopt.policies.placement.choose import Choice, choose
@@ -24,6 +25,8 @@ from kopt.policies.placement.pool import NamedNodes, Pool
 from kopt.policies.placement.scores import WEIGHTS
 from kopt.policies.placement.state import FleetState, allocate, occupy, release
 from kopt.policies.placement.topology import GpuLinks, Topologies
+from kopt.topology.graph import Machine
+from kopt.topology.traffic import loaded, node_loads, rounded
 
 Ints = NDArray[np.int64]
 Domain = tuple[str, ...]
@@ -97,6 +100,7 @@ class Fleet:
         self.holdings: dict[str, Holding] = {}
         self._links: dict[str, GpuLinks] = {}
         self._make: dict[str, str] = {}
+        self._traffic: dict[str, tuple[tuple[LinkTraffic, ...], float]] = {}
         self._topologies = Topologies(self._links)
         self._nodes: dict[str, dict[str, FleetNode]] = {}
         self._on_node: dict[str, dict[str, Holding]] = {}
@@ -146,11 +150,35 @@ class Fleet:
             self._make.pop(node, None)
         else:
             # Nodes of one make share their links, and what was worked out about them.
-            make = hashlib.sha256(repr(links).encode()).hexdigest()[:16]
+            cards = links.machine.cards if links.machine is not None else ()
+            make = hashlib.sha256(repr((links, cards)).encode()).hexdigest()[:16]
             self._links.setdefault(make, links)
             self._make[node] = make
         if node in self._nodes:
             self.set_node(node, self._nodes[node])
+
+    def set_traffic(self, node: str, traffic: Sequence[LinkTraffic], at_s: float) -> None:
+        """What its agent measured on a node's links; ``at_s`` is when the ages of the rates were taken."""
+        if traffic:
+            self._traffic[node] = tuple(traffic), at_s
+        else:
+            self._traffic.pop(node, None)
+
+    def traffic(self, node: str, now_s: float) -> tuple[LinkTraffic, ...]:
+        """With the ages that the rates have now."""
+        traffic, at_s = self._traffic.get(node, ((), now_s))
+        return tuple(replace(item, age_s=item.age_s + max(0.0, now_s - at_s)) for item in traffic)
+
+    def machine(self, node: str, resource: str, now_s: float) -> Machine | None:
+        """The node's machine as traffic that was measured lately leaves it; None where its links are unknown."""
+        links = self.links(node, resource)
+        if links is None or links.machine is None or node not in self._traffic:
+            return links.machine if links is not None else None
+        try:
+            return loaded(links.machine, rounded(node_loads(links.machine, self.traffic(node, now_s), node)))
+        except TrafficError:
+            # Another card than the topology has, or faster than it is: the two were read at different times.
+            return links.machine
 
     def set_complaint(self, node: str, source: str, complaint: Complaint | None) -> None:
         """What a source says is wrong with a node; None for nothing."""

@@ -16,6 +16,7 @@ from typing import Any
 from kopt.core.hardware.bandwidth import BandwidthError, BandwidthEstimate, Collective, MeasuredCollective
 from kopt.core.hardware.node_topology import NodeTopology, TopologyError
 from kopt.core.hardware.pairwise import Pair
+from kopt.core.hardware.traffic import LinkTraffic
 from kopt.core.reason import Reason
 from kopt.models.bandwidth.loading import load_bandwidth
 from kopt.models.bandwidth.predictor import BandwidthPredictor, BandwidthQuestion
@@ -367,6 +368,12 @@ def _query(request: BandwidthRequest) -> BandwidthQuery:
             (slow_pair_in.nodes[0], slow_pair_in.nodes[1]): slow_pair_in.gigabytes_per_s
             for slow_pair_in in request.slow
         },
+        traffic=tuple(
+            LinkTraffic(
+                item.link, item.gigabytes_per_s, item.flows, item.node, item.capacity_gigabytes_per_s, item.age_s
+            )
+            for item in request.traffic
+        ),
     )
 
 

@@ -12,7 +12,7 @@ from kopt.core.hardware.node_topology import NodeTopology, TopologyError
 from kopt.core.prediction import ModelVersion
 from kopt.core.reason import Reason
 from kopt.formats.topology import parse
-from kopt.serving.client.bandwidth_placement import answer_places
+from kopt.serving.client.bandwidth_placement import NodeTraffic, answer_places
 from kopt.serving.contract.bandwidth.answers import (
     BandwidthQuery,
     BandwidthResponse,
@@ -122,17 +122,19 @@ def answer_sets(
     if not 1 <= query.bytes <= MAX_BYTES:
         raise WrongQuestion("bytes", f"from 1 to {MAX_BYTES:,} bytes are understood")
 
+    traffic = NodeTraffic.of_question(query, machine)
+
     def evaluated(gpus: tuple[int, ...], field: str, *before: Reason) -> SetOut:
         still()
         try:
-            bandwidth_estimate = estimate(tuple(gpus))
+            bandwidth_estimate = traffic.on(estimate(tuple(gpus)))
         except BandwidthError as error:
             raise WrongQuestion(field, str(error)) from None
         met = meets(bandwidth_estimate, query.minimum_gigabytes_per_s, query.of, sure=sure)
         return SetOut.of(bandwidth_estimate, met, *before)
 
     sets = tuple(evaluated(gpus, f"gpu_sets.{number}") for number, gpus in enumerate(query.gpu_sets))
-    choice, free = _choice(query, machine, still, {} if choices is None else choices)
+    choice, free = _choice(query, traffic, still, {} if choices is None else choices)
     if choice is None:
         return sets, None
     best = BestSetOut(
@@ -145,10 +147,13 @@ def answer_sets(
     return sets, best
 
 
-def _choice(query: BandwidthQuery, machine: Machine, still: Still, choices: Choices) -> tuple[SetChoice | None, int]:
+def _choice(
+    query: BandwidthQuery, traffic: NodeTraffic, still: Still, choices: Choices
+) -> tuple[SetChoice | None, int]:
     """The set that ``topology.sets.within_node.choose_gpus`` takes, within the deadline; and how many GPUs are free."""
     if query.count is None or query.offers:
         return None, 0
+    machine = traffic.loaded
     present = machine.node.gpus
     free = tuple(sorted(set(present if query.free is None else query.free)))
     missing = sorted(set(free) - set(present))
@@ -163,7 +168,7 @@ def _choice(query: BandwidthQuery, machine: Machine, still: Still, choices: Choi
         still()
         return bus_gbps(machine, gpus, query.nodes, kind=query.collective, size_bytes=query.bytes)
 
-    cache_key = (free, query.count, query.collective, query.bytes, query.nodes)
+    cache_key = (free, query.count, query.collective, query.bytes, query.nodes, traffic.loads)
     if cache_key not in choices:
         # What links within the node allow bounds nothing that crosses the network.
         limit = limit_of(machine, query.count, query.collective, query.bytes) if query.nodes == 1 else None

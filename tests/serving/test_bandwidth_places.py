@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from pydantic_core import to_json
 
 from kopt.core.hardware.node_topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
+from kopt.core.hardware.traffic import LinkTraffic
 from kopt.core.reason import Reason
 from kopt.core.settings import Settings
 from kopt.models.bandwidth.loading import load_bandwidth
@@ -163,3 +164,56 @@ async def test_pairs_that_the_cluster_measured_slow_are_kept_apart_without_being
     assert "a" in await nodes(cluster="east")
     # What the caller knows is newer.
     assert await nodes(cluster="east", slow={("c", "b"): 10_000.0}) == {"b", "c"}
+
+
+async def test_busy_cards_and_uplinks_move_a_job_and_slow_what_remains(http: httpx.AsyncClient) -> None:
+    plain = await ask(http, query(16))
+    assert {share["node"] for share in plain["shares"]} == {"b", "c"}
+    busy = [LinkTraffic("NIC0", 40.0, node="b")]
+    alone = [offer for offer in RACKS if offer.name != "a"]
+    slowed = await ask(http, query(16, offers=alone, traffic=busy))
+    assert slowed["bus_gigabytes_per_s"] < 0.8 * plain["bus_gigabytes_per_s"]
+    assert slowed["bus_low_gigabytes_per_s"] < slowed["bus_gigabytes_per_s"]
+    assert slowed["bus_high_gigabytes_per_s"] == plain["bus_high_gigabytes_per_s"]
+    (reason,) = [item for item in slowed["reasons"] if item["code"] == "TRAFFIC"]
+    assert "NIC0 carries 40 of 50 GB/s of 1 other job" in reason["message"]
+    moved = await ask(http, query(16, traffic=busy))
+    assert {share["node"] for share in moved["shares"]} == {"a", "c"}
+    assert moved["bus_gigabytes_per_s"] == plain["bus_gigabytes_per_s"]
+    uplink = LinkTraffic("uplink r1", 380.0, capacity_gigabytes_per_s=400.0)
+    back = await ask(http, query(16, traffic=[*busy, uplink]))
+    assert back["bus_gigabytes_per_s"] < plain["bus_gigabytes_per_s"]
+
+
+async def test_rates_that_are_too_old_count_as_none_and_are_named(http: httpx.AsyncClient) -> None:
+    plain = await ask(http, query(16))
+    old = await ask(http, query(16, traffic=[LinkTraffic("NIC0", 40.0, node="b", age_s=3600)]))
+    assert old["bus_gigabytes_per_s"] == plain["bus_gigabytes_per_s"]
+    assert "TRAFFIC_STALE" in [reason["code"] for reason in old["reasons"]]
+
+
+@pytest.mark.parametrize(
+    ("traffic", "field", "says"),
+    [
+        (LinkTraffic("NIC9", 1.0), "traffic.0", "do you mean NIC"),
+        (LinkTraffic("NIC0", 1.0, node="bb"), "traffic.0.node", "do you mean b?"),
+        (LinkTraffic("uplink r3", 1.0, capacity_gigabytes_per_s=9.0), "traffic.0.link", "do you mean r"),
+        (LinkTraffic("NIC0", 60.0), "traffic.0", "which carries 50"),
+        (LinkTraffic("NIC0", -1.0), "traffic.0.gigabytes_per_s", ""),
+    ],
+)
+async def test_traffic_that_cannot_be_is_refused(
+    http: httpx.AsyncClient, traffic: LinkTraffic, field: str, says: str
+) -> None:
+    reply = await http.post("/v1/bandwidth", json=query(16, traffic=[traffic]).to_dict())
+    assert reply.status_code == 422, reply.text
+    assert reply.json()["errors"][0]["field"] == field
+    assert says in reply.text
+    with pytest.raises(WrongQuestion):
+        fallback_bandwidth(query(16, traffic=[traffic]), WHY)
+
+
+async def test_traffic_of_nodes_needs_offers(http: httpx.AsyncClient) -> None:
+    asked = BandwidthQuery(H100, gpu_sets=[(0, 1)], traffic=[LinkTraffic("GPU0", 9.0, node="b")])
+    reply = await http.post("/v1/bandwidth", json=asked.to_dict())
+    assert reply.json()["errors"][0]["field"] == "traffic.0"

@@ -13,10 +13,12 @@ from itertools import combinations
 
 from kopt.core.hardware.bandwidth import Collective
 from kopt.core.hardware.pairwise import Pair
+from kopt.core.hardware.traffic import LinkTraffic
 from kopt.core.reason import Reason
 from kopt.topology.graph import Machine
 from kopt.topology.sets.best import SetChoice
 from kopt.topology.sets.within_node import GIB, bus_gbps, choose_gpus
+from kopt.topology.traffic import slower_by_uplinks, uplink_shares
 
 Domain = tuple[str, ...]
 """Names of network levels, outermost first."""
@@ -91,6 +93,7 @@ class _Question:
     size_bytes: int
     slow: Mapping[Pair, float]
     choose: Choose
+    traffic: Sequence[LinkTraffic] = ()
     _sets: dict[tuple[int, tuple[int, ...], int], SetChoice | None] = field(default_factory=dict)
     _speeds: dict[tuple[int, tuple[int, ...], int], float] = field(default_factory=dict)
 
@@ -111,8 +114,19 @@ class _Question:
     def way(self, picked: Sequence[tuple[NodeOffer, SetChoice]]) -> _Way:
         """No faster than its slowest node, nor than a pair that was measured slow."""
         way = _Way(tuple(picked), min(self.speed(offer, choice.gpus, len(picked)) for offer, choice in picked))
+        way = self._under_uplinks(way) if self.traffic else way
         reached = [self.slow[pair] for pair in self.slow.keys() & _pairs(way)] if self.slow else []
         return replace(way, gbps=min(way.gbps, *reached)) if reached else way
+
+    def _under_uplinks(self, way: _Way) -> _Way:
+        uplinks = uplink_shares(self.traffic, [offer.domains for offer, _ in way.picked])
+        if not uplinks:
+            return way
+        slower = max(
+            slower_by_uplinks(offer.machine, choice.gpus, len(way.picked), self.kind, self.size_bytes, uplinks)
+            for offer, choice in way.picked
+        )
+        return replace(way, gbps=way.gbps / slower)
 
 
 def choose_nodes(
@@ -124,16 +138,17 @@ def choose_nodes(
     multiple: int = 1,
     slow: Mapping[Pair, float] | None = None,
     choose: Choose = choose_gpus,
+    traffic: Sequence[LinkTraffic] = (),
 ) -> ClusterChoice | None:
     """``count`` GPUs for one job; None where the nodes have not so many that equal shares of them would do.
 
     Shares are a ``multiple`` of so many GPUs, those of one pod. ``slow`` is the bus bandwidth (GB/s) of pairs of
-    nodes that were measured to reach less than such pairs do, 0 where the test failed. Raises ValueError for a count
-    below one.
+    nodes that were measured to reach less than such pairs do, 0 where the test failed. Of ``traffic`` that of uplinks
+    counts; machines are given as that on their own links leaves them. Raises ValueError for a count below one.
     """
     if count < 1 or multiple < 1:
         raise ValueError(f"a job of {count} GPUs in shares of {multiple}")
-    question = _Question(kind, size_bytes, slow or {}, choose)
+    question = _Question(kind, size_bytes, slow or {}, choose, [item for item in traffic if item.uplink])
     ways = list(_alone(offers, count, question)) or list(_splits(offers, count, multiple, question))
     if not ways:
         return None

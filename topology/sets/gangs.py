@@ -35,6 +35,8 @@ class Home:
     pods: int
     gbps: float = 0.0
     wider_gbps: float = 0.0
+    busy_nodes: int = 0
+    """Of the nodes that were compared, those whose cards carry other jobs' traffic."""
 
 
 def choose_home(

@@ -10,6 +10,8 @@ import typer
 from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Kubeconfig
 
+_LEAST_TRAFFIC_S = 5.0
+
 
 def topology(
     node: Annotated[str, typer.Option(envvar="NODE_NAME", help="The node's name in the cluster.")] = "",
@@ -33,6 +35,9 @@ def topology(
             help="The kubelet's, /var/lib/kubelet/pod-resources/kubelet.sock: publish what it has given to pods.",
         ),
     ] = None,
+    traffic_interval: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Measure the traffic of network cards so often; 0: not.")
+    ] = 0,
     kubeconfig: Kubeconfig = None,
     host: Annotated[str, typer.Option(help="Interface of metrics.")] = "127.0.0.1",
     port: Annotated[int | None, typer.Option(help="Port of metrics; default: none.")] = None,
@@ -47,6 +52,9 @@ def topology(
     With --pod-resources it asks the kubelet every second which devices its pods have, and publishes changes as the
     node's NodeAllocation: the scheduler extender corrects its books by it.
 
+    With --traffic-interval it reads the cards' byte counters and publishes rates in the object's status: placement
+    then prefers nodes whose cards are free. A busy node is written every five minutes, a quiet one not at all.
+
     Examples:
 
         kopt agent topology --node gpu-7
@@ -59,9 +67,12 @@ def topology(
     from kopt.agents.topology.labels import LabelSettings
     from kopt.agents.topology.process import ProcessSettings, serve
     from kopt.agents.topology.sources import Sources
+    from kopt.agents.topology.traffic import TrafficSettings
 
     if not node:
         usage_error("name the node, or set NODE_NAME", "--node")
+    if traffic_interval < 0 or 0 < traffic_interval < _LEAST_TRAFFIC_S:
+        usage_error(f"rates need {_LEAST_TRAFFIC_S:g} seconds or more between two readings", "--traffic-interval")
     if min(interval, timeout) <= 0:
         usage_error("spans of time are positive", "--interval" if interval <= 0 else "--timeout")
     pair = tuple(part.strip() for part in levels.split(",")) if levels else ()
@@ -83,6 +94,7 @@ def topology(
         LabelSettings(labels, ((pair[0], pair[1]),) if pair else ()),
         interval_s=interval,
         allocations=AllocationSettings(pod_resources) if pod_resources is not None else None,
+        traffic=TrafficSettings(root, traffic_interval) if traffic_interval else None,
         kubeconfig=kubeconfig,
         host=host,
         port=port,

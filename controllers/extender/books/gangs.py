@@ -1,8 +1,9 @@
 """Where the pods of gangs are, and where the next one of each should be."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,6 +53,7 @@ class Near:
         name, where = gang[1].rpartition("=")[2], "/".join(home.domain) or "the cluster"
         numbers: dict[str, float | int | str] = {"gang": name, "pods": self.pods, "placed": len(self.placed)}
         numbers |= {"gigabytes_per_s": home.gbps} if home.gbps else {}
+        numbers |= {"busy_nodes": home.busy_nodes} if home.busy_nodes else {}
         if node not in home.nodes and home.domain != domains[: len(home.domain)]:
             away = f"Gang {name} is in {where}, where no node has room for this pod; it goes to {_in(node, domains)}."
             return Reason("GANG_AWAY", away, numbers)
@@ -65,14 +67,15 @@ class Near:
             holds = (
                 f"no group of nodes has room for all {self.pods} pods; they are placed as close together as possible"
             )
-        return Reason("GANG_TOGETHER", f"Gang {name}: {holds}{beside}.", numbers)
+        counted = f"; other jobs' traffic on {home.busy_nodes} node(s) was counted" if home.busy_nodes else ""
+        return Reason("GANG_TOGETHER", f"Gang {name}: {holds}{counted}{beside}.", numbers)
 
 
 class Gangs:
     """Pods of gangs by gang, and the home of each gang that has one."""
 
-    def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
+    def __init__(self, fleet: Fleet, now: Callable[[], float] = time.time) -> None:
+        self._fleet, self._now = fleet, now
         self._pods: dict[Gang, dict[str, PodState]] = {}
         self._homes: dict[Gang, Home] = {}
 
@@ -134,6 +137,8 @@ class Gangs:
         near = shared([self._fleet.domains(node) for node in placed]) if placed else None
         wanted, slow = max(1, pods - len(placed)), self._fleet.complaints.slow_bandwidths()
         home = choose_home(well, wanted, each, slow, near) or choose_home(offers, wanted, each, slow, near)
+        busy = sum(offer.machine is not None and bool(offer.machine.card_shares) for offer in offers)
+        home = replace(home, busy_nodes=busy) if home is not None else None
         if home is None:
             # Not all of them find room: together as long as there is some, then wherever.
             home = Home(near or (), placed, len(placed))
@@ -150,10 +155,9 @@ class Gangs:
         fits = rows[pool.cache.outlook(pool.state, request).refusal[rows] == Refusal.NONE]
         for row in fits.tolist():
             name = pool.state.names[row]
-            links = self._fleet.links(name, pool.resource)
+            machine = self._fleet.machine(name, pool.resource, self._now())
             free = np.flatnonzero(pool.state.gpu_free_milli[row] >= WHOLE_GPU).tolist()
             most = _most_pods(pool, row, member) * request.gpus.count
-            machine = links.machine if links is not None else None
             yield GangOffer(name, tuple(free[:most]), self._fleet.domains(name), machine)
 
 

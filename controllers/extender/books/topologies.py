@@ -1,11 +1,14 @@
 """``NodeTopology`` objects, as node agents write them, to what placement ranks by."""
 
+import time
 from dataclasses import dataclass
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.custom.node_topology import topology_of
+from kopt.cluster.objects.custom.node_traffic import traffic_of
 from kopt.cluster.workloads.placement.node_complaints import of_topology
 from kopt.core.hardware.complaint import Complaint
+from kopt.core.hardware.traffic import LinkTraffic
 from kopt.policies.placement.links import links_of
 from kopt.policies.placement.topology import GpuLinks
 
@@ -16,10 +19,14 @@ class TopologyReport:
 
     links: GpuLinks
     complaint: Complaint | None = None
+    traffic: tuple[LinkTraffic, ...] = ()
+    read_s: float = 0.0
+    """When the ages of the traffic's rates were taken, in Unix seconds."""
 
 
 def report_of(document: Object) -> TopologyReport:
     """Raises TopologyError, a ValueError, for a topology that contradicts itself, and KeyError or TypeError for a
     status that no agent writes."""
-    topology = topology_of(document)
-    return TopologyReport(links_of(topology), of_topology(document, topology))
+    topology, now_s = topology_of(document), time.time()
+    traffic = traffic_of(document, now_s)
+    return TopologyReport(links_of(topology), of_topology(document, topology), traffic, now_s)

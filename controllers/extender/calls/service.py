@@ -147,6 +147,7 @@ class Extender:
         node, report = change.key[1], change.new
         self.fleet.set_links(node, report.links if report is not None else None)
         self.fleet.set_complaint(node, "topology", report.complaint if report is not None else None)
+        self.fleet.set_traffic(node, report.traffic if report is not None else (), report.read_s if report else 0.0)
         self.decider.freed.set()
 
     def bandwidth_changed(self, change: Change[Complaint]) -> None:

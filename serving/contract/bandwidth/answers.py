@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from kopt.core.hardware.bandwidth import BandwidthEstimate, BandwidthKind, Collective, MeasuredCollective
 from kopt.core.hardware.node_topology import NodeTopology
+from kopt.core.hardware.traffic import LinkTraffic
 from kopt.core.reason import Reason
 from kopt.core.units import GIB
 from kopt.serving.contract.common import SCHEMA, ModelOut, ReasonOut, reasons_out
@@ -67,6 +68,8 @@ class BandwidthQuery:
     """Whose measured pairs of such nodes calibrate the answer."""
     offers: Sequence[OfferedNode] = ()
     slow: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    traffic: Sequence[LinkTraffic] = ()
+    """What other jobs put on links now."""
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON object; what is not said is left out."""
@@ -77,6 +80,7 @@ class BandwidthQuery:
             "probes": [measured_collective.to_dict() for measured_collective in self.probes] or None,
             "cluster": self.cluster or None,
             "offers": [offered_node.to_dict() for offered_node in self.offers] or None,
+            "traffic": [item.to_dict() for item in self.traffic] or None,
             "slow": [{"nodes": list(pair), "gigabytes_per_s": gbps} for pair, gbps in self.slow.items()] or None,
         }
         return {

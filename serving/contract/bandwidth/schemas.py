@@ -19,6 +19,7 @@ MAX_TEXT = 1 << 20
 MAX_PROBES = 32
 MAX_OFFERS = 2048
 MAX_SLOW = 4096
+MAX_TRAFFIC = 32_768
 _MAX_GPU_LINKS = MAX_GPUS * (MAX_GPUS - 1) // 2
 
 
@@ -167,6 +168,22 @@ class SlowPairIn(_Strict):
     """Of bus bandwidth; 0 where the test failed."""
 
 
+class TrafficIn(_Strict):
+    """What other jobs put on a link now, as a rate of its busier direction."""
+
+    link: Annotated[str, Field(min_length=1, max_length=256)]
+    """A card (mlx5_0), GPU3 for the GPU's own links, GPU3/PCIe, or ``uplink r3`` for what leaves the level r3."""
+    gigabytes_per_s: Speed
+    flows: Annotated[int, Field(ge=1, le=1_000_000)] = 1
+    """Jobs that share the link already."""
+    node: Annotated[str, Field(max_length=253)] = ""
+    """An offered node; the same on every node if empty."""
+    capacity_gigabytes_per_s: Annotated[float, Field(gt=0, le=1_000_000_000, allow_inf_nan=False)] | None = None
+    """Of an uplink, which no topology tells."""
+    age_s: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = 0.0
+    """Rates older than ten minutes count as none, and the answer says so."""
+
+
 class BandwidthRequest(_Strict):
     """What sets of a node's GPUs reach together, and which to take of those that are free."""
 
@@ -196,6 +213,8 @@ class BandwidthRequest(_Strict):
     """Choose among these nodes: one where it holds all, else as many GPUs of each of a few, near each other."""
     slow: Annotated[list[SlowPairIn], Field(max_length=MAX_SLOW, fail_fast=True)] = []
     """Keep these apart where others would do."""
+    traffic: Annotated[list[TrafficIn], Field(max_length=MAX_TRAFFIC, fail_fast=True)] = []
+    """What other jobs put on links now: predictions and choices are of what it leaves."""
     probes: Annotated[list[ProbeIn], Field(max_length=MAX_PROBES, fail_fast=True)] = []
     """Pull these answers, and no others, towards what was measured."""
     cluster: Annotated[str, Field(min_length=1, max_length=253)] | None = None

@@ -76,11 +76,16 @@ def kernel_class(operation: str) -> str:
 
 
 def from_trace(
-    trace: Trace, *, capacity_bytes: int | None = None, card_bytes: int = LARGE_CARD_BYTES
+    trace: Trace,
+    *,
+    capacity_bytes: int | None = None,
+    card_bytes: int = LARGE_CARD_BYTES,
+    capability: tuple[int, int] | None = None,
 ) -> tuple[CodeEstimate, Timeline]:
     """The estimate of a trace, and the timeline of the rank that needs most; amounts as for ``replay``."""
     lines = {
-        rank: replay(trace, rank=rank, capacity_bytes=capacity_bytes, card_bytes=card_bytes) for rank in trace.ranks
+        rank: replay(trace, rank=rank, capacity_bytes=capacity_bytes, card_bytes=card_bytes, capability=capability)
+        for rank in trace.ranks
     }
     worst = max(lines, key=lambda rank: lines[rank].peak_reserved_bytes)
     line, rows = lines[worst], trace.of_rank(worst)

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,20 +133,20 @@ def replay(
 
 def _workspaces(
     rows: Rows, convolutions: Mapping[int, Convolution], capability: tuple[int, int] | None
-) -> dict[tuple[int, int], int]:
-    """Bytes by the shape of a convolution and what it computes, of those that take any."""
+) -> dict[tuple[int, int], tuple[int, int]]:
+    """By the shape of a convolution and what it computes, of those that take any: bytes while it runs, and bytes of the
+    search for the fastest algorithm before it runs first."""
     used = np.unique(rows[rows[:, EVENT] == Event.CONVOLUTION][:, [SUBJECT, A]], axis=0)
     amounts = {}
     for shape, passes in used.tolist():
         amount = layout_bytes(convolutions[shape], passes, capability)
-        if passes & Pass.SEARCHED:
-            amount = max(amount, unfolded_bytes(convolutions[shape]))
-        if amount:
-            amounts[shape, passes] = amount
+        search = max(amount, unfolded_bytes(convolutions[shape])) if passes & Pass.SEARCHED else 0
+        if amount or search:
+            amounts[shape, passes] = amount, search
     return amounts
 
 
-def _using(rows: Rows, amounts: Mapping[tuple[int, int], int]) -> NDArray[np.bool_]:
+def _using(rows: Rows, amounts: Mapping[tuple[int, int], tuple[int, int]]) -> NDArray[np.bool_]:
     """Which rows (n,) are convolutions that take a workspace."""
     using: NDArray[np.bool_] = np.zeros(len(rows), bool)
     runs = np.flatnonzero(rows[:, EVENT] == Event.CONVOLUTION)
@@ -190,14 +190,26 @@ def _run(
 
 @dataclass(frozen=True)
 class _Workspaces:
-    """Workspaces of convolutions while they run, as far as the card has room: otherwise another algorithm is taken."""
+    """Workspaces of convolutions while they run, as far as the card has room: otherwise another algorithm is taken.
 
-    amounts: Mapping[tuple[int, int], int]
+    A search is made once for each convolution; PyTorch then gives all cached memory back.
+    """
+
+    amounts: Mapping[tuple[int, int], tuple[int, int]]
     card_bytes: int
+    searched: set[tuple[int, int]] = field(default_factory=set)
 
     def run(self, allocator: CachingAllocator, which: tuple[int, int], stream: int) -> int:
         """Bytes allocated while it lasts."""
-        amount = self.amounts[which]
+        amount, search = self.amounts[which]
+        during = allocator.allocated
+        if search and which not in self.searched:
+            self.searched.add(which)
+            during = self._hold(allocator, search, stream)
+            allocator.empty_cache()
+        return max(during, self._hold(allocator, amount, stream)) if amount else during
+
+    def _hold(self, allocator: CachingAllocator, amount: int, stream: int) -> int:
         if allocator.reserved + amount > self.card_bytes:
             allocator.empty_cache()
         if allocator.reserved + amount <= self.card_bytes:

@@ -66,6 +66,8 @@ class Timeline:
     retries: int = 0
     out_of_memory: str = ""
     unknown_settings: tuple[str, ...] = ()
+    workspace_bytes: Bytes = Bytes(0)
+    """Of the convolution that takes most while it runs."""
 
     def phase_peaks(self) -> Mapping[str, PhasePeak]:
         """The highest peak of each phase over all steps."""
@@ -128,6 +130,7 @@ def replay(
         allocator.retries,
         failed,
         settings.unknown,
+        Bytes(max((amount for amount, _ in workspaces.amounts.values()), default=0)),
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 from sizing.traces import message, read, rows
 
 from kopt.core.units import MIB
+from kopt.models.sizing.code import from_trace
 from kopt.tracing.events import Convolution, Event, Pass, Trace
 from kopt.tracing.timeline import replay
 from kopt.tracing.workspaces import layout_bytes, unfolded_bytes
@@ -171,3 +172,12 @@ def test_a_search_may_have_what_was_only_cached() -> None:
 def test_a_made_up_size_is_no_failure_either() -> None:
     found = replay(_trace(Pass.FORWARD | Pass.SEARCHED, sides=1 << 30))
     assert found.peak_allocated_bytes == 52 * MIB
+
+
+def test_a_large_workspace_widens_the_answer_upwards_and_is_told() -> None:
+    trace = _trace(Pass.FORWARD)
+    plain, _ = from_trace(trace)
+    widened, line = from_trace(trace, capability=_A100)
+    assert (plain.above, plain.assumptions) == (1, ())
+    assert widened.above == 1 + line.workspace_bytes / line.peak_reserved_bytes
+    assert "cuDNN 9" in widened.assumptions[-1]

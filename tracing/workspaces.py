@@ -39,7 +39,7 @@ def layout_bytes(convolution: Convolution, passes: int, capability: tuple[int, i
         # A matrix product of the picture as it lies.
         return 0
     source, result = _source_bytes(convolution), _result_bytes(convolution)
-    weight = math.prod(convolution.weight) * _BYTES.get(convolution.dtype, 4)
+    weight: int = math.prod(convolution.weight) * _BYTES.get(convolution.dtype, 4)
     if passes & (Pass.INPUT_GRADIENT | Pass.WEIGHT_GRADIENT) or convolution.transposed or half or count > 1:
         return source + result + weight
     if channels <= _STEM_CHANNELS:
@@ -48,7 +48,8 @@ def layout_bytes(convolution: Convolution, passes: int, capability: tuple[int, i
 
 
 def _source_bytes(convolution: Convolution) -> int:
-    return _BYTES.get(convolution.dtype, 4) * math.prod(convolution.source)
+    size: int = _BYTES.get(convolution.dtype, 4) * math.prod(convolution.source)
+    return size
 
 
 def _result_bytes(convolution: Convolution) -> int:

@@ -57,9 +57,15 @@ def _result_bytes(convolution: Convolution) -> int:
     size = _BYTES.get(convolution.dtype, 4) * batch
     if convolution.transposed:
         counts = zip(sides, convolution.weight[2:], *_settings(convolution, len(sides)), strict=True)
-        places = [(side - 1) * step - 2 * pad + wide * (edge - 1) + 1 for side, edge, step, pad, wide in counts]
-        return size * convolution.weight[1] * convolution.groups * math.prod(max(0, place) for place in places)
-    return size * convolution.weight[0] * math.prod(_results(convolution, sides))
+        places: list[int] = [
+            (side - 1) * step - 2 * pad + wide * (edge - 1) + 1 for side, edge, step, pad, wide in counts
+        ]
+        return size * convolution.weight[1] * convolution.groups * _product([max(0, place) for place in places])
+    return size * convolution.weight[0] * _product(_results(convolution, sides))
+
+
+def _product(sides: list[int]) -> int:
+    return math.prod(sides)
 
 
 def unfolded_bytes(convolution: Convolution) -> int:

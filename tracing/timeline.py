@@ -141,11 +141,11 @@ def _workspaces(
     search for the fastest algorithm before it runs first."""
     used = np.unique(rows[rows[:, EVENT] == Event.CONVOLUTION][:, [SUBJECT, A]], axis=0)
     amounts = {}
-    for shape, passes in used.tolist():
-        amount = layout_bytes(convolutions[shape], passes, capability)
-        search = max(amount, unfolded_bytes(convolutions[shape])) if passes & Pass.SEARCHED else 0
+    for shape, directions in used.tolist():
+        amount = layout_bytes(convolutions[shape], directions, capability)
+        search = max(amount, unfolded_bytes(convolutions[shape])) if directions & Pass.SEARCHED else 0
         if amount or search:
-            amounts[shape, passes] = amount, search
+            amounts[shape, directions] = amount, search
     return amounts
 
 
@@ -153,7 +153,7 @@ def _using(rows: Rows, amounts: Mapping[tuple[int, int], tuple[int, int]]) -> ND
     """Which rows (n,) are convolutions that take a workspace."""
     using: NDArray[np.bool_] = np.zeros(len(rows), bool)
     runs = np.flatnonzero(rows[:, EVENT] == Event.CONVOLUTION)
-    using[runs] = [(shape, passes) in amounts for shape, passes in rows[runs][:, [SUBJECT, A]].tolist()]
+    using[runs] = [(shape, directions) in amounts for shape, directions in rows[runs][:, [SUBJECT, A]].tolist()]
     return using
 
 

@@ -21,8 +21,8 @@ _STEM_CHANNELS = 4
 _BYTES = {"float64": 8, "complex64": 8, "float16": 2, "bfloat16": 2}
 
 
-def layout_bytes(convolution: Convolution, passes: int, capability: tuple[int, int] | None) -> int:
-    """Copies in another layout that the most demanding of ``passes`` needs on an NVIDIA GPU of that compute
+def layout_bytes(convolution: Convolution, directions: int, capability: tuple[int, int] | None) -> int:
+    """Copies in another layout that the most demanding of ``directions`` needs on an NVIDIA GPU of that compute
     ``capability``; 0 where none are needed, and for other vendors (None)."""
     half = convolution.dtype in ("float16", "bfloat16")
     if capability is None or convolution.channels_last or not (half or convolution.dtype == "float32"):
@@ -35,12 +35,17 @@ def layout_bytes(convolution: Convolution, passes: int, capability: tuple[int, i
         return 0
     large = capability == _AMPERE or capability >= _HOPPER
     pointwise = math.prod(convolution.weight[2:]) == 1 and count == 1
-    if pointwise and not large and max((*convolution.stride, 1)) == 1 and not (half and passes & Pass.WEIGHT_GRADIENT):
+    if (
+        pointwise
+        and not large
+        and max((*convolution.stride, 1)) == 1
+        and not (half and directions & Pass.WEIGHT_GRADIENT)
+    ):
         # A matrix product of the picture as it lies.
         return 0
     source, result = _source_bytes(convolution), _result_bytes(convolution)
     weight: int = math.prod(convolution.weight) * _BYTES.get(convolution.dtype, 4)
-    if passes & (Pass.INPUT_GRADIENT | Pass.WEIGHT_GRADIENT) or convolution.transposed or half or count > 1:
+    if directions & (Pass.INPUT_GRADIENT | Pass.WEIGHT_GRADIENT) or convolution.transposed or half or count > 1:
         return source + result + weight
     if channels <= _STEM_CHANNELS:
         return source + result if large else 0
@@ -60,7 +65,7 @@ def _result_bytes(convolution: Convolution) -> int:
         places: list[int] = [
             (side - 1) * step - 2 * pad + wide * (edge - 1) + 1 for side, edge, step, pad, wide in counts
         ]
-        return size * convolution.weight[1] * convolution.groups * _product([max(0, place) for place in places])
+        return size * convolution.weight[1] * convolution.groups * _product([max(0, edge) for edge in places])
     return size * convolution.weight[0] * _product(_results(convolution, sides))
 
 

@@ -35,9 +35,16 @@ _GCN = (
 """LLVM targets (rocm.docs.amd.com, "Accelerator and GPU hardware specifications")."""
 
 
+def capability(model: GpuModel) -> tuple[int, int] | None:
+    """The compute capability of an NVIDIA GPU, 8.0 where its name is not known; None for other vendors."""
+    if model.vendor is not Vendor.NVIDIA:
+        return None
+    return next((result for name, result in _CAPABILITIES if model.name.startswith(name)), (8, 0))
+
+
 def fake_gpu(model: GpuModel) -> str:
     """The JSON that the probe takes in KOPT_PROBE_GPU."""
-    major, minor = next((result for name, result in _CAPABILITIES if model.name.startswith(name)), (8, 0))
+    major, minor = capability(model) or (9, 0)
     gcn = ""
     if model.vendor is Vendor.AMD:
         gcn = "gfx950" if model.name.startswith("MI35") else _first(model.name)

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +12,7 @@ from kopt.core.workload.sizing import MemoryBreakdown
 from kopt.tracing.allocator import MIN_BLOCK_BYTES, CachingAllocator, OutOfMemory
 from kopt.tracing.allocator_settings import AllocatorSettings
 from kopt.tracing.events import EVENT, MODULE, SUBJECT, A, B, Convolution, Event, Pass, Role, Rows, Trace
-from kopt.tracing.workspaces import unfolded_bytes
+from kopt.tracing.workspaces import layout_bytes, unfolded_bytes
 
 Amounts = NDArray[np.int64]
 
@@ -66,6 +66,8 @@ class Timeline:
     retries: int = 0
     out_of_memory: str = ""
     unknown_settings: tuple[str, ...] = ()
+    workspace_bytes: Bytes = Bytes(0)
+    """Of the convolution that takes most while it runs."""
 
     def phase_peaks(self) -> Mapping[str, PhasePeak]:
         """The highest peak of each phase over all steps."""
@@ -93,19 +95,22 @@ def replay(
     capacity_bytes: int | None = None,
     settings: AllocatorSettings | None = None,
     card_bytes: int = LARGE_CARD_BYTES,
+    capability: tuple[int, int] | None = None,
 ) -> Timeline:
     """The timeline of one rank. ``settings`` default to those of the script's environment.
 
     ``capacity_bytes`` is what the allocator can have of the device: close to it cached memory is given back, beyond
-    it the replay stops. A search for the fastest convolution takes what is free of ``card_bytes``, and no more.
+    it the replay stops. A convolution's workspace takes what is free of ``card_bytes``, and no more; how large it is
+    depends on the compute ``capability`` of an NVIDIA GPU.
     """
     rows = trace.of_rank(rank)
     settings = settings or AllocatorSettings.parse(trace.hello.allocator_conf)
     allocator = CachingAllocator(settings, capacity_bytes)
-    searched = _searched(rows, trace.convolutions)
-    places = np.flatnonzero(np.isin(rows[:, EVENT], _MEMORY) | searched)
-    search = _Search(trace.convolutions, min(card_bytes, capacity_bytes or card_bytes))
-    allocated, reserved, failed = _run(rows, places, allocator, search)
+    workspaces = _Workspaces(
+        _workspaces(rows, trace.convolutions, capability), min(card_bytes, capacity_bytes or card_bytes)
+    )
+    places = np.flatnonzero(np.isin(rows[:, EVENT], _MEMORY) | _using(rows, workspaces.amounts))
+    allocated, reserved, failed = _run(rows, places, allocator, workspaces)
     places = places[: len(allocated)]
     by_role = _by_role(rows, places)
     peak = int(np.argmax(allocated)) if len(allocated) else 0
@@ -125,19 +130,36 @@ def replay(
         allocator.retries,
         failed,
         settings.unknown,
+        Bytes(max((amount for amount, _ in workspaces.amounts.values()), default=0)),
     )
 
 
-def _searched(rows: Rows, convolutions: Mapping[int, Convolution]) -> NDArray[np.bool_]:
-    """Which rows (n,) are convolutions whose algorithm is searched for among some that take a workspace."""
-    using = [number for number, convolution in convolutions.items() if unfolded_bytes(convolution)]
-    array: NDArray[np.bool_] = (
-        (rows[:, EVENT] == Event.CONVOLUTION) & (rows[:, A] & Pass.SEARCHED > 0) & np.isin(rows[:, SUBJECT], using)
-    )
-    return array
+def _workspaces(
+    rows: Rows, convolutions: Mapping[int, Convolution], capability: tuple[int, int] | None
+) -> dict[tuple[int, int], tuple[int, int]]:
+    """By the shape of a convolution and what it computes, of those that take any: bytes while it runs, and bytes of the
+    search for the fastest algorithm before it runs first."""
+    used = np.unique(rows[rows[:, EVENT] == Event.CONVOLUTION][:, [SUBJECT, A]], axis=0)
+    amounts = {}
+    for shape, directions in used.tolist():
+        amount = layout_bytes(convolutions[shape], directions, capability)
+        search = max(amount, unfolded_bytes(convolutions[shape])) if directions & Pass.SEARCHED else 0
+        if amount or search:
+            amounts[shape, directions] = amount, search
+    return amounts
 
 
-def _run(rows: Rows, places: Amounts, allocator: CachingAllocator, search: "_Search") -> tuple[Amounts, Amounts, str]:
+def _using(rows: Rows, amounts: Mapping[tuple[int, int], tuple[int, int]]) -> NDArray[np.bool_]:
+    """Which rows (n,) are convolutions that take a workspace."""
+    using: NDArray[np.bool_] = np.zeros(len(rows), bool)
+    runs = np.flatnonzero(rows[:, EVENT] == Event.CONVOLUTION)
+    using[runs] = [(shape, directions) in amounts for shape, directions in rows[runs][:, [SUBJECT, A]].tolist()]
+    return using
+
+
+def _run(
+    rows: Rows, places: Amounts, allocator: CachingAllocator, transient: "_Workspaces"
+) -> tuple[Amounts, Amounts, str]:
     """Bytes allocated and reserved after each memory event (of a convolution: while it runs), and why the replay
     stopped early, if it did."""
     allocated, reserved = [], []
@@ -157,7 +179,7 @@ def _run(rows: Rows, places: Amounts, allocator: CachingAllocator, search: "_Sea
             elif event == Event.EMPTY_CACHE:
                 allocator.empty_cache()
             elif event == Event.CONVOLUTION:
-                allocated.append(search.workspace(allocator, subject, b))
+                allocated.append(transient.run(allocator, (subject, a), b))
                 reserved.append(allocator.reserved)
                 continue
             else:
@@ -170,15 +192,27 @@ def _run(rows: Rows, places: Amounts, allocator: CachingAllocator, search: "_Sea
 
 
 @dataclass(frozen=True)
-class _Search:
-    """The workspaces of algorithms that are tried, as far as the card has room."""
+class _Workspaces:
+    """Workspaces of convolutions while they run, as far as the card has room: otherwise another algorithm is taken.
 
-    convolutions: Mapping[int, Convolution]
+    A search is made once for each convolution; PyTorch then gives all cached memory back.
+    """
+
+    amounts: Mapping[tuple[int, int], tuple[int, int]]
     card_bytes: int
+    searched: set[tuple[int, int]] = field(default_factory=set)
 
-    def workspace(self, allocator: CachingAllocator, shape: int, stream: int) -> int:
-        """Bytes allocated while it lasts; what does not fit is not tried."""
-        amount = unfolded_bytes(self.convolutions[shape])
+    def run(self, allocator: CachingAllocator, which: tuple[int, int], stream: int) -> int:
+        """Bytes allocated while it lasts."""
+        amount, search = self.amounts[which]
+        during = allocator.allocated
+        if search and which not in self.searched:
+            self.searched.add(which)
+            during = self._hold(allocator, search, stream)
+            allocator.empty_cache()
+        return max(during, self._hold(allocator, amount, stream)) if amount else during
+
+    def _hold(self, allocator: CachingAllocator, amount: int, stream: int) -> int:
         if allocator.reserved + amount > self.card_bytes:
             allocator.empty_cache()
         if allocator.reserved + amount <= self.card_bytes:

@@ -1,4 +1,10 @@
-"""What a convolution may ask for beside its tensors while the fastest algorithm is searched for.
+"""What a convolution asks for beside its tensors while it runs.
+
+Tensor cores read pictures whose channels lie together. Where a script leaves pictures as PyTorch lays them (all of a
+channel, then the next), cuDNN turns them round in its workspace: a copy of what it reads and, unless the kernel can
+write the plain layout, one of what it writes. This was asked of cuDNN 9.26 itself, whose heuristics answer for a GPU
+that is described to them (since 9.8, CUDNN_ATTR_ENGINEHEUR_DEVICEPROP); what it said of thirteen shapes stands in the
+tests. Convolutions outside of tensor cores (float32 before Ampere) take megabytes at most.
 
 A script that sets ``torch.backends.cudnn.benchmark`` has all algorithms tried that the card has room for. The one that
 asks for most is, with kernels of more than one place, to unfold the picture for a single matrix product: every pixel is
@@ -7,9 +13,64 @@ copied once for each place of the kernel (Chetlur et al. 2014, arXiv:1410.0759).
 
 import math
 
-from kopt.tracing.events import Convolution
+from kopt.tracing.events import Convolution, Pass
 
+_AMPERE, _AMPERE_SMALL, _HOPPER, _VOLTA = (8, 0), (8, 6), (9, 0), (7, 0)
+_STEM_CHANNELS = 4
+"""Pictures of so few channels are padded, and their results written in the kernel's own layout."""
 _BYTES = {"float64": 8, "complex64": 8, "float16": 2, "bfloat16": 2}
+
+
+def layout_bytes(convolution: Convolution, directions: int, capability: tuple[int, int] | None) -> int:
+    """Copies in another layout that the most demanding of ``directions`` needs on an NVIDIA GPU of that compute
+    ``capability``; 0 where none are needed, and for other vendors (None)."""
+    half = convolution.dtype in ("float16", "bfloat16")
+    if capability is None or convolution.channels_last or not (half or convolution.dtype == "float32"):
+        return 0
+    if capability < (_VOLTA if half else _AMPERE):
+        return 0
+    channels, count = convolution.source[1], convolution.groups
+    if count > 1 and not half and count == channels and not convolution.transposed:
+        # PyTorch's own kernel for one channel at a time.
+        return 0
+    large = capability == _AMPERE or capability >= _HOPPER
+    pointwise = math.prod(convolution.weight[2:]) == 1 and count == 1
+    if (
+        pointwise
+        and not large
+        and max((*convolution.stride, 1)) == 1
+        and not (half and directions & Pass.WEIGHT_GRADIENT)
+    ):
+        # A matrix product of the picture as it lies.
+        return 0
+    source, result = _source_bytes(convolution), _result_bytes(convolution)
+    weight: int = math.prod(convolution.weight) * _BYTES.get(convolution.dtype, 4)
+    if directions & (Pass.INPUT_GRADIENT | Pass.WEIGHT_GRADIENT) or convolution.transposed or half or count > 1:
+        return source + result + weight
+    if channels <= _STEM_CHANNELS:
+        return source + result if large else 0
+    return source + weight
+
+
+def _source_bytes(convolution: Convolution) -> int:
+    size: int = _BYTES.get(convolution.dtype, 4) * math.prod(convolution.source)
+    return size
+
+
+def _result_bytes(convolution: Convolution) -> int:
+    batch, _, *sides = convolution.source
+    size = _BYTES.get(convolution.dtype, 4) * batch
+    if convolution.transposed:
+        counts = zip(sides, convolution.weight[2:], *_settings(convolution, len(sides)), strict=True)
+        places: list[int] = [
+            (side - 1) * step - 2 * pad + wide * (edge - 1) + 1 for side, edge, step, pad, wide in counts
+        ]
+        return size * convolution.weight[1] * convolution.groups * _product([max(0, edge) for edge in places])
+    return size * convolution.weight[0] * _product(_results(convolution, sides))
+
+
+def _product(sides: list[int]) -> int:
+    return math.prod(sides)
 
 
 def unfolded_bytes(convolution: Convolution) -> int:
@@ -27,14 +88,16 @@ def unfolded_bytes(convolution: Convolution) -> int:
 
 def _results(convolution: Convolution, sides: list[int]) -> list[int]:
     """Sides of the result."""
-    count = len(sides)
-    stride, padding, dilation = (
-        _each(sizes, count) for sizes in (convolution.stride, convolution.padding, convolution.dilation)
-    )
+    stride, padding, dilation = _settings(convolution, len(sides))
     return [
         max(0, side + 2 * pad - wide * (edge - 1) - 1) // step + 1
         for side, edge, step, pad, wide in zip(sides, convolution.weight[2:], stride, padding, dilation, strict=True)
     ]
+
+
+def _settings(convolution: Convolution, count: int) -> list[tuple[int, ...]]:
+    """Stride, padding and dilation, each with a number per spatial dimension."""
+    return [_each(sizes, count) for sizes in (convolution.stride, convolution.padding, convolution.dilation)]
 
 
 def _each(sizes: tuple[int, ...], count: int) -> tuple[int, ...]:

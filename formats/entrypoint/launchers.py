@@ -129,7 +129,7 @@ def _through_shell(
     """``bash -c TEXT`` or ``bash FILE ARGS``."""
     parsed = options.read_options(argv[1:], options.Options(values=frozenset("oO"), bare_is_flag=True))
     clustered = {letter for name, _ in parsed.values for letter in name if len(name) <= 4}
-    inner = shell.inner({**shell.exported, **env})
+    inner, outer_script = shell.inner({**shell.exported, **env}), shell.script
     if "c" in clustered and parsed.rest:
         text, inner.positional = parsed.rest[0], tuple(parsed.rest[2:])
     elif parsed.rest:
@@ -138,12 +138,14 @@ def _through_shell(
         if content is None:
             shell.doubt("NO_FILE", f"{_short(path)} cannot be read; give it, or the command it runs")
             return None
-        text, inner.positional = content, tuple(parsed.rest[1:])
+        text, inner.positional, inner.script = content, tuple(parsed.rest[1:]), path
     else:
         return None
     if argv[0] in ("source", "."):
-        inner = shell
+        # What it calls itself there is the outer script's name or its own, by how it asks.
+        inner, shell.script = shell, ""
     entrypoints = [_read(command, files, inner, depth + 1) for command in commands(text, inner)]
+    shell.script = outer_script
     return _best(entrypoints, inner) if any(entrypoint is not None for entrypoint in entrypoints) else None
 
 

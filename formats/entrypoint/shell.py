@@ -7,6 +7,7 @@ the commands inside branches count as if they all ran. Time and memory are bound
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 
 from kopt.core.reason import Reason
 from kopt.formats.entrypoint.arithmetic import whole_number
@@ -59,6 +60,8 @@ class Shell:
     variables: dict[str, tuple[str, ...]] = field(default_factory=dict)
     exported: dict[str, str] = field(default_factory=dict)
     positional: tuple[str, ...] = ()
+    script: str = ""
+    """The path of the file that is read; empty where it is none, or not known which."""
     unknown: dict[str, Reason] = field(default_factory=dict)
     remaining_texts: list[int] = field(default_factory=lambda: [_MAX_TEXTS])
     """How many more scripts may be read, counted over all shells within shells."""
@@ -345,6 +348,8 @@ def _expansion(raw: str, at: int, shell: Shell) -> tuple[int, Sequence[str]]:
         end = _after_quote(raw, at) if raw[at] == "`" else _after_bracket(raw, at + 1)
         if (number := _computed(raw[at:end], shell)) is not None:
             return end, (str(number),)
+        if shell.script and (folder := _OWN_FOLDER.fullmatch(raw, at, end)) is not None:
+            return end, (str(PurePosixPath(shell.script).parent) + (folder["above"] or folder["further"] or ""),)
         shell.doubt("COMMAND_OUTPUT", f"what {_short(raw[at:end])} prints is only known when it runs")
         return end, (_short(raw[at:end]).replace(" ", "_"),)
     if raw.startswith("${", at):
@@ -370,6 +375,10 @@ def _expansion(raw: str, at: int, shell: Shell) -> tuple[int, Sequence[str]]:
     return end, value
 
 
+_FOLDER = r"""\$\(dirname (-- )?"?(\$0|\$\{0\}|\$BASH_SOURCE|\$\{BASH_SOURCE(\[0\])?\})"?\)"""
+_ENTERED = rf"""\$\(cd (-- )?"?{_FOLDER}(?P<above>(/\.\.)*)"?(?P<further>(/\.\.)*)"""
+_OWN_FOLDER = re.compile(rf"{_FOLDER}|{_ENTERED}( *&?>/dev/null( 2>&1)?)? *&& *pwd( -P)?\)")
+"""How scripts ask for the folder that they lie in."""
 _CALCULATION = re.compile(r"\$\(\((.*)\)\)|(?:\$\(|`)\s*expr\s(.*)[)`]", re.DOTALL)
 _NAME = re.compile(r"(?<![\w$])[A-Za-z_]\w*")
 

@@ -24,6 +24,8 @@ _CLASSES = (
     ("normalisation", re.compile(r"norm")),
     ("gemm", re.compile(r"(^|::|\.|_)(b|add|badd|addb|scaled_|grouped_|int_)?mm|linear|matmul|einsum|bilinear")),
 )
+_LEAST_WORKSPACE_SHARE = 0.05
+"""Below, workspaces are within what measured runs differ by."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +78,16 @@ def kernel_class(operation: str) -> str:
 
 
 def from_trace(
-    trace: Trace, *, capacity_bytes: int | None = None, card_bytes: int = LARGE_CARD_BYTES
+    trace: Trace,
+    *,
+    capacity_bytes: int | None = None,
+    card_bytes: int = LARGE_CARD_BYTES,
+    capability: tuple[int, int] | None = None,
 ) -> tuple[CodeEstimate, Timeline]:
     """The estimate of a trace, and the timeline of the rank that needs most; amounts as for ``replay``."""
     lines = {
-        rank: replay(trace, rank=rank, capacity_bytes=capacity_bytes, card_bytes=card_bytes) for rank in trace.ranks
+        rank: replay(trace, rank=rank, capacity_bytes=capacity_bytes, card_bytes=card_bytes, capability=capability)
+        for rank in trace.ranks
     }
     worst = max(lines, key=lambda rank: lines[rank].peak_reserved_bytes)
     line, rows = lines[worst], trace.of_rank(worst)
@@ -98,11 +105,35 @@ def from_trace(
         tuple(RankMemory(rank, timeline.peak_reserved_bytes, timeline.breakdown) for rank, timeline in lines.items())
         if len(lines) > 1
         else (),
-        assumptions=(*trace.assumptions, *(f"{stand_in.what}: {stand_in.why}" for stand_in in trace.stand_ins)),
+        assumptions=(
+            *trace.assumptions,
+            *(f"{stand_in.what}: {stand_in.why}" for stand_in in trace.stand_ins),
+            *_workspace_assumptions(line),
+        ),
         warnings=(*trace.warnings, *_warnings(trace, line)),
         reasons=_reasons(trace, line),
+        above=1 + _workspace_share(line),
     )
     return estimate, line
+
+
+def _workspace_share(line: Timeline) -> float:
+    """The largest workspace beside everything reserved; 0 where it matters little.
+
+    Which algorithm runs is decided by cuDNN's version, and where the cached segments have other sizes the workspace is
+    reserved beside them: by so much more may be needed than the replay shows.
+    """
+    share = line.workspace_bytes / max(1, int(line.peak_reserved_bytes))
+    return share if share > _LEAST_WORKSPACE_SHARE else 0.0
+
+
+def _workspace_assumptions(line: Timeline) -> list[str]:
+    if not _workspace_share(line):
+        return []
+    return [
+        f"convolutions take up to {format_bytes(line.workspace_bytes)} of workspace while they run, as cuDNN 9 "
+        "chooses; other versions may choose otherwise, so the interval reaches as much further up"
+    ]
 
 
 def _coverage(trace: Trace, line: Timeline) -> TraceCoverage:

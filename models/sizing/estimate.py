@@ -55,6 +55,7 @@ from kopt.models.sizing.code import CodeEstimate, from_trace
 from kopt.models.sizing.plans import from_plan
 from kopt.models.sizing.predictor import SizingPredictor
 from kopt.models.sizing.table import SizingQuestion
+from kopt.tracing.devices import capability
 from kopt.tracing.interpreter import NoInterpreterError, find_interpreter
 from kopt.tracing.private_folders import own_folder, private_folder
 from kopt.tracing.timeline import Timeline
@@ -362,7 +363,9 @@ def _run(
     # If the script ran out of memory, PyTorch had released its cache before it raised the error.
     adapts = any(warning.startswith(ADAPTS) for warning in traced.trace.warnings)
     card = int(gpu.usable_bytes)
-    code, timeline = from_trace(traced.trace, capacity_bytes=card if adapts else None, card_bytes=card)
+    code, timeline = from_trace(
+        traced.trace, capacity_bytes=card if adapts else None, card_bytes=card, capability=capability(gpu)
+    )
     gaps = [f"confined without {name}" for name in traced.missing]
     problem = traced.problem or (traced.trace.end.error or "" if traced.trace.end else "")
     return CodeResult(

@@ -12,13 +12,19 @@ from typing import Any, Self
 
 import numpy as np
 
+from kopt.core.gpu_catalogue import find_gpu, gpu_catalogue
 from kopt.core.units import GIB, MIB
+from kopt.core.workload.sizing import AllocationKind
 from kopt.models.registry.trees import Trees
 from kopt.models.sizing.table import Array, Questions, SizingTable
 
 LEVELS = (0.1, 0.5, 0.9)
 _CONSTANTS = np.arange(0, 3072, 8) * float(MIB)
 _UNIT = float(GIB)
+_PROCESS_BASES = {"A100-SXM4-40GB": 1750.0 * MIB}
+"""What a process that runs convolutions holds beside its allocator, of GPUs that no run of the default model tells
+of: the median over half of the families of itu-rad/GPUMemNet's timm runs (f01eb05, Related_works/FakeTensor). Their
+libraries load every kernel at once; later ones (CUDA 11.7 with PyTorch 1.13) load what is used, and hold less."""
 _GPU_WORTH = 0.5
 """Families that a group's constant is worth beside that of one of its GPUs."""
 
@@ -101,10 +107,17 @@ class Residual:
         return result
 
     def _constant(self, group: str, gpu: str) -> float:
-        for key in (_key(group, gpu), group):
-            if key in self.constants:
-                return self.constants[key]
+        alike = [gpu, *(name for name in sorted(gpu_catalogue()) if _same_chip(name, gpu))]
+        for name in alike:
+            if _key(group, name) in self.constants:
+                return self.constants[_key(group, name)]
         metric = group.rpartition("-")[2]
+        if self.additive and metric == AllocationKind.PROCESS.value:
+            for name in alike:
+                if name in _PROCESS_BASES:
+                    return _PROCESS_BASES[name]
+        if group in self.constants:
+            return self.constants[group]
         return max((value for key, value in self.constants.items() if key.endswith(f"-{metric}")), default=0.0)
 
     def predict(self, questions: Questions) -> "Corrections":
@@ -149,6 +162,15 @@ def _constants(table: SizingTable, *, additive: bool) -> dict[str, float]:
             share = (count := len(np.unique(on_it.families))) / (count + _GPU_WORTH)
             constants[_key(group, gpu)] = share * _closest(on_it, factor=False) + (1 - share) * whole
     return constants
+
+
+def _same_chip(name: str, gpu: str) -> bool:
+    """Whether two models of the catalogue differ in their board alone: the driver's context is the same then."""
+    return name != gpu and name.partition("-")[0] == gpu.partition("-")[0] and _units(name) == _units(gpu)
+
+
+def _units(name: str) -> int:
+    return find_gpu(name).compute_units
 
 
 def _key(group: str, gpu: str) -> str:

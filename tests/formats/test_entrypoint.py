@@ -132,6 +132,29 @@ def test_a_launch_script_is_read_with_its_variables_and_lists() -> None:
     assert found.env == {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 
+@pytest.mark.parametrize(
+    ("asked", "config"),
+    [
+        ('$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)', "examples/ray/a.yaml"),
+        ('$(cd -- "$(dirname -- "$0")" &>/dev/null && pwd -P)', "examples/ray/a.yaml"),
+        ('$(cd "$(dirname "$0")/.." && pwd)', "examples/ray/../a.yaml"),
+        ("$(dirname ${BASH_SOURCE[0]})", "examples/ray/a.yaml"),
+    ],
+)
+def test_a_script_s_own_folder_is_known(asked: str, config: str) -> None:
+    text = f'HERE="{asked}"\nmegatron sft --config "$HERE/a.yaml"\n'
+    found = what_runs("bash examples/ray/run.sh", {"examples/ray/run.sh": text}.get)
+    assert found.config == config
+    assert "COMMAND_OUTPUT" not in {reason.code for reason in found.unknown}
+
+
+def test_the_folder_of_a_text_that_is_sourced_or_no_file_is_not() -> None:
+    text = 'megatron sft --config "$(dirname "$0")/a.yaml"\n'
+    for command in (text, "bash run.sh"):
+        found = what_runs(command, {"run.sh": "source sub/env.sh\n", "sub/env.sh": text}.get)
+        assert "COMMAND_OUTPUT" in {reason.code for reason in found.unknown}
+
+
 def test_what_only_a_run_can_tell_is_said() -> None:
     found = what_runs("torchrun --nproc_per_node $GPUS train.py --data $(pwd)/x", nothing)
     assert found.world_size is None

@@ -16,6 +16,7 @@ from kopt.models.sizing.code import CodeEstimate, from_trace
 from kopt.models.sizing.estimate import EstimateOptions, read_code
 from kopt.models.sizing.plans import from_plan
 from kopt.models.sizing.table import MeasuredQuestion, SizingQuestion
+from kopt.tracing.devices import capability
 from kopt.tracing.interpreter import NoInterpreterError
 from kopt.tracing.trace import ConfinementError, Limits, ScriptCall, TraceCache, call_digest, trace_script
 from kopt.training.sizing import reference
@@ -25,7 +26,8 @@ _IMAGE_SOURCES = {"itu-rad/GPUMemNet": "timm", "hadeelalbahar/SchedTune": "torch
 _SEARCHING = ("timm",)
 """Its training script sets ``torch.backends.cudnn.benchmark``."""
 _TRACED_ON = "A100-SXM4-40GB"
-"""One trace serves every GPU: the architecture changes little of what is allocated."""
+"""One trace serves every GPU: what is allocated is the same on all, but for the workspaces of convolutions, which the
+replay adds."""
 
 
 class NotAnswerable(LookupError):
@@ -44,8 +46,8 @@ class ImageTracer:
     """Run nothing; use cached runs."""
     seconds: list[float] = field(default_factory=list)
 
-    def code(self, model: str, batch_size: int, library: str) -> CodeEstimate:
-        """Raises NotAnswerable where the script does not run through."""
+    def code(self, model: str, batch_size: int, library: str, gpu: str) -> CodeEstimate:
+        """What it shows on ``gpu``. Raises NotAnswerable where the script does not run through."""
         search = ("--search",) if library in _SEARCHING else ()
         command = (
             "image_training.py",
@@ -68,7 +70,8 @@ class ImageTracer:
         self.seconds.append(traced.seconds)
         if traced.trace is None:
             raise NotAnswerable(traced.problem)
-        code, _ = from_trace(traced.trace, card_bytes=int(find_gpu(_TRACED_ON).usable_bytes))
+        card = find_gpu(gpu)
+        code, _ = from_trace(traced.trace, card_bytes=int(card.usable_bytes), capability=capability(card))
         if code.coverage is TraceCoverage.FAILED:
             raise NotAnswerable("; ".join(code.warnings) or traced.problem)
         return code
@@ -80,7 +83,8 @@ def code_of(run: MemoryRun, tracer: ImageTracer | None) -> CodeEstimate:
         if tracer is None:
             raise NotAnswerable("no environment with timm and torchvision was given (KOPT_TRAINER_PYTHON)")
         batch = int(float(run.arguments["batch_size"]))
-        return tracer.code(str(run.arguments["model"]), batch, _IMAGE_SOURCES[run.source])
+        library = _IMAGE_SOURCES[run.source]
+        return tracer.code(str(run.arguments["model"]), batch, library, gpu_name(run.gpu))
     result = formula_of_run(run)
     if result is None:
         raise NotAnswerable("no formula reads this run, or it does not tell enough")

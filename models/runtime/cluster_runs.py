@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from kopt.core.workload.run_time import LEVELS, JobKind, JobRun
-from kopt.models.runtime.history import Array, Described, JobHistory, in_order
+from kopt.features.job_history import Array, Described, JobHistory, in_order
 from kopt.models.runtime.recent import recent_quantiles
 from kopt.models.runtime.records import NameRecord, QueueRecord, pinball
 

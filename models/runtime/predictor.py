@@ -12,11 +12,11 @@ from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
 from kopt.core.units import format_span
 from kopt.core.workload.run_time import LEVELS, RunTimeAnswer, RunTimeQuestion
+from kopt.features.job_history import FEATURES, RECENT, Array, Described, JobHistory
 from kopt.models.base import Predictor
 from kopt.models.registry.model_files import read_json
 from kopt.models.runtime.cluster_runs import ClusterRuns
 from kopt.models.runtime.distribution import LogTimes
-from kopt.models.runtime.history import FEATURES, RECENT, Array, Described, JobHistory
 from kopt.models.runtime.quantile_trees import QuantileTrees, TreeSettings
 from kopt.models.runtime.recent import recent_quantiles
 from kopt.models.runtime.records import QueueRecord

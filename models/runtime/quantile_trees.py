@@ -15,9 +15,9 @@ from typing import Any, Self
 import numpy as np
 
 from kopt.core.workload.run_time import LEVELS
+from kopt.features.job_history import FEATURES, Array
 from kopt.models.registry.trees import Trees
 from kopt.models.runtime.distribution import LogTimes, sorted_rows
-from kopt.models.runtime.history import FEATURES, Array
 from kopt.models.runtime.table import RunTimeTable
 
 _OUTWARDS = np.array([-1.0, -0.5, 0.0, 0.0, 0.0, 0.5, 1.0])

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kopt.core.workload.run_time import LEVELS
-from kopt.models.runtime.history import Array
+from kopt.features.job_history import Array
 from kopt.models.runtime.tracking import QuantileTracker
 
 WINDOW = 300

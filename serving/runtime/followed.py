@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from kopt.core.prediction import ModelVersion
 from kopt.core.workload.run_time import JobRun
+from kopt.features.job_history import JobHistory, in_order
 from kopt.models.runtime.cluster_runs import ClusterRuns, Outcome
-from kopt.models.runtime.history import JobHistory, in_order
 from kopt.models.runtime.predictor import RunTimePredictor
 from kopt.serving.http.sharing import KeptByCaller
 from kopt.serving.runtime.table import RunTable

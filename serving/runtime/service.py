@@ -27,11 +27,11 @@ from kopt.core.workload.run_time import (
     RunTimeQuestion,
     StepProgress,
 )
+from kopt.features.job_history import FEATURES
 from kopt.models.registry.aliases import CHALLENGER, CHAMPION, SHIPPED
 from kopt.models.registry.loading import load_predictor
 from kopt.models.runtime.cluster_runs import ClusterRuns, Outcome
 from kopt.models.runtime.distribution import LogTimes
-from kopt.models.runtime.history import FEATURES
 from kopt.models.runtime.predictor import (
     PROBABILITY,
     RunTimePredictor,

@@ -103,19 +103,24 @@ class OnlineRuns:
         return not math.isnan(self.known_s) and change - self.change <= MOST_BEHIND
 
 
-def states_over_time(runs: Sequence[JobRun]) -> Iterator[tuple[float, Key, GroupState]]:
-    """Every state of every group with the time from when on it was known, in that order: a run's end counts from its
-    end on. Of several events at one time a group has the last one's state."""
+def states_over_time(runs: Sequence[JobRun], since_s: float = -math.inf) -> Iterator[tuple[float, Key, GroupState]]:
+    """Every state of every group from ``since_s`` on, with the time from when on it was known, in that order: a run's
+    end counts from its end on. Of several events at one time a group has the last one's state. What groups had shown
+    before stands at ``since_s``."""
     history = JobHistory()
     touched: dict[Key, None] = {}
     now_s = -math.inf
     for time_s, has_ended, run in in_order(runs):
-        if time_s != now_s:
+        if time_s > now_s and now_s >= since_s:
             yield from ((now_s, key, state) for key, state in history.states(touched).items())
-            touched, now_s = {}, time_s
+            touched = {}
+        elif time_s >= since_s > now_s:
+            yield from ((since_s, key, state) for key, state in history.states(touched).items())
+            touched = {}
+        now_s = time_s
         (history.end if has_ended else history.start)(run)
         touched |= dict.fromkeys(keys_of(run.kind))
-    yield from ((now_s, key, state) for key, state in history.states(touched).items())
+    yield from ((max(now_s, since_s), key, state) for key, state in history.states(touched).items())
 
 
 def keys_of_all(kinds: Iterable[JobKind]) -> tuple[Key, ...]:

@@ -72,15 +72,15 @@ class RunFeatureStore:
         with self._errors():
             _ = self._reader
 
-    def write(self, cluster: Cluster, runs: Sequence[JobRun], change: int = 0) -> int:
-        """Stores what was known of a cluster at each start and end of its runs, in place of all that was stored of its
-        groups; how many rows. ``change`` is the number of the last start or end."""
+    def write(self, cluster: Cluster, runs: Sequence[JobRun], change: int = 0, *, since_s: float = -math.inf) -> int:
+        """Stores what was known of a cluster at each start and end of its runs since ``since_s``, in place of all that
+        was stored of its groups; how many rows. ``change`` is the number of the last start or end."""
         from kopt.features.run_files import group_table, replace_history
 
         self.apply()
         rows, tables = 0, []
         block: list[tuple[float, Key, GroupState]] = []
-        for item in states_over_time(runs):
+        for item in states_over_time(runs, since_s):
             _check_time(cluster, item[0])
             block.append(item)
             if len(block) == _WRITTEN_ROWS:
@@ -139,6 +139,12 @@ class RunFeatureStore:
         groups = {key: state for key, state in zip(keys[:-1], states[:-1], strict=True) if state is not None}
         calibrations = {(version, key): each for key, each in zip(named, held, strict=True) if each is not None}
         return OnlineRuns(known_s[-1], changes[-1], groups, calibrations)
+
+    def change(self, cluster: Cluster) -> int:
+        """The number of the last start or end that the online rows of a cluster know; 0 before the first."""
+        self.apply()
+        with self._errors():
+            return self._reader.groups([cluster.entity(_MARKER, "known")])[1][0]
 
     def as_of(self, cluster: Cluster, questions: Sequence[tuple[JobKind, float]]) -> list[dict[Key, GroupState]]:
         """The states that were known of the groups of each kind of job at each moment (Unix seconds), by Feast's

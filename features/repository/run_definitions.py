@@ -63,7 +63,8 @@ def run_repository(groups: Path, calibrations: Path) -> RunRepository:
             (CALIBRATIONS, CALIBRATION_FIELDS, sources[1], "how a model's answers have held in a queue, for a name"),
         )
     ]
-    return RunRepository(entity, *sources, *views, FeatureService(name=SERVICE, features=[views[0]]))
+    service = FeatureService(name=SERVICE, features=[views[0]])
+    return RunRepository(entity, sources[0], sources[1], views[0], views[1], service)
 
 
 def _source(name: str, folder: Path) -> Any:

@@ -84,6 +84,11 @@ class RunFeatures:
         self._wake.set()
 
     @property
+    def is_open(self) -> bool:
+        """Whether rows can be read."""
+        return self._store is not None
+
+    @property
     def is_idle(self) -> bool:
         """Whether all that was put is written."""
         with self._lock:

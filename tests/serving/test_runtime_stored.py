@@ -84,13 +84,3 @@ async def test_a_replica_that_has_read_no_run_answers_as_one_that_has(
         read = await second.runtime(question())
         assert (read.finished, codes(read)) == (24, ["SIMILAR_RUNS"])
         assert read.run_seconds == (await first.runtime(question())).run_seconds
-
-
-async def test_a_job_that_runs_is_answered_from_the_runs(replica: Callable[[], Replica]) -> None:
-    endpoint, features = replica()
-    async with client(endpoint) as asked:
-        await asked.send_runs(ended(20))
-        wait_for(lambda: features.is_idle, what="written features")
-    async with client(replica()[0]) as asked:
-        answer = await asked.runtime(question(started_s=NOW_S - 36_000))
-        assert codes(answer) == ["SIMILAR_RUNS", "ALREADY_RUNNING"]

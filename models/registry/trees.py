@@ -72,7 +72,7 @@ class _Forest:
     @cached_property
     def _by_kind(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
         """Of each node: whether what is missing goes left, whether a zero is missing, and whether NaN is."""
-        return tuple(self.kinds & flag != 0 for flag in (_DEFAULT_LEFT, _ZERO_IS_MISSING, _NAN_IS_MISSING))  # type: ignore[return-value]
+        return tuple(self.kinds & flag != 0 for flag in (_DEFAULT_LEFT, _ZERO_IS_MISSING, _NAN_IS_MISSING))
 
     def _turns_left(self, nodes: NDArray[np.int64], values: Array) -> NDArray[np.bool_]:
         kinds, is_nan = self.kinds[nodes], np.isnan(values)

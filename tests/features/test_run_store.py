@@ -81,8 +81,8 @@ def test_a_join_knows_what_was_known_and_online_rows_the_newest(run_store: RunFe
     history = JobHistory()
     for _, has_ended, run in in_order(runs):
         (history.end if has_ended else history.start)(run)
-    states = [online.groups[key] for key in (("name", "research", 8, "finetune", "ada"), *list(online.groups)[2:])]
-    row = described(KIND, T0_S + 6_000, "name", states)
+    of_job = [online.groups[key] for key in (("name", "research", 8, "finetune", "ada"), *list(online.groups)[2:])]
+    row = described(KIND, T0_S + 6_000, "name", of_job)
     np.testing.assert_array_equal(row.features, history.describe(KIND, T0_S + 6_000).features)
 
     assert online.problem(7, online.known_s + 60) is None

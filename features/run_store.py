@@ -105,12 +105,12 @@ class RunFeatureStore:
                 add_part(folder, each.cluster, table, _MOST_PARTS)
             markers.append(group_table(each.cluster, [(each.known_s, (_MARKER, "known"), GroupState())], each.change))
         repository = self._repository
-        for view, tables in (
+        for features, tables in (
             (repository.groups, groups),
             (repository.calibrations, calibrations),
             (repository.groups, markers),
         ):
-            self._write_online(view, tables)
+            self._write_online(features, tables)
         return sum(table.num_rows for table in (*groups, *calibrations))
 
     def materialise(self, cluster: Cluster, upto_s: float = math.inf) -> int:
@@ -175,13 +175,13 @@ class RunFeatureStore:
                 result[at][key] = state
         return result
 
-    def _write_online(self, view: Any, tables: Sequence[Any]) -> None:
+    def _write_online(self, features: Any, tables: Sequence[Any]) -> None:
         import pyarrow as pa
 
         newest = pa.concat_tables(tables) if tables else None
         if newest is not None and newest.num_rows:
             with self._errors():
-                self._feast.write_to_online_store(view.name, newest.to_pandas())
+                self._feast.write_to_online_store(features.name, newest.to_pandas())
 
     def _create(self) -> None:
         from kopt.features.offline import replace_rows

@@ -48,7 +48,7 @@ def run_repository(groups: Path, calibrations: Path) -> RunRepository:
         description="jobs of one class, name, queue, size or cluster, as JSON",
     )
     sources = [_source(name, folder) for name, folder in ((GROUPS, groups), (CALIBRATIONS, calibrations))]
-    views = [
+    both = [
         FeatureView(
             name=name,
             entities=[entity],
@@ -63,8 +63,8 @@ def run_repository(groups: Path, calibrations: Path) -> RunRepository:
             (CALIBRATIONS, CALIBRATION_FIELDS, sources[1], "how a model's answers have held in a queue, for a name"),
         )
     ]
-    service = FeatureService(name=SERVICE, features=[views[0]])
-    return RunRepository(entity, sources[0], sources[1], views[0], views[1], service)
+    service = FeatureService(name=SERVICE, features=[both[0]])
+    return RunRepository(entity, sources[0], sources[1], both[0], both[1], service)
 
 
 def _source(name: str, folder: Path) -> Any:

@@ -38,11 +38,11 @@ class RunReader:
             for fields in self._read(self._repository.calibrations, names)
         ]
 
-    def _read(self, view: Any, names: Sequence[str]) -> list[Mapping[str, Any]]:
+    def _read(self, features: Any, names: Sequence[str]) -> list[Mapping[str, Any]]:
         if not names:
             return []
         keys = [EntityKey(join_keys=[ENTITY], entity_values=[Value(string_val=name)]) for name in names]
-        return [fields or {} for _, fields in self._store.online_read(self._config, view, keys)]
+        return [fields or {} for _, fields in self._store.online_read(self._config, features, keys)]
 
 
 def _state(fields: Mapping[str, Any]) -> GroupState:

@@ -18,9 +18,9 @@ import numpy as np
 from benchmarks.tables import markdown
 from kopt.core.settings import Settings
 from kopt.core.workload.run_time import JobRun
+from kopt.features.job_history import NO_HISTORY_LOG_SECONDS
 from kopt.models.runtime.cluster_runs import ClusterRuns
 from kopt.models.runtime.distribution import LogTimes
-from kopt.models.runtime.history import NO_HISTORY_LOG_SECONDS
 from kopt.models.runtime.predictor import RunTimePredictor
 from kopt.models.runtime.recent import recent_quantiles
 from kopt.models.runtime.table import table_of

@@ -23,9 +23,9 @@ import numpy as np
 from benchmarks.tables import markdown
 from kopt.core.settings import Settings
 from kopt.core.workload.run_time import LEVELS, JobRun, RunTimeQuestion
+from kopt.features.job_history import Array, JobHistory, in_order
 from kopt.models.runtime.cluster_runs import ClusterRuns, Outcome
 from kopt.models.runtime.distribution import LogTimes
-from kopt.models.runtime.history import Array, JobHistory, in_order
 from kopt.models.runtime.predictor import RunTimePredictor, RunTimeRequest
 from kopt.models.runtime.recent import recent_quantiles
 from kopt.models.runtime.records import pinball

@@ -185,7 +185,9 @@ class DemandFeatureStore:
 
     def _prune(self) -> None:
         """Removes folders of older transformations but the newest: a version that is rolled back to finds its own."""
-        others = [path.parent for path in self._settings.feast_repo.glob("*/registry.db") if path.parent != self.folder]
+        folders = (path.parent for path in self._settings.feast_repo.glob("*/registry.db"))
+        # Those of runs have names of their own.
+        others = [folder for folder in folders if folder != self.folder and "_" not in folder.name]
         for old in sorted(others, key=lambda folder: folder.stat().st_mtime, reverse=True)[_OLDER_KEPT:]:
             shutil.rmtree(old, ignore_errors=True)
 

@@ -19,7 +19,7 @@ from kopt.serving.base.environment import load_settings
 
 if TYPE_CHECKING:
     from kopt.data.jobs.runs import TableRow
-    from kopt.models.runtime.history import Array
+    from kopt.features.job_history import Array
     from kopt.models.runtime.predictor import RunTimePredictor
     from kopt.models.runtime.table import RunTimeTable
     from kopt.training.runtime.backtest import Answered, Backtest, Runs

@@ -20,7 +20,7 @@ class OnlineReader:
 
     def __init__(self, config: Any, features: Any) -> None:
         self._config, self._features = config, features
-        self._store = _online_store(config.online_store.type)
+        self._store = online_store(config.online_store.type)
 
     def rows(self, names: Sequence[str]) -> NDArray[np.float64]:
         """Features, observation time and whether the start is known, shape (n, F + 2); NaN for absent services."""
@@ -35,7 +35,8 @@ class OnlineReader:
         return values
 
 
-def _online_store(kind: str) -> Any:
+def online_store(kind: str) -> Any:
+    """Feast's online store of a kind: redis or sqlite."""
     if kind == "redis":
         from feast.infra.online_stores.redis import RedisOnlineStore
 

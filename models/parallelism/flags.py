@@ -16,6 +16,7 @@ from kopt.formats.trainers.torchtitan import torchtitan_plan
 
 _ZERO_STAGES = {Sharding.NONE: 0, Sharding.OPTIMIZER: 1, Sharding.GRADIENTS: 2, Sharding.PARAMETERS: 3}
 _FSDP = "optim_grads_params"
+_TORCHTITAN = "options of torchtitan 0.2; what follows it counts tokens instead of sequences"
 
 
 def plan_of(job: TrainingJob, split: Split) -> TrainingPlan:
@@ -41,8 +42,8 @@ def settings_of(job: TrainingJob, split: Split) -> tuple[Settings, ...]:
     ]
     if not split.outer_stages_less and split.expert == 1:
         whole = split.sharding in (Sharding.PARAMETERS, Sharding.NONE)
-        note = "" if whole else "torchtitan shards weights too, so it needs less memory and sends more"
-        texts.append(Settings(Framework.TORCHTITAN, _arguments(_torchtitan(job, split)), note))
+        note = "" if whole else "; torchtitan shards weights too, so it needs less memory and sends more"
+        texts.append(Settings(Framework.TORCHTITAN, _arguments(_torchtitan(job, split)), _TORCHTITAN + note))
     if split.tensor == split.pipeline == split.context == split.expert == 1:
         note = "the script turns on gradient checkpointing" if split.recompute is not Recompute.NONE else ""
         text = json.dumps(_deepspeed(job, split), indent=2)

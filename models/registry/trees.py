@@ -36,6 +36,8 @@ class _Forest:
     def values(self, inputs: Array) -> Array:
         """The leaf of each row in each tree (trees, n). All trees go down together, a level at a time."""
         count = len(inputs)
+        if count == 1:
+            return self._of_row(inputs[0])[:, None]
         rows, nodes = np.tile(np.arange(count), len(self.roots)), np.repeat(self.roots, count)
         inner = np.flatnonzero(nodes >= 0)
         while len(inner):
@@ -45,6 +47,32 @@ class _Forest:
             inner = inner[below >= 0]
         result: Array = self.leaf_values[-1 - nodes].reshape(len(self.roots), count)
         return result
+
+    def _of_row(self, row: Array) -> Array:
+        """The same for one row (trees,): with a column less, and no rows to tell apart."""
+        is_nan = np.isnan(row)
+        numbers = np.where(is_nan, 0.0, row)
+        is_zero = np.abs(numbers) <= _ZERO
+        goes_left, zero_is_missing, nan_is_missing = self._by_kind
+        nodes = self.roots.copy()
+        inner = np.flatnonzero(nodes >= 0)
+        while len(inner):
+            at = nodes[inner]
+            features = self.features[at]
+            turns_left = numbers[features] <= self.thresholds[at]
+            for is_special, counts in ((is_nan, nan_is_missing), (is_zero, zero_is_missing)):
+                special = is_special[features]
+                if special.any():
+                    turns_left = np.where(special & counts[at], goes_left[at], turns_left)
+            nodes[inner] = below = np.where(turns_left, self.left[at], self.right[at])
+            inner = inner[below >= 0]
+        result: Array = self.leaf_values[-1 - nodes]
+        return result
+
+    @cached_property
+    def _by_kind(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
+        """Of each node: whether what is missing goes left, whether a zero is missing, and whether NaN is."""
+        return tuple(self.kinds & flag != 0 for flag in (_DEFAULT_LEFT, _ZERO_IS_MISSING, _NAN_IS_MISSING))
 
     def _turns_left(self, nodes: NDArray[np.int64], values: Array) -> NDArray[np.bool_]:
         kinds, is_nan = self.kinds[nodes], np.isnan(values)
@@ -90,6 +118,45 @@ class Trees:
     def _forest(self) -> _Forest:
         _, *blocks = checked_text(self.text).partition("\nend of trees\n")[0].split("\nTree=")
         return _joined([dict(line.split("=", 1) for line in block.split("\n") if "=" in line) for block in blocks])
+
+
+class TreeGroup:
+    """Several boosters of the same inputs, gone down together: for one row that takes little longer than one of them.
+    The answers are those of each by itself."""
+
+    def __init__(self, boosters: Sequence[Trees]) -> None:
+        forests = [booster._forest for booster in boosters]
+        self._ends = np.cumsum([len(forest.roots) for forest in forests])
+        nodes, leaves = (
+            np.cumsum([0, *sizes])[:-1]
+            for sizes in ([len(forest.features) for forest in forests], [len(forest.leaf_values) for forest in forests])
+        )
+
+        def moved(name: str) -> NDArray[np.int64]:
+            parts = [getattr(forest, name) for forest in forests]
+            return np.concatenate(
+                [
+                    np.where(part >= 0, part + node, part - leaf)
+                    for part, node, leaf in zip(parts, nodes, leaves, strict=True)
+                ]
+            )
+
+        self._forest = _Forest(
+            moved("roots"),
+            np.concatenate([forest.features for forest in forests]),
+            np.concatenate([forest.thresholds for forest in forests]),
+            np.concatenate([forest.kinds for forest in forests]),
+            moved("left"),
+            moved("right"),
+            np.concatenate([forest.leaf_values for forest in forests]),
+        )
+
+    def predict(self, inputs: Array) -> Array:
+        """A value of each booster for each row (boosters, n) of inputs (n, features)."""
+        parts = np.split(self._forest.values(inputs), self._ends[:-1])
+        # In the order of the trees, as in ``Trees.predict``.
+        result: Array = np.array([np.cumsum(part, axis=0)[-1] for part in parts])
+        return result
 
 
 def _joined(trees: Sequence[Mapping[str, str]]) -> _Forest:

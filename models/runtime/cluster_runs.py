@@ -1,14 +1,27 @@
 """What an endpoint keeps of one cluster's runs: their history, and per queue how answers have held."""
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
 
 from kopt.core.workload.run_time import LEVELS, JobKind, JobRun
-from kopt.models.runtime.history import Array, Described, JobHistory, in_order
+from kopt.features.job_history import (
+    LEAST_NAMED,
+    Array,
+    Described,
+    GroupState,
+    JobHistory,
+    Key,
+    class_key,
+    described,
+    in_order,
+    named_key,
+    wider_keys,
+)
+from kopt.features.run_rows import Calibration
 from kopt.models.runtime.recent import recent_quantiles
 from kopt.models.runtime.records import NameRecord, QueueRecord, pinball
 
@@ -105,6 +118,15 @@ class ClusterRuns:
             pending = self._pending_of(kind, self._answers([described])[0], described, self._recent(kind))
         return self._answer(kind, pending), described, record
 
+    def calibrations(self, kinds: Iterable[JobKind] | None = None) -> dict[Key, Calibration]:
+        """How answers have held, by queue and by name, of the queues and names of ``kinds`` or of all."""
+        selected = None if kinds is None else set(kinds)
+        queues = self.queues.keys() if selected is None else {kind.queue for kind in selected} & self.queues.keys()
+        names = self._names.keys() if selected is None else selected & self._names.keys()
+        held = {("queue", queue): self.queues[queue].calibration() for queue in queues}
+        shares = {kind: self._names[kind].recent_share for kind in names}
+        return held | {named_key(kind): Calibration(recent_share=share) for kind, share in shares.items()}
+
     def _recent(self, kind: JobKind) -> Array | None:
         values = self.history.recent_log_seconds(kind)
         return recent_quantiles(values) if values else None
@@ -126,15 +148,10 @@ class ClusterRuns:
     def _answer(self, kind: JobKind, pending: _Pending) -> Array:
         """The model's quantiles with the queue's offsets, drawn to the last runs of the name, or these alone where the
         model has drifted in the queue."""
-        record, recent = self.queues.get(kind.queue, _FRESH), pending.recent
-        if recent is not None and record.has_drifted:
-            return recent
+        record = self.queues.get(kind.queue, _FRESH)
         tracked = record.tracker.apply(pending.model)
-        if recent is None or not pending.is_named:
-            return tracked
-        share = self._names.get(kind, _NEW_NAME).recent_share
-        result: Array = (1 - share) * tracked + share * recent
-        return result
+        share = self._names.get(kind, _NEW_NAME).recent_share if pending.is_named else 0.0
+        return combined(tracked, pending.recent, share, has_drifted=record.has_drifted)
 
     def _ended(self, run: JobRun) -> Outcome | None:
         pending = self._pending.pop(run.job, None)
@@ -153,4 +170,45 @@ class ClusterRuns:
         return Outcome(run, pending.answered, pending.recent, log_seconds)
 
 
-_FRESH, _NEW_NAME = QueueRecord(), NameRecord()
+class StoredRuns:
+    """What the feature store has of one cluster's runs: enough for a question that names only the kind of the job.
+
+    ``groups`` by key, and the ``calibrations`` of the model's own version by key; what is absent is as at the start.
+    """
+
+    def __init__(
+        self, model: Quantiles, groups: Mapping[Key, GroupState], calibrations: Mapping[Key, Calibration]
+    ) -> None:
+        self._model, self._groups, self._calibrations = model, groups, calibrations
+
+    def quantiles(self, kind: JobKind, at_s: float, job: str = "") -> tuple[Array, Described, QueueRecord]:
+        """As ``ClusterRuns`` answers."""
+        wider = [self._groups.get(key, _NOTHING) for key in wider_keys(kind)]
+        named = self._groups.get(named_key(kind), _NOTHING) if kind.name else _NOTHING
+        is_named = named.count >= LEAST_NAMED
+        own = named if is_named else self._groups.get(class_key(kind), _NOTHING)
+        about = described(kind, at_s, "name" if is_named else "class", [own, *wider])
+        record = QueueRecord.of(self._calibrations.get(("queue", kind.queue)))
+        recent = recent_quantiles(own.recent) if own.recent else None
+        share = 0.0
+        if about.level == "name":
+            held = self._calibrations.get(named_key(kind))
+            share = _NEW_NAME.recent_share if held is None else held.recent_share
+        tracked = record.tracker.apply(self._model.predict(about.features[None])[0] + about.base)
+        return combined(tracked, recent, share, has_drifted=record.has_drifted), about, record
+
+
+def combined(tracked: Array, recent: Array | None, share: float, *, has_drifted: bool) -> Array:
+    """The model's quantiles (7,) drawn by a ``share`` to those of the last runs, or these alone where it has
+    drifted."""
+    if recent is None:
+        return tracked
+    if has_drifted:
+        return recent
+    if not share:
+        return tracked
+    result: Array = (1 - share) * tracked + share * recent
+    return result
+
+
+_FRESH, _NEW_NAME, _NOTHING = QueueRecord(), NameRecord(), GroupState()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kopt.core.workload.run_time import LEVELS
-from kopt.models.runtime.history import Array
+from kopt.features.job_history import Array
 
 _LEAST_TAIL = 0.25
 """Of the mean by which log times exceed the last quantile; a tail is never taken to end."""

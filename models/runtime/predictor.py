@@ -12,11 +12,12 @@ from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
 from kopt.core.units import format_span
 from kopt.core.workload.run_time import LEVELS, RunTimeAnswer, RunTimeQuestion
+from kopt.features.job_history import FEATURES, RECENT, Array, Described, JobHistory
+from kopt.features.run_rows import OnlineRuns
 from kopt.models.base import Predictor
 from kopt.models.registry.model_files import read_json
-from kopt.models.runtime.cluster_runs import ClusterRuns
+from kopt.models.runtime.cluster_runs import ClusterRuns, StoredRuns
 from kopt.models.runtime.distribution import LogTimes
-from kopt.models.runtime.history import FEATURES, RECENT, Array, Described, JobHistory
 from kopt.models.runtime.quantile_trees import QuantileTrees, TreeSettings
 from kopt.models.runtime.recent import recent_quantiles
 from kopt.models.runtime.records import QueueRecord
@@ -41,7 +42,7 @@ class RunTimeRequest:
     """A question, and the runs of the cluster that it is about."""
 
     question: RunTimeQuestion
-    runs: ClusterRuns = field(repr=False)
+    runs: ClusterRuns | StoredRuns = field(repr=False)
 
 
 class RunTimePredictor(Predictor):
@@ -70,6 +71,16 @@ class RunTimePredictor(Predictor):
     def cluster_runs(self) -> ClusterRuns:
         """For the runs of one cluster, in the order in which they became known."""
         return ClusterRuns(self.trees)
+
+    @property
+    def stored_as(self) -> str:
+        """By what the feature store tells the calibrations of versions apart."""
+        return f"{self.version.version} {self.version.digest}"
+
+    def stored_runs(self, rows: OnlineRuns) -> StoredRuns:
+        """What the feature store has of a cluster's runs, to be asked about; ``rows`` of this version of the model."""
+        held = {key: each for (version, key), each in rows.calibrations.items() if version == self.stored_as}
+        return StoredRuns(self.trees, rows.groups, held)
 
     def answer(self, request: RunTimeRequest) -> RunTimeAnswer:
         """Quantiles of the run and of what is left, and why."""
@@ -226,9 +237,9 @@ def _of_drift(record: QueueRecord) -> tuple[Reason, ...]:
         return ()
     text = (
         f"In this queue the model was {ratio:.2f} times as far off as the last runs alone, over the last "
-        f"{len(record.losses)} jobs: the answer is from those. Train it again: kopt train runtime --data FOLDER."
+        f"{record.compared} jobs: the answer is from those. Train it again: kopt train runtime --data FOLDER."
     )
-    return (Reason("RUN_TIME_DRIFT", text, {"loss_ratio": ratio, "jobs": len(record.losses)}),)
+    return (Reason("RUN_TIME_DRIFT", text, {"loss_ratio": ratio, "jobs": record.compared}),)
 
 
 def _confidence(values: Sequence[float]) -> float:

@@ -15,9 +15,9 @@ from typing import Any, Self
 import numpy as np
 
 from kopt.core.workload.run_time import LEVELS
-from kopt.models.registry.trees import Trees
+from kopt.features.job_history import FEATURES, Array
+from kopt.models.registry.trees import TreeGroup, Trees
 from kopt.models.runtime.distribution import LogTimes, sorted_rows
-from kopt.models.runtime.history import FEATURES, Array
 from kopt.models.runtime.table import RunTimeTable
 
 _OUTWARDS = np.array([-1.0, -0.5, 0.0, 0.0, 0.0, 0.5, 1.0])
@@ -104,10 +104,14 @@ class QuantileTrees:
     def predict(self, features: Array) -> Array:
         """Quantiles (n, 7) of the log time less its base, for features (n, F)."""
         rows = np.asarray(features, dtype=np.float32).astype(float)
-        by_seed = [np.stack([trees.predict(rows) for trees in levels], axis=1) for levels in self.boosters]
+        by_seed = [by_level.T for by_level in np.split(self._together.predict(rows), len(self.boosters))]
         mean = np.mean(by_seed, axis=0)
         mean[:, _MIDDLE] *= 1 - self.settings.recent_share
         return _near_recent(sorted_rows(mean), rows) + self.settings.outer_margin * _OUTWARDS
+
+    @cached_property
+    def _together(self) -> TreeGroup:
+        return TreeGroup([trees for levels in self.boosters for trees in levels])
 
     @cached_property
     def text_by_file(self) -> dict[str, str]:

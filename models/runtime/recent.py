@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kopt.core.workload.run_time import LEVELS
-from kopt.models.runtime.history import RECENT, Array
+from kopt.features.job_history import RECENT, Array
 
 _SPREAD_OF_FEW = 1.2
 """Log units that an answer from a few runs is wider by, shrinking with their root: a factor of 3."""

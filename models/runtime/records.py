@@ -1,12 +1,15 @@
 """How answers have held: by queue, and by the name of jobs."""
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 
 from kopt.core.workload.run_time import LEVELS
-from kopt.models.runtime.history import Array
+from kopt.features.job_history import Array
+from kopt.features.run_rows import Calibration
 from kopt.models.runtime.tracking import QuantileTracker
 
 WINDOW = 300
@@ -28,10 +31,30 @@ class QueueRecord:
     tracker: QuantileTracker = field(default_factory=QuantileTracker)
     losses: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WINDOW))
     inside: deque[bool] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    stored: Calibration | None = None
+    """In place of the losses, where only the feature store's row is known."""
+
+    @classmethod
+    def of(cls, held: Calibration | None) -> Self:
+        """As the feature store has it; fresh where it has none."""
+        return cls() if held is None else cls(QuantileTracker(offsets=np.array(held.offsets)), stored=held)
+
+    def calibration(self) -> Calibration:
+        """As the feature store keeps it."""
+        ratio = self.loss_ratio
+        offsets = tuple(self.tracker.offsets.tolist())
+        return Calibration(offsets, self.compared, math.nan if ratio is None else ratio, self.has_drifted)
+
+    @property
+    def compared(self) -> int:
+        """Runs that the model was held against the last runs alone on."""
+        return len(self.losses) if self.stored is None else self.stored.compared
 
     @property
     def loss_ratio(self) -> float | None:
         """The model's loss by that of the last runs alone, over the window; None before enough has ended."""
+        if self.stored is not None:
+            return None if math.isnan(self.stored.loss_ratio) else self.stored.loss_ratio
         if len(self.losses) < LEAST_COMPARED:
             return None
         model, recent = np.sum(self.losses, axis=0)

@@ -5,8 +5,8 @@ import math
 import numpy as np
 
 from kopt.core.workload.run_time import LEVELS, StepProgress
+from kopt.features.job_history import Array
 from kopt.models.runtime.distribution import LogTimes
-from kopt.models.runtime.history import Array
 
 _LEAST_SPREAD, _MOST_SPREAD = 0.03, 1.0
 """Standard deviation of the logarithm of what is left: validation, checkpoints and slower phases come on top."""

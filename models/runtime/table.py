@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kopt.core.workload.run_time import JobRun
-from kopt.models.runtime.history import FEATURES, Array, JobHistory, in_order
+from kopt.features.job_history import FEATURES, Array, JobHistory, in_order
 
 BURST_GAP_S = 900.0
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kopt.core.workload.run_time import LEVELS
-from kopt.models.runtime.history import Array
+from kopt.features.job_history import Array
 
 RATE = 0.01
 """Log units. Runs end in bursts, and a quantile that follows one of them is wrong for the next."""

@@ -124,6 +124,8 @@ class Parts:
     source: ModelSource | None = None
     features: object = None
     """``StoredFeatures`` of demand."""
+    run_features: object = None
+    """``RunFeatures``; where only ``features`` is given there are none."""
     refresh_s: float = REFRESH_S
     most_at_once: int = MOST_AT_ONCE
     reviewer: Reviewer | None = None

@@ -1,13 +1,13 @@
 """The runs of the clusters that a replica is asked about, in memory, by the model that answers. Used by one thread."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kopt.core.prediction import ModelVersion
 from kopt.core.workload.run_time import JobRun
+from kopt.features.job_history import JobHistory, in_order
 from kopt.models.runtime.cluster_runs import ClusterRuns, Outcome
-from kopt.models.runtime.history import JobHistory, in_order
 from kopt.models.runtime.predictor import RunTimePredictor
 from kopt.serving.http.sharing import KeptByCaller
 from kopt.serving.runtime.table import RunTable
@@ -32,6 +32,18 @@ class _Followed:
     by_version: dict[ModelVersion, ClusterRuns] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Changed:
+    """What was new of a cluster: its runs by alias, those that changed (all of them: ``is_whole``), the number of the
+    last change, and the last start or end (Unix seconds)."""
+
+    by_alias: Mapping[str, ClusterRuns]
+    runs: Sequence[JobRun]
+    last: int
+    newest_s: float
+    is_whole: bool
+
+
 class FollowedClusters:
     def __init__(self, table: RunTable, most: int = MOST_CLUSTERS) -> None:
         self._table = table
@@ -42,15 +54,21 @@ class FollowedClusters:
         followed = self._kept.get(owner, cluster)
         return followed is not None and followed.change > 0
 
+    def has(self, owner: str, cluster: str, version: ModelVersion) -> bool:
+        """Whether its runs are at hand, by this version of the model."""
+        followed = self._kept.get(owner, cluster)
+        return followed is not None and followed.change > 0 and version in followed.by_version
+
     def catch_up(
         self,
         owner: str,
         cluster: str,
         models: dict[str, RunTimePredictor],
         ended: Callable[[str, RunTimePredictor, Outcome], None] | None = None,
+        changed: Callable[[Changed], None] | None = None,
     ) -> dict[str, ClusterRuns]:
         """A cluster's runs as the table has them, by the alias of each model; ``ended`` gets the answers about runs
-        whose end was not known before. Blocks. Raises DatabaseError."""
+        whose end was not known before, ``changed`` what was new. Blocks. Raises DatabaseError."""
         followed = self._kept.get(owner, cluster)
         versions = [model.version for model in models.values()]
         if followed is None or any(version not in followed.by_version for version in versions):
@@ -72,6 +90,8 @@ class FollowedClusters:
                 if is_new and ended is not None:
                     ended(alias, model, outcome)
         self._kept.put(owner, cluster, followed)
+        if changes.runs and changed is not None:
+            changed(Changed(result, changes.runs, followed.change, followed.newest_s, is_whole=not is_new))
         return result
 
     def history(self, owner: str, cluster: str) -> JobHistory:

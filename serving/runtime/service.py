@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,11 +27,12 @@ from kopt.core.workload.run_time import (
     RunTimeQuestion,
     StepProgress,
 )
+from kopt.features.job_history import FEATURES
+from kopt.features.run_rows import Cluster, RunRows, keys_of_all
 from kopt.models.registry.aliases import CHALLENGER, CHAMPION, SHIPPED
 from kopt.models.registry.loading import load_predictor
 from kopt.models.runtime.cluster_runs import ClusterRuns, Outcome
 from kopt.models.runtime.distribution import LogTimes
-from kopt.models.runtime.history import FEATURES
 from kopt.models.runtime.predictor import (
     PROBABILITY,
     RunTimePredictor,
@@ -69,9 +70,10 @@ from kopt.serving.http.metrics import EndpointMetrics
 from kopt.serving.http.problems import Problem, invalid
 from kopt.serving.http.sharing import Shares
 from kopt.serving.measured.comparisons import Comparisons, Interval, SeveralComparisons
-from kopt.serving.runtime.followed import FollowedClusters
+from kopt.serving.runtime.followed import Changed, FollowedClusters
 from kopt.serving.runtime.metrics import RunTimeMetrics
 from kopt.serving.runtime.starts import StartTable
+from kopt.serving.runtime.stored import RunFeatures
 from kopt.serving.runtime.table import RunTable
 
 _LOG = logging.getLogger(__name__)
@@ -127,8 +129,10 @@ class RunTimeService(PredictorService[RunTimePredictor]):
         challenger: Slot[RunTimePredictor] | None = None,
         comparisons: Comparisons | None = None,
         start_comparisons: Comparisons | None = None,
+        features: RunFeatures | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        self._features = features
         self._counters = RunTimeMetrics(metrics)
         super().__init__(slot, metrics, self._counters, challenger)
         self._table, self._comparisons, self._clock = table, comparisons, clock
@@ -142,9 +146,16 @@ class RunTimeService(PredictorService[RunTimePredictor]):
         kept = [each for each in (self._comparisons, self._start_comparisons) if each is not None]
         return SeveralComparisons(kept) if kept else None
 
+    def start(self) -> None:
+        super().start()
+        if self._features is not None:
+            self._features.start()
+
     def close(self) -> None:
         """Finishes queued requests."""
         self._thread.shutdown(wait=True)
+        if self._features is not None:
+            self._features.stop()
         self._table.close()
         self._start_table.close()
         super().close()
@@ -303,16 +314,43 @@ class RunTimeService(PredictorService[RunTimePredictor]):
                 answers = {alias: _interval(model.version, outcome)}
                 self._comparisons.record(owner, subject, "s", float(np.exp(outcome.log_seconds)), answers)
 
-        return self._followed.catch_up(owner, cluster, self.models, ended)
+        def changed(news: Changed) -> None:
+            if self._features is not None:
+                _store(self._features, Cluster(owner, cluster), self.models, news)
+
+        return self._followed.catch_up(owner, cluster, self.models, ended, changed)
 
     def _by_model(self, model: RunTimePredictor, asked: _Asked, question: RunTimeQuestion) -> RunTimeResponse:
         models = self.models
         alias = next((alias for alias, each in models.items() if each is model), None)
         if alias is None:
             alias, model = next(iter(models.items()))
-        runs = self._current(self._owner(asked), asked.cluster)[alias]
+        owner = self._owner(asked)
+        stored = self._by_stored(model, owner, asked.cluster, question)
+        if stored is not None:
+            return stored
+        runs = self._current(owner, asked.cluster)[alias]
         self._counters.drifted(sum(record.has_drifted for record in runs.queues.values()))
         return RunTimeResponse.of(model.answer(RunTimeRequest(question, runs)), question.at_s, model.version)
+
+    def _by_stored(
+        self, model: RunTimePredictor, owner: str, cluster: str, question: RunTimeQuestion
+    ) -> RunTimeResponse | None:
+        """From the feature store, where the question names only the kind of the job and the cluster's runs are not at
+        hand: after a start, and of clusters that are rarely asked about, reading them takes seconds."""
+        if self._features is None or question.started_s is not None or question.progress is not None:
+            return None
+        if self._followed.has(owner, cluster, model.version):
+            return None
+        rows = self._features.online(Cluster(owner, cluster), question.kind, model.stored_as)
+        change = self._table.last_change(owner, cluster)
+        if rows is None or not change or not rows.is_usable(change):
+            return None
+        answer = model.answer(RunTimeRequest(question, model.stored_runs(rows)))
+        why = rows.problem(change, question.at_s) or Reason("STORED_FEATURES", "From the feature store's newest rows.")
+        first, *others = answer.reasons
+        answer = replace(answer, reasons=(first, why, *others))
+        return RunTimeResponse.of(answer, question.at_s, model.version)
 
     def _by_recent(
         self, model: RunTimePredictor, asked: _Asked, question: RunTimeQuestion, why: Reason
@@ -325,8 +363,10 @@ class RunTimeService(PredictorService[RunTimePredictor]):
         own = owner_of(asked.caller)
         if not asked.sees_all or self._followed.knows(own, asked.cluster):
             return own
+        if self._table.last_change(own, asked.cluster):
+            return own
         others = [owner for owner, cluster in self._table.clusters(None) if cluster == asked.cluster]
-        return own if own in others or not others else others[0]
+        return others[0] if others else own
 
     def _queues(self, owner: str | None) -> QueuesResponse:
         key = None if owner is None else owner_of(owner)
@@ -353,6 +393,22 @@ class RunTimeService(PredictorService[RunTimePredictor]):
                     )
                 )
         return QueuesResponse(queues=tuple(result))
+
+
+def _store(features: RunFeatures, cluster: Cluster, models: Mapping[str, RunTimePredictor], news: Changed) -> None:
+    kinds = None if news.is_whole else {run.kind for run in news.runs}
+    history = next(iter(news.by_alias.values())).history
+    calibrations = {
+        (models[alias].stored_as, key): each
+        for alias, runs in news.by_alias.items()
+        for key, each in runs.calibrations(kinds).items()
+    }
+    groups = history.states(None if kinds is None else keys_of_all(kinds))
+    rows = RunRows(cluster, news.newest_s, news.last, groups, calibrations)
+    if news.is_whole:
+        features.put_whole(rows, news.runs)
+    else:
+        features.put(rows)
 
 
 def _question(request: RunTimeRequestIn, now_s: float) -> RunTimeQuestion:

@@ -9,6 +9,7 @@ from kopt.serving.measured.table import ComparisonTable
 from kopt.serving.runtime.routes import routes
 from kopt.serving.runtime.service import STARTS, RunTimeService, challenger_slot, runtime_slot
 from kopt.serving.runtime.starts import StartTable
+from kopt.serving.runtime.stored import RunFeatures, open_run_store
 from kopt.serving.runtime.table import RunTable
 
 
@@ -25,7 +26,16 @@ def assemble(assembly: Assembly) -> RunTimeService:
         start_comparisons=Comparisons(
             ComparisonTable(location(settings, "comparisons"), STARTS), STARTS, assembly.metrics
         ),
+        features=_features(assembly),
     )
+
+
+def _features(assembly: Assembly) -> RunFeatures | None:
+    """None where the store of demand is replaced, and that of runs is not."""
+    source = assembly.parts.run_features
+    if isinstance(source, RunFeatures):
+        return source
+    return None if assembly.parts.features is not None else RunFeatures(open_run_store(assembly.settings))
 
 
 SERVICE = ServiceSpec(

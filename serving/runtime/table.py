@@ -91,6 +91,13 @@ class RunTable:
         )
         return Changes(runs, int(rows[0][-1]) if rows else change)
 
+    def last_change(self, owner: str, cluster: str) -> int:
+        """The number of a cluster's last change; 0 where nothing is known of it."""
+        rows = self._db.query(
+            "SELECT change FROM run WHERE owner = ? AND cluster = ? ORDER BY change DESC LIMIT 1", (owner, cluster)
+        )
+        return int(rows[0][0]) if rows else 0
+
     def clusters(self, owner: str | None) -> list[tuple[str, str]]:
         """Owner and name of each cluster of one caller, or of all (None)."""
         if owner is None:

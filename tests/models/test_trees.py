@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kopt.models.registry.lightgbm_text import checked_text
 from kopt.models.registry.shipped import shipped_folder
-from kopt.models.registry.trees import Trees
+from kopt.models.registry.trees import TreeGroup, Trees
 
 SHIPPED = sorted(shipped_folder("sizing").glob("*.txt"))
 
@@ -51,4 +51,19 @@ def test_fitted_trees_answer_as_lightgbm(seed: int, leaves: int, missing: str, a
     )
     text = booster.model_to_string()
     new = np.concatenate([inputs, random.normal(size=(50, 5)), np.full((1, 5), np.nan), np.full((1, 5), 1e-36)])
-    np.testing.assert_array_equal(Trees(text).predict(new), _by_lightgbm(text, new))
+    expected, trees = _by_lightgbm(text, new), Trees(text)
+    np.testing.assert_array_equal(trees.predict(new), expected)
+    # One row takes a way of its own.
+    np.testing.assert_array_equal([trees.predict(row[None])[0] for row in new[-60:]], expected[-60:])
+
+
+def test_several_boosters_answer_together_as_each_by_itself() -> None:
+    boosters = [Trees.load(path) for path in sorted(shipped_folder("runtime").glob("p*.txt"))]
+    random = np.random.default_rng(1)
+    inputs = random.normal(0, 5, (20, 400))
+    inputs[random.random(inputs.shape) < 0.3] = np.nan
+    group = TreeGroup(boosters)
+    expected = np.array([trees.predict(inputs) for trees in boosters])
+    assert len(np.unique(expected)) > 100
+    np.testing.assert_array_equal(group.predict(inputs), expected)
+    np.testing.assert_array_equal(np.hstack([group.predict(row[None]) for row in inputs]), expected)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kopt.core.workload.run_time import JobKind, JobRun, RunTimeError
-from kopt.models.runtime.history import FEATURES, JobHistory
+from kopt.features.job_history import FEATURES, JobHistory
 from kopt.models.runtime.table import BURST_GAP_S, Trace, joined, table_of
 
 _OF_WHOM = (("", ""), ("t", "u"))

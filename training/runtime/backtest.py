@@ -12,9 +12,9 @@ from functools import cached_property
 import numpy as np
 
 from kopt.core.workload.run_time import JobRun
+from kopt.features.job_history import Array
 from kopt.models.registry.artifact import ModelCard
 from kopt.models.runtime.cluster_runs import ClusterRuns, Outcome
-from kopt.models.runtime.history import Array
 from kopt.models.runtime.predictor import RunTimePredictor
 from kopt.models.runtime.table import RunTimeTable, Trace, digest, joined, run_as_of, table_of
 from kopt.training.runtime.scoring import RunTimeSummary, summary, trace_run

@@ -12,10 +12,10 @@ import numpy as np
 from kopt.core.settings import Settings
 from kopt.data.jobs.openb import TraceError
 from kopt.data.jobs.runs import read_runs
+from kopt.features.job_history import FEATURES
 from kopt.models import runtime as models
 from kopt.models.base import Predictor
 from kopt.models.registry.artifact import ModelCard, TrainedOn, library_versions
-from kopt.models.runtime.history import FEATURES
 from kopt.models.runtime.predictor import RunTimePredictor
 from kopt.models.runtime.quantile_trees import TreeSettings
 from kopt.models.runtime.records import pinball

@@ -21,7 +21,7 @@ RECENT = 20
 """Finished runs whose median is the base that all times are relative to."""
 _KEPT, _NEIGHBOURS = 100, 6
 _BURSTS_S = (60.0, 600.0, 3_600.0, 86_400.0)
-_LEAST_NAMED = 2
+LEAST_NAMED = 2
 """Finished runs from which on jobs of one name and user are a class of their own."""
 NO_HISTORY_LOG_SECONDS = math.log(3_600.0)
 
@@ -51,6 +51,9 @@ _NEIGHBOUR = tuple(
     f"neighbour_{k}_{what}" for k in range(1, _NEIGHBOURS + 1) for what in ("duration", "age_if_running", "started")
 )
 _OWN = ("base", "gpus", "hour_of_day")
+_SPAN = _FINISHED.index("span_20")
+"""A difference already, so nothing is taken from it."""
+_NONE = (math.nan, math.nan, math.nan)
 FEATURES: tuple[str, ...] = (
     *_OWN,
     *(f"class_{name}" for name in (*_FULL, *_NEIGHBOUR)),
@@ -94,67 +97,104 @@ class _Group:
         self.count += 1
         self.last_end_s = max(self.last_end_s, ended_s)
 
-    def base(self) -> float:
-        recent = sorted(list(self.finished)[-RECENT:])
-        return (
-            recent[len(recent) // 2]
-            if len(recent) % 2
-            else (recent[len(recent) // 2 - 1] + recent[len(recent) // 2]) / 2
+    def state(self) -> "GroupState":
+        values = list(self.finished)
+        starts_s = list(self.running.values())
+        return GroupState(
+            _statistics(values, self.count, self.fast, self.slow, self.last_end_s),
+            (float(len(starts_s)), *((starts_s[-1], starts_s[0], starts_s[len(starts_s) // 2]) if starts_s else _NONE)),
+            tuple(self.starts_s),
+            tuple(
+                (run.started_s, math.nan if run.job in self.running else run.log_seconds)
+                for run in reversed(self.latest)
+            ),
+            tuple(values[-RECENT:]),
         )
+
+
+def _statistics(values: Sequence[float], count: int, fast: float, slow: float, last_end_s: float) -> tuple[float, ...]:
+    if not values:
+        return (0.0, *[math.nan] * (len(_FINISHED) - 1))
+    n = len(values)
+    last_5, last_20, every = sorted(values[-5:]), sorted(values[-RECENT:]), sorted(values)
+    m = len(last_20)
+    return (
+        float(count),
+        values[-1],
+        values[-2] if n > 1 else math.nan,
+        values[-3] if n > 2 else math.nan,
+        last_5[len(last_5) // 2],
+        last_20[m // 2],
+        last_20[int(0.1 * m)],
+        last_20[int(0.25 * m)],
+        last_20[int(0.75 * m)],
+        last_20[int(0.9 * m)],
+        last_20[-1] - last_20[0],
+        every[n // 2],
+        every[int(0.1 * n)],
+        every[int(0.9 * n)],
+        fast,
+        slow,
+        last_end_s,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GroupState:
+    """What a group of jobs has shown by a moment, as it is stored; the features of a later moment follow from it.
+
+    ``finished``: a value for each of the columns of runs that ended, in log seconds, their count first and the Unix
+    seconds of the last end last. ``running``: their number, and the starts of the youngest, the oldest and the middle
+    one. ``starts_s``: the last starts. ``neighbours``: start and log duration (NaN while it goes on) of the runs that
+    started last, the newest first. ``recent``: log durations of the last runs that ended, the oldest first.
+    """
+
+    finished: tuple[float, ...] = (0.0, *[math.nan] * (len(_FINISHED) - 1))
+    running: tuple[float, ...] = (0.0, *_NONE)
+    starts_s: tuple[float, ...] = ()
+    neighbours: tuple[tuple[float, float], ...] = ()
+    recent: tuple[float, ...] = ()
+
+    @property
+    def count(self) -> int:
+        """Runs that ended."""
+        return int(self.finished[0])
+
+    def base(self) -> float:
+        """The median of the last runs that ended (log seconds)."""
+        recent = sorted(self.recent)
+        n = len(recent)
+        return recent[n // 2] if n % 2 else (recent[n // 2 - 1] + recent[n // 2]) / 2
 
     def features(self, at_s: float, base: float) -> list[float]:
         return [*self._of_finished(at_s, base), *self._of_running(at_s, base), *self._of_starts(at_s)]
 
     def _of_finished(self, at_s: float, base: float) -> list[float]:
-        if not self.finished:
+        if not self.count:
             return [0.0, *[math.nan] * 16]
-        values = list(self.finished)
-        n = len(values)
-        last_5, last_20, every = sorted(values[-5:]), sorted(values[-RECENT:]), sorted(values)
-        m = len(last_20)
-        return [
-            math.log1p(self.count),
-            values[-1] - base,
-            values[-2] - base if n > 1 else math.nan,
-            values[-3] - base if n > 2 else math.nan,
-            last_5[len(last_5) // 2] - base,
-            last_20[m // 2] - base,
-            last_20[int(0.1 * m)] - base,
-            last_20[int(0.25 * m)] - base,
-            last_20[int(0.75 * m)] - base,
-            last_20[int(0.9 * m)] - base,
-            last_20[-1] - last_20[0],
-            every[n // 2] - base,
-            every[int(0.1 * n)] - base,
-            every[int(0.9 * n)] - base,
-            self.fast - base,
-            self.slow - base,
-            _log_seconds(at_s - self.last_end_s),
-        ]
+        levels = [value if at == _SPAN else value - base for at, value in enumerate(self.finished[1:-1], 1)]
+        return [math.log1p(self.count), *levels, _log_seconds(at_s - self.finished[-1])]
 
     def _of_running(self, at_s: float, base: float) -> list[float]:
-        if not self.running:
+        number, *starts_s = self.running
+        if not number:
             return [0.0, math.nan, math.nan, math.nan]
-        starts_s = list(self.running.values())
-        ages = (starts_s[-1], starts_s[0], starts_s[len(starts_s) // 2])
-        return [math.log1p(len(starts_s)), *(_log_seconds(at_s - started_s) - base for started_s in ages)]
+        return [math.log1p(number), *(_log_seconds(at_s - started_s) - base for started_s in starts_s)]
 
     def _of_starts(self, at_s: float) -> list[float]:
-        if not self.starts_s:
+        starts_s = self.starts_s
+        if not starts_s:
             return [math.nan, 0.0, 0.0, 0.0, 0.0]
-        starts_s = list(self.starts_s)
         bursts = [float(len(starts_s) - bisect.bisect_left(starts_s, at_s - window_s)) for window_s in _BURSTS_S]
         return [_log_seconds(at_s - starts_s[-1]), *bursts]
 
-    def neighbours(self, at_s: float, base: float) -> list[float]:
+    def neighbour_features(self, at_s: float, base: float) -> list[float]:
         """The runs that started last, the newest first: how long each took, or its age if it goes on."""
         result: list[float] = []
-        for run in reversed(self.latest):
-            age = _log_seconds(at_s - run.started_s)
-            result += (
-                (math.nan, age - base, age) if run.job in self.running else (run.log_seconds - base, math.nan, age)
-            )
-        return result + [math.nan] * (3 * (_NEIGHBOURS - len(self.latest)))
+        for started_s, log_seconds in self.neighbours:
+            age = _log_seconds(at_s - started_s)
+            result += (math.nan, age - base, age) if math.isnan(log_seconds) else (log_seconds - base, math.nan, age)
+        return result + [math.nan] * (3 * (_NEIGHBOURS - len(self.neighbours)))
 
 
 @dataclass(slots=True)
@@ -193,7 +233,7 @@ class JobHistory:
             return
         entry = _Run(run.job, run.started_s)
         self._runs[run.job] = (run.kind, entry)
-        for key in _keys(run.kind):
+        for key in keys_of(run.kind):
             self._groups.setdefault(key, _Group()).start(entry)
 
     def end(self, run: JobRun) -> None:
@@ -203,11 +243,11 @@ class JobHistory:
         self.start(run)
         kind, entry = self._runs.pop(run.job)
         if run.interrupted:
-            for key in _keys(kind):
+            for key in keys_of(kind):
                 self._groups[key].stop(entry)
             return
         entry.log_seconds = _log_seconds(run.ended_s - entry.started_s)
-        for key in _keys(kind):
+        for key in keys_of(kind):
             self._groups[key].end(entry, run.ended_s)
 
     def is_running(self, job: str) -> bool:
@@ -220,50 +260,63 @@ class JobHistory:
     def describe(self, kind: JobKind, at_s: float) -> Described:
         """The features of a job that starts at ``at_s``."""
         own, level = self._class(kind)
-        groups = (own, *(self._groups.get(key, _EMPTY) for key in _wider_keys(kind)))
-        names = (level, "queue", "gpus", "all")
-        known = next(((group, name) for group, name in zip(groups, names, strict=True) if group.finished), None)
-        base = NO_HISTORY_LOG_SECONDS if known is None else known[0].base()
-        row = [base, math.log2(max(1, kind.gpus)), at_s / 3600.0 % 24.0]
-        for at, group in enumerate(groups):
-            row += group.features(at_s, base)
-            if at < 2:
-                row += group.neighbours(at_s, base)
-        level, finished = ("none", 0) if known is None else (known[1], known[0].count)
-        return Described(np.array(row), base, level, finished)
+        groups = (own, *(self._groups.get(key, _EMPTY) for key in wider_keys(kind)))
+        return described(kind, at_s, level, [group.state() for group in groups])
 
     def recent_log_seconds(self, kind: JobKind) -> tuple[float, ...]:
         """Log durations of the last runs of its class that ended, the oldest first."""
         return tuple(self._class(kind)[0].finished)
 
+    def states(self, keys: Iterable[Key] | None = None) -> dict[Key, GroupState]:
+        """What is stored of groups, of all by default; those without a run are absent."""
+        wanted = self._groups if keys is None else [key for key in keys if key in self._groups]
+        return {key: self._groups[key].state() for key in wanted}
+
     def _class(self, kind: JobKind) -> tuple[_Group, str]:
         if kind.name:
-            named = self._groups.get(_named_key(kind), _EMPTY)
-            if len(named.finished) >= _LEAST_NAMED:
+            named = self._groups.get(named_key(kind), _EMPTY)
+            if len(named.finished) >= LEAST_NAMED:
                 return named, "name"
-        return self._groups.get(_class_key(kind), _EMPTY), "class"
+        return self._groups.get(class_key(kind), _EMPTY), "class"
+
+
+def described(kind: JobKind, at_s: float, level: str, states: Sequence[GroupState]) -> Described:
+    """The one transformation to features, for training and for serving: of the ``states`` of the job's own class (of
+    ``level``), and of its queue, its number of GPUs and all jobs."""
+    known = next(
+        ((state, name) for state, name in zip(states, (level, "queue", "gpus", "all"), strict=True) if state.count),
+        None,
+    )
+    base = NO_HISTORY_LOG_SECONDS if known is None else known[0].base()
+    row = [base, math.log2(max(1, kind.gpus)), at_s / 3600.0 % 24.0]
+    for at, state in enumerate(states):
+        row += state.features(at_s, base)
+        if at < 2:
+            row += state.neighbour_features(at_s, base)
+    level, finished = ("none", 0) if known is None else (known[1], known[0].count)
+    return Described(np.array(row), base, level, finished)
 
 
 _EMPTY = _Group()
 
 
-def _class_key(kind: JobKind) -> Key:
+def class_key(kind: JobKind) -> Key:
     return ("class", kind.queue, kind.gpus)
 
 
-def _named_key(kind: JobKind) -> Key:
+def named_key(kind: JobKind) -> Key:
     return ("name", kind.queue, kind.gpus, kind.name, kind.user)
 
 
-def _wider_keys(kind: JobKind) -> tuple[Key, Key, Key]:
+def wider_keys(kind: JobKind) -> tuple[Key, Key, Key]:
     return ("queue", kind.queue), ("gpus", kind.gpus), ("all",)
 
 
-def _keys(kind: JobKind) -> Iterable[Key]:
-    yield _class_key(kind)
+def keys_of(kind: JobKind) -> Iterable[Key]:
+    yield class_key(kind)
     if kind.name:
-        yield _named_key(kind)
-    yield from _wider_keys(kind)
+        yield named_key(kind)
+    yield from wider_keys(kind)
 
 
 def _log_seconds(seconds: float) -> float:

@@ -60,7 +60,7 @@ def epoch_bar_of(text: str) -> tuple[int, int, int] | None:
     if match is None:
         return None
     epoch, batch, batches = (int(number) for number in match.groups())
-    return (epoch, batch, batches) if 0 < batches and batch <= batches else None
+    return (epoch, batch, batches) if batches > 0 and batch <= batches else None
 
 
 def counts_of(text: str) -> frozenset[int]:

@@ -104,8 +104,8 @@ class WriteStatistics:
         None where it was not. Steps are batches since the start of training. A runtime sends bars in pieces, so that
         what it sends next may have been drawn before the write.
         """
-        before = [bar for *bar, at_s in self.bar_times if at_s <= began_s][-1:]
-        after = [bar for *bar, at_s in self.bar_times if at_s >= ended_s][:_LATE_PIECES]
+        before = [bar[:3] for bar in self.bar_times if bar[3] <= began_s][-1:]
+        after = [bar[:3] for bar in self.bar_times if bar[3] >= ended_s][:_LATE_PIECES]
         if not before or not after:
             return None
         low, high = (steps_of_bar(bar, _FIRST_EPOCH) for bar in (before[-1], max(after)))

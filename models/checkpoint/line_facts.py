@@ -33,6 +33,7 @@ _ASIDE = re.compile(
 )
 _SYNC = re.compile(r"\[sync\]|synchronous(?:ly)?\b(?<!asynchronous)|blocking save", re.IGNORECASE)
 _BATCH = re.compile(r"(?<![a-zA-Z])(?:mini-?)?batch(?:es)?[\"']?\s?[=:#]?\s{0,3}[\"']?\[?(\d+)(?![.\d])", re.IGNORECASE)
+_EPOCH_BAR = re.compile(r"\s*Epoch[ :]+(\d{1,9})(?:/-?\d+)?:?\s[\W_]*(?:\d+%\|[^|]*\|)?\s*(\d{1,9})/(\d{1,9})(?![\d/])")
 _LOOKED_AT, _MOST_COUNTED = 600, 16
 
 
@@ -47,6 +48,19 @@ def step_of_progress(text: str) -> int | None:
         if _number(text[whole:last]) >= _number(text[start:end]):
             return _number(text[start:end])
     return _number(text[epoch].lstrip("0")) if epoch else None
+
+
+def epoch_bar_of(text: str) -> tuple[int, int, int] | None:
+    """Epoch, batch and batches of an epoch, of a bar that begins anew with every epoch, as Lightning's does.
+
+    >>> epoch_bar_of("Epoch 3:  45%|####5     | 45/100 [00:01<00:01, 40.1it/s, v_num=0]")
+    (3, 45, 100)
+    """
+    match = _EPOCH_BAR.match(text[:_LOOKED_AT]) if "Epoch" in text[:12] else None
+    if match is None:
+        return None
+    epoch, batch, batches = (int(number) for number in match.groups())
+    return (epoch, batch, batches) if batches > 0 and batch <= batches else None
 
 
 def counts_of(text: str) -> frozenset[int]:

@@ -45,7 +45,8 @@ _STORED_NAMES: Mapping[type, Mapping[str, str]] = {
 """Attributes that are stored under another name."""
 _ADDED: Mapping[type, frozenset[str]] = {
     LineTemplates: frozenset({"recent_keys", "routine"}),
-    WriteStatistics: frozenset({"step_times", "ways"}),
+    TrainingProgress: frozenset({"first_epoch"}),
+    WriteStatistics: frozenset({"bar_times", "step_times", "ways"}),
 }
 """Attributes that sessions of older releases have not."""
 

@@ -13,13 +13,19 @@ from kopt.core.workload.checkpoint import JobState, LineLabel
 from kopt.models.checkpoint.classified_line import ClassifiedLine, LineReference
 from kopt.models.checkpoint.classifier.tokens import template
 from kopt.models.checkpoint.end_detection import EndDetector
-from kopt.models.checkpoint.line_facts import continues_aside, epoch_of, step_of_checkpoint, step_of_progress
+from kopt.models.checkpoint.line_facts import (
+    continues_aside,
+    epoch_bar_of,
+    epoch_of,
+    step_of_checkpoint,
+    step_of_progress,
+)
 from kopt.models.checkpoint.log_writers import LogWriters
 from kopt.models.checkpoint.reading import ACTIVITY, CERTAIN, read, speaks_of_step, write_share
 from kopt.models.checkpoint.serialization import fill, plain, templates_from, templates_to, write_from
 from kopt.models.checkpoint.templates import LineTemplate, LineTemplates
 from kopt.models.checkpoint.timing import JobClock, TrainingProgress
-from kopt.models.checkpoint.write_statistics import WriteStatistics
+from kopt.models.checkpoint.write_statistics import WriteStatistics, steps_of_bar
 from kopt.models.checkpoint.writes import DurableCheckpoint, OpenWrite, Writes
 
 _STATE_OF = {
@@ -154,6 +160,19 @@ class StateMachine:
             return False
         if not self.writing and self._state is JobState.CKPT_WRITING:
             self._state = self._state_before
+        return True
+
+    def was_at(self, step: int, began_s: float, ended_s: float) -> bool:
+        """Whether the log shows that training was at this step at some moment between these times.
+
+        Of a bar that counts the batches of an epoch, files tell which step it is at: from then on it is known.
+        """
+        if self.statistics.was_at(step, began_s, ended_s):
+            return True
+        first_epoch = self.statistics.first_epoch(step, began_s, ended_s)
+        if first_epoch is None:
+            return False
+        self._progress.first_epoch = first_epoch
         return True
 
     def claim_durable(self, step: int | None, at_s: float) -> bool:
@@ -348,7 +367,7 @@ class StateMachine:
         self._state = JobState.CKPT_WRITING
 
     def _activity(self, line: ClassifiedLine, label: LineLabel) -> None:
-        step = step_of_progress(line.text) if label is LineLabel.TRAIN_STEP else None
+        step = self._step_of(line) if label is LineLabel.TRAIN_STEP else None
         others_ended = label is LineLabel.TRAIN_STEP and self._end_silent_writers(line, label, step)
         write = self._writes.open.get(line.writer)
         repeated = write is not None and self._ends.repeats(line, label, step, write)
@@ -362,6 +381,15 @@ class StateMachine:
             self._state_before = _STATE_OF[label]
             return
         self._show(_STATE_OF[label], line)
+
+    def _step_of(self, line: ClassifiedLine) -> int | None:
+        bar = epoch_bar_of(line.text)
+        if bar is None:
+            return step_of_progress(line.text)
+        if line.live and line.at_s is not None:
+            self.statistics.record_bar(bar, line.at_s)
+        first_epoch = self._progress.first_epoch
+        return step_of_progress(line.text) if first_epoch is None else steps_of_bar(bar, first_epoch)
 
     def _end_by_activity(self, line: ClassifiedLine, label: LineLabel, write: OpenWrite) -> bool:
         """Ends the writer's open write if activity shows that it is over; returns whether the line is dealt with."""
@@ -425,7 +453,8 @@ class StateMachine:
         if progress.step is not None:
             self.statistics.record_step(progress.step, line.at_s)
         gap_s = self._clock.observe_step(line.at_s, after_write=after_write)
-        if gap_s is not None:
+        # A bar ends no line: a runtime sends many of its states at once, and then none for as long as they took.
+        if gap_s is not None and (gap_s > 0 or progress.first_epoch is None):
             self.statistics.step_gaps_s.append(gap_s)
 
     def _failure(self, line: ClassifiedLine, label: LineLabel) -> None:

@@ -44,6 +44,7 @@ class TrainingProgress:
     """Where training is: its step, its epoch, and the lines about steps so far.
 
     ``steppers``: lines about steps by writer; ``stepped_since_end``: training has gone on since the last write ended.
+    ``first_epoch``: by files, what the job's bar calls the first epoch; None where no bar counts batches of one.
     """
 
     step: int | None = None
@@ -52,6 +53,7 @@ class TrainingProgress:
     step_lines: int = 0
     steppers: dict[str, int] = field(default_factory=dict)
     stepped_since_end: bool = True
+    first_epoch: int | None = None
 
 
 def _earlier(at_s: float | None, now_s: float) -> float | None:

@@ -1,6 +1,7 @@
 """What the checkpoint writes of a job so far have shown about its next ones."""
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
@@ -9,6 +10,7 @@ _KEPT = 32
 QUARANTINE_S = 60.0
 """A write without a pause whose end was not seen is taken to have ended after this time, if training went on."""
 _MOST_LINES = 64
+_LATE_PIECES, _FIRST_EPOCH = 2, 0
 _BETWEEN_SAMPLES_S = 5.0
 _LONGER = 1.2
 """Times the longest time after which lines about a write still came while training went on."""
@@ -22,7 +24,8 @@ class WriteStatistics:
     ``implied_ends``: writes that only other activity ended; ``last_template``: the template of the last line about a
     write that no message ended, and how often in a row it was the same; ``ways``: of each save, the lines about steps
     before it, and the templates of the lines about it;
-    ``step_times``: steps and when they were logged, some seconds apart.
+    ``step_times``: steps and when they were logged, some seconds apart;
+    ``bar_times``: epochs, batches and batches of an epoch by a bar that counts batches, likewise.
     """
 
     reported_ends: int = 0
@@ -43,6 +46,7 @@ class WriteStatistics:
     ways: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=8))
     recent_steps: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=8))
     step_times: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=128))
+    bar_times: deque[tuple[int, int, int, float]] = field(default_factory=lambda: deque(maxlen=128))
 
     def record_last_template(self, number: int) -> None:
         """Records the template of the last line about a write whose end no message reported."""
@@ -89,6 +93,25 @@ class WriteStatistics:
                 return before is not None and before <= step <= sample
         return False
 
+    def record_bar(self, bar: tuple[int, int, int], at_s: float) -> None:
+        """Records when a bar of batches was drawn."""
+        if not self.bar_times or at_s - self.bar_times[-1][3] >= _BETWEEN_SAMPLES_S:
+            self.bar_times.append((*bar, at_s))
+
+    def first_epoch(self, step: int, began_s: float, ended_s: float) -> int | None:
+        """The number of the first epoch by which the bar was at this step at some moment between these times.
+
+        None where it was not. Steps are batches since the start of training. A runtime sends bars in pieces, so that
+        what it sends next may have been drawn before the write.
+        """
+        before = [bar[:3] for bar in self.bar_times if bar[3] <= began_s][-1:]
+        after = [bar[:3] for bar in self.bar_times if bar[3] >= ended_s][:_LATE_PIECES]
+        if not before or not after:
+            return None
+        low, high = (steps_of_bar(bar, _FIRST_EPOCH) for bar in (before[-1], max(after)))
+        # Had it been another number, another job's checkpoints might fit as well.
+        return _FIRST_EPOCH if low <= step <= high <= low + before[-1][2] else None
+
     @property
     def reports_ends(self) -> bool:
         """Whether this job logs the ends of its writes, and not before they have ended."""
@@ -105,3 +128,9 @@ class WriteStatistics:
         longest = max(QUARANTINE_S, 10 * (self.longest_write_s or 0.0))
         mentioned = _LONGER * max(self.mentioned_after_s, default=0.0)
         return max(mentioned, min(longest, median(gaps) / 2)) if len(gaps) >= 2 else longest
+
+
+def steps_of_bar(bar: Sequence[int], first_epoch: int) -> int:
+    """Batches since the start of training, by a bar's epoch, batch and batches of an epoch."""
+    epoch, batch, batches = bar
+    return (epoch - first_epoch) * batches + batch

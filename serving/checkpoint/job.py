@@ -133,11 +133,11 @@ class FollowedJob:
 
         On a shared volume lie other jobs' checkpoints, too, and the model that this one began with.
         """
-        statistics = self.session.machine.statistics
+        machine = self.session.machine
         for unit in watch.units.values():
             if not unit.folder or unit.folder in self.own_folders or unit.step is None:
                 continue
-            if statistics.was_at(unit.step, unit.first_s, unit.last_s):
+            if machine.was_at(unit.step, unit.first_s, unit.last_s):
                 self.own_folders = [*self.own_folders, unit.folder][-_MOST_OWN_FOLDERS:]
 
     def confirm_folder(self, at_s: float, by: str = "") -> None:

@@ -211,6 +211,32 @@ async def test_a_folder_that_nobody_named_is_the_jobs_by_a_step_that_it_was_at(
     assert "shared/run-3/checkpoint-101 is being written" in answer["reason"]
 
 
+async def test_a_folder_is_the_jobs_by_a_bar_that_counts_the_batches_of_an_epoch(
+    http: httpx.AsyncClient, clock: Clock
+) -> None:
+    def bars(start: int, stop: int) -> list[dict[str, Any]]:
+        return [
+            {
+                "text": f"Epoch {n // 100}: {n % 100}%|##  | {n % 100}/100 [00:01<00:01, 40.1it/s]",
+                "at": NOW - 500 + 2 * n,
+            }
+            for n in range(start, stop)
+        ]
+
+    clock.now_s = NOW
+    await post(http, bars(101, 249), first=1)
+    foreign = found_in("shared/others", saved(300, NOW - 101))
+    await post(http, listings=[{"by": "pod-a", "files": foreign, "at": NOW - 90}])
+    answer = await post(http, listings=[{"by": "pod-a", "at": NOW - 51}])
+    assert not answer["evidence"], "the job was never at this step"
+    own = found_in("shared/run-3", saved(200, NOW - 100))
+    await post(http, listings=[{"by": "pod-a", "files": [*foreign, *own], "at": NOW - 50}])
+    answer = await post(http, listings=[{"by": "pod-a", "at": NOW}])
+    assert (answer["last_durable_step"], answer["durable_evidence"]) == (200, "files")
+    answer = await post(http, bars(249, 251), first=149)
+    assert (answer["step"], answer["safe"]) == (250, True), answer["reason"]
+
+
 async def test_what_is_gone_with_its_pod_is_no_checkpoint(http: httpx.AsyncClient, clock: Clock) -> None:
     steps = [{"text": f"step {n}/400 loss 1.2", "at": NOW - 200 + 2 * n} for n in range(1, 100)]
     clock.now_s = NOW

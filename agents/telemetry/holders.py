@@ -1,4 +1,4 @@
-"""Which pods have which device: what the kubelet says, by names that device plugins and drivers of claims give out.
+"""Which pods have which device: what the kubelet says, by names that device plugins and drivers of claims give out."""
 
 import re
 from collections import defaultdict

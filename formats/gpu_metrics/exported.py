@@ -1,7 +1,8 @@
 """Series of NVIDIA's dcgm-exporter and AMD's device-metrics-exporter by the names of ``core.hardware.gpu_telemetry``.
 
 What an exporter says of pods is not taken: it has none for shared GPUs (dcgm-exporter#151), and the kubelet knows.
-AMD's ``gpu_*_vram`` are in bytes or in MiB, see ``exporters``; activity of AMD's partitions is not theirs (gpu-operator#290).
+AMD's ``gpu_*_vram`` are in bytes or in MiB, see ``exporters``; activity of AMD's partitions is not theirs
+(gpu-operator#290).
 """
 
 from collections import defaultdict

@@ -37,6 +37,7 @@ class Reader:
         self._events: Any = None
         self._registered: dict[int, str] = {}
         self._xids: dict[str, Counter[str]] = {}
+        self._last_xid: Figures = {}
 
     def read(self) -> list[dict[str, Any]]:
         """Raises NVMLError where NVML as a whole does not answer; a GPU that does not is left out."""
@@ -56,6 +57,7 @@ class Reader:
         for device in devices:
             if not device["partition"] and device["uuid"] in self._xids:
                 device["labelled"]["xid_errors_total"] = dict(self._xids[device["uuid"]])
+                device["values"]["last_xid"] = self._last_xid.get(device["uuid"], 0.0)
         return devices
 
     def _gpu(self, at: int, handle: Any) -> list[dict[str, Any]]:
@@ -243,6 +245,7 @@ class Reader:
                 uuid = self._registered.get(ctypes.cast(event.device, ctypes.c_void_p).value or 0)
                 if uuid is None or not event.eventType & self._nvml.nvmlEventTypeXidCriticalError:
                     continue
+                self._last_xid[uuid] = float(event.eventData)
                 counts, code = self._xids[uuid], str(event.eventData)
                 counts[code if code in counts or len(counts) < _MOST_CODES else "other"] += 1
 

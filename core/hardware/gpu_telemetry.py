@@ -192,7 +192,8 @@ FIELDS: tuple[GpuField, ...] = (
     GpuField(
         "last_xid",
         _GAUGE,
-        "The last XID error; 0 for none. Where only an exporter that does not count them is read.",
+        "The code of the last XID error; 0 for none.",
+        "event nvmlEventTypeXidCriticalError",
         exported=(Exported(("DCGM_FI_DEV_XID_ERRORS",)),),
         most=100_000.0,
     ),

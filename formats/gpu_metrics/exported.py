@@ -109,8 +109,6 @@ def _device(
         for name, reason in _VIOLATIONS.items():
             growing[reason] = max(growing.get(reason, 0.0), float(growths.get(name, 0.0) > 0))
         labelled["throttled"] = growing
-    if xids:
-        figures.pop("last_xid", None)
     return DeviceReading(
         key[0],
         labels.get("UUID") or labels.get("gpu_uuid", ""),

@@ -4,8 +4,8 @@ NVIDIA's dcgm-exporter gives ``DCGM_FI_DEV_FB_USED`` in MiB, ``DCGM_FI_PROF_GR_E
 ``DCGM_FI_DEV_GPU_UTIL`` in per cent (its ``etc/default-counters.csv``), MIG devices with ``GPU_I_ID``. AMD's
 device-metrics-exporter gives ``gpu_used_vram`` and ``gpu_gfx_activity`` with the labels ``pod`` and ``namespace`` (its
 *List of Available Metrics*), in some releases with ``amd_`` before. One range query per series answers for all pods; a
-point at time T stands for the step that ends at T. The containers of a pod are not told apart: the highest counts. Our telemetry agent gives
-``kopt_gpu_memory_used_bytes``, ``kopt_gpu_busy_ratio``, and ``kopt_gpu_held`` for each pod that has a GPU.
+point at time T stands for the step that ends at T. The containers of a pod are not told apart: the highest counts. Our
+telemetry agent gives ``kopt_gpu_memory_used_bytes``, ``kopt_gpu_busy_ratio``, and ``kopt_gpu_held`` for each pod that has a GPU.
 """
 
 import math

@@ -101,7 +101,7 @@ def model_of(labels: Mapping[str, str]) -> str:
 
 
 def is_partition(labels: Mapping[str, str]) -> bool:
-    """Whether a series is of a MIG device (``GPU_I_ID``, our ``partition``), or of an AMD GPU in another mode than SPX."""
+    """Whether a series is of a MIG device (``GPU_I_ID``, our ``partition``), or of AMD's in another mode than SPX."""
     mode = labels.get("gpu_compute_partition_type", "").lower()
     return bool(labels.get("GPU_I_ID") or labels.get("partition")) or mode not in ("", "spx", "none")
 

@@ -5,7 +5,7 @@ NVIDIA's dcgm-exporter gives ``DCGM_FI_DEV_FB_USED`` in MiB, ``DCGM_FI_PROF_GR_E
 device-metrics-exporter gives ``gpu_used_vram`` and ``gpu_gfx_activity`` with the labels ``pod`` and ``namespace`` (its
 *List of Available Metrics*), in some releases with ``amd_`` before. One range query per series answers for all pods; a
 point at time T stands for the step that ends at T. The containers of a pod are not told apart: the highest counts. Our
-telemetry agent gives ``kopt_gpu_memory_used_bytes``, ``kopt_gpu_busy_ratio``, and ``kopt_gpu_held`` for each pod that has a GPU.
+telemetry agent gives ``kopt_gpu_memory_used_bytes``, ``kopt_gpu_busy_ratio`` and, for each pod, ``kopt_gpu_held``.
 """
 
 import math

@@ -220,5 +220,10 @@ def samples(text: str) -> list[Series]:
     """Of exposition text. Raises ValueError."""
     from prometheus_client.parser import text_string_to_metric_families
 
-    families = text_string_to_metric_families(text)
-    return [(sample.name, sample.labels, float(sample.value)) for family in families for sample in family.samples]
+    # The parser adds _total to counters, as OpenMetrics wants it; dcgm-exporter's have none.
+    written = {line.partition("{")[0].partition(" ")[0] for line in text.splitlines()}
+    return [
+        (sample.name if sample.name in written else sample.name.removesuffix("_total"), sample.labels, sample.value)
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    ]

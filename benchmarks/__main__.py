@@ -15,6 +15,7 @@ BENCHMARKS = {name: f"benchmarks.{name}" for name in predictor_names()} | {
     "gangs": "benchmarks.gangs",
     "health": "benchmarks.health",
     "gpu-map": "benchmarks.gpu_map",
+    "gpu-telemetry": "benchmarks.gpu_telemetry",
     "ingest": "benchmarks.ingest",
     "decisions": "benchmarks.decisions",
     "extender": "benchmarks.extender",

@@ -1,5 +1,7 @@
 """Readings by the exporters of others and by amd-smi, in recorded outputs."""
 
+from pathlib import Path
+
 import pytest
 
 from kopt.agents.telemetry.sources import samples
@@ -98,3 +100,11 @@ def test_names_of_the_table_are_those_of_prometheus_with_base_units() -> None:
         assert field.description.endswith("."), field.name
         assert field.nvml or field.amd_smi or field.exported, field.name
     assert len({field.name for field in FIELDS}) == len(FIELDS)
+
+
+def test_the_page_lists_each_field_as_the_table_has_it() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "telemetry.md").read_text()
+    for field in FIELDS:
+        (row,) = [line for line in page.splitlines() if line.startswith(f"| `{field.metric}` |")]
+        assert f"| {field.kind} | {field.description} |" in row
+        assert all(f"`{name}`" in row for exported in field.exported for name in exported.names)

@@ -1,7 +1,6 @@
 """The process behind ``kopt agent telemetry``, which it starts with its options as JSON."""
 
 import asyncio
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 from kopt.agents.runtime.running import log_to_stderr
 from kopt.agents.telemetry.process import ProcessSettings, serve
 from kopt.agents.telemetry.sources import ExporterSource, ProgramSource, Source, ToolSource
+from kopt.core.untrusted import decode
 
 
 def settings_of(options: dict[str, Any]) -> ProcessSettings:
@@ -39,4 +39,4 @@ def settings_of(options: dict[str, Any]) -> ProcessSettings:
 
 if __name__ == "__main__":
     log_to_stderr()
-    asyncio.run(serve(settings_of(json.loads(sys.argv[1]))))
+    asyncio.run(serve(settings_of(decode(sys.argv[1]))))

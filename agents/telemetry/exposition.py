@@ -54,20 +54,21 @@ def expose(
     """``devices`` is what answers now, of the ``known`` GPUs of the node."""
     answering = {(device.gpu, device.uuid) for device in devices if not device.partition}
     # An exporter may show only the instances of a GPU.
-    answering |= {(one.gpu, one.uuid) for one in known if any(device.gpu == one.gpu for device in devices)}
+    answering |= {(each.gpu, each.uuid) for each in known if any(device.gpu == each.gpu for device in devices)}
     cap = _Cap(most_series)
     up = [
-        ([node, one.gpu, one.uuid, one.model, "", "", "", ""], float((one.gpu, one.uuid) in answering)) for one in known
+        ([node, each.gpu, each.uuid, each.model, "", "", "", ""], float((each.gpu, each.uuid) in answering))
+        for each in known
     ]
     metrics = [cap.family(UP, UP_DESCRIPTION, LABELS, up)]
     labels = {device.key: _labels(node, device, holders.alone(device.key)) for device in devices}
     metrics += cap.families(HELD, HELD_DESCRIPTION, _held(node, devices, holders))
     metrics += cap.families(SHARE, SHARE_DESCRIPTION, _shares(node, devices, holders))
-    for one in FIELDS:
+    for each in FIELDS:
         rows = [row for device in devices for row in _rows(one, device, labels[device.key])]
         if rows:
-            names = (*LABELS, one.label) if one.label else LABELS
-            metrics.append(cap.family(one.metric, one.description, names, rows, one.kind))
+            names = (*LABELS, each.label) if each.label else LABELS
+            metrics.append(cap.family(each.metric, each.description, names, rows, each.kind))
     return Exposed(tuple(metrics), cap.series, cap.dropped)
 
 

@@ -69,7 +69,7 @@ def holders_of(
             held[key][allocation.namespace, allocation.pod, allocation.resource, allocation.claim] = share
     by_device = {
         key: tuple(
-            sorted((Holder(*who, share) for who, share in own.items()), key=lambda one: (one.namespace, one.pod))
+            sorted((Holder(*who, share) for who, share in own.items()), key=lambda each: (each.namespace, each.pod))
         )
         for key, own in held.items()
     }

@@ -110,7 +110,7 @@ class Reader:
     def _link_rate(self, handle: Any, uuid: str) -> float | None:
         """NVLink counts kibibytes that were carried; a first reading says nothing."""
         ids = (self._nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, self._nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX)
-        values = self._fields(handle, *((one, _ALL_LINKS) for one in ids))
+        values = self._fields(handle, *((each, _ALL_LINKS) for each in ids))
         if None in values:
             return None
         now_s, total = time.monotonic(), float(sum(value.ullVal for value in values)) * _KIB

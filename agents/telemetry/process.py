@@ -96,12 +96,12 @@ class Telemetry:
             await self._run(kubelet)
 
     async def _run(self, kubelet: PodResources | None) -> None:
-        for look in itertools.count():
+        for count in itertools.count():
             begin_s = self._clock()
             # Where there is no such hardware, starting a process every time would cost more than readings do.
-            work = [] if self._is_absent and look % _SELDOM else [self.read()]
+            work = [] if self._is_absent and count % _SELDOM else [self.read()]
             if kubelet is not None:
-                work.append(self.ask(kubelet, is_all=look % _SELDOM == 0))
+                work.append(self.ask(kubelet, is_all=count % _SELDOM == 0))
             await asyncio.gather(*work)
             self.make()
             await asyncio.sleep(max(0.1, self._settings.interval_s - (self._clock() - begin_s)))
@@ -175,7 +175,7 @@ class Telemetry:
         if ends[1] >= now_s:
             aliases = partition_names(self._settings.root)
             holders = holders_of(self._kubelet.allocations, self._kubelet.offered, devices, aliases)
-        known = sorted(self._known.values(), key=lambda one: (len(one.gpu), one.gpu, one.uuid))
+        known = sorted(self._known.values(), key=lambda each: (len(each.gpu), each.gpu, each.uuid))
         exposed = expose(self._settings.node, devices, known, holders, self._settings.most_series)
         own = list(self._own(exposed, holders))
 

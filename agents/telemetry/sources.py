@@ -178,17 +178,17 @@ class ExporterSource:
         text = await asyncio.to_thread(self._fetch)
         try:
             series, now_s = samples(text), time.monotonic()
-            found = device_readings(series, self._counters, now_s - self._read_s)
+            exported = device_readings(series, self._counters, now_s - self._read_s)
         except (ValueError, KeyError, IndexError) as error:
             raise TelemetryError("damaged", f"{self._url} has no metrics of GPUs: {error}") from error
-        if found.nodes - {self._node}:
-            others = ", ".join(sorted(found.nodes - {self._node}))[:200]
+        if exported.nodes - {self._node}:
+            others = ", ".join(sorted(exported.nodes - {self._node}))[:200]
             message = (
                 f"{self._url} speaks of {others}, not of {self._node}: its Service needs internalTrafficPolicy Local"
             )
             raise TelemetryError("other-node", message)
-        self._counters, self._read_s = found.counters, now_s
-        return tuple(found.devices)
+        self._counters, self._read_s = exported.counters, now_s
+        return tuple(exported.devices)
 
     def _fetch(self) -> str:
         """In a thread, which ends by itself: each wait has a limit, and all together."""

@@ -18,7 +18,7 @@ from kopt.formats.gpu_metrics.samples import MetricsError
 
 _VRAM = frozenset({"gpu_used_vram", "gpu_total_vram"})
 _ACTIVITY = frozenset({"gpu_gfx_activity", "gpu_umc_activity", "gpu_prof_sm_active", "gpu_prof_tensor_active_percent"})
-_NAMES = frozenset(name for one in FIELDS for exported in one.exported for name in exported.names)
+_NAMES = frozenset(name for each in FIELDS for exported in each.exported for name in exported.names)
 _REASONS = frozenset({"DCGM_FI_DEV_CLOCK_THROTTLE_REASONS", "DCGM_FI_DEV_CLOCKS_EVENT_REASONS"})
 _REASON_BITS = {"power": 0x04, "hardware": 0x08, "sync-boost": 0x10, "thermal": 0x60, "power-brake": 0x80}
 _VIOLATIONS = {
@@ -100,7 +100,7 @@ def _device(
         earlier = before.get((*key, name))
         if earlier is not None and elapsed_s > 0 and value >= earlier:
             growths[name] = (value - earlier) / elapsed_s
-    figures = {one.name: found for one in FIELDS if (found := _figure(one.exported, flat, growths)) is not None}
+    figures = {each.name: figure for each in FIELDS if (figure := _figure(each.exported, flat, growths)) is not None}
     labelled: dict[str, Mapping[str, float]] = {"xid_errors_total": xids} if xids else {}
     reasons = next((int(flat[name]) for name in sorted(_REASONS) if flat.get(name, -1.0) >= 0), None)
     if reasons is not None:
@@ -125,10 +125,10 @@ def _device(
 def _figure(
     alternatives: tuple[Exported, ...], flat: Mapping[str, float], growths: Mapping[str, float]
 ) -> float | None:
-    for one in alternatives:
-        known = growths if one.growth else flat
-        if all(name in known for name in one.names):
-            return sum(known[name] for name in one.names) * one.factor
+    for each in alternatives:
+        known = growths if each.growth else flat
+        if all(name in known for name in each.names):
+            return sum(known[name] for name in each.names) * each.factor
     return None
 
 

@@ -65,7 +65,7 @@ def expose(
     metrics += cap.families(HELD, HELD_DESCRIPTION, _held(node, devices, holders))
     metrics += cap.families(SHARE, SHARE_DESCRIPTION, _shares(node, devices, holders))
     for each in FIELDS:
-        rows = [row for device in devices for row in _rows(one, device, labels[device.key])]
+        rows = [row for device in devices for row in _rows(each, device, labels[device.key])]
         if rows:
             names = (*LABELS, each.label) if each.label else LABELS
             metrics.append(cap.family(each.metric, each.description, names, rows, each.kind))

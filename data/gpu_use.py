@@ -4,7 +4,8 @@ NVIDIA's dcgm-exporter gives ``DCGM_FI_DEV_FB_USED`` in MiB, ``DCGM_FI_PROF_GR_E
 ``DCGM_FI_DEV_GPU_UTIL`` in per cent (its ``etc/default-counters.csv``), MIG devices with ``GPU_I_ID``. AMD's
 device-metrics-exporter gives ``gpu_used_vram`` and ``gpu_gfx_activity`` with the labels ``pod`` and ``namespace`` (its
 *List of Available Metrics*), in some releases with ``amd_`` before. One range query per series answers for all pods; a
-point at time T stands for the step that ends at T. The containers of a pod are not told apart: the highest counts.
+point at time T stands for the step that ends at T. The containers of a pod are not told apart: the highest counts. Our
+telemetry agent gives ``kopt_gpu_memory_used_bytes``, ``kopt_gpu_busy_ratio`` and, for each pod, ``kopt_gpu_held``.
 """
 
 import math
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from kopt.core.hardware.gpu_telemetry import HELD
 from kopt.core.units import Bytes, format_span
 from kopt.core.workload.measured import MeasuredUse
 from kopt.data.demand.prometheus import PrometheusError, Server
@@ -22,10 +24,11 @@ from kopt.formats.gpu_metrics import MetricsError, exporters
 Pod = tuple[str, str]
 """Namespace and name."""
 
-_MEMORY = ("DCGM_FI_DEV_FB_USED", "gpu_used_vram", "amd_gpu_used_vram")
-_TOTAL = ("gpu_total_vram", "amd_gpu_total_vram")
+_MEMORY = ("DCGM_FI_DEV_FB_USED", "gpu_used_vram", "amd_gpu_used_vram", "kopt_gpu_memory_used_bytes")
+_TOTAL = ("gpu_total_vram", "amd_gpu_total_vram", "kopt_gpu_memory_total_bytes")
 ACTIVITY = {
     "DCGM_FI_PROF_GR_ENGINE_ACTIVE": 1.0,
+    "kopt_gpu_busy_ratio": 1.0,
     "DCGM_FI_DEV_GPU_UTIL": 100.0,
     "gpu_gfx_activity": 100.0,
     "amd_gpu_gfx_activity": 100.0,
@@ -33,7 +36,7 @@ ACTIVITY = {
 """Series of activity and what they call a whole, the better ones first."""
 _LABELS = (
     "namespace,pod,exported_namespace,exported_pod,UUID,gpu,gpu_uuid,gpu_id,Hostname,hostname,GPU_I_ID,gpu_partition_id,"
-    "gpu_compute_partition_type,modelName,card_series,card_model,job"
+    "gpu_compute_partition_type,modelName,card_series,card_model,job,node,uuid,partition,model"
 )
 _STEPS = 168
 _SHORTEST_STEP_S = 300
@@ -81,12 +84,14 @@ def read_gpu_use(server: Server, since_s: float, namespace: str = "", now_s: flo
     if not devices.gpus and not _is_scraped(server, since_s, until_s):
         raise NoGpuSeriesError(
             f"{server.display_url} has no series of a GPU exporter in {format_span(since_s)}: neither "
-            "DCGM_FI_DEV_FB_USED of NVIDIA's dcgm-exporter nor gpu_used_vram of AMD's device-metrics-exporter; "
-            "is one of them scraped?"
+            "DCGM_FI_DEV_FB_USED of NVIDIA's dcgm-exporter nor gpu_used_vram of AMD's device-metrics-exporter "
+            "nor kopt_gpu_memory_used_bytes of the telemetry agent; is one of them scraped?"
         )
     for name in ACTIVITY:
         for labels, points in _series(ask(name, "avg_over_time")):
             devices.add_activity(name, labels, points)
+    for labels, points in _series(ask(HELD, "max_over_time")):
+        devices.add_holder(labels, points)
     return devices.readings()
 
 
@@ -142,6 +147,7 @@ class _Devices:
     def __init__(self, step_s: int) -> None:
         self._step_s = step_s
         self.gpus: dict[tuple[Pod, str], _Gpu] = {}
+        self._together: set[Pod] = set()
 
     def add_memory(self, name: str, labels: Mapping[str, str], points: list[tuple[float, float]]) -> None:
         gpu = self._gpu(labels)
@@ -162,6 +168,20 @@ class _Devices:
             whole = ACTIVITY[name]
             gpu.activity[name] += [min(value / whole, 1.0) for _, value in points if 0 <= value <= 1.01 * whole]
 
+    def add_holder(self, labels: Mapping[str, str], points: list[tuple[float, float]]) -> None:
+        """A pod that has a GPU beside others: the telemetry agent writes the GPU's figures once, with no pod."""
+        try:
+            pod, gpu = exporters.pod_of(labels), exporters.identity(labels)
+        except MetricsError:
+            return
+        whole = self.gpus.get((("", ""), gpu))
+        if whole is None or (pod, gpu) in self.gpus or not pod[1]:
+            return
+        steps = whole.steps & {at_s for at_s, _ in points}
+        if steps:
+            self.gpus[pod, gpu] = _Gpu(whole.labels, whole.peaks, steps, whole.jobs, whole.activity)
+            self._together.add(pod)
+
     def _gpu(self, labels: Mapping[str, str]) -> _Gpu | None:
         try:
             return self.gpus.setdefault((exporters.pod_of(labels), exporters.identity(labels)), _Gpu(labels))
@@ -171,7 +191,7 @@ class _Devices:
     def readings(self) -> Readings:
         pods: dict[Pod, list[_Gpu]] = defaultdict(list)
         holders = Counter((gpu, step) for (_, gpu), item in self.gpus.items() for step in item.steps)
-        shared = set()
+        shared = set(self._together)
         for (pod, gpu), item in self.gpus.items():
             if not pod[1]:
                 continue
@@ -194,7 +214,7 @@ class _Devices:
             float(len(steps) * self._step_s),
             activity=sum(shares) / len(shares) if shares else None,
             activity_high=max(shares, default=None),
-            gpu=labels.get("modelName") or labels.get("card_series") or labels.get("card_model", ""),
+            gpu=exporters.model_of(labels),
             partition=any(exporters.is_partition(item.labels) for item in items),
             shared=is_shared,
             jobs=tuple(sorted(set().union(*(item.jobs for item in items)))),

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from kopt.core.hardware.node_allocation import DeviceAllocation
 
 LIST_METHOD = "/v1.PodResourcesLister/List"
+ALLOCATABLE_METHOD = "/v1.PodResourcesLister/GetAllocatableResources"
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _LONGEST_NAME = 256
 _MOST_DEVICES = 100_000
@@ -37,11 +38,27 @@ def allocations_of(answer: bytes) -> tuple[DeviceAllocation, ...]:
     )
 
 
+def allocatable_of(answer: bytes) -> dict[str, tuple[str, ...]]:
+    """Devices by resource that device plugins offer, given to pods or not. Raises PodResourcesError."""
+    devices_of: dict[str, set[str]] = defaultdict(set)
+    for total, (resource, device) in enumerate(_of_plugins(answer, 1), 1):
+        if total > _MOST_DEVICES:
+            raise PodResourcesError(f"more than {_MOST_DEVICES} devices on one node")
+        devices_of[resource].add(device)
+    return {resource: tuple(sorted(devices)) for resource, devices in sorted(devices_of.items())}
+
+
+def _of_plugins(message: bytes, number: int) -> Iterator[tuple[str, str]]:
+    """Resource and device of each ``ContainerDevices`` in that field."""
+    for devices in _messages(message, number):
+        for device in _messages(devices, 2):
+            yield _text(devices, 1), _decoded(device)
+
+
 def _devices(container: bytes, namespace: str) -> Iterator[tuple[str, str, str]]:
     """Resource, claim and device: of device plugins, then of dynamic resource allocation."""
-    for devices in _messages(container, 2):
-        for device in _messages(devices, 2):
-            yield _text(devices, 1), "", _decoded(device)
+    for resource, given in _of_plugins(container, 2):
+        yield resource, "", given
     for claimed in _messages(container, 5):
         claim = _text(claimed, 2)
         if _text(claimed, 3) not in ("", namespace):

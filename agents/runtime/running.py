@@ -52,18 +52,27 @@ async def metrics_server(collect: Callable[[], Iterator[Any]], host: str, port: 
     from prometheus_client import CollectorRegistry, generate_latest
     from prometheus_client.registry import Collector
 
-    from kopt.cluster.runtime.http import SMALL_BODY_BYTES, HttpLimits, HttpServer, Reply, Request
-
     class Counts(Collector):
         def collect(self) -> Iterator[Any]:
             return collect()
 
     registry = CollectorRegistry()
     registry.register(Counts())
+    async with text_server(lambda: generate_latest(registry), host, port):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def text_server(text: Callable[[], bytes], host: str, port: int | None) -> AsyncIterator[None]:
+    """``text`` as ``/metrics`` in the same way: exposition that may be made once for many scrapes."""
+    if port is None:
+        yield
+        return
+    from kopt.cluster.runtime.http import SMALL_BODY_BYTES, HttpLimits, HttpServer, Reply, Request
 
     def answer(request: Request) -> Reply:
         if request.path == "/metrics":
-            return Reply(generate_latest(registry), content_type=_METRICS)
+            return Reply(text(), content_type=_METRICS)
         return Reply.text("there is /metrics\n", 404)
 
     # Any pod may connect: a thread for each connection would cost a node its memory.

@@ -1,12 +1,18 @@
 """The kubelet's PodResources API on its Unix socket."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kopt.core.hardware.node_allocation import DeviceAllocation
-from kopt.formats.pod_resources import LIST_METHOD, PodResourcesError, allocations_of
+from kopt.formats.pod_resources import (
+    ALLOCATABLE_METHOD,
+    LIST_METHOD,
+    PodResourcesError,
+    allocatable_of,
+    allocations_of,
+)
 
 if TYPE_CHECKING:
     import grpc
@@ -25,17 +31,29 @@ class PodResources:
 
     def __init__(self, channel: "grpc.aio.Channel") -> None:
         self._list = channel.unary_unary(LIST_METHOD)
+        self._allocatable = channel.unary_unary(ALLOCATABLE_METHOD)
 
     async def allocations(self) -> tuple[DeviceAllocation, ...]:
         """What running pods have been given. Raises KubeletError."""
-        import grpc
-
-        try:
+        with _as_kubelet_errors():
             return allocations_of(await self._list(b"", timeout=_LIMIT_S))
-        except grpc.aio.AioRpcError as error:
-            raise KubeletError(f"{error.code().name}: {error.details()}") from error
-        except PodResourcesError as error:
-            raise KubeletError(str(error)) from error
+
+    async def allocatable(self) -> dict[str, tuple[str, ...]]:
+        """Devices by resource that device plugins offer. Raises KubeletError."""
+        with _as_kubelet_errors():
+            return allocatable_of(await self._allocatable(b"", timeout=_LIMIT_S))
+
+
+@contextmanager
+def _as_kubelet_errors() -> Iterator[None]:
+    import grpc
+
+    try:
+        yield
+    except grpc.aio.AioRpcError as error:
+        raise KubeletError(f"{error.code().name}: {error.details()}") from error
+    except PodResourcesError as error:
+        raise KubeletError(str(error)) from error
 
 
 @asynccontextmanager

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _QUERY = (
     '{{__name__=~"DCGM_FI_DEV_FB_(USED|FREE|RESERVED|TOTAL)|DCGM_FI_DEV_(GPU|MEM_COPY)_UTIL|DCGM_FI_PROF_(SM|DRAM)_ACTIVE'
-    '|(amd_)?gpu_(used|total)_vram|(amd_)?gpu_(gfx|umc)_activity",{labels}}}'
+    '|(amd_)?gpu_(used|total)_vram|(amd_)?gpu_(gfx|umc)_activity|kopt_gpu_(memory_used_bytes|memory_total_bytes|busy_ratio|sm_active_ratio|dram_active_ratio)",{labels}}}'
 )
 _STEP_S = 15
 

@@ -17,9 +17,9 @@ from kopt.data.demand.prometheus import CHUNK_POINTS, PrometheusError, Server
 from kopt.formats.gpu_metrics import exporters
 
 STEP_S = 60
-_SERIES = ("DCGM_FI_DEV_FB_USED", "gpu_used_vram", "amd_gpu_used_vram")
+_SERIES = ("DCGM_FI_DEV_FB_USED", "gpu_used_vram", "amd_gpu_used_vram", "kopt_gpu_held")
 _LABELS = "namespace,pod,exported_namespace,exported_pod"
-_DEVICES = f"{_LABELS},UUID,gpu,gpu_uuid,gpu_id,Hostname,hostname,GPU_I_ID,gpu_partition_id"
+_DEVICES = f"{_LABELS},UUID,gpu,gpu_uuid,gpu_id,Hostname,hostname,GPU_I_ID,gpu_partition_id,node,uuid,partition"
 _LONGEST_GAP_S = 300
 """A scrape that fails is no end."""
 _RANDOM = "[bcdfghjklmnpqrstvwxz2456789]{5}"

@@ -17,7 +17,7 @@ STATIC_ARGUMENTS = ("static", "--asic", "--driver", "--json")
 
 def parse_metric(text: str) -> tuple[GpuSample, ...]:
     """GPUs in the tool's order. Raises MetricsError."""
-    gpu_samples = tuple([_gpu(index, entry) for index, entry in _entries(text)])
+    gpu_samples = tuple([_gpu(index, entry) for index, entry in entries(text)])
     if not gpu_samples:
         raise MetricsError("no GPU in it; did amd-smi find one?")
     return gpu_samples
@@ -25,14 +25,14 @@ def parse_metric(text: str) -> tuple[GpuSample, ...]:
 
 def parse_process(text: str) -> tuple[ProcessSample, ...]:
     """Processes of all GPUs. Raises MetricsError."""
-    return tuple([process for index, entry in _entries(text) for process in _processes(index, entry)])
+    return tuple([process for index, entry in entries(text) for process in _processes(index, entry)])
 
 
 def parse_static(text: str) -> dict[str, tuple[str, str]]:
     """Market name and driver version of each GPU by its number, empty where it does not say. Raises MetricsError."""
     return {
         index: (_text(entry, "asic", "market_name"), _text(entry, "driver", "version"))
-        for index, entry in _entries(text)
+        for index, entry in entries(text)
     }
 
 
@@ -42,7 +42,8 @@ def _text(entry: dict[str, Any], part: str, name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _entries(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def entries(text: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What the tool says of each GPU, by its number. Raises MetricsError."""
     document, line = decode(text)
     entries = document.get("gpu_data") if isinstance(document, dict) else document
     if not isinstance(entries, list):

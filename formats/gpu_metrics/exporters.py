@@ -1,4 +1,4 @@
-"""Series of NVIDIA's dcgm-exporter and of AMD's device-metrics-exporter, decoded from exposition text by the caller.
+"""Series of dcgm-exporter, of AMD's device-metrics-exporter and of our telemetry agent, decoded by the caller.
 
 ``DCGM_FI_DEV_FB_*`` are MiB, ``DCGM_FI_PROF_*`` are shares, ``DCGM_FI_DEV_GPU_UTIL`` per cent (dcgm-exporter,
 ``default-counters.csv``). AMD's ``gpu_*_vram`` are documented in bytes but exported in MiB by the releases that take
@@ -34,7 +34,8 @@ def samples_of(series: Iterable[Series], namespace: str = "", pod: str = "") -> 
     return tuple([_sample(gpu, values, labels[gpu]) for gpu, values in result.items() if _MEMORY & values.keys()])
 
 
-_MEMORY = {"DCGM_FI_DEV_FB_USED", "GPU_USED_VRAM"}
+_OUR_USED, _OUR_TOTAL = "KOPT_GPU_MEMORY_USED_BYTES", "KOPT_GPU_MEMORY_TOTAL_BYTES"
+_MEMORY = {"DCGM_FI_DEV_FB_USED", "GPU_USED_VRAM", _OUR_USED}
 _METRICS = _MEMORY | {
     "DCGM_FI_DEV_FB_FREE",
     "DCGM_FI_DEV_FB_RESERVED",
@@ -46,6 +47,10 @@ _METRICS = _MEMORY | {
     "GPU_TOTAL_VRAM",
     "GPU_GFX_ACTIVITY",
     "GPU_UMC_ACTIVITY",
+    _OUR_TOTAL,
+    "KOPT_GPU_BUSY_RATIO",
+    "KOPT_GPU_SM_ACTIVE_RATIO",
+    "KOPT_GPU_DRAM_ACTIVE_RATIO",
 }
 
 
@@ -63,6 +68,8 @@ def used_bytes(values: Mapping[str, float]) -> Bytes | None:
     """
     if "DCGM_FI_DEV_FB_USED" in values:
         return _dcgm(values, "FB_USED")
+    if _OUR_USED in values:
+        return amount_bytes(values[_OUR_USED], "B")
     return _vram(values, "GPU_USED_VRAM", values)
 
 
@@ -78,32 +85,44 @@ def pod_of(labels: Mapping[str, str]) -> tuple[str, str]:
 
 def identity(labels: Mapping[str, str]) -> str:
     """A GPU or partition of one, by node, number or UUID. Raises MetricsError where the labels say none."""
-    gpu = labels.get("UUID") or labels.get("gpu_uuid") or labels.get("gpu") or labels.get("gpu_id")
+    gpu = (
+        labels.get("UUID") or labels.get("gpu_uuid") or labels.get("uuid") or labels.get("gpu") or labels.get("gpu_id")
+    )
     if not gpu:
         raise MetricsError("a series of a GPU without UUID, gpu_uuid, gpu or gpu_id")
-    instance = labels.get("GPU_I_ID") or labels.get("gpu_partition_id", "")
-    node = labels.get("Hostname") or labels.get("hostname", "")
+    instance = labels.get("GPU_I_ID") or labels.get("gpu_partition_id") or labels.get("partition", "")
+    node = labels.get("Hostname") or labels.get("hostname") or labels.get("node", "")
     return "/".join(part for part in (node, gpu, instance) if part)
 
 
+def model_of(labels: Mapping[str, str]) -> str:
+    """What the exporter calls the model; empty where it does not say."""
+    return next((labels[name] for name in ("modelName", "card_series", "card_model", "model") if labels.get(name)), "")
+
+
 def is_partition(labels: Mapping[str, str]) -> bool:
-    """Whether a series is of a MIG device (``GPU_I_ID``), or of an AMD GPU in another mode than SPX."""
+    """Whether a series is of a MIG device (``GPU_I_ID``, our ``partition``), or of AMD's in another mode than SPX."""
     mode = labels.get("gpu_compute_partition_type", "").lower()
-    return bool(labels.get("GPU_I_ID")) or mode not in ("", "spx", "none")
+    return bool(labels.get("GPU_I_ID") or labels.get("partition")) or mode not in ("", "spx", "none")
 
 
 def _sample(gpu: str, values: Mapping[str, float], labels: Mapping[str, str]) -> GpuSample:
     is_dcgm = "DCGM_FI_DEV_FB_USED" in values
     used = used_bytes(values)
     total = _dcgm_total(values) if is_dcgm else _vram(values, "GPU_TOTAL_VRAM", values)
-    busy, moving = values.get("DCGM_FI_PROF_SM_ACTIVE"), values.get("DCGM_FI_PROF_DRAM_ACTIVE")
+    if not is_dcgm and _OUR_USED in values and _OUR_TOTAL in values:
+        total = amount_bytes(values[_OUR_TOTAL], "B")
+    busy = values.get(
+        "DCGM_FI_PROF_SM_ACTIVE", values.get("KOPT_GPU_SM_ACTIVE_RATIO", values.get("KOPT_GPU_BUSY_RATIO"))
+    )
+    moving = values.get("DCGM_FI_PROF_DRAM_ACTIVE", values.get("KOPT_GPU_DRAM_ACTIVE_RATIO"))
     for name in ("DCGM_FI_DEV_GPU_UTIL", "GPU_GFX_ACTIVITY"):
         busy = values[name] / 100 if busy is None and name in values else busy
     for name in ("DCGM_FI_DEV_MEM_COPY_UTIL", "GPU_UMC_ACTIVITY"):
         moving = values[name] / 100 if moving is None and name in values else moving
     return GpuSample(
         gpu,
-        labels.get("modelName") or labels.get("card_series") or labels.get("card_model", ""),
+        model_of(labels),
         used,
         total,
         _dcgm(values, "FB_RESERVED") if is_dcgm else None,

@@ -7,6 +7,7 @@ as with a new exporter, and so has one that is seen for the first time: what it 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from kopt.core.hardware.gpu_telemetry import PREFIX
 from kopt.core.hardware.health import Evidence, MetricRule, metric_rules
 from kopt.formats.gpu_metrics.exporters import Series
 
@@ -26,7 +27,7 @@ class HealthReadings:
 
 def names() -> tuple[str, ...]:
     """The series to ask for, AMD's with and without their prefix."""
-    amd = [f"amd_{name}" for name in metric_rules() if not name.startswith("DCGM")]
+    amd = [f"amd_{name}" for name in metric_rules() if not name.startswith(("DCGM", PREFIX))]
     return (*metric_rules(), *amd)
 
 
@@ -46,6 +47,9 @@ def read_health(
     """``before``: readings of the last look, by node. ``elapsed_s``: since then, which durations grow by."""
     result = HealthReadings()
     rows = [row for row in map(_row, series) if row is not None]
+    vendors = {(node, gpu) for node, gpu, rule, _, _ in rows if not rule.name.startswith(PREFIX)}
+    # The telemetry agent reads the same counters: where a vendor's exporter is scraped they would count twice.
+    rows = [row for row in rows if not row[2].name.startswith(PREFIX) or row[:2] not in vendors]
     counted = {(node, gpu) for node, gpu, rule, _, _ in rows if rule.read == "xid-count"}
     for node, gpu, rule, own, value in rows:
         if rule.read == "xid" and (node, gpu) in counted:

@@ -39,6 +39,7 @@ SWITCHES: dict[str, list[Any]] = {
     "preemption": [OFF, ON, ON | {"plainPods": True}, ON | {"kai": True}],
     "logtail": [OFF, ON | {"form": "node"}, ON | {"form": "cluster"}],
     "topology": [OFF, ON, ON | {"privileged": True}],
+    "telemetry": [OFF, ON, ON | {"exporterUrls": ["http://nvidia-dcgm-exporter.gpu-operator:9400/metrics"]}],
     "nodeExecutor": [OFF, ON | {"keysConfigMap": "keys"}],
     "training": [
         {},

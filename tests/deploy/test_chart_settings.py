@@ -19,6 +19,7 @@ COMPONENTS = (
         "sizing",
         "logtail",
         "topology",
+        "telemetry",
         "nodeExecutor",
         "pairwise",
         "preemption",
@@ -192,6 +193,7 @@ def test_the_values_for_an_evaluation_start_everything_and_change_nothing(charts
     assert {key_of(item) for item in pod_templates(objects)} == {*COMPONENTS} - {
         "training",
         "autoscaling",
+        "telemetry",
         "nodeExecutor",
         # Tests have no node for it unless they say so.
         "crds",
@@ -221,7 +223,8 @@ def test_the_notes_say_what_is_there_what_is_missing_and_what_comes_next(charts:
     assert "create job off --from=cronjob/kopt-off" in plain
     full = _notes(charts, "--values", ROOT / "deploy" / "values" / "evaluation.yaml", values={"mode": "annotate"})
     assert (
-        "predictions.\nNot installed, each switched on by a value: nodeExecutor.enabled, autoscaling.enabled.\n" in full
+        "predictions.\nNot installed, each switched on by a value: telemetry.enabled, nodeExecutor.enabled, "
+        "autoscaling.enabled.\n" in full
     )
     assert "only the shipped models are served" in full
     assert "--set mode=annotate" not in full

@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-_GPUS, _INSTANCES, _PARTS = 8, 8, 8
+_GPUS, _INSTANCES, _PARTS, _CODES = 8, 8, 8, 64
 NAMES = {19: "1g.10gb", 14: "2g.20gb", 9: "3g.40gb", 5: "4g.40gb", 0: "7g.80gb", 15: "1g.20gb"}
 H100 = "NVIDIA H100 80GB HBM3"
 
@@ -28,6 +28,21 @@ class _Gpu(ctypes.Structure):
     ]
 
 
+class _Activity(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("used", "energy_mj", "link_kib")),
+        ("instance_used", ctypes.c_int64 * _INSTANCES),
+        *(
+            (name, ctypes.c_int32)
+            for name in (
+                *("lost", "hangs", "busy", "moving", "power_mw", "celsius", "reasons", "gpm", "sm", "tensor", "dram"),
+                *("corrected", "uncorrected", "replays", "remap_failed", "pcie_kib", "xids"),
+            )
+        ),
+        ("codes", ctypes.c_int32 * _CODES),
+    ]
+
+
 class _State(ctypes.Structure):
     _fields_ = [
         *(
@@ -35,6 +50,7 @@ class _State(ctypes.Structure):
             for name in ("count", "calls", "fail_at", "fail_with", "lie_at", "kill_before", "kill_after")
         ),
         ("gpus", _Gpu * _GPUS),
+        ("activity", _Activity * _GPUS),
     ]
 
 
@@ -59,6 +75,27 @@ class Devices:
 
     def uuid(self, at: int) -> str:
         return self.state.gpus[at].uuid.decode()
+
+    def cut(self, at: int, *profiles: tuple[str, int]) -> None:
+        """MIG instances by profile and start, each with one compute instance, as an administrator makes them."""
+        gpu, ids = self.state.gpus[at], {name: number for number, name in NAMES.items()}
+        gpu.mode = gpu.pending = 1
+        for number, instance in enumerate(gpu.instances):
+            instance.used = number < len(profiles)
+            if instance.used:
+                instance.profile, instance.start, instance.id = (
+                    ids[profiles[number][0]],
+                    profiles[number][1],
+                    number + 1,
+                )
+                instance.parts[0] = 1
+
+    def xid(self, at: int, *codes: int) -> None:
+        """Errors that the driver has not told yet, the last first."""
+        activity = self.state.activity[at]
+        for code in codes:
+            activity.codes[activity.xids % _CODES] = code
+            activity.xids += 1
 
     def layout(self, at: int) -> list[tuple[str, int, bool]]:
         """Profile, start and whether compute instances are there, sorted."""

@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { OK, UNINITIALIZED, INVALID, UNSUPPORTED, NOT_FOUND = 6, TOO_SMALL = 7, IN_USE = 19, NO_ROOM = 23, UNKNOWN = 999 };
+enum { OK, UNINITIALIZED, INVALID, UNSUPPORTED, NOT_FOUND = 6, TOO_SMALL = 7, TIMEOUT = 10, LOST = 15, IN_USE = 19, NO_ROOM = 23, UNKNOWN = 999 };
 enum { GPUS = 8, INSTANCES = 8, PARTS = 8 };
 
 typedef struct { int32_t used, profile, start, id; int32_t parts[PARTS]; } Instance; /* parts: compute profile + 1 */
@@ -21,7 +21,17 @@ typedef struct {
     int32_t mode, pending, needs_reset, process, process_instance;
     Instance instances[INSTANCES];
 } Gpu;
-typedef struct { int32_t count, calls, fail_at, fail_with, lie_at, kill_before, kill_after; Gpu gpus[GPUS]; } State;
+/* What a GPU does, as telemetry reads it; GPM has what the last sample and this one have in common. */
+typedef struct {
+    int64_t used, energy_mj, link_kib, instance_used[INSTANCES];
+    int32_t lost, hangs, busy, moving, power_mw, celsius, reasons, gpm, sm, tensor, dram;
+    int32_t corrected, uncorrected, replays, remap_failed, pcie_kib, xids, codes[64];
+} Activity;
+typedef struct {
+    int32_t count, calls, fail_at, fail_with, lie_at, kill_before, kill_after;
+    Gpu gpus[GPUS];
+    Activity activity[GPUS];
+} State;
 typedef struct { uint32_t start, size; } Placement;
 typedef struct { uint32_t version, id, p2p, slices, count, sms, copy, decode, encode, jpeg, ofa; unsigned long long mb; char name[96]; } Profile;
 typedef struct { uint32_t version, id, slices, count, sms, copy, decode, encode, jpeg, ofa; char name[96]; } ComputeProfile;
@@ -86,6 +96,7 @@ const char *nvmlErrorString(int code) {
 int nvmlDeviceGetCount_v2(unsigned *count) { *count = state()->count; return OK; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned at, Gpu **gpu) {
     if ((int)at >= state()->count) return INVALID;
+    if (state()->activity[at].lost) return LOST;
     *gpu = &state()->gpus[at];
     return OK;
 }
@@ -94,15 +105,36 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, Gpu **gpu) {
         if (!strcmp(uuid, state()->gpus[at].uuid)) { *gpu = &state()->gpus[at]; return OK; }
     return NOT_FOUND;
 }
-int nvmlDeviceGetUUID(Gpu *gpu, char *text, unsigned size) { strncpy(text, gpu->uuid, size); return OK; }
-int nvmlDeviceGetName(Gpu *gpu, char *text, unsigned size) { strncpy(text, gpu->name, size); return OK; }
+/* A handle is that of a GPU, or of an instance on it. */
+static int is_gpu(void *handle) { return ((char *)handle - (char *)state()->gpus) % sizeof(Gpu) == 0; }
+int nvmlDeviceGetUUID(void *handle, char *text, unsigned size) {
+    Instance *i = handle;
+    if (is_gpu(handle)) strncpy(text, ((Gpu *)handle)->uuid, size);
+    else snprintf(text, size, "MIG-%08x-0000-0000-0000-0000000000%02x", (int)(owner(i) - state()->gpus), (uint8_t)i->id);
+    return OK;
+}
+int nvmlDeviceGetName(void *handle, char *text, unsigned size) {
+    if (is_gpu(handle)) strncpy(text, ((Gpu *)handle)->name, size);
+    else snprintf(text, size, "%s %s", owner(handle)->name, PROFILES[kind_of(((Instance *)handle)->profile)].name);
+    return OK;
+}
 int nvmlDeviceGetMigMode(Gpu *gpu, unsigned *now, unsigned *next) { *now = gpu->mode; *next = gpu->pending; return OK; }
 
 static int number(Gpu *gpu) { return (int)(gpu - state()->gpus); }
 int nvmlDeviceGetIndex(Gpu *gpu, unsigned *at) { *at = number(gpu); return OK; }
 int nvmlDeviceGetMinorNumber(Gpu *gpu, unsigned *minor) { *minor = number(gpu); return OK; }
 int nvmlDeviceGetCudaComputeCapability(Gpu *gpu, int *major, int *minor) { (void)gpu; *major = 9, *minor = 0; return OK; }
-int nvmlDeviceGetMemoryInfo(Gpu *gpu, Memory *out) { (void)gpu; *out = (Memory){80ull << 30, 80ull << 30, 0}; return OK; }
+int nvmlDeviceGetMemoryInfo(void *handle, Memory *out) {
+    Gpu *gpu = is_gpu(handle) ? handle : owner(handle);
+    Activity *a = &state()->activity[gpu - state()->gpus];
+    unsigned long long total = 80ull << 30, used = a->used;
+    if (handle != gpu) {
+        total = (unsigned long long)PROFILES[kind_of(((Instance *)handle)->profile)].mb << 20;
+        used = a->instance_used[(Instance *)handle - gpu->instances];
+    }
+    *out = (Memory){total, total - used, used};
+    return OK;
+}
 int nvmlDeviceGetPciInfo_v3(Gpu *gpu, Pci *out) {
     memset(out, 0, sizeof *out);
     out->bus = 0x1a + 0x10 * number(gpu);
@@ -219,3 +251,106 @@ int nvmlDeviceGetComputeRunningProcesses_v3(Gpu *gpu, unsigned *count, Process *
 }
 int nvmlDeviceGetGraphicsRunningProcesses_v3(Gpu *gpu, unsigned *count, Process *out) { (void)gpu, (void)out; *count = 0; return UNSUPPORTED; }
 int nvmlDeviceGetMPSComputeRunningProcesses_v3(Gpu *gpu, unsigned *count, Process *out) { (void)gpu, (void)out; *count = 0; return OK; }
+
+typedef struct { unsigned gpu, memory; } Rates;
+typedef struct { uint32_t field, scope; int64_t at, took; int type, code; union { uint32_t ui; unsigned long long ull; double d; } value; } Field;
+typedef struct { Gpu *gpu; Instance *instance; } Sample;
+typedef struct { uint32_t metric; int code; double value; char *info[3]; } Metric;
+typedef struct { uint32_t version, count; Sample *before, *after; Metric metrics[477]; } Metrics;
+typedef struct { Gpu *gpu; unsigned long long type, data; uint32_t instance, compute; } Event;
+
+static Activity *activity(Gpu *gpu) {
+    Activity *a = &state()->activity[number(gpu)];
+    while (a->hangs) pause();
+    return a;
+}
+int nvmlDeviceGetUtilizationRates(Gpu *gpu, Rates *out) {
+    if (gpu->mode) return UNSUPPORTED;
+    *out = (Rates){activity(gpu)->busy, activity(gpu)->moving};
+    return OK;
+}
+int nvmlDeviceGetPowerUsage(Gpu *gpu, unsigned *out) { *out = activity(gpu)->power_mw; return OK; }
+int nvmlDeviceGetTotalEnergyConsumption(Gpu *gpu, unsigned long long *out) { *out = activity(gpu)->energy_mj; return OK; }
+int nvmlDeviceGetTemperature(Gpu *gpu, int sensor, unsigned *out) { (void)sensor; *out = activity(gpu)->celsius; return OK; }
+int nvmlDeviceGetPcieReplayCounter(Gpu *gpu, unsigned *out) { *out = activity(gpu)->replays; return OK; }
+int nvmlDeviceGetPcieThroughput(Gpu *gpu, int way, unsigned *out) { (void)way; *out = activity(gpu)->pcie_kib; return OK; }
+int nvmlDeviceGetCurrentClocksEventReasons(Gpu *gpu, unsigned long long *out) { *out = activity(gpu)->reasons; return OK; }
+int nvmlDeviceGetTotalEccErrors(Gpu *gpu, int kind, int since, unsigned long long *out) {
+    (void)since;
+    *out = kind ? activity(gpu)->uncorrected : activity(gpu)->corrected;
+    return OK;
+}
+int nvmlDeviceGetRemappedRows(Gpu *gpu, unsigned *fixed, unsigned *bad, unsigned *pending, unsigned *failed) {
+    *fixed = *bad = *pending = 0, *failed = activity(gpu)->remap_failed;
+    return OK;
+}
+int nvmlDeviceGetFieldValues(Gpu *gpu, int count, Field *fields) {
+    Activity *a = activity(gpu);
+    for (int at = 0; at < count; at++) {
+        uint32_t id = fields[at].field;
+        fields[at].code = id == 82 || id == 138 || id == 139 ? OK : UNSUPPORTED;
+        if (id == 82) fields[at].value.ui = a->celsius + 5;
+        else fields[at].value.ull = a->link_kib;
+    }
+    return OK;
+}
+
+int nvmlDeviceGetMaxMigDeviceCount(Gpu *gpu, unsigned *count) { *count = gpu->mode ? 7 : 0; return OK; }
+int nvmlDeviceGetMigDeviceHandleByIndex(Gpu *gpu, unsigned at, Instance **out) {
+    /* Instances without a compute instance are no devices. */
+    if (at >= INSTANCES || !gpu->instances[at].used || !gpu->instances[at].parts[0]) return NOT_FOUND;
+    *out = &gpu->instances[at];
+    return OK;
+}
+int nvmlDeviceGetGpuInstanceId(Instance *i, unsigned *id) { *id = i->id; return OK; }
+int nvmlDeviceGetGpuInstanceById(Gpu *gpu, unsigned id, Instance **out) {
+    for (int at = 0; at < INSTANCES; at++)
+        if (gpu->instances[at].used && gpu->instances[at].id == (int)id) { *out = &gpu->instances[at]; return OK; }
+    return NOT_FOUND;
+}
+
+int nvmlGpmQueryDeviceSupport(Gpu *gpu, uint32_t *out) { out[1] = activity(gpu)->gpm; return OK; }
+int nvmlGpmSampleAlloc(Sample **out) { *out = calloc(1, sizeof(Sample)); return OK; }
+int nvmlGpmSampleFree(Sample *sample) { free(sample); return OK; }
+int nvmlGpmSampleGet(Gpu *gpu, Sample *sample) { sample->gpu = gpu; return gpu->mode ? UNSUPPORTED : OK; }
+int nvmlGpmMigSampleGet(Gpu *gpu, unsigned id, Sample *sample) {
+    sample->gpu = gpu;
+    return nvmlDeviceGetGpuInstanceById(gpu, id, &sample->instance);
+}
+int nvmlGpmMetricsGet(Metrics *asked) {
+    Activity *a = activity(asked->after->gpu);
+    for (unsigned at = 0; at < asked->count; at++) {
+        Metric *m = &asked->metrics[at];
+        m->code = OK;
+        switch (m->metric) {
+        case 1: m->value = a->busy; break;
+        case 2: m->value = a->sm; break;
+        case 5: m->value = a->tensor; break;
+        case 10: m->value = a->dram; break;
+        case 20: case 21: m->value = a->pcie_kib / 1024.0; break;
+        case 60: case 61: m->value = a->link_kib / 1024.0; break;
+        default: m->code = UNSUPPORTED;
+        }
+    }
+    return OK;
+}
+
+/* One set of events for a process: XIDs that were not read yet, of any GPU that it has registered. */
+static int registered[GPUS];
+int nvmlEventSetCreate(void **set) { *set = registered; return OK; }
+int nvmlDeviceRegisterEvents(Gpu *gpu, unsigned long long kinds, void *set) {
+    (void)kinds, (void)set;
+    registered[number(gpu)] = 1;
+    return OK;
+}
+int nvmlEventSetWait_v2(void *set, Event *out, unsigned limit) {
+    (void)set, (void)limit;
+    for (int at = 0; at < state()->count; at++) {
+        Activity *a = &state()->activity[at];
+        if (!registered[at] || a->xids <= 0) continue;
+        a->xids--;
+        *out = (Event){&state()->gpus[at], 8, a->codes[a->xids % 64], 0xFFFFFFFF, 0xFFFFFFFF};
+        return OK;
+    }
+    return TIMEOUT;
+}

@@ -7,11 +7,13 @@ import typer
 
 from kopt.cli.cluster.agents import logtail as agent_logtail
 from kopt.cli.cluster.agents import save_hook as agent_save
+from kopt.cli.cluster.agents import telemetry as agent_telemetry
 from kopt.cli.cluster.agents import topology as agent_topology
 from kopt.cli.nodes.executor import node_executor
 
 app = typer.Typer(no_args_is_help=True, help="What runs on nodes and inside pods.")
 app.add_typer(agent_logtail.app, name="logtail")
+app.command("telemetry")(agent_telemetry.telemetry)
 app.command("topology")(agent_topology.topology)
 app.command("node-executor")(node_executor)
 app.command("save-hook")(agent_save.save_hook)

@@ -70,7 +70,11 @@ class DeviceManager:
         self.claims: dict[str, list[tuple[str, str, str, str]]] = {}
         """By a pod's name: claim, driver, pool and device, as drivers of claims have prepared them."""
         self._servers = [
-            _serve(self.pod_resources, "v1.PodResourcesLister", {"List": self._list}),
+            _serve(
+                self.pod_resources,
+                "v1.PodResourcesLister",
+                {"List": self._list, "GetAllocatableResources": self._offered},
+            ),
             _serve(self.plugins / "kubelet.sock", "v1beta1.Registration", {"Register": self._registered}),
         ]
 
@@ -144,6 +148,13 @@ class DeviceManager:
         with self._lock:
             pods = [_listed_pod(given, self.claims.get(given.name, ())) for given in self._given.values()]
         return bytes(POD_RESOURCES["ListPodResourcesResponse"](pod_resources=pods).SerializeToString())
+
+    def _offered(self, _request: bytes, _context: Any) -> bytes:
+        with self._lock:
+            devices = [
+                {"resource_name": name, "device_ids": list(plugin.devices)} for name, plugin in self._plugins.items()
+            ]
+        return bytes(POD_RESOURCES["AllocatableResourcesResponse"](devices=devices).SerializeToString())
 
     def _registered(self, request: bytes, _: Any) -> bytes:
         asked = PLUGIN["RegisterRequest"].FromString(request)

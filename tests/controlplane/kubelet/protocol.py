@@ -17,6 +17,8 @@ _SCALARS = {"string": _Field.TYPE_STRING, "bool": _Field.TYPE_BOOL, "int32": _Fi
 _POD_RESOURCES = {
     "ListPodResourcesRequest": {},
     "ListPodResourcesResponse": {"pod_resources": (1, "*PodResources")},
+    "AllocatableResourcesRequest": {},
+    "AllocatableResourcesResponse": {"devices": (1, "*ContainerDevices")},
     "PodResources": {"name": (1, "string"), "namespace": (2, "string"), "containers": (3, "*ContainerResources")},
     "ContainerResources": {
         "name": (1, "string"),

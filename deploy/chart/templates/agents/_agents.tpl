@@ -12,6 +12,9 @@
 {{- if and .Values.topology.enabled (or .Values.topology.privileged .Values.topology.podResources) -}}
 {{- $_ := set $found .Values.topology.namespace (or .Values.topology.createNamespace (get $found .Values.topology.namespace)) -}}
 {{- end -}}
+{{- if .Values.telemetry.enabled -}}
+{{- $_ := set $found .Values.telemetry.namespace (or .Values.telemetry.createNamespace (get $found .Values.telemetry.namespace)) -}}
+{{- end -}}
 {{- if .Values.nodeExecutor.enabled -}}
 {{- $_ := set $found .Values.nodeExecutor.namespace (or .Values.nodeExecutor.createNamespace (get $found .Values.nodeExecutor.namespace)) -}}
 {{- end -}}

@@ -33,11 +33,15 @@ class Horizon:
 
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.9, 0.95)
-PRIOR_CHANGE, PRIOR_WEEKS = 0.4, 6
+PRIOR_CHANGE, PRIOR_WEEKS = 0.555, 6
 """The mean absolute weekly change of the logarithm on recorded machines, and for how many weeks of a pool it counts."""
 HORIZONS = (
-    Horizon(1, 0.6, (-1.5, -0.4, 0.0, 0.4, 0.9, 1.5)),
-    Horizon(26, 0.05, (-3.0, -0.9, 0.0, 0.9, 1.7, 2.4)),
+    Horizon(1, 0.6, (-2.192, -0.607, 0.0, 0.649, 1.509, 2.209)),
+    Horizon(2, 0.4, (-3.051, -0.728, 0.057, 0.922, 1.905, 2.769)),
+    Horizon(4, 0.2, (-3.699, -0.817, 0.206, 1.246, 2.228, 3.078)),
+    Horizon(8, 0.1, (-4.267, -0.911, 0.327, 1.565, 2.657, 3.5)),
+    Horizon(13, 0.05, (-4.62, -0.911, 0.36, 1.639, 2.866, 3.795)),
+    Horizon(26, 0.05, (-5.257, -0.653, 0.473, 2.006, 3.425, 4.46)),
 )
 
 

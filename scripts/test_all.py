@@ -51,7 +51,7 @@ class Group:
         ignored = [path for path in others if any(path.startswith(f"{folder}/" if folder else "") for folder in own)]
         chosen = [f"tests/{path}" for path in own] + [f"--ignore=tests/{path}" for path in ignored]
         marked = f"({MARKERS[self.kind]}) and {'long' if long else 'not long'}"
-        return [".venv/bin/python", "-P", "-m", "pytest", "-m", marked, "--durations=10", *chosen, *options]
+        return [".venv/bin/python", "-P", "-m", "pytest", "-m", marked, "--durations=30", *chosen, *options]
 
 
 # In the order of their durations, which the table at the end shows.

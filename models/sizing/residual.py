@@ -23,8 +23,8 @@ _CONSTANTS = np.arange(0, 3072, 8) * float(MIB)
 _UNIT = float(GIB)
 _PROCESS_BASES = {"A100-SXM4-40GB": 1750.0 * MIB}
 """What a process that runs convolutions holds beside its allocator, of GPUs that no run of the default model tells
-of: the median over half of the families of itu-rad/GPUMemNet's timm runs (f01eb05, Related_works/FakeTensor). Their
-libraries load every kernel at once; later ones (CUDA 11.7 with PyTorch 1.13) load what is used, and hold less."""
+of: between the medians of two halves of the families of itu-rad/GPUMemNet's timm runs (f01eb05). Their libraries load
+every kernel at once; later ones (CUDA 11.7 with PyTorch 1.13) load what is used, and hold less."""
 _GPU_WORTH = 0.5
 """Families that a group's constant is worth beside that of one of its GPUs."""
 

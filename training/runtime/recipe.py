@@ -12,6 +12,7 @@ import numpy as np
 from kopt.core.settings import Settings
 from kopt.data.jobs.openb import TraceError
 from kopt.data.jobs.runs import read_runs
+from kopt.features import job_history
 from kopt.features.job_history import FEATURES
 from kopt.models import runtime as models
 from kopt.models.base import Predictor
@@ -122,7 +123,7 @@ class RunTimeRecipe:
     defaults: Mapping[str, Any] = asdict(TreeSettings())
 
     def modules(self) -> Sequence[ModuleType]:
-        return (models,)
+        return (job_history, models)
 
     def table(self, dataset: RunDataset, settings: Settings) -> TableByTrace:
         return TableByTrace({trace.name: table_of(trace) for trace in dataset.traces})

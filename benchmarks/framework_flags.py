@@ -1,4 +1,4 @@
-"""The flags of ``kopt parallelism`` against what the frameworks' own sources define: names, values, and which take none.
+"""The flags of ``kopt parallelism`` against the frameworks' own sources: names, values, and which take none.
 
 ``KOPT_FRAMEWORKS`` names a folder of git clones: Megatron-LM, torchtitan, DeepSpeed, Megatron-Bridge. Definitions are
 read from the syntax trees of the releases below, and of what is newest at each clone's origin; nothing of a framework

@@ -98,7 +98,7 @@ class VolumeWatch:
 
     async def watch(self, pod: FollowedPod) -> None:
         """Send what lies in the checkpoint folders of a pod's volumes, until cancelled."""
-        volumes, name = PodVolumes(self._root, pod.uid), "/".join(pod.key)
+        volumes, name = PodVolumes(self._root, pod.uid, ephemeral=pod.ephemeral), "/".join(pod.key)
 
         async def observe() -> list[Item]:
             items = await self._threads.call(lambda: volumes.observe(time.time()), name)

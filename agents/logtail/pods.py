@@ -45,6 +45,21 @@ class Container:
 
 
 @dataclass(frozen=True)
+class EphemeralVolumes:
+    """Volumes that are gone with their pod, besides emptyDirs. ``names``: those that a CSI driver makes in line.
+    ``claimed``: it also has some by claims of its own, whose volumes have other names; ``others`` are the names of the
+    volumes that can be none of these."""
+
+    names: frozenset[str] = frozenset()
+    claimed: bool = False
+    others: frozenset[str] = frozenset()
+
+    def may_have(self, volume: str) -> bool:
+        """Whether the volume of this name, as the kubelet has it, may be gone with the pod."""
+        return volume in self.names or (self.claimed and volume not in self.others)
+
+
+@dataclass(frozen=True)
 class FollowedPod:
     """A pod to follow. ``label`` names it as a source: with its uid where another may come under its name."""
 
@@ -63,6 +78,7 @@ class FollowedPod:
     """Annotations by which others say what they know of its checkpoints."""
     finished: bool = False
     """None of its containers runs any more; one that only ``ended`` so far may still save."""
+    ephemeral: EphemeralVolumes = EphemeralVolumes()
 
 
 def followed_pod(document: Object) -> FollowedPod | None:
@@ -86,6 +102,7 @@ def followed_pod(document: Object) -> FollowedPod | None:
         follow == "true",
         _recorded(annotations),
         status.get("phase") in _ENDED,
+        _ephemeral(spec),
     )
 
 
@@ -118,6 +135,15 @@ def _recorded(annotations: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     if MODEL in annotations:
         return ()
     return tuple((name, str(annotations[name])) for name in (LAST_TIME, LAST_STEP) if name in annotations)
+
+
+def _ephemeral(spec: Mapping[str, Any]) -> EphemeralVolumes:
+    """The kubelet names folders of claims by their PersistentVolumes, and others as the pod does."""
+    volumes = [item for item in spec.get("volumes") or [] if isinstance(item, Mapping)]
+    claims = ("persistentVolumeClaim", "ephemeral")
+    in_line = frozenset(str(item.get("name")) for item in volumes if not any(kind in item for kind in claims))
+    drivers = frozenset(str(item.get("name")) for item in volumes if "csi" in item)
+    return EphemeralVolumes(drivers, any("ephemeral" in item for item in volumes), in_line - drivers)
 
 
 def _sidecars(spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:

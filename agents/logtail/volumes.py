@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kopt.agents.logtail.checkpoints import Allowance, Item, Parts, below, entries_of, item_of, newest, readable
+from kopt.agents.logtail.pods import EphemeralVolumes
 
 ROOT = Path("/var/lib/kubelet/pods")
 MOST_LOOKED_AT = 20_000
@@ -78,8 +79,15 @@ class _Folder:
 class PodVolumes:
     """One pod's. Its calls may block for as long as a file system does, and are for one thread at a time."""
 
-    def __init__(self, root: Path, uid: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        root: Path,
+        uid: str,
+        clock: Callable[[], float] = time.monotonic,
+        ephemeral: EphemeralVolumes | None = None,
+    ) -> None:
         self._pod = root / uid if _UID.fullmatch(uid) else None
+        self._ephemeral = ephemeral or EphemeralVolumes()
         self._clock, self._search_at_s, self._gap_s = clock, float("-inf"), _FIRST_SEARCH_S
         self._folders: list[_Folder] = []
         self._resting: dict[tuple[str, str], list[Item]] = {}
@@ -132,7 +140,7 @@ class PodVolumes:
                     for container in entries_of(subpaths, (volume.name,), Allowance())
                     for mount in entries_of(subpaths, (volume.name, container.name), Allowance())
                 ]
-                ephemeral = plugin.name.endswith("~empty-dir")
+                ephemeral = plugin.name.endswith("~empty-dir") or self._ephemeral.may_have(volume.name)
                 for name in parts:
                     yield _Folder(subpaths / name, (), readable(name), ephemeral)
                 if not parts:

@@ -90,6 +90,33 @@ def test_a_checkpoint_is_found_in_a_volume_of_any_kind(node: Node, plugin: str, 
     assert abs(item["modified_at"] - time.time()) < 60
 
 
+CLAIM = {"name": "work", "persistentVolumeClaim": {"claimName": "runs"}}
+SCRATCH = {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}
+
+
+@pytest.mark.parametrize(
+    ("volumes", "folder", "plugin", "ephemeral"),
+    [
+        ([CLAIM], "pvc-1", "csi", False),
+        ([CLAIM, {"name": "fast", "csi": {"driver": "local.example"}}], "fast", "csi", True),
+        ([CLAIM, {"name": "fast", "csi": {"driver": "local.example"}}], "pvc-1", "csi", False),
+        ([SCRATCH], "pvc-1", "csi", True),
+        ([CLAIM, SCRATCH], "pvc-1", "csi", True),
+        ([SCRATCH, {"name": "data", "nfs": {"server": "nas"}}], "data", "nfs", False),
+        ([SCRATCH, {"name": "data", "nfs": {"server": "nas"}}], "pvc-1", "local-volume", True),
+        (["no volume", None], "pvc-1", "csi", False),
+    ],
+)
+def test_what_is_gone_with_its_pod_is_no_checkpoint_that_lasts(
+    tmp_path: Path, volumes: list[Any], folder: str, plugin: str, ephemeral: bool
+) -> None:
+    node = Node(tmp_path)
+    node.volumes = PodVolumes(tmp_path, UID, lambda: node.now_s, pod(volumes=volumes).ephemeral)
+    save(node.volume(folder, plugin))
+    (item,) = node.observe()
+    assert item["ephemeral"] is ephemeral
+
+
 @pytest.mark.parametrize("plugin", ["configmap", "secret", "projected", "downward-api", "git-repo"])
 def test_what_the_kubelet_writes_itself_is_not_looked_at(
     node: Node, plugin: str, monkeypatch: pytest.MonkeyPatch
@@ -296,11 +323,12 @@ def test_old_checkpoints_are_walked_through_by_searches_alone(node: Node, monkey
 # --- watching
 
 
-def pod(phase: str = "Running", uid: str = UID, **annotations: str) -> FollowedPod:
+def pod(phase: str = "Running", uid: str = UID, volumes: Any = (), **annotations: str) -> FollowedPod:
     container = {"name": "train", "resources": {"limits": {"nvidia.com/gpu": 8}}}
+    spec = {"containers": [container], "volumes": list(volumes)}
     metadata = {"namespace": "research", "name": "llama-0", "uid": uid, "annotations": annotations}
     metadata["labels"] = {"job-name": "llama"}
-    view = followed_pod({"metadata": metadata, "spec": {"containers": [container]}, "status": {"phase": phase}})
+    view = followed_pod({"metadata": metadata, "spec": spec, "status": {"phase": phase}})
     assert view is not None
     return view
 

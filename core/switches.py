@@ -50,7 +50,7 @@ FEATURES = (
     Feature("declared-queues", "queues", "queues", "writes the engine's queues as KaiwoQueues declare them"),
     Feature("gangs", "gangs", "workloads", "holds gangs and evicts pods where gangs wait for each other"),
     Feature("reservations", "reservations", "reservations", "holds GPUs and workloads for reservations", "runtime"),
-    Feature("partitions", "partitions", "strategies", "cuts the GPUs of idle nodes into MIG instances"),
+    Feature("partitions", "partitions", "strategies", "cuts GPUs of idle nodes into MIG instances or AMD partitions"),
     Feature("budgets", "meter", "budgets", "stops LocalQueues of budgets that are spent"),
     Feature("health", "health", "nodes", "has placement avoid nodes at fault, and taints them"),
     Feature("diagnoses", "pages", "workloads", "writes why a workload waits as an Event on it"),

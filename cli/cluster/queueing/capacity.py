@@ -14,6 +14,7 @@ from kopt.cli.cost.reading import Prices, read_book
 from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Kubeconfig, Output, seconds
 from kopt.cli.output import Answer, Format, column, show
+from kopt.core.reason import Reason
 from kopt.core.units import counted, format_span
 
 if TYPE_CHECKING:
@@ -176,9 +177,9 @@ def _row(
     try:
         ahead = forecast(needs, settings.weeks)
     except TooShort as error:
-        reason = f"Too little demand was scraped: {error}."
+        reason = Reason("CAPACITY_HISTORY_TOO_SHORT", f"Too little demand was scraped: {error}.")
         empty = (None, None, None, None, "", "", None)
-        return CapacityRow(pool, gpus, last_week, *empty, "CAPACITY_HISTORY_TOO_SHORT", reason, ())
+        return CapacityRow(pool, gpus, last_week, *empty, reason.code, reason.message, ())
     advice = purchase(gpus, size.gpus_per_node or 1, ahead, settings.delivery_weeks)
     return CapacityRow(
         pool,

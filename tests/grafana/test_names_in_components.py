@@ -1,7 +1,8 @@
 """Names of our metrics in dashboards are those that running components show to Prometheus.
 
 Each is started as a process of its own, before a cluster that does not answer: it serves metrics meanwhile. Figures of
-costs need metering and are looked at in ``tests/cost/test_control_plane.py``.
+costs need metering and are looked at in ``tests/cost/test_control_plane.py``; those of GPUs need some, are named by one
+table, and are scraped in ``tests/telemetry``.
 """
 
 import sys
@@ -16,6 +17,7 @@ from controlplane.processes import Server, free_port
 from fastapi.testclient import TestClient
 
 from kopt.core.dashboards.catalogue import dashboards
+from kopt.core.hardware.gpu_telemetry import BY_NAME, HELD, PREFIX, SHARE, UP
 from kopt.core.settings import Settings
 from kopt.serving.endpoint.app import create_app
 from kopt.serving.endpoint.assemble import Parts, assemble
@@ -25,6 +27,7 @@ from tests.serving.conftest import MemorySource, StandInModel
 KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app(prog_name='kopt')"]
 CONTROLLERS = ("meter", "queues", "gangs", "reservations", "evictions", "pairwise")
 METERED = "kopt_cost_"
+OF_GPUS = frozenset({*(PREFIX + name for name in BY_NAME), UP, HELD, SHARE})
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +90,10 @@ def test_components_show_what_dashboards_read(shown: frozenset[str]) -> None:
         for panel in dashboard.panels:
             for query in panel.queries:
                 ours = {name for name in named_in(query.expr) if name.startswith("kopt_")}
-                assert {name for name in ours if not name.startswith(METERED)} <= shown, (dashboard.name, panel.title)
+                assert {name for name in ours if not name.startswith(METERED)} <= shown | OF_GPUS, (
+                    dashboard.name,
+                    panel.title,
+                )
 
 
 def test_names_are_read_out_of_expressions_and_expositions() -> None:

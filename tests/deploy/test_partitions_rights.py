@@ -81,7 +81,11 @@ def _cuts_and_nothing_else(plane: ControlPlane, node: str) -> None:
     stolen = Api(Path(plane.kubeconfig_for(ACCOUNT, "kopt-system")))
     taint = {"key": "theirs", "effect": "NoExecute"}
     for change, message in (
-        ({"spec": {"taints": [taint]}}, "of its taints only that of AMD's"),
+        ({"spec": {"taints": [taint]}}, "only with the mark of a hold"),
+        (
+            {"spec": {"taints": [taint]}, "metadata": hold_metadata("partitions", {})},
+            "of its taints only that of AMD's",
+        ),
         ({"spec": {"unschedulable": True}}, "only with the mark of a hold"),
         (
             {"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}},

@@ -25,7 +25,8 @@ from kopt.serving.client.client import DemandQuery, History, PredictionClient
 from kopt.serving.endpoint.app import create_app
 from kopt.serving.endpoint.assemble import Parts, assemble
 
-pytestmark = [pytest.mark.services, pytest.mark.slow]
+# It waits for the end of a bucket by the clock: some minutes.
+pytestmark = [pytest.mark.services, pytest.mark.long]
 GRID_S = 300
 CHAT, ABSENT = (
     source_of(f"ml/{name}", {"engine": "vLLM"}, {"namespace": "ml", "service": name}) for name in ("chat", "a.b|c")

@@ -98,6 +98,7 @@ def test_kueue_counts_a_gpu_for_each_process(name: str, sized: Webhooks, kueue: 
             assert counted(sized.plane, made) == (NEEDED, pods)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", JOBS)
 def test_in_observe_kueue_counts_what_was_asked_for(name: str, sized: Webhooks, kueue: Kueue) -> None:
     policy(sized, "observe")

@@ -28,7 +28,9 @@ from kopt.policies.staging.pod import PodSettings, staging_job
 from .chart_rendered import NAMESPACE, Object, Right, everything, is_fenced, rights_of
 
 CHART = Path(__file__).resolve().parents[2] / "deploy" / "chart"
-VALUES = everything(predictions={}, training={}, logtail={"enabled": False}, sizing={"hostPaths": ["/data"]})
+OFF = {"enabled": False}
+# Agents run in a namespace of their own, and that of telemetry has no rights.
+VALUES = everything(predictions={}, training={}, logtail=OFF, telemetry=OFF, sizing={"hostPaths": ["/data"]})
 KINDS = {
     "ServiceAccount",
     "ClusterRole",
@@ -46,6 +48,7 @@ NEED_NONE = {
     ("admissionregistration.k8s.io", "mutatingwebhookconfigurations"): "by name; no policy may look at these",
     ("admissionregistration.k8s.io", "validatingwebhookconfigurations"): "by name; no policy may look at these",
     ("kgwe.nvidia.io", "gpuworkloads/status"): "a status that is ours to write, of our own kind",
+    ("kgwe.nvidia.io", "migstrategies/status"): "a status that is ours to write, of our own kind",
     ("", "secrets"): "in our own namespace: the certificate by name",
 }
 
@@ -78,7 +81,7 @@ def _needs_a_fence(right: Right) -> bool:
         return True
     if right.group in OURS or (right.group, right.resource) in NEED_NONE:
         ours = right.namespace == NAMESPACE or right.name.startswith("00-kaiwo-optimizer")
-        assert right.group in OURS or right.resource == "gpuworkloads/status" or ours, right
+        assert right.group in OURS or right.resource.endswith("/status") or ours, right
         return False
     return True
 

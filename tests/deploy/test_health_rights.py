@@ -63,6 +63,7 @@ def here(control_plane: ControlPlane) -> Iterator[Kwok]:
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_it_is_refused_nothing_and_uses_its_rights(
     control_plane: ControlPlane, charts: Any, install: Callable[..., None], here: Kwok, prometheus: str
 ) -> None:

@@ -56,6 +56,7 @@ def test_several_replicas_need_a_database(charts: Any) -> None:
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_it_is_refused_nothing_and_uses_its_rights(
     control_plane: ControlPlane,
     charts: Any,

@@ -46,6 +46,7 @@ def test_it_is_off_unless_it_is_asked_for(charts: Any) -> None:
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_it_is_refused_nothing_and_uses_its_rights(
     control_plane: ControlPlane, charts: Any, install: Callable[..., None], here: tuple[Kueue, Kwok]
 ) -> None:

@@ -91,6 +91,7 @@ def answers(scene: Scene) -> None:
     scene.note("two")
 
 
+@pytest.mark.long
 def test_another_takes_over_from_a_leader_that_is_stopped(scene: Scene, controller: Callable[..., Controller]) -> None:
     first = controller()
     lend_to(scene, "one", "two")

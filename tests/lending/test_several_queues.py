@@ -55,6 +55,7 @@ def large_gives_back(scene: Scene) -> None:
     wait_for(lambda: scene.held() == {"large"} and scene.runs() == set(), what="it has given back")
 
 
+@pytest.mark.long
 def test_nobody_new_passes_one_that_has_waited_too_long(scene: Scene, controller: Callable[..., Controller]) -> None:
     controller()
     large_gives_back(scene)

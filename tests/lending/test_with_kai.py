@@ -108,6 +108,7 @@ def test_jobs_that_another_controller_would_start_again_are_not_chosen(kind: str
     assert (gpu_job(job) is not None) is ours
 
 
+@pytest.mark.long
 async def test_off_gives_limit_and_jobs_back(
     lender: KaiScene, controller: Callable[..., Controller], tmp_path: Path
 ) -> None:

@@ -70,6 +70,7 @@ def test_those_who_gave_back_return_in_the_ledgers_order(scene: Scene, controlle
     assert scene.returned() == ["two", "one"]
 
 
+@pytest.mark.long
 def test_a_write_is_not_cut_by_us_but_the_service_gets_its_gpus(
     scene: Scene, controller: Callable[..., Controller]
 ) -> None:
@@ -121,6 +122,7 @@ def test_whom_its_user_stopped_stays_so(scene: Scene, controller: Callable[..., 
     assert scene.workload("one")["spec"]["active"] is False
 
 
+@pytest.mark.long
 def test_a_pool_that_is_deleted_gives_everything_back(scene: Scene, controller: Callable[..., Controller]) -> None:
     controller()
     lend_to(scene, "one", "two")

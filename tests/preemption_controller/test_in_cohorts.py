@@ -93,7 +93,7 @@ def fill(cohort: Cohort) -> None:
     cohort.note("oldest", lost=50)
 
 
-@pytest.mark.parametrize("cohort", ["LowerPriority", "Any"], indirect=True)
+@pytest.mark.parametrize("cohort", ["LowerPriority", pytest.param("Any", marks=pytest.mark.long)], indirect=True)
 def test_borrowed_quota_of_the_flavour_that_suits_is_taken_back(
     cohort: Cohort, controller: Callable[..., Controller]
 ) -> None:

@@ -219,6 +219,7 @@ def test_kopt_off_lets_go_what_is_held(team: Team, controller: Callable[..., Con
     assert team.left_over() == []
 
 
+@pytest.mark.long
 def test_kopt_off_gives_back_priorities_that_a_dead_controller_had_raised(
     team: Team, controller: Callable[..., Controller]
 ) -> None:

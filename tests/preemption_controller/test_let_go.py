@@ -101,6 +101,7 @@ def test_one_that_is_held_stays_so_when_its_job_is_changed(team: Team, controlle
     wait_until_taken(team, "urgent", "middle")
 
 
+@pytest.mark.long
 @pytest.mark.cluster
 def test_nobody_there_holds_nobody_who_is_let_go(team: Team, controller: Callable[..., Controller]) -> None:
     one = controller("--mode=enforce")

@@ -39,6 +39,7 @@ def test_the_safe_one_goes_and_its_successor_does_not_take_the_room(
     wait_for(lambda: {"Preempting", "PreemptionChosen"} <= pods.reasons().keys())
 
 
+@pytest.mark.long
 def test_a_gang_goes_as_one_for_a_gang(pods: Pods, controller: Callable[..., Controller]) -> None:
     """The cheapest alone does not free enough nodes."""
     controller("--mode=enforce", "--plain-pods")

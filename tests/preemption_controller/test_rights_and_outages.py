@@ -93,6 +93,7 @@ def test_it_is_refused_nothing_and_uses_every_right(
             team.api.delete(one["apiVersion"], one["kind"], one["metadata"]["name"], SYSTEM)
 
 
+@pytest.mark.long
 def test_it_goes_on_after_the_way_to_the_api_server_was_cut(
     team: Team, controller: Callable[..., Controller], tmp_path: Path
 ) -> None:

@@ -133,6 +133,7 @@ def test_when_the_budget_is_over_kai_goes_by_its_own_rule(
     assert kai_pods.evicted_pods() == []
 
 
+@pytest.mark.long
 def test_nobody_there_holds_nobody_and_kopt_off_gives_back_who_is(
     kai_pods: KaiPods, controller: Callable[..., Controller]
 ) -> None:

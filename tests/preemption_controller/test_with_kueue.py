@@ -80,6 +80,7 @@ def test_a_gang_dies_as_one(team: Team, controller: Callable[..., Controller]) -
     assert team.runs() == {"lone", "newest", "urgent"}
 
 
+@pytest.mark.long
 def test_a_session_in_which_somebody_works_is_not_selected_though_it_would_lose_least(
     team: Team, controller: Callable[..., Controller]
 ) -> None:

@@ -107,6 +107,7 @@ def test_a_job_that_runs_out_of_memory_gets_more_twice_and_then_its_own_request(
     assert done["spec"]["backoffLimit"] == 4, "the user's own retries, and those that were ours"
 
 
+@pytest.mark.long
 def test_a_dry_run_that_shows_nothing_leaves_the_request_and_off_gives_everything_back(
     plane: ControlPlane, gpu_node: Kubelet, space: str, start_controller: Callable[..., Server], tmp_path: Path
 ) -> None:

@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 BATCH = ("batch/v1", "Job")
 
 
+@pytest.mark.long
 def test_no_pod_starts_before_the_dry_run(
     plane: ControlPlane,
     gpu_node: Kubelet,

@@ -113,6 +113,7 @@ def test_a_disk_that_fills_up_holds_it_until_there_is_room(
     assert team.holders(stored) == ["staging", ""]
 
 
+@pytest.mark.long
 def test_a_disk_that_is_too_small_is_not_filled(
     team: Team, small_disk: Path, controller: Callable[..., Controller], webhook: Server
 ) -> None:

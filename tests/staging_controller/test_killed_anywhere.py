@@ -139,6 +139,7 @@ def test_another_takes_over_from_a_leader_that_is_stopped(
     assert len(team.staging_jobs()) == 1
 
 
+@pytest.mark.long
 def test_it_goes_on_after_the_way_to_the_api_server_was_cut(
     team: Team, controller: Callable[..., Controller], webhook: Server, tmp_path: Path
 ) -> None:

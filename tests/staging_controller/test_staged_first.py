@@ -41,6 +41,7 @@ def test_a_job_waits_outside_its_queue_until_its_data_is_complete(
     assert {"DataReady"} <= team.events("train").keys()
 
 
+@pytest.mark.long
 def test_wrong_credentials_hold_it_with_the_reason_until_they_are_right(
     team: Team, controller: Callable[..., Controller], webhook: Server
 ) -> None:

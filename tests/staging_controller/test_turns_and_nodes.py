@@ -41,6 +41,7 @@ def sizing(team: Team) -> Iterator[Server]:
     team.api.delete("coordination.k8s.io/v1", "Lease", "kopt-sizing", SYSTEM)
 
 
+@pytest.mark.long
 def test_sizing_takes_over_from_staging_in_the_same_write(
     team: Team, controller: Callable[..., Controller], webhook: Server, sizing: Server
 ) -> None:

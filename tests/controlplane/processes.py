@@ -11,10 +11,12 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
+from controlplane import warm
 
 T = TypeVar("T")
 
@@ -46,6 +48,11 @@ def spawn(command: Sequence[str | Path], **options: Any) -> "subprocess.Popen[by
     return _spawner.submit(start).result()
 
 
+@cache
+def _warm_parent() -> warm.Parent:
+    return warm.Parent(spawn)
+
+
 class Server:
     """A server process with its log in a file; may be killed, stopped and started again."""
 
@@ -64,7 +71,7 @@ class Server:
         self.log = folder / f"{name}.log"
         self._folder = folder
         self._env = {**os.environ, **(env or {})}
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | warm.WarmProcess | None = None
         self.start()
 
     @property
@@ -77,6 +84,10 @@ class Server:
     def start(self) -> None:
         """Starts the command (again); its output is appended to the log."""
         with self.log.open("ab") as log:
+            arguments = warm.arguments_of(self.command) if warm.fits(self._env) else None
+            if arguments is not None:
+                self._process = _warm_parent().start(arguments, self._folder, log, self._env)
+                return
             self._process = spawn(
                 self.command, cwd=self._folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._env
             )

@@ -1,5 +1,6 @@
 """The chart, rendered and installed by the real helm."""
 
+import json
 import os
 import subprocess
 from collections.abc import Sequence
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import yaml
+from controlplane.api import documents
 from controlplane.plane import ControlPlane
 
 Object: TypeAlias = dict[str, Any]
@@ -18,6 +20,8 @@ WITHOUT_DEFAULTS: Object = {name: {"enabled": False} for name in ("webhook", "si
 _LEASES = "coordination.k8s.io/v1"
 _WITH_VALUES = ("template", "lint", "install", "upgrade")
 REGISTRY = "registry.example.com/kaiwo"
+_RENDERED: dict[str, str] = {}
+"""What the chart renders to by values and files, which many tests share."""
 
 
 class Helm:
@@ -48,10 +52,13 @@ class Helm:
 
     def render(self, values: Object | None = None, files: Sequence[Path] = ()) -> list[Object]:
         """The objects that the chart renders to, without the custom resource definitions."""
-        options = [option for path in files for option in ("--values", path)]
-        done = self.run("template", RELEASE, CHART, "--namespace", NAMESPACE, *options, values=values or {})
-        assert done.returncode == 0, done.stderr
-        return [document for document in yaml.safe_load_all(done.stdout) if document]
+        key = json.dumps([values or {}, [str(path) for path in files]], sort_keys=True)
+        if key not in _RENDERED:
+            options = [option for path in files for option in ("--values", path)]
+            done = self.run("template", RELEASE, CHART, "--namespace", NAMESPACE, *options, values=values or {})
+            assert done.returncode == 0, done.stderr
+            _RENDERED[key] = done.stdout
+        return documents(_RENDERED[key])
 
     def install(self, plane: ControlPlane, values: Object, *options: str) -> None:
         """``helm upgrade --install`` into the labelled namespace."""

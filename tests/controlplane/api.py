@@ -232,9 +232,14 @@ class Api:
 
 def load_all(path: Path) -> list[Object]:
     """The documents of a YAML file that are not empty."""
+    return documents(path.read_text())
+
+
+def documents(text: str) -> list[Object]:
+    """The documents of a YAML stream that are not empty."""
     # libyaml where it is there: the custom resources are megabytes, and the pure loader takes seconds for each.
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    return [document for document in yaml.load_all(path.read_text(), loader) if document]
+    return [document for document in yaml.load_all(text, loader) if document]
 
 
 def kubeconfig(path: Path, server: str, authority: Path, user: Object) -> Path:

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from chart import ROOT
 from controlplane import build
+from controlplane.api import documents
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
 
@@ -28,7 +29,7 @@ def kustomize() -> Callable[[Path], list[Object]]:
     def built(folder: Path) -> list[Object]:
         done = subprocess.run([binary, "build", folder], capture_output=True, text=True, check=False, timeout=60)
         assert done.returncode == 0, done.stderr
-        return [document for document in yaml.safe_load_all(done.stdout) if document]
+        return documents(done.stdout)
 
     return built
 

@@ -24,9 +24,6 @@ from kopt.serving.endpoint.app import Endpoint
 from kopt.serving.endpoint.assemble import Parts, assemble
 from tests.serving.conftest import MemorySource, StandInModel
 
-NOW = int(time.time()) // GRID_S
-"""The bucket that has begun."""
-
 
 class RememberingModel(StandInModel):
     """Its memories know when they were made: ``state`` says of which model."""
@@ -68,8 +65,9 @@ def endpoint(tmp_path: Path) -> Iterator[Callable[[MemorySource], Endpoint]]:
         each.stop()
 
 
-def push(histories: Any, name: str, ended: int = NOW, count: int = 20) -> None:
-    buckets = np.arange(ended - count, ended)
+def push(histories: Any, name: str, silent_buckets: int = 0, count: int = 20) -> None:
+    end = int(time.time()) // GRID_S - silent_buckets
+    buckets = np.arange(end - count, end)
     histories.merge(name, "", buckets, np.arange(1.0, count + 1.0))
 
 
@@ -78,7 +76,7 @@ def test_a_replica_that_starts_learns_what_was_pushed_to_others(
 ) -> None:
     for name in ("chat", "search"):
         push(histories, name)
-    push(histories, "silent for a day", NOW - 288)
+    push(histories, "silent for a day", silent_buckets=288)
     source, model = MemorySource(), RememberingModel()
     source.add(model)
     endpoint(source)

@@ -22,7 +22,7 @@ from typer.testing import CliRunner
 
 from kopt.cli.main import app
 
-MOST_MIB = 100
+MOST_MIB = 110
 HEAVY = "ray mlflow feast torch lightgbm sklearn pandas numpy kubernetes rich"
 NODE = "gpu-7"
 

@@ -90,6 +90,7 @@ def test_killed_at_any_moment_it_loses_and_repeats_nothing(endpoint: tuple[Endpo
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_two_thousand_files_lines_of_a_megabyte_and_garbage_fit_into_its_memory(
     endpoint: tuple[Endpoint, str], tmp_path: Path
 ) -> None:

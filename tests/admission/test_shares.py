@@ -199,7 +199,10 @@ def until(webhooks: Webhooks, space: str, check: Any) -> Object:
     return wait_for(tried)
 
 
-@pytest.mark.parametrize("executor", SIGNS)
+@pytest.mark.parametrize(
+    "executor",
+    [Executor.HAMI, *(pytest.param(each, marks=pytest.mark.long) for each in SIGNS if each is not Executor.HAMI)],
+)
 def test_the_server_stores_the_terms_of_what_its_nodes_show(sized: Webhooks, executor: Executor) -> None:
     space, api = enforcing(sized, "Volcano", "team"), sized.api
     before = until(sized, space, lambda made: "kaiwo.ai/recommended-memory" in made["metadata"].get("annotations", {}))

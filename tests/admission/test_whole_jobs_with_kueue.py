@@ -75,6 +75,7 @@ def policy(webhooks: Webhooks, mode: str) -> None:
     webhooks.policy(mode=mode, queues={"default": QUEUE}, sizing={"minConfidencePercent": 1})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", JOBS)
 def test_kueue_counts_a_gpu_for_each_process(name: str, sized: Webhooks, kueue: Kueue) -> None:
     policy(sized, "enforce")
@@ -114,6 +115,7 @@ def test_in_observe_kueue_counts_what_was_asked_for(name: str, sized: Webhooks, 
             assert counted(sized.plane, stored)[0] == ASKED
 
 
+@pytest.mark.long
 def test_what_opts_out_and_what_ray_decides_keep_their_gpus(sized: Webhooks, kueue: Kueue) -> None:
     policy(sized, "enforce")
     space = sized.namespace()
@@ -127,6 +129,7 @@ def test_what_opts_out_and_what_ray_decides_keep_their_gpus(sized: Webhooks, kue
     assert "kaiwo.ai/recommended" not in str(stored)
 
 
+@pytest.mark.long
 def test_the_runtime_of_train_jobs_stays_as_it_is(sized: Webhooks) -> None:
     stored = sized.api.get("trainer.kubeflow.org/v1alpha1", "ClusterTrainingRuntime", RUNTIME)
     assert set(asked(stored)) == {str(ASKED)}

@@ -123,6 +123,7 @@ def test_nodes_publish_what_links_their_gpus(
         wait_for(lambda: api.find(*KIND, nodes[1], "") is None, timeout_s=90, what="the object goes with its node")
 
 
+@pytest.mark.long
 def test_it_writes_when_something_changed_and_then_once(
     plane: ControlPlane, kwok: Kwok, start: Callable[..., Agent], tmp_path: Path
 ) -> None:
@@ -158,6 +159,7 @@ def test_it_writes_when_something_changed_and_then_once(
         assert len({one["auditID"] for one in asked}) == 3
 
 
+@pytest.mark.long
 def test_what_it_knew_outlives_it_and_is_forgotten_with_the_object(
     plane: ControlPlane, kwok: Kwok, start: Callable[..., Agent], tmp_path: Path
 ) -> None:
@@ -204,6 +206,7 @@ def test_an_object_that_somebody_changed_is_put_right(
         agent.wait(lambda one: len(one["spec"]["links"]) == 28)
 
 
+@pytest.mark.long
 def test_the_largest_node_is_taken_and_not_written_twice(
     plane: ControlPlane, kwok: Kwok, start: Callable[..., Agent], tmp_path: Path
 ) -> None:

@@ -136,6 +136,7 @@ def test_kueue_admits_a_job_into_one_rack(
     assert not _nodes_of(control_plane, "in-no-rack")
 
 
+@pytest.mark.long
 def test_kai_places_a_gang_in_one_rack(
     control_plane: ControlPlane, kai: Kai, racks: dict[str, tuple[str, str]], cleaned: Callable[[Object], Object]
 ) -> None:
@@ -159,6 +160,7 @@ def test_kai_places_a_gang_in_one_rack(
         assert {racks[node] for node in _nodes_of(control_plane, "in-one-block")} == {("b1", "r1"), ("b1", "r2")}
 
 
+@pytest.mark.long
 def test_volcanos_api_takes_levels_by_label(control_plane: ControlPlane, cleaned: Callable[[Object], Object]) -> None:
     control_plane.install_crds("volcano")
     objects = shown("Volcano")

@@ -283,6 +283,7 @@ def test_evicted_by_the_pool_and_waiting_to_return(team: Team, asked: Callable[.
     assert "QUEUED" in codes(answer)
 
 
+@pytest.mark.long
 def test_queues_that_cannot_start_anything_are_named(team: Team, asked: Callable[..., Any]) -> None:
     team.submit("lost", 1, queue="nowhere")
     answer = asked("why", "lost", "-n", team.space)
@@ -386,6 +387,7 @@ def put(team: Team, kind: str, document: Object, namespace: str = "") -> None:
     )
 
 
+@pytest.mark.long
 def test_pools_and_staged_data_are_told_as_their_controllers_write_them(team: Team, asked: Callable[..., Any]) -> None:
     pool = objects.pool(team.space, time.time(), reclaiming=True, moments=3)
     pool["spec"]["borrowers"] = [{"system": "Kueue", "queue": team.cluster_queue}]
@@ -414,6 +416,7 @@ def test_pools_and_staged_data_are_told_as_their_controllers_write_them(team: Te
     team.api.delete("kaiwo.ai/v1alpha1", "LendingPool", team.space)
 
 
+@pytest.mark.long
 def test_a_gang_of_kais_is_told_in_kais_words(
     plane: ControlPlane, kai: Kai, kwok: Kwok, asked: Callable[..., Any], team: Team
 ) -> None:
@@ -446,6 +449,7 @@ def test_a_gang_of_kais_is_told_in_kais_words(
         assert sum(one["gpus"] for one in found) == 3
 
 
+@pytest.mark.long
 def test_what_is_watched_is_printed_anew_when_it_changes(team: Team, tmp_path: Path) -> None:
     out = tmp_path / "out"
     command = [

@@ -124,6 +124,7 @@ async def test_rotations_under_requests_of_the_real_api_server(
         assert second.rotations == first.rotations
 
 
+@pytest.mark.long
 async def test_two_replicas_that_start_together_agree(kube: Kube, namespace: str) -> None:
     replicas = [ServingCertificate(kube, namespace, "tls", ["webhook.example"]) for _ in range(4)]
     async with contextlib.AsyncExitStack() as stack:
@@ -158,6 +159,7 @@ async def silenced(kubeconfig: Path, resource: Resource) -> AsyncIterator[Kube]:
         await kube.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("broken", [False, True])
 async def test_replicas_serve_the_one_secret_though_their_watches_bring_nothing(
     control_plane: ControlPlane, kube: Kube, namespace: str, broken: bool
@@ -171,6 +173,7 @@ async def test_replicas_serve_the_one_secret_though_their_watches_bring_nothing(
         await assert_all_serve(kube, namespace, replicas)
 
 
+@pytest.mark.long
 async def test_replicas_start_at_once_on_a_slow_api_server(
     control_plane: ControlPlane, kube: Kube, namespace: str, webhook: str, tmp_path: Path
 ) -> None:

@@ -125,6 +125,7 @@ async def during(work: Awaitable[None], faults: Callable[[], Awaitable[None]]) -
     await busy
 
 
+@pytest.mark.long
 async def test_a_connection_that_is_cut_again_and_again(scene: Scene) -> None:
     cuts = 0
 
@@ -142,6 +143,7 @@ async def test_a_connection_that_is_cut_again_and_again(scene: Scene) -> None:
     assert scene.informer.relists == 1
 
 
+@pytest.mark.long
 async def test_a_proxy_that_is_away_for_a_while(scene: Scene) -> None:
     scene.proxy.refuse()
     scene.proxy.cut()
@@ -151,6 +153,7 @@ async def test_a_proxy_that_is_away_for_a_while(scene: Scene) -> None:
     await scene.settles()
 
 
+@pytest.mark.long
 async def test_connections_that_fall_silent_without_being_closed(scene: Scene) -> None:
     scene.proxy.lose()
     await scene.churn(120)
@@ -158,6 +161,7 @@ async def test_connections_that_fall_silent_without_being_closed(scene: Scene) -
     assert scene.informer.relists == 1
 
 
+@pytest.mark.long
 async def test_everything_stands_still_for_longer_than_the_read_timeout(scene: Scene) -> None:
     scene.proxy.stall()
     await scene.churn(120)
@@ -168,6 +172,7 @@ async def test_everything_stands_still_for_longer_than_the_read_timeout(scene: S
     await scene.settles()
 
 
+@pytest.mark.long
 async def test_the_api_server_restarts(scene: Scene) -> None:
     await scene.churn(40)
     await asyncio.to_thread(scene.plane.restart_api_server)

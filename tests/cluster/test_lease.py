@@ -101,6 +101,7 @@ async def test_a_leader_that_was_stopped_in_the_middle_of_a_write_cannot_finish_
         assert await writer(kube, namespace) == "new"
 
 
+@pytest.mark.long
 async def test_a_leader_that_was_stopped_anywhere_writes_nothing_afterwards(
     start: Callable[..., Any], kube: Kube, namespace: str
 ) -> None:
@@ -119,6 +120,7 @@ async def test_a_leader_that_was_stopped_anywhere_writes_nothing_afterwards(
         old.said.clear()
 
 
+@pytest.mark.long
 async def test_another_takes_over_from_one_that_was_killed(
     start: Callable[..., Any], kube: Kube, namespace: str
 ) -> None:
@@ -148,6 +150,7 @@ async def test_a_leader_that_leaves_hands_over_at_once(kube: Kube, namespace: st
                 assert fence.term == first.term + 1
 
 
+@pytest.mark.long
 async def test_terms_of_a_deleted_lease_are_older_than_those_of_the_next(kube: Kube, namespace: str) -> None:
     """What its leaders marked would otherwise belong to a later term for ever, and nobody could write it."""
     terms = []
@@ -177,6 +180,7 @@ async def test_at_no_time_do_two_lead(kube: Kube, namespace: str) -> None:
         await until(lambda: any(leader.leading for leader in leaders))
 
 
+@pytest.mark.long
 async def test_a_leader_cut_off_from_the_api_server_stops_before_the_next_begins(
     control_plane: Any, kube: Kube, namespace: str, tmp_path: Path
 ) -> None:

@@ -24,6 +24,7 @@ def test_a_pod_that_violates_is_denied_with_our_message_and_another_passes(polic
     assert policies.refusal(pod(policies.api.space("other"), "docker.io/evil:1")) == ""
 
 
+@pytest.mark.long
 def test_an_image_that_is_changed_later_is_denied_as_well_and_labels_are_not(policies: Policies, space: str) -> None:
     policies.apply(TRUSTED)
     policies.in_force(pod(space, "docker.io/evil:1"))
@@ -124,6 +125,7 @@ def test_cel_that_does_not_type_check_is_refused_as_it_is_planned(
     assert policies.api.list("kaiwo.ai/v1alpha1", "CompliancePolicy") == []
 
 
+@pytest.mark.long
 def test_applying_again_changes_nothing_and_a_part_that_is_dropped_goes(policies: Policies) -> None:
     full = {**TRUSTED, "spec": {**TRUSTED["spec"], "defaults": {"labels": {"a": "b"}}}}
     assert policies.apply(full)["applied"] == 6
@@ -139,6 +141,7 @@ def test_applying_again_changes_nothing_and_a_part_that_is_dropped_goes(policies
     ]
 
 
+@pytest.mark.long
 def test_what_a_policy_becomes_goes_with_it(policies: Policies) -> None:
     policies.apply(TRUSTED)
     policies.api.delete("kaiwo.ai/v1alpha1", "CompliancePolicy", "trusted")

@@ -98,6 +98,7 @@ def test_restarts_keep_the_objects_and_compaction_forgets_old_revisions(
     assert first["object"]["code"] == 410
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_custom_resources_of_the_usual_projects_can_be_installed(control_plane: ControlPlane) -> None:
     control_plane.install_crds("jobset", "lws", "kuberay", "training-operator", "trainer")

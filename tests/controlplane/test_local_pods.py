@@ -89,6 +89,7 @@ def test_a_pod_sees_its_environment_and_its_log_is_read_through_the_api_server(
     assert logs(control_plane, pod, tailLines="1") == "ada\n"
 
 
+@pytest.mark.long
 def test_annotations_are_shown_as_they_change(
     control_plane: ControlPlane, run: Callable[..., Object], until: Callable[..., Object], space: str
 ) -> None:
@@ -117,6 +118,7 @@ def test_annotations_are_shown_as_they_change(
     assert last == 'example.com/json="{\\"a\\": \\"b\\"}"\nexample.com/last="x\\ny"\n'
 
 
+@pytest.mark.long
 def test_a_missing_secret_keeps_the_pod_waiting_and_says_so(
     control_plane: ControlPlane, run: Callable[..., Object], until: Callable[..., Object], space: str
 ) -> None:
@@ -161,6 +163,7 @@ def test_deletion_sends_sigterm_and_waits_for_the_grace_period(
     assert (tmp_path / "checkpoint").read_text() == "saved"
 
 
+@pytest.mark.long
 def test_what_ignores_sigterm_is_killed_with_its_children_after_the_grace_period(
     control_plane: ControlPlane, run: Callable[..., Object], until: Callable[..., Object], space: str
 ) -> None:
@@ -265,6 +268,7 @@ def test_a_followed_log_ends_with_its_container(
     assert logs(control_plane, pod, follow="true").split() == ["0", "1", "2", "3", "4"]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_pods_outlive_a_restart_of_the_api_server(fresh_control_plane: Callable[..., ControlPlane]) -> None:
     plane = fresh_control_plane()
@@ -316,6 +320,7 @@ def test_commands_stand_for_images_and_a_mounted_tmp_is_the_pods_own(control_pla
         assert len(str(temporary.parent)) < 20, "sockets below it would have no room"
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_node_that_dies_is_noticed(fresh_control_plane: Callable[..., ControlPlane]) -> None:
     plane = fresh_control_plane(node_monitor_grace_period_s=6)

@@ -150,6 +150,7 @@ DRIVER = "gpu.nvidia.com"
 DRA = "resource.k8s.io/v1"
 
 
+@pytest.mark.long
 def test_devices_of_a_driver_are_charged_to_the_pods_of_their_claims(
     control_plane: ControlPlane, kwok: Kwok, meter: Start
 ) -> None:

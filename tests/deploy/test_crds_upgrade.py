@@ -128,6 +128,7 @@ def test_an_upgrade_brings_the_new_field_and_the_new_kind_and_loses_no_object(
     assert api.find("rbac.authorization.k8s.io/v1", "ClusterRole", "kopt-crds", "") is None
 
 
+@pytest.mark.long
 def test_what_is_in_use_is_not_dropped_and_the_release_stays_as_it_was(
     installed: ControlPlane, charts: Helm, tmp_path: Path
 ) -> None:
@@ -217,6 +218,7 @@ def test_a_file_with_something_else_is_refused_before_the_cluster_is_asked(tmp_p
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.long
 def test_a_definition_of_somebody_else_by_our_name_is_refused(installed: ControlPlane, tmp_path: Path) -> None:
     api, name = installed.api, "evictions.kaiwo.ai"
     path = tmp_path / "evictions.yaml"

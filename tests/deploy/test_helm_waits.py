@@ -72,6 +72,7 @@ def test_the_other_takes_over_when_the_leader_is_deleted(waited: ControlPlane) -
     wait_for(lambda: len(pods()) == 2 and all(map(ready, pods())), what="there are two again")
 
 
+@pytest.mark.long
 def test_an_upgrade_waits_for_the_new_replicas(waited: ControlPlane, install: Callable[..., None]) -> None:
     before = {pod["metadata"]["name"] for pod in waited.api.list("v1", "Pod", NAMESPACE, labels=EXTENDERS)}
     install(VALUES | {"mode": "annotate"}, "--wait", "--timeout=100s")

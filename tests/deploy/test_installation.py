@@ -60,6 +60,7 @@ def ours(plane: ControlPlane) -> set[tuple[str, str]]:
     }
 
 
+@pytest.mark.long
 def test_a_dry_run_on_the_server_changes_nothing(installed: Object, charts: Any, control_plane: ControlPlane) -> None:
     api = control_plane.api
     params = {"dryRun": "All", "fieldManager": "dry-run", "force": "true"}

@@ -118,6 +118,7 @@ def test_fewer_gpus_or_an_end_let_it_run_in_kube_scheduler(team: Team) -> None:
     team.runs("train")
 
 
+@pytest.mark.long
 def test_a_dropped_selector_and_a_toleration_let_it_run(team: Team) -> None:
     manifest = team.submit("train", 2, nodeSelector={**team.selector, "disk": "fast"})
     diagnosis = team.diagnosis("train")

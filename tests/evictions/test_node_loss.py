@@ -150,6 +150,7 @@ def test_a_job_of_kueues_is_back_after_it_lost_a_node_and_what_kueue_takes_then_
             assert found == [("NodeLost", 4000), ("Deactivated", 8000)]
 
 
+@pytest.mark.long
 def test_a_pod_whose_process_ends_at_once_when_it_is_deleted_is_a_line(
     plane: ControlPlane, ledger: Ledger, start: Start, node: Node
 ) -> None:

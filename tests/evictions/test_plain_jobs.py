@@ -59,6 +59,7 @@ def test_a_suspended_job_is_one_line_and_is_seen_to_return(ledger: Ledger, kwok:
         assert ledger.phase("Gone")["status"]["resumedAt"] == back["status"]["resumedAt"]
 
 
+@pytest.mark.long
 def test_a_job_that_never_ran_was_not_evicted(ledger: Ledger, kwok: Kwok, start: Start) -> None:
     start()
     with kwok.nodes(1, gpus=4) as nodes:
@@ -113,6 +114,7 @@ def test_pods_evicted_through_the_api_are_one_line_with_their_notice(ledger: Led
         assert "lostGpuSeconds" not in plain
 
 
+@pytest.mark.long
 def test_a_deleted_pod_is_a_line_and_a_deleted_job_is_none(ledger: Ledger, kwok: Kwok, start: Start) -> None:
     start()
     with kwok.nodes(1, gpus=8) as nodes:
@@ -151,6 +153,7 @@ def test_what_happens_while_it_is_dead_is_written_once_by_the_next(ledger: Ledge
         assert (found["spec"]["workload"]["name"], found["spec"]["cause"]) == ("two", "Drained")
 
 
+@pytest.mark.long
 def test_the_other_replica_goes_on_with_what_it_saw(ledger: Ledger, kwok: Kwok, start: Start) -> None:
     leader, _ = start(), start(leads=False)
     with kwok.nodes(1, gpus=8) as nodes:

@@ -114,6 +114,7 @@ def test_a_deactivated_workload_with_a_notice_of_ours(
         assert [one["cause"] for one in waiting] == ["Deactivated"]
 
 
+@pytest.mark.long
 def test_what_waits_in_a_queue_and_is_deactivated_was_not_evicted(
     plane: ControlPlane, ledger: Ledger, kwok: Kwok, kueue: Kueue, start: Start
 ) -> None:
@@ -130,6 +131,7 @@ def test_what_waits_in_a_queue_and_is_deactivated_was_not_evicted(
         assert ledger.wait()["spec"]["workload"]["name"] == "train"
 
 
+@pytest.mark.long
 def test_a_group_of_pods_is_one_eviction(
     plane: ControlPlane, ledger: Ledger, kwok: Kwok, kueue: Kueue, start: Start
 ) -> None:

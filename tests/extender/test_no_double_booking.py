@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 
+import pytest
 from controlplane.api import Api, Object
 from controlplane.kwok import Kwok, Nodes
 from controlplane.plane import ControlPlane
@@ -97,6 +98,7 @@ def bind(extender: RunningExtender, pod: Object, node: str) -> Object:
     return dict(extender.http.post("/bind", json=call).json())
 
 
+@pytest.mark.long
 def test_the_same_pod_bound_32_times_at_once_is_bound_once(
     control_plane: ControlPlane, kwok: Kwok, start_extender: Start
 ) -> None:
@@ -114,6 +116,7 @@ def test_the_same_pod_bound_32_times_at_once_is_bound_once(
         assert why["node"] == nodes[0]
 
 
+@pytest.mark.long
 def test_a_pod_made_anew_under_its_name_is_not_bound_for_the_old_one(
     control_plane: ControlPlane, kwok: Kwok, start_extender: Start
 ) -> None:
@@ -154,6 +157,7 @@ def test_a_burst_fills_every_gpu_once(control_plane: ControlPlane, kwok: Kwok, s
         assert_no_gpu_is_given_twice(bound_pods(api, space))
 
 
+@pytest.mark.long
 def test_two_schedulers_with_one_extender_never_overcommit_a_node(
     control_plane: ControlPlane, kwok: Kwok, start_extender: Start
 ) -> None:

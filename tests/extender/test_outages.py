@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from cluster.faults import proxied
 from controlplane.api import Api, Refused
@@ -78,6 +79,7 @@ def test_with_nothing_at_its_address_pods_are_bound_as_the_scheduler_would(
         scheduler.kill()
 
 
+@pytest.mark.long
 def test_a_standby_answers_nothing_and_takes_over_with_the_right_books(
     control_plane: ControlPlane, kwok: Kwok, start_extender: Start
 ) -> None:
@@ -158,6 +160,7 @@ async def test_a_binding_under_way_when_its_leader_was_deposed_is_refused_by_the
             api.delete(policy["apiVersion"], policy["kind"], policy["metadata"]["name"])
 
 
+@pytest.mark.long
 def test_a_policy_that_was_taken_away_and_came_back_does_not_refuse_who_leads(
     control_plane: ControlPlane, kwok: Kwok, start_extender: Start
 ) -> None:

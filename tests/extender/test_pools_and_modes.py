@@ -98,6 +98,7 @@ def test_a_rollout_of_none_places_no_pod(control_plane: ControlPlane, kwok: Kwok
         assert INDICES not in bound(api, "p", space)["metadata"].get("annotations", {})
 
 
+@pytest.mark.long
 def test_a_refused_pod_goes_as_soon_as_a_reservation_expires(
     control_plane: ControlPlane, kwok: Kwok, start_extender: Start
 ) -> None:
@@ -118,6 +119,7 @@ def test_a_refused_pod_goes_as_soon_as_a_reservation_expires(
         assert extender.metric("kopt_extender_nudged_total") >= 1
 
 
+@pytest.mark.long
 def test_events_on_the_pod_say_why(control_plane: ControlPlane, kwok: Kwok, start_extender: Start) -> None:
     api = control_plane.api
     space = api.space("ext-events")

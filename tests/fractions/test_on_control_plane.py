@@ -99,6 +99,7 @@ def test_four_quarters_are_bound_and_the_fifth_waits(enforcing: Webhooks, shared
     api.wait("v1", "Pod", "fifth", lambda found: found["spec"].get("nodeName"), space)
 
 
+@pytest.mark.long
 def test_a_template_belongs_to_its_workload_and_goes_with_it(enforcing: Webhooks, shared: str) -> None:
     api, space = enforcing.api, enforcing.namespace()
     known(enforcing, space, shared, QUARTER)
@@ -122,6 +123,7 @@ def test_a_template_belongs_to_its_workload_and_goes_with_it(enforcing: Webhooks
     wait_for(lambda: not api.list(API_VERSION, "ResourceClaimTemplate", space))
 
 
+@pytest.mark.long
 def test_pods_of_a_deployment_get_their_shares_after_we_are_gone(enforcing: Webhooks, shared: str) -> None:
     api, space = enforcing.api, enforcing.namespace()
     known(enforcing, space, shared, QUARTER)
@@ -197,6 +199,7 @@ REPLICAS = {
 }
 
 
+@pytest.mark.long
 def test_replicas_of_a_device_plugin_are_counted_by_kube_scheduler(enforcing: Webhooks) -> None:
     """Allocatable amounts and labels as the plugin and its feature discovery document them."""
     api, space = enforcing.api, enforcing.namespace()

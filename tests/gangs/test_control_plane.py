@@ -53,6 +53,7 @@ def test_the_younger_gives_up_its_node_and_comes_back_when_the_other_has_started
     wait_for(lambda: gangs.bound("newer") == 2, what="it runs after the other")
 
 
+@pytest.mark.long
 def test_what_is_admitted_by_kueue_is_released_by_its_workload(gangs: Gangs, controller: Start, kueue: Kueue) -> None:
     controller("--mode=enforce", f"--hold={HOLD_S}s")
     with kueue.queue(gangs.space, {GPU: 16, "cpu": 100}):
@@ -65,6 +66,7 @@ def test_what_is_admitted_by_kueue_is_released_by_its_workload(gangs: Gangs, con
             gangs.ends(name)
 
 
+@pytest.mark.long
 def test_without_enforce_it_is_only_said(gangs: Gangs, controller: Start) -> None:
     replica = controller("--mode=annotate", "--hold=1s")
     gangs.deadlock()
@@ -114,6 +116,7 @@ def test_the_audit_log_shows_each_step_with_what_it_replaced(
     audit.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("gangs", [4], indirect=True)
 def test_pods_beyond_a_minimum_go_first(gangs: Gangs, controller: Start) -> None:
     """Four nodes: an elastic gang has two and can do with one, two others have one each and lack one."""

@@ -135,6 +135,7 @@ def lender(plane: ControlPlane, kwok: Kwok, forecasts: Endpoint) -> Iterator[Vol
             plane.api.delete(definition_["apiVersion"], definition_["kind"], definition_["metadata"]["name"], "")
 
 
+@pytest.mark.long
 def test_borrow_spike_abort_and_resume(lender: VolcanoScene, controller: Callable[..., Controller]) -> None:
     controller()
     lender.serve("chat-0")

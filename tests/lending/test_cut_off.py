@@ -16,6 +16,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 AGENT = "kopt-reallocation"
 
 
+@pytest.mark.long
 def test_it_goes_on_after_the_way_to_the_api_server_was_cut(
     scene: Scene, controller: Callable[..., Controller], tmp_path: Path
 ) -> None:

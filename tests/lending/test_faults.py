@@ -12,6 +12,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 LONG = pytest.mark.long
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "says", ["stall", *(pytest.param(each, marks=LONG) for each in ("garbage", "error", "fallback"))]
 )
@@ -37,6 +38,7 @@ def lend_some(scene: Scene) -> None:
     scene.pool()
 
 
+@pytest.mark.long
 def test_old_metrics_make_a_forecast_stale(scene: Scene, controller: Callable[..., Controller]) -> None:
     controller("--stale=8s")
     scene.forecasts.data_age_s = 3600

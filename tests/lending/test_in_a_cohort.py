@@ -102,6 +102,7 @@ def test_only_the_pools_flavour_is_lent_and_none_of_it_leaves(
     assert two.runs() == {"thief"}
 
 
+@pytest.mark.long
 def test_a_queue_that_may_borrow_the_same_flavour_elsewhere_is_not_lent_to(
     two: TwoFlavors, controller: Callable[..., Controller]
 ) -> None:

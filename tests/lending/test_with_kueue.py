@@ -135,6 +135,7 @@ def test_a_pool_that_is_deleted_gives_everything_back(scene: Scene, controller: 
     assert "kaiwo.ai/held-undo" not in found.get("annotations", {})
 
 
+@pytest.mark.long
 def test_a_cohort_would_borrow_what_is_lent(scene: Scene, controller: Callable[..., Controller]) -> None:
     controller()
     scene.api.patch(*CLUSTER_QUEUE, scene.queue, {"spec": {"cohort": "all"}}, "")

@@ -89,6 +89,7 @@ async def live(kubeconfig: Path, met: set[tuple[str, str]], identity: str, over:
     await kube.close()
 
 
+@pytest.mark.long
 def test_each_pair_is_measured_once_wherever_it_dies(pool: Callable[[int], Pool]) -> None:
     cluster, met = pool(4), set[tuple[str, str]]()
     lives = itertools.count()

@@ -92,6 +92,7 @@ def test_a_tournament_becomes_a_table_and_a_model(
     assert len(again.read().names) == 3, "the same pairs, beside a table of one's own"
 
 
+@pytest.mark.long
 def test_hostile_objects_are_left_out_and_take_no_pair_with_them(
     plane: ControlPlane, shown: Callable[..., None], inputs: TrainInputs, capfd: pytest.CaptureFixture[str]
 ) -> None:

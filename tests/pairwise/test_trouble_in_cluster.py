@@ -54,6 +54,7 @@ def test_a_test_that_shows_nothing_is_a_failed_pair_and_stops_no_other(
     assert cluster.jobs() == []
 
 
+@pytest.mark.long
 def test_a_killed_pod_is_no_result_and_the_pair_is_measured_again(
     pool: Callable[[int], Pool], start_controller: Start
 ) -> None:
@@ -126,6 +127,7 @@ def test_the_budget_of_a_day_and_windows_keep_tests_from_starting(
     cluster.wait(lambda one: one.get("measured") == 1)
 
 
+@pytest.mark.long
 def test_a_template_that_is_no_pod_is_told(pool: Callable[[int], Pool], start_controller: Start) -> None:
     cluster = pool(2)
     start_controller()

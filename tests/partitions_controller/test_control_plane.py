@@ -92,6 +92,7 @@ def kopt(bench: Bench, command: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.long
 def test_a_pod_that_comes_after_the_cordon_keeps_its_node(bench: Bench, manager: MigManager, controller: Start) -> None:
     """One that was scheduled before it is bound afterwards."""
     bench.strategy("late")
@@ -108,6 +109,7 @@ def test_a_pod_that_comes_after_the_cordon_keeps_its_node(bench: Bench, manager:
     assert bench.where("late") == busy
 
 
+@pytest.mark.long
 def test_a_node_is_not_cut_again_within_the_interval(bench: Bench, manager: MigManager, controller: Start) -> None:
     strategy = bench.strategy("calm")
     controller("--mode=enforce")
@@ -142,6 +144,7 @@ def test_what_mig_manager_cannot_do_is_put_back(bench: Bench, manager: MigManage
     assert not node["spec"].get("unschedulable")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("by", ["kubectl-label", "strategy"])
 def test_two_authorities_are_refused(bench: Bench, manager: MigManager, controller: Start, by: str) -> None:
     strategy = bench.strategy("mine")
@@ -170,6 +173,7 @@ def call_of(method: str, path: str, body: Any) -> str:
     return json.loads(note)["phase"] if note else "give back"
 
 
+@pytest.mark.long
 def test_whoever_dies_at_a_write_the_next_goes_on(bench: Bench, manager: MigManager) -> None:
     met: Met = set()
     where = (bench.space, "mig-parted")
@@ -235,6 +239,7 @@ def test_off_gives_back_what_no_pod_uses_and_says_what_stays(
     assert set(bench.held()) == {""}
 
 
+@pytest.mark.long
 def test_a_driver_that_cuts_on_demand_is_left_to_it(bench: Bench, controller: Start) -> None:
     node, driver = bench.nodes[0], f"{bench.space}.devices.test"
     slices = mig_gpus(driver, node, GPUS, mig_geometry(find_gpu("h100-80gb"))).slices()

@@ -123,6 +123,7 @@ def test_of_two_flavours_that_suit_the_one_that_loses_least(
     wait_for(lambda: not cohort.left_over(), what="every priority is back")
 
 
+@pytest.mark.long
 def test_a_flavour_that_is_free_is_not_made_room_in(cohort: Cohort, controller: Callable[..., Controller]) -> None:
     controller("--mode=enforce")
     cohort.into("gpus", cohort.flavors["a100"]).run("full", 8)

@@ -131,6 +131,7 @@ def test_a_job_that_would_end_for_good_stays(pods: Pods, controller: Callable[..
     pods.api.wait("batch/v1", "Job", "gang", ended, pods.space)
 
 
+@pytest.mark.long
 def test_it_needs_a_few_rights_more_and_uses_them(
     pods: Pods, controller: Callable[..., Controller], helm: Path
 ) -> None:

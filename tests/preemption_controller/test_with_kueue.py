@@ -66,6 +66,7 @@ def test_past_the_budget_kueue_goes_by_its_own_rule(team: Team, controller: Call
     wait_for(lambda: not team.left_over(), what="every priority is back")
 
 
+@pytest.mark.long
 def test_a_gang_dies_as_one(team: Team, controller: Callable[..., Controller]) -> None:
     controller("--mode=enforce")
     team.run("gang", 2, pods=2)
@@ -120,6 +121,7 @@ def test_only_said_where_it_observes(team: Team, controller: Callable[..., Contr
     assert name_of(team, "oldest") in said
 
 
+@pytest.mark.long
 def test_without_us_the_newest_is_taken(team: Team) -> None:
     run_three(team)
     team.note("oldest", lost=50)

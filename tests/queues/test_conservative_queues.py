@@ -156,6 +156,7 @@ def test_borrowers_have_their_grace_and_their_minimum_run_time_and_go_then(team:
     assert team.api.get(*QUEUE, team.owner, "")["status"]["lastReclaimTime"]
 
 
+@pytest.mark.long
 def test_a_borrower_saves_before_it_goes_and_one_without_checkpoint_stays(team: Team) -> None:
     """Kueue itself would evict the younger one, of whose checkpoints nothing is known."""
     team.declare(team.owner, reclaimStrategy="conservative", gracePeriod="1s")
@@ -180,6 +181,7 @@ def test_a_borrower_saves_before_it_goes_and_one_without_checkpoint_stays(team: 
     assert (team.evictions(saves), team.evictions(unknown), team.runs(unknown)) == (1, 0, True)
 
 
+@pytest.mark.long
 def test_borrowers_are_not_evicted_and_admitted_in_turns(team: Team) -> None:
     """As in kueue#3779 a queue that has more than its quota asks for more; as in kueue#14468 the quota that was taken
     back is free again at once, and a second owner wants its own: whoever was evicted is back, and stays."""

@@ -158,6 +158,7 @@ def _lacks_its_share(team: Team) -> None:
     assert (production["use"], production["share_error"], production["pending"]) == ({}, -0.5, 1)
 
 
+@pytest.mark.long
 def test_fields_of_others_are_named_and_never_taken(team: Team) -> None:
     spec = {"stopPolicy": "Hold", "queueingStrategy": "StrictFIFO", "cohortName": "theirs"}
     theirs = {"apiVersion": V, "kind": "ClusterQueue", "metadata": {"name": team.research}, "spec": spec}
@@ -183,6 +184,7 @@ def test_fields_of_others_are_named_and_never_taken(team: Team) -> None:
     team.api.delete(V, "ClusterQueue", team.research)
 
 
+@pytest.mark.long
 def test_a_queue_with_jobs_is_neither_renamed_nor_given_back(team: Team) -> None:
     team.kopt()
     job = team.job("runs", team.research, 2)

@@ -75,6 +75,7 @@ def test_others_use_it_until_it_starts_and_then_its_owner_does(team: Team, contr
     assert conditions["Met"]["status"] == "True"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("team", [2], indirect=True)
 def test_it_recurs_and_says_how_it_went_and_what_cannot_be_kept_is_refused(team: Team, controller: Start) -> None:
     replica = controller("--mode=enforce", "--ahead=1h")

@@ -85,6 +85,7 @@ def held_for(team: Team, reason: str) -> str:
     return str(status["message"])
 
 
+@pytest.mark.long
 def test_a_disk_that_fills_up_holds_it_until_there_is_room(
     team: Team, small_disk: Path, controller: Callable[..., Controller], webhook: Server
 ) -> None:

@@ -93,6 +93,7 @@ def gated(team: Team, name: str, request: str) -> None:
     )
 
 
+@pytest.mark.long
 def test_data_is_fetched_once_and_the_job_runs_wherever_it_dies(team: Team) -> None:
     met: Met = set()
     team.s3.put(f"{team.space}/a", b"content")

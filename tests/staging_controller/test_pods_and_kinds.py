@@ -128,6 +128,7 @@ def test_a_pod_in_a_queue_of_kueues_is_left_to_it_and_told(
     team.api.delete(*POD, "serve", team.space)
 
 
+@pytest.mark.long
 def test_kopt_off_takes_the_gate_from_pods(team: Team, controller: Callable[..., Controller], webhook: Server) -> None:
     one = controller()
     team.wait_reviewed()

@@ -125,6 +125,7 @@ def steered_to(team: Team, name: str) -> set[str]:
     return set(wanted["values"])
 
 
+@pytest.mark.long
 def test_a_copy_on_a_node_takes_the_job_there_and_is_made_again_when_the_node_is_gone(
     team: Team, controller: Callable[..., Controller], webhook: Server, nodes: list[Kubelet], tmp_path: Path
 ) -> None:

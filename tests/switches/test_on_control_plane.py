@@ -68,6 +68,7 @@ def test_a_switch_that_is_set_is_seen_with_who_and_why(control_plane: ControlPla
     assert "queues: 100 % to 10 % by kopt-tests: first trial" in [event["note"] for event in events]
 
 
+@pytest.mark.long
 def test_an_upgrade_leaves_what_was_set_and_brings_new_defaults(
     control_plane: ControlPlane, charts: Helm, kopt: Run
 ) -> None:
@@ -128,6 +129,7 @@ def test_nobody_sets_a_switch_in_another_name_or_without_a_record(control_plane:
             control_plane.api.patch(*ROLLOUT, changes)
 
 
+@pytest.mark.long
 def test_programs_of_others_follow_through_openfeature(control_plane: ControlPlane, kopt: Run) -> None:
     with provider(control_plane.kubeconfig) as switches:
         api.set_provider(switches, "cluster")
@@ -146,6 +148,7 @@ def test_who_may_not_is_told_who_may(control_plane: ControlPlane, kopt: Run) -> 
     assert "kopt-features-edit" in done.stderr
 
 
+@pytest.mark.long
 def test_a_component_shows_the_percentages_that_it_follows(
     control_plane: ControlPlane, kopt: Run, charts: Helm
 ) -> None:

@@ -87,15 +87,18 @@ def _phases(api: Api) -> dict[str, str]:
     return {one["spec"]["workload"]["name"]: one.get("status", {}).get("phase", "") for one in found}
 
 
+@pytest.mark.long
 def test_it_is_refused_nothing(worked: list[Object]) -> None:
     assert_refused_nothing(worked)
 
 
+@pytest.mark.long
 def test_every_right_is_used_or_has_a_reason(worked: list[Object], charts: Any) -> None:
     roles = roles_of(charts, VALUES, ACCOUNT)
     assert_uses_its_rights(roles, worked, SELDOM)
 
 
+@pytest.mark.long
 def test_its_account_cannot_touch_a_workload(worked: list[Object], control_plane: ControlPlane) -> None:
     stolen = Api(Path(control_plane.kubeconfig_for(ACCOUNT, NAMESPACE)))
     pod = {"restartPolicy": "Never", "containers": [{"name": "x", "image": "x"}]}
@@ -114,12 +117,14 @@ def test_its_account_cannot_touch_a_workload(worked: list[Object], control_plane
         stolen.patch(*EVICTION, line["metadata"]["name"], {"spec": {"cause": "Unknown"}}, SPACE)
 
 
+@pytest.mark.long
 def test_what_happened_cannot_be_changed_by_anybody(worked: list[Object], control_plane: ControlPlane) -> None:
     (line,) = control_plane.api.list(*EVICTION, SPACE)
     with pytest.raises(Refused, match="what happened does not change"):
         control_plane.api.patch(*EVICTION, line["metadata"]["name"], {"spec": {"cause": "Unknown"}}, SPACE)
 
 
+@pytest.mark.long
 def test_off_stops_it_and_keeps_the_ledger(worked: list[Object], control_plane: ControlPlane) -> None:
     env = {"KUBECONFIG": str(control_plane.kubeconfig_for("kopt-off", NAMESPACE)), "PATH": "/usr/bin:/bin"}
     subprocess.run([*KOPT, "off", "-n", NAMESPACE, "--wait", "5s"], env=env, capture_output=True, check=False)

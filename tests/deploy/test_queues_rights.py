@@ -140,14 +140,17 @@ def _carried_out(api: Api) -> None:
     wait_for(lambda: api.find(KUEUE, "ResourceFlavor", "default") is None, what="nothing is left")
 
 
+@pytest.mark.long
 def test_it_is_refused_nothing(worked: list[Object]) -> None:
     assert_refused_nothing(worked)
 
 
+@pytest.mark.long
 def test_every_right_is_used_or_has_a_reason(worked: list[Object], charts: Any) -> None:
     assert_uses_its_rights(roles_of(charts, VALUES, ACCOUNT), worked, SELDOM)
 
 
+@pytest.mark.long
 def test_it_cannot_touch_queues_that_are_not_of_kaiwoqueues(worked: list[Object], control_plane: ControlPlane) -> None:
     theirs = {"apiVersion": KUEUE, "kind": "ClusterQueue", "metadata": {"name": "theirs"}, "spec": {}}
     control_plane.api.create(theirs)
@@ -159,6 +162,7 @@ def test_it_cannot_touch_queues_that_are_not_of_kaiwoqueues(worked: list[Object]
     control_plane.api.delete(*CLUSTER_QUEUE, "theirs", "")
 
 
+@pytest.mark.long
 def test_off_gives_them_back_with_its_own_account(worked: list[Object], control_plane: ControlPlane) -> None:
     api = control_plane.api
     api.create(

@@ -174,15 +174,18 @@ def _phase(api: Api, name: str) -> str:
     return str((api.get(*DATA, name, SPACE).get("status") or {}).get("phase", ""))
 
 
+@pytest.mark.long
 def test_it_is_refused_nothing(worked: list[Object]) -> None:
     assert_refused_nothing(worked)
 
 
+@pytest.mark.long
 def test_every_right_is_used_or_has_a_reason(worked: list[Object], charts: Any) -> None:
     roles = roles_of(charts, VALUES, ACCOUNT, "kopt-logs")
     assert_uses_its_rights(roles, worked, SELDOM)
 
 
+@pytest.mark.long
 def test_its_account_creates_no_other_job(worked: list[Object], control_plane: ControlPlane, charts: Any) -> None:
     stolen = Api(Path(control_plane.kubeconfig_for(ACCOUNT, NAMESPACE)))
     deployment = next(one for one in charts.render(VALUES) if one["kind"] == "Deployment")
@@ -300,6 +303,7 @@ def test_an_account_without_the_right_cannot_take_the_gate_and_off_can(gated: Ap
     assert len(gated.get("v1", "Pod", "asks", GATED)["spec"]["schedulingGates"]) == 1
 
 
+@pytest.mark.long
 def test_off_lets_its_objects_be_deleted(worked: list[Object], control_plane: ControlPlane) -> None:
     api = control_plane.api
     api.create(

@@ -90,6 +90,7 @@ def test_an_error_ends_with_the_scripts_own_traceback(probe: Probe) -> None:
     assert "_kopt_probe" not in (end.error or "")
 
 
+@pytest.mark.long
 def test_without_a_compiler_it_says_what_is_needed(torch_python: str, tmp_path: Path) -> None:
     variables = {"KOPT_PROBE_CACHE": str(tmp_path / "cache"), "PATH": "/nonexistent", "CXX": ""}
     run = start([torch_python, str(PROBE), str(_written(tmp_path, "print(1)"))], tmp_path, variables)
@@ -97,6 +98,7 @@ def test_without_a_compiler_it_says_what_is_needed(torch_python: str, tmp_path: 
     assert "g++" in run.ended
 
 
+@pytest.mark.long
 def test_a_device_beyond_the_world_is_refused_as_by_cuda(inline: Callable[..., Run]) -> None:
     run = inline("import torch\ntorch.cuda.set_device(1)\n")
     assert run.ended.startswith("error")
@@ -134,6 +136,7 @@ torch.cuda.empty_cache()
     assert rows[rows[:, 0] == Event.WORKSPACE, 2].tolist() == [32 << 20]
 
 
+@pytest.mark.long
 def test_storages_end_when_the_last_view_does(inline: Callable[..., Run]) -> None:
     text = """
 import torch
@@ -155,6 +158,7 @@ assert torch.cuda.memory_allocated() == 1024
     assert (run.trace.rows[:, 0] == Event.ALLOC).sum() == 3
 
 
+@pytest.mark.long
 def test_four_bit_weights_take_half_a_byte_each(inline: Callable[..., Run]) -> None:
     text = """
 import torch
@@ -178,6 +182,7 @@ def test_nothing_is_left_in_the_scripts_folder(inline: Callable[..., Run], tmp_p
     assert sorted(set(os.listdir(tmp_path)) - {"__pycache__"}) == ["script.py"]  # noqa: PTH208
 
 
+@pytest.mark.long
 def test_generators_graphs_streams_and_default_devices(inline: Callable[..., Run]) -> None:
     text = """
 import torch
@@ -195,6 +200,7 @@ assert torch.zeros(3).device == torch.device("cuda", 0)
     assert any("graphs" in one for one in run.trace.assumptions)
 
 
+@pytest.mark.long
 def test_a_copied_model_is_a_model(inline: Callable[..., Run]) -> None:
     text = """
 import copy, torch
@@ -208,6 +214,7 @@ assert torch.cuda.memory_allocated() == 2 * 4 * (256 * 256 + 256)
     assert run.ended == "finished", run.output
 
 
+@pytest.mark.long
 def test_few_bits_without_the_package_that_keeps_them(inline: Callable[..., Run]) -> None:
     """Half a byte each and one scale (a float) per 64; two states of a byte each with a scale per 256."""
     text = """
@@ -230,6 +237,7 @@ assert torch.cuda.memory_allocated() - before == 2 * ((1 << 20) + 4 * (1 << 12) 
     assert any(one.what == "bitsandbytes" for one in run.trace.stand_ins)
 
 
+@pytest.mark.long
 def test_layers_that_learn_their_width_from_the_first_batch(inline: Callable[..., Run]) -> None:
     text = """
 import torch
@@ -247,6 +255,7 @@ assert optimizer.state[model[0].weight]["exp_avg"].shape == (512, 300)
     assert run.ended == "finished", run.output + run.ended
 
 
+@pytest.mark.long
 def test_generation_ends_at_its_length_and_a_pass_in_inference_mode_counts_its_parts(
     inline: Callable[..., Run],
 ) -> None:
@@ -274,6 +283,7 @@ with torch.inference_mode():
     assert run.ended == "finished", run.output + run.ended
 
 
+@pytest.mark.long
 def test_a_launchers_variables_are_there_for_who_needs_them_only(inline: Callable[..., Run]) -> None:
     text = """
 import os
@@ -288,6 +298,7 @@ assert dist.get_world_size() == 1
     assert any("LOCAL_RANK is not set" in one for one in run.trace.assumptions)
 
 
+@pytest.mark.long
 def test_the_compilers_package_is_there_for_who_asks(inline: Callable[..., Run]) -> None:
     text = """
 import sys, torch
@@ -303,6 +314,7 @@ assert torch._dynamo.config.suppress_errors and torch._dynamo.OptimizedModule is
     assert run.ended == "finished", run.output + run.ended
 
 
+@pytest.mark.long
 def test_saved_tensors_may_wait_in_the_hosts_memory(inline: Callable[..., Run]) -> None:
     """Eight activations of 32 MiB are saved; on the host all but the one at hand are off the GPU."""
     text = """

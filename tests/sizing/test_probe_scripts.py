@@ -41,6 +41,7 @@ def test_the_same_script_gives_the_same_events(probe: Probe) -> None:
     assert probe("classify.py", "--amp").stream == probe("classify.py", "--amp").stream
 
 
+@pytest.mark.long
 def test_convolutions_tell_their_sizes_and_passes(probe: Probe) -> None:
     """The first one's pictures need no gradient; its algorithms are searched for, as the script asks."""
     trace = probe("classify.py", "--amp").trace
@@ -141,6 +142,7 @@ def test_a_timm_loop_over_images_that_are_not_there(probe: Probe, model: str) ->
     assert {"pretrained weights", "data set ImageFolder"} <= whats
 
 
+@pytest.mark.long
 def test_recurrent_networks_keep_a_reserve(probe: Probe) -> None:
     run = probe("speech.py")
     assert run.ended == "steady", run.output
@@ -148,12 +150,14 @@ def test_recurrent_networks_keep_a_reserve(probe: Probe) -> None:
     assert run.alive()[Role.OPTIMIZER] == run.alive()[Role.WEIGHTS]
 
 
+@pytest.mark.long
 def test_values_that_are_known_are_exact_and_others_are_assumed(probe: Probe) -> None:
     run = probe("selecting.py")
     assert run.ended.split()[0] in ("steady", "limit"), run.output + run.ended
     assert any("select every element" in one for one in run.trace.assumptions)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("optimizer", "states"), [("sgd", 0), ("adagrad", 1), ("adam", 2)])
 def test_sparse_gradients_hold_rows_that_were_looked_up(probe: Probe, optimizer: str, states: int) -> None:
     """5,120 rows of 64 numbers and their indices, while the table has 100,000; states are dense."""

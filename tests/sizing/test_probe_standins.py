@@ -61,6 +61,7 @@ assert os.environ["WHO"] == "me" and kept == 2
     assert "%%bash" in _stand_ins(run)
 
 
+@pytest.mark.long
 def test_a_script_that_does_not_ask_for_ipython_is_not_told_of_one(inline: Inline) -> None:
     run = inline("import builtins\nassert not hasattr(builtins, 'get_' + 'ipython')\n")
     assert run.ended == "finished", run.output
@@ -85,6 +86,7 @@ assert 1 << 18 < batch < 1 << 21, batch
     assert any("went on with less" in one for one in run.trace.warnings)
 
 
+@pytest.mark.long
 def test_by_the_text_of_the_error_and_in_a_function_as_well(inline: Inline) -> None:
     text = """
 def fits(batch):
@@ -102,6 +104,7 @@ assert not fits(1 << 23) and fits(1 << 10)
     assert run.ended.startswith("steady"), run.ended
 
 
+@pytest.mark.long
 def test_a_script_that_would_die_of_it_goes_on_so_that_its_need_is_known(inline: Inline) -> None:
     text = "large = torch.empty(1 << 30, device='cuda')\n"
     other = "\ntry:\n    torch.empty(8)\nexcept torch.cuda.OutOfMemoryError:\n    raise\n"
@@ -124,6 +127,7 @@ assert list(range(found["epoch"] + 1, 3)) == [1, 2]
     assert "/absent/checkpoint.pt" in _stand_ins(run)
 
 
+@pytest.mark.long
 def test_a_script_that_does_without_the_file_does_so(inline: Inline) -> None:
     text = """
 try:
@@ -137,6 +141,7 @@ except FileNotFoundError:
     assert "absent.pt" not in _stand_ins(run)
 
 
+@pytest.mark.long
 def test_data_that_is_not_there_ends_with_the_name_of_its_file(inline: Inline) -> None:
     run = inline(HEAD + "rows = torch.load('rows.pt').float()\n")
     assert run.ended.startswith("error")
@@ -144,6 +149,7 @@ def test_data_that_is_not_there_ends_with_the_name_of_its_file(inline: Inline) -
     assert "rows.pt" in run.ended
 
 
+@pytest.mark.long
 def test_a_file_of_tokens_that_is_not_there_is_zeros(inline: Inline) -> None:
     text = """
 import numpy as np
@@ -157,6 +163,7 @@ assert np.memmap("real.npy", dtype=np.uint8, mode="r")[-1] == 7
     assert "absent/train.bin" in _stand_ins(run)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("status", "ended"), [(0, "finished"), (3, "error the script exited with 3")])
 def test_leaving_in_the_middle_tells_what_was_done(inline: Inline, status: int, ended: str) -> None:
     child = "if os.fork() == 0:\n    os._exit(1)\nos.wait()\n"
@@ -172,6 +179,7 @@ from torchvision.transforms import ToTensor
 """
 
 
+@pytest.mark.long
 def test_digits_that_are_not_there_are_tensors_with_their_classes(inline: Inline) -> None:
     text = """
 digits = torchvision.datasets.MNIST("./nowhere", download=True, transform=ToTensor())
@@ -202,6 +210,7 @@ for batch, labels in torch.utils.data.DataLoader(images, batch_size=5000, {loade
     assert run.ended.startswith(("steady", "finished")), run.output
 
 
+@pytest.mark.long
 def test_a_sampler_of_one_s_own_is_said_to_make_the_batch_smaller(inline: Inline) -> None:
     text = """
 images = torchvision.datasets.CIFAR10("./nowhere", download=True, transform=ToTensor())
@@ -236,6 +245,7 @@ torch.distributed.init_process_group("nccl")
 """
 
 
+@pytest.mark.long
 def test_data_parallel_training_moves_its_inputs(inline: Inline) -> None:
     text = """
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 8).to(0), device_ids=[0])

@@ -56,14 +56,25 @@ class Group:
 
 # In the order of their durations, which the table at the end shows.
 GROUPS = [
-    Group("cluster", ("deploy", "attacks", "extender")),
-    Group("cluster", ("lending", "admission", "staging_controller")),
-    Group(""),
-    Group("cluster", ("preemption_controller", "sizing_controller", "pairwise", "evictions")),
-    Group("", ("serving", "training", "dashboard")),
+    Group("cluster", ("deploy",)),
     Group("cluster"),
-    Group("", ("cli", "agents", "attacks")),
+    Group(""),
+    Group(
+        "cluster",
+        (
+            "lending",
+            "admission",
+            "staging_controller",
+            "preemption_controller",
+            "sizing_controller",
+            "pairwise",
+            "evictions",
+        ),
+    ),
+    Group("", ("serving", "training", "dashboard")),
     Group("ray"),
+    Group("cluster", ("attacks", "extender")),
+    Group("", ("cli", "agents", "attacks")),
     Group("", ("sizing", "checkpoint")),
 ]
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -31,17 +32,19 @@ PREDICTORS = ("demand", "sizing", "checkpoint", "bandwidth", "runtime")
 PERCENT, QUESTIONS = 30, 200
 
 
+@cache
+def _model(name: str, version: str) -> Any:
+    model: Any = StandInModel(version) if name == "demand" else load_predictor(name, "shipped")
+    model.version = ModelVersion(name, version, digest_of(version))
+    return model
+
+
 class Source:
     """A registry in memory with the shipped models as champions and again as challengers on trial."""
 
     def __init__(self) -> None:
         self.percent = PERCENT
-        self.models: dict[tuple[str, str], Any] = {}
-        for name in PREDICTORS:
-            for version in ("1", "2"):
-                model: Any = StandInModel(version) if name == "demand" else load_predictor(name, "shipped")
-                model.version = ModelVersion(name, version, digest_of(version))
-                self.models[name, version] = model
+        self.models = {(name, version): _model(name, version) for name in PREDICTORS for version in ("1", "2")}
 
     def resolve(self, name: str, alias: str) -> RegisteredModel:
         versions = {CHAMPION: "1", CHALLENGER: "2"}

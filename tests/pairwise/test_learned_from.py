@@ -54,6 +54,7 @@ def inputs(plane: ControlPlane, tmp_path: Path) -> Iterator[TrainInputs]:
     plane.api.delete_all(*BANDWIDTH)
 
 
+@pytest.mark.long
 def test_a_tournament_becomes_a_table_and_a_model(
     pool: Callable[[int], Pool],
     start_controller: Callable[..., Server],

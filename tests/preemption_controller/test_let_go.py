@@ -68,6 +68,7 @@ def test_what_waited_for_its_data_in_no_queue(
     wait_until_taken(team, "urgent", "middle")
 
 
+@pytest.mark.long
 @pytest.mark.cluster
 def test_what_was_stopped_by_its_workload(team: Team, controller: Callable[..., Controller]) -> None:
     controller("--mode=enforce")

@@ -39,6 +39,7 @@ def test_the_safe_one_is_taken_although_it_is_the_oldest(team: Team, controller:
     assert (notice["model"], notice["workAtRisk"]) == ("logs/7", "25-100")
 
 
+@pytest.mark.long
 def test_it_waits_for_a_checkpoint(team: Team, controller: Callable[..., Controller]) -> None:
     controller("--mode=enforce", "--budget=80s")
     run_three(team)

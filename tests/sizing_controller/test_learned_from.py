@@ -60,6 +60,7 @@ def is_sized(document: dict[str, Any]) -> bool:
     return "kaiwo.ai/recommended-memory" in document["metadata"].get("annotations", {})
 
 
+@pytest.mark.long
 def test_dry_runs_of_a_cluster_become_a_table_and_a_model(
     plane: ControlPlane,
     gpu_node: Kubelet,

@@ -65,8 +65,8 @@ class Job:
 
     def progress_annotations(self) -> dict[str, str | None]:
         """Of the source that was at a step last; none where no log shows its steps."""
-        known = [progress for reader in self.progress.values() if (progress := reader.progress()) is not None]
-        return progress_annotations(max(known, key=lambda progress: progress.at_s)) if known else {}
+        reported = [progress for reader in self.progress.values() if (progress := reader.progress()) is not None]
+        return progress_annotations(max(reported, key=lambda progress: progress.at_s)) if reported else {}
 
     @property
     def idle(self) -> bool:

@@ -69,30 +69,30 @@ class AllocationReporter:
             reported = await kubelet.allocations()
         except KubeletError as error:
             return self._failed(self.asked, "failed", f"the kubelet does not say what pods have: {error}")
-        asked_s = self._now()
+        read_s = self._now()
         self._count(self.asked, "ok")
         try:
-            await self._publish(reported, asked_s)
+            await self._publish(reported, read_s)
         except ApiError as error:
             return self._failed(self.writes, error.reason, f"the NodeAllocation is not written yet: {error}")
         self._retry.reset()
         self._say("")
         return self._settings.interval_s
 
-    async def _publish(self, reported: tuple[DeviceAllocation, ...], asked_s: float) -> None:
+    async def _publish(self, reported: tuple[DeviceAllocation, ...], read_s: float) -> None:
         node = self._publisher.node
         if node is None or self._publisher.result is None:
             return
-        known = names_of_gpus(self._publisher.result)
-        allocations = tuple([_with_gpus(allocation, known) for allocation in reported])
-        if allocations == self._written and asked_s - self._written_s < self._settings.renew_s:
+        gpus_by_name = names_of_gpus(self._publisher.result)
+        allocations = tuple([_with_gpus(allocation, gpus_by_name) for allocation in reported])
+        if allocations == self._written and read_s - self._written_s < self._settings.renew_s:
             return
-        document = document_of(self._node, node.uid, allocations, asked_s)
+        document = document_of(self._node, node.uid, allocations, read_s)
         await self._kube.patch(
             NODE_ALLOCATIONS, self._node, document, kind=Patch.APPLY, field_manager=FIELD_MANAGER, force=True
         )
         self._count(self.writes, "ok")
-        self._written, self._written_s = allocations, asked_s
+        self._written, self._written_s = allocations, read_s
 
     def _failed(self, counts: dict[str, int], outcome: str, message: str) -> float:
         self._count(counts, outcome)
@@ -123,6 +123,6 @@ def names_of_gpus(result: ScanResult | None) -> dict[str, int]:
     return names | {uuid: positions[index] for uuid, index in instance_gpus(listed).items() if index in positions}
 
 
-def _with_gpus(allocation: DeviceAllocation, known: dict[str, int]) -> DeviceAllocation:
+def _with_gpus(allocation: DeviceAllocation, gpus_by_name: dict[str, int]) -> DeviceAllocation:
     # Names of drivers' devices are their own: which GPU one is stands in its ResourceSlice.
-    return allocation if allocation.claim else replace(allocation, gpus=gpus_of(allocation.devices, known))
+    return allocation if allocation.claim else replace(allocation, gpus=gpus_of(allocation.devices, gpus_by_name))

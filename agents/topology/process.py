@@ -62,8 +62,12 @@ async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) ->
         nodes.isolation = objects.isolation = contained.isolation
         nodes.subscribe(publisher.node_changed)
         objects.subscribe(publisher.object_changed)
-        asked = settings.allocations
-        reporter = AllocationReporter(kube, settings.node, publisher, asked) if asked is not None else None
+        allocation_settings = settings.allocations
+        reporter = (
+            AllocationReporter(kube, settings.node, publisher, allocation_settings)
+            if allocation_settings is not None
+            else None
+        )
         measured = settings.traffic
         meter = TrafficReporter(kube, settings.node, publisher, measured) if measured is not None else None
         async with serve_metrics(counters, publisher, reporter, contained, settings.host, settings.port):

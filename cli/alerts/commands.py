@@ -106,12 +106,12 @@ def rules(
     """
     import yaml
 
-    left_out = list(without or ())
-    known = [name for rule in alert_rules() for name in (rule.alert, rule.name)]
-    for name in left_out:
-        if name not in known:
+    excluded = list(without or ())
+    rule_names = [name for rule in alert_rules() for name in (rule.alert, rule.name)]
+    for name in excluded:
+        if name not in rule_names:
             unknown_name("alert", name, [rule.alert for rule in alert_rules()], "--without", "kopt alerts lists them")
-    document: dict[str, Any] = {"groups": rule_groups(left_out, dict(_labels(label or ())))}
+    document: dict[str, Any] = {"groups": rule_groups(excluded, dict(_labels(label or ())))}
     if to is RulesFormat.PROMETHEUS_RULE:
         document = {
             "apiVersion": "monitoring.coreos.com/v1",
@@ -122,8 +122,8 @@ def rules(
     typer.echo(yaml.safe_dump(document, sort_keys=False, width=120), nl=False)
 
 
-def _labels(given: Sequence[str]) -> Iterator[tuple[str, str]]:
-    for item in given:
+def _labels(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for item in arguments:
         name, equals, value = item.partition("=")
         if not (equals and value and name.isascii() and name.isidentifier()):
             usage_error(f"{item!r} is not NAME=VALUE with a label of Prometheus", "--label")

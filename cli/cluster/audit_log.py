@@ -168,17 +168,17 @@ def _check(client: "PredictionClient", kept: Head | None, logged: dict[str, str]
     start = answer.start.head
     verifier, faults = Verifier(start), list[Fault]()
     absent = dict(logged)
-    seen = kept is None or kept == start
+    reached = kept is None or kept == start
     while answer.records:
         for item in answer.records:
             faults += verifier.check(item.stored)
             absent.pop(item.digest, None)
-            seen = seen or kept == Head(item.position, item.link)
+            reached = reached or kept == Head(item.position, item.link)
         answer = client.audit(AuditQuery(after=verifier.head.position, limit=_PAGE))
     if verifier.head.position < answer.head.position:
         # Who may not see everybody's records gets theirs alone, whose links do not meet.
         faults.append(Fault(verifier.head.position, "records at the end are missing, or not yours to see"))
-    if kept is not None and not seen and kept.position > start.position:
+    if kept is not None and not reached and kept.position > start.position:
         faults.append(Fault(kept.position, f"the head {kept} is not in it: the log was rewritten, or cut off"))
     faults += [
         Fault(verifier.head.position, f"{line} recorded something that is not in it") for line in absent.values()

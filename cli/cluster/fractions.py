@@ -25,8 +25,8 @@ app = typer.Typer(no_args_is_help=True, help="Shares of GPUs: what is guaranteed
 _SEVERAL = "contested"
 
 
-def _words(words: Sequence[str]) -> str:
-    return ", ".join(words) or "nothing"
+def _words(names: Sequence[str]) -> str:
+    return ", ".join(names) or "nothing"
 
 
 @dataclass(frozen=True)

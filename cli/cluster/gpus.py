@@ -99,7 +99,7 @@ def gpus(
 
 def answer(listed: list[GpuDevice], unread: tuple[str, ...] = (), *, free: bool = False) -> Answer:
     """Counts are of all, whatever is shown."""
-    shown = [gpu for gpu in listed if not free or (gpu.takes_pods and gpu.free_milli_gpu)]
+    selected = [gpu for gpu in listed if not free or (gpu.takes_pods and gpu.free_milli_gpu)]
     remarks = [_summary(listed, resource) for resource in sorted({gpu.resource for gpu in listed})]
     remarks += [f"You may not read {', '.join(unread)}: GPUs may be missing, or only look free."] if unread else []
     rows = [
@@ -114,7 +114,7 @@ def answer(listed: list[GpuDevice], unread: tuple[str, ...] = (), *, free: bool 
             [HolderRow(holder.namespace, holder.pod, holder.milli_gpu, holder.assumed) for holder in gpu.holders],
             gpu.problem,
         )
-        for gpu in shown
+        for gpu in selected
     ]
     empty = "no GPU is free" if free and listed else "no node offers GPUs that you may read"
     return Answer("gpus", rows, remarks=remarks, empty=empty)

@@ -126,8 +126,8 @@ def planned(reports: "list[StrategyReport]") -> Answer:
         for each in report.nodes:
             executor = "" if each.executor is None else each.executor.name
             wanted = each.actual if each.wanted is None else each.wanted.instances
-            words = (name, each.node.name, executor, each.node.configuration)
-            rows.append(PartitionRow(*words, dict(each.actual), dict(wanted), each.reason, each.message))
+            columns = (name, each.node.name, executor, each.node.configuration)
+            rows.append(PartitionRow(*columns, dict(each.actual), dict(wanted), each.reason, each.message))
         remarks += [f"{name}: {report.strategy.error}"] if report.strategy.error else []
         for profile, count in sorted(report.pending.items()):
             remarks.append(f"{name}: {count} x {profile} wait; {report.served.get(profile, 0)} would have one by this.")

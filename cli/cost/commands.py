@@ -147,11 +147,11 @@ def answer_of(report: "CostReport") -> Answer:
     """Rows, and the sum of those that are not listed; an unattributed row even where it is empty."""
     used = report.used
     rows = [*report.rows, *report.rest]
-    shown = [_row(row, used, report.unused_of(row)) for row in rows]
+    table = [_row(row, used, report.unused_of(row)) for row in rows]
     if used and not any(row.name == UNATTRIBUTED for row in rows):
-        shown.append(Row(UNATTRIBUTED, Part.PODS.value, 0, 0.0, 0, "", 0.0, 0, None, None, None))
+        table.append(Row(UNATTRIBUTED, Part.PODS.value, 0, 0.0, 0, "", 0.0, 0, None, None, None))
     remarks = [*_remarks(report), *_unused_remarks(report)]
-    return Answer("costs", shown, report.to_dict(), remarks=remarks, hide_header=True)
+    return Answer("costs", table, report.to_dict(), remarks=remarks, hide_header=True)
 
 
 def _grouping(source: Source, by: By, label: str) -> Grouping:

@@ -54,8 +54,8 @@ def opened(question: Question) -> Source:
         if isinstance(where, Path) and not where.is_file():
             raise Refused(f"nothing was metered: {where} is not there; see kopt controller meter --help")
         store = CostStore(where)
-        seen_ms = store.seen_ms()
-        if seen_ms is None:
+        metered_ms = store.seen_ms()
+        if metered_ms is None:
             raise Refused("nothing was metered yet; see kopt controller meter --help")
         now_ms = int(time.time() * 1000)
         window = store.window(now_ms - span_ms, now_ms)

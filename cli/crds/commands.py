@@ -165,10 +165,10 @@ def _show_changes(plans: "Sequence[DefinitionPlan]", output: Format, *, dry_run:
     ]
     problems = [f"{plan.name}: {problem}" for plan in plans for problem in plan.problems]
     header = {"dry_run": dry_run, "problems": problems}
-    left = [
+    conflicts = [
         f"{plan.name} is left to {plan.manager}; --force-conflicts takes it over." for plan in plans if plan.manager
     ]
-    remarks = [_summary(plans), *left]
+    remarks = [_summary(plans), *conflicts]
     show(Answer("changes", rows, header=header, remarks=remarks, empty="nothing changes", hide_header=True), output)
     for problem in problems:
         typer.echo(f"kopt: {problem}", err=True)

@@ -63,8 +63,8 @@ def list_nodes(
         kopt health list --all -o json
     """
     records = asyncio.run(_read(kubeconfig))
-    shown = [record for record in records if all_nodes or record.health.grade]
-    shown.sort(key=lambda record: (record.health.score, record.node))
+    selected = [record for record in records if all_nodes or record.health.grade]
+    selected.sort(key=lambda record: (record.health.score, record.node))
     rows = [
         NodeRow(
             record.node,
@@ -75,7 +75,7 @@ def list_nodes(
             record.mode.value,
             record.reason,
         )
-        for record in shown
+        for record in selected
     ]
     counts = [record.health.grade.text for record in records]
     summary = ", ".join(f"{counts.count(grade)} {grade.lower()}" for grade in dict.fromkeys(sorted(counts)))

@@ -60,6 +60,8 @@ def _text(text: str) -> str:
     """Without control, format and bidirectional characters, by which a text could look like something else."""
     # Secrets are looked for in more than is shown: one that the cut goes through would not look like one any more.
     begin = text[: _LOOKED_AT * MOST_CHARS]
-    shown = "".join(char if char == "\n" or not unicodedata.category(char).startswith("C") else "�" for char in begin)
-    clean = redact(shown)
+    without_controls = "".join(
+        char if char == "\n" or not unicodedata.category(char).startswith("C") else "�" for char in begin
+    )
+    clean = redact(without_controls)
     return clean if len(text) <= MOST_CHARS else f"{clean[:MOST_CHARS]}… (cut; {len(text)} characters)"

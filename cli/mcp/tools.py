@@ -47,16 +47,16 @@ class Tools:
 
         now_s = time.time()
         queueds, unread = await read(self.kube, namespace, now_s)
-        shown = answer(queueds, unread, now_s, namespace=namespace, name=queue, waiting=only_pending)
-        return {**document(shown), "remarks": list(shown.remarks)}
+        result = answer(queueds, unread, now_s, namespace=namespace, name=queue, waiting=only_pending)
+        return {**document(result), "remarks": list(result.remarks)}
 
     async def gpus(self, node: str, *, free: bool) -> Document:
         from kopt.cli.cluster.gpus import answer
         from kopt.controllers.overview.gpus import read_gpus
 
         listed = await read_gpus(self.kube)
-        shown = answer([gpu for gpu in listed.gpus if node in ("", gpu.node)], listed.unread, free=free)
-        return {**document(shown), "remarks": list(shown.remarks)}
+        result = answer([gpu for gpu in listed.gpus if node in ("", gpu.node)], listed.unread, free=free)
+        return {**document(result), "remarks": list(result.remarks)}
 
     async def idle(self, namespace: str, since: str, below_percent: float) -> Document:
         from kopt.cli.cluster.idle import answer, read_kaiwos
@@ -67,8 +67,8 @@ class Tools:
             raise Refused("start kopt mcp with --prometheus URL: nothing else says what GPUs do")
         pod_kinds = [pod_kind async for pod_kind in running(self.kube, namespace)]
         kaiwos = await read_kaiwos(self.kube, namespace)
-        shown = answer(pod_kinds, measurements, below_percent / 100, None, everything=False, kaiwos=kaiwos)
-        return {**document(shown), "remarks": list(shown.remarks)}
+        result = answer(pod_kinds, measurements, below_percent / 100, None, everything=False, kaiwos=kaiwos)
+        return {**document(result), "remarks": list(result.remarks)}
 
     async def recommend(self, namespace: str, since: str) -> Document:
         """The prediction endpoint is asked, which answers and keeps nothing of it in the cluster."""

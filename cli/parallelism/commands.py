@@ -205,8 +205,8 @@ def _answer(advice: SplitAdvice) -> Answer:
     rows = [_row(estimate) for estimate in advice.splits]
     remarks = [reason.message for reason in advice.reasons]
     if advice.splits:
-        known = ", ".join(each.framework.value for each in advice.splits[0].settings)
-        remarks.append(f"--flags prints the first split's settings for {known}; -o json holds those of all.")
+        frameworks = ", ".join(each.framework.value for each in advice.splits[0].settings)
+        remarks.append(f"--flags prints the first split's settings for {frameworks}; -o json holds those of all.")
     header = {
         "model": f"{job.model.name}, {job.model.parameters() / _BILLION:.3g} billion weights",
         "on": f"{job.gpus} × {job.gpu}, {job.gpus_per_node} in a node",

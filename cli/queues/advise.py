@@ -155,8 +155,12 @@ async def _write(kube: "Kube", documents: dict[str, Object], advice: "Sequence[Q
         try:
             written.append(await kube.replace(KAIWO_QUEUES, with_quotas(documents[name], quotas)))
         except (ApiError, AnnotationError) as error:
-            left = await _give_back(kube, written, documents)
-            rest = f"; {', '.join(left)} could not be given back: run kopt queues advise --undo" if left else ""
+            unrestored = await _give_back(kube, written, documents)
+            rest = (
+                f"; {', '.join(unrestored)} could not be given back: run kopt queues advise --undo"
+                if unrestored
+                else ""
+            )
             raise Refused(f"KaiwoQueue {name} cannot be written, so nothing is: {error}{rest}") from error
     return [document["metadata"]["name"] for document in written]
 
@@ -179,7 +183,7 @@ async def _give_back(kube: "Kube", written: Sequence[Object], documents: dict[st
     from kopt.cluster.client.api import ApiError
     from kopt.cluster.client.resources import KAIWO_QUEUES
 
-    left = []
+    unrestored = []
     for document in reversed(written):
         name, metadata = document["metadata"]["name"], document["metadata"]
         before = documents[name]
@@ -187,8 +191,8 @@ async def _give_back(kube: "Kube", written: Sequence[Object], documents: dict[st
         try:
             await kube.replace(KAIWO_QUEUES, before | {"metadata": before["metadata"] | version})
         except ApiError:
-            left.append(name)
-    return left
+            unrestored.append(name)
+    return unrestored
 
 
 async def _undone(kubeconfig: Path | None) -> tuple[list[tuple[str, str]], bool]:

@@ -51,10 +51,10 @@ def show_shares(engine: Engine, queue: str, kubeconfig: Path | None, output: For
 
     if engine is Engine.VOLCANO:
         usage_error("shares of Volcano's queues are not computed; use kueue or kai", "--engine")
-    tree, usages, capacity, left = asyncio.run(_read(engine, kubeconfig))
+    tree, usages, capacity, skipped = asyncio.run(_read(engine, kubeconfig))
     if queue and queue not in tree.queues:
         unknown_name("queue", queue, list(tree.queues), "--queue", f"there are {', '.join(tree.queues)}")
-    rows, errors, remarks = list["ShareRow"](), dict[str, float](), [f"Left out: {each}" for each in left]
+    rows, errors, remarks = list["ShareRow"](), dict[str, float](), [f"Left out: {each}" for each in skipped]
     uses = {name: QueueUse(usage.use, usage.pending) for name, usage in usages.items()}
     for division in divisions(tree, {name: usage.demand for name, usage in usages.items()}, capacity):
         own = share_rows(division.queues, uses, division.capacity)
@@ -65,9 +65,9 @@ def show_shares(engine: Engine, queue: str, kubeconfig: Path | None, output: For
         if round(errors[division.name], 3):
             where = f"of {division.name}" if division.name else "of the cluster"
             remarks.append(f"{100 * errors[division.name]:.1f} % {where} is not with the queue that ideally had it.")
-    shown = _shown(rows) if output is Format.TABLE else None
+    displayed = _shown(rows) if output is Format.TABLE else None
     header = {"engine": engine.value, "misallocated": errors}
-    table = [_row(row, shown) for row in rows]
+    table = [_row(row, displayed) for row in rows]
     show(Answer("queues", table, header=header, remarks=remarks, empty="there are no queues", hide_header=True), output)
 
 
@@ -114,9 +114,9 @@ def _shown(rows: "Sequence[ShareRow]") -> frozenset[str]:
     return frozenset(main or names)
 
 
-def _row(row: "ShareRow", shown: frozenset[str] | None) -> QueueSharesRow:
+def _row(row: "ShareRow", displayed: frozenset[str] | None) -> QueueSharesRow:
     def amounts(values: "Amounts") -> dict[str, str]:
-        keep = {name: value for name, value in values.items() if shown is None or name in shown}
+        keep = {name: value for name, value in values.items() if displayed is None or name in displayed}
         return {name: format_thousandths(value) for name, value in sorted(keep.items())}
 
     queue = row.queue

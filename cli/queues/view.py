@@ -81,7 +81,7 @@ def remarks_of(tree: "QueueTree", compiled: Compiled) -> list[str]:
     """What cannot be expressed, what the engine needs, what is assumed."""
     unmet = [f"{it.path}: {it.text} ({it.code})" for it in compiled.not_expressible]
     needs = [f"Needs {it}" for it in compiled.requires]
-    return [*unmet, *needs, *(f"{note}." for note in tree.assumptions())]
+    return [*unmet, *needs, *(f"{assumption}." for assumption in tree.assumptions())]
 
 
 def yaml_of(tree: "QueueTree", compiled: Compiled) -> str:
@@ -92,7 +92,7 @@ def yaml_of(tree: "QueueTree", compiled: Compiled) -> str:
     if comments:
         comments.insert(0, "# What these objects cannot express:")
     comments += [f"# Needs {printable(it)}" for it in compiled.requires]
-    comments += [f"# {printable(note)}" for note in tree.assumptions()]
+    comments += [f"# {printable(assumption)}" for assumption in tree.assumptions()]
     body = yaml.safe_dump_all(compiled.objects, sort_keys=False, allow_unicode=True)
     return "".join(f"{line}\n" for line in comments) + body
 

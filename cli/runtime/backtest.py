@@ -122,17 +122,19 @@ def _loaded(model: str, runs: "Runs") -> "RunTimePredictor":
     from kopt.training.runtime.backtest import trained_on
 
     settings = load_settings()
-    if known := trained_on(load_card("runtime", model, settings), runs):
-        print_status(f"warning: {model} was trained on these jobs ({', '.join(known)}), so the answers prove nothing")
+    if overlapping := trained_on(load_card("runtime", model, settings), runs):
+        print_status(
+            f"warning: {model} was trained on these jobs ({', '.join(overlapping)}), so the answers prove nothing"
+        )
     return load_run_time(model, settings)
 
 
 def _answered(test: "Backtest", model: "RunTimePredictor | None", times: int) -> "list[Answered]":
     from kopt.models.runtime.predictor import RunTimePredictor
 
-    def fit(known: "RunTimeTable") -> RunTimePredictor:
-        print_status(f"training on {len(known):,} runs that had started by then, after {len(answered):,} answers")
-        return RunTimePredictor().fit(known)
+    def fit(table: "RunTimeTable") -> RunTimePredictor:
+        print_status(f"training on {len(table):,} runs that had started by then, after {len(answered):,} answers")
+        return RunTimePredictor().fit(table)
 
     total = sum(map(len, test.runs.values()))
     answered: list[Answered] = []

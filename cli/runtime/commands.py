@@ -113,13 +113,13 @@ def _local(
     from kopt.serving.contract.runtime_answers import RunTimeResponse
 
     try:
-        known = runs_of(table, cluster)
-        if not known:
+        runs = runs_of(table, cluster)
+        if not runs:
             raise Refused(f"{table} has no run on a GPU")
-        now_s = max(run.started_s if run.ended_s is None else run.ended_s for run in known)
+        now_s = max(run.started_s if run.ended_s is None else run.ended_s for run in runs)
         model = load_run_time(settings=load_settings())
         answer = run_time(
-            known,
+            runs,
             kind.queue,
             kind.gpus,
             name=kind.name,

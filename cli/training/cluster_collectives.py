@@ -76,8 +76,8 @@ def _add(result: Rows, pair: MeasuredPair, topologies: dict[str, NodeTopology]) 
         if not _is_possible(point):
             result.leave_out(name, f"{point.bytes:,} bytes in {point.latency_us:g} µs are no measurement")
             continue
-        asked = AskedRow(first, tuple(range(pair.gpus_per_node)), pair.collective, point.bytes)
-        result.rows.append(MeasuredRow(asked, point.latency_us, "+".join(pair.nodes), label, SOURCE))
+        query = AskedRow(first, tuple(range(pair.gpus_per_node)), pair.collective, point.bytes)
+        result.rows.append(MeasuredRow(query, point.latency_us, "+".join(pair.nodes), label, SOURCE))
 
 
 def _is_possible(point: MeasuredPoint) -> bool:

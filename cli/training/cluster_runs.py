@@ -94,8 +94,8 @@ def _add_pods(result: Runs, pod_kind: "PodKind", measurements: "Measurements", f
     if use is None or container is None:
         result.leave_out(name, "it is not measured: no series names its pods")
         return
-    words = redact_arguments(normalised_command(texts(container[1], "command") + texts(container[1], "args")))
-    why = _unusable(words) if words else "its command is in its image"
+    arguments = redact_arguments(normalised_command(texts(container[1], "command") + texts(container[1], "args")))
+    why = _unusable(arguments) if arguments else "its command is in its image"
     try:
         gpu = find_gpu(pod_kind.gpu or use.gpu)
     except UnknownGpuError as error:
@@ -110,7 +110,7 @@ def _add_pods(result: Runs, pod_kind: "PodKind", measurements: "Measurements", f
     if why:
         result.leave_out(name, why)
         return
-    line = shlex.join(words)
+    line = shlex.join(arguments)
     result.rows.append(
         MeasuredCommand(line, gpu.name, use.peak_bytes, folder, family_of(line), processes=_processes(pod_kind))
     )

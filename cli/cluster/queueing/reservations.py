@@ -85,7 +85,7 @@ def _row(each: "Reserved", within_s: float) -> ReservationRow:
 
     status, results = each.document.get("status") or {}, results_of(each.document)
     start, until = (text(status, name) for name in ("start", "until"))
-    words = {text(row, "type"): text(row, "message") for _, row in items(status, "conditions")}
+    messages = {text(row, "type"): text(row, "message") for _, row in items(status, "conditions")}
     spec = each.spec
     shares = [result.used_share for result in results]
     backfilled = [result.backfilled_share for result in results]
@@ -103,7 +103,7 @@ def _row(each: "Reserved", within_s: float) -> ReservationRow:
         results[0].late_s if results else None,
         sum(shares) / len(shares) if shares else None,
         sum(backfilled) / len(backfilled) if backfilled else None,
-        words.get("Accepted", each.error or UNSEEN),
+        messages.get("Accepted", each.error or UNSEEN),
     )
 
 

@@ -129,7 +129,7 @@ def _runs(began_ms: Milliseconds) -> Iterator[_Run]:
     free = {name: [8] * (DAYS * 24 + 400) for name in NODES}
     for name, gpus in _SERVICES:
         attributes = Attributes("serving", f"{name}-0", f"deployments/{name}", "", {"team": "inference"})
-        free[NODES[1]] = [left - gpus for left in free[NODES[1]]]
+        free[NODES[1]] = [unused - gpus for unused in free[NODES[1]]]
         yield _Run(MeteredPod(f"uid-{name}-0", NODES[1], Demand(gpus), began_ms, attributes=attributes), forever)
     for hour in range(DAYS * 24 + 200):
         for namespace, name, team, gpus in _TEAMS:
@@ -139,8 +139,8 @@ def _runs(began_ms: Milliseconds) -> Iterator[_Run]:
             node = next((each for each in NODES if min(free[each][hour : hour + lasts]) >= gpus), None)
             if node is None:
                 continue
-            for taken in range(hour, hour + lasts):
-                free[node][taken] -= gpus
+            for busy_hour in range(hour, hour + lasts):
+                free[node][busy_hour] -= gpus
             yield _job(began_ms + hour * _HOUR_MS, hour, lasts, node, gpus, (namespace, name, team))
 
 

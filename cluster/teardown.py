@@ -336,16 +336,16 @@ async def _give_back_queues(kube: Kube, engine: Engine, dry_run: bool) -> AsyncG
     except ApiError as error:
         yield Outcome(Step("find", KINDS[engine][-1], "", ""), str(error))
         return
-    gone = set[ObjectKey]()
+    deleted = set[ObjectKey]()
     for document in (item for item in live.ours() if is_created_by_us(item)):
         step = _queue_step("delete", document)
-        if use := live.use_of(document, gone):
+        if use := live.use_of(document, deleted):
             yield Outcome(
                 step, f"it was created for a KaiwoQueue and stays, as {use}; run this again when that has ended"
             )
             continue
         outcome = await _do(step, partial(remove, kube, document), dry_run)
-        gone |= set() if outcome.error else {key_of_document(document)}
+        deleted |= set() if outcome.error else {key_of_document(document)}
         yield outcome
 
 

@@ -83,9 +83,9 @@ class LayoutMarks:
 def layout_marks(undo: Mapping[str, Any]) -> LayoutMarks | None:
     """None where they cannot be read."""
     own, ours, phase = undo.get(OWN), undo.get(SET), text(undo, PHASE)
-    known = all(label is None or (isinstance(label, str) and len(label) <= _LONGEST) for label in (own, ours))
+    is_valid = all(label is None or (isinstance(label, str) and len(label) <= _LONGEST) for label in (own, ours))
     manager, gpus = undo.get(LABEL, CONFIGURATION_LABEL), undo.get(GPUS, 0)
-    if phase not in set(LayoutPhase) or not known or manager not in (CONFIGURATION_LABEL, PROFILE_LABEL):
+    if phase not in set(LayoutPhase) or not is_valid or manager not in (CONFIGURATION_LABEL, PROFILE_LABEL):
         return None
     wanted, since = text(undo, WANTED), text(undo, SINCE)
     marks = LayoutMarks(own, ours, wanted, LayoutPhase(phase), since, undo.get(CORDONED) is True, manager)

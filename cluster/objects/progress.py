@@ -17,8 +17,10 @@ _LONGEST = 256
 
 def progress_of(pods: Sequence[Object]) -> StepProgress | None:
     """What the annotations of a workload's pods say of its steps, the newest; None where they say none, or nonsense."""
-    known = [progress for pod in pods if (progress := _progress(mapping(pod, "metadata", "annotations"))) is not None]
-    return max(known, key=lambda progress: progress.at_s, default=None)
+    reported = [
+        progress for pod in pods if (progress := _progress(mapping(pod, "metadata", "annotations"))) is not None
+    ]
+    return max(reported, key=lambda progress: progress.at_s, default=None)
 
 
 def _progress(annotations: Mapping[str, Any]) -> StepProgress | None:

@@ -60,10 +60,10 @@ def audit_patch(resource: Resource, document: Object, changes: Object) -> None:
         audit_write("patch", resource, document["metadata"], touched(document, after), after)
 
 
-def audit_event(regarding: Object, reason: str, verb: str, note: str) -> None:
+def audit_event(regarding: Object, reason: str, verb: str, message: str) -> None:
     """What was said about an object, whether or not the event itself was written."""
     if _AUDIT.isEnabledFor(logging.INFO):
-        content = {"kind": "event", "verb": verb, "object": regarding, "reason": reason, "text": note}
+        content = {"kind": "event", "verb": verb, "object": regarding, "reason": reason, "text": message}
         _AUDIT.info("%s", reason, extra={_ORIGIN: content})
 
 

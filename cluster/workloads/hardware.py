@@ -109,14 +109,14 @@ def _allocatable(node: str, labels: Mapping[str, str], amounts: Mapping[str, obj
 
 
 def _discovered(node: str, labels: Mapping[str, str]) -> Iterator[Hardware]:
-    named, seen = _model_labels(labels), set[str]()
+    named, vendors = _model_labels(labels), set[str]()
     for label, value in sorted(labels.items()):
         match = _PCI.fullmatch(label)
         if match is None or value != "true" or match[1] not in (None, *_ACCELERATOR_CLASSES):
             continue
-        if match[2] not in _VENDORS or match[2] in seen:
+        if match[2] not in _VENDORS or match[2] in vendors:
             continue
-        seen.add(match[2])
+        vendors.add(match[2])
         vendor, kind = _VENDORS[match[2]]
         own = named if kind is Kind.GPU else ()
         model = own[0][1] if own else f"{vendor} device"

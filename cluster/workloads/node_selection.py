@@ -89,10 +89,10 @@ def _holds(expression: Object, labels: Mapping[str, str]) -> bool:
 
 def _compares(operator: str, value: str | None, values: Sequence[str]) -> bool:
     try:
-        left, right = int(value or ""), int(values[0])
+        number, bound = int(value or ""), int(values[0])
     except (ValueError, IndexError):
         return False
-    return left > right if operator == "Gt" else left < right
+    return number > bound if operator == "Gt" else number < bound
 
 
 def _is_tolerated(taint: Object, tolerations: Sequence[Object]) -> bool:

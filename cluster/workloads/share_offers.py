@@ -117,8 +117,8 @@ class SharedGpus:
         classes = {name: self._class_of(name) for name in {offer.driver for _, offer in self._listed()}}
         result: dict[str, dict[ShareExecutor, ShareOffer]] = {}
         for node, offer in self._listed():
-            device_class, known = classes[offer.driver], result.setdefault(node, {}).get(offer.executor)
-            if device_class and (known is None or offer.gpu_mib < known.gpu_mib):
+            device_class, smallest = classes[offer.driver], result.setdefault(node, {}).get(offer.executor)
+            if device_class and (smallest is None or offer.gpu_mib < smallest.gpu_mib):
                 result[node][offer.executor] = replace(offer, device_class=device_class)
         return result
 

@@ -32,10 +32,10 @@ class Restored:
     @property
     def sentence(self) -> str:
         """What became of it."""
-        given = ", ".join("/".join(each) for each in self.restored)
-        left = ", ".join("/".join(each) for each in self.kept)
-        parts = [f"given back: {given}"] if given else []
-        return "; ".join([*parts, *([f"changed since, left as it is: {left}"] if left else [])])
+        restored = ", ".join("/".join(each) for each in self.restored)
+        kept = ", ".join("/".join(each) for each in self.kept)
+        parts = [f"given back: {restored}"] if restored else []
+        return "; ".join([*parts, *([f"changed since, left as it is: {kept}"] if kept else [])])
 
 
 def with_quotas(document: Object, quotas: Mapping[Location, int]) -> Object:

@@ -55,12 +55,12 @@ def policy_of(document: Object) -> CompliancePolicy:
     )
 
 
-def _choice(spec: Any, field: str, words: Any, default: Any) -> Any:
+def _choice(spec: Any, field: str, choices: Any, default: Any) -> Any:
     written = at(spec, field)
     try:
-        return default if written is None else words(written)
+        return default if written is None else choices(written)
     except ValueError:
-        raise ValueError(f"spec.{field} is {' or '.join(words)}, not {str(written)[:40]!r}") from None
+        raise ValueError(f"spec.{field} is {' or '.join(choices)}, not {str(written)[:40]!r}") from None
 
 
 def _texts(spec: Any, *path: str) -> tuple[str, ...]:

@@ -29,9 +29,9 @@ def changes_of(before: Switches, after: Switches) -> Object:
     """The merge patch from one state to the next."""
     settings: dict[str, Any] = {name: _setting_document(item) for name, item in after.settings.items()}
     # A merge patch keeps what it does not name, inside of a setting as well.
-    gone = {name: None for name in before.settings if name not in after.settings}
+    removed = {name: None for name in before.settings if name not in after.settings}
     return {
-        "spec": {"settings": settings | gone},
+        "spec": {"settings": settings | removed},
         "status": {"history": [_flip_document(flip) for flip in after.history]},
     }
 

@@ -69,7 +69,7 @@ def record_of(document: Object) -> HealthRecord:
 def status_of(record: HealthRecord) -> Object:
     """The ``status`` of the object; ``record_of`` reads it."""
     entries = sorted(record.entries.values(), key=lambda entry: (-entry.last_s, entry.code, entry.gpu))
-    shown = sorted({*record.health.gpus, *record.health.loads})
+    gpus = sorted({*record.health.gpus, *record.health.loads})
     return {
         "verdict": record.health.grade.text,
         "score": round(record.health.score, 3),
@@ -85,7 +85,7 @@ def status_of(record: HealthRecord) -> Object:
                 "verdict": record.health.gpus.get(gpu, Grade.HEALTHY).text,
                 "load": round(record.health.loads.get(gpu, 0.0), 4),
             }
-            for gpu in shown
+            for gpu in gpus
         ],
         "evidence": [_entry_document(entry) for entry in entries[:MOST_EVIDENCE]],
         "counters": dict(sorted(record.counters.items())[:MOST_COUNTERS]),

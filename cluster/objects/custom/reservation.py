@@ -106,7 +106,7 @@ def standing_of(document: Object) -> ReservationStanding:
     start, until = (seconds_or_none(text(status, name)) for name in ("start", "until"))
     if spec is not None and (start is None or until is None):
         start, until = spec.start_s, spec.until_s
-    words = {text(row, "type"): text(row, "message") for _, row in items(status, "conditions")}
+    messages = {text(row, "type"): text(row, "message") for _, row in items(status, "conditions")}
     account, phase = account_of(document), phase_of(document)
     return ReservationStanding(
         f"{metadata.get('namespace', '')}/{metadata['name']}",
@@ -119,7 +119,7 @@ def standing_of(document: Object) -> ReservationStanding:
         count(status, "heldGpus", default=0),
         count(status, "usedGpus", default=0),
         None if account is None else _backfilled_share(account, 0 if spec is None else spec.gpus),
-        words.get(ACCEPTED) or error or UNSEEN,
+        messages.get(ACCEPTED) or error or UNSEEN,
         phase is Phase.REFUSED,
         results_of(document),
     )

@@ -104,15 +104,15 @@ class Allocations:
 
         Those that its kubelet gave it, else those that its annotation names, if no other pod has one of them.
         """
-        given = self._given(pod)
-        if given is not None:
-            self._confirmed.setdefault(pod.node, {})[pod.uid] = given
-            return given
+        allocated = self._given(pod)
+        if allocated is not None:
+            self._confirmed.setdefault(pod.node, {})[pod.uid] = allocated
+            return allocated
         if pod.gpus is None or len(pod.ask.units) > 1:
             return None
         confirmed = self._confirmed.get(pod.node, {})
-        taken = {slot for uid, slots in confirmed.items() if uid != pod.uid for slot in slots}
-        return pod.gpus if taken.isdisjoint(pod.gpus) else None
+        occupied = {slot for uid, slots in confirmed.items() if uid != pod.uid for slot in slots}
+        return pod.gpus if occupied.isdisjoint(pod.gpus) else None
 
     def confirm(self, pods: Iterable[PodState]) -> None:
         """Note first what kubelets say of all of them, so that nobody is booked on what another one has."""
@@ -125,11 +125,11 @@ class Allocations:
         Otherwise a GPU would be counted twice, and another once too little: a node with none left would be offered.
         """
         confirmed = self._confirmed.get(pod.node, {})
-        taken = set(confirmed.get(pod.uid, ()))
+        occupied = set(confirmed.get(pod.uid, ()))
         moved = [
             holding.uid
             for holding in self.fleet.on_node(pod.node)
-            if holding.uid not in confirmed and not taken.isdisjoint(holding.gpus)
+            if holding.uid not in confirmed and not occupied.isdisjoint(holding.gpus)
         ]
         for uid in moved:
             self.fleet.reseat(uid)

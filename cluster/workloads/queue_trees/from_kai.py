@@ -24,8 +24,8 @@ _TREE = ("displayName", "parentQueue", "priority", "resources")
 
 
 def from_kai(documents: Iterable[Object]) -> Imported:
-    """Queues of KAI's. What cannot be a KaiwoQueue is named in ``left``, and never changed."""
-    queues, left = list[KaiwoQueue](), list[str]()
+    """Queues of KAI's. What cannot be a KaiwoQueue is named in ``skipped``, and never changed."""
+    queues, skipped = list[KaiwoQueue](), list[str]()
     added = {}
     rows = list(documents)
     for document in rows:
@@ -35,13 +35,13 @@ def from_kai(documents: Iterable[Object]) -> Imported:
     for document in rows:
         if document["metadata"]["name"] not in added:
             try:
-                queues.append(_queue(document, added, left))
+                queues.append(_queue(document, added, skipped))
             except NotImportable as error:
-                left.append(str(error))
-    return Imported(tuple(queues), (), tuple(left))
+                skipped.append(str(error))
+    return Imported(tuple(queues), (), tuple(skipped))
 
 
-def _queue(document: Object, added: Mapping[str, str], left: list[str]) -> KaiwoQueue:
+def _queue(document: Object, added: Mapping[str, str], skipped: list[str]) -> KaiwoQueue:
     name, spec = document["metadata"]["name"], mapping(document, "spec")
     pool = text(document, "metadata", "labels", _NODE_POOL_LABEL) or DEFAULT_POOL
     parent, priority = text(spec, "parentQueue"), at(spec, "priority")
@@ -50,19 +50,19 @@ def _queue(document: Object, added: Mapping[str, str], left: list[str]) -> Kaiwo
         "" if parent in added else parent,
         text(spec, "displayName"),
         priority if isinstance(priority, int) else None,
-        {pool: {resource: _share(spec, resource, name, left) for resource in _UNITS}},
+        {pool: {resource: _share(spec, resource, name, skipped) for resource in _UNITS}},
         other_resources=OtherResources.UNLIMITED,
         kai=without(spec, *_TREE),
     )
 
 
-def _share(spec: Mapping[str, Any], resource: str, name: str, left: list[str]) -> Share:
+def _share(spec: Mapping[str, Any], resource: str, name: str, skipped: list[str]) -> Share:
     row = mapping(spec, "resources", resource)
     where = f"Queue {name}: resources.{resource}"
     quota, limit = (_bound(row.get(key) or 0, _UNITS[resource], f"{where}.{key}") for key in ("quota", "limit"))
     if limit != UNLIMITED and (quota == UNLIMITED or quota > limit):
         # KAI lets it use its limit and no more, whatever the quota says.
-        left.append(f"{where}: the quota is written as the limit, which binds")
+        skipped.append(f"{where}: the quota is written as the limit, which binds")
         quota = limit
     return Share(quota, limit, scaled(row.get("overQuotaWeight") or 0, 1000, f"{where}.overQuotaWeight"))
 

@@ -54,20 +54,20 @@ class _Importer:
         self._read: dict[str, _Quotas] = {}
 
     def run(self) -> Imported:
-        leaves = [queue for name in self._cluster_queues if (queue := self._tried(self._leaf, name)) is not None]
+        leaf_queues = [queue for name in self._cluster_queues if (queue := self._tried(self._leaf, name)) is not None]
         by_parent: dict[str, list[str]] = {}
-        for queue in leaves:
+        for queue in leaf_queues:
             by_parent.setdefault(queue.parent, []).append(queue.name)
         for name, document in self._cohorts.items():
             by_parent.setdefault(_parent(document), []).append(name)
-        quotas = {queue.name: _quotas_of(queue) for queue in leaves}
+        quotas = {queue.name: _quotas_of(queue) for queue in leaf_queues}
         departments = []
         for name in self._bottom_up(by_parent):
             cohort = self._tried(lambda name: self._department(name, by_parent, quotas), name)
             if cohort is not None:
                 departments.append(cohort)
         pools = [self._pool(name) for name in self._flavors]
-        return Imported((*reversed(departments), *leaves), tuple(pools), tuple(self._left))
+        return Imported((*reversed(departments), *leaf_queues), tuple(pools), tuple(self._left))
 
     def _tried(self, read: Any, name: str) -> KaiwoQueue | None:
         try:

@@ -55,17 +55,17 @@ class LiveQueues:
         return sorted(ours, key=lambda item: (-order.index(item["kind"]), -self._depth(item)))
 
     def _depth(self, document: Object) -> int:
-        depth, seen = 0, set[str]()
+        depth, visited = 0, set[str]()
         kind, name = document["kind"], _parent(document)
-        while name and name not in seen and (kind, "", name) in self.objects:
-            seen.add(name)
+        while name and name not in visited and (kind, "", name) in self.objects:
+            visited.add(name)
             depth, name = depth + 1, _parent(self.objects[kind, "", name])
         return depth
 
     def use_of(self, document: Object, without: Iterable[ObjectKey] = ()) -> str:
         """Who uses an object, in words; empty if nobody does. ``without`` are deleted first."""
         kind, name = document["kind"], document["metadata"]["name"]
-        gone = set(without)
+        ignored = set(without)
         if kind in ("ClusterQueue", "LocalQueue"):
             workloads = sum(
                 count(document, "status", f"{stage}Workloads", default=0) for stage in ("pending", "reserving")
@@ -75,10 +75,12 @@ class LiveQueues:
             # A cohort needs no object: to queues that are not ours it makes no difference that we had one.
             others = self.objects.values() if kind == "ResourceFlavor" else self.ours()
             keys = {key_of_document(item): item for item in others}
-            users = [key for key, item in keys.items() if key not in gone and _uses(item, kind, name)]
+            users = [key for key, item in keys.items() if key not in ignored and _uses(item, kind, name)]
             return f"{users[0][0]} {users[0][2]} names it" if users else ""
         below = [
-            key[2] for key, item in self.objects.items() if key not in gone and key[2] != name and _parent(item) == name
+            key[2]
+            for key, item in self.objects.items()
+            if key not in ignored and key[2] != name and _parent(item) == name
         ]
         if below:
             return f"queue {below[0]} is below it"

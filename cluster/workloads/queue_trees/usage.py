@@ -37,7 +37,7 @@ def kueue_usage(
 
     ``local_queues``: the ClusterQueue of each LocalQueue, by (namespace, name). ``names``: the resources of the tree.
     """
-    known, result = frozenset(names), dict[str, LeafUsage]()
+    resources, result = frozenset(names), dict[str, LeafUsage]()
     for document in workloads:
         workload = read_kueue_workload(document)
         if workload.finished:
@@ -45,40 +45,40 @@ def kueue_usage(
         if workload.reserved_s is not None:
             requests = Counter[str]()
             for (_, resource), value in workload.uses.items():
-                requests[_name(resource, known)] += value
+                requests[_name(resource, resources)] += value
             result.setdefault(workload.cluster_queue, LeafUsage()).add(requests, runs=True)
         elif workload.active and (queue := local_queues.get((workload.key[0], workload.queue))):
-            requests = Counter({_name(resource, known): value for resource, value in workload.requests.items()})
+            requests = Counter({_name(resource, resources): value for resource, value in workload.requests.items()})
             result.setdefault(queue, LeafUsage()).add(requests, runs=False)
-    return {queue: _within(usage, known) for queue, usage in result.items()}
+    return {queue: _within(usage, resources) for queue, usage in result.items()}
 
 
 def kai_usage(pods: Iterable[Object], names: Iterable[str]) -> dict[str, LeafUsage]:
     """By KAI Queue, from pods that name one: those that are bound, and those that wait."""
-    known, result = frozenset(names), dict[str, LeafUsage]()
+    resources, result = frozenset(names), dict[str, LeafUsage]()
     for pod in pods:
         queue = text(pod, "metadata", "labels", QUEUE_LABEL)
         if queue and text(pod, "status", "phase") not in _ENDED:
-            requests = {_name(name, known): value for name, value in requests_of(mapping(pod, "spec")).items()}
+            requests = {_name(name, resources): value for name, value in requests_of(mapping(pod, "spec")).items()}
             result.setdefault(queue, LeafUsage()).add(requests, runs=bool(text(pod, "spec", "nodeName")))
-    return {queue: _within(usage, known) for queue, usage in result.items()}
+    return {queue: _within(usage, resources) for queue, usage in result.items()}
 
 
 def node_capacity(nodes: Iterable[Object], names: Iterable[str]) -> dict[str, int]:
     """What the nodes that can be scheduled on have together."""
-    known, total = frozenset(names), Counter[str]()
+    resources, total = frozenset(names), Counter[str]()
     for node in nodes:
         if mapping(node, "spec").get("unschedulable") is not True:
             allocatable = mapping(node, "status", "allocatable")
-            total.update({_name(str(name), known): amount(value) for name, value in allocatable.items()})
-    return {name: value for name, value in total.items() if name in known}
+            total.update({_name(str(name), resources): amount(value) for name, value in allocatable.items()})
+    return {name: value for name, value in total.items() if name in resources}
 
 
-def _name(resource: str, known: frozenset[str]) -> str:
-    return GPU if resource not in known and is_gpu(resource) and GPU in known else resource
+def _name(resource: str, resources: frozenset[str]) -> str:
+    return GPU if resource not in resources and is_gpu(resource) and GPU in resources else resource
 
 
-def _within(usage: LeafUsage, known: frozenset[str]) -> LeafUsage:
+def _within(usage: LeafUsage, resources: frozenset[str]) -> LeafUsage:
     """Without resources that no queue says anything about: nobody shares them out."""
-    use, demand = (Counter({k: v for k, v in each.items() if k in known}) for each in (usage.use, usage.demand))
+    use, demand = (Counter({k: v for k, v in each.items() if k in resources}) for each in (usage.use, usage.demand))
     return LeafUsage(use, demand, usage.pending)

@@ -113,10 +113,10 @@ async def apply_sizing(
 
 def _useful_gpus(patch: JsonPatch, needs: list[Need], mode: Mode) -> Iterator[Record]:
     """How many of its GPUs a training uses well, of the pods that have most. Nobody's request is changed by it."""
-    known = [need.useful for need in needs if need.useful is not None]
-    if not known:
+    counts = [need.useful for need in needs if need.useful is not None]
+    if not counts:
         return
-    useful = max(known, key=lambda each: each.requested)
+    useful = max(counts, key=lambda each: each.requested)
     if mode is not Mode.OBSERVE:
         patch.put(("metadata", "annotations", USEFUL_GPUS), str(useful.advised))
         patch.put(("metadata", "annotations", USEFUL_GPUS_REASON), useful.reason.message)

@@ -193,8 +193,8 @@ class LiveState:
     def version(self) -> Hashable:
         informer = self._queues
         served = informer is not None and (informer.synced.is_set(), isinstance(informer.error, NotFound))
-        pools_known = tuple((item.synced.is_set(), isinstance(item.error, NotFound)) for item in self._pools)
-        return self._changes, served, pools_known, frozenset(self.running_schedulers())
+        pools = tuple((item.synced.is_set(), isinstance(item.error, NotFound)) for item in self._pools)
+        return self._changes, served, pools, frozenset(self.running_schedulers())
 
     async def run(self) -> None:
         """Watch everything that decisions rest on."""

@@ -87,18 +87,18 @@ class TeamTotals:
 
     async def evaluate(self, review: Review) -> Totals:
         """Nothing is said while the pods are not known: unsure means hands off."""
-        asked = counted(review.object)
-        if asked is None or not self.counts or not self.pods.synced.is_set():
+        requested = counted(review.object)
+        if requested is None or not self.counts or not self.pods.synced.is_set():
             return Totals()
         # The object may name no namespace; the request does.
-        pod = TeamPod(review.namespace, asked.pod.labels, asked.pod.milli_gpu)
+        pod = TeamPod(review.namespace, requested.pod.labels, requested.pod.milli_gpu)
         refusals, warnings = list[str](), list[str]()
         for policy in list(self.policies.objects.values()):
-            sentence = excess(policy, pod, self._used(policy, pod, asked.uid))
+            sentence = excess(policy, pod, self._used(policy, pod, requested.uid))
             if sentence and await self._is_subject(policy, review.namespace):
                 (refusals if policy.mode is PolicyMode.DENY else warnings).append(sentence)
-        if not refusals and asked.uid and not review.dry_run:
-            self._admitted[asked.uid] = self._clock(), pod
+        if not refusals and requested.uid and not review.dry_run:
+            self._admitted[requested.uid] = self._clock(), pod
         return Totals(" ".join(refusals), tuple(warnings))
 
     def _used(self, policy: CompliancePolicy, pod: TeamPod, uid: str) -> int:
@@ -109,10 +109,10 @@ class TeamTotals:
 
     def _known(self) -> Iterator[tuple[str, TeamPod]]:
         """Each pod by its uid, those that the watch has not brought yet as well."""
-        seen = {each.uid for each in self.pods.objects.values()}
+        watched = {each.uid for each in self.pods.objects.values()}
         since_s = self._clock() - _ARRIVES_S
         self._admitted = {
-            uid: (at_s, pod) for uid, (at_s, pod) in self._admitted.items() if at_s > since_s and uid not in seen
+            uid: (at_s, pod) for uid, (at_s, pod) in self._admitted.items() if at_s > since_s and uid not in watched
         }
         yield from ((each.uid, each.pod) for each in self.pods.objects.values())
         yield from ((uid, pod) for uid, (_, pod) in self._admitted.items())

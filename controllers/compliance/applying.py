@@ -44,12 +44,12 @@ async def plan_apply(
             problems.append(refusal)
     parts = {name for policy in policies for name in names_of(policy.name)}
     wanted = {(document["kind"], document["metadata"]["name"]) for document in desired}
-    gone = [
+    deletions = [
         ObjectChange(Action.DELETE, item, why="the policy has no such part any more")
         for item in await compiled_objects(kube)
         if item["metadata"]["name"] in parts and (item["kind"], item["metadata"]["name"]) not in wanted
     ]
-    return ApplyPlan((*changes, *gone), tuple(problems))
+    return ApplyPlan((*changes, *deletions), tuple(problems))
 
 
 async def store(kube: Kube, document: Object, *, dry_run: bool = False) -> Object:

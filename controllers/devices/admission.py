@@ -94,8 +94,8 @@ class DevicesAtAdmission:
         spec = mapping(pod, "spec")
 
         def is_open(node: str) -> bool:
-            known = self._nodes.objects.get(("", node))
-            return known is not None and runs_on(dict(spec), *known)
+            cached = self._nodes.objects.get(("", node))
+            return cached is not None and runs_on(dict(spec), *cached)
 
         key = made_for(claim)
         selection = self.books.select(request, key, is_open)

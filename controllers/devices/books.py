@@ -108,12 +108,12 @@ class Books:
         policy.observe(profile)
         open_gpus = [gpu for gpu in gpus if (("", 0) in gpu.published if whole else _is_cut_on_demand(gpu, layouts))]
         numbers = [(gpu, layouts.number(gpu.instances)) for gpu in open_gpus]
-        known = [(gpu, number) for gpu, number in numbers if number is not None]
-        pool = np.array([number for _, number in known], dtype=np.int64)
-        placement = policy.placement(profile, pool) if known else None
+        numbered = [(gpu, number) for gpu, number in numbers if number is not None]
+        pool = np.array([number for _, number in numbered], dtype=np.int64)
+        placement = policy.placement(profile, pool) if numbered else None
         if placement is None:
             return None
-        gpu, name = known[placement.gpu][0], layouts.geometry.profiles[profile].name
+        gpu, name = numbered[placement.gpu][0], layouts.geometry.profiles[profile].name
         selection = Selection(gpu.node, gpu.driver, gpu.uuid, name, placement.start, whole)
         return float(policy.growth[pool[placement.gpu], profile]), selection
 

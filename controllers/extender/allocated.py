@@ -53,11 +53,11 @@ class Allocated:
         before = held.gpus if held is not None and held.node == pod.node else None
         slots = self._allocations.slots(pod)
         holding = self._fleet.bound(pod.uid, pod.key, pod.node, pod.ask, slots)
-        given = self._allocations.of(pod)
-        if given is None:
+        allocation = self._allocations.of(pod)
+        if allocation is None:
             return
         self._note(pod)
-        if slots is None or slots != given.gpus:
+        if slots is None or slots != allocation.gpus:
             return
         self._allocations.make_room(pod)
         if pod.gpus is not None and set(pod.gpus) != set(slots):
@@ -73,11 +73,11 @@ class Allocated:
         if decision is None or decision.uid != pod.uid or decision.outcome != "bound" or decision.followed:
             return
         followed = self._allocations.followed(pod, decision.gpus)
-        given = self._allocations.of(pod)
-        if followed is None or given is None or not decision.gpus:
+        allocation = self._allocations.of(pod)
+        if followed is None or allocation is None or not decision.gpus:
             return
         self._metrics.allocations.labels(followed.value).inc()
         differs = followed is Followed.DIFFERS
-        noted = self._log.allocated(pod.key, followed.value, given, differs=differs)
+        noted = self._log.allocated(pod.key, followed.value, allocation, differs=differs)
         if differs:
             self._announce(noted)

@@ -47,8 +47,8 @@ class PodDecision:
     @property
     def has(self) -> tuple[int, ...]:
         """The GPUs that the pod has, as far as its node has said so; else those that were chosen."""
-        given = self.allocation.gpus if self.allocation is not None and self.allocation.whole else None
-        return given or self.gpus or self.placement.choice.gpus
+        allocated = self.allocation.gpus if self.allocation is not None and self.allocation.whole else None
+        return allocated or self.gpus or self.placement.choice.gpus
 
     def to_dict(self) -> dict[str, Any]:
         """The document of ``/explain``."""
@@ -119,9 +119,9 @@ class DecisionLog:
 
 def of_others(decision: PodDecision, allocation: DeviceAllocation) -> Reason:
     """The node gave a pod other GPUs than those that were chosen."""
-    selected, given = (", ".join(map(str, gpus)) for gpus in (decision.gpus, allocation.gpus or ()))
-    text = f"Node {decision.node} gave the pod GPUs {given} in place of {selected}, which were selected."
-    return Reason("GPUS_DIFFER", text, {"node": decision.node, "chosen": selected, "given": given})
+    selected, allocated = (", ".join(map(str, gpus)) for gpus in (decision.gpus, allocation.gpus or ()))
+    text = f"Node {decision.node} gave the pod GPUs {allocated} in place of {selected}, which were selected."
+    return Reason("GPUS_DIFFER", text, {"node": decision.node, "chosen": selected, "given": allocated})
 
 
 def _rejected(counts: Mapping[Refusal, int]) -> list[dict[str, Any]]:

@@ -171,10 +171,10 @@ class Reconciler(Retrying):
         """Once the other has started or is gone, after the longest time, or where it may not be held any more."""
         notice = gang.owner.notice
         other = next((each for each in owned if notice is not None and each.name == notice.for_whom), None)
-        left_s = 0.0 if notice is None else notice.at_s + self._settings.back_s - observed.now_s
+        remaining_s = 0.0 if notice is None else notice.at_s + self._settings.back_s - observed.now_s
         may_hold = observed.mode(gang.owner) is Mode.ENFORCE
-        if may_hold and other is not None and not other.has_started and other.owner.runs and left_s > 0:
-            return min(left_s, _IDLE_S)
+        if may_hold and other is not None and not other.has_started and other.owner.runs and remaining_s > 0:
+            return min(remaining_s, _IDLE_S)
         changes = pass_on(gang.resource, gang.owner.document)
         metadata = changes["metadata"]
         metadata["annotations"] = metadata["annotations"] | {EVICTING_ANNOTATION: None}

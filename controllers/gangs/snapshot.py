@@ -62,23 +62,23 @@ def gangs_of(observed: Observed) -> list[Owned]:
         if pod.workload:
             by_workload[pod.key[0], pod.workload].append(pod)
     jobs = {job.uid: job for job in observed.jobs}
-    result, taken = [], set[str]()
+    result, with_workload = [], set[str]()
     for workload in observed.workloads:
         job = jobs.get(workload.owner_uid)
         minimum = workload.minimum if job is None else job.minimum
         if job is None and workload.owner_kind == "Job":
             continue
         if job is not None:
-            taken.add(job.uid)
+            with_workload.add(job.uid)
         if not minimum:
             continue
         pods = by_owner.get(workload.owner_uid) or by_workload.get(workload.key, [])
         name = "/".join(workload.key if job is None else job.key)
-        left = 0 if job is None else job.evictions_left
-        owner = replace(workload, minimum=minimum, evictions_left=left)
+        evictions = 0 if job is None else job.evictions_left
+        owner = replace(workload, minimum=minimum, evictions_left=evictions)
         result.append(Owned(KUEUE_WORKLOADS, owner, tuple(pods), name))
     for job in observed.jobs:
-        if job.minimum and job.uid not in taken and not job.queued:
+        if job.minimum and job.uid not in with_workload and not job.queued:
             result.append(Owned(JOBS, job, tuple(by_owner.get(job.uid, ())), "/".join(job.key)))
     return result
 

@@ -15,7 +15,7 @@ def queue_use(
     """Mean milli-GPU of each step; None for what begins after the meter last saw anything. Blocks."""
     window = store.window(start_ms, start_ms + steps * step_ms)
     # A step that has only begun is the mean of what is known of it.
-    known_ms = [max(0, min(step_ms, window.end_ms - start_ms - step * step_ms)) for step in range(steps)]
+    metered_ms = [max(0, min(step_ms, window.end_ms - start_ms - step * step_ms)) for step in range(steps)]
     totals: dict[LocalQueue, list[float]] = {}
     rows = store.database.query(
         "SELECT namespace, queue, start_ms, end_ms, milli FROM cost_segments JOIN cost_pods ON uid = subject "
@@ -29,6 +29,6 @@ def queue_use(
             first = start_ms + step * step_ms
             row[step] += int(milli) * (min(end, first + step_ms) - max(begin, first))
     return {
-        name: tuple(total / known if known else None for total, known in zip(row, known_ms, strict=True))
+        name: tuple(total / span_ms if span_ms else None for total, span_ms in zip(row, metered_ms, strict=True))
         for name, row in totals.items()
     }

@@ -173,8 +173,8 @@ def _statement(by: By | None, namespaces: Collection[str] | None) -> tuple[str, 
         key, columns, group = "subject", "used, CASE WHEN uid IS NULL THEN 0 ELSE 1 END, first_step, last_step", ""
     join, of_namespaces = "LEFT JOIN cost_pods ON uid = subject", tuple(sorted(namespaces or ()))
     if namespaces is not None:
-        marks = ", ".join("?" for _ in of_namespaces) or "NULL"
-        join = f"JOIN cost_pods ON uid = subject AND namespace IN ({marks})"
+        placeholders = ", ".join("?" for _ in of_namespaces) or "NULL"
+        join = f"JOIN cost_pods ON uid = subject AND namespace IN ({placeholders})"
     inner = (
         f"SELECT subject{node}, offer, SUM(milli * {SPAN}) AS used FROM cost_segments "
         f"WHERE end_ms > ? AND start_ms < ? GROUP BY subject{node}, offer"

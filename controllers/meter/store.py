@@ -84,12 +84,12 @@ class CostStore:
             transaction.execute("INSERT INTO cost_meter VALUES (?, 0, ?, ?)", (_METER, holder, rule.value))
             return Recorded({}, None)
 
-    def store(self, holder: str, changes: Changes, seen_ms: Milliseconds) -> None:
+    def store(self, holder: str, changes: Changes, metered_ms: Milliseconds) -> None:
         """All or nothing. Raises Overtaken."""
         with self.database.transaction(_KEY) as transaction:
             written = transaction.execute(
                 "UPDATE cost_meter SET seen_ms = ? WHERE name = ? AND holder = ? AND seen_ms <= ?",
-                (seen_ms, _METER, holder, seen_ms),
+                (metered_ms, _METER, holder, metered_ms),
             )
             if written != 1:
                 raise Overtaken("another meter has begun to write")
@@ -103,8 +103,8 @@ class CostStore:
         every, result = sorted(set(uids)), set()
         for start in range(0, len(every), _CHUNK):
             chunk = every[start : start + _CHUNK]
-            marks = ", ".join("?" for _ in chunk)
-            rows = self.database.query(f"SELECT uid FROM cost_pods WHERE ended = 1 AND uid IN ({marks})", chunk)
+            placeholders = ", ".join("?" for _ in chunk)
+            rows = self.database.query(f"SELECT uid FROM cost_pods WHERE ended = 1 AND uid IN ({placeholders})", chunk)
             result |= {str(row[0]) for row in rows}
         return frozenset(result)
 
@@ -202,8 +202,8 @@ class CostStore:
 def _upsert(table: str, columns: str, key: str) -> str:
     names = columns.split(", ")
     changed = ", ".join(f"{name} = excluded.{name}" for name in names if name not in key.split(", "))
-    marks = ", ".join("?" for _ in names)
-    return f"INSERT INTO {table} ({columns}) VALUES ({marks}) ON CONFLICT ({key}) DO UPDATE SET {changed}"
+    placeholders = ", ".join("?" for _ in names)
+    return f"INSERT INTO {table} ({columns}) VALUES ({placeholders}) ON CONFLICT ({key}) DO UPDATE SET {changed}"
 
 
 _UPSERT_SEGMENT = _upsert(

@@ -226,8 +226,8 @@ def _scheduled_ms(pod: Object) -> Milliseconds:
     conditions = [item for _, item in items(pod, "status", "conditions")]
     bound: Mapping[str, Any] = next((item for item in conditions if text(item, "type") == "PodScheduled"), {})
     times = (text(bound, "lastTransitionTime"), text(pod, "status", "startTime"))
-    known = [ms for ms in map(_time_ms, times) if ms is not None]
-    return known[0] if known else _time_ms(text(pod, "metadata", "creationTimestamp")) or 0
+    valid_ms = [ms for ms in map(_time_ms, times) if ms is not None]
+    return valid_ms[0] if valid_ms else _time_ms(text(pod, "metadata", "creationTimestamp")) or 0
 
 
 def _finished_ms(pod: Object) -> Milliseconds | None:
@@ -235,8 +235,8 @@ def _finished_ms(pod: Object) -> Milliseconds | None:
         _time_ms(text(status, "state", "terminated", "finishedAt"))
         for _, status in items(pod, "status", "containerStatuses")
     ]
-    if known := [ms for ms in ends if ms is not None]:
-        return max(known)
+    if valid_ms := [ms for ms in ends if ms is not None]:
+        return max(valid_ms)
     conditions = [item for _, item in items(pod, "status", "conditions") if text(item, "type") == "Ready"]
     return next(
         (_time_ms(text(item, "lastTransitionTime")) for item in conditions if text(item, "status") != "True"), None

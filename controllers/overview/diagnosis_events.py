@@ -114,14 +114,14 @@ class DiagnosisEvents:
     def _write(self, queued: Queued, explanation: Explanation, now_s: float) -> bool:
         regarding = _regarding(explanation)
         diagnosis = self._hide(explanation, queued.namespace).diagnosis
-        note = None if diagnosis is None else note_of(diagnosis, now_s)
-        if regarding is None or note is None:
+        event = None if diagnosis is None else note_of(diagnosis, now_s)
+        if regarding is None or event is None:
             return False
         before = self._written.get(queued.uid)
-        if before is not None and (now_s - before.at_s < QUIET_S or not note.differs(before.note)):
+        if before is not None and (now_s - before.at_s < QUIET_S or not event.differs(before.note)):
             return False
-        self._recorder.record(regarding, REASON, ACTION, note.text, once=True)
-        self._written[queued.uid] = _Written(note, now_s)
+        self._recorder.record(regarding, REASON, ACTION, event.text, once=True)
+        self._written[queued.uid] = _Written(event, now_s)
         return True
 
 

@@ -67,17 +67,17 @@ def fleet_of(
         fleet.set_complaint(text(document, "metadata", "name"), "pairs", complaint)
     for document, complaint in readable(healths, health):
         fleet.set_complaint(text(document, "metadata", "name"), "health", complaint)
-    given = Allocations(fleet)
+    allocated = Allocations(fleet)
     for document, node_report in readable(allocations, allocation_report_of):
-        given.report(text(document, "metadata", "name"), node_report)
+        allocated.report(text(document, "metadata", "name"), node_report)
     read = [pod for _, pod in readable(pods, lambda pod: pod_state_of(pod, None, {}))]
     bound = [pod for pod in read if pod.node and not pod.finished and pod.ask.uses_gpus]
-    given.confirm(bound)
+    allocated.confirm(bound)
     # Those of which something says where they are; the others are assumed to be where room is left.
-    for pod in sorted(bound, key=lambda pod: given.slots(pod) is None):
-        fleet.bound(pod.uid, pod.key, pod.node, pod.ask, given.slots(pod))
+    for pod in sorted(bound, key=lambda pod: allocated.slots(pod) is None):
+        fleet.bound(pod.uid, pod.key, pod.node, pod.ask, allocated.slots(pod))
     for pod in bound:
-        given.make_room(pod)
+        allocated.make_room(pod)
     return fleet
 
 

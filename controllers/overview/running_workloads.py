@@ -149,13 +149,13 @@ async def running(kube: Kube, namespace: str = "") -> AsyncIterator[PodKind]:
     Kinds that are not served, or that may not be read, are left out.
     """
     homes, executor = await _homes(kube, namespace), await executor_in(kube)
-    known: dict[ObjectRef, Object | None] = {}
+    runtimes: dict[ObjectRef, Object | None] = {}
     for kind, resource in await served_kinds(kube):
         try:
             async for page in kube.pages(resource, namespace):
                 for document in page.items:
                     home = homes.get(text(document, "metadata", "uid"), _Home())
-                    others = await _others(kube, document, kind, known)
+                    others = await _others(kube, document, kind, runtimes)
                     for pod_kind in pods_of(document, kind, resource, others.get):
                         pod_names = tuple(sorted(home.pods))
                         yield replace(pod_kind, gpu=home.gpu, pod_names=pod_names, in_cluster=executor)
@@ -176,14 +176,14 @@ def pods_of(document: Object, kind: WorkloadKind, resource: Resource, find: Find
 
 
 async def _others(
-    kube: Kube, document: Object, kind: WorkloadKind, known: dict[ObjectRef, Object | None]
+    kube: Kube, document: Object, kind: WorkloadKind, runtimes: dict[ObjectRef, Object | None]
 ) -> dict[ObjectRef, Object | None]:
-    """``known`` with the runtime of a TrainJob, read once for all that use it."""
+    """``runtimes`` with the runtime of a TrainJob, read once for all that use it."""
     workload = alive(document, kind) if kind.resource == TRAIN_JOBS else None
     if workload is not None:
-        for reference in complete(workload, known.get)[1] - known.keys():
-            known[reference] = await read_object(kube, reference)
-    return known
+        for reference in complete(workload, runtimes.get)[1] - runtimes.keys():
+            runtimes[reference] = await read_object(kube, reference)
+    return runtimes
 
 
 @dataclass

@@ -28,10 +28,10 @@ async def plan_apply(
     wanted = [item for item in compiled.objects if not _is_described_elsewhere(item, tree, live)]
     desired = [_of_this_object(as_written(item, live.get(item)), live.get(item)) for item in wanted]
     changes = [change_of(item, live.get(item), FIELD_MANAGER) for item in desired]
-    left, problems = _left_over(live, desired, prune=prune, insist=insist)
+    deletions, problems = _left_over(live, desired, prune=prune, insist=insist)
     problems += [*_unknown_names(tree, live, desired), *_filled_departments(tree, live)]
     problems += await _refusals(kube, live, changes)
-    return ApplyPlan((*changes, *left), tuple(problems))
+    return ApplyPlan((*changes, *deletions), tuple(problems))
 
 
 async def apply_plan(
@@ -74,14 +74,14 @@ def _left_over(
     live: LiveQueues, desired: Sequence[Object], *, prune: bool, insist: bool
 ) -> tuple[list[ObjectChange], list[str]]:
     wanted = {key_of_document(item) for item in desired}
-    left = [item for item in live.ours() if key_of_document(item) not in wanted]
-    gone, changes, problems = {key_of_document(item) for item in left}, list[ObjectChange](), list[str]()
-    for item in left:
+    obsolete = [item for item in live.ours() if key_of_document(item) not in wanted]
+    obsolete_keys, changes, problems = {key_of_document(item) for item in obsolete}, list[ObjectChange](), list[str]()
+    for item in obsolete:
         if not prune:
             changes.append(ObjectChange(Action.LEAVE, item, why="in no manifest; --prune deletes it"))
         elif not is_created_by_us(item):
             changes.append(ObjectChange(Action.RELEASE, item, why="in no manifest; it has other owners"))
-        elif use := live.use_of(item, gone):
+        elif use := live.use_of(item, obsolete_keys):
             change = ObjectChange(Action.LEAVE, item, why=use)
             changes.append(change)
             if not insist:
@@ -102,11 +102,11 @@ def _unknown_names(tree: QueueTree, live: LiveQueues, desired: Sequence[Object])
             for pool in (pool for pool in queue.pools if pool not in flavors):
                 there = nearest(pool, live.names("ResourceFlavor")) or "; declare a KaiwoPool"
                 problems.append(f"{name}: there is no pool {pool} (ResourceFlavor){there}")
-    known = {name for _, _, name in live.objects} | {
+    names = {name for _, _, name in live.objects} | {
         str(item["spec"].get(key)) for item in live.objects.values() for key in ("cohortName", "parentName")
     }
-    for name in sorted(tree.implied - known):
-        if near := misspelled(name, {*known, *tree.queues} - {name}):
+    for name in sorted(tree.implied - names):
+        if near := misspelled(name, {*names, *tree.queues} - {name}):
             problems.append(f"there is no queue {name}, which is named as parentQueue{near}")
     return problems
 

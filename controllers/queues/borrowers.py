@@ -44,14 +44,14 @@ class QuotaRoom:
         self._demand = demand_of(waits, self._owner, flavors)
         self._admitted = {workload.name: admitted_of(workload) for workload in admitted}
 
-    def fits(self, gone: Collection[str]) -> bool:
-        remaining = [item for name, item in self._admitted.items() if name not in gone]
+    def fits(self, evicted: Collection[str]) -> bool:
+        remaining = [item for name, item in self._admitted.items() if name not in evicted]
         tree = QuotaTree.of(self._nodes, remaining)
         return assign(self._demand, self._owner.rules, tree, remaining).mode is Mode.FIT
 
-    def lends(self, name: str, gone: Collection[str]) -> bool:
+    def lends(self, name: str, evicted: Collection[str]) -> bool:
         workload = self._admitted[name]
-        tree = QuotaTree.of(self._nodes, (item for other, item in self._admitted.items() if other not in gone))
+        tree = QuotaTree.of(self._nodes, (item for other, item in self._admitted.items() if other not in evicted))
         shared = set(tree.lineage(self._owner.name))
         between = [key for key in tree.lineage(workload.queue) if key not in shared]
         wanted = {resource for pods in self._demand.pod_sets for resource in pods.requests}

@@ -62,10 +62,10 @@ async def reclaims_due(kube: Kube, tree: QueueTree, documents: Mapping[str, Obje
 
 
 class _Nowhere:
-    def fits(self, gone: Collection[str]) -> bool:
+    def fits(self, evicted: Collection[str]) -> bool:
         return False
 
-    def lends(self, name: str, gone: Collection[str]) -> bool:
+    def lends(self, name: str, evicted: Collection[str]) -> bool:
         return False
 
 

@@ -151,14 +151,14 @@ class Reconciler(Retrying):
             message = f"In mode {self._carrying.mode.value}: {counted(writes, 'object')} would be written."
             return Outcome(not writes, "AsDeclared" if not writes else "OnlyObserved", message)
         rollout, written = self._rollout(tree), 0
-        left_out = _left_out(plan, rollout)
+        excluded = _left_out(plan, rollout)
         included = ApplyPlan(tuple(change for change in plan.changes if rollout.writes(change)))
         async for change, failure in apply_plan(self._kube, included, self._check):
             if failure:
-                return Outcome(False, "WriteFailed", failure, written, left_out)
+                return Outcome(False, "WriteFailed", failure, written, excluded)
             _LOG.info("%s %s: %s", change.kind, change.name, change.action.value)
             written += 1
-        return Outcome(True, "AsDeclared", f"{engine.value} has what was declared.", written, left_out)
+        return Outcome(True, "AsDeclared", f"{engine.value} has what was declared.", written, excluded)
 
     def _check(self) -> None:
         if not self._writer.holds:
@@ -195,9 +195,9 @@ class Reconciler(Retrying):
 
 def _left_out(plan: ApplyPlan, rollout: Rollout) -> dict[str, Outcome]:
     """By queue that the switch leaves out: how many objects would be written for its tree."""
-    left = [change for change in plan.writes if not rollout.writes(change)]
-    flavors = sum(change.kind == FLAVOR for change in left)
-    writes = Counter(rollout.root(queue_of_change(change)) for change in left if change.kind != FLAVOR)
+    withheld = [change for change in plan.writes if not rollout.writes(change)]
+    flavors = sum(change.kind == FLAVOR for change in withheld)
+    writes = Counter(rollout.root(queue_of_change(change)) for change in withheld if change.kind != FLAVOR)
     result = {}
     for name in rollout.tree.queues:
         if not rollout.includes(name):

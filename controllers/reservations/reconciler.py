@@ -130,13 +130,13 @@ class Reconciler(Retrying):
     ) -> list[float]:
         """First what is too much goes, so that what may start finds its GPUs; with ``may_free`` alone."""
         again_s, bound = [], _bound(observed)
-        known = {each.reserved.uid for each in acting}
+        uids = {each.reserved.uid for each in acting}
         gpus = {name: amount // WHOLE_GPU for name, amount in holds.items()}
         settings, now_s = self._settings.holds, observed.now_s
         changed = [(each, changes(each, gpus.get(each.reserved.name, 0), bound, now_s, settings)) for each in acting]
-        orphans = [job for job in observed.jobs if job.owner_uid not in known]
+        orphans = [job for job in observed.jobs if job.owner_uid not in uids]
         for job in [*orphans, *(job for _, change in changed for job in change.delete)]:
-            if not job.is_over and (may_free or job.owner_uid not in known):
+            if not job.is_over and (may_free or job.owner_uid not in uids):
                 work = partial(self._delete, job)
                 again_s.append(await self._tried(work, Subject.of(JOBS, job.document)))
         for each, change in changed:

@@ -45,8 +45,8 @@ class RunTimes:
             is_old = answer is None or answer.runs != each.workload.running or now_s - answer.at_s >= _AGAIN_S
             if is_old:
                 wanted[each.workload.uid] = each
-        known = {each.workload.uid for each in observed.workloads}
-        self._answers = {uid: answer for uid, answer in self._answers.items() if uid in known}
+        uids = {each.workload.uid for each in observed.workloads}
+        self._answers = {uid: answer for uid, answer in self._answers.items() if uid in uids}
         if wanted and now_s - self._failed_s >= _AFTER_FAILURE_S:
             await self._refresh(wanted, observed, now_s)
         return with_runs(observed, self._known(now_s))
@@ -68,8 +68,8 @@ class RunTimes:
         for uid, answer in self._answers.items():
             if answer.quantiles is not None:
                 past_s = now_s - answer.at_s if answer.runs else 0.0
-                left = tuple(max(0.0, value - past_s) for value in answer.quantiles.seconds)
-                result[uid] = RunTimeQuantiles(answer.quantiles.levels, left)
+                remaining = tuple(max(0.0, value - past_s) for value in answer.quantiles.seconds)
+                result[uid] = RunTimeQuantiles(answer.quantiles.levels, remaining)
         return result
 
 

@@ -256,9 +256,9 @@ def holding(observed: Observed) -> set[str]:
 def _unqueued(observed: Observed, nodes: Sequence[ObservedNode], resource: str) -> int:
     """What pods have there that no Workload accounts for; those of Jobs of ours are on their way."""
     names = {node.name for node in nodes}
-    known = {pod.gpu_pod.uid for each in observed.workloads for pod in observed.pods_of(each)}
+    uids = {pod.gpu_pod.uid for each in observed.workloads for pod in observed.pods_of(each)}
     pods = [pod for pod in observed.pods if pod.node in names and not pod.reservation]
-    return sum(pod.amounts.get(resource, 0) for pod in pods if pod.gpu_pod.uid not in known)
+    return sum(pod.amounts.get(resource, 0) for pod in pods if pod.gpu_pod.uid not in uids)
 
 
 def _may_use(observed: Observed, each: ObservedWorkload, pool: str, resource: str) -> bool:
@@ -282,22 +282,22 @@ def _may_use(observed: Observed, each: ObservedWorkload, pool: str, resource: st
 def _running(observed: Observed, each: ObservedWorkload, candidate: Candidate, of: tuple[str, str]) -> Running:
     workload = each.workload
     started_s = workload.reserved_s or workload.created_s
-    left = [] if each.longest_s is None else [max(0.0, each.longest_s - (observed.now_s - started_s))]
+    bounds_s = [] if each.longest_s is None else [max(0.0, each.longest_s - (observed.now_s - started_s))]
     quantiles = observed.run_times.get(workload.uid)
-    left += [] if quantiles is None else [quantiles.seconds[LEVELS.index(LEVEL)]]
+    bounds_s += [] if quantiles is None else [quantiles.seconds[LEVELS.index(LEVEL)]]
     # What was told to stop has its GPUs until its pods have ended.
-    left += [0.0] if workload.terminating or not workload.active else []
+    bounds_s += [0.0] if workload.terminating or not workload.active else []
     risk = outlook(candidate.gang, None, observed.now_s, PreemptionSettings(stale_s=_STALE_S))
     killable = candidate.barred is None and (candidate.idle or bool(risk.phases) or risk.askable)
     gpus = workload.uses.get(of, 0)
-    return Running(workload.name, each.queue, gpus, started_s, min(left, default=None), killable)
+    return Running(workload.name, each.queue, gpus, started_s, min(bounds_s, default=None), killable)
 
 
 def _pending(observed: Observed, each: ObservedWorkload, resource: str, lead_s: float) -> Pending:
     workload = each.workload
-    known = [] if each.longest_s is None else [each.longest_s]
+    bounds_s = [] if each.longest_s is None else [each.longest_s]
     quantiles = observed.run_times.get(workload.uid)
-    known += [] if quantiles is None else [quantiles.seconds[LEVELS.index(LEVEL)]]
+    bounds_s += [] if quantiles is None else [quantiles.seconds[LEVELS.index(LEVEL)]]
     queue = observed.queues.get(observed.local_queues.get((workload.key[0], workload.queue), ""))
     preempts = queue is not None and {queue.rules.within, queue.rules.reclaim} != {"Never"}
     stoppable = each.is_askable and lead_s >= 2 * USUAL_S and observed.mode(each) is Mode.ENFORCE
@@ -305,7 +305,7 @@ def _pending(observed: Observed, each: ObservedWorkload, resource: str, lead_s: 
         workload.name,
         each.queue,
         workload.requests.get(resource, 0),
-        min(known, default=None),
+        min(bounds_s, default=None),
         stoppable,
         preempts,
         workload.holder == HOLDER,

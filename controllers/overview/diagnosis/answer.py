@@ -116,8 +116,8 @@ def _causes(pending: Pending) -> tuple[Cause, ...]:
     fits_now = not computed or computed[0].code is Binding.FITS_NOW
     if pending.situation.fleet is None and pending.situation.kueue is None and fits_now:
         # Without nodes there is nothing to check the scheduler's words against.
-        known = {cause.code for cause in pending.causes}
-        return (*pending.causes, *(cause for cause in reported or computed if cause.code not in known))
+        pending_codes = {cause.code for cause in pending.causes}
+        return (*pending.causes, *(cause for cause in reported or computed if cause.code not in pending_codes))
     others = [cause for cause in reported if cause.code in _NOT_MODELLED]
     codes = {cause.code for cause in (*pending.causes, *computed)}
     others = [cause for cause in others if cause.code not in codes]

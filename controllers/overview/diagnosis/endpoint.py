@@ -35,14 +35,14 @@ class EndpointPredictions:
         """As ``Predictions`` has it."""
         from kopt.serving.contract.runtime_answers import MAX_JOBS
 
-        known = {start.job: start.estimate for start in starts}
+        estimates = {start.job: start.estimate for start in starts}
         result: dict[str, StartEstimate] = {}
         async with self._client() as client:
             for first in range(0, len(starts), MAX_JOBS):
                 part = starts[first : first + MAX_JOBS]
                 for start in (await client.calibrated_starts(part, self._cluster)).starts:
-                    if start.job in known:
-                        result[start.job] = replace(known[start.job], p50_s=start.p50_s, p90_s=start.p90_s)
+                    if start.job in estimates:
+                        result[start.job] = replace(estimates[start.job], p50_s=start.p50_s, p90_s=start.p90_s)
         return result
 
     @asynccontextmanager

@@ -70,9 +70,9 @@ def _cut(
         parts = [each for each in blocks if milli_of(each[1], 1) or each[0] == blocks[0][0]]
         if parts and parts[0][2] > before - after:
             for block, name, value in parts:
-                left, where = value - (before - after), (*path, "containers", index, "resources", block, name)
+                remaining, where = value - (before - after), (*path, "containers", index, "resources", block, name)
                 suffix = {1: "m", 1000 * MIB: "Mi"}.get(unit, "")
-                yield {"op": "replace", "path": pointer(where), "value": f"{left // unit}{suffix}"}
+                yield {"op": "replace", "path": pointer(where), "value": f"{remaining // unit}{suffix}"}
             return
 
 

@@ -44,12 +44,12 @@ async def diagnosed(
     if answer.now in SETTLED:
         return None
     claims = any(True for pod in job.pods for _ in items(pod, "spec", "resourceClaims"))
-    books, asked = (
+    books, lookup = (
         ClusterBooks(await read_cluster(Reader(kube), job.target.key[0], claims=claims)),
         AskedTimes(predictions),
     )
-    result = await asked.diagnosed(job, books, answer.findings)
-    starts = await asked.calibrated([result], job.now_s)
+    result = await lookup.diagnosed(job, books, answer.findings)
+    starts = await lookup.calibrated([result], job.now_s)
     return replace(result, start=starts.get(result.uid, result.start)) if result is not None else None
 
 

@@ -30,13 +30,13 @@ def rules_of(
     """The rules of a pod (``metadata`` and ``spec``), by the rows of a pool. ``flavors``: those of its Kueue queue,
     whose tolerations its pods get on their nodes."""
     spec = mapping(pod, "spec")
-    known = [books.flavors[name] for name in flavors if name in books.flavors]
+    existing = [books.flavors[name] for name in flavors if name in books.flavors]
     rows = _Rows(books, pool)
     rules = [
         *_states(spec, rows),
-        *_selectors(spec, rows, known, books.flavors, flavors),
-        *_affinities(spec, rows, known, books.flavors, flavors),
-        *_taints(spec, rows, known),
+        *_selectors(spec, rows, existing, books.flavors, flavors),
+        *_affinities(spec, rows, existing, books.flavors, flavors),
+        *_taints(spec, rows, existing),
         *_neighbours(pod, namespace, rows, books),
     ]
     return tuple(rule for rule in rules if rule.excluded.any() or rule.flavors)
@@ -97,7 +97,7 @@ def _states(spec: Mapping[str, Any], rows: _Rows) -> Iterator[Rule]:
 
 
 def _selectors(
-    spec: Mapping[str, Any], rows: _Rows, known: Sequence[Flavor], every: Mapping[str, Flavor], names: Sequence[str]
+    spec: Mapping[str, Any], rows: _Rows, existing: Sequence[Flavor], every: Mapping[str, Flavor], names: Sequence[str]
 ) -> Iterator[Rule]:
     keys = label_keys(names, every)
     for key, value in mapping(spec, "nodeSelector").items():
@@ -106,7 +106,7 @@ def _selectors(
             # What flavours are told apart by, Kueue checks itself; else the label decides on each node.
             part = {"nodeSelector": {key: wanted}, "tolerations": list(_ANYTHING)}
             excluded = rows.excluded(lambda candidate: not runs_on(part, _labels(candidate), ()), [key])
-            return excluded, frozenset(flavor.name for flavor in known if not allows(flavor, part, keys))
+            return excluded, frozenset(flavor.name for flavor in existing if not allows(flavor, part, keys))
 
         excluded, flavors = excluding(str(value))
         others = [other for other in rows.values(str(key)) if other != str(value)]
@@ -115,7 +115,7 @@ def _selectors(
 
 
 def _affinities(
-    spec: Mapping[str, Any], rows: _Rows, known: Sequence[Flavor], every: Mapping[str, Flavor], names: Sequence[str]
+    spec: Mapping[str, Any], rows: _Rows, existing: Sequence[Flavor], every: Mapping[str, Flavor], names: Sequence[str]
 ) -> Iterator[Rule]:
     """A term's expressions one by one where there is a single term, else all terms as a whole."""
     terms = [term for _, term in items(spec, *TERMS)]
@@ -130,7 +130,7 @@ def _affinities(
         part = affinity_spec(several)
         named = {text(item, "key") for term in several for _, item in items(term, "matchExpressions")}
         excluded = rows.excluded(lambda node, part=part: not runs_on(part, _labels(node), ()), named)  # type: ignore[misc]
-        flavors = frozenset(flavor.name for flavor in known if not allows(flavor, part, keys))
+        flavors = frozenset(flavor.name for flavor in existing if not allows(flavor, part, keys))
         yield Rule(Binding.NODE_AFFINITY, name, excluded, flavors)
 
 
@@ -155,12 +155,12 @@ def taint_name(taint: Any) -> str:
     return f"{key}={value}:{text(taint, 'effect')}" if value else f"{key}:{text(taint, 'effect')}"
 
 
-def _taints(spec: Mapping[str, Any], rows: _Rows, known: Sequence[Flavor]) -> Iterator[Rule]:
+def _taints(spec: Mapping[str, Any], rows: _Rows, existing: Sequence[Flavor]) -> Iterator[Rule]:
     own = [item for _, item in items(spec, "tolerations")]
     listed: dict[str, Object] = {}
     for taint in (
         *rows.taints(),
-        *(taint for flavor in known for taint in flavor.taints),
+        *(taint for flavor in existing for taint in flavor.taints),
     ):
         if not text(taint, "key").startswith(_CONDITIONS):
             listed.setdefault(taint_name(taint), taint)
@@ -170,16 +170,16 @@ def _taints(spec: Mapping[str, Any], rows: _Rows, known: Sequence[Flavor]) -> It
 
         def is_excluded(node: Object, name: str = name, taint: Object = taint) -> bool:
             has = any(taint_name(other) == name for _, other in items(node, "spec", "taints"))
-            given = (item for flavor in known if _is_of(node, flavor) for item in flavor.tolerations)
-            return has and not is_tolerated(taint, list(given))
+            tolerations = (item for flavor in existing if _is_of(node, flavor) for item in flavor.tolerations)
+            return has and not is_tolerated(taint, list(tolerations))
 
         flavors = frozenset(
             flavor.name
-            for flavor in known
+            for flavor in existing
             if any(taint_name(other) == name for other in flavor.taints)
             and not is_tolerated(taint, list(flavor.tolerations))
         )
-        keys = {key for flavor in known for key in flavor.labels}
+        keys = {key for flavor in existing for key in flavor.labels}
         yield Rule(Binding.TAINT, name, rows.excluded(is_excluded, keys), flavors)
 
 

@@ -192,10 +192,10 @@ class Verifier:
 
     def _in_its_chain(self, at: int, stored: StoredRecord, entry: AuditEntry) -> Iterator[Fault]:
         key = (stored.caller, entry.chain)
-        known = self._chains.get(key)
+        chain = self._chains.get(key)
         # Behind a store whose oldest records were given up, a chain begins anywhere.
-        unknown = known is None and self.start.position > 0
-        sequence, last = known or (0, FIRST)
+        unknown = chain is None and self.start.position > 0
+        sequence, last = chain or (0, FIRST)
         if not unknown:
             if entry.sequence <= sequence:
                 yield Fault(at, f"record {entry.sequence} of {entry.chain} comes after record {sequence}")

@@ -61,18 +61,18 @@ def verified(envelope: Envelope, payload_type: str, trusted: Iterable[Ed25519Pub
     if envelope.payload_type != payload_type:
         raise WrongTypeError(f"a document of type {envelope.payload_type[:80]!r}, not {payload_type!r}")
     keys = {key_id(key): key for key in trusted}
-    known = [(name, signature) for name, signature in envelope.signatures if name in keys]
-    if not known:
+    candidates = [(name, signature) for name, signature in envelope.signatures if name in keys]
+    if not candidates:
         names = ", ".join(name[:20] for name, _ in envelope.signatures) or "nobody"
         raise UntrustedKeyError(f"signed by {names}; trusted here: {', '.join(sorted(keys)) or 'none'}")
     message = pre_authentication_encoding(envelope.payload_type, envelope.payload)
-    for name, signature in known:
+    for name, signature in candidates:
         try:
             keys[name].verify(signature, message)
         except InvalidSignature:
             continue
         return envelope.payload
-    raise SigningError(f"the signature does not match key {known[0][0]}")
+    raise SigningError(f"the signature does not match key {candidates[0][0]}")
 
 
 def envelope_document(envelope: Envelope) -> dict[str, Any]:

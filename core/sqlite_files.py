@@ -17,11 +17,11 @@ def write_ahead(connection: sqlite3.Connection, sleep: Callable[[float], object]
     Raises:
         sqlite3.OperationalError: it stayed locked, or cannot be written.
     """
-    for left in reversed(range(max(1, round(within_s / _BETWEEN_S)))):
+    for retries in reversed(range(max(1, round(within_s / _BETWEEN_S)))):
         try:
             connection.execute("PRAGMA journal_mode = WAL")
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode not in _LOCKED or not left:
+            if error.sqlite_errorcode not in _LOCKED or not retries:
                 raise
             sleep(_BETWEEN_S)
         else:

@@ -111,9 +111,9 @@ def rule_groups(without: Collection[str] = (), labels: Mapping[str, str] | None 
 
     Raises KeyError for a name that no rule has.
     """
-    known = {name for rule in alert_rules() for name in (rule.name, rule.alert)}
+    names = {name for rule in alert_rules() for name in (rule.name, rule.alert)}
     for name in without:
-        if name not in known:
+        if name not in names:
             raise KeyError(name)
     recorded = [{"record": rule.name, "expr": rule.expr} for rule in recorded_rules()]
     groups: list[dict[str, Any]] = [{"name": "kopt-recorded", "rules": recorded}]

@@ -90,13 +90,13 @@ def price_book(text: str) -> PriceBook:
 
 
 def _prices(rows: list[Any]) -> Iterable[Price]:
-    seen: set[tuple[str, ...]] = set()
+    keys: set[tuple[str, ...]] = set()
     for number, row in enumerate(rows, 1):
         price = _price(row, f"price {number}")
         key = (price.model, price.provider, price.region, price.capacity, str(price.from_ms))
-        if key in seen:
+        if key in keys:
             raise PriceError(f"price {number}: a second one for {price.model} of {row.get('from')}")
-        seen.add(key)
+        keys.add(key)
         yield price
 
 

@@ -99,8 +99,8 @@ class ModelModes:
         entry = next((each for each in self.validated if each.mode == mode), None)
         if entry is None:
             offered = ", ".join(f"{each.mode} (ROCm {each.rocm})" for each in self.validated)
-            is_taken = mode in self.accepted
-            state = "its driver takes it, but AMD has not validated it" if is_taken else "it has no such mode"
+            is_accepted = mode in self.accepted
+            state = "its driver takes it, but AMD has not validated it" if is_accepted else "it has no such mode"
             raise ModeError(f"{mode} on a {self.model.name}: {state}; validated: {offered}")
         if mode == WHOLE_MODE:
             return entry

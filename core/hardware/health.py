@@ -153,8 +153,8 @@ def health_codes() -> Mapping[str, HealthCode]:
 
 def code_of(name: str) -> HealthCode:
     """An XID that the table does not know counts for nothing: most are informational."""
-    known = health_codes().get(name)
-    return known or HealthCode(name, "a code that the table of codes does not weigh", EvidenceClass.APPLICATION)
+    code = health_codes().get(name)
+    return code or HealthCode(name, "a code that the table of codes does not weigh", EvidenceClass.APPLICATION)
 
 
 @functools.cache

@@ -65,10 +65,10 @@ MODEL_LABELS = (
 
 def model_words(name: str) -> str:
     """A name in lower case with dashes between its words. Raises ValueError for what is no name."""
-    words = re.sub(r"[\s_-]+", "-", name.strip().lower()).strip("-")
-    if not _WORDS.fullmatch(words) or len(words) > 63:
+    slug = re.sub(r"[\s_-]+", "-", name.strip().lower()).strip("-")
+    if not _WORDS.fullmatch(slug) or len(slug) > 63:
         raise ValueError(f"{name[:80]!r} is no name of a model, as h100, mi300x or tpu-v5e")
-    return words
+    return slug
 
 
 def model_pattern(name: str) -> str:
@@ -76,9 +76,9 @@ def model_pattern(name: str) -> str:
 
     ``h100`` is in ``NVIDIA-H100-80GB-HBM3`` but not in ``NVIDIA-GH100``. Raises ValueError for what is no name.
     """
-    words = model_words(name)
-    words = _TPU.get(words, words)
-    return "(?i)(^|[-_ ])" + words.replace(".", "\\.").replace("-", "[-_ ]") + "($|[-_ ])"
+    slug = model_words(name)
+    slug = _TPU.get(slug, slug)
+    return "(?i)(^|[-_ ])" + slug.replace(".", "\\.").replace("-", "[-_ ]") + "($|[-_ ])"
 
 
 def is_model(name: str, model: str) -> bool:

@@ -31,9 +31,9 @@ def is_part(device: str) -> bool:
     return "::" in device or device.startswith("MIG-")
 
 
-def gpus_of(devices: tuple[str, ...], known: Mapping[str, int]) -> tuple[int, ...] | None:
-    """The GPUs of devices by what is ``known`` of names; None where one is not. Shares of one GPU count once."""
+def gpus_of(devices: tuple[str, ...], gpus_by_name: Mapping[str, int]) -> tuple[int, ...] | None:
+    """The GPUs of devices by ``gpus_by_name``; None where one is not. Shares of one GPU count once."""
     names = [device.partition("::")[0].rpartition("/")[2] for device in devices]
-    if any(name not in known for name in names):
+    if any(name not in gpus_by_name for name in names):
         return None
-    return tuple(sorted({known[name] for name in names}))
+    return tuple(sorted({gpus_by_name[name] for name in names}))

@@ -116,5 +116,5 @@ def nearest(kind: str, link: str, names: Collection[str]) -> str:
     """What to say of a name that is none of ``names``."""
     near = get_close_matches(link.lower(), [name.lower() for name in names], n=1, cutoff=0.5)
     meant = next((name for name in names if near and name.lower() == near[0]), "")
-    known = f"do you mean {meant}?" if meant else f"there are {', '.join(list(names)[:12]) or 'none'}"
-    return f"no {kind} is named {link[:60]!r}; {known}"
+    hint = f"do you mean {meant}?" if meant else f"there are {', '.join(list(names)[:12]) or 'none'}"
+    return f"no {kind} is named {link[:60]!r}; {hint}"

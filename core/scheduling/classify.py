@@ -106,7 +106,7 @@ def _image(rule: ClassRule, signs: ClassSigns) -> str | None:
     return None if match is None else f"Its image is {match}."
 
 
-def _names_any(image: str, words: frozenset[str]) -> bool:
+def _names_any(image: str, names: frozenset[str]) -> bool:
     """Whether a word stands between separators of an image's repository, without the registry and the tag."""
     repository = image.partition("@")[0]
     head, slash, rest = repository.partition("/")
@@ -114,7 +114,7 @@ def _names_any(image: str, words: frozenset[str]) -> bool:
         repository = rest
     repository = repository.partition(":")[0].lower()
     padded = "/" + "/".join(_SEPARATORS.split(repository)) + "/"
-    return any("/" + "/".join(_SEPARATORS.split(word.lower())) + "/" in padded for word in words)
+    return any("/" + "/".join(_SEPARATORS.split(word.lower())) + "/" in padded for word in names)
 
 
 def _command(rule: ClassRule, signs: ClassSigns) -> str | None:

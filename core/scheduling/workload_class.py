@@ -139,11 +139,11 @@ def _traits(changes: Mapping[str, Any], before: ClassTraits, name: str) -> Class
 
 def _rule(document: Mapping[str, Any], number: int) -> ClassRule:
     where = f"rules[{number}]"
-    known = {item.name: item.type for item in fields(ClassRule)[1:]}
-    if unknown := sorted(set(document) - {"class", *known}):
-        raise ValueError(f"{where}.{unknown[0]}: there are class, {', '.join(known)}")
+    types = {item.name: item.type for item in fields(ClassRule)[1:]}
+    if unknown := sorted(set(document) - {"class", *types}):
+        raise ValueError(f"{where}.{unknown[0]}: there are class, {', '.join(types)}")
     result: dict[str, Any] = {}
-    for key in set(document) & set(known):
+    for key in set(document) & set(types):
         value = document[key]
         if key == "code":
             if value not in RULE_CODES:

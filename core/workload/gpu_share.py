@@ -143,5 +143,5 @@ def _isolation(annotations: Mapping[str, Any]) -> Isolation | None:
     try:
         return Isolation(value)
     except ValueError:
-        known = ", ".join(Isolation)
-        raise ShareError(f"{ISOLATION} is one of {known}, and not {str(value)[:20]!r}") from None
+        choices = ", ".join(Isolation)
+        raise ShareError(f"{ISOLATION} is one of {choices}, and not {str(value)[:20]!r}") from None

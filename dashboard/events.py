@@ -30,7 +30,7 @@ class ChangeStreams:
         return StreamingResponse(self._lines(source, feed), media_type=MEDIA_TYPE, headers=_HEADERS)
 
     async def _lines(self, source: Source, feed: AnyFeed) -> AsyncIterator[str]:
-        loop, seen = asyncio.get_running_loop(), 0
+        loop, change = asyncio.get_running_loop(), 0
         end_s = loop.time() + self._stream_s
         self._open += 1
         try:
@@ -38,7 +38,7 @@ class ChangeStreams:
             while loop.time() < end_s:
                 try:
                     async with asyncio.timeout(ALIVE_S):
-                        seen = await source.next_change(feed, seen)
+                        change = await source.next_change(feed, change)
                 except TimeoutError:
                     yield ": alive\n\n"
                 else:

@@ -97,9 +97,9 @@ class LiveSource:
             async with self._news:
                 self._news.notify_all()
 
-    async def next_change(self, feed: AnyFeed, seen: int) -> int:
+    async def next_change(self, feed: AnyFeed, since: int) -> int:
         async with self._news:
-            await self._news.wait_for(lambda: self._changes[feed] != seen)
+            await self._news.wait_for(lambda: self._changes[feed] != since)
         return self._changes[feed]
 
     def reader(self, feed: Feed[T]) -> Reader[T]:

@@ -85,8 +85,8 @@ class Source(Protocol):
     async def latest(self, feed: Feed[T]) -> T:
         """What came last; immediate."""
 
-    async def next_change(self, feed: Feed[T], seen: int) -> int:
-        """How often a feed has changed, once that is another number than ``seen``."""
+    async def next_change(self, feed: Feed[T], since: int) -> int:
+        """How often a feed has changed, once that is another number than ``since``."""
 
 
 class Restricted:
@@ -107,8 +107,8 @@ class Restricted:
         held = await self._may(needed) if needed else ()
         return feed.restrict(data, lambda right: right in held)
 
-    async def next_change(self, feed: Feed[T], seen: int) -> int:
-        return await self._source.next_change(feed, seen)
+    async def next_change(self, feed: Feed[T], since: int) -> int:
+        return await self._source.next_change(feed, since)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -38,7 +38,7 @@ async def events(request: PageRequest) -> Response:
 Answerer = Callable[[PageRequest, CostState, Asked], Awaitable[Response]]
 
 
-async def _answered(request: PageRequest, known: tuple[str, ...], answer: Answerer) -> Response:
+async def _answered(request: PageRequest, fields: tuple[str, ...], answer: Answerer) -> Response:
     state = await request.latest(COSTS)
     if state.costs is None:
         text = "These pages read no meter's database: set KOPT_DATABASE_URL, or pages.costs in the chart."
@@ -47,7 +47,7 @@ async def _answered(request: PageRequest, known: tuple[str, ...], answer: Answer
         text = state.problem or "Nothing was metered yet; see kopt controller meter --help."
         return problem_document(503, "No costs yet", text, _AGAIN)
     try:
-        question = asked(dict(request.query), int(time.time() * 1000), limit=MOST_ROWS, known=known)
+        question = asked(dict(request.query), int(time.time() * 1000), limit=MOST_ROWS, fields=fields)
         return await answer(request, state, question)
     except QueryError as error:
         return problem_document(400, "This cannot be asked", f"{error}.")

@@ -40,7 +40,7 @@ async def costs(request: PageRequest) -> Content:
             problem = f"You may not list the pods of namespace {error}, or nothing was metered there."
         except DatabaseError as error:
             problem = f"{error}"
-    shown = CostPage(
+    content = CostPage(
         problem=problem,
         configured=state.costs is not None and state.recorded.seen_ms is not None,
         budgets=shown_budgets(overview.budgets),
@@ -48,7 +48,7 @@ async def costs(request: PageRequest) -> Content:
         **fields,
     )
     return {
-        "view": shown,
+        "view": content,
         "asked": query,
         "row": row,
         "spans": SPANS,

@@ -32,10 +32,10 @@ class Asked:
     namespace: str = ""
 
 
-def asked(query: Mapping[str, str], now_ms: Milliseconds, *, limit: int, known: Collection[str] = FIELDS) -> Asked:
+def asked(query: Mapping[str, str], now_ms: Milliseconds, *, limit: int, fields: Collection[str] = FIELDS) -> Asked:
     """Raises QueryError. A field that there is not is refused: a misspelt ``namespace`` would ask about all."""
-    if unknown := sorted(set(query) - set(known)):
-        raise QueryError(f"there is no {unknown[0][:40]!r} to ask with; there are {', '.join(known)}")
+    if unknown := sorted(set(query) - set(fields)):
+        raise QueryError(f"there is no {unknown[0][:40]!r} to ask with; there are {', '.join(fields)}")
     by = query.get("by") or By.NAMESPACE.value
     if by not in list(By):
         raise QueryError(f"by is {', '.join(By)}, not {by[:40]!r}")

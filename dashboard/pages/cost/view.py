@@ -127,10 +127,10 @@ def hours(used: int) -> str:
 
 def shown_report(report: CostReport, offset: int) -> dict[str, object]:
     """Fields of ``CostPage`` about a report."""
-    shown = tuple(row for row in report.rows if row.part is Part.PODS)
+    pod_rows = tuple(row for row in report.rows if row.part is Part.PODS)
     return {
         "report": report,
-        "rows": tuple(_row(row, report) for row in (*shown, *report.rest)),
+        "rows": tuple(_row(row, report) for row in (*pod_rows, *report.rest)),
         "bars": _bars(report),
         "idle": _idle(report),
         "totals": tuple(

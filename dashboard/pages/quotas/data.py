@@ -90,14 +90,14 @@ def _restrict(quotas: Quotas, holds: Holds) -> Quotas:
     history = quotas.history
     if history is not None:
         history = replace(history, used={name: used for name, used in history.used.items() if name in names})
-    shown = replace(
+    restricted = replace(
         tree,
         queues=queues,
         reservations=tuple(each for each in tree.reservations if each.namespace in visible),
         local_queues={key: name for key, name in tree.local_queues.items() if key[0] in visible},
         left=tree.left if sees_all else (),
     )
-    return Quotas(shown, history, len(queues) < len(tree.queues))
+    return Quotas(restricted, history, len(queues) < len(tree.queues))
 
 
 def _has_changed(old: Quotas, new: Quotas) -> bool:

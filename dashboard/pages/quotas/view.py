@@ -103,20 +103,20 @@ class QuotasPage:
 def quotas_page(quotas: Quotas) -> QuotasPage:
     """Everything that the page says."""
     tree = quotas.tree
-    leaves = [queue for queue in tree.queues if queue.is_leaf]
-    shown = tree.queues[:MOST_QUEUES]
-    scale = max([1, *(max(queue.use + queue.pending_gpus, queue.quota or 0) for queue in shown)])
+    leaf_queues = [queue for queue in tree.queues if queue.is_leaf]
+    displayed = tree.queues[:MOST_QUEUES]
+    scale = max([1, *(max(queue.use + queue.pending_gpus, queue.quota or 0) for queue in displayed)])
     reserved = tree.reservations[:MOST_RESERVATIONS]
     axis = axis_of(reserved, tree.now_s)
     return QuotasPage(
         quotas,
-        tuple(_row(queue, scale, quotas.history) for queue in shown),
-        len(tree.queues) - len(shown),
+        tuple(_row(queue, scale, quotas.history) for queue in displayed),
+        len(tree.queues) - len(displayed),
         format_gpus(sum(queue.quota or 0 for queue in tree.queues if not queue.depth)),
-        format_gpus(sum(queue.use for queue in leaves)),
-        format_gpus(sum(queue.pending_gpus for queue in leaves)),
-        sum(queue.pending for queue in leaves),
-        format_gpus(sum(queue.borrowing for queue in leaves)),
+        format_gpus(sum(queue.use for queue in leaf_queues)),
+        format_gpus(sum(queue.pending_gpus for queue in leaf_queues)),
+        sum(queue.pending for queue in leaf_queues),
+        format_gpus(sum(queue.borrowing for queue in leaf_queues)),
         axis,
         () if axis is None else tuple(_reservation(each, axis) for each in reserved),
         len(tree.reservations) - len(reserved),
@@ -147,10 +147,10 @@ def _row(queue: QueueStanding, scale: int, history: QueueHistory | None) -> Queu
         ("waiting", queue.pending_gpus, "waited for"),
     )
     parts, x = [], 0.0
-    for kind, milli, words in amounts:
+    for kind, milli, label in amounts:
         width = round(WIDTH * milli / scale, 2)
         if milli:
-            parts.append(Part(kind, round(x, 2), width, f"{counted(format_gpus(milli), 'GPU')} {words}"))
+            parts.append(Part(kind, round(x, 2), width, f"{counted(format_gpus(milli), 'GPU')} {label}"))
         x += width
     return QueueRow(
         queue,
@@ -170,10 +170,10 @@ def _row(queue: QueueStanding, scale: int, history: QueueHistory | None) -> Queu
 
 def picture(used: Sequence[float | None], quota: int | None) -> HistoryPicture | None:
     """Use over time below its quota; None where nothing is known. Hours that are not known are a gap."""
-    known = [value for value in used if value is not None]
-    if not known:
+    values = [value for value in used if value is not None]
+    if not values:
         return None
-    top = 1.05 * max(*known, quota or 0, WHOLE_GPU)
+    top = 1.05 * max(*values, quota or 0, WHOLE_GPU)
     runs: list[list[tuple[float, float]]] = [[]]
     for number, value in enumerate(used):
         if value is None:
@@ -185,8 +185,10 @@ def picture(used: Sequence[float | None], quota: int | None) -> HistoryPicture |
         points = "L".join(f"{x:.1f} {y:.1f}" for x, y in run)
         lines.append(f"M{points}")
         areas.append(f"M{run[0][0]:.1f} {HEIGHT:.0f}L{points}L{run[-1][0]:.1f} {HEIGHT:.0f}Z")
-    mean, most = sum(known) / len(known), max(known)
-    above = "" if quota is None else f", {share(sum(value > quota for value in known) / len(known), 0)} above its quota"
+    mean, most = sum(values) / len(values), max(values)
+    above = (
+        "" if quota is None else f", {share(sum(value > quota for value in values) / len(values), 0)} above its quota"
+    )
     text = f"{amount(mean / WHOLE_GPU)} GPUs on average, {amount(most / WHOLE_GPU)} at most{above}"
     return HistoryPicture("".join(lines), "".join(areas), None if quota is None else HEIGHT * (1 - quota / top), text)
 

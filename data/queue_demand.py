@@ -36,7 +36,7 @@ class QueueDemandHistory:
         series = [self.demand(leaf) for leaf in self.used if leaf[1] == pool]
         hours = zip(*(each for each in series if each), strict=True)
         return tuple(
-            sum(known) if (known := [value for value in hour if value is not None]) else None for hour in hours
+            sum(values) if (values := [value for value in hour if value is not None]) else None for hour in hours
         )
 
     @property

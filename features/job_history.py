@@ -283,17 +283,17 @@ class JobHistory:
 def described(kind: JobKind, at_s: float, level: str, states: Sequence[GroupState]) -> Described:
     """The one transformation to features, for training and for serving: of the ``states`` of the job's own class (of
     ``level``), and of its queue, its number of GPUs and all jobs."""
-    known = next(
+    matching = next(
         ((state, name) for state, name in zip(states, (level, "queue", "gpus", "all"), strict=True) if state.count),
         None,
     )
-    base = NO_HISTORY_LOG_SECONDS if known is None else known[0].base()
+    base = NO_HISTORY_LOG_SECONDS if matching is None else matching[0].base()
     row = [base, math.log2(max(1, kind.gpus)), at_s / 3600.0 % 24.0]
     for at, state in enumerate(states):
         row += state.features(at_s, base)
         if at < 2:
             row += state.neighbour_features(at_s, base)
-    level, finished = ("none", 0) if known is None else (known[1], known[0].count)
+    level, finished = ("none", 0) if matching is None else (matching[1], matching[0].count)
     return Described(np.array(row), base, level, finished)
 
 

@@ -154,15 +154,17 @@ class RunFeatureStore:
         from kopt.features.run_files import group_states, rows_lock
 
         self.apply()
-        asked = [(at, key, at_s) for at, (kind, at_s) in enumerate(questions) for key in keys_of(kind)]
-        if not asked:
+        lookups = [(at, key, at_s) for at, (kind, at_s) in enumerate(questions) for key in keys_of(kind)]
+        if not lookups:
             return [{} for _ in questions]
         frame = pd.DataFrame(
             {
-                "jobs": [cluster.entity(*key) for _, key, _ in asked],
+                "jobs": [cluster.entity(*key) for _, key, _ in lookups],
                 # Down: what is known within the microsecond after it is not known yet.
-                "event_timestamp": pd.to_datetime([math.floor(at_s * 1e6) for *_, at_s in asked], unit="us", utc=True),
-                "row": np.arange(len(asked)),
+                "event_timestamp": pd.to_datetime(
+                    [math.floor(at_s * 1e6) for *_, at_s in lookups], unit="us", utc=True
+                ),
+                "row": np.arange(len(lookups)),
             }
         )
         with rows_lock(self._groups, fcntl.LOCK_SH), self._errors(), duckdb_session(self.folder):
@@ -170,7 +172,7 @@ class RunFeatureStore:
             answer = self._feast.get_historical_features(frame, service).to_arrow()
         result: list[dict[Key, GroupState]] = [{} for _ in questions]
         for row, state in zip(answer["row"].to_pylist(), group_states(answer), strict=True):
-            at, key, _ = asked[row]
+            at, key, _ = lookups[row]
             if state is not None:
                 result[at][key] = state
         return result

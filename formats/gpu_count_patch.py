@@ -133,10 +133,10 @@ def _resources(where: str, container: Mapping[str, Any], size: int) -> Iterator[
 def _replicas(pods: _Pods, now: int, wanted: int) -> Iterator[Operation]:
     if now == wanted:
         return
-    known = [(path, count) for path, count in pods.counts if count == now]
-    if not known:
+    matching = [(path, count) for path, count in pods.counts if count == now]
+    if not matching:
         raise NoPatchError("nothing in the manifest says how many pods there are")
-    for path, _ in known:
+    for path, _ in matching:
         yield {"op": "replace", "path": path, "value": wanted}
 
 
@@ -145,16 +145,16 @@ def _commands(
 ) -> Iterator[Operation]:
     """Command and arguments with the launcher's numbers and the split's options."""
     lists = {name: _words(container[name]) for name in ("command", "args") if container.get(name)}
-    everything = [word for words in lists.values() for word in words]
+    everything = [word for arguments in lists.values() for word in arguments]
     if not everything or everything[0].rpartition("/")[2] in _SHELLS:
         raise NoPatchError("its command is a shell line; write the numbers and the split into it yourself")
     if not any(_option(word) in _PROCESSES for word in everything) and size != _gpus(container):
         raise NoPatchError("its command does not say how many processes a pod starts")
     last = list(lists)[-1]
-    for name, words in lists.items():
-        kept = _without(_launched(words, size, number), _OF_SPLIT[framework])
+    for name, arguments in lists.items():
+        kept = _without(_launched(arguments, size, number), _OF_SPLIT[framework])
         changed = kept + (_split_words(settings, framework) if name == last else [])
-        if changed != words:
+        if changed != arguments:
             yield {"op": "replace", "path": f"{where}/{name}", "value": changed}
 
 
@@ -169,25 +169,25 @@ def _option(word: str) -> str:
     return word[2:].partition("=")[0].replace("_", "-") if word.startswith("--") else ""
 
 
-def _launched(words: Sequence[str], size: int, number: int) -> list[str]:
+def _launched(arguments: Sequence[str], size: int, number: int) -> list[str]:
     """The launcher's processes for each node and its nodes as they will be."""
     values = dict.fromkeys(_PROCESSES, size) | {_NODES: number}
-    result = list(words)
-    for at, word in enumerate(words):
+    result = list(arguments)
+    for at, word in enumerate(arguments):
         name = _option(word)
         if name not in values:
             continue
         if "=" in word:
             result[at] = f"{word.partition('=')[0]}={values[name]}"
-        elif at + 1 < len(words):
+        elif at + 1 < len(arguments):
             result[at + 1] = str(values[name])
     return result
 
 
-def _without(words: Sequence[str], names: Sequence[str]) -> list[str]:
+def _without(arguments: Sequence[str], names: Sequence[str]) -> list[str]:
     result: list[str] = []
     drops = False
-    for word in words:
+    for word in arguments:
         if word.startswith("--"):
             drops = _option(word) in names
         if not drops:

@@ -57,8 +57,8 @@ def _of_plugins(message: bytes, number: int) -> Iterator[tuple[str, str]]:
 
 def _devices(container: bytes, namespace: str) -> Iterator[tuple[str, str, str]]:
     """Resource, claim and device: of device plugins, then of dynamic resource allocation."""
-    for resource, given in _of_plugins(container, 2):
-        yield resource, "", given
+    for resource, identifier in _of_plugins(container, 2):
+        yield resource, "", identifier
     for claimed in _messages(container, 5):
         claim = _text(claimed, 2)
         if _text(claimed, 3) not in ("", namespace):

@@ -72,9 +72,9 @@ def _on_slots(entrypoint: Entrypoint, requested: RequestedGpus, slots: Slots, ex
     second, takes other hosts, or more processes than there are slots.
     """
     stated = None if entrypoint.default_processes else entrypoint.world_size
-    given = read_options(entrypoint.launcher_arguments, MPIRUN)
+    mpirun = read_options(entrypoint.launcher_arguments, MPIRUN)
     total = explicit or stated or (slots.total if entrypoint.launcher == "mpirun" else None)
-    followed = entrypoint.launcher in _BY_SLOTS and not any(given.get(name) for name in _OWN_HOSTS)
+    followed = entrypoint.launcher in _BY_SLOTS and not any(mpirun.get(name) for name in _OWN_HOSTS)
     stated = replace(entrypoint, default_processes=False).states_processes
     if total is None or total > slots.total or not followed or not stated:
         return Processes(requested, total)

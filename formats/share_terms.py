@@ -80,27 +80,27 @@ def _kai(request: ShareRequest, gpu_mib: int) -> ShareForm:
     if request.milli and booked >= WHOLE_GPU:
         none = {KAI_FRACTION: None, KAI_MEMORY: None}
         return ShareForm({WHOLE_GPU_RESOURCE: "1"}, none, {}, scheduler, None, WHOLE_GPU, gpu_mib)
-    gone = {WHOLE_GPU_RESOURCE: None}
+    removed = {WHOLE_GPU_RESOURCE: None}
     if request.milli:
         share = {KAI_FRACTION: format_gpus(booked), KAI_MEMORY: None}
-        return ShareForm(gone, share, {}, scheduler, None, booked, booked * gpu_mib // WHOLE_GPU)
+        return ShareForm(removed, share, {}, scheduler, None, booked, booked * gpu_mib // WHOLE_GPU)
     memory = {KAI_MEMORY: str(request.mib), KAI_FRACTION: None}
-    return ShareForm(gone, memory, {}, scheduler, None, booked, max(request.mib, booked * gpu_mib // WHOLE_GPU))
+    return ShareForm(removed, memory, {}, scheduler, None, booked, max(request.mib, booked * gpu_mib // WHOLE_GPU))
 
 
 def _percent(request: ShareRequest, names: tuple[str, str, str, str], scheduler: str, gpu_mib: int) -> ShareForm:
     """``names``: of the number of GPUs, memory in MiB, memory in percent, and compute in percent."""
     number, memory, percentage, cores = names
-    gone: dict[str, str | None] = {} if number == WHOLE_GPU_RESOURCE else {WHOLE_GPU_RESOURCE: None}
+    removed: dict[str, str | None] = {} if number == WHOLE_GPU_RESOURCE else {WHOLE_GPU_RESOURCE: None}
     percent = -(-request.milli * 100 // WHOLE_GPU)
     share = {memory: str(request.mib)} if request.mib else {percentage: str(percent)}
     share |= {cores: str(percent)} if percent else {}
     mib = request.mib or percent * gpu_mib // 100
-    return ShareForm({**gone, number: "1", **share}, {}, {}, scheduler, None, percent * WHOLE_GPU // 100, mib)
+    return ShareForm({**removed, number: "1", **share}, {}, {}, scheduler, None, percent * WHOLE_GPU // 100, mib)
 
 
 def _replica(request: ShareRequest, offer: ShareOffer) -> ShareForm:
-    gone: dict[str, str | None] = {WHOLE_GPU_RESOURCE: None} if offer.resource != WHOLE_GPU_RESOURCE else {}
+    removed: dict[str, str | None] = {WHOLE_GPU_RESOURCE: None} if offer.resource != WHOLE_GPU_RESOURCE else {}
     env: dict[str, str] = {}
     if offer.executor is ShareExecutor.MPS and request.limit_milli:
         env[MPS_THREADS] = str(request.limit_milli * 100 // WHOLE_GPU)
@@ -108,7 +108,7 @@ def _replica(request: ShareRequest, offer: ShareOffer) -> ShareForm:
         env[MPS_MEMORY] = f"0={request.limit_mib}M"
     # Elsewhere a replica is another part of a GPU.
     selector = {REPLICAS_LABEL: str(offer.replicas), STRATEGY_LABEL: str(offer.executor)}
-    limits = {**gone, offer.resource: "1"}
+    limits = {**removed, offer.resource: "1"}
     return ShareForm(limits, {}, env, "", None, offer.replica_milli, offer.replica_mib, selector)
 
 

@@ -157,7 +157,7 @@ def _sum_finite(columns: list[Array | None], requests: Array) -> Array | None:
     is_finite = np.isfinite(tokens)
     if not is_finite.any():
         return None
-    covered_requests = np.where(is_finite, requests, 0.0).sum(0)
+    finite_requests = np.where(is_finite, requests, 0.0).sum(0)
     with np.errstate(divide="ignore", invalid="ignore"):
-        scaled: Array = np.where(is_finite, tokens, 0.0).sum(0) * (np.nansum(requests, 0) / covered_requests)
-    return np.where(covered_requests > 0, scaled, np.nan)
+        scaled: Array = np.where(is_finite, tokens, 0.0).sum(0) * (np.nansum(requests, 0) / finite_requests)
+    return np.where(finite_requests > 0, scaled, np.nan)

@@ -128,9 +128,9 @@ class MlflowReader:
             yield from _listed(document, "runs")
 
     def _pages(self, path: str, body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-        token, seen = "", set()
-        while token not in seen:
-            seen.add(token)
+        token, visited = "", set()
+        while token not in visited:
+            visited.add(token)
             document = self._post(path, dict(body) | ({"page_token": token} if token else {}))
             yield document
             token = _text(document, "next_page_token")
@@ -173,16 +173,16 @@ def _read(
     runs: dict[str, JobRun] = {}
     without = unreadable = nested = 0
     for document in documents:
-        words = _words(document)
-        if words.get(_PARENT):
+        values = _words(document)
+        if values.get(_PARENT):
             nested += 1
             continue
-        gpus = _gpus(words, query)
+        gpus = _gpus(values, query)
         if not gpus:
             without += 1
             continue
         try:
-            run = _run(document, words, experiments, gpus, query, now_s)
+            run = _run(document, values, experiments, gpus, query, now_s)
         except (RunTimeError, ValueError):
             unreadable += 1
             continue
@@ -193,7 +193,7 @@ def _read(
 
 def _run(
     document: Mapping[str, Any],
-    words: Mapping[str, str],
+    values: Mapping[str, str],
     experiments: Mapping[str, str],
     gpus: int,
     query: MlflowQuery,
@@ -202,10 +202,10 @@ def _run(
     """Raises RunTimeError or ValueError for times that cannot be."""
     info = _mapping(document, "info")
     experiment = experiments.get(_text(info, "experiment_id"), "")
-    source = words.get(_SOURCE, "").replace("\\", "/").rpartition("/")[2]
+    source = values.get(_SOURCE, "").replace("\\", "/").rpartition("/")[2]
     name = f"{experiment}:{source}" if source else experiment
-    queue = next((words[key] for key in QUEUE_NAMES if words.get(key)), query.default_queue or experiment)
-    user = words.get(_USER) or _text(info, "user_id")
+    queue = next((values[key] for key in QUEUE_NAMES if values.get(key)), query.default_queue or experiment)
+    user = values.get(_USER) or _text(info, "user_id")
     kind = JobKind(queue[:_MOST_CHARACTERS], gpus, name[:_MOST_CHARACTERS], user[:_MOST_CHARACTERS])
     job, status = _text(info, "run_id"), _text(info, "status")
     started_s, ended_s = _seconds(info, "start_time"), _seconds(info, "end_time")
@@ -236,9 +236,9 @@ def _words(document: Mapping[str, Any]) -> dict[str, str]:
     return {_text(item, "key"): _text(item, "value") for part in ("tags", "params") for item in _listed(data, part)}
 
 
-def _gpus(words: Mapping[str, str], query: MlflowQuery) -> int:
+def _gpus(values: Mapping[str, str], query: MlflowQuery) -> int:
     for name in query.gpu_names:
-        text = words.get(name, "").strip()
+        text = values.get(name, "").strip()
         if _WHOLE.fullmatch(text) and 0 < int(float(text)) <= _MOST_GPUS:
             return int(float(text))
     return query.default_gpus

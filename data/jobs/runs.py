@@ -61,7 +61,7 @@ def by_start(rows: Iterable[TableRow]) -> dict[str, tuple[JobRun, ...]]:
 def read_rows(path: Path) -> tuple[TableRow, ...]:
     """The runs of a file in its order; rows without a GPU are left out. Raises TraceError, with the line, OSError."""
     result: list[TableRow] = []
-    seen: set[tuple[str, str]] = set()
+    keys: set[tuple[str, str]] = set()
     try:
         with open_text(path) as file:
             reader = csv.DictReader(file)
@@ -70,9 +70,9 @@ def read_rows(path: Path) -> tuple[TableRow, ...]:
             cluster_column = "vc" if path.name.startswith(_ELASTICFLOW) else "cluster"
             for line, run, cells in _runs(path, reader, columns):
                 cluster = cells.get(cluster_column) or ""
-                if (cluster, run.job) in seen:
+                if (cluster, run.job) in keys:
                     raise TraceError(f"{path}, line {line}: job {run.job[:64]!r} is there twice")
-                seen.add((cluster, run.job))
+                keys.add((cluster, run.job))
                 result.append(TableRow(line - _FIRST_LINE, cluster, run))
     except (UnicodeDecodeError, EOFError, csv.Error) as error:
         raise TraceError(f"{path} is no table of jobs: {error}") from error

@@ -207,7 +207,7 @@ def _literal(node: ast.expr, constants: Mapping[str, Any]) -> Any:
         value = _literal(node.operand, constants)
         return -value if isinstance(value, int | float) else _NOT_LITERAL
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        left, right = _literal(node.left, constants), _literal(node.right, constants)
-        small = all(isinstance(item, int | float) and abs(item) < 1 << 40 for item in (left, right))
-        return left * right if small else _NOT_LITERAL
+        first, second = _literal(node.left, constants), _literal(node.right, constants)
+        small = all(isinstance(item, int | float) and abs(item) < 1 << 40 for item in (first, second))
+        return first * second if small else _NOT_LITERAL
     return _NOT_LITERAL

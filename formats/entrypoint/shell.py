@@ -389,8 +389,10 @@ def _computed(raw: str, shell: Shell) -> int | None:
     if match is None:
         return None
     text = match[2] if match[1] is None else _NAME.sub(r"$\g<0>", match[1])
-    known = all(shell.value(name) is not None for name in _PLAIN.findall(text)) and "$(" not in text and "`" not in text
-    return whole_number(" ".join(expand(text.replace("\\*", "*"), shell, quoted=True))) if known else None
+    is_computable = (
+        all(shell.value(name) is not None for name in _PLAIN.findall(text)) and "$(" not in text and "`" not in text
+    )
+    return whole_number(" ".join(expand(text.replace("\\*", "*"), shell, quoted=True))) if is_computable else None
 
 
 def _short(text: str) -> str:

@@ -20,14 +20,14 @@ def by_variables(entrypoint: Entrypoint, env: Mapping[str, str]) -> Entrypoint:
     """With the nodes and processes that ``env`` says; ``world_size`` is None where it leaves them to the machine."""
     if entrypoint.launcher != "torchrun" or not (_NODES in env or _PROCESSES in env):
         return entrypoint
-    given = options.read_options(entrypoint.launcher_arguments, options.TORCHRUN)
-    nodes = entrypoint.nodes if given.get("nnodes") else number_of(env.get(_NODES)) or 1
-    processes = given.get("nproc_per_node") or env.get(_PROCESSES) or "1"
+    torchrun = options.read_options(entrypoint.launcher_arguments, options.TORCHRUN)
+    nodes = entrypoint.nodes if torchrun.get("nnodes") else number_of(env.get(_NODES)) or 1
+    processes = torchrun.get("nproc_per_node") or env.get(_PROCESSES) or "1"
     each = number_of(processes)
     reasons = [reason for reason in entrypoint.unknown if reason.code != "WORLD_SIZE"]
     if each is None:
         reasons.append(Reason("WORLD_SIZE", f"torchrun starts {processes!r} processes per node; give the GPUs"))
-    stated = given.get("nproc_per_node") or _PROCESSES in env
+    stated = torchrun.get("nproc_per_node") or _PROCESSES in env
     return replace(
         entrypoint,
         world_size=None if each is None else each * nodes,

@@ -40,10 +40,10 @@ def kept(values: Mapping[str, Any]) -> dict[str, float]:
     """The figures that can be true; others, and what is no number, are left out."""
     result = {}
     for name, value in values.items():
-        known = BY_NAME.get(name)
-        if known is None or isinstance(value, bool) or not isinstance(value, int | float):
+        figure = BY_NAME.get(name)
+        if figure is None or isinstance(value, bool) or not isinstance(value, int | float):
             continue
-        if math.isfinite(value) and 0 <= value <= known.most:
+        if math.isfinite(value) and 0 <= value <= figure.most:
             result[name] = float(value)
     return result
 

@@ -58,9 +58,9 @@ def device_readings(
     result = ExportedReadings()
     for name, own, value in series:
         short = name.removeprefix("amd_")
-        known = short in _NAMES or short in _REASONS or short in _VIOLATIONS or short == _XID_COUNT
+        is_read = short in _NAMES or short in _REASONS or short in _VIOLATIONS or short == _XID_COUNT
         gpu = own.get("gpu") or own.get("gpu_id", "")
-        if not known or not gpu.isdigit() or value != value:
+        if not is_read or not gpu.isdigit() or value != value:
             continue
         key = gpu, own.get("GPU_I_ID") or (own.get("gpu_partition_id", "") if exporters.is_partition(own) else "")
         labels.setdefault(key, own)
@@ -126,9 +126,9 @@ def _figure(
     alternatives: tuple[Exported, ...], flat: Mapping[str, float], growths: Mapping[str, float]
 ) -> float | None:
     for each in alternatives:
-        known = growths if each.growth else flat
-        if all(name in known for name in each.names):
-            return sum(known[name] for name in each.names) * each.factor
+        values = growths if each.growth else flat
+        if all(name in values for name in each.names):
+            return sum(values[name] for name in each.names) * each.factor
     return None
 
 

@@ -38,7 +38,7 @@ def rates_gbps(before: ByteCounters, after: ByteCounters, seconds: float) -> dic
         return {}
     rates: dict[str, float] = {}
     for (card, direction), count in after.items():
-        gone = count - before.get((card, direction), count)
-        if gone >= 0:
-            rates[card] = max(rates.get(card, 0.0), gone / seconds / 1e9)
+        transferred = count - before.get((card, direction), count)
+        if transferred >= 0:
+            rates[card] = max(rates.get(card, 0.0), transferred / seconds / 1e9)
     return rates

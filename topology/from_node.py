@@ -169,12 +169,12 @@ def _cards(topology: NodeTopology, network: Network | None) -> tuple[Card, ...]:
         if way.nic in names and way.type in _NEAREST:
             ways[way.gpu][way.nic] = _NEAREST.index(way.type)
     nearest = {gpu: {nic for nic, rank in ranks.items() if rank == min(ranks.values())} for gpu, ranks in ways.items()}
-    known = set(nearest) >= {gpu.index for gpu in topology.gpus}
+    is_complete = set(nearest) >= {gpu.index for gpu in topology.gpus}
     return tuple(
         Card(
             name,
             speeds[name] or network.card_gbps,
-            tuple(sorted(gpu for gpu, nics in nearest.items() if name in nics)) if known else None,
+            tuple(sorted(gpu for gpu, nics in nearest.items() if name in nics)) if is_complete else None,
         )
         for name in names
     )

@@ -171,8 +171,8 @@ def _pcie_gbps(node: DeviceGraph, gpus: tuple[int, ...]) -> float:
         for gpu in gpus
     )
     common = Counter(device for way in ways.values() for device in set(way[1:]))
-    left = [device for device, many in common.items() if many < len(gpus) and device in node.parents]
-    link = min([link, *(node.parents[device].total_gbps for device in left)])
+    unshared = [device for device, many in common.items() if many < len(gpus) and device in node.parents]
+    link = min([link, *(node.parents[device].total_gbps for device in unshared)])
     if any(many == len(gpus) and item.kind is DeviceKind.PCIE_SWITCH for item, many in common.items()):
         return link * (0.85 if node.peer_access else _STAGED * _BRIDGE)
     # Behind one switch only the ends of a chain go up; the bridge sees as many ways as there are switches or GPUs.

@@ -83,9 +83,9 @@ def uplink_shares(traffic: Sequence[LinkTraffic], domains: Sequence[Domain]) -> 
     return tuple(shares)
 
 
-def loaded(machine: Machine, loads: Collection[LinkLoad], *, left: bool = False) -> Machine:
-    """The machine with what is expected of its wires (``left``: with what is left alone); itself without a load."""
-    return _loaded(machine, tuple(loads), left) if loads else machine
+def loaded(machine: Machine, loads: Collection[LinkLoad], *, remaining: bool = False) -> Machine:
+    """The machine with what is expected of its wires (``remaining``: what is left alone); itself without a load."""
+    return _loaded(machine, tuple(loads), remaining) if loads else machine
 
 
 def rounded(loads: Collection[LinkLoad]) -> tuple[LinkLoad, ...]:
@@ -95,33 +95,35 @@ def rounded(loads: Collection[LinkLoad]) -> tuple[LinkLoad, ...]:
 
 
 @lru_cache(maxsize=_MOST_LOADED)
-def _loaded(machine: Machine, loads: tuple[LinkLoad, ...], left: bool) -> Machine:
-    shares = {load.link: load.left_share if left else load.expected_share for load in loads}
-    edges = tuple(_edge(machine, edge, loads, shares, left) for edge in machine.node.edges)
+def _loaded(machine: Machine, loads: tuple[LinkLoad, ...], remaining: bool) -> Machine:
+    shares = {load.link: load.left_share if remaining else load.expected_share for load in loads}
+    edges = tuple(_edge(machine, edge, loads, shares, remaining) for edge in machine.node.edges)
     return replace(machine, node=replace(machine.node, edges=edges), card_shares=_card_shares(machine, shares))
 
 
-def _edge(machine: Machine, edge: Edge, loads: tuple[LinkLoad, ...], shares: Mapping[str, float], left: bool) -> Edge:
+def _edge(
+    machine: Machine, edge: Edge, loads: tuple[LinkLoad, ...], shares: Mapping[str, float], remaining: bool
+) -> Edge:
     ends = [end.index for end in (edge.a, edge.b) if end.kind is DeviceKind.GPU]
     if edge.kind.direct:
         share = min((shares.get(f"GPU{gpu}", 1.0) for gpu in ends), default=1.0)
     elif edge.kind is EdgeKind.PCIE and ends:
         share = shares.get(f"GPU{ends[0]}/PCIe", 1.0)
     elif edge.kind is EdgeKind.PCIE:
-        share = _above_switch(machine, edge, loads, left)
+        share = _above_switch(machine, edge, loads, remaining)
     else:
         share = 1.0
     return edge if share == 1.0 else replace(edge, gbps=edge.gbps * share)
 
 
-def _above_switch(machine: Machine, edge: Edge, loads: tuple[LinkLoad, ...], left: bool) -> float:
+def _above_switch(machine: Machine, edge: Edge, loads: tuple[LinkLoad, ...], remaining: bool) -> float:
     """What all GPUs below a PCIe switch leave of the way up from it."""
     below = {f"GPU{gpu}/PCIe" for gpu in machine.node.gpus if edge.a in _way_up(machine, gpu)[1:]}
     busy = [load for load in loads if load.link in below]
     if not busy:
         return 1.0
     total = LinkLoad("", edge.total_gbps, sum(load.gbps for load in busy), sum(load.flows for load in busy))
-    return total.left_share if left else total.expected_share
+    return total.left_share if remaining else total.expected_share
 
 
 def _card_shares(machine: Machine, shares: Mapping[str, float]) -> Mapping[int, float]:
@@ -150,7 +152,7 @@ def under_traffic(
     if not loads and not uplinks:
         return replace(estimate, reasons=(*estimate.reasons, *old))
     cost = _Cost(machine, estimate.gpus, estimate.nodes, estimate.collective, estimate.bytes)
-    slow, slowest = cost.ratio(loads, uplinks), cost.ratio(loads, uplinks, left=True)
+    slow, slowest = cost.ratio(loads, uplinks), cost.ratio(loads, uplinks, remaining=True)
     gbps = math.fsum(load.gbps for load in (*loads, *(uplink.load for uplink in uplinks)))
     numbers: dict[str, float | int | str] = {
         "links": len(loads) + len(uplinks),
@@ -188,18 +190,18 @@ class _Cost:
     kind: Collective
     size_bytes: int
 
-    def ratio(self, loads: Sequence[LinkLoad], uplinks: Sequence[UplinkShare], *, left: bool = False) -> float:
+    def ratio(self, loads: Sequence[LinkLoad], uplinks: Sequence[UplinkShare], *, remaining: bool = False) -> float:
         """Times as long as unloaded, at least 1. What an uplink carries at all limits both."""
         before = self._limited(self.machine, uplinks, [1.0 for _ in uplinks])
-        shares = [uplink.load.left_share if left else uplink.load.expected_share for uplink in uplinks]
-        after = self._limited(loaded(self.machine, loads, left=left), uplinks, shares)
+        shares = [uplink.load.left_share if remaining else uplink.load.expected_share for uplink in uplinks]
+        after = self._limited(loaded(self.machine, loads, remaining=remaining), uplinks, shares)
         algorithm, unloaded_us = self._time(before)
         return max(1.0, self._time(after, algorithm)[1] / unloaded_us)
 
     def binding(self, loads: Sequence[LinkLoad], uplinks: Sequence[UplinkShare]) -> LinkLoad:
         """The link that by itself slows the collective most."""
-        alone = [(self.ratio([load], (), left=True), load) for load in loads]
-        alone += [(self.ratio((), [uplink], left=True), uplink.load) for uplink in uplinks]
+        alone = [(self.ratio([load], (), remaining=True), load) for load in loads]
+        alone += [(self.ratio((), [uplink], remaining=True), uplink.load) for uplink in uplinks]
         return max(alone, key=lambda item: item[0])[1]
 
     def _limited(self, machine: Machine, uplinks: Sequence[UplinkShare], shares: Sequence[float]) -> Machine:

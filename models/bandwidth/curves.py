@@ -103,7 +103,7 @@ def _curve(rows: Sequence[Point]) -> tuple[Vector, Vector]:
         values[n] = np.median(array)
         spreads[n] = np.median(np.abs(array - values[n])) * 1.48
     mass = hats.sum(0)
-    covered = np.flatnonzero(mass >= min(_LEAST_WEIGHT, mass.max()))
+    supported = np.flatnonzero(mass >= min(_LEAST_WEIGHT, mass.max()))
     second = np.diff(np.eye(len(KNOTS)), 2, axis=0) * _SMOOTH
     ridge = np.eye(len(KNOTS)) * 1e-6
     solved = np.linalg.solve(hats.T @ hats + second.T @ second + ridge, hats.T @ values)
@@ -111,7 +111,7 @@ def _curve(rows: Sequence[Point]) -> tuple[Vector, Vector]:
     error = max(_SPREAD_LEAST, float(np.std(values - hats @ curve)), float(np.median(spreads))) ** 2
     variance: Vector = np.asarray(error / np.maximum(1.0, mass), dtype=np.float64)
     for n in range(len(KNOTS)):
-        nearest = covered[np.abs(covered - n).argmin()]
+        nearest = supported[np.abs(supported - n).argmin()]
         if nearest != n:
             curve[n], variance[n] = curve[nearest], variance[nearest] + (_REACH * abs(n - nearest)) ** 2
     return curve, variance

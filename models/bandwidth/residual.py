@@ -84,8 +84,8 @@ class Kernel:
 
 
 def _bell(a: Matrix, b: Matrix, columns: NDArray[np.int64], length: float) -> Matrix:
-    left, right = a[:, columns], b[:, columns]
-    distance = (left**2).sum(1)[:, None] + (right**2).sum(1)[None] - 2 * left @ right.T
+    first, second = a[:, columns], b[:, columns]
+    distance = (first**2).sum(1)[:, None] + (second**2).sum(1)[None] - 2 * first @ second.T
     array: Matrix = np.exp(np.maximum(distance, 0.0) / (-2 * length**2))
     return array
 

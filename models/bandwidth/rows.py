@@ -145,8 +145,8 @@ def _asked(line: int, row: Mapping[str, str]) -> AskedRow:
 
 def _which(text: str, count: int) -> tuple[int, ...]:
     """``0 1 2 3``, ``0,1`` or ``0..7``; where it says anything else (hosts), the first GPUs."""
-    words = text.replace(",", " ").split()
-    result = tuple(map(int, words)) if words and all(word.isdigit() and len(word) < 4 for word in words) else ()
+    numbers = text.replace(",", " ").split()
+    result = tuple(map(int, numbers)) if numbers and all(word.isdigit() and len(word) < 4 for word in numbers) else ()
     inside = len(set(result)) == count == len(result) and max(result) < 8
     return result if inside else tuple(range(count))
 

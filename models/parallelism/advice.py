@@ -77,9 +77,9 @@ class Correction:
         """The factor on so many GPUs; 1 without runs."""
         if not self.factors:
             return 1.0
-        known = sorted(self.factors)
-        logs = [math.log(self.factors[count]) for count in known]
-        return math.exp(float(np.interp(math.log(gpus), [math.log(count) for count in known], logs)))
+        counts = sorted(self.factors)
+        logs = [math.log(self.factors[count]) for count in counts]
+        return math.exp(float(np.interp(math.log(gpus), [math.log(count) for count in counts], logs)))
 
 
 _NO_RUNS = Correction()

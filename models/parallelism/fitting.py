@@ -55,12 +55,12 @@ def fit(steps: Sequence[MeasuredStep], bandwidth: BandwidthPredictor) -> Efficie
     if len({step.family for step in steps}) < 2:
         raise ValueError("step times of two families of models or more are needed")
     rows = rows_of(steps, bandwidth)
-    left_out = held_out(steps, rows, lambda step: step.family)
+    held = held_out(steps, rows, lambda step: step.family)
     small = np.array([row.small for row in rows])
     parameters = fit_parameters(steps, rows)
     gpus = frozenset(step.cluster.gpu.partition("-")[0] for step in steps)
-    own = _own_spread(left_out, ~small)
-    return Efficiency(parameters, _spread(left_out, ~small), _spread(left_out, small), own, gpus)
+    own = _own_spread(held, ~small)
+    return Efficiency(parameters, _spread(held, ~small), _spread(held, small), own, gpus)
 
 
 def held_out(steps: Sequence[MeasuredStep], rows: Sequence[StepRow], group: Callable[[MeasuredStep], str]) -> HeldOut:
@@ -95,22 +95,22 @@ def quantile(values: Numbers, weights: Numbers, at: float) -> float:
     return float(values[order][min(len(values) - 1, int(np.searchsorted(reached, at)))])
 
 
-def _spread(left_out: HeldOut, which: NDArray[np.bool_]) -> float:
+def _spread(held: HeldOut, which: NDArray[np.bool_]) -> float:
     if not which.any():
         return math.log(2.0)
-    selected = [step for step, use in zip(left_out.steps, which, strict=True) if use]
-    return quantile(np.abs(left_out.errors[which]), family_weights(selected), _PROBABILITY)
+    selected = [step for step, use in zip(held.steps, which, strict=True) if use]
+    return quantile(np.abs(held.errors[which]), family_weights(selected), _PROBABILITY)
 
 
-def _own_spread(left_out: HeldOut, which: NDArray[np.bool_]) -> float:
+def _own_spread(held: HeldOut, which: NDArray[np.bool_]) -> float:
     """Of errors around the median of their family, where a family has enough steps to have one."""
     families: dict[str, list[float]] = defaultdict(list)
-    for step, error, use in zip(left_out.steps, left_out.errors.tolist(), which, strict=True):
+    for step, error, use in zip(held.steps, held.errors.tolist(), which, strict=True):
         if use:
             families[step.family].append(error)
     several = [np.array(errors) for errors in families.values() if len(errors) >= _SEVERAL]
     if not several:
-        return _spread(left_out, which)
+        return _spread(held, which)
     around = np.concatenate([np.abs(errors - np.median(errors)) for errors in several])
     weights = np.concatenate([np.full(len(errors), 1 / len(errors)) for errors in several])
     return quantile(around, weights, _PROBABILITY)

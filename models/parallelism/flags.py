@@ -42,12 +42,12 @@ def settings_of(job: TrainingJob, split: Split) -> tuple[Settings, ...]:
     ]
     if not split.outer_stages_less and split.expert == 1:
         whole = split.sharding in (Sharding.PARAMETERS, Sharding.NONE)
-        note = "" if whole else "; torchtitan shards weights too, so it needs less memory and sends more"
-        texts.append(Settings(Framework.TORCHTITAN, _arguments(_torchtitan(job, split)), _TORCHTITAN + note))
+        remark = "" if whole else "; torchtitan shards weights too, so it needs less memory and sends more"
+        texts.append(Settings(Framework.TORCHTITAN, _arguments(_torchtitan(job, split)), _TORCHTITAN + remark))
     if split.tensor == split.pipeline == split.context == split.expert == 1:
-        note = "the script turns on gradient checkpointing" if split.recompute is not Recompute.NONE else ""
+        remark = "the script turns on gradient checkpointing" if split.recompute is not Recompute.NONE else ""
         text = json.dumps(_deepspeed(job, split), indent=2)
-        texts.append(Settings(Framework.DEEPSPEED, text, note))
+        texts.append(Settings(Framework.DEEPSPEED, text, remark))
     return tuple(sorted(texts, key=lambda each: each.framework is not job.framework))
 
 

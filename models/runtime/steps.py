@@ -24,14 +24,14 @@ def remaining_seconds(progress: StepProgress, at_s: float) -> Array:
     """
     times = np.array(progress.step_seconds)
     per_step = float(times.mean())
-    steps_left = progress.steps - progress.step
-    left = max(0.0, steps_left * per_step - max(0.0, at_s - progress.at_s))
+    remaining_steps = progress.steps - progress.step
+    remaining_s = max(0.0, remaining_steps * per_step - max(0.0, at_s - progress.at_s))
     spread = _FEW_SPREAD / math.sqrt(len(times))
     if len(times) >= 4:
         halves = times[: len(times) // 2].mean(), times[len(times) // 2 :].mean()
         spread += abs(math.log(halves[1] / halves[0]))
     spread = min(_MOST_SPREAD, max(_LEAST_SPREAD, spread))
-    result: Array = max(1.0, left) * np.exp(spread * np.array([_NORMAL[level] for level in LEVELS]))
+    result: Array = max(1.0, remaining_s) * np.exp(spread * np.array([_NORMAL[level] for level in LEVELS]))
     return result
 
 

@@ -70,12 +70,12 @@ def _swapped(table: LinkTable, free: Sequence[int], sets: Members) -> Members:
         return array
     for _ in range(_ROUNDS):
         before = _scores(table, array)
-        after, leaves, enters = _best_swaps(table, free, array)
+        after, removed, added = _best_swaps(table, free, array)
         better = np.flatnonzero(after > before + _SMALL * _SMALL)
         if not len(better):
             break
-        array[better, leaves[better]] = False
-        array[better, enters[better]] = True
+        array[better, removed[better]] = False
+        array[better, added[better]] = True
         array = np.unique(array, axis=0)
     return array
 
@@ -106,6 +106,6 @@ def _best_swaps(table: LinkTable, free: Sequence[int], sets: Members) -> tuple[F
     total = mine.sum(axis=1)[:, None, None] / 2 - mine[:, :, None] + entering
     score = (np.minimum(least, entering) + _SMALL * total).reshape(len(sets), -1)
     best = score.argmax(axis=1)
-    leaves, enters = np.divmod(best, outside.shape[1])
+    removed, added = np.divmod(best, outside.shape[1])
     each = np.arange(len(sets))
-    return score[each, best], inside[each, leaves], outside[each, enters]
+    return score[each, best], inside[each, removed], outside[each, added]

@@ -71,23 +71,23 @@ class Backtest:
             for run in itertools.chain(history, runs)
             if run.started_s < until_s and (run.started_s >= since_s or run.ended_s is None or run.ended_s > since_s)
         ]
-        asked = {run.job for run in runs}
+        jobs = {run.job for run in runs}
         answered: list[Answered] = []
 
         def keep(run: JobRun, log_seconds: Array, recent: Array | None) -> None:
-            if run.job in asked:
+            if run.job in jobs:
                 answered.append(Answered(cluster, run.job, log_seconds, recent))
 
-        memory.observe(news, answer_last=sum(run.job in asked for run in news), on_answer=keep)
+        memory.observe(news, answer_last=sum(run.job in jobs for run in news), on_answer=keep)
         yield from answered
 
     def _trained(self, fit: Fit, at_s: float) -> RunTimePredictor | None:
         """By what was known then; None where that is too little."""
         own, others = self._tables
         first_s = min((run.started_s for runs in self.runs.values() for run in runs), default=at_s)
-        known = [table.as_of(max(at_s, first_s)) for table in own] + list(others)
-        ended = sum(int((~table.censored).sum()) for table in known)
-        return fit(joined(known)) if ended >= LEAST_LEARNED else None
+        tables = [table.as_of(max(at_s, first_s)) for table in own] + list(others)
+        ended = sum(int((~table.censored).sum()) for table in tables)
+        return fit(joined(tables)) if ended >= LEAST_LEARNED else None
 
     @cached_property
     def _histories(self) -> dict[str, tuple[JobRun, ...]]:
@@ -129,5 +129,5 @@ def backtest_summaries(runs: Runs, answered: Iterable[Answered]) -> tuple[RunTim
 
 def trained_on(card: ModelCard, runs: Runs) -> tuple[str, ...]:
     """The clusters whose runs, just these, a model was trained on."""
-    digests = {seen.digest for seen in card.training_data}
+    digests = {file.digest for file in card.training_data}
     return tuple(sorted(cluster or "the only cluster" for cluster, of_it in runs.items() if digest(of_it) in digests))

@@ -162,8 +162,8 @@ class RunTimeRecipe:
         assert isinstance(predictor, RunTimePredictor)
         (trace,) = dataset.of([name])
         middle_s = float(np.median([run.started_s for run in trace.runs]))
-        known = [run_as_of(run, middle_s) for run in trace.runs if run.started_s <= middle_s]
-        whole, cut = table_of(trace), table_of(Trace(name, tuple(known)))
+        runs = [run_as_of(run, middle_s) for run in trace.runs if run.started_s <= middle_s]
+        whole, cut = table_of(trace), table_of(Trace(name, tuple(runs)))
         before = whole.features[: len(cut)]
         same = np.isclose(before, cut.features, equal_nan=True)
         return 0.0 if same.all() else float(np.nanmax(np.abs(before - cut.features)))

@@ -76,8 +76,8 @@ class LineClassifier:
         """Runs new templates through the first layer and caches its output."""
         if len(self._words) > _MOST_WORDS:
             self._words.clear()
-        words = [tokens(name) for name in fresh]
-        lines = [self._rows(word) for word in words]
+        token_lists = [tokens(name) for name in fresh]
+        lines = [self._rows(line) for line in token_lists]
         counts = np.fromiter(map(len, lines), np.int64, len(lines))
         starts = np.cumsum(counts) - counts
         vectors = self._vectors[np.fromiter(chain.from_iterable(lines), np.int64, int(counts.sum()))]
@@ -92,16 +92,16 @@ class LineClassifier:
         self._alone[first : first + len(fresh)] = _shares(_times(hidden, weights[1]) + biases[1])
         self._numbers.update(zip(fresh, range(first, first + len(fresh)), strict=True))
 
-    def _rows(self, words: list[str]) -> list[int]:
+    def _rows(self, line: list[str]) -> list[int]:
         """The rows of the vectors of a line's words and bigrams."""
         rows = self._words
-        both = words + bigrams(words)
+        both = line + bigrams(line)
         try:
             return [rows[name] for name in both]
         except KeyError:
             for number, name in enumerate(both):
                 if name not in rows:
-                    self._add(name, rows_of_word(name) if number < len(words) else rows_of_pair(name))
+                    self._add(name, rows_of_word(name) if number < len(line) else rows_of_pair(name))
             return [rows[name] for name in both]
 
     def _add(self, word: str, rows: tuple[int, ...]) -> None:

@@ -29,8 +29,8 @@ Token = tuple[int, ...]
 
 def token_rows(message: str) -> list[Token]:
     """The rows of each token of a message."""
-    words = tokens(template(message))
-    return [*map(rows_of_word, words), *map(rows_of_pair, bigrams(words))]
+    line = tokens(template(message))
+    return [*map(rows_of_word, line), *map(rows_of_pair, bigrams(line))]
 
 
 class LineNetwork(nn.Module):

@@ -85,16 +85,16 @@ def tokens(text: str) -> list[str]:
     result = _TOKEN.findall(text)
     if len(result) > _MOST_TOKENS:
         result = result[: _MOST_TOKENS - _KEPT_LAST] + result[-_KEPT_LAST:]
-    words = [word.lower() if word[0].isalpha() else word[:4] for word in result]
+    normalised = [word.lower() if word[0].isalpha() else word[:4] for word in result]
     indent = min(4, (len(text) - len(text.lstrip(" \t"))) // 2)
-    spoken = sum(word[0].isalpha() for word in words)
-    numbers = sum(word[0] == "0" for word in words)
-    return [f"\0indent{indent}", f"\0words{min(9, spoken // 2)}", f"\0numbers{min(6, numbers)}", *words]
+    spoken = sum(word[0].isalpha() for word in normalised)
+    numbers = sum(word[0] == "0" for word in normalised)
+    return [f"\0indent{indent}", f"\0words{min(9, spoken // 2)}", f"\0numbers{min(6, numbers)}", *normalised]
 
 
-def bigrams(words: list[str]) -> list[str]:
+def bigrams(line: list[str]) -> list[str]:
     """Neighbours, the line's ends among them."""
-    spoken = words[3:]
+    spoken = line[3:]
     return [f"{name} {other}" for name, other in zip(["^", *spoken], [*spoken, "$"], strict=True)]
 
 

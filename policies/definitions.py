@@ -76,9 +76,9 @@ def _of_schema(live: Schema, new: Schema, path: Path) -> Iterator[Loss]:
     if _type(live) != _type(new):
         yield Loss(path)
         return
-    gone = set(new.get("enum") or ()) and set(live.get("enum") or ()) - set(new.get("enum") or ())
-    if gone:
-        yield Loss(path, values=frozenset(map(str, gone)))
+    removed = set(new.get("enum") or ()) and set(live.get("enum") or ()) - set(new.get("enum") or ())
+    if removed:
+        yield Loss(path, values=frozenset(map(str, removed)))
     yield from _of_properties(live, new, path)
     if isinstance(live.get("items"), dict):
         yield from _of_schema(live["items"], new.get("items") or {}, (*path, EACH))

@@ -157,19 +157,19 @@ class _Replay:
 
     def _schedule(self, now_s: float) -> None:
         """Each on the fullest node that has room, so that others become idle."""
-        left = []
+        queued = []
         for request in self._queue:
             if not request.again and now_s - request.since_s > self._stream.patience_s:
                 continue
             node = self._room(request.mode, now_s)
             if node is None:
-                left.append(request)
+                queued.append(request)
                 continue
             self._numbers += 1
             node.pods[self._numbers] = (request, now_s + request.stay_s)
             self._used_s += request.stay_s * DIES[request.mode]
             self._accepted += not request.again
-        self._queue = left
+        self._queue = queued
 
     def _room(self, mode: str, now_s: float) -> _Node | None:
         wanted = WHOLE_MODE.name if self._way == "whole" else mode
@@ -219,12 +219,12 @@ class _Replay:
 
     def _evict(self, node: _Node, now_s: float) -> None:
         for request, until_s in node.pods.values():
-            left_s = until_s - now_s
-            lost_s = min(request.stay_s - left_s, self._stream.checkpoint_s)
-            self._used_s -= left_s * DIES[request.mode]
+            remaining_s = until_s - now_s
+            lost_s = min(request.stay_s - remaining_s, self._stream.checkpoint_s)
+            self._used_s -= remaining_s * DIES[request.mode]
             self._lost_s += lost_s * DIES[request.mode]
             self._used_s -= lost_s * DIES[request.mode]
-            self._queue.append(_Request(request.mode, left_s + lost_s, now_s, again=True))
+            self._queue.append(_Request(request.mode, remaining_s + lost_s, now_s, again=True))
             self._evictions += 1
         node.pods.clear()
 

@@ -71,19 +71,19 @@ def replay(jobs: Sequence[JobRun], gpus: int, choose: Choose, estimates: Estimat
             pending.append((job, Asked(job.kind.gpus, estimates.whole(job, now_s))))
             arrived += 1
         holders = _holders(running, estimates, now_s)
-        selected = choose(free, [asked for _, asked in pending], holders, now_s)
+        selected = choose(free, [candidate for _, candidate in pending], holders, now_s)
         for index in selected:
-            job, asked = pending[index]
+            job, candidate = pending[index]
             number = len(result)
             assert job.duration_seconds is not None
-            running[number] = _Running(job, now_s, now_s + asked.seconds)
+            running[number] = _Running(job, now_s, now_s + candidate.seconds)
             heapq.heappush(ends, (now_s + job.duration_seconds, number))
             free -= job.kind.gpus
             estimates.started(job, now_s)
             result.append(Started(job, now_s))
         if selected:
-            gone = set(selected)
-            pending = [item for index, item in enumerate(pending) if index not in gone]
+            started_indexes = set(selected)
+            pending = [item for index, item in enumerate(pending) if index not in started_indexes]
     return result
 
 

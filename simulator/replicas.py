@@ -97,17 +97,17 @@ def replay(
 
 
 def _started(cluster: Cluster) -> list[tuple[JobRun, Shape, dict[int, int]]]:
-    started, left, refused = [], [], set[Shape]()
+    started, queued, refused = [], [], set[Shape]()
     for job, shape in cluster.queue:
         by_node = None if shape in refused else placed(cluster.free, shape)
         if by_node is None:
             refused.add(shape)
-            left.append((job, shape))
+            queued.append((job, shape))
             continue
         for row, amount in by_node.items():
             cluster.free[row] -= amount
         started.append((job, shape, by_node))
-    cluster.queue = left
+    cluster.queue = queued
     return started
 
 
@@ -115,11 +115,11 @@ def placed(free: Sequence[int], shape: Shape) -> dict[int, int] | None:
     """GPUs by node, on the fullest nodes first; None where it does not fit."""
     rows = sorted((amount, row) for row, amount in enumerate(free) if amount >= shape.gpus)
     by_node: dict[int, int] = {}
-    left = shape.replicas
+    remaining = shape.replicas
     for amount, row in rows:
-        taken = min(left, amount // shape.gpus)
-        by_node[row] = taken * shape.gpus
-        left -= taken
-        if not left:
+        replicas = min(remaining, amount // shape.gpus)
+        by_node[row] = replicas * shape.gpus
+        remaining -= replicas
+        if not remaining:
             return by_node
     return None

@@ -180,8 +180,8 @@ class Replay:
         saved_s = ran_s - ran_s % self._saves.every_s
         self._result.stopped += 1
         self._result.lost_gpu_s += (ran_s - saved_s + self._saves.restart_s) * job.gpus
-        left_s = job.left_s - saved_s + self._saves.restart_s
-        self._pending.insert(0, replace(job, left_s=left_s, estimate_s=None, until_s=0.0))
+        remaining_s = job.left_s - saved_s + self._saves.restart_s
+        self._pending.insert(0, replace(job, left_s=remaining_s, estimate_s=None, until_s=0.0))
 
     def _start(self, admitted: set[str] | None, now_s: float) -> None:
         free, started = self._free(), set[int]()

@@ -146,9 +146,9 @@ def _excluded(
 ) -> Reason:
     would = fitting[0][0].name
     text = f"Its node selector excludes every node with {' or '.join(names) or 'enough memory'}, such as {would}"
-    left = [node for node in nodes if node.hardware and all(_selects(selector, node) for selector in selectors)]
-    if left:
-        text += f"; the nodes that it leaves have {_listed(_models(left))}"
+    remaining = [node for node in nodes if node.hardware and all(_selects(selector, node) for selector in selectors)]
+    if remaining:
+        text += f"; the nodes that it leaves have {_listed(_models(remaining))}"
     return Reason("HARDWARE_EXCLUDED", f"{text}. Correct one of the two.", {"node": would})
 
 

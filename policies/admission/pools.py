@@ -54,13 +54,13 @@ def choose_pools(
         return PoolChoice(reasons=(Reason("POOLS_NO_FIELD", text),))
     pools = [existing[name] for name in names]
     open_pools = tuple(pool for pool in pools if not any(_excludes(selector, pool) for selector in selectors))
-    left_out = [pool.name for pool in pools if pool not in open_pools]
+    excluded = [pool.name for pool in pools if pool not in open_pools]
     if not open_pools:
-        text = f"Its own node selector excludes the nodes of {_listed(left_out)}; correct one of the two."
+        text = f"Its own node selector excludes the nodes of {_listed(excluded)}; correct one of the two."
         return _refused(Reason("POOLS_EXCLUDED", text))
     reasons = [_selection(open_pools)]
-    if left_out:
-        text = f"Its own node selector excludes the nodes of {_listed(left_out)}."
+    if excluded:
+        text = f"Its own node selector excludes the nodes of {_listed(excluded)}."
         reasons.append(Reason("POOLS_EXCLUDED", text))
     return PoolChoice(open_pools, (*reasons, *_limits(open_pools, framework)))
 

@@ -49,8 +49,8 @@ def compile_policy(policy: CompliancePolicy, around: Surroundings) -> list[Objec
     rules, result = rules_of(policy, around.gpu_resources), list[Object]()
     if rules:
         result += _validating(policy, PODS, rules, around)
-        if asked := [rule for rule in rules if not (rule.on_nodes and policy.defaults.node_selector)]:
-            result += _validating(policy, TEMPLATES, asked, around)
+        if pod_rules := [rule for rule in rules if not (rule.on_nodes and policy.defaults.node_selector)]:
+            result += _validating(policy, TEMPLATES, pod_rules, around)
     if policy.defaults:
         result += _mutating(policy, around)
     return result

@@ -56,14 +56,14 @@ class OfflinePolicy:
 
     def evaluate(self, pod: Object, namespace: Object, now_s: float) -> Judgement:
         """How a pod stands, at a time in Unix seconds by which exemptions are still open or have ended."""
-        known = self._known(pod, namespace, now_s)
-        open_until = [exemption.until_s for exemption, program in self._exemptions if _run(program, known) is True]
-        known["variables"]["exempt"] = False
+        activation = self._known(pod, namespace, now_s)
+        open_until = [exemption.until_s for exemption, program in self._exemptions if _run(program, activation) is True]
+        activation["variables"]["exempt"] = False
         messages, unjudged = list[str](), list[str]()
         for check in self._checks:
             try:
-                if check.program.execute(_context(known)) is not True:
-                    messages.append(_words(check, known))
+                if check.program.execute(_context(activation)) is not True:
+                    messages.append(_words(check, activation))
             except _EVALUATION as error:
                 unjudged.append(f"{check.message} ({_first_line(error)})")
         if open_until and (messages or unjudged):
@@ -73,7 +73,7 @@ class OfflinePolicy:
         return Judgement(Standing.NOT_EVALUATED if unjudged else Standing.CONFORMS, tuple(unjudged))
 
     def _known(self, pod: Object, namespace: Object, now_s: float) -> dict[str, Any]:
-        known: dict[str, Any] = {
+        activation: dict[str, Any] = {
             "object": pod,
             "oldObject": None,
             "request": {"operation": "CREATE"},
@@ -81,10 +81,10 @@ class OfflinePolicy:
             "variables": {"now": _program(f"timestamp('{stamp(now_s)}')").execute({})},
         }
         for name, program in self._variables:
-            value = _run(program, known)
+            value = _run(program, activation)
             if value is not None:
-                known["variables"][name] = value
-        return known
+                activation["variables"][name] = value
+        return activation
 
 
 _EVALUATION = (ValueError, TypeError, RuntimeError, KeyError, IndexError, OverflowError)
@@ -101,26 +101,26 @@ def _program(expression: str) -> Any:
 
 
 def _check(rule: Object) -> _Check:
-    words = rule.get("messageExpression")
-    return _Check(_program(rule["expression"]), rule["message"], _program(words) if words else None)
+    expression = rule.get("messageExpression")
+    return _Check(_program(rule["expression"]), rule["message"], _program(expression) if expression else None)
 
 
-def _context(known: Mapping[str, Any]) -> Any:
+def _context(activation: Mapping[str, Any]) -> Any:
     import cel
 
-    return cel.Context(variables=dict(known), functions=dict(_FUNCTIONS))
+    return cel.Context(variables=dict(activation), functions=dict(_FUNCTIONS))
 
 
-def _run(program: Any, known: Mapping[str, Any]) -> Any:
+def _run(program: Any, activation: Mapping[str, Any]) -> Any:
     """None where it ends in an error: what rests on it ends in one as well, as in the API server."""
     try:
-        return program.execute(_context(known))
+        return program.execute(_context(activation))
     except _EVALUATION:
         return None
 
 
-def _words(check: _Check, known: Mapping[str, Any]) -> str:
-    text = _run(check.words, known) if check.words is not None else None
+def _words(check: _Check, activation: Mapping[str, Any]) -> str:
+    text = _run(check.words, activation) if check.words is not None else None
     return text if isinstance(text, str) else check.message
 
 

@@ -48,37 +48,37 @@ def rules_of(policy: CompliancePolicy, gpu_resources: tuple[str, ...]) -> list[R
 def _images(policy: CompliancePolicy) -> Iterator[Rule]:
     if policy.allowed_images:
         allowed = matches_any("i", [glob(pattern) for pattern in policy.allowed_images])
-        words = f"images have to match {_words(policy.allowed_images)}"
+        sentence = f"images have to match {_words(policy.allowed_images)}"
         wrong = f"variables.images.filter(i, !({allowed}))"
-        yield _of_images("allowed-images", f"variables.images.all(i, {allowed})", words, wrong)
+        yield _of_images("allowed-images", f"variables.images.all(i, {allowed})", sentence, wrong)
     if policy.denied_images:
         denied = matches_any("i", [glob(pattern) for pattern in policy.denied_images])
-        words = f"images must not match {_words(policy.denied_images)}"
+        sentence = f"images must not match {_words(policy.denied_images)}"
         wrong = f"variables.images.filter(i, {denied})"
-        yield _of_images("denied-images", f"!variables.images.exists(i, {denied})", words, wrong)
+        yield _of_images("denied-images", f"!variables.images.exists(i, {denied})", sentence, wrong)
 
 
-def _of_images(name: str, expression: str, words: str, wrong: str) -> Rule:
-    shows = f"'image ' + {wrong}[0] + {literal(f': {words}.')}"
-    return Rule(name, expression, f"{words}.", shows, also_updates=True)
+def _of_images(name: str, expression: str, sentence: str, wrong: str) -> Rule:
+    shows = f"'image ' + {wrong}[0] + {literal(f': {sentence}.')}"
+    return Rule(name, expression, f"{sentence}.", shows, also_updates=True)
 
 
 def _hardware(policy: CompliancePolicy) -> Iterator[Rule]:
     if policy.allowed_hardware:
         test = matches_any("v", [model_pattern(name) for name in policy.allowed_hardware])
-        words = (
+        sentence = (
             f"accelerators have to be {_words(policy.allowed_hardware)}: select their nodes by {MODEL_LABELS[0]} or its"
             " like, in nodeSelector or required node affinity."
         )
         expression = either(("!variables.accelerated", bound_to(MODEL_LABELS, test)))
-        yield Rule("hardware", expression, words, on_nodes=True)
+        yield Rule("hardware", expression, sentence, on_nodes=True)
 
 
 def _regions(policy: CompliancePolicy) -> Iterator[Rule]:
     if policy.allowed_regions:
-        words = f"pods have to select nodes of {_words(policy.allowed_regions)} by {REGION_LABEL}."
+        sentence = f"pods have to select nodes of {_words(policy.allowed_regions)} by {REGION_LABEL}."
         expression = bound_to((REGION_LABEL,), f"v in {listed(policy.allowed_regions)}")
-        yield Rule("regions", expression, words, on_nodes=True)
+        yield Rule("regions", expression, sentence, on_nodes=True)
 
 
 def _residency(policy: CompliancePolicy) -> Iterator[Rule]:
@@ -92,10 +92,10 @@ def _residency(policy: CompliancePolicy) -> Iterator[Rule]:
         both((f"{labels}[{key}] == {literal(value)}", bound_to((REGION_LABEL,), f"v in {listed(regions)}")))
         for value, regions in sorted(policy.residency.items())
     ]
-    words = "; ".join(f"{value}: {_words(regions)}" for value, regions in sorted(policy.residency.items()))
+    required = "; ".join(f"{value}: {_words(regions)}" for value, regions in sorted(policy.residency.items()))
     text = (
-        f"the label {policy.residency_label} of the namespace asks for nodes of certain regions ({words}): select them"
-        f" by {REGION_LABEL}."
+        f"the label {policy.residency_label} of the namespace asks for nodes of certain regions ({required}): "
+        f"select them by {REGION_LABEL}."
     )
     yield Rule("residency", either((has_none, *cases)), text, on_nodes=True)
 
@@ -105,8 +105,8 @@ def _size(policy: CompliancePolicy, gpu_resources: tuple[str, ...]) -> Iterator[
         amounts = "has(c.resources) && has(c.resources.limits)"
         counted = f"c.resources.limits.filter(k, k in {listed(gpu_resources)}).map(k, int(c.resources.limits[k]))"
         total = f"variables.spec.containers.map(c, {amounts} ? {counted}.sum() : 0).sum()"
-        words = f"a pod may have at most {policy.maximum_gpus} GPUs."
-        yield Rule("size", f"{total} <= {policy.maximum_gpus}", words)
+        sentence = f"a pod may have at most {policy.maximum_gpus} GPUs."
+        yield Rule("size", f"{total} <= {policy.maximum_gpus}", sentence)
 
 
 def _words(values: tuple[str, ...]) -> str:

@@ -80,9 +80,9 @@ def budget_decision(budget: Budget, lines: Iterable[Line], now_ms: Milliseconds)
         limit, used = budget.gpu_hours_milli, gpu_hours_milli(sum(line.usage.used for line in of_it))
         unknown = False
     else:
-        known = [line for line in of_it if line.usage.price and line.usage.price.currency == budget.currency]
-        limit, used = budget.micro, sum(line.micro or 0 for line in known)
-        unknown = len(known) < len(of_it)
+        priced = [line for line in of_it if line.usage.price and line.usage.price.currency == budget.currency]
+        limit, used = budget.micro, sum(line.micro or 0 for line in priced)
+        unknown = len(priced) < len(of_it)
     projected = used * (end_ms - start_ms) // max(1, now_ms - start_ms)
     exception = max(
         (item for item in budget.exceptions if item.until_ms > now_ms), key=lambda item: item.until_ms, default=None

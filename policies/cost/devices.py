@@ -163,9 +163,10 @@ def _mig(profile: str, model: str) -> Share:
         return WHOLE
     try:
         geometry = mig_geometry(find_gpu(model))
-        known = geometry.profiles[geometry.index(match[0])]
+        instance = geometry.profiles[geometry.index(match[0])]
         return Share(
-            Fraction(known.memory_slots, geometry.memory_slots), Fraction(known.compute_slices, geometry.compute_slices)
+            Fraction(instance.memory_slots, geometry.memory_slots),
+            Fraction(instance.compute_slices, geometry.compute_slices),
         )
     except (UnknownGpuError, MigError):
         _, memory = _model(model)

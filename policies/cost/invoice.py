@@ -51,8 +51,8 @@ def amounts(charges: Sequence[tuple[MilliGpuMs, Price | None]]) -> list[int | No
         totals[currency] = totals.get(currency, 0) + amount
         remainders.setdefault(currency, []).append((-remainder, row))
     for currency, total in totals.items():
-        left_over = rounded(total) - sum(micro[row] or 0 for _, row in remainders[currency])
-        for _, row in sorted(remainders[currency])[:left_over]:
+        rounded_up = rounded(total) - sum(micro[row] or 0 for _, row in remainders[currency])
+        for _, row in sorted(remainders[currency])[:rounded_up]:
             micro[row] = (micro[row] or 0) + 1
     return micro
 

@@ -114,16 +114,16 @@ class _Timeline:
         self._meter, self._seen, self._rule, self._mix, self._recorder = meter, observation, rule, mix, recorder
 
     def run(self, uid: str, pods: Iterable[MeteredPod]) -> Meter | None:
-        seen, node = self._seen, self._seen.nodes.get(uid)
+        observation, node = self._seen, self._seen.nodes.get(uid)
         if self._meter is None:
             assert node is not None
             # Metering begins with the meter: what a node cost before its first is not known.
-            earliest_ms = seen.now_ms if seen.seen_ms is None else seen.seen_ms
-            self._begin(node, min(max(node.created_ms, earliest_ms), seen.now_ms))
+            earliest_ms = observation.now_ms if observation.seen_ms is None else observation.seen_ms
+            self._begin(node, min(max(node.created_ms, earliest_ms), observation.now_ms))
         assert self._meter is not None
         if node is not None and self._is_as_it_was(node, pods):
-            return replace(self._meter, at_ms=max(self._meter.at_ms, seen.now_ms))
-        end_ms = seen.now_ms if node is not None else seen.departed.get(uid, self._last_seen_ms)
+            return replace(self._meter, at_ms=max(self._meter.at_ms, observation.now_ms))
+        end_ms = observation.now_ms if node is not None else observation.departed.get(uid, self._last_seen_ms)
         for at_ms, _, change in sorted(self._events(pods, end_ms), key=lambda event: event[:2]):
             self._apply(min(at_ms, end_ms), change)
         if node is None:

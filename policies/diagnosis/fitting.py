@@ -105,9 +105,9 @@ def open_rows(
             rows &= ~rule.excluded
     if assignment is not None and situation.kueue is not None:
         names = {name for name, _ in assignment.requests}
-        marks = [situation.kueue.flavor_rows[name] for name in names if name in situation.kueue.flavor_rows]
-        if marks:
-            rows &= np.logical_or.reduce(marks)
+        masks = [situation.kueue.flavor_rows[name] for name in names if name in situation.kueue.flavor_rows]
+        if masks:
+            rows &= np.logical_or.reduce(masks)
     return rows
 
 

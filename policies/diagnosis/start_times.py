@@ -102,8 +102,8 @@ def _drawn(quantiles: Sequence[RunTimeQuantiles], rng: np.random.Generator, draw
     groups: dict[tuple[float, ...], list[int]] = {}
     for index, each in enumerate(quantiles):
         groups.setdefault(each.levels, []).append(index)
-    for known, indexes in groups.items():
-        xs, ys = np.array(known), np.array([quantiles[index].seconds for index in indexes])
+    for quantile_levels, indexes in groups.items():
+        xs, ys = np.array(quantile_levels), np.array([quantiles[index].seconds for index in indexes])
         wanted = np.clip(levels[indexes], xs[0], xs[-1])
         if len(xs) == 1:
             array[indexes] = ys

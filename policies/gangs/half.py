@@ -13,5 +13,5 @@ def half_placed(snapshot: GangSnapshot, settings: GangSettings) -> list[Gang]:
 
 def due_in_s(snapshot: GangSnapshot, settings: GangSettings) -> float | None:
     """In how many seconds the next gang has been half-placed for as long as the hold; None where none is."""
-    left = [gang.since_s + settings.hold_s - snapshot.now_s for gang in snapshot.gangs if gang.is_half_placed]
-    return min((seconds for seconds in left if seconds > 0), default=None)
+    remaining_s = [gang.since_s + settings.hold_s - snapshot.now_s for gang in snapshot.gangs if gang.is_half_placed]
+    return min((seconds for seconds in remaining_s if seconds > 0), default=None)

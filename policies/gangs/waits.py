@@ -26,14 +26,14 @@ def placement(gang: Gang, free: Room, most: int) -> dict[str, str]:
 
     Pods are alike in nearly all gangs; where they are, as many as possible are placed, else it may be fewer.
     """
-    left = {node: dict(free[node]) for node in sorted(gang.nodes) if node in free}
+    remaining = {node: dict(free[node]) for node in sorted(gang.nodes) if node in free}
     result: dict[str, str] = {}
     for pod in _smallest(gang.open, most):
-        node = _tightest(pod, left)
+        node = _tightest(pod, remaining)
         if node is None:
             continue
         for name, amount in pod.requests.items():
-            left[node][name] = left[node].get(name, 0) - amount
+            remaining[node][name] = remaining[node].get(name, 0) - amount
         result[pod.name] = node
     return result
 
@@ -118,9 +118,9 @@ def _size(pod: GangPod) -> int:
     return max(pod.requests.values(), default=0)
 
 
-def _tightest(pod: GangPod, left: Mapping[str, Amounts]) -> str | None:
+def _tightest(pod: GangPod, remaining: Mapping[str, Amounts]) -> str | None:
     best: tuple[int, str] | None = None
-    for node, amounts in left.items():
+    for node, amounts in remaining.items():
         if all(amounts.get(name, 0) >= amount for name, amount in pod.requests.items() if amount):
             key = sum(amounts.get(name, 0) for name in pod.requests), node
             best = key if best is None or key < best else best

@@ -54,11 +54,11 @@ def require_feasible(geometry: MigGeometry, instances: Mapping[str, int]) -> Non
     if counts in _feasible(geometry):
         return
     profiles = list(zip(counts, geometry.profiles, strict=True))
-    words = " + ".join(f"{count} x {profile.name}" for count, profile in profiles if count)
+    profile_counts = " + ".join(f"{count} x {profile.name}" for count, profile in profiles if count)
     compute = sum(count * profile.compute_slices for count, profile in profiles)
     memory = sum(count * profile.memory_slots for count, profile in profiles)
     sums = f"{compute} of {geometry.compute_slices} compute slices and {memory} of {geometry.memory_slots} memory slots"
-    raise InfeasibleError(f"{words} do not fit on one {geometry.model}: they are {sums}")
+    raise InfeasibleError(f"{profile_counts} do not fit on one {geometry.model}: they are {sums}")
 
 
 @functools.cache

@@ -137,8 +137,8 @@ class UsableSlices(PlacementPolicy):
     def costs(self) -> Array:
         slices = np.array([profile.compute_slices for profile in self.layouts.geometry.profiles])
         mix = self._weights / self._weights.sum()
-        left_over = self.layouts.free_slices[:, None] - self.layouts.capacity * slices
-        cost: Array = (mix * left_over).sum(axis=1) + _PACKING * np.sqrt(self.layouts.used_slices)
+        unusable = self.layouts.free_slices[:, None] - self.layouts.capacity * slices
+        cost: Array = (mix * unusable).sum(axis=1) + _PACKING * np.sqrt(self.layouts.used_slices)
         return cost
 
 

@@ -83,49 +83,49 @@ def advise(siblings: Sequence[QuotaDemand], settings: AdviceSettings | None = No
 
     Raises ValueError for demands of different lengths.
     """
-    rules, leaves = settings or AdviceSettings(), list(siblings)
-    if len({len(leaf.demand) for leaf in leaves}) > 1:
+    rules, demands = settings or AdviceSettings(), list(siblings)
+    if len({len(leaf.demand) for leaf in demands}) > 1:
         raise ValueError("demands have to be of the same hours")
-    hours = _known_hours(leaves)
+    hours = _known_hours(demands)
     days = len({hour // DAY_HOURS for hour in hours})
-    if len(leaves) < 2 or days < rules.least_days:
-        return [_kept(leaf, _unadvised(leaf, days, rules, len(leaves)), None, None) for leaf in leaves]
-    newest = len(leaves[0].demand)
+    if len(demands) < 2 or days < rules.least_days:
+        return [_kept(leaf, _unadvised(leaf, days, rules, len(demands)), None, None) for leaf in demands]
+    newest = len(demands[0].demand)
     weights = {hour: 0.5 ** ((newest - hour) / rules.half_life_hours) for hour in hours}
-    floors = [_floor(leaf, weights, rules) for leaf in leaves]
-    divided = divide(leaves, weights, floors)
+    floors = [_floor(leaf, weights, rules) for leaf in demands]
+    divided = divide(demands, weights, floors)
     drawn, wins = [], 0
     for sample in _samples(weights, rules):
-        drawn.append(divide(leaves, sample, [_floor(leaf, sample, rules) for leaf in leaves]))
-        wins += _above(leaves, divided, sample) < _above(leaves, [leaf.quota for leaf in leaves], sample)
-    before = _above(leaves, [leaf.quota for leaf in leaves], weights)
-    gain = before - _above(leaves, divided, weights)
+        drawn.append(divide(demands, sample, [_floor(leaf, sample, rules) for leaf in demands]))
+        wins += _above(demands, divided, sample) < _above(demands, [leaf.quota for leaf in demands], sample)
+    before = _above(demands, [leaf.quota for leaf in demands], weights)
+    gain = before - _above(demands, divided, weights)
     is_better = wins >= rules.confidence * len(drawn) and gain >= rules.least_gain * before > 0
-    rows = zip(leaves, divided, zip(*drawn, strict=True), strict=True)
+    rows = zip(demands, divided, zip(*drawn, strict=True), strict=True)
     return [_advice(leaf, after if is_better else leaf.quota, of_it, weights, rules) for leaf, after, of_it in rows]
 
 
 def divide(
-    leaves: Sequence[QuotaDemand], weights: Mapping[int, float], least: Sequence[int] | None = None
+    demands: Sequence[QuotaDemand], weights: Mapping[int, float], least: Sequence[int] | None = None
 ) -> list[int]:
     """The sum of the quotas, divided by ``weights`` of hours; GPUs that nobody demands stay where they are. Nobody gets
     less than ``least``, by default the guarantees."""
-    floors = list(least) if least is not None else [min(leaf.guarantee, leaf.quota) for leaf in leaves]
-    steps = (sum(leaf.quota for leaf in leaves) - sum(floors)) // STEP
+    floors = list(least) if least is not None else [min(leaf.guarantee, leaf.quota) for leaf in demands]
+    steps = (sum(leaf.quota for leaf in demands) - sum(floors)) // STEP
     if steps > _MOST_STEPS:
         raise ValueError(f"{steps} GPUs of quota are more than can be divided")
-    gains = [_gains(leaf, floor, weights, steps) for leaf, floor in zip(leaves, floors, strict=True)]
+    gains = [_gains(leaf, floor, weights, steps) for leaf, floor in zip(demands, floors, strict=True)]
     result = list(floors)
 
     def entry(index: int) -> tuple[float, bool, int]:
-        leaf, quota = leaves[index], result[index]
+        leaf, quota = demands[index], result[index]
         if leaf.limit is not None and quota + STEP > leaf.limit:
             return 1.0, True, index
         level = (quota - floors[index]) // STEP
         gain = gains[index][level] if level < len(gains[index]) else 0.0
         return -gain, quota + STEP > leaf.quota, index
 
-    heap = [entry(index) for index in range(len(leaves))]
+    heap = [entry(index) for index in range(len(demands))]
     heapify(heap)
     for _ in range(steps):
         rank, _, index = heap[0]
@@ -133,28 +133,28 @@ def divide(
             break
         result[index] += STEP
         heapreplace(heap, entry(index))
-    return _with_rest(leaves, result)
+    return _with_rest(demands, result)
 
 
 def _floor(leaf: QuotaDemand, weights: Mapping[int, float], rules: AdviceSettings) -> int:
     """Of its quota what is its own whatever others demand: its guarantee, what it demands in all but few hours, and
     all but a part at once."""
-    wanted, seen = 0, 0.0
+    wanted, cumulative = 0, 0.0
     total = sum(weights.values())
     for amount, weight in sorted((leaf.demand[hour] or 0, weight) for hour, weight in weights.items()):
-        wanted, seen = amount, seen + weight
-        if seen >= rules.kept * total:
+        wanted, cumulative = amount, cumulative + weight
+        if cumulative >= rules.kept * total:
             break
     whole = -(-wanted // STEP) * STEP
-    taken = max(STEP, int(leaf.quota * rules.most_taken) // STEP * STEP)
-    return min(leaf.quota, max(leaf.guarantee, whole, leaf.quota - taken))
+    reduction = max(STEP, int(leaf.quota * rules.most_taken) // STEP * STEP)
+    return min(leaf.quota, max(leaf.guarantee, whole, leaf.quota - reduction))
 
 
-def _with_rest(leaves: Sequence[QuotaDemand], divided: list[int]) -> list[int]:
+def _with_rest(demands: Sequence[QuotaDemand], divided: list[int]) -> list[int]:
     """Parts of a GPU, and what limits leave over, go to where most has been taken from, limits kept."""
-    rest = sum(leaf.quota for leaf in leaves) - sum(divided)
-    for index in sorted(range(len(leaves)), key=lambda each: divided[each] - leaves[each].quota):
-        limit = leaves[index].limit
+    rest = sum(leaf.quota for leaf in demands) - sum(divided)
+    for index in sorted(range(len(demands)), key=lambda each: divided[each] - demands[each].quota):
+        limit = demands[index].limit
         room = rest if limit is None else min(rest, max(0, limit - divided[index]))
         divided[index] += room
         rest -= room
@@ -174,10 +174,10 @@ def _gains(leaf: QuotaDemand, floor: int, weights: Mapping[int, float], steps: i
             slopes[whole] += weight * (1 - part / STEP)
             slopes[whole + 1] += weight * part / STEP
     # What is demanded up to level n is covered by all GPUs below it.
-    result, covered = [], total
+    result, gain = [], total
     for level in range(steps):
-        covered -= slopes[level]
-        result.append(max(0.0, round(covered / total, 12)))
+        gain -= slopes[level]
+        result.append(max(0.0, round(gain / total, 12)))
     return result
 
 
@@ -193,12 +193,12 @@ def _samples(weights: Mapping[int, float], rules: AdviceSettings) -> Iterable[Ma
             yield {hour: weights[hour] for day in half for hour in days[day]}
 
 
-def _above(leaves: Sequence[QuotaDemand], quotas: Sequence[int], weights: Mapping[int, float]) -> float:
+def _above(demands: Sequence[QuotaDemand], quotas: Sequence[int], weights: Mapping[int, float]) -> float:
     """Expected demand above quotas, in GPUs."""
     total = sum(weights.values())
     return sum(
         weight * max(0, (leaf.demand[hour] or 0) - quota)
-        for leaf, quota in zip(leaves, quotas, strict=True)
+        for leaf, quota in zip(demands, quotas, strict=True)
         for hour, weight in weights.items()
     ) / (total * STEP)
 
@@ -207,10 +207,10 @@ def _share_above(leaf: QuotaDemand, quota: int, weights: Mapping[int, float]) ->
     return sum(weight for hour, weight in weights.items() if (leaf.demand[hour] or 0) > quota) / sum(weights.values())
 
 
-def _known_hours(leaves: Sequence[QuotaDemand]) -> list[int]:
+def _known_hours(demands: Sequence[QuotaDemand]) -> list[int]:
     """Hours of which every queue's demand is known."""
-    lengths = range(len(leaves[0].demand) if leaves else 0)
-    return [hour for hour in lengths if all(leaf.demand[hour] is not None for leaf in leaves)]
+    lengths = range(len(demands[0].demand) if demands else 0)
+    return [hour for hour in lengths if all(leaf.demand[hour] is not None for leaf in demands)]
 
 
 def _advice(

@@ -88,8 +88,8 @@ def as_written(desired: Any, live: Any) -> Any:
 
 def _in_order(desired: dict[str, Any], live: dict[str, Any]) -> dict[str, Any]:
     """A group whose resources are those of the live one, with these in its order; everything else as it is."""
-    covered, other = desired.get("coveredResources"), live.get("coveredResources")
-    if covered == other or not isinstance(covered, list) or not isinstance(other, list) or {*covered} != {*other}:
+    resources, other = desired.get("coveredResources"), live.get("coveredResources")
+    if resources == other or not isinstance(resources, list) or not isinstance(other, list) or {*resources} != {*other}:
         return desired
     flavors = [
         {**flavor, "resources": sorted(flavor["resources"], key=lambda row: other.index(row["name"]))}

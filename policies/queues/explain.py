@@ -125,5 +125,5 @@ def _reclaim(tree: QueueTree, queue: KaiwoQueue, engine: Engine) -> str:
 
 
 def _amount(amount: int, resource: str) -> str:
-    words = _IN_WORDS.get(resource, resource)
-    return f"any number of {words}" if amount == UNLIMITED else f"{format_thousandths(amount)} {words}"
+    unit = _IN_WORDS.get(resource, resource)
+    return f"any number of {unit}" if amount == UNLIMITED else f"{format_thousandths(amount)} {unit}"

@@ -38,9 +38,10 @@ def compiled(tree: QueueTree, settings: Settings) -> Compiled:
     kai = _Kai(tree, settings)
     objects = [queue for pool in kai.pools for queue in kai.queues(pool)]
     names = [queue["metadata"]["name"] for queue in objects]
-    taken = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
-    if taken:
-        why = f"KAI would have two Queues {taken[0]}: one is made for a pool or for a root queue; rename a KaiwoQueue."
+    duplicates = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
+    if duplicates:
+        name = duplicates[0]
+        why = f"KAI would have two Queues {name}: one is made for a pool or for a root queue; rename a KaiwoQueue."
         raise TreeError([Reason("TWO_QUEUES", why)])
     for queue in tree.queues.values():
         kai.unsaid(queue)

@@ -49,9 +49,9 @@ def compiled(tree: QueueTree, settings: Settings) -> Compiled:
     objects = kueue.flavors()
     departments = [name for name in tree.queues if not tree.is_leaf(name) and name not in tree.implied]
     objects += [kueue.cohort(name) for name in departments]
-    leaves = [name for name in tree.queues if tree.is_leaf(name)]
-    objects += [kueue.cluster_queue(name) for name in leaves]
-    objects += [local for name in leaves for local in kueue.local_queues(name)]
+    leaf_names = [name for name in tree.queues if tree.is_leaf(name)]
+    objects += [kueue.cluster_queue(name) for name in leaf_names]
+    objects += [local for name in leaf_names for local in kueue.local_queues(name)]
     weighed = any(weight_of(tree, name)[0] is not None for name in tree.queues)
     return Compiled(tuple(objects), tuple(kueue.report.entries), (_FAIR,) if weighed else ())
 
@@ -115,27 +115,29 @@ class _Kueue:
         queue = self._tree.queues[name]
         if queue.other_resources is OtherResources.REFUSED and queue.pools:
             return {pool: list(shares) for pool, shares in queue.pools.items()}
-        covered = {pool: self._tree.resources_of(name, pool) for pool in self._tree.pools_of(name)}
+        resources_by_pool = {pool: self._tree.resources_of(name, pool) for pool in self._tree.pools_of(name)}
         if queue.other_resources is OtherResources.REFUSED:
-            return covered
-        named = {resource for resources in covered.values() for resource in resources}
-        with_gpus = [pool for pool, resources in covered.items() if GPU in resources] or list(covered)
+            return resources_by_pool
+        named = {resource for resources in resources_by_pool.values() for resource in resources}
+        with_gpus = [pool for pool, resources in resources_by_pool.items() if GPU in resources] or list(
+            resources_by_pool
+        )
         for pool in with_gpus:
-            covered[pool] += [resource for resource in (CPU, MEMORY) if resource not in named]
-        return covered
+            resources_by_pool[pool] += [resource for resource in (CPU, MEMORY) if resource not in named]
+        return resources_by_pool
 
     def _groups(self, name: str, pools: Mapping[str, list[str]]) -> list[dict[str, Any]]:
         """Pools that share a resource are flavours of one group, and have all of its resources."""
         result = []
         for members in _joined(pools):
-            covered = list(dict.fromkeys(resource for pool in members for resource in pools[pool]))
-            if not covered:
+            resources = list(dict.fromkeys(resource for pool in members for resource in pools[pool]))
+            if not resources:
                 continue
             names = {pool: self._settings.pool(self._tree, pool) for pool in members}
-            full = list(dict.fromkeys(names[pool].resource(item) for item in covered for pool in members))
+            full = list(dict.fromkeys(names[pool].resource(item) for item in resources for pool in members))
             flavors = []
             for pool in members:
-                own = {names[pool].resource(item): item for item in covered}
+                own = {names[pool].resource(item): item for item in resources}
                 flavors.append(
                     {
                         "name": pool,
@@ -242,13 +244,13 @@ class _Kueue:
 
 def _of_department(queue: KaiwoQueue, report: Report) -> None:
     """Fields that count in leaves only."""
-    given = {
+    unsupported = {
         "fairness.reclaimStrategy": queue.reclaim and queue.reclaim.value,
         "namespaces": ", ".join(queue.namespaces),
         "kueue": ", ".join(queue.kueue),
         "otherResources": "" if queue.other_resources is OtherResources.UNLIMITED else queue.other_resources.value,
     }
-    for field_name, value in given.items():
+    for field_name, value in unsupported.items():
         if value:
             text = f"{value}: {queue.name} has queues below it, and no workloads of its own; say it in these."
             report.add(NotExpressible("OF_A_DEPARTMENT", f"{queue.name}/spec.{field_name}", text))

@@ -21,9 +21,9 @@ def tradable(
             for resource, share in shares.items():
                 if not gpu_resources(resource) or share.quota in (None, UNLIMITED):
                     continue
-                seen = demand(name, pool) or [None] * hours
+                hourly = demand(name, pool) or [None] * hours
                 limit = None if share.limit in (None, UNLIMITED) else share.limit
-                leaf = QuotaDemand(name, pool, share.quota or 0, seen, share.guarantee or 0, limit, resource)
+                leaf = QuotaDemand(name, pool, share.quota or 0, hourly, share.guarantee or 0, limit, resource)
                 groups.setdefault((tree.queues[name].parent, pool, resource), []).append(leaf)
     return [group for (parent, _, _), group in groups.items() if parent] + [
         [leaf] for (parent, _, _), group in groups.items() if not parent for leaf in group

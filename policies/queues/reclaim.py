@@ -87,13 +87,16 @@ def _reclaimed(victims: Sequence[BorrowedRun], waited_s: float) -> ReclaimDecisi
 
 
 def _nobody(borrowed: Sequence[BorrowedRun], room: Room, now_s: float) -> ReclaimDecision:
-    young = [(left_s, run) for run in borrowed if not run.terminating and (left_s := _left_s(run, now_s)) > 0]
+    young = [(remaining_s, run) for run in borrowed if not run.terminating and (remaining_s := _left_s(run, now_s)) > 0]
     if not young or victims_of(borrowed, room) is None:
         why = "All workloads that may be evicted do not free what a workload of the queue waits for."
         return ReclaimDecision(False, Reason("NO_VICTIMS", why))
-    left_s, run = min(young, key=lambda item: (item[0], item[1].name))
-    why = f"{run.name} has run for less than {_protected_s(run):.0f} s, and is left alone for another {left_s:.0f} s."
-    return ReclaimDecision(False, Reason("IN_MIN_RUNTIME", why), left_s)
+    remaining_s, run = min(young, key=lambda item: (item[0], item[1].name))
+    why = (
+        f"{run.name} has run for less than {_protected_s(run):.0f} s, "
+        f"and is left alone for another {remaining_s:.0f} s."
+    )
+    return ReclaimDecision(False, Reason("IN_MIN_RUNTIME", why), remaining_s)
 
 
 def _protected_s(run: BorrowedRun) -> float:

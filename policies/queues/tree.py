@@ -42,13 +42,13 @@ class QueueTree:
         cls, queues: Iterable[KaiwoQueue], pools: Iterable[KaiwoPool] = (), default_pool: str = DEFAULT_POOL
     ) -> "QueueTree":
         """Raises TreeError with everything that is wrong."""
-        given, declared = list(queues), list(pools)
-        problems = _twice(given, declared)
-        by_name = {queue.name: queue for queue in given}
+        queue_list, declared = list(queues), list(pools)
+        problems = _twice(queue_list, declared)
+        by_name = {queue.name: queue for queue in queue_list}
         problems += _cycles(by_name)
         if problems:
             raise TreeError(problems)
-        implied = {queue.parent for queue in given if queue.parent} - by_name.keys()
+        implied = {queue.parent for queue in queue_list if queue.parent} - by_name.keys()
         by_name |= {name: KaiwoQueue(name) for name in implied}
         tree = cls(by_name, {pool.name: pool for pool in declared}, frozenset(implied), default_pool)
         for queue in by_name.values():
@@ -182,16 +182,16 @@ def _twice(queues: Sequence[KaiwoQueue], pools: Sequence[KaiwoPool]) -> list[Rea
 
 
 def _cycles(queues: Mapping[str, KaiwoQueue]) -> list[Reason]:
-    result, seen = list[Reason](), set[str]()
+    result, visited = list[Reason](), set[str]()
     for start in queues:
         way, name = list[str](), start
-        while name in queues and name not in seen and name not in way:
+        while name in queues and name not in visited and name not in way:
             way.append(name)
             name = queues[name].parent
         if name in way:
             circle = " → ".join([*way[way.index(name) :], name])
             result.append(Reason("QUEUE_CYCLE", f"queues are their own ancestors: {circle}; remove a parentQueue."))
-        seen |= set(way)
+        visited |= set(way)
     return result
 
 
@@ -199,13 +199,13 @@ def _unknown_pools(tree: QueueTree) -> list[Reason]:
     if not tree.pools:
         # Nothing is declared: they are those of the cluster, and looked up when the queues are applied.
         return []
-    known = tree.pools.keys() | ({tree.default_pool} if tree.default_pool == DEFAULT_POOL else set())
+    pools = tree.pools.keys() | ({tree.default_pool} if tree.default_pool == DEFAULT_POOL else set())
     there = f"; there are {', '.join(tree.pools)}"
     return [
         Reason("UNKNOWN_POOL", f"{queue.name}: there is no pool {pool}{nearest(pool, tree.pools) or there}")
         for queue in tree.queues.values()
         for pool in queue.pools
-        if pool not in known
+        if pool not in pools
     ]
 
 

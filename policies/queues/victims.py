@@ -40,11 +40,11 @@ class BorrowedRun:
 class Room(Protocol):
     """The quota of the tree, with workloads that are gone from it."""
 
-    def fits(self, gone: Collection[str]) -> bool:
+    def fits(self, evicted: Collection[str]) -> bool:
         """Whether the workload that waits has its quota then."""
         ...
 
-    def lends(self, name: str, gone: Collection[str]) -> bool:
+    def lends(self, name: str, evicted: Collection[str]) -> bool:
         """Whether the queue of a workload, and those above it that the owner is not in, still use more than theirs."""
         ...
 
@@ -59,12 +59,12 @@ def victims_of(runs: Sequence[BorrowedRun], room: Room) -> tuple[BorrowedRun, ..
     if room.fits(terminating):
         return ()
     result: list[BorrowedRun] = []
-    gone = list(terminating)
+    evicted = list(terminating)
     for run in sorted((run for run in runs if not run.terminating), key=_order):
-        if room.lends(run.name, gone):
+        if room.lends(run.name, evicted):
             result.append(run)
-            gone.append(run.name)
-            if room.fits(gone):
+            evicted.append(run.name)
+            if room.fits(evicted):
                 return _needed(result, terminating, room)
     return None
 

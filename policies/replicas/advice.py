@@ -62,8 +62,8 @@ class ReplicaQuestion:
             return None if seconds is None else seconds / min(self.step_seconds.values())
         most = max(node.gpus for node in self.nodes)
         fastest = min(each.replicas for each in shapes_of(self.gpus) if each.gpus <= most)
-        given = () if self.over_two_nodes is None else (self.over_two_nodes,)
-        return slowdown(shape.replicas, *given) / slowdown(fastest, *given)
+        measured = () if self.over_two_nodes is None else (self.over_two_nodes,)
+        return slowdown(shape.replicas, *measured) / slowdown(fastest, *measured)
 
 
 def replica_advice(question: ReplicaQuestion, *, draws: int = DRAWS, seed: int = 0) -> ReplicaAdvice:
@@ -74,11 +74,13 @@ def replica_advice(question: ReplicaQuestion, *, draws: int = DRAWS, seed: int =
     shapes = shapes_of(question.gpus)
     refused = [each for shape in shapes if (each := _impossible(shape, question)) is not None]
     out = {each.shape for each in refused}
-    left = [shape for shape in shapes if shape not in out]
+    candidates = [shape for shape in shapes if shape not in out]
     # Of very many shapes those with many small replicas are slowest.
-    refused += [_refusal(shape, "SHAPE_NOT_TRIED", "More shapes than are compared.") for shape in left[MOST_SHAPES:]]
+    refused += [
+        _refusal(shape, "SHAPE_NOT_TRIED", "More shapes than are compared.") for shape in candidates[MOST_SHAPES:]
+    ]
     fragmentation = Fragmentation(question.nodes, question.usual)
-    estimates = [_estimate(shape, question, fragmentation, draws, seed) for shape in left[:MOST_SHAPES]]
+    estimates = [_estimate(shape, question, fragmentation, draws, seed) for shape in candidates[:MOST_SHAPES]]
     estimates.sort(key=_order)
     smallest = by_smallest_node(question.gpus, question.nodes)
     if not estimates:

@@ -51,8 +51,8 @@ class _Start:
 
     def is_reached(self, job: Running | Pending, now_s: float) -> bool:
         """Whether a job that runs from now on still has its GPUs then."""
-        left_s = job.left_s if isinstance(job, Running) else job.run_s
-        if left_s is not None and now_s + left_s <= self.at_s:
+        remaining_s = job.left_s if isinstance(job, Running) else job.run_s
+        if remaining_s is not None and now_s + remaining_s <= self.at_s:
             return False
         return not (job.is_killable and now_s < self.lead_from_s)
 
@@ -134,9 +134,9 @@ def _refusal(pending: Pending, start: _Start, snapshot: PoolSnapshot) -> Reason:
 
 def _holds(snapshot: PoolSnapshot, admitted: Iterable[Pending]) -> tuple[dict[str, int], int]:
     """Idle GPUs by claim, once those that may start have theirs; and what is idle beside them."""
-    left = max(0, min(snapshot.free, snapshot.gpus))
+    free = max(0, min(snapshot.free, snapshot.gpus))
     for pending in admitted:
-        left -= pending.gpus if pending.gpus <= left else 0
+        free -= pending.gpus if pending.gpus <= free else 0
     owned: dict[str, int] = {}
     for job in snapshot.running:
         owned[job.owner] = owned.get(job.owner, 0) + job.gpus
@@ -147,8 +147,8 @@ def _holds(snapshot: PoolSnapshot, admitted: Iterable[Pending]) -> tuple[dict[st
             used = min(claim.gpus, owned.get(claim.owner, 0))
             owned[claim.owner] = owned.get(claim.owner, 0) - used
         if claim.until_s > snapshot.now_s:
-            holds[claim.name] = min(left, claim.gpus - used)
-            left -= holds[claim.name]
+            holds[claim.name] = min(free, claim.gpus - used)
+            free -= holds[claim.name]
     return holds, min(snapshot.free, snapshot.gpus) - sum(holds.values())
 
 

@@ -37,8 +37,8 @@ def ideal_shares(queues: Iterable[ShareQueue], capacity: Amounts) -> dict[str, d
     filling = _Filling(tree, capacity)
     for depth in range(max(map(tree.depth, tree.queues), default=0), -1, -1):
         filling.fill(depth)
-    leaves = {leaf: filling.amounts(leaf) for leaf in tree.leaves}
-    return {name: tree.total(name, leaves) for name in tree.queues}
+    amounts = {leaf: filling.amounts(leaf) for leaf in tree.leaves}
+    return {name: tree.total(name, amounts) for name in tree.queues}
 
 
 class _Filling:
@@ -173,29 +173,29 @@ class _Filling:
         whole = self._capacity[resource] * _SCALE
         if total := sum(growth.values()):
             steps["capacity", "", resource] = (whole - self._used("", resource)) // total
-        taken, grows = 0, 0
+        used, grows = 0, 0
         for root in self._tree.children(""):
             its_own, its_growth = self._withheld(root, resource, growth, steps)
-            taken, grows = taken + its_own, grows + its_growth
+            used, grows = used + its_own, grows + its_growth
         if grows:
-            steps["withheld", "", resource] = (whole - taken) // grows
+            steps["withheld", "", resource] = (whole - used) // grows
 
     def _withheld(self, name: str, resource: str, growth: dict[str, int], steps: dict[_Bound, int]) -> tuple[int, int]:
         """What a queue has or keeps for itself of a resource, and how fast that grows."""
         children = self._tree.children(name)
         if children:
             rows = [self._withheld(child, resource, growth, steps) for child in children]
-            taken, grows = sum(row[0] for row in rows), sum(row[1] for row in rows)
+            used, grows = sum(row[0] for row in rows), sum(row[1] for row in rows)
         else:
-            taken, grows = self._used(name, resource), growth.get(name, 0)
+            used, grows = self._used(name, resource), growth.get(name, 0)
         if (name, resource) not in self._below_guarantee:
-            return taken, grows
+            return used, grows
         guarantee = self._tree.queues[name].guarantee[resource] * _SCALE
-        if taken >= guarantee:
+        if used >= guarantee:
             self._below_guarantee.discard((name, resource))
-            return taken, grows
+            return used, grows
         if grows:
-            steps["guarantee", name, resource] = (guarantee - taken) // grows
+            steps["guarantee", name, resource] = (guarantee - used) // grows
         return guarantee, 0
 
     def _touches(self, kind: str, leaf: str, name: str, resource: str) -> bool:

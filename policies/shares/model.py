@@ -38,18 +38,18 @@ class ShareTree:
     """
 
     def __init__(self, queues: Iterable[ShareQueue]) -> None:
-        given = sorted(queues, key=lambda queue: queue.name)
-        self.queues = {queue.name: queue for queue in given}
-        if len(self.queues) < len(given):
+        ordered = sorted(queues, key=lambda queue: queue.name)
+        self.queues = {queue.name: queue for queue in ordered}
+        if len(self.queues) < len(ordered):
             raise ValueError("two queues have one name")
         self._children: dict[str, list[str]] = {"": []}
-        for queue in given:
+        for queue in ordered:
             if queue.parent and queue.parent not in self.queues:
                 raise ValueError(f"{queue.name}: there is no queue {queue.parent}")
             self._children.setdefault(queue.parent, []).append(queue.name)
         self.lineages = {name: self._lineage(name) for name in self.queues}
         self.leaves = [name for name in self.queues if name not in self._children]
-        for queue in given:
+        for queue in ordered:
             if queue.name in self._children and any(queue.demand.values()):
                 raise ValueError(f"{queue.name}: a queue with others below it has no demand of its own")
 

@@ -31,9 +31,9 @@ def choose_count(curve: ScalingCurve, requested_gpus: int) -> CountChoice:
     if curve.useful_gpus >= requested_gpus:
         text = f"All {requested_gpus} GPUs are useful: each brings {curve.threshold:.0%} or more of one of the first."
         return CountChoice(requested_gpus, at[requested_gpus], Reason("ALL_USEFUL", text, numbers))
-    best, asked = at[curve.useful_gpus].best, at[requested_gpus].best
-    slower = best.step_seconds / asked.step_seconds
-    saved = 1 - best.gpu_hours_per_billion_tokens / asked.gpu_hours_per_billion_tokens
+    best, requested = at[curve.useful_gpus].best, at[requested_gpus].best
+    slower = best.step_seconds / requested.step_seconds
+    saved = 1 - best.gpu_hours_per_billion_tokens / requested.gpu_hours_per_billion_tokens
     text = (
         f"{curve.useful_gpus} of the {requested_gpus} GPUs are useful: on them a step takes {slower:.2f} times as "
         f"long, for {saved:.0%} fewer GPU-hours."

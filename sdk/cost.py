@@ -44,8 +44,8 @@ def cost(
     login accepts. Raises CostError.
     """
     address = (server or f"http://127.0.0.1:{(settings or Settings).pages_port}").rstrip("/")
-    asked = {"by": by, "label": label, "since": since, "namespace": namespace, "limit": limit, "offset": offset}
-    query = {name: str(value) for name, value in asked.items() if value != ""}
+    parameters = {"by": by, "label": label, "since": since, "namespace": namespace, "limit": limit, "offset": offset}
+    query = {name: str(value) for name, value in parameters.items() if value != ""}
     document = _fetched(f"{address}/v1/cost", query, _headers(token), transport)
     try:
         return report_of(document)

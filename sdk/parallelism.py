@@ -55,9 +55,9 @@ def parallelism(
     job = job_of(model, gpu, gpus, sequence, global_batch, gpus_per_node, framework, matmul, nics, price)
     if not 0 < likely < 1 or not 1 <= count <= 100:
         raise PlanError(f"a probability of {likely:g} and {count} answers; give one between 0 and 1, and 1 to 100")
-    asked = advisor or _advisor(settings)
-    correction, followed = own_runs(asked, job, measured or {}, likely)
-    advice = asked.advise(job, count=count, likely=likely, correction=correction)
+    selected = advisor or _advisor(settings)
+    correction, followed = own_runs(selected, job, measured or {}, likely)
+    advice = selected.advise(job, count=count, likely=likely, correction=correction)
     return replace(advice, reasons=(*advice.reasons, *followed))
 
 

@@ -48,12 +48,12 @@ def run_time(
     from kopt.models.runtime.loading import load_run_time
     from kopt.models.runtime.predictor import RunTimeRequest
 
-    known = runs_of(Path(runs), cluster) if isinstance(runs, str | Path) else runs
+    history = runs_of(Path(runs), cluster) if isinstance(runs, str | Path) else runs
     predictor = load_run_time(model, settings) if isinstance(model, str) else model
     memory = predictor.cluster_runs()
-    memory.observe(known, answer_last=2_000)
+    memory.observe(history, answer_last=2_000)
     if at_s is None:
-        at_s = max((run.started_s if run.ended_s is None else run.ended_s for run in known), default=time.time())
+        at_s = max((run.started_s if run.ended_s is None else run.ended_s for run in history), default=time.time())
         at_s = max(at_s, at_s if started_s is None else started_s)
     question = RunTimeQuestion(JobKind(queue, gpus, name, user), at_s, started_s, progress)
     return predictor.answer(RunTimeRequest(question, memory))

@@ -55,15 +55,15 @@ def _parameters() -> dict[str, Any]:
 
 def _query(request: Request) -> AuditQuery:
     """Raises Problem 422."""
-    given = request.query_params
-    for name in given:
+    parameters = request.query_params
+    for name in parameters:
         if name not in (*_NUMBERS, *_TEXTS):
             raise invalid(name, f"is none of {', '.join((*_NUMBERS, *_TEXTS))}")
-    times = {name: _number(name, given[name]) for name in _TIMES if name in given}
-    positions = {name: int(_number(name, given[name])) for name in _POSITIONS if name in given}
+    times = {name: _number(name, parameters[name]) for name in _TIMES if name in parameters}
+    positions = {name: int(_number(name, parameters[name])) for name in _POSITIONS if name in parameters}
     if not 1 <= positions.get("limit", 1) <= MAX_RECORDS:
         raise invalid("limit", f"is not from 1 to {MAX_RECORDS}")
-    texts = {name: given[name] for name in _TEXTS if name in given}
+    texts = {name: parameters[name] for name in _TEXTS if name in parameters}
     return AuditQuery(**positions, **times, **texts)  # type: ignore[arg-type]
 
 

@@ -53,12 +53,12 @@ class AuditTable:
             self._give_up(transaction, now_s - self._retention_s)
             head, kept = _head(transaction.query), 0
             for record, entry in records:
-                known = transaction.query(
+                stored = transaction.query(
                     "SELECT digest FROM audit_record WHERE caller = ? AND chain = ? AND sequence = ?",
                     (caller, entry.chain, entry.sequence),
                 )
-                if known:
-                    if known[0][0] != record.digest:
+                if stored:
+                    if stored[0][0] != record.digest:
                         raise Rewritten(f"record {entry.sequence} of {entry.chain} is kept with another text")
                     continue
                 head = Head(head.position + 1, link_of(head.link, caller, record.digest))
@@ -124,5 +124,5 @@ def _conditions(query: AuditQuery, caller: str | None) -> tuple[str, tuple[Any, 
         "name = ?": query.name or None,
         "caller = ?": caller,
     }
-    given = {condition: value for condition, value in limits.items() if value is not None}
-    return " AND ".join(given) or "1 = 1", tuple(given.values())
+    conditions = {condition: value for condition, value in limits.items() if value is not None}
+    return " AND ".join(conditions) or "1 = 1", tuple(conditions.values())

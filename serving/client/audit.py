@@ -99,9 +99,9 @@ class AuditSender:
 
     def _drop(self, batch: list[SealedRecord]) -> None:
         """Those that have gone; the queue may have lost some of them meanwhile."""
-        gone = {record.digest for record in batch}
+        sent = {record.digest for record in batch}
         with self._lock:
-            while self._queue and self._queue[0].digest in gone:
+            while self._queue and self._queue[0].digest in sent:
                 self._pop()
 
     def _pop(self) -> None:

@@ -332,8 +332,8 @@ def _openapi(app: FastAPI) -> dict[str, Any]:
     if app.openapi_schema is None:
         document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         schemas = document["components"]["schemas"]
-        asked = (body for spec in SERVICES for body in spec.requests)
-        bodies: list[type[BaseModel]] = [ProblemOut, AuditRequest, *asked]
+        request_bodies = (body for spec in SERVICES for body in spec.requests)
+        bodies: list[type[BaseModel]] = [ProblemOut, AuditRequest, *request_bodies]
         for body in bodies:
             schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
             schemas |= schema.pop("$defs", {})

@@ -184,40 +184,40 @@ class RunTimeService(PredictorService[RunTimePredictor]):
             raise Problem(503, why.message, headers={"retry-after": "5"})
         at_s = self._clock() if request.at_s is None else request.at_s
         questions = [_asked_job(at, job, at_s) for at, job in enumerate(request.jobs)]
-        asked = _Asked(request.cluster, caller, sees_all)
-        return await self._on_thread(caller, deadline, self._by_champion, request, asked, questions, at_s)
+        scope = _Asked(request.cluster, caller, sees_all)
+        return await self._on_thread(caller, deadline, self._by_champion, request, scope, questions, at_s)
 
     def _by_champion(
-        self, request: RunTimesRequest, asked: _Asked, questions: Sequence[RunTimeQuestion], at_s: float
+        self, request: RunTimesRequest, scope: _Asked, questions: Sequence[RunTimeQuestion], at_s: float
     ) -> RunTimesResponse:
-        runs = self._current(self._owner(asked), asked.cluster)[CHAMPION]
+        runs = self._current(self._owner(scope), scope.cluster)[CHAMPION]
         model = self.models[CHAMPION]
         # What waits in one queue with the same size is asked about once.
-        known: dict[RunTimeQuestion, RunTimeAnswer] = {}
+        answers: dict[RunTimeQuestion, RunTimeAnswer] = {}
         jobs = []
         for job, question in zip(request.jobs, questions, strict=True):
-            answer = known.get(question)
+            answer = answers.get(question)
             if answer is None:
-                answer = known[question] = model.answer(RunTimeRequest(question, runs))
-            left = SecondsOut.of(answer.remaining_seconds)
-            jobs.append(JobTimeOut(job.id, left, answer.level, answer.finished))
+                answer = answers[question] = model.answer(RunTimeRequest(question, runs))
+            remaining = SecondsOut.of(answer.remaining_seconds)
+            jobs.append(JobTimeOut(job.id, remaining, answer.level, answer.finished))
         return RunTimesResponse(jobs=tuple(jobs), at_s=at_s, model=ModelOut.of(model.version))
 
     async def _in_time(
-        self, model: RunTimePredictor, asked: _Asked, question: RunTimeQuestion, deadline: Deadline
+        self, model: RunTimePredictor, scope: _Asked, question: RunTimeQuestion, deadline: Deadline
     ) -> RunTimeResponse:
-        caller = asked.caller
+        caller = scope.caller
         try:
-            made = await self._on_thread(caller, deadline, self._by_model, model, asked, question)
+            made = await self._on_thread(caller, deadline, self._by_model, model, scope, question)
         except Problem:
             raise
         except Exception as error:  # noqa: BLE001 - edge: a model's bug must not become the caller's outage
             _LOG.exception("a run time cannot be answered")
             if self.canary.failed(model) and self.slot.current is not None:
-                return await self._in_time(self.slot.current, asked, question, deadline)
+                return await self._in_time(self.slot.current, scope, question, deadline)
             text = f"The model failed ({type(error).__name__}); this is what the last runs alone say."
             why = Reason("MODEL_ERROR", text)
-            return await self._on_thread(caller, deadline, self._by_recent, model, asked, question, why)
+            return await self._on_thread(caller, deadline, self._by_recent, model, scope, question, why)
         self.canary.answered(model)
         return made
 
@@ -234,8 +234,8 @@ class RunTimeService(PredictorService[RunTimePredictor]):
         for number, start in enumerate(request.starts):
             if start.p90_s < start.p50_s:
                 raise invalid(f"starts.{number}.p90_s", "nine of ten draws take no less than half of them")
-        asked = _Asked(request.cluster, caller, sees_all)
-        return await self._on_thread(caller, deadline, self._starts, request, asked)
+        scope = _Asked(request.cluster, caller, sees_all)
+        return await self._on_thread(caller, deadline, self._starts, request, scope)
 
     async def queues(self, deadline: Deadline, owner: str | None) -> QueuesResponse:
         """How answers have held, by cluster and queue, of one caller or of all (None). Raises Problem 503."""
@@ -272,18 +272,18 @@ class RunTimeService(PredictorService[RunTimePredictor]):
             self._current(owner, cluster)
         return RunsKept(kept=kept, known=len(runs) - kept)
 
-    def _starts(self, request: StartsRequest, asked: _Asked) -> StartsResponse:
-        owner = self._owner(asked)
+    def _starts(self, request: StartsRequest, scope: _Asked) -> StartsResponse:
+        owner = self._owner(scope)
         starts = [
             PredictedStart(start.job, start.queue, start.at_s, StartEstimate(start.p50_s, start.p90_s))
             for start in request.starts
         ]
         by_queue = {
-            queue: self._start_table.calibration(owner, asked.cluster, queue)
+            queue: self._start_table.calibration(owner, scope.cluster, queue)
             for queue in {start.queue for start in starts}
         }
         answered = {start.job: by_queue[start.queue].corrected(start.estimate) for start in starts}
-        self._start_table.keep(owner, asked.cluster, starts, answered, self._clock())
+        self._start_table.keep(owner, scope.cluster, starts, answered, self._clock())
         listed = tuple(
             StartOut(start.job, corrected.p50_s or 0.0, corrected.p90_s or 0.0, len(by_queue[start.queue].p90_logs))
             for start in starts
@@ -320,16 +320,16 @@ class RunTimeService(PredictorService[RunTimePredictor]):
 
         return self._followed.catch_up(owner, cluster, self.models, ended, changed)
 
-    def _by_model(self, model: RunTimePredictor, asked: _Asked, question: RunTimeQuestion) -> RunTimeResponse:
+    def _by_model(self, model: RunTimePredictor, scope: _Asked, question: RunTimeQuestion) -> RunTimeResponse:
         models = self.models
         alias = next((alias for alias, each in models.items() if each is model), None)
         if alias is None:
             alias, model = next(iter(models.items()))
-        owner = self._owner(asked)
-        stored = self._by_stored(model, owner, asked.cluster, question)
+        owner = self._owner(scope)
+        stored = self._by_stored(model, owner, scope.cluster, question)
         if stored is not None:
             return stored
-        runs = self._current(owner, asked.cluster)[alias]
+        runs = self._current(owner, scope.cluster)[alias]
         self._counters.drifted(sum(record.has_drifted for record in runs.queues.values()))
         return RunTimeResponse.of(model.answer(RunTimeRequest(question, runs)), question.at_s, model.version)
 
@@ -353,19 +353,19 @@ class RunTimeService(PredictorService[RunTimePredictor]):
         return RunTimeResponse.of(answer, question.at_s, model.version)
 
     def _by_recent(
-        self, model: RunTimePredictor, asked: _Asked, question: RunTimeQuestion, why: Reason
+        self, model: RunTimePredictor, scope: _Asked, question: RunTimeQuestion, why: Reason
     ) -> RunTimeResponse:
-        history = self._followed.history(self._owner(asked), asked.cluster)
+        history = self._followed.history(self._owner(scope), scope.cluster)
         return RunTimeResponse.of(answer_recent(history, question, why), question.at_s, model.version)
 
-    def _owner(self, asked: _Asked) -> str:
+    def _owner(self, scope: _Asked) -> str:
         """Whose runs of the cluster count."""
-        own = owner_of(asked.caller)
-        if not asked.sees_all or self._followed.knows(own, asked.cluster):
+        own = owner_of(scope.caller)
+        if not scope.sees_all or self._followed.knows(own, scope.cluster):
             return own
-        if self._table.last_change(own, asked.cluster):
+        if self._table.last_change(own, scope.cluster):
             return own
-        others = [owner for owner, cluster in self._table.clusters(None) if cluster == asked.cluster]
+        others = [owner for owner, cluster in self._table.clusters(None) if cluster == scope.cluster]
         return others[0] if others else own
 
     def _queues(self, owner: str | None) -> QueuesResponse:

@@ -121,15 +121,16 @@ class StartTable:
                 (owner, cluster),
             )
             waits = {
-                str(job): (float(at_s), float(p50_s), float(p90_s), known) for job, at_s, p50_s, p90_s, known in rows
+                str(job): (float(at_s), float(p50_s), float(p90_s), recorded)
+                for job, at_s, p50_s, p90_s, recorded in rows
             }
             for run in runs:
                 job = run.job.rpartition("/")[0] or run.job
                 if job not in waits or run.started_s < waits[job][0] - _CLOCKS_S:
                     continue
-                at_s, p50_s, p90_s, known = waits.pop(job)
+                at_s, p50_s, p90_s, recorded = waits.pop(job)
                 wait_s = max(0.0, run.started_s - at_s)
-                if known is None:
+                if recorded is None:
                     result.append(BegunWait(job, p50_s, p90_s, wait_s))
                 db.execute(
                     "UPDATE predicted_start SET begun_s = ?, wait_s = COALESCE(wait_s, ?), "
@@ -145,4 +146,4 @@ class StartTable:
             f"WHERE {_OF} AND wait_s IS NOT NULL GROUP BY queue ORDER BY queue",
             (owner, cluster),
         )
-        return {str(queue): (int(count), float(covered) / int(count)) for queue, count, covered in rows}
+        return {str(queue): (int(count), float(inside) / int(count)) for queue, count, inside in rows}

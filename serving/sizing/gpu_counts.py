@@ -179,8 +179,8 @@ class GpuCounts:
 
 def training_of(job: TrainingJob) -> str:
     """Digest of what is trained and on which GPUs, however many they are."""
-    words = {name: value for name, value in job_to_dict(job).items() if name not in ("gpus", "gpus_per_node")}
-    return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()
+    fields = {name: value for name, value in job_to_dict(job).items() if name not in ("gpus", "gpus_per_node")}
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 
 def _patched(advice: GpuCountAdvice, workload: Workload) -> GpuCountAdvice:

@@ -196,9 +196,9 @@ class SizingService(PredictorService[SizingPredictor]):
         if workload.processes.world_size < _LEAST_GPUS or workload.problem is not None:
             return None
         measured = {int(gpus): seconds for gpus, seconds in request.measured_steps.items()}
-        asked = CountQuestion(question.owner, workload, request.threshold, measured)
+        count_question = CountQuestion(question.owner, workload, request.threshold, measured)
         wait = request.scaling or bool(measured)
-        return await self._counts.advice(asked, deadline, wait=wait, made=lambda: self._record(question, made))
+        return await self._counts.advice(count_question, deadline, wait=wait, made=lambda: self._record(question, made))
 
     def _newest(self, question: _Question, model: SizingPredictor | None) -> SizingEstimate | None:
         """The cached answer to the same request, where model and evidence are unchanged."""

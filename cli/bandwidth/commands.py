@@ -139,9 +139,9 @@ def predict(
         kopt bandwidth predict questions.csv --out answers.csv
     """
     from kopt.models.bandwidth.loading import load_bandwidth
-    from kopt.models.bandwidth.rows import read_asked
+    from kopt.models.bandwidth.rows import read_queries
 
-    rows = read_asked(table)
+    rows = read_queries(table)
     if out.resolve() == table.resolve():
         usage_error("--out would overwrite the table itself", "--out")
     predictor = load_bandwidth(model, load_settings())

@@ -8,7 +8,7 @@ from kopt.cli.training.from_cluster import Imported
 from kopt.core.hardware.bandwidth import MAX_BYTES, BandwidthError
 from kopt.core.hardware.node_topology import NodeTopology, TopologyError
 from kopt.core.hardware.pairwise import Health, MeasuredPair, MeasuredPoint
-from kopt.models.bandwidth.rows import AskedRow, MeasuredRow
+from kopt.models.bandwidth.rows import MeasuredRow, QueryRow
 from kopt.topology.in_words import in_words
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _add(result: Rows, pair: MeasuredPair, topologies: dict[str, NodeTopology]) 
         if not _is_possible(point):
             result.leave_out(name, f"{point.bytes:,} bytes in {point.latency_us:g} µs are no measurement")
             continue
-        query = AskedRow(first, tuple(range(pair.gpus_per_node)), pair.collective, point.bytes)
+        query = QueryRow(first, tuple(range(pair.gpus_per_node)), pair.collective, point.bytes)
         result.rows.append(MeasuredRow(query, point.latency_us, "+".join(pair.nodes), label, SOURCE))
 
 

@@ -55,7 +55,7 @@ class Widths:
 
 def fit_widths(points: Sequence[Point], labelled: Labelled, settings: KernelSettings) -> Widths:
     """Refits without some of the data and scores the answers to it."""
-    return widths_of(list(_left_out(points, labelled, settings)))
+    return widths_of(list(_cross_validated(points, labelled, settings)))
 
 
 def widths_of(scores: Sequence[Score]) -> Widths:
@@ -66,7 +66,7 @@ def widths_of(scores: Sequence[Score]) -> Widths:
     return Widths({key: _quantile(part) for key, part in sorted(keyed.items())})
 
 
-def _left_out(points: Sequence[Point], labelled: Labelled, settings: KernelSettings) -> Iterator[Score]:
+def _cross_validated(points: Sequence[Point], labelled: Labelled, settings: KernelSettings) -> Iterator[Score]:
     for labels, of, most in ((labelled.groups, _group, _GROUP_FOLDS), (labelled.cells, held_out, _KNOWN_FOLDS)):
         names = sorted(set(labels.tolist()))
         for fold in range(min(most, len(names))):

@@ -23,7 +23,7 @@ _TEXT = 500
 
 
 @dataclass(frozen=True)
-class AskedRow:
+class QueryRow:
     """One question of a table."""
 
     hardware: HardwareRow
@@ -39,7 +39,7 @@ class AskedRow:
 class MeasuredRow:
     """And what was measured. ``machine_class`` and ``machine`` are labels to group by, ``source`` names its origin."""
 
-    asked: AskedRow
+    asked: QueryRow
     latency_us: float
     machine: str
     machine_class: str
@@ -47,9 +47,9 @@ class MeasuredRow:
     which: str = ""
 
 
-def read_asked(path: Path) -> list[AskedRow]:
+def read_queries(path: Path) -> list[QueryRow]:
     """Raises BandwidthError with the line and column of what cannot be understood."""
-    return [_asked(line, row) for line, row in _rows(path, NEEDED)]
+    return [_query(line, row) for line, row in _rows(path, NEEDED)]
 
 
 def read_measured(path: Path) -> list[MeasuredRow]:
@@ -62,7 +62,7 @@ def read_measured(path: Path) -> list[MeasuredRow]:
         label = row["machine_class"]
         source, which = row.get("source", ""), row.get("which_gpus", "")
         measured_rows.append(
-            MeasuredRow(_asked(line, row), latency_us, row.get("machine") or label, label, source, which)
+            MeasuredRow(_query(line, row), latency_us, row.get("machine") or label, label, source, which)
         )
     return measured_rows
 
@@ -121,7 +121,7 @@ def _rows(path: Path, needed: tuple[str, ...]) -> Iterator[tuple[int, Mapping[st
         raise BandwidthError(f"{path}: cannot be read as CSV ({error})") from error
 
 
-def _asked(line: int, row: Mapping[str, str]) -> AskedRow:
+def _query(line: int, row: Mapping[str, str]) -> QueryRow:
     nodes, count = _whole(line, row, "n_nodes", _MOST_RANKS), _whole(line, row, "gpus_per_node", _MOST_GPUS)
     if nodes * count < 2:
         raise BandwidthError(f"line {line}: one GPU alone has nobody to talk to")
@@ -140,7 +140,7 @@ def _asked(line: int, row: Mapping[str, str]) -> AskedRow:
     except BandwidthError as error:
         raise BandwidthError(f"line {line}: {error}") from error
     size_bytes = _whole(line, row, "message_bytes", MAX_BYTES)
-    return AskedRow(hardware, _which(row.get("which_gpus", ""), count), kind, size_bytes)
+    return QueryRow(hardware, _which(row.get("which_gpus", ""), count), kind, size_bytes)
 
 
 def _which(text: str, count: int) -> tuple[int, ...]:

@@ -21,7 +21,7 @@ from kopt.core.workload.split import Matmul, Split, SplitAdvice, SplitEstimate, 
 from kopt.core.workload.training_plan import PlanError, TrainingPlan
 from kopt.models.bandwidth.loading import load_bandwidth
 from kopt.models.bandwidth.predictor import BandwidthPredictor
-from kopt.models.parallelism.communication import ClusterInWords, Wires, step_communication
+from kopt.models.parallelism.communication import ClusterDescription, Wires, step_communication
 from kopt.models.parallelism.efficiency import PRODUCTS_DEVIATION, Efficiency, shipped_efficiency
 from kopt.models.parallelism.flags import plan_of, settings_of
 from kopt.models.parallelism.splits import splits_of
@@ -215,10 +215,10 @@ def _degrees(split: Split) -> tuple[object, ...]:
     return split.tensor, split.pipeline, split.expert, split.sharding
 
 
-def cluster_of(job: TrainingJob) -> ClusterInWords:
+def cluster_of(job: TrainingJob) -> ClusterDescription:
     """The job's nodes as the bandwidth predictor reads them."""
     link = "NVL72" if job.gpu.startswith(("GB200", "GB300")) else ""
-    return ClusterInWords(job.gpu, job.gpus_per_node, job.network if job.nodes > 1 else "", link)
+    return ClusterDescription(job.gpu, job.gpus_per_node, job.network if job.nodes > 1 else "", link)
 
 
 def fit_probability(memory: Prediction, usable_bytes: float) -> float:

@@ -17,7 +17,7 @@ from kopt.topology.set_links import gpu_set
 
 
 @dataclass(frozen=True)
-class ClusterInWords:
+class ClusterDescription:
     """GPUs and networks as people write them: ``H100-SXM5-80GB``, 8 in a node, ``8x NDR400 IB``.
 
     ``link`` is how GPUs of a node are joined where that is not usual for the model (``NV2``, ``PCIe 4``).
@@ -45,7 +45,7 @@ class StepCommunication:
 class Wires:
     """Collectives on one cluster. ``bandwidth`` answers for sets of GPUs; answers are kept."""
 
-    def __init__(self, cluster: ClusterInWords, bandwidth: BandwidthPredictor) -> None:
+    def __init__(self, cluster: ClusterDescription, bandwidth: BandwidthPredictor) -> None:
         self.cluster = cluster
         self._bandwidth = bandwidth
         self._kept: dict[tuple[int, int, Collective, int], float] = {}

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kopt.models.bandwidth.predictor import BandwidthPredictor
-from kopt.models.parallelism.communication import ClusterInWords, Wires, step_communication
+from kopt.models.parallelism.communication import ClusterDescription, Wires, step_communication
 from kopt.models.parallelism.efficiency import PRIORS, Efficiency, Numbers, Table, parts_of, sum_of_parts
 from kopt.models.parallelism.measured_steps import MeasuredStep
 from kopt.models.parallelism.step_time import StepRow, step_row
@@ -41,7 +41,7 @@ class HeldOut:
 
 def rows_of(steps: Sequence[MeasuredStep], bandwidth: BandwidthPredictor) -> tuple[StepRow, ...]:
     """Measured steps as questions."""
-    wires: dict[ClusterInWords, Wires] = {}
+    wires: dict[ClusterDescription, Wires] = {}
     rows = []
     for step in steps:
         on = wires.setdefault(step.cluster, Wires(step.cluster, bandwidth))

@@ -19,7 +19,7 @@ from kopt.core.workload.training_plan import (
     Style,
     TrainingPlan,
 )
-from kopt.models.parallelism.communication import ClusterInWords
+from kopt.models.parallelism.communication import ClusterDescription
 
 _APART_EVERY = 4
 _SIZES = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")
@@ -33,7 +33,7 @@ class MeasuredStep:
 
     family: str
     plan: TrainingPlan
-    cluster: ClusterInWords
+    cluster: ClusterDescription
     matmul: str
     seconds: float
     condition: str
@@ -108,7 +108,7 @@ def _step(row: Mapping[str, str]) -> MeasuredStep:
         style=Style.EAGER if framework == "fsdp" else Style.FUSED,
         input_bytes=1.0 if matmul in ("fp8", "mxfp8", "nvfp4") else 0.0,
     )
-    cluster = ClusterInWords(
+    cluster = ClusterDescription(
         row["gpu"],
         whole("gpus_per_node"),
         row["network"],

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
 from kopt.core.hardware.peak_compute import PeakCompute, peak_compute, peak_of_name
 from kopt.core.workload.training_plan import Precision, Recompute, TrainingPlan
-from kopt.models.parallelism.communication import ClusterInWords, StepCommunication
+from kopt.models.parallelism.communication import ClusterDescription, StepCommunication
 from kopt.models.parallelism.work import StepWork
 from kopt.topology.gpu_facts import gpu_specs
 
@@ -58,7 +58,7 @@ def generation_of(gpu: str) -> str:
 
 
 def step_row(
-    plan: TrainingPlan, cluster: ClusterInWords, work: StepWork, communication: StepCommunication, matmul: str
+    plan: TrainingPlan, cluster: ClusterDescription, work: StepWork, communication: StepCommunication, matmul: str
 ) -> StepRow:
     """``matmul`` is the format of layers' products: bf16, fp16, fp32, fp8, mxfp8 or nvfp4.
 

@@ -49,7 +49,7 @@ class LogTimes:
             return self.values[0] + self._lower * math.log(level / LEVELS[0])
         return float(np.interp(level, LEVELS, self.values))
 
-    def given_elapsed(self, log_elapsed: float, levels: Sequence[float]) -> tuple[float, ...]:
+    def quantiles_after(self, log_elapsed: float, levels: Sequence[float]) -> tuple[float, ...]:
         """Quantiles of the whole run's log seconds, given that it has run for that long."""
         below = min(self.probability_below(log_elapsed), 1 - 1e-9)
         if log_elapsed >= self.values[-1]:

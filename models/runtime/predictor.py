@@ -28,7 +28,7 @@ UNREGISTERED = ModelVersion("runtime", "unregistered")
 PROBABILITY = LEVELS[-1] - LEVELS[0]
 _DOCUMENT = "runtime.json"
 _VERSION = 1
-_WORDS = {
+_LEVEL_LABELS = {
     "name": "jobs of this name, user and size",
     "class": "jobs of this queue and number of GPUs",
     "queue": "jobs of this queue",
@@ -216,8 +216,8 @@ def _by_steps(question: RunTimeQuestion, described: Described) -> RunTimeAnswer:
 def _of_history(described: Described, question: RunTimeQuestion) -> tuple[Reason, ...]:
     typical, elapsed = math.exp(described.base), _elapsed(question)
     text = (
-        f"{described.finished:,} {_WORDS[described.level]} have ended; the last {RECENT} took {format_span(typical)} "
-        f"(median)."
+        f"{described.finished:,} {_LEVEL_LABELS[described.level]} have ended; "
+        f"the last {RECENT} took {format_span(typical)} (median)."
     )
     numbers: dict[str, float | int | str] = {
         "finished": described.finished,

@@ -26,7 +26,7 @@ _MIDDLE = len(LEVELS) // 2
 _FINISHED, _LOW, _HIGH = (FEATURES.index(f"class_{name}") for name in ("finished", "low_20", "high_20"))
 _LEAST_NEAR = 10
 _LEAST_ROWS, _BINS = 50, 63
-_MOST_LEFT_ALONE = 0.002
+_MOST_UNENDED = 0.002
 """Share of runs without an end up to which a first model is not worth its time."""
 
 
@@ -84,7 +84,7 @@ class QuantileTrees:
             raise ValueError(f"{int(ended.sum())} runs that ended; at least {_LEAST_ROWS} are needed to learn from")
         targets, weights = table.log_seconds - table.base, table.weights()
         seeds = range(settings.seeds)
-        if table.censored.mean() <= _MOST_LEFT_ALONE:
+        if table.censored.mean() <= _MOST_UNENDED:
             return cls(_fit(table.features[ended], targets[ended], weights[ended], settings, seeds, threads), settings)
         first = cls(_fit(table.features[ended], targets[ended], weights[ended], settings, range(1), threads), settings)
         without_end = table.features[table.censored]
@@ -154,7 +154,7 @@ def _near_recent(quantiles: Array, features: Array) -> Array:
 def _beyond(quantiles: Array, ages: Array) -> Array:
     """Values (n, 3) above ages (n,), by the distributions of quantiles (n, 7)."""
     rows = [
-        LogTimes(tuple(row)).given_elapsed(float(age), _DRAWS)
+        LogTimes(tuple(row)).quantiles_after(float(age), _DRAWS)
         for row, age in zip(quantiles.tolist(), ages, strict=True)
     ]
     return np.array(rows)

@@ -37,6 +37,6 @@ def remaining_seconds(progress: StepProgress, at_s: float) -> Array:
 
 def remaining_of(log_times: LogTimes, elapsed_seconds: float) -> Array:
     """Quantiles (7,) of what is left by the distribution of whole runs, in seconds."""
-    logs = log_times.given_elapsed(math.log(max(1.0, elapsed_seconds)), LEVELS)
+    logs = log_times.quantiles_after(math.log(max(1.0, elapsed_seconds)), LEVELS)
     result: Array = np.maximum(0.0, np.exp(np.array(logs)) - elapsed_seconds)
     return result

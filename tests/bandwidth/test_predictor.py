@@ -11,7 +11,7 @@ import pytest
 from kopt.core.hardware.bandwidth import BandwidthError, BandwidthKind, Collective
 from kopt.models.bandwidth.calibration import Calibration
 from kopt.models.bandwidth.predictor import BandwidthPredictor, BandwidthQuestion
-from kopt.models.bandwidth.rows import read_asked, read_measured
+from kopt.models.bandwidth.rows import read_measured, read_queries
 from kopt.topology.collective_cost import analytic
 from kopt.topology.hardware import HardwareRow, machine_of
 from kopt.topology.set_links import gpu_set
@@ -103,7 +103,7 @@ _ROW = "V100-SXM2-32GB,nvidia,HybridCubeMesh-NV1/2,1,2,{},all_reduce,1024"
 def test_which_gpus_counts_where_it_names_gpus(tmp_path: Path) -> None:
     path = tmp_path / "in.csv"
     path.write_text("\n".join([_HEAD, *(_ROW.format(which) for which in ("0 3", '"0,1"', "0..1", "", "hosts a b"))]))
-    found = read_asked(path)
+    found = read_queries(path)
     assert [one.which_gpus for one in found] == [(0, 3), (0, 1), (0, 1), (0, 1), (0, 1)]
     assert found[0].gpus().ring_gbps == 50
     assert found[1].gpus().ring_gbps == 25
@@ -126,7 +126,7 @@ def test_rows_that_cannot_be_understood_are_named(tmp_path: Path, row: str, why:
     path = tmp_path / "in.csv"
     path.write_text(f"{_HEAD}\n{row}\n")
     with pytest.raises(BandwidthError, match=why):
-        read_asked(path)
+        read_queries(path)
 
 
 def test_files_that_are_no_tables_are_refused(tmp_path: Path) -> None:
@@ -134,9 +134,9 @@ def test_files_that_are_no_tables_are_refused(tmp_path: Path) -> None:
     for content, why in ((b"", "no column"), (b"a,b\n1,2\n", "no column 'gpu'"), (b"\xff\xfe\x00\x01", "CSV")):
         path.write_bytes(content)
         with pytest.raises(BandwidthError, match=why):
-            read_asked(path)
+            read_queries(path)
     with pytest.raises(BandwidthError, match="cannot be read"):
-        read_asked(tmp_path / "absent.csv")
+        read_queries(tmp_path / "absent.csv")
     path.write_text(f"{_HEAD},latency_us,machine_class\n{_ROW.format('')},0,a\n")
     with pytest.raises(BandwidthError, match="is no time"):
         read_measured(path)

@@ -19,7 +19,7 @@ from kopt.core.workload.language_models import find_language_model
 from kopt.core.workload.split import Matmul, Split, TrainingJob
 from kopt.core.workload.training_plan import Parallelism, Recompute, Sharding, TrainingPlan
 from kopt.models.bandwidth.loading import load_bandwidth
-from kopt.models.parallelism.communication import ClusterInWords, Wires, step_communication
+from kopt.models.parallelism.communication import ClusterDescription, Wires, step_communication
 from kopt.models.parallelism.efficiency import PRIORS, shipped_efficiency
 from kopt.models.parallelism.fitting import errors_of, family_weights, fit_parameters, quantile, rows_of
 from kopt.models.parallelism.flags import plan_of
@@ -30,15 +30,15 @@ from kopt.models.registry.loading import SHIPPED
 
 _PUBLISHED = Path(__file__).parents[2] / "benchmarks" / "published_step_times.csv"
 _BANDWIDTH = load_bandwidth(SHIPPED)
-_H100 = ClusterInWords("H100-SXM5-80GB", 8, "8x NDR400 IB")
+_H100 = ClusterDescription("H100-SXM5-80GB", 8, "8x NDR400 IB")
 
 
-def _seconds(split: Split, cluster: ClusterInWords = _H100, model: str = "Llama-3-8B", batch: int = 128) -> float:
+def _seconds(split: Split, cluster: ClusterDescription = _H100, model: str = "Llama-3-8B", batch: int = 128) -> float:
     job = TrainingJob(find_language_model(model), cluster.gpu, split.world, 8, 8192, batch)
     return _of_plan(plan_of(job, split), cluster)
 
 
-def _of_plan(plan: TrainingPlan, cluster: ClusterInWords = _H100, matmul: str = "bf16") -> float:
+def _of_plan(plan: TrainingPlan, cluster: ClusterDescription = _H100, matmul: str = "bf16") -> float:
     communication = step_communication(plan, Wires(cluster, _BANDWIDTH))
     row = step_row(plan, cluster, step_work(plan), communication, matmul)
     return float(shipped_efficiency().seconds([row])[0])
@@ -93,7 +93,7 @@ def test_groups_share_the_network_of_their_node() -> None:
     assert alone == pytest.approx(together, rel=1e-6)
     assert wires.seconds(Collective.ALL_REDUCE, 8, 1, 1e8) < alone
     assert wires.seconds(Collective.ALL_REDUCE, 1, 1, 1e8) == 0.0
-    rack = Wires(ClusterInWords("GB200", 4, "", "NVL72"), _BANDWIDTH)
+    rack = Wires(ClusterDescription("GB200", 4, "", "NVL72"), _BANDWIDTH)
     assert rack.domains(64, 1) == 1
     assert Wires(_H100, _BANDWIDTH).domains(64, 1) == 8
 

@@ -47,10 +47,10 @@ def test_probability_and_quantile_are_inverse_where_it_can_be(values: tuple[floa
 @given(values=_QUANTILES, elapsed=st.floats(0, 40))
 def test_a_job_that_runs_is_never_shorter_than_it_has_run(values: tuple[float, ...], elapsed: float) -> None:
     log_times = LogTimes(values)
-    given_elapsed = log_times.given_elapsed(elapsed, LEVELS)
-    assert min(given_elapsed) >= elapsed
-    assert list(given_elapsed) == sorted(given_elapsed)
-    assert all(after >= before - 1e-9 for before, after in zip(values, given_elapsed, strict=True))
+    quantiles_after = log_times.quantiles_after(elapsed, LEVELS)
+    assert min(quantiles_after) >= elapsed
+    assert list(quantiles_after) == sorted(quantiles_after)
+    assert all(after >= before - 1e-9 for before, after in zip(values, quantiles_after, strict=True))
 
 
 def test_the_conditional_distribution_is_that_of_the_survivors() -> None:
@@ -59,7 +59,7 @@ def test_the_conditional_distribution_is_that_of_the_survivors() -> None:
     log_times = LogTimes(tuple(np.quantile(logs, LEVELS)))
     elapsed = 9.0
     survivors = np.quantile(logs[logs > elapsed], LEVELS)
-    assert log_times.given_elapsed(elapsed, LEVELS)[:5] == pytest.approx(survivors[:5], abs=0.25)
+    assert log_times.quantiles_after(elapsed, LEVELS)[:5] == pytest.approx(survivors[:5], abs=0.25)
 
 
 def test_tracking_brings_outer_quantiles_to_their_share_and_leaves_the_median() -> None:

@@ -18,7 +18,7 @@ LABELS = tuple(LineLabel)
 CONTEXT_LINES = 3
 """How many lines before a line say what it means."""
 _MOST_TEMPLATES = 50_000
-_MOST_WORDS = 100_000
+_MOST_TOKENS = 100_000
 _PIECE = 32
 """Rows of a product: OpenBLAS is single-threaded below 2^18 multiplications."""
 
@@ -49,7 +49,7 @@ class LineClassifier:
     def __init__(self, parameters: Parameters) -> None:
         self.parameters = parameters
         # Words get rows in order of arrival; of a template the output of the first layer is cached.
-        self._words: dict[str, int] = {}
+        self._token_rows: dict[str, int] = {}
         self._vectors = np.zeros((1024, parameters.table.shape[1]), np.float32)
         self._numbers: dict[str, int] = {}
         self._hidden = np.zeros((256, parameters.weights[0].shape[1]), np.float32)
@@ -74,8 +74,8 @@ class LineClassifier:
 
     def _learn(self, fresh: list[str]) -> None:
         """Runs new templates through the first layer and caches its output."""
-        if len(self._words) > _MOST_WORDS:
-            self._words.clear()
+        if len(self._token_rows) > _MOST_TOKENS:
+            self._token_rows.clear()
         token_lists = [tokens(name) for name in fresh]
         lines = [self._rows(line) for line in token_lists]
         counts = np.fromiter(map(len, lines), np.int64, len(lines))
@@ -94,7 +94,7 @@ class LineClassifier:
 
     def _rows(self, line: list[str]) -> list[int]:
         """The rows of the vectors of a line's words and bigrams."""
-        rows = self._words
+        rows = self._token_rows
         both = line + bigrams(line)
         try:
             return [rows[name] for name in both]
@@ -105,11 +105,11 @@ class LineClassifier:
             return [rows[name] for name in both]
 
     def _add(self, word: str, rows: tuple[int, ...]) -> None:
-        row = len(self._words)
+        row = len(self._token_rows)
         self._vectors = _holding(self._vectors, row + 1)
         table = self.parameters.table
         self._vectors[row] = table[rows[0]] if len(rows) == 1 else table[list(rows)].mean(axis=0)
-        self._words[word] = row
+        self._token_rows[word] = row
 
 
 def _holding(array: Array, rows: int) -> Array:

@@ -5,7 +5,7 @@ from typing import Any
 from kopt.core.hardware.bandwidth import Collective
 from kopt.models.bandwidth.predictor import BandwidthPredictor, BandwidthQuestion
 from kopt.models.bandwidth.residual import KernelSettings
-from kopt.models.bandwidth.rows import AskedRow, MeasuredRow
+from kopt.models.bandwidth.rows import MeasuredRow, QueryRow
 from kopt.topology.collective_cost import analytic
 from kopt.topology.hardware import HardwareRow, machine_of
 
@@ -24,7 +24,7 @@ def table() -> Any:
 
 
 def _rows(gpu: str, k: int, size_bytes: int) -> list[MeasuredRow]:
-    asked = AskedRow(_hardware(gpu, k), tuple(range(k)), Collective.ALL_REDUCE, size_bytes)
+    asked = QueryRow(_hardware(gpu, k), tuple(range(k)), Collective.ALL_REDUCE, size_bytes)
     took_us = _SLOWER[gpu] * analytic(asked.gpus(), asked.collective, size_bytes).latency_us
     return [MeasuredRow(asked, took_us, gpu, gpu)]
 

@@ -24,7 +24,7 @@ from kopt.models.runtime.distribution import LogTimes
 from kopt.models.runtime.predictor import RunTimePredictor
 from kopt.models.runtime.recent import recent_quantiles
 from kopt.models.runtime.table import table_of
-from kopt.policies.backfilling import Asked, Holding, conservative, easy, fifo
+from kopt.policies.backfilling import Holding, PendingJob, conservative, easy, fifo
 from kopt.simulator.backfilling import Choose, Estimates, Started, replay
 from kopt.training.runtime.default_data import DEFAULT_DATA
 from kopt.training.runtime.recipe import window_start_s
@@ -121,11 +121,11 @@ def _later(started: Sequence[Started], in_turn: dict[str, float]) -> str:
     return f"{np.mean(delays > 60):.1%}, p95 {max(0.0, float(np.quantile(delays, 0.95))) / 3600:.2f} h"
 
 
-def _in_turn(free: int, queue: Sequence[Asked], running: Sequence[Holding], now_s: float) -> list[int]:
+def _in_turn(free: int, queue: Sequence[PendingJob], running: Sequence[Holding], now_s: float) -> list[int]:
     return fifo(free, queue)
 
 
-def _conservative(free: int, queue: Sequence[Asked], running: Sequence[Holding], now_s: float) -> list[int]:
+def _conservative(free: int, queue: Sequence[PendingJob], running: Sequence[Holding], now_s: float) -> list[int]:
     return conservative(free, queue, running, now_s, _CONSERVATIVE_DEPTH)
 
 
@@ -135,7 +135,7 @@ class Perfect:
     def whole(self, job: JobRun, now_s: float) -> float:
         return job.duration_seconds or 0.0
 
-    def left(self, job: JobRun, elapsed_s: float, now_s: float) -> float:
+    def remaining(self, job: JobRun, elapsed_s: float, now_s: float) -> float:
         return max(0.0, (job.duration_seconds or 0.0) - elapsed_s)
 
     def started(self, job: JobRun, now_s: float) -> None: ...
@@ -172,8 +172,8 @@ class Predicted:
         times = self._times[job.job] = LogTimes(tuple(quantiles.tolist()))
         return float(np.exp(times.quantile(_LEVEL)))
 
-    def left(self, job: JobRun, elapsed_s: float, now_s: float) -> float:
-        (whole,) = self._times[job.job].given_elapsed(float(np.log(max(1.0, elapsed_s))), (_LEVEL,))
+    def remaining(self, job: JobRun, elapsed_s: float, now_s: float) -> float:
+        (whole,) = self._times[job.job].quantiles_after(float(np.log(max(1.0, elapsed_s))), (_LEVEL,))
         return float(np.exp(whole)) - elapsed_s
 
     def started(self, job: JobRun, now_s: float) -> None:

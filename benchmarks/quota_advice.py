@@ -54,7 +54,7 @@ def read_jobs(path: Path) -> list[QueueJob]:
 def _gpu_h(jobs: Sequence[QueueJob]) -> dict[str, float]:
     result: dict[str, float] = {}
     for job in jobs:
-        result[job.queue] = result.get(job.queue, 0.0) + job.gpus * job.left_s / HOUR_S
+        result[job.queue] = result.get(job.queue, 0.0) + job.gpus * job.remaining_s / HOUR_S
     return result
 
 
@@ -93,7 +93,7 @@ def replay(
     jobs: Sequence[QueueJob], first: Quotas, later: Quotas, weeks: int, rule: Rule, coming: Sequence[Demand] = ()
 ) -> tuple[list[WeekResult], int]:
     """The held-out weeks, and in how many of them quotas changed."""
-    fresh = [QueueJob(job.queue, job.gpus, job.submitted_s, job.left_s) for job in jobs]
+    fresh = [QueueJob(job.queue, job.gpus, job.submitted_s, job.remaining_s) for job in jobs]
     run = QueueReplay(fresh, sorted(first))
     seen = run.run(first, SEEN_WEEKS * WEEK_S)
     history, results, changes = History({name: list(rows) for name, rows in seen.demand.items()}, later), [], 0

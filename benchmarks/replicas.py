@@ -173,7 +173,7 @@ class Predicted:
 
     def left(self, job: JobRun, start_s: float, now_s: float) -> float:
         elapsed_s = max(1.0, now_s - start_s)
-        (whole,) = self._of(job, start_s).given_elapsed(float(np.log(elapsed_s)), _LEVELS)
+        (whole,) = self._of(job, start_s).quantiles_after(float(np.log(elapsed_s)), _LEVELS)
         return max(1.0, float(np.exp(whole)) - elapsed_s)
 
     def ended(self, job: JobRun, start_s: float, now_s: float) -> None:

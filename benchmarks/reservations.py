@@ -46,15 +46,15 @@ class Quantile(Predicted):
         super().whole(job, now_s)
         return float(np.exp(self._times[job.job].quantile(self.level)))
 
-    def left(self, job: JobRun, elapsed_s: float, now_s: float) -> float:
-        (whole,) = self._times[job.job].given_elapsed(float(np.log(max(1.0, elapsed_s))), (self.level,))
+    def remaining(self, job: JobRun, elapsed_s: float, now_s: float) -> float:
+        (whole,) = self._times[job.job].quantiles_after(float(np.log(max(1.0, elapsed_s))), (self.level,))
         return float(np.exp(whole)) - elapsed_s
 
 
 def nobody(snapshot: PoolSnapshot) -> PoolPlan:
     """Nothing starts on reserved GPUs: whatever is known of a job, it counts as one that never ends."""
     pending = tuple(replace(job, run_s=None, is_killable=False) for job in snapshot.pending)
-    running = tuple(replace(job, left_s=None) for job in snapshot.running)
+    running = tuple(replace(job, remaining_s=None) for job in snapshot.running)
     return plan_pool(replace(snapshot, pending=pending, running=running))
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PendingJob:
     """A job that waits: its GPUs, and how long it is expected to run."""
 
     gpus: int
@@ -27,7 +27,7 @@ class Holding:
     until_s: float
 
 
-def fifo(free: int, queue: Sequence[Asked]) -> list[int]:
+def fifo(free: int, queue: Sequence[PendingJob]) -> list[int]:
     """Indexes of the jobs that start: from the front, until the first that does not fit."""
     result = []
     for index, job in enumerate(queue):
@@ -38,7 +38,9 @@ def fifo(free: int, queue: Sequence[Asked]) -> list[int]:
     return result
 
 
-def easy(free: int, queue: Sequence[Asked], running: Sequence[Holding], now_s: float, depth: int = 100) -> list[int]:
+def easy(
+    free: int, queue: Sequence[PendingJob], running: Sequence[Holding], now_s: float, depth: int = 100
+) -> list[int]:
     """Indexes of the jobs that start now. ``depth``: so many of those behind the first that waits are looked at."""
     started = fifo(free, queue)
     free -= sum(queue[index].gpus for index in started)
@@ -61,7 +63,7 @@ def easy(free: int, queue: Sequence[Asked], running: Sequence[Holding], now_s: f
 
 
 def conservative(
-    free: int, queue: Sequence[Asked], running: Sequence[Holding], now_s: float, depth: int = 100
+    free: int, queue: Sequence[PendingJob], running: Sequence[Holding], now_s: float, depth: int = 100
 ) -> list[int]:
     """Indexes of the jobs that start now, where every one of the first ``depth`` has GPUs held for it."""
     profile = _Profile(free, running, now_s)

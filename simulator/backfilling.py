@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kopt.core.workload.run_time import JobRun
-from kopt.policies.backfilling import Asked, Holding
+from kopt.policies.backfilling import Holding, PendingJob
 
-Choose = Callable[[int, Sequence[Asked], Sequence[Holding], float], list[int]]
+Choose = Callable[[int, Sequence[PendingJob], Sequence[Holding], float], list[int]]
 """Free GPUs, the queue, what runs, now → indexes of the jobs that start."""
 
 
@@ -19,7 +19,7 @@ class Estimates(Protocol):
         """How long a job that waits will run."""
         ...
 
-    def left(self, job: JobRun, elapsed_s: float, now_s: float) -> float:
+    def remaining(self, job: JobRun, elapsed_s: float, now_s: float) -> float:
         """… and how much longer one does that has run for longer than was estimated."""
         ...
 
@@ -55,7 +55,7 @@ def replay(jobs: Sequence[JobRun], gpus: int, choose: Choose, estimates: Estimat
     arrivals = sorted(fitting, key=lambda job: job.started_s)
     ends: list[tuple[float, int]] = []
     running: dict[int, _Running] = {}
-    pending: list[tuple[JobRun, Asked]] = []
+    pending: list[tuple[JobRun, PendingJob]] = []
     result: list[Started] = []
     free, arrived = gpus, 0
     while arrived < len(arrivals) or ends:
@@ -68,7 +68,7 @@ def replay(jobs: Sequence[JobRun], gpus: int, choose: Choose, estimates: Estimat
             estimates.ended(done.job, done.start_s, now_s)
         while arrived < len(arrivals) and arrivals[arrived].started_s <= now_s:
             job = arrivals[arrived]
-            pending.append((job, Asked(job.kind.gpus, estimates.whole(job, now_s))))
+            pending.append((job, PendingJob(job.kind.gpus, estimates.whole(job, now_s))))
             arrived += 1
         holders = _holders(running, estimates, now_s)
         selected = choose(free, [candidate for _, candidate in pending], holders, now_s)
@@ -90,5 +90,5 @@ def replay(jobs: Sequence[JobRun], gpus: int, choose: Choose, estimates: Estimat
 def _holders(running: dict[int, _Running], estimates: Estimates, now_s: float) -> list[Holding]:
     for item in running.values():
         if item.until_s <= now_s:
-            item.until_s = now_s + max(1.0, estimates.left(item.job, now_s - item.start_s, now_s))
+            item.until_s = now_s + max(1.0, estimates.remaining(item.job, now_s - item.start_s, now_s))
     return [Holding(item.job.kind.gpus, item.until_s) for item in running.values()]

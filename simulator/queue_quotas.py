@@ -17,12 +17,12 @@ _LOOKED_AT = 40
 
 @dataclass(slots=True)
 class QueueJob:
-    """``wait_s`` sums up all its waits; ``left_s`` is what it has still to run."""
+    """``wait_s`` sums up all its waits; ``remaining_s`` is what it has still to run."""
 
     queue: str
     gpus: int
     submitted_s: float
-    left_s: float
+    remaining_s: float
     number: int = 0
     wait_s: float = 0.0
     since_s: float = 0.0
@@ -128,7 +128,7 @@ class QueueReplay:
         self._pending_gpus[job.queue] -= job.gpus
         self._used[job.queue] += job.gpus
         self._running[job.queue].append(job)
-        heappush(self._ends, (self._now_s + job.left_s, job.number, job.term, job))
+        heappush(self._ends, (self._now_s + job.remaining_s, job.number, job.term, job))
 
     def _make_room(self, missing: int, owner: str, quotas: Mapping[str, int], result: WeekResult) -> bool:
         """Evict borrowers of other queues, the last started first; nobody where that is not enough."""
@@ -151,7 +151,7 @@ class QueueReplay:
     def _evict(self, job: QueueJob, result: WeekResult) -> None:
         ran_s = self._now_s - job.since_s
         lost_s = ran_s % self._checkpoint_s
-        job.left_s -= ran_s - lost_s
+        job.remaining_s -= ran_s - lost_s
         job.term += 1
         job.evictions += 1
         result.evictions += 1

@@ -52,7 +52,7 @@ class Replayed:
 @dataclass(slots=True)
 class _Job:
     run: JobRun
-    left_s: float
+    remaining_s: float
     start_s: float = 0.0
     estimate_s: float | None = None
     until_s: float = 0.0
@@ -140,7 +140,9 @@ class Replay:
 
     def _snapshot(self, claims: tuple[Claim, ...], now_s: float) -> PoolSnapshot:
         running = tuple(
-            Running(str(number), OTHERS, job.gpus * WHOLE_GPU, job.start_s, self._left_s(job, now_s), job.is_killable)
+            Running(
+                str(number), OTHERS, job.gpus * WHOLE_GPU, job.start_s, self._remaining_s(job, now_s), job.is_killable
+            )
             for number, job in self._running.items()
         )
         pending = []
@@ -150,9 +152,9 @@ class Replay:
             pending.append(Pending(str(number), OTHERS, job.gpus * WHOLE_GPU, job.estimate_s, job.is_killable))
         return PoolSnapshot(now_s, self._gpus * WHOLE_GPU, self._free() * WHOLE_GPU, claims, running, tuple(pending))
 
-    def _left_s(self, job: _Job, now_s: float) -> float:
+    def _remaining_s(self, job: _Job, now_s: float) -> float:
         if job.until_s <= now_s:
-            job.until_s = now_s + max(1.0, self._estimates.left(job.run, now_s - job.start_s, now_s))
+            job.until_s = now_s + max(1.0, self._estimates.remaining(job.run, now_s - job.start_s, now_s))
         return job.until_s - now_s
 
     def _free(self) -> int:
@@ -166,7 +168,7 @@ class Replay:
         stopped = False
         for number in dict.fromkeys([*map(int, plan.first), *others]):
             job = self._running[number]
-            ends = now_s + self._left_s(job, now_s) <= by_s
+            ends = now_s + self._remaining_s(job, now_s) <= by_s
             if missing <= 0 or not job.is_killable or ends:
                 continue
             missing -= job.gpus
@@ -180,8 +182,8 @@ class Replay:
         saved_s = ran_s - ran_s % self._saves.every_s
         self._result.stopped += 1
         self._result.lost_gpu_s += (ran_s - saved_s + self._saves.restart_s) * job.gpus
-        remaining_s = job.left_s - saved_s + self._saves.restart_s
-        self._pending.insert(0, replace(job, left_s=remaining_s, estimate_s=None, until_s=0.0))
+        remaining_s = job.remaining_s - saved_s + self._saves.restart_s
+        self._pending.insert(0, replace(job, remaining_s=remaining_s, estimate_s=None, until_s=0.0))
 
     def _start(self, admitted: set[str] | None, now_s: float) -> None:
         free, started = self._free(), set[int]()
@@ -194,7 +196,7 @@ class Replay:
                 job.estimate_s = self._estimates.whole(job.run, now_s)
             job.start_s, job.until_s = now_s, now_s + job.estimate_s
             self._running[self._number] = job
-            heapq.heappush(self._ends, (now_s + job.left_s, self._number))
+            heapq.heappush(self._ends, (now_s + job.remaining_s, self._number))
             self._number += 1
             self._estimates.started(job.run, now_s)
             self._result.waits_s.setdefault(job.run.job, now_s - job.queued_s)

@@ -96,7 +96,7 @@ def rounded(loads: Collection[LinkLoad]) -> tuple[LinkLoad, ...]:
 
 @lru_cache(maxsize=_MOST_LOADED)
 def _loaded(machine: Machine, loads: tuple[LinkLoad, ...], remaining: bool) -> Machine:
-    shares = {load.link: load.left_share if remaining else load.expected_share for load in loads}
+    shares = {load.link: load.remaining_share if remaining else load.expected_share for load in loads}
     edges = tuple(_edge(machine, edge, loads, shares, remaining) for edge in machine.node.edges)
     return replace(machine, node=replace(machine.node, edges=edges), card_shares=_card_shares(machine, shares))
 
@@ -123,7 +123,7 @@ def _above_switch(machine: Machine, edge: Edge, loads: tuple[LinkLoad, ...], rem
     if not busy:
         return 1.0
     total = LinkLoad("", edge.total_gbps, sum(load.gbps for load in busy), sum(load.flows for load in busy))
-    return total.left_share if remaining else total.expected_share
+    return total.remaining_share if remaining else total.expected_share
 
 
 def _card_shares(machine: Machine, shares: Mapping[str, float]) -> Mapping[int, float]:
@@ -193,7 +193,7 @@ class _Cost:
     def ratio(self, loads: Sequence[LinkLoad], uplinks: Sequence[UplinkShare], *, remaining: bool = False) -> float:
         """Times as long as unloaded, at least 1. What an uplink carries at all limits both."""
         before = self._limited(self.machine, uplinks, [1.0 for _ in uplinks])
-        shares = [uplink.load.left_share if remaining else uplink.load.expected_share for uplink in uplinks]
+        shares = [uplink.load.remaining_share if remaining else uplink.load.expected_share for uplink in uplinks]
         after = self._limited(loaded(self.machine, loads, remaining=remaining), uplinks, shares)
         algorithm, unloaded_us = self._time(before)
         return max(1.0, self._time(after, algorithm)[1] / unloaded_us)

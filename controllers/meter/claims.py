@@ -19,8 +19,8 @@ from kopt.policies.cost.devices import (
     NodeDevices,
     Request,
     Share,
+    catalogue_model,
     demand_of_shares,
-    known_model,
     partition_share,
 )
 
@@ -130,7 +130,7 @@ def _device(item: Any) -> SliceDevice:
     basic = item if at(item, "basic") is None else mapping(item, "basic")
     kind, product, profile = (_attribute(basic, name) for name in ("type", "productName", "profile"))
     whole = kind == "gpu" or (at(basic, "consumesCounters") is None and not profile)
-    model = known_model(product) or product
+    model = catalogue_model(product) or product
     share = WHOLE if whole else partition_share(profile or text(item, "name"), model)
     return SliceDevice(text(item, "name"), share, whole, model, _amount(at(basic, "capacity", "memory", "value")))
 

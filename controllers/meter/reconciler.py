@@ -62,7 +62,7 @@ class Metering:
         self._cluster, self._store, self._settings, self._clock = cluster, store, settings, clock
         self._holder, self._then = holder, then
         self._meters: Mapping[str, Meter] | None = None
-        self._seen_ms: Milliseconds | None = None
+        self._metered_ms: Milliseconds | None = None
         self._recorded: frozenset[str] = frozenset()
         self._mix: Mix = {}
         self._reconciled_ms: Milliseconds | None = None
@@ -75,7 +75,7 @@ class Metering:
 
     @property
     def seen_ms(self) -> Milliseconds:
-        return self._seen_ms or 0
+        return self._metered_ms or 0
 
     async def step(self) -> float:
         """In how many seconds to run again if nothing changes before."""
@@ -95,7 +95,7 @@ class Metering:
             recorded = await asyncio.to_thread(self._store.begin, self._holder, self._settings.rule)
             self._clock.not_before(recorded.seen_ms or 0)
             unobserved = recorded.seen_ms is not None and self._clock.now_ms() - recorded.seen_ms > GAP_MS
-            self._seen_ms = recorded.seen_ms
+            self._metered_ms = recorded.seen_ms
             self._meters = _merged(recorded, self._cluster)
         pods, departed = self._cluster.pods(), self._cluster.departed
         await self._recall(pods)
@@ -103,11 +103,11 @@ class Metering:
         if not self._mix or self._is_due(now_ms):
             self._mix = recent_mix((pod.demand for pod in pods), self._settings.rule)
         observation = Observation(
-            now_ms, self._cluster.nodes(), pods, departed, self._seen_ms, unobserved, self._recorded
+            now_ms, self._cluster.nodes(), pods, departed, self._metered_ms, unobserved, self._recorded
         )
         meters, changes = advance(self._meters, observation, self._settings.rule, self._mix)
         await asyncio.to_thread(self._store.store, self._holder, changes, now_ms)
-        self._meters, self._seen_ms = meters, now_ms
+        self._meters, self._metered_ms = meters, now_ms
         self._recorded = (self._recorded | set(changes.ended)) & {pod.uid for pod in pods}
         self._cluster.settled(departed)
         if self._is_due(now_ms):

@@ -17,7 +17,7 @@ from kopt.policies.cost.report import (
     CostReport,
     NodeHours,
     Sums,
-    offer_in_words,
+    format_offer,
 )
 
 _VALUES = {
@@ -199,7 +199,7 @@ def _unpriced(charges: Iterable[Charge]) -> Mapping[str, MilliGpuMs]:
     result: dict[str, MilliGpuMs] = {}
     for charge in charges:
         if charge.price is None:
-            name = offer_in_words(charge.offer)
+            name = format_offer(charge.offer)
             result[name] = result.get(name, 0) + charge.used
     return dict(sorted(result.items()))
 

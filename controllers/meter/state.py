@@ -69,7 +69,7 @@ class LiveCluster(LiveState):
         self.queues: ObjectCache[Object] = ObjectCache(Informer(kube, resources.local_queues, keep=slim))
         self._departed: dict[str, Milliseconds] = {}
         self._ended_ms: dict[str, Milliseconds] = {}
-        self._gone: dict[str, ObservedPod] = {}
+        self._deleted: dict[str, ObservedPod] = {}
         self._pods.subscribe(self._pod_changes)
         self._nodes.subscribe(self._node_changes)
         self._observe(
@@ -91,7 +91,7 @@ class LiveCluster(LiveState):
         """Those that are listed, and those that have gone since ``settled``."""
         devices = self._devices()
         by_name = self._with_gpus(devices)
-        every = [*self._pods.objects.values(), *self._gone.values()]
+        every = [*self._pods.objects.values(), *self._deleted.values()]
         self._claimed = {pod.uid: self._claimed[pod.uid] for pod in every if pod.uid in self._claimed}
         metered = [self._metered(pod, by_name.get(pod.node), devices) for pod in every]
         return [pod for pod in metered if pod is not None]
@@ -104,7 +104,7 @@ class LiveCluster(LiveState):
         """What is in ``departed`` is stored."""
         for uid in departed:
             self._departed.pop(uid, None)
-            self._gone.pop(uid, None)
+            self._deleted.pop(uid, None)
             self._ended_ms.pop(uid, None)
 
     def _devices(self) -> ClaimedDevices:
@@ -131,7 +131,7 @@ class LiveCluster(LiveState):
         demand = self._demand(pod, node, devices) if node is not None else None
         if demand is None:
             return None
-        ended_ms = self._departed.get(pod.uid) if pod.uid in self._gone else None
+        ended_ms = self._departed.get(pod.uid) if pod.uid in self._deleted else None
         if pod.ended:
             # Nothing says when: when it was first seen to have.
             ended_ms = pod.ended_ms or self._ended_ms.setdefault(pod.uid, self._clock.now_ms())
@@ -144,7 +144,7 @@ class LiveCluster(LiveState):
     def _pod_changes(self, change: Change[ObservedPod]) -> None:
         if change.new is None and change.old is not None:
             self._departs(change.old.uid)
-            self._gone[change.old.uid] = change.old
+            self._deleted[change.old.uid] = change.old
         elif change.new is not None:
             self.settled({change.new.uid: 0})
 

@@ -41,7 +41,7 @@ class Hardware:
     labels: tuple[tuple[str, str], ...] = field(default=())
 
 
-_WORDS = re.compile(r"[a-z0-9.]+(?:-[a-z0-9.]+)*")
+_SLUG = re.compile(r"[a-z0-9.]+(?:-[a-z0-9.]+)*")
 _TPU = {
     "tpu-v2": "tpu-v2",
     "tpu-v3": "tpu-v3",
@@ -63,10 +63,10 @@ MODEL_LABELS = (
 """Labels of nodes whose values name the model of their accelerators."""
 
 
-def model_words(name: str) -> str:
+def model_slug(name: str) -> str:
     """A name in lower case with dashes between its words. Raises ValueError for what is no name."""
     slug = re.sub(r"[\s_-]+", "-", name.strip().lower()).strip("-")
-    if not _WORDS.fullmatch(slug) or len(slug) > 63:
+    if not _SLUG.fullmatch(slug) or len(slug) > 63:
         raise ValueError(f"{name[:80]!r} is no name of a model, as h100, mi300x or tpu-v5e")
     return slug
 
@@ -76,7 +76,7 @@ def model_pattern(name: str) -> str:
 
     ``h100`` is in ``NVIDIA-H100-80GB-HBM3`` but not in ``NVIDIA-GH100``. Raises ValueError for what is no name.
     """
-    slug = model_words(name)
+    slug = model_slug(name)
     slug = _TPU.get(slug, slug)
     return "(?i)(^|[-_ ])" + slug.replace(".", "\\.").replace("-", "[-_ ]") + "($|[-_ ])"
 

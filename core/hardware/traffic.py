@@ -80,10 +80,10 @@ class LinkLoad:
     @property
     def expected_share(self) -> float:
         """Of the link for one job more: what is left of it, or a fair share, whichever is more."""
-        return max(self.left_share, 1 / (self.flows + 1)) if self.gbps > 0 else 1.0
+        return max(self.remaining_share, 1 / (self.flows + 1)) if self.gbps > 0 else 1.0
 
     @property
-    def left_share(self) -> float:
+    def remaining_share(self) -> float:
         """What is left while the others go on as they do; a full link still lets a little through."""
         return max(0.05, 1 - self.gbps / self.capacity_gbps) if self.gbps > 0 else 1.0
 

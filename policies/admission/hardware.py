@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from kopt.core.hardware.inventory import Hardware, is_model, model_words
+from kopt.core.hardware.inventory import Hardware, is_model, model_slug
 from kopt.core.reason import Reason
 from kopt.core.units import GIB, Bytes, UnitError, parse_bytes
 from kopt.policies.queues.tree import nearest
@@ -22,7 +22,7 @@ PLACEMENT_KEY = "kaiwo.ai/hardware-placement"
 """Annotation: ``required`` has the nodes selected by required node affinity."""
 REQUIRED = "required"
 MOST_NAMES = 16
-_SHOWN = 5
+_MOST_LISTED = 5
 
 
 class Node(Protocol):
@@ -82,7 +82,7 @@ def choose_hardware(
 
 
 def _parsed(wish: HardwareWish) -> tuple[list[str], Bytes]:
-    names = [model_words(name) for name in wish.names.split(",") if name.strip()]
+    names = [model_slug(name) for name in wish.names.split(",") if name.strip()]
     if len(names) > MOST_NAMES or not (names or wish.memory):
         raise ValueError(f"{HARDWARE_KEY} names {len(names)} models; name 1 to {MOST_NAMES}, separated by commas")
     if wish.placement not in ("", REQUIRED):
@@ -103,7 +103,7 @@ def _selects(selector: Mapping[str, str], node: Node) -> bool:
 
 def _accepted(wish: HardwareWish, fitting: Sequence[tuple[Node, Hardware]]) -> HardwareChoice:
     names = list(dict.fromkeys(node.name for node, _ in fitting))
-    models = ", ".join(sorted({item.model for _, item in fitting})[:_SHOWN])
+    models = ", ".join(sorted({item.model for _, item in fitting})[:_MOST_LISTED])
     reasons = [Reason("HARDWARE", f"{len(names)} nodes have it: {models}.", {"nodes": len(names)})]
     labels: tuple[tuple[str, str], ...] = ()
     if wish.placement == REQUIRED:
@@ -163,8 +163,8 @@ def _gib(size: Bytes) -> str:
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
+    return ", ".join(names[:_MOST_LISTED]) + more
 
 
 def _refused(reason: Reason) -> HardwareChoice:

@@ -15,7 +15,7 @@ from kopt.policies.queues.tree import nearest
 POOLS_ANNOTATION = "kaiwo.ai/node-pools"
 """Names of pools, separated by commas, the preferred one first; on a workload or its pod template."""
 MOST_POOLS = 16
-_SHOWN = 5
+_MOST_LISTED = 5
 
 
 @dataclass(frozen=True)
@@ -110,5 +110,5 @@ def _refused(reason: Reason) -> PoolChoice:
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
+    more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
+    return ", ".join(names[:_MOST_LISTED]) + more

@@ -32,7 +32,7 @@ class CelError(ValueError):
 class _Check:
     program: Any
     message: str
-    words: Any
+    message_program: Any
     """A program for the message, or None."""
 
 
@@ -56,14 +56,14 @@ class OfflinePolicy:
 
     def evaluate(self, pod: Object, namespace: Object, now_s: float) -> Judgement:
         """How a pod stands, at a time in Unix seconds by which exemptions are still open or have ended."""
-        activation = self._known(pod, namespace, now_s)
+        activation = self._activation(pod, namespace, now_s)
         open_until = [exemption.until_s for exemption, program in self._exemptions if _run(program, activation) is True]
         activation["variables"]["exempt"] = False
         messages, unjudged = list[str](), list[str]()
         for check in self._checks:
             try:
                 if check.program.execute(_context(activation)) is not True:
-                    messages.append(_words(check, activation))
+                    messages.append(_message(check, activation))
             except _EVALUATION as error:
                 unjudged.append(f"{check.message} ({_first_line(error)})")
         if open_until and (messages or unjudged):
@@ -72,7 +72,7 @@ class OfflinePolicy:
             return Judgement(Standing.VIOLATES, tuple(messages))
         return Judgement(Standing.NOT_EVALUATED if unjudged else Standing.CONFORMS, tuple(unjudged))
 
-    def _known(self, pod: Object, namespace: Object, now_s: float) -> dict[str, Any]:
+    def _activation(self, pod: Object, namespace: Object, now_s: float) -> dict[str, Any]:
         activation: dict[str, Any] = {
             "object": pod,
             "oldObject": None,
@@ -119,8 +119,8 @@ def _run(program: Any, activation: Mapping[str, Any]) -> Any:
         return None
 
 
-def _words(check: _Check, activation: Mapping[str, Any]) -> str:
-    text = _run(check.words, activation) if check.words is not None else None
+def _message(check: _Check, activation: Mapping[str, Any]) -> str:
+    text = _run(check.message_program, activation) if check.message_program is not None else None
     return text if isinstance(text, str) else check.message
 
 

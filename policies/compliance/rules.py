@@ -16,7 +16,7 @@ from kopt.policies.compliance.expressions import (
 )
 
 REGION_LABEL = "topology.kubernetes.io/region"
-_SHOWN = 5
+_MOST_LISTED = 5
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,12 @@ def rules_of(policy: CompliancePolicy, gpu_resources: tuple[str, ...]) -> list[R
 def _images(policy: CompliancePolicy) -> Iterator[Rule]:
     if policy.allowed_images:
         allowed = matches_any("i", [glob(pattern) for pattern in policy.allowed_images])
-        sentence = f"images have to match {_words(policy.allowed_images)}"
+        sentence = f"images have to match {_any_of(policy.allowed_images)}"
         wrong = f"variables.images.filter(i, !({allowed}))"
         yield _of_images("allowed-images", f"variables.images.all(i, {allowed})", sentence, wrong)
     if policy.denied_images:
         denied = matches_any("i", [glob(pattern) for pattern in policy.denied_images])
-        sentence = f"images must not match {_words(policy.denied_images)}"
+        sentence = f"images must not match {_any_of(policy.denied_images)}"
         wrong = f"variables.images.filter(i, {denied})"
         yield _of_images("denied-images", f"!variables.images.exists(i, {denied})", sentence, wrong)
 
@@ -67,8 +67,8 @@ def _hardware(policy: CompliancePolicy) -> Iterator[Rule]:
     if policy.allowed_hardware:
         test = matches_any("v", [model_pattern(name) for name in policy.allowed_hardware])
         sentence = (
-            f"accelerators have to be {_words(policy.allowed_hardware)}: select their nodes by {MODEL_LABELS[0]} or its"
-            " like, in nodeSelector or required node affinity."
+            f"accelerators have to be {_any_of(policy.allowed_hardware)}: select their nodes by {MODEL_LABELS[0]} or "
+            "its like, in nodeSelector or required node affinity."
         )
         expression = either(("!variables.accelerated", bound_to(MODEL_LABELS, test)))
         yield Rule("hardware", expression, sentence, on_nodes=True)
@@ -76,7 +76,7 @@ def _hardware(policy: CompliancePolicy) -> Iterator[Rule]:
 
 def _regions(policy: CompliancePolicy) -> Iterator[Rule]:
     if policy.allowed_regions:
-        sentence = f"pods have to select nodes of {_words(policy.allowed_regions)} by {REGION_LABEL}."
+        sentence = f"pods have to select nodes of {_any_of(policy.allowed_regions)} by {REGION_LABEL}."
         expression = bound_to((REGION_LABEL,), f"v in {listed(policy.allowed_regions)}")
         yield Rule("regions", expression, sentence, on_nodes=True)
 
@@ -92,7 +92,7 @@ def _residency(policy: CompliancePolicy) -> Iterator[Rule]:
         both((f"{labels}[{key}] == {literal(value)}", bound_to((REGION_LABEL,), f"v in {listed(regions)}")))
         for value, regions in sorted(policy.residency.items())
     ]
-    required = "; ".join(f"{value}: {_words(regions)}" for value, regions in sorted(policy.residency.items()))
+    required = "; ".join(f"{value}: {_any_of(regions)}" for value, regions in sorted(policy.residency.items()))
     text = (
         f"the label {policy.residency_label} of the namespace asks for nodes of certain regions ({required}): "
         f"select them by {REGION_LABEL}."
@@ -109,6 +109,6 @@ def _size(policy: CompliancePolicy, gpu_resources: tuple[str, ...]) -> Iterator[
         yield Rule("size", f"{total} <= {policy.maximum_gpus}", sentence)
 
 
-def _words(values: tuple[str, ...]) -> str:
-    more = f" or {len(values) - _SHOWN} more" if len(values) > _SHOWN else ""
-    return " or ".join(values[:_SHOWN]) + more
+def _any_of(values: tuple[str, ...]) -> str:
+    more = f" or {len(values) - _MOST_LISTED} more" if len(values) > _MOST_LISTED else ""
+    return " or ".join(values[:_MOST_LISTED]) + more

@@ -129,7 +129,7 @@ def partition_share(name: str, model: str) -> Share:
     return _mig(name, model)
 
 
-def known_model(product: str) -> str:
+def catalogue_model(product: str) -> str:
     """Its name in the catalogue; empty for what is not in it."""
     return _model(product)[0]
 

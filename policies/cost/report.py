@@ -146,7 +146,7 @@ class CostReport:
         }
 
 
-def offer_in_words(offer: Offer) -> str:
+def format_offer(offer: Offer) -> str:
     """For people."""
     return " ".join(filter(None, (offer.model or "unknown GPUs", offer.provider, offer.capacity)))
 

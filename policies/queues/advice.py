@@ -86,7 +86,7 @@ def advise(siblings: Sequence[QuotaDemand], settings: AdviceSettings | None = No
     rules, demands = settings or AdviceSettings(), list(siblings)
     if len({len(leaf.demand) for leaf in demands}) > 1:
         raise ValueError("demands have to be of the same hours")
-    hours = _known_hours(demands)
+    hours = _complete_hours(demands)
     days = len({hour // DAY_HOURS for hour in hours})
     if len(demands) < 2 or days < rules.least_days:
         return [_kept(leaf, _unadvised(leaf, days, rules, len(demands)), None, None) for leaf in demands]
@@ -207,7 +207,7 @@ def _share_above(leaf: QuotaDemand, quota: int, weights: Mapping[int, float]) ->
     return sum(weight for hour, weight in weights.items() if (leaf.demand[hour] or 0) > quota) / sum(weights.values())
 
 
-def _known_hours(demands: Sequence[QuotaDemand]) -> list[int]:
+def _complete_hours(demands: Sequence[QuotaDemand]) -> list[int]:
     """Hours of which every queue's demand is known."""
     lengths = range(len(demands[0].demand) if demands else 0)
     return [hour for hour in lengths if all(leaf.demand[hour] is not None for leaf in demands)]

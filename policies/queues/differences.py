@@ -135,7 +135,7 @@ def _dropped(desired: Mapping[str, Any], live: Mapping[str, Any], owner: str) ->
     """Fields that ``owner`` alone has of the spec and that are not desired any more."""
     own, others = set[Path](), set[Path]()
     for entry in live["metadata"].get("managedFields") or ():
-        fields = _leaves((entry.get("fieldsV1") or {}).get("f:spec") or {}, ("spec",))
+        fields = _leaf_paths((entry.get("fieldsV1") or {}).get("f:spec") or {}, ("spec",))
         (own if _applies(entry, owner) else others).update(fields)
     for path in sorted(own - others):
         if not _has(desired, path) and _has(live, path):
@@ -146,10 +146,10 @@ def _applies(entry: Mapping[str, Any], owner: str) -> bool:
     return entry.get("manager") == owner and entry.get("operation") == "Apply"
 
 
-def _leaves(fields: Mapping[str, Any], path: Path) -> Iterator[Path]:
+def _leaf_paths(fields: Mapping[str, Any], path: Path) -> Iterator[Path]:
     for key, below in fields.items():
         if key.startswith("f:"):
-            inner = [*_leaves(below, (*path, key[2:]))] if isinstance(below, dict) else []
+            inner = [*_leaf_paths(below, (*path, key[2:]))] if isinstance(below, dict) else []
             yield from inner or [(*path, key[2:])]
 
 

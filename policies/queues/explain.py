@@ -6,7 +6,7 @@ from kopt.core.scheduling.queue_tree import GPU, UNLIMITED, Compiled, Engine, Ka
 from kopt.core.units import counted, format_thousandths
 from kopt.policies.queues.tree import QueueTree
 
-_IN_WORDS = {GPU: "GPUs", "cpu": "CPUs", "memory": "of memory"}
+_UNITS = {GPU: "GPUs", "cpu": "CPUs", "memory": "of memory"}
 
 
 @dataclass(frozen=True)
@@ -125,5 +125,5 @@ def _reclaim(tree: QueueTree, queue: KaiwoQueue, engine: Engine) -> str:
 
 
 def _amount(amount: int, resource: str) -> str:
-    unit = _IN_WORDS.get(resource, resource)
+    unit = _UNITS.get(resource, resource)
     return f"any number of {unit}" if amount == UNLIMITED else f"{format_thousandths(amount)} {unit}"

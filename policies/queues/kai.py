@@ -22,7 +22,7 @@ from kopt.core.scheduling.queue_tree import (
     OtherResources,
     Reclaim,
 )
-from kopt.policies.queues.settings import Report, Settings, in_words, manifest, shares_in_words
+from kopt.policies.queues.settings import Report, Settings, format_shares, in_words, manifest
 from kopt.policies.queues.tree import QueueTree, TreeError
 
 API_VERSION = "scheduling.run.ai/v2"
@@ -82,7 +82,7 @@ class _Kai:
         for pool, shares in queue.pools.items():
             for resource, share in shares.items():
                 if resource not in _UNITS:
-                    what = shares_in_words({resource: share})
+                    what = format_shares({resource: share})
                     text = f"KAI has quota for CPU, memory and GPUs only; {what} does not count."
                     report.add(NotExpressible("RESOURCE", report.path(name, pool, resource), text))
                 elif share.guarantee is not None:

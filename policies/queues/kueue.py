@@ -73,7 +73,7 @@ class _Kueue:
                 spec["topologyName"] = pool.topology
             result.append(manifest(API_VERSION, "ResourceFlavor", pool.name, spec))
         default = self._tree.default_pool
-        if default not in self._tree.pools and any(default in self._pools(queue) for queue in self._leaves()):
+        if default not in self._tree.pools and any(default in self._pools(queue) for queue in self._leaf_queues()):
             result.append(manifest(API_VERSION, "ResourceFlavor", default, {}))
         return result
 
@@ -91,7 +91,7 @@ class _Kueue:
         queue = self._tree.queues[name]
         spec: dict[str, Any] = {"cohortName": queue.parent} if queue.parent else {}
         spec["namespaceSelector"] = _selector(queue)
-        spec["resourceGroups"] = self._groups(name, self._covered(name))
+        spec["resourceGroups"] = self._groups(name, self._resources_by_pool(name))
         spec["preemption"] = self._preemption(queue)
         self._weight(name, spec)
         self._unsaid(queue)
@@ -104,13 +104,13 @@ class _Kueue:
             for namespace in self._tree.queues[name].namespaces
         ]
 
-    def _leaves(self) -> list[KaiwoQueue]:
+    def _leaf_queues(self) -> list[KaiwoQueue]:
         return [queue for name, queue in self._tree.queues.items() if self._tree.is_leaf(name)]
 
     def _pools(self, queue: KaiwoQueue) -> list[str]:
         return self._tree.pools_of(queue.name)
 
-    def _covered(self, name: str) -> dict[str, list[str]]:
+    def _resources_by_pool(self, name: str) -> dict[str, list[str]]:
         """What a leaf's quota covers, by pool: a workload that requests anything else is not admitted by Kueue."""
         queue = self._tree.queues[name]
         if queue.other_resources is OtherResources.REFUSED and queue.pools:

@@ -58,7 +58,7 @@ def delayed_reclaim(owner: OwnerState, borrowed: Sequence[BorrowedRun], room: Ro
     if since_s is not None and since_s < PAUSE_S and not _is_due(owner, since_s):
         why = f"Quota was taken back {since_s:.0f} s ago, and is again after {PAUSE_S:.0f} s at the earliest."
         return ReclaimDecision(False, Reason("BACKS_OFF", why), PAUSE_S - since_s)
-    victims = victims_of([run for run in borrowed if run.terminating or _left_s(run, now_s) <= 0], room)
+    victims = victims_of([run for run in borrowed if run.terminating or _remaining_s(run, now_s) <= 0], room)
     if victims is None:
         return _nobody(borrowed, room, now_s)
     return _reclaimed(victims, waited_s)
@@ -87,7 +87,9 @@ def _reclaimed(victims: Sequence[BorrowedRun], waited_s: float) -> ReclaimDecisi
 
 
 def _nobody(borrowed: Sequence[BorrowedRun], room: Room, now_s: float) -> ReclaimDecision:
-    young = [(remaining_s, run) for run in borrowed if not run.terminating and (remaining_s := _left_s(run, now_s)) > 0]
+    young = [
+        (remaining_s, run) for run in borrowed if not run.terminating and (remaining_s := _remaining_s(run, now_s)) > 0
+    ]
     if not young or victims_of(borrowed, room) is None:
         why = "All workloads that may be evicted do not free what a workload of the queue waits for."
         return ReclaimDecision(False, Reason("NO_VICTIMS", why))
@@ -103,5 +105,5 @@ def _protected_s(run: BorrowedRun) -> float:
     return max(run.min_runtime_s, PAUSE_S if run.was_evicted else 0.0)
 
 
-def _left_s(run: BorrowedRun, now_s: float) -> float:
+def _remaining_s(run: BorrowedRun, now_s: float) -> float:
     return run.started_s + _protected_s(run) - now_s

@@ -100,7 +100,7 @@ def in_words(amount: int | None) -> str:
     return "–" if amount is None else "unlimited" if amount == UNLIMITED else format_thousandths(amount)
 
 
-def shares_in_words(shares: Shares) -> str:
+def format_shares(shares: Shares) -> str:
     """What a queue has of each resource, for people."""
     return ", ".join(
         f"{name} quota {in_words(share.quota)} limit {in_words(share.limit)} guarantee {in_words(share.guarantee)} "

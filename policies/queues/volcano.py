@@ -20,8 +20,8 @@ from kopt.policies.queues.settings import (
     DISPLAY_NAME_ANNOTATION,
     Report,
     Settings,
+    format_shares,
     manifest,
-    shares_in_words,
     weight_of,
 )
 from kopt.policies.queues.tree import QueueTree, TreeError
@@ -69,7 +69,7 @@ class _Volcano:
     def unsaid(self, queue: KaiwoQueue) -> None:
         name, add = queue.name, self.report.add
         if len(queue.pools) > 1:
-            listed = "; ".join(f"{pool}: {shares_in_words(shares)}" for pool, shares in queue.pools.items())
+            listed = "; ".join(f"{pool}: {format_shares(shares)}" for pool, shares in queue.pools.items())
             text = f"a Volcano queue has one quota for all of its pools and tries them in no order: {listed} is summed."
             add(NotExpressible("POOLS_SUMMED", f"{name}/spec.pools", text))
         if queue.namespaces:

@@ -51,7 +51,7 @@ class _Start:
 
     def is_reached(self, job: Running | Pending, now_s: float) -> bool:
         """Whether a job that runs from now on still has its GPUs then."""
-        remaining_s = job.left_s if isinstance(job, Running) else job.run_s
+        remaining_s = job.remaining_s if isinstance(job, Running) else job.run_s
         if remaining_s is not None and now_s + remaining_s <= self.at_s:
             return False
         return not (job.is_killable and now_s < self.lead_from_s)

@@ -21,20 +21,20 @@ class Claim:
 
 @dataclass(frozen=True)
 class Running:
-    """A job with GPUs. ``left_s``: it ends within this time with the probability that is asked for; None where nothing
-    is known. ``is_killable``: it can be stopped within a lead without losing work that is not saved."""
+    """A job with GPUs. ``remaining_s``: it ends within this time with the probability that is asked for; None where
+    nothing is known. ``is_killable``: it can be stopped within a lead without losing work that is not saved."""
 
     name: str
     owner: str
     gpus: int
     started_s: float
-    left_s: float | None = None
+    remaining_s: float | None = None
     is_killable: bool = False
 
 
 @dataclass(frozen=True)
 class Pending:
-    """A job that could start. ``run_s`` as ``Running.left_s``. ``is_killable``: it answers requests to save.
+    """A job that could start. ``run_s`` as ``Running.remaining_s``. ``is_killable``: it answers requests to save.
 
     ``preempts``: its queueing system may stop others for it. ``is_blocked``: it is kept from starting now.
     """

@@ -8,7 +8,7 @@ from controlplane.plane import ControlPlane
 from kopt.cli.cluster.hardware import answer
 from kopt.cli.output import FORMATTERS, Format
 from kopt.cluster.workloads.hardware import inventory_of
-from kopt.core.hardware.inventory import Hardware, model_pattern, model_words
+from kopt.core.hardware.inventory import Hardware, model_pattern, model_slug
 from kopt.core.units import GIB
 from tests.cli.conftest import Kopt
 
@@ -83,7 +83,7 @@ def test_what_is_no_name_of_a_model_is_refused(name: str) -> None:
 
 
 def test_case_and_separators_of_a_name_do_not_matter() -> None:
-    assert model_words(" H100_80GB  HBM3") == "h100-80gb-hbm3"
+    assert model_slug(" H100_80GB  HBM3") == "h100-80gb-hbm3"
 
 
 def test_the_table_counts_by_model_and_says_what_may_not_be_read() -> None:

@@ -6,17 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kopt.core.workload.run_time import JobKind, JobRun
-from kopt.policies.backfilling import Asked, Holding, conservative, easy, fifo
+from kopt.policies.backfilling import Holding, PendingJob, conservative, easy, fifo
 from kopt.simulator.backfilling import Started, replay
 
 GPUS = 8
 _JOBS = st.lists(st.tuples(st.integers(1, GPUS), st.integers(1, 50)), max_size=12)
-_QUEUE = _JOBS.map(lambda jobs: [Asked(gpus, float(seconds)) for gpus, seconds in jobs])
+_QUEUE = _JOBS.map(lambda jobs: [PendingJob(gpus, float(seconds)) for gpus, seconds in jobs])
 _TRACE = st.lists(st.tuples(st.integers(0, 60), st.integers(1, GPUS), st.integers(1, 40)), min_size=1, max_size=30)
 
 
 @st.composite
-def states(draw: st.DrawFn) -> tuple[int, list[Asked], list[Holding]]:
+def states(draw: st.DrawFn) -> tuple[int, list[PendingJob], list[Holding]]:
     running = []
     free = GPUS
     for gpus, seconds in draw(_JOBS):
@@ -67,7 +67,7 @@ class Known:
     def whole(self, job: JobRun, now_s: float) -> float:
         return self.factor * (job.duration_seconds or 0.0)
 
-    def left(self, job: JobRun, elapsed_s: float, now_s: float) -> float:
+    def remaining(self, job: JobRun, elapsed_s: float, now_s: float) -> float:
         return elapsed_s
 
     def started(self, job: JobRun, now_s: float) -> None: ...

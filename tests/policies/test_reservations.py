@@ -41,8 +41,8 @@ def pool(*jobs: Running | Pending, gpus: int = 16, claims: tuple[Claim, ...] = (
     return PoolSnapshot(NOW_S, gpus * GPU, free, claims, running, pending)
 
 
-def runs(name: str, gpus: int, left_s: float | None = None, **changes: Any) -> Running:
-    return Running(name, "lab/gpus", gpus * GPU, NOW_S - 60.0, left_s, **changes)
+def runs(name: str, gpus: int, remaining_s: float | None = None, **changes: Any) -> Running:
+    return Running(name, "lab/gpus", gpus * GPU, NOW_S - 60.0, remaining_s, **changes)
 
 
 def waits(name: str, gpus: int, run_s: float | None = None, owner: str = "lab/gpus", **changes: Any) -> Pending:
@@ -112,7 +112,7 @@ def pools(draw: st.DrawFn) -> PoolSnapshot:
     def named(number: int, item: Any) -> Any:
         return type(item)(**{**item.__dict__, "name": f"{type(item).__name__}-{number}"})
 
-    running = draw(st.lists(st.builds(Running, name=st.just("r"), started_s=st.just(0.0), left_s=LEFT, **JOBS)))
+    running = draw(st.lists(st.builds(Running, name=st.just("r"), started_s=st.just(0.0), remaining_s=LEFT, **JOBS)))
     pending = draw(
         st.lists(st.builds(Pending, name=st.just("p"), run_s=LEFT, is_blocked=st.booleans(), **JOBS), max_size=6)
     )
@@ -133,10 +133,12 @@ def test_what_starts_ends_or_can_be_stopped_in_time(snapshot: PoolSnapshot, data
         claims = [each for each in snapshot.claims if each.start_s <= at_s < each.until_s]
         leads = [each.start_s - each.lead_s for each in claims if max(NOW_S, each.start_s) == at_s]
 
-        def reaches(job: Any, left_s: float | None, at_s: float = at_s, lead_s: float = min(leads)) -> bool:
-            return not ((left_s is not None and NOW_S + left_s <= at_s) or (job.is_killable and lead_s > NOW_S))
+        def reaches(job: Any, remaining_s: float | None, at_s: float = at_s, lead_s: float = min(leads)) -> bool:
+            return not (
+                (remaining_s is not None and NOW_S + remaining_s <= at_s) or (job.is_killable and lead_s > NOW_S)
+            )
 
-        before = [job for job in snapshot.running if reaches(job, job.left_s)]
+        before = [job for job in snapshot.running if reaches(job, job.remaining_s)]
         after = [*before, *(job for job in started if reaches(job, job.run_s))]
         assert _short(after, claims, snapshot.gpus) <= max(0, _short(before, claims, snapshot.gpus))
 

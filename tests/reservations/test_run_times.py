@@ -58,11 +58,11 @@ def test_the_95th_percent_counts_and_is_asked_for_once() -> None:
     times = RunTimes(endpoint, lambda: clock[0])
     observed = asyncio.run(_observed())
     snapshot = pool_of(asyncio.run(times.added(observed)))
-    assert (snapshot.running[0].left_s, snapshot.pending[0].run_s) == (1800.0, 1800.0)
+    assert (snapshot.running[0].remaining_s, snapshot.pending[0].run_s) == (1800.0, 1800.0)
     assert {question.started_s is None for question in endpoint.asked[0].values()} == {True, False}
     clock[0] = 20.0
     snapshot = pool_of(asyncio.run(times.added(observed)))
-    assert (snapshot.running[0].left_s, snapshot.pending[0].run_s) == (1780.0, 1800.0)
+    assert (snapshot.running[0].remaining_s, snapshot.pending[0].run_s) == (1780.0, 1800.0)
     assert len(endpoint.asked) == 1
 
 
@@ -72,4 +72,4 @@ def test_what_no_endpoint_knows_may_run_for_ever() -> None:
     observed = asyncio.run(_observed())
     for times in (RunTimes(endpoint, lambda: 0.0), RunTimes(None)):
         snapshot = pool_of(asyncio.run(times.added(observed)))
-        assert (snapshot.running[0].left_s, snapshot.pending[0].run_s) == (None, None)
+        assert (snapshot.running[0].remaining_s, snapshot.pending[0].run_s) == (None, None)

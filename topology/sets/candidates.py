@@ -13,7 +13,7 @@ Value = Callable[[tuple[int, ...]], float]
 """GB/s that a set of GPUs, in ascending order, reaches."""
 _MOST_WORK = 900.0
 _RINGS_PER_WORK, _PAIRS_PER_WORK = 256, 128
-_ALL_ASKED, _WORST_ASKED, _LOOKED_UP = 256, 8, 512
+_ALL_EVALUATED, _WORST_EVALUATED, _LOOKED_UP = 256, 8, 512
 _HALVINGS = 24
 AS_FAST = 0.99
 """Of the fastest: closer than any prediction tells apart."""
@@ -38,7 +38,7 @@ class SetEvaluator:
     """Asks for values, each once, as long as there is work left; a set of more rings is more work."""
 
     def __init__(self, value: Value, limit: Limit | None, work: float = _MOST_WORK) -> None:
-        self._value, self._limit, self._work_left = value, limit, work
+        self._value, self._limit, self._remaining_work = value, limit, work
         self._values: dict[tuple[int, ...], float] = {}
         self.complete = True
         """Whether nothing was left out for want of work."""
@@ -46,10 +46,10 @@ class SetEvaluator:
     def value(self, gpus: tuple[int, ...]) -> float | None:
         """What a set reaches; None where the work is spent."""
         if gpus not in self._values:
-            if self._work_left <= 0:
+            if self._remaining_work <= 0:
                 self.complete = False
                 return None
-            self._work_left -= _work(len(gpus))
+            self._remaining_work -= _work(len(gpus))
             self._values[gpus] = self._value(gpus)
         return self._values[gpus]
 
@@ -71,7 +71,7 @@ class SetEvaluator:
 
     def go_on(self, work: float) -> None:
         """Allows so much work beyond what is spent."""
-        self._work_left = max(self._work_left, work)
+        self._remaining_work = max(self._remaining_work, work)
 
 
 class Pool:
@@ -109,7 +109,9 @@ class Pool:
 
     def slowest(self) -> float:
         """What the worst set reaches, or the worst of a few that seem so where there are many."""
-        last = range(0 if len(self.members) <= _ALL_ASKED else len(self.members) - _WORST_ASKED, len(self.members))
+        last = range(
+            0 if len(self.members) <= _ALL_EVALUATED else len(self.members) - _WORST_EVALUATED, len(self.members)
+        )
         result = [self._evaluator.value(self.gpus(index)) for index in last]
         return min((value for value in result if value is not None), default=0.0)
 

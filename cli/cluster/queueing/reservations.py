@@ -236,13 +236,13 @@ def effects(accepted: "Accepted", pool: "Pool") -> Answer:
     now_s, start_s, planned = pool.snapshot.now_s, accepted.occurrence.start_s, plan_pool(pool.snapshot)
     rows, missing = [], 0
     for job in pool.snapshot.running:
-        ends = job.left_s is not None and now_s + job.left_s <= start_s
+        ends = job.remaining_s is not None and now_s + job.remaining_s <= start_s
         effect = "ends in time" if ends else "of its owner" if job.owner == accepted.owner else "may still run"
         why = ""
         if effect == "may still run":
             missing += job.gpus
             why = "It can be stopped in the lead." if job.is_killable else _bar(pool, job.name)
-        rows.append(EffectRow(job.name, job.gpus / WHOLE_GPU, "runs", job.left_s, effect, why))
+        rows.append(EffectRow(job.name, job.gpus / WHOLE_GPU, "runs", job.remaining_s, effect, why))
     for pending in pool.snapshot.pending:
         refused = planned.refused.get(pending.name)
         effect, why = ("may start", "") if refused is None else ("waits", refused.message)

@@ -104,10 +104,10 @@ class TeamTotals:
     def _used(self, policy: CompliancePolicy, pod: TeamPod, uid: str) -> int:
         assert policy.team is not None
         team = team_of(policy.team, pod)
-        others = (other for key, other in self._known() if key != uid)
+        others = (other for key, other in self._counted_pods() if key != uid)
         return sum(other.milli_gpu for other in others if team_of(policy.team, other) == team)
 
-    def _known(self) -> Iterator[tuple[str, TeamPod]]:
+    def _counted_pods(self) -> Iterator[tuple[str, TeamPod]]:
         """Each pod by its uid, those that the watch has not brought yet as well."""
         watched = {each.uid for each in self.pods.objects.values()}
         since_s = self._clock() - _ARRIVES_S

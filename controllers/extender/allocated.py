@@ -56,7 +56,7 @@ class Allocated:
         allocation = self._allocations.of(pod)
         if allocation is None:
             return
-        self._note(pod)
+        self._count_choice(pod)
         if slots is None or slots != allocation.gpus:
             return
         self._allocations.make_room(pod)
@@ -67,7 +67,7 @@ class Allocated:
         if before is not None and before != holding.gpus and pod.workload:
             self._changed(pod)
 
-    def _note(self, pod: PodState) -> None:
+    def _count_choice(self, pod: PodState) -> None:
         """Count a choice of this process once, when its kubelet has said what became of it."""
         decision = self._log.find(pod.key)
         if decision is None or decision.uid != pod.uid or decision.outcome != "bound" or decision.followed:

@@ -129,7 +129,7 @@ class Reconciler(Retrying):
         """Evicts pods beyond the minimum. Their replacements must not be first to see the room, so that it is promised
         before; pods that are terminating count as free, so that a leader that dies in between leaves the rest."""
         names = {pod.name for pod in surplus.pods}
-        if len(names) > owned.owner.evictions_left:
+        if len(names) > owned.owner.remaining_evictions:
             text = f"{owned.name} would end for good if {len(names)} of its pods were evicted (backoffLimit)."
             self._shrunk_s[owned.name] = self._clock()
             self._emit_event(owned.reference, "GangNotReleased", text)

@@ -74,8 +74,8 @@ def gangs_of(observed: Observed) -> list[Owned]:
             continue
         pods = by_owner.get(workload.owner_uid) or by_workload.get(workload.key, [])
         name = "/".join(workload.key if job is None else job.key)
-        evictions = 0 if job is None else job.evictions_left
-        owner = replace(workload, minimum=minimum, evictions_left=evictions)
+        evictions = 0 if job is None else job.remaining_evictions
+        owner = replace(workload, minimum=minimum, remaining_evictions=evictions)
         result.append(Owned(KUEUE_WORKLOADS, owner, tuple(pods), name))
     for job in observed.jobs:
         if job.minimum and job.uid not in with_workload and not job.queued:

@@ -123,7 +123,7 @@ class GangOwner:
     queued: bool = False
     """A Job that Kueue decides about: it is held by its Workload."""
     owner_kind: str = field(default="", compare=False)
-    evictions_left: int = 0
+    remaining_evictions: int = 0
     """So many of a Job's pods may be evicted before it ends for good."""
     whose: Owner = Owner("", "", "")
     """For percentages."""
@@ -136,10 +136,10 @@ def read_job(job: Object) -> GangOwner:
     queued = any(name.startswith("kueue.x-k8s.io/queue") for name in mapping(metadata, "labels"))
     runs = at(spec, "suspend") is not True
     result = _owner(document, job, job_minimum(job), runs, finished, queued=queued)
-    return replace(result, evictions_left=_evictions_left(job), whose=owner_of(job, JOBS.plural))
+    return replace(result, remaining_evictions=_remaining_evictions(job), whose=owner_of(job, JOBS.plural))
 
 
-def _evictions_left(job: Object) -> int:
+def _remaining_evictions(job: Object) -> int:
     return next((pods for pods in range(_MOST_EVICTED) if not outlives(job, pods + 1)), _MOST_EVICTED)
 
 

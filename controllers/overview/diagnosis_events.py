@@ -35,14 +35,14 @@ class Recorder(Protocol):
 
 
 @dataclass(frozen=True)
-class DiagnosisNote:
+class DiagnosisEvent:
     """``about`` is what has to stay the same for the diagnosis to be the same one."""
 
     about: tuple[str, ...]
     median_s: float | None
     text: str
 
-    def differs(self, other: "DiagnosisNote") -> bool:
+    def differs(self, other: "DiagnosisEvent") -> bool:
         if self.about != other.about or (self.median_s is None) is not (other.median_s is None):
             return True
         if self.median_s is None or other.median_s is None:
@@ -53,11 +53,11 @@ class DiagnosisNote:
 
 @dataclass(frozen=True)
 class _Written:
-    note: DiagnosisNote
+    note: DiagnosisEvent
     at_s: float
 
 
-def note_of(diagnosis: Diagnosis, now_s: float) -> DiagnosisNote | None:
+def event_of(diagnosis: Diagnosis, now_s: float) -> DiagnosisEvent | None:
     """Cause, since when, the smallest verified change and the start, in sentences; None where nothing binds."""
     if not diagnosis.causes:
         return None
@@ -69,7 +69,7 @@ def note_of(diagnosis: Diagnosis, now_s: float) -> DiagnosisNote | None:
     about: tuple[str, ...] = (cause.code.value, cause.about)
     if change is not None:
         about = (*about, change.kind.value, change.pod_set, change.rule)
-    return DiagnosisNote(about, diagnosis.start.p50_s, sentences)
+    return DiagnosisEvent(about, diagnosis.start.p50_s, sentences)
 
 
 def _smallest(changes: Sequence[Change]) -> Change | None:
@@ -114,7 +114,7 @@ class DiagnosisEvents:
     def _write(self, queued: Queued, explanation: Explanation, now_s: float) -> bool:
         regarding = _regarding(explanation)
         diagnosis = self._hide(explanation, queued.namespace).diagnosis
-        event = None if diagnosis is None else note_of(diagnosis, now_s)
+        event = None if diagnosis is None else event_of(diagnosis, now_s)
         if regarding is None or event is None:
             return False
         before = self._written.get(queued.uid)

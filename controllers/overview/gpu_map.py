@@ -23,7 +23,7 @@ class GpuMapKeeper:
         self._dirty, self._remeasured = set[str](), set[str]()
         self._gpus: dict[str, list[GpuDevice]] = {}
         self._nodes: dict[str, MapNode] = {}
-        self._gone: dict[str, int] = {}
+        self._removed: dict[str, int] = {}
         self._activity: Activity = {}
         self._version = self._forgotten = 0
         self._map = GpuMap(cluster=True)
@@ -70,13 +70,13 @@ class GpuMapKeeper:
         self._remeasured.clear()
         if changed or self._map.is_measured != bool(self._activity):
             self._version = version
-            while len(self._gone) > _REMEMBERED:
-                self._forgotten = self._gone.pop(next(iter(self._gone)))
+            while len(self._removed) > _REMEMBERED:
+                self._forgotten = self._removed.pop(next(iter(self._removed)))
             self._map = GpuMap(
                 cluster=True,
                 version=version,
                 nodes=dict(self._nodes),
-                gone=dict(self._gone),
+                gone=dict(self._removed),
                 complete_since=self._forgotten,
                 is_measured=bool(self._activity),
             )
@@ -99,13 +99,13 @@ class GpuMapKeeper:
             if before is None:
                 return False
             del self._nodes[name]
-            self._gone[name] = version
+            self._removed[name] = version
             return True
         jobs = {_key(pod): _job(pod) for pod in self._pods.get(name, {}).values()}
         node = map_node(name, gpus, self._activity.get(name, {}), jobs, version)
         if node.is_like(before):
             return False
-        self._gone.pop(name, None)
+        self._removed.pop(name, None)
         self._nodes[name] = node
         return True
 

@@ -20,7 +20,7 @@ from kopt.cluster.client.resources import (
 from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.cluster.workloads.hardware import current_slices
 from kopt.cluster.workloads.node_selection import why_closed
-from kopt.cluster.workloads.placement.node_complaints import what_is_known
+from kopt.cluster.workloads.placement.node_complaints import complaint_in_any_mode
 from kopt.cluster.workloads.requests.external import CLAIMS, RESOURCE_SLICES
 from kopt.cluster.workloads.requests.pods import quantity
 from kopt.controllers.overview.fleet import fleet_of
@@ -89,7 +89,7 @@ def gpus_of_documents(documents: GpuDocuments, unread: tuple[str, ...] = ()) -> 
         documents.topologies,
         documents.bandwidths,
         documents.healths,
-        what_is_known,
+        complaint_in_any_mode,
         documents.allocations,
     )
     gpus = [*_counted(fleet, closed), *_devices(documents, closed)]

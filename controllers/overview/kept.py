@@ -29,7 +29,7 @@ from kopt.cluster.workloads.kinds import BY_KEY, JOB_SETS, RAY_CLUSTERS, RAY_JOB
 from kopt.cluster.workloads.requests.external import CLAIMS
 from kopt.cluster.workloads.requests.gpus import gpus_of
 from kopt.controllers.overview.collect import VOLCANO_POD_GROUPS, collected
-from kopt.controllers.overview.diagnosis.asked_times import AskedTimes
+from kopt.controllers.overview.diagnosis.asked_times import RunTimeLookup
 from kopt.controllers.overview.diagnosis.books import ClusterBooks
 from kopt.controllers.overview.diagnosis.documents import ClusterDocuments
 from kopt.controllers.overview.diagnosis.questions import Predictions
@@ -161,7 +161,7 @@ class Kept:
         self.queued = tuple(self.lines.everything(self.of(PODS), overview.now_s))
         self.lines.ordered.extend(queued for queued in self.queued if queued.system is System.KUEUE)
         self._explanations: dict[str, Explanation | None] = {}
-        self._asked = AskedTimes(predictions)
+        self._lookup = RunTimeLookup(predictions)
         self._lock = threading.Lock()
 
     @cached_property
@@ -211,7 +211,7 @@ class Kept:
                 else:
                     answers[queued.uid] = await self._answer(target)
         diagnoses = (answer.diagnosis for answer, _ in answers.values())
-        starts = await self._asked.calibrated(diagnoses, self.overview.now_s)
+        starts = await self._lookup.calibrated(diagnoses, self.overview.now_s)
         for uid, (answer, unread) in answers.items():
             self._explanations[uid] = _explanation(answer, unread, starts)
         explanations = ((queued.uid, self._explanations[queued.uid]) for queued in wanted)
@@ -239,7 +239,7 @@ class Kept:
         job = await collected(reading, target, self.overview.now_s)
         answer = why(job)
         is_settled = answer.now in SETTLED
-        diagnosis = None if is_settled else await self._asked.diagnosed(job, self.books, answer.findings)
+        diagnosis = None if is_settled else await self._lookup.diagnosed(job, self.books, answer.findings)
         findings = tuple(finding for finding in answer.findings if finding.code != "UNREAD")
         job_answer = JobAnswer(
             Named.of(job.root),

@@ -59,7 +59,7 @@ class _Reading:
         self._reported = {each.node: each for each in observed.reported if each.gpus}
         self._amd: dict[str, AmdNode] = {}
         self._dynamic = dynamic_drivers(observed.slices)
-        self._given = dynamic_instances(observed.slices, observed.claims)
+        self._instances = dynamic_instances(observed.slices, observed.claims)
         self._on: dict[str, list[ObservedPod]] = {}
         for pod in observed.pods:
             if pod.node:
@@ -96,7 +96,7 @@ class _Reading:
         except Refused as refused:
             report = NodeReport(node, None, node.instances, refused.reason, str(refused))
         else:
-            actual = node.instances if executor.cuts else self._given.get(node.name, {})
+            actual = node.instances if executor.cuts else self._instances.get(node.name, {})
             report = NodeReport(node, executor, actual, "Stays", executor.remark)
         report.is_idle = not self._on.get(node.name)
         return report

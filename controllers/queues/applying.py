@@ -28,7 +28,7 @@ async def plan_apply(
     wanted = [item for item in compiled.objects if not _is_described_elsewhere(item, tree, live)]
     desired = [_of_this_object(as_written(item, live.get(item)), live.get(item)) for item in wanted]
     changes = [change_of(item, live.get(item), FIELD_MANAGER) for item in desired]
-    deletions, problems = _left_over(live, desired, prune=prune, insist=insist)
+    deletions, problems = _deletions(live, desired, prune=prune, insist=insist)
     problems += [*_unknown_names(tree, live, desired), *_filled_departments(tree, live)]
     problems += await _refusals(kube, live, changes)
     return ApplyPlan((*changes, *deletions), tuple(problems))
@@ -70,7 +70,7 @@ def _of_this_object(desired: Object, live: Object | None) -> Object:
     return {**desired, "metadata": {**desired["metadata"], "uid": live["metadata"]["uid"]}}
 
 
-def _left_over(
+def _deletions(
     live: LiveQueues, desired: Sequence[Object], *, prune: bool, insist: bool
 ) -> tuple[list[ObjectChange], list[str]]:
     wanted = {key_of_document(item) for item in desired}

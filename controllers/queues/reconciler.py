@@ -63,11 +63,11 @@ class Outcome:
     reason: str
     message: str
     written: int = 0
-    left_out: Mapping[str, "Outcome"] = field(default_factory=dict)
+    excluded: Mapping[str, "Outcome"] = field(default_factory=dict)
     """Of queues that the switch leaves out, by name."""
 
     def of(self, queue: str) -> "Outcome":
-        return self.left_out.get(queue, self)
+        return self.excluded.get(queue, self)
 
 
 class Reconciler(Retrying):
@@ -151,7 +151,7 @@ class Reconciler(Retrying):
             message = f"In mode {self._carrying.mode.value}: {counted(writes, 'object')} would be written."
             return Outcome(not writes, "AsDeclared" if not writes else "OnlyObserved", message)
         rollout, written = self._rollout(tree), 0
-        excluded = _left_out(plan, rollout)
+        excluded = _excluded(plan, rollout)
         included = ApplyPlan(tuple(change for change in plan.changes if rollout.writes(change)))
         async for change, failure in apply_plan(self._kube, included, self._check):
             if failure:
@@ -193,7 +193,7 @@ class Reconciler(Retrying):
             self._emit(reference, own.reason, own.message)
 
 
-def _left_out(plan: ApplyPlan, rollout: Rollout) -> dict[str, Outcome]:
+def _excluded(plan: ApplyPlan, rollout: Rollout) -> dict[str, Outcome]:
     """By queue that the switch leaves out: how many objects would be written for its tree."""
     withheld = [change for change in plan.writes if not rollout.writes(change)]
     flavors = sum(change.kind == FLAVOR for change in withheld)

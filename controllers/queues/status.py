@@ -36,7 +36,7 @@ def status_of(
     conditions = [_condition(document, APPLIED, *applied, now_s)]
     last = text(document, "status", "lastReclaimTime")
     if reclaim is not None:
-        conditions.append(_condition(document, RECLAIMING, reclaim.reclaims, *_words(reclaim), now_s))
+        conditions.append(_condition(document, RECLAIMING, reclaim.reclaims, *_reason_texts(reclaim), now_s))
         begun = seconds_or_none(last)
         if reclaim.reclaims and (begun is None or now_s - begun >= LONGEST_S):
             last = stamp(now_s)
@@ -52,7 +52,7 @@ def status_of(
     return result | ({"lastReclaimTime": last} if last else {})
 
 
-def _words(reclaim: ReclaimDecision) -> tuple[str, str]:
+def _reason_texts(reclaim: ReclaimDecision) -> tuple[str, str]:
     """Kubernetes' form of a reason; the seconds that pass are left out, as each would be another status."""
     return reclaim.reason.code.title().replace("_", ""), _MEANINGS[reclaim.reason.code]
 

@@ -26,7 +26,7 @@ def stopped(each: ObservedWorkload, for_whom: str, why: str, now_s: float) -> Ob
     return changes
 
 
-def given_back(each: ObservedWorkload) -> Object:
+def released(each: ObservedWorkload) -> Object:
     """The patch that lets it start again, or makes the next holder hold it."""
     changes = pass_on(KUEUE_WORKLOADS, each.document)
     annotations = changes["metadata"].get("annotations") or {}

@@ -171,7 +171,7 @@ class Reconciler(Retrying):
         return again_s
 
     async def _return(self, each: ObservedWorkload) -> float:
-        await self._cluster.patch(KUEUE_WORKLOADS, each.document, patches.given_back(each))
+        await self._cluster.patch(KUEUE_WORKLOADS, each.document, patches.released(each))
         self._emit_event(_reference(each), "ReservationGivesBack", f"{each.workload.name} may start.")
         return _IDLE_S
 

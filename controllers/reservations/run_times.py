@@ -49,7 +49,7 @@ class RunTimes:
         self._answers = {uid: answer for uid, answer in self._answers.items() if uid in uids}
         if wanted and now_s - self._failed_s >= _AFTER_FAILURE_S:
             await self._refresh(wanted, observed, now_s)
-        return with_runs(observed, self._known(now_s))
+        return with_runs(observed, self._remaining(now_s))
 
     async def _refresh(self, wanted: Mapping[str, ObservedWorkload], observed: Observed, now_s: float) -> None:
         assert self._ask is not None
@@ -63,7 +63,7 @@ class RunTimes:
         for uid, each in wanted.items():
             self._answers[uid] = _Answer(now_s, each.workload.running, answers.get(uid))
 
-    def _known(self, now_s: float) -> dict[str, RunTimeQuantiles]:
+    def _remaining(self, now_s: float) -> dict[str, RunTimeQuantiles]:
         result = {}
         for uid, answer in self._answers.items():
             if answer.quantiles is not None:

@@ -23,7 +23,7 @@ NAME = "runs"
 _GATHER_S = 0.2
 """Changes within this time are sent together."""
 _SEND_S = 30.0
-Shown = tuple[Key, JobRun, bool]
+Observed = tuple[Key, JobRun, bool]
 """Key of the object, its run, and whether that has begun."""
 
 
@@ -79,8 +79,8 @@ class Replica(LedReplica):
         self._changed = asyncio.Event()
         self._is_sending = send is not None
         self.reporter = Reporter(send or _nowhere, time.time)
-        kueue: Informer[Shown] = Informer(kube, workloads, keep=_keyed(run_of_workload, lambda _: True))
-        jobs: Informer[Shown] = Informer(kube, JOBS, keep=_keyed(run_of_job, has_pods))
+        kueue: Informer[Observed] = Informer(kube, workloads, keep=_keyed(run_of_workload, lambda _: True))
+        jobs: Informer[Observed] = Informer(kube, JOBS, keep=_keyed(run_of_job, has_pods))
         kueue.subscribe(self._to("Workload"))
         jobs.subscribe(self._to("Job"))
         super().__init__(kube, NAME, settings, (kueue, jobs))
@@ -96,21 +96,21 @@ class Replica(LedReplica):
         self.reporter.send_all()
         await self.step_through(self.reporter, self._changed, _GATHER_S)
 
-    def _to(self, kind: str) -> Callable[[Change[Shown]], None]:
-        def handler(change: Change[Shown]) -> None:
+    def _to(self, kind: str) -> Callable[[Change[Observed]], None]:
+        def handler(change: Change[Observed]) -> None:
             if change.old == change.new:
                 return
             if change.old is not None and (change.new is None or change.new[0] != change.old[0]):
-                self.reporter.seen((kind, change.old[0]), None)
+                self.reporter.observe((kind, change.old[0]), None)
             if change.new is not None:
-                self.reporter.seen((kind, change.new[0]), change.new[1], has_begun=change.new[2])
+                self.reporter.observe((kind, change.new[0]), change.new[1], has_begun=change.new[2])
             self._changed.set()
 
         return handler
 
 
 def _keyed(read: Callable[[Object], JobRun | None], has_begun: Callable[[Object], bool]) -> Callable[[Object], Any]:
-    def keep(document: Object) -> Shown | None:
+    def keep(document: Object) -> Observed | None:
         run = read(document)
         return None if run is None else (key_of(document), run, run.ended_s is not None or has_begun(document))
 

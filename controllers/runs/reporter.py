@@ -26,11 +26,11 @@ class SendError(RuntimeError):
 
 
 class Reporter:
-    """What objects show goes in with ``seen``; ``step`` sends what is new. ``clock`` tells Unix seconds."""
+    """What objects show goes in with ``observe``; ``step`` sends what is new. ``clock`` tells Unix seconds."""
 
     def __init__(self, send: Send, clock: Callable[[], float]) -> None:
         self._send, self._clock = send, clock
-        self._shown: dict[Source, JobRun] = {}
+        self._current: dict[Source, JobRun] = {}
         self._pending: dict[str, JobRun] = {}
         self._not_begun: set[Source] = set()
         self._begun_s: dict[str, float] = {}
@@ -47,15 +47,15 @@ class Reporter:
     @property
     def running(self) -> int:
         """Runs that go on, as the cluster shows them."""
-        return sum(run.ended_s is None for run in self._shown.values())
+        return sum(run.ended_s is None for run in self._current.values())
 
-    def seen(self, source: Source, run: JobRun | None, *, has_begun: bool = True) -> None:
+    def observe(self, source: Source, run: JobRun | None, *, has_begun: bool = True) -> None:
         """What an object shows now; None where it shows none, or is gone.
 
         A run that goes on and is not shown any more was interrupted: its workload was evicted, or deleted. A run that
         was seen before it had begun starts when it is first seen to have.
         """
-        before = self._shown.get(source)
+        before = self._current.get(source)
         if run is None:
             self._not_begun.discard(source)
         elif not has_begun and (before is None or before.job != run.job):
@@ -63,13 +63,13 @@ class Reporter:
             run = None
         else:
             run = self._from_its_start(source, run)
-        self._shown.pop(source, None)
+        self._current.pop(source, None)
         if before is not None and before.ended_s is None and (run is None or run.job != before.job):
             stopped_s = max(before.started_s, self._clock())
             self._begun_s.pop(before.job, None)
             self._pending[before.job] = JobRun(before.job, before.kind, before.started_s, stopped_s, interrupted=True)
         if run is not None:
-            self._shown[source] = run
+            self._current[source] = run
             if run != before:
                 self._pending[run.job] = run
 
@@ -85,7 +85,7 @@ class Reporter:
 
     def send_all(self) -> None:
         """Everything that is shown again: another replica may have sent it, and may not."""
-        self._pending |= {run.job: run for run in self._shown.values()}
+        self._pending |= {run.job: run for run in self._current.values()}
 
     async def step(self) -> float | None:
         """Send what is pending; seconds until it is tried again, None for when something changes."""

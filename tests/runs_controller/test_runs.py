@@ -151,7 +151,7 @@ class Endpoint(RuleBasedStateMachine):
             self.ended[before.job] = before
         self.count += 1
         run = self.shown[key] = JobRun(f"{key}/{self.count}", JobKind("q", 1), self.now_s)
-        self.reporter.seen(("Job", ("ns", key)), run)
+        self.reporter.observe(("Job", ("ns", key)), run)
 
     @rule(key=st.sampled_from("abc"), gone=st.booleans())
     def ends(self, key: str, gone: bool) -> None:
@@ -163,10 +163,10 @@ class Endpoint(RuleBasedStateMachine):
             del self.shown[key]
             if run.ended_s is None:
                 self.ended[run.job] = run
-            self.reporter.seen(("Job", ("ns", key)), None)
+            self.reporter.observe(("Job", ("ns", key)), None)
         elif run.ended_s is None:
             self.shown[key] = JobRun(run.job, run.kind, run.started_s, self.now_s)
-            self.reporter.seen(("Job", ("ns", key)), self.shown[key])
+            self.reporter.observe(("Job", ("ns", key)), self.shown[key])
 
     @rule(works=st.booleans())
     def changes(self, works: bool) -> None:
@@ -180,7 +180,7 @@ class Endpoint(RuleBasedStateMachine):
         asyncio.run(self.reporter.step())
         self.reporter = Reporter(self.take, lambda: self.now_s)
         for key, run in self.shown.items():
-            self.reporter.seen(("Job", ("ns", key)), run)
+            self.reporter.observe(("Job", ("ns", key)), run)
         self.reporter.send_all()
 
     @rule()
@@ -210,7 +210,7 @@ def test_what_fails_is_tried_again_and_what_is_refused_is_dropped() -> None:
         return len(runs)
 
     reporter = Reporter(send, lambda: 0.0)
-    reporter.seen(("Job", ("a", "b")), JobRun("1", JobKind("q", 1), 0.0))
+    reporter.observe(("Job", ("a", "b")), JobRun("1", JobKind("q", 1), 0.0))
     assert (asyncio.run(reporter.step()) or 0) > 0
     assert (reporter.pending, reporter.errors) == (1, 1)
     assert asyncio.run(reporter.step()) is None
@@ -228,20 +228,20 @@ def test_a_job_starts_when_its_pods_do() -> None:
     now_s = 100.0
     reporter = Reporter(send, lambda: now_s)
     source, run = ("Job", ("ns", "a")), JobRun("1", JobKind("q", 1), 10.0)
-    reporter.seen(source, run, has_begun=False)
+    reporter.observe(source, run, has_begun=False)
     asyncio.run(reporter.step())
     assert (sent, reporter.running) == ([], 0)
     now_s = 500.0
-    reporter.seen(source, run)
+    reporter.observe(source, run)
     now_s = 600.0
-    reporter.seen(source, run, has_begun=False)
+    reporter.observe(source, run, has_begun=False)
     asyncio.run(reporter.step())
     assert sent == [JobRun("1", JobKind("q", 1), 500.0)], "a pod that restarts interrupts nothing"
-    reporter.seen(source, JobRun("1", JobKind("q", 1), 10.0, 700.0))
+    reporter.observe(source, JobRun("1", JobKind("q", 1), 10.0, 700.0))
     asyncio.run(reporter.step())
     assert sent[1:] == [JobRun("1", JobKind("q", 1), 500.0, 700.0)]
     late = Reporter(send, lambda: 0.0)
-    late.seen(source, run)
+    late.observe(source, run)
     asyncio.run(late.step())
     assert sent[2:] == [run], "of one that ran before, nothing better is known"
 

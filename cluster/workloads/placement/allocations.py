@@ -104,7 +104,7 @@ class Allocations:
 
         Those that its kubelet gave it, else those that its annotation names, if no other pod has one of them.
         """
-        allocated = self._given(pod)
+        allocated = self._allocated_slots(pod)
         if allocated is not None:
             self._confirmed.setdefault(pod.node, {})[pod.uid] = allocated
             return allocated
@@ -144,7 +144,7 @@ class Allocations:
             return Followed.UNKNOWN if allocation.gpus is None else Followed.PARTS
         return Followed.FOLLOWED if set(allocation.gpus or ()) == set(selected) else Followed.DIFFERS
 
-    def _given(self, pod: PodState) -> Slots | None:
+    def _allocated_slots(self, pod: PodState) -> Slots | None:
         """Whole GPUs, as many as were asked for, that the node's books have."""
         allocation = self.of(pod)
         if allocation is None or not allocation.whole or allocation.gpus is None:

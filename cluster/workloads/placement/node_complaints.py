@@ -53,10 +53,10 @@ def of_bandwidth(document: Object) -> Complaint | None:
 
 def of_health(document: Object) -> Complaint | None:
     """The verdict on a node and its GPUs; None for a healthy one, and where nobody is to go by it (mode observe)."""
-    return None if record_of(document).mode is Mode.OBSERVE else what_is_known(document)
+    return None if record_of(document).mode is Mode.OBSERVE else complaint_in_any_mode(document)
 
 
-def what_is_known(document: Object) -> Complaint | None:
+def complaint_in_any_mode(document: Object) -> Complaint | None:
     """As ``of_health``, in any mode: for people."""
     record = record_of(document)
     if record.health.score >= 1.0:

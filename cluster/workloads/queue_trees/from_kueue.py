@@ -50,7 +50,7 @@ class _Importer:
         self._cluster_queues = by_kind.get("ClusterQueue", {})
         self._namespaces = namespaces
         self._gpu = _gpu_resource(self._cluster_queues.values())
-        self._left = [f"{kind} {name}" for kind in by_kind for name in by_kind[kind] if kind not in _IMPORTED]
+        self._skipped = [f"{kind} {name}" for kind in by_kind for name in by_kind[kind] if kind not in _IMPORTED]
         self._read: dict[str, _Quotas] = {}
 
     def run(self) -> Imported:
@@ -67,13 +67,13 @@ class _Importer:
             if cohort is not None:
                 departments.append(cohort)
         pools = [self._pool(name) for name in self._flavors]
-        return Imported((*reversed(departments), *leaf_queues), tuple(pools), tuple(self._left))
+        return Imported((*reversed(departments), *leaf_queues), tuple(pools), tuple(self._skipped))
 
     def _tried(self, read: Any, name: str) -> KaiwoQueue | None:
         try:
             queue: KaiwoQueue = read(name)
         except NotImportable as error:
-            self._left.append(str(error))
+            self._skipped.append(str(error))
             return None
         return queue
 
@@ -83,7 +83,7 @@ class _Importer:
         for name in order:
             result.append(name)
             order += [child for child in by_parent.get(name, ()) if child in self._cohorts and child not in order]
-        self._left += [f"Cohort {name}: it is its own ancestor" for name in self._cohorts if name not in result]
+        self._skipped += [f"Cohort {name}: it is its own ancestor" for name in self._cohorts if name not in result]
         return result[::-1]
 
     def _rises(self, document: Object) -> bool:

@@ -80,13 +80,13 @@ class PlannedShare:
     request: ShareRequest
     choice: ShareChoice
     form: ShareForm | None
-    is_left: bool = False
+    is_for_scheduler: bool = False
     """To the scheduler that the pods name: nothing on their nodes hands out shares."""
 
     @property
     def reason(self) -> Reason:
         offer = self.choice.offer
-        if self.is_left:
+        if self.is_for_scheduler:
             text_ = f"{self.request}: left to the scheduler that the pods name, as nothing hands out shares there."
             return Reason("GPU_SHARE_LEFT", text_)
         if offer is None:
@@ -116,7 +116,7 @@ def apply_shares(
         text_ = "It is not known yet what hands out shares of GPUs here: the request stays as written."
         return Shares([Record("fractions", "GPU_SHARE_NOT_KNOWN", mode, text_)])
     records = [Record.of("fractions", share.reason, mode) for share in planned]
-    if any(share.is_left for share in planned):
+    if any(share.is_for_scheduler for share in planned):
         return Shares([record for record in records if record.code == "GPU_SHARE_LEFT"][:1])
     refused = next((record for record in records if record.code == "GPU_SHARE_NOT_GIVEN"), None)
     if refused is not None or mode is Mode.OBSERVE:
@@ -149,13 +149,17 @@ def changed_share(workload: Workload, before: Workload | None, mode: Mode) -> Re
         if pods.metadata is None:
             continue
         now, then = (mapping(each.document, *pods.metadata, "annotations") for each in (workload, before))
-        if EXECUTOR_ANNOTATION in now and EXECUTOR_ANNOTATION in then and _asked(now) != _asked(then):
+        if (
+            EXECUTOR_ANNOTATION in now
+            and EXECUTOR_ANNOTATION in then
+            and _share_annotations(now) != _share_annotations(then)
+        ):
             text_ = "The share of a GPU of a workload is set when it is created: delete it and create it anew."
             return Record("fractions", "GPU_SHARE_CHANGED", mode, text_)
     return None
 
 
-def _asked(annotations: Mapping[str, Any]) -> tuple[Any, ...]:
+def _share_annotations(annotations: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(annotations.get(name) for name in (FRACTION, MEMORY, FRACTION_LIMIT, MEMORY_LIMIT, ISOLATION))
 
 
@@ -185,8 +189,8 @@ def _planned(
     choice = choose_share(request, sharing.offered(dict(spec)), excluded)
     form = None if choice.offer is None else share_form(request, choice.offer)
     named = text(spec, "schedulerName") not in ("", DEFAULT_SCHEDULER, *SCHEDULERS.values())
-    is_left = named and not any(node.offers for node in sharing.offered(dict(spec)))
-    return PlannedShare(pods, request, choice, form, is_left)
+    is_for_scheduler = named and not any(node.offers for node in sharing.offered(dict(spec)))
+    return PlannedShare(pods, request, choice, form, is_for_scheduler)
 
 
 def _written(

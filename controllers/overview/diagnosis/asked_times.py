@@ -12,7 +12,7 @@ from kopt.core.reason import Reason
 from kopt.core.scheduling.diagnosis import Diagnosis, PredictedStart, StartEstimate
 
 
-class AskedTimes:
+class RunTimeLookup:
     """Without ``predictions`` no start is predicted. What nobody answers is said in the start's reason."""
 
     def __init__(self, predictions: Predictions | None) -> None:
@@ -24,7 +24,7 @@ class AskedTimes:
         self, job: JobSnapshot, books: ClusterBooks, findings: Sequence[Finding] = ()
     ) -> Diagnosis | None:
         """As ``diagnose``, with a start as the draws give it."""
-        diagnosis = diagnose(job, books, findings, await self._known(books, job.now_s))
+        diagnosis = diagnose(job, books, findings, await self._run_times_of(books, job.now_s))
         if diagnosis is None or self._unanswered is None:
             return diagnosis
         # A start that cannot be known by run times either has a reason of its own.
@@ -46,7 +46,7 @@ class AskedTimes:
         except NoPredictions:
             return {}
 
-    async def _known(self, books: ClusterBooks, now_s: float) -> RunTimes | None:
+    async def _run_times_of(self, books: ClusterBooks, now_s: float) -> RunTimes | None:
         if self._run_times is None and self._predictions is not None:
             try:
                 self._run_times = await self._predictions.run_times(questions_of(books, now_s))

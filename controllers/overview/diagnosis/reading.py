@@ -23,7 +23,7 @@ from kopt.cluster.client.resources import (
 from kopt.cluster.objects.fields import items
 from kopt.cluster.workloads.requests.external import CLAIMS, RESOURCE_SLICES
 from kopt.controllers.overview.collect import VOLCANO_POD_GROUPS
-from kopt.controllers.overview.diagnosis.asked_times import AskedTimes
+from kopt.controllers.overview.diagnosis.asked_times import RunTimeLookup
 from kopt.controllers.overview.diagnosis.books import ClusterBooks
 from kopt.controllers.overview.diagnosis.documents import ClusterDocuments
 from kopt.controllers.overview.diagnosis.questions import Predictions
@@ -46,7 +46,7 @@ async def diagnosed(
     claims = any(True for pod in job.pods for _ in items(pod, "spec", "resourceClaims"))
     books, lookup = (
         ClusterBooks(await read_cluster(Reader(kube), job.target.key[0], claims=claims)),
-        AskedTimes(predictions),
+        RunTimeLookup(predictions),
     )
     result = await lookup.diagnosed(job, books, answer.findings)
     starts = await lookup.calibrated([result], job.now_s)

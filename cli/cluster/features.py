@@ -117,7 +117,7 @@ def set_switch(
 
         kopt features set sizing --on --reason "new model is in, INC-4211"
     """
-    _known(feature)
+    _require_feature(feature)
     wanted = _wanted(percent, on=on, off=off, default=default)
     if not reason.strip():
         usage_error("say why, for whoever finds it later", "--reason")
@@ -148,7 +148,7 @@ def history(
         kopt features history sizing -o json
     """
     if feature is not None:
-        _known(feature)
+        _require_feature(feature)
     switches = _with_cluster(kubeconfig, _read, "read")
     rows = [
         FlipRow(flip.at_s, flip.feature, flip.before, flip.after, flip.by, flip.alarm, flip.reason)
@@ -158,7 +158,7 @@ def history(
     show(Answer("changes", rows, empty="no switch was changed yet"), output)
 
 
-def _known(feature: str) -> None:
+def _require_feature(feature: str) -> None:
     if feature not in BY_NAME:
         unknown_name("feature", feature, list(BY_NAME), "FEATURE", f"there are {', '.join(BY_NAME)}")
 

@@ -25,7 +25,7 @@ app = typer.Typer(no_args_is_help=True, help="Shares of GPUs: what is guaranteed
 _SEVERAL = "contested"
 
 
-def _words(names: Sequence[str]) -> str:
+def _joined(names: Sequence[str]) -> str:
     return ", ".join(names) or "nothing"
 
 
@@ -41,8 +41,8 @@ class FractionRow:
     free_milli_gpu: int = column("free", show=format_gpus)
     shares: int = column("shares", drop=2)
     memory_bytes: int = column("memory", show=lambda size: f"{size / GIB:.0f} GiB" if size else "", drop=4)
-    enforced: Sequence[str] = column("enforced", show=_words, drop=1)
-    isolation: Sequence[str] = column("isolation", show=_words, drop=3)
+    enforced: Sequence[str] = column("enforced", show=_joined, drop=1)
+    isolation: Sequence[str] = column("isolation", show=_joined, drop=3)
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class ShareRow:
     share: str = column("share")
     executor: str = column("executor")
     nodes: int = column("nodes")
-    enforced: Sequence[str] = column("enforced", show=_words, drop=1)
+    enforced: Sequence[str] = column("enforced", show=_joined, drop=1)
     message: str = column("message")
     patch: Sequence[dict[str, Any]] = column("patch", wide=True)
     templates: Sequence[dict[str, Any]] = column("templates", wide=True)
@@ -142,7 +142,7 @@ class ExecutorRow:
     memory: str = column("memory")
     fraction_limit: str = column("fraction limit")
     memory_limit: str = column("memory limit")
-    isolation: Sequence[str] = column("isolation", show=_words)
+    isolation: Sequence[str] = column("isolation", show=_joined)
 
 
 @app.command("plan")

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from kopt.policies.cost.report import CostEvent, CostReport
 
 
-def asked_of(server: str, token_file: Path | None, by: By, label: str, since: str, limit: int) -> "CostReport":
+def costs_from_endpoint(
+    server: str, token_file: Path | None, by: By, label: str, since: str, limit: int
+) -> "CostReport":
     """Raises Refused."""
     from kopt.policies.cost.report import MOST_ROWS
     from kopt.sdk.cost import cost
@@ -23,7 +25,7 @@ def asked_of(server: str, token_file: Path | None, by: By, label: str, since: st
         return cost(server, by=by.value, label=label, since=since, limit=limit or MOST_ROWS, token=token)
 
 
-def events_asked_of(
+def events_from_endpoint(
     row: str, server: str, token_file: Path | None, by: By, label: str, since: str
 ) -> "tuple[list[CostEvent], int]":
     """The events behind a row, and how many there are in all. Raises Refused."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kopt.cli.cost.asking import asked_of
+from kopt.cli.cost.asking import costs_from_endpoint
 from kopt.cli.cost.reading import PriceOption, Prices, Question, SinceOption, Source, opened, read_book
 from kopt.cli.cost.spot import spot
 from kopt.cli.errors import Refused, usage_error
@@ -100,7 +100,7 @@ def cost(
         return
     if server:
         _refuse_beside_server(prices=prices, price=price, prometheus=prometheus or None)
-        show(answer_of(asked_of(server, token_file, by, label, since, limit)), output)
+        show(answer_of(costs_from_endpoint(server, token_file, by, label, since, limit)), output)
         return
     with _source(Question(since, prices, price)) as source:
         measurements = None
@@ -330,10 +330,10 @@ def events(source: Source, row: str, by: By, label: str = "") -> Answer:
 
 def events_of_server(row: str, server: str, token_file: Path | None, by: By, label: str, since: str) -> Answer:
     """Raises Refused."""
-    from kopt.cli.cost.asking import events_asked_of
+    from kopt.cli.cost.asking import events_from_endpoint
     from kopt.cli.cost.events import event_rows
 
-    events, total = events_asked_of(row, server, token_file, by, label, since)
+    events, total = events_from_endpoint(row, server, token_file, by, label, since)
     hours = sum(event.used for event in events) / GPU_HOUR
     remark = f"{hours:,.3f} GPU-hours." if len(events) == total else f"The first {len(events):,} of {total:,} events."
     return Answer("events", event_rows(events), remarks=[remark])

@@ -24,7 +24,7 @@ class State(StrEnum):
     CURRENT = "current"
     CHANGED = "changed"
     MISSING = "missing"
-    LEFT = "left"
+    MANAGED_ELSEWHERE = "left"
     """It differs, and somebody else manages it."""
 
 
@@ -54,7 +54,7 @@ async def plan(kube: Kube, definitions: Sequence[Object], *, force_conflicts: bo
 async def write(kube: Kube, plans: Sequence[DefinitionPlan]) -> AsyncGenerator[tuple[str, str]]:
     """Names of what is written, each with its error or an empty text; the first error ends it."""
     for each in plans:
-        if each.state in (State.CURRENT, State.LEFT):
+        if each.state in (State.CURRENT, State.MANAGED_ELSEWHERE):
             continue
         try:
             await _apply(kube, _unchanged_since(each))
@@ -83,7 +83,7 @@ async def _plan_definition(kube: Kube, document: Object, *, force_conflicts: boo
     if not fields:
         return DefinitionPlan(document, State.CURRENT)
     if not problems and not force_conflicts and (manager := _other_managers(live)):
-        return DefinitionPlan(document, State.LEFT, tuple(fields), manager=manager)
+        return DefinitionPlan(document, State.MANAGED_ELSEWHERE, tuple(fields), manager=manager)
     problems += await _losses_in_use(kube, live, after)
     return DefinitionPlan(document, State.CHANGED, tuple(fields), tuple(problems), version)
 

@@ -33,7 +33,7 @@ VERSIONS = ("ray", "mlflow", "feast", "lightgbm", "torch")
 
 class Severity(StrEnum):
     OK = "ok"
-    NOTE = "note"
+    NOTICE = "note"
     """Works, but the user should know."""
     BROKEN = "broken"
 
@@ -80,7 +80,7 @@ def commands_of(extra: Extra) -> Finding:
     """Can these commands run? A plain installation runs all others."""
     names = f"kopt {', '.join(extra.commands)}"
     if missing := [module for module in extra.modules if importlib.util.find_spec(module) is None]:
-        return _finding(names, f"not installed: {', '.join(missing)}", extra.install, Severity.NOTE)
+        return _finding(names, f"not installed: {', '.join(missing)}", extra.install, Severity.NOTICE)
     return _finding(names, f"installed with {extra.name}")
 
 
@@ -96,7 +96,7 @@ def home(settings: Settings, environ: Mapping[str, str]) -> Finding:
         return _finding("home", f"{home} belongs to user {home.stat().st_uid}", "set KOPT_HOME to a folder of yours")
     if home.exists() and stat.S_IMODE(home.stat().st_mode) & 0o077:
         fix = f"chmod go-rwx {home}; kopt up does that, too"
-        return _finding("home", f"{home} can be read by others", fix, Severity.NOTE)
+        return _finding("home", f"{home} can be read by others", fix, Severity.NOTICE)
     return _finding("home", str(home) if home.exists() else f"{home} (made by the first kopt up)")
 
 
@@ -115,7 +115,7 @@ def memory(settings: Settings, environ: Mapping[str, str]) -> Finding:
         return _finding("memory", "unknown on this system")
     short = free < NEEDED_MEMORY_BYTES
     fix = f"the platform needs about {format_bytes(NEEDED_MEMORY_BYTES)}; close something" if short else ""
-    return _finding("memory", f"{format_bytes(free)} available", fix, Severity.NOTE if short else None)
+    return _finding("memory", f"{format_bytes(free)} available", fix, Severity.NOTICE if short else None)
 
 
 @check
@@ -126,7 +126,7 @@ def shared_memory(settings: Settings, environ: Mapping[str, str]) -> Finding:
         return _finding("shared memory", "no /dev/shm; Ray uses files")
     free = shutil.disk_usage(shm).free
     fix = "" if free >= GIB // 2 else "give the container more, for example docker run --shm-size 1g"
-    return _finding("shared memory", f"{format_bytes(free)} in /dev/shm", fix, Severity.NOTE if fix else None)
+    return _finding("shared memory", f"{format_bytes(free)} in /dev/shm", fix, Severity.NOTICE if fix else None)
 
 
 @check
@@ -182,10 +182,10 @@ def exposure(settings: Settings, environ: Mapping[str, str]) -> Finding:
         beyond = [port for port in ports or () if not port.is_loopback and port.what in addresses]
         if not beyond:
             return _finding("exposure", "servers listen on loopback only")
-        return _finding("exposure", f"beyond this machine: {describe(beyond)}", fix, Severity.NOTE)
+        return _finding("exposure", f"beyond this machine: {describe(beyond)}", fix, Severity.NOTICE)
     if settings.api_host in ("127.0.0.1", "localhost", "::1"):
         return _finding("exposure", "servers would listen on loopback only")
-    return _finding("exposure", f"servers would listen on {settings.api_host}", fix, Severity.NOTE)
+    return _finding("exposure", f"servers would listen on {settings.api_host}", fix, Severity.NOTICE)
 
 
 @check
@@ -297,7 +297,7 @@ def findings(settings: Settings, environ: Mapping[str, str]) -> Iterator[Finding
         except ModuleNotFoundError as error:
             extra = extra_for(error.name or "")
             fix = extra.install if extra else f"install {error.name}"
-            yield _finding(name, f"cannot be looked at without {error.name}", fix, Severity.NOTE)
+            yield _finding(name, f"cannot be looked at without {error.name}", fix, Severity.NOTICE)
         if function is packages:
             yield from map(commands_of, EXTRAS)
 

@@ -83,7 +83,7 @@ class ClusterWatch:
         self._tree_changed = asyncio.Event()
         of_tree: list[Informer[Any]] = [self._reservations, *(self._queue.informers[kind] for kind in NEEDED)]
         for informer in of_tree:
-            informer.subscribe(self._note_tree)
+            informer.subscribe(self._record_tree)
 
     @property
     def _all(self) -> tuple[Informer[Any], ...]:
@@ -127,7 +127,7 @@ class ClusterWatch:
         await self._tree_changed.wait()
         self._tree_changed.clear()
 
-    def _note_tree(self, change: Change[Any]) -> None:
+    def _record_tree(self, change: Change[Any]) -> None:
         if change.old != change.new:
             self._tree_changed.set()
 

@@ -53,14 +53,14 @@ class GpuWatch:
     def _node(self, change: Change[Object]) -> None:
         if change.old != change.new:
             self._keeper.node(change.key[1], change.new)
-            self._note()
+            self._record_change()
 
     def _pod(self, change: Change[Object]) -> None:
         if change.old != change.new:
             self._keeper.pod(change.key, change.old, change.new)
-            self._note()
+            self._record_change()
 
-    def _note(self) -> None:
+    def _record_change(self) -> None:
         if self._keeper.is_behind:
             self._changed.set()
 
@@ -93,5 +93,5 @@ class GpuWatch:
                 _LOG.warning("%s", problem or "how busy GPUs are is read again")
                 self._problem = problem
                 self._changed.set()
-            self._note()
+            self._record_change()
             await asyncio.sleep(ASK_EVERY_S)

@@ -58,7 +58,7 @@ async def _row(kube: "Kube", policy: "CompliancePolicy") -> PolicyRow:
         policy.name,
         policy.mode.value,
         policy.applies.value,
-        asked(policy),
+        part_names(policy),
         state,
         len(open_until),
         optional_stamp(open_until[0] if open_until else None),
@@ -66,7 +66,7 @@ async def _row(kube: "Kube", policy: "CompliancePolicy") -> PolicyRow:
     )
 
 
-def asked(policy: "CompliancePolicy") -> list[str]:
+def part_names(policy: "CompliancePolicy") -> list[str]:
     """The parts of a policy by name."""
     parts = {
         "images": policy.allowed_images or policy.denied_images,

@@ -65,7 +65,7 @@ def show_shares(engine: Engine, queue: str, kubeconfig: Path | None, output: For
         if round(errors[division.name], 3):
             where = f"of {division.name}" if division.name else "of the cluster"
             remarks.append(f"{100 * errors[division.name]:.1f} % {where} is not with the queue that ideally had it.")
-    displayed = _shown(rows) if output is Format.TABLE else None
+    displayed = _displayed(rows) if output is Format.TABLE else None
     header = {"engine": engine.value, "misallocated": errors}
     table = [_row(row, displayed) for row in rows]
     show(Answer("queues", table, header=header, remarks=remarks, empty="there are no queues", hide_header=True), output)
@@ -107,7 +107,7 @@ async def _read(
         raise Refused(f"the cluster cannot be read: {error}") from error
 
 
-def _shown(rows: "Sequence[ShareRow]") -> frozenset[str]:
+def _displayed(rows: "Sequence[ShareRow]") -> frozenset[str]:
     """For people: GPUs and the like; CPU and memory only where queues share nothing else, or they are dominant."""
     names = {name for row in rows for name in (*row.queue.quota, *row.use)}
     main = {name for name in names if name not in (CPU, MEMORY)} | {row.dominant for row in rows}

@@ -89,7 +89,7 @@ def estimate(
     elapsed = float(seconds(running, "--running")) if running else 0.0
     kind = JobKind(queue, gpus, name, user)
     if runs is None:
-        response = _asked(kind, cluster, elapsed, progress)
+        response = _from_endpoint(kind, cluster, elapsed, progress)
     else:
         response = _local(runs, kind, cluster, elapsed, progress)
     reasons = [reason.message for reason in response.reasons]
@@ -136,7 +136,7 @@ def _local(
     return RunTimeResponse.of(answer, now_s, model.version)
 
 
-def _asked(kind: JobKind, cluster: str, elapsed: float, progress: StepProgress | None) -> "RunTimeResponse":
+def _from_endpoint(kind: JobKind, cluster: str, elapsed: float, progress: StepProgress | None) -> "RunTimeResponse":
     from kopt.cli.endpoint import endpoint
     from kopt.serving.client.client import RequestRefused
     from kopt.serving.contract.common import AnswerError

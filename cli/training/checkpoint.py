@@ -68,7 +68,7 @@ def _recorded(settings: Settings) -> Path:
         table.close()
     except DatabaseError as error:
         raise Refused(f"what the endpoint has recorded cannot be read: {error}") from error
-    if not imported.rows and not imported.left_out:
+    if not imported.rows and not imported.excluded:
         print_status("nothing is recorded: KOPT_RECORD_LOGS_MIB says how much the endpoint may keep (docs/training.md)")
     index = folder / "records.jsonl"
     kept = merge_records(folder, imported.rows) if imported.rows or index.exists() else 0

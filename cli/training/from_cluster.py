@@ -27,20 +27,20 @@ class Imported(Generic[Row]):
     """Rows for a table, and why objects gave none: (object, reason)."""
 
     rows: list[Row] = field(default_factory=list)
-    left_out: list[tuple[str, str]] = field(default_factory=list)
+    excluded: list[tuple[str, str]] = field(default_factory=list)
 
     def leave_out(self, name: str, reason: object) -> None:
-        self.left_out.append((name, printable(" ".join(str(reason).split()))[:300]))
+        self.excluded.append((name, printable(" ".join(str(reason).split()))[:300]))
 
     def __iadd__(self, other: "Imported[Row]") -> "Imported[Row]":
         self.rows += other.rows
-        self.left_out += other.left_out
+        self.excluded += other.excluded
         return self
 
     def remarks(self) -> Iterable[str]:
         """A line for each reason, with the first objects that it is about."""
         names: defaultdict[str, list[str]] = defaultdict(list)
-        for name, reason in self.left_out:
+        for name, reason in self.excluded:
             names[reason].append(printable(name)[:200])
         for reason, of in sorted(names.items(), key=lambda item: -len(item[1])):
             more = f" and {len(of) - _NAMED:,} more" if len(of) > _NAMED else ""

@@ -132,7 +132,7 @@ def test_too_little_disk_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_servers_beyond_loopback_are_noted(tmp_path: Path) -> None:
-    assert checks.exposure(Settings(tmp_path, api_host="0.0.0.0"), {}).verdict == Severity.NOTE
+    assert checks.exposure(Settings(tmp_path, api_host="0.0.0.0"), {}).verdict == Severity.NOTICE
 
 
 def test_the_verb_ends_with_1_when_something_is_broken(kopt: Kopt, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +148,7 @@ def test_the_verb_ends_with_1_when_something_is_broken(kopt: Kopt, monkeypatch: 
 def test_a_home_that_others_read_is_noted_with_a_way_out(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     finding = checks.home(settings(tmp_path), {})
-    assert finding.verdict == Severity.NOTE
+    assert finding.verdict == Severity.NOTICE
     assert f"chmod go-rwx {tmp_path}" in finding.fix
 
 
@@ -205,7 +205,7 @@ def test_the_doctor_knows_the_ports_that_have_a_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("address", "of_this_shell", "verdict"),
-    [("0.0.0.0", "127.0.0.1", Severity.NOTE), ("127.0.0.1", "0.0.0.0", Severity.OK)],
+    [("0.0.0.0", "127.0.0.1", Severity.NOTICE), ("127.0.0.1", "0.0.0.0", Severity.OK)],
 )
 def test_exposure_is_what_runs_and_not_what_this_shell_would_start(
     tmp_path: Path, address: str, of_this_shell: str, verdict: Severity
@@ -220,7 +220,7 @@ def test_exposure_is_what_runs_and_not_what_this_shell_would_start(
         finding = checks.exposure(Settings(tmp_path, api_host=of_this_shell), {})
         process.kill()
     assert finding.verdict == verdict
-    assert (f"mlflow {address}:{port}" in finding.detail) == (verdict == Severity.NOTE)
+    assert (f"mlflow {address}:{port}" in finding.detail) == (verdict == Severity.NOTICE)
 
 
 @pytest.mark.parametrize(("answer", "verdict"), [("401", Severity.OK), ("404", Severity.BROKEN)])

@@ -72,7 +72,7 @@ class ExampleCosts:
         self._began_ms = _began_ms(now_ms)
         self._runs = list(_runs(self._began_ms))
         self._meters: Mapping[str, Meter] = {}
-        self._seen_ms: Milliseconds | None = None
+        self._metered_ms: Milliseconds | None = None
         self._ended: frozenset[str] = frozenset()
         for at_ms in range(self._began_ms, now_ms, _HOUR_MS):
             self.follow(at_ms)
@@ -80,17 +80,17 @@ class ExampleCosts:
 
     def follow(self, now_ms: Milliseconds) -> None:
         """Up to now; a clock that has gone back is waited for."""
-        now_ms = max(now_ms, self._seen_ms or 0)
+        now_ms = max(now_ms, self._metered_ms or 0)
         pods = [
             run.pod if run.until_ms > now_ms else replace(run.pod, ended_ms=run.until_ms)
             for run in self._runs
-            if run.pod.started_ms <= now_ms and run.until_ms > (self._seen_ms or 0)
+            if run.pod.started_ms <= now_ms and run.until_ms > (self._metered_ms or 0)
         ]
-        observation = Observation(now_ms, self._nodes(now_ms), pods, {}, self._seen_ms, False, self._ended)
+        observation = Observation(now_ms, self._nodes(now_ms), pods, {}, self._metered_ms, False, self._ended)
         self._meters, changes = advance(self._meters, observation, Rule.MAX, _MIX)
         self._store.store(_HOLDER, changes, now_ms)
         self._ended |= set(changes.ended)
-        self._seen_ms = now_ms
+        self._metered_ms = now_ms
 
     def budgets(self, now_ms: Milliseconds) -> Sequence[Object]:
         """KaiwoBudgets with the status that the meter would write."""

@@ -40,20 +40,20 @@ class ErrorBudget:
 
     def __init__(self, objective: Objective | None = None) -> None:
         self.objective = objective or Objective()
-        self._seen: deque[tuple[float, int, int]] = deque()
+        self._samples: deque[tuple[float, int, int]] = deque()
         """(time, good, bad)."""
 
     def observe(self, at_s: float, good: int, bad: int) -> None:
         """Totals since the process began, at a time not before the last one."""
-        self._seen.append((at_s, good, bad))
-        while len(self._seen) > 2 and self._seen[1][0] <= at_s - self.objective.long_s:
-            self._seen.popleft()
+        self._samples.append((at_s, good, bad))
+        while len(self._samples) > 2 and self._samples[1][0] <= at_s - self.objective.long_s:
+            self._samples.popleft()
 
     def burn(self, since_s: float = float("-inf")) -> Burn | None:
         """None where the budget holds, or where there is too little since ``since_s`` to say."""
-        if len(self._seen) < 2:
+        if len(self._samples) < 2:
             return None
-        now_s = self._seen[-1][0]
+        now_s = self._samples[-1][0]
         bad, total = self._within(max(since_s, now_s - self.objective.long_s))
         bad_now, total_now = self._within(max(since_s, now_s - self.objective.short_s))
         if bad < self.objective.least or not total_now:
@@ -63,8 +63,8 @@ class ErrorBudget:
 
     def _within(self, since_s: float) -> tuple[int, int]:
         """Failures and calls after the first look at or after ``since_s``, or the one before it for a whole window."""
-        times = [at_s for at_s, _, _ in self._seen]
+        times = [at_s for at_s, _, _ in self._samples]
         first = min(bisect_left(times, since_s), len(times) - 1)
-        _, good_then, bad_then = self._seen[first]
-        _, good, bad = self._seen[-1]
+        _, good_then, bad_then = self._samples[first]
+        _, good, bad = self._samples[-1]
         return bad - bad_then, good + bad - good_then - bad_then

@@ -72,7 +72,7 @@ class ClassTable:
 
     traits: Mapping[WorkloadClass, ClassTraits]
     rules: tuple[ClassRule, ...] = ()
-    words: Mapping[str, WorkloadClass] = field(default_factory=dict)
+    classes_by_name: Mapping[str, WorkloadClass] = field(default_factory=dict)
     """Classes by all words for them."""
 
     def of(self, workload_class: WorkloadClass) -> ClassTraits:
@@ -80,11 +80,11 @@ class ClassTable:
 
     def named(self, word: str) -> WorkloadClass | None:
         """The class that somebody means by a word; None for none."""
-        return self.words.get(word.strip().lower())
+        return self.classes_by_name.get(word.strip().lower())
 
     def nearest(self, word: str) -> str:
         """The word most like one that is none; empty without any."""
-        return next(iter(get_close_matches(word.strip().lower(), self.words, 1)), "")
+        return next(iter(get_close_matches(word.strip().lower(), self.classes_by_name, 1)), "")
 
     def overridden(self, document: Mapping[str, Any]) -> "ClassTable":
         """With ``classes`` replaced field by field, and ``rules`` before its own. Raises ValueError, which names the
@@ -99,7 +99,7 @@ class ClassTable:
         if not isinstance(rules, list):
             raise ValueError("rules: a list is expected")
         own = tuple(_rule(_table(rule, f"rules[{number}]"), number) for number, rule in enumerate(rules))
-        return replace(self, traits=traits, rules=(*own, *self.rules), words=_words(traits))
+        return replace(self, traits=traits, rules=(*own, *self.rules), classes_by_name=_classes_by_name(traits))
 
 
 @functools.cache
@@ -111,7 +111,7 @@ def default_classes() -> ClassTable:
     return ClassTable(dict.fromkeys(WorkloadClass, blank)).overridden(document)
 
 
-def _words(traits: Mapping[WorkloadClass, ClassTraits]) -> dict[str, WorkloadClass]:
+def _classes_by_name(traits: Mapping[WorkloadClass, ClassTraits]) -> dict[str, WorkloadClass]:
     """A class's own name always means it, whatever other words say."""
     also = {word.lower(): workload_class for workload_class, trait in traits.items() for word in trait.also}
     return also | {str(workload_class): workload_class for workload_class in traits}

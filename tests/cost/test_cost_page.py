@@ -30,7 +30,7 @@ from kopt.dashboard.login.routes import Login
 from kopt.dashboard.login.sessions import Sessions
 from kopt.dashboard.pages.cluster.data import OVERVIEW
 from kopt.dashboard.pages.cost.data import COSTS, CostState
-from kopt.dashboard.pages.cost.query import FIELDS, QueryError, asked
+from kopt.dashboard.pages.cost.query import FIELDS, QueryError, read_request
 from kopt.policies.cost.attribution import By, Grouping, Part, attributed
 from kopt.policies.cost.documents import report_document, report_of
 from kopt.policies.cost.invoice import invoice
@@ -204,7 +204,7 @@ async def test_what_cannot_be_asked_is_refused_in_words(ask: Callable[..., Any],
 @given(st.dictionaries(st.sampled_from((*FIELDS, "more")), st.text(max_size=60), max_size=5))
 def test_any_query_is_a_window_or_an_error(query: dict[str, str]) -> None:
     try:
-        question = asked(query, 1_900_000_000_000, limit=100).question
+        question = read_request(query, 1_900_000_000_000, limit=100).question
     except QueryError:
         return
     assert 0 <= question.start_ms < question.end_ms

@@ -23,7 +23,7 @@ def _restrict(overview: Overview, holds: Holds) -> Overview:
             _without_strangers(entry, holds) for entry in overview.ledger if holds(pods_in(entry.eviction.namespace))
         ),
         staged=tuple(each for each in overview.staged if holds(pods_in(each.namespace))),
-        budgets=tuple(each for each in overview.budgets if holds(_seen_with(each.budget))),
+        budgets=tuple(each for each in overview.budgets if holds(_right_for(each.budget))),
     )
 
 
@@ -34,7 +34,7 @@ def _without_strangers(entry: Entry, holds: Holds) -> Entry:
     return replace(entry, eviction=replace(entry.eviction, for_whom=""))
 
 
-def _seen_with(budget: Budget) -> Right:
+def _right_for(budget: Budget) -> Right:
     """A namespace's budget is for those who see what is charged to it."""
     return pods_in(budget.namespace) if budget.namespace else BUDGETS
 

@@ -13,7 +13,7 @@ from typing import Any
 from starlette.responses import Response
 
 from kopt.dashboard.pages.cost.data import COSTS, CostState, HiddenError
-from kopt.dashboard.pages.cost.query import FIELDS, LONGEST_ROW, Asked, QueryError, asked
+from kopt.dashboard.pages.cost.query import FIELDS, LONGEST_ROW, CostRequest, QueryError, read_request
 from kopt.dashboard.pages.page import PageRequest
 from kopt.dashboard.problem import problem_document
 from kopt.policies.cost.documents import events_document, report_document
@@ -35,7 +35,7 @@ async def events(request: PageRequest) -> Response:
     return await _answered(request, (*FIELDS, "row"), _events)
 
 
-Answerer = Callable[[PageRequest, CostState, Asked], Awaitable[Response]]
+Answerer = Callable[[PageRequest, CostState, CostRequest], Awaitable[Response]]
 
 
 async def _answered(request: PageRequest, fields: tuple[str, ...], answer: Answerer) -> Response:
@@ -47,7 +47,7 @@ async def _answered(request: PageRequest, fields: tuple[str, ...], answer: Answe
         text = state.problem or "Nothing was metered yet; see kopt controller meter --help."
         return problem_document(503, "No costs yet", text, _AGAIN)
     try:
-        question = asked(dict(request.query), int(time.time() * 1000), limit=MOST_ROWS, fields=fields)
+        question = read_request(dict(request.query), int(time.time() * 1000), limit=MOST_ROWS, fields=fields)
         return await answer(request, state, question)
     except QueryError as error:
         return problem_document(400, "This cannot be asked", f"{error}.")
@@ -58,13 +58,13 @@ async def _answered(request: PageRequest, fields: tuple[str, ...], answer: Answe
         return problem_document(503, "The database does not answer", f"{error}", _AGAIN)
 
 
-async def _report(_: PageRequest, state: CostState, question: Asked) -> Response:
+async def _report(_: PageRequest, state: CostState, question: CostRequest) -> Response:
     assert state.costs is not None
     within = state.within_rights(question.question, question.namespace)
     return _json(report_document(await asyncio.to_thread(state.costs.report, within)))
 
 
-async def _events(request: PageRequest, state: CostState, question: Asked) -> Response:
+async def _events(request: PageRequest, state: CostState, question: CostRequest) -> Response:
     assert state.costs is not None
     row = request.query.get("row", "")
     if not 0 < len(row) <= LONGEST_ROW:

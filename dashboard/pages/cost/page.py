@@ -8,16 +8,16 @@ from typing import Any
 from kopt.dashboard.pages.cluster.data import OVERVIEW
 from kopt.dashboard.pages.cost.data import COSTS, CostState, HiddenError
 from kopt.dashboard.pages.cost.interface import EVENTS_PATH, PATH, cost, events
-from kopt.dashboard.pages.cost.query import FIELDS, LONGEST_ROW, Asked, QueryError, asked
+from kopt.dashboard.pages.cost.query import FIELDS, LONGEST_ROW, CostRequest, QueryError, read_request
 from kopt.dashboard.pages.cost.view import (
-    BY_WORDS,
+    BY_LABELS,
     ROWS,
     SPANS,
     CostPage,
+    event_fields,
+    page_budgets,
     price_rows,
-    shown_budgets,
-    shown_events,
-    shown_report,
+    report_fields,
 )
 from kopt.dashboard.pages.page import Content, Page, PageRequest
 from kopt.serving.base.database.interface import DatabaseError
@@ -28,10 +28,10 @@ async def costs(request: PageRequest) -> Content:
     query = {name: value for name in FIELDS if (value := request.query.get(name, ""))}
     row, problem = request.query.get("row", "")[:LONGEST_ROW], state.problem or state.recorded.problem
     try:
-        question = _asked(query)
+        question = _request(query)
     except QueryError as error:
         problem, query = f"{error}. Shown are the last 30 days by namespace.", {}
-        question = _asked(query)
+        question = _request(query)
     fields: dict[str, Any] = {}
     if state.costs is not None and state.recorded.seen_ms is not None:
         try:
@@ -43,7 +43,7 @@ async def costs(request: PageRequest) -> Content:
     content = CostPage(
         problem=problem,
         configured=state.costs is not None and state.recorded.seen_ms is not None,
-        budgets=shown_budgets(overview.budgets),
+        budgets=page_budgets(overview.budgets),
         prices=price_rows(state.recorded.prices),
         **fields,
     )
@@ -52,7 +52,7 @@ async def costs(request: PageRequest) -> Content:
         "asked": query,
         "row": row,
         "spans": SPANS,
-        "by_words": BY_WORDS,
+        "by_words": BY_LABELS,
         "by": question.question.by,
         "since": query.get("since", "" if query.get("from") else "30d"),
         "namespaces": sorted(state.namespaces),
@@ -60,15 +60,15 @@ async def costs(request: PageRequest) -> Content:
     }
 
 
-def _asked(query: Mapping[str, str]) -> Asked:
-    return asked(query, int(time.time() * 1000), limit=ROWS)
+def _request(query: Mapping[str, str]) -> CostRequest:
+    return read_request(query, int(time.time() * 1000), limit=ROWS)
 
 
-def _fields(state: CostState, question: Asked, row: str) -> dict[str, Any]:
+def _fields(state: CostState, question: CostRequest, row: str) -> dict[str, Any]:
     assert state.costs is not None
     within = state.within_rights(question.question, question.namespace)
-    fields = shown_report(state.costs.report(within), within.offset)
-    return fields | (shown_events(state.costs.events(within, row)) if row else {})
+    fields = report_fields(state.costs.report(within), within.offset)
+    return fields | (event_fields(state.costs.events(within, row)) if row else {})
 
 
 PAGE = Page(

@@ -25,14 +25,16 @@ class QueryError(ValueError):
 
 
 @dataclass(frozen=True)
-class Asked:
+class CostRequest:
     """``question`` is about all namespaces until the reader's rights restrict it."""
 
     question: CostQuestion
     namespace: str = ""
 
 
-def asked(query: Mapping[str, str], now_ms: Milliseconds, *, limit: int, fields: Collection[str] = FIELDS) -> Asked:
+def read_request(
+    query: Mapping[str, str], now_ms: Milliseconds, *, limit: int, fields: Collection[str] = FIELDS
+) -> CostRequest:
     """Raises QueryError. A field that there is not is refused: a misspelt ``namespace`` would ask about all."""
     if unknown := sorted(set(query) - set(fields)):
         raise QueryError(f"there is no {unknown[0][:40]!r} to ask with; there are {', '.join(fields)}")
@@ -47,7 +49,7 @@ def asked(query: Mapping[str, str], now_ms: Milliseconds, *, limit: int, fields:
     start_ms, end_ms = _window(query, now_ms)
     question = CostQuestion(start_ms, end_ms, By(by), label)
     offset, most = _number(query, "offset", 0, 0, _MOST_OFFSET), _number(query, "limit", limit, 1, MOST_ROWS)
-    return Asked(replace(question, offset=offset, limit=most), namespace)
+    return CostRequest(replace(question, offset=offset, limit=most), namespace)
 
 
 def _window(query: Mapping[str, str], now_ms: Milliseconds) -> tuple[Milliseconds, Milliseconds]:

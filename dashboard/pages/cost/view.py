@@ -14,7 +14,7 @@ from kopt.policies.cost.report import CostEvent, CostReport
 
 ROWS, MOST_EVENTS, WIDTH = 100, 200, 1000.0
 SPANS = (("1d", "day"), ("7d", "7 days"), ("30d", "30 days"), ("90d", "90 days"), ("365d", "year"))
-BY_WORDS: Mapping[By, str] = {
+BY_LABELS: Mapping[By, str] = {
     By.NAMESPACE: "namespace",
     By.QUEUE: "queue",
     By.TEAM: "team",
@@ -23,7 +23,7 @@ BY_WORDS: Mapping[By, str] = {
     By.NODE: "node",
     By.MODEL: "GPU model",
 }
-IDLE_WORDS: Mapping[Idle, tuple[str, str]] = {
+IDLE_LABELS: Mapping[Idle, tuple[str, str]] = {
     Idle.UNALLOCATED: ("unallocated", "free, and of use to the pods that usually come"),
     Idle.STRANDED: ("stranded", "free, and too fragmented for them"),
     Idle.RESERVED: ("reserved", "free on nodes with a taint that keeps others away"),
@@ -44,7 +44,7 @@ class Bar:
 
 
 @dataclass(frozen=True)
-class ShownRow:
+class PageRow:
     """``name`` is the row's own, ``share`` of all GPU-hours, ``width`` of the picture."""
 
     name: str
@@ -62,7 +62,7 @@ class ShownRow:
 
 
 @dataclass(frozen=True)
-class ShownEvent:
+class PageEvent:
     who: str
     node: str
     start: str
@@ -75,7 +75,7 @@ class ShownEvent:
 
 
 @dataclass(frozen=True)
-class ShownBudget:
+class PageBudget:
     """``filled``, ``soft`` and ``hard`` are units of a picture that is as wide as the larger of hard limit and use;
     ``projected`` is where it will be at the end of the window."""
 
@@ -98,7 +98,7 @@ class CostPage:
     report: CostReport | None = None
     problem: str = ""
     configured: bool = False
-    rows: tuple[ShownRow, ...] = ()
+    rows: tuple[PageRow, ...] = ()
     bars: tuple[Bar, ...] = ()
     idle: tuple[tuple[str, str, str, str], ...] = ()
     totals: tuple[tuple[str, str, str, str], ...] = ()
@@ -107,9 +107,9 @@ class CostPage:
     unused: str = ""
     """What pods held while no kernel ran, where it is measured."""
     unpriced: tuple[str, ...] = ()
-    budgets: tuple[ShownBudget, ...] = ()
+    budgets: tuple[PageBudget, ...] = ()
     prices: tuple[tuple[str, ...], ...] = ()
-    events: tuple[ShownEvent, ...] = ()
+    events: tuple[PageEvent, ...] = ()
     events_in_all: int = 0
     events_sum: str = ""
     pages: tuple[tuple[str, str], ...] = field(default=())
@@ -125,7 +125,7 @@ def hours(used: int) -> str:
     return f"{used / GPU_HOUR:,.1f}"
 
 
-def shown_report(report: CostReport, offset: int) -> dict[str, object]:
+def report_fields(report: CostReport, offset: int) -> dict[str, object]:
     """Fields of ``CostPage`` about a report."""
     pod_rows = tuple(row for row in report.rows if row.part is Part.PODS)
     return {
@@ -149,10 +149,10 @@ def shown_report(report: CostReport, offset: int) -> dict[str, object]:
     }
 
 
-def _row(row: CostRow, report: CostReport) -> ShownRow:
+def _row(row: CostRow, report: CostReport) -> PageRow:
     part = row.used / report.used if report.used else 0.0
     per_step, unused = row.micro_per_step, report.unused_of(row)
-    return ShownRow(
+    return PageRow(
         row.name,
         row.part.value,
         row.pods,
@@ -185,7 +185,7 @@ def _bars(report: CostReport) -> tuple[Bar, ...]:
         return ()
     idle = report.idle_used
     parts = [("pods", "pods", report.used - sum(idle.values()))]
-    parts += [(kind.value, f"idle, {IDLE_WORDS[kind][0]}", used) for kind, used in idle.items()]
+    parts += [(kind.value, f"idle, {IDLE_LABELS[kind][0]}", used) for kind, used in idle.items()]
     bars, x = [], 0.0
     for kind, word, used in parts:
         width = used / report.used * WIDTH
@@ -203,7 +203,7 @@ def _idle(report: CostReport) -> tuple[tuple[str, str, str, str], ...]:
     idle = report.idle_used
     always = (Idle.UNALLOCATED, Idle.STRANDED, Idle.RESERVED)
     return tuple(
-        (kind.value, IDLE_WORDS[kind][1], hours(idle.get(kind, 0)), share(idle.get(kind, 0) / (report.used or 1)))
+        (kind.value, IDLE_LABELS[kind][1], hours(idle.get(kind, 0)), share(idle.get(kind, 0) / (report.used or 1)))
         for kind in Idle
         if kind in always or idle.get(kind)
     )
@@ -232,7 +232,7 @@ def _pages(count: int, offset: int) -> tuple[tuple[str, str], ...]:
     return tuple(result)
 
 
-def shown_events(events: Sequence[CostEvent]) -> dict[str, object]:
+def event_fields(events: Sequence[CostEvent]) -> dict[str, object]:
     """Fields of ``CostPage`` about a row that is explained."""
     sums: dict[str, int] = {}
     for event in events:
@@ -246,9 +246,9 @@ def shown_events(events: Sequence[CostEvent]) -> dict[str, object]:
     }
 
 
-def _event(event: CostEvent) -> ShownEvent:
+def _event(event: CostEvent) -> PageEvent:
     price = event.price
-    return ShownEvent(
+    return PageEvent(
         event.who,
         event.node,
         stamp(event.start_ms),
@@ -261,12 +261,12 @@ def _event(event: CostEvent) -> ShownEvent:
     )
 
 
-def shown_budgets(budgets: Sequence[BudgetStanding]) -> tuple[ShownBudget, ...]:
+def page_budgets(budgets: Sequence[BudgetStanding]) -> tuple[PageBudget, ...]:
     """The fullest first."""
     return tuple(_budget(each) for each in sorted(budgets, key=lambda each: (-each.filled, each.budget.name)))
 
 
-def _budget(standing: BudgetStanding) -> ShownBudget:
+def _budget(standing: BudgetStanding) -> PageBudget:
     budget, limit = standing.budget, standing.limit
     hard, soft = limit * budget.hard_percent / 100, limit * budget.soft_percent / 100
     scale = WIDTH / (max(hard, standing.used, min(standing.projected, 1.5 * hard), 1e-9) * 1.02)
@@ -284,7 +284,7 @@ def _budget(standing: BudgetStanding) -> ShownBudget:
     filled, projected, soft, hard = (
         round(min(value * scale, WIDTH), 2) for value in (standing.used, standing.projected, soft, hard)
     )
-    return ShownBudget(
+    return PageBudget(
         budget.name,
         target or "everything",
         standing.state.value,

@@ -13,7 +13,7 @@ from kopt.models.registry.registry import CHALLENGER, CHAMPION, MetricRow, Regis
 from kopt.serving.contract.model_answers import IntervalHealthOut, ModelHealthResponse, SeriesHealthOut
 
 PREDICTOR = "demand"
-_SHOWN = ("MODEL_REFUSED", "CANARY_STOPPED", "DRIFT_ALARM", "INTERVALS_MISS")
+_EVENT_REASONS = ("MODEL_REFUSED", "CANARY_STOPPED", "DRIFT_ALARM", "INTERVALS_MISS")
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class ModelsReader:
             registered,
             health=health,
             measured=measured,
-            refused=tuple(reason for reason in served.refused if reason.code in _SHOWN) if served else (),
+            refused=tuple(reason for reason in served.refused if reason.code in _EVENT_REASONS) if served else (),
             problems=tuple(problems),
             serving=tuple(model.model_version for model in served.models if model.serving) if served else (),
             canaries={model.model_version: model.canary_percent for model in served.models if model.canary_percent}

@@ -14,7 +14,7 @@ from kopt.serving.contract.size_advice import SizeAdvice, saved_together
 MOST_CARDS = 48
 BAR_WIDTH = 300.0
 CHART_HEIGHT = 60.0
-MOST_SHOWN = 1.25
+TOP_EFFICIENCY = 1.25
 """Marginal efficiency at the top of the chart; a bar of more ends there."""
 
 
@@ -122,14 +122,14 @@ def _count_chart(count: GpuCountAdvice) -> CountChart | None:
         return None
     step = BAR_WIDTH / len(count.points)
     bars = tuple(_count_bar(point, at * step, step, count) for at, point in enumerate(count.points))
-    line = CHART_HEIGHT * (1 - count.threshold / MOST_SHOWN)
+    line = CHART_HEIGHT * (1 - count.threshold / TOP_EFFICIENCY)
     patch = json.dumps([dict(operation) for operation in count.patch], indent=2) if count.patch else ""
     return CountChart(count, bars, round(line, 2), count.in_words, patch)
 
 
 def _count_bar(point: CountPoint, x: float, step: float, count: GpuCountAdvice) -> CountBar:
-    share = min(MOST_SHOWN, max(0.0, point.marginal_efficiency))
-    height = CHART_HEIGHT * share / MOST_SHOWN
+    share = min(TOP_EFFICIENCY, max(0.0, point.marginal_efficiency))
+    height = CHART_HEIGHT * share / TOP_EFFICIENCY
     brings = f"{point.marginal_efficiency:.0%}"
     tooltip = (
         f"{point.gpus} GPUs: each further one brings {brings}\n{point.split}\n"

@@ -23,7 +23,7 @@ _LATEST_S = 30.0
 _PROMISED = 0.98
 """Of the ends that are read, as many have to hold."""
 _LEAST_S = 1e-3
-_MOST_SEEN = 10_000
+_MOST_ENDED = 10_000
 
 
 @dataclass(frozen=True)
@@ -65,19 +65,19 @@ class ReadEnds:
     def __init__(self, comparisons: Comparisons) -> None:
         self._comparisons = comparisons
         self._since_s: dict[ModelVersion, float] = {}
-        self._seen: dict[tuple[str, str], None] = {}
+        self._ended: dict[tuple[str, str], None] = {}
 
     def record(self, owner: str, name: str, job: FollowedJob, model: ModelVersion, now_s: float) -> None:
         """Compare what is new of a job that this version follows. What began before its trial was read by another."""
         since_s = self._since_s.setdefault(model, now_s)
         for end in read_ends(job, now_s, since_s):
             subject = f"{name}: {end.name}"
-            if (owner, subject) in self._seen:
+            if (owner, subject) in self._ended:
                 continue
             self._comparisons.record(owner, subject, "s", end.took_s, {CHALLENGER: end.interval(model)})
-            self._seen[owner, subject] = None
-            while len(self._seen) > _MOST_SEEN:
-                del self._seen[next(iter(self._seen))]
+            self._ended[owner, subject] = None
+            while len(self._ended) > _MOST_ENDED:
+                del self._ended[next(iter(self._ended))]
 
     def refresh(self) -> None:
         self._comparisons.refresh()

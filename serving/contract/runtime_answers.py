@@ -173,16 +173,16 @@ def parse_queues(document: Mapping[str, Any]) -> QueuesResponse:
 
 def run_time_request(question: RunTimeQuestion, cluster: str) -> dict[str, Any]:
     """The body of ``/v1/runtime``."""
-    return _asked(question) | {"cluster": cluster, "at_s": question.at_s}
+    return _question_fields(question) | {"cluster": cluster, "at_s": question.at_s}
 
 
 def run_times_request(questions: Mapping[str, RunTimeQuestion], cluster: str) -> dict[str, Any]:
     """The body of ``/v1/runtime/jobs``, by the name of each job; asked at the time of the first question."""
-    jobs = [_asked(question) | {"id": name} for name, question in questions.items()]
+    jobs = [_question_fields(question) | {"id": name} for name, question in questions.items()]
     return {"cluster": cluster, "at_s": next(iter(questions.values())).at_s, "jobs": jobs}
 
 
-def _asked(question: RunTimeQuestion) -> dict[str, Any]:
+def _question_fields(question: RunTimeQuestion) -> dict[str, Any]:
     return (
         _kind(question.kind)
         | {"job": question.job}

@@ -141,11 +141,11 @@ class TableObserver:
             each.model == challenger.version for each in observation.evaluated
         )
         self._evaluate(observation, CHAMPION, drift)
-        evaluated = _asked(champion, observation) if by_challenger else observation.evaluated
+        evaluated = _unserved_answers(champion, observation) if by_challenger else observation.evaluated
         self._table.add(_rows(observation, CHAMPION, evaluated))
         if challenger is not None:
             self._evaluate(observation, CHALLENGER, None)
-            evaluated = observation.evaluated if by_challenger else _asked(challenger, observation)
+            evaluated = observation.evaluated if by_challenger else _unserved_answers(challenger, observation)
             self._table.add(_rows(observation, CHALLENGER, evaluated))
         if self._adviser is not None:
             self._adviser.observe(observation)
@@ -192,7 +192,7 @@ class TableObserver:
         self.challenger_drift = _drift([state for state in states if state.role == CHALLENGER and state.matched])
 
 
-def _asked(model: DemandModel | None, observation: Observation) -> Sequence[Prediction]:
+def _unserved_answers(model: DemandModel | None, observation: Observation) -> Sequence[Prediction]:
     """What a model that has not answered would have."""
     if model is None:
         return ()

@@ -108,7 +108,7 @@ def _warm_up(model: RunTimePredictor) -> None:
 
 
 @dataclass(frozen=True)
-class _Asked:
+class _Scope:
     """By whom, and about which cluster."""
 
     cluster: str
@@ -171,7 +171,7 @@ class RunTimeService(PredictorService[RunTimePredictor]):
             why = self.slot.error or Reason("NO_MODEL", "No run-time model is loaded yet.")
             raise Problem(503, why.message, headers={"retry-after": "5"})
         question = _question(request, self._clock())
-        made = await self._in_time(model, _Asked(request.cluster, caller, sees_all), question, deadline)
+        made = await self._in_time(model, _Scope(request.cluster, caller, sees_all), question, deadline)
         self._counters.answered(made)
         return made
 
@@ -183,12 +183,12 @@ class RunTimeService(PredictorService[RunTimePredictor]):
             why = self.slot.error or Reason("NO_MODEL", "No run-time model is loaded yet.")
             raise Problem(503, why.message, headers={"retry-after": "5"})
         at_s = self._clock() if request.at_s is None else request.at_s
-        questions = [_asked_job(at, job, at_s) for at, job in enumerate(request.jobs)]
-        scope = _Asked(request.cluster, caller, sees_all)
+        questions = [_question_of(at, job, at_s) for at, job in enumerate(request.jobs)]
+        scope = _Scope(request.cluster, caller, sees_all)
         return await self._on_thread(caller, deadline, self._by_champion, request, scope, questions, at_s)
 
     def _by_champion(
-        self, request: RunTimesRequest, scope: _Asked, questions: Sequence[RunTimeQuestion], at_s: float
+        self, request: RunTimesRequest, scope: _Scope, questions: Sequence[RunTimeQuestion], at_s: float
     ) -> RunTimesResponse:
         runs = self._current(self._owner(scope), scope.cluster)[CHAMPION]
         model = self.models[CHAMPION]
@@ -204,7 +204,7 @@ class RunTimeService(PredictorService[RunTimePredictor]):
         return RunTimesResponse(jobs=tuple(jobs), at_s=at_s, model=ModelOut.of(model.version))
 
     async def _in_time(
-        self, model: RunTimePredictor, scope: _Asked, question: RunTimeQuestion, deadline: Deadline
+        self, model: RunTimePredictor, scope: _Scope, question: RunTimeQuestion, deadline: Deadline
     ) -> RunTimeResponse:
         caller = scope.caller
         try:
@@ -234,7 +234,7 @@ class RunTimeService(PredictorService[RunTimePredictor]):
         for number, start in enumerate(request.starts):
             if start.p90_s < start.p50_s:
                 raise invalid(f"starts.{number}.p90_s", "nine of ten draws take no less than half of them")
-        scope = _Asked(request.cluster, caller, sees_all)
+        scope = _Scope(request.cluster, caller, sees_all)
         return await self._on_thread(caller, deadline, self._starts, request, scope)
 
     async def queues(self, deadline: Deadline, owner: str | None) -> QueuesResponse:
@@ -272,7 +272,7 @@ class RunTimeService(PredictorService[RunTimePredictor]):
             self._current(owner, cluster)
         return RunsKept(kept=kept, known=len(runs) - kept)
 
-    def _starts(self, request: StartsRequest, scope: _Asked) -> StartsResponse:
+    def _starts(self, request: StartsRequest, scope: _Scope) -> StartsResponse:
         owner = self._owner(scope)
         starts = [
             PredictedStart(start.job, start.queue, start.at_s, StartEstimate(start.p50_s, start.p90_s))
@@ -320,7 +320,7 @@ class RunTimeService(PredictorService[RunTimePredictor]):
 
         return self._followed.catch_up(owner, cluster, self.models, ended, changed)
 
-    def _by_model(self, model: RunTimePredictor, scope: _Asked, question: RunTimeQuestion) -> RunTimeResponse:
+    def _by_model(self, model: RunTimePredictor, scope: _Scope, question: RunTimeQuestion) -> RunTimeResponse:
         models = self.models
         alias = next((alias for alias, each in models.items() if each is model), None)
         if alias is None:
@@ -353,12 +353,12 @@ class RunTimeService(PredictorService[RunTimePredictor]):
         return RunTimeResponse.of(answer, question.at_s, model.version)
 
     def _by_recent(
-        self, model: RunTimePredictor, scope: _Asked, question: RunTimeQuestion, why: Reason
+        self, model: RunTimePredictor, scope: _Scope, question: RunTimeQuestion, why: Reason
     ) -> RunTimeResponse:
         history = self._followed.history(self._owner(scope), scope.cluster)
         return RunTimeResponse.of(answer_recent(history, question, why), question.at_s, model.version)
 
-    def _owner(self, scope: _Asked) -> str:
+    def _owner(self, scope: _Scope) -> str:
         """Whose runs of the cluster count."""
         own = owner_of(scope.caller)
         if not scope.sees_all or self._followed.knows(own, scope.cluster):
@@ -420,7 +420,7 @@ def _question(request: RunTimeRequestIn, now_s: float) -> RunTimeQuestion:
         raise invalid("progress" if "step" in str(error) else "started_s", str(error)) from None
 
 
-def _asked_job(at: int, job: AskedJobIn, at_s: float) -> RunTimeQuestion:
+def _question_of(at: int, job: AskedJobIn, at_s: float) -> RunTimeQuestion:
     try:
         kind = JobKind(job.queue, job.gpus, job.name, job.user)
         of_run = job.job if job.started_s is not None else ""

@@ -54,7 +54,7 @@ class CountQuestion:
 
 
 @dataclass(frozen=True)
-class _Known:
+class _CachedAdvice:
     threshold: float
     measured: tuple[tuple[int, float], ...]
     advice: GpuCountAdvice | None
@@ -73,7 +73,7 @@ class GpuCounts:
     ) -> None:
         self._table, self._plan, self._clock = table, plan, clock
         self._advisor = functools.cache(advisor)
-        self._known: OrderedDict[tuple[str, str], _Known] = OrderedDict()
+        self._cache: OrderedDict[tuple[str, str], _CachedAdvice] = OrderedDict()
         self._running: dict[object, Future[GpuCountAdvice | None]] = {}
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="gpu-counts")
 
@@ -84,14 +84,14 @@ class GpuCounts:
 
     def known(self, owner: str, workload: Workload) -> GpuCountAdvice | None:
         """The last answer about a workload; at once."""
-        entry = self._known.get((owner, workload.job_type))
+        entry = self._cache.get((owner, workload.job_type))
         return None if entry is None else entry.advice
 
     async def advice(
         self, question: CountQuestion, deadline: Deadline, *, wait: bool, made: Callable[[], None]
     ) -> GpuCountAdvice | None:
         """What is known, or with ``wait`` what is computed within the deadline; ``made`` is called after computing."""
-        entry = self._known.get(question.lasting)
+        entry = self._cache.get(question.lasting)
         if entry is not None and self._holds(entry, question):
             return entry.advice
         running = self._start(question, made)
@@ -108,7 +108,7 @@ class GpuCounts:
             _LOG.exception("a scaling curve failed")
             return None
 
-    def _holds(self, entry: _Known, question: CountQuestion) -> bool:
+    def _holds(self, entry: _CachedAdvice, question: CountQuestion) -> bool:
         sent = tuple(sorted(question.measured.items()))
         if sent and sent != entry.measured:
             return False
@@ -124,12 +124,12 @@ class GpuCounts:
     def _compute(self, question: CountQuestion, made: Callable[[], None]) -> GpuCountAdvice | None:
         """Raises PlanError for measured steps that cannot be."""
         advice = self._answer(question)
-        self._known[question.lasting] = _Known(
+        self._cache[question.lasting] = _CachedAdvice(
             question.threshold, tuple(sorted(question.measured.items())), advice, self._clock()
         )
-        self._known.move_to_end(question.lasting)
-        while len(self._known) > _MOST_KEPT:
-            self._known.popitem(last=False)
+        self._cache.move_to_end(question.lasting)
+        while len(self._cache) > _MOST_KEPT:
+            self._cache.popitem(last=False)
         if advice is not None:
             made()
         return advice

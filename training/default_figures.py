@@ -30,7 +30,7 @@ _LEAST = 5
 
 
 @dataclass(frozen=True)
-class _Given:
+class _Inputs:
     dataset: Dataset
 
     def read(self) -> Dataset:
@@ -52,7 +52,7 @@ def figures_of(
     registry = _WithoutChampion(settings, trusted_digests=())
     outcome = train(
         name,
-        source=_Given(data),
+        source=_Inputs(data),
         settings=settings,
         options=options,
         tasks=HereTasks(),

@@ -79,7 +79,7 @@ class MlflowReader:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise MlflowRunsError("that is no address of an MLflow server; give http://… or https://…")
-        self._shown = redact(f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}")
+        self._address = redact(f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}")
         headers = {"authorization": f"Bearer {token}"} if token else {}
         # Redirects are not followed: the token is for this host.
         self._http = httpx.Client(
@@ -113,7 +113,7 @@ class MlflowReader:
             for item in _listed(document, "experiments"):
                 result[_text(item, "experiment_id")] = _text(item, "name")
             if len(result) > _MOST_EXPERIMENTS:
-                raise MlflowRunsError(f"{self._shown} has more than {_MOST_EXPERIMENTS:,} experiments")
+                raise MlflowRunsError(f"{self._address} has more than {_MOST_EXPERIMENTS:,} experiments")
         return result
 
     def _runs(self, experiments: Sequence[str], since_s: float) -> Iterator[Mapping[str, Any]]:
@@ -136,29 +136,29 @@ class MlflowReader:
             token = _text(document, "next_page_token")
             if not token:
                 return
-        raise MlflowRunsError(f"{self._shown} gives the same page again and again")
+        raise MlflowRunsError(f"{self._address} gives the same page again and again")
 
     def _post(self, path: str, body: Mapping[str, Any]) -> Mapping[str, Any]:
         try:
             with self._http.stream("POST", f"/api/2.0/mlflow/{path}", json=body) as answer:
                 content = self._bounded(answer)
                 if answer.status_code in (401, 403):
-                    raise MlflowRunsError(f"{self._shown} refuses ({answer.status_code}); give a token that may read")
+                    raise MlflowRunsError(f"{self._address} refuses ({answer.status_code}); give a token that may read")
                 if answer.status_code != httpx.codes.OK:
-                    raise MlflowRunsError(f"{self._shown} answers {answer.status_code} to {path}")
+                    raise MlflowRunsError(f"{self._address} answers {answer.status_code} to {path}")
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise MlflowRunsError(f"{self._shown} cannot be read: {type(error).__name__}") from error
+            raise MlflowRunsError(f"{self._address} cannot be read: {type(error).__name__}") from error
         try:
             return decode_mapping(content.decode("utf-8", errors="replace"), longest_chars=_MOST_BYTES)
         except UnreadableError as error:
-            raise MlflowRunsError(f"{self._shown} does not answer like MLflow: {error}") from error
+            raise MlflowRunsError(f"{self._address} does not answer like MLflow: {error}") from error
 
     def _bounded(self, answer: httpx.Response) -> bytes:
         content = bytearray()
         for chunk in answer.iter_bytes():
             content += chunk
             if len(content) > _MOST_BYTES:
-                raise MlflowRunsError(f"{self._shown} answers with more than {_MOST_BYTES >> 20} MiB")
+                raise MlflowRunsError(f"{self._address} answers with more than {_MOST_BYTES >> 20} MiB")
         return bytes(content)
 
 
@@ -173,7 +173,7 @@ def _read(
     runs: dict[str, JobRun] = {}
     without = unreadable = nested = 0
     for document in documents:
-        values = _words(document)
+        values = _values(document)
         if values.get(_PARENT):
             nested += 1
             continue
@@ -230,7 +230,7 @@ def _logged_s(document: Mapping[str, Any]) -> Iterator[float]:
             yield at_s
 
 
-def _words(document: Mapping[str, Any]) -> dict[str, str]:
+def _values(document: Mapping[str, Any]) -> dict[str, str]:
     """Tags, and parameters where both have a name."""
     data = _mapping(document, "data")
     return {_text(item, "key"): _text(item, "value") for part in ("tags", "params") for item in _listed(data, part)}

@@ -127,7 +127,7 @@ def _consolidate(policy: PlacementPolicy, pool: _Pool, budget: MoveBudget) -> in
         return 0
     move, pool.numbers = better
     pool.move(move)
-    budget.left -= 1
+    budget.saved -= 1
     return 1
 
 
@@ -142,7 +142,7 @@ def _accept(policy: PlacementPolicy, pool: _Pool, profile: int, budget: MoveBudg
     pool.numbers = relocation.pool
     for move in relocation.moves:
         pool.move(move)
-    budget.left -= len(relocation.moves)
+    budget.saved -= len(relocation.moves)
     return relocation.placement, len(relocation.moves)
 
 

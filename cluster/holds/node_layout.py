@@ -51,7 +51,7 @@ IN_PROGRESS = (LayoutPhase.CORDONED, LayoutPhase.CUTTING, LayoutPhase.VERIFYING,
 
 
 @dataclass(frozen=True)
-class LayoutMarks:
+class LayoutState:
     """``own``: the configuration that the node had before us, None for no label. ``ours``: the one that we have written
     instead, None for none. ``wanted``: the one that is to be next. ``since``: when the phase began, as an RFC 3339
     time. ``label``: which manager's. With AMD's: ``back`` is the profile that makes the modes as they were, ``gpus``
@@ -80,7 +80,7 @@ class LayoutMarks:
         return layout | {DRAINED: self.is_drained, UNTIL: self.until}
 
 
-def layout_marks(undo: Mapping[str, Any]) -> LayoutMarks | None:
+def read_layout(undo: Mapping[str, Any]) -> LayoutState | None:
     """None where they cannot be read."""
     own, ours, phase = undo.get(OWN), undo.get(SET), text(undo, PHASE)
     is_valid = all(label is None or (isinstance(label, str) and len(label) <= _LONGEST) for label in (own, ours))
@@ -88,26 +88,26 @@ def layout_marks(undo: Mapping[str, Any]) -> LayoutMarks | None:
     if phase not in set(LayoutPhase) or not is_valid or manager not in (CONFIGURATION_LABEL, PROFILE_LABEL):
         return None
     wanted, since = text(undo, WANTED), text(undo, SINCE)
-    marks = LayoutMarks(own, ours, wanted, LayoutPhase(phase), since, undo.get(CORDONED) is True, manager)
+    layout = LayoutState(own, ours, wanted, LayoutPhase(phase), since, undo.get(CORDONED) is True, manager)
     count = gpus if isinstance(gpus, int) and not isinstance(gpus, bool) and 0 <= gpus <= _MOST_GPUS else 0
     drained, until = undo.get(DRAINED) is True, text(undo, UNTIL)
-    return replace(marks, back=text(undo, BACK)[:_LONGEST], gpus=count, is_drained=drained, until=until)
+    return replace(layout, back=text(undo, BACK)[:_LONGEST], gpus=count, is_drained=drained, until=until)
 
 
 def own_layout(node: Object, undo: Mapping[str, Any] | None) -> Object:
     """The changes that give a node back: its label where it is still ours, and pods where we have cordoned it. With
     AMD's manager the taint goes and the label stays, as the modes do."""
-    marks = layout_marks(undo or {})
-    if marks is None:
+    layout = read_layout(undo or {})
+    if layout is None:
         return {}
     changes: Object = {}
-    if marks.label == PROFILE_LABEL:
-        spec = without_dcm_taint(node) if marks.is_cordoned else {}
-        if marks.is_cordoned and at(node, "spec", "unschedulable") is True:
+    if layout.label == PROFILE_LABEL:
+        spec = without_dcm_taint(node) if layout.is_cordoned else {}
+        if layout.is_cordoned and at(node, "spec", "unschedulable") is True:
             spec["unschedulable"] = None
         return {"spec": spec} if spec else {}
-    if marks.ours not in (None, marks.own) and at(node, "metadata", "labels", CONFIGURATION_LABEL) == marks.ours:
-        changes["metadata"] = {"labels": {CONFIGURATION_LABEL: marks.own}}
-    if marks.is_cordoned and at(node, "spec", "unschedulable") is True:
+    if layout.ours not in (None, layout.own) and at(node, "metadata", "labels", CONFIGURATION_LABEL) == layout.ours:
+        changes["metadata"] = {"labels": {CONFIGURATION_LABEL: layout.own}}
+    if layout.is_cordoned and at(node, "spec", "unschedulable") is True:
         changes["spec"] = {"unschedulable": None}
     return changes

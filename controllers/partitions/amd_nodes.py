@@ -84,8 +84,8 @@ def _labelled_mode(node: ObservedNode) -> AmdMode | None:
 
 def _gpus(node: ObservedNode, partitions: Mapping[str, int], reported: ReportedModes | None) -> int:
     """Whole ones. While a node is divided its device plugin is away, and the marks say how many there are."""
-    if node.marks is not None and node.marks.phase in (*IN_PROGRESS, LayoutPhase.STUCK):
-        return node.marks.gpus
+    if node.layout is not None and node.layout.phase in (*IN_PROGRESS, LayoutPhase.STUCK):
+        return node.layout.gpus
     if reported is not None and reported.gpus:
         return reported.gpus
     # A plugin that offers 63 of 64 partitions has eight GPUs.

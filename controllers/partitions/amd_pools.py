@@ -117,16 +117,16 @@ class ModePlanning:
     def _plan_node(self, member: Member, on: Mapping[str, Sequence[ObservedPod]]) -> PlanNode | None:
         """None for one that takes no pods."""
         each, amd = member
-        node, marks, pods = each.node, each.node.marks, on.get(each.node.name, ())
-        if marks is not None and marks.phase in IN_PROGRESS:
-            option = self._by_name.get(marks.wanted)
-            each.wanted, each.reason = option, marks.phase.value.capitalize()
-            each.message = f"It is {marks.phase.value} for {marks.wanted}."
+        node, layout, pods = each.node, each.node.layout, on.get(each.node.name, ())
+        if layout is not None and layout.phase in IN_PROGRESS:
+            option = self._by_name.get(layout.wanted)
+            each.wanted, each.reason = option, layout.phase.value.capitalize()
+            each.message = f"It is {layout.phase.value} for {layout.wanted}."
             # Pods that are still on it have gone as soon as it has its new partitions.
             return PlanNode(node.name, amd.partitions if option is None else option.instances)
-        if marks is not None and marks.phase is LayoutPhase.STUCK:
+        if layout is not None and layout.phase is LayoutPhase.STUCK:
             each.reason = "Stuck"
-            each.message = f"Neither {marks.wanted} nor {marks.back} could be made: repair it, then uncordon it."
+            each.message = f"Neither {layout.wanted} nor {layout.back} could be made: repair it, then uncordon it."
             return None
         if not node.is_ready or node.is_cordoned:
             each.reason, each.message = "TakesNoPods", "It is cordoned by others, or not ready."
@@ -142,11 +142,11 @@ class ModePlanning:
         return PlanNode(node.name, amd.partitions, dict(used), each.is_idle and not rests)
 
     def _rests(self, each: NodeReport) -> bool:
-        marks = each.node.marks
-        if marks is None or self._observed.now_s - since_s(marks) >= self._spec.rebalance_s:
+        layout = each.node.layout
+        if layout is None or self._observed.now_s - since_s(layout) >= self._spec.rebalance_s:
             return False
-        each.reason = "CutLately" if marks.phase is LayoutPhase.CUT else "FailedLately"
-        until = stamp(since_s(marks) + self._spec.rebalance_s)
+        each.reason = "CutLately" if layout.phase is LayoutPhase.CUT else "FailedLately"
+        until = stamp(since_s(layout) + self._spec.rebalance_s)
         each.message = f"It is left as it is until {until} (rebalanceInterval)."
         return True
 
@@ -186,12 +186,12 @@ class ModePlanning:
         """proven: a node of the pool has it; tried: one is about to; failed: on one, lately; else empty."""
         states = set()
         for each, amd in self._members:
-            marks = each.node.marks
-            if marks is not None and marks.phase in IN_PROGRESS and marks.wanted == option.name:
-                states.add("failed" if marks.phase is LayoutPhase.RESTORING else "tried")
-            elif marks is not None and marks.phase in (LayoutPhase.FAILED, LayoutPhase.STUCK):
-                lately = self._observed.now_s - since_s(marks) < self._spec.rebalance_s
-                if marks.wanted == option.name and (lately or marks.phase is LayoutPhase.STUCK):
+            layout = each.node.layout
+            if layout is not None and layout.phase in IN_PROGRESS and layout.wanted == option.name:
+                states.add("failed" if layout.phase is LayoutPhase.RESTORING else "tried")
+            elif layout is not None and layout.phase in (LayoutPhase.FAILED, LayoutPhase.STUCK):
+                lately = self._observed.now_s - since_s(layout) < self._spec.rebalance_s
+                if layout.wanted == option.name and (lately or layout.phase is LayoutPhase.STUCK):
                     states.add("failed")
             elif dict(amd.partitions) == dict(option.instances):
                 states.add("proven")
@@ -199,7 +199,7 @@ class ModePlanning:
 
     def _drain(self, pool: PartitionPool, on: Mapping[str, Sequence[ObservedPod]]) -> Mapping[str, int]:
         """What would be served by emptying one node; nothing while another one is being divided."""
-        if any(each.node.marks is not None and each.node.marks.phase in IN_PROGRESS for each, _ in self._members):
+        if any(each.node.layout is not None and each.node.layout.phase in IN_PROGRESS for each, _ in self._members):
             return {}
         untried = [option for option in pool.options if self._state(option) not in ("failed", "tried")]
         able = {
@@ -321,6 +321,6 @@ def _running(pods: Sequence[ObservedPod], now_s: float) -> list[RunningPod]:
         elif reported is not None and now_s - reported.at_s <= _STALE_S and reported.status.safe and risk is not None:
             lost_s = risk.high
             owners |= {pod.owner} - {""}
-        left_s = None if pod.ends_s is None else max(0.0, pod.ends_s - now_s)
-        result.append(RunningPod("/".join(pod.key), pod.gpus / 1000, lost_s, left_s))
+        remaining_s = None if pod.ends_s is None else max(0.0, pod.ends_s - now_s)
+        result.append(RunningPod("/".join(pod.key), pod.gpus / 1000, lost_s, remaining_s))
     return result

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from kopt.cluster.client.resources import Object
-from kopt.cluster.holds.node_layout import LayoutMarks, LayoutPhase
+from kopt.cluster.holds.node_layout import LayoutPhase, LayoutState
 from kopt.cluster.objects.dcm_profiles import (
     DONE,
     FAILED,
@@ -20,7 +20,7 @@ from kopt.cluster.objects.dcm_profiles import (
     with_dcm_taint,
     without_dcm_taint,
 )
-from kopt.controllers.partitions.executors import Executor, Step, given_back, marked, since_s
+from kopt.controllers.partitions.executors import Executor, Step, marked, released, since_s
 from kopt.controllers.partitions.views import ObservedNode
 from kopt.core.times import seconds_or_none, stamp
 from kopt.policies.partitions.configurations import NodeOption
@@ -62,10 +62,10 @@ class DeviceConfigManager(Executor):
 
     def start_order(self, node: ObservedNode, option: NodeOption, order: NodeOrder, now_s: float) -> Step:
         """Begin to empty a node, or to divide one that is."""
-        before = node.marks
+        before = node.layout
         own = node.labels.get(PROFILE_LABEL) if before is None else before.own
         until = stamp(now_s + order.within_s) if order.within_s else ""
-        marks = LayoutMarks(
+        layout = LayoutState(
             own,
             None if before is None else before.ours,
             option.name,
@@ -80,57 +80,57 @@ class DeviceConfigManager(Executor):
         )
         why = "its pods are evicted" if order.evicts else "its pods are waited for" if until else "it is idle"
         sentence = f"{node.name} takes no pods for now: it is to be divided as {option.name}; {why}."
-        return Step(marked(marks) | {"spec": {"unschedulable": True}}, "PartitionsCordon", sentence)
+        return Step(marked(layout) | {"spec": {"unschedulable": True}}, "PartitionsCordon", sentence)
 
     def proceed(self, node: ObservedNode, wanted: NodeOption | None, is_idle: bool, now_s: float) -> Step | None:
-        marks = node.marks
-        if marks is None:
+        layout = node.layout
+        if layout is None:
             return None
-        age_s, state = now_s - since_s(marks), node.labels.get(PROFILE_STATE_LABEL, "")
-        match marks.phase:
+        age_s, state = now_s - since_s(layout), node.labels.get(PROFILE_STATE_LABEL, "")
+        match layout.phase:
             case LayoutPhase.CORDONED if age_s >= self.settle_s:
-                return self._cordoned(node, marks, wanted, is_idle, now_s)
+                return self._cordoned(node, layout, wanted, is_idle, now_s)
             case LayoutPhase.CUTTING:
-                return self._cutting(node, marks, state, age_s, now_s)
+                return self._cutting(node, layout, state, age_s, now_s)
             case LayoutPhase.VERIFYING:
-                return self._verifying(node, marks, wanted, age_s, now_s)
+                return self._verifying(node, layout, wanted, age_s, now_s)
             case LayoutPhase.RESTORING:
-                return self._restoring(node, marks, state, age_s, now_s)
+                return self._restoring(node, layout, state, age_s, now_s)
         return None
 
     def _cordoned(
-        self, node: ObservedNode, marks: LayoutMarks, wanted: NodeOption | None, is_idle: bool, now_s: float
+        self, node: ObservedNode, layout: LayoutState, wanted: NodeOption | None, is_idle: bool, now_s: float
     ) -> Step | None:
         if wanted is None:
-            return _left(node, marks, f"{node.name} stays as it is: there is no {marks.wanted} any more.")
+            return _abandoned(node, layout, f"{node.name} stays as it is: there is no {layout.wanted} any more.")
         if not is_idle:
-            if marks.until and now_s < (seconds_or_none(marks.until) or 0.0):
+            if layout.until and now_s < (seconds_or_none(layout.until) or 0.0):
                 return None
-            why = "its pods have not ended in time" if marks.until else "a pod came meanwhile"
-            return _left(node, marks, f"{node.name} stays as it is: {why}.")
-        after = replace(marks, ours=wanted.name, phase=LayoutPhase.CUTTING, since=stamp(now_s))
+            why = "its pods have not ended in time" if layout.until else "a pod came meanwhile"
+            return _abandoned(node, layout, f"{node.name} stays as it is: {why}.")
+        after = replace(layout, ours=wanted.name, phase=LayoutPhase.CUTTING, since=stamp(now_s))
         sentence = f"{node.name} is being divided as {wanted.name}."
         return Step(_ordered(node, after, wanted.name), "PartitionsCut", sentence)
 
-    def _cutting(self, node: ObservedNode, marks: LayoutMarks, state: str, age_s: float, now_s: float) -> Step | None:
+    def _cutting(self, node: ObservedNode, layout: LayoutState, state: str, age_s: float, now_s: float) -> Step | None:
         if state == DONE:
-            after = replace(marks, phase=LayoutPhase.VERIFYING, since=stamp(now_s))
-            sentence = f"{node.name} is divided as {marks.wanted}, says its manager; what it has is compared."
+            after = replace(layout, phase=LayoutPhase.VERIFYING, since=stamp(now_s))
+            sentence = f"{node.name} is divided as {layout.wanted}, says its manager; what it has is compared."
             return Step(marked(after) | {"spec": without_dcm_taint(node.document)}, "PartitionsVerify", sentence)
         if (state == FAILED and age_s >= self.refused_s) or age_s >= self.cut_s:
             why = "says that it failed" if state == FAILED else f"has said nothing for {self.cut_s:.0f} s"
-            return self._restore(node, marks, f"the device config manager {why}", now_s)
+            return self._restore(node, layout, f"the device config manager {why}", now_s)
         return None
 
     def _verifying(
-        self, node: ObservedNode, marks: LayoutMarks, wanted: NodeOption | None, age_s: float, now_s: float
+        self, node: ObservedNode, layout: LayoutState, wanted: NodeOption | None, age_s: float, now_s: float
     ) -> Step | None:
         differs = "there is no such profile any more" if wanted is None else self.difference(node, wanted)
         if not differs:
-            after = replace(marks, phase=LayoutPhase.CUT, since=stamp(now_s), is_cordoned=False)
-            sentence = f"{node.name} is divided as {marks.wanted} and takes pods again."
+            after = replace(layout, phase=LayoutPhase.CUT, since=stamp(now_s), is_cordoned=False)
+            sentence = f"{node.name} is divided as {layout.wanted} and takes pods again."
             return Step(marked(after) | {"spec": {"unschedulable": None}}, "PartitionsReady", sentence)
-        return self._restore(node, marks, differs, now_s) if age_s >= self.verify_s else None
+        return self._restore(node, layout, differs, now_s) if age_s >= self.verify_s else None
 
     def difference(self, node: ObservedNode, wanted: NodeOption) -> str:
         """What the node has instead of what was wanted; empty where that is what it has."""
@@ -142,35 +142,39 @@ class DeviceConfigManager(Executor):
             return f"amd-smi shows {_words(tool)}, not {_words(wanted.instances)}"
         return ""
 
-    def _restore(self, node: ObservedNode, marks: LayoutMarks, why: str, now_s: float) -> Step:
-        after = replace(marks, ours=marks.back, phase=LayoutPhase.RESTORING, since=stamp(now_s))
-        sentence = f"{node.name} gets {marks.back} back: {why} ({marks.wanted})."
-        return Step(_ordered(node, after, marks.back), "PartitionsFailed", sentence)
+    def _restore(self, node: ObservedNode, layout: LayoutState, why: str, now_s: float) -> Step:
+        after = replace(layout, ours=layout.back, phase=LayoutPhase.RESTORING, since=stamp(now_s))
+        sentence = f"{node.name} gets {layout.back} back: {why} ({layout.wanted})."
+        return Step(_ordered(node, after, layout.back), "PartitionsFailed", sentence)
 
-    def _restoring(self, node: ObservedNode, marks: LayoutMarks, state: str, age_s: float, now_s: float) -> Step | None:
+    def _restoring(
+        self, node: ObservedNode, layout: LayoutState, state: str, age_s: float, now_s: float
+    ) -> Step | None:
         opened = without_dcm_taint(node.document)
         if state == DONE:
-            after = replace(marks, phase=LayoutPhase.FAILED, since=stamp(now_s), is_cordoned=False)
-            sentence = f"{node.name} is as before ({marks.back}) and takes pods again."
+            after = replace(layout, phase=LayoutPhase.FAILED, since=stamp(now_s), is_cordoned=False)
+            sentence = f"{node.name} is as before ({layout.back}) and takes pods again."
             return Step(marked(after) | {"spec": opened | {"unschedulable": None}}, "PartitionsRestored", sentence)
         if age_s >= self.cut_s:
-            after = replace(marks, phase=LayoutPhase.STUCK, since=stamp(now_s))
-            sentence = f"{node.name} stays cordoned: neither {marks.wanted} nor {marks.back} could be made. Look at it."
+            after = replace(layout, phase=LayoutPhase.STUCK, since=stamp(now_s))
+            sentence = (
+                f"{node.name} stays cordoned: neither {layout.wanted} nor {layout.back} could be made. Look at it."
+            )
             return Step(marked(after) | {"spec": opened}, "PartitionsStuck", sentence)
         return None
 
 
-def _ordered(node: ObservedNode, marks: LayoutMarks, profile: str) -> Object:
+def _ordered(node: ObservedNode, layout: LayoutState, profile: str) -> Object:
     """The label and the taint in one write; what the manager said of the profile before goes with it."""
     labels = {PROFILE_LABEL: profile, PROFILE_STATE_LABEL: None}
-    return marked(marks, labels) | {"spec": with_dcm_taint(node.document)}
+    return marked(layout, labels) | {"spec": with_dcm_taint(node.document)}
 
 
-def _left(node: ObservedNode, marks: LayoutMarks, sentence: str) -> Step:
+def _abandoned(node: ObservedNode, layout: LayoutState, sentence: str) -> Step:
     """As it was before this attempt: divided by us earlier, or not ours at all."""
-    if marks.ours is None:
-        return given_back(node, sentence)
-    after = replace(marks, wanted=marks.ours, phase=LayoutPhase.CUT, is_cordoned=False)
+    if layout.ours is None:
+        return released(node, sentence)
+    after = replace(layout, wanted=layout.ours, phase=LayoutPhase.CUT, is_cordoned=False)
     return Step(marked(after) | {"spec": {"unschedulable": None}}, "PartitionsGiveBack", sentence)
 
 

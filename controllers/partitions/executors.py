@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from kopt.cluster.client.resources import NODES, Object
 from kopt.cluster.holds.hold import hold_metadata, release
-from kopt.cluster.holds.node_layout import LayoutMarks, LayoutPhase
+from kopt.cluster.holds.node_layout import LayoutPhase, LayoutState
 from kopt.cluster.objects.mig_configurations import CONFIGURATION_LABEL, STATE_LABEL
 from kopt.cluster.workloads.node_selection import matches_labels
 from kopt.controllers.partitions.views import HOLDER, ObservedNode, ObservedPlan
@@ -98,72 +98,72 @@ class MigManager(Executor):
     cuts: ClassVar[bool] = True
 
     def start(self, node: ObservedNode, option: NodeOption, now_s: float) -> Step:
-        before, own = node.marks, node.labels.get(CONFIGURATION_LABEL)
+        before, own = node.layout, node.labels.get(CONFIGURATION_LABEL)
         own, ours = (before.own, before.ours) if before is not None else (own, None)
-        marks = LayoutMarks(own, ours, option.name, LayoutPhase.CORDONED, stamp(now_s), True)
+        layout = LayoutState(own, ours, option.name, LayoutPhase.CORDONED, stamp(now_s), True)
         sentence = f"{node.name} takes no pods for now: it is to be cut as {option.name}."
-        return Step(marked(marks) | {"spec": {"unschedulable": True}}, "PartitionsCordon", sentence)
+        return Step(marked(layout) | {"spec": {"unschedulable": True}}, "PartitionsCordon", sentence)
 
     def proceed(self, node: ObservedNode, wanted: NodeOption | None, is_idle: bool, now_s: float) -> Step | None:
-        marks = node.marks
-        if marks is None:
+        layout = node.layout
+        if layout is None:
             return None
-        age_s = now_s - since_s(marks)
-        if marks.phase is LayoutPhase.CORDONED and age_s >= self.settle_s:
+        age_s = now_s - since_s(layout)
+        if layout.phase is LayoutPhase.CORDONED and age_s >= self.settle_s:
             if not is_idle or wanted is None:
-                why = "a pod came meanwhile" if not is_idle else f"there is no {marks.wanted} any more"
-                return _left(node, marks, f"{node.name} stays as it is: {why}.")
+                why = "a pod came meanwhile" if not is_idle else f"there is no {layout.wanted} any more"
+                return _abandoned(node, layout, f"{node.name} stays as it is: {why}.")
             labels = {CONFIGURATION_LABEL: wanted.name}
-            after = replace(marks, ours=wanted.name, phase=LayoutPhase.CUTTING, since=stamp(now_s))
+            after = replace(layout, ours=wanted.name, phase=LayoutPhase.CUTTING, since=stamp(now_s))
             return Step(marked(after, labels), "PartitionsCut", f"{node.name} is being cut as {wanted.name}.")
-        if marks.phase is LayoutPhase.CUTTING:
-            return self._followed(node, marks, wanted, age_s, now_s)
+        if layout.phase is LayoutPhase.CUTTING:
+            return self._followed(node, layout, wanted, age_s, now_s)
         return None
 
     def _followed(
-        self, node: ObservedNode, marks: LayoutMarks, wanted: NodeOption | None, age_s: float, now_s: float
+        self, node: ObservedNode, layout: LayoutState, wanted: NodeOption | None, age_s: float, now_s: float
     ) -> Step | None:
         state = node.labels.get(STATE_LABEL, "")
         # Right after the write the state is still that of the configuration before.
         if state == "success" and wanted is not None and dict(node.instances) == dict(wanted.instances):
-            after = replace(marks, phase=LayoutPhase.CUT, since=stamp(now_s), is_cordoned=False)
-            sentence = f"{node.name} is cut as {marks.ours} and takes pods again."
+            after = replace(layout, phase=LayoutPhase.CUT, since=stamp(now_s), is_cordoned=False)
+            sentence = f"{node.name} is cut as {layout.ours} and takes pods again."
             return Step(marked(after) | {"spec": {"unschedulable": None}}, "PartitionsReady", sentence)
         if (state == "failed" and age_s >= self.settle_s) or age_s >= self.cut_s:
-            after = replace(marks, ours=None, phase=LayoutPhase.FAILED, since=stamp(now_s), is_cordoned=False)
+            after = replace(layout, ours=None, phase=LayoutPhase.FAILED, since=stamp(now_s), is_cordoned=False)
             why = (
                 "mig-manager says that it failed" if state == "failed" else f"it was not cut within {self.cut_s:.0f} s"
             )
-            sentence = f"{node.name} gets its own configuration back: {why} ({marks.ours})."
-            changes = marked(after, {CONFIGURATION_LABEL: marks.own}) | {"spec": {"unschedulable": None}}
+            sentence = f"{node.name} gets its own configuration back: {why} ({layout.ours})."
+            changes = marked(after, {CONFIGURATION_LABEL: layout.own}) | {"spec": {"unschedulable": None}}
             return Step(changes, "PartitionsFailed", sentence)
         return None
 
 
-def since_s(marks: LayoutMarks) -> float:
+def since_s(layout: LayoutState) -> float:
     """Unix seconds; long ago where that cannot be read."""
     try:
-        return seconds(marks.since)
+        return seconds(layout.since)
     except (ValueError, OverflowError):
         return 0.0
 
 
-def _left(node: ObservedNode, marks: LayoutMarks, sentence: str) -> Step:
+def _abandoned(node: ObservedNode, layout: LayoutState, sentence: str) -> Step:
     """As it was before this attempt: cut by us earlier, or not ours at all."""
-    if marks.ours is None:
-        return given_back(node, sentence)
-    after = replace(marks, wanted=marks.ours, phase=LayoutPhase.CUT, is_cordoned=False)
+    if layout.ours is None:
+        return released(node, sentence)
+    after = replace(layout, wanted=layout.ours, phase=LayoutPhase.CUT, is_cordoned=False)
     return Step(marked(after) | {"spec": {"unschedulable": None}}, "PartitionsGiveBack", sentence)
 
 
-def given_back(node: ObservedNode, sentence: str) -> Step:
+def released(node: ObservedNode, sentence: str) -> Step:
     """The step by which a node is as it was before us."""
     return Step(release(NODES, node.document), "PartitionsGiveBack", sentence)
 
 
-def marked(marks: LayoutMarks, labels: Mapping[str, str | None] | None = None) -> Object:
+def marked(layout: LayoutState, labels: Mapping[str, str | None] | None = None) -> Object:
     """The part of a merge patch that has the marks and these labels."""
-    metadata = hold_metadata(HOLDER, marks.undo())
+    metadata = hold_metadata(HOLDER, layout.undo())
     return {"metadata": metadata | {"labels": metadata["labels"] | dict(labels or {})}}
 
 
@@ -206,7 +206,7 @@ def require_one_authority(node: ObservedNode, strategies: Collection[str], plans
 def dynamic_driver(node: ObservedNode, label: str) -> DynamicDriver:
     """Of a node whose driver cuts on demand. Raises Refused where its label tells a manager to cut it as well."""
     written = node.labels.get(label, "")
-    if written not in _NEUTRAL and node.marks is None:
+    if written not in _NEUTRAL and node.layout is None:
         raise Refused(
             "TwoAuthorities",
             f"the driver of {node.name} cuts on demand, and its label {label} says {written}: remove the label, or the "
@@ -217,9 +217,9 @@ def dynamic_driver(node: ObservedNode, label: str) -> DynamicDriver:
 
 def require_our_label(node: ObservedNode, label: str) -> None:
     """Raises Refused where somebody else writes the label that the manager of a node goes by."""
-    marks, written = node.marks, node.labels.get(label)
-    if marks is not None and marks.ours is not None:
-        if written != marks.ours:
+    layout, written = node.layout, node.labels.get(label)
+    if layout is not None and layout.ours is not None:
+        if written != layout.ours:
             raise Refused("TwoAuthorities", f"{node.writer or 'somebody'} has set {label} of {node.name} since we did")
     elif written is not None and node.writer not in ("", *OPERATORS) and not node.writer.startswith(_OURS):
         raise Refused(

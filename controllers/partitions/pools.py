@@ -241,11 +241,11 @@ class _PoolPlanning:
 
     def _plan_node(self, each: NodeReport, on: Mapping[str, Sequence[ObservedPod]]) -> PlanNode | None:
         """None for one that takes no pods."""
-        node, marks, pods = each.node, each.node.marks, on.get(each.node.name, ())
-        if marks is not None and marks.phase in IN_PROGRESS:
-            option = self._by_name.get(marks.wanted)
-            each.wanted, each.reason = option, marks.phase.value.capitalize()
-            each.message = f"It is {marks.phase.value} for {marks.wanted}."
+        node, layout, pods = each.node, each.node.layout, on.get(each.node.name, ())
+        if layout is not None and layout.phase in IN_PROGRESS:
+            option = self._by_name.get(layout.wanted)
+            each.wanted, each.reason = option, layout.phase.value.capitalize()
+            each.message = f"It is {layout.phase.value} for {layout.wanted}."
             return PlanNode(node.name, node.instances if option is None else option.instances)
         if not node.is_ready or node.is_cordoned:
             each.reason, each.message = "TakesNoPods", "It is cordoned by others, or not ready."
@@ -253,14 +253,14 @@ class _PoolPlanning:
         used: Counter[str] = Counter()
         for pod in pods:
             used.update(pod.requests)
-        age_s = self._spec.rebalance_s + 1 if marks is None else self._observed.now_s - since_s(marks)
+        age_s = self._spec.rebalance_s + 1 if layout is None else self._observed.now_s - since_s(layout)
         may_change = each.is_idle and age_s >= self._spec.rebalance_s
         if not each.is_idle:
             each.message = f"{len(pods)} pods with GPUs run on it."
         elif not may_change:
-            each.reason = "CutLately" if marks is not None and marks.phase is LayoutPhase.CUT else "FailedLately"
+            each.reason = "CutLately" if layout is not None and layout.phase is LayoutPhase.CUT else "FailedLately"
             # A time, not a span: what does not change is not written again.
-            until = stamp((0.0 if marks is None else since_s(marks)) + self._spec.rebalance_s)
+            until = stamp((0.0 if layout is None else since_s(layout)) + self._spec.rebalance_s)
             each.message = f"It is left as it is until {until} (rebalanceInterval)."
         return PlanNode(node.name, node.instances, dict(used), may_change)
 

@@ -19,7 +19,7 @@ from kopt.cluster.runtime.events import EmitEvent
 from kopt.cluster.runtime.isolation import Isolation, Subject
 from kopt.cluster.runtime.retry import Pauses, Retrying
 from kopt.controllers.partitions.dcm import DeviceConfigManager
-from kopt.controllers.partitions.executors import Executor, Step, given_back
+from kopt.controllers.partitions.executors import Executor, Step, released
 from kopt.controllers.partitions.pools import Managers, read_partitions
 from kopt.controllers.partitions.reports import NodeReport, Observed, StrategyReport
 from kopt.controllers.partitions.status import status_of
@@ -91,14 +91,14 @@ class Reconciler(Retrying):
                     again_s.append(await self._tried(work, Subject.of(NODES, each.node.document)))
             again_s.append(await self._tried(partial(self._report, report, acts, observed.now_s), _subject(report)))
         for node in observed.nodes:
-            if node.marks is not None and node.name not in ours:
+            if node.layout is not None and node.name not in ours:
                 again_s.append(
                     await self._tried(partial(self._give_back, node, observed.now_s), Subject.of(NODES, node.document))
                 )
         return max(0.05, min(again_s))
 
     def _count(self, nodes: Sequence[ObservedNode], reports: Sequence[StrategyReport]) -> None:
-        self.cutting = sum(node.marks is not None and node.marks.phase in IN_PROGRESS for node in nodes)
+        self.cutting = sum(node.layout is not None and node.layout.phase in IN_PROGRESS for node in nodes)
         self.pending = sum(sum(report.pending.values()) for report in reports)
         self.planned = sum(each.reason in ("ToCut", "ToDrain") for report in reports for each in report.nodes)
         self.undone = sum(len(report.undone) for report in reports)
@@ -106,10 +106,10 @@ class Reconciler(Retrying):
     async def _proceed(self, each: NodeReport, now_s: float) -> float:
         node, executor = each.node, each.executor
         assert executor is not None, "only nodes that are ours proceed"
-        if node.marks is not None and node.marks.phase in IN_PROGRESS:
-            is_idle = await self._cluster.is_idle(node) if node.marks.phase is LayoutPhase.CORDONED else True
+        if node.layout is not None and node.layout.phase in IN_PROGRESS:
+            is_idle = await self._cluster.is_idle(node) if node.layout.phase is LayoutPhase.CORDONED else True
             step = executor.proceed(node, each.wanted, is_idle, now_s)
-            if step is None and node.marks.is_drained and not is_idle:
+            if step is None and node.layout.is_drained and not is_idle:
                 await self._cluster.evict_pods(node)
         elif each.wanted is not None and executor.cuts and self.cutting < self._settings.most_at_once:
             step = await self._begun(each, executor, each.wanted, now_s)
@@ -132,7 +132,7 @@ class Reconciler(Retrying):
     async def _give_back(self, node: ObservedNode, now_s: float) -> float:
         """Once nothing runs on it, where its label changes by that: mig-manager would cut it. What AMD's manager has
         begun comes to its end before."""
-        if node.marks is not None and node.marks.label == PROFILE_LABEL and node.marks.phase in _BUSY:
+        if node.layout is not None and node.layout.label == PROFILE_LABEL and node.layout.phase in _BUSY:
             step = self._settings.managers.dcm.proceed(node, None, True, now_s)
             if step is not None:
                 await self._write(node, step)
@@ -140,7 +140,7 @@ class Reconciler(Retrying):
         changes = release(NODES, node.document)
         if CONFIGURATION_LABEL in changes["metadata"]["labels"] and not await self._cluster.is_idle(node):
             return _SOON_S * 5
-        await self._write(node, given_back(node, f"{node.name} is as it was before."))
+        await self._write(node, released(node, f"{node.name} is as it was before."))
         return _SOON_S
 
     async def _write(self, node: ObservedNode, step: Step) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from kopt.cluster.checkpoints.status import ReportedStatus, status_from
 from kopt.cluster.client.resources import Key, Object, key_of
 from kopt.cluster.holds.hold import holder_of, undo_of
-from kopt.cluster.holds.node_layout import LayoutMarks, layout_marks
+from kopt.cluster.holds.node_layout import LayoutState, read_layout
 from kopt.cluster.objects.custom.mig_strategy import MigStrategy, StrategyError, read_strategy
 from kopt.cluster.objects.custom.node_plan import reported_of
 from kopt.cluster.objects.dcm_profiles import PROFILE_LABEL, Profile, ProfileError, read_profiles
@@ -86,7 +86,7 @@ class ObservedNode:
     is_cordoned: bool
     writer: str
     holder: str
-    marks: LayoutMarks | None
+    layout: LayoutState | None
 
     @property
     def configuration(self) -> str:
@@ -112,7 +112,7 @@ def read_node(node: Object) -> ObservedNode:
         at(node, "spec", "unschedulable") is True,
         writer,
         holder_of(document),
-        layout_marks(undo_of(document)) if holder_of(document) == HOLDER else None,
+        read_layout(undo_of(document)) if holder_of(document) == HOLDER else None,
     )
 
 

@@ -18,12 +18,12 @@ from kopt.policies.partitions.plan import Array, PartitionPool, PlanNode
 @dataclass(frozen=True)
 class RunningPod:
     """A pod on a node. ``gpus``: what it has of GPUs. ``lost_gpu_s``: its work at risk and its restart, None where it
-    must not be ended now or nobody knows; ``left_s``: the time until it ends by itself, None where nobody knows."""
+    must not be ended now or nobody knows; ``remaining_s``: the time until it ends by itself, None without one."""
 
     name: str
     gpus: float
     lost_gpu_s: float | None
-    left_s: float | None = None
+    remaining_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def best_drain(
             continue
         drain = max(worth, key=lambda each: each.won_gpu_s - each.lost_gpu_s)
         if drain.lost_gpu_s == np.inf:
-            named = ", ".join(pod.name for pod in pods if pod.lost_gpu_s is None and pod.left_s is None)
+            named = ", ".join(pod.name for pod in pods if pod.lost_gpu_s is None and pod.remaining_s is None)
             refusals.append(Refusal(node.name, f"what ending {named} costs is not known, nor when they end"))
         elif drain.won_gpu_s < settings.least_ratio * drain.lost_gpu_s:
             refusals.append(
@@ -122,11 +122,11 @@ def _drain(
     gpus = float(pool.vector(node.instances) @ pool.slices) / per_gpu
     won = gained_dies / per_gpu * settings.horizon_s
     evicting = _sum([pod.lost_gpu_s for pod in pods]) + float(homeless) / per_gpu * settings.horizon_s
-    until_s = _latest([pod.left_s for pod in pods])
+    until_s = _latest([pod.remaining_s for pod in pods])
     idle = float("inf")
     if until_s <= settings.horizon_s:
         # What a pod leaves is not used until the last has ended.
-        idle = sum(pod.gpus * (until_s - (pod.left_s or 0.0)) for pod in pods)
+        idle = sum(pod.gpus * (until_s - (pod.remaining_s or 0.0)) for pod in pods)
         idle += (gpus - sum(pod.gpus for pod in pods)) * until_s
     evicts = evicting < idle
     served = np.minimum(lacking, np.maximum(0, np.minimum(wants, gives) - before))

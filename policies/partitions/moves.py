@@ -46,19 +46,19 @@ class MoveBudget:
     """``per_request`` moves more with each request."""
 
     per_request: float
-    left: float = 0.0
+    saved: float = 0.0
 
     def grow(self) -> None:
         """A request came."""
-        self.left = min(_MOST_SAVED, self.left + self.per_request)
+        self.saved = min(_MOST_SAVED, self.saved + self.per_request)
 
     @property
     def for_requests(self) -> int:
-        return min(MOST_AT_ONCE, int(self.left))
+        return min(MOST_AT_ONCE, int(self.saved))
 
     @property
     def for_fragmentation(self) -> int:
-        return int(max(0.0, self.left - _KEPT_FOR_REQUESTS))
+        return int(max(0.0, self.saved - _KEPT_FOR_REQUESTS))
 
 
 def is_worth_moves(layouts: Layouts, profile: int) -> bool:

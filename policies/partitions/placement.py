@@ -124,14 +124,14 @@ class UsableSlices(PlacementPolicy):
         total = sum((expected or {}).get(name, 0.0) for name in names)
         prior = [_MEMORY * (expected or {}).get(name, 0.0) / total if total else 0.0 for name in names]
         self._weights = np.ones(len(names)) + np.array(prior)
-        self._seen = 0
+        self._requests = 0
         super().__init__(layouts)
 
     def observe(self, profile: int) -> None:
         self._weights *= _FORGET
         self._weights[profile] += 1
-        self._seen += 1
-        if self._seen % _RELEARN == 0:
+        self._requests += 1
+        if self._requests % _RELEARN == 0:
             self._set(self.costs())
 
     def costs(self) -> Array:

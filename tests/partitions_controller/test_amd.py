@@ -286,7 +286,7 @@ class Played:
         each = self.look(pods)
         assert each.executor is not None, each.message
         running = any(document["spec"]["nodeName"] for document in pods)
-        if each.node.marks is not None and each.node.marks.phase in ("cordoned", "cutting", "verifying", "restoring"):
+        if each.node.layout is not None and each.node.layout.phase in ("cordoned", "cutting", "verifying", "restoring"):
             step = each.executor.proceed(each.node, each.wanted, not running, self.now_s)
         elif each.wanted is not None and each.order is not None:
             step = DCM.start_order(each.node, each.wanted, each.order, self.now_s)

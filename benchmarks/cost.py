@@ -60,22 +60,22 @@ class Metered:
     capacities: dict[tuple[str, int], Capacity] = field(default_factory=dict)
     recorded: set[str] = field(default_factory=set)
     meters: dict[str, Meter] = field(default_factory=dict)
-    seen_ms: int | None = None
+    metered_ms: int | None = None
     clock_ms: float = 0.0
     ticked_ms: int = 0
     wrong_ms: int = 0
     departed: dict[str, int] = field(default_factory=dict)
 
     def look(self, world: World, now_ms: int, *, restarted: bool = False) -> None:
-        if self.seen_ms is None or restarted:
-            self.clock_ms = max(float(now_ms + self.wrong_ms), float(self.seen_ms or 0))
+        if self.metered_ms is None or restarted:
+            self.clock_ms = max(float(now_ms + self.wrong_ms), float(self.metered_ms or 0))
         else:
             self.clock_ms = steady(self.clock_ms, now_ms + self.wrong_ms, now_ms - self.ticked_ms)
         self.ticked_ms = now_ms
         at_ms = int(self.clock_ms)
-        gap = restarted and self.seen_ms is not None and at_ms - self.seen_ms > 3 * MINUTE_MS
+        gap = restarted and self.metered_ms is not None and at_ms - self.metered_ms > 3 * MINUTE_MS
         observation = Observation(
-            at_ms, world.nodes, list(world.pods.values()), self.departed, self.seen_ms, gap, frozenset(self.recorded)
+            at_ms, world.nodes, list(world.pods.values()), self.departed, self.metered_ms, gap, frozenset(self.recorded)
         )
         meters, changes = advance(self.meters, observation, Rule.MAX, MIX)
         for segment in changes.segments:
@@ -83,18 +83,18 @@ class Metered:
         for item in changes.capacities:
             self.capacities[item.node_uid, item.start_ms] = item
         self.recorded |= set(changes.ended)
-        self.meters, self.seen_ms, self.departed = dict(meters), at_ms, {}
+        self.meters, self.metered_ms, self.departed = dict(meters), at_ms, {}
 
     def used(self) -> dict[str, int]:
         result: dict[str, int] = {}
         for segment in self.segments.values():
-            end_ms = segment.end_ms if segment.end_ms is not None else self.seen_ms or 0
+            end_ms = segment.end_ms if segment.end_ms is not None else self.metered_ms or 0
             result[segment.subject] = result.get(segment.subject, 0) + segment.milli * (end_ms - segment.start_ms)
         return result
 
     def capacity(self) -> int:
         return sum(
-            item.milli * ((item.end_ms if item.end_ms is not None else self.seen_ms or 0) - item.start_ms)
+            item.milli * ((item.end_ms if item.end_ms is not None else self.metered_ms or 0) - item.start_ms)
             for item in self.capacities.values()
         )
 
@@ -154,7 +154,7 @@ def replayed(seed: int, *, faults: bool) -> tuple[float, float, float, float]:
             metered.look(world, at_ms, restarted=kind == "returns")
     metered.look(world, end_ms)
     _hold(world, end_ms - last_ms)
-    return _errors(world, metered, sampled, (metered.seen_ms or 0) - BEGAN_MS)
+    return _errors(world, metered, sampled, (metered.metered_ms or 0) - BEGAN_MS)
 
 
 def _hold(world: World, span_ms: int) -> None:

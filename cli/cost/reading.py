@@ -54,7 +54,7 @@ def opened(question: Question) -> Source:
         if isinstance(where, Path) and not where.is_file():
             raise Refused(f"nothing was metered: {where} is not there; see kopt controller meter --help")
         store = CostStore(where)
-        metered_ms = store.seen_ms()
+        metered_ms = store.metered_ms()
         if metered_ms is None:
             raise Refused("nothing was metered yet; see kopt controller meter --help")
         now_ms = int(time.time() * 1000)

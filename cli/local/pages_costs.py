@@ -42,7 +42,7 @@ class MeterDatabase:
         if reports is None:
             return Recorded(frozenset(), None, self._book.prices)
         problem = self._activity.problem if isinstance(self._activity, PodActivities) else ""
-        return Recorded(reports.namespaces(), reports.store.seen_ms(), self._book.prices, problem)
+        return Recorded(reports.namespaces(), reports.store.metered_ms(), self._book.prices, problem)
 
     def report(self, question: CostQuestion) -> CostReport:
         activity = None if self._activity is None else self._activity(question.start_ms, question.end_ms)

@@ -131,7 +131,7 @@ class Replica(LedReplica):
             gpus.add_metric([kind], share / WHOLE_GPU)
         yield gpus
         text = "Until when was metered, Unix seconds."
-        yield GaugeMetricFamily("kopt_cost_metered_until_seconds", text, metering.seen_ms / 1000)
+        yield GaugeMetricFamily("kopt_cost_metered_until_seconds", text, metering.metered_ms / 1000)
         if metering.last is not None:
             last = metering.last
             text = "GPU-hours by which pods and idleness differ from nodes, of the hour that was reconciled last."

@@ -74,7 +74,7 @@ class Metering:
         return self._meters or {}
 
     @property
-    def seen_ms(self) -> Milliseconds:
+    def metered_ms(self) -> Milliseconds:
         return self._metered_ms or 0
 
     async def step(self) -> float:
@@ -86,20 +86,20 @@ class Metering:
             self._meters = None if isinstance(error, Overtaken) else self._meters
             _LOG.warning("nothing is stored for now: %s", error)
             return _FAILED_S
-        again_s = await self._then(self.seen_ms) if self._then is not None else None
+        again_s = await self._then(self.metered_ms) if self._then is not None else None
         return min(HEARTBEAT_S, self._settings.reconcile_s, again_s or HEARTBEAT_S)
 
     async def _meter(self) -> None:
         unobserved = False
         if self._meters is None:
             recorded = await asyncio.to_thread(self._store.begin, self._holder, self._settings.rule)
-            self._clock.not_before(recorded.seen_ms or 0)
-            unobserved = recorded.seen_ms is not None and self._clock.now_ms() - recorded.seen_ms > GAP_MS
-            self._metered_ms = recorded.seen_ms
+            self._clock.not_before(recorded.metered_ms or 0)
+            unobserved = recorded.metered_ms is not None and self._clock.now_ms() - recorded.metered_ms > GAP_MS
+            self._metered_ms = recorded.metered_ms
             self._meters = _merged(recorded, self._cluster)
         pods, departed = self._cluster.pods(), self._cluster.departed
         await self._recall(pods)
-        now_ms = max(self._clock.now_ms(), self.seen_ms)
+        now_ms = max(self._clock.now_ms(), self.metered_ms)
         if not self._mix or self._is_due(now_ms):
             self._mix = recent_mix((pod.demand for pod in pods), self._settings.rule)
         observation = Observation(

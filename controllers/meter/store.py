@@ -59,10 +59,10 @@ class Window:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a new leader goes on from. ``seen_ms`` is None where nothing was ever metered."""
+    """What a new leader goes on from. ``metered_ms`` is None where nothing was ever metered."""
 
     meters: Mapping[str, Meter]
-    seen_ms: Milliseconds | None
+    metered_ms: Milliseconds | None
 
 
 class CostStore:
@@ -108,7 +108,7 @@ class CostStore:
             result |= {str(row[0]) for row in rows}
         return frozenset(result)
 
-    def seen_ms(self) -> Milliseconds | None:
+    def metered_ms(self) -> Milliseconds | None:
         """Until when was metered; None for never."""
         rows = self.database.query("SELECT seen_ms FROM cost_meter WHERE name = ?", (_METER,))
         return int(rows[0][0]) or None if rows else None
@@ -119,7 +119,7 @@ class CostStore:
         return Rule(str(rows[0][0])) if rows else Rule.MAX
 
     def window(self, start_ms: Milliseconds, end_ms: Milliseconds) -> Window:
-        return Window(start_ms, max(start_ms, min(end_ms, self.seen_ms() or 0)))
+        return Window(start_ms, max(start_ms, min(end_ms, self.metered_ms() or 0)))
 
     def usages(self, window: Window, book: PriceBook) -> list[Usage]:
         """By subject, node and offer, and by the price that was valid at the time."""

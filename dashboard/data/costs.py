@@ -15,7 +15,7 @@ class Recorded:
     ``problem``: why it is not measured what pods held and did not use, while it should be."""
 
     namespaces: frozenset[str]
-    seen_ms: Milliseconds | None
+    metered_ms: Milliseconds | None
     prices: tuple[Price, ...] = ()
     problem: str = ""
 

@@ -47,20 +47,23 @@ class SpotAdvice:
 def spot_advice(question: SpotQuestion) -> SpotAdvice:
     """Yes only where spot is cheaper at the upper bound of the hazard, and in time. Raises ValueError for times that
     cannot be, and prices of 0."""
-    asked = question
-    if asked.run_s <= 0 or asked.observed_s <= 0 or min(asked.interruptions, asked.lost_s, asked.restart_s) < 0:
+    if (
+        question.run_s <= 0
+        or question.observed_s <= 0
+        or min(question.interruptions, question.lost_s, question.restart_s) < 0
+    ):
         raise ValueError("a run and the time in which interruptions were counted are above 0, losses not below")
-    if asked.on_demand_micro <= 0 or asked.spot_micro < 0:
+    if question.on_demand_micro <= 0 or question.spot_micro < 0:
         raise ValueError("the on-demand price is above 0, the spot price not below")
-    hours = asked.observed_s / _HOUR_S
-    hazard, high = asked.interruptions / hours, _upper(asked.interruptions) / hours
-    lost_h = (asked.lost_s + asked.restart_s) / _HOUR_S
+    hours = question.observed_s / _HOUR_S
+    hazard, high = question.interruptions / hours, _upper(question.interruptions) / hours
+    lost_h = (question.lost_s + question.restart_s) / _HOUR_S
     share = high * lost_h
-    spot_s = asked.run_s / (1 - share) if share < 1 else math.inf
-    saves = 1 - asked.spot_micro / asked.on_demand_micro
-    on_demand = asked.run_s / _HOUR_S * asked.on_demand_micro
-    spot = spot_s / _HOUR_S * asked.spot_micro if math.isfinite(spot_s) else math.inf
-    in_time = asked.deadline_s is None or spot_s <= asked.deadline_s
+    spot_s = question.run_s / (1 - share) if share < 1 else math.inf
+    saves = 1 - question.spot_micro / question.on_demand_micro
+    on_demand = question.run_s / _HOUR_S * question.on_demand_micro
+    spot = spot_s / _HOUR_S * question.spot_micro if math.isfinite(spot_s) else math.inf
+    in_time = question.deadline_s is None or spot_s <= question.deadline_s
     most = max(0.0, saves / lost_h) if lost_h else math.inf
     return SpotAdvice(spot < on_demand and in_time, hazard, high, most, spot_s, spot, on_demand, _reason(
         cheaper=spot < on_demand, in_time=in_time, share=share, saves=saves

@@ -33,7 +33,7 @@ class Meter:
 @dataclass(frozen=True)
 class Observation:
     """The cluster at ``now_ms``. ``departed``: when objects that are gone were last there, by uid, where somebody
-    watched. ``seen_ms``: until when everything had been observed before; None at the very first.
+    watched. ``metered_ms``: until when everything had been observed before; None at the very first.
 
     ``unobserved``: nobody watched from then until now.
     """
@@ -42,7 +42,7 @@ class Observation:
     nodes: Mapping[str, MeteredNode]
     pods: Iterable[MeteredPod]
     departed: Mapping[str, Milliseconds] = field(default_factory=dict)
-    seen_ms: Milliseconds | None = None
+    metered_ms: Milliseconds | None = None
     unobserved: bool = False
     recorded: frozenset[str] = frozenset()
     """Pods of which the end has been recorded: that they are still listed with it is no news."""
@@ -111,19 +111,19 @@ class _Timeline:
     def __init__(
         self, meter: Meter | None, observation: Observation, rule: Rule, mix: Mix, recorder: _Recorder
     ) -> None:
-        self._meter, self._seen, self._rule, self._mix, self._recorder = meter, observation, rule, mix, recorder
+        self._meter, self._observation, self._rule, self._mix, self._recorder = meter, observation, rule, mix, recorder
 
     def run(self, uid: str, pods: Iterable[MeteredPod]) -> Meter | None:
-        observation, node = self._seen, self._seen.nodes.get(uid)
+        observation, node = self._observation, self._observation.nodes.get(uid)
         if self._meter is None:
             assert node is not None
             # Metering begins with the meter: what a node cost before its first is not known.
-            earliest_ms = observation.now_ms if observation.seen_ms is None else observation.seen_ms
+            earliest_ms = observation.now_ms if observation.metered_ms is None else observation.metered_ms
             self._begin(node, min(max(node.created_ms, earliest_ms), observation.now_ms))
         assert self._meter is not None
         if node is not None and self._is_as_it_was(node, pods):
             return replace(self._meter, at_ms=max(self._meter.at_ms, observation.now_ms))
-        end_ms = observation.now_ms if node is not None else observation.departed.get(uid, self._last_seen_ms)
+        end_ms = observation.now_ms if node is not None else observation.departed.get(uid, self._last_metered_ms)
         for at_ms, _, change in sorted(self._events(pods, end_ms), key=lambda event: event[:2]):
             self._apply(min(at_ms, end_ms), change)
         if node is None:
@@ -138,31 +138,31 @@ class _Timeline:
         """Most nodes at most times: nothing has to be divided anew."""
         meter = self._meter
         assert meter is not None
-        if self._seen.unobserved or not meter.observed or not meter.open or node != meter.node:
+        if self._observation.unobserved or not meter.observed or not meter.open or node != meter.node:
             return False
-        listed = {pod.uid: pod for pod in pods if pod.uid not in self._seen.recorded or pod.ended_ms is None}
+        listed = {pod.uid: pod for pod in pods if pod.uid not in self._observation.recorded or pod.ended_ms is None}
         return listed == meter.pods and self._mix == meter.mix
 
     @property
-    def _last_seen_ms(self) -> Milliseconds:
-        return self._seen.now_ms if self._seen.seen_ms is None else self._seen.seen_ms
+    def _last_metered_ms(self) -> Milliseconds:
+        return self._observation.now_ms if self._observation.metered_ms is None else self._observation.metered_ms
 
     def _events(self, pods: Iterable[MeteredPod], end_ms: Milliseconds) -> "list[tuple[Milliseconds, int, _Change]]":
         assert self._meter is not None
         listed = {pod.uid: pod for pod in pods}
         events: list[tuple[Milliseconds, int, _Change]] = []
         for uid in self._meter.pods.keys() - listed.keys():
-            events.append((self._seen.departed.get(uid, min(self._last_seen_ms, end_ms)), 0, _Ends(uid)))
+            events.append((self._observation.departed.get(uid, min(self._last_metered_ms, end_ms)), 0, _Ends(uid)))
         for uid, pod in listed.items():
             if uid in self._meter.pods:
                 events += [(end_ms, 1, _Starts(pod))] if pod.ended_ms is None else [(pod.ended_ms, 0, _Ends(uid))]
             elif pod.ended_ms is None:
                 events.append((pod.started_ms, 1, _Starts(pod)))
-            elif uid not in self._seen.recorded and pod.ended_ms > self._meter.at_ms:
+            elif uid not in self._observation.recorded and pod.ended_ms > self._meter.at_ms:
                 # Ends come before starts of their time, and this start has to come before its end.
                 events += [(min(pod.started_ms, pod.ended_ms), -1, _Starts(pod)), (pod.ended_ms, 0, _Ends(uid))]
-        if self._seen.unobserved and self._seen.seen_ms is not None:
-            events += [(self._seen.seen_ms, -2, False), (end_ms, 2, True)]
+        if self._observation.unobserved and self._observation.metered_ms is not None:
+            events += [(self._observation.metered_ms, -2, False), (end_ms, 2, True)]
         return events
 
     def _begin(self, node: MeteredNode, at_ms: Milliseconds) -> None:
@@ -201,13 +201,13 @@ class _Timeline:
             pods.pop(change.uid, None)
             self._recorder.ended[change.uid] = None
         elif isinstance(change, _Starts):
-            self._note(pods.get(change.pod.uid), change.pod)
+            self._record(pods.get(change.pod.uid), change.pod)
             pods[change.pod.uid] = change.pod
         wanted = shares(meter.node, pods.values(), self._rule, self._mix, observed=observed)
         still_open = self._write(meter, wanted, at_ms)
         self._meter = replace(meter, at_ms=at_ms, pods=pods, open=still_open, observed=observed, mix=self._mix)
 
-    def _note(self, before: MeteredPod | None, pod: MeteredPod) -> None:
+    def _record(self, before: MeteredPod | None, pod: MeteredPod) -> None:
         if before is None or before.attributes != pod.attributes:
             self._recorder.pods[pod.uid] = pod
 

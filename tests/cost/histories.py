@@ -16,15 +16,15 @@ class Stored:
     segments: dict[tuple[str, str, int], Segment] = field(default_factory=dict)
     capacities: dict[tuple[str, int], Capacity] = field(default_factory=dict)
     ended: set[str] = field(default_factory=set)
-    seen_ms: int | None = None
+    metered_ms: int | None = None
 
-    def store(self, changes: Changes, seen_ms: int) -> None:
+    def store(self, changes: Changes, metered_ms: int) -> None:
         for segment in changes.segments:
             self.segments[segment.node_uid, segment.subject, segment.start_ms] = segment
         for capacity in changes.capacities:
             self.capacities[capacity.node_uid, capacity.start_ms] = capacity
         self.ended |= set(changes.ended)
-        self.seen_ms = seen_ms
+        self.metered_ms = metered_ms
 
     def usage(self, until_ms: int, subject: str = "") -> dict[str, int]:
         """Milli-GPU·ms by node, of one subject or of all."""
@@ -91,12 +91,12 @@ class Cluster:
 
     def look(self, gap_ms: int = 180_000, mix: dict[tuple[int, int], float] | None = None) -> None:
         """One step of the meter; the first one of a process reads what is stored."""
-        seen_ms = self.stored.seen_ms
+        metered_ms = self.stored.metered_ms
         unobserved = False
         if self.meters is None:
-            self.clock_ms = max(float(self.now_ms + self.wrong_ms), float(seen_ms or 0))
+            self.clock_ms = max(float(self.now_ms + self.wrong_ms), float(metered_ms or 0))
             self.meters = self.stored.meters(self.nodes, self.pods)
-            unobserved = seen_ms is not None and self.clock_ms - seen_ms > gap_ms
+            unobserved = metered_ms is not None and self.clock_ms - metered_ms > gap_ms
         else:
             self.clock_ms = steady(self.clock_ms, self.now_ms + self.wrong_ms, self.now_ms - self.ticked_ms)
         self.ticked_ms = self.now_ms
@@ -106,7 +106,7 @@ class Cluster:
             self.nodes,
             list(self.pods.values()),
             self.departed,
-            seen_ms,
+            metered_ms,
             unobserved,
             frozenset(self.stored.ended),
         )

@@ -30,7 +30,7 @@ class FixedCosts(CostReports):
     """As ``MeterDatabase``, of a store that is open."""
 
     def recorded(self) -> Recorded:
-        return Recorded(self.namespaces(), self.store.seen_ms(), self.book.prices)
+        return Recorded(self.namespaces(), self.store.metered_ms(), self.book.prices)
 
 
 def filled(where: Location, pods: object = PODS, now_ms: int | None = None) -> FixedCosts:
@@ -50,13 +50,13 @@ def filled(where: Location, pods: object = PODS, now_ms: int | None = None) -> F
         start_ms = began_ms + (number % 8) * HOUR_MS + 137
         every.append(MeteredPod(uid, nodes[node].name, Demand(gpus), start_ms, ended_ms, attributes))
     meters: Mapping[str, Meter] = {}
-    seen_ms, ended = None, frozenset[str]()
+    metered_ms, ended = None, frozenset[str]()
     for at_ms in range(began_ms, now_ms + 1, HOUR_MS):
         there = [pod for pod in every if pod.started_ms <= at_ms]
-        observation = Observation(at_ms, nodes, there, {}, seen_ms, False, ended)
+        observation = Observation(at_ms, nodes, there, {}, metered_ms, False, ended)
         meters, changes = advance(meters, observation, Rule.MAX, {(1, 1000): 1.0})
         store.store("test", changes, at_ms)
-        seen_ms, ended = at_ms, ended | set(changes.ended)
+        metered_ms, ended = at_ms, ended | set(changes.ended)
     return FixedCosts(store, shipped_prices())
 
 

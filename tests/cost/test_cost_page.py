@@ -243,7 +243,7 @@ def test_pages_need_no_right_but_to_read(postgres: PostgresServer) -> None:
         transaction.execute("GRANT USAGE ON SCHEMA kopt TO cost_reader")
         transaction.execute("GRANT SELECT ON ALL TABLES IN SCHEMA kopt TO cost_reader")
     reader = CostStore(re.sub(r"//[^@/]*@", "//cost_reader:reads@", url), read_only=True)
-    assert reader.seen_ms() == own.store.seen_ms()
+    assert reader.metered_ms() == own.store.metered_ms()
     with pytest.raises(DatabaseError), reader.database.transaction() as transaction:
         transaction.execute("DELETE FROM cost_segments")
     # Whoever may write does not either.

@@ -203,7 +203,7 @@ class Worlds(RuleBasedStateMachine):
 
     @invariant()
     def sums_close(self) -> None:
-        until_ms = self.world.stored.seen_ms or 0
+        until_ms = self.world.stored.metered_ms or 0
         used = {uid: milli_ms for uid, milli_ms in self.world.stored.usage(until_ms).items() if milli_ms}
         assert used == {uid: milli_ms for uid, milli_ms in self.world.stored.capacity(until_ms).items() if milli_ms}
 

@@ -43,7 +43,7 @@ async def _answered(request: PageRequest, fields: tuple[str, ...], answer: Answe
     if state.costs is None:
         text = "These pages read no meter's database: set KOPT_DATABASE_URL, or pages.costs in the chart."
         return problem_document(503, "No costs", text)
-    if state.recorded.seen_ms is None:
+    if state.recorded.metered_ms is None:
         text = state.problem or "Nothing was metered yet; see kopt controller meter --help."
         return problem_document(503, "No costs yet", text, _AGAIN)
     try:

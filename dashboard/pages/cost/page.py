@@ -33,7 +33,7 @@ async def costs(request: PageRequest) -> Content:
         problem, query = f"{error}. Shown are the last 30 days by namespace.", {}
         question = _request(query)
     fields: dict[str, Any] = {}
-    if state.costs is not None and state.recorded.seen_ms is not None:
+    if state.costs is not None and state.recorded.metered_ms is not None:
         try:
             fields = await asyncio.to_thread(_fields, state, question, row)
         except HiddenError as error:
@@ -42,7 +42,7 @@ async def costs(request: PageRequest) -> Content:
             problem = f"{error}"
     content = CostPage(
         problem=problem,
-        configured=state.costs is not None and state.recorded.seen_ms is not None,
+        configured=state.costs is not None and state.recorded.metered_ms is not None,
         budgets=page_budgets(overview.budgets),
         prices=price_rows(state.recorded.prices),
         **fields,

@@ -116,7 +116,7 @@ class QueueWatch:
         if not state.ready:
             return state
         read = await asyncio.to_thread(queue_standings, self._documents())
-        return replace(state, queues=read.queues, local_queues=read.local_queues, left=read.left)
+        return replace(state, queues=read.queues, local_queues=read.local_queues, skipped=read.skipped)
 
     def _documents(self) -> Mapping[Resource, Sequence[Object]]:
         return {resource: tuple(informer.objects.values()) for resource, informer in self._informers.items()}

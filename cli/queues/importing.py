@@ -43,7 +43,7 @@ def import_queues(engine: Engine, files: Sequence[Path], kubeconfig: Path | None
     imported = from_kueue(objects) if engine is Engine.KUEUE else from_kai(objects)
     differences = _differences(imported, engine, objects) if not files else []
     manifests = [*map(pool_document, imported.pools), *map(queue_document, imported.queues)]
-    header = {"engine": engine.value, "left": list(imported.left), "differences": differences}
+    header = {"engine": engine.value, "left": list(imported.skipped), "differences": differences}
     if output is Format.YAML:
         import yaml
 
@@ -68,7 +68,7 @@ def _rows(imported: "Imported") -> list[ImportedRow]:
 
 
 def _report(imported: "Imported", differences: Sequence[str], *, verified: bool) -> None:
-    for text in imported.left:
+    for text in imported.skipped:
         typer.echo(f"kopt: left as it is: {text}", err=True)
     for text in differences:
         typer.echo(f"kopt: applying this would change {text}", err=True)

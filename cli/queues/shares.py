@@ -94,9 +94,9 @@ async def _read(
             if engine is Engine.KUEUE:
                 local = {key[1:]: local_queue_target(item) for key, item in objects.items() if key[0] == "LocalQueue"}
                 usage = kueue_usage((await kube.list(KUEUE_WORKLOADS)).items, local, names)
-                return tree, usage, None, imported.left
+                return tree, usage, None, imported.skipped
             usage = kai_usage((await kube.list(PODS)).items, names)
-            return tree, usage, node_capacity((await kube.list(NODES)).items, names), imported.left
+            return tree, usage, node_capacity((await kube.list(NODES)).items, names), imported.skipped
     except TreeError as error:
         raise refused(error) from None
     except NotFound as error:

@@ -48,7 +48,7 @@ def show_tree(kubeconfig: Path | None, output: Format, queue: str = "") -> None:
         unknown_name("queue", queue, list(by_name), "NAME", f"there are {', '.join(by_name)}")
     related = [each for each in standings.queues if not queue or _related(each, by_name, queue)]
     rows = [_row(each, indent=output is Format.TABLE) for each in related]
-    remarks = [f"Left out: {each}" for each in standings.left]
+    remarks = [f"Left out: {each}" for each in standings.skipped]
     show(Answer("queues", rows, remarks=remarks, empty="Kueue has no queues in this cluster"), output)
 
 

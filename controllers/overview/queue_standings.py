@@ -31,15 +31,15 @@ NEEDED: tuple[Resource, ...] = (*TREE_KINDS, KUEUE_LOCAL_QUEUES, KUEUE_WORKLOADS
 
 @dataclass(frozen=True)
 class Standings:
-    """``left``: what could not be read as a queue, in words."""
+    """``skipped``: what could not be read as a queue, in words."""
 
     queues: tuple[QueueStanding, ...] = ()
     local_queues: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    left: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
 
 
 def queue_standings(documents: Mapping[Resource, Sequence[Object]]) -> Standings:
-    """Kueue's queues, parents first. Objects that contradict each other leave the tree empty, with why in ``left``."""
+    """Kueue's queues, parents first. Objects that contradict each other leave the tree empty; why is in ``skipped``."""
     # Lists leave the kind out of their items.
     objects = [{"kind": kind.kind, **item} for kind in TREE_KINDS for item in documents.get(kind, ())]
     targets = {key_of(item): local_queue_target(item) for item in documents.get(KUEUE_LOCAL_QUEUES, ())}
@@ -47,7 +47,7 @@ def queue_standings(documents: Mapping[Resource, Sequence[Object]]) -> Standings
     try:
         tree = QueueTree.of(imported.queues, imported.pools)
     except TreeError as error:
-        return Standings((), targets, (*imported.left, *(reason.message for reason in error.reasons)))
+        return Standings((), targets, (*imported.skipped, *(reason.message for reason in error.reasons)))
     names = {resource for root in tree.roots for _, resource in tree.places(root)}
     usages = kueue_usage(documents.get(KUEUE_WORKLOADS, ()), targets, names)
     spaces: dict[str, set[str]] = defaultdict(set)
@@ -58,7 +58,7 @@ def queue_standings(documents: Mapping[Resource, Sequence[Object]]) -> Standings
     # As people read a tree: each queue is followed by those below it.
     ordered = [name for root in tree.roots for name in _below(tree, root)]
     queues = tuple(_standing(tree, rows[name], frozenset(spaces[name])) for name in ordered)
-    return Standings(queues, targets, imported.left)
+    return Standings(queues, targets, imported.skipped)
 
 
 def rows_of(tree: QueueTree, usages: Mapping[str, LeafUsage], capacity: Amounts | None = None) -> list[ShareRow]:

@@ -72,7 +72,7 @@ class QueueHistory:
 @dataclass(frozen=True)
 class QueueTreeState:
     """``cluster`` is False where there is none. ``queues``: parents before their children. ``local_queues``: the queue
-    of each LocalQueue, by (namespace, name). ``left``: objects that could not be read as queues, in words."""
+    of each LocalQueue, by (namespace, name). ``skipped``: objects that could not be read as queues, in words."""
 
     cluster: bool = False
     ready: bool = True
@@ -80,5 +80,5 @@ class QueueTreeState:
     queues: tuple[QueueStanding, ...] = ()
     reservations: tuple[ReservationStanding, ...] = ()
     local_queues: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    left: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()

@@ -62,7 +62,7 @@ def quotas(now_s: float, name: str = "research") -> Quotas:
             reservation("other/hidden", now_s + 2 * DAY_S, message=name),
         ),
         local_queues={("n", "gpus"): name, ("other", "gpus"): "secret"},
-        left=(name,),
+        skipped=(name,),
         problems=(name,),
     )
     used = tuple(None if step < 20 else 1000.0 * (step % 12) for step in range(STEPS))

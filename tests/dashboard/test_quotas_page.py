@@ -63,7 +63,7 @@ async def test_a_reader_sees_queues_and_reservations_of_namespaces_whose_pods_th
     assert seen.history is not None
     assert set(seen.history.used) == {"ai", "research"}
     assert seen.hides
-    assert not seen.tree.left
+    assert not seen.tree.skipped
     assert "secret" not in await html(seen)
     assert "other/hidden" not in await html(seen)
 

@@ -111,7 +111,7 @@ def compiled(imported: Imported, engine: Engine) -> dict[tuple[str, str], Object
 @given(kueue_objects())
 def test_what_kueue_has_is_what_the_import_compiles_to(objects: list[Object]) -> None:
     imported = from_kueue(objects)
-    empty = {text.split()[1].rstrip(":") for text in imported.left}
+    empty = {text.split()[1].rstrip(":") for text in imported.skipped}
     after = compiled(imported, Engine.KUEUE)
     for item in objects:
         key = (item["kind"], item["metadata"]["name"])
@@ -169,7 +169,7 @@ def kai_queues(draw: Any) -> list[Object]:
 def test_what_kai_has_is_what_the_import_compiles_to(objects: list[Object]) -> None:
     nothing = {"quota": 0, "limit": 0, "overQuotaWeight": 0}
     imported = from_kai(objects)
-    assert not imported.left
+    assert not imported.skipped
     after = compiled(imported, Engine.KAI)
     for item in objects:
         found = after["Queue", item["metadata"]["name"]]
@@ -247,4 +247,4 @@ def test_a_kaiwoqueueconfig_becomes_queues_and_pools(tmp_path: Any) -> None:
     ],
 )
 def test_what_no_kaiwoqueue_can_mean_is_left_and_named(objects: list[Object], said: str) -> None:
-    assert any(said in text for text in from_kueue(objects).left)
+    assert any(said in text for text in from_kueue(objects).skipped)

@@ -76,7 +76,7 @@ def test_queues_have_use_borrowing_and_what_waits_and_departments_their_sum() ->
     assert (research.pending_gpus, research.pending) == (3000, 1)
     assert (ai.quota, ai.use, ai.pending_gpus, production.use) == (16_000, 10_000, 3000, 0)
     assert (sorted(research.namespaces), sorted(ai.namespaces)) == (["n"], ["n", "p"])
-    assert not read.left
+    assert not read.skipped
 
 
 def test_objects_that_contradict_each_other_are_named_and_nothing_is_guessed() -> None:
@@ -86,7 +86,7 @@ def test_objects_that_contradict_each_other_are_named_and_nothing_is_guessed() -
     }
     read = queue_standings(documents(queues=(cluster_queue("research", 8), torn)))
     assert [queue.name for queue in read.queues] == ["ai", "research"]
-    assert any("torn" in each for each in read.left)
+    assert any("torn" in each for each in read.skipped)
 
 
 def test_the_meter_says_what_each_queue_used_hour_by_hour(tmp_path: Path) -> None:

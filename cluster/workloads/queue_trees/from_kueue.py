@@ -30,7 +30,7 @@ _Quotas = dict[str, dict[str, dict[str, int]]]
 
 
 def from_kueue(documents: Iterable[Object]) -> Imported:
-    """Objects of any version of the API. What cannot be a KaiwoQueue is named in ``left``, and never changed."""
+    """Objects of any version of the API. What cannot be a KaiwoQueue is named in ``skipped``, and never changed."""
     by_kind: dict[str, dict[str, Object]] = {}
     namespaces: dict[str, tuple[str, ...]] = {}
     for document in documents:

@@ -11,11 +11,11 @@ from kopt.core.units import UnitError, parse_thousandths
 
 @dataclass(frozen=True)
 class Imported:
-    """KaiwoQueues and KaiwoPools that compile to the objects they were read from; ``left`` says what is in none."""
+    """KaiwoQueues and KaiwoPools that compile to the objects they were read from; ``skipped`` says what is in none."""
 
     queues: tuple[KaiwoQueue, ...]
     pools: tuple[KaiwoPool, ...] = ()
-    left: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
 
 
 class NotImportable(ValueError):

@@ -95,17 +95,17 @@ def _restrict(quotas: Quotas, holds: Holds) -> Quotas:
         queues=queues,
         reservations=tuple(each for each in tree.reservations if each.namespace in visible),
         local_queues={key: name for key, name in tree.local_queues.items() if key[0] in visible},
-        left=tree.left if sees_all else (),
+        skipped=tree.skipped if sees_all else (),
     )
     return Quotas(restricted, history, len(queues) < len(tree.queues))
 
 
 def _has_changed(old: Quotas, new: Quotas) -> bool:
-    def seen(each: Quotas) -> tuple[object, ...]:
+    def compared(each: Quotas) -> tuple[object, ...]:
         tree = each.tree
-        return tree.ready, tree.queues, tree.reservations, tree.left, tree.problems
+        return tree.ready, tree.queues, tree.reservations, tree.skipped, tree.problems
 
-    return seen(old) != seen(new)
+    return compared(old) != compared(new)
 
 
 async def _news(cluster: Cluster) -> None:

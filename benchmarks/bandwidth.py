@@ -60,8 +60,8 @@ def main(arguments: Sequence[str] = ()) -> int:
         print("KOPT_DATA_DIR names no folder with topology/bandwidth_dev.csv.gz")
         return 1 if os.environ.get("KOPT_REQUIRE_DATA") else 0
     rows = read_measured(path)
-    odd = [one for one in rows if "anomal" in one.asked.hardware.condition]
-    plain = [one for one in rows if "anomal" not in one.asked.hardware.condition]
+    odd = [one for one in rows if "anomal" in one.query.hardware.condition]
+    plain = [one for one in rows if "anomal" not in one.query.hardware.condition]
     made = [one for one in plain if one.machine_class not in KEPT]
     kept = [one for one in plain if one.machine_class in KEPT]
     machines = len({one.machine for one in made})
@@ -241,15 +241,15 @@ def _row(name: str, where: Regime, rows: Sequence[Answer], goal: str, *, interva
 
 def _meets(rows: Sequence[Answer], weights: NDArray[np.float64]) -> float:
     """Share of right yes-or-no answers to "at least so much bus bandwidth?", beyond 10 % of the truth."""
-    right, asked = 0.0, 0.0
+    right, total = 0.0, 0.0
     for one, weight in zip(rows, weights, strict=True):
         bus = _bus(one.point)
         link = one.point.gpus.ring_gbps or one.point.gpus.network_gbps
         for share in MINIMA_OF_LINK:
             if abs(share * link / bus - 1) > 0.1:
-                asked += weight
+                total += weight
                 right += weight * ((bus >= share * link) == (bus * np.exp(one.lacking) >= share * link))
-    return right / asked if asked else 1.0
+    return right / total if total else 1.0
 
 
 def _bus(point: Point) -> float:
@@ -349,12 +349,12 @@ def _speed(predictor: BandwidthPredictor, rows: Sequence[MeasuredRow]) -> None:
     rng = np.random.default_rng(0)
     plain, calibrated = list[float](), list[float]()
     for n in rng.integers(0, len(rows), 3000):
-        asked = rows[n].asked
-        gpus, size = asked.gpus(), int(rng.integers(1, 2**34))
+        query = rows[n].query
+        gpus, size = query.gpus(), int(rng.integers(1, 2**34))
         began = time.perf_counter()
-        predictor.estimate_set(gpus, asked.collective, size)
+        predictor.estimate_set(gpus, query.collective, size)
         plain.append(time.perf_counter() - began)
-        question = BandwidthQuestion(machine, tuple(range(8)), asked.collective, size, 2)
+        question = BandwidthQuestion(machine, tuple(range(8)), query.collective, size, 2)
         began = time.perf_counter()
         told.estimate(question)
         calibrated.append(time.perf_counter() - began)

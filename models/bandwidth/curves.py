@@ -40,13 +40,13 @@ def points(rows: Iterable[MeasuredRow]) -> list[Point]:
     curves: dict[tuple[GpuSet, Collective], Vector] = {}
     result = []
     for row in rows:
-        gpus, kind = row.asked.gpus(), row.asked.collective
+        gpus, kind = row.query.gpus(), row.query.collective
         if (gpus, kind) not in curves:
             curves[gpus, kind] = describe(gpus, kind)
-        below, share = weights_at(row.asked.bytes)
-        value = float(np.log(row.latency_us / analytic(gpus, kind, row.asked.bytes).latency_us))
+        below, share = weights_at(row.query.bytes)
+        value = float(np.log(row.latency_us / analytic(gpus, kind, row.query.bytes).latency_us))
         cell = (row.machine, gpus.count, gpus.nodes, kind)
-        result.append(Point(row.machine_class, cell, curves[gpus, kind], below, share, row.asked.bytes, value, gpus))
+        result.append(Point(row.machine_class, cell, curves[gpus, kind], below, share, row.query.bytes, value, gpus))
     return result
 
 

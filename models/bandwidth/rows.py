@@ -39,7 +39,7 @@ class QueryRow:
 class MeasuredRow:
     """And what was measured. ``machine_class`` and ``machine`` are labels to group by, ``source`` names its origin."""
 
-    asked: QueryRow
+    query: QueryRow
     latency_us: float
     machine: str
     machine_class: str
@@ -83,15 +83,15 @@ def merge_measured(path: Path, rows: Iterable[MeasuredRow]) -> int:
 
 
 def _identity(row: MeasuredRow) -> tuple[object, ...]:
-    return row.machine, row.asked.collective, row.asked.hardware.gpus_per_node, row.which, row.asked.bytes
+    return row.machine, row.query.collective, row.query.hardware.gpus_per_node, row.which, row.query.bytes
 
 
 def _fields(row: MeasuredRow) -> dict[str, object]:
     return {
-        **asdict(row.asked.hardware),
+        **asdict(row.query.hardware),
         "which_gpus": row.which,
-        "collective": row.asked.collective.value,
-        "message_bytes": row.asked.bytes,
+        "collective": row.query.collective.value,
+        "message_bytes": row.query.bytes,
         "latency_us": f"{row.latency_us:.6g}",
         "machine": row.machine,
         "machine_class": row.machine_class,

@@ -29,7 +29,7 @@ def table() -> Path:
 @pytest.fixture(scope="module")
 def measured(table: Path) -> list[Point]:
     """The measurements of hardware in order."""
-    return points([row for row in read_measured(table) if "anomal" not in row.asked.hardware.condition])
+    return points([row for row in read_measured(table) if "anomal" not in row.query.hardware.condition])
 
 
 @pytest.fixture(scope="module")

@@ -43,9 +43,9 @@ def test_known_hardware_is_corrected_and_unknown_hardware_left_to_physics(fresh:
     physics_us = analytic(gpu_set(_H100, range(8)), Collective.ALL_REDUCE, 2**28).latency_us
     assert known.latency_us == pytest.approx(1.1 * physics_us, rel=0.05)
     strange = machine_of(HardwareRow("L40S", "", "PCIe4", 1, 4))
-    asked = replace(_ASKED, machine=strange, gpus=(0, 1, 2, 3))
+    query = replace(_ASKED, machine=strange, gpus=(0, 1, 2, 3))
     physics_us = analytic(gpu_set(strange, range(4)), Collective.ALL_REDUCE, 2**28).latency_us
-    found = fresh.estimate(asked)
+    found = fresh.estimate(query)
     assert found.latency_us == pytest.approx(physics_us, rel=0.1)
     assert found.latency_high_us / found.latency_us > known.latency_high_us / known.latency_us
 

@@ -60,7 +60,7 @@ class BandwidthDataset:
 
     def size(self, name: str) -> int:
         """Distinct questions of a machine, not rows: one cluster must not outweigh all others."""
-        return len({(row.asked.collective, row.asked.hardware) for row in self.rows if row.machine == name})
+        return len({(row.query.collective, row.query.hardware) for row in self.rows if row.machine == name})
 
     def of(self, names: Sequence[str]) -> tuple[MeasuredRow, ...]:
         wanted = set(names)
@@ -78,8 +78,8 @@ class BandwidthTables:
         """Raises BandwidthError where nothing can be learned from."""
         files = [self.folder] if self.folder.is_file() else sorted(self.folder.glob("bandwidth*.csv*"))
         rows = [row for path in (*files, *self.beside) for row in read_measured(path)]
-        plain = [measured_row for measured_row in rows if _ODD not in measured_row.asked.hardware.condition]
-        odd = [measured_row.machine for measured_row in rows if _ODD in measured_row.asked.hardware.condition]
+        plain = [measured_row for measured_row in rows if _ODD not in measured_row.query.hardware.condition]
+        odd = [measured_row.machine for measured_row in rows if _ODD in measured_row.query.hardware.condition]
         excluded = dict.fromkeys(odd, "its source calls the measurements anomalous")
         counts: dict[str, int] = {}
         for measured_row in plain:
@@ -172,7 +172,7 @@ def run_of(predictor: BandwidthPredictor, name: str, rows: Sequence[MeasuredRow]
     """A machine's scores."""
     mine = [row for row in rows if row.machine == name]
     estimates = [
-        predictor.estimate_set(measured_row.asked.gpus(), measured_row.asked.collective, measured_row.asked.bytes)
+        predictor.estimate_set(measured_row.query.gpus(), measured_row.query.collective, measured_row.query.bytes)
         for measured_row in mine
     ]
     return machine_run(name, mine, estimates)

@@ -40,12 +40,12 @@ def machine_run(name: str, rows: Sequence[MeasuredRow], estimates: Sequence[Band
     """Compares estimates with measurements: the latency up to 64 KiB, the bus bandwidth above."""
     parts: dict[tuple[str, object], list[tuple[float, bool]]] = defaultdict(list)
     for row, answer in zip(rows, estimates, strict=True):
-        where = regime(row.asked.bytes)
+        where = regime(row.query.bytes)
         ratio = answer.latency_us / row.latency_us
         error = abs((ratio if where is Regime.LATENCY else 1 / ratio) - 1)
         inside = answer.latency_low_us <= row.latency_us <= answer.latency_high_us
-        hardware = row.asked.hardware
-        cell = (hardware.gpus_per_node, hardware.n_nodes, row.asked.collective)
+        hardware = row.query.hardware
+        cell = (hardware.gpus_per_node, hardware.n_nodes, row.query.collective)
         parts[where.value, cell].append((error, inside))
     cells = tuple(
         (
@@ -58,7 +58,7 @@ def machine_run(name: str, rows: Sequence[MeasuredRow], estimates: Sequence[Band
         for (where, _), part in parts.items()
     )
     return MachineRun(
-        name, rows[0].machine_class, max(measured_row.asked.hardware.n_nodes for measured_row in rows), cells
+        name, rows[0].machine_class, max(measured_row.query.hardware.n_nodes for measured_row in rows), cells
     )
 
 

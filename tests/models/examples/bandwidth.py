@@ -24,9 +24,9 @@ def table() -> Any:
 
 
 def _rows(gpu: str, k: int, size_bytes: int) -> list[MeasuredRow]:
-    asked = QueryRow(_hardware(gpu, k), tuple(range(k)), Collective.ALL_REDUCE, size_bytes)
-    took_us = _SLOWER[gpu] * analytic(asked.gpus(), asked.collective, size_bytes).latency_us
-    return [MeasuredRow(asked, took_us, gpu, gpu)]
+    query = QueryRow(_hardware(gpu, k), tuple(range(k)), Collective.ALL_REDUCE, size_bytes)
+    took_us = _SLOWER[gpu] * analytic(query.gpus(), query.collective, size_bytes).latency_us
+    return [MeasuredRow(query, took_us, gpu, gpu)]
 
 
 def _hardware(gpu: str, k: int, nodes: int = 1) -> HardwareRow:

@@ -78,7 +78,7 @@ def _of_job(job: "WholeJob") -> dict[str, str]:
         advice = item.estimate.recommendation
         request = advice.reason.message if advice.kind.value == "none" else f"each pod: {_request(item.estimate)}"
         rows[item.role.name] = f"{has}, {processes}{request}"
-    requested, advised = sum(item.asked for item in job.roles), sum(item.advised for item in job.roles)
+    requested, advised = sum(item.requested for item in job.roles), sum(item.advised for item in job.roles)
     fewer = f", {_gpus(advised)} would do" if advised < requested else ""
     return rows | {"all pods": f"{_gpus(requested)}{fewer}"}
 

@@ -60,7 +60,7 @@ class SizedRole:
     code: "CodeResult"
 
     @property
-    def asked(self) -> int:
+    def requested(self) -> int:
         """GPUs of all its pods."""
         return self.role.gpus * self.role.pods
 
@@ -68,7 +68,7 @@ class SizedRole:
     def advised(self) -> int:
         """GPUs that all its pods are advised to ask for; as many as they ask for where nothing is advised."""
         advice = self.estimate.recommendation
-        return self.asked if advice.kind.value == "none" else advice.count * self.role.pods
+        return self.requested if advice.kind.value == "none" else advice.count * self.role.pods
 
     def to_dict(self) -> dict[str, Any]:
         memory, advice = self.estimate.to_dict()["memory"], self.estimate.recommendation
@@ -102,7 +102,7 @@ class WholeJob:
             "kind": self.kind,
             "name": self.name,
             "pods": sum(item.role.pods for item in self.roles),
-            "gpus": sum(item.asked for item in self.roles),
+            "gpus": sum(item.requested for item in self.roles),
             "advised_gpus": sum(item.advised for item in self.roles),
             "roles": [item.to_dict() for item in self.roles],
         }

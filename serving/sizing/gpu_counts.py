@@ -82,7 +82,7 @@ class GpuCounts:
         if self._table is not None:
             self._table.close()
 
-    def known(self, owner: str, workload: Workload) -> GpuCountAdvice | None:
+    def cached_advice(self, owner: str, workload: Workload) -> GpuCountAdvice | None:
         """The last answer about a workload; at once."""
         entry = self._cache.get((owner, workload.job_type))
         return None if entry is None else entry.advice

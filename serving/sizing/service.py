@@ -313,7 +313,7 @@ class SizingService(PredictorService[SizingPredictor]):
             return
         workload, at_s = question.workload, self._clock()
         # The stored command is redacted; the caller's own answer shows it as it was sent.
-        count = self._counts.known(question.owner, workload)
+        count = self._counts.cached_advice(question.owner, workload)
         redacted = replace(made, script=shlex.join(workload.command)[:2000], gpu_count=count)
         advice = {
             "name": workload.name,

@@ -52,7 +52,7 @@ class AllocationReporter:
         self._written: tuple[DeviceAllocation, ...] | None = None
         self._written_s = float("-inf")
         self._problem = ""
-        self.asked: dict[str, int] = {}
+        self.kubelet_reads: dict[str, int] = {}
         """Of the kubelet, by outcome."""
         self.writes: dict[str, int] = {}
         """By outcome."""
@@ -68,9 +68,9 @@ class AllocationReporter:
         try:
             reported = await kubelet.allocations()
         except KubeletError as error:
-            return self._failed(self.asked, "failed", f"the kubelet does not say what pods have: {error}")
+            return self._failed(self.kubelet_reads, "failed", f"the kubelet does not say what pods have: {error}")
         read_s = self._now()
-        self._count(self.asked, "ok")
+        self._count(self.kubelet_reads, "ok")
         try:
             await self._publish(reported, read_s)
         except ApiError as error:

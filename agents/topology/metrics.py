@@ -97,7 +97,7 @@ def _of_allocations(reporter: "AllocationReporter | None") -> "Iterator[Metric]"
     if reporter is None:
         return
     for name, help_text, counts in (
-        ("kopt_topology_kubelet_reads", "Questions to the kubelet about what pods have.", reporter.asked),
+        ("kopt_topology_kubelet_reads", "Questions to the kubelet about what pods have.", reporter.kubelet_reads),
         ("kopt_topology_allocation_writes", "Requests that write the NodeAllocation.", reporter.writes),
     ):
         family = CounterMetricFamily(name, help_text, labels=["outcome"])

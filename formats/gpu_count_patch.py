@@ -144,7 +144,7 @@ def _commands(
     where: str, container: Mapping[str, Any], size: int, number: int, framework: str, settings: str
 ) -> Iterator[Operation]:
     """Command and arguments with the launcher's numbers and the split's options."""
-    lists = {name: _words(container[name]) for name in ("command", "args") if container.get(name)}
+    lists = {name: _list_of(container[name]) for name in ("command", "args") if container.get(name)}
     everything = [word for arguments in lists.values() for word in arguments]
     if not everything or everything[0].rpartition("/")[2] in _SHELLS:
         raise NoPatchError("its command is a shell line; write the numbers and the split into it yourself")
@@ -153,12 +153,12 @@ def _commands(
     last = list(lists)[-1]
     for name, arguments in lists.items():
         kept = _without(_launched(arguments, size, number), _OF_SPLIT[framework])
-        changed = kept + (_split_words(settings, framework) if name == last else [])
+        changed = kept + (_split_arguments(settings, framework) if name == last else [])
         if changed != arguments:
             yield {"op": "replace", "path": f"{where}/{name}", "value": changed}
 
 
-def _words(value: Any) -> list[str]:
+def _list_of(value: Any) -> list[str]:
     if not isinstance(value, Sequence) or isinstance(value, str) or not all(isinstance(each, str) for each in value):
         raise NoPatchError("its command is no list of words")
     return list(value)
@@ -198,6 +198,6 @@ def _without(arguments: Sequence[str], names: Sequence[str]) -> list[str]:
     return result
 
 
-def _split_words(settings: str, framework: str) -> list[str]:
+def _split_arguments(settings: str, framework: str) -> list[str]:
     lines = [shlex.split(line) for line in settings.splitlines()]
     return [word for line in lines if _option(line[0]) in _OF_SPLIT[framework] for word in line]

@@ -53,7 +53,7 @@ class DiagnosisEvent:
 
 @dataclass(frozen=True)
 class _Written:
-    note: DiagnosisEvent
+    event: DiagnosisEvent
     at_s: float
 
 
@@ -118,7 +118,7 @@ class DiagnosisEvents:
         if regarding is None or event is None:
             return False
         before = self._written.get(queued.uid)
-        if before is not None and (now_s - before.at_s < QUIET_S or not event.differs(before.note)):
+        if before is not None and (now_s - before.at_s < QUIET_S or not event.differs(before.event)):
             return False
         self._recorder.record(regarding, REASON, ACTION, event.text, once=True)
         self._written[queued.uid] = _Written(event, now_s)

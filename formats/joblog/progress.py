@@ -43,7 +43,7 @@ class _Series:
     step: int = -1
     rounds: int = 0
     at_s: float | None = None
-    seen: int = 0
+    count: int = 0
     times: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
 
     def add(self, step: int, at_s: float | None, per_step: float | None) -> None:
@@ -53,7 +53,7 @@ class _Series:
             per_step = (at_s - self.at_s) / (step - self.step)
         if per_step is not None and 0 < per_step < _LONGEST_STEP_S:
             self.times.append(per_step)
-        self.step, self.seen = step, self.seen + 1
+        self.step, self.count = step, self.count + 1
         self.at_s = self.at_s if at_s is None else at_s
 
 
@@ -103,8 +103,8 @@ class ProgressReader:
 
     def _main(self, *, of_epochs: bool) -> _Series | None:
         """The counter that most lines are about, of those that were counted lately."""
-        candidates = [series for (kind, _), series in self._series.items() if kind == of_epochs and series.seen > 1]
-        return max(candidates, key=lambda series: (series.total * (series.rounds + 1), series.seen), default=None)
+        candidates = [series for (kind, _), series in self._series.items() if kind == of_epochs and series.count > 1]
+        return max(candidates, key=lambda series: (series.total * (series.rounds + 1), series.count), default=None)
 
 
 def read_progress(lines: Iterable[tuple[str, float | None]]) -> StepProgress | None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from kopt.cli.local.pages_queue import QueueWatch
 from kopt.cluster.client.api import Kube
 from kopt.cluster.runtime.events import EventRecorder
-from kopt.controllers.overview.diagnosis_events import DiagnosisEvents
+from kopt.controllers.overview.diagnosis.events import DiagnosisEvents
 from kopt.core.scheduling.queued import Explanation
 from kopt.core.switches import Switches
 from kopt.dashboard.data.masking import masked

@@ -29,11 +29,11 @@ from kopt.cluster.workloads.kinds import BY_KEY, JOB_SETS, RAY_CLUSTERS, RAY_JOB
 from kopt.cluster.workloads.requests.external import CLAIMS
 from kopt.cluster.workloads.requests.gpus import gpus_of
 from kopt.controllers.overview.collect import VOLCANO_POD_GROUPS, collected
-from kopt.controllers.overview.diagnosis.asked_times import RunTimeLookup
 from kopt.controllers.overview.diagnosis.books import ClusterBooks
 from kopt.controllers.overview.diagnosis.documents import ClusterDocuments
 from kopt.controllers.overview.diagnosis.questions import Predictions
 from kopt.controllers.overview.diagnosis.reading import SETTLED
+from kopt.controllers.overview.diagnosis.run_time_lookup import RunTimeLookup
 from kopt.controllers.overview.job import Thing
 from kopt.controllers.overview.job_answer import JobAnswer, Named
 from kopt.controllers.overview.queues import is_kueues, queued_of

@@ -11,7 +11,7 @@ from kopt.cli.local.pages_cluster import ClusterWatch
 from kopt.cli.local.pages_diagnoses import _without_other_namespaces
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.credentials import KubeconfigAccess
-from kopt.controllers.overview.diagnosis_events import FEATURE, MOST_EXPLAINED, QUIET_S, REASON, DiagnosisEvents
+from kopt.controllers.overview.diagnosis.events import FEATURE, MOST_EXPLAINED, QUIET_S, REASON, DiagnosisEvents
 from kopt.core.scheduling.diagnosis import Binding, Cause, Change, ChangeKind, Diagnosis, StartEstimate
 from kopt.core.scheduling.eviction import System
 from kopt.core.scheduling.queued import Explanation, Queued, QueueState, State

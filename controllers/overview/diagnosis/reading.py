@@ -23,10 +23,10 @@ from kopt.cluster.client.resources import (
 from kopt.cluster.objects.fields import items
 from kopt.cluster.workloads.requests.external import CLAIMS, RESOURCE_SLICES
 from kopt.controllers.overview.collect import VOLCANO_POD_GROUPS
-from kopt.controllers.overview.diagnosis.asked_times import RunTimeLookup
 from kopt.controllers.overview.diagnosis.books import ClusterBooks
 from kopt.controllers.overview.diagnosis.documents import ClusterDocuments
 from kopt.controllers.overview.diagnosis.questions import Predictions
+from kopt.controllers.overview.diagnosis.run_time_lookup import RunTimeLookup
 from kopt.controllers.overview.job import JobSnapshot
 from kopt.controllers.overview.reading import Reader, Reading
 from kopt.controllers.overview.why import Now, Why

@@ -18,8 +18,8 @@ from kopt.controllers.admission.lookups import Lookups, Reader, in_time, read
 from kopt.controllers.admission.mutating import Record
 from kopt.controllers.admission.request_cache import Repeats
 from kopt.controllers.admission.shares.writing import requests_share
-from kopt.controllers.admission.size_advice import apply_sizing
-from kopt.controllers.admission.sizing import SizingCache
+from kopt.controllers.admission.sizes.advice import apply_sizing
+from kopt.controllers.admission.sizes.cache import SizingCache
 from kopt.controllers.admission.teams import TeamTotals
 from kopt.controllers.admission.validation import Validation
 from kopt.core.decision import Mode

@@ -24,7 +24,7 @@ from kopt.controllers.admission.policy import ConformancePolicy
 from kopt.controllers.admission.registration import CONFIGURATION_NAME, register
 from kopt.controllers.admission.server import ServerSettings, WebhookServer
 from kopt.controllers.admission.shares.claims import ShareClaims
-from kopt.controllers.admission.sizing import Ask, SizingCache
+from kopt.controllers.admission.sizes.cache import Ask, SizingCache
 from kopt.controllers.admission.state import LiveState
 from kopt.controllers.devices.admission import DevicesAtAdmission
 from kopt.controllers.sizing.admission import SizingAtAdmission

@@ -18,8 +18,8 @@ from kopt.cluster.workloads.workload import Workload, read_workload
 from kopt.controllers.admission.evaluation import FixedState
 from kopt.controllers.admission.handlers import Admissions
 from kopt.controllers.admission.policy import parse_policy
-from kopt.controllers.admission.size_advice import apply_sizing
-from kopt.controllers.admission.sizing import SizingCache
+from kopt.controllers.admission.sizes.advice import apply_sizing
+from kopt.controllers.admission.sizes.cache import SizingCache
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
 from kopt.core.units import MilliGpu

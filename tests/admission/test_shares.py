@@ -18,7 +18,7 @@ from kopt.cluster.admission.review import parse_review
 from kopt.controllers.admission.evaluation import FixedState
 from kopt.controllers.admission.handlers import Admissions
 from kopt.controllers.admission.policy import parse_policy
-from kopt.controllers.admission.sizing import SizingCache
+from kopt.controllers.admission.sizes.cache import SizingCache
 from kopt.core.workload.executor import Executor
 from tests.cli.endpoints import shipped_endpoint
 

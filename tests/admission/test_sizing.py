@@ -21,7 +21,7 @@ from kopt.controllers.admission.evaluation import FixedState
 from kopt.controllers.admission.handlers import Admissions
 from kopt.controllers.admission.main import sizing_source
 from kopt.controllers.admission.policy import parse_policy
-from kopt.controllers.admission.sizing import SizingCache, SizingSettings
+from kopt.controllers.admission.sizes.cache import SizingCache, SizingSettings
 from kopt.core.units import MilliGpu
 from kopt.serving.client.client import AsyncPredictionClient
 

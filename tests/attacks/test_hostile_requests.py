@@ -31,7 +31,7 @@ from kopt.controllers.admission.handlers import Admissions
 from kopt.controllers.admission.metrics import WebhookMetrics
 from kopt.controllers.admission.server import ServerSettings as WebhookServerSettings
 from kopt.controllers.admission.server import WebhookServer
-from kopt.controllers.admission.sizing import SizingCache
+from kopt.controllers.admission.sizes.cache import SizingCache
 from kopt.controllers.admission.state import LiveState
 from kopt.controllers.extender.calls.server import ServerSettings
 from kopt.controllers.extender.leadership import LeadershipSettings

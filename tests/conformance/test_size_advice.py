@@ -19,7 +19,7 @@ from kopt.cluster.workloads.kinds import BY_KEY
 from kopt.controllers.admission.evaluation import FixedState
 from kopt.controllers.admission.handlers import Admissions
 from kopt.controllers.admission.policy import parse_policy
-from kopt.controllers.admission.sizing import SizingCache
+from kopt.controllers.admission.sizes.cache import SizingCache
 from kopt.controllers.overview.running_workloads import pods_of
 from kopt.core.units import WHOLE_GPU
 from kopt.core.workload.executor import Executor

@@ -30,7 +30,7 @@ from kopt.controllers.admission.answers import Admission
 from kopt.controllers.admission.evaluation import FixedState
 from kopt.controllers.admission.handlers import Admissions
 from kopt.controllers.admission.policy import parse_policy
-from kopt.controllers.admission.sizing import SizingCache, SizingSettings
+from kopt.controllers.admission.sizes.cache import SizingCache, SizingSettings
 from kopt.controllers.overview.running_workloads import PodKind, pods_of
 from kopt.core.units import WHOLE_GPU
 from kopt.serving.client.client import AsyncPredictionClient, PredictionClient

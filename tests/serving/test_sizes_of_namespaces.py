@@ -11,7 +11,7 @@ from kopt.cluster.client.auth_reviews import Caller
 from kopt.cluster.client.errors import Unreachable
 from kopt.cluster.workloads.pod_sizing import job_type_of, template_of
 from kopt.cluster.workloads.workload import read_workload
-from kopt.controllers.admission.sizing import SizingCache
+from kopt.controllers.admission.sizes.cache import SizingCache
 from kopt.core.settings import Settings
 from kopt.core.units import GIB
 from kopt.models.sizing.estimate import load_sizing

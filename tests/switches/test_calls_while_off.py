@@ -32,7 +32,7 @@ from kopt.cluster.runtime.http import Request
 from kopt.cluster.runtime.switches import LiveSwitches
 from kopt.cluster.workloads.requests.external import CLAIMS, DEVICE_CLASSES, RESOURCE_SLICES
 from kopt.controllers.admission.handlers import Admissions
-from kopt.controllers.admission.sizing import SizingCache
+from kopt.controllers.admission.sizes.cache import SizingCache
 from kopt.controllers.admission.state import LiveState
 from kopt.controllers.autoscaling.api import MetricsApi
 from kopt.controllers.devices.admission import DevicesAtAdmission

@@ -27,7 +27,7 @@ from kopt.cluster.workloads.pod_sizing import (
 from kopt.cluster.workloads.workload import Workload
 from kopt.controllers.admission.mutating import Record
 from kopt.controllers.admission.policy import ConformancePolicy
-from kopt.controllers.admission.sizing import SizingCache
+from kopt.controllers.admission.sizes.cache import SizingCache
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
 from kopt.core.units import MIB

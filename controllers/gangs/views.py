@@ -9,7 +9,7 @@ from kopt.cluster.holds.hold import holder_of, is_mirrored
 from kopt.cluster.objects.eviction import proven_notice_of
 from kopt.cluster.objects.fields import at, count, has_condition, items, mapping, text
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
-from kopt.cluster.workloads.job_failures import outlives
+from kopt.cluster.workloads.jobs import outlives
 from kopt.cluster.workloads.kueue.reading import amount, annotations_of, requests_of
 from kopt.cluster.workloads.owners import owner_of
 from kopt.cluster.workloads.requests.pods import is_gpu

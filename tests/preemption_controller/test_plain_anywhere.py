@@ -9,7 +9,7 @@ from example_budget import examples
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from kopt.cluster.workloads.job_failures import outlives
+from kopt.cluster.workloads.jobs import outlives
 from kopt.controllers.preemption.kube_scheduler.views import PlainNode
 from kopt.controllers.preemption.patches import stamp
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 from hypothesis import strategies as st
 
 from kopt.cluster.client.api import ApiError, Conflict
-from kopt.cluster.workloads.job_failures import outlives
+from kopt.cluster.workloads.jobs import outlives
 from kopt.controllers.preemption.kube_scheduler.preemptor import PlainPreemption
 from kopt.controllers.preemption.kube_scheduler.snapshot import ClusterSnapshot, Gang, placed
 from kopt.controllers.preemption.kube_scheduler.views import PlainNode, PlainPod, plain_node, plain_pod

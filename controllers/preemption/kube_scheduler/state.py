@@ -12,7 +12,7 @@ from kopt.cluster.runtime.eviction import evict_pod, nominate_node
 from kopt.cluster.runtime.informer import Informer
 from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.object_cache import LiveState
-from kopt.cluster.workloads.job_failures import outlives
+from kopt.cluster.workloads.jobs import outlives
 from kopt.controllers.preemption.kube_scheduler.snapshot import ClusterSnapshot, Gang
 from kopt.controllers.preemption.kube_scheduler.views import PlainNode, PlainPod, plain_node, plain_pod
 from kopt.controllers.preemption.state import LiveCluster

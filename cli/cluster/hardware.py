@@ -13,7 +13,7 @@ from kopt.core.hardware.inventory import Hardware, Kind, is_model
 from kopt.core.units import GIB
 
 if TYPE_CHECKING:
-    from kopt.controllers.overview.hardware import HardwareList
+    from kopt.controllers.overview.gpus import HardwareList
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def hardware(
         kopt hardware --kind fpga
     """
     from kopt.cluster.client.api import ApiError, connect
-    from kopt.controllers.overview.hardware import read_hardware
+    from kopt.controllers.overview.gpus import read_hardware
 
     async def reading() -> "HardwareList":
         async with connect(kubeconfig) as kube:

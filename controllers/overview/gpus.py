@@ -1,4 +1,4 @@
-"""Reads the GPUs of a cluster: those that nodes offer as resources, and devices of dynamic resource allocation."""
+"""Reads the GPUs and the hardware of a cluster: resources that nodes offer, devices of dynamic resource allocation."""
 
 import asyncio
 import math
@@ -18,13 +18,14 @@ from kopt.cluster.client.resources import (
     Object,
 )
 from kopt.cluster.objects.fields import at, items, mapping, text
-from kopt.cluster.workloads.hardware import current_slices
+from kopt.cluster.workloads.hardware import current_slices, inventory_of
 from kopt.cluster.workloads.node_selection import why_closed
 from kopt.cluster.workloads.placement.node_complaints import complaint_in_any_mode
 from kopt.cluster.workloads.requests.external import CLAIMS, RESOURCE_SLICES
 from kopt.cluster.workloads.requests.pods import quantity
 from kopt.controllers.overview.fleet import fleet_of
 from kopt.controllers.overview.reading import Reader
+from kopt.core.hardware.inventory import Hardware
 from kopt.core.scheduling.devices import GpuDevice, GpuHolder
 from kopt.core.units import WHOLE_GPU, Bytes
 from kopt.policies.placement.fleet import Fleet
@@ -39,6 +40,14 @@ class GpuList:
     """GPUs by node and name; ``unread`` are kinds that may not be read, so that some may be missing or look free."""
 
     gpus: tuple[GpuDevice, ...]
+    unread: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class HardwareList:
+    """By node; ``unread`` are kinds that may not be read, so that some may be missing."""
+
+    hardware: tuple[Hardware, ...]
     unread: tuple[str, ...] = ()
 
 
@@ -78,6 +87,14 @@ async def read_gpus(kube: Kube) -> GpuList:
         reader.listed(NODE_ALLOCATIONS),
     )
     return gpus_of_documents(GpuDocuments(*lists), tuple(reader.unread))
+
+
+async def read_hardware(kube: Kube) -> HardwareList:
+    """With the caller's rights. Raises ApiError."""
+    reader = Reader(kube)
+    nodes, slices = await asyncio.gather(reader.listed(NODES), reader.listed(RESOURCE_SLICES))
+    listed = [item for node in inventory_of(nodes, slices) for item in node.hardware]
+    return HardwareList(tuple(listed), tuple(reader.unread))
 
 
 def gpus_of_documents(documents: GpuDocuments, unread: tuple[str, ...] = ()) -> GpuList:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kopt.cluster.client.prometheus import PrometheusError
 from kopt.cluster.client.resources import NODE_HEALTHS, NODES, PODS, Object
 from kopt.cluster.holds.hold import hold_metadata, holder_of, undo_of
-from kopt.cluster.holds.node_layout import LayoutMarks, LayoutPhase
+from kopt.cluster.holds.node_layout import LayoutState, LayoutPhase
 from kopt.cluster.holds.node_taint import TAINT_KEY
 from kopt.cluster.objects.custom.node_health import HealthRecord, record_of, status_of
 from kopt.cluster.runtime.lease import TERM_ANNOTATION
@@ -163,7 +163,7 @@ async def test_another_systems_condition_is_left_to_it() -> None:
 
 async def test_a_node_that_is_held_for_something_else_keeps_its_hold() -> None:
     kube, measured = cluster(), Measured(**{XID: 79.0})
-    marks = LayoutMarks("all-disabled", "all-1g.10gb", "all-1g.10gb", LayoutPhase.CUT, "", is_cordoned=False)
+    marks = LayoutState("all-disabled", "all-1g.10gb", "all-1g.10gb", LayoutPhase.CUT, "", is_cordoned=False)
     held = hold_metadata("partitions", marks.undo())
     document = found(kube)
     document["metadata"]["labels"] |= held["labels"] | {"nvidia.com/mig.config": "all-1g.10gb"}

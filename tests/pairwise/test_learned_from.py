@@ -80,7 +80,7 @@ def test_a_tournament_becomes_a_table_and_a_model(
     rows = read_measured(table)
     assert {row.machine for row in rows} == {"+".join(pair) for pair in combinations(well, 2)}
     assert len(rows) == 3 * 11
-    hardware = rows[0].asked.hardware
+    hardware = rows[0].query.hardware
     assert (hardware.intra_link, hardware.nic_config, hardware.software) == ("XGMI mesh-8", "8x200G IB", "nccl 2.27.3")
     registry = Registry(inputs.settings)
     options = TrainOptions(folds=2)

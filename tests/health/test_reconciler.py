@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from kopt.cluster.client.prometheus import PrometheusError
 from kopt.cluster.client.resources import NODE_HEALTHS, NODES, PODS, Object
 from kopt.cluster.holds.hold import hold_metadata, holder_of, undo_of
-from kopt.cluster.holds.node_layout import LayoutState, LayoutPhase
+from kopt.cluster.holds.node_layout import LayoutPhase, LayoutState
 from kopt.cluster.holds.node_taint import TAINT_KEY
 from kopt.cluster.objects.custom.node_health import HealthRecord, record_of, status_of
 from kopt.cluster.runtime.lease import TERM_ANNOTATION

@@ -45,7 +45,7 @@ from kopt.core.hardware.health import Evidence, Grade, Outcome
 from kopt.core.switches import Owner
 from kopt.core.times import stamp
 from kopt.formats.gpu_metrics.health import HealthReadings, node_of, read_health
-from kopt.policies.health import Candidate, Thresholds, closed_nodes
+from kopt.policies.health import Candidate, Thresholds, kept_free
 
 _LOG = logging.getLogger(__name__)
 _TEST_JOBS_S = 60.0
@@ -197,7 +197,7 @@ class Reconciler(Retrying):
         records = self.records.of
         condemned = {name for name in nodes if records[name].health.grade is Grade.CONDEMNED}
         enforced = {name for name in condemned if records[name].mode is Mode.ENFORCE}
-        self.closed = closed_nodes(
+        self.closed = kept_free(
             (
                 Candidate(
                     name,

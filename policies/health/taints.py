@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Candidate:
-    """A node of a pool, or a GPU of one that is allocated by claims. ``condemned``: it should be kept free; ``closed``:
-    by us, so far; ``unavailable``: it takes no pods anyway, for others' reasons; ``load``: how much speaks against it."""
+    """A node of a pool, or a GPU that is allocated by claims. ``condemned``: it should be kept free; ``closed``: by us,
+    so far; ``unavailable``: it takes no pods anyway, for others' reasons; ``load``: how much speaks against it."""
 
     name: str
     pool: str
@@ -19,8 +19,8 @@ class Candidate:
 
 
 def kept_free(candidates: Iterable[Candidate], most_share: float) -> frozenset[str]:
-    """Names of what to keep free. What is unavailable anyway counts against the share and needs no taint of ours; what is
-    closed stays so while it is condemned, so that two of them do not take turns.
+    """Names of what to keep free. What is unavailable anyway counts against the share and needs no taint of ours; what
+    is closed stays so while it is condemned, so that two of them do not take turns.
 
     Raises ValueError for a share that is none.
     """

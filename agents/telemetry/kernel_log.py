@@ -72,7 +72,7 @@ class KernelLog:
         """Records that were read, and those that the kernel had overwritten before."""
         self.problem = ""
 
-    def look(self) -> None:
+    def read_new(self) -> None:
         """Read what is new. Never waits, and never raises."""
         try:
             if self._file is None:

@@ -110,7 +110,7 @@ class Telemetry:
                 work.append(self.ask(kubelet, is_all=count % _SELDOM == 0))
             await asyncio.gather(*work)
             if self._log is not None:
-                await asyncio.to_thread(self._log.look)
+                await asyncio.to_thread(self._log.read_new)
             self.make()
             await asyncio.sleep(max(0.1, self._settings.interval_s - (self._clock() - begin_s)))
 

@@ -43,7 +43,7 @@ class Ring:
 
 def log_of(*answers: bytes | int) -> KernelLog:
     log = KernelLog(Path(os.devnull), Ring(*answers))
-    log.look()
+    log.read_new()
     log.close()
     return log
 
@@ -120,17 +120,17 @@ def test_what_was_overwritten_is_counted_and_reading_goes_on() -> None:
 def test_a_log_that_is_opened_anew_counts_nothing_twice() -> None:
     ring = Ring(record(0, FALLEN), errno.ENODEV)
     log = KernelLog(Path(os.devnull), ring)
-    log.look()
+    log.read_new()
     assert log.problem
     ring.answers = [record(0, FALLEN), record(1, FAULT)]
-    log.look()
+    log.read_new()
     assert (log.xids, log.problem) == ({BUS: {"79": 1, "31": 1}}, "")
     log.close()
 
 
 def test_a_log_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     log = KernelLog(tmp_path / "kmsg")
-    log.look()
+    log.read_new()
     assert "No such file" in log.problem
 
 
@@ -139,11 +139,11 @@ def test_the_log_of_this_machine_is_read_to_its_end() -> None:
     if not os.access(path, os.R_OK):
         pytest.skip("the kernel log is not ours to read")
     log = KernelLog(path)
-    log.look()
+    log.read_new()
     if log.problem:
         pytest.skip(log.problem)
     first = log.records
-    log.look()
+    log.read_new()
     log.close()
     assert first > 0
     assert log.records - first < first
@@ -203,7 +203,7 @@ def scraped(telemetry: Telemetry) -> str:
     async def run() -> None:
         await telemetry.read()
         assert telemetry._log is not None
-        telemetry._log.look()
+        telemetry._log.read_new()
         telemetry.make()
 
     asyncio.run(run())

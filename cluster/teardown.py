@@ -21,6 +21,7 @@ from kopt.cluster.client.resources import (
     COMPONENT_LABEL,
     DAEMON_SETS,
     DEPLOYMENTS,
+    DEVICE_TAINT_RULES,
     HOLDS_COMPONENT,
     JOBS,
     MUTATING_POLICIES,
@@ -112,6 +113,8 @@ async def switch_off(
             async for outcome in _release_held(kube, kind, served, dry_run, wait_s):
                 yield outcome
     async for outcome in _open_unhealthy_nodes(kube, dry_run):
+        yield outcome
+    async for outcome in _untaint_devices(kube, dry_run):
         yield outcome
     for engine in Engine:
         async for outcome in _give_back_queues(kube, engine, dry_run):
@@ -319,6 +322,16 @@ async def _open_node(kube: Kube, node: Object) -> None:
     version = {"resourceVersion": node["metadata"]["resourceVersion"]}
     changes = given_back(node)
     await kube.patch(NODES, name, changes | {"metadata": changes["metadata"] | version})
+
+
+async def _untaint_devices(kube: Kube, dry_run: bool) -> AsyncGenerator[Outcome]:
+    """Our DeviceTaintRules go, and claims get the devices again."""
+    rules, failed = await _find(kube, DEVICE_TAINT_RULES, MARK_LABEL)
+    if failed is not None:
+        yield failed
+    for rule in rules:
+        step = Step("delete", DEVICE_TAINT_RULES, "", rule["metadata"]["name"], "health")
+        yield await _do(step, partial(kube.delete, DEVICE_TAINT_RULES, step.name), dry_run)
 
 
 async def _give_back_queues(kube: Kube, engine: Engine, dry_run: bool) -> AsyncGenerator[Outcome]:

@@ -32,6 +32,7 @@ def settings_of(options: dict[str, Any]) -> ProcessSettings:
         options["stale_s"],
         options["most_series"],
         Path(options["root"]),
+        Path(options["kernel_log"]) if options["kernel_log"] else None,
         options["host"],
         options["port"],
     )

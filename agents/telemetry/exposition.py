@@ -33,6 +33,7 @@ class KnownGpu:
     gpu: str
     uuid: str
     model: str
+    pci: str = ""
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,9 @@ def expose(
     known: Sequence[KnownGpu],
     holders: Holders,
     most_series: int,
+    silent: Sequence[DeviceReading] = (),
 ) -> Exposed:
-    """``devices`` is what answers now, of the ``known`` GPUs of the node."""
+    """``devices`` is what answers now, of the ``known`` GPUs of the node; ``silent`` what others say of the rest."""
     answering = {(device.gpu, device.uuid) for device in devices if not device.partition}
     # An exporter may show only the instances of a GPU.
     answering |= {(each.gpu, each.uuid) for each in known if any(device.gpu == each.gpu for device in devices)}
@@ -61,11 +63,12 @@ def expose(
         for each in known
     ]
     metrics = [cap.family(UP, UP_DESCRIPTION, LABELS, up)]
-    labels = {device.key: _labels(node, device, holders.alone(device.key)) for device in devices}
+    every = [*devices, *silent]
+    labels = {device.key: _labels(node, device, holders.alone(device.key)) for device in every}
     metrics += cap.families(HELD, HELD_DESCRIPTION, _held(node, devices, holders))
     metrics += cap.families(SHARE, SHARE_DESCRIPTION, _shares(node, devices, holders))
     for each in FIELDS:
-        rows = [row for device in devices for row in _rows(each, device, labels[device.key])]
+        rows = [row for device in every for row in _rows(each, device, labels[device.key])]
         if rows:
             names = (*LABELS, each.label) if each.label else LABELS
             metrics.append(cap.family(each.metric, each.description, names, rows, each.kind))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from kopt.agents.runtime.running import beside, end_signals, text_server
 from kopt.agents.telemetry.exposition import Exposed, KnownGpu, expose
 from kopt.agents.telemetry.holders import Holders, holders_of
+from kopt.agents.telemetry.kernel_log import KernelLog, gives_xids, pci_address, silent_gpus, with_kernel_log
 from kopt.agents.telemetry.sources import Source, TelemetryError
 from kopt.agents.topology.pod_resources import KubeletError, PodResources, pod_resources
 from kopt.core.hardware.node_allocation import DeviceAllocation
@@ -44,6 +45,8 @@ class ProcessSettings:
     most_series: int = 2000
     root: Path = Path("/")
     """Where the node's /sys is, for names of AMD's partitions."""
+    kernel_log: Path | None = None
+    """The node's /dev/kmsg, for errors that no exporter gives; None: it is not read."""
     host: str = "127.0.0.1"
     port: int | None = None
 
@@ -81,6 +84,9 @@ class Telemetry:
         self._read_s = float("-inf")
         self._known: dict[str, KnownGpu] = {}
         self._kubelet = _Kubelet()
+        self._log = KernelLog(settings.kernel_log) if settings.kernel_log is not None else None
+        self._exports_xids = False
+        """Whether the exporter that is read gives them: then the kernel log would count them twice."""
         self._problem = ""
         self._is_absent = False
         self._text, self._good_until_s = b"", float("-inf")
@@ -103,6 +109,8 @@ class Telemetry:
             if kubelet is not None:
                 work.append(self.ask(kubelet, is_all=count % _SELDOM == 0))
             await asyncio.gather(*work)
+            if self._log is not None:
+                await asyncio.to_thread(self._log.read_new)
             self.make()
             await asyncio.sleep(max(0.1, self._settings.interval_s - (self._clock() - begin_s)))
 
@@ -130,7 +138,9 @@ class Telemetry:
     def _remember(self) -> None:
         for device in self._devices:
             if not device.partition and len(self._known) < _MOST_KNOWN:
-                self._known[device.uuid or device.gpu] = KnownGpu(device.gpu, device.uuid, device.model)
+                known = KnownGpu(device.gpu, device.uuid, device.model, device.pci)
+                self._known[device.uuid or device.gpu] = known
+        self._exports_xids |= self._source is not None and self._source.name == "exporter" and gives_xids(self._devices)
 
     async def ask(self, kubelet: PodResources, *, is_all: bool) -> None:
         """Once; a kubelet that is away changes nothing until what it said is too old."""
@@ -176,8 +186,12 @@ class Telemetry:
             aliases = partition_names(self._settings.root)
             holders = holders_of(self._kubelet.allocations, self._kubelet.offered, devices, aliases)
         known = sorted(self._known.values(), key=lambda each: (len(each.gpu), each.gpu, each.uuid))
-        exposed = expose(self._settings.node, devices, known, holders, self._settings.most_series)
-        own = list(self._own(exposed, holders))
+        silent: tuple[DeviceReading, ...] = ()
+        if self._log is not None and not self._exports_xids:
+            devices = with_kernel_log(devices, self._log)
+            silent = silent_gpus(devices, known, self._log)
+        exposed = expose(self._settings.node, devices, known, holders, self._settings.most_series, silent)
+        own = [*self._own(exposed, holders), *self._of_the_log(known)]
 
         class Made(Collector):
             def collect(self) -> "Iterator[Metric]":
@@ -221,8 +235,24 @@ class Telemetry:
             unmapped.add_metric([resource], count)
         yield unmapped
 
+    def _of_the_log(self, known: Sequence[KnownGpu]) -> "Iterator[Metric]":
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        log = self._log
+        if log is None:
+            return
+        is_read = float(not log.problem)
+        yield GaugeMetricFamily("kopt_telemetry_kernel_log_read", "1 while the kernel log can be read.", value=is_read)
+        yield CounterMetricFamily("kopt_telemetry_kernel_log_records", "Records of it that were read.", log.records)
+        yield CounterMetricFamily("kopt_telemetry_kernel_log_lost", "Records overwritten before that.", log.lost)
+        unmatched = len(log.addresses - {pci_address(each.pci) for each in known})
+        text = "GPUs with errors in it that have not answered since the agent began to look."
+        yield GaugeMetricFamily("kopt_telemetry_kernel_log_unmatched_gpus", text, value=unmatched)
+
     async def close(self) -> None:
         """Ends what reads."""
+        if self._log is not None:
+            self._log.close()
         for source in self._sources:
             await source.close()
 

@@ -81,6 +81,12 @@ class Replica(LedReplica):
             "Nodes that a taint keeps free.",
             lambda: len(self._reconciler.closed) if self._reconciler else 0,
         )
+        self.gauge("kept_free_gpus", "GPUs that DeviceTaintRules keep free of claims.", self._gpus_kept_free)
+        self.gauge(
+            "device_taint_rules_served",
+            "1 while the API server has DeviceTaintRules; else whole nodes are kept free.",
+            lambda: self.cluster.serves_rules,
+        )
         self.gauge_of_stepper("measured", "1 while exporters' series are read.")
         self.registry.register(Collected(self._nodes_by_grade))
 
@@ -93,6 +99,9 @@ class Replica(LedReplica):
 
     def _mode_of(self, owner: Owner) -> Mode:
         return self._switches.mode(NAME, owner, self._settings.mode)
+
+    def _gpus_kept_free(self) -> int:
+        return len(self._reconciler.device_taints.closed) if self._reconciler else 0
 
     def _nodes_by_grade(self) -> Iterator[Metric]:
         if self._reconciler is None:

@@ -19,7 +19,8 @@ class Options(ControllerOptions):
     them, jobs that fail on one node and not on others, and verdicts of other systems. Each has a weight and a
     half-life; faults of applications never count. A NodeHealth object says what is known of a node, and why. With
     annotate the extender prefers healthy nodes and GPUs; with enforce condemned nodes also have the condition
-    GPUHealthy and a NoSchedule taint, never more than a share of each pool. Nothing that runs is evicted.
+    GPUHealthy and a NoSchedule taint, never more than a share of each pool. Where GPUs are allocated by claims, the
+    GPU is tainted by a DeviceTaintRule and its node stays open. Nothing that runs is evicted.
     `kopt health explain NODE` says why; `kopt off` takes back what was written.
 
     Examples:
@@ -29,7 +30,9 @@ class Options(ControllerOptions):
         kopt controller health --prometheus http://127.0.0.1:9090 --mode enforce --most-share 0.05
     """
 
-    mode: Annotated[Mode, Flag("annotate: the extender goes by it; enforce: nodes are tainted, too.")] = Mode.OBSERVE
+    mode: Annotated[Mode, Flag("annotate: the extender goes by it; enforce: nodes or GPUs are tainted, too.")] = (
+        Mode.OBSERVE
+    )
     prometheus: Annotated[str, Flag("The Prometheus server that scrapes GPU exporters; empty: no exporter counts.")] = (
         ""
     )
@@ -41,7 +44,7 @@ class Options(ControllerOptions):
     ] = None
     interval_s: Annotated[float, Flag("How often exporters' series are read.", name="look", kind=Kind.SPAN)] = 15.0
     most_share: Annotated[
-        float, Flag("Largest share of a pool's nodes to keep free; those that are out of use already count.")
+        float, Flag("Largest share of a pool's nodes, or GPUs, to keep free; those that are out of use already count.")
     ] = 0.1
 
     def settings(self) -> "ProcessSettings":

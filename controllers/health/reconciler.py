@@ -1,18 +1,18 @@
-"""One look: evidence is weighed, the objects say what is known, and in mode enforce nodes carry what follows.
+"""One look: evidence is weighed, the objects say what is known, and in mode enforce nodes and GPUs carry what follows.
 
-A NodeHealth is written before anything is done to its node. What is done carries a mark on the Node, by which the next
-leader, or `kopt off`, takes back exactly that.
+A NodeHealth is written before anything is done to its node. What is done carries a mark on the Node, or is a
+DeviceTaintRule with a label of ours, by which the next leader, or `kopt off`, takes back exactly that.
 """
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
 from kopt.cluster.client.prometheus import PrometheusError
-from kopt.cluster.client.resources import NODES, Object
+from kopt.cluster.client.resources import DEVICE_TAINT_RULES, NODES, Object
 from kopt.cluster.holds.node_taint import (
     given_back,
     is_tainted,
@@ -29,6 +29,9 @@ from kopt.cluster.objects.fields import text
 from kopt.cluster.runtime.events import EmitEvent
 from kopt.cluster.runtime.isolation import Isolation, Subject
 from kopt.cluster.runtime.retry import Pauses, Retrying
+from kopt.controllers.health import device_taints
+from kopt.controllers.health.device_taints import DeviceTaints, enforced_gpus, worst
+from kopt.controllers.health.devices import DevicesByGpu
 from kopt.controllers.health.records import Records
 from kopt.controllers.health.sources import (
     Query,
@@ -38,14 +41,13 @@ from kopt.controllers.health.sources import (
     links_evidence,
     others_evidence,
 )
-from kopt.controllers.health.state import Slice
 from kopt.controllers.health.views import ObservedLinks, ObservedNode, others_have_condition
 from kopt.core.decision import Mode
-from kopt.core.hardware.health import Evidence, Grade, Outcome
+from kopt.core.hardware.health import NODE, Evidence, Grade, Outcome
 from kopt.core.switches import Owner
 from kopt.core.times import stamp
 from kopt.formats.gpu_metrics.health import HealthReadings, node_of, read_health
-from kopt.policies.health import Candidate, Thresholds, closed_nodes
+from kopt.policies.health import Candidate, Thresholds, kept_free
 
 _LOG = logging.getLogger(__name__)
 _TEST_JOBS_S = 60.0
@@ -64,7 +66,7 @@ class HealthSettings:
     thresholds: Thresholds = field(default_factory=Thresholds)
 
 
-class Cluster(Protocol):
+class Cluster(device_taints.Cluster, Protocol):
     """What informers have seen, and fenced writes that show up in it at once."""
 
     def nodes(self) -> Mapping[str, ObservedNode]: ...
@@ -72,8 +74,6 @@ class Cluster(Protocol):
     def healths(self) -> Mapping[str, Object]: ...
 
     def links(self, node: str) -> ObservedLinks | None: ...
-
-    def slices(self) -> Iterable[Slice]: ...
 
     def outcomes(self) -> list[Outcome]: ...
 
@@ -105,7 +105,11 @@ class Reconciler(Retrying):
         self.records = Records(settings.thresholds)
         self._measured_s, self._tested_s, self._untested = 0.0, 0.0, False
         self.closed: frozenset[str] = frozenset()
-        self._capped: frozenset[str] = frozenset()
+        """Nodes that a taint keeps free."""
+        self.device_taints = DeviceTaints(cluster, settings.most_share)
+        self._why_node: Mapping[str, str] = {}
+        """Condemned nodes of which single GPUs cannot be kept free, and why."""
+        self._capped: frozenset[tuple[str, str]] = frozenset()
         self.measured = False
         """Whether the last query was answered."""
 
@@ -122,16 +126,17 @@ class Reconciler(Retrying):
         for reading, name in named.items():
             evidence.setdefault(name, []).extend(readings.evidence.get(reading, ()))
             counters.setdefault(name, {}).update(readings.counters.get(reading, {}))
-        slices: dict[str, list[Slice]] = {}
-        for item in self._cluster.slices():
-            slices.setdefault(item[2], []).append(item)
+        devices = self._cluster.devices()
         again_s = [self._settings.interval_s]
         for name, node in nodes.items():
-            self._advance(node, evidence.get(name, []), counters.get(name, {}), slices.get(name, ()), now_s)
-        self._choose(nodes)
+            self._advance(node, evidence.get(name, []), counters.get(name, {}), devices.get(name, {}), now_s)
+        self._choose(nodes, now_s)
         for node in nodes.values():
             subject = Subject(NODES.api_version, NODES.kind, "", node.name, node.uid)
             again_s.append(await self._tried(partial(self._write, node, now_s), subject))
+        for rule in self.device_taints.without_node(nodes):
+            subject = Subject.of(DEVICE_TAINT_RULES, rule.document)
+            await self._tried(partial(self._cluster.delete_rule, rule), subject)
         return min(again_s)
 
     async def _measure(self, now_s: float) -> HealthReadings:
@@ -164,7 +169,7 @@ class Reconciler(Retrying):
         node: ObservedNode,
         evidence: list[Evidence],
         counters: Mapping[str, float],
-        slices: Iterable[Slice],
+        devices: DevicesByGpu,
         now_s: float,
     ) -> None:
         before = self.records.record(node)
@@ -176,7 +181,7 @@ class Reconciler(Retrying):
         evidence = [
             *evidence,
             *of_links,
-            *others_evidence(node, slices, record.entries, now_s),
+            *others_evidence(node, devices, record.entries, now_s),
             *job_evidence(self.records.failing.get(node.name), record.entries, now_s),
         ]
         mode = self._mode_of(Owner("nodes", "", node.name))
@@ -192,17 +197,20 @@ class Reconciler(Retrying):
             text_now = "healthy again" if grade is Grade.HEALTHY else "only suspect now"
             self._about(node, "HealthRecovered", f"Its GPUs are {text_now}.")
 
-    def _choose(self, nodes: Mapping[str, ObservedNode]) -> None:
-        """Which nodes are kept free: the worst, and never more than the share of their pool."""
+    def _choose(self, nodes: Mapping[str, ObservedNode], now_s: float) -> None:
+        """Which GPUs and nodes are kept free: the worst, and never more than the share of their pool."""
         records = self.records.of
-        condemned = {name for name in nodes if records[name].health.grade is Grade.CONDEMNED}
-        enforced = {name for name in condemned if records[name].mode is Mode.ENFORCE}
-        self.closed = closed_nodes(
+        self.device_taints.choose(nodes, records)
+        condemned = {name for name in nodes if enforced_gpus(records[name])}
+        self._why_node = {
+            name: why for name in condemned if (why := self.device_taints.why_not(nodes[name], records[name], now_s))
+        }
+        self.closed = kept_free(
             (
                 Candidate(
                     name,
                     node.pool,
-                    name in enforced,
+                    name in self._why_node,
                     is_tainted(node.document),
                     node.unavailable,
                     max(records[name].health.loads.values(), default=0.0),
@@ -211,10 +219,12 @@ class Reconciler(Retrying):
             ),
             self._settings.most_share,
         )
-        capped = frozenset(name for name in enforced - self.closed if not nodes[name].unavailable)
-        for name in sorted(capped - self._capped):
-            text_now = f"It stays open to pods: at most {self._settings.most_share:.0%} of its pool may be kept free."
-            self._about(nodes[name], "HealthTaintWithheld", text_now)
+        withheld = {(name, NODE) for name in self._why_node.keys() - self.closed if not nodes[name].unavailable}
+        capped = frozenset(withheld | self.device_taints.capped)
+        for name, gpu in sorted(capped - self._capped):
+            what, whose = ("It", "nodes") if gpu == NODE else (f"GPU {gpu}", "GPUs")
+            share = f"{self._settings.most_share:.0%} of its pool's {whose}"
+            self._about(nodes[name], "HealthTaintWithheld", f"{what} stays open: at most {share} may be kept free.")
         self._capped = capped
 
     async def _write(self, node: ObservedNode, now_s: float) -> float:
@@ -231,14 +241,16 @@ class Reconciler(Retrying):
 
     async def _act(self, node: ObservedNode, record: HealthRecord, now_s: float) -> float:
         """What the node has to carry. One write for each look: the next one starts from its answer."""
-        enforced = record.mode is Mode.ENFORCE and record.health.grade is Grade.CONDEMNED
+        await self._taint_devices(node, record)
+        enforced = bool(enforced_gpus(record))
         tainted, wanted = is_tainted(node.document), node.name in self.closed
         has_condition = bool(our_condition(node.document))
         if enforced and (not node.marked or tainted != wanted):
             changes: Object = {"metadata": mark()}
             if wanted:
-                changes["spec"] = with_taint(node.document, _worst(record))
-                self._about(node, "NodeKeptFree", f"No new pods without a toleration: {record.reason}.")
+                changes["spec"] = with_taint(node.document, worst(record))
+                why = f"; the whole node, as {self._why_node[node.name]}" if node.by_claims else ""
+                self._about(node, "NodeKeptFree", f"No new pods without a toleration: {record.reason}{why}.")
             else:
                 changes |= without_taint(node.document)
             await self._cluster.write_node(node, changes)
@@ -258,15 +270,16 @@ class Reconciler(Retrying):
             self._about(node, "NodeGivenBack", "Nothing keeps new pods away any more.")
         return self._settings.interval_s
 
+    async def _taint_devices(self, node: ObservedNode, record: HealthRecord) -> None:
+        closed, opened = await self.device_taints.write(node, record)
+        if closed:
+            self._about(node, "GpusKeptFree", f"No new claims of GPU {', '.join(closed)}: {record.reason}.")
+        if opened:
+            self._about(node, "GpusGivenBack", f"Claims get GPU {', '.join(opened)} again.")
+
     @staticmethod
     def _is_stale(node: ObservedNode, record: HealthRecord) -> bool:
         return text(our_condition(node.document), "message") != record.reason[:1024]
 
     def _about(self, node: ObservedNode, reason: str, sentence: str) -> None:
         self._emit_event(NODES.reference("", node.name, node.uid), reason, sentence)
-
-
-def _worst(record: HealthRecord) -> str:
-    """The heaviest code, as the value of a taint."""
-    entries = sorted(record.entries.values(), key=lambda entry: (-entry.load, entry.code))
-    return entries[0].code[:63] if entries else "unknown"

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 
-from kopt.controllers.health.state import Slice
+from kopt.controllers.health.devices import UNKNOWN, DevicesByGpu
 from kopt.controllers.health.views import ObservedLinks, ObservedNode
 from kopt.core.hardware.health import NODE, Entry, Evidence
 from kopt.formats.gpu_metrics.health import labels, names
@@ -55,13 +55,14 @@ def links_evidence(
 
 
 def others_evidence(
-    node: ObservedNode, slices: Iterable[Slice], entries: Mapping[tuple[str, str], Entry], now_s: float
+    node: ObservedNode, devices: DevicesByGpu, entries: Mapping[tuple[str, str], Entry], now_s: float
 ) -> list[Evidence]:
     """Of what other systems say of the node, and of its devices by taints."""
     reported: dict[str, list[str]] = {NODE: list(node.grades)} if node.grades else {}
-    for _, _, _, _, taints in slices:
-        for gpu, text in taints:
-            reported.setdefault(gpu, []).append(text)
+    for gpu, parts in devices.items():
+        texts = [text for device in parts if device.is_whole for text in device.taints]
+        if gpu != UNKNOWN and texts:
+            reported[gpu] = texts
     evidence = [Evidence("OTHER_VERDICT", gpu, 1.0, now_s, "; ".join(texts)) for gpu, texts in reported.items()]
     return evidence + list(_over("OTHER_VERDICT", reported, entries, now_s))
 

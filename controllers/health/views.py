@@ -1,4 +1,4 @@
-"""What is kept of nodes, pods, topologies and slices. Nothing that anybody may have written makes a reader raise."""
+"""What is kept of nodes, pods and topologies. Nothing that anybody may have written makes a reader raise."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -13,11 +13,11 @@ from kopt.cluster.runtime.lease import TERM_ANNOTATION
 from kopt.cluster.workloads.node_selection import GPU_PRODUCT_LABELS
 from kopt.cluster.workloads.owners import owner_of
 from kopt.cluster.workloads.requests.pods import is_gpu, quantity
+from kopt.controllers.health.devices import CLOSING
 from kopt.core.hardware.health import NODE, Outcome
 from kopt.core.times import seconds
 
 _MOST_GPUS = 128
-_CLOSING = ("NoSchedule", "NoExecute")
 _BAD_IF_TRUE = re.compile(r"(gpu|xid|nvlink|nvswitch|infiniband|accelerat).*", re.IGNORECASE)
 _BAD_IF_FALSE = re.compile(r"(gpuhealthy|acceleratedhardwareready|gpuready)", re.IGNORECASE)
 """Conditions of NVSentinel (GpuXidError …), node-problem-detector on AKS (GPUMissing …), EKS' node monitoring agent."""
@@ -30,8 +30,9 @@ _NUMBERED = re.compile(r"([-_.][0-9a-z]*\d[0-9a-z]*)+$")
 
 @dataclass(frozen=True)
 class ObservedNode:
-    """A node with GPUs. ``pool``: its GPU model and what it is sold as. ``verdicts`` are others', in words.
-    ``unavailable``: it takes no pods for reasons that are not ours. ``document``: by which it is written."""
+    """A node. ``pool``: its GPU model and what it is sold as. ``grades`` are others' verdicts, in words.
+    ``unavailable``: it takes no pods for reasons that are not ours. ``document``: by which it is written.
+    ``by_claims``: no device plugin offers its GPUs, so they are allocated by claims alone."""
 
     name: str
     uid: str
@@ -42,6 +43,12 @@ class ObservedNode:
     grades: tuple[str, ...]
     unavailable: bool
     document: Object
+    by_claims: bool = False
+
+    @property
+    def has_gpus(self) -> bool:
+        """By what it offers and its labels; a node of which only slices speak has them, too."""
+        return bool(self.gpus or self.pool)
 
     @property
     def marked(self) -> bool:
@@ -51,19 +58,19 @@ class ObservedNode:
 
 @dataclass(frozen=True)
 class ObservedLinks:
-    """What a node's agent found worse than it was: text by GPU, and falls by part."""
+    """What a node's agent found worse than it was: text by GPU, and falls by part. ``gpus``: indexes of its GPUs by
+    UUID and PCI address, in lower case."""
 
     degraded: Mapping[str, str]
     falls: Mapping[str, float]
+    gpus: Mapping[str, str]
 
 
-def read_node(node: Object) -> ObservedNode | None:
+def read_node(node: Object) -> ObservedNode:
     metadata, status = mapping(node, "metadata"), mapping(node, "status")
     capacity = {**mapping(status, "capacity"), **mapping(status, "allocatable")}
     gpus = max((_amount(value) for name, value in capacity.items() if is_gpu(str(name))), default=0)
     labels = mapping(metadata, "labels")
-    if not gpus and not any(text(labels, name) for name in GPU_PRODUCT_LABELS):
-        return None
     return ObservedNode(
         text(metadata, "name"),
         text(metadata, "uid"),
@@ -94,7 +101,7 @@ def _judgements(node: Object) -> Iterator[str]:
 def _is_unavailable(node: Object) -> bool:
     ready = [text(item, "status") for _, item in items(node, "status", "conditions") if text(item, "type") == "Ready"]
     others = [item for _, item in items(node, "spec", "taints") if text(item, "key") not in (TAINT_KEY, *_USUAL)]
-    closed = any(text(item, "effect") in _CLOSING for item in others)
+    closed = any(text(item, "effect") in CLOSING for item in others)
     return at(node, "spec", "unschedulable") is True or closed or any(state != "True" for state in ready)
 
 
@@ -159,13 +166,19 @@ def _has_gpus(pod: Object) -> bool:
 
 
 def read_links(topology: Object) -> ObservedLinks | None:
+    gpus = sorted(items(topology, "spec", "gpus"), key=lambda item: _amount(at(item[1], "index")))
     slots = {
         name: str(slot)
-        for slot, (_, gpu) in enumerate(
-            sorted(items(topology, "spec", "gpus"), key=lambda item: _amount(at(item[1], "index")))
-        )
+        for slot, (_, gpu) in enumerate(gpus)
         for name in (text(gpu, "pci"), f"GPU{_amount(at(gpu, 'index'))}")
         if name
+    }
+    identities = {
+        name.lower(): str(slot)
+        for slot, (_, gpu) in enumerate(gpus)
+        for name in (text(gpu, "uuid"), text(gpu, "pci"))
+        # Where a GPU is cut its parts are numbered, and their number is not that of the GPU.
+        if name and not any(text(each, "partition") for _, each in gpus)
     }
     degraded: dict[str, str] = {}
     falls: dict[str, float] = {}
@@ -176,27 +189,7 @@ def read_links(topology: Object) -> ObservedLinks | None:
         falls[f"{part[:120]}/{gpu}"] = float(_amount(at(item, "falls")))
         if isinstance(was, int | float) and isinstance(now, int | float) and now < was:
             degraded[gpu] = f"{part[:120]} had {was:g}, has {now:g}"
-    return ObservedLinks(degraded, falls) if falls else None
-
-
-def read_slice(item: Object) -> tuple[str, str, str, Mapping[str, str], tuple[tuple[str, str], ...]] | None:
-    """Driver, pool, node, device name by GPU index, and others' closing taints as (GPU index, text)."""
-    driver, node = text(item, "spec", "driver"), text(item, "spec", "nodeName")
-    if not driver.startswith("gpu.") or not node:
-        return None
-    devices: dict[str, str] = {}
-    taints = []
-    for _, device in items(item, "spec", "devices"):
-        number = re.fullmatch(r"gpu-(\d{1,4})", text(device, "name"))
-        index = at(device, "attributes", "index", "int")
-        gpu = str(index) if isinstance(index, int) else str(int(number[1])) if number else ""
-        if not gpu or text(device, "attributes", "type", "string") not in ("", "gpu"):
-            continue
-        devices[gpu] = text(device, "name")
-        for _, taint in items(device, "taints"):
-            if text(taint, "effect") in _CLOSING and text(taint, "key") != TAINT_KEY:
-                taints.append((gpu, f"device {text(device, 'name')}: taint {text(taint, 'key')[:80]}"))
-    return driver, text(item, "spec", "pool", "name"), node, devices, tuple(taints)
+    return ObservedLinks(degraded, falls, identities) if falls or identities else None
 
 
 def _amount(value: object) -> int:

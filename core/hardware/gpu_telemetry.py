@@ -185,7 +185,7 @@ FIELDS: tuple[GpuField, ...] = (
     GpuField(
         "xid_errors_total",
         _COUNTER,
-        "XID errors since the agent began to look, by code.",
+        "XID errors by code, since boot from the kernel log, else since the agent began to look.",
         "event nvmlEventTypeXidCriticalError",
         label="xid",
     ),
@@ -258,7 +258,10 @@ FIELDS: tuple[GpuField, ...] = (
 BY_NAME = {field.name: field for field in FIELDS}
 
 UP = PREFIX + "up"
-UP_DESCRIPTION = "1 while the GPU answers; 0 once one that was seen before does not. Its other series are absent then."
+UP_DESCRIPTION = (
+    "1 while the GPU answers; 0 once one that was seen before does not. Its other series are absent then, but for "
+    "errors in the kernel log."
+)
 HELD = PREFIX + "held"
 HELD_DESCRIPTION = "1 for each device that a pod has, of a device plugin or of a claim, alone or beside others."
 SHARE = PREFIX + "pod_share_ratio"

@@ -13,6 +13,7 @@ from kopt.formats.gpu_metrics.exporters import Series
 
 _NODE_LABELS = ("node", "exported_node", "Hostname", "hostname", "kubernetes_node")
 _GPU_LABELS = ("gpu", "gpu_id", "gpu_index", "exported_gpu")
+_OWN_XIDS = f"{PREFIX}xid_errors_total"
 _MOST_EVENTS = 20.0
 """Of one code in one look."""
 
@@ -47,17 +48,36 @@ def read_health(
     """``before``: readings of the last look, by node. ``elapsed_s``: since then, which durations grow by."""
     result = HealthReadings()
     rows = [row for row in map(_row, series) if row is not None]
-    vendors = {(node, gpu) for node, gpu, rule, _, _ in rows if not rule.name.startswith(PREFIX)}
-    # The telemetry agent reads the same counters: where a vendor's exporter is scraped they would count twice.
-    rows = [row for row in rows if not row[2].name.startswith(PREFIX) or row[:2] not in vendors]
-    counted = {(node, gpu) for node, gpu, rule, _, _ in rows if rule.read == "xid-count"}
+    theirs = [row for row in rows if not row[2].name.startswith(PREFIX)]
+    counted = {(node, gpu) for node, gpu, rule, _, _ in theirs if rule.read == "xid-count"}
+    vendors = {(node, gpu, _is_xid(rule)) for node, gpu, rule, _, _ in theirs}
     for node, gpu, rule, own, value in rows:
-        if rule.read == "xid" and (node, gpu) in counted:
-            # Both exporters' series are of the same events; this one does not show a code that comes twice.
-            continue
-        reading = _Reading(result, node, gpu, before.get(node, {}), at_s, elapsed_s)
+        # The telemetry agent tells of the same events as a vendor's exporter that is scraped, and of two series of an
+        # exporter one does not show a code that comes twice. What counts twice is only remembered: its exporter may
+        # fall silent, as of a GPU that fell off the bus.
+        ours = rule.name.startswith(PREFIX)
+        twice = (node, gpu, _is_xid(rule)) in vendors if ours else rule.read == "xid" and (node, gpu) in counted
+        reading = _Reading(HealthReadings() if twice else result, node, gpu, before.get(node, {}), at_s, elapsed_s)
         reading.read(rule, own, value)
+        if twice:
+            result.counters.setdefault(node, {}).update(reading.counters)
+    _forget_absent(result, before, {(node, gpu) for node, gpu, rule, _, _ in rows if rule.name.startswith(PREFIX)})
     return result
+
+
+def _forget_absent(
+    result: HealthReadings, before: Mapping[str, Mapping[str, float]], read: Iterable[tuple[str, str]]
+) -> None:
+    """Where the telemetry agent shows a GPU without a code, its count of it begins anew, as after another boot."""
+    for node, gpu in read:
+        now = result.counters.setdefault(node, {})
+        for key in before.get(node, {}):
+            if key.startswith(f"{_OWN_XIDS}/") and key.endswith(f"/{gpu}"):
+                now.setdefault(key, 0.0)
+
+
+def _is_xid(rule: MetricRule) -> bool:
+    return rule.read in ("xid", "xid-count")
 
 
 def _row(item: Series) -> tuple[str, str, MetricRule, Mapping[str, str], float] | None:
@@ -84,6 +104,11 @@ class _Reading:
     ) -> None:
         self._result, self._node, self._gpu, self._before = result, node, gpu, before
         self._at_s, self._elapsed_s = at_s, elapsed_s
+
+    @property
+    def counters(self) -> Mapping[str, float]:
+        """For the next look."""
+        return self._result.counters.get(self._node, {})
 
     def read(self, rule: MetricRule, own: Mapping[str, str], value: float) -> None:
         if rule.read == "xid":

@@ -26,6 +26,7 @@ EVERYTHING: Object = {
     "logtail": {"enabled": True, "form": "cluster"},
     "topology": {"enabled": True},
     "telemetry": {"enabled": True},
+    "health": {"enabled": True},
     "nodeExecutor": {"enabled": True, "keysConfigMap": "keys"},
     "pairs": {"enabled": True},
     "preemption": {"enabled": True, "plainPods": True, "kai": True},

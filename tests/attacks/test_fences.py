@@ -17,6 +17,7 @@ from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
 
 from kopt.cluster.client.resources import CRON_JOBS, JOBS, KUEUE_CLUSTER_QUEUES, KUEUE_WORKLOADS
+from kopt.cluster.holds.device_taint import DeviceName, rule_of
 from kopt.cluster.holds.hold import HOLDABLE, hold, hold_metadata, release
 from kopt.controllers.lending.views import HOLDER as LENDING
 from kopt.core.staging.staged_data import ClaimFolder, DataSpec, NodeCache, StagedData
@@ -25,6 +26,7 @@ from kopt.policies.staging.copies import Step, Verb
 from kopt.policies.staging.decide import Order
 from kopt.policies.staging.pod import PodSettings, staging_job
 
+from .api_in_memory import merged
 from .chart_rendered import NAMESPACE, Object, Right, everything, is_fenced, rights_of
 
 CHART = Path(__file__).resolve().parents[2] / "deploy" / "chart"
@@ -38,6 +40,7 @@ KINDS = {
     "ValidatingAdmissionPolicy",
     "ValidatingAdmissionPolicyBinding",
 }
+RULES = ("resource.k8s.io/v1beta2", "DeviceTaintRule")
 RUNNING, OPEN, CLOSED = "batch/v1", "attacked", "not-ours"
 CHANGES = {"create", "update", "patch"}
 OURS = {"kaiwo.ai", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io"}
@@ -626,3 +629,43 @@ def test_of_claim_templates_only_those_of_shares(attacked: Attacked) -> None:
     stolen = attacked.stolen(account)
     assert "only claim templates of shares" in attacked.refusal(lambda: stolen.delete(*kind, "theirs-claim", OPEN))
     assert attacked.refusal(lambda: stolen.delete(*kind, "ours-claim", OPEN)) == ""
+
+
+def device_rule(change: Object, device: str = "gpu-3") -> Object:
+    """As the health controller writes one, changed."""
+    body = rule_of(DeviceName("gpu.nvidia.com", "gpu-7", device), "gpu-7", "3", "XID_79")
+    return {"apiVersion": RULES[0], "kind": RULES[1]} | merged(body, change)
+
+
+@pytest.mark.long
+def test_of_device_taints_only_ours_of_one_device_and_without_eviction(attacked: Attacked) -> None:
+    labels = dict.fromkeys(("kaiwo.ai/gpu-unhealthy", "app.kubernetes.io/part-of"))
+    attacks = {
+        "evicts": {"spec": {"taint": {"effect": "NoExecute"}}},
+        "another's taint": {"spec": {"taint": {"key": "gpu.nvidia.com/xid"}}},
+        "every device": {"spec": {"deviceSelector": {"driver": None, "pool": None, "device": None}}},
+        "a whole node": {"spec": {"deviceSelector": {"device": None}}},
+        "one that nobody takes away": {"metadata": {"labels": labels}},
+        "one that stays": {"metadata": {"finalizers": ["evil/forever"]}},
+        "a name of others": {"metadata": {"name": "theirs"}},
+    }
+    account, fence = "kopt-health", "kopt-health-device-taints"
+    assert attacked.create(account, device_rule({})) == ""
+    for name, attack in attacks.items():
+        assert fence in attacked.create(account, device_rule(attack)), name
+    theirs = attacked.api.create(device_rule({"metadata": {"name": "theirs", "labels": labels}}))
+    ours = attacked.api.create(device_rule({}, "gpu-4"))
+    try:
+        for thief in (account, "kopt-off"):
+            refusals = [_delete_rule(attacked, thief, rule["metadata"]["name"]) for rule in (theirs, ours)]
+            assert f"{thief}-device-taints" in refusals[0]
+            assert refusals[1] == ""
+        assert attacked.create("kopt-off", device_rule({}))
+    finally:
+        for rule in (theirs, ours):
+            attacked.api.delete(*RULES, rule["metadata"]["name"])
+
+
+def _delete_rule(attacked: Attacked, account: str, name: str) -> str:
+    stolen = attacked.stolen(account)
+    return attacked.refusal(lambda: stolen.request("DELETE", stolen.path(*RULES, "", name), params={"dryRun": "All"}))

@@ -47,12 +47,18 @@ _AUDIT_POLICY = {
 }
 
 
+_GATES = "--feature-gates=DRADeviceTaintRules=true"
+"""Off in Kubernetes 1.36 unless an administrator wants it, as is the version of the API that it needs."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """What a test may want different about a control plane of its own."""
 
     #: Seconds without a sign of life after which a node counts as gone; long, as kwok's nodes give none.
     node_monitor_grace_period_s: int = 3600
+    #: Of every component.
+    gates: tuple[str, ...] = (_GATES,)
     #: Further flags, e.g. ``("--feature-gates=…",)``.
     api_server_flags: tuple[str, ...] = ()
     controller_manager_flags: tuple[str, ...] = ()
@@ -178,7 +184,12 @@ class ControlPlane(Cluster):
         path = self.folder / f"{name}.yaml"
         path.write_text(yaml.safe_dump(document))
         port = free_port()
-        command: list[str | Path] = [binary("kube-scheduler"), f"--config={path}", *self._serving_flags(port)]
+        command: list[str | Path] = [
+            binary("kube-scheduler"),
+            f"--config={path}",
+            *self._serving_flags(port),
+            *self.settings.gates,
+        ]
         server = Server(name, command, self.folder, url=f"https://127.0.0.1:{port}")
         self._others.append(server)
         if wait:
@@ -272,6 +283,8 @@ class ControlPlane(Cluster):
             f"--audit-policy-file={policy}",
             f"--audit-log-path={self.audit_log}",
             "--audit-log-mode=batch",
+            "--runtime-config=resource.k8s.io/v1beta2=true",
+            *self.settings.gates,
             *self.settings.api_server_flags,
         ]
 
@@ -300,6 +313,7 @@ class ControlPlane(Cluster):
             "--kube-api-burst=4000",
             # Usually 15 s.
             "--horizontal-pod-autoscaler-sync-period=2s",
+            *self.settings.gates,
             *self.settings.controller_manager_flags,
         ]
 

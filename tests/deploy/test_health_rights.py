@@ -12,14 +12,17 @@ import pytest
 from controlplane.api import Api, Refused
 from controlplane.kwok import Kwok
 from controlplane.plane import ControlPlane
-from health.conftest import H100, condition, taints
+from controlplane.processes import wait_for
+from health.conftest import H100, Exporter, condition, taints
 from prometheus_server import RunningPrometheus
 
 from kopt.cluster.holds.node_taint import given_back, without_condition
+from kopt.cluster.objects.device_slices import DevicePool, whole_gpus
 
 from .rights import assert_refused_nothing, assert_uses_its_rights, audited, roles_of, start_controller
 
 ACCOUNT, TAINT = "kopt-health", "kaiwo.ai/gpu-unhealthy"
+RULES = ("resource.k8s.io/v1beta2", "DeviceTaintRule")
 VALUES = {
     "health": {"enabled": True, "mode": "enforce"},
     "webhook": {"enabled": False},
@@ -48,8 +51,19 @@ def test_it_reads_prometheus_where_the_values_say(charts: Any) -> None:
 
 
 @pytest.fixture
-def prometheus(tmp_path: Path) -> Iterator[str]:
-    running = RunningPrometheus(tmp_path)
+def exporter() -> Iterator[Exporter]:
+    running = Exporter()
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def prometheus(exporter: Exporter, tmp_path: Path) -> Iterator[str]:
+    configuration = (
+        "global: {scrape_interval: 1s}\nscrape_configs:\n- job_name: dcgm\n  static_configs:\n"
+        f"  - {{targets: ['{exporter.address}']}}\n"
+    )
+    running = RunningPrometheus(tmp_path, configuration=configuration)
     yield running.url
     running.stop()
 
@@ -65,11 +79,16 @@ def here(control_plane: ControlPlane) -> Iterator[Kwok]:
 @pytest.mark.cluster
 @pytest.mark.long
 def test_it_is_refused_nothing_and_uses_its_rights(
-    control_plane: ControlPlane, charts: Any, install: Callable[..., None], here: Kwok, prometheus: str
+    control_plane: ControlPlane,
+    charts: Any,
+    install: Callable[..., None],
+    here: Kwok,
+    exporter: Exporter,
+    prometheus: str,
 ) -> None:
     install(VALUES)
     started, api = datetime.now(UTC), control_plane.api
-    with here.nodes(2, gpus=8, labels=H100) as nodes:
+    with here.nodes(2, gpus=8, labels=H100) as nodes, here.nodes(1, gpus=0, labels=H100) as (of_claims,):
         ill = nodes[0]
         options = ["--look=1s", "--most-share=0.5", f"--prometheus={prometheus}"]
         server, metrics = start_controller(control_plane, charts, VALUES, ACCOUNT, options=options)
@@ -90,6 +109,7 @@ def test_it_is_refused_nothing_and_uses_its_rights(
         api.patch("v1", "Node", ill, {"status": {"conditions": [*conditions, OTHERS]}}, subresource="status")
         server.wait_until(lambda: TAINT in taints(api, ill), what="its taint")
         server.wait_until(lambda: condition(api, ill), what="its condition")
+        _closes_one_gpu(control_plane, of_claims, exporter)
         _does_nothing_else(control_plane, ill, nodes[1])
         conditions = [
             item for item in api.get("v1", "Node", ill)["status"]["conditions"] if item["type"] != OTHERS["type"]
@@ -107,6 +127,22 @@ def test_it_is_refused_nothing_and_uses_its_rights(
         _is_given_back_by_off(control_plane, nodes[1])
     assert_refused_nothing(seen)
     assert_uses_its_rights(roles_of(charts, VALUES, ACCOUNT), seen, SELDOM)
+
+
+def _closes_one_gpu(plane: ControlPlane, node: str, exporter: Exporter) -> None:
+    """Of a node whose GPUs are allocated by claims, until it is repaired."""
+    api = plane.api
+    for document in DevicePool("gpu.nvidia.com", node, whole_gpus(2, "H100", 80)).slices():
+        api.create(document)
+    exporter.set("DCGM_FI_DEV_XID_ERRORS", node, 1, 79.0)
+    wait_for(lambda: [rule["spec"]["deviceSelector"]["device"] for rule in api.list(*RULES)] == ["gpu-1"])
+    assert TAINT not in taints(api, node)
+    exporter.set("DCGM_FI_DEV_XID_ERRORS", node, 1, 0.0)
+    # Of the second in which something was seen, nobody knows which came first.
+    time.sleep(1.1)
+    repaired = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    api.patch("v1", "Node", node, {"metadata": {"annotations": {"kaiwo.ai/repaired-at": repaired}}})
+    wait_for(lambda: not api.list(*RULES))
 
 
 def _does_nothing_else(plane: ControlPlane, ill: str, other: str) -> None:

@@ -71,6 +71,7 @@ SELDOM: dict[str, dict[Right, str]] = {
         ("patch", "kaiwo.ai", "stageddata"): "only where data was staged",
         ("get", "apps", "daemonsets"): "only where there are agents",
         ("delete", "apps", "daemonsets"): "only where there are agents",
+        ("delete", "resource.k8s.io", "devicetaintrules"): "only where single GPUs are kept free",
     }
     | {("get", resource.group, resource.plural): "only after a conflict" for resource in HOLDABLE}
     | {

@@ -35,6 +35,10 @@ def telemetry(
     ] = ",".join(_KINDS),
     tools: Annotated[str, typer.Option("--tools", metavar="PATH", help="Folders with amd-smi, beside PATH.")] = "",
     root: Annotated[Path, typer.Option(metavar="DIR", help="Where the node's /sys is mounted: DIR/sys.")] = Path("/"),
+    kernel_log: Annotated[
+        Path | None,
+        typer.Option(metavar="DEVICE", help="The node's /dev/kmsg: errors of GPUs that no exporter gives."),
+    ] = None,
     interval: Annotated[float, typer.Option(metavar="SECONDS", help="Between readings.")] = 10,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="The longest that a reading may take.")] = 5,
     stale: Annotated[float, typer.Option(metavar="SECONDS", help="Older readings are not shown.")] = 60,
@@ -47,13 +51,15 @@ def telemetry(
     Reads NVML (nvidia-ml-py), AMD's library amdsmi or its tool amd-smi, whichever answers; with --exporter it reads the
     exporter that runs on the node already, and no GPU. MIG instances, AMD's partitions, replicas of time slicing and
     devices of claims are told apart by what the kubelet says. A driver that hangs is given up: its series are absent.
-    Needs no rights in the cluster.
+    With --kernel-log XIDs are counted from boot on, also of GPUs that fell off the bus. Needs no rights in the cluster.
 
     Examples:
 
         kopt agent telemetry --node gpu-7 --pod-resources /var/lib/kubelet/pod-resources/kubelet.sock
 
         kopt agent telemetry --node gpu-7 --exporter http://127.0.0.1:9400/metrics
+
+        kopt agent telemetry --node gpu-7 --kernel-log /dev/kmsg
     """
     if not node:
         usage_error("name the node, or set NODE_NAME", "--node")
@@ -81,6 +87,7 @@ def telemetry(
         "sources": names,
         "tools": tools.replace(",", os.pathsep),
         "root": str(root),
+        "kernel_log": str(kernel_log) if kernel_log is not None else "",
         "interval_s": interval,
         "timeout_s": timeout,
         "stale_s": stale,

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kopt.core.hardware.health import Outcome
-from kopt.policies.health import Candidate, closed_nodes, failing_nodes
+from kopt.policies.health import Candidate, failing_nodes, kept_free
 
 
 def jobs(node: str, *failed: bool, start_s: float = 0.0, family: str = "") -> list[Outcome]:
@@ -70,36 +70,36 @@ CANDIDATES = st.lists(
         st.floats(0, 3),
     ),
     max_size=40,
-    unique_by=lambda candidate: candidate.node,
+    unique_by=lambda candidate: candidate.name,
 )
 
 
 @given(CANDIDATES, st.floats(0, 1))
 def test_never_more_of_a_pool_than_its_share(candidates: list[Candidate], share: float) -> None:
-    closed = closed_nodes(candidates, share)
-    assert all(candidate.condemned for candidate in candidates if candidate.node in closed)
+    closed = kept_free(candidates, share)
+    assert all(candidate.condemned for candidate in candidates if candidate.name in closed)
     for pool in ("h100", "a100"):
         nodes = [candidate for candidate in candidates if candidate.pool == pool]
-        away = sum(node.node in closed or (node.unavailable and not node.closed) for node in nodes)
-        ours = sum(node.node in closed for node in nodes)
+        away = sum(node.name in closed or (node.unavailable and not node.closed) for node in nodes)
+        ours = sum(node.name in closed for node in nodes)
         assert not ours or away <= share * len(nodes) + 1e-6
 
 
 @given(CANDIDATES, st.floats(0, 1))
 def test_what_is_closed_stays_so(candidates: list[Candidate], share: float) -> None:
-    closed = closed_nodes(candidates, share)
+    closed = kept_free(candidates, share)
     again = [
-        Candidate(each.node, each.pool, each.condemned, each.node in closed, each.unavailable, 3.0 - each.load)
+        Candidate(each.name, each.pool, each.condemned, each.name in closed, each.unavailable, 3.0 - each.load)
         for each in candidates
-        if each.node in closed or not each.closed
+        if each.name in closed or not each.closed
     ]
     if len(again) == len(candidates):
-        assert closed_nodes(again, share) == closed
+        assert kept_free(again, share) == closed
 
 
 def test_a_share_of_three_nodes_may_be_none() -> None:
     nodes = [Candidate(str(n), "p", condemned=True, load=n) for n in range(10)]
-    assert closed_nodes(nodes[:3], 0.3) == frozenset()
-    assert closed_nodes(nodes, 0.3) == {"7", "8", "9"}
+    assert kept_free(nodes[:3], 0.3) == frozenset()
+    assert kept_free(nodes, 0.3) == {"7", "8", "9"}
     with pytest.raises(ValueError, match="0 to 1"):
-        closed_nodes(nodes, 1.5)
+        kept_free(nodes, 1.5)

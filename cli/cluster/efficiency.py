@@ -229,7 +229,7 @@ def _remarks(total: Spent, health: HealthIndex | None) -> list[str]:
         "used": total.used,
         "held and unused": total.unused,
         "held and not measured": total.unmeasured,
-        "free while work waited": total.free_while_waiting,
+        "free while work waited": total.free_while_pending,
         "free": total.free,
         "unavailable": total.unavailable,
     }

@@ -20,13 +20,13 @@ class Spent:
     """GPU-hours by what became of them; each belongs to one kind, and all of them together are ``installed``.
 
     ``unavailable``: broken, or of nodes that are cordoned or not ready, and free. ``free``: nothing waited for them.
-    ``free_while_waiting``: there was work for them, which did not fit or may not have them. ``unmeasured``: held, and
+    ``free_while_pending``: there was work for them, which did not fit or may not have them. ``unmeasured``: held, and
     nothing says how busy. ``unused``: held, and no kernel ran. ``used``: a kernel ran.
     """
 
     unavailable: float = 0.0
     free: float = 0.0
-    free_while_waiting: float = 0.0
+    free_while_pending: float = 0.0
     unmeasured: float = 0.0
     unused: float = 0.0
     used: float = 0.0
@@ -40,7 +40,7 @@ class Spent:
 
     @property
     def installed(self) -> float:
-        return self.unavailable + self.free + self.free_while_waiting + self.allocated
+        return self.unavailable + self.free + self.free_while_pending + self.allocated
 
     def document(self) -> dict[str, float]:
         """For programs."""
@@ -87,7 +87,7 @@ def health_index(total: Spent) -> HealthIndex | None:
     """None where no GPU was seen."""
     if total.installed <= 0:
         return None
-    served = total.allocated + total.free_while_waiting
+    served = total.allocated + total.free_while_pending
     measured = total.used + total.unused
     return HealthIndex(
         1 - total.unavailable / total.installed,

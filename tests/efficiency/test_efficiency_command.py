@@ -36,16 +36,16 @@ def recorded() -> Iterator[Metric]:
             held = training * of_training
             more = service * of_service
             yield Metric(name, {"node": node}, lambda left, held=held, more=more: held + more * (left < late), DAY_S)  # type: ignore[misc]
-    job = {"namespace": "research", "kind": "PyTorchJob", "queue": "main"}
+    training_of = {"namespace": "research", "kind": "PyTorchJob", "queue": "main"}
     service_of = {"namespace": "chat", "kind": "ReplicaSet"}
     waits = {"namespace": "research", "kind": "Job", "queue": "main"}
     level = "namespace_kind_queue:kopt_"
     for name, value, own in (("requested", 12.0, 2.0), ("allocated", 12.0, 2.0)):
-        yield Metric(f"{level}gpus_{name}:sum", job, value, DAY_S)
+        yield Metric(f"{level}gpus_{name}:sum", training_of, value, DAY_S)
         yield Metric(f"{level}gpus_{name}:sum", service_of, own, late - EVERY_S)
     yield Metric(f"{level}gpus_requested:sum", waits, 1.0, DAY_S)
-    yield Metric(f"{level}gpu_busy_ratio:count", job, 12.0, DAY_S)
-    yield Metric(f"{level}gpu_busy_ratio:sum", job, 9.0, DAY_S)
+    yield Metric(f"{level}gpu_busy_ratio:count", training_of, 12.0, DAY_S)
+    yield Metric(f"{level}gpu_busy_ratio:sum", training_of, 9.0, DAY_S)
     yield Metric(f"{level}gpu_busy_ratio:count", service_of, 2.0, late - EVERY_S)
     yield Metric(f"{level}gpu_busy_ratio:sum", service_of, 0.2, late - EVERY_S)
     for state, gpus in (("used", 12.0), ("pending", 6.0)):
@@ -69,7 +69,7 @@ def rows(prometheus: str, *options: str) -> tuple[dict[str, dict[str, float]], d
 
 def test_hours_by_kind_and_the_health_of_the_cluster(prometheus: str) -> None:
     by_kind, document = rows(prometheus)
-    training, service, waiting = by_kind["PyTorchJob"], by_kind["Deployment"], by_kind["Job"]
+    training, service, job = by_kind["PyTorchJob"], by_kind["Deployment"], by_kind["Job"]
     # A sample of the day's begin or end may fall outside.
     near = {"rel": 0.02}
     assert training["requested_gpu_hours"] == pytest.approx(12 * 24, **near)
@@ -77,13 +77,13 @@ def test_hours_by_kind_and_the_health_of_the_cluster(prometheus: str) -> None:
     assert training["efficiency"] == pytest.approx(0.75)
     assert service["allocated_gpu_hours"] == pytest.approx(2 * 12, **near)
     assert service["efficiency"] == pytest.approx(0.1)
-    assert (waiting["allocated_gpu_hours"], waiting["efficiency"]) == (0, None)
-    assert waiting["waited_gpu_hours"] == pytest.approx(24, **near)
+    assert (job["allocated_gpu_hours"], job["efficiency"]) == (0, None)
+    assert job["waited_gpu_hours"] == pytest.approx(24, **near)
     # 16 installed, 15 of them available; 18 asked for, so that what is free is free while work waits.
     spent = document["gpu_hours"]
     assert isinstance(spent, dict)
     assert spent["unavailable"] == pytest.approx(24, **near)
-    assert spent["free_while_waiting"] == pytest.approx(3 * 12 + 1 * 12, **near)
+    assert spent["free_while_pending"] == pytest.approx(3 * 12 + 1 * 12, **near)
     assert spent["free"] == 0
     assert sum(value for name, value in spent.items() if name != "installed") == pytest.approx(spent["installed"])
     factors = document["factors"]

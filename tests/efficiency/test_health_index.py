@@ -40,10 +40,10 @@ def test_each_kind_of_loss_lowers_its_own_factor() -> None:
     assert whole is not None
     assert (whole.available, whole.served, whole.computing) == pytest.approx((0.9, 1.0, 0.5))
     assert whole.index == pytest.approx(45)
-    waiting = health_index(spent([step(allocated=6, measured=6, used=3)], 1.0))
-    assert waiting is not None
+    behind = health_index(spent([step(allocated=6, measured=6, used=3)], 1.0))
+    assert behind is not None
     # Two more are asked for and three are free: two are free while work waits.
-    assert (waiting.available, waiting.served, waiting.computing) == pytest.approx((0.9, 6 / 8, 0.5))
+    assert (behind.available, behind.served, behind.computing) == pytest.approx((0.9, 6 / 8, 0.5))
 
 
 def test_free_gpus_that_nobody_waits_for_are_no_loss() -> None:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from controlplane.plane import ControlPlane
 from prometheus_server import RunningPrometheus
 from typer.testing import CliRunner
 
@@ -142,3 +143,27 @@ def test_hours_that_were_not_recorded_are_not_invented(prometheus: str) -> None:
     assert measured.coverage == pytest.approx(0.5, abs=0.02)
     total = sum(measured.by_workload.values(), GpuHours())
     assert total.used == pytest.approx((9 * 24 + 0.2 * 12), rel=0.02)
+
+
+@pytest.mark.cluster
+def test_teams_and_pools_come_from_the_cluster(
+    control_plane: ControlPlane, prometheus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api, offered = control_plane.api, {"nvidia.com/gpu": "8"}
+    labels = {"nvidia.com/gpu.product": "NVIDIA-L4"}
+    api.apply({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a", "labels": labels}})
+    api.patch("v1", "Node", "a", {"status": {"allocatable": offered, "capacity": offered}}, "", "status")
+    metadata = {"name": "research", "labels": {"kaiwo.ai/team": "llm"}}
+    api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
+    monkeypatch.setenv("KUBECONFIG", str(control_plane.kubeconfig))
+    try:
+        by_team, _ = rows(prometheus, "--by", "team")
+        assert set(by_team) == {"llm", "(unattributed)"}
+        assert by_team["llm"]["used_gpu_hours"] == pytest.approx(9 * 24, rel=0.02)
+        by_pool, _ = rows(prometheus, "--by", "pool")
+        # Kueue's pool has no flavor here: what it holds back is shown all the same.
+        assert set(by_pool) == {"NVIDIA-L4", "(nodes that are gone)", "h100"}
+        assert by_pool["NVIDIA-L4"]["allocated_gpu_hours"] == pytest.approx(8 * 24, rel=0.02)
+    finally:
+        api.delete("v1", "Node", "a")
+        api.delete("v1", "Namespace", "research")

@@ -49,7 +49,7 @@ class EfficiencyRow:
 
     name: str = column("name")
     gpus: float = column("GPUs", show=lambda gpus: f"{gpus:.1f}", drop=2)
-    requested_gpu_hours: float = column("requested GPU-h", show=_hours, drop=3)
+    requested_gpu_hours: float = column("requested", show=_hours, drop=3)
     allocated_gpu_hours: float = column("allocated", show=_hours)
     used_gpu_hours: float = column("used", show=_hours)
     efficiency: float | None = column("efficiency", show=_percent)

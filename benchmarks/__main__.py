@@ -16,6 +16,7 @@ BENCHMARKS = {name: f"benchmarks.{name}" for name in predictor_names()} | {
     "health": "benchmarks.health",
     "framework-flags": "benchmarks.framework_flags",
     "gpu-map": "benchmarks.gpu_map",
+    "gpu-sums": "benchmarks.gpu_sums",
     "gpu-telemetry": "benchmarks.gpu_telemetry",
     "ingest": "benchmarks.ingest",
     "decisions": "benchmarks.decisions",

@@ -1,19 +1,19 @@
-"""What the telemetry agent costs a node, how fast it answers, and how fast Prometheus adds up a cluster of 1,250 nodes.
+"""What the telemetry agent costs a node, and how fast it answers.
 
 The agent runs as in the chart, over the stand-in for NVML of ``tests/nvml_standin`` (eight GPUs, then four of them cut
-into seven) and the test kubelet's PodResources. The cluster's series are backfilled into a real Prometheus.
+into seven) and the test kubelet's PodResources. It is asked as Prometheus asks, for gzip. In turn with it another
+process is asked that sends as many bytes without reading what was asked: what scheduling on the machine takes alone.
+``gpu-sums`` is about Prometheus with the series of many such nodes.
 """
 
-import http.client
 import os
-import statistics
+import socket
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -22,34 +22,32 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from controlplane.kubelet import DeviceManager
 from controlplane.processes import free_port, wait_for
 from nvml_standin.devices import Devices
-from prometheus_server import RunningPrometheus
-
-from kopt.core.hardware.gpu_telemetry import LABELS
 
 WATCHED_S = 60.0
 SCRAPES = 5000
-NODES, GPUS = 1250, 8
-_QUERIES = {
-    "mean busy of a cluster": "avg(kopt_gpu_busy_ratio)",
-    "power by node, the ten highest": "topk(10, sum by (node) (kopt_gpu_power_watts))",
-    "busy by namespace": "avg by (namespace) (kopt_gpu_busy_ratio)",
-    "held and idle, by namespace": "count by (namespace) (kopt_gpu_busy_ratio{pod!=''} < 0.02)",
-}
+GPUS = 8
+_ASKED = b"GET /metrics HTTP/1.1\r\nHost: node\r\nAccept-Encoding: gzip\r\n\r\n"
+_FLOOR = """
+import asyncio, sys
+body = b"x" * int(sys.argv[2])
+answer = b"HTTP/1.1 200 OK\\r\\nContent-Length: %d\\r\\n\\r\\n" % len(body) + body
+class Answers(asyncio.Protocol):
+    def connection_made(self, transport): self.transport = transport
+    def data_received(self, data): self.transport.write(answer)
+async def main():
+    server = await asyncio.get_running_loop().create_server(Answers, "127.0.0.1", int(sys.argv[1]))
+    await server.serve_forever()
+asyncio.run(main())
+"""
 
 
 def main() -> int:
     with ExitStack() as parts:
         folder = Path(parts.enter_context(tempfile.TemporaryDirectory()))
-        print("| node | series | CPU, % of a core | PSS, MiB | RSS, MiB | /metrics P50, ms | P99, ms |")
+        print("| node | series | CPU, % of a core | PSS, MiB | RSS, MiB | /metrics P50, P99, ms | floor P50, P99, ms |")
         print("|---|---|---|---|---|---|---|")
         for name, cut in (("8 GPUs", 0), ("8 GPUs, 4 of them in 7 instances", 4)):
             print(f"| {name} | {_agent(folder, cut)} |", flush=True)
-        print(f"\n{NODES} nodes x {GPUS} GPUs in Prometheus, ms for a query (median, highest of 20):\n")
-        prometheus = RunningPrometheus(folder, "\n".join([*_history(), "# EOF", ""]))
-        parts.callback(prometheus.stop)
-        for what, query in _QUERIES.items():
-            took = sorted(_timed(lambda query=query: _ask(prometheus.url, query)) for _ in range(21))[:-1]  # type: ignore[misc]
-            print(f"* {what}: {statistics.median(took) * 1e3:.1f}, {took[-1] * 1e3:.1f}")
     return 0
 
 
@@ -72,22 +70,54 @@ def _agent(folder: Path, cut: int) -> str:
         time.sleep(WATCHED_S)
         share = (sum(map(_cpu_s, pids)) - before) / (time.monotonic() - begin_s)
         pss, rss = (sum(_memory_mib(pid, what) for pid in pids) for what in ("Pss", "Rss"))
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-        took = sorted(_timed(lambda: _scrape(port, connection)) for _ in range(SCRAPES))
         text = _scrape(port).decode()
         series = next(line.split()[1] for line in text.splitlines() if line.startswith("kopt_telemetry_series "))
-        p50, p99 = (took[int(SCRAPES * at)] * 1e3 for at in (0.5, 0.99))
-        return f"{float(series):.0f} | {share:.2%} | {pss:.0f} | {rss:.0f} | {p50:.2f} | {p99:.2f}"
+        cells = [f"{_at(took, 0.5):.2f}, {_at(took, 0.99):.2f}" for took in _answers(port)]
+        return f"{float(series):.0f} | {share:.2%} | {pss:.0f} | {rss:.0f} | {cells[0]} | {cells[1]}"
     finally:
         process.terminate()
         process.wait(10)
         manager.stop()
 
 
-def _scrape(port: int, connection: http.client.HTTPConnection | None = None) -> bytes:
-    own = connection or http.client.HTTPConnection("127.0.0.1", port, timeout=5)
-    own.request("GET", "/metrics")
-    return own.getresponse().read()
+def _answers(port: int) -> tuple[list[float], list[float]]:
+    """Milliseconds of each answer of the agent and of the floor, asked in turn."""
+    with socket.create_connection(("127.0.0.1", port)) as agent:
+        length = _asked(agent)
+        other = free_port()
+        floor = subprocess.Popen([sys.executable, "-c", _FLOOR, str(other), str(length)])
+        try:
+            wait_for(lambda: socket.create_connection(("127.0.0.1", other)).close() is None, what="the floor listens")
+            with socket.create_connection(("127.0.0.1", other)) as bare:
+                took = [(_timed(lambda: _asked(agent)), _timed(lambda: _asked(bare))) for _ in range(SCRAPES)]
+        finally:
+            floor.kill()
+            floor.wait()
+    return [each[0] * 1e3 for each in took], [each[1] * 1e3 for each in took]
+
+
+def _asked(connection: socket.socket) -> int:
+    """One scrape; how many bytes the body had."""
+    connection.sendall(_ASKED)
+    head, got = b"", b""
+    while not head:
+        got += connection.recv(1 << 18)
+        head, end, rest = got.partition(b"\r\n\r\n")
+        head = head if end else b""
+    length = int(head.lower().split(b"content-length:")[1].split()[0])
+    left = length - len(rest)
+    while left > 0:
+        left -= len(connection.recv(1 << 18))
+    return length
+
+
+def _at(took: list[float], share: float) -> float:
+    return sorted(took)[int(len(took) * share)]
+
+
+def _scrape(port: int) -> bytes:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        return bytes(answer.read())
 
 
 def _timed(work: Callable[[], object]) -> float:
@@ -104,35 +134,6 @@ def _cpu_s(pid: int) -> float:
 def _memory_mib(pid: int, what: str) -> float:
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{what}:")) / 1024
-
-
-def _history() -> Iterator[str]:
-    now_s = int(time.time())
-    for metric in ("kopt_gpu_busy_ratio", "kopt_gpu_power_watts"):
-        yield f"# TYPE {metric} gauge"
-        for node in range(NODES):
-            for gpu in range(GPUS):
-                held = (node + gpu) % 4 != 0
-                values = (
-                    f"n{node}",
-                    gpu,
-                    f"GPU-{node}-{gpu}",
-                    "H100",
-                    "",
-                    "",
-                    f"team-{node % 20}" * held,
-                    f"p{node}" * held,
-                )
-                labels = ",".join(
-                    f'{name}="{value}"' for name, value in zip(LABELS, values, strict=True) if value != ""
-                )
-                for left in (120, 60, 0):
-                    yield f"{metric}{{{labels}}} {(node * 7 + gpu) % 100 / 100} {now_s - left}"
-
-
-def _ask(url: str, query: str) -> bytes:
-    with urllib.request.urlopen(f"{url}/api/v1/query?query={urllib.parse.quote(query)}", timeout=30) as answer:
-        return bytes(answer.read())
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from kopt.cli.cluster import (
     audit,
     classes,
     controller,
+    efficiency,
     evictions,
     extender,
     features,
@@ -97,6 +98,7 @@ app.command("queue")(queue.queue)
 app.command("gpus")(gpus.gpus)
 app.command("hardware")(hardware.hardware)
 app.command("idle")(idle.idle)
+app.command("efficiency")(efficiency.efficiency)
 app.add_typer(fractions.app, name="fractions")
 app.add_typer(partitions.app, name="partitions")
 app.add_typer(health.app, name="health")

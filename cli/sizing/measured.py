@@ -82,13 +82,14 @@ def read(question: Question, namespace: str) -> Measurements:
     if namespace and not _NAMESPACE.fullmatch(namespace):
         raise Refused(f"{namespace!r} is no name of a namespace")
     try:
-        with Server(question.url, token=_token(question.token_file)) as server:
+        with Server(question.url, token=read_token(question.token_file)) as server:
             return Measurements(question, read_gpu_use(server, float(question.since_s), namespace))
     except PrometheusError as error:
         raise Refused(f"measured use cannot be read: {error}") from error
 
 
-def _token(path: Path | None) -> str:
+def read_token(path: Path | None) -> str:
+    """A bearer token for Prometheus; empty without a file. Raises Refused where it cannot be read."""
     if path is None:
         return ""
     try:

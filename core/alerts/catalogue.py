@@ -4,7 +4,7 @@ only I/O: they are part of the code, the same on every machine.
 
 import functools
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import resources
@@ -71,11 +71,20 @@ class AlertRule:
 
 @dataclass(frozen=True)
 class RecordedRule:
-    """A series that several rules, and dashboards, share."""
+    """A series that several rules, and dashboards, share. ``labels`` are those of its result beside what ``expr``
+    keeps; ``every`` is for what is dear to evaluate, empty for Prometheus' own interval."""
 
     name: str
     expr: str
     means: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    every: str = ""
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """As a rule file has it."""
+        labels = {"labels": dict(self.labels)} if self.labels else {}
+        return {"record": self.name, "expr": self.expr, **labels}
 
 
 @functools.cache
@@ -100,10 +109,19 @@ def alert_rules() -> tuple[AlertRule, ...]:
 @functools.cache
 def recorded_rules() -> tuple[RecordedRule, ...]:
     """In the order in which they need each other."""
-    return tuple(
-        RecordedRule(name, " ".join(entry["expr"].split()), entry["means"])
-        for name, entry in _tables()[_RECORDED].items()
-    )
+    return tuple(rule for name, entry in _tables()[_RECORDED].items() for rule in _recorded(name, entry))
+
+
+def _recorded(name: str, entry: Mapping[str, Any]) -> Iterator[RecordedRule]:
+    """One rule, or one for each bucket of a histogram; ``$upto`` in it matches the bounds that a bucket has in it."""
+    expr, means, every = " ".join(entry["expr"].split()), entry["means"], entry.get("every", "")
+    bounds = entry.get("le", [])
+    if not bounds:
+        yield RecordedRule(name, expr, means, every=every)
+        return
+    for count, bound in enumerate(bounds, start=1):
+        yield RecordedRule(name, expr.replace("$upto", "|".join(bounds[:count])), means, {"le": bound}, every)
+    yield RecordedRule(name, expr.replace("$upto", ".*"), means, {"le": "+Inf"}, every)
 
 
 def rule_groups(without: Collection[str] = (), labels: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
@@ -115,8 +133,7 @@ def rule_groups(without: Collection[str] = (), labels: Mapping[str, str] | None 
     for name in without:
         if name not in names:
             raise KeyError(name)
-    recorded = [{"record": rule.name, "expr": rule.expr} for rule in recorded_rules()]
-    groups: list[dict[str, Any]] = [{"name": "kopt-recorded", "rules": recorded}]
+    groups = [*_recorded_groups()]
     for kind in kinds():
         rules = [
             _document(rule, labels or {})
@@ -126,6 +143,14 @@ def rule_groups(without: Collection[str] = (), labels: Mapping[str, str] | None 
         if rules:
             groups.append({"name": f"kopt-{kind}", "rules": rules})
     return groups
+
+
+def _recorded_groups() -> Iterator[dict[str, Any]]:
+    """By interval; those with an interval of their own come after what they need."""
+    for every in dict.fromkeys(rule.every for rule in recorded_rules()):
+        rules = [rule.document for rule in recorded_rules() if rule.every == every]
+        interval = {"interval": every} if every else {}
+        yield {"name": f"kopt-recorded{every and '-' + every}", **interval, "rules": rules}
 
 
 def _document(rule: AlertRule, labels: Mapping[str, str]) -> dict[str, Any]:

@@ -214,7 +214,7 @@ class Connection(asyncio.Protocol):
         body = bytes(self._buffer[: head.length])
         del self._buffer[: head.length]
         self._head = None
-        return head, Request(head.method, head.target, body, head.traceparent)
+        return head, Request(head.method, head.target, body, head.traceparent, head.takes_gzip)
 
     def _consume_head(self) -> bool:
         """Whether the head is whole; its bytes are gone then. Raises Refused."""

@@ -18,6 +18,7 @@ class Request:
     body: bytes
     traceparent: str = ""
     """The W3C trace context that it came with."""
+    takes_gzip: bool = False
 
     @property
     def path(self) -> str:

@@ -5,6 +5,7 @@ folded lines, control characters and spaces before a colon. What is refused here
 speak: chunked bodies, upgrades, other versions and protocols, and a second Host.
 """
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -13,6 +14,7 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 _SMALL_HEAD_BYTES = 1 << 10
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+_NEVER = re.compile(rb"q=0(\.0*)?")
 _VERSIONS = ("1.1", "1.0")
 
 
@@ -26,6 +28,7 @@ class Head:
     closes: bool
     expects_continue: bool
     traceparent: str
+    takes_gzip: bool = False
 
 
 class Refused(Exception):
@@ -95,7 +98,13 @@ def _head_of(method: str, fields: _Fields, *, closes: bool) -> Head:
         raise Refused(400, "more than one Host")
     length, traceparent = int(header(b"content-length", b"0")), header(b"traceparent", b"").decode("latin-1").strip()
     waits = header(b"expect", b"").strip().lower() == b"100-continue"
-    return Head(method, fields.target.decode("latin-1"), length, closes, waits, traceparent)
+    takes_gzip = _takes_gzip(header(b"accept-encoding", b""))
+    return Head(method, fields.target.decode("latin-1"), length, closes, waits, traceparent, takes_gzip)
+
+
+def _takes_gzip(accepted: bytes) -> bool:
+    codings = (coding.replace(b" ", b"").lower().partition(b";") for coding in accepted.split(b","))
+    return any(name == b"gzip" and not _NEVER.fullmatch(weight) for name, _, weight in codings)
 
 
 def _refusal(error: HttpParserError, fields: _Fields) -> Refused:

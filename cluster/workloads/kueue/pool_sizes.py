@@ -34,3 +34,17 @@ def pool_sizes(flavors: Iterable[Object], nodes: Iterable[Object], slices: Itera
         model = max(sorted(models), key=lambda name: models[name], default="")
         sizes[flavor.name] = PoolSize(sum(models.values()), largest, model)
     return sizes
+
+
+def node_pools(flavors: Iterable[Object], nodes: Iterable[Object], slices: Iterable[Object]) -> dict[str, str]:
+    """The pool of each node with GPUs: of the ResourceFlavors that take it the one with most labels, without any what
+    its GPUs are called."""
+    # By name where two have as many.
+    every = sorted(map(read_flavor, flavors), key=lambda flavor: (-len(flavor.labels), flavor.name))
+    pools = {}
+    for node in inventory_of(nodes, slices):
+        models = [item.model for item in node.hardware if item.kind is Kind.GPU]
+        if models:
+            taking = (flavor.name for flavor in every if flavor.labels.items() <= node.labels.items())
+            pools[node.name] = next(taking, models[0])
+    return pools

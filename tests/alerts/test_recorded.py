@@ -1,0 +1,88 @@
+"""What recorded sums say of a small cluster, as promtool evaluates them."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kopt.core.alerts.catalogue import rule_groups
+from tests.alerts.test_rules import promtool
+
+_GPU = 'resource="nvidia_com_gpu"'
+_REQUESTS = "kube_pod_container_resource_requests"
+SERIES = {
+    # A training with two GPUs, a notebook that has one, a pod that waits for four, and one that has ended.
+    f'{_REQUESTS}{{namespace="research",pod="train-0",node="a",container="c",{_GPU}}}': "2x60",
+    f'{_REQUESTS}{{namespace="research",pod="notebook",node="b",container="c",{_GPU}}}': "1x60",
+    f'{_REQUESTS}{{namespace="serving",pod="chat-x",node="",container="c",{_GPU}}}': "4x60",
+    f'{_REQUESTS}{{namespace="serving",pod="done",node="b",container="c",{_GPU}}}': "8x60",
+    'kube_pod_status_phase{namespace="serving",pod="done",phase="Succeeded"}': "1x60",
+    'kube_pod_status_phase{namespace="research",pod="train-0",phase="Succeeded"}': "0x60",
+    'kube_pod_owner{namespace="research",pod="train-0",owner_kind="Job",owner_is_controller="true"}': "1x60",
+    'kube_pod_owner{namespace="research",pod="train-0",owner_kind="Other",owner_is_controller="false"}': "1x60",
+    'kube_pod_owner{namespace="research",pod="notebook",owner_kind="",owner_is_controller=""}': "1x60",
+    'kube_pod_owner{namespace="serving",pod="chat-x",owner_kind="ReplicaSet",owner_is_controller="true"}': "1x60",
+    'kube_pod_labels{namespace="research",pod="train-0",label_kueue_x_k8s_io_queue_name="main"}': "1x60",
+    f'kube_node_status_capacity{{node="a",{_GPU}}}': "8x60",
+    f'kube_node_status_allocatable{{node="a",{_GPU}}}': "7x60",
+    **{f'kube_node_status_{what}{{node="b",{_GPU}}}': "4x60" for what in ("capacity", "allocatable")},
+    **{f'kube_node_status_{what}{{node="c",{_GPU}}}': "2x60" for what in ("capacity", "allocatable")},
+    'kube_node_spec_unschedulable{node="c"}': "1x60",
+    'kube_node_status_condition{node="b",condition="Ready",status="false"}': "0x60",
+    'kopt_gpu_busy_ratio{node="a",gpu="0",namespace="research",pod="train-0"}': "0.9x60",
+    'kopt_gpu_busy_ratio{node="a",gpu="1",namespace="research",pod="train-0"}': "0.6x60",
+    'kopt_gpu_busy_ratio{node="a",gpu="2"}': "0x60",
+    'kopt_gpu_busy_ratio{node="b",gpu="0",namespace="research",pod="notebook"}': "0.04x60",
+    'kopt_gpu_power_watts{node="a",gpu="0"}': "700x60",
+    'DCGM_FI_DEV_POWER_USAGE{Hostname="a",gpu="0"}': "699x60",
+    'DCGM_FI_DEV_POWER_USAGE{Hostname="b",gpu="0"}': "300x60",
+}
+SUMS = {
+    "node:kopt_gpus_installed:sum": {"a": 8.0, "b": 4.0, "c": 2.0},
+    "node:kopt_gpus_available:sum": {"a": 7.0, "b": 4.0},
+    "node:kopt_gpus_allocated:sum": {"a": 2.0, "b": 1.0},
+    "node:kopt_gpu_busy_ratio:sum": {"a": 1.5, "b": 0.04},
+    "node:kopt_gpu_busy_ratio:count": {"a": 2.0, "b": 1.0},
+    "node:kopt_gpu_power_watts:sum": {"a": 700.0, "b": 300.0},
+    "node:kopt_gpus_idle1h:count": {"b": 1.0},
+}
+JOB, BARE, SERVICE = (
+    'kind="Job", namespace="research", queue="main"',
+    'namespace="research"',
+    'kind="ReplicaSet", namespace="serving"',
+)
+BY_WORKLOAD = {
+    "kopt_gpus_requested:sum": {JOB: 2.0, BARE: 1.0, SERVICE: 4.0},
+    "kopt_gpus_allocated:sum": {JOB: 2.0, BARE: 1.0},
+    "kopt_gpu_busy_ratio:sum": {JOB: 1.5, BARE: 0.04},
+    "kopt_gpu_busy_ratio:count": {JOB: 2.0, BARE: 1.0},
+}
+
+
+def _case(name: str, values: dict[str, float]) -> dict[str, object]:
+    samples = [{"labels": f"{name}{{{labels}}}", "value": value} for labels, value in values.items()]
+    return {"expr": name, "eval_time": "55m", "exp_samples": samples}
+
+
+@pytest.mark.services
+def test_sums_by_node_and_workload(tmp_path: Path) -> None:
+    cases = [_case(name, {f'node="{node}"': value for node, value in values.items()}) for name, values in SUMS.items()]
+    cases += [_case(f"namespace_kind_queue:{name}", values) for name, values in BY_WORKLOAD.items()]
+    median = {"expr": "histogram_quantile(0.5, sum by (le) (namespace:kopt_gpu_busy_ratio:bucket))", "eval_time": "55m"}
+    # Of .04, .6 and .9 the second, in the middle of its bucket, which ends at .6, as Prometheus interpolates.
+    cases.append({**median, "exp_samples": [{"labels": "{}", "value": 0.575}]})
+    test = {
+        "rule_files": ["rules.yaml"],
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [{"series": name, "values": values} for name, values in SERIES.items()],
+                "promql_expr_test": cases,
+            }
+        ],
+    }
+    recorded = [group for group in rule_groups() if group["name"].startswith("kopt-recorded")]
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": recorded}))
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump(test))
+    promtool("test", "rules", "test.yaml", folder=tmp_path)

@@ -45,6 +45,6 @@ def node_pools(flavors: Iterable[Object], nodes: Iterable[Object], slices: Itera
     for node in inventory_of(nodes, slices):
         models = [item.model for item in node.hardware if item.kind is Kind.GPU]
         if models:
-            taking = (flavor.name for flavor in every if flavor.labels.items() <= node.labels.items())
-            pools[node.name] = next(taking, models[0])
+            matching = (flavor.name for flavor in every if flavor.labels.items() <= node.labels.items())
+            pools[node.name] = next(matching, models[0])
     return pools

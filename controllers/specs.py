@@ -403,13 +403,14 @@ CONTROLLERS = (
         HealthOptions,
         reads=(
             SWITCHES,
+            "devicetaintrules.resource.k8s.io",
             "nodehealths.kaiwo.ai",
             "nodes",
             "nodetopologies.kaiwo.ai",
             "pods",
             "resourceslices.resource.k8s.io",
         ),
-        writes=("nodehealths.kaiwo.ai", "nodes"),
+        writes=("devicetaintrules.resource.k8s.io", "nodehealths.kaiwo.ai", "nodes"),
     ),
 )
 """Every controller, in the order of their ports."""

@@ -66,6 +66,7 @@ def test_a_killed_training_goes_on_where_it_was(tmp_path: Path) -> None:
     assert last[-1] == lines[-1].split()[-1]
 
 
+@pytest.mark.long
 @pytest.mark.ray
 @pytest.mark.timeout(600)
 def test_ray_tasks_give_the_same_model_as_this_process_and_are_cancelled_on_interrupt(tmp_path: Path) -> None:

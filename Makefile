@@ -60,7 +60,7 @@ test-fast: setup  ## without servers, browser and Ray
 	$(BIN)/python -P -m pytest -m "not ray and not browser and not services and not cluster and not slow"
 
 .PHONY: test-long
-test-long: setup  ## further paths on a control plane, with Ray and real trainers, and the story (40 minutes)
+test-long: setup  ## further paths on a control plane, with Ray and real trainers, and the story (over an hour)
 	scripts/test-packages.sh
 	$(BIN)/python -P scripts/test_all.py --long
 

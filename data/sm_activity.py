@@ -29,7 +29,8 @@ def read_sm_use(server: Server, since_s: float, now_s: float) -> Mapping[Pod, Sm
     uses, widths = (
         dict(_by_pod(server.query_range(_high(query, since_s), now_s, now_s, 1))) for query in (active, width)
     )
-    return {pod: SmUse(use, max(use, widths.get(pod, use))) for pod, use in uses.items()}
+    # What hardly ever ran may fill all of them.
+    return {pod: SmUse(use, max(use, widths.get(pod, 1.0))) for pod, use in uses.items()}
 
 
 def read_pressure(

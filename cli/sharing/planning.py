@@ -10,7 +10,7 @@ from kopt.core.sharing.modes import SharingExecutor, SharingMode
 from kopt.core.sharing.pressure import Pressure, SmUse
 from kopt.core.units import MIB, counted, format_span
 from kopt.core.workload.measured import MeasuredUse
-from kopt.formats.sharing_terms import ReplicaSetting
+from kopt.formats.sharing_terms import ReplicaSetting, read_plugin_configuration
 from kopt.policies.fractions.ladder import LadderSettings, LadderState, observe, rungs
 from kopt.policies.fractions.sharing import (
     ClientShare,
@@ -54,7 +54,24 @@ class NodePlan:
 
 def planned_nodes(cluster: SharingCluster, measured: Measured, settings: SharingSettings) -> list[NodePlan]:
     """Of all nodes with GPUs, by name."""
-    return [planned_node(node, measured, settings) for node in cluster.nodes]
+    return [
+        _unsettled(node, cluster.configurations or {}) or planned_node(node, measured, settings)
+        for node in cluster.nodes
+    ]
+
+
+def _unsettled(node: SharingNode, configurations: Mapping[str, object]) -> NodePlan | None:
+    """A node whose label names what is not in force: nothing is planned until it is."""
+    if not node.configuration or not configurations or hardware_of(node).mps_problem:
+        return None
+    if node.configuration not in configurations:
+        message = f"Its label names {node.configuration}, which the ConfigMap does not have: the plugin does not start."
+        return NodePlan(node, (), Reason("SHARING_NOT_IN_FORCE", message))
+    setting = read_plugin_configuration(configurations[node.configuration])
+    if setting is None or setting == node.in_force:
+        return None
+    message = f"The plugin has not taken {node.configuration} over yet ({setting.mode}, {setting.replicas} to a GPU)."
+    return NodePlan(node, (), Reason("SHARING_NOT_IN_FORCE", message))
 
 
 def planned_node(node: SharingNode, measured: Measured, settings: SharingSettings) -> NodePlan:

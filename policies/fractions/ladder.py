@@ -1,9 +1,10 @@
 """Steps down when pods on one GPU disturb each other, and up again when they no longer do.
 
 The rungs: what was planned; then, with MPS, parts of those that can wait halved until they are at their floors; then
-turns; then a GPU for each. A rung on which a pod would have less than its floor is left out. One step at a time, after
-contention has lasted; up after a calm that doubles each time a step up did not hold, so that moves die out. What is not
-measured moves nothing.
+turns; then a GPU for each. Turns are left out where a pod has a latency to keep, as it would wait for all others, or
+would have less than its floor. One step at a time, after contention has lasted, and not by measurements of before the
+last step; up after a calm that doubles each time a step up did not hold, so that moves die out. What is not measured
+moves nothing.
 """
 
 import math
@@ -32,6 +33,8 @@ class LadderSettings:
     sm_active: tuple[float, float] = (0.97, 0.8)
     memory: tuple[float, float] = (0.97, 0.9)
     contended_s: float = 60.0
+    settle_s: float = 300.0
+    """So long after a step measurements are still of what was before it: rates over five minutes."""
     calm_s: float = 900.0
     most_calm_s: float = 86_400.0
 
@@ -39,13 +42,15 @@ class LadderSettings:
 @dataclass(frozen=True)
 class LadderState:
     """``rung``: 0 is the plan. The times are since when contention or calm has lasted, None for neither. ``wait_s``:
-    how long a calm has to last before a step up; ``raised_s``: when the last step up was."""
+    how long a calm has to last before a step up; ``raised_s``: when the last step up was, ``moved_s``: the last at
+    all."""
 
     rung: int = 0
     contended_since_s: float | None = None
     calm_since_s: float | None = None
     wait_s: float = 0.0
     raised_s: float | None = None
+    moved_s: float | None = None
 
 
 def rungs(
@@ -85,9 +90,10 @@ def _halved(share: ClientShare, sharer: Sharer) -> ClientShare:
 
 
 def _hold_in_turns(plan: SharingPlan, hardware: SharingHardware, sharers: Sequence[Sharer]) -> bool:
-    """Whether each has its floor, and all their memory, with one turn in ``replicas``."""
-    fits = sum(sharer.mib for sharer in sharers[: plan.replicas]) <= hardware.gpu_mib
-    return fits and all(sharer.floor_percent <= 100 // plan.replicas for sharer in sharers)
+    """Whether none has a latency to keep, and each has its floor with one turn in ``replicas``."""
+    part = 100 // plan.replicas
+    fits = sum(share.mib for share in plan.shares[: plan.replicas]) <= hardware.gpu_mib
+    return fits and not any(sharer.duties.latency_critical or sharer.floor_percent > part for sharer in sharers)
 
 
 def observe(state: LadderState, pressure: Pressure, now_s: float, settings: LadderSettings) -> LadderState:
@@ -104,7 +110,10 @@ def observe(state: LadderState, pressure: Pressure, now_s: float, settings: Ladd
 
 def step(state: LadderState, pressure: Pressure, now_s: float, last: int, settings: LadderSettings) -> LadderState:
     """After one more measurement, at most one rung away. ``last``: the lowest rung."""
-    state = observe(replace(state, rung=min(state.rung, last)), pressure, now_s, settings)
+    state = replace(state, rung=min(state.rung, last))
+    if state.moved_s is not None and now_s - state.moved_s < settings.settle_s:
+        return state
+    state = observe(state, pressure, now_s, settings)
     wait_s = max(state.wait_s, settings.calm_s)
     if state.contended_since_s is not None and now_s - state.contended_since_s >= settings.contended_s:
         if state.rung == last:
@@ -112,11 +121,11 @@ def step(state: LadderState, pressure: Pressure, now_s: float, last: int, settin
         failed = state.raised_s is not None and now_s - state.raised_s < wait_s
         held = state.raised_s is not None and not failed
         wait_s = min(settings.most_calm_s, 2 * wait_s) if failed else settings.calm_s if held else wait_s
-        return LadderState(state.rung + 1, wait_s=wait_s)
+        return LadderState(state.rung + 1, wait_s=wait_s, moved_s=now_s)
     if state.rung and state.calm_since_s is not None and now_s - state.calm_since_s >= wait_s:
         # The step up before has held.
         wait_s = settings.calm_s if state.raised_s is not None else wait_s
-        return LadderState(state.rung - 1, wait_s=wait_s, raised_s=now_s)
+        return LadderState(state.rung - 1, wait_s=wait_s, raised_s=now_s, moved_s=now_s)
     return state
 
 

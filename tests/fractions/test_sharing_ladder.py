@@ -1,5 +1,8 @@
 """Steps down on contention and up after a calm: no oscillation, nothing without a measurement."""
 
+from dataclasses import replace
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,27 +18,32 @@ CONTENDED, CALM, BETWEEN, UNMEASURED = Pressure(1.4), Pressure(0.3), Pressure(0.
 DAY_S = 86_400
 
 
-def test_the_rungs_of_a_service_beside_batch() -> None:
-    gpu = SharingHardware(SharingExecutor.DRA, 81_559, (9, 0))
+GPU = SharingHardware(SharingExecutor.DRA, 81_559, (9, 0))
+PLANNED = SharingSettings()
+
+
+def test_beside_a_service_batch_shrinks_and_then_each_has_a_gpu() -> None:
     pods = [
         Sharer("chat", WorkloadClass.INFERENCE, 40, 10, 8000),
         Sharer("train", WorkloadClass.UNATTENDED, 90, 70, 30_000),
     ]
-    steps = rungs(plan_claim(gpu, pods, SharingSettings()), gpu, pods, SharingSettings())
-    assert [[share.percent for share in rung.shares] for rung in steps] == [
-        [48, 52], [48, 26], [48, 13], [48, 7], [50, 50], [100, 100],
-    ]  # fmt: skip
-    assert [rung.mode for rung in steps[-2:]] == [SharingMode.TIME_SLICING, SharingMode.EXCLUSIVE]
+    steps = rungs(plan_claim(GPU, pods, PLANNED), GPU, pods, PLANNED)
+    parts = [[share.percent for share in rung.shares] for rung in steps]
+    assert parts == [[48, 52], [48, 26], [48, 13], [48, 7], [100, 100]]
+    assert [rung.mode for rung in steps] == [SharingMode.MPS] * 4 + [SharingMode.EXCLUSIVE]
 
 
-def test_turns_are_left_out_where_a_service_would_have_less_than_it_fills() -> None:
-    gpu = SharingHardware(SharingExecutor.DRA, 81_559, (9, 0))
+def test_pods_without_a_latency_to_keep_take_turns_before_they_are_parted() -> None:
     pods = [
-        Sharer("chat", WorkloadClass.INFERENCE, 60, 10, 8000),
-        Sharer("train", WorkloadClass.UNATTENDED, 90, 40, 30_000),
+        Sharer("notebook", WorkloadClass.INTERACTIVE, 40, 30, 8000),
+        Sharer("train", WorkloadClass.UNATTENDED, 90, 70, 30_000),
     ]
-    modes = {rung.mode for rung in rungs(plan_claim(gpu, pods, SharingSettings()), gpu, pods, SharingSettings())}
-    assert modes == {SharingMode.MPS, SharingMode.EXCLUSIVE}
+    modes = [rung.mode for rung in rungs(plan_claim(GPU, pods, PLANNED), GPU, pods, PLANNED)]
+    assert modes[0] is SharingMode.MPS
+    assert modes[-2:] == [SharingMode.TIME_SLICING, SharingMode.EXCLUSIVE]
+    wants_more = [replace(pods[0], guarantee_percent=60), pods[1]]
+    modes = [rung.mode for rung in rungs(plan_claim(GPU, wants_more, PLANNED), GPU, wants_more, PLANNED)]
+    assert SharingMode.TIME_SLICING not in modes
 
 
 def moved(pressures: list[Pressure], every_s: float = 30.0, state: LadderState = LadderState()) -> list[int]:  # noqa: B008
@@ -47,8 +55,9 @@ def moved(pressures: list[Pressure], every_s: float = 30.0, state: LadderState =
     return result
 
 
-def test_a_step_down_takes_a_minute_of_contention_and_the_next_one_a_further_minute() -> None:
-    assert moved([CONTENDED] * 6) == [0, 0, 1, 1, 1, 2]
+def test_a_step_down_takes_a_minute_of_contention_and_what_was_before_it_does_not_count() -> None:
+    steps = moved([CONTENDED] * 30)
+    assert [at for at in range(1, 30) if steps[at] != steps[at - 1]] == [2, 14, 26]
     assert moved([CONTENDED, CONTENDED, CALM] * 10) == [0] * 30
     assert moved([BETWEEN] * 100) == [0] * 100
 
@@ -61,7 +70,7 @@ def test_what_is_not_measured_moves_nothing(pressures: list[Pressure], rung: int
 @given(st.lists(st.sampled_from([CONTENDED, CALM, BETWEEN, UNMEASURED]), min_size=1, max_size=100), st.floats(1, 2000))
 def test_one_rung_at_a_time_and_never_beyond_the_last(pressures: list[Pressure], every_s: float) -> None:
     steps = [0, *moved(pressures, every_s)]
-    assert all(abs(after - before) <= 1 for before, after in zip(steps, steps[1:], strict=False))
+    assert all(abs(after - before) <= 1 for before, after in pairwise(steps))
     assert all(0 <= rung <= 5 for rung in steps)
 
 

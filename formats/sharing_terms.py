@@ -36,11 +36,15 @@ def configuration_name(setting: ReplicaSetting) -> str:
 
 
 def plugin_configuration(setting: ReplicaSetting, base: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The configuration, with everything but sharing as in ``base``, which is the one that the node has now."""
+    """The configuration, with everything but sharing as in ``base``, which is the one that the node has now. The plugin
+    refuses MPS with ``migStrategy: mixed`` (``validateFlags``), which then is ``none``."""
     result = {
         "version": "v1",
         **{key: value for key, value in (base or {}).items() if key not in ("version", "sharing")},
     }
+    flags = result.get("flags")
+    if setting.mode is SharingMode.MPS and isinstance(flags, dict) and flags.get("migStrategy") == "mixed":
+        result["flags"] = {**flags, "migStrategy": "none"}
     if setting.replicas >= 2:
         resource = {"name": WHOLE_GPU_RESOURCE, "replicas": setting.replicas}
         result["sharing"] = {_BLOCKS[setting.mode]: {"resources": [resource]}}

@@ -95,9 +95,12 @@ def planned_node(node: SharingNode, measured: Measured, settings: SharingSetting
 
 
 def hardware_of(node: SharingNode) -> SharingHardware:
-    """As the policy needs it: MPS that is in force and whose daemon is away cannot be used."""
-    is_down = node.in_force.mode is SharingMode.MPS and not node.mps_ready
-    problem = "its daemon on the node is not ready" if is_down else ""
+    """As the policy needs it: MPS needs a daemon, which the DRA driver starts for each claim by itself."""
+    problem = ""
+    if node.in_force.mode is SharingMode.MPS and not node.mps_ready:
+        problem = "its daemon on the node is not ready"
+    elif node.executor is SharingExecutor.DEVICE_PLUGIN and node.has_mps is False:
+        problem = "the cluster has no DaemonSet of its daemon (mps-control-daemon)"
     return SharingHardware(node.executor, node.gpu_mib, node.capability, node.has_partitions, problem)
 
 

@@ -79,14 +79,15 @@ def test_services_with_a_gpu_each_are_put_together_by_mps() -> None:
 
 
 def test_manifests_keep_the_flags_that_the_node_has() -> None:
-    own = {"version": "v1", "flags": {"migStrategy": "mixed"}}
+    own = {"version": "v1", "flags": {"migStrategy": "mixed", "failOnInitError": False}}
     config_map = {"data": {"default": yaml.safe_dump(own), "broken": "a: ["}}
     cluster = sharing_cluster([node("gpu-1")], services(), [], config_map)
     written, label = manifests([plan(cluster, measured(*NAMES))], KEY, cluster.configurations)
     assert written["metadata"] == {"namespace": KEY[0], "name": KEY[1]}
     assert list(written["data"]) == ["kopt-mps-2"]
     configuration = yaml.safe_load(written["data"]["kopt-mps-2"])
-    assert configuration["flags"] == {"migStrategy": "mixed"}
+    # The plugin refuses MPS beside mixed.
+    assert configuration["flags"] == {"migStrategy": "none", "failOnInitError": False}
     assert read_plugin_configuration(configuration) == ReplicaSetting(SharingMode.MPS, 2)
     assert label["metadata"] == {"name": "gpu-1", "labels": {"nvidia.com/device-plugin.config": "kopt-mps-2"}}
 
@@ -145,6 +146,13 @@ def test_without_its_daemon_a_node_goes_back_to_turns() -> None:
     assert (result.wanted, result.reason.code) == (ReplicaSetting(SharingMode.TIME_SLICING, 2), "SHARING_WITHOUT_MPS")
     # No pod of the daemon at all is no better.
     assert plan(sharing_cluster(nodes, services(), [], None), Measured()).reason.code == "SHARING_WITHOUT_MPS"
+
+
+def test_where_nothing_would_start_the_daemon_pods_take_turns() -> None:
+    daemon_set = {"metadata": {"name": "nvidia-device-plugin-mps-control-daemon"}}
+    for listed, mode in (([], SharingMode.TIME_SLICING), ([daemon_set], SharingMode.MPS), (None, SharingMode.MPS)):
+        cluster = sharing_cluster([node("gpu-1")], services(), [], None, listed)
+        assert plan(cluster, measured(*NAMES)).wanted.mode is mode
 
 
 def test_a_label_that_is_not_in_force_is_waited_for() -> None:

@@ -7,10 +7,10 @@ offers nothing until it is ready (``internal/plugin/mps.go``, ``waitForDaemon``)
 
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kopt.cluster.client.api import Forbidden, Kube, NotFound
-from kopt.cluster.client.resources import CONFIG_MAPS, NODES, PODS, UNFINISHED_PODS, Object
+from kopt.cluster.client.resources import CONFIG_MAPS, DAEMON_SETS, NODES, PODS, UNFINISHED_PODS, Object, Resource
 from kopt.cluster.objects.conditions import condition, is_true
 from kopt.cluster.objects.fields import items, mapping, text
 from kopt.cluster.workloads.requests.external import RESOURCE_SLICES
@@ -48,7 +48,8 @@ class GpuPod:
 @dataclass(frozen=True)
 class SharingNode:
     """A node with GPUs. ``gpus``: physical ones. ``in_force``: how it shares them. ``configuration``: the value of its
-    label, empty without. ``mps_ready``: whether its daemon is; None where it has none."""
+    label, empty without. ``mps_ready``: whether its daemon is; None where it has none. ``has_mps``: whether the cluster
+    would start one; None where that may not be read."""
 
     name: str
     executor: SharingExecutor
@@ -59,34 +60,38 @@ class SharingNode:
     in_force: ReplicaSetting
     configuration: str
     mps_ready: bool | None
+    has_mps: bool | None = None
     pods: tuple[GpuPod, ...] = ()
 
 
 @dataclass(frozen=True)
 class SharingCluster:
-    """At one moment. ``configurations``: by name, as in the ConfigMap; None where there is none. ``runs_mps``: whether
-    any node has a daemon of MPS."""
+    """At one moment. ``configurations``: by name, as in the ConfigMap; None where there is none."""
 
     nodes: tuple[SharingNode, ...]
     configurations: Mapping[str, object] | None
-    runs_mps: bool
 
 
 async def read_sharing_cluster(kube: Kube, config_map: tuple[str, str]) -> SharingCluster:
     """``config_map``: namespace and name of the device plugin's configurations. Raises ApiError."""
-    nodes, pods, slices, configurations = await asyncio.gather(
+    nodes, pods, slices, configurations, daemon_sets = await asyncio.gather(
         kube.list(NODES),
         kube.list(PODS, field_selector=UNFINISHED_PODS),
-        _slices(kube),
+        _listed(kube, RESOURCE_SLICES),
         _configurations(kube, config_map),
+        _listed(kube, DAEMON_SETS),
     )
-    return sharing_cluster(nodes.items, pods.items, slices, configurations)
+    return sharing_cluster(nodes.items, pods.items, slices or [], configurations, daemon_sets)
 
 
 def sharing_cluster(
-    nodes: Iterable[Object], pods: Iterable[Object], slices: Iterable[Object], config_map: Object | None
+    nodes: Iterable[Object],
+    pods: Iterable[Object],
+    slices: Iterable[Object],
+    config_map: Object | None,
+    daemon_sets: Iterable[Object] | None = None,
 ) -> SharingCluster:
-    """Of objects as the API server has them."""
+    """Of objects as the API server has them; None where they may not be read."""
     by_node: dict[str, list[GpuPod]] = {}
     daemons: dict[str, bool] = {}
     for pod in pods:
@@ -96,10 +101,10 @@ def sharing_cluster(
         elif node and (gpu_pod := _gpu_pod(pod)) is not None:
             by_node.setdefault(node, []).append(gpu_pod)
     driven = {text(item, "spec", "nodeName") for item in slices if text(item, "spec", "driver") == GPU_DRIVER}
+    has_mps = None if daemon_sets is None else any(MPS_DAEMON in text(item, "metadata", "name") for item in daemon_sets)
     read = (_node(node, driven, daemons, by_node) for node in nodes)
-    listed = tuple(sorted((node for node in read if node is not None), key=lambda node: node.name))
-    configurations = None if config_map is None else dict(_documents(config_map))
-    return SharingCluster(listed, configurations, bool(daemons))
+    listed = sorted((replace(node, has_mps=has_mps) for node in read if node is not None), key=lambda node: node.name)
+    return SharingCluster(tuple(listed), None if config_map is None else dict(_documents(config_map)))
 
 
 def _node(
@@ -123,7 +128,7 @@ def _node(
     mib = _number(labels.get("nvidia.com/gpu.memory"))
     configuration = text(labels, CONFIGURATION_LABEL)
     common = (name, executor, count, mib, _capability(labels), partitions, setting, configuration, daemons.get(name))
-    return SharingNode(*common, tuple(sorted(pods.get(name, ()), key=lambda pod: (pod.namespace, pod.name))))
+    return SharingNode(*common, pods=tuple(sorted(pods.get(name, ()), key=lambda pod: (pod.namespace, pod.name))))
 
 
 def _in_force(labels: Mapping[str, object]) -> ReplicaSetting:
@@ -179,11 +184,12 @@ async def _configurations(kube: Kube, key: tuple[str, str]) -> Object | None:
         return None
 
 
-async def _slices(kube: Kube) -> list[Object]:
+async def _listed(kube: Kube, resource: Resource) -> list[Object] | None:
+    """None where the kind is not served, or may not be read."""
     try:
-        return (await kube.list(RESOURCE_SLICES)).items
+        return (await kube.list(resource)).items
     except (NotFound, Forbidden):
-        return []
+        return None
 
 
 def _number(amount: object) -> int:

@@ -82,7 +82,7 @@ class SharedGpu:
     @property
     def sharers(self) -> list[Sharer]:
         """In the order of shares."""
-        return [each.sharer for each in (*self.services, *self.batches)]
+        return [*(each.sharer for each in self.services), *(each.sharer for each in self.batches)]
 
 
 def replay(

@@ -121,7 +121,7 @@ def plan_node(hardware: SharingHardware, sharers: Sequence[Sharer], settings: Sh
     for mode in _preferred(hardware, sharers, problems):
         plan = in_replicas(mode, hardware, sharers, settings)
         if plan is not None:
-            return SharingPlan(mode, plan.replicas, plan.shares, (_chosen(plan, sharers), *problems))
+            return SharingPlan(mode, plan.replicas, plan.shares, (_why(plan, sharers), *problems))
     return exclusive(hardware, sharers, _too_large(hardware, sharers, settings), problems)
 
 
@@ -159,7 +159,7 @@ def plan_claim(hardware: SharingHardware, sharers: Sequence[Sharer], settings: S
         shares = divide(hardware, sharers, settings) if len(sharers) <= _most_clients(mode, hardware) else None
         if shares is not None:
             plan = SharingPlan(mode, len(sharers), shares)
-            return SharingPlan(mode, len(sharers), shares, (_chosen(plan, sharers), *problems))
+            return SharingPlan(mode, len(sharers), shares, (_why(plan, sharers), *problems))
     return exclusive(hardware, sharers, _too_large(hardware, sharers, settings), problems)
 
 
@@ -267,7 +267,7 @@ def _too_large(hardware: SharingHardware, sharers: Sequence[Sharer], settings: S
     )
 
 
-def _chosen(plan: SharingPlan, sharers: Sequence[Sharer]) -> Reason:
+def _why(plan: SharingPlan, sharers: Sequence[Sharer]) -> Reason:
     critical = sum(sharer.duties.latency_critical for sharer in sharers)
     numbers = {"replicas": plan.replicas, "pods": len(sharers), "latency_critical": critical}
     if plan.mode is SharingMode.MPS:

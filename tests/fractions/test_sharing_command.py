@@ -115,8 +115,8 @@ def test_what_another_pod_used_on_the_same_gpu_is_no_measurement_of_a_pod() -> N
     assert plan(cluster, Measured(shared, measured(*NAMES).sms)).reason.code == "SHARING_NOT_MEASURED"
 
 
-def mps_node(*, ready: bool = True, **labels: str) -> list[Object]:
-    return [node("gpu-1", replicas=2, mode="mps", **labels)], [daemon("gpu-1", ready=ready)]  # type: ignore[return-value]
+def mps_node(*, ready: bool = True) -> tuple[list[Object], list[Object]]:
+    return [node("gpu-1", replicas=2, mode="mps")], [daemon("gpu-1", ready=ready)]
 
 
 def pressed(slowdown: float, minutes: int) -> Measured:

@@ -59,13 +59,13 @@ def environments(plan: SharingPlan) -> dict[str, dict[str, str]]:
 
 
 def _claims(plan: NodePlan) -> Iterator[dict[str, Any]]:
-    """A claim for each GPU that pods are to share; a claim is of one namespace, and so are its pods."""
+    """A claim for each GPU that pods are to share, in the namespace of all of these."""
     for number, gpu in enumerate(plan.plans):
-        namespaces = {share.name.partition("/")[0] for share in gpu.shares}
         config = claim_config(gpu.mode, [(share.percent, share.mib) for share in gpu.shares], REQUEST)
-        if config is None or len(namespaces) > 1:
+        if config is None:
             continue
         request = {"name": REQUEST, "exactly": {"deviceClassName": GPU_DRIVER}}
-        metadata = {"namespace": namespaces.pop(), "name": f"kopt-shared-{plan.node.name}-{number}"}
+        namespace = gpu.shares[0].name.partition("/")[0]
+        metadata = {"namespace": namespace, "name": f"kopt-shared-{plan.node.name}-{number}"}
         spec = {"devices": {"requests": [request], "config": [config]}}
         yield {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim", "metadata": metadata, "spec": spec}

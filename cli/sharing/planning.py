@@ -116,10 +116,12 @@ def _as_policy_says(node: SharingNode, sharers: Sequence[Sharer], settings: Shar
 
 
 def by_gpu(hardware: SharingHardware, sharers: Sequence[Sharer], settings: SharingSettings) -> tuple[SharingPlan, ...]:
-    """Pods on the fewest GPUs, the largest first, each on the first GPU that all of its pods can share."""
+    """The largest pods first, each on the first GPU that all of its pods can share. A claim is of one namespace."""
     groups: list[tuple[list[Sharer], SharingPlan]] = []
     for sharer in sorted(sharers, key=lambda each: (-each.planned_percent, -each.mib, each.name)):
         for at, (group, _) in enumerate(groups):
+            if group[0].owner != sharer.owner:
+                continue
             plan = plan_claim(hardware, [*group, sharer], settings)
             if plan.mode is not SharingMode.EXCLUSIVE:
                 groups[at] = ([*group, sharer], plan)

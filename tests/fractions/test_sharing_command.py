@@ -35,11 +35,11 @@ def node(name: str, *, gpus: int = 4, replicas: int = 1, mode: str = "none", **l
     return {"metadata": metadata, "status": {"allocatable": {"nvidia.com/gpu": str(gpus * replicas)}}}
 
 
-def pod(name: str, on: str, kind: str = "inference", gpus: int = 1, threads: int = 0) -> Object:
+def pod(name: str, on: str, kind: str = "inference", gpus: int = 1, threads: int = 0, namespace: str = "lab") -> Object:
     container: Object = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}
     if threads:
         container["env"] = [{"name": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "value": str(threads)}]
-    metadata = {"namespace": "lab", "name": name, "labels": {"kaiwo.ai/class": kind}}
+    metadata = {"namespace": namespace, "name": name, "labels": {"kaiwo.ai/class": kind}}
     return {"metadata": metadata, "spec": {"nodeName": on, "containers": [container]}}
 
 
@@ -177,6 +177,14 @@ def test_claims_of_one_namespace_share_a_gpu_with_parts_of_their_own() -> None:
     (lower,) = environments(result.plans[0]).items()
     assert lower[0] == "lab/eval"
     assert int(lower[1]["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"]) <= 40
+
+
+def test_pods_of_two_namespaces_share_no_claim() -> None:
+    item = {"spec": {"driver": "gpu.nvidia.com", "nodeName": "gpu-1"}}
+    pods = [pod("chat-0", "gpu-1"), pod("chat-0", "gpu-1", namespace="other")]
+    keys = [("lab", "chat-0"), ("other", "chat-0")]
+    uses = Measured(dict.fromkeys(keys, MeasuredUse(Bytes(GIB), 3600.0)), dict.fromkeys(keys, SmUse(0.05, 0.3)))
+    assert plan(sharing_cluster([node("gpu-1")], pods, [item], None), uses).plans == ()
 
 
 def test_amds_gpus_are_shared_in_turns_alone_and_that_is_said() -> None:

@@ -30,14 +30,17 @@ def pod(name: str, workload_class: WorkloadClass, width: int, use: int, mib: int
 
 
 def sharers() -> st.SearchStrategy[list[Sharer]]:
-    percent = st.integers(0, 100)
-    kinds = st.sampled_from(WorkloadClass)
-    one_pod = st.builds(Sharer, st.uuids().map(str), kinds, percent, percent, st.integers(1, 90_000), percent)
-    return st.lists(one_pod, max_size=8)
+    percent = st.one_of(st.integers(0, 40), st.integers(0, 100))
+    mib = st.one_of(st.integers(1, 12_000), st.integers(1, 90_000))
+    guarantee = st.one_of(st.just(0), percent)
+    one_pod = st.builds(Sharer, st.just("pod"), st.sampled_from(WorkloadClass), percent, percent, mib, guarantee)
+    return st.lists(one_pod, min_size=1, max_size=6)
 
 
 def hardware() -> st.SearchStrategy[SharingHardware]:
-    return st.builds(
+    """Mostly of the kind that can be shared in every way."""
+    whole = st.builds(replace, st.sampled_from((H100, CLAIM)))
+    anything = st.builds(
         SharingHardware,
         st.sampled_from(SharingExecutor),
         st.sampled_from((0, 16_384, 81_559, 143_771)),
@@ -45,6 +48,7 @@ def hardware() -> st.SearchStrategy[SharingHardware]:
         st.booleans(),
         st.sampled_from(("", "its daemon is away")),
     )
+    return st.one_of(whole, whole, anything)
 
 
 def check(plan: SharingPlan, pods: list[Sharer], gpu_mib: int) -> None:
@@ -108,6 +112,12 @@ def test_a_claims_service_has_what_it_fills_and_batch_the_rest() -> None:
     assert plan.mode is SharingMode.MPS
     assert [share.percent for share in plan.shares] == [52, 48]
     assert sum(share.mib for share in plan.shares) <= CLAIM.gpu_mib
+
+
+def test_a_claims_pods_have_all_their_memory_with_headroom_or_no_claim() -> None:
+    for mib, mode in ((33_000, SharingMode.MPS), (36_000, SharingMode.EXCLUSIVE), (80_000, SharingMode.EXCLUSIVE)):
+        pods = [pod(name, SERVICE, 30, 5, mib) for name in ("a", "b")]
+        assert plan_claim(CLAIM, pods, SETTINGS).mode is mode
 
 
 @pytest.mark.parametrize(

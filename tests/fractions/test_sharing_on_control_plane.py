@@ -1,6 +1,7 @@
-"""``kopt fractions sharing`` on a real API server: what it reads, and that its manifests are taken as they are."""
+"""``kopt fractions sharing`` on a real API server and Prometheus: its manifests are taken as they are."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import yaml
@@ -8,12 +9,10 @@ from controlplane.plane import ControlPlane
 from typer.testing import CliRunner
 
 from kopt.cli.main import app
-from kopt.cli.sharing import commands
-from kopt.cli.sharing.planning import Measured
-from kopt.core.sharing.pressure import SmUse
-from kopt.core.units import GIB, Bytes
-from kopt.core.workload.measured import MeasuredUse
+from tests.gpu_history import Metric, dcgm, history
+from tests.prometheus_server import RunningPrometheus
 
+pytestmark = [pytest.mark.services, pytest.mark.long]
 GPU = "nvidia.com/gpu"
 LABELS = {
     "nvidia.com/gpu.memory": "81559",
@@ -26,7 +25,7 @@ LABELS = {
 
 
 @pytest.fixture
-def run(control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+def run(control_plane: ControlPlane) -> Callable[..., str]:
     def invoke(*arguments: str) -> str:
         command = ["fractions", "sharing", "plan", "--kubeconfig", str(control_plane.kubeconfig), *arguments]
         result = CliRunner().invoke(app, command)
@@ -36,8 +35,29 @@ def run(control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> Callabl
     return invoke
 
 
+@pytest.fixture
+def measured(tmp_path: Path) -> Iterator[Callable[[str], RunningPrometheus]]:
+    """A Prometheus with an hour of four services in a namespace, each alone on a GPU."""
+    started: list[RunningPrometheus] = []
+
+    def start(space: str) -> RunningPrometheus:
+        values = {"SM_ACTIVE": 0.05, "GR_ENGINE_ACTIVE": 0.2}
+        metrics = [
+            Metric(f"DCGM_FI_PROF_{field}", dcgm(space, f"chat-{number}", number), value, 3600.0)
+            for field, value in values.items()
+            for number in range(4)
+        ]
+        memory = [Metric("DCGM_FI_DEV_FB_USED", dcgm(space, f"chat-{at}", at), 8192.0, 3600.0) for at in range(4)]
+        started.append(RunningPrometheus(tmp_path, history(*metrics, *memory)))
+        return started[0]
+
+    yield start
+    for served in started:
+        served.stop()
+
+
 def test_manifests_are_taken_and_the_node_is_then_waited_for(
-    control_plane: ControlPlane, run: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+    control_plane: ControlPlane, run: Callable[..., str], measured: Callable[[str], RunningPrometheus]
 ) -> None:
     api, space = control_plane.api, control_plane.api.space("sharing")
     name = f"{space}-gpu"
@@ -55,18 +75,15 @@ def test_manifests_are_taken_and_the_node_is_then_waited_for(
         spec = {"selector": {"matchLabels": {"app": "mps"}}, "template": template}
         metadata = {"name": "nvidia-device-plugin-mps-control-daemon", "namespace": space}
         api.create({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata, "spec": spec})
-        pods = [(space, f"chat-{number}") for number in range(4)]
-        memory = {pod: MeasuredUse(Bytes(8 * GIB), 3600.0) for pod in pods}
-        measured = Measured(memory, {pod: SmUse(0.05, 0.3) for pod in pods})
-        monkeypatch.setattr(commands, "_measured", lambda *_: measured)
-        config_map = ("--config-map", f"{space}/plugin", "--node", name)
-        manifests = list(yaml.safe_load_all(run(*config_map, "--manifests")))
+        served = measured(space)
+        options = ("--config-map", f"{space}/plugin", "--node", name, "--prometheus", served.url, "--since", "1h")
+        manifests = list(yaml.safe_load_all(run(*options, "--manifests")))
         assert [item["kind"] for item in manifests] == ["ConfigMap", "Node"]
         for item in manifests:
             api.apply(item)
         node = api.get("v1", "Node", name, "")
         assert node["metadata"]["labels"]["nvidia.com/device-plugin.config"] == "kopt-mps-2"
-        (row,) = yaml.safe_load(run(*config_map, "-o", "yaml"))["nodes"]
+        (row,) = yaml.safe_load(run(*options, "-o", "yaml"))["nodes"]
         # No plugin runs here, so that feature discovery does not say so.
         assert (row["reason"], row["in_force"]) == ("SHARING_NOT_IN_FORCE", "exclusive")
     finally:

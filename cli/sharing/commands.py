@@ -136,7 +136,7 @@ def planned(plans: "Sequence[NodePlan]", cluster: "SharingCluster") -> Answer:
 
 
 def _row(plan: "NodePlan") -> SharingRow:
-    from kopt.cli.sharing.manifests import environments
+    from kopt.cli.sharing.manifests import environments, is_reconfigured
     from kopt.formats.sharing_terms import configuration_name
 
     node = plan.node
@@ -146,7 +146,6 @@ def _row(plan: "NodePlan") -> SharingRow:
         for share in each.shares
     ]
     environment = {name: env for each in plan.plans for name, env in environments(each).items()}
-    by_plugin = bool(plan.plans) and node.executor is SharingExecutor.DEVICE_PLUGIN
     return SharingRow(
         node.name,
         str(node.executor),
@@ -158,7 +157,7 @@ def _row(plan: "NodePlan") -> SharingRow:
         plan.reason.code,
         plan.reason.message,
         [reason.message for reason in plan.further],
-        configuration_name(plan.wanted) if by_plugin else node.configuration,
+        configuration_name(plan.wanted) if is_reconfigured(plan) else node.configuration,
         shares,
         environment,
     )
@@ -190,10 +189,14 @@ def _frees(plan: "NodePlan") -> int:
 def _print(plans: "Sequence[NodePlan]", key: tuple[str, str], cluster: "SharingCluster") -> None:
     import yaml
 
-    from kopt.cli.sharing.manifests import manifests
+    from kopt.cli.sharing.manifests import environments, manifests
 
     documents = manifests(plans, key, cluster.configurations)
-    typer.echo(yaml.safe_dump_all(documents, sort_keys=False) if documents else "# no node is to change", nl=False)
+    for plan in plans:
+        for each in plan.plans:
+            for name, variables in environments(each).items():
+                typer.echo(f"# pod {name}: {' '.join(f'{variable}={value}' for variable, value in variables.items())}")
+    typer.echo(yaml.safe_dump_all(documents, sort_keys=False) if documents else "# no configuration is to change")
 
 
 def _measured(prometheus: str, since_s: int, slowdown: str, token_file: Path | None) -> "Measured":

@@ -23,7 +23,7 @@ def manifests(
 ) -> list[dict[str, Any]]:
     """For ``kubectl apply --server-side``: the configurations first, then nodes by name, then claims."""
     changed = [plan for plan in plans if plan.plans]
-    by_plugin = [plan for plan in changed if plan.node.executor is SharingExecutor.DEVICE_PLUGIN]
+    by_plugin = [plan for plan in changed if is_reconfigured(plan)]
     result: list[dict[str, Any]] = []
     if by_plugin:
         data = {configuration_name(plan.wanted): _configuration(plan, configurations or {}) for plan in by_plugin}
@@ -36,6 +36,12 @@ def manifests(
         if plan.node.executor is SharingExecutor.DRA:
             result += _claims(plan)
     return result
+
+
+def is_reconfigured(plan: NodePlan) -> bool:
+    """Whether the node's device plugin needs another configuration, and not only some pods another environment."""
+    is_plugin = plan.node.executor is SharingExecutor.DEVICE_PLUGIN
+    return is_plugin and bool(plan.plans) and plan.wanted != plan.node.in_force
 
 
 def _configuration(plan: NodePlan, configurations: Mapping[str, object]) -> str:

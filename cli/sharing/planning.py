@@ -82,7 +82,7 @@ def planned_node(node: SharingNode, measured: Measured, settings: SharingSetting
         return _shared(node, measured, settings)
     several = [pod for pod in node.pods if pod.gpus > 1]
     if several:
-        message = f"{counted(len(several), 'pod')} on it with several GPUs each: a replica is no whole GPU."
+        message = f"{counted(len(several), 'pod')} on it with several GPUs: a replica is no whole GPU."
         return NodePlan(node, (), Reason("SHARING_EXCLUSIVE", message, {"pods": len(several)}))
     sharers = [_sharer(pod, measured) for pod in node.pods]
     unmeasured = [

@@ -132,6 +132,7 @@ def test_contention_halves_the_part_of_batch_and_a_calm_gives_it_back() -> None:
     assert result.reason.code == "SHARING_CONTENDED"
     assert result.reason.message == ("Contended for 5 min (slow-down 1.30). The parts of lab/eval would be halved.")
     assert environments(result.plans[0])["lab/eval"]["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "25"
+    assert manifests([result], KEY, None) == [], "the node's configuration stays as it is"
     assert plan(cluster, pressed(0.8, 5)).reason.code == "SHARING_AS_IS"
     lowered = sharing_cluster(nodes, [pods[0], pod("eval", "gpu-1", "batch", threads=25), *daemons], [], None)
     assert plan(lowered, pressed(0.3, 5)).plans == ()

@@ -3,7 +3,8 @@
 Services answer public traces of requests (``KOPT_DATA_DIR/demand``), twelve hours each, scaled so that the busiest
 minutes take 40 % of the service's time; a request takes 0.25 s alone and is promised in 1.25 s. The families differ in
 what the batch pulls on bandwidth, when it has work, how wide services are, and whether the daemon of MPS dies. The
-ladder was made with the development families and every second series; the others were kept back until it was done.
+ladder was made with the development families; the others were run once it was done, on every other series (of which
+earlier runs of the development families had drawn windows, too).
 
 *exclusive*: a GPU each. *turns*: time-slicing. *equal parts*: MPS with 100 divided by pods per cent for each. *kopt*:
 the policy's plan and its ladder, where a step costs a restart of a minute. Prints Markdown; returns 1 where kopt has

@@ -40,6 +40,7 @@ BENCHMARKS = {name: f"benchmarks.{name}" for name in predictor_names()} | {
     "runtime-latency": "benchmarks.runtime_latency",
     "runtime-telemetry": "benchmarks.runtime_telemetry",
     "suite": "benchmarks.suite_estimates",
+    "sharing": "benchmarks.sharing",
     "shared-links": "benchmarks.shared_links",
     "staging": "benchmarks.staging",
     "staging-controller": "benchmarks.staging_controller",

@@ -11,6 +11,7 @@ import typer
 from kopt.cli.errors import Refused
 from kopt.cli.options import Kubeconfig, Output
 from kopt.cli.output import Answer, Format, column, show
+from kopt.cli.sharing import commands as sharing
 from kopt.core.units import GIB, WHOLE_GPU, format_gpus
 from kopt.core.workload.gpu_share import Enforcement, ShareExecutor, ShareField
 from kopt.core.workload.share_enforcement import ENFORCED, ISOLATIONS
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from kopt.core.scheduling.devices import GpuDevice
 
 app = typer.Typer(no_args_is_help=True, help="Shares of GPUs: what is guaranteed, by whom, and what is enforced.")
+app.add_typer(sharing.app, name="sharing")
 _SEVERAL = "contested"
 
 

@@ -33,7 +33,12 @@ AREAS = {
     "demand": ("models/demand", "features", "serving/demand", "serving/client/fallback_demand", "serving/client/gpus"),
     "reservations": ("policies/reservations", "controllers/reservations", "benchmarks/reservations"),
     "devices": ("controllers/devices",),
-    "fractions": ("policies/fractions", "controllers/admission/shares", "controllers/admission/handlers"),
+    "fractions": (
+        "policies/fractions",
+        "controllers/admission/shares",
+        "controllers/admission/handlers",
+        "cli/sharing",
+    ),
     "gangs": ("policies/gangs", "controllers/gangs", "benchmarks/gangs"),
     "lending": ("policies/lending", "controllers/lending", "dashboard/pages/lending"),
     "nodes": ("agents/node_executor",),

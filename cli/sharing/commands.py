@@ -1,0 +1,230 @@
+"""``kopt fractions sharing``: modes of sharing, what is in force on nodes, and what would be better."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kopt.cli.errors import Refused, usage_error
+from kopt.cli.options import Kubeconfig, Output, seconds
+from kopt.cli.output import Answer, Format, column, show
+from kopt.core.sharing.modes import SharingExecutor, sharing_table
+
+if TYPE_CHECKING:
+    from kopt.cli.sharing.planning import Measured, NodePlan
+    from kopt.cluster.workloads.sharing.nodes import SharingCluster
+    from kopt.formats.sharing_terms import ReplicaSetting
+
+app = typer.Typer(no_args_is_help=True, help="Time-slicing and MPS: how nodes share GPUs, and how they should.")
+DEFAULT_CONFIGURATIONS = "gpu-operator/device-plugin-config"
+_PRESSURE_S = 3600
+
+
+@dataclass(frozen=True)
+class ModeRow:
+    """What a mode keeps processes on one GPU from."""
+
+    mode: str = column("mode")
+    memory: str = column("memory")
+    compute: str = column("compute")
+    faults: str = column("faults")
+
+
+@dataclass(frozen=True)
+class SharingRow:
+    """A node. ``in_force`` and ``wanted``: mode and replicas of each GPU. ``frees``: GPUs that its pods would no longer
+    need. ``shares``: by pod, per cent of the SMs and MiB. ``environment``: of pods that are to have less."""
+
+    node: str = column("node")
+    executor: str = column("executor", drop=4)
+    gpus: int = column("GPUs")
+    pods: int = column("pods", drop=3)
+    in_force: str = column("in force")
+    wanted: str = column("is to be")
+    frees: int = column("frees", drop=2)
+    reason: str = column("reason", drop=1)
+    message: str = column("message")
+    further: Sequence[str] = column("further", wide=True)
+    configuration: str = column("configuration", wide=True)
+    shares: Sequence[Mapping[str, Any]] = column("shares", wide=True)
+    environment: Mapping[str, Mapping[str, str]] = column("environment", wide=True)
+
+
+@app.command("modes")
+def modes(output: Output = Format.TABLE) -> None:
+    """Show what each mode of sharing enforces; no cluster is asked.
+
+    Examples:
+
+        kopt fractions sharing modes
+    """
+    table = sharing_table()
+    rows = [ModeRow(str(mode), traits.memory, traits.compute, traits.faults) for mode, traits in table.modes.items()]
+    remarks = [f"{executor}: {traits.means}." for executor, traits in table.executors.items()]
+    show(Answer("modes", rows, remarks=remarks), output)
+
+
+@app.command("plan")
+def plan(
+    prometheus: Annotated[
+        str,
+        typer.Option("--prometheus", metavar="URL", help="Where GPUs are measured."),
+    ] = "",
+    since: Annotated[str, typer.Option("--since", metavar="SPAN", help="How far back pods are measured.")] = "24h",
+    slowdown: Annotated[
+        str,
+        typer.Option("--slowdown", metavar="PROMQL", help="Latency over what was promised, by namespace and pod."),
+    ] = "",
+    config_map: Annotated[
+        str, typer.Option("--config-map", metavar="NAMESPACE/NAME", help="The device plugin's configurations.")
+    ] = DEFAULT_CONFIGURATIONS,
+    node: Annotated[str, typer.Option("--node", metavar="NAME", help="Only this node.")] = "",
+    manifests: Annotated[
+        bool, typer.Option("--manifests", help="Print what to apply, for `kubectl apply --server-side -f -`.")
+    ] = False,
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", metavar="FILE", help="A bearer token for Prometheus.")
+    ] = None,
+    kubeconfig: Kubeconfig = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show how each node shares its GPUs, what it should do, and why; nothing is written.
+
+    Pods that have a GPU alone are put together where all of them fit, by the SMs that they fill and use and by the
+    memory that they hold. Nodes that share are taken one step down where the last hour was contended. JSON has the
+    shares of pods. Pods keep their devices only until the plugin starts anew: drain a node before its label changes.
+
+    Examples:
+
+        kopt fractions sharing plan --prometheus http://prometheus:9090
+
+        kopt fractions sharing plan --prometheus http://prometheus:9090 --node gpu-7 --manifests
+    """
+    from kopt.cli.sharing.planning import planned_nodes
+    from kopt.policies.fractions.sharing import SharingSettings
+
+    namespace, slash, name = config_map.partition("/")
+    if not (namespace and slash and name):
+        usage_error(f"{config_map!r} is no NAMESPACE/NAME", "--config-map")
+    cluster = asyncio.run(_read(kubeconfig, (namespace, name)))
+    measured = _measured(prometheus, seconds(since, "--since"), slowdown, token_file)
+    plans = [each for each in planned_nodes(cluster, measured, SharingSettings()) if node in ("", each.node.name)]
+    if manifests:
+        _print(plans, (namespace, name), cluster)
+        return
+    show(planned(plans, cluster), output)
+
+
+def planned(plans: "Sequence[NodePlan]", cluster: "SharingCluster") -> Answer:
+    """One row for each node."""
+    remarks = []
+    changed = [plan for plan in plans if plan.plans]
+    if changed:
+        freed = sum(_frees(plan) for plan in changed)
+        remarks.append(f"{len(changed)} of {len(plans)} nodes would change; {freed} GPUs would no longer be needed.")
+    if cluster.configurations is None and any(plan.node.executor is SharingExecutor.DEVICE_PLUGIN for plan in changed):
+        remarks.append(
+            "There is no ConfigMap of the device plugin's configurations: --config-map names it, or a new one."
+        )
+    if any(plan.node.executor is SharingExecutor.DRA for plan in changed):
+        remarks.append("The DRA driver needs its feature gates MPSSupport and TimeSlicingSettings, which are off.")
+    return Answer("nodes", [_row(plan) for plan in plans], remarks=remarks, empty="no node has GPUs")
+
+
+def _row(plan: "NodePlan") -> SharingRow:
+    from kopt.cli.sharing.manifests import environments, is_reconfigured
+    from kopt.formats.sharing_terms import configuration_name
+
+    node = plan.node
+    shares = [
+        {"pod": share.name, "percent": share.percent, "mib": share.mib, "mode": str(each.mode)}
+        for each in plan.plans
+        for share in each.shares
+    ]
+    environment = {name: env for each in plan.plans for name, env in environments(each).items()}
+    return SharingRow(
+        node.name,
+        str(node.executor),
+        node.gpus,
+        len(node.pods),
+        _setting(node.in_force),
+        _wanted(plan),
+        _frees(plan),
+        plan.reason.code,
+        plan.reason.message,
+        [reason.message for reason in plan.further],
+        configuration_name(plan.wanted) if is_reconfigured(plan) else node.configuration,
+        shares,
+        environment,
+    )
+
+
+def _setting(setting: "ReplicaSetting") -> str:
+    return str(setting.mode) if setting.replicas < 2 else f"{setting.mode} x {setting.replicas}"
+
+
+def _wanted(plan: "NodePlan") -> str:
+    if not plan.plans:
+        return ""
+    if plan.node.executor is not SharingExecutor.DRA:
+        return _setting(plan.wanted)
+    return ", ".join(f"{each.mode} of {len(each.shares)}" for each in plan.plans if len(each.shares) > 1)
+
+
+def _frees(plan: "NodePlan") -> int:
+    """GPUs that are held now and would not be; below 0 where pods would need more."""
+    if not plan.plans or not plan.node.pods:
+        return 0
+    pods = len(plan.node.pods)
+    now = -(-pods // plan.node.in_force.replicas)
+    if plan.node.executor is SharingExecutor.DRA:
+        return now - len(plan.plans)
+    return now - -(-pods // plan.wanted.replicas)
+
+
+def _print(plans: "Sequence[NodePlan]", key: tuple[str, str], cluster: "SharingCluster") -> None:
+    import yaml
+
+    from kopt.cli.sharing.manifests import environments, manifests
+
+    documents = manifests(plans, key, cluster.configurations)
+    for plan in plans:
+        for each in plan.plans:
+            for name, variables in environments(each).items():
+                typer.echo(f"# pod {name}: {' '.join(f'{variable}={value}' for variable, value in variables.items())}")
+    typer.echo(yaml.safe_dump_all(documents, sort_keys=False) if documents else "# no configuration is to change")
+
+
+def _measured(prometheus: str, since_s: int, slowdown: str, token_file: Path | None) -> "Measured":
+    from kopt.cli.sharing.planning import Measured
+    from kopt.cli.sizing.measured import read_token
+
+    if not prometheus:
+        return Measured()
+    from kopt.data.demand.prometheus import PrometheusError, Server
+    from kopt.data.gpu_use import read_gpu_use
+    from kopt.data.sm_activity import read_pressure, read_sm_use
+
+    now_s = time.time()
+    try:
+        with Server(prometheus, token=read_token(token_file)) as server:
+            uses = read_gpu_use(server, float(since_s), now_s=now_s).uses
+            pressures, slowdowns = read_pressure(server, min(since_s, _PRESSURE_S), now_s, slowdown)
+            return Measured(uses, read_sm_use(server, since_s, now_s), pressures, slowdowns)
+    except PrometheusError as error:
+        raise Refused(f"measured use cannot be read: {error}") from error
+
+
+async def _read(kubeconfig: Path | None, config_map: tuple[str, str]) -> "SharingCluster":
+    from kopt.cluster.client.api import ApiError, connect
+    from kopt.cluster.workloads.sharing.nodes import read_sharing_cluster
+
+    try:
+        async with connect(kubeconfig) as kube:
+            return await read_sharing_cluster(kube, config_map)
+    except ApiError as error:
+        raise Refused(f"the cluster cannot be read: {error}") from error

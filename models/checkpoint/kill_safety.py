@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
-from kopt.core.workload.checkpoint import Estimate, JobState, JobStatus
+from kopt.core.workload.checkpoint import Estimate, Evidence, JobState, JobStatus
+from kopt.models.checkpoint.save_rhythm import EARLY
 from kopt.models.checkpoint.state_machine import StateMachine
 
 RESTART_S = Estimate(120.0, 30.0, 600.0)
@@ -103,7 +104,7 @@ def _doubt(machine: StateMachine, now_s: float | None, *, live: bool, files: boo
     if _lines_due(machine):
         return "A save is due after so many lines of steps, as this job has saved so far; it may have begun."
     if live and _time_due(machine, now_s):
-        return "A save is due, as this job has saved so far, and it tells of saves only when they are over."
+        return "A save is due by the times of those before it, and nothing tells of it before it begins."
     if live and _unforeseeable(machine):
         return (
             "This job saves at no regular step or time, and tells of a save only after it: one may begin at any moment."
@@ -180,13 +181,19 @@ def _lines_due(machine: StateMachine) -> bool:
 
 
 def _time_due(machine: StateMachine, now_s: float | None) -> bool:
-    """The same by time, if the job reports saves late: a write lasts at most as long as the silence before it."""
-    statistics = machine.statistics
+    """The same by time, if the job reports saves late: a write lasts at most as long as the silence before it.
+
+    Files show a save only after a look at them, where no step announces it.
+    """
+    statistics, durable = machine.statistics, machine.durable
     gaps = [after - before for before, after in pairwise(statistics.saved_at_s) if after > before][-_LATELY:]
-    if not _saves_unannounced(machine) or not statistics.silences_s or len(gaps) < 2 or now_s is None:
+    if not _saves_unannounced(machine) or len(gaps) < 2 or now_s is None:
         return False
+    early = [_LONGER * silence for silence in statistics.silences_s]
+    if durable is not None and durable.evidence is Evidence.FILES and not _regular(statistics.saved_steps):
+        early += [_SHOWN_S, EARLY * min(gaps)]
     since = now_s - statistics.saved_at_s[-1]
-    return min(gaps) - _LONGER * max(statistics.silences_s) <= since <= 2 * max(gaps)
+    return bool(early) and min(gaps) - max(early) <= since <= 2 * max(gaps)
 
 
 def _step_by(machine: StateMachine, now_s: float | None) -> float:

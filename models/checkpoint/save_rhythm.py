@@ -21,7 +21,7 @@ _ABANDONED_S = 300.0
 _SMALLER, _LARGER, _SAME = 0.9, 1.1, 0.001
 _LOOKED_AT_S = 45.0
 """The log agent says every 30 s that nothing has changed."""
-_EARLY_S, _EARLY = 15.0, 0.1
+_EARLY_S, EARLY = 15.0, 0.15
 """How long before its time a save counts as due: a look comes every 5 s, and an answer takes some more."""
 _VARIES = 0.25
 
@@ -180,16 +180,35 @@ class SaveRhythm:
             return "A save is due by the times of those before it; it may have begun."
         return ""
 
+    def doubt_beside_log(self, now_s: float) -> str:
+        """Why the job is not safe whatever its log says: a line of a save comes up to a second after its beginning.
+
+        A save that is long overdue counts no longer, as the job may save at other times now: the log has to tell.
+        """
+        if not self.repeated:
+            return ""
+        if self.open is not None:
+            return f"The files of the job changed last {now_s - self.open.changed_at_s:.0f} s ago: a save may go on."
+        due_s, longest_s = self.due_s, max(self._gaps, default=0.0)
+        if due_s is not None and due_s <= now_s <= self.saves[-1].began_s + 2 * longest_s:
+            return "A save is due by the times of those before it; it may have begun."
+        return ""
+
+    @property
+    def _gaps(self) -> list[float]:
+        """Seconds from one save to the next."""
+        return [after.began_s - before.began_s for before, after in pairwise(self.saves)]
+
     @property
     def due_s(self) -> float | None:
         """From when on the next save may begin (Unix seconds); None where the times between saves vary too much."""
-        gaps = [after.began_s - before.began_s for before, after in pairwise(self.saves)]
+        gaps = self._gaps
         if len(gaps) < 2:
             return None
         shortest, spread = min(gaps), max(gaps[-_LATELY:]) - min(gaps[-_LATELY:])
         if spread > max(_VARIES * shortest, _REST_S):
             return None
-        return self.saves[-1].began_s + shortest - max(_EARLY_S, _EARLY * shortest, 2 * spread)
+        return self.saves[-1].began_s + shortest - max(_EARLY_S, EARLY * shortest, 2 * spread)
 
     def to_dict(self) -> dict[str, Any]:
         return {

@@ -123,15 +123,19 @@ class FollowedJob:
                 machine.record_durable(unit.name, folder.step, unit.first_s, unit.last_s)
                 whole = whole or (watch.recent(now_s) and self._shows_last_save(unit))
         self.session.files, self.session.alone = whole, whole and self._tell_alone(now_s)
-        return f"The checkpoint folder shows that {writing} is being written." if writing else ""
+        if writing:
+            return f"The checkpoint folder shows that {writing} is being written."
+        return next(filter(None, (watch.rhythm.doubt_beside_log(now_s) for watch in self._watched(now_s))), "")
+
+    def _watched(self, now_s: float) -> list[FolderWatch]:
+        """The folders of pods that are still there, as far as anything lies in them."""
+        return [
+            watch for watch in self.folders.values() if watch.units and now_s - (watch.listed_at_s or now_s) < _GONE_S
+        ]
 
     def _tell_alone(self, now_s: float) -> bool:
         """Whether files show without the log that the job may be stopped: those of every pod that has any."""
-        doubts = [
-            watch.doubt_alone(now_s)
-            for watch in self.folders.values()
-            if watch.units and now_s - (watch.listed_at_s or now_s) < _GONE_S
-        ]
+        doubts = [watch.doubt_alone(now_s) for watch in self._watched(now_s)]
         return bool(doubts) and not any(doubts)
 
     def _shows_last_save(self, unit: Unit) -> bool:

@@ -82,8 +82,9 @@ def played(cycle: Record, number: int) -> Played:
     templates = {"@step_template": step_line, "@eval_template": cycle.get("eval_template") or ""}
     templates["@epoch_template"] = cycle.get("epoch_template") or ""
     began_s, ended_s = cycle["write_interval_s"]
-    for save in range(_SAVES):
-        begins_s = _BEGAN_S + (save + 1) * _EVERY_S * rng.uniform(0.99, 1.01)
+    for _ in range(_SAVES):
+        before_s = result.saves[-1].began_s if result.saves else _BEGAN_S
+        begins_s = max(at_s + 1.0, before_s + _EVERY_S * rng.uniform(0.95, 1.05))
         step_s = (begins_s - at_s) / (_EVERY_S / _STEP_S + 0.5) if number % 2 else _STEP_S
         while at_s + step_s < begins_s:
             at_s, step = at_s + step_s, step + _STEPS

@@ -180,11 +180,14 @@ class SaveRhythm:
             return "A save is due by the times of those before it; it may have begun."
         return ""
 
-    def doubt_beside_log(self, now_s: float) -> str:
+    def doubt_beside_log(self, now_s: float, *, announced: bool) -> str:
         """Why the job is not safe whatever its log says: a line of a save comes up to a second after its beginning.
 
-        A save that is long overdue counts no longer, as the job may save at other times now: the log has to tell.
+        ``announced``: the log tells of saves before they begin. Then one that is long overdue counts no longer, as the
+        job may save at other times now. Otherwise the log adds nothing to what files alone show.
         """
+        if not announced and (self.saves or self.open is not None):
+            return self.doubt(now_s)
         if not self.repeated:
             return ""
         if self.open is not None:

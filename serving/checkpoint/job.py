@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from kopt.core.workload.checkpoint import Estimate, JobState, JobStatus
+from kopt.core.workload.checkpoint import Estimate, Evidence, JobState, JobStatus
 from kopt.models.checkpoint.classifier.lines import LineClassifier
 from kopt.models.checkpoint.files import FileFact, FolderWatch, Unit
 from kopt.models.checkpoint.session import Session
@@ -125,7 +125,9 @@ class FollowedJob:
         self.session.files, self.session.alone = whole, whole and self._tell_alone(now_s)
         if writing:
             return f"The checkpoint folder shows that {writing} is being written."
-        return next(filter(None, (watch.rhythm.doubt_beside_log(now_s) for watch in self._watched(now_s))), "")
+        announced = not machine.statistics.unannounced_ends
+        doubts = (watch.rhythm.doubt_beside_log(now_s, announced=announced) for watch in self._watched(now_s))
+        return next(filter(None, doubts), "")
 
     def _watched(self, now_s: float) -> list[FolderWatch]:
         """The folders of pods that are still there, as far as anything lies in them."""
@@ -173,6 +175,9 @@ class FollowedJob:
         doubt = self._doubt or writing
         if doubt and job_status.safe:
             job_status = replace(job_status, safe=False, next_safe_seconds=None, reason=doubt)
+        elif doubt and job_status.durable_evidence is Evidence.FILES:
+            # That the log says nothing is no news.
+            job_status = replace(job_status, reason=doubt)
         risk = job_status.work_at_risk_gpu_seconds
         return replace(
             job_status,

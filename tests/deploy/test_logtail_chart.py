@@ -86,6 +86,16 @@ def test_it_looks_at_the_volumes_of_pods_where_the_kubelet_keeps_them_unless_tha
     assert mounted(volumes={"enabled": False}) == ([], ["--volumes="])
 
 
+def test_it_may_read_claims_only_while_it_looks_into_volumes(charts: Any) -> None:
+    def rights(**logtail: Any) -> list[Object]:
+        rules = named(rendered(charts, **logtail), "ClusterRole", ACCOUNT)["rules"]
+        return [rule for rule in rules if "persistentvolumeclaims" in rule["resources"]]
+
+    assert rights() == [{"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["get"]}]
+    assert rights(volumes={"enabled": False}) == []
+    assert rights(form="cluster") == []
+
+
 @pytest.mark.parametrize("form", ["node", "cluster"])
 def test_it_keeps_to_the_policys_rule_on_lowered_modes(charts: Any, form: str) -> None:
     values = {**URL, "policy": {"spec": {"workloadMode": "NotLower"}}, "logtail": {"enabled": True, "form": form}}

@@ -15,7 +15,7 @@ from kopt.cluster.client.resources import PERSISTENT_VOLUME_CLAIMS, PODS, UNFINI
 from kopt.cluster.runtime.informer import Informer
 
 _LOG = logging.getLogger(__name__)
-_ONE_POD, _ONE_NODE = ["ReadWriteOncePod"], ["ReadWriteOnce"]
+_OF_A_POD, _OF_A_NODE = ["ReadWriteOncePod"], ["ReadWriteOnce"]
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class NodeClaims:
 
     def _is_exclusive(self, pod: FollowedPod, claim: Claim) -> bool:
         modes = list(claim.modes)
-        if modes != _ONE_NODE or not self.pods.synced.is_set():
-            return modes == _ONE_POD
+        if modes != _OF_A_NODE or not self.pods.synced.is_set():
+            return modes == _OF_A_POD
         writers = {
             mounts.job
             for (namespace, _), mounts in self.pods.objects.items()

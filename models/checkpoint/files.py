@@ -81,10 +81,10 @@ class Unit:
         return _DIGITS.sub("0", self.name)
 
     def differs(self, other: "Unit") -> bool:
-        return self._look != other._look
+        return self._state != other._state
 
     @property
-    def _look(self) -> tuple[object, ...]:
+    def _state(self) -> tuple[object, ...]:
         return self.files, self.size_bytes, self.last_s, self.contents, self.temporary
 
 

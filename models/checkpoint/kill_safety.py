@@ -104,7 +104,7 @@ def _doubt(machine: StateMachine, now_s: float | None, *, live: bool, files: boo
     if _lines_due(machine):
         return "A save is due after so many lines of steps, as this job has saved so far; it may have begun."
     if live and _time_due(machine, now_s):
-        return "A save is due by the times of those before it, and nothing tells of it before it begins."
+        return "A save is due, as this job has saved so far, and it tells of saves only when they are over."
     if live and _unforeseeable(machine):
         return (
             "This job saves at no regular step or time, and tells of a save only after it: one may begin at any moment."

@@ -211,7 +211,7 @@ class StateMachine:
         """Raises KeyError, TypeError, AttributeError or ValueError for what ``to_dict`` did not write."""
         machine = cls()
         parts = (machine._clock, machine._progress, machine._writers)
-        added = frozenset().union(*map(added_to, parts))
+        added = added_to(machine._clock) | added_to(machine._progress) | added_to(machine._writers)
         if set(document) | added != set(machine.to_dict()):
             raise ValueError("a state machine of another version")
         for part in parts:

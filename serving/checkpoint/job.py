@@ -122,7 +122,7 @@ class FollowedJob:
                 unit = folder.durable
                 machine.record_durable(unit.name, folder.step, unit.first_s, unit.last_s)
                 whole = whole or (watch.recent(now_s) and self._shows_last_save(unit))
-        self.session.files, self.session.alone = whole, whole and self._tell_alone(now_s)
+        self.session.files, self.session.alone = whole, whole and self._files_suffice(now_s)
         if writing:
             return f"The checkpoint folder shows that {writing} is being written."
         announced = not machine.statistics.unannounced_ends
@@ -135,7 +135,7 @@ class FollowedJob:
             watch for watch in self.folders.values() if watch.units and now_s - (watch.listed_at_s or now_s) < _GONE_S
         ]
 
-    def _tell_alone(self, now_s: float) -> bool:
+    def _files_suffice(self, now_s: float) -> bool:
         """Whether files show without the log that the job may be stopped: those of every pod that has any."""
         doubts = [watch.doubt_alone(now_s) for watch in self._watched(now_s)]
         return bool(doubts) and not any(doubts)

@@ -48,7 +48,7 @@ class Cluster:
     async def get(self, resource: Any, name: str, namespace: str = "", subresource: str = "") -> Object:
         self.reads.append(name)
         if name not in self.modes:
-            raise Forbidden("may not")
+            raise Forbidden(403, "Forbidden", "may not")
         return {"spec": {"accessModes": self.modes[name], "volumeName": f"pv-{name}"}}
 
 

@@ -562,3 +562,42 @@ def test_a_save_whose_end_several_ranks_log_is_one_save() -> None:
             statistics.record_save(10.0 * step + rank, step)
     assert list(statistics.saved_steps) == [10, 20, 30]
     assert list(statistics.saved_at_s) == [100.0, 200.0, 300.0], "the next one is expected a hundred seconds later"
+
+
+def saving_silently(steps: tuple[int, ...]) -> Job:
+    """Files show a save at each of these steps, of which there is one a second; the log says nothing of them."""
+    job = Job()
+    for before, step in zip((0, *steps), steps, strict=False):
+        job.train(before + 1, step, at_s=1000.0 + before + 1, live=True)
+        job.machine.record_durable(f"checkpoint-{step}", step, 1000.0 + step, 1000.5 + step)
+    job.train(steps[-1] + 1, steps[-1] + 40, at_s=1000.0 + steps[-1] + 1, live=True)
+    return job
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        ((100, 200, 300, 400), "no write is open"),
+        ((100, 230, 300, 500), "at no regular step or time"),
+        ((100, 230, 300), "no write is open"),
+    ],
+)
+def test_whoever_saves_unannounced_at_no_regular_moment_may_do_so_at_any(steps: tuple[int, ...], reason: str) -> None:
+    job = saving_silently(steps)
+    assert reason in evaluate(job.machine, 1040.4 + steps[-1], live=True, files=True).reason
+
+
+def test_files_alone_replace_silence_and_an_unknown_state_and_nothing_else() -> None:
+    job = Job()
+    job.say(OTHER, "GPU available: True", 1000.0, live=True)
+    job.machine.record_durable("last.ckpt", None, 1300.0, 1303.0)
+    assert not evaluate(job.machine, 1400.0, live=True, files=True).safe
+    status = evaluate(job.machine, 1400.0, live=True, files=True, alone=True)
+    assert (status.safe, status.state) == (True, JobState.TRAIN)
+    assert evaluate(job.machine, 90_000.0, live=True, files=True, alone=True).state is JobState.TRAIN
+    job.say(OTHER, "updating the teacher", 1410.0, live=True)
+    assert not evaluate(job.machine, 1412.0, live=True, files=True, alone=True).safe, "a save may begin with it"
+    assert evaluate(job.machine, 1430.0, live=True, files=True, alone=True).safe, "files would show it"
+    job.train(1, 9, at_s=1430.0, live=True)
+    job.say(B, "Saving checkpoint", 1440.0, live=True)
+    assert not evaluate(job.machine, 1470.0, live=True, files=True, alone=True).safe

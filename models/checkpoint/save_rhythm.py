@@ -7,7 +7,7 @@ after such an end, and only until the next save is due by the shortest time that
 
 from collections import deque
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -128,6 +128,9 @@ class SaveRhythm:
             return
         self.open = None
         if written:
+            if self.saves:
+                # Only the last save's files have to be there yet.
+                self.saves[-1] = replace(self.saves[-1], names=())
             self.saves.append(Save(save.began_s, save.changed_at_s, save.pause_s, save.again, written, names))
 
     def _expected(self, save: OpenSave) -> bool:

@@ -6,6 +6,7 @@ import sys
 from kopt.models.predictors import predictor_names
 
 BENCHMARKS = {name: f"benchmarks.{name}" for name in predictor_names()} | {
+    "checkpoint-files": "benchmarks.checkpoint_files",
     "cost": "benchmarks.cost",
     "backfilling": "benchmarks.backfilling",
     "demand-stress": "benchmarks.demand_stress",

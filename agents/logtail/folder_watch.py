@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kopt.agents.logtail.checkpoints import Item, listing
+from kopt.agents.logtail.claims import Claim, NodeClaims
 from kopt.agents.logtail.jobs import Jobs
 from kopt.agents.logtail.pods import FollowedPod
 from kopt.agents.logtail.volumes import PodVolumes
@@ -32,6 +33,10 @@ class WatchSettings:
     """From the end of one look to the next."""
     confirm_s: float = 30.0
     """The endpoint hears this often that nothing has changed; after two minutes it would believe it no longer."""
+    settle_s: float = 10.0
+    """The same soon after a change: what was written is whole once it has rested under somebody's eyes."""
+    claims_s: float = 300.0
+    """From one look at a pod's claims to the next."""
     repeat_s: float = 300.0
     """It gets everything again after so long: it may have lost it."""
     patience_s: float = 30.0
@@ -92,16 +97,29 @@ async def watch_folder(jobs: Jobs, job: str, folder: Path, settings: WatchSettin
 class VolumeWatch:
     """Of the pods of a node, whose volumes the kubelet keeps below ``root``."""
 
-    def __init__(self, jobs: Jobs, root: Path, settings: WatchSettings | None = None) -> None:
-        self._jobs, self._root, self._settings = jobs, root, settings or WatchSettings()
+    def __init__(
+        self, jobs: Jobs, root: Path, settings: WatchSettings | None = None, claims: NodeClaims | None = None
+    ) -> None:
+        self._jobs, self._root, self._settings, self.claims = jobs, root, settings or WatchSettings(), claims
         self._threads, self._absence_logged = Threads(self._settings.patience_s), False
 
     async def watch(self, pod: FollowedPod) -> None:
         """Send what lies in the checkpoint folders of a pod's volumes, until cancelled."""
         volumes, name = PodVolumes(self._root, pod.uid, ephemeral=pod.ephemeral), "/".join(pod.key)
 
+        claims, read_at_s = tuple[Claim, ...](), float("-inf")
+
+        async def exclusive() -> frozenset[str]:
+            nonlocal claims, read_at_s
+            if self.claims is None:
+                return frozenset()
+            if time.monotonic() - read_at_s >= self._settings.claims_s:
+                claims, read_at_s = await self.claims.read(pod), time.monotonic()
+            return self.claims.exclusive(pod, claims)
+
         async def observe() -> list[Item]:
-            items = await self._threads.call(lambda: volumes.observe(time.time()), name)
+            own = await exclusive()
+            items = await self._threads.call(lambda: volumes.observe(time.time(), own), name)
             if volumes.absent and not self._absence_logged:
                 self._absence_logged = True
                 _LOG.warning(
@@ -130,7 +148,12 @@ async def _report(
         if items != before or (items and at_s - whole_at_s >= settings.repeat_s):
             send(items, at_s)
             before, sent_at_s, whole_at_s = items, at_s, at_s
-        elif items and at_s - sent_at_s >= settings.confirm_s:
+        elif items and at_s - sent_at_s >= _confirm_s(settings, at_s - whole_at_s):
             send(None, at_s)
             sent_at_s = at_s
         await asyncio.sleep(settings.observe_s)
+
+
+def _confirm_s(settings: WatchSettings, since_change_s: float) -> float:
+    soon = since_change_s < settings.confirm_s + settings.settle_s
+    return min(settings.settle_s, settings.confirm_s) if soon else settings.confirm_s

@@ -79,6 +79,8 @@ class FollowedPod:
     finished: bool = False
     """None of its containers runs any more; one that only ``ended`` so far may still save."""
     ephemeral: EphemeralVolumes = EphemeralVolumes()
+    claims: tuple[str, ...] = ()
+    """The names of the claims that it may write into."""
 
 
 def followed_pod(document: Object) -> FollowedPod | None:
@@ -103,6 +105,7 @@ def followed_pod(document: Object) -> FollowedPod | None:
         _recorded(annotations),
         status.get("phase") in _ENDED,
         _ephemeral(spec),
+        claims_of(spec),
     )
 
 
@@ -128,6 +131,13 @@ def gpus_of(spec: Mapping[str, Any], annotations: Mapping[str, Any]) -> float:
         wanted = resources.get("limits") or resources.get("requests") or {}
         requested += sum(_count(amount) for name, amount in wanted.items() if _GPU.fullmatch(str(name)))
     return float(requested) or (1.0 if any(name in annotations for name in _SHARES) else 0.0)
+
+
+def claims_of(spec: Mapping[str, Any]) -> tuple[str, ...]:
+    """The names of the claims that a pod may write into."""
+    claims = [item.get("persistentVolumeClaim") for item in spec.get("volumes") or [] if isinstance(item, Mapping)]
+    writable = [claim for claim in claims if isinstance(claim, Mapping) and not claim.get("readOnly")]
+    return tuple(dict.fromkeys(str(claim["claimName"]) for claim in writable if claim.get("claimName")))
 
 
 def _recorded(annotations: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from kopt.agents.logtail.annotator import Annotator
+from kopt.agents.logtail.claims import NodeClaims
 from kopt.agents.logtail.file_events import Notices
 from kopt.agents.logtail.folder_watch import VolumeWatch, watch_folder
 from kopt.agents.logtail.jobs import Jobs, JobSettings
-from kopt.agents.logtail.log_paths import Files, Pods, PodSettings, Watch, node_sources, stream_sources
+from kopt.agents.logtail.log_paths import Files, Pods, PodSettings, node_sources, stream_sources
 from kopt.agents.logtail.metrics import serve_metrics
 from kopt.agents.logtail.offset_store import OffsetStore
 from kopt.agents.logtail.pods import FollowedPod, followed_pod
@@ -103,15 +104,16 @@ async def serve_node(
     if volumes is not None and not volumes.is_dir():
         _LOG.warning("%s is no folder: checkpoints in the volumes of pods stay unknown (--volumes)", volumes)
         volumes = None
+    fields = f"spec.nodeName={node}"
     await _serve_pods(
         settings,
         pods,
-        f"spec.nodeName={node}",
+        fields,
         "",
         "",
         stop,
         lambda _, jobs, notices: node_sources(root, notices, jobs),
-        lambda jobs: VolumeWatch(jobs, volumes).watch if volumes is not None else None,
+        lambda kube, jobs: VolumeWatch(jobs, volumes, claims=NodeClaims(kube, fields)) if volumes is not None else None,
     )
 
 
@@ -134,7 +136,7 @@ async def _serve_pods(
     selector: str,
     stop: asyncio.Event | None,
     sources: Callable[[Kube, Jobs, Notices], Any],
-    watch: Callable[[Jobs], Watch | None] = lambda _: None,
+    looks: Callable[[Kube, Jobs], VolumeWatch | None] = lambda _, __: None,
 ) -> None:
     ending, contained = end_signals(stop), Contained(_NAME)
     async with connect(settings.kubeconfig, _kube_settings()) as kube, _running(settings, contained) as (jobs, notices):
@@ -145,6 +147,7 @@ async def _serve_pods(
             kube, PODS, namespace=namespace or None, keep=followed_pod, field_selector=fields, label_selector=selector
         )
         namespaces.isolation = informer.isolation = contained.isolation
+        volumes = looks(kube, jobs)
         pods = Pods(
             jobs,
             sources(kube, jobs, notices),
@@ -152,7 +155,7 @@ async def _serve_pods(
             wanted,
             settings.jobs.annotations,
             lambda name: namespaces.objects.get(("", name), NamespaceSettings()),
-            watch(jobs),
+            volumes.watch if volumes is not None else None,
         )
 
         async def begin() -> None:
@@ -162,7 +165,10 @@ async def _serve_pods(
             informer.subscribe(pods.pod_changed)
             await informer.run()
 
-        async with beside([namespaces.run(), begin()]):
+        claims = volumes.claims if volumes is not None else None
+        if claims is not None:
+            claims.pods.isolation = contained.isolation
+        async with beside([namespaces.run(), begin(), *([claims.run()] if claims is not None else [])]):
             await ending.wait()
 
 

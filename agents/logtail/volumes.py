@@ -9,7 +9,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -98,15 +98,16 @@ class PodVolumes:
         """Several searches have met no folder of the pod: the kubelet keeps them elsewhere."""
         return self._searches > _ABSENT_AFTER and not self._present
 
-    def observe(self, now_s: float) -> list[Item]:
+    def observe(self, now_s: float, exclusive: Collection[str] = ()) -> list[Item]:
         """What lies in the checkpoint folders at ``now_s`` (Unix seconds), as the endpoint takes it; the newest where
-        there is too much. When it is time, the folders are searched first."""
+        there is too much. When it is time, the folders are searched first. ``exclusive``: volumes of this job alone."""
         if self._clock() >= self._search_at_s:
             self._search()
             self._search_at_s = self._clock() + self._gap_s
             self._gap_s = min(2 * self._gap_s, _SEARCH_S)
         allowance = Allowance(MOST_LOOKED_AT, _MOST_OF_FOLDER)
-        return newest(unit for folder in self._folders for unit in self._units(folder, allowance, now_s))
+        items = newest(unit for folder in self._folders for unit in self._units(folder, allowance, now_s))
+        return [item | {"exclusive": True} if _volume(item) in exclusive else item for item in items]
 
     def _search(self) -> None:
         """Upper folders come first, then those that changed last, in case there are too many entries."""
@@ -164,6 +165,11 @@ class PodVolumes:
         if allowance.entries > 0 and max(each["modified_at"] for each in (item, *items)) < now_s - _RESTING_S:
             self._resting[folder.name, name] = [item, *items]
         return items
+
+
+def _volume(item: Item) -> str:
+    """The volume that an item lies in, as the kubelet calls it."""
+    return str(item["folder"]).partition("/")[0]
 
 
 def _search(folder: _Folder, allowance: Allowance) -> tuple[bool, list[_Folder]]:

@@ -3,32 +3,47 @@
 Everything comes from the state machine: statistics of the job's earlier writes, and how long it has been silent.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
 from statistics import median
 
-from kopt.core.workload.checkpoint import Estimate, JobState, JobStatus
+from kopt.core.workload.checkpoint import Estimate, Evidence, JobState, JobStatus
+from kopt.models.checkpoint.save_rhythm import EARLY
 from kopt.models.checkpoint.state_machine import StateMachine
 
 RESTART_S = Estimate(120.0, 30.0, 600.0)
 """Until a job that starts again trains, where its own start was not seen."""
 _STALLED_S = 600.0
 _LONGEST_TEXT = 400
-_LATELY, _LONGER = 4, 1.2
+_SHOWN_S = 15.0
+"""A look at the files comes every 5 s: after so long it has shown a save that has begun."""
+_NOT_TRAINING = (JobState.UNKNOWN, JobState.STARTING, JobState.DATA, JobState.LOADING, JobState.STALLED)
+_LATELY, _LONGER, _VARIES = 4, 1.2, 0.25
 _EARLY = 0.02
 """Of the steps between two saves: how early a save that is due counts as possibly begun."""
 
 
 def evaluate(
-    machine: StateMachine, now_s: float | None = None, gpus: int = 1, *, live: bool = False, files: bool = False
+    machine: StateMachine,
+    now_s: float | None = None,
+    gpus: int = 1,
+    *,
+    live: bool = False,
+    files: bool = False,
+    alone: bool = False,
 ) -> JobStatus:
     """The job's status at ``now_s`` (its last line's time where None). ``live``: ``now_s`` is the clock of arrivals.
 
-    ``files``: somebody looks at the files of its checkpoints, too, and sees the last one whole.
+    ``files``: somebody looks at the files of its checkpoints, too, and sees the last one whole. ``alone``: they need no
+    log. Volumes that no other job writes into hold saves at regular times, of the same files, and the next is not due.
     """
     now_s = machine.last_at_s if now_s is None else now_s
-    doubt = _doubt(machine, now_s, live=live, files=files)
+    doubt = _doubt(machine, now_s, live=live, files=files, alone=alone)
     state = machine.state
-    if live and _silence_s(machine, now_s) > max(_STALLED_S, 20 * _longest_gap_s(machine)):
+    if alone and state in _NOT_TRAINING:
+        # The log of such a job may never say so.
+        state = JobState.TRAIN
+    elif live and _silence_s(machine, now_s) > max(_STALLED_S, 20 * _longest_gap_s(machine)):
         state = JobState.STALLED
     durable = machine.durable
     since = _passed(durable.at_s if durable else machine.began_at_s, now_s)
@@ -48,19 +63,19 @@ def evaluate(
         next_checkpoint_seconds=_next_checkpoint(machine, now_s),
         evidence_line=line or None,
         evidence_text=line_text[:_LONGEST_TEXT],
-        reason=doubt or _why_safe(machine),
+        reason=doubt or _why_safe(machine, alone=alone),
         writers=machine.processes,
         last_durable_claimed=durable is not None and durable.claimed,
         durable_evidence=durable.evidence if durable else None,
     )
 
 
-def is_safe(machine: StateMachine, *, live: bool = False, files: bool = False) -> bool:
+def is_safe(machine: StateMachine, *, live: bool = False, files: bool = False, alone: bool = False) -> bool:
     """Whether ``evaluate`` would say so right after the last line."""
-    return not _doubt(machine, None, live=live, files=files)
+    return not _doubt(machine, None, live=live, files=files, alone=alone)
 
 
-def _doubt(machine: StateMachine, now_s: float | None, *, live: bool, files: bool) -> str:
+def _doubt(machine: StateMachine, now_s: float | None, *, live: bool, files: bool, alone: bool) -> str:
     """Why it is not safe, as a sentence; "" if it is."""
     durable = machine.durable
     if machine.writing:
@@ -70,7 +85,8 @@ def _doubt(machine: StateMachine, now_s: float | None, *, live: bool, files: boo
         return f"A checkpoint{step} is being written{aside} since line {write.line}, and nothing has shown its end."
     if durable is None:
         return "No durable checkpoint has been seen: everything since the start would be lost."
-    if machine.state is JobState.UNKNOWN:
+    quiet = alone and _quiet(machine, now_s)
+    if machine.state is JobState.UNKNOWN and not alone:
         return "The log has not said yet where the job is."
     if durable.line is not None and not files and not machine.statistics.repeated:
         return (
@@ -80,7 +96,7 @@ def _doubt(machine: StateMachine, now_s: float | None, *, live: bool, files: boo
     if live and durable.line == machine.evidence[0] and not files:
         # Many say "saved" of the first of several parts: the others are written before the training goes on.
         return "The log has just told of the end of a save, and not yet that the training goes on."
-    if not machine.routine:
+    if not machine.routine and not quiet:
         return "The last line is not one that this job prints again and again between saves: a save may begin with it."
     due = _save_due(machine, now_s)
     if due is not None:
@@ -89,18 +105,32 @@ def _doubt(machine: StateMachine, now_s: float | None, *, live: bool, files: boo
         return "A save is due after so many lines of steps, as this job has saved so far; it may have begun."
     if live and _time_due(machine, now_s):
         return "A save is due, as this job has saved so far, and it tells of saves only when they are over."
+    if live and _unforeseeable(machine):
+        return (
+            "This job saves at no regular step or time, and tells of a save only after it: one may begin at any moment."
+        )
     silence = _silence_s(machine, now_s)
-    if live and silence > 3 * _longest_gap_s(machine) + 0.05:
+    if live and not quiet and silence > 3 * _longest_gap_s(machine) + 0.05:
         usual = _longest_gap_s(machine)
         return f"Silent for {silence:.0f} s, where a line came every {usual:.1f} s: it may be saving without a word."
     return ""
 
 
-def _why_safe(machine: StateMachine) -> str:
+def _quiet(machine: StateMachine, now_s: float | None) -> bool:
+    """Whether the last line is so old that files would show a save that began with it."""
+    return machine.last_at_s is None or _silence_s(machine, now_s) >= _SHOWN_S
+
+
+def _why_safe(machine: StateMachine, *, alone: bool) -> str:
     durable = machine.durable
     if durable is None:
         return ""
     step = "" if durable.step is None else f" of step {durable.step}"
+    if alone and durable.line is None and not durable.claimed:
+        return (
+            f"The files of the checkpoint{step} are complete, in volumes that this job alone writes; its saves were "
+            "alike, and the next is not due."
+        )
     if durable.claimed:
         return f"The job's pods say by annotation that the checkpoint{step} is durable, and no write is open."
     if durable.line is None:
@@ -111,6 +141,20 @@ def _why_safe(machine: StateMachine) -> str:
 def _saves_unannounced(machine: StateMachine) -> bool:
     """Whether writes of this job may begin without a message."""
     return machine.statistics.unannounced_ends > 0
+
+
+def _unforeseeable(machine: StateMachine) -> bool:
+    """Whether saves begin without a message, and neither steps nor times say when: those of a model that got better."""
+    statistics = machine.statistics
+    if not _saves_unannounced(machine) or len(statistics.saved_at_s) < 4:
+        return False
+    return not (_regular(statistics.saved_steps) or _regular(statistics.saved_at_s))
+
+
+def _regular(values: Sequence[float]) -> bool:
+    """Whether the last of them came at about the same distance."""
+    gaps = [after - before for before, after in pairwise(values)][-_LATELY:]
+    return len(gaps) >= 2 and max(gaps) <= (1 + _VARIES) * min(gaps)
 
 
 def _save_due(machine: StateMachine, now_s: float | None) -> int | None:
@@ -137,13 +181,19 @@ def _lines_due(machine: StateMachine) -> bool:
 
 
 def _time_due(machine: StateMachine, now_s: float | None) -> bool:
-    """The same by time, if the job reports saves late: a write lasts at most as long as the silence before it."""
-    statistics = machine.statistics
+    """The same by time, if the job reports saves late: a write lasts at most as long as the silence before it.
+
+    Files show a save only after a look at them, where no step announces it.
+    """
+    statistics, durable = machine.statistics, machine.durable
     gaps = [after - before for before, after in pairwise(statistics.saved_at_s) if after > before][-_LATELY:]
-    if not _saves_unannounced(machine) or not statistics.silences_s or len(gaps) < 2 or now_s is None:
+    if not _saves_unannounced(machine) or len(gaps) < 2 or now_s is None:
         return False
+    early = [_LONGER * silence for silence in statistics.silences_s]
+    if durable is not None and durable.evidence is Evidence.FILES and not _regular(statistics.saved_steps):
+        early += [_SHOWN_S, EARLY * min(gaps)]
     since = now_s - statistics.saved_at_s[-1]
-    return min(gaps) - _LONGER * max(statistics.silences_s) <= since <= 2 * max(gaps)
+    return bool(early) and min(gaps) - max(early) <= since <= 2 * max(gaps)
 
 
 def _step_by(machine: StateMachine, now_s: float | None) -> float:

@@ -59,7 +59,7 @@ def plain(part: "DataclassInstance") -> dict[str, Any]:
 
 def fill(part: "DataclassInstance", document: Mapping[str, Any]) -> None:
     """Sets the fields of a part to what ``plain`` returned; deques keep their lengths. Raises ValueError otherwise."""
-    names, added = _STORED_NAMES[type(part)], _ADDED.get(type(part), frozenset()) - set(document)
+    names, added = _STORED_NAMES[type(part)], added_to(part) - set(document)
     stored = [field for field in fields(part) if field.name not in added]
     if set(document) != {names.get(field.name, field.name) for field in stored}:
         raise ValueError("a part of a state machine of another version")
@@ -67,6 +67,11 @@ def fill(part: "DataclassInstance", document: Mapping[str, Any]) -> None:
         value, present = document[names.get(field.name, field.name)], getattr(part, field.name)
         is_deque = isinstance(present, deque)
         setattr(part, field.name, deque(map(_as_tuple, value), present.maxlen) if is_deque else _plain(value))
+
+
+def added_to(part: "DataclassInstance") -> frozenset[str]:
+    """The fields that a part stored by an older release may lack."""
+    return _ADDED.get(type(part), frozenset())
 
 
 def write_from(document: Mapping[str, Any]) -> OpenWrite:

@@ -23,27 +23,31 @@ _NOTHING = np.zeros((1, len(LABELS)), np.float32)
 
 
 class Session:
-    """``gpus`` stop when the job is killed; ``lines``: how many were read; ``files``: as ``evaluate`` takes it."""
+    """``gpus`` stop when the job is killed; ``lines``: how many were read.
+
+    ``files`` and ``alone`` are as ``evaluate`` takes them.
+    """
 
     def __init__(self, classifier: LineClassifier, gpus: int = 1) -> None:
         self.classifier = classifier
         self.gpus = gpus
         self.lines = 0
         self.machine = StateMachine()
-        self.live = self.files = False
+        self.live = self.files = self.alone = False
         # By writer, the shares of its last lines on their own, the newest last.
         self._context: dict[str, Array] = {}
 
     @property
     def safe(self) -> bool:
         """Whether the job may be killed after the last line."""
-        return is_safe(self.machine, live=self.live, files=self.files)
+        return is_safe(self.machine, live=self.live, files=self.files, alone=self.alone)
 
     def status(self, now_s: float | None = None) -> JobStatus:
         """The job's status now: ``now_s`` is Unix time if lines came with their arrivals, else None."""
         if self.live and now_s is not None:
             self.machine.settle(now_s)
-        return evaluate(self.machine, now_s, self.gpus, live=self.live and now_s is not None, files=self.files)
+        live = self.live and now_s is not None
+        return evaluate(self.machine, now_s, self.gpus, live=live, files=self.files, alone=self.alone)
 
     def read(
         self, lines: Sequence[str], arrivals_s: Sequence[float | None] | None = None, source: str = ""

@@ -22,7 +22,7 @@ from kopt.models.checkpoint.line_facts import (
 )
 from kopt.models.checkpoint.log_writers import LogWriters
 from kopt.models.checkpoint.reading import ACTIVITY, CERTAIN, read, speaks_of_step, write_share
-from kopt.models.checkpoint.serialization import fill, plain, templates_from, templates_to, write_from
+from kopt.models.checkpoint.serialization import added_to, fill, plain, templates_from, templates_to, write_from
 from kopt.models.checkpoint.templates import LineTemplate, LineTemplates
 from kopt.models.checkpoint.timing import JobClock, TrainingProgress
 from kopt.models.checkpoint.write_statistics import WriteStatistics, steps_of_bar
@@ -210,10 +210,12 @@ class StateMachine:
     def from_dict(cls, document: Mapping[str, Any]) -> "StateMachine":
         """Raises KeyError, TypeError, AttributeError or ValueError for what ``to_dict`` did not write."""
         machine = cls()
-        if set(document) != set(machine.to_dict()):
+        parts = (machine._clock, machine._progress, machine._writers)
+        added = added_to(machine._clock) | added_to(machine._progress) | added_to(machine._writers)
+        if set(document) | added != set(machine.to_dict()):
             raise ValueError("a state machine of another version")
-        for part in (machine._clock, machine._progress, machine._writers):
-            fill(part, {name: document[name] for name in plain(part)})
+        for part in parts:
+            fill(part, {name: document[name] for name in plain(part) if name in document})
         machine._state, machine._state_before = JobState(document["state"]), JobState(document["_before"])
         machine._line, machine._line_text = document["line"], document["line_text"]
         machine._confidence = document["confidence"]

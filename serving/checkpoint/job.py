@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from kopt.core.workload.checkpoint import Estimate, JobState, JobStatus
+from kopt.core.workload.checkpoint import Estimate, Evidence, JobState, JobStatus
 from kopt.models.checkpoint.classifier.lines import LineClassifier
 from kopt.models.checkpoint.files import FileFact, FolderWatch, Unit
 from kopt.models.checkpoint.session import Session
@@ -17,6 +17,8 @@ MOST_CHANGES = 150
 MOST_SOURCES = 4096
 _MOST_LISTERS = 32
 _MOST_OWN_FOLDERS = 16
+_GONE_S = 600.0
+"""After so long without a look a pod is taken to be gone, and others stand in its place."""
 _SAME_SAVE_S = 30.0
 """How long after its files are written a save is reported at the latest."""
 MAX_DOCUMENT = 1 << 20
@@ -120,8 +122,23 @@ class FollowedJob:
                 unit = folder.durable
                 machine.record_durable(unit.name, folder.step, unit.first_s, unit.last_s)
                 whole = whole or (watch.recent(now_s) and self._shows_last_save(unit))
-        self.session.files = whole
-        return f"The checkpoint folder shows that {writing} is being written." if writing else ""
+        self.session.files, self.session.alone = whole, whole and self._files_suffice(now_s)
+        if writing:
+            return f"The checkpoint folder shows that {writing} is being written."
+        announced = not machine.statistics.unannounced_ends
+        doubts = (watch.rhythm.doubt_beside_log(now_s, announced=announced) for watch in self._watched(now_s))
+        return next(filter(None, doubts), "")
+
+    def _watched(self, now_s: float) -> list[FolderWatch]:
+        """The folders of pods that are still there, as far as anything lies in them."""
+        return [
+            watch for watch in self.folders.values() if watch.units and now_s - (watch.listed_at_s or now_s) < _GONE_S
+        ]
+
+    def _files_suffice(self, now_s: float) -> bool:
+        """Whether files show without the log that the job may be stopped: those of every pod that has any."""
+        doubts = [watch.doubt_alone(now_s) for watch in self._watched(now_s)]
+        return bool(doubts) and not any(doubts)
 
     def _shows_last_save(self, unit: Unit) -> bool:
         """Whether the last save is this one: it may have gone elsewhere, where nobody looks."""
@@ -131,13 +148,15 @@ class FollowedJob:
     def _learn_folders(self, watch: FolderWatch) -> None:
         """A folder that nobody named is the job's once a checkpoint in it names the step that the job was at then.
 
-        On a shared volume lie other jobs' checkpoints, too, and the model that this one began with.
+        On a shared volume lie other jobs' checkpoints, too, and the model that this one began with. In a volume that no
+        other job writes into, saves that were alike are its own, whatever they are called.
         """
         machine = self.session.machine
         for unit in watch.units.values():
-            if not unit.folder or unit.folder in self.own_folders or unit.step is None:
+            if not unit.folder or unit.folder in self.own_folders:
                 continue
-            if machine.was_at(unit.step, unit.first_s, unit.last_s):
+            saved = unit.name in watch.rhythm.saved_names
+            if saved or (unit.step is not None and machine.was_at(unit.step, unit.first_s, unit.last_s)):
                 self.own_folders = [*self.own_folders, unit.folder][-_MOST_OWN_FOLDERS:]
 
     def confirm_folder(self, at_s: float, by: str = "") -> None:
@@ -156,6 +175,9 @@ class FollowedJob:
         doubt = self._doubt or writing
         if doubt and job_status.safe:
             job_status = replace(job_status, safe=False, next_safe_seconds=None, reason=doubt)
+        elif doubt and job_status.durable_evidence is Evidence.FILES:
+            # That the log says nothing is no news.
+            job_status = replace(job_status, reason=doubt)
         risk = job_status.work_at_risk_gpu_seconds
         return replace(
             job_status,

@@ -383,7 +383,8 @@ def _listings(request: CheckpointRequest) -> list[tuple[str, Sequence[FileIn] | 
 
 def _entries(files: Sequence[FileIn]) -> list[FileFact]:
     return [
-        FileFact(file.path, file.bytes, file.modified_at, file.is_folder, file.folder, file.ephemeral) for file in files
+        FileFact(file.path, file.bytes, file.modified_at, file.is_folder, file.folder, file.ephemeral, file.exclusive)
+        for file in files
     ]
 
 

@@ -53,6 +53,8 @@ class FileIn(_Strict):
     job was at; empty where the job's owner named it."""
     ephemeral: bool = False
     """Whether it is gone with its pod, as in an emptyDir: it shows a write, and is no checkpoint to go back to."""
+    exclusive: bool = False
+    """Whether no other job writes into its volume: saves that were alike are the job's, whatever they are called."""
 
 
 class ListingIn(_Strict):

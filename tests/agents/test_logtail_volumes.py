@@ -391,12 +391,12 @@ async def test_a_file_system_that_stalls_holds_up_nobody_else_and_is_asked_once(
     answers, asked = threading.Event(), list[str]()
     real = PodVolumes.observe
 
-    def stalling(self: PodVolumes, now_s: float) -> Any:
+    def stalling(self: PodVolumes, now_s: float, exclusive: Any = ()) -> Any:
         name = str(self._pod)
         if "stalled" in name:
             asked.append(name)
             answers.wait(60)
-        return real(self, now_s)
+        return real(self, now_s, exclusive)
 
     monkeypatch.setattr(PodVolumes, "observe", stalling)
     watch = VolumeWatch(running, node.root, QUICK)
@@ -419,8 +419,8 @@ async def test_what_a_look_raises_ends_that_watch_alone(
     running, endpoint = jobs
     real = PodVolumes.observe
 
-    def broken(self: PodVolumes, now_s: float) -> Any:
-        return 1 / 0 if "broken" in str(self._pod) else real(self, now_s)
+    def broken(self: PodVolumes, now_s: float, exclusive: Any = ()) -> Any:
+        return 1 / 0 if "broken" in str(self._pod) else real(self, now_s, exclusive)
 
     monkeypatch.setattr(PodVolumes, "observe", broken)
     watch = VolumeWatch(running, node.root, QUICK)

@@ -54,6 +54,16 @@ def test_a_torn_one_never_counts_however_long_it_rests() -> None:
     assert thin.view(NOW).step == 10
 
 
+def test_one_that_misses_parts_is_being_written_however_slowly_for_five_minutes() -> None:
+    first = saved(10, NOW - 1000)
+    watch = after((NOW - 900, first), (NOW - 60, first + saved(20, NOW - 70, parts=2)))
+    assert watch.view(NOW).writing == "checkpoint-20"
+    assert watch.view(NOW + 600).writing == "", "left behind by a run that was killed"
+    watch.observe([*first, *saved(20, NOW - 70, parts=2), *saved(30, NOW)], NOW + 5)
+    assert watch.view(NOW + 60).writing == "", "a later one is whole"
+    assert watch.view(NOW + 60).step == 30
+
+
 @pytest.mark.parametrize("path", ["checkpoint-20.tmp/a.pt", "checkpoint-20/a.pt.partial", "tmp-checkpoint-20/a.pt"])
 def test_temporary_names_are_being_written(path: str) -> None:
     first = saved(10, NOW - 1000)

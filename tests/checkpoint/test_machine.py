@@ -432,11 +432,12 @@ def test_a_stored_machine_has_the_fields_of_earlier_releases() -> None:
     job.say(B, "saving checkpoint-10", 120.0, live=True)
     document = job.machine.to_dict()
     assert " ".join(sorted(document)) == (
-        "_before _silence_s _stepped_at_s _stepped_since_end began_at_s confidence durable epoch first_step_at_s habits"
-        " last_at_s line line_text lone open refrains several state step step_lines step_text steppers writers"
+        "_before _silence_s _stepped_at_s _stepped_since_end began_at_s confidence durable epoch first_epoch"
+        " first_step_at_s habits last_at_s line line_text lone open refrains several state step step_lines step_text"
+        " steppers writers"
     )
     assert " ".join(sorted(document["habits"])) == (
-        "aside durations_s early_ends ends_alone implied_ends last_word last_words pauses quiet_s saved_at_s"
+        "aside bar_times durations_s early_ends ends_alone implied_ends last_word last_words pauses quiet_s saved_at_s"
         " saved_counts saved_steps spoken_s step_gaps_s step_times steps_seen told_ends ways"
     )
     assert " ".join(sorted(document["refrains"])) == ("gaps_s known last numbered pause_s recent_keys routine since")
@@ -449,7 +450,8 @@ def test_a_stored_machine_has_the_fields_of_earlier_releases() -> None:
     # Releases before 0.2 kept no ways of saving: what they stored goes on, and is not safe until two saves were alike.
     habits = {name: value for name, value in document["habits"].items() if name != "ways"}
     refrains = {name: value for name, value in document["refrains"].items() if name not in ("recent_keys", "routine")}
-    older = StateMachine.from_dict({**document, "habits": habits, "refrains": refrains})
+    older_document = {name: value for name, value in document.items() if name != "first_epoch"}
+    older = StateMachine.from_dict({**older_document, "habits": habits, "refrains": refrains})
     assert older.open_writes == job.machine.open_writes
 
 
@@ -560,3 +562,42 @@ def test_a_save_whose_end_several_ranks_log_is_one_save() -> None:
             statistics.record_save(10.0 * step + rank, step)
     assert list(statistics.saved_steps) == [10, 20, 30]
     assert list(statistics.saved_at_s) == [100.0, 200.0, 300.0], "the next one is expected a hundred seconds later"
+
+
+def saving_silently(steps: tuple[int, ...]) -> Job:
+    """Files show a save at each of these steps, of which there is one a second; the log says nothing of them."""
+    job = Job()
+    for before, step in zip((0, *steps), steps, strict=False):
+        job.train(before + 1, step, at_s=1000.0 + before + 1, live=True)
+        job.machine.record_durable(f"checkpoint-{step}", step, 1000.0 + step, 1000.5 + step)
+    job.train(steps[-1] + 1, steps[-1] + 40, at_s=1000.0 + steps[-1] + 1, live=True)
+    return job
+
+
+@pytest.mark.parametrize(
+    ("steps", "reason"),
+    [
+        ((100, 200, 300, 400), "no write is open"),
+        ((100, 230, 300, 500), "at no regular step or time"),
+        ((100, 230, 300), "no write is open"),
+    ],
+)
+def test_whoever_saves_unannounced_at_no_regular_moment_may_do_so_at_any(steps: tuple[int, ...], reason: str) -> None:
+    job = saving_silently(steps)
+    assert reason in evaluate(job.machine, 1040.4 + steps[-1], live=True, files=True).reason
+
+
+def test_files_alone_replace_silence_and_an_unknown_state_and_nothing_else() -> None:
+    job = Job()
+    job.say(OTHER, "GPU available: True", 1000.0, live=True)
+    job.machine.record_durable("last.ckpt", None, 1300.0, 1303.0)
+    assert not evaluate(job.machine, 1400.0, live=True, files=True).safe
+    status = evaluate(job.machine, 1400.0, live=True, files=True, alone=True)
+    assert (status.safe, status.state) == (True, JobState.TRAIN)
+    assert evaluate(job.machine, 90_000.0, live=True, files=True, alone=True).state is JobState.TRAIN
+    job.say(OTHER, "updating the teacher", 1410.0, live=True)
+    assert not evaluate(job.machine, 1412.0, live=True, files=True, alone=True).safe, "a save may begin with it"
+    assert evaluate(job.machine, 1430.0, live=True, files=True, alone=True).safe, "files would show it"
+    job.train(1, 9, at_s=1430.0, live=True)
+    job.say(B, "Saving checkpoint", 1440.0, live=True)
+    assert not evaluate(job.machine, 1470.0, live=True, files=True, alone=True).safe

@@ -21,6 +21,7 @@ from kopt.cluster.objects.progress import progress_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SPACE, AGENTS, ACCOUNT, NODE = "trained", "kopt-agents", "kopt-logtail", "gpu-logtail"
+CLAIM = "out"
 JOB, UID_LENGTH = f"{SPACE}/llama", 8
 URL = {"predictions": {"url": "http://predictions.mlops:8700"}}
 WRITTEN = {text for text in vars(notes).values() if isinstance(text, str) and text.startswith("kaiwo.ai/")}
@@ -84,6 +85,16 @@ def test_it_looks_at_the_volumes_of_pods_where_the_kubelet_keeps_them_unless_tha
     path = "/var/lib/k0s/kubelet/pods"
     assert mounted(volumes={"path": path}) == ([mount | {"mountPath": path}], [f"--volumes={path}"])
     assert mounted(volumes={"enabled": False}) == ([], ["--volumes="])
+
+
+def test_it_may_read_claims_only_while_it_looks_into_volumes(charts: Any) -> None:
+    def rights(**logtail: Any) -> list[Object]:
+        rules = named(rendered(charts, **logtail), "ClusterRole", ACCOUNT)["rules"]
+        return [rule for rule in rules if "persistentvolumeclaims" in rule["resources"]]
+
+    assert rights() == [{"apiGroups": [""], "resources": ["persistentvolumeclaims"], "verbs": ["get"]}]
+    assert rights(volumes={"enabled": False}) == []
+    assert rights(form="cluster") == []
 
 
 @pytest.mark.parametrize("form", ["node", "cluster"])
@@ -169,6 +180,7 @@ class Cluster:
         resources = {"limits": {"nvidia.com/gpu": "8"}}
         metadata = {"name": name, "namespace": namespace, "annotations": {"kaiwo.ai/job": "llama", **annotations}}
         spec = {"nodeName": NODE, "containers": [{"name": "trainer", "image": "train", "resources": resources}]}
+        spec["volumes"] = [{"name": "out", "persistentVolumeClaim": {"claimName": CLAIM}}]
         made = self.api.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
         state = {
             "name": "trainer",
@@ -182,6 +194,24 @@ class Cluster:
         self.api.patch("v1", "Pod", name, status, namespace=namespace, subresource="status")
         return made
 
+    def claim(self, volume: str) -> None:
+        """A claim of one pod, which is bound to the volume."""
+        spec = {"accessModes": ["ReadWriteOncePod"], "storageClassName": "", "volumeName": volume}
+        spec["resources"] = {"requests": {"storage": "1Gi"}}
+        metadata = {"name": CLAIM, "namespace": SPACE}
+        self.api.create({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec})
+
+    def save(self, pod: Object, volume: str, name: str) -> None:
+        """A checkpoint in the volume, as the kubelet mounts it."""
+        mounted = self.folder / "kubelet" / pod["metadata"]["uid"] / "volumes" / "kubernetes.io~csi" / volume / "mount"
+        mounted.mkdir(parents=True)
+        (mounted / name).write_bytes(b"weights")
+
+    def listed(self) -> list[Object]:
+        """The files that the endpoint was sent."""
+        listings = [item for request in self.endpoint.requests for item in request.get("listings", ())]
+        return [file for listing in listings for file in listing.get("files") or ()]
+
     def log(self, pod: Object, *lines: str) -> None:
         metadata = pod["metadata"]
         folder = self.folder / "pods" / f"{metadata['namespace']}_{metadata['name']}_{metadata['uid']}" / "trainer"
@@ -192,12 +222,13 @@ class Cluster:
 
     def start(self) -> Server:
         template = named(rendered(self._charts), "DaemonSet")["spec"]["template"]["spec"]
-        others = ("--predictions", "--state", "--host", "--port")
+        others = ("--predictions", "--state", "--host", "--port", "--volumes")
         arguments = [one for one in template["containers"][0]["args"] if not one.startswith(others)]
         arguments += [
             f"--predictions={self.url}",
             f"--root={self.folder / 'pods'}",
             f"--state={self.folder / 'state.json'}",
+            f"--volumes={self.folder / 'kubelet'}",
         ]
         env = {"KUBECONFIG": str(self.plane.kubeconfig_for(ACCOUNT, AGENTS)), "NODE_NAME": NODE}
         self._servers.append(self.plane.start_server("logtail", [*KOPT, *arguments], env))
@@ -233,6 +264,7 @@ def cluster(
     api.patch("v1", "Node", NODE, {"status": status}, namespace="", subresource="status")
     folder = tmp_path_factory.mktemp("node")
     (folder / "pods").mkdir()
+    (folder / "kubelet").mkdir()
     endpoint = Endpoint()
     with served(endpoint) as url:
         found = Cluster(control_plane, endpoint, url, folder, charts)
@@ -256,13 +288,16 @@ def worked(cluster: Cluster) -> Object:
         "work_at_risk_gpu_seconds": 80.0,
         "last_durable_at": 1_772_359_200.0,
     }
+    cluster.claim("pv-out")
     pod, watched = cluster.pod("llama-0"), cluster.pod("seen-0", **{"kaiwo.ai/mode": "observe"})
+    cluster.save(pod, "pv-out", "model.pt")
     cluster.log(pod, "step 1", "step 2")
     cluster.log(watched, "step 1")
     first = cluster.start()
     wait_for(lambda: cluster.endpoint.lines(JOB, cluster.source(pod)) == ["step 1", "step 2"], what="two lines")
     wait_for(lambda: cluster.endpoint.lines(JOB, cluster.source(watched)), what="the other pod's line")
     written = wait_for(lambda: cluster.annotations(pod), what="annotations")
+    wait_for(cluster.listed, what="the checkpoint")
     first.kill()
     cluster.log(pod, *STEPS)
     cluster.endpoint.says = {"state": "CKPT_WRITING", "safe": False}
@@ -299,6 +334,12 @@ def test_in_mode_observe_nothing_is_written_on_the_object(cluster: Cluster, work
     assert cluster.annotations(worked["watched"]) == {"kaiwo.ai/mode": "observe"}
 
 
+def test_files_in_a_volume_of_its_own_are_marked(cluster: Cluster, worked: Object) -> None:
+    assert {(file["folder"], file["path"], file.get("exclusive")) for file in cluster.listed()} == {
+        ("pv-out", "model.pt", True)
+    }
+
+
 def test_it_was_refused_nothing_and_used_every_right(cluster: Cluster, worked: Object) -> None:
     asked = [
         one
@@ -313,6 +354,7 @@ def test_it_was_refused_nothing_and_used_every_right(cluster: Cluster, worked: O
         ("list", "namespaces"),
         ("watch", "namespaces"),
         ("patch", "pods"),
+        ("get", "persistentvolumeclaims"),
     }
 
 

@@ -237,6 +237,46 @@ async def test_a_folder_is_the_jobs_by_a_bar_that_counts_the_batches_of_an_epoch
     assert (answer["step"], answer["safe"]) == (250, True), answer["reason"]
 
 
+@pytest.mark.parametrize("exclusive", [True, False])
+async def test_a_job_whose_log_says_nothing_is_safe_by_the_files_of_a_volume_of_its_own(
+    http: httpx.AsyncClient, clock: Clock, replica: Build, exclusive: bool
+) -> None:
+    async def look(client: httpx.AsyncClient, at_s: float, *, changed: bool = True) -> dict[str, Any]:
+        """All saves that have begun every 300 s; the last file of each is there two seconds later."""
+        clock.now_s = at_s
+        numbers = range(int(at_s - NOW) // 300 + 1)
+        files = [
+            entry
+            for number in numbers
+            for entry in saved(number * 1600, NOW + 300 * number, files=3 if at_s >= NOW + 300 * number + 2 else 1)
+        ]
+        listing = {"by": "pod-a", "at": at_s}
+        marked = [{**entry, "exclusive": True} if exclusive else entry for entry in found_in("pv-1/out", files)]
+        return await post(client, listings=[{**listing, "files": marked} if changed else listing])
+
+    clock.now_s = NOW - 50
+    await post(http, [{"text": "GPU available: True (cuda), used: True", "at": NOW - 50}], first=1)
+    answers = list[dict[str, Any]]()
+    for number in range(4):
+        await look(http, NOW + 300 * number + 1)
+        await look(http, NOW + 300 * number + 6)
+        answers.append(await look(http, NOW + 300 * number + 40, changed=False))
+        await look(http, NOW + 300 * number + 290, changed=False)
+    assert [answer["safe"] for answer in answers] == [False, False, exclusive, exclusive], answers[-1]["reason"]
+    if not exclusive:
+        return
+    assert (answers[-1]["state"], answers[-1]["last_durable_step"]) == ("TRAIN", 4800)
+    assert "in volumes that this job alone writes" in answers[-1]["reason"]
+    due = await look(http, NOW + 900 + 280, changed=False)
+    assert (due["safe"], "is due" in due["reason"]) == (False, True)
+    async with served(replica()) as other:
+        assert not (await look(other, NOW + 1201))["safe"]
+        torn = await look(other, NOW + 1201.5, changed=False)
+        assert "is being written" in torn["reason"]
+        await look(other, NOW + 1206)
+        assert (await look(other, NOW + 1240, changed=False))["safe"]
+
+
 async def test_what_is_gone_with_its_pod_is_no_checkpoint(http: httpx.AsyncClient, clock: Clock) -> None:
     steps = [{"text": f"step {n}/400 loss 1.2", "at": NOW - 200 + 2 * n} for n in range(1, 100)]
     clock.now_s = NOW

@@ -17,7 +17,6 @@ from kopt.cli.errors import Refused
 from kopt.cli.rightsize.pods import NotDone, ResizedPods
 from kopt.cli.rightsize.steps import Steps
 from kopt.core.reason import Reason
-from kopt.core.units import format_span
 from kopt.core.workload.rightsizing import Outcome, Resize
 from kopt.policies.rightsizing.interval import Slowdown
 from kopt.policies.rightsizing.step_times import before_and_after, longest_gap_s
@@ -179,6 +178,7 @@ class _Watch:
             max(0.0, now_s - last_s),
             longest_gap_s(before),
             sum(max(0, restarts_of(pod) - self._restarts.get(pod["metadata"]["name"], 0)) for pod in pods),
+            self._resize.freed < 0,
         )
 
     async def _keep(self, judgement: Judgement) -> None:
@@ -234,7 +234,7 @@ async def restored(pods: ResizedPods, reason: str, within_s: float, say: Say) ->
             if time.time() >= until_s:
                 lines = "; ".join(pods.commands())
                 raise Refused(
-                    f"the change stands, as it could not be taken back for {format_span(within_s)} ({error}). "
+                    f"the change stands, as it could not be taken back for {within_s:.0f} s ({error}). "
                     f"`kopt rightsize undo` does it, or: {lines}"
                 ) from error
             say(f"not taken back yet: {error}")

@@ -34,28 +34,44 @@ class Slowdown:
     high: float
 
 
-def slowdown(before: Sequence[float], after: Sequence[float], alpha: float) -> Slowdown:
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Of log step times in their order, outliers drawn in: sums of squares and of products of neighbours are about
+    the mean."""
+
+    count: int
+    mean: float
+    squares: float
+    products: float
+
+
+def summary(times: Sequence[float]) -> Summary:
+    """Of step times in seconds, positive and at least one."""
+    logs = _winsorized(times)
+    mean = fmean(logs)
+    rest = [value - mean for value in logs]
+    squares, products = sum(value * value for value in rest), sum(left * right for left, right in pairwise(rest))
+    return Summary(len(logs), mean, squares, products)
+
+
+def slowdown(before: Summary | None, after: Summary | None, alpha: float) -> Slowdown:
     """Of mean log step times, with an interval that leaves the truth out at any time with probability ``alpha`` at
-    most. ``before`` and ``after``: step times in seconds, positive, in their order."""
-    if len(before) < 3 or len(after) < 2:
+    most; an endless one where there is too little to tell, or nothing."""
+    if before is None or after is None or before.count < 3 or after.count < 2:
         return Slowdown(-1.0, 0.0, math.inf)
-    first, second = _winsorized(before), _winsorized(after)
-    difference = fmean(second) - fmean(first)
-    half = _half_width(first, second, alpha)
+    difference, half = after.mean - before.mean, _half_width(before, after, alpha)
     return Slowdown(_ratio(difference - half), _ratio(difference), _ratio(difference + half))
 
 
-def _half_width(first: Sequence[float], second: Sequence[float], alpha: float) -> float:
-    residuals = [_centred(first), _centred(second)]
-    r = _autocorrelation(residuals)
+def _half_width(first: Summary, second: Summary, alpha: float) -> float:
+    r = _autocorrelation(first, second)
     # What means and variances of correlated observations are worth (Bayley and Hammersley 1946).
     of_means, of_squares = (1 - r) / (1 + r), (1 - r * r) / (1 + r * r)
-    n, m, count = of_means * len(first), of_means * len(second), len(first) + len(second)
+    n, m, count = of_means * first.count, of_means * second.count, first.count + second.count
     freedom, together = of_squares * count - 2, n * m / (n + m)
     if freedom < 1 or (unbiased := count - 2 / of_means) < 1:
         return math.inf
-    squares = sum(value * value for part in residuals for value in part)
-    variance = max(squares / unbiased, _SMALLEST_SPREAD**2)
+    variance = max((first.squares + second.squares) / unbiased, _SMALLEST_SPREAD**2)
     spread = 1 + together * _EFFECT_VARIANCE
     # The Bayes factor at t is below 1/alpha for all t up to this.
     bound = (spread / alpha**2) ** (1 / (freedom + 1))
@@ -73,19 +89,13 @@ def _winsorized(times: Sequence[float]) -> list[float]:
     return [min(max(each, middle - spread), middle + spread) for each in logs]
 
 
-def _centred(values: Sequence[float]) -> list[float]:
-    mean = fmean(values)
-    return [value - mean for value in values]
-
-
-def _autocorrelation(parts: Sequence[Sequence[float]]) -> float:
+def _autocorrelation(first: Summary, second: Summary) -> float:
     """Of neighbours, from 0 to ``_MOST_CORRELATED``, without the bias of short series (Kendall 1954)."""
-    squares = sum(value * value for part in parts for value in part)
+    squares = first.squares + second.squares
     if squares == 0:
         return 0.0
-    products = sum(left * right for part in parts for left, right in pairwise(part))
-    r = products / squares
-    return min(max(r + (1 + 3 * r) / sum(map(len, parts)), 0.0), _MOST_CORRELATED)
+    r = (first.products + second.products) / squares
+    return min(max(r + (1 + 3 * r) / (first.count + second.count), 0.0), _MOST_CORRELATED)
 
 
 def _ratio(log_ratio: float) -> float:

@@ -10,8 +10,7 @@ from enum import StrEnum
 from statistics import fmean
 
 from kopt.core.reason import Reason
-from kopt.core.units import format_span
-from kopt.policies.rightsizing.interval import Slowdown, slowdown
+from kopt.policies.rightsizing.interval import Slowdown, Summary, slowdown, summary
 
 
 class Verdict(StrEnum):
@@ -26,7 +25,7 @@ class WatchSettings:
 
     tolerance: float = 0.03
     """Slower by less than this is not slower."""
-    keep_alpha: float = 0.01
+    keep_alpha: float = 0.005
     """Chance of keeping a change that makes steps slower by the tolerance."""
     undo_alpha: float = 0.1
     """Chance of undoing a change that makes no difference, because it looks slower: that only costs what it saves."""
@@ -60,6 +59,8 @@ class Watched:
     usual_gap_s: float = 0.0
     """The longest time between two observations before the change."""
     restarts: int = 0
+    grows: bool = False
+    """Whether the change gives the workload more: then steps may become faster by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +72,17 @@ class Judgement:
 
 def judge(watched: Watched, settings: WatchSettings = WatchSettings()) -> Judgement:
     """Of a change that took effect ``elapsed_s`` ago."""
-    undo = _slowest(watched, settings)
+    before = _summary(watched.before)
+    undo = _slowest(before, watched, settings)
     if broken := _broken(watched, settings):
         return Judgement(Verdict.UNDO, broken, undo)
     if undo.low > 0:
         return Judgement(Verdict.UNDO, _reason("STEPS_SLOWER", "Steps are slower", undo), undo)
-    keep = slowdown(watched.before, _latest(watched), settings.keep_alpha)
-    is_fast = keep.high < settings.tolerance and _in_all(watched) < settings.tolerance + settings.pauses
-    if is_fast and watched.elapsed_s >= settings.least_s:
+    keep = slowdown(before, _summary(_latest(watched)), settings.keep_alpha)
+    if watched.elapsed_s >= settings.least_s and _may_stay(watched, keep, settings):
         return Judgement(Verdict.KEEP, _reason("STEPS_NOT_SLOWER", "Steps are not slower", keep), keep)
     if watched.elapsed_s >= settings.deadline_s:
-        text = f"After {format_span(watched.elapsed_s)} it is not shown that steps are not slower"
+        text = f"After {watched.elapsed_s:.0f} s it is not shown that steps are not slower"
         return Judgement(Verdict.UNDO, _reason("NOT_SHOWN_IN_TIME", text, keep), keep)
     return Judgement(Verdict.WATCH, _reason("WATCHING", "Not settled yet", keep), keep)
 
@@ -91,7 +92,7 @@ def too_few_steps(before: Sequence[float], settings: WatchSettings = WatchSettin
     if len(before) < settings.least_samples:
         return Reason(
             "TOO_FEW_STEPS",
-            f"{len(before)} observations of step times in {format_span(settings.baseline_s)}, and "
+            f"{len(before)} observations of step times in {settings.baseline_s:.0f} s, and "
             f"{settings.least_samples} are needed: nothing could tell whether a change makes it slower.",
             {"observations": len(before)},
         )
@@ -106,17 +107,28 @@ def _broken(watched: Watched, settings: WatchSettings) -> Reason | None:
     return None
 
 
-def _slowest(watched: Watched, settings: WatchSettings) -> Slowdown:
+def _may_stay(watched: Watched, keep: Slowdown, settings: WatchSettings) -> bool:
+    """Steps that are faster though the workload has less are other steps (it evaluates, say), and tell nothing."""
+    if keep.high < 0 and not watched.grows:
+        return False
+    return keep.high < settings.tolerance and _in_all(watched) < settings.tolerance + settings.pauses
+
+
+def _slowest(before: Summary | None, watched: Watched, settings: WatchSettings) -> Slowdown:
     """Since the change, or since one of the later windows began, whichever is shown to be slower by more. Half of
     ``undo_alpha`` is for the first, the rest for the others together."""
-    result = slowdown(watched.before, watched.after, settings.undo_alpha / 2)
+    result = slowdown(before, _summary(watched.after), settings.undo_alpha / 2)
     windows = int(settings.deadline_s / settings.window_s)
     for window in range(1, min(windows, int(watched.elapsed_s / settings.window_s) + 1)):
         since_s = window * settings.window_s
         recent = [took for took, at_s in zip(watched.after, watched.at_s, strict=True) if at_s >= since_s]
-        interval = slowdown(watched.before, recent, settings.undo_alpha / 2 / (windows - 1))
+        interval = slowdown(before, _summary(recent), settings.undo_alpha / 2 / (windows - 1))
         result = max(result, interval, key=lambda each: each.low)
     return result
+
+
+def _summary(times: Sequence[float]) -> Summary | None:
+    return summary(times) if times else None
 
 
 def _latest(watched: Watched) -> list[float]:

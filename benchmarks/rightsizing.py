@@ -1,7 +1,7 @@
 """Changes of running workloads in replay: which are undone, how soon, and which stay though they slow steps (K18).
 
 Step times are drawn from kinds of noise that differ in shape, correlation and rhythm; a change multiplies them, at once
-or some minutes later. The product's reader of steps, interval and verdict decide on them, and beside them two rules
+or some minutes later. The product's reader of steps, interval and action decide on them, and beside them two rules
 with fixed thresholds. The noise of ``TUNED_ON`` was looked at while the settings were chosen, the rest was not.
 """
 
@@ -17,10 +17,10 @@ import numpy as np
 
 from benchmarks.tables import markdown
 from kopt.policies.rightsizing.step_times import StepMark, before_and_after, longest_gap_s, step_times
-from kopt.policies.rightsizing.watch import Verdict, Watched, WatchSettings, judge
+from kopt.policies.rightsizing.watch import Action, Watched, WatchSettings
 
 SETTINGS = WatchSettings()
-_LOOK_S, _END_S = 10.0, 600.0
+_POLL_S, _END_S = 10.0, 600.0
 Generator = np.random.Generator
 Noise = Callable[[Generator, int], np.ndarray]
 
@@ -167,21 +167,21 @@ def _marks(rng: Generator, noise: Noise, factor: float, delay_s: float) -> list[
     return result
 
 
-Rule = Callable[[Watched], Verdict]
+Rule = Callable[[Watched], Action]
 
 
-def _ours(watched: Watched) -> Verdict:
-    return judge(watched, SETTINGS).verdict
+def _ours(watched: Watched) -> Action:
+    return evaluate(watched, SETTINGS).action
 
 
 def _threshold(share: float) -> Rule:
     """The usual rule: each minute the mean of what came since against the mean before; undone above ``share``."""
 
-    def rule(watched: Watched) -> Verdict:
+    def rule(watched: Watched) -> Action:
         is_due = watched.after and watched.elapsed_s % SETTINGS.window_s == 0
         if is_due and fmean(watched.after) > (1 + share) * fmean(watched.before):
-            return Verdict.UNDO
-        return Verdict.KEEP if watched.elapsed_s >= SETTINGS.deadline_s else Verdict.WATCH
+            return Action.UNDO
+        return Action.KEEP if watched.elapsed_s >= SETTINGS.deadline_s else Action.WATCH
 
     return rule
 
@@ -189,14 +189,14 @@ def _threshold(share: float) -> Rule:
 RULES: dict[str, Rule] = {"kopt": _ours, "mean + 5 %": _threshold(0.05), "mean + 10 %": _threshold(0.10)}
 
 
-def _decide(case: Case, rule: Rule, took_s: list[float]) -> tuple[Verdict, float]:
+def _decide(case: Case, rule: Rule, took_s: list[float]) -> tuple[Action, float]:
     """And how many seconds after the change."""
     times = step_times(case.marks, SETTINGS.sample_s)
     before, after = before_and_after(times, 0.0, 0.0)
     past, gap_s = [each.seconds for each in before], longest_gap_s(before)
     elapsed_s = 0.0
     while elapsed_s < _END_S:
-        elapsed_s += _LOOK_S
+        elapsed_s += _POLL_S
         last_s = max((mark.at_s for mark in case.marks if mark.at_s <= elapsed_s), default=0.0)
         shown = [each for each in after if each.end_s <= elapsed_s]
         watched = Watched(
@@ -208,11 +208,11 @@ def _decide(case: Case, rule: Rule, took_s: list[float]) -> tuple[Verdict, float
             gap_s,
         )
         began = perf_counter()
-        verdict = rule(watched)
+        action = rule(watched)
         took_s.append(perf_counter() - began)
-        if verdict is not Verdict.WATCH:
-            return verdict, elapsed_s
-    return Verdict.KEEP, elapsed_s
+        if action is not Action.WATCH:
+            return action, elapsed_s
+    return Action.KEEP, elapsed_s
 
 
 @dataclass
@@ -229,18 +229,18 @@ class Tally:
     harmless_kept: int = 0
     undone_s: list[float] = field(default_factory=list)
 
-    def add(self, case: Case, verdict: Verdict, at_s: float) -> None:
+    def add(self, case: Case, action: Action, at_s: float) -> None:
         if case.factor <= 1:
             self.harmless += 1
-            self.harmless_kept += verdict is Verdict.KEEP
+            self.harmless_kept += action is Action.KEEP
             return
         self.slower += 1
-        self.slower_kept += verdict is Verdict.KEEP
-        early = verdict is Verdict.UNDO and at_s - case.delay_s <= 2 * SETTINGS.window_s
+        self.slower_kept += action is Action.KEEP
+        early = action is Action.UNDO and at_s - case.delay_s <= 2 * SETTINGS.window_s
         self.early += early
         self.clear += case.factor >= 1.1
         self.clear_early += early and case.factor >= 1.1
-        if verdict is Verdict.UNDO:
+        if action is Action.UNDO:
             self.undone_s.append(at_s - case.delay_s)
 
 
@@ -260,7 +260,7 @@ def replay(
 
 
 def main() -> int:
-    tallies, took = replay(TUNED_ON | REPORTED, range(100, 130))
+    tallies, took = replay(TUNED_ON | REPORTED, range(100, 120))
     print(
         markdown(
             ["noise", "rule", "slower, kept", "undone in two windows", "of those slower by 10 %", "not slower, kept"],
@@ -278,15 +278,15 @@ def main() -> int:
         )
     )
     for rule in RULES:
-        chosen = [tally for (name, noise), tally in tallies.items() if name == rule and noise in REPORTED]
-        kept, slower = sum(each.slower_kept for each in chosen), sum(each.slower for each in chosen)
-        early, clear = sum(each.clear_early for each in chosen), sum(each.clear for each in chosen)
-        fine, harmless = sum(each.harmless_kept for each in chosen), sum(each.harmless for each in chosen)
-        undone_s = median(at_s for each in chosen for at_s in each.undone_s)
+        tallied = [tally for (name, noise), tally in tallies.items() if name == rule and noise in REPORTED]
+        kept, slower = sum(each.slower_kept for each in tallied), sum(each.slower for each in tallied)
+        early, clear = sum(each.clear_early for each in tallied), sum(each.clear for each in tallied)
+        fine, harmless = sum(each.harmless_kept for each in tallied), sum(each.harmless for each in tallied)
+        undone_s = median(at_s for each in tallied for at_s in each.undone_s)
         p99_ms = float(np.quantile(took[rule], 0.99)) * 1e3
         print(
             f"\n{rule}, noise not tuned on: slower and kept {_share(kept, slower)}; slower by 10 % or more and undone "
-            f"in two windows {_share(early, clear)}, any {_share(sum(e.early for e in chosen), slower)}; not slower "
+            f"in two windows {_share(early, clear)}, any {_share(sum(e.early for e in tallied), slower)}; not slower "
             f"and kept {_share(fine, harmless)}; undone after {undone_s:.0f} s, median; decided in {p99_ms:.2f} ms, p99"
         )
     return 0

@@ -1,7 +1,7 @@
 """Applies one change of one workload, watches its steps, and keeps the change or takes it back.
 
-Whatever ends the watch before a verdict (Ctrl-C, SIGTERM, an error) takes the change back, too. Only SIGKILL, or an API
-server that stays away, leaves it: the annotation on the pods then says that it is open, and ``kopt rightsize undo``
+Whatever ends the watch before a decision (Ctrl-C, SIGTERM, an error) takes the change back, too. Only SIGKILL, or an
+API server that stays away, leaves it: the annotation on the pods then says that it is open, and ``kopt rightsize undo``
 takes it back.
 """
 
@@ -21,11 +21,11 @@ from kopt.core.workload.rightsizing import Outcome, Resize
 from kopt.policies.rightsizing.interval import Slowdown
 from kopt.policies.rightsizing.step_times import before_and_after, longest_gap_s
 from kopt.policies.rightsizing.watch import (
-    Judgement,
-    Verdict,
+    Action,
+    Decision,
     Watched,
     WatchSettings,
-    judge,
+    evaluate,
     too_few_steps,
 )
 
@@ -46,14 +46,14 @@ class ApplySettings:
     watch: WatchSettings = WatchSettings()
     accept_s: float = 60.0
     """For the kubelets to make the change."""
-    look_s: float = 10.0
+    poll_s: float = 10.0
     undo_s: float = 120.0
     """How long taking it back is tried again where the API server does not answer."""
 
 
 async def apply(
     kube: "Kube", candidate: "Candidate", log_container: str, settings: ApplySettings, say: Say
-) -> Judgement:
+) -> Decision:
     """Raises Refused where nothing was changed, and where a change could not be taken back."""
     assert candidate.resize is not None
     pods = ResizedPods(kube, candidate.pods, candidate.resize, time.time)
@@ -88,7 +88,7 @@ class _Watch:
         self._applied_s = self._effective_s = 0.0
         self._restarts: dict[str, int] = {}
 
-    async def run(self) -> Judgement:
+    async def run(self) -> Decision:
         from kopt.cluster.client.api import ApiError
 
         await self._baseline()
@@ -96,19 +96,19 @@ class _Watch:
             await self._pods.check()
         except ApiError as error:
             raise Refused(f"the API server does not take this change, and nothing was changed: {error}") from error
-        judgement = Judgement(Verdict.UNDO, Reason("INTERRUPTED", "The watch was ended."), _NO_INTERVAL)
+        decision = Decision(Action.UNDO, Reason("INTERRUPTED", "The watch was ended."), _NO_INTERVAL)
         self._applied_s = float(int(time.time()))
         try:
-            judgement = await self._changed()
+            decision = await self._changed()
         except ApiError as error:
-            judgement = replace(judgement, reason=Reason("INTERRUPTED", f"The watch failed: {error}"))
+            decision = replace(decision, reason=Reason("INTERRUPTED", f"The watch failed: {error}"))
         finally:
-            if judgement.verdict is Verdict.KEEP:
-                await self._keep(judgement)
+            if decision.action is Action.KEEP:
+                await self._keep(decision)
             else:
                 # A task of its own: what cancels the watch does not cancel this.
-                await asyncio.shield(asyncio.create_task(self._undo(judgement)))
-        return judgement
+                await asyncio.shield(asyncio.create_task(self._undo(decision)))
+        return decision
 
     async def _baseline(self) -> None:
         """Waits until enough is known of the steps before. Raises Refused where it never is."""
@@ -128,7 +128,7 @@ class _Watch:
                 raise Refused(why.message if why else "a checkpoint is being written, for longer than usual")
             if self._steps.caught_up and why:
                 self._say(f"{len(self._steps.times)} of {watch.least_samples} observations of step times")
-            await asyncio.sleep(self._settings.look_s if self._steps.caught_up else 0.2)
+            await asyncio.sleep(self._settings.poll_s if self._steps.caught_up else 0.2)
         self._restarts = {pod["metadata"]["name"]: restarts_of(pod) for pod in pods}
 
     def _is_writing(self, pods: "list[Object]") -> bool:
@@ -138,30 +138,30 @@ class _Watch:
 
         return any(text(pod, "metadata", "annotations", STATE) == _WRITING for pod in pods)
 
-    async def _changed(self) -> Judgement:
+    async def _changed(self) -> Decision:
         await self._pods.apply(self._applied_s)
         self._event("ResizeApplied", f"{text_of(self._resize)} and watched.")
         if why := await self._pods.refusal(self._settings.accept_s):
-            return Judgement(Verdict.UNDO, Reason("KUBELET_REFUSES", f"The node refuses it: {why}."), _NO_INTERVAL)
+            return Decision(Action.UNDO, Reason("KUBELET_REFUSES", f"The node refuses it: {why}."), _NO_INTERVAL)
         self._effective_s = time.time()
         self._say(f"{text_of(self._resize)}; in effect after {self._effective_s - self._applied_s:.0f} s")
-        return await self._judged()
+        return await self._decided()
 
-    async def _judged(self) -> Judgement:
+    async def _decided(self) -> Decision:
         windows = 0
         while True:
-            await asyncio.sleep(self._settings.look_s)
+            await asyncio.sleep(self._settings.poll_s)
             pods = await self._pods.read()
             if not pods:
-                return Judgement(Verdict.KEEP, Reason("WORKLOAD_ENDED", "The workload ended."), _NO_INTERVAL)
+                return Decision(Action.KEEP, Reason("WORKLOAD_ENDED", "The workload ended."), _NO_INTERVAL)
             self._steps.annotated(pods)
             watched = self._watched(pods)
-            judgement = judge(watched, self._settings.watch)
-            if judgement.verdict is not Verdict.WATCH:
-                return judgement
+            decision = evaluate(watched, self._settings.watch)
+            if decision.action is not Action.WATCH:
+                return decision
             if watched.elapsed_s // self._settings.watch.window_s > windows:
                 windows = int(watched.elapsed_s // self._settings.watch.window_s)
-                self._say(f"{watched.elapsed_s:.0f} s, {len(watched.after)} observations: {judgement.reason.message}")
+                self._say(f"{watched.elapsed_s:.0f} s, {len(watched.after)} observations: {decision.reason.message}")
 
     def _watched(self, pods: "list[Object]") -> Watched:
         from kopt.cluster.workloads.pod_resize import restarts_of
@@ -181,21 +181,21 @@ class _Watch:
             self._resize.freed < 0,
         )
 
-    async def _keep(self, judgement: Judgement) -> None:
+    async def _keep(self, decision: Decision) -> None:
         from kopt.cluster.client.api import ApiError
 
         try:
             for pod in await self._pods.read():
-                await self._pods.close(pod, Outcome.KEPT, judgement.reason.message)
+                await self._pods.close(pod, Outcome.KEPT, decision.reason.message)
         except ApiError as error:
             raise Refused(f"the change is kept, and on the pods it still stands as open: {error}") from error
-        self._event("ResizeKept", f"{text_of(self._resize)}, kept. {judgement.reason.message}")
+        self._event("ResizeKept", f"{text_of(self._resize)}, kept. {decision.reason.message}")
         await self._events.flush()
 
-    async def _undo(self, judgement: Judgement) -> None:
+    async def _undo(self, decision: Decision) -> None:
         """Tries again for a while. Raises Refused with what stands."""
-        not_done = await restored(self._pods, judgement.reason.message, self._settings.undo_s, self._say)
-        self._event("ResizeUndone", f"{text_of(self._resize)}, undone. {judgement.reason.message}")
+        not_done = await restored(self._pods, decision.reason.message, self._settings.undo_s, self._say)
+        self._event("ResizeUndone", f"{text_of(self._resize)}, undone. {decision.reason.message}")
         await self._events.flush()
         for each in not_done:
             self._say(f"{each.pod} was left as it is: {each.why}")

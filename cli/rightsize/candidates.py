@@ -57,7 +57,7 @@ async def read_candidates(
         kaiwo = kaiwos.get(uid_of(pod_kind))
         idles = kaiwo is not None and kaiwo.idle_since_s is not None
         if of_it:
-            result += _of_workload(pod_kind, of_it, use, now_s, ended_by_kaiwo=idles)
+            result += candidates_of(pod_kind, of_it, use, now_s, ended_by_kaiwo=idles)
     return result
 
 
@@ -73,9 +73,10 @@ async def running_pods(kube: "Kube", namespace: str) -> "dict[tuple[str, str], O
     }
 
 
-def _of_workload(
+def candidates_of(
     pod_kind: "PodKind", pods: "Sequence[Object]", use: Use, now_s: float, *, ended_by_kaiwo: bool
 ) -> Iterator[Candidate]:
+    """Of the pods of one workload, which are at least one."""
     from kopt.cluster.workloads.pod_resize import resources_of
     from kopt.policies.rightsizing.proposal import propose
 

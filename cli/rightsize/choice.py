@@ -8,7 +8,7 @@ from kopt.core.reason import Reason
 from kopt.core.workload.rightsizing import Lever
 
 
-def chosen(candidates: Sequence[Candidate], lever: Lever | None, container: str) -> Candidate:
+def select(candidates: Sequence[Candidate], lever: Lever | None, container: str) -> Candidate:
     """Of those that fit the options, the one that gives back the larger share of its request. Raises Refused with
     every reason where there is none."""
     fitting = [each for each in candidates if lever in (None, each.lever) and container in ("", each.container)]

@@ -94,12 +94,12 @@ def apply(
         kopt rightsize apply job/finetune -n research --resource memory --prometheus http://prometheus:9090
     """
     from kopt.cli.rightsize.view import applied_answer
-    from kopt.policies.rightsizing.watch import Verdict
+    from kopt.policies.rightsizing.watch import Action
 
     question = (prometheus, _span(since), token_file, kubeconfig, namespace, workload)
-    candidate, judgement = _run(_applied(*question, lever=resource, container=container, tolerance=tolerance / 100))
-    show(applied_answer(candidate, judgement), output)
-    if judgement.verdict is not Verdict.KEEP:
+    candidate, decision = _run(_applied(*question, lever=resource, container=container, tolerance=tolerance / 100))
+    show(applied_answer(candidate, decision), output)
+    if decision.action is not Action.KEEP:
         raise typer.Exit(1)
 
 
@@ -155,7 +155,7 @@ def _run(work: "Coroutine[Any, Any, T]") -> T:
     try:
         return asyncio.run(guarded())
     except asyncio.CancelledError:
-        raise Refused("it was ended before there was a verdict, and taken back where it was applied") from None
+        raise Refused("it was ended before anything was decided, and taken back where it was applied") from None
 
 
 def _cancel_once(task: "asyncio.Future[Any]") -> Any:
@@ -240,16 +240,16 @@ async def _applied(
     from kopt.cli.cluster.process import AUDIT_URL, recorded
     from kopt.cli.rightsize.apply import ApplySettings
     from kopt.cli.rightsize.apply import apply as apply_change
-    from kopt.cli.rightsize.choice import chosen, log_container
+    from kopt.cli.rightsize.choice import log_container, select
 
     settings = ApplySettings()
     settings = replace(settings, watch=replace(settings.watch, tolerance=tolerance))
 
     async def work(kube: "Kube") -> Any:
         candidates = await _read(kube, url, span_s, token_file, namespace, workload)
-        candidate = chosen(candidates, lever, container)
-        judgement = await apply_change(kube, candidate, log_container(candidate), settings, print_status)
-        return candidate, judgement
+        candidate = select(candidates, lever, container)
+        decision = await apply_change(kube, candidate, log_container(candidate), settings, print_status)
+        return candidate, decision
 
     # The audit log of a cluster is told where there is one; nobody reads its lines on a terminal.
     with recorded("rightsize") if os.environ.get(AUDIT_URL) else contextlib.nullcontext():

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kopt.cluster.client.api import Kube
     from kopt.cluster.client.resources import Object
 
-_LOOK_S = 0.5
+_POLL_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -67,17 +67,17 @@ class ResizedPods:
         """Waits until the kubelets have made the change; what one of them says against it, else empty."""
         from kopt.cluster.workloads.pod_resize import ResizeState, resize_state
 
-        until_s, said = self._clock() + within_s, ""
+        until_s, message = self._clock() + within_s, ""
         while True:
             states = [(pod, *resize_state(pod, self.resize)) for pod in await self.read()]
-            for pod, state, said in states:
+            for pod, state, message in states:
                 if state is ResizeState.REFUSED:
-                    return f"{pod['metadata']['name']}: {said}"
+                    return f"{pod['metadata']['name']}: {message}"
             if all(state is ResizeState.ACTUATED for _, state, _ in states):
                 return ""
             if self._clock() >= until_s:
-                return f"no kubelet has made the change within {within_s:.0f} s{said and f' ({said})'}"
-            await asyncio.sleep(_LOOK_S)
+                return f"no kubelet has made the change within {within_s:.0f} s{message and f' ({message})'}"
+            await asyncio.sleep(_POLL_S)
 
     async def restore(self, reason: str) -> list[NotDone]:
         """Every pod as it was before, and recorded as undone; what others have changed since is left to them."""

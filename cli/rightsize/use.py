@@ -20,9 +20,9 @@ _LARGEST_BYTES = 64 << 20
 def queries(namespace: str, since_s: int) -> dict[str, str]:
     """PromQL by field of ContainerUse; as robusta's KRR asks, over windows of five minutes for CPU."""
     step_s = max(_LEAST_STEP_S, since_s // _MOST_STEPS)
-    chosen = 'container!="",container!="POD"' + (f',namespace="{namespace}"' if namespace else "")
-    cpu = f"max by ({_BY}) (rate(container_cpu_usage_seconds_total{{{chosen}}}[{_RATE_S}s]))[{since_s}s:{step_s}s]"
-    memory = f"max by ({_BY}) (container_memory_working_set_bytes{{{chosen}}})[{since_s}s:{step_s}s]"
+    selector = 'container!="",container!="POD"' + (f',namespace="{namespace}"' if namespace else "")
+    cpu = f"max by ({_BY}) (rate(container_cpu_usage_seconds_total{{{selector}}}[{_RATE_S}s]))[{since_s}s:{step_s}s]"
+    memory = f"max by ({_BY}) (container_memory_working_set_bytes{{{selector}}})[{since_s}s:{step_s}s]"
     return {
         "cpu_p95": f"1000 * quantile_over_time(0.95, {cpu})",
         "cpu_max": f"1000 * max_over_time({cpu})",

@@ -12,7 +12,7 @@ from kopt.core.units import GIB, format_bytes
 from kopt.core.workload.rightsizing import Bounds, Lever
 
 if TYPE_CHECKING:
-    from kopt.policies.rightsizing.watch import Judgement
+    from kopt.policies.rightsizing.watch import Decision
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class AppliedRow:
     resource: str = column("resource")
     before: str = column("before")
     after: str = column("after")
-    verdict: str = column("verdict")
+    action: str = column("action")
     slowdown: float | None = column("slower by", show=lambda ratio: f"{ratio:+.1%}")
     slowdown_low: float | None = column("at least", wide=True)
     slowdown_high: float | None = column("at most", wide=True)
@@ -102,10 +102,10 @@ def _row(candidate: Candidate, refusal: str | None) -> PlanRow:
     )
 
 
-def applied_answer(candidate: Candidate, judgement: "Judgement") -> Answer:
+def applied_answer(candidate: Candidate, decision: "Decision") -> Answer:
     """With what to change in the template, for pods that are made later."""
     assert candidate.resize is not None
-    resize, interval = candidate.resize, judgement.slowdown
+    resize, interval = candidate.resize, decision.slowdown
     is_measured = interval.low > -1
     row = AppliedRow(
         candidate.namespace,
@@ -114,15 +114,15 @@ def applied_answer(candidate: Candidate, judgement: "Judgement") -> Answer:
         resize.lever.value,
         _bounds(resize.lever, resize.before),
         _bounds(resize.lever, resize.after),
-        judgement.verdict.value,
+        decision.action.value,
         interval.estimate if is_measured else None,
         interval.low if is_measured else None,
         interval.high if is_measured else None,
-        judgement.reason.code,
-        judgement.reason.message,
+        decision.reason.code,
+        decision.reason.message,
     )
     remarks = []
-    if judgement.verdict.value == "keep":
+    if decision.action.value == "keep":
         remarks.append(f"Pods made later have their template's size; for these, too: {_template(candidate)}")
     return Answer("changes", [row], remarks=remarks)
 

@@ -75,12 +75,12 @@ def resize_state(pod: Object, resize: Resize) -> tuple[ResizeState, str]:
     The kubelet reports the resources that a container really has in ``status.containerStatuses[].resources``.
     """
     for _, condition in items(pod, "status", "conditions"):
-        kind, reason, said = text(condition, "type"), text(condition, "reason"), text(condition, "message")
+        kind, reason, message = text(condition, "type"), text(condition, "reason"), text(condition, "message")
         is_refused = kind == _PENDING or (kind == _IN_PROGRESS and reason == "Error")
         if is_refused and reason in ("Deferred", "Infeasible", "Error"):
-            return ResizeState.REFUSED, f"{reason}: {said}"
+            return ResizeState.REFUSED, f"{reason}: {message}"
         if kind in (_PENDING, _IN_PROGRESS):
-            return ResizeState.PENDING, said
+            return ResizeState.PENDING, message
     status = _status(pod, resize.container)
     actual = mapping(status, "resources")
     try:

@@ -112,8 +112,8 @@ def _amount(before: int, used: float, lever: Lever, settings: ProposalSettings, 
 
 def _is_worth_it(before: Bounds, after: Bounds, lever: Lever, settings: ProposalSettings) -> bool:
     least = settings.least_cpu_change if lever is Lever.CPU else settings.least_memory_change
-    pairs = ((before.request, after.request), (before.limit, after.limit))
-    return any(abs(new - old) >= max(least, settings.least_change * old) for old, new in pairs if old and new)
+    changes = ((before.request, after.request), (before.limit, after.limit))
+    return any(abs(new - old) >= max(least, settings.least_change * old) for old, new in changes if old and new)
 
 
 def _with(container: ContainerResources, lever: Lever, bounds: Bounds) -> ContainerResources:

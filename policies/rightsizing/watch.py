@@ -13,7 +13,7 @@ from kopt.core.reason import Reason
 from kopt.policies.rightsizing.interval import Slowdown, Summary, slowdown, summary
 
 
-class Verdict(StrEnum):
+class Action(StrEnum):
     KEEP = "keep"
     UNDO = "undo"
     WATCH = "watch"
@@ -64,27 +64,27 @@ class Watched:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
-    verdict: Verdict
+class Decision:
+    action: Action
     reason: Reason
     slowdown: Slowdown
 
 
-def judge(watched: Watched, settings: WatchSettings = WatchSettings()) -> Judgement:
+def evaluate(watched: Watched, settings: WatchSettings = WatchSettings()) -> Decision:
     """Of a change that took effect ``elapsed_s`` ago."""
     before = _summary(watched.before)
     undo = _slowest(before, watched, settings)
     if broken := _broken(watched, settings):
-        return Judgement(Verdict.UNDO, broken, undo)
+        return Decision(Action.UNDO, broken, undo)
     if undo.low > 0:
-        return Judgement(Verdict.UNDO, _reason("STEPS_SLOWER", "Steps are slower", undo), undo)
+        return Decision(Action.UNDO, _reason("STEPS_SLOWER", "Steps are slower", undo), undo)
     keep = slowdown(before, _summary(_latest(watched)), settings.keep_alpha)
     if watched.elapsed_s >= settings.least_s and _may_stay(watched, keep, settings):
-        return Judgement(Verdict.KEEP, _reason("STEPS_NOT_SLOWER", "Steps are not slower", keep), keep)
+        return Decision(Action.KEEP, _reason("STEPS_NOT_SLOWER", "Steps are not slower", keep), keep)
     if watched.elapsed_s >= settings.deadline_s:
         text = f"After {watched.elapsed_s:.0f} s it is not shown that steps are not slower"
-        return Judgement(Verdict.UNDO, _reason("NOT_SHOWN_IN_TIME", text, keep), keep)
-    return Judgement(Verdict.WATCH, _reason("WATCHING", "Not settled yet", keep), keep)
+        return Decision(Action.UNDO, _reason("NOT_SHOWN_IN_TIME", text, keep), keep)
+    return Decision(Action.WATCH, _reason("WATCHING", "Not settled yet", keep), keep)
 
 
 def too_few_steps(before: Sequence[float], settings: WatchSettings = WatchSettings()) -> Reason | None:
@@ -109,7 +109,7 @@ def _broken(watched: Watched, settings: WatchSettings) -> Reason | None:
 
 def _may_stay(watched: Watched, keep: Slowdown, settings: WatchSettings) -> bool:
     """Steps that are faster though the workload has less are other steps (it evaluates, say), and tell nothing."""
-    if keep.high < 0 and not watched.grows:
+    if keep.estimate < -settings.tolerance and not watched.grows:
         return False
     return keep.high < settings.tolerance and _in_all(watched) < settings.tolerance + settings.pauses
 

@@ -19,7 +19,7 @@ from kopt.cluster.client.api import Kube, connect
 from kopt.cluster.client.resources import EVENTS, PODS, Object
 from kopt.core.units import GIB, MIB
 from kopt.core.workload.rightsizing import ContainerUse, Lever
-from kopt.policies.rightsizing.watch import Judgement, Verdict, WatchSettings
+from kopt.policies.rightsizing.watch import Action, Decision, WatchSettings
 from tests.prometheus_server import RunningPrometheus
 
 pytestmark = [pytest.mark.cluster, pytest.mark.services]
@@ -34,7 +34,7 @@ SETTINGS = ApplySettings(
     # Of a machine that is busy with other things, and so is its noise.
     WatchSettings(tolerance=0.6, window_s=2, least_s=2, deadline_s=10, sample_s=0.2, baseline_s=20),
     accept_s=5,
-    look_s=0.2,
+    poll_s=0.2,
     undo_s=5,
 )
 USE = ContainerUse(300, 400, 600 * MIB, 10_800)
@@ -71,7 +71,7 @@ async def _candidate(kube: Kube, pod: Object, lever: Lever) -> Candidate:
     return next(each for each in candidates if each.lever is lever)
 
 
-async def _applied(kube: Kube, pod: Object, lever: Lever, lines: list[str]) -> Judgement:
+async def _applied(kube: Kube, pod: Object, lever: Lever, lines: list[str]) -> Decision:
     return await apply(kube, await _candidate(kube, pod, lever), "main", SETTINGS, lines.append)
 
 
@@ -86,7 +86,7 @@ async def test_a_change_is_kept_the_next_one_undone_and_an_interrupted_one_too(
 ) -> None:
     lines: list[str] = []
     kept = await _applied(kube, trainer, Lever.CPU, lines)
-    assert kept.verdict is Verdict.KEEP, (kept, lines)
+    assert kept.action is Action.KEEP, (kept, lines)
     assert await _requests(kube, trainer) == REQUESTS | {"cpu": "1"}
 
     resting = await _candidate(kube, trainer, Lever.MEMORY)
@@ -95,7 +95,7 @@ async def test_a_change_is_kept_the_next_one_undone_and_an_interrupted_one_too(
     slowed = asyncio.create_task(_slow_down(kube, trainer, tmp_path / "slow"))
     undone = await _applied(kube, trainer, Lever.MEMORY, lines)
     await slowed
-    assert (undone.verdict, undone.reason.code) == (Verdict.UNDO, "STEPS_SLOWER"), lines
+    assert (undone.action, undone.reason.code) == (Action.UNDO, "STEPS_SLOWER"), lines
     assert await _requests(kube, trainer) == REQUESTS | {"cpu": "1"}
 
     await _forget(kube, trainer)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from kopt.policies.rightsizing.interval import slowdown, summary
 from kopt.policies.rightsizing.step_times import StepMark, before_and_after, step_times
-from kopt.policies.rightsizing.watch import Verdict, Watched, WatchSettings, judge, too_few_steps
+from kopt.policies.rightsizing.watch import Action, Watched, WatchSettings, evaluate, too_few_steps
 
 SETTINGS = WatchSettings()
 TIMES = st.lists(st.floats(0.01, 100), min_size=0, max_size=40)
@@ -28,19 +28,19 @@ def _watched(before: list[float], after: list[float], elapsed_s: float, **more: 
 
 @given(TIMES, TIMES, st.floats(0, 2000))
 def test_every_watch_is_over_when_its_time_is(before: list[float], after: list[float], elapsed_s: float) -> None:
-    verdict = judge(_watched(before, after, elapsed_s)).verdict
-    assert verdict is not Verdict.WATCH or elapsed_s < SETTINGS.deadline_s
-    assert verdict is not Verdict.KEEP or elapsed_s >= SETTINGS.least_s
+    action = evaluate(_watched(before, after, elapsed_s)).action
+    assert action is not Action.WATCH or elapsed_s < SETTINGS.deadline_s
+    assert action is not Action.KEEP or elapsed_s >= SETTINGS.least_s
 
 
 @given(TIMES, TIMES, st.floats(0, 600))
 def test_nothing_is_kept_without_a_bound_below_the_tolerance(
     before: list[float], after: list[float], elapsed_s: float
 ) -> None:
-    judgement = judge(_watched(before, after, elapsed_s))
-    if judgement.verdict is Verdict.KEEP:
-        assert judgement.slowdown.high < SETTINGS.tolerance
-        assert judgement.slowdown.low <= 0
+    decision = evaluate(_watched(before, after, elapsed_s))
+    if decision.action is Action.KEEP:
+        assert decision.slowdown.high < SETTINGS.tolerance
+        assert decision.slowdown.low <= 0
 
 
 @given(st.floats(0.01, 100), st.integers(0, 1000))
@@ -62,53 +62,53 @@ def test_the_interval_holds_at_every_look() -> None:
     assert missed <= 6
 
 
-@pytest.mark.parametrize(("factor", "verdict"), [(1.5, Verdict.UNDO), (1.1, Verdict.UNDO), (1.0, Verdict.KEEP)])
-def test_what_is_slower_is_undone_and_what_is_not_is_kept(factor: float, verdict: Verdict) -> None:
+@pytest.mark.parametrize(("factor", "action"), [(1.5, Action.UNDO), (1.1, Action.UNDO), (1.0, Action.KEEP)])
+def test_what_is_slower_is_undone_and_what_is_not_is_kept(factor: float, action: Action) -> None:
     before, after = _noise(1, 60, sigma=0.02), _noise(2, 54, factor, sigma=0.02)
-    judgements = [judge(_watched(before, after[: at // 10], float(at))) for at in range(10, 541, 10)]
-    first = next(each for each in judgements if each.verdict is not Verdict.WATCH)
-    assert first.verdict is verdict
-    if verdict is Verdict.UNDO:
-        assert judgements.index(first) < 12, "two windows"
+    decisions = [evaluate(_watched(before, after[: at // 10], float(at))) for at in range(10, 541, 10)]
+    first = next(each for each in decisions if each.action is not Action.WATCH)
+    assert first.action is action
+    if action is Action.UNDO:
+        assert decisions.index(first) < 12, "two windows"
 
 
-@pytest.mark.parametrize(("grows", "verdict"), [(True, Verdict.KEEP), (False, Verdict.UNDO)])
-def test_faster_steps_are_believed_only_where_the_workload_got_more(grows: bool, verdict: Verdict) -> None:
+@pytest.mark.parametrize(("grows", "action"), [(True, Action.KEEP), (False, Action.UNDO)])
+def test_faster_steps_are_believed_only_where_the_workload_got_more(grows: bool, action: Action) -> None:
     """With less it is in another phase, such as evaluation, and its training steps may be slower all the same."""
     watched = _watched(_noise(1, 60, sigma=0.02), _noise(2, 54, 0.8, sigma=0.02), 540.0, grows=grows)
-    assert judge(watched).verdict is verdict
+    assert evaluate(watched).action is action
 
 
 def test_a_slowdown_that_begins_late_is_not_hidden_by_what_was_before_it() -> None:
     before = _noise(1, 60, sigma=0.02)
     after = _noise(2, 20, sigma=0.02) + _noise(3, 12, 1.15, sigma=0.02)
-    assert judge(_watched(before, after, 320.0)).verdict is Verdict.UNDO
+    assert evaluate(_watched(before, after, 320.0)).action is Action.UNDO
 
 
 def test_pauses_for_checkpoints_are_no_slowdown() -> None:
     before, after = _noise(1, 60, sigma=0.02), _noise(2, 40, sigma=0.02)
     before[10] = before[40] = after[20] = 2.0
-    assert judge(_watched(before, after, 400.0)).verdict is Verdict.KEEP
+    assert evaluate(_watched(before, after, 400.0)).action is Action.KEEP
 
 
 def test_pauses_that_become_longer_are() -> None:
     before, after = _noise(1, 60, sigma=0.02), _noise(2, 40, sigma=0.02)
     before[10] = before[40] = 2.0
     after[10] = after[30] = 6.0
-    assert judge(_watched(before, after, 400.0)).verdict is not Verdict.KEEP
+    assert evaluate(_watched(before, after, 400.0)).action is not Action.KEEP
 
 
 @pytest.mark.parametrize(
     ("more", "code"), [({"restarts": 1}, "RESTARTED"), ({"silent_s": 100.0, "usual_gap_s": 11.0}, "STEPS_STALLED")]
 )
 def test_restarts_and_silence_undo_at_once(more: dict[str, float], code: str) -> None:
-    judgement = judge(_watched(_noise(1, 60), [], 30.0, **more))
-    assert (judgement.verdict, judgement.reason.code) == (Verdict.UNDO, code)
+    decision = evaluate(_watched(_noise(1, 60), [], 30.0, **more))
+    assert (decision.action, decision.reason.code) == (Action.UNDO, code)
 
 
 def test_what_is_too_noisy_to_tell_is_undone_in_time() -> None:
-    judgement = judge(_watched(_noise(1, 30, sigma=0.5), _noise(2, 30, sigma=0.5), SETTINGS.deadline_s))
-    assert (judgement.verdict, judgement.reason.code) == (Verdict.UNDO, "NOT_SHOWN_IN_TIME")
+    decision = evaluate(_watched(_noise(1, 30, sigma=0.5), _noise(2, 30, sigma=0.5), SETTINGS.deadline_s))
+    assert (decision.action, decision.reason.code) == (Action.UNDO, "NOT_SHOWN_IN_TIME")
 
 
 def test_without_steps_nothing_could_be_judged() -> None:

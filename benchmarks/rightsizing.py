@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.tables import markdown
 from kopt.policies.rightsizing.step_times import StepMark, before_and_after, longest_gap_s, step_times
-from kopt.policies.rightsizing.watch import Action, Watched, WatchSettings
+from kopt.policies.rightsizing.watch import Action, Watched, WatchSettings, evaluate
 
 SETTINGS = WatchSettings()
 _POLL_S, _END_S = 10.0, 600.0
@@ -155,10 +155,11 @@ def _cases(families: dict[str, Noise], seeds: Sequence[int]) -> Iterator[Case]:
 
 
 def _marks(rng: Generator, noise: Noise, factor: float, delay_s: float) -> list[StepMark]:
-    """From ten minutes before the change, at 0, until ten minutes after it."""
+    """From the beginning of the baseline, before the change at 0, until ten minutes after it."""
     seconds = float(rng.choice(STEP_SECONDS))
-    times = np.maximum(noise(rng, int(2 * _END_S / seconds) + 600), 0.05) * seconds
-    at_s, result = -_END_S, []
+    before_s = SETTINGS.baseline_s
+    times = np.maximum(noise(rng, int(1.5 * (before_s + _END_S) / seconds) + 600), 0.05) * seconds
+    at_s, result = -before_s, []
     for step, took in enumerate(times):
         at_s += took * (factor if at_s >= delay_s else 1.0)
         if at_s > _END_S:

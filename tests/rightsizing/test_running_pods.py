@@ -12,9 +12,12 @@ from controlplane.kubelet import Kubelet
 from controlplane.plane import ControlPlane
 from typer.testing import CliRunner
 
+from kopt.cli.errors import Refused
 from kopt.cli.main import app
 from kopt.cli.rightsize.apply import ApplySettings, apply
 from kopt.cli.rightsize.candidates import Candidate, read_candidates
+from kopt.cli.rightsize.history import taken_back
+from kopt.cli.rightsize.pods import ResizedPods
 from kopt.cluster.client.api import Kube, connect
 from kopt.cluster.client.resources import EVENTS, PODS, Object
 from kopt.core.units import GIB, MIB
@@ -108,6 +111,14 @@ async def test_a_change_is_kept_the_next_one_undone_and_an_interrupted_one_too(
     assert await _requests(kube, trainer) == REQUESTS | {"cpu": "1"}
 
     space = trainer["metadata"]["namespace"]
+    await _killed_after_its_change(kube, trainer)
+    assert await _requests(kube, trainer) == REQUESTS | {"cpu": "1", "memory": "2Gi"}
+    assert (await _candidate(kube, trainer, Lever.MEMORY)).result.code == "CHANGE_IS_OPEN"  # type: ignore[union-attr]
+    await taken_back(kube, space, "pod/trainer", lines.append)
+    assert await _requests(kube, trainer) == REQUESTS | {"cpu": "1"}
+    with pytest.raises(Refused, match="no change of pod/trainer"):
+        await taken_back(kube, space, "pod/trainer", lines.append)
+
     reasons = [event["reason"] for event in (await kube.list(EVENTS, space)).items]
     applied = ["ResizeApplied", "ResizeKept", "ResizeUndone"]
     assert [reasons.count(reason) for reason in applied] == [3, 1, 2]
@@ -115,6 +126,7 @@ async def test_a_change_is_kept_the_next_one_undone_and_an_interrupted_one_too(
     shown = await asyncio.to_thread(CliRunner().invoke, app, command)
     history = json.loads(shown.stdout)["resizes"]
     assert [(row["pod"], row["outcome"]) for row in history] == [("trainer", "undone")]
+    assert history[0]["change"] == "memory of main: request 4096Mi to 2048Mi"
 
 
 async def test_the_plan_is_made_of_what_prometheus_measured(
@@ -138,6 +150,14 @@ async def _forget(kube: Kube, pod: Object) -> None:
     """As if the rest after the last change were over."""
     metadata = {"annotations": {"kaiwo.ai/resizes": None}}
     await kube.patch(PODS, "trainer", {"metadata": metadata}, pod["metadata"]["namespace"])
+
+
+async def _killed_after_its_change(kube: Kube, pod: Object) -> None:
+    """What SIGKILL leaves of a watch."""
+    await _forget(kube, pod)
+    candidate = await _candidate(kube, pod, Lever.MEMORY)
+    assert candidate.resize is not None
+    await ResizedPods(kube, candidate.pods, candidate.resize, time.time).apply(float(int(time.time())))
 
 
 async def _slow_down(kube: Kube, pod: Object, slow: Path) -> None:

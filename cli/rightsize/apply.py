@@ -94,10 +94,11 @@ class _Watch:
         await self._baseline()
         try:
             await self._pods.check()
+            self._applied_s = float(int(time.time()))
+            await self._pods.open(self._applied_s)
         except ApiError as error:
             raise Refused(f"the API server does not take this change, and nothing was changed: {error}") from error
         decision = Decision(Action.UNDO, Reason("INTERRUPTED", "The watch was ended."), _NO_INTERVAL)
-        self._applied_s = float(int(time.time()))
         try:
             decision = await self._changed()
         except ApiError as error:
@@ -139,7 +140,7 @@ class _Watch:
         return any(text(pod, "metadata", "annotations", STATE) == _WRITING for pod in pods)
 
     async def _changed(self) -> Decision:
-        await self._pods.apply(self._applied_s)
+        await self._pods.apply()
         self._event("ResizeApplied", f"{text_of(self._resize)} and watched.")
         if why := await self._pods.refusal(self._settings.accept_s):
             return Decision(Action.UNDO, Reason("KUBELET_REFUSES", f"The node refuses it: {why}."), _NO_INTERVAL)

@@ -67,7 +67,7 @@ async def taken_back(kube: "Kube", namespace: str, workload: str, say: Callable[
     record, bearing = _newest(of_it)
     if record is None:
         raise Refused(f"no change of {workload} in namespace {namespace} stands")
-    resized = ResizedPods(kube, bearing, record.resize, time.time)
+    resized = ResizedPods(kube, bearing, record.resize, time.time, record.at_s)
     for each in await restored(resized, "Taken back by hand.", _UNDO_S, say):
         say(f"{each.pod} was left as it is: {each.why}")
     return f"taken back: {text_of(record.resize)}, of {len(bearing)} pods"

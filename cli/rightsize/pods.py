@@ -26,7 +26,11 @@ class NotDone:
 class ResizedPods:
     """The pods of one workload, as they were when it was chosen."""
 
-    def __init__(self, kube: "Kube", pods: "Sequence[Object]", resize: Resize, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, kube: "Kube", pods: "Sequence[Object]", resize: Resize, clock: Callable[[], float], began_s: float = 0.0
+    ) -> None:
+        """``began_s``: of a change that is recorded on them already."""
+        self._began_s = began_s
         self._kube, self.resize, self._clock = kube, resize, clock
         self._namespace: str = pods[0]["metadata"]["namespace"]
         self._uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods}
@@ -56,10 +60,26 @@ class ResizedPods:
         for name in self.names:
             await self._patch(name, self.resize, dry_run=True)
 
-    async def apply(self, at_s: float) -> None:
-        """Records the change on each pod as open, and only then makes it. Raises ApiError on the way."""
-        for pod in await self.read():
-            await self._record(pod, ResizeRecord(self.resize, at_s))
+    async def open(self, at_s: float) -> None:
+        """Records the change on each pod, before it is made. Raises ApiError, and Conflict where another one is open:
+        then none is recorded."""
+        from kopt.cluster.client.api import ApiError, Conflict
+
+        self._began_s, opened = at_s, []
+        try:
+            for pod in await self.read():
+                name = pod["metadata"]["name"]
+                if any(record.outcome is Outcome.OPEN for record in _history(pod)):
+                    raise Conflict(409, "Conflict", f"another change of {name} is open")
+                opened.append(pod)
+                await self._record(pod, ResizeRecord(self.resize, at_s), only_as_read=True)
+        except (ApiError, asyncio.CancelledError):
+            for pod in opened:
+                await self.close(pod, Outcome.UNDONE, "It was not begun.")
+            raise
+
+    async def apply(self) -> None:
+        """Makes the change. Raises ApiError on the way."""
         for name in self.names:
             await self._patch(name, self.resize)
 
@@ -97,9 +117,7 @@ class ResizedPods:
 
     async def close(self, pod: "Object", outcome: Outcome, reason: str) -> None:
         """Records how the change ended."""
-        record = next((each for each in _history(pod) if each.resize == self.resize), None)
-        began_s = self._clock() if record is None else record.at_s
-        await self._record(pod, ResizeRecord(self.resize, began_s, outcome, self._clock(), reason))
+        await self._record(pod, ResizeRecord(self.resize, self._began_s, outcome, self._clock(), reason))
 
     def commands(self) -> list[str]:
         """The lines of kubectl that put every pod back."""
@@ -136,16 +154,18 @@ class ResizedPods:
         """404 is also what a server without the subresource answers."""
         return name not in {pod["metadata"]["name"] for pod in await self.read()}
 
-    async def _record(self, pod: "Object", record: ResizeRecord) -> None:
+    async def _record(self, pod: "Object", record: ResizeRecord, *, only_as_read: bool = False) -> None:
         from kopt.cluster.client.api import NotFound
         from kopt.cluster.client.resources import PODS
         from kopt.cluster.objects.resize_history import RESIZES, written
 
         metadata = pod["metadata"]
         before = [each for each in _history(pod) if (each.resize, each.at_s) != (record.resize, record.at_s)]
-        changes = {"metadata": {"uid": metadata["uid"], "annotations": {RESIZES: written([record, *before])}}}
+        changes = {"uid": metadata["uid"], "annotations": {RESIZES: written([record, *before])}}
+        if only_as_read:
+            changes["resourceVersion"] = metadata["resourceVersion"]
         try:
-            await self._kube.patch(PODS, metadata["name"], changes, self._namespace)
+            await self._kube.patch(PODS, metadata["name"], {"metadata": changes}, self._namespace)
         except NotFound:
             return
 

@@ -18,7 +18,7 @@ from kopt.cli.rightsize.apply import ApplySettings, apply
 from kopt.cli.rightsize.candidates import Candidate, read_candidates
 from kopt.cli.rightsize.history import taken_back
 from kopt.cli.rightsize.pods import ResizedPods
-from kopt.cluster.client.api import Kube, connect
+from kopt.cluster.client.api import Conflict, Kube, connect
 from kopt.cluster.client.resources import EVENTS, PODS, Object
 from kopt.core.units import GIB, MIB
 from kopt.core.workload.rightsizing import ContainerUse, Lever
@@ -120,8 +120,8 @@ async def test_a_change_is_kept_the_next_one_undone_and_an_interrupted_one_too(
         await taken_back(kube, space, "pod/trainer", lines.append)
 
     reasons = [event["reason"] for event in (await kube.list(EVENTS, space)).items]
-    applied = ["ResizeApplied", "ResizeKept", "ResizeUndone"]
-    assert [reasons.count(reason) for reason in applied] == [3, 1, 2]
+    assert [reasons.count(reason) for reason in ("ResizeKept", "ResizeUndone")] == [1, 2]
+    assert reasons.count("ResizeApplied") >= 2, "the third may be interrupted before it is said"
     command = ["rightsize", "history", "-n", space, "--kubeconfig", str(control_plane.kubeconfig), "-o", "json"]
     shown = await asyncio.to_thread(CliRunner().invoke, app, command)
     history = json.loads(shown.stdout)["resizes"]
@@ -157,7 +157,11 @@ async def _killed_after_its_change(kube: Kube, pod: Object) -> None:
     await _forget(kube, pod)
     candidate = await _candidate(kube, pod, Lever.MEMORY)
     assert candidate.resize is not None
-    await ResizedPods(kube, candidate.pods, candidate.resize, time.time).apply(float(int(time.time())))
+    pods = ResizedPods(kube, candidate.pods, candidate.resize, time.time)
+    await pods.open(float(int(time.time())))
+    await pods.apply()
+    with pytest.raises(Conflict, match="another change of trainer is open"):
+        await ResizedPods(kube, candidate.pods, candidate.resize, time.time).open(0.0)
 
 
 async def _slow_down(kube: Kube, pod: Object, slow: Path) -> None:

@@ -38,6 +38,7 @@ BENCHMARKS = {name: f"benchmarks.{name}" for name in predictor_names()} | {
     "reclaims": "benchmarks.reclaims",
     "replicas": "benchmarks.replicas",
     "reservations": "benchmarks.reservations",
+    "rightsizing": "benchmarks.rightsizing",
     "runtime-latency": "benchmarks.runtime_latency",
     "runtime-telemetry": "benchmarks.runtime_telemetry",
     "suite": "benchmarks.suite_estimates",

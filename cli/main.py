@@ -37,6 +37,7 @@ from kopt.cli.parallelism import commands as parallelism
 from kopt.cli.policies import commands as policies
 from kopt.cli.queues import commands as queues
 from kopt.cli.reasons import commands as reasons
+from kopt.cli.rightsize import commands as rightsize
 from kopt.cli.runtime import commands as runtime
 from kopt.cli.script_arguments import ScriptCommand
 from kopt.cli.simulate import commands as simulate
@@ -101,6 +102,7 @@ app.command("idle")(idle.idle)
 app.command("efficiency")(efficiency.efficiency)
 app.add_typer(fractions.app, name="fractions")
 app.add_typer(partitions.app, name="partitions")
+app.add_typer(rightsize.app, name="rightsize")
 app.add_typer(health.app, name="health")
 app.add_typer(reservations.app, name="reservations")
 app.command("classes")(classes.classes)

@@ -26,6 +26,8 @@ class Container:
 
     def __init__(self, spec: Object, folder: Path, host: str, sandbox: PodSandbox | None = None) -> None:
         self.spec = spec
+        #: What it has now; a resize in place changes it while it runs.
+        self.resources: Object = spec.get("resources") or {}
         self._sandbox = sandbox
         self.name: str = spec["name"]
         self.restarts = 0
@@ -152,6 +154,8 @@ class Container:
             "state": self.state,
             "lastState": self._last,
             "containerID": f"process://{self._process.pid}" if self._process else "",
+            "resources": self.resources,
+            "allocatedResources": self.resources.get("requests", {}),
         }
 
     def _within(self, command: Sequence[str]) -> Sequence[str]:

@@ -150,9 +150,12 @@ class PodWorker:
             self._pause(_TICK_S)
 
     def _show_changes(self) -> None:
-        """Volumes that show the pod itself, where it has changed."""
+        """Volumes that show the pod itself, where it has changed; its resources, as it was resized."""
         if self.pod is not self._shown:
             self._shown = self.pod
+            for spec in self._shown["spec"]["containers"]:
+                if (container := self.container(spec["name"])) is not None:
+                    container.resources = spec.get("resources") or {}
             references = References(self._api, self._shown)
             volumes.refresh(self._shown, self._folder / "volumes", self._api, references, self._pod_ip)
 

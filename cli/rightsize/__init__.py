@@ -1,0 +1,1 @@
+"""``kopt rightsize``: CPU and memory of running GPU workloads, changed in place and watched."""

@@ -1,0 +1,242 @@
+"""Applies one change of one workload, watches its steps, and keeps the change or takes it back.
+
+Whatever ends the watch before a decision (Ctrl-C, SIGTERM, an error) takes the change back, too. Only SIGKILL, or an
+API server that stays away, leaves it: the annotation on the pods then says that it is open, and ``kopt rightsize undo``
+takes it back.
+"""
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from kopt.cli.errors import Refused
+from kopt.cli.rightsize.pods import NotDone, ResizedPods
+from kopt.cli.rightsize.steps import Steps
+from kopt.core.reason import Reason
+from kopt.core.workload.rightsizing import Outcome, Resize
+from kopt.policies.rightsizing.interval import Slowdown
+from kopt.policies.rightsizing.step_times import before_and_after, longest_gap_s
+from kopt.policies.rightsizing.watch import (
+    Action,
+    Decision,
+    Watched,
+    WatchSettings,
+    evaluate,
+    too_few_steps,
+)
+
+if TYPE_CHECKING:
+    from kopt.cli.rightsize.candidates import Candidate
+    from kopt.cluster.client.api import Kube
+    from kopt.cluster.client.resources import Object
+
+Say = Callable[[str], None]
+_WRITING = "CKPT_WRITING"
+_NO_INTERVAL = Slowdown(-1.0, 0.0, float("inf"))
+
+
+@dataclass(frozen=True)
+class ApplySettings:
+    """Times in seconds."""
+
+    watch: WatchSettings = WatchSettings()
+    accept_s: float = 60.0
+    """For the kubelets to make the change."""
+    poll_s: float = 10.0
+    undo_s: float = 120.0
+    """How long taking it back is tried again where the API server does not answer."""
+
+
+async def apply(
+    kube: "Kube", candidate: "Candidate", log_container: str, settings: ApplySettings, say: Say
+) -> Decision:
+    """Raises Refused where nothing was changed, and where a change could not be taken back."""
+    assert candidate.resize is not None
+    pods = ResizedPods(kube, candidate.pods, candidate.resize, time.time)
+    since_s = time.time() - settings.watch.baseline_s
+    steps = Steps(kube, candidate.pods[0], log_container, since_s, settings.watch.sample_s)
+    following = asyncio.create_task(steps.run())
+    try:
+        return await _Watch(kube, candidate, pods, steps, settings, say).run()
+    finally:
+        following.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await following
+
+
+class _Watch:
+    """One change, from the steps before it to its end."""
+
+    def __init__(
+        self,
+        kube: "Kube",
+        candidate: "Candidate",
+        pods: ResizedPods,
+        steps: Steps,
+        settings: ApplySettings,
+        say: Say,
+    ) -> None:
+        from kopt.cluster.runtime.events import EventRecorder
+
+        self._candidate, self._pods, self._steps = candidate, pods, steps
+        self._settings, self._say, self._resize = settings, say, pods.resize
+        self._events = EventRecorder(kube, "kaiwo.ai/rightsize", socket.gethostname())
+        self._applied_s = self._effective_s = 0.0
+        self._restarts: dict[str, int] = {}
+
+    async def run(self) -> Decision:
+        from kopt.cluster.client.api import ApiError
+
+        await self._baseline()
+        try:
+            await self._pods.check()
+            self._applied_s = float(int(time.time()))
+            await self._pods.open(self._applied_s)
+        except ApiError as error:
+            raise Refused(f"the API server does not take this change, and nothing was changed: {error}") from error
+        decision = Decision(Action.UNDO, Reason("INTERRUPTED", "The watch was ended."), _NO_INTERVAL)
+        try:
+            decision = await self._changed()
+        except ApiError as error:
+            decision = replace(decision, reason=Reason("INTERRUPTED", f"The watch failed: {error}"))
+        finally:
+            if decision.action is Action.KEEP:
+                await self._keep(decision)
+            else:
+                # A task of its own: what cancels the watch does not cancel this.
+                await asyncio.shield(asyncio.create_task(self._undo(decision)))
+        return decision
+
+    async def _baseline(self) -> None:
+        """Waits until enough is known of the steps before. Raises Refused where it never is."""
+        from kopt.cluster.workloads.pod_resize import restarts_of
+
+        watch = self._settings.watch
+        until_s = time.time() + watch.baseline_s
+        while True:
+            pods = await self._pods.read()
+            if not pods:
+                raise Refused("no pod of the workload runs any more")
+            self._steps.annotated(pods)
+            why = too_few_steps([each.seconds for each in self._steps.times], watch)
+            if why is None and not self._is_writing(pods):
+                break
+            if time.time() >= until_s:
+                raise Refused(why.message if why else "a checkpoint is being written, for longer than usual")
+            if self._steps.caught_up and why:
+                self._say(f"{len(self._steps.times)} of {watch.least_samples} observations of step times")
+            await asyncio.sleep(self._settings.poll_s if self._steps.caught_up else 0.2)
+        self._restarts = {pod["metadata"]["name"]: restarts_of(pod) for pod in pods}
+
+    def _is_writing(self, pods: "list[Object]") -> bool:
+        """Nothing is changed while a checkpoint is written."""
+        from kopt.agents.logtail.annotator import STATE
+        from kopt.cluster.objects.fields import text
+
+        return any(text(pod, "metadata", "annotations", STATE) == _WRITING for pod in pods)
+
+    async def _changed(self) -> Decision:
+        await self._pods.apply()
+        self._event("ResizeApplied", f"{text_of(self._resize)} and watched.")
+        if why := await self._pods.refusal(self._settings.accept_s):
+            return Decision(Action.UNDO, Reason("KUBELET_REFUSES", f"The node refuses it: {why}."), _NO_INTERVAL)
+        self._effective_s = time.time()
+        self._say(f"{text_of(self._resize)}; in effect after {self._effective_s - self._applied_s:.0f} s")
+        return await self._decided()
+
+    async def _decided(self) -> Decision:
+        windows = 0
+        while True:
+            await asyncio.sleep(self._settings.poll_s)
+            pods = await self._pods.read()
+            if not pods:
+                return Decision(Action.KEEP, Reason("WORKLOAD_ENDED", "The workload ended."), _NO_INTERVAL)
+            self._steps.annotated(pods)
+            watched = self._watched(pods)
+            decision = evaluate(watched, self._settings.watch)
+            if decision.action is not Action.WATCH:
+                return decision
+            if watched.elapsed_s // self._settings.watch.window_s > windows:
+                windows = int(watched.elapsed_s // self._settings.watch.window_s)
+                self._say(f"{watched.elapsed_s:.0f} s, {len(watched.after)} observations: {decision.reason.message}")
+
+    def _watched(self, pods: "list[Object]") -> Watched:
+        from kopt.cluster.workloads.pod_resize import restarts_of
+
+        now_s, times = time.time(), self._steps.times
+        before, after = before_and_after(times, self._applied_s, self._effective_s)
+        before = [each for each in before if each.start_s >= self._applied_s - self._settings.watch.baseline_s]
+        last_s = max(self._steps.last_s or 0.0, self._effective_s)
+        return Watched(
+            [each.seconds for each in before],
+            [each.seconds for each in after],
+            now_s - self._effective_s,
+            [each.start_s - self._effective_s for each in after],
+            max(0.0, now_s - last_s),
+            longest_gap_s(before),
+            sum(max(0, restarts_of(pod) - self._restarts.get(pod["metadata"]["name"], 0)) for pod in pods),
+            self._resize.freed < 0,
+        )
+
+    async def _keep(self, decision: Decision) -> None:
+        from kopt.cluster.client.api import ApiError
+
+        try:
+            for pod in await self._pods.read():
+                await self._pods.close(pod, Outcome.KEPT, decision.reason.message)
+        except ApiError as error:
+            raise Refused(f"the change is kept, and on the pods it still stands as open: {error}") from error
+        self._event("ResizeKept", f"{text_of(self._resize)}, kept. {decision.reason.message}")
+        await self._events.flush()
+
+    async def _undo(self, decision: Decision) -> None:
+        """Tries again for a while. Raises Refused with what stands."""
+        not_done = await restored(self._pods, decision.reason.message, self._settings.undo_s, self._say)
+        self._event("ResizeUndone", f"{text_of(self._resize)}, undone. {decision.reason.message}")
+        await self._events.flush()
+        for each in not_done:
+            self._say(f"{each.pod} was left as it is: {each.why}")
+
+    def _event(self, reason: str, note: str) -> None:
+        workload, resource = self._candidate.pod_kind.workload, self._candidate.pod_kind.resource
+        uid = str(workload.document["metadata"].get("uid", ""))
+        self._events.record(resource.reference(workload.namespace, workload.name, uid), reason, "Rightsizing", note)
+
+
+def text_of(resize: Resize) -> str:
+    """``CPU request of main 8 to 4, limit 8 to 4``."""
+    lever = resize.lever
+    parts = [
+        f"{name} {lever.text(old)} to {lever.text(new)}"
+        for name, old, new in (
+            ("request", resize.before.request, resize.after.request),
+            ("limit", resize.before.limit, resize.after.limit),
+        )
+        if old != new
+    ]
+    return f"{lever} of {resize.container}: {', '.join(parts)}"
+
+
+async def restored(pods: ResizedPods, reason: str, within_s: float, say: Say) -> list[NotDone]:
+    """Takes a change back, again and again where the API server does not answer. Raises Refused with what stands."""
+    from kopt.cluster.client.api import ApiError
+    from kopt.cluster.runtime.backoff import Backoff
+
+    backoff, until_s = Backoff(0.5, 10.0), time.time() + within_s
+    say("taking the change back")
+    while True:
+        try:
+            return await pods.restore(reason)
+        except ApiError as error:
+            if time.time() >= until_s:
+                lines = "; ".join(pods.commands())
+                raise Refused(
+                    f"the change stands, as it could not be taken back for {within_s:.0f} s ({error}). "
+                    f"`kopt rightsize undo` does it, or: {lines}"
+                ) from error
+            say(f"not taken back yet: {error}")
+            await asyncio.sleep(backoff.next_s())

@@ -1,0 +1,256 @@
+"""``kopt rightsize``: CPU and memory of running GPU workloads, changed in place and watched."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import typer
+
+from kopt.cli.errors import Edge, Refused, usage_error
+from kopt.cli.options import Kubeconfig, Output, seconds
+from kopt.cli.output import Format, show
+from kopt.cli.progress import print_status
+from kopt.core.workload.rightsizing import Lever
+
+if TYPE_CHECKING:
+    from kopt.cli.rightsize.candidates import Candidate
+    from kopt.cli.rightsize.use import Use
+    from kopt.cluster.client.api import Kube
+
+app = typer.Typer(
+    cls=Edge, no_args_is_help=True, help="Change CPU and memory of running GPU workloads in place, and watch."
+)
+T = TypeVar("T")
+Url = Annotated[str, typer.Option("--prometheus", metavar="URL", help="Where the kubelets' cAdvisor is scraped.")]
+Since = Annotated[str, typer.Option("--since", metavar="SPAN", help="How far back use is read.")]
+Token = Annotated[Path | None, typer.Option("--token-file", metavar="FILE", help="A bearer token for Prometheus.")]
+Namespace = Annotated[str, typer.Option("-n", "--namespace", help="Only this namespace; default: all.")]
+Workload = Annotated[str, typer.Argument(metavar="KIND/NAME", help="Such as job/finetune.")]
+_SHORTEST_S = 3600
+
+
+@app.command("plan")
+def plan(
+    prometheus: Url,
+    workload: Annotated[str, typer.Argument(metavar="[KIND/NAME]", help="Only this one.")] = "",
+    since: Since = "24h",
+    everything: Annotated[bool, typer.Option("--all", help="Also what is not changed, and why.")] = False,
+    check: Annotated[bool, typer.Option(help="Ask the API server whether it would take each change.")] = True,
+    namespace: Namespace = "",
+    token_file: Token = None,
+    kubeconfig: Kubeconfig = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show what would be changed of the CPU and memory that running GPU workloads request, and why. Changes nothing.
+
+    CPU requests follow the 95th percentile of what containers used, memory its maximum, each with 15 % more. At most
+    half is taken away at once; a pod's QoS class stays, and no container is restarted.
+
+    Examples:
+
+        kopt rightsize plan --prometheus http://prometheus:9090
+
+        kopt rightsize plan job/finetune -n research --prometheus http://prometheus:9090 --since 7d --all -o json
+    """
+    from kopt.cli.rightsize.view import plan_answer
+
+    span_s = _span(since)
+    rows, refusals = _run(_planned(prometheus, span_s, token_file, kubeconfig, namespace, workload, check=check))
+    show(plan_answer(rows, refusals, everything=everything), output)
+
+
+@app.command("apply")
+def apply(
+    workload: Workload,
+    prometheus: Url,
+    namespace: Annotated[str, typer.Option("-n", "--namespace", help="The workload's.")] = "default",
+    resource: Annotated[Lever | None, typer.Option(help="Default: the one that gives back the larger share.")] = None,
+    container: Annotated[str, typer.Option(metavar="NAME", help="Where several could be changed.")] = "",
+    tolerance: Annotated[
+        float, typer.Option(min=0.5, max=50, metavar="PERCENT", help="Slower by less than this is not slower.")
+    ] = 3.0,
+    since: Since = "24h",
+    token_file: Token = None,
+    kubeconfig: Kubeconfig = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Change CPU or memory of one workload in place, watch its steps, and keep the change or take it back.
+
+    Steps are read from the log (step 1200/5000, progress bars), else from the annotations of the log agent. The change
+    stays where steps are shown not to be slower; it is taken back where they are, or nothing is shown within nine
+    minutes, a container restarts, or no step is done. Ctrl-C takes it back, too. Exit status 0: kept.
+
+    Pods that are made later have the size of their template: the last line says what to change there.
+
+    Examples:
+
+        kopt rightsize apply job/finetune -n research --prometheus http://prometheus:9090
+
+        kopt rightsize apply job/finetune -n research --resource memory --prometheus http://prometheus:9090
+    """
+    from kopt.cli.rightsize.view import applied_answer
+    from kopt.policies.rightsizing.watch import Action
+
+    question = (prometheus, _span(since), token_file, kubeconfig, namespace, workload)
+    candidate, decision = _run(_applied(*question, lever=resource, container=container, tolerance=tolerance / 100))
+    show(applied_answer(candidate, decision), output)
+    if decision.action is not Action.KEEP:
+        raise typer.Exit(1)
+
+
+@app.command("undo")
+def undo(
+    workload: Workload,
+    namespace: Annotated[str, typer.Option("-n", "--namespace", help="The workload's.")] = "default",
+    kubeconfig: Kubeconfig = None,
+) -> None:
+    """Take back the last change of a workload that stands: one that was kept, or left open.
+
+    Examples:
+
+        kopt rightsize undo job/finetune -n research
+    """
+    from kopt.cli.rightsize.history import taken_back
+
+    print_status(_run(_with_kube(kubeconfig, lambda kube: taken_back(kube, namespace, workload, print_status))))
+
+
+@app.command("history")
+def history(namespace: Namespace = "", kubeconfig: Kubeconfig = None, output: Output = Format.TABLE) -> None:
+    """List the changes of pods that run, and what came of each, the newest first.
+
+    Events on the workloads (ResizeApplied, ResizeKept, ResizeUndone) say the same.
+
+    Examples:
+
+        kopt rightsize history -n research
+    """
+    from kopt.cli.rightsize.history import history_answer
+
+    show(_run(_with_kube(kubeconfig, lambda kube: history_answer(kube, namespace))), output)
+
+
+def _span(since: str) -> int:
+    span_s = seconds(since, "--since")
+    if span_s < _SHORTEST_S:
+        usage_error("less than an hour says nothing about what a workload needs", "--since")
+    return span_s
+
+
+def _run(work: "Coroutine[Any, Any, T]") -> T:
+    """SIGTERM ends it as Ctrl-C does: once; what is being taken back is not interrupted."""
+
+    async def guarded() -> T:
+        task = asyncio.ensure_future(work)
+        for name in (signal.SIGINT, signal.SIGTERM):
+            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
+                asyncio.get_running_loop().add_signal_handler(name, _cancel_once(task))
+        return await task
+
+    try:
+        return asyncio.run(guarded())
+    except asyncio.CancelledError:
+        raise Refused("it was ended before anything was decided, and taken back where it was applied") from None
+
+
+def _cancel_once(task: "asyncio.Future[Any]") -> Any:
+    pending = [task]
+
+    def cancel() -> None:
+        if pending:
+            pending.pop().cancel()
+            print_status("ending; another Ctrl-C changes nothing")
+
+    return cancel
+
+
+async def _with_kube(kubeconfig: Path | None, work: Any) -> Any:
+    from kopt.cluster.client.api import ApiError, connect
+
+    try:
+        async with connect(kubeconfig) as kube:
+            return await work(kube)
+    except ApiError as error:
+        raise Refused(f"the cluster does not do it: {error}") from error
+
+
+async def _read(
+    kube: "Kube", url: str, span_s: int, token_file: Path | None, namespace: str, workload: str
+) -> "list[Candidate]":
+    from kopt.cli.rightsize.candidates import read_candidates
+    from kopt.cli.rightsize.use import read_use
+    from kopt.cluster.client.prometheus import Prometheus, token_of
+
+    async with Prometheus(url, token=token_of(token_file), timeout_s=60.0) as prometheus:
+        use: Use = await read_use(prometheus, namespace, span_s)
+    result = await read_candidates(kube, use, time.time(), namespace, workload)
+    if workload and not result:
+        location = f"namespace {namespace}" if namespace else "any namespace"
+        raise Refused(f"no pod of a workload {workload} with GPUs runs in {location}; `kopt rightsize plan` lists them")
+    return result
+
+
+async def _planned(
+    url: str,
+    span_s: int,
+    token_file: Path | None,
+    kubeconfig: Path | None,
+    namespace: str,
+    workload: str,
+    *,
+    check: bool,
+) -> "tuple[list[Candidate], dict[int, str]]":
+    """And by the index of a candidate why the API server would not take it."""
+    from kopt.cli.rightsize.pods import ResizedPods
+    from kopt.cluster.client.api import ApiError
+
+    async def work(kube: "Kube") -> "tuple[list[Candidate], dict[int, str]]":
+        candidates = await _read(kube, url, span_s, token_file, namespace, workload)
+        refusals: dict[int, str] = {}
+        for index, candidate in enumerate(candidates):
+            if check and candidate.resize is not None:
+                try:
+                    await ResizedPods(kube, candidate.pods, candidate.resize, time.time).check()
+                except ApiError as error:
+                    refusals[index] = str(error)
+        return candidates, refusals
+
+    return await _with_kube(kubeconfig, work)  # type: ignore[no-any-return]
+
+
+async def _applied(
+    url: str,
+    span_s: int,
+    token_file: Path | None,
+    kubeconfig: Path | None,
+    namespace: str,
+    workload: str,
+    *,
+    lever: Lever | None,
+    container: str,
+    tolerance: float,
+) -> Any:
+    from dataclasses import replace
+
+    from kopt.cli.cluster.process import AUDIT_URL, recorded
+    from kopt.cli.rightsize.apply import ApplySettings
+    from kopt.cli.rightsize.apply import apply as apply_change
+    from kopt.cli.rightsize.choice import log_container, select
+
+    settings = ApplySettings()
+    settings = replace(settings, watch=replace(settings.watch, tolerance=tolerance))
+
+    async def work(kube: "Kube") -> Any:
+        candidates = await _read(kube, url, span_s, token_file, namespace, workload)
+        candidate = select(candidates, lever, container)
+        decision = await apply_change(kube, candidate, log_container(candidate), settings, print_status)
+        return candidate, decision
+
+    # The audit log of a cluster is told where there is one; nobody reads its lines on a terminal.
+    with recorded("rightsize") if os.environ.get(AUDIT_URL) else contextlib.nullcontext():
+        return await _with_kube(kubeconfig, work)

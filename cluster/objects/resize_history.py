@@ -1,0 +1,85 @@
+"""``kaiwo.ai/resizes`` on a pod: the changes of its CPU and memory while it ran, the newest first.
+
+The entry is written before the change, so that whoever finds it open knows what to put back.
+"""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.annotations import AnnotationError
+from kopt.cluster.objects.fields import mapping
+from kopt.core.times import seconds, stamp
+from kopt.core.untrusted import UnreadableError, decode
+from kopt.core.workload.rightsizing import Bounds, Lever, Outcome, Resize, ResizeRecord
+
+RESIZES = "kaiwo.ai/resizes"
+MOST_KEPT = 10
+_LONGEST_REASON = 300
+
+
+def resizes_of(pod: Object) -> list[ResizeRecord]:
+    """Raises AnnotationError for what cannot be read."""
+    written = mapping(pod, "metadata", "annotations").get(RESIZES)
+    if written is None:
+        return []
+    try:
+        entries = decode(written)
+        if not isinstance(entries, list):
+            raise UnreadableError("not a list")
+        return [_record(entry) for entry in entries[:MOST_KEPT]]
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        raise AnnotationError(RESIZES, error) from None
+
+
+def written(records: Sequence[ResizeRecord]) -> str:
+    """As the annotation holds them."""
+    return json.dumps([_entry(record) for record in records[:MOST_KEPT]], separators=(",", ":"))
+
+
+def _entry(record: ResizeRecord) -> dict[str, Any]:
+    resize = record.resize
+    entry: dict[str, Any] = {
+        "at": stamp(record.at_s),
+        "container": resize.container,
+        "resource": resize.lever.value,
+        "before": _bounds(resize.before),
+        "after": _bounds(resize.after),
+        "outcome": record.outcome.value,
+    }
+    if record.ended_s is not None:
+        entry |= {"ended": stamp(record.ended_s), "reason": record.reason[:_LONGEST_REASON]}
+    return entry
+
+
+def _bounds(bounds: Bounds) -> dict[str, int]:
+    """In milli-CPU or bytes, so that nothing is rounded."""
+    amounts = {"request": bounds.request, "limit": bounds.limit}
+    return {name: amount for name, amount in amounts.items() if amount is not None}
+
+
+def _record(entry: Any) -> ResizeRecord:
+    if not isinstance(entry, dict):
+        raise UnreadableError("an entry that is no object")
+    ended = entry.get("ended")
+    resize = Resize(
+        str(entry["container"]), Lever(entry["resource"]), _read_bounds(entry["before"]), _read_bounds(entry["after"])
+    )
+    return ResizeRecord(
+        resize,
+        seconds(str(entry["at"])),
+        Outcome(entry["outcome"]),
+        None if ended is None else seconds(str(ended)),
+        str(entry.get("reason", ""))[:_LONGEST_REASON],
+    )
+
+
+def _read_bounds(entry: Any) -> Bounds:
+    if not isinstance(entry, dict):
+        raise UnreadableError("amounts that are no object")
+    amounts = [entry.get(name) for name in ("request", "limit")]
+    for amount in amounts:
+        if amount is not None and (isinstance(amount, bool) or not isinstance(amount, int) or amount <= 0):
+            raise UnreadableError("an amount that is no positive whole number")
+    return Bounds(*amounts)

@@ -1,0 +1,100 @@
+"""What a container may use of CPU and memory, what it used, and a change of that while it runs."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kopt.core.units import MIB
+
+
+class Lever(StrEnum):
+    """What is changed of a running container; one at a time. Amounts are milli-CPU, or bytes."""
+
+    CPU = "cpu"
+    MEMORY = "memory"
+
+    def text(self, amount: int | None) -> str:
+        """As a Kubernetes quantity; empty for None."""
+        if amount is None:
+            return ""
+        if self is Lever.CPU:
+            return f"{amount}m" if amount % 1000 else str(amount // 1000)
+        return str(amount) if amount % MIB else f"{amount // MIB}Mi"
+
+
+class QosClass(StrEnum):
+    """Of a pod (https://kubernetes.io/docs/concepts/workloads/pods/pod-qos/); a resize may not change it."""
+
+    GUARANTEED = "Guaranteed"
+    BURSTABLE = "Burstable"
+    BEST_EFFORT = "BestEffort"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Request and limit of one resource, in milli-CPU or bytes; None where it is not set."""
+
+    request: int | None = None
+    limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerResources:
+    """``restarts_for``: levers for which its ``resizePolicy`` restarts it. ``resizable``: no init container."""
+
+    name: str
+    cpu: Bounds = Bounds()
+    memory: Bounds = Bounds()
+    restarts_for: frozenset[Lever] = frozenset()
+    resizable: bool = True
+
+    def of(self, lever: Lever) -> Bounds:
+        return self.cpu if lever is Lever.CPU else self.memory
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerUse:
+    """Measured over ``measured_s`` seconds: CPU in milli-CPU, as rates over minutes; memory as its working set."""
+
+    cpu_p95: float
+    cpu_max: float
+    memory_max_bytes: float
+    measured_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Resize:
+    """A change of one resource of one container, of every pod of a workload."""
+
+    container: str
+    lever: Lever
+    before: Bounds
+    after: Bounds
+
+    @property
+    def freed(self) -> int:
+        """Of the request, by pod; negative where it grows."""
+        return (self.before.request or 0) - (self.after.request or 0)
+
+    @property
+    def undone(self) -> "Resize":
+        """The change back."""
+        return Resize(self.container, self.lever, self.after, self.before)
+
+
+class Outcome(StrEnum):
+    """``OPEN``: applied, or about to be, and nothing decided yet."""
+
+    OPEN = "open"
+    KEPT = "kept"
+    UNDONE = "undone"
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeRecord:
+    """One entry of a pod's history; times are Unix seconds."""
+
+    resize: Resize
+    at_s: float
+    outcome: Outcome = Outcome.OPEN
+    ended_s: float | None = None
+    reason: str = ""

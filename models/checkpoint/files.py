@@ -81,10 +81,10 @@ class Unit:
         return _DIGITS.sub("0", self.name)
 
     def differs(self, other: "Unit") -> bool:
-        return self._state != other._state
+        return self._appearance != other._appearance
 
     @property
-    def _state(self) -> tuple[object, ...]:
+    def _appearance(self) -> tuple[object, ...]:
         return self.files, self.size_bytes, self.last_s, self.contents, self.temporary
 
 

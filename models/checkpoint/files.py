@@ -143,7 +143,11 @@ class FolderWatch:
         """Why these files alone do not show that the job may be stopped, as a sentence; "" if they do."""
         # What is written into other volumes may be of this job, too.
         writing = self.view(now_s, {unit.folder for unit in self.units.values()}).writing
-        return f"The volumes of the job show that {writing} is being written." if writing else self.rhythm.doubt(now_s)
+        return (
+            f"The volumes of the job show that {writing} is being written."
+            if writing
+            else self.rhythm.unsafe_because(now_s)
+        )
 
     def recent(self, now_s: float) -> bool:
         """Whether somebody still looks at the folder."""

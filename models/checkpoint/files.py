@@ -81,10 +81,10 @@ class Unit:
         return _DIGITS.sub("0", self.name)
 
     def differs(self, other: "Unit") -> bool:
-        return self._state != other._state
+        return self._appearance != other._appearance
 
     @property
-    def _state(self) -> tuple[object, ...]:
+    def _appearance(self) -> tuple[object, ...]:
         return self.files, self.size_bytes, self.last_s, self.contents, self.temporary
 
 
@@ -143,7 +143,11 @@ class FolderWatch:
         """Why these files alone do not show that the job may be stopped, as a sentence; "" if they do."""
         # What is written into other volumes may be of this job, too.
         writing = self.view(now_s, {unit.folder for unit in self.units.values()}).writing
-        return f"The volumes of the job show that {writing} is being written." if writing else self.rhythm.doubt(now_s)
+        return (
+            f"The volumes of the job show that {writing} is being written."
+            if writing
+            else self.rhythm.unsafe_because(now_s)
+        )
 
     def recent(self, now_s: float) -> bool:
         """Whether somebody still looks at the folder."""

@@ -166,7 +166,7 @@ class SaveRhythm:
         """The checkpoints of the last save, once saves were alike."""
         return self.saves[-1].names if self.repeated else ()
 
-    def doubt(self, now_s: float) -> str:
+    def unsafe_because(self, now_s: float) -> str:
         """Why these files alone do not show at ``now_s`` that no save is under way, as a sentence; "" if they do."""
         if self.looked_at_s is None or now_s - self.looked_at_s > _LOOKED_AT_S:
             return "Nobody has looked at the files of the job lately."
@@ -190,7 +190,7 @@ class SaveRhythm:
         job may save at other times now. Otherwise the log adds nothing to what files alone show.
         """
         if not announced and (self.saves or self.open is not None):
-            return self.doubt(now_s)
+            return self.unsafe_because(now_s)
         if not self.repeated:
             return ""
         if self.open is not None:

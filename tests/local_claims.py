@@ -10,7 +10,7 @@ def claim_folder(control_plane: ControlPlane, space: str, name: str, folder: Pat
     """The claim ``name``, bound to a local volume of the node; the volume is called SPACE-NAME."""
     folder.mkdir(parents=True)
     volume_name, api = f"{space}-{name}", control_plane.api
-    shared = {"accessModes": ["ReadWriteOnce"], "storageClassName": ""}
+    shared = {"accessModes": ["ReadWriteMany"], "storageClassName": ""}
     terms = [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [node.name]}]}]
     volume = shared | {
         "capacity": {"storage": "1Gi"},

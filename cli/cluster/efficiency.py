@@ -14,7 +14,7 @@ from kopt.cli.options import Kubeconfig, Output, seconds
 from kopt.cli.output import Answer, Format, column, show
 from kopt.core.units import format_span
 from kopt.core.workload.gpu_hours import GpuHours
-from kopt.policies.cost.attribution import TEAM_LABELS, UNATTRIBUTED
+from kopt.policies.cost.attribution import UNATTRIBUTED, label_of
 from kopt.policies.efficiency.health_index import FORMULA, HealthIndex, Spent, health_index, spent
 
 if TYPE_CHECKING:
@@ -122,13 +122,9 @@ async def _groups(by: By, history: "GpuHourHistory", kubeconfig: Path | None) ->
 
         (namespaces,) = await _listed(kubeconfig, NAMESPACES)
         labels = {text(item, "metadata", "name"): mapping(item, "metadata", "labels") for item in namespaces}
-        teams = {name: _team(of) for name, of in labels.items()}
+        teams = {name: label_of(of) or UNATTRIBUTED for name, of in labels.items()}
         return _summed((teams.get(each.namespace, UNATTRIBUTED), hours) for each, hours in history.by_workload.items())
     return _summed((getattr(each, by.value) or UNATTRIBUTED, hours) for each, hours in history.by_workload.items())
-
-
-def _team(labels: Mapping[str, object]) -> str:
-    return next((str(labels[key]) for key in TEAM_LABELS if labels.get(key)), UNATTRIBUTED)
 
 
 async def _pools(kubeconfig: Path | None) -> dict[str, str]:

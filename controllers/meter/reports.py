@@ -8,7 +8,16 @@ from kopt.controllers.meter.queue_use import LocalQueue, queue_use
 from kopt.controllers.meter.store import SPAN, CostStore, Window, labels_of, offer_of
 from kopt.core.cost.metering import Attributes, Idle, MilliGpuMs, Milliseconds, Segment, idle_of
 from kopt.core.cost.prices import PriceBook
-from kopt.policies.cost.attribution import TEAM_LABELS, UNATTRIBUTED, By, Grouping, Part, Unused, unused_by_row
+from kopt.policies.cost.attribution import (
+    TEAM_LABELS,
+    UNATTRIBUTED,
+    By,
+    Grouping,
+    Part,
+    Unused,
+    label_of,
+    unused_by_row,
+)
 from kopt.policies.cost.invoice import Line, Usage, invoice, total_micro
 from kopt.policies.cost.report import (
     Charge,
@@ -190,8 +199,7 @@ def _named(by: By | None, label: str, value: str | None, written: str, nodes: Ma
     if by is By.MODEL:
         return offer_of(written).model or UNATTRIBUTED
     if by in (None, By.TEAM):
-        labels = labels_of(value or "{}")
-        return next((labels[key] for key in ((label,) if by is None else TEAM_LABELS) if labels.get(key)), UNATTRIBUTED)
+        return label_of(labels_of(value or "{}"), (label,) if by is None else TEAM_LABELS) or UNATTRIBUTED
     return value or UNATTRIBUTED
 
 

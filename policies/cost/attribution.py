@@ -1,6 +1,6 @@
 """Lines of an invoice, summed by whom they are attributed to. Idleness and what cannot be attributed keep rows."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -60,8 +60,13 @@ class Grouping:
         if self.label:
             return pod.labels.get(self.label, "")
         if self.by is By.TEAM:
-            return next((pod.labels[key] for key in TEAM_LABELS if pod.labels.get(key)), "")
+            return label_of(pod.labels)
         return _NAMES[self.by](pod)
+
+
+def label_of(labels: Mapping[str, str], keys: Sequence[str] = TEAM_LABELS) -> str:
+    """The value of the first key that has one: by default, of the team; empty without any."""
+    return next((labels[key] for key in keys if labels.get(key)), "")
 
 
 _NAMES: Mapping[By, Callable[[Attributes], str]] = {

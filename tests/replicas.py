@@ -1,7 +1,6 @@
 """Replicas of a controller as processes, for the tests of controllers before a real control plane."""
 
 import itertools
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -10,8 +9,8 @@ from typing import Any, TypeVar
 import httpx
 from controlplane.plane import ControlPlane
 from controlplane.processes import Server, free_port
+from controlplane.warm import KOPT
 
-KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app(prog_name='kopt')"]
 _numbers = itertools.count(1)
 
 

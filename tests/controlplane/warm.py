@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import IO, Any
 
 RUN = "from kopt.cli.main import app; app(prog_name='kopt')"
-_STARTS = ([sys.executable, "-P", "-c", RUN], [str(Path(sys.executable).with_name("kopt"))])
+KOPT = [sys.executable, "-P", "-c", RUN]
+_STARTS = (KOPT, [str(Path(sys.executable).with_name("kopt"))])
 #: Variables that the interpreter and its libraries read once, when they start.
 _READ_ONCE = ("PYTHON", "LD_", "OMP_", "MALLOC_", "PROMETHEUS_", "SSL_")
 _PR_SET_PDEATHSIG = 1

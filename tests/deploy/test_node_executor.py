@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,9 @@ import pytest
 from controlplane.api import Api, Refused, kubeconfig
 from controlplane.plane import ControlPlane
 from controlplane.processes import Server, free_port, wait_for
+from controlplane.warm import KOPT
 from nvml_standin.devices import Devices
 
-KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app(prog_name='kopt')"]
 KIND = ("kaiwo.ai/v1alpha1", "NodePlan")
 NODE, OTHER = "gpu-executor", "gpu-executor-other"
 SPACE = ACCOUNT = "kopt-node-executor"

@@ -5,7 +5,6 @@ costs need metering and are looked at in ``tests/cost/test_control_plane.py``; t
 table, and are scraped in ``tests/telemetry``.
 """
 
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,6 +13,7 @@ import httpx
 import pytest
 import yaml
 from controlplane.processes import Server, free_port
+from controlplane.warm import KOPT
 from fastapi.testclient import TestClient
 
 from kopt.core.dashboards.catalogue import dashboards
@@ -24,7 +24,6 @@ from kopt.serving.endpoint.assemble import Parts, assemble
 from tests.metric_names import named_in, shown_in
 from tests.serving.conftest import MemorySource, StandInModel
 
-KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app(prog_name='kopt')"]
 CONTROLLERS = ("meter", "queues", "gangs", "reservations", "evictions", "pairwise")
 METERED = "kopt_cost_"
 OF_GPUS = frozenset({*(PREFIX + name for name in BY_NAME), UP, HELD, SHARE})

@@ -4,7 +4,6 @@ import http.server
 import os
 import shutil
 import subprocess
-import sys
 import threading
 import time
 import urllib.request
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 from controlplane.kubelet import DeviceManager
 from controlplane.processes import free_port, wait_for
+from controlplane.warm import KOPT
 from nvml_standin.devices import Devices
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
@@ -26,7 +26,6 @@ from tests.prometheus_server import RunningPrometheus
 from tests.telemetry import recorded
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="a C compiler builds the stand-in of NVML")
-KOPT = [sys.executable, "-P", "-c", "from kopt.cli.main import app; app(prog_name='kopt')"]
 GPU, MIG = "nvidia.com/gpu", "nvidia.com/mig-3g.40gb"
 
 

@@ -17,7 +17,7 @@ from kopt.core.workload.gpu_share import Enforcement, ShareExecutor, ShareField
 from kopt.core.workload.share_enforcement import ENFORCED, ISOLATIONS
 
 if TYPE_CHECKING:
-    from kopt.cluster.workloads.share_offers import SharedGpus
+    from kopt.cluster.workloads.shares.offers import SharedGpus
     from kopt.controllers.admission.evaluation import FixedState
     from kopt.controllers.admission.shares.plan import ManifestPlan
     from kopt.core.scheduling.devices import GpuDevice
@@ -195,7 +195,7 @@ def planned(plans: "Sequence[ManifestPlan]") -> Answer:
 
 async def _read(kubeconfig: Path | None) -> "tuple[Sequence[GpuDevice], SharedGpus]":
     from kopt.cluster.client.api import ApiError, connect
-    from kopt.cluster.workloads.share_offers import read_sharing
+    from kopt.cluster.workloads.shares.offers import read_sharing
     from kopt.controllers.overview.gpus import read_gpus
 
     try:
@@ -208,7 +208,7 @@ async def _read(kubeconfig: Path | None) -> "tuple[Sequence[GpuDevice], SharedGp
 
 async def _plans(kubeconfig: Path | None, loaded: list[dict[str, Any]], namespace: str) -> "list[ManifestPlan]":
     from kopt.cluster.client.api import ApiError, connect
-    from kopt.cluster.workloads.share_offers import read_sharing
+    from kopt.cluster.workloads.shares.offers import read_sharing
     from kopt.controllers.admission.policy import PolicyError
     from kopt.controllers.admission.shares.plan import plan_manifest
 

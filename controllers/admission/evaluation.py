@@ -9,7 +9,7 @@ from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.workloads.hardware import NodeHardware
 from kopt.cluster.workloads.node_pools import annotation_of, keyed, selectors_of
 from kopt.cluster.workloads.requests.external import ObjectRef
-from kopt.cluster.workloads.share_offers import SharedGpus
+from kopt.cluster.workloads.shares.offers import SharedGpus
 from kopt.cluster.workloads.workload import NamespaceDefaults, Workload, shape_of, submission_of
 from kopt.controllers.admission.policy import ConformancePolicy
 from kopt.core.decision import Mode

@@ -6,7 +6,7 @@ from typing import Any
 
 from kopt.cluster.client.resources import Key, Object
 from kopt.cluster.workloads.hardware import NodeHardware, inventory, labelled, slice_hardware
-from kopt.cluster.workloads.share_offers import SharedGpus, SharingNode, shared_devices, sharing_node
+from kopt.cluster.workloads.shares.offers import SharedGpus, SharingNode, shared_devices, sharing_node
 from kopt.core.hardware.inventory import Hardware
 from kopt.core.workload.share_offer import ShareOffer
 

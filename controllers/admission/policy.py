@@ -7,7 +7,7 @@ from typing import Any
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, count, items, mapping, text, texts
-from kopt.cluster.workloads.executors import stated_by
+from kopt.cluster.workloads.shares.executors import stated_by
 from kopt.core.decision import Mode, may_lower
 from kopt.core.scheduling.submission import Framework
 from kopt.core.switches import Switches

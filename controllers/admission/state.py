@@ -29,7 +29,6 @@ from kopt.cluster.objects.namespace import MODE_ANNOTATION
 from kopt.cluster.runtime.informer import Informer
 from kopt.cluster.runtime.isolation import Isolation
 from kopt.cluster.runtime.switches import LiveSwitches, read_switches
-from kopt.cluster.workloads.executors import KAI_CONFIGS, POLICY_NAME, executor_by_signs, kai_executor
 from kopt.cluster.workloads.hardware import NodeHardware
 from kopt.cluster.workloads.node_pools import pool_of_flavor
 from kopt.cluster.workloads.requests.external import (
@@ -39,7 +38,8 @@ from kopt.cluster.workloads.requests.external import (
     ObjectRef,
     read_object,
 )
-from kopt.cluster.workloads.share_offers import SharedGpus
+from kopt.cluster.workloads.shares.executors import KAI_CONFIGS, POLICY_NAME, executor_by_signs, kai_executor
+from kopt.cluster.workloads.shares.offers import SharedGpus
 from kopt.cluster.workloads.workload import NamespaceDefaults
 from kopt.controllers.admission.evaluation import FixedState, names_in
 from kopt.controllers.admission.node_summaries import (

@@ -13,7 +13,6 @@ from kopt.cluster.client.api import Forbidden, Kube, NotFound
 from kopt.cluster.client.resources import JOBS, NODES, PODS, REPLICA_SETS, Object, Resource
 from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.cluster.objects.json_patch import JsonPatch
-from kopt.cluster.workloads.executors import executor_for, executor_in
 from kopt.cluster.workloads.kinds import TRAIN_JOBS, PodSet, WorkloadKind
 from kopt.cluster.workloads.memory_need import parse_need
 from kopt.cluster.workloads.node_selection import GPU_PRODUCT_LABELS
@@ -28,6 +27,7 @@ from kopt.cluster.workloads.pod_sizing import (
 )
 from kopt.cluster.workloads.requests.external import Find, ObjectRef, complete, read_object
 from kopt.cluster.workloads.served import alive, is_evaluated, metadata_and_spec, served_kinds
+from kopt.cluster.workloads.shares.executors import executor_for, executor_in
 from kopt.cluster.workloads.workload import Workload
 from kopt.controllers.overview.measured_advice import advice_of_measured
 from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu

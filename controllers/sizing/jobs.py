@@ -11,10 +11,10 @@ from kopt.cluster.holds.original_request import FRACTION_ANNOTATION, with_reques
 from kopt.cluster.objects.annotations import AnnotationError, json_of
 from kopt.cluster.objects.fields import at, count, has_condition, items, mapping, text, texts
 from kopt.cluster.objects.namespace import MODE_ANNOTATION, NamespaceSettings
-from kopt.cluster.workloads.executors import executor_for
 from kopt.cluster.workloads.jobs import is_changeable, pods_that
 from kopt.cluster.workloads.node_selection import GPU_PRODUCT_LABELS, wanted_labels
 from kopt.cluster.workloads.requests.gpus import FRACTION_ANNOTATIONS, memory_of, milli_of
+from kopt.cluster.workloads.shares.executors import executor_for
 from kopt.cluster.workloads.workload import OPT_OUT_ANNOTATION, read_workload
 from kopt.controllers.sizing.pods import JobPod
 from kopt.core.decision import Mode

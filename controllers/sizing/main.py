@@ -24,8 +24,8 @@ from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
 from kopt.cluster.runtime.signals import end_signals, run_until
 from kopt.cluster.runtime.switches import LiveSwitches
-from kopt.cluster.workloads.executors import KAI_CONFIGS, executor_by_signs, kai_executor
 from kopt.cluster.workloads.jobs import JOB_NAME_LABEL
+from kopt.cluster.workloads.shares.executors import KAI_CONFIGS, executor_by_signs, kai_executor
 from kopt.controllers.sizing.jobs import HOLDER, STATE_ANNOTATION, gpu_container
 from kopt.controllers.sizing.offers import NodeOffers, all_offers, offers_of
 from kopt.controllers.sizing.pods import JobPod, job_pod

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import items, mapping, text
-from kopt.cluster.workloads.executors import node_executor
 from kopt.cluster.workloads.node_selection import GPU_PRODUCT_LABELS, runs_on
+from kopt.cluster.workloads.shares.executors import node_executor
 from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
 from kopt.core.workload.executor import Executor
 from kopt.policies.sizing.profiling import PartitionOffer

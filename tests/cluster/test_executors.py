@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kopt.cluster.workloads.executors import executor_by_signs, executor_for, kai_executor, node_executor
+from kopt.cluster.workloads.shares.executors import executor_by_signs, executor_for, kai_executor, node_executor
 from kopt.cluster.workloads.workload import read_workload
 from kopt.core.workload.executor import Executor
 

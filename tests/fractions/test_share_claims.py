@@ -8,7 +8,7 @@ from attacks.api_in_memory import MemoryKube
 from kopt.cluster.client.resources import DEPLOYMENTS, EVENTS, Object
 from kopt.cluster.runtime.events import EventRecorder
 from kopt.cluster.workloads.requests.external import CLAIM_TEMPLATES
-from kopt.cluster.workloads.share_writing import SHARE_LABEL, claim_template
+from kopt.cluster.workloads.shares.writing import SHARE_LABEL, claim_template
 from kopt.cluster.workloads.workload import read_workload
 from kopt.controllers.admission.shares.claims import PATIENCE_S, ShareClaims, resource_word
 from kopt.formats.share_terms import ShareForm

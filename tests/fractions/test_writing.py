@@ -11,7 +11,7 @@ from admission.workloads import Object, every_kind, pod, review
 
 from kopt.cluster.admission.review import parse_review
 from kopt.cluster.objects.device_slices import DevicePool, shared_gpus
-from kopt.cluster.workloads.share_offers import HAMI_DRIVER, SharedGpus, sharing_of
+from kopt.cluster.workloads.shares.offers import HAMI_DRIVER, SharedGpus, sharing_of
 from kopt.controllers.admission.answers import Admission
 from kopt.controllers.admission.evaluation import FixedState
 from kopt.controllers.admission.handlers import Admissions

@@ -17,7 +17,7 @@ from kopt.cluster.objects.fields import at, text
 from kopt.cluster.runtime.events import EventRecorder
 from kopt.cluster.workloads.kinds import WORKLOAD_KINDS
 from kopt.cluster.workloads.requests.external import CLAIM_TEMPLATES
-from kopt.cluster.workloads.share_writing import SHARE_LABEL, WORKLOAD_ANNOTATION
+from kopt.cluster.workloads.shares.writing import SHARE_LABEL, WORKLOAD_ANNOTATION
 from kopt.cluster.workloads.workload import Workload
 
 _LOG = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from kopt.cluster.admission.review import Review
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import mapping, text
 from kopt.cluster.objects.json_patch import JsonPatch
-from kopt.cluster.workloads.share_offers import SharedGpus
+from kopt.cluster.workloads.shares.offers import SharedGpus
 from kopt.cluster.workloads.workload import NamespaceDefaults, Workload, read_workload
 from kopt.controllers.admission.evaluation import FixedState, evaluate
 from kopt.controllers.admission.mutating import apply_pools, apply_queue

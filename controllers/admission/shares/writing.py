@@ -14,8 +14,8 @@ from kopt.cluster.objects.fields import mapping, text
 from kopt.cluster.objects.json_patch import JsonPatch
 from kopt.cluster.workloads.frameworks import written_queue
 from kopt.cluster.workloads.kinds import PodSet
-from kopt.cluster.workloads.share_offers import SharedGpus
-from kopt.cluster.workloads.share_writing import (
+from kopt.cluster.workloads.shares.offers import SharedGpus
+from kopt.cluster.workloads.shares.writing import (
     EXECUTOR_ANNOTATION,
     SHARE_LABEL,
     CannotShare,

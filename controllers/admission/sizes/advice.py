@@ -11,7 +11,6 @@ from typing import Any
 
 from kopt.cluster.objects.fields import Path, at, mapping, text
 from kopt.cluster.objects.json_patch import JsonPatch
-from kopt.cluster.workloads.executors import executor_for
 from kopt.cluster.workloads.kinds import PodSet
 from kopt.cluster.workloads.memory_need import Need
 from kopt.cluster.workloads.pod_sizing import (
@@ -24,6 +23,7 @@ from kopt.cluster.workloads.pod_sizing import (
     write_request,
     write_resources,
 )
+from kopt.cluster.workloads.shares.executors import executor_for
 from kopt.cluster.workloads.workload import Workload
 from kopt.controllers.admission.mutating import Record
 from kopt.controllers.admission.policy import ConformancePolicy

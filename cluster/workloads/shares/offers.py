@@ -1,8 +1,8 @@
 """What each node offers shares of GPUs by, as the cluster itself shows it.
 
-Beside the signs of ``cluster.workloads.executors``: replicas of NVIDIA's device plugin by the labels of its feature
-discovery (``internal/lm/resource.go``, v0.17), and devices of dynamic resource allocation by ResourceSlices of which
-devices may be allocated several times.
+Beside the signs of ``cluster.workloads.shares.executors``: replicas of NVIDIA's device plugin by the labels of its
+feature discovery (``internal/lm/resource.go``, v0.17), and devices of dynamic resource allocation by ResourceSlices of
+which devices may be allocated several times.
 """
 
 import asyncio
@@ -14,12 +14,12 @@ from kopt.cluster.client.api import Kube, NotFound
 from kopt.cluster.client.resources import NODES, Object, Resource
 from kopt.cluster.objects.device_slices import MEMORY, MILLI_GPU
 from kopt.cluster.objects.fields import at, items, mapping, text
-from kopt.cluster.workloads.executors import KAI_CONFIGS, kai_executor, node_executor
 from kopt.cluster.workloads.node_selection import runs_on
 from kopt.cluster.workloads.requests.devices import device_request
 from kopt.cluster.workloads.requests.external import DEVICE_CLASSES, RESOURCE_SLICES
 from kopt.cluster.workloads.requests.gpus import GPU_DRIVERS
 from kopt.cluster.workloads.requests.pods import quantity
+from kopt.cluster.workloads.shares.executors import KAI_CONFIGS, kai_executor, node_executor
 from kopt.core.units import MIB
 from kopt.core.workload.executor import Executor
 from kopt.core.workload.gpu_share import ShareExecutor

@@ -115,10 +115,10 @@ class KernelLog:
         if record.facility != _KERNEL:
             return
         if (xid := _XID.match(record.message)) is not None:
-            self._count_xid(pci_address(xid["pci"]), str(int(xid["code"])))
+            self._count_xid(pci_device(xid["pci"]), str(int(xid["code"])))
         elif (ras := _RAS.match(record.message)) is not None and int(ras["count"]) < _MOST_ERRORS:
             kind = "uncorrectable" if ras["kind"] else "correctable"
-            self._count_errors(pci_address(ras["pci"]), kind, ras["block"].lower(), int(ras["count"]), ras["new"])
+            self._count_errors(pci_device(ras["pci"]), kind, ras["block"].lower(), int(ras["count"]), ras["new"])
 
     def _count_xid(self, pci: str, code: str) -> None:
         if pci not in self.xids and len(self.xids) >= _MOST_GPUS:
@@ -155,8 +155,8 @@ class KernelLog:
         self._file = None
 
 
-def pci_address(written: str) -> str:
-    """``0000:3b:00`` of ``00000000:3B:00.0``; empty for what is none."""
+def pci_device(written: str) -> str:
+    """Domain, bus and device, without the function: ``0000:3b:00`` of ``00000000:3B:00.0``; else empty."""
     domain, _, rest = written.lower().partition(".")[0].partition(":")
     return f"{domain[-4:] if not domain[:-4].strip('0') else domain}:{rest}" if rest.count(":") == 1 else ""
 
@@ -183,7 +183,7 @@ def with_kernel_log(devices: Sequence[DeviceReading], log: KernelLog) -> tuple[D
 
 
 def _with_log(device: DeviceReading, log: KernelLog) -> DeviceReading:
-    pci = pci_address(device.pci)
+    pci = pci_device(device.pci)
     values, labelled = log.errors(pci) | dict(device.values), dict(device.labelled)
     if pci in log.xids:
         counted: Mapping[str, float] = device.labelled.get("xid_errors_total", {})

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from kopt.agents.runtime.running import beside, end_signals, text_server
 from kopt.agents.telemetry.exposition import Exposed, KnownGpu, expose
 from kopt.agents.telemetry.holders import Holders, holders_of
-from kopt.agents.telemetry.kernel_log import KernelLog, gives_xids, pci_address, silent_gpus, with_kernel_log
+from kopt.agents.telemetry.kernel_log import KernelLog, gives_xids, pci_device, silent_gpus, with_kernel_log
 from kopt.agents.telemetry.sources import Source, TelemetryError
 from kopt.agents.topology.pod_resources import KubeletError, PodResources, pod_resources
 from kopt.core.hardware.node_allocation import DeviceAllocation
@@ -245,7 +245,7 @@ class Telemetry:
         yield GaugeMetricFamily("kopt_telemetry_kernel_log_read", "1 while the kernel log can be read.", value=is_read)
         yield CounterMetricFamily("kopt_telemetry_kernel_log_records", "Records of it that were read.", log.records)
         yield CounterMetricFamily("kopt_telemetry_kernel_log_lost", "Records overwritten before that.", log.lost)
-        unmatched = len(log.addresses - {pci_address(each.pci) for each in known})
+        unmatched = len(log.addresses - {pci_device(each.pci) for each in known})
         text = "GPUs with errors in it that have not answered since the agent began to look."
         yield GaugeMetricFamily("kopt_telemetry_kernel_log_unmatched_gpus", text, value=unmatched)
 

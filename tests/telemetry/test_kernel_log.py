@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kopt.agents.telemetry.exposition import KnownGpu
-from kopt.agents.telemetry.kernel_log import KernelLog, pci_address, read_record, silent_gpus, with_kernel_log
+from kopt.agents.telemetry.kernel_log import KernelLog, pci_device, read_record, silent_gpus, with_kernel_log
 from kopt.agents.telemetry.process import ProcessSettings, Telemetry
 from kopt.agents.telemetry.sources import Source
 from kopt.agents.telemetry.sources import samples as series_of
@@ -165,8 +165,8 @@ def test_a_flood_of_codes_and_gpus_has_an_end() -> None:
 
 @pytest.mark.parametrize("written", ["00000000:3B:00.0", "0000:3b:00.0", "0000:3b:00"])
 def test_one_address_however_it_is_written(written: str) -> None:
-    assert pci_address(written) == BUS
-    assert pci_address("") == pci_address("GPU-1") == ""
+    assert pci_device(written) == BUS
+    assert pci_device("") == pci_device("GPU-1") == ""
 
 
 def test_an_xid_that_nvml_tells_of_too_counts_once() -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kopt.cli.cluster.listing import list_objects
 from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Kubeconfig, Output, seconds
 from kopt.cli.output import Answer, Format, column, show
@@ -18,11 +19,11 @@ from kopt.policies.cost.attribution import UNATTRIBUTED, label_of
 from kopt.policies.efficiency.health_index import FORMULA, HealthIndex, Spent, health_index, spent
 
 if TYPE_CHECKING:
-    from kopt.cluster.client.resources import Object, Resource
     from kopt.data.gpu_hours import GpuHourHistory
 
 _SHORTEST_S, _LONGEST_S = 600, 400 * 86_400
 _GONE = "(nodes that are gone)"
+_GROUP_OTHERWISE = "--by kind, namespace and queue need no cluster"
 
 
 class By(StrEnum):
@@ -120,7 +121,7 @@ async def _groups(by: By, history: "GpuHourHistory", kubeconfig: Path | None) ->
         from kopt.cluster.client.resources import NAMESPACES
         from kopt.cluster.objects.fields import mapping, text
 
-        (namespaces,) = await _listed(kubeconfig, NAMESPACES)
+        (namespaces,) = await list_objects(kubeconfig, NAMESPACES, needed="namespaces", otherwise=_GROUP_OTHERWISE)
         labels = {text(item, "metadata", "name"): mapping(item, "metadata", "labels") for item in namespaces}
         teams = {name: label_of(of) or UNATTRIBUTED for name, of in labels.items()}
         return _summed((teams.get(each.namespace, UNATTRIBUTED), hours) for each, hours in history.by_workload.items())
@@ -132,24 +133,10 @@ async def _pools(kubeconfig: Path | None) -> dict[str, str]:
     from kopt.cluster.workloads.kueue.pool_sizes import node_pools
     from kopt.cluster.workloads.requests.external import RESOURCE_SLICES
 
-    flavors, nodes, slices = await _listed(kubeconfig, KUEUE_FLAVORS, NODES, RESOURCE_SLICES)
+    flavors, nodes, slices = await list_objects(
+        kubeconfig, KUEUE_FLAVORS, NODES, RESOURCE_SLICES, needed="nodes", otherwise=_GROUP_OTHERWISE
+    )
     return node_pools(flavors, nodes, slices)
-
-
-async def _listed(kubeconfig: Path | None, *kinds: "Resource") -> "list[list[Object]]":
-    """The objects of kinds; none of one that is not served. The first or the nodes may not be forbidden."""
-    from kopt.cluster.client.api import ApiError, connect
-    from kopt.controllers.overview.reading import Reader
-
-    try:
-        async with connect(kubeconfig) as kube:
-            reader = Reader(kube)
-            listed = [list(each) for each in await asyncio.gather(*(reader.listed(kind) for kind in kinds))]
-    except ApiError as error:
-        raise Refused(f"the cluster cannot be read: {error}") from error
-    if unread := sorted({"nodes", "namespaces"} & set(reader.unread)):
-        raise Refused(f"{unread[0]} may not be read, so what belongs together is not known")
-    return listed
 
 
 def pool_hours(history: "GpuHourHistory", pools: Mapping[str, str]) -> dict[str, GpuHours]:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kopt.cli.cluster.listing import list_objects
 from kopt.cli.cost.reading import Prices, read_book
-from kopt.cli.errors import Refused, usage_error
+from kopt.cli.errors import usage_error
 from kopt.cli.options import Kubeconfig, Output, seconds
 from kopt.cli.output import Answer, Format, column, show
 from kopt.core.reason import Reason
@@ -136,24 +137,13 @@ def _history(url: str, since_s: int, token_file: Path | None) -> "QueueDemandHis
 
 
 async def _sizes(kubeconfig: Path | None) -> "dict[str, PoolSize]":
-    from kopt.cluster.client.api import ApiError, connect
     from kopt.cluster.client.resources import KUEUE_FLAVORS, NODES
     from kopt.cluster.workloads.kueue.pool_sizes import pool_sizes
     from kopt.cluster.workloads.requests.external import RESOURCE_SLICES
-    from kopt.controllers.overview.reading import Reader
 
-    try:
-        async with connect(kubeconfig) as kube:
-            reader = Reader(kube)
-            kinds = (KUEUE_FLAVORS, NODES, RESOURCE_SLICES)
-            flavors, nodes, slices = await asyncio.gather(*(reader.listed(kind) for kind in kinds))
-    except ApiError as error:
-        raise Refused(
-            f"the cluster does not say how many GPUs its pools have ({error}); name them: --gpus POOL=NUMBER"
-        ) from error
-    if "nodes" in reader.unread:
-        raise Refused("nodes may not be read, so the size of pools is unknown; name it: --gpus POOL=NUMBER")
-    return pool_sizes(flavors, nodes, slices)
+    otherwise = "say how many GPUs each pool has: --gpus POOL=NUMBER"
+    kinds = (KUEUE_FLAVORS, NODES, RESOURCE_SLICES)
+    return pool_sizes(*await list_objects(kubeconfig, *kinds, needed="nodes", otherwise=otherwise))
 
 
 def _row(

@@ -27,7 +27,7 @@ _Row = tuple[list[str], float]
 
 
 @dataclass(frozen=True)
-class KnownGpu:
+class GpuIdentity:
     """A GPU that was read at some time, whether or not it answers now."""
 
     gpu: str
@@ -48,19 +48,19 @@ class Exposed:
 def expose(
     node: str,
     devices: Sequence[DeviceReading],
-    known: Sequence[KnownGpu],
+    gpus: Sequence[GpuIdentity],
     holders: Holders,
     most_series: int,
     silent: Sequence[DeviceReading] = (),
 ) -> Exposed:
-    """``devices`` is what answers now, of the ``known`` GPUs of the node; ``silent`` what others say of the rest."""
+    """``devices`` is what answers now, of the node's ``gpus``; ``silent`` what others say of the rest."""
     answering = {(device.gpu, device.uuid) for device in devices if not device.partition}
     # An exporter may show only the instances of a GPU.
-    answering |= {(each.gpu, each.uuid) for each in known if any(device.gpu == each.gpu for device in devices)}
+    answering |= {(each.gpu, each.uuid) for each in gpus if any(device.gpu == each.gpu for device in devices)}
     cap = _Cap(most_series)
     up = [
         ([node, each.gpu, each.uuid, each.model, "", "", "", ""], float((each.gpu, each.uuid) in answering))
-        for each in known
+        for each in gpus
     ]
     metrics = [cap.family(UP, UP_DESCRIPTION, LABELS, up)]
     every = [*devices, *silent]

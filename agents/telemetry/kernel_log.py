@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kopt.agents.telemetry.exposition import KnownGpu
+from kopt.agents.telemetry.exposition import GpuIdentity
 from kopt.formats.gpu_metrics.device_reading import DeviceReading
 
 _LOG = logging.getLogger(__name__)
@@ -166,12 +166,12 @@ def gives_xids(devices: Sequence[DeviceReading]) -> bool:
 
 
 def silent_gpus(
-    devices: Sequence[DeviceReading], known: Sequence[KnownGpu], log: KernelLog
+    devices: Sequence[DeviceReading], gpus: Sequence[GpuIdentity], log: KernelLog
 ) -> tuple[DeviceReading, ...]:
     """What the log says of GPUs that have answered before and do not now: one that fell off the bus says no more."""
     answering = {device.gpu for device in devices}
     silent = [
-        DeviceReading(each.gpu, each.uuid, each.model, pci=each.pci) for each in known if each.gpu not in answering
+        DeviceReading(each.gpu, each.uuid, each.model, pci=each.pci) for each in gpus if each.gpu not in answering
     ]
     return with_kernel_log(silent, log)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kopt.agents.runtime.running import beside, end_signals, text_server
-from kopt.agents.telemetry.exposition import Exposed, KnownGpu, expose
+from kopt.agents.telemetry.exposition import Exposed, GpuIdentity, expose
 from kopt.agents.telemetry.holders import Holders, holders_of
 from kopt.agents.telemetry.kernel_log import KernelLog, gives_xids, pci_device, silent_gpus, with_kernel_log
 from kopt.agents.telemetry.sources import Source, TelemetryError
@@ -27,7 +27,7 @@ _LOG = logging.getLogger(__name__)
 _NOBODY = Holders({}, {})
 _SELDOM = 6
 """Looks between two questions about what device plugins offer, and for hardware that is not there."""
-_MOST_KNOWN = 128
+_MOST_GPUS = 128
 _RENDER = re.compile(r"^drm_render_minor (\d{2,6})$", re.MULTILINE)
 
 
@@ -82,7 +82,7 @@ class Telemetry:
         self._source: Source | None = None
         self._devices: tuple[DeviceReading, ...] = ()
         self._read_s = float("-inf")
-        self._known: dict[str, KnownGpu] = {}
+        self._inventory: dict[str, GpuIdentity] = {}
         self._kubelet = _Kubelet()
         self._log = KernelLog(settings.kernel_log) if settings.kernel_log is not None else None
         self._exports_xids = False
@@ -137,9 +137,9 @@ class Telemetry:
 
     def _remember(self) -> None:
         for device in self._devices:
-            if not device.partition and len(self._known) < _MOST_KNOWN:
-                known = KnownGpu(device.gpu, device.uuid, device.model, device.pci)
-                self._known[device.uuid or device.gpu] = known
+            if not device.partition and len(self._inventory) < _MOST_GPUS:
+                identity = GpuIdentity(device.gpu, device.uuid, device.model, device.pci)
+                self._inventory[device.uuid or device.gpu] = identity
         self._exports_xids |= self._source is not None and self._source.name == "exporter" and gives_xids(self._devices)
 
     async def ask(self, kubelet: PodResources, *, is_all: bool) -> None:
@@ -185,13 +185,13 @@ class Telemetry:
         if ends[1] >= now_s:
             aliases = partition_names(self._settings.root)
             holders = holders_of(self._kubelet.allocations, self._kubelet.offered, devices, aliases)
-        known = sorted(self._known.values(), key=lambda each: (len(each.gpu), each.gpu, each.uuid))
+        gpus = sorted(self._inventory.values(), key=lambda each: (len(each.gpu), each.gpu, each.uuid))
         silent: tuple[DeviceReading, ...] = ()
         if self._log is not None and not self._exports_xids:
             devices = with_kernel_log(devices, self._log)
-            silent = silent_gpus(devices, known, self._log)
-        exposed = expose(self._settings.node, devices, known, holders, self._settings.most_series, silent)
-        own = [*self._own(exposed, holders), *self._of_the_log(known)]
+            silent = silent_gpus(devices, gpus, self._log)
+        exposed = expose(self._settings.node, devices, gpus, holders, self._settings.most_series, silent)
+        own = [*self._own(exposed, holders), *self._of_the_log(gpus)]
 
         class Made(Collector):
             def collect(self) -> "Iterator[Metric]":
@@ -235,7 +235,7 @@ class Telemetry:
             unmapped.add_metric([resource], count)
         yield unmapped
 
-    def _of_the_log(self, known: Sequence[KnownGpu]) -> "Iterator[Metric]":
+    def _of_the_log(self, gpus: Sequence[GpuIdentity]) -> "Iterator[Metric]":
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         log = self._log
@@ -245,7 +245,7 @@ class Telemetry:
         yield GaugeMetricFamily("kopt_telemetry_kernel_log_read", "1 while the kernel log can be read.", value=is_read)
         yield CounterMetricFamily("kopt_telemetry_kernel_log_records", "Records of it that were read.", log.records)
         yield CounterMetricFamily("kopt_telemetry_kernel_log_lost", "Records overwritten before that.", log.lost)
-        unmatched = len(log.addresses - {pci_device(each.pci) for each in known})
+        unmatched = len(log.addresses - {pci_device(each.pci) for each in gpus})
         text = "GPUs with errors in it that have not answered since the agent began to look."
         yield GaugeMetricFamily("kopt_telemetry_kernel_log_unmatched_gpus", text, value=unmatched)
 

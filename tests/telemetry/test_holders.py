@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kopt.agents.telemetry.exposition import KnownGpu, expose
+from kopt.agents.telemetry.exposition import GpuIdentity, expose
 from kopt.agents.telemetry.holders import Holder, Holders, holders_of
 from kopt.agents.telemetry.process import partition_names
 from kopt.core.hardware.node_allocation import DeviceAllocation
@@ -67,8 +67,8 @@ def test_series_beyond_the_limit_are_left_out_by_importance_and_counted() -> Non
     devices = [
         DeviceReading(str(n), f"u{n}", values={"memory_used_bytes": 1.0, "pcie_replays_total": 1.0}) for n in range(8)
     ]
-    known = [KnownGpu(str(n), f"u{n}", "H100") for n in range(8)]
-    exposed = expose("n1", devices, known, Holders({}, {}), 18)
+    gpus = [GpuIdentity(str(n), f"u{n}", "H100") for n in range(8)]
+    exposed = expose("n1", devices, gpus, Holders({}, {}), 18)
     assert (exposed.series, exposed.dropped) == (18, 6)
     counts = {metric.name: len(metric.samples) for metric in exposed.metrics}
     assert counts == {"kopt_gpu_up": 8, "kopt_gpu_memory_used_bytes": 8, "kopt_gpu_pcie_replays": 2}

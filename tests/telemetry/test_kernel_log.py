@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopt.agents.telemetry.exposition import KnownGpu
+from kopt.agents.telemetry.exposition import GpuIdentity
 from kopt.agents.telemetry.kernel_log import KernelLog, pci_device, read_record, silent_gpus, with_kernel_log
 from kopt.agents.telemetry.process import ProcessSettings, Telemetry
 from kopt.agents.telemetry.sources import Source
@@ -273,6 +273,6 @@ def test_beside_an_exporter_that_is_scraped_an_event_counts_once_also_when_it_fa
 
 
 def test_only_what_does_not_answer_is_silent() -> None:
-    known = [KnownGpu("0", "u0", "H100", f"{BUS}.0"), KnownGpu("1", "u1", "H100", "0000:3c:00.0")]
-    silent = silent_gpus([DeviceReading("1")], known, lines(FALLEN))
+    gpus = [GpuIdentity("0", "u0", "H100", f"{BUS}.0"), GpuIdentity("1", "u1", "H100", "0000:3c:00.0")]
+    silent = silent_gpus([DeviceReading("1")], gpus, lines(FALLEN))
     assert [(each.gpu, each.values) for each in silent] == [("0", {"last_xid": 79.0})]

@@ -84,9 +84,9 @@ def forecast(needs: Sequence[float | None], weeks_ahead: int) -> list[WeekAhead]
     if not 1 <= weeks_ahead <= MOST_WEEKS_AHEAD:
         raise ValueError(f"a forecast reaches 1 to {MOST_WEEKS_AHEAD} weeks ahead, not {weeks_ahead}")
     logs = [None if need is None else math.log1p(need) for need in needs]
-    known = sum(log is not None for log in logs)
-    if known < LEAST_WEEKS:
-        raise TooShort(f"{known} of the {LEAST_WEEKS} weeks that are needed at least are known")
+    measured = sum(log is not None for log in logs)
+    if measured < LEAST_WEEKS:
+        raise TooShort(f"{measured} of the {LEAST_WEEKS} weeks that are needed at least are known")
     change = mean_change(logs)
     return [_week(logs, change, weeks) for weeks in range(1, weeks_ahead + 1)]
 
@@ -100,10 +100,10 @@ def mean_change(logs: Sequence[float | None]) -> float:
 def level(logs: Sequence[float | None], forgetting: float) -> float:
     """The mean of the known weeks, each of which counts ``1 - forgetting`` times the one after it."""
     weights = [(1 - forgetting) ** age for age in range(len(logs) - 1, -1, -1)]
-    known = [(weight, log) for weight, log in zip(weights, logs, strict=True) if log is not None]
-    total = sum(weight for weight, _ in known)
+    measured = [(weight, log) for weight, log in zip(weights, logs, strict=True) if log is not None]
+    total = sum(weight for weight, _ in measured)
     # A forgetting of 1 leaves nothing where the last week is not known.
-    return sum(weight * log for weight, log in known) / total if total else known[-1][1]
+    return sum(weight * log for weight, log in measured) / total if total else measured[-1][1]
 
 
 def _week(logs: Sequence[float | None], change: float, weeks: int) -> WeekAhead:

@@ -133,8 +133,8 @@ def _evaluated(pressure: Pressure, settings: LadderSettings) -> tuple[bool, bool
     """Contended, calm; neither in between, and where nothing is measured."""
     speed = pressure.sm_active if pressure.slowdown is None else pressure.slowdown
     bounds = settings.sm_active if pressure.slowdown is None else settings.slowdown
-    measured = [(speed, bounds), (pressure.memory, settings.memory)]
-    known = [(value, pair) for value, pair in measured if value is not None and math.isfinite(value)]
-    if any(value > high for value, (high, _) in known):
+    signals = [(speed, bounds), (pressure.memory, settings.memory)]
+    measured = [(value, pair) for value, pair in signals if value is not None and math.isfinite(value)]
+    if any(value > high for value, (high, _) in measured):
         return True, False
-    return False, speed is not None and bool(known) and all(value < low for value, (_, low) in known)
+    return False, speed is not None and bool(measured) and all(value < low for value, (_, low) in measured)

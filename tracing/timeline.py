@@ -12,7 +12,7 @@ from kopt.core.workload.sizing import MemoryBreakdown
 from kopt.tracing.allocator import MIN_BLOCK_BYTES, CachingAllocator, OutOfMemory
 from kopt.tracing.allocator_settings import AllocatorSettings
 from kopt.tracing.events import EVENT, MODULE, SUBJECT, A, B, Convolution, Event, Pass, Role, Rows, Trace
-from kopt.tracing.workspaces import layout_bytes, unfolded_bytes
+from kopt.tracing.workspaces import fourier_bytes, layout_bytes, unfolded_bytes
 
 Amounts = NDArray[np.int64]
 
@@ -68,6 +68,8 @@ class Timeline:
     unknown_settings: tuple[str, ...] = ()
     workspace_bytes: Bytes = Bytes(0)
     """Of the convolution that takes most while it runs."""
+    search_bytes: Bytes = Bytes(0)
+    """How much more a search for the fastest algorithms may hold than the replay's, as far as the card has room."""
 
     def phase_peaks(self) -> Mapping[str, PhasePeak]:
         """The highest peak of each phase over all steps."""
@@ -131,7 +133,15 @@ def replay(
         failed,
         settings.unknown,
         Bytes(max((amount for amount, _ in workspaces.amounts.values()), default=0)),
+        Bytes(min(_fourier_bytes(rows, trace.convolutions), max(0, workspaces.card_bytes - allocator.peak_reserved))),
     )
+
+
+def _fourier_bytes(rows: Rows, convolutions: Mapping[int, Convolution]) -> int:
+    """The most that a searched convolution holds in frequencies."""
+    used = rows[rows[:, EVENT] == Event.CONVOLUTION]
+    searched = np.unique(used[(used[:, A] & Pass.SEARCHED) != 0, SUBJECT]).tolist()
+    return max((fourier_bytes(convolutions[shape]) for shape in searched), default=0)
 
 
 def _workspaces(

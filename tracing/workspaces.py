@@ -8,7 +8,9 @@ tests. Convolutions outside of tensor cores (float32 before Ampere) take megabyt
 
 A script that sets ``torch.backends.cudnn.benchmark`` has all algorithms tried that the card has room for. The one that
 asks for most is, with kernels of more than one place, to unfold the picture for a single matrix product: every pixel is
-copied once for each place of the kernel (Chetlur et al. 2014, arXiv:1410.0759).
+copied once for each place of the kernel (Chetlur et al. 2014, arXiv:1410.0759). Where channels are many and pictures
+small it is to multiply in frequencies, tile by tile (cuDNN's ``FFT_TILING``; Mathieu et al. 2014, arXiv:1312.5851):
+each weight fills a tile of its own. Which of them a version tries is not known, so these bytes only widen intervals.
 """
 
 import math
@@ -18,6 +20,8 @@ from kopt.tracing.events import Convolution, Pass
 _AMPERE, _AMPERE_SMALL, _HOPPER, _VOLTA = (8, 0), (8, 6), (9, 0), (7, 0)
 _STEM_CHANNELS = 4
 """Pictures of so few channels are padded, and their results written in the kernel's own layout."""
+_TILE, _TILE_BYTES = 32, 32 * 17 * 8
+"""Side of a tile of pixels, and its size in frequencies: complex64, and half of them, as the rest are conjugates."""
 _BYTES = {"float64": 8, "complex64": 8, "float16": 2, "bfloat16": 2}
 
 
@@ -84,6 +88,21 @@ def unfolded_bytes(convolution: Convolution) -> int:
     if convolution.transposed:
         return size * convolution.weight[1] * math.prod(sides)
     return size * channels * math.prod(_results(convolution, sides))
+
+
+def fourier_bytes(convolution: Convolution) -> int:
+    """The source, the weight and the result in frequencies; 0 where the algorithm has no use: kernels of one place or
+    larger than a tile, strides, dilations, groups, transposed convolutions, and pictures that are no planes."""
+    batch, channels, *sides = convolution.source
+    edges = convolution.weight[2:]
+    if len(sides) != 2 or convolution.groups > 1 or convolution.transposed or math.prod(edges) == 1:
+        return 0
+    if max(edges) > _TILE or max(convolution.stride) > 1 or max(convolution.dilation) > 1:
+        return 0
+    results = _results(convolution, sides)
+    tiles = math.prod(-(-side // (_TILE - edge + 1)) for side, edge in zip(results, edges, strict=True))
+    filters = convolution.weight[0]
+    return _TILE_BYTES * (batch * tiles * (channels + filters) + channels * filters)
 
 
 def _results(convolution: Convolution, sides: list[int]) -> list[int]:

@@ -66,6 +66,8 @@ class CodeEstimate:
     """Of the GPU's memory, where an engine limits itself to a share."""
     below: float = 1.0
     above: float = 1.0
+    search_bytes: Bytes = Bytes(0)
+    """What a search for algorithms may hold on top of the figures above; it is in none of them."""
 
     def amount(self, kind: AllocationKind) -> Bytes:
         """The allocator's figure that is comparable with ``kind``; for a process the overhead is still missing."""
@@ -109,10 +111,12 @@ def from_trace(
             *trace.assumptions,
             *(f"{stand_in.what}: {stand_in.why}" for stand_in in trace.stand_ins),
             *_workspace_assumptions(line),
+            *_search_assumptions(line),
         ),
         warnings=(*trace.warnings, *_warnings(trace, line)),
         reasons=_reasons(trace, line),
         above=1 + _workspace_share(line),
+        search_bytes=line.search_bytes,
     )
     return estimate, line
 
@@ -133,6 +137,15 @@ def _workspace_assumptions(line: Timeline) -> list[str]:
     return [
         f"convolutions take up to {format_bytes(line.workspace_bytes)} of workspace while they run, as cuDNN 9 "
         "chooses; other versions may choose otherwise, so the interval reaches as much further up"
+    ]
+
+
+def _search_assumptions(line: Timeline) -> list[str]:
+    if not line.search_bytes:
+        return []
+    return [
+        f"cudnn.benchmark has every algorithm tried: one in frequencies would hold up to "
+        f"{format_bytes(line.search_bytes)} more for a moment, and the interval has room for it"
     ]
 
 

@@ -39,6 +39,7 @@ def summary(code: CodeEstimate) -> dict[str, Any]:
         "most_share": code.most_share,
         "below": code.below,
         "above": code.above,
+        "search_bytes": int(code.search_bytes),
     }
 
 
@@ -67,6 +68,7 @@ def read_summary(document: Any) -> CodeEstimate:
         _share(result.get("most_share")),
         _factor(result, "below"),
         _factor(result, "above"),
+        Bytes(_amount(result, "search_bytes")),
     )
 
 

@@ -10,7 +10,7 @@ from kopt.core.units import MIB
 from kopt.models.sizing.code import from_trace
 from kopt.tracing.events import Convolution, Event, Pass, Trace
 from kopt.tracing.timeline import replay
-from kopt.tracing.workspaces import layout_bytes, unfolded_bytes
+from kopt.tracing.workspaces import fourier_bytes, layout_bytes, unfolded_bytes
 
 PICTURES = Convolution((8, 64, 56, 56), (128, 64, 3, 3), (1, 1), (1, 1), (1, 1), 1, False, "float32", False)
 
@@ -34,6 +34,38 @@ def test_the_unfolded_picture_holds_every_pixel_once_for_each_place_of_the_kerne
     changed: dict[str, object], expected: int
 ) -> None:
     assert unfolded_bytes(replace(PICTURES, **changed)) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changed", "tiles"),
+    [
+        # Two of 30 results in each direction, of 8 pictures with 64 channels and as many results with 128.
+        ({}, 8 * 4 * (64 + 128) + 64 * 128),
+        ({"dtype": "float16"}, 8 * 4 * (64 + 128) + 64 * 128),
+        ({"source": (8, 64, 4, 4)}, 8 * (64 + 128) + 64 * 128),
+        ({"source": (8, 64, 56, 28)}, 8 * 2 * (64 + 128) + 64 * 128),
+        ({"stride": (2, 2)}, 0),
+        ({"dilation": (2,)}, 0),
+        ({"weight": (128, 64, 1, 1), "padding": (0, 0)}, 0),
+        ({"weight": (128, 64, 33, 3)}, 0),
+        ({"weight": (128, 2, 3, 3), "groups": 32}, 0),
+        ({"transposed": True}, 0),
+        ({"source": (8, 64, 100), "weight": (128, 64, 5), "padding": (0,), "stride": (1,), "dilation": (1,)}, 0),
+    ],
+)
+def test_frequencies_fill_a_tile_for_each_picture_weight_and_result(changed: dict[str, object], tiles: int) -> None:
+    assert fourier_bytes(replace(PICTURES, **changed)) == tiles * 32 * 17 * 8  # type: ignore[arg-type]
+
+
+def test_room_for_frequencies_is_left_to_searches_alone_as_far_as_the_card_has_it() -> None:
+    trace = _trace(Pass.FORWARD | Pass.SEARCHED)
+    held = replay(trace).peak_reserved_bytes
+    assert replay(trace).search_bytes == fourier_bytes(PICTURES)
+    assert replay(trace, card_bytes=held + 5 * MIB).search_bytes == 5 * MIB
+    assert replay(_trace(Pass.FORWARD)).search_bytes == 0
+    code, _ = from_trace(trace)
+    assert code.search_bytes == fourier_bytes(PICTURES)
+    assert "frequencies" in code.assumptions[-1]
 
 
 _SHAPES = {

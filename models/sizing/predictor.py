@@ -12,20 +12,24 @@ from kopt.core.gpu import Vendor
 from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
-from kopt.core.units import format_bytes
-from kopt.core.workload.sizing import Method, TraceCoverage
+from kopt.core.units import MIB, format_bytes
+from kopt.core.workload.sizing import AllocationKind, Method, TraceCoverage
 from kopt.models.base import Predictor
 from kopt.models.registry.model_files import read_json
 from kopt.models.sizing.calibration import PROBABILITY, WORTH, Calibration, beyond, calibrate, interval, ranges
 from kopt.models.sizing.posterior import combine
 from kopt.models.sizing.residual import Corrections, Residual, ResidualSettings
-from kopt.models.sizing.table import INPUTS, Array, Names, Questions, SizingQuestion, SizingTable, questions_of
+from kopt.models.sizing.table import INPUTS, OWN, Array, Names, Questions, SizingQuestion, SizingTable, questions_of
 
 UNREGISTERED = ModelVersion("sizing", "unregistered")
 UNIT = "bytes"
 _FOLDS = 5
 _FILE = "sizing.json"
 _GROUP = "group"
+_PROCESSES_DIFFER = 768.0 * MIB
+"""By how much more or less a process may hold beside its allocator than those that were measured, as driver, CUDA and
+its libraries differ from machine to machine: on an RTX 3090, SchedTune's hold 1,365 MiB, and Lucid's 2,050
+(S-Lab-System-Group/Lucid, 63685a3). Measured runs of one's own settle it, as does a dry run."""
 UNKNOWN = np.array([1.0, 0.5, 4.0])
 """Centre, low and high, in multiples of what code says, of a way to read code that nothing was learned about."""
 _INSIDE_CONFIDENCE, _OUTSIDE_CONFIDENCE = 0.9, 0.5
@@ -37,6 +41,8 @@ class Part:
 
     residual: Residual
     calibration: Calibration
+    own_gpus: frozenset[str] = frozenset()
+    """On which own processes were measured."""
 
     def intervals(self, questions: Questions) -> Array:
         """Centre, low and high in bytes (n, 3)."""
@@ -44,7 +50,17 @@ class Part:
             self.calibration.of(str(group), bool(self.calibration.outside(row)))
             for row, group in zip(questions.inputs, questions.groups, strict=True)
         ]
-        return interval(self.residual.predict(questions), errors)
+        result = interval(self.residual.predict(questions), errors)
+        spread = np.array([self.spread(*cell) for cell in zip(questions.groups, questions.gpus, strict=True)])
+        result[:, 1] = np.minimum(result[:, 1], np.maximum(result[:, 0] - spread, questions.amounts))
+        result[:, 2] = np.maximum(result[:, 2], result[:, 0] + spread)
+        return result
+
+    def spread(self, group: str, gpu: str) -> float:
+        """By how many bytes a process of those questions may differ from the published ones of its GPU."""
+        if not self.residual.additive or gpu in self.own_gpus:
+            return 0.0
+        return _PROCESSES_DIFFER if str(group).rpartition("-")[2] == AllocationKind.PROCESS.value else 0.0
 
 
 def fit_part(table: SizingTable, settings: ResidualSettings) -> Part:
@@ -73,7 +89,8 @@ def fit_part(table: SizingTable, settings: ResidualSettings) -> Part:
         strange,
         0.0 if additive else WORTH,
     )
-    return Part(Residual.fit(table, settings, additive=additive), calibration)
+    own = table.questions.gpus[table.sources == OWN]
+    return Part(Residual.fit(table, settings, additive=additive), calibration, frozenset(own.tolist()))
 
 
 def _held_out(table: SizingTable, folds: Sequence[Any], settings: ResidualSettings, additive: bool) -> Corrections:
@@ -135,6 +152,9 @@ class SizingPredictor(Predictor):
             # Formulas say themselves how unsure they are; where they were measured, that is known better.
             low, high = min(low, centre / request.code.spread), max(high, centre * request.code.spread)
         low, high = low / request.code.below, high * request.code.above
+        if search_bytes := request.code.search_bytes:
+            spread = 0.0 if part is None else part.spread(request.group, request.gpu)
+            high = max(high, centre + spread + search_bytes)
         centre, low, high, dry_run = combine(centre, low, high, request.profile)
         confidence = _OUTSIDE_CONFIDENCE if outside or request.code.above > 1 else _INSIDE_CONFIDENCE
         if request.code.coverage is not TraceCoverage.FULL and request.profile is None:
@@ -219,6 +239,7 @@ class SizingPredictor(Predictor):
                 "additive": part.residual.additive,
                 "constants": part.residual.constants,
                 "calibration": part.calibration.to_dict(),
+                "own_gpus": sorted(part.own_gpus),
             }
             for name, part in self._fitted.items()
         }
@@ -239,8 +260,8 @@ class SizingPredictor(Predictor):
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"{path}: not a saved sizing predictor ({error})") from error
         loaded.parts = {
-            name: Part(Residual.load(folder, name, additive, constants), calibration)
-            for name, (additive, constants, calibration) in read.items()
+            name: Part(Residual.load(folder, name, additive, constants), calibration, own_gpus)
+            for name, (additive, constants, calibration, own_gpus) in read.items()
         }
         return loaded
 
@@ -251,11 +272,12 @@ class SizingPredictor(Predictor):
         return self.parts
 
 
-def _read_part(document: Mapping[str, Any]) -> tuple[bool, dict[str, float], Calibration]:
+def _read_part(document: Mapping[str, Any]) -> tuple[bool, dict[str, float], Calibration, frozenset[str]]:
     constants = {str(key): float(value) for key, value in document["constants"].items()}
     if not all(0 <= value < 1e15 for value in constants.values()):
         raise ValueError("a constant is no amount of memory")
-    return bool(document["additive"]), constants, Calibration.from_dict(document["calibration"])
+    own_gpus = frozenset(str(gpu) for gpu in document.get("own_gpus", []))
+    return bool(document["additive"]), constants, Calibration.from_dict(document["calibration"]), own_gpus
 
 
 def _dealt(families: Names) -> list[Any]:

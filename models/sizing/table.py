@@ -104,6 +104,10 @@ INPUTS = (
 """Columns of the learned part, in order."""
 
 
+OWN = "own"
+"""The source of runs that were measured where answers are wanted."""
+
+
 @dataclass(frozen=True)
 class SizingQuestion:
     """What ``predict`` and ``explain`` are asked. ``metric`` is the process for everyone but a benchmark."""

@@ -1,5 +1,7 @@
 """What a process needs beside its tensors differs from GPU to GPU; unknown GPUs get what the others have in common."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -7,7 +9,7 @@ from kopt.core.units import MIB, Bytes
 from kopt.core.workload.sizing import AllocationKind, MemoryBreakdown, Method, TraceCoverage
 from kopt.models.sizing.code import CodeEstimate
 from kopt.models.sizing.predictor import SizingPredictor
-from kopt.models.sizing.table import MeasuredQuestion, SizingQuestion, sizing_table
+from kopt.models.sizing.table import OWN, MeasuredQuestion, SizingQuestion, sizing_table
 
 _CONTEXTS_MIB = {"T4": 500, "A100-SXM4-40GB": 1100}
 
@@ -24,7 +26,7 @@ def measured(*, on: str, count: int = 60) -> list[MeasuredQuestion]:
     for n in range(count):
         mib = int(400 * 2 ** rng.uniform(0, 5))
         needed = Bytes((mib + _CONTEXTS_MIB[on] + int(rng.integers(-10, 10))) * MIB)
-        rows.append(MeasuredQuestion(f"{on}-{n}", f"family-{n % 10}", "measured", question(mib, on), needed))
+        rows.append(MeasuredQuestion(f"{on}-{n}", f"family-{n % 10}", OWN, question(mib, on), needed))
     return rows
 
 
@@ -59,3 +61,27 @@ def test_few_runs_on_a_gpu_do_not_move_its_overhead_far() -> None:
     constants = lone.parts["abstract"].residual.constants
     shared, own = constants["abstract-process"], constants["abstract-process A100-SXM4-40GB"]
     assert shared < own < (_CONTEXTS_MIB["A100-SXM4-40GB"] - 100) * MIB
+
+
+def test_machines_differ_so_published_runs_say_less_of_a_small_process_than_own_ones() -> None:
+    """Nothing but the machine decides what an idle process holds, and large jobs are as wide as before."""
+    published = SizingPredictor().fit(sizing_table([replace(run, source="published") for run in measured(on="T4")]))
+    own = SizingPredictor().fit(sizing_table(measured(on="T4")))
+    for mib, wider in ((256, True), (1 << 20, False)):
+        (theirs,), (ours,) = (model.predict(question(mib, "T4")) for model in (published, own))
+        assert theirs.high is not None
+        assert theirs.value is not None
+        assert ours.high is not None
+        assert (theirs.high > ours.high) is wider
+        assert theirs.high >= theirs.value + 700 * MIB
+    (small,) = published.predict(question(256, "T4"))
+    assert small.low == 256 * MIB, "never less than its tensors"
+
+
+def test_a_search_that_may_hold_more_reaches_further_up(predictor: SizingPredictor) -> None:
+    asked = question(256, "T4")
+    (plain,) = predictor.predict(asked)
+    (searched,) = predictor.predict(replace(asked, code=replace(asked.code, search_bytes=Bytes(2048 * MIB))))
+    assert searched.value == plain.value
+    assert searched.high is not None
+    assert searched.high >= (searched.value or 0) + 2048 * MIB

@@ -19,14 +19,12 @@ from kopt.models.base import Predictor
 from kopt.models.registry.artifact import ModelCard, TrainedOn, library_versions
 from kopt.models.sizing.predictor import SizingPredictor
 from kopt.models.sizing.residual import ResidualSettings
-from kopt.models.sizing.table import INPUTS, MeasuredQuestion, SizingTable, sizing_table
+from kopt.models.sizing.table import INPUTS, OWN, MeasuredQuestion, SizingTable, sizing_table
 from kopt.tracing.trace import TraceCache
 from kopt.training.pipeline.protocols import Part
 from kopt.training.sizing.runs import ImageTracer, NotAnswerable, measured_questions, question_of, sample_images
 from kopt.training.sizing.scoring import SizedRun, SizingScoring
 
-_OWN = "own"
-"""The source of measured commands: all of them are of one cluster."""
 PYTHON_VARIABLE = "KOPT_TRAINER_PYTHON"
 """Names the interpreter that has torch, timm and torchvision, in which image models are run abstractly."""
 
@@ -120,7 +118,7 @@ class MeasuredCommands:
             except NotAnswerable as error:
                 excluded[name] = str(error)
             else:
-                runs.append(MeasuredQuestion(name, command.family, _OWN, question, command.measured))
+                runs.append(MeasuredQuestion(name, command.family, OWN, question, command.measured))
         if not runs:
             reasons = "; ".join(f"{name}: {reason}" for name, reason in list(excluded.items())[:3])
             raise ValueError(f"no command of {self.tables[0].name} can be learned from ({reasons or 'there is none'})")

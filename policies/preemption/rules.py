@@ -137,9 +137,8 @@ def too_soon(
     excess = len(recent) + count - settings.most_per_hour
     if excess <= 0:
         return None
-    were = "gang was" if len(recent) == 1 else "gangs were"
-    limit = settings.most_per_hour
-    text = f"{len(recent)} {were} preempted within an hour; {count} more would exceed the limit of {limit}."
+    past = counted(len(recent), "preemption")
+    text = f"After {past} within an hour, {count} more would exceed the limit of {settings.most_per_hour}."
     return Reason("RATE", text, {"within_hour": len(recent), "most": settings.most_per_hour}), (
         recent[min(excess, len(recent)) - 1] + HOUR_S if recent else now_s + HOUR_S
     )

@@ -53,6 +53,12 @@ def test_what_is_free_is_enough_or_a_milli_gpu_too_little() -> None:
     assert decided(gang("g", training(10)), ask=waiting(2), free={"a": 1999, "b": 1999}).action is PreemptionAction.FITS
 
 
+def test_what_is_free_below_limits_has_to_be_so_below_all_of_a_room() -> None:
+    free = {"team": 2000, "pool": 1000}
+    for rooms, action in (((("team",),), PreemptionAction.FITS), ((("team", "pool"),), PreemptionAction.LEAVE)):
+        assert decided(ask=waiting(2), free=free, rooms=rooms).action is action  # type: ignore[arg-type]
+
+
 def test_victims_are_counted_and_what_they_lose_and_how_long_was_waited() -> None:
     gangs = gang("a", training(30)), gang("b", training(20)), gang("c", training(900))
     decision = decided(*gangs, ask=waiting(2, since_s=NOW - 40), how=ALONE)

@@ -49,6 +49,31 @@ def test_the_set_is_the_first_of_the_best_whatever_sizes_and_costs_there_are(see
         assert (result and (result.names, result.cost, result.gpus)) == first_of_the_best(options, need)
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_the_set_frees_all_limits_of_one_room(seed: int) -> None:
+    chance = random.Random(seed)
+    for _ in range(5):
+        limits = ["x", "y", "z"]
+        rooms = tuple(tuple(chance.sample(limits, chance.randint(1, 2))) for _ in range(chance.randint(1, 2)))
+        options = [
+            Option(f"g{number}", chance.randint(1, 9), gpus, tuple((key, gpus) for key in chance.sample(limits, 2)))
+            for number, gpus in enumerate(chance.choices([500, 1000, 2000], k=chance.randint(1, 6)))
+        ]
+        free = {key: chance.choice([-1000, 0, 500, 1000]) for key in limits[: chance.randint(1, 3)]}
+        need = Need(chance.randint(1, 2), 1000, free, rooms=rooms)
+        result = cheapest(options, need, 1)
+        assert (result and (result.names, result.cost, result.gpus)) == first_of_the_best(options, need)
+
+
+def test_a_room_has_the_gpus_of_all_pods_free_below_each_of_its_limits() -> None:
+    need = Need(2, 1000, rooms=(("x", "y"), ("z",)))
+    assert need.met_by({"x": 2000, "y": 2000})
+    assert need.met_by({"z": 2000})
+    assert not need.met_by({"x": 2000, "y": 1999, "z": 1999})
+    assert not need.met_by({"x": 9000}), "nothing is free below a limit that is not listed"
+    assert not Need(1, 1, rooms=(("x",),)).met_by({})
+
+
 @pytest.mark.parametrize(
     ("sizes", "costs", "need", "steps"),
     [

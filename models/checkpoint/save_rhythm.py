@@ -24,6 +24,7 @@ _LOOKED_AT_S = 45.0
 _EARLY_S, EARLY = 15.0, 0.15
 """How long before its time a save counts as due: a look comes every 5 s, and an answer takes some more."""
 _VARIES = 0.25
+_DUE = "A save is due by the times of those before it; it may have begun."
 
 
 class Part(NamedTuple):
@@ -73,6 +74,10 @@ class OpenSave:
     again: bool = False
     names: dict[str, float] = field(default_factory=dict)
     """When each changed last."""
+
+    def doubt(self, now_s: float) -> str:
+        """Why the job is not safe meanwhile."""
+        return f"The files of the job changed last {now_s - self.changed_at_s:.0f} s ago: a save may go on."
 
     def change(self, names: Iterable[str], grown: Container[str], at_s: float) -> None:
         """``names`` changed; those in ``grown`` are larger than they were, as in a write that goes on."""
@@ -171,7 +176,7 @@ class SaveRhythm:
         if self.looked_at_s is None or now_s - self.looked_at_s > _LOOKED_AT_S:
             return "Nobody has looked at the files of the job lately."
         if self.open is not None:
-            return f"The files of the job changed last {now_s - self.open.changed_at_s:.0f} s ago: a save may go on."
+            return self.open.doubt(now_s)
         if len(self.saves) < 3 or not self.repeated:
             return "The files alone cannot tell yet: three saves that wrote the same files have to be observed."
         if not set(self.saves[-1].names) <= self._sizes.keys():
@@ -180,7 +185,7 @@ class SaveRhythm:
         if due_s is None:
             return "The saves come at no regular time, so that the next one may begin at any moment."
         if now_s >= due_s:
-            return "A save is due by the times of those before it; it may have begun."
+            return _DUE
         return ""
 
     def doubt_beside_log(self, now_s: float, *, announced: bool) -> str:
@@ -194,10 +199,10 @@ class SaveRhythm:
         if not self.repeated:
             return ""
         if self.open is not None:
-            return f"The files of the job changed last {now_s - self.open.changed_at_s:.0f} s ago: a save may go on."
+            return self.open.doubt(now_s)
         due_s, longest_s = self.due_s, max(self._gaps, default=0.0)
         if due_s is not None and due_s <= now_s <= self.saves[-1].began_s + 2 * longest_s:
-            return "A save is due by the times of those before it; it may have begun."
+            return _DUE
         return ""
 
     @property

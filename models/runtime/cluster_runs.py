@@ -163,7 +163,7 @@ class ClusterRuns:
         record.inside.append(bool(pending.answered[0] <= log_seconds <= pending.answered[-1]))
         if pending.recent is not None:
             losses = float(pinball(tracked, log_seconds)), float(pinball(pending.recent, log_seconds))
-            record.losses.append(losses)
+            record.compare(losses)
             if pending.is_named:
                 self._names.setdefault(run.kind, NameRecord()).losses.append(losses)
         record.tracker.observe(pending.model, log_seconds)

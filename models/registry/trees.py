@@ -71,7 +71,7 @@ class _Forest:
 
     @cached_property
     def _steps(self) -> tuple[NDArray[np.int64], Array, NDArray[np.int64]]:
-        """Of each node: the variant of its input, its threshold, and at 2 n and 2 n + 1 what is right and left of it."""
+        """Of each node: the variant of its input, its threshold, and at 2 n what is right of it, at 2 n + 1 left."""
         to = np.where(self.kinds & _DEFAULT_LEFT != 0, 0, 1)
         variant = np.where(self.kinds & _NAN_IS_MISSING != 0, 3 + to, 0)
         variant = np.where(self.kinds & _ZERO_IS_MISSING != 0, 1 + to, variant)

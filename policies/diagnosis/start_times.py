@@ -8,7 +8,7 @@ What will be submitted later is left out: in the queue's order it comes behind, 
 import heapq
 import itertools
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +51,7 @@ def start_times(
     """
     if all(queued.name != name for queued in model.queue):
         return StartEstimate(reason=Reason("NOT_QUEUED", f"{name} is in no queue whose order is known."))
-    others = itertools.chain(model.running, model.queue)
+    others: Iterable[RunningGpus | QueuedGpus] = itertools.chain(model.running, model.queue)
     unknown = [other.name for other in others if other.name not in run_times and other.name != name]
     array = _starts(model, name, run_times, rng, draws, alike or {})
     draws = len(array)

@@ -24,10 +24,9 @@ DRAWS, FEWEST = 200, 60
 _MOST_TIMES = 300_000
 """Of all draws together: among thousands of workloads fewer draws say as much."""
 _FIRST = 128
-SHARED, SHARED_ALIKE = 0.5, 0.0
+SHARED = 0.5
 """Of the variance of how long workloads run against what is expected of their like: what those that run at a time have
-in common, and what those of one key have besides. Whoever submits together errs together; without it sums over a queue
-are far too sure."""
+in common. Whoever submits together errs together; without it sums over a queue are far too sure."""
 _SCORES = np.linspace(-6.0, 6.0, 4801)
 _CDF = np.array([0.5 * math.erfc(-score / math.sqrt(2)) for score in _SCORES])
 """Of the normal distribution."""
@@ -40,20 +39,18 @@ def start_times(
     run_times: Mapping[str, RunTimeQuantiles],
     rng: np.random.Generator,
     draws: int = DRAWS,
-    alike: Mapping[str, Hashable] | None = None,
 ) -> StartEstimate:
     """p50 and p90 of the seconds until the workload of this name, one of ``model.queue``, starts.
 
     ``run_times``: the time that is left of what runs, the run time of what waits. What has none there is taken to stay
     for ever: the estimate is then an upper bound, or, where the start depends on it, none; both are said in ``reason``.
-    ``draws`` become fewer, down to ``FEWEST``, where thousands of workloads are before it. ``alike``: workloads with
-    equal keys, as of one queue and owner, err together more than others.
+    ``draws`` become fewer, down to ``FEWEST``, where thousands of workloads are before it.
     """
     if all(queued.name != name for queued in model.queue):
         return StartEstimate(reason=Reason("NOT_QUEUED", f"{name} is in no queue whose order is known."))
     others: Iterable[RunningGpus | QueuedGpus] = itertools.chain(model.running, model.queue)
     unknown = [other.name for other in others if other.name not in run_times and other.name != name]
-    array = _starts(model, name, run_times, rng, draws, alike or {})
+    array = _starts(model, name, run_times, rng, draws)
     draws = len(array)
     p50_s, p90_s = np.quantile(array, (0.5, 0.9), method="higher")
     reason = _unknown(unknown, bound=bool(np.isfinite(p50_s))) if unknown else None
@@ -64,12 +61,7 @@ def start_times(
 
 
 def _starts(
-    model: QueueModel,
-    name: str,
-    run_times: Mapping[str, RunTimeQuantiles],
-    rng: np.random.Generator,
-    draws: int,
-    alike: Mapping[str, Hashable],
+    model: QueueModel, name: str, run_times: Mapping[str, RunTimeQuantiles], rng: np.random.Generator, draws: int
 ) -> Floats:
     """Seconds until the start, (draws,).
 
@@ -85,8 +77,8 @@ def _starts(
     shortest = np.array([each.seconds[0] for each in quantiles])
     order = np.argsort(shortest, kind="stable")
     shortest = shortest[order]
-    rooms, futures = Rooms(model), _Futures(alike, rng, draws)
-    of_queue = futures.times(queue, [run_times[other] for other in queue], np.arange(draws))
+    rooms, futures = Rooms(model), _Futures(rng, draws)
+    of_queue = futures.times([run_times[other] for other in queue], np.arange(draws))
     result, undone, times = np.full(draws, np.inf), np.arange(draws), np.empty((0, draws))
     running: list[RunningGpus] = []
     while True:
@@ -96,8 +88,7 @@ def _starts(
         first = min(len(timed), wanted, max(_FIRST_DRAWN, _MORE_DRAWN * last))
         part = order[last:first].tolist()
         running += [timed[index] for index in part]
-        names = [workload.name for workload in running[last:]]
-        more = futures.times(names, [quantiles[index] for index in part], undone)
+        more = futures.times([quantiles[index] for index in part], undone)
         times = np.vstack([times, more])
         for column, draw in enumerate(undone.tolist()):
             waiting = dict(zip(queue, of_queue[:, draw].tolist(), strict=True))
@@ -109,18 +100,16 @@ def _starts(
 
 
 class _Futures:
-    """Times of workloads in draws. Levels of a workload are normal scores of which a part is shared: by all in a draw,
-    and by those with equal keys (a Gaussian copula with factors; Li, On Default Correlation, J. of Fixed Income
-    2000)."""
+    """Times of workloads in draws. Their levels share a part in each draw, and each stays uniform (a Gaussian copula
+    with one factor; Li, On Default Correlation, J. of Fixed Income 2000)."""
 
-    def __init__(self, alike: Mapping[str, Hashable], rng: np.random.Generator, draws: int) -> None:
-        self._alike, self._rng, self._draws = alike, rng, draws
+    def __init__(self, rng: np.random.Generator, draws: int) -> None:
+        self._rng = rng
         self._shared = math.sqrt(SHARED) * self._scores(1, draws)[0]
-        self._of_key: dict[Hashable, Floats] = {}
 
-    def times(self, names: Sequence[str], quantiles: Sequence[RunTimeQuantiles], draws: NDArray[np.int64]) -> Floats:
-        """Seconds, (names, draws). To be asked for once of each."""
-        levels = self._levels(names, draws)
+    def times(self, quantiles: Sequence[RunTimeQuantiles], draws: NDArray[np.int64]) -> Floats:
+        """Seconds, (workloads, draws). To be asked for once of each."""
+        levels = self._levels(len(quantiles), draws)
         # Those of thousands are mostly one object, which is found faster than its values are compared.
         by_levels = {id(each.levels): each.levels for each in quantiles}
         if len(by_levels) == 1:
@@ -131,20 +120,11 @@ class _Futures:
             result[rows] = _at_levels(of_group, [quantiles[index].seconds for index in rows], levels[rows])
         return result
 
-    def _levels(self, names: Sequence[str], draws: NDArray[np.int64]) -> Floats:
-        own = math.sqrt(1 - SHARED - (SHARED_ALIKE if self._alike else 0.0))
-        scores = own * self._scores(len(names), len(draws)) + self._shared[draws]
-        if self._alike and SHARED_ALIKE:
-            scores += math.sqrt(SHARED_ALIKE) * np.array([self._score_of(name)[draws] for name in names])
+    def _levels(self, count: int, draws: NDArray[np.int64]) -> Floats:
+        scores = math.sqrt(1 - SHARED) * self._scores(count, len(draws)) + self._shared[draws]
         cells = np.rint((scores - _SCORES[0]) * ((len(_SCORES) - 1) / (_SCORES[-1] - _SCORES[0]))).astype(np.intp)
         result: Floats = _CDF.take(cells, mode="clip")
         return result
-
-    def _score_of(self, name: str) -> Floats:
-        key = self._alike.get(name, name)
-        if key not in self._of_key:
-            self._of_key[key] = self._scores(1, self._draws)[0]
-        return self._of_key[key]
 
     def _scores(self, count: int, draws: int) -> Floats:
         """Normal, (count, draws)."""

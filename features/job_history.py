@@ -270,6 +270,13 @@ class JobHistory:
         groups = (own, *(self._groups.get(key, _EMPTY) for key in wider_keys(kind)))
         return described(kind, at_s, level, [group.state() for group in groups])
 
+    def level_of(self, kind: JobKind) -> tuple[str, int]:
+        """Whose last runs a job is described relative to, and how many of them had ended, as ``describe`` has it."""
+        own, level = self._class(kind)
+        groups = (own, *(self._groups.get(key, _EMPTY) for key in wider_keys(kind)))
+        named = zip(groups, (level, "queue", "gpus", "all"), strict=True)
+        return next(((name, group.count) for group, name in named if group.count), ("none", 0))
+
     def recent_log_seconds(self, kind: JobKind) -> tuple[float, ...]:
         """Log durations of the last runs of its class that ended, the oldest first."""
         return tuple(self._class(kind)[0].finished)

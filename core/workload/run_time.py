@@ -2,6 +2,7 @@
 
 import math
 from bisect import bisect_right
+from collections.abc import Hashable
 from dataclasses import dataclass
 from html import escape
 from itertools import pairwise
@@ -133,13 +134,15 @@ class RunTimeAnswer:
 @dataclass(frozen=True)
 class RunTimeQuantiles:
     """``seconds[i]`` is exceeded with probability 1 − ``levels[i]``: of what runs the time that is left, of what has
-    not begun its whole run time.
+    not begun its whole run time. ``like``: a key of workloads whose run times err together, as those of one queue and
+    size do; None where there is none.
 
     Raises ValueError for levels that are not inside (0, 1) and rising, or seconds that are negative or falling.
     """
 
     levels: tuple[float, ...]
     seconds: tuple[float, ...]
+    like: Hashable = None
 
     def __post_init__(self) -> None:
         if not self.levels or len(self.levels) != len(self.seconds):

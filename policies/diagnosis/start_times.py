@@ -24,9 +24,10 @@ DRAWS, FEWEST = 200, 60
 _MOST_TIMES = 300_000
 """Of all draws together: among thousands of workloads fewer draws say as much."""
 _FIRST = 128
-SHARED = 0.5
+SHARED, SHARED_ALIKE = 0.5, 0.3
 """Of the variance of how long workloads run against what is expected of their like: what those that run at a time have
-in common. Whoever submits together errs together; without it sums over a queue are far too sure."""
+in common, and what those of one queue and size have besides. Whoever submits together errs together; without it sums
+over a queue are far too sure."""
 _SCORES = np.linspace(-6.0, 6.0, 4801)
 _CDF = np.array([0.5 * math.erfc(-score / math.sqrt(2)) for score in _SCORES])
 """Of the normal distribution."""
@@ -100,16 +101,18 @@ def _starts(
 
 
 class _Futures:
-    """Times of workloads in draws. Their levels share a part in each draw, and each stays uniform (a Gaussian copula
-    with one factor; Li, On Default Correlation, J. of Fixed Income 2000)."""
+    """Times of workloads in draws. In each draw a part of their levels is shared by all, and a part by those that are
+    alike, and each stays uniform (a Gaussian copula with factors; Li, On Default Correlation, J. of Fixed Income
+    2000)."""
 
     def __init__(self, rng: np.random.Generator, draws: int) -> None:
-        self._rng = rng
+        self._rng, self._draws = rng, draws
+        self._of_like: dict[Hashable, Floats] = {}
         self._shared = math.sqrt(SHARED) * self._scores(1, draws)[0]
 
     def times(self, quantiles: Sequence[RunTimeQuantiles], draws: NDArray[np.int64]) -> Floats:
         """Seconds, (workloads, draws). To be asked for once of each."""
-        levels = self._levels(len(quantiles), draws)
+        levels = self._levels([each.like for each in quantiles], draws)
         # Those of thousands are mostly one object, which is found faster than its values are compared.
         by_levels = {id(each.levels): each.levels for each in quantiles}
         if len(by_levels) == 1:
@@ -120,11 +123,22 @@ class _Futures:
             result[rows] = _at_levels(of_group, [quantiles[index].seconds for index in rows], levels[rows])
         return result
 
-    def _levels(self, count: int, draws: NDArray[np.int64]) -> Floats:
-        scores = math.sqrt(1 - SHARED) * self._scores(count, len(draws)) + self._shared[draws]
+    def _levels(self, likes: Sequence[Hashable], draws: NDArray[np.int64]) -> Floats:
+        rows = {like: row for row, like in enumerate(dict.fromkeys(likes))}
+        of_like = np.array([self._shared_by(like)[draws] for like in rows]).reshape(-1, len(draws))
+        own = np.sqrt([1 - SHARED - (SHARED_ALIKE if like is not None else 0.0) for like in rows])
+        index = [rows[like] for like in likes]
+        scores = own[index, None] * self._scores(len(likes), len(draws)) + self._shared[draws] + of_like[index]
         cells = np.rint((scores - _SCORES[0]) * ((len(_SCORES) - 1) / (_SCORES[-1] - _SCORES[0]))).astype(np.intp)
         result: Floats = _CDF.take(cells, mode="clip")
         return result
+
+    def _shared_by(self, like: Hashable) -> Floats:
+        if like is None:
+            return np.zeros(self._draws)
+        if like not in self._of_like:
+            self._of_like[like] = math.sqrt(SHARED_ALIKE) * self._scores(1, self._draws)[0]
+        return self._of_like[like]
 
     def _scores(self, count: int, draws: int) -> Floats:
         """Normal, (count, draws)."""

@@ -92,8 +92,8 @@ def _starts(
         more = futures.times([quantiles[index] for index in part], undone)
         times = np.vstack([times, more])
         for column, draw in enumerate(undone.tolist()):
-            waiting = dict(zip(queue, of_queue[:, draw].tolist(), strict=True))
-            result[draw] = _start(model, name, rooms, running, times[:, column], waiting)
+            of_draw = dict(zip(queue, of_queue[:, draw].tolist(), strict=True))
+            result[draw] = _start(model, name, rooms, running, times[:, column], of_draw)
         is_open = result[undone] > shortest[first] if first < len(timed) else np.zeros(len(undone), np.bool_)
         if not is_open.any():
             return result

@@ -57,7 +57,6 @@ def test_the_time_that_remains_by_the_steps_of_its_log_is_what_it_takes(
     pod = api.wait("v1", "Pod", name, lambda one: one["status"]["phase"] in ("Succeeded", "Failed"), space)
     took_s = time.time() - asked_s
     assert pod["status"]["phase"] == "Succeeded"
-    print(f"{answer['reasons'][0]['message']} {remaining} {took_s:.1f} s")
     # By history such jobs take hours.
     assert remaining["p05"] <= took_s <= remaining["p95"]
     assert remaining["p50"] == pytest.approx(took_s, rel=0.15)

@@ -241,10 +241,12 @@ def _by_steps(question: RunTimeQuestion, described: Described) -> RunTimeAnswer:
 
 def _of_history(described: Described, question: RunTimeQuestion) -> tuple[Reason, ...]:
     typical, elapsed = math.exp(described.base), _elapsed(question)
-    text = (
-        f"{described.finished:,} {_LEVEL_LABELS[described.level]} have ended; "
-        f"the last {RECENT} took {format_span(typical)} (median)."
-    )
+    label, took = _LEVEL_LABELS[described.level], format_span(typical)
+    if described.finished == 1:
+        text = f"1 {label.replace('jobs', 'job', 1)} has ended; it took {took}."
+    else:
+        last = min(RECENT, described.finished)
+        text = f"{described.finished:,} {label} have ended; the last {last} took {took} (median)."
     numbers: dict[str, float | int | str] = {
         "finished": described.finished,
         "median_seconds": typical,

@@ -76,8 +76,12 @@ def duration() -> tuple[float, list[float], list[float]]:
     books_s, job = time.process_time() - begin, asyncio.run(snapshot_of(constructed))
     rng = random.Random(1)
     run_times = {
-        name: RunTimeQuantiles(LEVELS, tuple(sorted(rng.lognormvariate(9, 1.5) for _ in LEVELS)))
-        for name in questions_of(books, job.now_s)
+        name: RunTimeQuantiles(
+            LEVELS,
+            tuple(sorted(rng.lognormvariate(9, 1.5) for _ in LEVELS)),
+            (question.kind.queue, question.kind.gpus),
+        )
+        for name, question in questions_of(books, job.now_s).items()
     }
     seconds: dict[bool, list[float]] = {}
     for has_start in (False, True):

@@ -62,7 +62,8 @@ class History:
         seconds = self._times(_classes(job), np.array(LEVELS), now_s, ran_s)
         if seconds is None:
             return None
-        return RunTimeQuantiles(LEVELS, tuple(np.maximum.accumulate(np.maximum(seconds - ran_s, 0.0)).tolist()))
+        remaining = np.maximum.accumulate(np.maximum(seconds - ran_s, 0.0))
+        return RunTimeQuantiles(LEVELS, tuple(remaining.tolist()), (job.queue, job.gpus))
 
     def _times(
         self, keys: Sequence[tuple[str, int]], levels: np.ndarray, now_s: float, ran_s: float

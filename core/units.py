@@ -85,7 +85,9 @@ def format_bytes(amount: int) -> str:
 
 
 def format_span(span_s: float) -> str:
-    """A span of time for people: ``40 min``, ``5.5 h``, ``6.8 days``."""
+    """A span of time for people: ``24 s``, ``40 min``, ``5.5 h``, ``6.8 days``."""
+    if 0 < span_s < 59.5:
+        return f"{span_s:.2g} s"
     if span_s < 2 * 3600:
         return f"{span_s / 60:.0f} min"
     hours = span_s / 3600

@@ -76,6 +76,8 @@ class _Group:
     fast: float = 0.0
     slow: float = 0.0
     last_end_s: float = -math.inf
+    _ended: tuple[tuple[float, ...], tuple[float, ...]] | None = field(default=None, init=False, repr=False)
+    """What a state has of the runs that ended; kept until another ends."""
 
     def start(self, run: "_Run") -> None:
         self.running[run.job] = run.started_s
@@ -96,19 +98,24 @@ class _Group:
         self.slow = value if not self.count else self.slow + 0.05 * (value - self.slow)
         self.count += 1
         self.last_end_s = max(self.last_end_s, ended_s)
+        self._ended = None
 
     def state(self) -> "GroupState":
-        values = list(self.finished)
+        if self._ended is None:
+            values = list(self.finished)
+            statistics = _statistics(values, self.count, self.fast, self.slow, self.last_end_s)
+            self._ended = statistics, tuple(values[-RECENT:])
+        finished, recent = self._ended
         starts_s = list(self.running.values())
         return GroupState(
-            _statistics(values, self.count, self.fast, self.slow, self.last_end_s),
+            finished,
             (float(len(starts_s)), *((starts_s[-1], starts_s[0], starts_s[len(starts_s) // 2]) if starts_s else _NONE)),
             tuple(self.starts_s),
             tuple(
                 (run.started_s, math.nan if run.job in self.running else run.log_seconds)
                 for run in reversed(self.latest)
             ),
-            tuple(values[-RECENT:]),
+            recent,
         )
 
 
@@ -262,6 +269,13 @@ class JobHistory:
         own, level = self._class(kind)
         groups = (own, *(self._groups.get(key, _EMPTY) for key in wider_keys(kind)))
         return described(kind, at_s, level, [group.state() for group in groups])
+
+    def level_of(self, kind: JobKind) -> tuple[str, int]:
+        """Whose last runs a job is described relative to, and how many of them had ended, as ``describe`` has it."""
+        own, level = self._class(kind)
+        groups = (own, *(self._groups.get(key, _EMPTY) for key in wider_keys(kind)))
+        named = zip(groups, (level, "queue", "gpus", "all"), strict=True)
+        return next(((name, group.count) for group, name in named if group.count), ("none", 0))
 
     def recent_log_seconds(self, kind: JobKind) -> tuple[float, ...]:
         """Log durations of the last runs of its class that ended, the oldest first."""

@@ -8,6 +8,7 @@ from typing import Any
 from kopt.controllers.overview.diagnosis.words import sentences, start_sentence
 from kopt.controllers.overview.job import Finding, Thing
 from kopt.controllers.overview.why import Now
+from kopt.core.notebook import table, waits_chart
 from kopt.core.scheduling.diagnosis import Cause, Change, Diagnosis, StartEstimate
 
 
@@ -84,11 +85,12 @@ class JobAnswer:
             parts.append(_listed(finding.message for finding in self.findings))
         if self.causes:
             rows = [(cause.code.value, cause.message, _amounts(cause)) for cause in self.causes]
-            parts.append(_table("What binds", ("code", "what", "wanted / free"), rows))
+            parts.append(table("What binds", ("code", "what", "wanted / free"), rows))
         if self.changes:
             changes = [(change.kind.value, change.message) for change in self.changes]
-            parts.append(_table("It would run with any of these", ("change", "what"), changes))
+            parts.append(table("It would run with any of these", ("change", "what"), changes))
         parts += [f"<p>{escape(line)}</p>" for line in (start_sentence(self.start),) if line]
+        parts += [waits_chart(self.start.p50_s, self.start.p90_s)] if self.start.p50_s is not None else []
         parts += [f"<p><b>Next:</b> {escape(self.next)}</p>"] if self.next else []
         return "".join(parts)
 
@@ -117,9 +119,3 @@ def _amounts(cause: Cause) -> str:
 
 def _listed(texts: Iterable[str]) -> str:
     return "<ul>" + "".join(f"<li>{escape(text)}</li>" for text in texts) + "</ul>"
-
-
-def _table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    names = "".join(f"<th>{name}</th>" for name in head)
-    body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f"<table><caption>{caption}</caption><thead><tr>{names}</tr></thead><tbody>{body}</tbody></table>"

@@ -5,9 +5,9 @@ A ``GpuCountAdvice`` is part of what ``/v1/sizing`` answers about a workload who
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
+from kopt.core.notebook import bar, bold, table
 from kopt.core.reason import Reason
 
 Operation = Mapping[str, Any]
@@ -79,24 +79,19 @@ class GpuCountAdvice:
         return result
 
     def _repr_html_(self) -> str:
-        """For notebooks: the curve, with what is useful in bold; texts are escaped."""
+        """For notebooks: the curve, with what is useful in bold."""
         head = f"{self.model} on {self.gpu}: {self.in_words} GPUs are useful at {self.threshold:.0%} or more each"
-        rows = "".join(_html_row(point, self.threshold, useful=self.useful_gpus or 0) for point in self.points)
-        titles = ("GPUs", "split", "step (s)", "between", "speed-up", "each further GPU brings")
-        columns = "".join(f"<th>{title}</th>" for title in titles)
-        why = escape(" ".join(reason.message for reason in self.reasons[:3]))
-        return (
-            f"<table><caption>{escape(head)}</caption><thead><tr>{columns}</tr></thead><tbody>{rows}</tbody>"
-            f'<tfoot><tr><td colspan="{len(titles)}">{why}</td></tr></tfoot></table>'
-        )
-
-
-def _html_row(point: CountPoint, threshold: float, *, useful: int) -> str:
-    share = max(0.0, min(1.5, point.marginal_efficiency))
-    color = "#2a7" if point.marginal_efficiency >= threshold else "#b55"
-    bar = f'<div style="background:{color};height:.8em;width:{100 * share:.0f}px"></div>'
-    count = f"<b>{point.gpus}</b>" if point.gpus <= useful else str(point.gpus)
-    between = f"{point.step_low_seconds:.3g} to {point.step_high_seconds:.3g}"
-    cells = (count, escape(point.split), f"{point.step_seconds:.3g}", between, f"{point.speedup:.2f}")
-    marginal = f"<td>{bar}{point.marginal_efficiency:.0%}</td>"
-    return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}{marginal}</tr>"
+        rows = [
+            (
+                bold(str(point.gpus)) if point.gpus <= (self.useful_gpus or 0) else str(point.gpus),
+                point.split,
+                f"{point.step_seconds:.3g}",
+                f"{point.step_low_seconds:.3g} to {point.step_high_seconds:.3g}",
+                f"{point.speedup:.2f}",
+                f"{point.marginal_efficiency:.0%}",
+                bar(point.marginal_efficiency, is_good=point.marginal_efficiency >= self.threshold),
+            )
+            for point in self.points
+        ]
+        titles = ("GPUs", "split", "step (s)", "between", "speed-up", "each further GPU brings", "")
+        return table(head, titles, rows, " ".join(reason.message for reason in self.reasons[:3]))

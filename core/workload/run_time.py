@@ -2,14 +2,19 @@
 
 import math
 from bisect import bisect_right
+from collections.abc import Hashable
 from dataclasses import dataclass
+from html import escape
 from itertools import pairwise
 
+from kopt.core.notebook import span_chart, table
 from kopt.core.reason import Reason
+from kopt.core.units import format_span
 
 LEVELS = (0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 """The quantiles that are answered."""
 _MEDIAN = LEVELS.index(0.5)
+_CHARTED = tuple(LEVELS.index(level) for level in (0.05, 0.25, 0.5, 0.75, 0.95))
 MAX_GPUS = 1_000_000
 MAX_SECONDS = 1e10
 
@@ -109,17 +114,35 @@ class RunTimeAnswer:
     by_recent: bool = False
     """By the last runs alone, without the model."""
 
+    def _repr_html_(self) -> str:
+        """For notebooks: quantiles of the run and of what is left of it, as a table and a chart each; or why there are
+        none."""
+        why = " ".join(reason.message for reason in self.reasons)
+        if self.run_seconds is None or self.remaining_seconds is None:
+            return f"<p>{escape(why)}</p>"
+        answers = {"whole run": self.run_seconds}
+        if self.remaining_seconds != self.run_seconds:
+            answers["from now on"] = self.remaining_seconds
+        rows = [
+            (name, *map(format_span, seconds), span_chart(name, *(seconds[at] for at in _CHARTED)))
+            for name, seconds in answers.items()
+        ]
+        basis = "by the steps of its log" if self.by_steps else f"by {self.finished:,} runs that ended ({self.level})"
+        return table(f"How long it runs, {basis}", ("", *(f"p{level:.0%}"[:-1] for level in LEVELS), ""), rows, why)
+
 
 @dataclass(frozen=True)
 class RunTimeQuantiles:
     """``seconds[i]`` is exceeded with probability 1 − ``levels[i]``: of what runs the time that is left, of what has
-    not begun its whole run time.
+    not begun its whole run time. ``like``: a key of workloads whose run times err together, as those of one queue and
+    size do; None where there is none.
 
     Raises ValueError for levels that are not inside (0, 1) and rising, or seconds that are negative or falling.
     """
 
     levels: tuple[float, ...]
     seconds: tuple[float, ...]
+    like: Hashable = None
 
     def __post_init__(self) -> None:
         if not self.levels or len(self.levels) != len(self.seconds):

@@ -4,9 +4,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from html import escape
 from typing import Any
 
+from kopt.core.notebook import bar, bold, stacked_bar, table
 from kopt.core.reason import Reason
+from kopt.core.units import format_bytes
 from kopt.core.workload.training_plan import ModelShape, PlanError, Recompute, Sharding
 
 MAX_GPUS = 1 << 17
@@ -170,6 +173,32 @@ class SplitAdvice:
             "reasons": [reason.to_dict() for reason in self.reasons],
         }
 
+    def _repr_html_(self) -> str:
+        """For notebooks: the splits, what the time of a step goes to as a chart, and the settings of the first."""
+        job, why = self.job, " ".join(reason.message for reason in self.reasons[:3])
+        caption = f"{job.model.name} on {job.gpus} × {job.gpu}: the best of {self.considered:,} splits"
+        if not self.splits:
+            return table(caption, ("why",), [(why,)])
+        longest = max(each.step_seconds for each in self.splits)
+        rows = [
+            (
+                in_words(each.split),
+                f"{each.fit_probability:.0%}",
+                format_bytes(round(each.memory_bytes)),
+                f"{each.step_seconds:.3g} s",
+                f"{each.step_low_seconds:.3g} to {each.step_high_seconds:.3g}",
+                f"{each.gpu_hours_per_billion_tokens:.3g}",
+                stacked_bar(each.parts, longest),
+            )
+            for each in self.splits
+        ]
+        head = ("split", "fits", "memory", "step", "between", "GPU-hours per 10⁹ tokens", "where the time goes")
+        settings = "".join(
+            f"<details><summary>{escape(each.framework.value)}</summary><pre>{escape(each.text)}</pre></details>"
+            for each in self.splits[0].settings
+        )
+        return table(caption, head, rows, why) + settings
+
 
 @dataclass(frozen=True)
 class CurvePoint:
@@ -209,6 +238,25 @@ class ScalingCurve:
             "points": [point.to_dict() for point in self.points],
             "reasons": [reason.to_dict() for reason in self.reasons],
         }
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the curve, with what is useful in bold."""
+        useful = self.useful_gpus or 0
+        rows = [
+            (
+                bold(str(point.gpus)) if point.gpus <= useful else str(point.gpus),
+                in_words(point.best.split),
+                f"{point.best.step_seconds:.3g} s",
+                f"{point.speedup:.2f}",
+                f"{point.marginal_efficiency:.0%}",
+                bar(point.marginal_efficiency, is_good=point.marginal_efficiency >= self.threshold),
+            )
+            for point in self.points
+        ]
+        advised = f"up to {useful} GPUs are useful" if useful else "it fits on none of these"
+        head = ("GPUs", "split", "step", "speed-up", "each further GPU brings", "")
+        caption = f"{self.job.model.name} on {self.job.gpu}: {advised} at {self.threshold:.0%} or more each"
+        return table(caption, head, rows, " ".join(reason.message for reason in self.reasons[:3]))
 
 
 def job_to_dict(job: TrainingJob) -> dict[str, Any]:

@@ -49,30 +49,33 @@ class _Forest:
         return result
 
     def _of_row(self, row: Array) -> Array:
-        """The same for one row (trees,): with a column less, and no rows to tell apart."""
+        """The same for one row (trees,). What is missing is decided before, once for the row: a node compares the
+        variant of its input that says where a missing one goes."""
+        variants, thresholds, below = self._steps
         is_nan = np.isnan(row)
         numbers = np.where(is_nan, 0.0, row)
         is_zero = np.abs(numbers) <= _ZERO
-        goes_left, zero_is_missing, nan_is_missing = self._by_kind
-        nodes = self.roots.copy()
-        inner = np.flatnonzero(nodes >= 0)
-        while len(inner):
-            at = nodes[inner]
-            features = self.features[at]
-            turns_left = numbers[features] <= self.thresholds[at]
-            for is_special, counts in ((is_nan, nan_is_missing), (is_zero, zero_is_missing)):
-                special = is_special[features]
-                if special.any():
-                    turns_left = np.where(special & counts[at], goes_left[at], turns_left)
-            nodes[inner] = below = np.where(turns_left, self.left[at], self.right[at])
-            inner = inner[below >= 0]
-        result: Array = self.leaf_values[-1 - nodes]
-        return result
+        # In the order of the numbers in ``_steps``. A NaN is at no threshold, and so goes right.
+        inputs = np.column_stack(
+            [numbers, *(np.where(absent, to, numbers) for absent in (is_zero, is_nan) for to in (-np.inf, np.nan))]
+        ).ravel()
+        result = np.empty(len(self.roots))
+        trees, nodes = np.arange(len(self.roots)), self.roots
+        while True:
+            ended = nodes < 0
+            result[trees[ended]] = self.leaf_values[-1 - nodes[ended]]
+            if ended.all():
+                return result
+            trees, nodes = trees[~ended], nodes[~ended]
+            nodes = below.take(2 * nodes + (inputs.take(variants.take(nodes)) <= thresholds.take(nodes)))
 
     @cached_property
-    def _by_kind(self) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
-        """Of each node: whether what is missing goes left, whether a zero is missing, and whether NaN is."""
-        return tuple(self.kinds & flag != 0 for flag in (_DEFAULT_LEFT, _ZERO_IS_MISSING, _NAN_IS_MISSING))
+    def _steps(self) -> tuple[NDArray[np.int64], Array, NDArray[np.int64]]:
+        """Of each node: the variant of its input, its threshold, and at 2 n what is right of it, at 2 n + 1 left."""
+        to = np.where(self.kinds & _DEFAULT_LEFT != 0, 0, 1)
+        variant = np.where(self.kinds & _NAN_IS_MISSING != 0, 3 + to, 0)
+        variant = np.where(self.kinds & _ZERO_IS_MISSING != 0, 1 + to, variant)
+        return 5 * self.features + variant, self.thresholds, np.column_stack([self.right, self.left]).ravel()
 
     def _turns_left(self, nodes: NDArray[np.int64], values: Array) -> NDArray[np.bool_]:
         kinds, is_nan = self.kinds[nodes], np.isnan(values)

@@ -118,6 +118,20 @@ class ClusterRuns:
             pending = self._pending_of(kind, self._answers([described])[0], described, self._recent(kind))
         return self._answer(kind, pending), described, record
 
+    def quantiles_of_all(self, starts: Sequence[tuple[JobKind, float, str]]) -> list[Array]:
+        """Quantiles (7,) in log seconds of many jobs, each given as to ``quantiles``; the model is asked once about all
+        whose start was not seen."""
+        new = {(kind, at_s): kind for kind, at_s, job in starts if job not in self._pending}
+        described = [self.history.describe(kind, at_s) for kind, at_s in new]
+        pendings = {
+            key: self._pending_of(kind, model, of_kind, self._recent(kind))
+            for (key, kind), model, of_kind in zip(new.items(), self._answers(described), described, strict=True)
+        }
+        return [
+            self._answer(kind, self._pending[job] if job in self._pending else pendings[kind, at_s])
+            for kind, at_s, job in starts
+        ]
+
     def calibrations(self, kinds: Iterable[JobKind] | None = None) -> dict[Key, Calibration]:
         """How answers have held, by queue and by name, of the queues and names of ``kinds`` or of all."""
         selected = None if kinds is None else set(kinds)
@@ -163,7 +177,7 @@ class ClusterRuns:
         record.inside.append(bool(pending.answered[0] <= log_seconds <= pending.answered[-1]))
         if pending.recent is not None:
             losses = float(pinball(tracked, log_seconds)), float(pinball(pending.recent, log_seconds))
-            record.losses.append(losses)
+            record.compare(losses)
             if pending.is_named:
                 self._names.setdefault(run.kind, NameRecord()).losses.append(losses)
         record.tracker.observe(pending.model, log_seconds)

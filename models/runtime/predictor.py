@@ -45,6 +45,16 @@ class RunTimeRequest:
     runs: ClusterRuns | StoredRuns = field(repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """Quantiles at ``LEVELS`` of what is left of a job, in seconds, None where nothing is known; whose last runs it is
+    relative to, and how many of them had ended."""
+
+    seconds: tuple[float, ...] | None
+    level: str
+    finished: int
+
+
 class RunTimePredictor(Predictor):
     """``fit`` takes the runs of several clusters; ``cluster_runs`` begins what is kept of another."""
 
@@ -93,6 +103,22 @@ class RunTimePredictor(Predictor):
             return _unknown()
         reasons = (*_of_history(described, question), *_of_drift(record))
         return _answer(quantiles, question, described, reasons, by_recent=record.has_drifted)
+
+    def remaining(self, questions: Sequence[RunTimeQuestion], runs: ClusterRuns) -> list["Remaining"]:
+        """What is left of many jobs: as ``answer`` has it, without its reasons, in a tenth of the time."""
+        _ = self.trees  # raises before it is fitted
+        by_model = [question for question in questions if question.progress is None]
+        starts = [(question.kind, _start_s(question), question.job) for question in by_model]
+        rows, result = iter(runs.quantiles_of_all(starts)), []
+        for question in questions:
+            level, finished = runs.history.level_of(question.kind)
+            if question.progress is not None:
+                seconds = remaining_seconds(question.progress, question.at_s)
+            else:
+                seconds = remaining_of(LogTimes(tuple(next(rows).tolist())), _elapsed(question))
+            is_answered = finished > 0 or question.progress is not None
+            result.append(Remaining(tuple(seconds.tolist()) if is_answered else None, level, finished))
+        return result
 
     def predict(self, request: RunTimeRequest) -> tuple[Prediction, ...]:
         """Seconds of the whole run, and seconds that are left of it."""
@@ -215,10 +241,12 @@ def _by_steps(question: RunTimeQuestion, described: Described) -> RunTimeAnswer:
 
 def _of_history(described: Described, question: RunTimeQuestion) -> tuple[Reason, ...]:
     typical, elapsed = math.exp(described.base), _elapsed(question)
-    text = (
-        f"{described.finished:,} {_LEVEL_LABELS[described.level]} have ended; "
-        f"the last {RECENT} took {format_span(typical)} (median)."
-    )
+    label, took = _LEVEL_LABELS[described.level], format_span(typical)
+    if described.finished == 1:
+        text = f"1 {label.replace('jobs', 'job', 1)} has ended; it took {took}."
+    else:
+        last = min(RECENT, described.finished)
+        text = f"{described.finished:,} {label} have ended; the last {last} took {took} (median)."
     numbers: dict[str, float | int | str] = {
         "finished": described.finished,
         "median_seconds": typical,

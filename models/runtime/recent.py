@@ -1,6 +1,7 @@
 """What is answered without a model: the last runs of a class, as they were."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -12,12 +13,19 @@ _SPREAD_OF_FEW = 1.2
 
 
 def recent_quantiles(log_seconds: Sequence[float]) -> Array:
-    """Quantiles (7,) of the last ``RECENT`` runs, in log seconds; the fewer there are, the wider. Raises ValueError
-    without any."""
-    values = np.array(log_seconds[-RECENT:])
-    if not len(values):
+    """Quantiles (7,) of the last ``RECENT`` runs, in log seconds; the fewer there are, the wider; not to be written to.
+    Raises ValueError without any."""
+    if not len(log_seconds):
         raise ValueError("no run to answer from")
+    return _quantiles(tuple(log_seconds[-RECENT:]))
+
+
+@lru_cache(maxsize=4096)
+def _quantiles(log_seconds: tuple[float, ...]) -> Array:
+    """Kept: questions about a class are many, and its runs end rarely."""
+    values = np.array(log_seconds)
     widened = np.sign(np.array(LEVELS) - 0.5) * _SPREAD_OF_FEW / np.sqrt(len(values) + 1)
     widened[[2, 4]] *= 0.5
     result: Array = np.quantile(values, LEVELS) + widened
+    result.flags.writeable = False
     return result

@@ -33,6 +33,8 @@ class QueueRecord:
     inside: deque[bool] = field(default_factory=lambda: deque(maxlen=WINDOW))
     stored: Calibration | None = None
     """In place of the losses, where only the feature store's row is known."""
+    _ratio: float | None = field(default=None, init=False, repr=False)
+    """Of the losses; it changes only when a run ends, and every question asks for it."""
 
     @classmethod
     def of(cls, held: Calibration | None) -> Self:
@@ -45,6 +47,13 @@ class QueueRecord:
         offsets = tuple(self.tracker.offsets.tolist())
         return Calibration(offsets, self.compared, math.nan if ratio is None else ratio, self.has_drifted)
 
+    def compare(self, losses: tuple[float, float]) -> None:
+        """A run ended with these losses of the model and of the last runs alone."""
+        self.losses.append(losses)
+        if len(self.losses) >= LEAST_COMPARED:
+            model, recent = np.sum(self.losses, axis=0)
+            self._ratio = float(model / max(recent, 1e-9))
+
     @property
     def compared(self) -> int:
         """Runs that the model was held against the last runs alone on."""
@@ -55,10 +64,7 @@ class QueueRecord:
         """The model's loss by that of the last runs alone, over the window; None before enough has ended."""
         if self.stored is not None:
             return None if math.isnan(self.stored.loss_ratio) else self.stored.loss_ratio
-        if len(self.losses) < LEAST_COMPARED:
-            return None
-        model, recent = np.sum(self.losses, axis=0)
-        return float(model / max(recent, 1e-9))
+        return self._ratio
 
     @property
     def has_drifted(self) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from operator import attrgetter
 
 import numpy as np
 
@@ -209,7 +210,7 @@ def _wait(situation: Situation, ends_s: Mapping[str, float]) -> Change | None:
 def _end_order(situation: Situation, relevant: Iterable[RunningWorkload], ends_s: Mapping[str, float]) -> list[str]:
     """What is ending already, then by expected end; without one, from the nodes with the most free GPUs on."""
     # Workloads mostly come sorted, and there may be thousands.
-    running = sorted(relevant, key=lambda workload: workload.name)
+    running = sorted(relevant, key=attrgetter("name"))
     if not running:
         return []
     rows = np.array([workload.slots[0][0] if workload.slots else -1 for workload in running])

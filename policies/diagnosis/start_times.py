@@ -6,8 +6,9 @@ What will be submitted later is left out: in the queue's order it comes behind, 
 """
 
 import heapq
+import itertools
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,13 +24,14 @@ DRAWS, FEWEST = 200, 60
 _MOST_TIMES = 300_000
 """Of all draws together: among thousands of workloads fewer draws say as much."""
 _FIRST = 128
-SHARED = 0.5
+SHARED, SHARED_ALIKE = 0.5, 0.3
 """Of the variance of how long workloads run against what is expected of their like: what those that run at a time have
-in common. Whoever submits together errs together; without it sums over a queue are far too sure."""
-_SCORES = np.linspace(-6.0, 6.0, 1201)
+in common, and what those of one queue and size have besides. Whoever submits together errs together; without it sums
+over a queue are far too sure."""
+_SCORES = np.linspace(-6.0, 6.0, 4801)
 _CDF = np.array([0.5 * math.erfc(-score / math.sqrt(2)) for score in _SCORES])
 """Of the normal distribution."""
-_FIRST_DRAWN, _MORE_DRAWN, _PILOT, _MARGIN = 256, 4, 16, 1.5
+_FIRST_DRAWN, _MORE_DRAWN = 256, 4
 
 
 def start_times(
@@ -47,9 +49,8 @@ def start_times(
     """
     if all(queued.name != name for queued in model.queue):
         return StartEstimate(reason=Reason("NOT_QUEUED", f"{name} is in no queue whose order is known."))
-    others = [workload.name for workload in model.running]
-    others += [queued.name for queued in model.queue if queued.name != name]
-    unknown = [other for other in others if other not in run_times]
+    others: Iterable[RunningGpus | QueuedGpus] = itertools.chain(model.running, model.queue)
+    unknown = [other.name for other in others if other.name not in run_times and other.name != name]
     array = _starts(model, name, run_times, rng, draws)
     draws = len(array)
     p50_s, p90_s = np.quantile(array, (0.5, 0.9), method="higher")
@@ -65,62 +66,99 @@ def _starts(
 ) -> Floats:
     """Seconds until the start, (draws,).
 
-    Of thousands that run few end before it starts, and only these need times: those that may have ended by the latest
-    start that a few draws give. If in no draw it starts later than any of the others could end, these change nothing;
-    else more of them get times.
+    Of thousands that run few end before it starts, and only these need times. Those that may end first get them; a draw
+    in which it starts later than another could end is played again, with the same times and those of more of them.
     """
-    running = [workload for workload in model.running if workload.name in run_times]
+    # No tuples: new objects by the thousand have Python look for cycles in all of a cluster's.
+    timed = [workload for workload in model.running if workload.name in run_times]
+    quantiles = [run_times[workload.name] for workload in timed]
     queue = [queued.name for queued in model.queue if queued.name != name and queued.name in run_times]
-    number = len(running) + len(queue)
+    number = len(timed) + len(queue)
     draws = min(draws, max(FEWEST, _MOST_TIMES // number)) if number else 1
-    shortest = np.array([run_times[workload.name].seconds[0] for workload in running])
+    shortest = np.array([each.seconds[0] for each in quantiles])
     order = np.argsort(shortest, kind="stable")
-    shortest, rooms = shortest[order], Rooms(model)
-
-    def drawn(first: int, count: int) -> Floats:
-        part = [running[index] for index in order[:first].tolist()]
-        times = _drawn([run_times[other] for other in (*(workload.name for workload in part), *queue)], rng, count)
-        rows = ((row[: len(part)], dict(zip(queue, row[len(part) :].tolist(), strict=True))) for row in times)
-        return np.array([_start(model, name, rooms, part, of_running, of_queue) for of_running, of_queue in rows])
-
-    first = _FIRST_DRAWN
-    if first < len(running):
-        first = max(first, int(np.searchsorted(shortest, _MARGIN * drawn(first, _PILOT).max(), side="right")))
+    shortest = shortest[order]
+    rooms, futures = Rooms(model), _Futures(rng, draws)
+    of_queue = futures.times([run_times[other] for other in queue], np.arange(draws))
+    result, undone, times = np.full(draws, np.inf), np.arange(draws), np.empty((0, draws))
+    running: list[RunningGpus] = []
     while True:
-        array = drawn(first, draws)
-        if first >= len(running) or array.max() <= shortest[first]:
-            return array
-        first *= _MORE_DRAWN
+        # As many as could end before the latest start, as far as those that have times tell it.
+        last = len(running)
+        wanted = int(np.searchsorted(shortest, result[undone].max(), side="right"))
+        first = min(len(timed), wanted, max(_FIRST_DRAWN, _MORE_DRAWN * last))
+        part = order[last:first].tolist()
+        running += [timed[index] for index in part]
+        more = futures.times([quantiles[index] for index in part], undone)
+        times = np.vstack([times, more])
+        for column, draw in enumerate(undone.tolist()):
+            of_draw = dict(zip(queue, of_queue[:, draw].tolist(), strict=True))
+            result[draw] = _start(model, name, rooms, running, times[:, column], of_draw)
+        is_open = result[undone] > shortest[first] if first < len(timed) else np.zeros(len(undone), np.bool_)
+        if not is_open.any():
+            return result
+        undone, times = undone[is_open], times[:, is_open]
 
 
-def _drawn(quantiles: Sequence[RunTimeQuantiles], rng: np.random.Generator, draws: int) -> Floats:
-    """Seconds, (draws, workloads)."""
-    array = np.zeros((len(quantiles), draws))
-    # Levels of a workload are spread evenly over the draws, which halves the noise of so few; so are the shared ones.
-    strata = rng.permuted(np.tile(np.arange(draws, dtype=np.float32), (len(quantiles) + 1, 1)), axis=1)
-    levels = _together((strata + rng.random(strata.shape, dtype=np.float32)) / draws)
-    groups: dict[tuple[float, ...], list[int]] = {}
-    for index, each in enumerate(quantiles):
-        groups.setdefault(each.levels, []).append(index)
-    for quantile_levels, indexes in groups.items():
-        xs, ys = np.array(quantile_levels), np.array([quantiles[index].seconds for index in indexes])
-        wanted = np.clip(levels[indexes], xs[0], xs[-1])
-        if len(xs) == 1:
-            array[indexes] = ys
-            continue
-        right = np.searchsorted(xs, wanted, side="right").clip(1, len(xs) - 1)
-        share = (wanted - xs[right - 1]) / (xs[right] - xs[right - 1])
-        low, high = np.take_along_axis(ys, right - 1, axis=1), np.take_along_axis(ys, right, axis=1)
-        array[indexes] = low + share * (high - low)
-    return np.ascontiguousarray(array.T)
+class _Futures:
+    """Times of workloads in draws. In each draw a part of their levels is shared by all, and a part by those that are
+    alike, and each stays uniform (a Gaussian copula with factors; Li, On Default Correlation, J. of Fixed Income
+    2000)."""
+
+    def __init__(self, rng: np.random.Generator, draws: int) -> None:
+        self._rng, self._draws = rng, draws
+        self._of_like: dict[Hashable, Floats] = {}
+        self._shared = math.sqrt(SHARED) * self._scores(1, draws)[0]
+
+    def times(self, quantiles: Sequence[RunTimeQuantiles], draws: NDArray[np.int64]) -> Floats:
+        """Seconds, (workloads, draws). To be asked for once of each."""
+        levels = self._levels([each.like for each in quantiles], draws)
+        # Those of thousands are mostly one object, which is found faster than its values are compared.
+        by_levels = {id(each.levels): each.levels for each in quantiles}
+        if len(by_levels) == 1:
+            return _at_levels(quantiles[0].levels, [each.seconds for each in quantiles], levels)
+        result = np.empty(levels.shape)
+        for key, of_group in by_levels.items():
+            rows = [index for index, each in enumerate(quantiles) if id(each.levels) == key]
+            result[rows] = _at_levels(of_group, [quantiles[index].seconds for index in rows], levels[rows])
+        return result
+
+    def _levels(self, likes: Sequence[Hashable], draws: NDArray[np.int64]) -> Floats:
+        rows = {like: row for row, like in enumerate(dict.fromkeys(likes))}
+        of_like = np.array([self._shared_by(like)[draws] for like in rows]).reshape(-1, len(draws))
+        own = np.sqrt([1 - SHARED - (SHARED_ALIKE if like is not None else 0.0) for like in rows])
+        index = [rows[like] for like in likes]
+        scores = own[index, None] * self._scores(len(likes), len(draws)) + self._shared[draws] + of_like[index]
+        cells = np.rint((scores - _SCORES[0]) * ((len(_SCORES) - 1) / (_SCORES[-1] - _SCORES[0]))).astype(np.intp)
+        result: Floats = _CDF.take(cells, mode="clip")
+        return result
+
+    def _shared_by(self, like: Hashable) -> Floats:
+        if like is None:
+            return np.zeros(self._draws)
+        if like not in self._of_like:
+            self._of_like[like] = math.sqrt(SHARED_ALIKE) * self._scores(1, self._draws)[0]
+        return self._of_like[like]
+
+    def _scores(self, count: int, draws: int) -> Floats:
+        """Normal, (count, draws)."""
+        if count > _FIRST_DRAWN:
+            return self._rng.standard_normal((count, draws))
+        # Spread evenly over the draws, which halves the noise of so few.
+        strata = self._rng.permuted(np.tile(np.arange(float(draws)), (count, 1)), axis=1)
+        result: Floats = np.interp((strata + self._rng.random(strata.shape)) / draws, _CDF, _SCORES)
+        return result
 
 
-def _together(levels: Floats) -> Floats:
-    """Levels (workloads + 1, draws) that are independent become (workloads, draws) that share the last row to a part:
-    each stays uniform (a Gaussian copula with one factor; Li, On Default Correlation, J. of Fixed Income 2000)."""
-    scores = np.interp(levels, _CDF, _SCORES)
-    shared = math.sqrt(SHARED) * scores[-1] + math.sqrt(1 - SHARED) * scores[:-1]
-    result: Floats = np.interp(shared, _SCORES, _CDF)
+def _at_levels(at: Sequence[float], seconds: Sequence[Sequence[float]], wanted: Floats) -> Floats:
+    """Seconds (n, draws) at ``wanted`` levels, linear between the quantiles (n, levels)."""
+    levels, quantiles = np.array(at), np.array(seconds)
+    if len(levels) == 1:
+        return np.broadcast_to(quantiles, wanted.shape)
+    right = np.searchsorted(levels, wanted, side="right").clip(1, len(levels) - 1)
+    share = ((wanted - levels[right - 1]) / np.diff(levels)[right - 1]).clip(0.0, 1.0)
+    low, high = np.take_along_axis(quantiles, right - 1, axis=1), np.take_along_axis(quantiles, right, axis=1)
+    result: Floats = low + share * (high - low)
     return result
 
 

@@ -23,5 +23,6 @@ async def remaining_run_times(
         part = {name: questions[name] for name in names[first : first + MAX_JOBS]}
         for job in (await client.run_times(part, cluster)).jobs:
             if job.remaining_seconds is not None:
-                result[job.id] = RunTimeQuantiles(LEVELS, astuple(job.remaining_seconds))
+                kind = part[job.id].kind
+                result[job.id] = RunTimeQuantiles(LEVELS, astuple(job.remaining_seconds), (kind.queue, kind.gpus))
     return result

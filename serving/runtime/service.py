@@ -22,7 +22,6 @@ from kopt.core.workload.run_time import (
     LEVELS,
     JobKind,
     JobRun,
-    RunTimeAnswer,
     RunTimeError,
     RunTimeQuestion,
     StepProgress,
@@ -193,14 +192,11 @@ class RunTimeService(PredictorService[RunTimePredictor]):
         runs = self._current(self._owner(scope), scope.cluster)[CHAMPION]
         model = self.models[CHAMPION]
         # What waits in one queue with the same size is asked about once.
-        answers: dict[RunTimeQuestion, RunTimeAnswer] = {}
+        answers = dict(zip(several := list(dict.fromkeys(questions)), model.remaining(several, runs), strict=True))
         jobs = []
         for job, question in zip(request.jobs, questions, strict=True):
-            answer = answers.get(question)
-            if answer is None:
-                answer = answers[question] = model.answer(RunTimeRequest(question, runs))
-            remaining = SecondsOut.of(answer.remaining_seconds)
-            jobs.append(JobTimeOut(job.id, remaining, answer.level, answer.finished))
+            answer = answers[question]
+            jobs.append(JobTimeOut(job.id, SecondsOut.of(answer.seconds), answer.level, answer.finished))
         return RunTimesResponse(jobs=tuple(jobs), at_s=at_s, model=ModelOut.of(model.version))
 
     async def _in_time(

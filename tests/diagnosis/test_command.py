@@ -1,5 +1,6 @@
 """``kopt why`` against an API server over HTTP, with and without the right to list nodes."""
 
+import ast
 import asyncio
 import json
 import random
@@ -206,6 +207,7 @@ async def test_python_gives_the_object_behind_the_document(asked: tuple[Path, li
     assert "Expected start: in" in html
     assert "<b>train</b>" not in html
     assert "<i>" not in html
+    assert "<title>half by" in html
     with pytest.raises(Unknown, match="there is no workload called trian"):
         kopt.why("team/trian", kubeconfig=kubeconfig)
     with pytest.raises(WrongName, match="names no job"):
@@ -258,3 +260,30 @@ def test_a_job_that_runs_has_no_diagnosis(tmp_path: Path) -> None:
     with served(fleet.cluster, tmp_path, set()) as kubeconfig:
         assert json.loads(why(kubeconfig, "-o", "json"))["diagnosis"] is None
         assert "What binds" not in why(kubeconfig)
+
+
+@pytest.mark.long
+def test_the_notebook_shows_every_answer(asked: tuple[Path, list[Object]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """``docs/examples/how-long.ipynb``: each cell is run, and its last line shows a table and a chart."""
+    root = Path(__file__).parents[2]
+    monkeypatch.chdir(root)
+    monkeypatch.setenv("KUBECONFIG", str(asked[0]))
+    document = json.loads((root / "docs/examples/how-long.ipynb").read_text(encoding="utf-8"))
+    scope: dict[str, Any] = {}
+    shown = []
+    for cell in document["cells"]:
+        if cell["cell_type"] == "code":
+            *first, last = ast.parse("".join(cell["source"])).body
+            assert isinstance(last, ast.Expr)
+            exec(compile(ast.Module(first, []), "cell", "exec"), scope)
+            shown.append(eval(compile(ast.Expression(last.value), "cell", "eval"), scope)._repr_html_())
+    assert len(shown) == 4
+    for html, text, chart in zip(
+        shown,
+        ("How long it runs", "the best of", "GPUs are useful", "What binds"),
+        ("<svg", "<svg", "<div style", "<svg"),
+        strict=True,
+    ):
+        assert text in html
+        assert "<td>" in html
+        assert chart in html

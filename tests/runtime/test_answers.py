@@ -196,3 +196,15 @@ def test_jobs_that_take_the_same_to_the_second_are_answered_so() -> None:
     assert answer.run_seconds is not None
     assert answer.run_seconds[len(LEVELS) // 2] == pytest.approx(1_000.0, rel=1e-3)
     assert answer.run_seconds[0] < 1_000.0 < answer.run_seconds[-1]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(1, "1 job of this queue and number of GPUs has ended; it took 45 s."), (3, "the last 3 took 45 s")],
+)
+def test_few_runs_are_counted_as_few(count: int, text: str) -> None:
+    predictor, kind = fitted(), JobKind("q", 1)
+    runs = predictor.cluster_runs()
+    runs.observe([JobRun(f"job-{at}", kind, 1e9 + 100 * at, 1e9 + 100 * at + 45) for at in range(count)])
+    answer = predictor.answer(RunTimeRequest(RunTimeQuestion(kind, 1e9 + 1000), runs))
+    assert text in answer.reasons[0].message

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from kopt.core.settings import Settings
-from kopt.core.workload.run_time import JobKind, JobRun, RunTimeQuestion
+from kopt.core.workload.run_time import JobKind, JobRun, RunTimeQuestion, StepProgress
 from kopt.models.runtime.predictor import RunTimePredictor
 from kopt.models.runtime.records import LEAST_COMPARED
 from kopt.serving.client.client import AsyncPredictionClient, RequestRefused
@@ -201,18 +201,28 @@ async def test_many_jobs_are_answered_as_each_by_itself(start: Start) -> None:
             "ml/next": RunTimeQuestion(KIND, NOW_S),
             "ml/short": RunTimeQuestion(other, NOW_S),
             "ml/unlike": RunTimeQuestion(JobKind("new", 64), NOW_S),
+            "ml/unseen": RunTimeQuestion(KIND, NOW_S, NOW_S - 7_200.0),
+            "ml/steps": RunTimeQuestion(KIND, NOW_S, NOW_S - 600.0, StepProgress(5, 50, NOW_S, (2.0, 2.5))),
         }
         answers = {job.id: job for job in (await asked.run_times(questions)).jobs}
         assert list(answers) == list(questions)
         single = await asked.runtime(question(job="now", started_s=NOW_S - 600.0))
         assert answers["ml/now"].remaining_seconds == single.remaining_seconds
         assert answers["ml/next"].remaining_seconds == (await asked.runtime(question())).remaining_seconds
+        unseen = await asked.runtime(question(started_s=NOW_S - 7_200.0))
+        assert answers["ml/unseen"].remaining_seconds == unseen.remaining_seconds
+        steps = {"step": 5, "steps": 50, "at_s": NOW_S, "step_seconds": [2.0, 2.5]}
+        logged = await asked.runtime(question(started_s=NOW_S - 600.0, progress=steps))
+        for name, one in {"ml/now": single, "ml/unseen": unseen, "ml/steps": logged}.items():
+            assert answers[name].remaining_seconds == one.remaining_seconds
+            assert (answers[name].level, answers[name].finished) == (one.level, one.finished)
         short, long = answers["ml/short"].remaining_seconds, answers["ml/next"].remaining_seconds
         assert short is not None
         assert long is not None
         assert short.p50 < long.p50 / 5
         assert answers["ml/unlike"].level == "all"
-        assert all(job.remaining_seconds is None for job in (await asked.run_times(questions, "elsewhere")).jobs)
+        elsewhere = {job.id: job for job in (await asked.run_times(questions, "elsewhere")).jobs}
+        assert [name for name, job in elsewhere.items() if job.remaining_seconds is not None] == ["ml/steps"]
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
-"""From a sample in Prometheus to a changed lending decision: 300 services with a LendingPool each, a real API server.
+"""From a sample in Prometheus to a changed lending decision: 120 services with a LendingPool each, a real API server.
 
 A real Prometheus has a week of every service's demand, quiet but for a rush of ten minutes each day, and scrapes them
-on. `kopt controller ingest`, the endpoint with the shipped model and `kopt controller lending` are processes. When the
-five minutes before the rush are over, the forecast of each service rises, and its pool lends nothing any more. What is
-measured is from the end of those five minutes until that is in the status of the pool, and how much of that it takes
-until the ingester has the endpoint's word for the bucket. Prints Markdown; returns 1 when the target is missed. Takes
-up to fourteen minutes, most of them waiting for that moment.
+on. `kopt controller ingest`, the endpoint with the shipped model and `kopt controller lending` are processes. Pools
+lend to ClusterQueues of Kueue, which are objects alone here. The rush comes to half of the services, five minutes
+later to the others. When the five minutes before it are over, the forecast of a service rises, and its pool
+lends nothing any more. What is measured is from the end of those five minutes until that is in the status of the pool,
+by a fresh forecast, and how much of that it takes until the ingester has the endpoint's word for the bucket. Only pools
+that lent until then count. Prints Markdown; returns 1 when the target is missed, or fewer than 100 decisions changed.
+Takes up to 25 minutes, most of them waiting for those moments.
 
     python -m benchmarks decisions
 """
@@ -18,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -28,9 +30,10 @@ from benchmarks.ingest import running
 from benchmarks.reactions import quantile
 from benchmarks.tables import markdown
 
-SERVICES, DAYS, SAMPLES_S, SPACE, GPU = 300, 7, 150, "decisions", "nvidia.com/gpu"
+SERVICES, GROUPS, DAYS, SAMPLES_S, SPACE, GPU = 120, 2, 7, 150, "decisions", "nvidia.com/gpu"
+LEAST_CHANGES = 100
 _NEWEST = re.compile(r'^kopt_ingest_newest_bucket_timestamp_seconds\{service="(?:[^"/]*/)?([^"]+)"\} (\S+)$', re.M)
-STARTING_S, SCRAPE_S, TARGET_P99_S, LATEST_S = 480.0, 5, 15.0, 90.0
+STARTING_S, SCRAPE_S, TARGET_P99_S, LATEST_S = 450.0, 5, 15.0, 90.0
 
 
 def main() -> int:
@@ -42,7 +45,7 @@ def main() -> int:
         (Path(folder) / "plane").mkdir()
         plane = ControlPlane(Path(folder) / "plane")
         try:
-            measured = _run(plane, Path(folder))
+            measured, unchanged = _run(plane, Path(folder))
         finally:
             plane.stop()
     seconds = [changed_s for _, changed_s in measured]
@@ -52,16 +55,19 @@ def main() -> int:
         f"all, P99 ≤ {TARGET_P99_S:g} s": seconds,
     }
     rows = [(name, *(f"{quantile(values, q):.1f}" for q in (0.5, 0.99, 1.0))) for name, values in parts.items()]
-    print(f"{SERVICES} LendingPools, load of the machine {os.getloadavg()[1]:.0f}:\n")
+    load = f"load of the machine {os.getloadavg()[2]:.0f}"
+    print(f"{len(seconds)} decisions of {SERVICES} LendingPools in {GROUPS} moments, {load}:\n")
     print(markdown(["from a sample to a decision", "P50 s", "P99 s", "longest s"], rows))
-    return 0 if quantile(seconds, 0.99) <= TARGET_P99_S else 1
+    if unchanged:
+        print(f"\nStill lent {LATEST_S:g} s after the demand was known: {', '.join(unchanged)}")
+        return 1
+    return 0 if len(seconds) >= LEAST_CHANGES and quantile(seconds, 0.99) <= TARGET_P99_S else 1
 
 
-def _run(plane: Any, folder: Path) -> list[tuple[float, float]]:
+def _run(plane: Any, folder: Path) -> tuple[list[tuple[float, float]], list[str]]:
     """Seconds from the end of the last quiet bucket until the endpoint has it, and until the pool's decision has
-    changed, for each service."""
-    from controlplane.kueue import Kueue
-    from controlplane.processes import free_port, wait_for
+    changed, for each service whose pool lent until then; and the names of those whose pool lent on."""
+    from controlplane.processes import free_port
     from lending.conftest import CHART, POOL, SYSTEM, Controller
     from prometheus_server import RunningPrometheus
     from story.cluster import KOPT, lending_pool
@@ -72,14 +78,13 @@ def _run(plane: Any, folder: Path) -> list[tuple[float, float]]:
     plane.apply_crds([CHART / "crds" / f"{name}.yaml" for name in ("lendingpools", "evictions")])
     names = [f"service-{number:03d}" for number in range(SERVICES)]
     rush_s = -(-(time.time() + STARTING_S) // BUCKET_S) * BUCKET_S
-    demand = Demand(rush_s)
+    demands = {name: Demand(rush_s + number % GROUPS * BUCKET_S) for number, name in enumerate(names)}
+    moments = {name: demand.spike_s for name, demand in demands.items()}
     with contextlib.ExitStack() as parts:
-        kueue = Kueue(plane)
-        parts.callback(kueue.stop)
-        queues = [parts.enter_context(kueue.queue(SPACE, {GPU: 0, "cpu": 100}, name)) for name in names]
-        target = parts.enter_context(_services(demand, names))
+        _queues(plane, names)
+        target = parts.enter_context(_services(demands))
         (folder / "prometheus").mkdir()
-        history = "\n".join(["# TYPE vllm:request_success counter", *_history(demand, names), "# EOF", ""])
+        history = "\n".join(["# TYPE vllm:request_success counter", *_history(demands), "# EOF", ""])
         prometheus = RunningPrometheus(
             folder / "prometheus",
             history,
@@ -88,7 +93,7 @@ def _run(plane: Any, folder: Path) -> list[tuple[float, float]]:
         )
         parts.callback(prometheus.stop)
         url = parts.enter_context(running(_endpoint, str(folder / "home")))[0]
-        plane.api.apply(*(lending_pool(name, SPACE, name, queue) for name, queue in zip(names, queues, strict=True)))
+        plane.api.apply(*(lending_pool(name, SPACE, name, name) for name in names))
         command = ["controller", "ingest", f"--prometheus={prometheus.url}", f"--predictions={url}"]
         port = free_port()
         ingest = plane.start_server(
@@ -98,75 +103,94 @@ def _run(plane: Any, folder: Path) -> list[tuple[float, float]]:
         lending = Controller(plane, f"--predictions={url}", "--refresh=60s")
         parts.callback(lending.server.kill)
 
-        def lent() -> dict[str, int]:
-            pools = plane.api.list(*POOL)
-            return {pool["metadata"]["name"]: pool.get("status", {}).get("lentGpus", 0) for pool in pools}
-
-        wait_for(lambda: all(lent().values()), rush_s - time.time(), what="every pool lends GPUs")
         stored: dict[str, float] = {}
         watching = threading.Thread(
-            target=_stored, args=(f"http://127.0.0.1:{port}/metrics", rush_s, stored), daemon=True
+            target=_stored, args=(f"http://127.0.0.1:{port}/metrics", moments, stored), daemon=True
         )
         watching.start()
-        changes = _changes(plane, POOL, rush_s)
+        lent, changes = _changes(plane, POOL, moments)
         watching.join(timeout=LATEST_S)
-        return [(stored[name], changes[name]) for name in names]
+        measured = [(stored[name], changes[name]) for name in sorted(lent & changes.keys())]
+        return measured, sorted(lent - changes.keys())
 
 
-def _stored(url: str, since_s: float, seconds: dict[str, float]) -> None:
-    """Fill in when, after ``since_s``, the ingester has the endpoint's word for each service's bucket that ended then;
+def _queues(plane: Any, names: list[str]) -> None:
+    """ClusterQueues without GPUs of their own, as objects alone: nothing is to be admitted, so Kueue does not run."""
+    from controlplane.api import load_all
+    from controlplane.build import manifests
+
+    files = (manifests("kueue") / "config" / "components" / "crd" / "bases").glob("*.yaml")
+    plane.apply_crd(*(definition for path in sorted(files) for definition in load_all(path)))
+    quota = [{"name": GPU, "nominalQuota": "0"}]
+    groups = [{"coveredResources": [GPU], "flavors": [{"name": "gpus", "resources": quota}]}]
+    head = {"apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "ClusterQueue"}
+    plane.api.apply(*({**head, "metadata": {"name": name}, "spec": {"resourceGroups": groups}} for name in names))
+
+
+def _stored(url: str, moments: Mapping[str, float], seconds: dict[str, float]) -> None:
+    """Fill in when, after its moment, the ingester has the endpoint's word for each service's bucket that ended then;
     to a quarter of a second."""
     import httpx
 
     with httpx.Client(trust_env=False, timeout=LATEST_S) as client:
-        while len(seconds) < SERVICES and time.time() < since_s + LATEST_S:
-            text, at_s = client.get(url).text, time.time() - since_s
+        while len(seconds) < SERVICES and time.time() < max(moments.values()) + LATEST_S:
+            try:
+                text, now_s = client.get(url).text, time.time()
+            except httpx.ConnectError:
+                text, now_s = "", time.time()  # it has just been started
             for name, newest_s in _NEWEST.findall(text):
-                if float(newest_s) >= since_s:
-                    seconds.setdefault(name, at_s)
+                if float(newest_s) >= moments[name]:
+                    seconds.setdefault(name, now_s - moments[name])
             time.sleep(0.25)
 
 
-def _changes(plane: Any, kind: tuple[str, str], since_s: float) -> dict[str, float]:
-    """Seconds from ``since_s`` until each pool was seen to lend nothing."""
+def _changes(plane: Any, kind: tuple[str, str], moments: Mapping[str, float]) -> tuple[set[str], dict[str, float]]:
+    """Which pools lent when their moment came; and seconds from there until each lent nothing, by a fresh forecast."""
     seconds: dict[str, float] = {}
+    ends_s = max(moments.values()) + LATEST_S
     path = plane.api.path(*kind)
-    version = plane.api.request("GET", path).json()["metadata"]["resourceVersion"]
-    params = {"watch": "true", "resourceVersion": version, "timeoutSeconds": int(since_s + LATEST_S - time.time())}
-    with plane.api.http.stream("GET", path, params=params, timeout=since_s + 2 * LATEST_S - time.time()) as answer:
+    listing = plane.api.request("GET", path).json()
+    version = listing["metadata"]["resourceVersion"]
+    lent = {pool["metadata"]["name"] for pool in listing["items"] if pool.get("status", {}).get("lentGpus", 0)}
+    params = {"watch": "true", "resourceVersion": version, "timeoutSeconds": int(ends_s - time.time())}
+    with plane.api.http.stream("GET", path, params=params, timeout=ends_s + LATEST_S - time.time()) as answer:
         for line in answer.iter_lines():
-            pool = json.loads(line)["object"]
-            name, lent = pool["metadata"]["name"], pool.get("status", {}).get("lentGpus", 0)
-            if name not in seconds and not lent:
-                seconds[name] = time.time() - since_s
-            if len(seconds) == SERVICES:
-                return seconds
-    raise SystemExit(f"{SERVICES - len(seconds)} pools still lend {LATEST_S:g} s after the demand was known")
+            pool, now_s = json.loads(line)["object"], time.time()
+            name, status = pool["metadata"]["name"], pool.get("status", {})
+            if now_s < moments[name]:
+                (lent.add if status.get("lentGpus", 0) else lent.discard)(name)
+            elif not status.get("lentGpus", 0) and status["forecast"]["state"] == "Fresh":
+                seconds.setdefault(name, now_s - moments[name])
+    return lent, seconds
 
 
-def _history(demand: Any, names: list[str]) -> Iterator[str]:
+def _history(demands: Mapping[str, Any]) -> Iterator[str]:
     from story.traffic import BUCKET_S
 
     end_s = time.time() // BUCKET_S * BUCKET_S
-    for name in names:
+    for name, demand in demands.items():
         labels = f'namespace="{SPACE}",service="{name}",finished_reason="stop"'
         for at_s, count in demand.history(end_s, DAYS, SAMPLES_S):
             yield f"vllm:request_success_total{{{labels}}} {count:.3f} {at_s:.0f}"
 
 
 @contextlib.contextmanager
-def _services(demand: Any, names: list[str]) -> Iterator[str]:
+def _services(demands: Mapping[str, Any]) -> Iterator[str]:
     """The address at which the services' counters are scraped; they rise as the demand says."""
     from story.traffic import BUCKET_S
 
-    began_s = time.time()
+    counts, last_s = dict.fromkeys(demands, 0.0), time.time()
 
     class Counters(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            count = (time.time() - began_s) * demand.requests(began_s) / BUCKET_S
+            nonlocal last_s
+            now_s = time.time()
+            for name, demand in demands.items():
+                counts[name] += (now_s - last_s) * demand.requests(now_s) / BUCKET_S
+            last_s = now_s
             lines = [
                 f'vllm:request_success_total{{namespace="{SPACE}",service="{name}",finished_reason="stop"}} {count:.0f}'
-                for name in names
+                for name, count in counts.items()
             ]
             body = "\n".join(["# TYPE vllm:request_success_total counter", *lines, ""]).encode()
             self.send_response(200)

@@ -1,5 +1,6 @@
 """Answers as an assistant gets them: short, without secrets, and marked as what others wrote."""
 
+import json
 import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
@@ -17,8 +18,9 @@ MOST_CHARS = 600
 _LOOKED_AT = 4
 MOST_ROWS = 200
 MOST_TOTAL = 60_000
-"""Of one answer: characters of its texts, and ten for every value."""
-_VALUE = 10
+"""Of one answer as JSON, and of one text more."""
+_VALUE = 30
+"""Characters around a value: quotes, a comma, and its own line, indented."""
 
 
 def enveloped(document: Mapping[str, Any], limit: int) -> dict[str, Any]:
@@ -38,8 +40,8 @@ class _Cut:
     def shortened(self, value: Any) -> Any:
         self._remaining -= _VALUE
         if isinstance(value, str):
-            text = _text(value)
-            self._remaining -= len(text)
+            text = shortened(value)
+            self._remaining -= len(json.dumps(text, ensure_ascii=False))
             return text
         if isinstance(value, dict):
             return {self.shortened(key): self.shortened(item) for key, item in self._kept(list(value.items()))}
@@ -56,8 +58,9 @@ class _Cut:
             yield entry
 
 
-def _text(text: str) -> str:
-    """Without control, format and bidirectional characters, by which a text could look like something else."""
+def shortened(text: str) -> str:
+    """At most ``MOST_CHARS`` of it, without secrets and without control, format and bidirectional characters, by which
+    a text could look like something else."""
     # Secrets are looked for in more than is shown: one that the cut goes through would not look like one any more.
     begin = text[: _LOOKED_AT * MOST_CHARS]
     without_controls = "".join(

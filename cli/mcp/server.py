@@ -1,5 +1,6 @@
 """The server: descriptions and schemas of the tools, and what becomes of their answers and errors."""
 
+import asyncio
 from collections.abc import Awaitable
 from typing import Annotated, Any
 
@@ -9,7 +10,7 @@ from mcp_types import ToolAnnotations
 from pydantic import Field
 
 from kopt.cli.errors import explain
-from kopt.cli.mcp.bounds import MOST_ROWS, PREAMBLE, enveloped
+from kopt.cli.mcp.bounds import MOST_ROWS, PREAMBLE, enveloped, shortened
 from kopt.cli.mcp.tools import Document, Tools
 
 _INSTRUCTIONS = f"""Reads a GPU cluster's queues with the rights of the person who started it; nothing is ever written.
@@ -20,6 +21,8 @@ Namespace = Annotated[str, Field(description="Only this namespace; empty: all th
 Limit = Annotated[int, Field(ge=1, le=MOST_ROWS, description="Most entries of each list; the answer counts the rest.")]
 Since = Annotated[str, Field(description="How far back measurements go: 24h, 7d.", max_length=16)]
 Name = Annotated[str, Field(max_length=253)]
+MOST_S = 50.0
+"""Until a tool gives up: programs of assistants wait for a minute by default, and then say nothing of the reason."""
 
 
 def make_server(tools: Tools, version: str) -> MCPServer:
@@ -31,11 +34,15 @@ def make_server(tools: Tools, version: str) -> MCPServer:
 
 
 async def _answered(reading: Awaitable[Document], limit: int) -> dict[str, Any]:
-    """Every error becomes one sentence without secrets, which the assistant gets in place of an answer."""
+    """Every error becomes one short sentence without secrets, which the assistant gets in place of an answer."""
+    overall = asyncio.timeout(MOST_S)
     try:
-        return enveloped(await reading, limit)
+        async with overall:
+            return enveloped(await reading, limit)
     except Exception as error:  # noqa: BLE001 - the edge of the process
-        raise ToolError(explain(error, "mcp")) from None
+        if overall.expired():
+            raise ToolError(f"no answer within {MOST_S:g} s; ask for less, such as one namespace") from None
+        raise ToolError(shortened(explain(error, "mcp"))) from None
 
 
 def _of_cluster(tools: Tools) -> tuple[Any, ...]:

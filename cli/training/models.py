@@ -1,5 +1,7 @@
 """``kopt models``: what is registered, how versions compare, which one serves."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="List, compare, promote and roll back registered models.")
 
+_NONE_YET = "is registered yet; `kopt up` registers the shipped ones, `kopt train` makes more"
 _HELP = f"Which predictor's models: {', '.join(predictor_names())}; default: {names.DEFAULT}."
 PredictorOption = Annotated[
     str | None,
@@ -90,8 +93,7 @@ def list_models(
         if has_registry(registry.settings)
         else []
     )
-    missing = "no model is registered yet; `kopt up` registers the shipped ones, `kopt train` makes more"
-    show(Answer("models", rows, title=f"{predictor} models".strip(), empty=missing), output)
+    show(Answer("models", rows, title=f"{predictor} models".strip(), empty=f"no model {_NONE_YET}"), output)
 
 
 @app.command()
@@ -113,9 +115,10 @@ def compare(
     """
     name, (first, second) = names.predictor_and_versions(arguments or (), predictor, names.ALIASES)
     registry = _registry()
-    if second == "challenger":
-        first, second = _with_challenger(registry, name, first)
-    rows = [_compared(row) for row in registry.compare(name, (first, second))]
+    with _absent_explained(registry, name):
+        if second == "challenger":
+            first, second = _with_challenger(registry, name, first)
+        rows = [_compared(row) for row in registry.compare(name, (first, second))]
     remark = f"first is {first}, second is {second}"
     compared = {"first": first, "second": second}
     show(
@@ -147,7 +150,10 @@ def promote(
     if force and not reason.strip():
         raise typer.BadParameter("--force needs a reason, which is stored with the version", param_hint="--reason")
     name, (version,) = names.predictor_and_versions(arguments or (), predictor, ("challenger",))
-    _show_model(_registry().promote(name, version, force=force, reason=reason), "is champion now", output)
+    registry = _registry()
+    with _absent_explained(registry, name):
+        model = registry.promote(name, version, force=force, reason=reason)
+    _show_model(model, "is champion now", output)
 
 
 @app.command()
@@ -174,7 +180,9 @@ def canary(
     name, (text,) = names.predictor_and_versions(arguments or (), predictor, ("",))
     if not text.isdigit():
         raise typer.BadParameter(f"{text!r} is no percentage; write it like 10", param_hint="PERCENT")
-    model = _registry().set_canary(name, int(text), force=force)
+    registry = _registry()
+    with _absent_explained(registry, name):
+        model = registry.set_canary(name, int(text), force=force)
     _show_model(model, f"answers {text} % of the questions now" if int(text) else "answers nobody now", output)
 
 
@@ -187,7 +195,23 @@ def rollback(name: PredictorArgument = None, predictor: PredictorOption = None, 
         kopt models rollback demand
     """
     name, _ = names.predictor_and_versions([name] if name else [], predictor, ())
-    _show_model(_registry().rollback(name), "is champion again", output)
+    registry = _registry()
+    with _absent_explained(registry, name):
+        model = registry.rollback(name)
+    _show_model(model, "is champion again", output)
+
+
+@contextmanager
+def _absent_explained(registry: "Registry", name: str) -> Iterator[None]:
+    """A version or alias that is not there is refused with what makes one, or shows those there are."""
+    from kopt.models.registry.registry import NotRegisteredError
+
+    try:
+        yield
+    except NotRegisteredError as error:
+        if not registry.list(name):
+            raise Refused(f"no {name} model {_NONE_YET}") from error
+        raise Refused(f"{error}; `kopt models list {name}` shows the versions there are") from error
 
 
 def _with_challenger(registry: "Registry", name: str, first: str) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from kopt.serving.http.sharing import KeptByCaller
 STORE = "kopt:store"
 """Stands for a caller: whose histories are those of the store."""
 _Key = tuple[str, str, str, float]
-_FEW_BUCKETS = 12
+FEW_BUCKETS = 12
 """Replaying up to this many new buckets is fast enough for the event loop."""
 
 
@@ -33,7 +33,7 @@ class Remembered:
         if memory.state is None or memory.state.step_s != series.step_s or not np.isfinite(memory.end_s):
             return False
         index = (memory.end_s - series.start_s) / series.step_s
-        if index != int(index) or not len(series) - _FEW_BUCKETS <= int(index) + 1 <= len(series) or index < 0:
+        if index != int(index) or not len(series) - FEW_BUCKETS <= int(index) + 1 <= len(series) or index < 0:
             return False
         return bool(np.array_equal(series.value[int(index)], memory.last, equal_nan=True))
 

@@ -32,7 +32,7 @@ from kopt.serving.demand.live import LiveDemand
 from kopt.serving.demand.metrics import DemandMetrics
 from kopt.serving.demand.monitoring import PredictionTable
 from kopt.serving.demand.preparation import Preparation
-from kopt.serving.demand.series_cache import STORE, Memories, Remembered
+from kopt.serving.demand.series_cache import FEW_BUCKETS, STORE, Memories, Remembered
 from kopt.serving.http.deadline import Deadline
 from kopt.serving.http.metrics import EndpointMetrics
 from kopt.serving.http.problems import Problem, invalid
@@ -232,9 +232,12 @@ class DemandService(PredictorService[DemandModel]):
         if self._live is None:
             raise Problem(503, "This endpoint keeps no live demand.")
         try:
-            return await self._writer.run(deadline, self._live.push, service, caller, request)
+            pushed = await self._writer.run(deadline, self._live.push, service, caller, request)
         except TimeoutError:
             raise Problem(503, f"{deadline.reason.message} Push again.", headers={"retry-after": "2"}) from None
+        if self._preparation is not None and pushed.changed > FEW_BUCKETS:
+            self._preparation.arrived(service, lambda: self.slot.current)
+        return pushed
 
     def _task(self, job: Job, index: int, raw: DemandSeries | None) -> Task:
         entry = job.request.series[index]

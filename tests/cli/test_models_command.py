@@ -118,3 +118,12 @@ def test_without_any_other_version_compare_says_what_makes_one(kopt: Kopt, regis
     assert done.status == 1
     assert "demand has no challenger to compare with; `kopt train demand` makes one" in " ".join(done.err.split())
     assert registry.asked == []
+
+
+@pytest.mark.parametrize("words", ["promote demand", "rollback demand", "compare demand 1 2", "canary demand 10"])
+def test_before_any_model_is_registered_each_says_what_makes_one(kopt: Kopt, words: str) -> None:
+    done = kopt("models", *words.split())
+    assert done.status == 1
+    line = " ".join(done.err.split())
+    assert "no demand model is registered yet; `kopt up` registers the shipped ones" in line
+    assert "Registered Model" not in line

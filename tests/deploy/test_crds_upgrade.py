@@ -136,6 +136,9 @@ def test_what_is_in_use_is_not_dropped_and_the_release_stays_as_it_was(
     before = _spec(api)
     done = _upgrade(charts, installed, without)
     assert done.returncode != 0
+    # helm says which Job failed, and that Job has the reason.
+    assert "pre-upgrade hooks failed" in done.stderr
+    assert f"{NAMESPACE}/kopt-crds" in done.stderr or "job kopt-crds failed" in done.stderr, done.stderr
     assert "it drops spec.capacity, and you may not list kaiwopools.kaiwo.ai" in _logs(installed)
     assert api.find("rbac.authorization.k8s.io/v1", "ClusterRole", "kopt-crds", "") is None, "its rights stay"
     (job,) = api.list("batch/v1", "Job", NAMESPACE)

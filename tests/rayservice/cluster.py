@@ -5,7 +5,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +17,8 @@ from controlplane.api import has_condition
 from controlplane.kubelet import PodNetwork
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
+
+from kopt.serving.client.client import PredictionClient
 
 NAME, SERVICE, PORT = "kopt-predictions", "kopt-predictions-serve-svc", 8000
 AUDIENCE, CALLER = "kopt-predictions", "caller"
@@ -119,6 +121,21 @@ class Predictions:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         return httpx.post(url, json=body or self.question, headers=headers, timeout=15, trust_env=False)
 
+    def controller(self) -> PredictionClient:
+        """The client of our controllers, through the Service, with the right to push demand as well."""
+        name = {"kind": "ClusterRole", "name": "kopt-predictions-demand-writer"}
+        self.plane.api.apply(
+            {
+                "apiVersion": "rbac.authorization.k8s.io/v1",
+                "kind": "ClusterRoleBinding",
+                "metadata": {"name": "test-demand-writer"},
+                "roleRef": {"apiGroup": "rbac.authorization.k8s.io", **name},
+                "subjects": [{"kind": "ServiceAccount", "name": CALLER, "namespace": NAMESPACE}],
+            }
+        )
+        url, through = f"http://{SERVICE}.{NAMESPACE}.svc:{PORT}", _Through(self.addresses)
+        return PredictionClient(url, token=lambda: self.token, transport=through)
+
     def answer(self) -> Answer:
         """One question about demand, as a client sees it."""
         at_s = time.monotonic()
@@ -176,6 +193,21 @@ class Predictions:
             parts.append(f"{name}: {states}\n{log[-2000:]}")
         events = [(one["reason"], one["message"][:200]) for one in api.list("v1", "Event", NAMESPACE)]
         return "\n\n".join([*parts, f"events: {events[-40:]}"])
+
+
+class _Through(httpx.AsyncHTTPTransport):
+    """Leads to one of the addresses, as a Service does; connections that are open are used again."""
+
+    def __init__(self, addresses: Callable[[], Sequence[str]]) -> None:
+        super().__init__()
+        self._addresses = addresses
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        addresses = self._addresses()
+        if not addresses:
+            raise httpx.ConnectError(f"{SERVICE} has no endpoint")
+        request.url = request.url.copy_with(host=random.SystemRandom().choice(addresses))
+        return await super().handle_async_request(request)
 
 
 def bad(answers: Sequence[Answer]) -> Counter[str]:

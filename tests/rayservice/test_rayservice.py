@@ -6,12 +6,14 @@ In this order, on one installation, as each needs minutes to come up.
 import time
 
 import pytest
+from asked_by_name import LATEST_S, asked_by_name, assert_clear, push_history
 from controlplane.api import has_condition
 from controlplane.processes import wait_for
 
 from kopt.models.registry.registry import Registry
 from tests.models.team_mlflow_server import TeamMlflow
 from tests.rayservice.cluster import NAMESPACE, STARTS_WITHIN_S, Predictions, bad
+from tests.serving.conftest import wave
 
 pytestmark = [
     pytest.mark.long,
@@ -54,8 +56,14 @@ def test_answers_go_on_while_a_killed_head_is_replaced(predictions: Predictions)
     job = {"job": JOB, "lines": LINES}
     assert predictions.ask("/v1/checkpoint", job).json()["lines"] == len(LINES)
     name = head["metadata"]["name"]
-    with predictions.asked_all_the_time() as answers:
+    with (
+        predictions.controller() as client,
+        predictions.asked_all_the_time() as answers,
+        asked_by_name(client, "team/chat") as calls,
+    ):
+        push_history(client, "team/chat", wave(700))
         wait_for(lambda: len(answers) >= 5, what="it is asked")
+        wait_for(lambda: calls and calls[-1].good, 120, "it answers by name")
         killed_s = time.monotonic()
         predictions.plane.api.delete("v1", "Pod", name, NAMESPACE, gracePeriodSeconds=0)
 
@@ -69,6 +77,8 @@ def test_answers_go_on_while_a_killed_head_is_replaced(predictions: Predictions)
     away = [one for one in answers if not one.good]
     # Whom the head was just answering, and who was sent to it before the Service knew.
     assert all(one.at_s < killed_s + 5 for one in away), bad(away)
+    assert_clear([call for call in calls if call.at_s > killed_s - LATEST_S])
+    assert [call for call in calls if not call.good and call.at_s > killed_s + 10] == []
     assert predictions.replicas() == replicas
     assert [pod["metadata"]["name"] for pod in predictions.pods("worker")] == [worker["metadata"]["name"]]
     assert predictions.ask("/v1/checkpoint", {"job": JOB, "lines": []}).json()["lines"] == len(LINES)

@@ -1,5 +1,6 @@
 """Live services are known to a replica that has started and to a model that is promoted, before anybody asks."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +16,7 @@ from kopt.data.demand.table import GRID_S, DemandSeries
 from kopt.features.live import open_histories
 from kopt.features.rows import FeatureStoreError
 from kopt.models.demand.memory import SeriesMemory
+from kopt.serving.contract.schemas import PushRequest
 from kopt.serving.demand import preparation
 from kopt.serving.demand.live import LiveDemand
 from kopt.serving.demand.preparation import Preparation
@@ -22,6 +24,7 @@ from kopt.serving.demand.series_cache import STORE, Memories
 from kopt.serving.demand.service import DemandService
 from kopt.serving.endpoint.app import Endpoint
 from kopt.serving.endpoint.assemble import Parts, assemble
+from kopt.serving.http.deadline import Deadline
 from tests.serving.conftest import MemorySource, StandInModel
 
 
@@ -144,3 +147,24 @@ def test_it_stops_at_its_time_and_when_the_replica_ends(histories: Any, monkeypa
     thread.start()
     thread.join(10)
     assert len(model.asked) == 2
+
+
+async def test_a_history_that_is_pushed_is_known_before_anybody_asks(
+    endpoint: Callable[[MemorySource], Endpoint], histories: Any
+) -> None:
+    source, model = MemorySource(), RememberingModel()
+    source.add(model)
+    service = endpoint(source).service(DemandService)
+
+    async def sent(name: str, buckets: int) -> None:
+        end_s = int(time.time()) // GRID_S * GRID_S
+        times = [end_s - GRID_S * back for back in range(buckets, 0, -1)]
+        await service.push(name, PushRequest(t=times, value=[1.0] * buckets), Deadline(time.monotonic() + 30, 30.0))
+
+    await sent("a bucket, as each of five minutes", 1)
+    model.before_each = lambda: time.sleep(0.2)
+    for name in ("chat", "search", "translate"):
+        await sent(name, 100)
+    await asyncio.to_thread(wait_for, lambda: len(model.known) == 3, what="all three are known")
+    assert model.known == ["chat", "search", "translate"]
+    assert len(model.asked) < 3, "those that come meanwhile are prepared together"

@@ -5,6 +5,7 @@ not answer is answered with 502 and not sent again: that is for clients of ours 
 """
 
 import json
+import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -62,8 +63,15 @@ class Service:
     def kill_one(self) -> int:
         """The one that answered an agent last, without a word; none comes back."""
         number = self.exchanges[-1].replica
-        self._replicas[number][0].kill()
+        self.kill(number)
         return number
+
+    def freeze(self, number: int) -> None:
+        """It still takes requests and answers none, as on a node that is lost."""
+        self._replicas[number][0].signal(signal.SIGSTOP)
+
+    def kill(self, number: int) -> None:
+        self._replicas[number][0].kill()
 
     def ready(self) -> bool:
         """Whether all answer."""

@@ -6,8 +6,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from asked_by_name import ask, asked_by_name, assert_clear, push_history
 from controlplane.plane import ControlPlane
+from controlplane.processes import wait_for
 
+from kopt.serving.client.client import PredictionClient
+from tests.serving.conftest import wave
 from tests.serving.test_state_in_database import log
 from tests.story.service import CHECKPOINT, Service, answered_by_one_process, two_replicas
 
@@ -57,3 +61,25 @@ def test_one_killed_half_way_and_the_answers_are_those_of_one_process(
         pairs = answered_by_one_process(service.exchanges, tmp_path)
     assert [both for both in pairs if both[0] != both[1]] == []
     assert {one["safe"] for one, _ in pairs} == {True, False}
+
+
+def test_who_asks_by_name_with_a_deadline_hears_in_time_while_one_dies(
+    control_plane: ControlPlane, tmp_path: Path
+) -> None:
+    with (
+        two_replicas(control_plane, tmp_path / "endpoint") as service,
+        PredictionClient(service.url) as client,
+    ):
+        push_history(client, "team/chat", wave(700))
+        # The first answer of each replays days of the series.
+        wait_for(lambda: all(ask(client, "team/chat").good for _ in range(4)), 120, "both answer by name")
+        with asked_by_name(client, "team/chat") as calls:
+            wait_for(lambda: len(calls) >= 10, what="it is asked")
+            service.freeze(0)
+            wait_for(lambda: sum(not call.good for call in calls) >= 2, what="the frozen one is asked")
+            service.kill(0)
+            killed_s = time.monotonic()
+            wait_for(lambda: calls[-1].at_s > killed_s + 5, what="it is asked for a while")
+    assert_clear(calls)
+    assert "DEADLINE" in {call.reason for call in calls}
+    assert [call for call in calls if not call.good and call.at_s > killed_s + 2] == []

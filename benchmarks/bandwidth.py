@@ -8,8 +8,8 @@ looked at while the model was made; they are answered by a fit on the others. Ro
 are told apart. ``random`` belongs to placement and is not here.
 
 ``published_collectives.csv`` holds figures that others published of machines that are in no other data here, with their
-sources; the shipped model answers them. Physics of networks were chosen on those marked ``tuned``, and answered those
-marked ``apart`` at the end.
+sources; the shipped model answers them. Physics of networks were chosen on those marked ``tuned``; those marked
+``apart`` were answered at the end of the first round and of the second, those marked ``kept`` of the second alone.
 """
 
 import copy
@@ -93,36 +93,39 @@ def main(arguments: Sequence[str] = ()) -> int:
 def _published(fitted_on: Sequence[Point]) -> None:
     """The shipped model's answers to what others measured, by (tuned or apart, one or several nodes)."""
     with _PUBLISHED.open(encoding="utf-8", newline="") as file:
-        apart = {row["machine_class"] for row in csv.DictReader(file) if row["split"] == "apart"}
-    rows = points(read_measured(_PUBLISHED))
-    answers = _by_predictor(load_bandwidth(SHIPPED), rows)
-    for name, part in (
-        ("tuned", [a for a in answers if a.point.group not in apart]),
-        ("apart", [a for a in answers if a.point.group in apart]),
-    ):
-        alone, together = _by_nodes(part)
-        _tell(f"Published elsewhere ({name}), one node", "unseen, one node", alone, fitted_on)
-        _tell(f"Published elsewhere ({name}), several nodes", "unseen, several nodes", together, fitted_on)
-        print(_medians_of_classes(f"Published elsewhere ({name})", part))
-
-
-def _medians_of_classes(title: str, answers: Sequence[Answer]) -> str:
-    """From 64 MiB on: the median of the classes' median errors, and how many classes' intervals hold 70 % or more."""
-    parts: dict[tuple[bool, str], list[Answer]] = defaultdict(list)
-    for item in answers:
-        if regime(item.point.bytes) is Regime.LARGE:
-            parts[item.point.gpus.nodes > 1, item.point.group].append(item)
+        splits = {row["machine_class"]: row["split"] for row in csv.DictReader(file)}
+    answers = _by_predictor(load_bandwidth(SHIPPED), points(read_measured(_PUBLISHED)))
     lines = []
-    for several in (False, True):
-        classes = [part for (many, _), part in parts.items() if many is several]
-        errors = [float(np.median([error(item) for item in part])) for part in classes]
-        held = [float(np.mean([inside(item) for item in part])) for part in classes]
-        where = "several nodes" if several else "one node"
-        lines.append(
-            f"{title}, {where}: median of the medians of {len(classes)} classes {float(np.median(errors)):.1%}; "
-            f"intervals hold 70 % or more in {sum(share >= 0.7 for share in held)} of them.\n"
-        )
-    return "\n".join(lines)
+    for name in ("tuned", "apart", "kept"):
+        for several, part in enumerate(_by_nodes([a for a in answers if splits[a.point.group] == name])):
+            where = "several nodes" if several else "one node"
+            _tell(f"Published elsewhere ({name}), {where}", f"unseen, {where}", part, fitted_on)
+            large = [a for a in part if regime(a.point.bytes) is Regime.LARGE]
+            if large:
+                lines += [(name, where, *row) for row in _medians_of_classes(large, fitted_on)]
+    head = (
+        "published elsewhere",
+        "≥ 64 MiB",
+        "classes",
+        "",
+        "median of medians",
+        "p90 of medians",
+        "70 % or more inside",
+    )
+    print(markdown(head, lines) + "\n")
+    print(_classes([a for a in answers if splits[a.point.group] != "tuned" and a.point.gpus.nodes > 1]))
+
+
+def _medians_of_classes(answers: Sequence[Answer], fitted_on: Sequence[Point]) -> Iterator[tuple[str, ...]]:
+    """Median and 90 % quantile of the classes' median errors, and how many classes' intervals hold 70 % or more."""
+    for name, said in (("kopt", answers), *_baselines(answers, fitted_on)):
+        parts: dict[str, list[Answer]] = defaultdict(list)
+        for item in said:
+            parts[item.point.group].append(item)
+        errors = [float(np.median([error(item) for item in part])) for part in parts.values()]
+        held = sum(float(np.mean([inside(item) for item in part])) >= 0.7 for part in parts.values())
+        inside_text = str(held) if name == "kopt" else "–"
+        yield str(len(parts)), name, f"{np.median(errors):.1%}", f"{np.quantile(errors, 0.9):.0%}", inside_text
 
 
 def _with_deviations(fitted_on: Sequence[Point], rows: Sequence[Point], answers: Sequence[Answer]) -> list[Answer]:

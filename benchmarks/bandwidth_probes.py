@@ -18,6 +18,7 @@ from benchmarks.tables import markdown
 from kopt.core.hardware.bandwidth import Collective
 from kopt.models.bandwidth.calibration import Calibration, Probe
 from kopt.models.bandwidth.intervals import Regime, regime
+from kopt.models.bandwidth.predictor import doubt_of
 
 SIZES = {0: (), 1: (28,), 3: (16, 22, 28), 8: (10, 13, 16, 19, 22, 25, 28, 31)}
 """log2 of the bytes that are probed, by how many."""
@@ -116,6 +117,6 @@ def _after(one: Answer, calibration: Calibration) -> Answer:
     gpus, nodes, kind = _cell(one)
     added, left = calibration.correction("", "", kind, gpus, nodes, one.point.bytes, one.deviation)
     # What is unknown of the hardware is not made known by a probe.
-    unknown = 1.0 if one.point.gpus.unknown else 0.0
+    unknown = doubt_of(one.point.gpus)
     width = math.sqrt(max(0.0, one.spread**2 - unknown**2)) / one.deviation
     return replace(one, lacking=one.lacking - added, deviation=left, spread=math.hypot(width * left, unknown))

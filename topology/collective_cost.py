@@ -32,21 +32,32 @@ _SLOW = {
     Transport.UNKNOWN: 2.0,
 }
 """Times the latencies of the table, which are those of InfiniBand at its best."""
-_SLOW_EFA = 2.5
+_SLOW_EFA, _SLOW_EFA_FIRST = 2.5, 6.0
+"""Of EFA, and of its first generation, which instances of V100 and A100 have."""
 _NET_BASE_US = 4.0
 """To enter the network and leave it, times the same."""
 _LAUNCH_US = 12.0
 """More where each GPU has a process of its own and they start when they get there."""
 _NET_SHARE = {
-    Transport.RDMA: 0.9,
-    Transport.PLUGIN: 0.75,
+    Transport.RDMA: 0.95,
+    Transport.PLUGIN: 0.8,
     Transport.TCPX: 0.45,
     Transport.SOCKETS: 0.9,
-    Transport.UNKNOWN: 0.75,
+    Transport.UNKNOWN: 0.8,
 }
-_SOCKET_MOST_GBPS, _SOCKET_MOST_NEW_GBPS = 4.5, 15.0
+_TCPXO_SHARE = 0.87
+_SLINGSHOT_SHARE, _SLINGSHOT_SHARED = 0.92, 0.75
+"""Where a GPU has a card of its own, and where GPUs share them (Alps: 96 of 100 GB/s, Polaris: 36 of 50)."""
+_SLINGSHOT_NODES, _SLINGSHOT_FALL = 64, 0.15
+"""Jobs of more nodes than a group of the dragonfly has share its global links with others."""
+_SOCKET_MOST_GBPS, _SOCKET_MOST_NEW_GBPS = 4.5, 8.0
 """What one card's sockets carry, whatever the card; several cards wait for the same cores. Hosts of NVLink 4 GPUs, with
 virtual network cards of many queues, carry more over Ethernet."""
+_STAGED_GBPS = 10.0
+"""What one GPU's data get through the host's memory to a card and back, where cards may not read the GPU's."""
+_RAILS_BETWEEN_DOMAINS = 8
+"""Cards whose bandwidth rings and trees use between NVLink domains of several nodes, however many there are: 382 GB/s
+of 50 GB/s cards between twenty racks; between two, where a tree needs half, 681 and rising."""
 _WIRE_SHARE = {Way.SWITCH: 0.82, Way.MESH: 0.82, Way.PCIE: 1.0, Way.ALONE: 1.0}
 _XGMI_SHARE = 0.70
 _NVLS_SHARE, _NVLS5_SHARE = 0.69, 0.6
@@ -54,7 +65,7 @@ _NVLS_SHARE, _NVLS5_SHARE = 0.69, 0.6
 _TREE_CARDS = 4
 """A node needs so many that both directions of both trees have a card of their own."""
 _SHARP_SHARE = 0.75
-_NET_FILLING = (4.0, 1.0, 0.7)
+_NET_FILLING = (4.0, 1.0, 0.5)
 """Times that, per protocol, where the pipeline runs over a network."""
 _RAMP_BYTES_PER_GBPS = 8 * MIB / 300
 """Pipelines fill: at this size by bandwidth a message reaches half of it, and more with the root of the size."""
@@ -116,23 +127,45 @@ def network_gbps(gpus: GpuSet) -> float:
     assert gpus.network is not None
     total = gpus.network_gbps * _NET_SHARE[transport]
     if transport is Transport.TCPX and "tcpxo" in gpus.network.name.lower():
-        total = gpus.network_gbps * 0.75
+        total = gpus.network_gbps * _TCPXO_SHARE
+    if transport is Transport.PLUGIN and "slingshot" in gpus.network.name.lower():
+        own = gpus.network.cards >= gpus.count
+        fall = min(1.0, (_SLINGSHOT_NODES / gpus.nodes) ** _SLINGSHOT_FALL)
+        total = gpus.network_gbps * (_SLINGSHOT_SHARE if own else _SLINGSHOT_SHARED) * fall
     if transport is Transport.SOCKETS:
         cards = max(1.0, gpus.network_gbps / gpus.network.card_gbps)
         new = gpus.gpu.generation >= 4 and not gpus.network.fabric
         total = min(total, (_SOCKET_MOST_NEW_GBPS if new else _SOCKET_MOST_GBPS) * math.sqrt(cards))
-    return total
+    return min(total, _STAGED_GBPS * gpus.domain_gpus) if gpus.software.staged else total
+
+
+def _rails_gbps(gpus: GpuSet) -> float:
+    """The same as far as rings and trees use it."""
+    total = network_gbps(gpus)
+    if gpus.domain_nodes == 1:
+        return total
+    return min(total, total / max(gpus.network_gbps, 1e-9) * gpus.card_gbps * _RAILS_BETWEEN_DOMAINS)
 
 
 def ring_bus_gbps(gpus: GpuSet, kind: Collective) -> float:
     """Bus bandwidth of rings: the least of what the links and the cards carry."""
-    within = gpus.ring_gbps * wire_share(gpus, kind) if gpus.domain_gpus > 1 else math.inf
+    within = _chain_gbps(gpus) * wire_share(gpus, kind) if gpus.domain_gpus > 1 else math.inf
     if kind is _C.SENDRECV:
         within = gpus.pair_gbps * wire_share(gpus, kind) if gpus.domain_gpus > 1 else math.inf
         outside = min(network_gbps(gpus), gpus.card_gbps) if gpus.domains > 1 else math.inf
         return max(1e-3, min(within, outside))
-    outside = network_gbps(gpus) if gpus.domains > 1 else math.inf
+    outside = _rails_gbps(gpus) if gpus.domains > 1 else math.inf
     return max(1e-3, min(within, outside))
+
+
+def _chain_gbps(gpus: GpuSet) -> float:
+    """Of the links along rings. Between nodes a ring is open in each of them: in a full mesh of k GPUs, k chains fit
+    where k - 1 closed rings do (eight MI300X: 313 GB/s in a node, 360 on two). For less than all GPUs of a node the
+    library does not look for them (four of eight MI355X: 128 GB/s)."""
+    k = gpus.domain_gpus
+    full = gpus.way is Way.MESH and math.isclose(gpus.ring_gbps, (k - 1) * gpus.pair_gbps, rel_tol=0.01)
+    full = full and math.isclose(gpus.ring_gbps, gpus.gpu.link_gbps, rel_tol=0.01)
+    return gpus.ring_gbps * k / (k - 1) if gpus.domains > 1 and full else gpus.ring_gbps
 
 
 def tree_bus_gbps(gpus: GpuSet) -> float:
@@ -142,7 +175,7 @@ def tree_bus_gbps(gpus: GpuSet) -> float:
     sockets = gpus.software.transport is Transport.SOCKETS
     if gpus.network is None or gpus.network.cards < _TREE_CARDS or sockets:
         return 0.9 * ring
-    within = gpus.ring_gbps * wire_share(gpus, _C.ALL_REDUCE) if gpus.domain_gpus > 1 else ring
+    within = _chain_gbps(gpus) * wire_share(gpus, _C.ALL_REDUCE) if gpus.domain_gpus > 1 else ring
     return 0.9 * max(ring, min(within, _rooted_bus_gbps(gpus)))
 
 
@@ -159,7 +192,7 @@ def _rooted_bus_gbps(gpus: GpuSet) -> float:
     """What the network allows along trees: of two nodes each sends the message once; of more, a node inside one tree
     is a leaf of the other and sends it twice. Where switches reduce, every node sends it once and gets it once."""
     times = 1.0 if gpus.domains <= 2 else 1 / _SHARP_SHARE if gpus.software.sharp else 2.0
-    return network_gbps(gpus) * _C.ALL_REDUCE.bus_factor(gpus.ranks) / times
+    return _rails_gbps(gpus) * _C.ALL_REDUCE.bus_factor(gpus.ranks) / times
 
 
 def _protocols(gpus: GpuSet, kind: Collective, algorithm: str, m: int, wire: float, gbps: float) -> Iterator[Analytic]:
@@ -195,7 +228,9 @@ def _steps_us(gpus: GpuSet, kind: Collective, algorithm: str, protocol: int) -> 
 
 def _slow(gpus: GpuSet) -> float:
     efa = gpus.network is not None and "EFA" in gpus.network.name
-    return _SLOW_EFA if efa and gpus.software.transport is Transport.PLUGIN else _SLOW[gpus.software.transport]
+    if not efa or gpus.software.transport is not Transport.PLUGIN:
+        return _SLOW[gpus.software.transport]
+    return _SLOW_EFA if gpus.gpu.generation >= 4 else _SLOW_EFA_FIRST
 
 
 def _start_us(gpus: GpuSet) -> float:

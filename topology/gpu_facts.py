@@ -19,7 +19,7 @@ _FAMILIES = (
     (r"H100|H200|H800|H20\b|GH200", 4, 3350),
 )
 _PCIE3 = re.compile(r"P100|V100|P40|P4\b|T4\b|2080|TITAN|1080|K80", re.IGNORECASE)
-_PCIE5 = re.compile(r"H100|H200|H800|H20\b|GH200|B200|B300|MI3\d\d|5090|PRO ?6000", re.IGNORECASE)
+_PCIE5 = re.compile(r"H100|H200|H800|H20\b|GH200|B200|B300|MI3\d\d|5090|PRO[ -]?6000", re.IGNORECASE)
 NO_PEERS = re.compile(r"RTX[- ]?(2080|30[6789]0|40[6789]0|50[6789]0)", re.IGNORECASE)
 """Cards whose driver does not let them read each other's memory over PCIe."""
 SUPERCHIP_RACK = re.compile(r"GB200|GB300", re.IGNORECASE)

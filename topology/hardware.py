@@ -108,6 +108,12 @@ def _installed(row: HardwareRow) -> int:
     return 8 if re.search(r"NVSwitch|XGMI|mesh", row.intra_link, re.IGNORECASE) else row.gpus_per_node
 
 
+_BRIDGED = re.compile(r"\bNVL\b", re.IGNORECASE)
+"""PCIe cards that bridges join (H100 NVL, H200 NVL)."""
+_QUAD = 4
+_LINK_GUESS_GBPS = 50.0
+
+
 def _usual_link(specs: GpuSpecs, count: int) -> str:
     """How GPUs with links of their own are joined where nothing says it; nothing for others."""
     if not specs.link_gbps:
@@ -116,6 +122,8 @@ def _usual_link(specs: GpuSpecs, count: int) -> str:
         return "XGMI"
     if specs.generation <= 2:
         return "HybridCubeMesh" if count == 8 else ""
+    if _BRIDGED.search(specs.name):
+        return f"NV{round(specs.link_gbps / NVLINK_GBPS[specs.generation])} bridges"
     return "NVSwitch" if re.search(r"SXM|HGX|DGX|H[128]00|GB|B[123]00", specs.name) and count > 1 else ""
 
 
@@ -148,6 +156,16 @@ def _node(specs: GpuSpecs, link: str, count: int) -> DeviceGraph:
     elif match := re.search(r"nv(\d{1,2})\b", lower):
         gbps = NVLINK_GBPS[specs.generation or 3]
         direct = _mesh([(a, b, int(match[1])) for a in gpus for b in gpus[a + 1 :]], EdgeKind.NVLINK, gbps, count)
+    elif re.search(r"link|hccs", lower) and "pcie" not in lower:
+        # Links of other makers: of MetaX in fours; their speed is not published, and more than that of cards.
+        many = _QUAD if "metax" in lower else count
+        direct = _mesh(
+            [(a, b, 1) for a in gpus for b in gpus[a + 1 :] if a // many == b // many],
+            EdgeKind.METAXLINK,
+            _LINK_GUESS_GBPS,
+            count,
+        )
+        unknown.append(f"speed of link {link!r}")
     else:
         direct = ()
         unknown += [] if re.search(r"pcie|phb|pix|sys|node", lower) else [f"link {link!r}"]

@@ -53,6 +53,14 @@ _VERBS = re.compile(
     r"\bIB\b|\bgIB\b|infiniband|roce|\bRDMA\b|[ehnfqx]dr\d*\b|cx-?[5678]\b|connectx|mlx5|bluefield|ainic|pollara|bnxt",
     re.IGNORECASE,
 )
+_STAGED = re.compile(
+    r"\b(?:no|without) (?:GDR|GPUDirect)|(?:GDR|GPUDirect)\S*(?: RDMA)? (?:is )?(?:off|disabled)|GDR_LEVEL=(?:0|LOC)\b"
+    r"|staged through (?:the )?host",
+    re.IGNORECASE,
+)
+_QUAD = 4
+_VERBS_GBIT = 100
+"""Cards so fast are bought for verbs, where nothing says what they speak."""
 _FABRIC = re.compile(r"slingshot|efa\b|\bena\b|cxi|omni", re.IGNORECASE)
 
 
@@ -83,8 +91,8 @@ def network_of(text: str, installed: int = 8, gpu: GpuSpecs | None = None) -> Ne
 
 
 def _stated_cards(text: str) -> int:
-    used = re.search(r"\((\d{1,2}) used", text)
-    many = re.search(r"\b(\d{1,2}) ?[x×]", text)
+    used = re.search(r"\((\d{1,2}) (?:NICs? |cards? )?used", text, re.IGNORECASE)
+    many = re.search(r"\b(\d{1,2}) ?(?:[x×]|(?:NIC|HCA|rail|port|card|adapter)s?\b)", text, re.IGNORECASE)
     stated = (int(used[1]) if used else 0) or (int(many[1]) if many else 0)
     return stated or (2 if re.search(r"\bdual\b", text, re.IGNORECASE) else 0)
 
@@ -92,6 +100,8 @@ def _stated_cards(text: str) -> int:
 def _gbit(text: str) -> float:
     """Of one card; 0 where no speed stands."""
     named = next((gbit for name, gbit in _NAMED_GBIT if name.lower() in text.lower()), 0)
+    if "slingshot" in text.lower() and re.search(r"verbs", text, re.IGNORECASE):
+        named = 100  # Only the cards of its first generation speak verbs.
     stated = _GBIT_OF_CARD.search(text) or _BARE_GBIT.search(text)
     if stated and float(stated[1]) > 0 and (not named or re.search(r"slingshot|efa|thor", text, re.IGNORECASE)):
         return float(stated[1])
@@ -108,9 +118,12 @@ def _over_ip(text: str, gbit: float) -> bool:
 
 def _usual(installed: int, gpu: GpuSpecs | None, *, ethernet: bool) -> tuple[int, float]:
     """Cards of a node and Gbit/s of each, as nodes of such GPUs are sold: DGX and HGX have a card per GPU of the
-    generation of their time (V100 one per two), boxes of PCIe cards one for all."""
+    generation of their time (V100 one per two; boards of four Hopper GPUs are those of supercomputers, whose cards are
+    of 200 Gbit/s), boxes of PCIe cards one for all."""
     if ethernet:
         return 1, {0: 10.0, 1: 10.0, 2: 25.0, 3: 100.0}.get(gpu.generation if gpu else 0, 200.0)
+    if gpu is not None and gpu.generation == 4 and installed == _QUAD:
+        return installed, 200.0
     if gpu is None or (gpu.vendor == "amd" and gpu.link_gbps >= 400) or gpu.generation >= 4:
         return max(1, installed), 400.0
     if gpu.generation >= 3 or gpu.vendor == "amd":
@@ -132,7 +145,8 @@ def software_of(software: str, condition: str, network: Network | None) -> Softw
     transport = Transport.UNKNOWN if network is None else _transport(network.name, remarks)
     direct = bool(re.search(r"\bGDR\b|gpudirect", remarks, re.IGNORECASE))
     sharp = bool(re.search(r"\bSHARP\b|COLLNET_ENABLE=1", remarks)) and transport is Transport.RDMA
-    return Software(transport, tuned, version, algorithm, in_process, direct, sharp)
+    staged = transport is Transport.RDMA and bool(_STAGED.search(remarks))
+    return Software(transport, tuned, version, algorithm, in_process, direct, sharp, staged)
 
 
 def _transport(network: str, remarks: str) -> Transport:
@@ -153,4 +167,7 @@ def _transport(network: str, remarks: str) -> Transport:
         return Transport.SOCKETS if sockets and not plugin else Transport.PLUGIN
     if _VERBS.search(network):
         return Transport.RDMA
-    return Transport.SOCKETS if _over_ip(network, _gbit(network)) else Transport.UNKNOWN
+    gbit = _gbit(network)
+    if _over_ip(network, gbit):
+        return Transport.SOCKETS
+    return Transport.RDMA if gbit >= _VERBS_GBIT else Transport.UNKNOWN

@@ -151,7 +151,18 @@ def _within(node: DeviceGraph, gpus: tuple[int, ...], *, in_domain: bool) -> tup
         # Pairs without a link of their own forward through others: everybody's share falls by the longer way.
         return Way.MESH, ring, spread * (len(direct) / len(links)) ** 2, min(direct)
     gbps = _pcie_gbps(node, gpus)
-    return Way.PCIE, gbps, gbps, gbps
+    return Way.PCIE, max(gbps, _between_halves_gbps(node, gpus)), gbps, gbps
+
+
+def _between_halves_gbps(node: DeviceGraph, gpus: tuple[int, ...]) -> float:
+    """Along rings over two halves whose GPUs are linked: every ring goes from one to the other by another GPU (two
+    quads of MetaX C500: 73 GB/s, where one GPU's link carries 19). 0 where there are no such halves."""
+    halves = {frozenset(b for b in gpus if b == a or (a, b) in node.between) for a in gpus}
+    if len(halves) != 2 or any(len(half) != len(gpus) // 2 or len(half) < _LEAST_HALF for half in halves):
+        return 0.0
+    rings = min(ring_gbps(tuple(sorted(half)), node.between) for half in halves)
+    bridge = _BRIDGE5 if node.gpu.pcie_gbps >= _PCIE5_GBPS else _BRIDGE
+    return min(rings, len(gpus) // 2 * node.gpu.pcie_gbps * bridge)
 
 
 _BRIDGE, _BRIDGE5, _STAGED, _SOCKET_SHARE = 0.6, 0.75, 0.7, 0.75
@@ -161,6 +172,7 @@ _FALL, _FALL_BRIDGED = 0.8, 0.3
 """Exponents by which bandwidth through host bridges falls with the GPUs that share them; cards that take NVLink bridges
 sit behind PCIe switches, as a rule, and hosts with PCIe 5 have roots enough."""
 _PCIE5_GBPS = 64.0
+_LEAST_HALF = 3
 
 
 def _pcie_gbps(node: DeviceGraph, gpus: tuple[int, ...]) -> float:

@@ -116,6 +116,8 @@ class Software:
     """GPUDirect was asked for by a setting."""
     sharp: bool = False
     """The network's switches reduce (SHARP)."""
+    staged: bool = False
+    """GPUDirect is said to be off: what crosses the network passes the host's memory."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,14 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from safetensors.numpy import save_file
 
-from kopt.core.hardware.bandwidth import MAX_BYTES, BandwidthError, BandwidthEstimate, Collective, MeasuredCollective
+from kopt.core.hardware.bandwidth import (
+    MAX_BYTES,
+    BandwidthError,
+    BandwidthEstimate,
+    Collective,
+    MeasuredCollective,
+    Transport,
+)
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
 from kopt.core.units import format_bytes
@@ -34,6 +41,8 @@ _WIDE, _NARROWED = math.log(1.5), 0.8
 """Intervals are wide from a factor of 1.5 either way; a probe is worth it that takes a fifth of the width or more."""
 _UNKNOWN_SPREAD = 1.0
 """Half an interval in log units where the GPU, a link or the network is not known: a factor of 2.7 either way."""
+_SOCKETS_SPREAD, _SOCKETS_GBPS = 0.7, 5.0
+"""The same where sockets drive cards of 40 Gbit/s and more: 3 to 19 GB/s are published of such."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +234,19 @@ class BandwidthPredictor(Predictor):
 
 def spread_of(deviation: float, width: float, gpus: GpuSet) -> float:
     """Half the interval in log units; what is not known of the hardware comes on top."""
-    return math.hypot(width * deviation, _UNKNOWN_SPREAD if gpus.unknown else 0.0)
+    return math.hypot(width * deviation, doubt_of(gpus))
+
+
+def doubt_of(gpus: GpuSet) -> float:
+    """Half an interval in log units for what a description cannot tell."""
+    if gpus.unknown:
+        return _UNKNOWN_SPREAD
+    return _SOCKETS_SPREAD if _by_sockets(gpus) else 0.0
+
+
+def _by_sockets(gpus: GpuSet) -> bool:
+    sockets = gpus.network is not None and gpus.software.transport is Transport.SOCKETS
+    return sockets and gpus.network is not None and gpus.network.card_gbps >= _SOCKETS_GBPS
 
 
 def settings_of(parameters: Mapping[str, Any]) -> KernelSettings:
@@ -286,6 +307,13 @@ def _reasons(result: _Answer) -> tuple[Reason, ...]:
     if gpus.unknown:
         what = ", ".join(gpus.unknown)
         reasons.append(Reason("UNKNOWN_TOPOLOGY", f"Unknown topology, so the interval is wide: {what}."))
+    elif _by_sockets(gpus):
+        assert gpus.network is not None
+        text = (
+            f"What sockets reach of cards of {gpus.network.card_gbps * 8:.3g} Gbit/s hangs on cores and settings, so "
+            "the interval is wide."
+        )
+        reasons.append(Reason("UNKNOWN_TOPOLOGY", text))
     advice = _probe_advice(result)
     return (*reasons, advice) if advice is not None else tuple(reasons)
 

@@ -30,6 +30,10 @@ from kopt.topology.set_links import GpuSet, Way, gpu_set
         ("4x Slingshot-11", 4, 25.0, Transport.PLUGIN),
         ("4x Slingshot-11 (TCP)", 4, 25.0, Transport.SOCKETS),
         ("GPUDirect-TCPX 1Tbps", 8, 12.5, Transport.TCPX),
+        ("4 NICs (about 24 GB/s each)", 4, 24.0, Transport.RDMA),
+        ("400G RoCE, 8 HCAs", 8, 50.0, Transport.RDMA),
+        ("4x 200G RoCE (1 NIC used)", 1, 25.0, Transport.RDMA),
+        ("Slingshot (1 NIC used; verbs)", 1, 12.5, Transport.RDMA),
     ],
 )
 def test_a_network_in_words_is_its_cards_and_speed(
@@ -56,6 +60,12 @@ def test_where_no_speed_is_told_it_is_what_such_gpus_are_sold_with(gpu: str, tex
     network = network_of(text, 8, gpu_specs(gpu))
     assert network.total_gbps == pytest.approx(total_gbps)
     assert not network.known
+
+
+def test_boards_of_four_hopper_gpus_have_the_cards_of_supercomputers() -> None:
+    """Measured on two nodes: 96 GB/s on Snellius, 94 to 97 on Kolyoz."""
+    assert network_of("IB (unspecified)", 4, gpu_specs("H100-SXM5-94GB")).total_gbps == 100.0
+    assert network_of("IB (unspecified)", 4, gpu_specs("GB200")).total_gbps == 200.0
 
 
 def test_settings_decide_the_transport() -> None:
@@ -118,3 +128,50 @@ def test_between_two_nodes_with_cards_enough_a_tree_needs_half_of_the_network() 
     assert 1.4 * many < two < 2.0 * many
     few = _bus(_set("A100-SXM4-40GB", "NV4-fullmesh-4", 2, 4, "2x Slingshot-11", "aws-ofi-nccl"))
     assert few < 2 * 25
+
+
+def test_between_racks_rings_use_eight_rails_however_many_cards_there_are() -> None:
+    """Published: 681 GB/s and rising on two racks of GB200, 382 on twenty (CoreWeave), 738 on two of GB300 (OCI)."""
+    nics = "MNNVL in a rack, 4x {} IB between racks"
+    assert _bus(_set("GB200", "NVL72-NV18", 36, 4, nics.format("NDR400"))) == pytest.approx(720, rel=0.1)
+    assert _bus(_set("GB200", "NVL72-NV18", 360, 4, nics.format("NDR400"))) == pytest.approx(382, rel=0.15)
+    assert _bus(_set("GB300", "NVL72-NV18", 36, 4, nics.format("XDR"))) == pytest.approx(738, rel=0.1)
+
+
+def test_between_nodes_a_full_mesh_has_a_chain_more_than_rings() -> None:
+    """Published on two nodes: 350 to 361 GB/s (MI300X, MI325X), more than on one; 128 with 4 GPUs of 8 (MI355X)."""
+    two = _bus(_set("MI300X", "", 2, 8, "8x 400G RoCE"))
+    assert two == pytest.approx(357, rel=0.1)
+    assert two > 1.05 * _bus(_set("MI300X", "", 1, 8))
+    assert _bus(_set("MI355X", "XGMI-fullmesh-8", 2, 4, "8x 400G RoCE")) < 180
+
+
+def test_data_that_are_staged_in_the_host_are_slow_whatever_the_card() -> None:
+    """Published: 7.6 GB/s (A100 PCIe), 12.9 (MetaX C500), both with one GPU and one card of 400 Gbit/s or less."""
+    staged = _set("A100-PCIE-40GB", "PCIe", 2, 1, "1x NDR400 IB", "GDR off (NCCL_NET_GDR_LEVEL=PXB)")
+    assert staged.software.staged
+    assert _bus(staged) == pytest.approx(9.9, rel=0.3)
+    assert _bus(_set("A100-PCIE-40GB", "PCIe", 2, 1, "1x NDR400 IB")) > 3 * _bus(staged)
+
+
+def test_quads_of_metax_cross_by_the_link_of_each_gpu() -> None:
+    """Published: 73 GB/s of all-reduce on two nodes of eight C500 with two cards."""
+    gpus = _set("MetaX C500", "MetaXLink", 2, 8, "2x NDR400 IB")
+    assert _bus(gpus) == pytest.approx(73, rel=0.15)
+    assert any("MetaXLink" in text for text in gpus.unknown)
+
+
+def test_gpus_that_bridges_join_are_not_behind_switches() -> None:
+    """Published: 35 GB/s on two nodes of eight H200 NVL."""
+    assert _set("H200-NVL", "", 2, 8, "4x ConnectX-7 RoCE").way is Way.PCIE
+    assert _set("H200-141GB", "", 2, 8, "4x ConnectX-7 RoCE").way is Way.SWITCH
+
+
+def test_slingshot_is_slower_where_gpus_share_cards_and_beyond_a_group() -> None:
+    """Published: 92 to 97 of 100 GB/s on 4 to 64 nodes of Alps and 73 on 128 and more; 36 of 50 on Polaris."""
+    own = _bus(_set("GH200-96GB", "NV6-fullmesh-4", 16, 4, "4x Slingshot-11", "aws-ofi-nccl"))
+    many = _bus(_set("GH200-96GB", "NV6-fullmesh-4", 256, 4, "4x Slingshot-11", "aws-ofi-nccl"))
+    shared = _bus(_set("A100-SXM4-40GB", "NV4-fullmesh-4", 8, 4, "2x Slingshot-11 200Gb", "aws-ofi-nccl"))
+    assert own == pytest.approx(92, rel=0.1)
+    assert many < 0.9 * own
+    assert shared == pytest.approx(36, rel=0.1)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kopt.core.hardware.bandwidth import BandwidthError, BandwidthKind, Collective
+from kopt.core.hardware.bandwidth import BandwidthError, BandwidthEstimate, BandwidthKind, Collective
 from kopt.models.bandwidth.calibration import Calibration
 from kopt.models.bandwidth.predictor import BandwidthPredictor, BandwidthQuestion
 from kopt.models.bandwidth.rows import read_measured, read_queries
@@ -161,3 +161,15 @@ def test_a_wide_interval_names_the_probe_that_narrows_it_and_the_probe_does(
 
 def test_what_is_certain_asks_for_no_probe(fresh: BandwidthPredictor) -> None:
     assert "PROBE_ADVISED" not in [reason.code for reason in fresh.estimate(_ASKED).reasons]
+
+
+def test_sockets_on_fast_cards_are_doubted_and_the_answer_says_so(fresh: BandwidthPredictor) -> None:
+    def asked(nics: str) -> BandwidthEstimate:
+        machine = machine_of(HardwareRow("H100-SXM5-80GB", "", "NVSwitch-NV18", 2, 8, nics))
+        return fresh.estimate(BandwidthQuestion(machine, tuple(range(8)), Collective.ALL_REDUCE, 2**30, 2))
+
+    fast, slow = asked("200 Gbps Ethernet"), asked("10GbE")
+    fast_factor, slow_factor = (one.bus_high_gigabytes_per_s / one.bus_gigabytes_per_s for one in (fast, slow))
+    assert fast_factor > 1.2 * slow_factor
+    assert any("sockets" in reason.message for reason in fast.reasons if reason.code == "UNKNOWN_TOPOLOGY")
+    assert "UNKNOWN_TOPOLOGY" not in [reason.code for reason in slow.reasons]

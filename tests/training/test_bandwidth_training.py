@@ -13,7 +13,7 @@ from kopt.core.settings import Settings
 from kopt.models.bandwidth.rows import MeasuredRow
 from kopt.models.registry import registry as registering
 from kopt.models.registry.registry import Registry
-from kopt.training.bandwidth.recipe import BandwidthDataset, BandwidthTables, licensed_rows
+from kopt.training.bandwidth.recipe import BandwidthDataset, BandwidthTables, described_rows, licensed_rows
 from kopt.training.pipeline.run import TrainOptions, train
 from kopt.training.pipeline.tasks import HereTasks
 
@@ -74,3 +74,15 @@ def test_only_sources_of_known_licence_are_for_everybody() -> None:
 def test_folders_without_tables_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BandwidthError, match=r"bandwidth\*\.csv"):
         BandwidthTables(tmp_path).read()
+
+
+def test_the_default_model_learns_nothing_between_nodes_of_networks_that_nobody_describes() -> None:
+    told = rows()[0]
+
+    def across(nics: str) -> MeasuredRow:
+        hardware = replace(told.query.hardware, n_nodes=2, nic_config=nics)
+        return replace(told, machine=nics, query=replace(told.query, hardware=hardware))
+
+    kept = described_rows(BandwidthDataset("made-up", (told, across("IB (unspecified)"), across("8x NDR400 IB"))))
+    assert [row.machine for row in kept.rows] == [told.machine, "8x NDR400 IB"]
+    assert kept.excluded == {"IB (unspecified), between nodes": "its network is not described"}

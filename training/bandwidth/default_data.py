@@ -3,12 +3,19 @@
 from pathlib import Path
 
 from kopt.core.settings import Settings
-from kopt.training.bandwidth.recipe import LICENCES, BandwidthDataset, BandwidthTables, licensed_rows, repository_of
+from kopt.training.bandwidth.recipe import (
+    LICENCES,
+    BandwidthDataset,
+    BandwidthTables,
+    described_rows,
+    licensed_rows,
+    repository_of,
+)
 from kopt.training.pipeline.default_data import DefaultData
 
 
 def _read(folder: Path, settings: Settings) -> BandwidthDataset:
-    return licensed_rows(BandwidthTables(folder).read())
+    return described_rows(licensed_rows(BandwidthTables(folder).read()))
 
 
 def _sources(dataset: BandwidthDataset) -> list[dict[str, str | None]]:

@@ -102,6 +102,20 @@ def licensed_rows(bandwidth_dataset: BandwidthDataset) -> BandwidthDataset:
     )
 
 
+def described_rows(bandwidth_dataset: BandwidthDataset) -> BandwidthDataset:
+    """The rows without those between nodes of a network whose speed nobody tells: what that one cluster reached says
+    nothing of the next of the same words. Its own users learn from them all the same (``kopt train bandwidth``)."""
+    kept = tuple(row for row in bandwidth_dataset.rows if not _undescribed(row))
+    machines = {row.machine for row in bandwidth_dataset.rows if _undescribed(row)}
+    reasons = {f"{name}, between nodes": "its network is not described" for name in sorted(machines)}
+    return BandwidthDataset(bandwidth_dataset.name, kept, {**bandwidth_dataset.excluded, **reasons})
+
+
+def _undescribed(row: MeasuredRow) -> bool:
+    gpus = row.query.gpus()
+    return gpus.network is not None and not gpus.network.known
+
+
 def repository_of(source: str) -> str:
     return source.partition(":")[0]
 

@@ -75,7 +75,7 @@ class OpenSave:
     names: dict[str, float] = field(default_factory=dict)
     """When each changed last."""
 
-    def doubt(self, now_s: float) -> str:
+    def unsafe_because(self, now_s: float) -> str:
         """Why the job is not safe meanwhile."""
         return f"The files of the job changed last {now_s - self.changed_at_s:.0f} s ago: a save may go on."
 
@@ -176,7 +176,7 @@ class SaveRhythm:
         if self.looked_at_s is None or now_s - self.looked_at_s > _LOOKED_AT_S:
             return "Nobody has looked at the files of the job lately."
         if self.open is not None:
-            return self.open.doubt(now_s)
+            return self.open.unsafe_because(now_s)
         if len(self.saves) < 3 or not self.repeated:
             return "The files alone cannot tell yet: three saves that wrote the same files have to be observed."
         if not set(self.saves[-1].names) <= self._sizes.keys():
@@ -199,7 +199,7 @@ class SaveRhythm:
         if not self.repeated:
             return ""
         if self.open is not None:
-            return self.open.doubt(now_s)
+            return self.open.unsafe_because(now_s)
         due_s, longest_s = self.due_s, max(self._gaps, default=0.0)
         if due_s is not None and due_s <= now_s <= self.saves[-1].began_s + 2 * longest_s:
             return _DUE

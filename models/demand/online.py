@@ -58,6 +58,9 @@ _MEDIAN = np.array([COLUMN[f"daily_median_{m}m"] for m in _MINUTES])
 _RIDGE_HALF_LIFE_S = np.array([7.0, 1.0]) * DAY_S
 _RIDGE_PENALTY = np.array([0.2, 0.06])
 """Fractions of each input's own energy, so that the penalty has no unit."""
+_RIDGE_FLOOR = 1e-3
+"""And at least this fraction of the energy of the input that has most: an input that begins to be known (the same day a
+week ago, on the eighth day) has taught next to nothing, and must not move the first forecast in which it is large."""
 _RIDGE_MINIMUM = 30
 _REFIT_S = 3600
 _LARGEST_WEIGHT, _SMALLEST_WEIGHT = 20.0, 0.02
@@ -230,7 +233,7 @@ class OnlineState:
     def _refit(self) -> None:
         """Ridge coefficients from the running sums; zero (the last value) until there is enough to fit."""
         energy = np.diagonal(self.gram, axis1=-2, axis2=-1)
-        penalty = energy * _RIDGE_PENALTY[:, None] + 1e-9 + 1e-6 * energy.max(axis=-1, keepdims=True)
+        penalty = energy * _RIDGE_PENALTY[:, None] + 1e-9 + _RIDGE_FLOOR * energy.max(axis=-1, keepdims=True)
         system = self.gram + penalty[..., None] * np.eye(_P)
         self.ridge = np.linalg.solve(system, self.moment[..., None])[..., 0]
         self.ridge[self.counts < _RIDGE_MINIMUM] = 0.0

@@ -12,6 +12,7 @@ from kopt.features.demand import DAY_S, HORIZONS_S, steps_ahead, transform
 from kopt.models.demand import online
 from kopt.models.demand.calibration import DEFAULT_THRESHOLDS, LEVELS, Calibration, between, pooled_thresholds
 from kopt.models.demand.online import EXPERTS, Glance, OnlineState
+from kopt.models.registry.loading import shipped
 
 Array = NDArray[np.float64]
 STEP_S = 600
@@ -169,3 +170,20 @@ def test_quantiles_between_levels_never_decrease(wanted: list[float]) -> None:
     values = between(DEFAULT_THRESHOLDS, wanted)
     assert (np.diff(values, axis=-1) >= -1e-12).all()
     assert between(DEFAULT_THRESHOLDS, LEVELS) == pytest.approx(DEFAULT_THRESHOLDS)
+
+
+@pytest.mark.parametrize(("beyond", "remembered"), [(2, 1), (4, 1), (4, 2)])
+def test_what_was_a_week_ago_is_not_believed_as_soon_as_it_is_known(beyond: int, remembered: int) -> None:
+    """A rush each day, five minutes before the eighth: of the day a week ago a few buckets are known, all quiet."""
+    buckets = 7 * 288 + beyond
+    noise = 1 + 0.03 * np.random.default_rng(0).standard_normal(buckets)
+    rush = (np.arange(buckets) - buckets) % 288 < 2
+    model = shipped("demand")
+    series = [
+        DemandSeries("s", 0, 300, np.where(rush, 3000.0, 300.0)[:count] * noise[:count], "requests")
+        for count in (buckets - remembered, buckets)
+    ]
+    memory = model.memory()
+    model.forecast(series[0], calibration=memory)
+    (soon, *_) = model.forecast(series[1], calibration=memory)
+    assert soon.value == pytest.approx(3000, rel=0.2)

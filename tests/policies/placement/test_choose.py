@@ -34,6 +34,26 @@ def test_a_half_goes_beside_a_half_rather_than_onto_a_free_gpu(
     assert (choice.node, choice.gpus) == ("b", (3,))
 
 
+def test_a_node_with_another_replica_of_the_service_costs_half_a_gpu(
+    pod: Make, node: MakeNode, cache: FragmentationCache
+) -> None:
+    state = FleetState([node("a"), node("b"), node("c")])
+    assert choose(state, pod(4), cache=cache).node == "a"
+    choice = choose(state, pod(4), cache=cache, apart=[0, 2])
+    assert choice.node == "b"
+    parts = {ranked.node: ranked.breakdown["apart"] for ranked in choice.runner_ups}
+    assert (choice.breakdown["apart"], parts) == (0.0, {"a": -WEIGHTS["apart"], "c": -WEIGHTS["apart"]})
+
+
+def test_of_one_tier_the_node_without_another_replica_is_chosen(
+    pod: Make, node: MakeNode, cache: FragmentationCache
+) -> None:
+    state = FleetState([node("a"), node("b"), node("c")])
+    tiers = np.array([2, 1, 1], np.int8)
+    assert choose(state, pod(4), cache=cache, tiers=tiers).node == "b"
+    assert choose(state, pod(4), cache=cache, tiers=tiers, apart=[1]).node == "c"
+
+
 def test_no_gpu_is_left_without_cpu_where_that_can_be_helped(
     pod: Make, node: MakeNode, cache: FragmentationCache
 ) -> None:

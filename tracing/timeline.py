@@ -108,8 +108,9 @@ def replay(
     rows = trace.of_rank(rank)
     settings = settings or AllocatorSettings.parse(trace.hello.allocator_conf)
     allocator = CachingAllocator(settings, capacity_bytes)
+    used = _convolutions(rows)
     workspaces = _Workspaces(
-        _workspaces(rows, trace.convolutions, capability), min(card_bytes, capacity_bytes or card_bytes)
+        _workspaces(used, trace.convolutions, capability), min(card_bytes, capacity_bytes or card_bytes)
     )
     places = np.flatnonzero(np.isin(rows[:, EVENT], _MEMORY) | _using(rows, workspaces.amounts))
     allocated, reserved, failed = _run(rows, places, allocator, workspaces)
@@ -133,25 +134,29 @@ def replay(
         failed,
         settings.unknown,
         Bytes(max((amount for amount, _ in workspaces.amounts.values()), default=0)),
-        Bytes(min(_fourier_bytes(rows, trace.convolutions), max(0, workspaces.card_bytes - allocator.peak_reserved))),
+        Bytes(min(_fourier_bytes(used, trace.convolutions), max(0, workspaces.card_bytes - allocator.peak_reserved))),
     )
 
 
-def _fourier_bytes(rows: Rows, convolutions: Mapping[int, Convolution]) -> int:
+def _convolutions(rows: Rows) -> list[tuple[int, int]]:
+    """The shape of each convolution and what it computes (``Pass``)."""
+    used = np.unique(rows[rows[:, EVENT] == Event.CONVOLUTION][:, [SUBJECT, A]], axis=0)
+    return [(shape, directions) for shape, directions in used.tolist()]
+
+
+def _fourier_bytes(used: Sequence[tuple[int, int]], convolutions: Mapping[int, Convolution]) -> int:
     """The most that a searched convolution holds in frequencies."""
-    used = rows[rows[:, EVENT] == Event.CONVOLUTION]
-    searched = np.unique(used[(used[:, A] & Pass.SEARCHED) != 0, SUBJECT]).tolist()
+    searched = {shape for shape, directions in used if directions & Pass.SEARCHED}
     return max((fourier_bytes(convolutions[shape]) for shape in searched), default=0)
 
 
 def _workspaces(
-    rows: Rows, convolutions: Mapping[int, Convolution], capability: tuple[int, int] | None
+    used: Sequence[tuple[int, int]], convolutions: Mapping[int, Convolution], capability: tuple[int, int] | None
 ) -> dict[tuple[int, int], tuple[int, int]]:
     """By the shape of a convolution and what it computes, of those that take any: bytes while it runs, and bytes of the
     search for the fastest algorithm before it runs first."""
-    used = np.unique(rows[rows[:, EVENT] == Event.CONVOLUTION][:, [SUBJECT, A]], axis=0)
     amounts = {}
-    for shape, directions in used.tolist():
+    for shape, directions in used:
         amount = layout_bytes(convolutions[shape], directions, capability)
         search = max(amount, unfolded_bytes(convolutions[shape])) if directions & Pass.SEARCHED else 0
         if amount or search:

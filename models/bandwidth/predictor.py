@@ -245,8 +245,8 @@ def doubt_of(gpus: GpuSet) -> float:
 
 
 def _by_sockets(gpus: GpuSet) -> bool:
-    sockets = gpus.network is not None and gpus.software.transport is Transport.SOCKETS
-    return sockets and gpus.network is not None and gpus.network.card_gbps >= _SOCKETS_GBPS
+    is_fast = gpus.network is not None and gpus.network.card_gbps >= _SOCKETS_GBPS
+    return is_fast and gpus.software.transport is Transport.SOCKETS
 
 
 def settings_of(parameters: Mapping[str, Any]) -> KernelSettings:

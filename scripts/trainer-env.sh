@@ -22,8 +22,8 @@ if [ ! -e "$folder/.ready" ]; then
     if "$candidate" -c '' 2>/dev/null; then interpreter=$(command -v "$candidate"); break; fi
   done
   "$uv" venv -q --python "$interpreter" "$folder" >&2
-  # The cache beside the environments, so that their common files are links and not copies.
-  "$uv" pip install -q --compile-bytecode --cache-dir "$root/.uv" --python "$python" -r "$requirements" >&2
+  # uv's own cache has torch and its libraries from `make setup`: they become links, and are not fetched again.
+  "$uv" pip install -q --python "$python" -r "$requirements" >&2
   touch "$folder/.ready"
 fi
 echo "$python"

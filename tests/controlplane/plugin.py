@@ -36,30 +36,31 @@ NEEDS = {
 
 
 _TESTS = Path(__file__).parents[1]
-_MENTION = re.compile(rf"\b(?:mark\.cluster|{'|'.join(NEEDS)})\b")
+_MENTIONS = {
+    "cluster": re.compile(rf"\b(?:mark\.cluster|{'|'.join(NEEDS)})\b"),
+    "ray": re.compile(r"\bmark\.ray\b"),
+}
+"""By marker: the words without which a module of tests, and its conftest.py, has none that needs it."""
+_CHOSEN = re.compile(rf"\(?({'|'.join(_MENTIONS)})\b(?! or)")
 
 
 @cache
-def _mentions_the_cluster(file: Path) -> bool:
-    return file.exists() and _MENTION.search(file.read_text()) is not None
+def _mentions(marker: str, file: Path) -> bool:
+    return file.exists() and _MENTIONS[marker].search(file.read_text()) is not None
 
 
-def may_need_the_cluster(module: Path) -> bool:
-    """Whether a module of tests, or a conftest.py that it shares, has the word for a fixture of the cluster."""
+def may_need(marker: str, module: Path) -> bool:
+    """Whether a module of tests, or a conftest.py that it shares, has the word for what needs the cluster, or Ray."""
     folders = [folder for folder in module.parents if _TESTS in folder.parents]
-    return any(_mentions_the_cluster(file) for file in (module, *(folder / "conftest.py" for folder in folders)))
+    return any(_mentions(marker, file) for file in (module, *(folder / "conftest.py" for folder in folders)))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With ``-m cluster`` (and more), imports only modules that may need it: importing all takes half a minute."""
+    """With ``-m cluster`` or ``-m ray`` (and more), imports only modules that may need it: importing all takes half a
+    minute."""
     is_module = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
-    return (
-        True
-        if re.match(r"\(?cluster\b(?! or)", config.option.markexpr)
-        and is_module
-        and not may_need_the_cluster(collection_path)
-        else None
-    )
+    chosen = _CHOSEN.match(config.option.markexpr)
+    return True if chosen and is_module and not may_need(chosen[1], collection_path) else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -68,8 +69,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not NEEDS.keys().isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker("cluster")
-        if item.get_closest_marker("cluster") and not may_need_the_cluster(item.path):
-            raise pytest.UsageError(f"{item.nodeid} needs the cluster; name the fixture in its module or conftest.py")
+        for marker in _MENTIONS:
+            if item.get_closest_marker(marker) and not may_need(marker, item.path):
+                raise pytest.UsageError(f"{item.nodeid} is marked as {marker}; its module or conftest.py has to say so")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

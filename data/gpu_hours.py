@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kopt.core.workload.gpu_hours import ClusterStep, GpuHours, Workload
+from kopt.core.workload.gpu_hours import ClusterStep, GpuHourHistory, GpuHours, Workload
 from kopt.data.demand.prometheus import PrometheusError, Server
 
 _MOST_STEPS = 500
@@ -41,24 +41,6 @@ _KINDS = {"ReplicaSet": "Deployment", "": "Pod", "<none>": "Pod"}
 
 class NotRecordedError(PrometheusError):
     """Prometheus answers, and has none of the recorded series."""
-
-
-@dataclass(frozen=True)
-class GpuHourHistory:
-    """``steps`` of the cluster, each ``step_s`` seconds long; hours by workload and node; GPU-hours that workloads
-    waited for in Kueue, by pool. ``window_s`` is what was asked about."""
-
-    step_s: int
-    window_s: float
-    steps: tuple[ClusterStep, ...]
-    by_workload: Mapping[Workload, GpuHours]
-    by_node: Mapping[str, GpuHours]
-    waited_by_pool: Mapping[str, float]
-
-    @property
-    def coverage(self) -> float:
-        """Share of the window with samples."""
-        return min(1.0, len(self.steps) * self.step_s / self.window_s)
 
 
 def read_gpu_hours(server: Server, since_s: float, now_s: float | None = None) -> GpuHourHistory:
@@ -104,7 +86,7 @@ class _Reading:
             values = {name: points.get(at_s, 0.0) for name, points in series.items()}
             # What Kueue holds back has no pods yet; what it lets in has pods, and is in both.
             values["requested"] = max(values["requested"], queued.get(at_s, 0.0))
-            steps.append(ClusterStep(**values))
+            steps.append(ClusterStep(**values, at_s=at_s))
         return tuple(steps)
 
     def hours(self, metrics: Mapping[str, str], labels: tuple[str, ...]) -> dict[tuple[str, ...], GpuHours]:

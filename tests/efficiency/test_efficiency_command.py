@@ -9,11 +9,12 @@ from controlplane.plane import ControlPlane
 from prometheus_server import RunningPrometheus
 from typer.testing import CliRunner
 
-from kopt.cli.cluster.efficiency import By, answer, pool_hours
+from kopt.cli.cluster.efficiency import By, answer
 from kopt.cli.main import app
 from kopt.core.workload.gpu_hours import GpuHours
 from kopt.data.demand.prometheus import Server
 from kopt.data.gpu_hours import NotRecordedError, read_gpu_hours
+from kopt.policies.efficiency.groups import pool_hours
 from tests.gpu_history import EVERY_S, Metric, history
 
 DAY_S = 86_400.0

@@ -10,6 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from kopt.dashboard.data.access import Holds, Right
 from kopt.dashboard.data.costs import Costs
+from kopt.dashboard.data.gpu_hours import GpuHourSource
 from kopt.dashboard.data.histories import Histories
 from kopt.dashboard.data.served import Served
 from kopt.dashboard.data.sources import Cluster
@@ -45,6 +46,7 @@ class Connections:
     clock: Callable[[], float]
     patience_s: float
     costs: Costs | None = None
+    gpu_hours: GpuHourSource | None = None
 
 
 class Reader(Protocol[T_co]):

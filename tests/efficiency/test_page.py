@@ -93,7 +93,7 @@ async def test_a_slow_server_is_read_in_the_background_and_one_that_is_away_is_n
     assert (await reader.latest()).configured
     assert not (await reader.latest()).histories
     server.may_answer.set()
-    await reader._reading
+    await reader.background.task
     assert server.windows == list(WINDOWS_S.values())
     assert set((await reader.latest()).histories) == set(WINDOWS_S)
     await reader.refresh()
@@ -101,7 +101,7 @@ async def test_a_slow_server_is_read_in_the_background_and_one_that_is_away_is_n
     assert len(server.windows) == 3, "ten minutes are the same"
     now_s[0], server.failure = 700.0, "it does not answer"
     await reader.refresh()
-    await reader._reading
+    await reader.background.task
     latest = await reader.latest()
     assert (latest.problem, set(latest.histories)) == ("it does not answer", set(WINDOWS_S)), "what came before stays"
     assert server.windows[3:] == [DAY_S]

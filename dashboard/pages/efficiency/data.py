@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 
 from kopt.core.workload.gpu_hours import GpuHourHistory
 from kopt.dashboard.data.access import ALL_NAMESPACES, Holds, pods_in
-from kopt.dashboard.data.feed import Connections, Feed
-from kopt.dashboard.data.gpu_hours import GpuHoursError, GpuHourSource
+from kopt.dashboard.data.feed import Background, Connections, Feed
+from kopt.dashboard.data.gpu_hours import GpuHoursError
 
 DAY_S = 86_400
 WINDOWS_S: Mapping[str, int] = {"24h": DAY_S, "7d": 7 * DAY_S, "30d": 30 * DAY_S}
@@ -28,33 +28,29 @@ class Efficiency:
 
 
 class _Reader:
-    """Reads in the background, so that a slow Prometheus keeps no other page from what is new."""
-
     def __init__(self, connections: Connections) -> None:
-        self._source, self._clock = connections.gpu_hours, connections.clock
+        self._source = connections.gpu_hours
         self._latest = Efficiency(configured=self._source is not None)
-        self._due_s = 0.0
-        self._reading: asyncio.Task[None] | None = None
+        self.background = Background(self._read, connections.clock)
 
     async def refresh(self) -> None:
-        is_reading = self._reading is not None and not self._reading.done()
-        if self._source is not None and not is_reading and self._clock() >= self._due_s:
-            self._reading = asyncio.create_task(self._read(self._source))
+        if self._source is not None:
+            self.background.begin()
 
     async def latest(self) -> Efficiency:
         return self._latest
 
-    async def _read(self, source: GpuHourSource) -> None:
-        self._due_s = self._clock() + _AFTER_FAILURE_S
+    async def _read(self) -> float:
+        assert self._source is not None
         for name, window_s in WINDOWS_S.items():
             try:
-                history = await asyncio.to_thread(source.history, window_s)
+                history = await asyncio.to_thread(self._source.history, window_s)
             except GpuHoursError as error:
                 self._latest = replace(self._latest, problem=f"{error}")
-                return
+                return _AFTER_FAILURE_S
             histories = {**self._latest.histories, name: history}
             self._latest = replace(self._latest, histories=histories, problem="")
-        self._due_s = self._clock() + _EVERY_S
+        return _EVERY_S
 
 
 def _restrict(efficiency: Efficiency, holds: Holds) -> Efficiency:

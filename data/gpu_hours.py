@@ -15,6 +15,8 @@ from kopt.data.demand.prometheus import PrometheusError, Server
 
 _MOST_STEPS = 500
 _SHORTEST_STEP_S = 60
+_MEAN_OF_S = 300
+"""How far apart samples of a mean are."""
 _BY_WORKLOAD = {
     "requested": "namespace_kind_queue:kopt_gpus_requested:sum",
     "allocated": "namespace_kind_queue:kopt_gpus_allocated:sum",
@@ -67,6 +69,21 @@ def read_gpu_hours(server: Server, since_s: float, now_s: float | None = None) -
     return GpuHourHistory(
         step_s, since_s, steps, by_workload, by_node, {labels[0]: hours for labels, hours in waited.items()}
     )
+
+
+def read_queue_waits(server: Server, start_s: float, step_s: int, steps: int) -> dict[str, tuple[float | None, ...]]:
+    """For how many milli-GPU workloads of each queue waited: the mean of each step from ``start_s`` on, None where
+    nothing was recorded.
+
+    Raises PrometheusError where the server does not answer.
+    """
+    query = f'avg_over_time(sum by (queue) ({_QUEUED}{{state="pending"}})[{step_s}s:{min(step_s, _MEAN_OF_S)}s])'
+    answer = server.query_range(query, start_s + step_s, start_s + steps * step_s, step_s)
+    ends_s = [start_s + step_s * (index + 1) for index in range(steps)]
+    return {
+        labels.get("queue", ""): tuple(1000 * points[at_s] if at_s in points else None for at_s in ends_s)
+        for labels, points in _series(answer)
+    }
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Where the pages read what GPU-hours were used for."""
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from kopt.core.workload.gpu_hours import GpuHourHistory
@@ -14,3 +15,7 @@ class GpuHourSource(Protocol):
 
     def history(self, window_s: float) -> GpuHourHistory:
         """Of the last ``window_s`` seconds. Blocks; raises GpuHoursError."""
+
+    def queue_waits(self, start_s: float, step_s: int, steps: int) -> Mapping[str, tuple[float | None, ...]]:
+        """By queue, for how many milli-GPU its workloads waited, the mean of each step; None where nothing was
+        recorded. Blocks; raises GpuHoursError."""

@@ -118,6 +118,11 @@ def test_pages_read_the_same_and_say_where_nothing_is_recorded(prometheus: str) 
     page = efficiency_page(Efficiency({"24h": read}, configured=True), "24h", "kind")
     assert page.index == f"{rows(prometheus)[1]['health_index']:.1f}"
     assert {row.name for row in page.rows} == {"PyTorchJob", "Deployment", "Job"}
+    hour_s = 3600
+    start_s = time.time() // hour_s * hour_s - 23 * hour_s
+    waits = source.queue_waits(start_s - DAY_S, hour_s, 47)
+    assert waits["research"][:10] == (None,) * 10
+    assert waits["research"][24:46] == (6000.0,) * 22
     away = gpu_hours_of({"KOPT_PAGES_PROMETHEUS": "http://127.0.0.1:9"})
     assert away is not None
     with pytest.raises(GpuHoursError, match="GPU-hours cannot be read"):

@@ -1,7 +1,8 @@
 """What GPUs of the example cluster were used for: the jobs and services that its costs are of, hour by hour."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 
 from kopt.cli.local.example.cluster import NODES
@@ -14,6 +15,7 @@ from kopt.cli.local.example.costs import (
     began_ms,
     busy_shares,
 )
+from kopt.cli.local.example.jobs import QUEUE
 from kopt.core.workload.gpu_hours import ClusterStep, GpuHourHistory, GpuHours, Workload
 
 _HOUR_S, _GPUS = 3600, 8 * len(NODES)
@@ -71,6 +73,16 @@ class ExampleGpuHours:
             gpus = {each.name: getattr(total, each.name) * _HOUR_S / step_s for each in fields(total)}
             steps.append(ClusterStep(_GPUS, available, **gpus, at_s=at_s))
         return GpuHourHistory(step_s, window_s, tuple(steps), by_workload, by_node, {})
+
+    def queue_waits(self, start_s: float, step_s: int, steps: int) -> Mapping[str, tuple[float | None, ...]]:
+        """All jobs come by way of one queue; steps are hours."""
+        began_s = began_ms(int(self._clock() * 1000)) / 1000
+        waiting = Counter[int]()
+        for share in self._shares:
+            if not share.node:
+                waiting.update(dict.fromkeys(range(share.begin_h, share.end_h), 1000 * share.gpus))
+        hours = (int((start_s + index * step_s - began_s) // _HOUR_S) for index in range(steps))
+        return {QUEUE: tuple(float(waiting[hour]) if hour >= 0 else None for hour in hours)}
 
 
 def _shares() -> Iterator[_Share]:

@@ -17,6 +17,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from kopt.core.settings import Settings
 from kopt.dashboard.data.costs import Costs
 from kopt.dashboard.data.feed import Source
+from kopt.dashboard.data.gpu_hours import GpuHourSource
 from kopt.dashboard.data.histories import FolderHistories, LiveServices
 from kopt.dashboard.data.sources import Cluster
 from kopt.dashboard.heads import ImpatientProtocol
@@ -51,11 +52,12 @@ def create_app(
     example: bool = False,
     login: Login | None = None,
     costs: Costs | None = None,
+    gpu_hours: GpuHourSource | None = None,
 ) -> FastAPI:
     """The pages over ``source``; by default over the endpoint, registry and home that ``settings`` name.
 
     ``hosts`` are further names under which the pages may be opened; ``cluster`` reads nodes and controllers, ``costs``
-    what the meter has recorded.
+    what the meter has recorded, ``gpu_hours`` what GPUs were used for.
     ``example`` marks every page: what it shows is no real cluster's. With ``login`` everybody logs in and sees what
     they may list in the cluster.
     """
@@ -70,6 +72,7 @@ def create_app(
             home=settings.home,
             cluster=cluster,
             costs=costs,
+            gpu_hours=gpu_hours,
         )
         source = live
 
@@ -132,10 +135,13 @@ def serve(
     example: bool = False,
     login: Login | None = None,
     costs: Costs | None = None,
+    gpu_hours: GpuHourSource | None = None,
 ) -> None:
     """Serve the pages until the process is told to end; loopback unless the settings name another interface."""
     uvicorn.run(
-        create_app(settings, hosts=hosts, cluster=cluster, example=example, login=login, costs=costs),
+        create_app(
+            settings, hosts=hosts, cluster=cluster, example=example, login=login, costs=costs, gpu_hours=gpu_hours
+        ),
         host=settings.api_host,
         port=settings.pages_port if port is None else port,
         log_level="warning",

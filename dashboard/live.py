@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 
 from kopt.dashboard.data.costs import Costs
 from kopt.dashboard.data.feed import AnyFeed, Connections, Feed, Reader, Versions
+from kopt.dashboard.data.gpu_hours import GpuHourSource
 from kopt.dashboard.data.histories import Histories
 from kopt.dashboard.data.served import Served
 from kopt.dashboard.data.snapshot import SNAPSHOT, SnapshotReader
@@ -42,9 +43,10 @@ class LiveSource:
         patience_s: float = PATIENCE_S,
         cluster: Cluster | None = None,
         costs: Costs | None = None,
+        gpu_hours: GpuHourSource | None = None,
     ) -> None:
         self.connections = Connections(
-            histories, client, registry, cluster, Served(client), url, home, clock, patience_s, costs
+            histories, client, registry, cluster, Served(client), url, home, clock, patience_s, costs, gpu_hours
         )
         self._snapshot = SnapshotReader(self.connections)
         self._readers: dict[AnyFeed, Reader[object]] = {feed: feed.open(self.connections) for feed in FEEDS}

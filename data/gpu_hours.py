@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kopt.core.workload.gpu_hours import ClusterStep, GpuHours, Workload
+from kopt.core.workload.gpu_hours import ClusterStep, GpuHourHistory, GpuHours, Workload
 from kopt.data.demand.prometheus import PrometheusError, Server
 
 _MOST_STEPS = 500
 _SHORTEST_STEP_S = 60
+_MEAN_OF_S = 300
+"""How far apart samples of a mean are."""
 _BY_WORKLOAD = {
     "requested": "namespace_kind_queue:kopt_gpus_requested:sum",
     "allocated": "namespace_kind_queue:kopt_gpus_allocated:sum",
@@ -43,24 +45,6 @@ class NotRecordedError(PrometheusError):
     """Prometheus answers, and has none of the recorded series."""
 
 
-@dataclass(frozen=True)
-class GpuHourHistory:
-    """``steps`` of the cluster, each ``step_s`` seconds long; hours by workload and node; GPU-hours that workloads
-    waited for in Kueue, by pool. ``window_s`` is what was asked about."""
-
-    step_s: int
-    window_s: float
-    steps: tuple[ClusterStep, ...]
-    by_workload: Mapping[Workload, GpuHours]
-    by_node: Mapping[str, GpuHours]
-    waited_by_pool: Mapping[str, float]
-
-    @property
-    def coverage(self) -> float:
-        """Share of the window with samples."""
-        return min(1.0, len(self.steps) * self.step_s / self.window_s)
-
-
 def read_gpu_hours(server: Server, since_s: float, now_s: float | None = None) -> GpuHourHistory:
     """The last ``since_s`` seconds.
 
@@ -87,6 +71,21 @@ def read_gpu_hours(server: Server, since_s: float, now_s: float | None = None) -
     )
 
 
+def read_queue_waits(server: Server, start_s: float, step_s: int, steps: int) -> dict[str, tuple[float | None, ...]]:
+    """For how many milli-GPU workloads of each queue waited: the mean of each step from ``start_s`` on, None where
+    nothing was recorded.
+
+    Raises PrometheusError where the server does not answer.
+    """
+    query = f'avg_over_time(sum by (queue) ({_QUEUED}{{state="pending"}})[{step_s}s:{min(step_s, _MEAN_OF_S)}s])'
+    answer = server.query_range(query, start_s + step_s, start_s + steps * step_s, step_s)
+    ends_s = [start_s + step_s * (index + 1) for index in range(steps)]
+    return {
+        labels.get("queue", ""): tuple(1000 * points[at_s] if at_s in points else None for at_s in ends_s)
+        for labels, points in _series(answer)
+    }
+
+
 @dataclass(frozen=True)
 class _Reading:
     """One window: ``count`` steps until ``until_s``."""
@@ -104,7 +103,7 @@ class _Reading:
             values = {name: points.get(at_s, 0.0) for name, points in series.items()}
             # What Kueue holds back has no pods yet; what it lets in has pods, and is in both.
             values["requested"] = max(values["requested"], queued.get(at_s, 0.0))
-            steps.append(ClusterStep(**values))
+            steps.append(ClusterStep(**values, at_s=at_s))
         return tuple(steps)
 
     def hours(self, metrics: Mapping[str, str], labels: tuple[str, ...]) -> dict[tuple[str, ...], GpuHours]:

@@ -1,11 +1,12 @@
 """``kopt efficiency``: what GPU-hours were used for, by kind of job, team and pool, and the cluster's health index."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -14,15 +15,12 @@ from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Kubeconfig, Output, seconds
 from kopt.cli.output import Answer, Format, column, show
 from kopt.core.units import format_span
-from kopt.core.workload.gpu_hours import GpuHours
-from kopt.policies.cost.attribution import UNATTRIBUTED, label_of
+from kopt.core.workload.gpu_hours import GpuHourHistory, GpuHours
+from kopt.policies.cost.attribution import label_of
+from kopt.policies.efficiency.groups import pool_hours, wasteful_first, workload_hours
 from kopt.policies.efficiency.health_index import FORMULA, HealthIndex, Spent, health_index, spent
 
-if TYPE_CHECKING:
-    from kopt.data.gpu_hours import GpuHourHistory
-
 _SHORTEST_S, _LONGEST_S = 600, 400 * 86_400
-_GONE = "(nodes that are gone)"
 _GROUP_OTHERWISE = "--by kind, namespace and queue need no cluster"
 
 
@@ -101,7 +99,7 @@ def efficiency(
     show(answer(by, history, groups), output)
 
 
-def _read(url: str, span_s: int, token_file: Path | None) -> "GpuHourHistory":
+def _read(url: str, span_s: int, token_file: Path | None) -> GpuHourHistory:
     from kopt.cli.sizing.measured import read_token
     from kopt.data.demand.prometheus import PrometheusError, Server
     from kopt.data.gpu_hours import read_gpu_hours
@@ -113,7 +111,7 @@ def _read(url: str, span_s: int, token_file: Path | None) -> "GpuHourHistory":
         raise Refused(f"GPU-hours cannot be read: {error}") from error
 
 
-async def _groups(by: By, history: "GpuHourHistory", kubeconfig: Path | None) -> dict[str, GpuHours]:
+async def _groups(by: By, history: GpuHourHistory, kubeconfig: Path | None) -> dict[str, GpuHours]:
     """Rows by name; only those that need the cluster read it."""
     if by is By.POOL:
         return pool_hours(history, await _pools(kubeconfig))
@@ -123,9 +121,9 @@ async def _groups(by: By, history: "GpuHourHistory", kubeconfig: Path | None) ->
 
         (namespaces,) = await list_objects(kubeconfig, NAMESPACES, needed="namespaces", otherwise=_GROUP_OTHERWISE)
         labels = {text(item, "metadata", "name"): mapping(item, "metadata", "labels") for item in namespaces}
-        teams = {name: label_of(of) or UNATTRIBUTED for name, of in labels.items()}
-        return _summed((teams.get(each.namespace, UNATTRIBUTED), hours) for each, hours in history.by_workload.items())
-    return _summed((getattr(each, by.value) or UNATTRIBUTED, hours) for each, hours in history.by_workload.items())
+        teams = {name: label_of(of) for name, of in labels.items()}
+        return workload_hours(history, lambda workload: teams.get(workload.namespace, ""))
+    return workload_hours(history, attrgetter(by.value))
 
 
 async def _pools(kubeconfig: Path | None) -> dict[str, str]:
@@ -139,30 +137,12 @@ async def _pools(kubeconfig: Path | None) -> dict[str, str]:
     return node_pools(flavors, nodes, slices)
 
 
-def pool_hours(history: "GpuHourHistory", pools: Mapping[str, str]) -> dict[str, GpuHours]:
-    """What nodes of a pool had, and what Kueue held back for it; ``pools`` is by node."""
-    held = _summed((pools.get(node, _GONE), hours) for node, hours in history.by_node.items())
-    waited = _summed((pool, GpuHours(requested=hours)) for pool, hours in history.waited_by_pool.items())
-    requested = {name: hours + GpuHours(requested=hours.allocated) for name, hours in held.items()}
-    return _summed((*requested.items(), *waited.items()))
-
-
-def _summed(parts: Iterable[tuple[str, GpuHours]]) -> dict[str, GpuHours]:
-    result: dict[str, GpuHours] = {}
-    for name, hours in parts:
-        result[name] = result.get(name, GpuHours()) + hours
-    return result
-
-
-def answer(by: By, history: "GpuHourHistory", groups: Mapping[str, GpuHours]) -> Answer:
+def answer(by: By, history: GpuHourHistory, groups: Mapping[str, GpuHours]) -> Answer:
     """The rows that waste most come first."""
     total = spent(history.steps, history.step_s / 3600)
     health = health_index(total)
     seen_h = len(history.steps) * history.step_s / 3600
-    rows = sorted(
-        (_row(name, hours, seen_h) for name, hours in groups.items() if hours != GpuHours()),
-        key=lambda row: (-row.unused_gpu_hours, -row.requested_gpu_hours, row.name),
-    )
+    rows = [_row(name, hours, seen_h) for name, hours in wasteful_first(groups)]
     header = {
         "by": by.value,
         "window_s": history.window_s,
@@ -208,19 +188,13 @@ def _remarks(total: Spent, health: HealthIndex | None) -> list[str]:
         index = f"No health index: nothing says how busy GPUs were ({known})."
     else:
         index = f"Health index {health.index:.1f} = 100 x {known} x computing {health.computing:.3f}."
-    parts = {
-        "used": total.used,
-        "held and unused": total.unused,
-        "held and not measured": total.unmeasured,
-        "free while work waited": total.free_while_pending,
-        "free": total.free,
-        "unavailable": total.unavailable,
-    }
-    shares = ", ".join(f"{name} {hours:,.1f} ({hours / total.installed:.0%})" for name, hours in parts.items() if hours)
+    shares = ", ".join(
+        f"{name} {hours:,.1f} ({hours / total.installed:.0%})" for name, hours in total.by_name.items() if hours
+    )
     return [index, f"Of {total.installed:,.1f} GPU-hours: {shares}.", f"{FORMULA[0].upper()}{FORMULA[1:]}."]
 
 
-def _covered(history: "GpuHourHistory") -> str:
+def _covered(history: GpuHourHistory) -> str:
     seen_s = len(history.steps) * history.step_s
     steps = f"a sample every {format_span(history.step_s)}"
     if history.coverage > 0.99:

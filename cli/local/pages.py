@@ -3,7 +3,7 @@
 With ``KUBECONFIG``, or in a pod, the pages show the nodes of the cluster and what controllers say there;
 ``~/.kube/config`` alone is not taken, as pages ask for as long as they run. ``KOPT_PAGES_EXAMPLE=true`` says on every
 page that what it shows is an example. With ``KOPT_PAGES_LOGIN`` everybody logs in (``pages_login``). What the meter
-has recorded is read where ``pages_costs`` says.
+has recorded is read where ``pages_costs`` says, and what GPU-hours were used for where ``pages_efficiency`` does.
 ``KOPT_PAGES_PROMETHEUS`` is the address of a Prometheus that scrapes GPU exporters,
 ``KOPT_PAGES_PROMETHEUS_TOKEN_FILE`` a file with a bearer token for it, ``KOPT_PAGES_PROMETHEUS_CA_FILE`` one with the
 authority of its certificate. With ``KOPT_PAGES_DIAGNOSES=true`` why a workload waits is written as an Event on it.
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from kopt.cli.local.pages_cluster import ClusterWatch
 from kopt.cli.local.pages_costs import PriceBookError, costs_of
+from kopt.cli.local.pages_efficiency import gpu_hours_of
 from kopt.cli.local.pages_gpus import activity_of
 from kopt.cli.local.pages_login import LoginSettingsError, login_of
 from kopt.cluster.client.api import Kube, KubeSettings
@@ -107,6 +108,7 @@ def main(environ: Mapping[str, str]) -> None:
         example=environ.get("KOPT_PAGES_EXAMPLE", "") == "true",
         login=login,
         costs=costs,
+        gpu_hours=gpu_hours_of(environ),
     )
 
 

@@ -61,12 +61,14 @@ class ReservationStanding:
 
 @dataclass(frozen=True)
 class QueueHistory:
-    """Mean use of steps of ``step_s``, the first of which begins at ``start_s``; None where nothing was recorded."""
+    """Means of steps of ``step_s``, the first of which begins at ``start_s``; None where nothing was recorded."""
 
     start_s: float
     step_s: float
     used: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
     """By queue, milli-GPU."""
+    waited: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
+    """For how many its workloads waited, by queue, milli-GPU."""
 
 
 @dataclass(frozen=True)

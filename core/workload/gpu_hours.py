@@ -1,5 +1,6 @@
 """GPU-hours of workloads and of a cluster: requested, allocated and used. Partitions of GPUs count one each."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -39,8 +40,8 @@ class GpuHours:
 
 @dataclass(frozen=True)
 class ClusterStep:
-    """GPUs of a cluster at one time. ``installed`` has broken ones and those of cordoned nodes, ``available`` has not;
-    the rest is as in ``GpuHours``, in GPUs."""
+    """GPUs of a cluster at Unix time ``at_s``. ``installed`` has broken ones and those of cordoned nodes, ``available``
+    has not; the rest is as in ``GpuHours``, in GPUs."""
 
     installed: float
     available: float
@@ -48,6 +49,7 @@ class ClusterStep:
     allocated: float
     measured: float
     used: float
+    at_s: float
 
 
 @dataclass(frozen=True)
@@ -57,3 +59,21 @@ class Workload:
     namespace: str
     kind: str
     queue: str = ""
+
+
+@dataclass(frozen=True)
+class GpuHourHistory:
+    """``steps`` of the cluster, each ``step_s`` seconds long; hours by workload and node; GPU-hours that workloads
+    waited for in Kueue, by pool. ``window_s`` is what was asked about."""
+
+    step_s: int
+    window_s: float
+    steps: tuple[ClusterStep, ...]
+    by_workload: Mapping[Workload, GpuHours]
+    by_node: Mapping[str, GpuHours]
+    waited_by_pool: Mapping[str, float]
+
+    @property
+    def coverage(self) -> float:
+        """Share of the window with samples."""
+        return min(1.0, len(self.steps) * self.step_s / self.window_s)

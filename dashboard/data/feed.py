@@ -3,6 +3,7 @@
 A page brings its own feeds (``Page.feeds``); ``live.LiveSource`` runs those of all pages.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from kopt.dashboard.data.access import Holds, Right
 from kopt.dashboard.data.costs import Costs
+from kopt.dashboard.data.gpu_hours import GpuHourSource
 from kopt.dashboard.data.histories import Histories
 from kopt.dashboard.data.served import Served
 from kopt.dashboard.data.sources import Cluster
@@ -45,6 +47,7 @@ class Connections:
     clock: Callable[[], float]
     patience_s: float
     costs: Costs | None = None
+    gpu_hours: GpuHourSource | None = None
 
 
 class Reader(Protocol[T_co]):
@@ -141,6 +144,23 @@ class Polled(Generic[A]):
 
     async def latest(self) -> A:
         return self._latest
+
+
+class Background:
+    """Reads in a task of its own, so that a slow server keeps no other feed from what is new. ``read`` gives the
+    seconds after which it is due again."""
+
+    def __init__(self, read: Callable[[], Awaitable[float]], clock: Callable[[], float]) -> None:
+        self._read, self._clock, self._due_s = read, clock, 0.0
+        self.task: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        """Unless it reads already, or is not due."""
+        if (self.task is None or self.task.done()) and self._clock() >= self._due_s:
+            self.task = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        self._due_s = self._clock() + await self._read()
 
 
 class Fixed(Generic[T]):

@@ -2,6 +2,7 @@
 
 from kopt.dashboard.pages.cluster import page as cluster
 from kopt.dashboard.pages.cost import page as cost
+from kopt.dashboard.pages.efficiency import page as efficiency
 from kopt.dashboard.pages.gpus import page as gpus
 from kopt.dashboard.pages.jobs import page as jobs
 from kopt.dashboard.pages.lending import page as lending
@@ -24,6 +25,7 @@ PAGES: tuple[Page, ...] = (
     gpus.PAGE,
     topology.PAGE,
     cluster.PAGE,
+    efficiency.PAGE,
     cost.PAGE,
     models.PAGE,
 )

@@ -42,6 +42,18 @@ class Spent:
     def installed(self) -> float:
         return self.unavailable + self.free + self.free_while_pending + self.allocated
 
+    @property
+    def by_name(self) -> dict[str, float]:
+        """By what people call each kind, best first."""
+        return {
+            "used": self.used,
+            "held and unused": self.unused,
+            "held and not measured": self.unmeasured,
+            "free while work waited": self.free_while_pending,
+            "free": self.free,
+            "unavailable": self.unavailable,
+        }
+
     def document(self) -> dict[str, float]:
         """For programs."""
         return {each.name: round(getattr(self, each.name), 3) for each in fields(self)}

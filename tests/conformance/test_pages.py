@@ -25,6 +25,7 @@ from kopt.dashboard.data.sources import ClusterNode, Endpoint, Nodes, PastForeca
 from kopt.dashboard.live import FEEDS, LiveSource
 from kopt.dashboard.pages.cluster.data import OVERVIEW
 from kopt.dashboard.pages.cost.data import COSTS
+from kopt.dashboard.pages.efficiency.data import EFFICIENCY
 from kopt.dashboard.pages.gpus.data import GPUS, VisibleMap
 from kopt.dashboard.pages.jobs.data import JOBS, Jobs
 from kopt.dashboard.pages.models.data import MODELS, Models
@@ -49,6 +50,7 @@ from tests.dashboard import gpu_objects as gpus
 from tests.dashboard import queue_objects as queues
 from tests.dashboard import quota_objects
 from tests.dashboard.test_topology_page import CUBE, node_of
+from tests.efficiency import made_hours
 
 HOSTILE = "<script>alert('x')</script>{{ 7*7 }}"
 NOW_S = 1_900_000_000.0
@@ -85,6 +87,7 @@ def full(name: str) -> Mapping[AnyFeed, Any]:
         QUEUE: queues.state(NOW_S, queues.queued(f"n/{name}", now_s=NOW_S, queue=name, message=name), problems=(name,)),
         QUOTAS: quota_objects.quotas(NOW_S, name),
         COSTS: metered.state(name),
+        EFFICIENCY: made_hours.state(name),
         MODELS: Models((model,), problems=(name,), serving=(ModelVersion("demand", name, "0" * 64),)),
     }
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from asgi_server import served
 
+from kopt.cli.local.example.gpu_hours import ExampleGpuHours
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
 from kopt.core.settings import Settings
@@ -21,6 +22,7 @@ from kopt.dashboard.app import create_app, pages_client
 from kopt.dashboard.data.histories import FolderHistories
 from kopt.dashboard.data.snapshot import SNAPSHOT
 from kopt.dashboard.live import LiveSource
+from kopt.dashboard.pages.efficiency.data import EFFICIENCY
 from kopt.dashboard.pages.models.data import MODELS
 from kopt.dashboard.pages.sizes.data import SIZES
 from kopt.data.demand.generator import generate, write_demand
@@ -162,6 +164,7 @@ class Platform:
         await asyncio.to_thread(self.endpoint.refresh)
         await self.live.refresh(SNAPSHOT)
         await self.live.refresh(MODELS)
+        await self.live.refresh(EFFICIENCY)
 
     def write(self, series: Sequence[DemandSeries]) -> None:
         write_demand(series, self.settings.home / "demand")
@@ -220,7 +223,13 @@ async def platform(tmp_path: Path, registry: MemoryRegistry, services: list[Dema
     down = [False]
     client = pages_client("http://endpoint", transport=Wire(endpoint, down))
     live = LiveSource(
-        FolderHistories(tmp_path / "demand"), client, registry, url="http://endpoint", home=tmp_path, patience_s=60
+        FolderHistories(tmp_path / "demand"),
+        client,
+        registry,
+        url="http://endpoint",
+        home=tmp_path,
+        patience_s=60,
+        gpu_hours=ExampleGpuHours(),
     )
     made = Platform(settings, registry, endpoint, live, down)
     made.write(services)

@@ -67,4 +67,5 @@ def quotas(now_s: float, name: str = "research") -> Quotas:
     )
     used = tuple(None if step < 20 else 1000.0 * (step % 12) for step in range(STEPS))
     start_s = now_s // STEP_S * STEP_S - (STEPS - 1) * STEP_S
-    return Quotas(tree, QueueHistory(start_s, STEP_S, {"ai": used, name: used, "secret": used}))
+    waited = {"ai": used, name: (0.0, *used[1:]), "secret": used}
+    return Quotas(tree, QueueHistory(start_s, STEP_S, {"ai": used, name: used, "secret": used}, waited))

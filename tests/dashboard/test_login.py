@@ -21,16 +21,18 @@ from kopt.dashboard.data.sources import Endpoint, Snapshot
 from kopt.dashboard.login.authority import AuthorityError, User
 from kopt.dashboard.login.routes import Login, inside
 from kopt.dashboard.login.sessions import LONGEST_COOKIE, Session, Sessions, SessionTooLongError
+from kopt.dashboard.pages.efficiency.data import Efficiency
 from kopt.dashboard.pages.gpus.data import VisibleMap
 from kopt.dashboard.pages.models.data import Models
 from kopt.dashboard.pages.pages import PAGES
 from kopt.dashboard.pages.quotas.data import Quotas
 from kopt.dashboard.pages.sizes.data import Sizes
 from tests.conformance.test_pages import NOW_S, full
+from tests.efficiency.made_hours import history_of
 
 ADDRESS = "http://127.0.0.1:8701"
 KEY = Fernet.generate_key().decode()
-OF_NAMESPACES = ("/", "/jobs", "/recommendations", "/queue", "/lending", "/quotas")
+OF_NAMESPACES = ("/", "/jobs", "/recommendations", "/queue", "/lending", "/quotas", "/efficiency")
 EVERYTHING = (pods_in(access.ALL_NAMESPACES), access.POOLS, access.NODES)
 
 
@@ -94,6 +96,8 @@ def _of_team_a(data: Any) -> Any:
             for queue in data.tree.queues
         ]
         return replace(data, tree=replace(data.tree, queues=tuple(hers), problems=()))
+    if isinstance(data, Efficiency):
+        return replace(data, problem="", histories={"24h": history_of("team-a", "secret-of-a")})
     if isinstance(data, VisibleMap):
         return replace(data, map=replace(data.map, problems=()))
     return replace(data, problem="") if hasattr(data, "problem") else data

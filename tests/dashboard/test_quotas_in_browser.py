@@ -12,6 +12,7 @@ from pages_source import FixedSource
 from playwright.async_api import expect
 
 from kopt.cli.local.example.cluster import objects_at
+from kopt.cli.local.example.gpu_hours import ExampleGpuHours
 from kopt.cluster.client.resources import KAIWO_RESERVATIONS
 from kopt.cluster.objects.custom.reservation import standing_of
 from kopt.controllers.overview.queue_standings import NEEDED, queue_standings
@@ -34,7 +35,9 @@ def example(now_s: float) -> Quotas:
     read = queue_standings({kind: documents[kind] for kind in NEEDED})
     reservations = tuple(standing_of(document) for document in documents[KAIWO_RESERVATIONS])
     used = tuple(None if step < 9 else 800.0 * (step % 50) for step in range(STEPS))
-    history = QueueHistory(now_s - STEPS * STEP_S, STEP_S, {"quality": used, "research": used})
+    start_s = now_s - STEPS * STEP_S
+    waits = ExampleGpuHours(lambda: now_s).queue_waits(start_s, STEP_S, STEPS)
+    history = QueueHistory(start_s, STEP_S, {"quality": used, "research": used}, waits)
     return Quotas(QueueTreeState(True, True, now_s, read.queues, reservations, read.local_queues), history)
 
 

@@ -61,7 +61,7 @@ async def test_a_reader_sees_queues_and_reservations_of_namespaces_whose_pods_th
     assert [queue.name for queue in seen.tree.queues] == ["ai", "research"]
     assert [each.name for each in seen.tree.reservations] == ["n/research"]
     assert seen.history is not None
-    assert set(seen.history.used) == {"ai", "research"}
+    assert set(seen.history.used) == set(seen.history.waited) == {"ai", "research"}
     assert seen.hides
     assert not seen.tree.skipped
     assert "secret" not in await html(seen)
@@ -103,11 +103,12 @@ def test_reservations_lie_where_their_times_are() -> None:
 
 
 def test_hours_that_were_not_recorded_are_gaps_in_the_picture() -> None:
-    drawn = picture([1000.0, None, 3000.0, 1000.0], 2000)
+    drawn = picture([1000.0, None, 3000.0, 1000.0], [0.0, 4000.0, None, 0.0], 2000)
     assert drawn is not None
     assert drawn.line.count("M") == 2
-    assert "33 % above its quota" in drawn.text
-    assert picture([None, None], 2000) is None
+    assert drawn.text.endswith("33 % above its quota; waited for 4 at most, in 33 % of the hours")
+    assert drawn.waits.count("M") == 2
+    assert picture([None, None], [None], 2000) is None
 
 
 def test_the_example_cluster_has_a_tree_and_reservations() -> None:

@@ -9,11 +9,16 @@ from controlplane.plane import ControlPlane
 from prometheus_server import RunningPrometheus
 from typer.testing import CliRunner
 
-from kopt.cli.cluster.efficiency import By, answer, pool_hours
+from kopt.cli.cluster.efficiency import By, answer
+from kopt.cli.local.pages_efficiency import gpu_hours_of
 from kopt.cli.main import app
 from kopt.core.workload.gpu_hours import GpuHours
+from kopt.dashboard.data.gpu_hours import GpuHoursError
+from kopt.dashboard.pages.efficiency.data import Efficiency
+from kopt.dashboard.pages.efficiency.view import efficiency_page
 from kopt.data.demand.prometheus import Server
 from kopt.data.gpu_hours import NotRecordedError, read_gpu_hours
+from kopt.policies.efficiency.groups import pool_hours
 from tests.gpu_history import EVERY_S, Metric, history
 
 DAY_S = 86_400.0
@@ -104,6 +109,25 @@ def test_rows_by_other_owners_have_the_same_sum(prometheus: str, by: str, names:
     for column in ("requested_gpu_hours", "used_gpu_hours", "unused_gpu_hours"):
         sums = [sum(row[column] for row in each.values()) for each in (by_kind, by_other)]
         assert sums[0] == pytest.approx(sums[1])
+
+
+def test_pages_read_the_same_and_say_where_nothing_is_recorded(prometheus: str) -> None:
+    source = gpu_hours_of({"KOPT_PAGES_PROMETHEUS": prometheus})
+    assert source is not None
+    read = source.history(DAY_S)
+    page = efficiency_page(Efficiency({"24h": read}, configured=True), "24h", "kind")
+    assert page.index == f"{rows(prometheus)[1]['health_index']:.1f}"
+    assert {row.name for row in page.rows} == {"PyTorchJob", "Deployment", "Job"}
+    hour_s = 3600
+    start_s = time.time() // hour_s * hour_s - 23 * hour_s
+    waits = source.queue_waits(start_s - DAY_S, hour_s, 47)
+    assert waits["research"][:10] == (None,) * 10
+    assert waits["research"][24:46] == (6000.0,) * 22
+    away = gpu_hours_of({"KOPT_PAGES_PROMETHEUS": "http://127.0.0.1:9"})
+    assert away is not None
+    with pytest.raises(GpuHoursError, match="GPU-hours cannot be read"):
+        away.history(DAY_S)
+    assert gpu_hours_of({}) is None
 
 
 def test_pools_are_of_nodes_and_of_what_kueue_holds_back(prometheus: str) -> None:

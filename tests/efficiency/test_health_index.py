@@ -8,12 +8,12 @@ from kopt.core.workload.gpu_hours import ClusterStep, GpuHours
 from kopt.policies.efficiency.health_index import Spent, health_index, spent
 
 _GPUS = st.floats(0, 1e5)
-STEPS = st.builds(ClusterStep, _GPUS, _GPUS, _GPUS, _GPUS, _GPUS, _GPUS)
+STEPS = st.builds(ClusterStep, _GPUS, _GPUS, _GPUS, _GPUS, _GPUS, _GPUS, st.just(0.0))
 
 
 def step(**gpus: float) -> ClusterStep:
     """Ten GPUs of which nine can be used, eight are asked for and held, and four compute."""
-    usual = {"installed": 10, "available": 9, "requested": 8, "allocated": 8, "measured": 8, "used": 4}
+    usual = {"installed": 10, "available": 9, "requested": 8, "allocated": 8, "measured": 8, "used": 4, "at_s": 0}
     return ClusterStep(**{**usual, **gpus})
 
 

@@ -19,7 +19,8 @@ from kopt.core.cost.prices import shipped_prices
 from kopt.policies.cost import Meter, Observation, advance, invoice
 from kopt.policies.cost.budgets import applies, budget_decision, window_of
 
-DAYS, _HOUR_MS = 35, 3_600_000
+DAYS, HOUR_MS = 35, 3_600_000
+CORDONED_DAY = 20
 _SEED, _HOLDER = 7, "example"
 _H100, _V100 = Offer("H100-SXM5-80GB", "lambda"), Offer("V100-SXM2-32GB")
 _MIX = {(8, 1000): 0.5, (1, 1000): 0.3, (2, 1000): 0.2}
@@ -31,7 +32,7 @@ _TEAMS = (
     ("vision", "clip-embeddings", "", 1),
     ("research", "eval-nightly", "language", 1),
 )
-_SERVICES = (("llama-8b-chat", 4), ("mistral-7b-code", 2), ("whisper-large", 1))
+SERVICES = (("llama-8b-chat", 4), ("mistral-7b-code", 2), ("whisper-large", 1))
 
 
 def costs_file(home: Path) -> Path:
@@ -39,20 +40,29 @@ def costs_file(home: Path) -> Path:
     return folder_of(home) / "cost.db"
 
 
-def example_activity(_: Milliseconds, until: Milliseconds) -> Mapping[tuple[str, str], float]:
-    """How busy the GPUs of the example's pods are, as an exporter would tell: services less than trainings."""
-    pods = [run.pod.attributes for run in _runs(_began_ms(until))]
+def busy_shares() -> Mapping[str, float]:
+    """Share of the time in which GPUs compute, by name of a job or service: services less than trainings. Nothing
+    measures what evaluates."""
     rng = random.Random(_SEED)
-    busy = {name: rng.betavariate(9, 3) for name in sorted({pod.workload.rpartition("-")[0] for pod in pods})}
-    return {
-        (pod.namespace, pod.pod): 0.41 if pod.namespace == "serving" else busy[pod.workload.rpartition("-")[0]]
-        for pod in pods
-        if "eval" not in pod.workload
-    }
+    names = sorted({name for _, name, _, _ in _TEAMS if "eval" not in name})
+    return {**{name: rng.betavariate(9, 3) for name in names}, **{name: 0.41 for name, _ in SERVICES}}
 
 
-def _began_ms(now_ms: Milliseconds) -> Milliseconds:
-    return now_ms - now_ms % _HOUR_MS - DAYS * 24 * _HOUR_MS
+def example_activity(_: Milliseconds, until: Milliseconds) -> Mapping[tuple[str, str], float]:
+    """How busy the GPUs of the example's pods are, as an exporter would tell."""
+    busy = busy_shares()
+    pods = [run.pod.attributes for run in _runs(began_ms(until))]
+    return {(pod.namespace, pod.pod): busy[name] for pod in pods if (name := _name_of(pod)) in busy}
+
+
+def _name_of(pod: Attributes) -> str:
+    """Without the hour of a job."""
+    name = pod.workload.partition("/")[2]
+    return name if pod.namespace == "serving" else name.rpartition("-")[0]
+
+
+def began_ms(now_ms: Milliseconds) -> Milliseconds:
+    return now_ms - now_ms % HOUR_MS - DAYS * 24 * HOUR_MS
 
 
 @dataclass(frozen=True)
@@ -69,12 +79,12 @@ class ExampleCosts:
     def __init__(self, path: Path, now_ms: Milliseconds) -> None:
         self._store = CostStore(path)
         self._store.begin(_HOLDER, Rule.MAX)
-        self._began_ms = _began_ms(now_ms)
+        self._began_ms = began_ms(now_ms)
         self._runs = list(_runs(self._began_ms))
         self._meters: Mapping[str, Meter] = {}
         self._metered_ms: Milliseconds | None = None
         self._ended: frozenset[str] = frozenset()
-        for at_ms in range(self._began_ms, now_ms, _HOUR_MS):
+        for at_ms in range(self._began_ms, now_ms, HOUR_MS):
             self.follow(at_ms)
         self.follow(now_ms)
 
@@ -113,8 +123,11 @@ class ExampleCosts:
 
     def _nodes(self, now_ms: Milliseconds) -> dict[str, MeteredNode]:
         """The fourth is kept for a demonstration during the second week, the fifth was cordoned for a day."""
-        day = (now_ms - self._began_ms) // (24 * _HOUR_MS)
-        closed = {NODES[3]: Idle.RESERVED if 8 <= day < 15 else None, NODES[4]: Idle.UNAVAILABLE if day == 20 else None}
+        day = (now_ms - self._began_ms) // (24 * HOUR_MS)
+        closed = {
+            NODES[3]: Idle.RESERVED if 8 <= day < 15 else None,
+            NODES[4]: Idle.UNAVAILABLE if day == CORDONED_DAY else None,
+        }
         return {
             f"uid-{name}": MeteredNode(
                 f"uid-{name}", name, 8, _V100 if name == NODES[-1] else _H100, self._began_ms, closed.get(name)
@@ -123,34 +136,54 @@ class ExampleCosts:
         }
 
 
-def _runs(began_ms: Milliseconds) -> Iterator[_Run]:
-    """Services all the time, and jobs as they fit."""
-    rng, forever = random.Random(_SEED), began_ms + 10 * 365 * 24 * _HOUR_MS
+@dataclass(frozen=True)
+class Arrival:
+    """A job that comes in an hour of the example and ``lasts`` some; ``node`` is empty where no node has room."""
+
+    hour: int
+    lasts: int
+    gpus: int
+    namespace: str
+    name: str
+    team: str
+    node: str
+
+
+def arrivals() -> Iterator[Arrival]:
+    """Jobs beside the services, in order."""
+    rng = random.Random(_SEED)
     free = {name: [8] * (DAYS * 24 + 400) for name in NODES}
-    for name, gpus in _SERVICES:
-        attributes = Attributes("serving", f"{name}-0", f"deployments/{name}", "", {"team": "inference"})
-        free[NODES[1]] = [unused - gpus for unused in free[NODES[1]]]
-        yield _Run(MeteredPod(f"uid-{name}-0", NODES[1], Demand(gpus), began_ms, attributes=attributes), forever)
+    free[NODES[1]] = [unused - sum(gpus for _, gpus in SERVICES) for unused in free[NODES[1]]]
     for hour in range(DAYS * 24 + 200):
         for namespace, name, team, gpus in _TEAMS:
             if rng.random() > 0.07:
                 continue
             lasts = min(150, max(1, round(rng.lognormvariate(2.2, 0.8))))
-            node = next((each for each in NODES if min(free[each][hour : hour + lasts]) >= gpus), None)
-            if node is None:
-                continue
-            for busy_hour in range(hour, hour + lasts):
-                free[node][busy_hour] -= gpus
-            yield _job(began_ms + hour * _HOUR_MS, hour, lasts, node, gpus, (namespace, name, team))
+            node = next((each for each in NODES if min(free[each][hour : hour + lasts]) >= gpus), "")
+            if node:
+                for busy_hour in range(hour, hour + lasts):
+                    free[node][busy_hour] -= gpus
+            yield Arrival(hour, lasts, gpus, namespace, name, team, node)
 
 
-def _job(start_ms: Milliseconds, hour: int, lasts: int, node: str, gpus: int, what: tuple[str, str, str]) -> _Run:
-    namespace, name, team = what
-    labels = {"team": team} if team else {}
-    steps = (0, lasts * 900) if gpus >= 4 else (-1, -1)
-    attributes = Attributes(namespace, f"{name}-{hour}-0", f"jobs/{name}-{hour}", "gpus", labels, *steps)
-    pod = MeteredPod(f"uid-{name}-{hour}", node, Demand(gpus), start_ms + 47_000, attributes=attributes)
-    return _Run(pod, start_ms + lasts * _HOUR_MS - 31_000)
+def _runs(began_ms: Milliseconds) -> Iterator[_Run]:
+    """Services all the time, and jobs as they fit."""
+    forever = began_ms + 10 * 365 * 24 * HOUR_MS
+    for name, gpus in SERVICES:
+        attributes = Attributes("serving", f"{name}-0", f"deployments/{name}", "", {"team": "inference"})
+        yield _Run(MeteredPod(f"uid-{name}-0", NODES[1], Demand(gpus), began_ms, attributes=attributes), forever)
+    for arrival in arrivals():
+        if arrival.node:
+            yield _job(began_ms + arrival.hour * HOUR_MS, arrival)
+
+
+def _job(start_ms: Milliseconds, job: Arrival) -> _Run:
+    labels = {"team": job.team} if job.team else {}
+    steps = (0, job.lasts * 900) if job.gpus >= 4 else (-1, -1)
+    run = f"{job.name}-{job.hour}"
+    attributes = Attributes(job.namespace, f"{run}-0", f"jobs/{run}", "gpus", labels, *steps)
+    pod = MeteredPod(f"uid-{run}", job.node, Demand(job.gpus), start_ms + 47_000, attributes=attributes)
+    return _Run(pod, start_ms + job.lasts * HOUR_MS - 31_000)
 
 
 _BUDGETS: tuple[Object, ...] = (

@@ -33,10 +33,12 @@ class Part:
 
 @dataclass(frozen=True)
 class HistoryPicture:
-    """``line`` is the path of use, ``quota_y`` where the quota lies, None without one; ``text`` says it in words."""
+    """``line`` is the path of use, ``waits`` that of GPUs that were waited for, ``quota_y`` where the quota lies, None
+    without one; ``text`` says it in words."""
 
     line: str
     area: str
+    waits: str
     quota_y: float | None
     text: str
 
@@ -164,33 +166,52 @@ def _row(queue: QueueStanding, scale: int, history: QueueHistory | None) -> Queu
         format_gpus(queue.lacks) if queue.lacks else "",
         tuple(parts),
         None if queue.quota is None else round(WIDTH * queue.quota / scale, 2),
-        None if history is None else picture(history.used.get(queue.name, ()), queue.quota),
+        None
+        if history is None
+        else picture(history.used.get(queue.name, ()), history.waited.get(queue.name, ()), queue.quota),
     )
 
 
-def picture(used: Sequence[float | None], quota: int | None) -> HistoryPicture | None:
-    """Use over time below its quota; None where nothing is known. Hours that are not known are a gap."""
+def picture(used: Sequence[float | None], waited: Sequence[float | None], quota: int | None) -> HistoryPicture | None:
+    """Use over time below its quota, and what was waited for; None where nothing is known. Hours that are not known are
+    a gap."""
     values = [value for value in used if value is not None]
-    if not values:
+    waits = [value for value in waited if value is not None]
+    if not values and not waits:
         return None
-    top = 1.05 * max(*values, quota or 0, WHOLE_GPU)
+    top = 1.05 * max(*values, *waits, quota or 0, WHOLE_GPU)
+    runs = _runs(used, top)
+    texts = []
+    if values:
+        mean = amount(sum(values) / len(values) / WHOLE_GPU)
+        above = sum(value > quota for value in values) / len(values) if quota is not None else 0.0
+        text = f"{mean} GPUs on average, {amount(max(values) / WHOLE_GPU)} at most"
+        texts.append(text if quota is None else f"{text}, {share(above, 0)} above its quota")
+    if waits:
+        often = share(sum(value > 0 for value in waits) / len(waits), 0)
+        texts.append(f"waited for {amount(max(waits) / WHOLE_GPU)} at most, in {often} of the hours")
+    return HistoryPicture(
+        "".join(_path(run) for run in runs),
+        "".join(f"M{run[0][0]:.1f} {HEIGHT:.0f}L{_path(run)[1:]}L{run[-1][0]:.1f} {HEIGHT:.0f}Z" for run in runs),
+        "".join(_path(run) for run in _runs(waited, top)) if any(waits) else "",
+        None if quota is None else HEIGHT * (1 - quota / top),
+        "; ".join(texts),
+    )
+
+
+def _runs(amounts: Sequence[float | None], top: float) -> list[list[tuple[float, float]]]:
+    """Points of the picture, anew after each gap."""
     runs: list[list[tuple[float, float]]] = [[]]
-    for number, value in enumerate(used):
+    for number, value in enumerate(amounts):
         if value is None:
             runs.append([])
         else:
-            runs[-1].append((WIDTH * (number + 0.5) / len(used), HEIGHT * (1 - value / top)))
-    lines, areas = [], []
-    for run in filter(None, runs):
-        points = "L".join(f"{x:.1f} {y:.1f}" for x, y in run)
-        lines.append(f"M{points}")
-        areas.append(f"M{run[0][0]:.1f} {HEIGHT:.0f}L{points}L{run[-1][0]:.1f} {HEIGHT:.0f}Z")
-    mean, most = sum(values) / len(values), max(values)
-    above = (
-        "" if quota is None else f", {share(sum(value > quota for value in values) / len(values), 0)} above its quota"
-    )
-    text = f"{amount(mean / WHOLE_GPU)} GPUs on average, {amount(most / WHOLE_GPU)} at most{above}"
-    return HistoryPicture("".join(lines), "".join(areas), None if quota is None else HEIGHT * (1 - quota / top), text)
+            runs[-1].append((WIDTH * (number + 0.5) / len(amounts), HEIGHT * (1 - value / top)))
+    return [run for run in runs if run]
+
+
+def _path(run: Sequence[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in run)
 
 
 def _reservation(each: ReservationStanding, axis: TimeAxis) -> ReservationRow:

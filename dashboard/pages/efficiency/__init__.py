@@ -1,0 +1,1 @@
+"""What GPU-hours were used for, and how healthy the cluster was."""

@@ -1,0 +1,75 @@
+"""GPU-hours of some windows, as their reader may see them: the cluster's are for those who may list all pods."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from kopt.core.workload.gpu_hours import GpuHourHistory
+from kopt.dashboard.data.access import ALL_NAMESPACES, Holds, pods_in
+from kopt.dashboard.data.feed import Background, Connections, Feed
+from kopt.dashboard.data.gpu_hours import GpuHoursError
+
+DAY_S = 86_400
+WINDOWS_S: Mapping[str, int] = {"24h": DAY_S, "7d": 7 * DAY_S, "30d": 30 * DAY_S}
+"""By what the address of the page calls them."""
+_EVERY_S, _AFTER_FAILURE_S = 600.0, 60.0
+"""Days change little in ten minutes."""
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """``histories`` are by the name of their window. ``configured`` is False where these pages know no Prometheus;
+    ``hides`` whether the cluster's own GPU-hours, or namespaces, are left out for the reader."""
+
+    histories: Mapping[str, GpuHourHistory] = field(default_factory=dict)
+    configured: bool = False
+    problem: str = ""
+    hides: bool = False
+
+
+class _Reader:
+    def __init__(self, connections: Connections) -> None:
+        self._source = connections.gpu_hours
+        self._latest = Efficiency(configured=self._source is not None)
+        self.background = Background(self._read, connections.clock)
+
+    async def refresh(self) -> None:
+        if self._source is not None:
+            self.background.begin()
+
+    async def latest(self) -> Efficiency:
+        return self._latest
+
+    async def _read(self) -> float:
+        assert self._source is not None
+        for name, window_s in WINDOWS_S.items():
+            try:
+                history = await asyncio.to_thread(self._source.history, window_s)
+            except GpuHoursError as error:
+                self._latest = replace(self._latest, problem=f"{error}")
+                return _AFTER_FAILURE_S
+            histories = {**self._latest.histories, name: history}
+            self._latest = replace(self._latest, histories=histories, problem="")
+        return _EVERY_S
+
+
+def _restrict(efficiency: Efficiency, holds: Holds) -> Efficiency:
+    names = {workload.namespace for each in efficiency.histories.values() for workload in each.by_workload}
+    visible = {name for name in sorted(names) if holds(pods_in(name))}
+    if holds(pods_in(ALL_NAMESPACES)):
+        return efficiency
+    histories = {name: _of_namespaces(each, visible) for name, each in efficiency.histories.items()}
+    # Why Prometheus does not answer names its address.
+    problem = "GPU-hours cannot be read now." if efficiency.problem else ""
+    return replace(efficiency, histories=histories, problem=problem, hides=True)
+
+
+def _of_namespaces(history: GpuHourHistory, visible: set[str]) -> GpuHourHistory:
+    """Without what the cluster has: the steps keep their times alone."""
+    workloads = {each: hours for each, hours in history.by_workload.items() if each.namespace in visible}
+    steps = tuple(replace(step, **dict.fromkeys(_AMOUNTS, 0.0)) for step in history.steps)
+    return replace(history, steps=steps, by_workload=workloads, by_node={}, waited_by_pool={})
+
+
+_AMOUNTS = ("installed", "available", "requested", "allocated", "measured", "used")
+EFFICIENCY: Feed[Efficiency] = Feed("efficiency", Efficiency, _Reader, _restrict)

@@ -43,10 +43,10 @@ def _of_slice(label: str, rows: Sequence[PairedErrors], rules: GateRules, level:
     drawn = rng.multinomial(len(groups), np.full(len(groups), 1 / len(groups)), size=rules.resamples)
     result = []
     for metric in rows[0].errors:
-        pairs = np.array([row.errors[metric] for row in rows], dtype=float)
+        both = np.array([row.errors[metric] for row in rows], dtype=float)
         sums = np.zeros((len(groups), 2))
-        np.add.at(sums, index, pairs)
-        champion, challenger = (float(mean) for mean in pairs.mean(axis=0))
+        np.add.at(sums, index, both)
+        champion, challenger = (float(mean) for mean in both.mean(axis=0))
         changes = _changes(drawn @ sums)
         low, high = (float(np.quantile(changes, at)) for at in (level / 2, 1 - level / 2))
         whole = float(_changes(sums.sum(axis=0, keepdims=True))[0])

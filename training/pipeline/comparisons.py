@@ -11,7 +11,7 @@ from kopt.training.pipeline.protocols import Comparison, GateDecision, GateRules
 from kopt.training.pipeline.slices import ALL
 
 _WORST = 0.1
-"""Where the champion's error is next to nothing, it counts as this share of the challenger's: no change is below -10."""
+"""The champion's error counts as this share of the challenger's at least, so that no change is below -10."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ def test_each_slice_of_two_things_has_its_comparison() -> None:
     error, cost = found["small", "error"], found["all", "cost"]
     assert (error.champion, error.challenger, error.change, error.services) == (3.0, 1.5, 0.5, 2)
     assert error.low == error.high == pytest.approx(0.5)
-    assert (cost.change, cost.low, cost.high) == (-1.0, pytest.approx(-2.0), pytest.approx(0.0))
+    assert [cost.change, cost.low, cost.high] == pytest.approx([-1.0, -2.0, 0.0])
 
 
 def test_where_a_model_does_not_err_a_change_stays_within_bounds() -> None:

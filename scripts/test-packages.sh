@@ -4,7 +4,7 @@ set -euo pipefail
 PATH=$PATH:/usr/sbin
 declare -A packages=([prometheus]=prometheus [promtool]=prometheus [redis-server]=redis-server [chromium]=chromium
                      [mpirun]=openmpi-bin [sshd]=openssh-server [pg_createcluster]=postgresql
-                     [prometheus-alertmanager]=prometheus-alertmanager)
+                     [prometheus-alertmanager]=prometheus-alertmanager [docker-registry]=docker-registry)
 missing=()
 for program in "${!packages[@]}"; do
   command -v "$program" >/dev/null || missing+=("${packages[$program]}")

@@ -152,13 +152,15 @@ async def _losses_in_use(kube: Kube, live: Object, new: Object) -> list[str]:
                         users[loss].append(_name(item))
     except Forbidden:
         named = ", ".join(map(str, lost))
-        return [f"it drops {named}, and you may not list {resource.full_name} to see whether that is in use"]
+        unknown = f"it drops {named}, and you may not list {resource.full_name} to see whether that is in use"
+        return [f"{unknown}: run kopt crds apply with an administrator's rights"]
     return [_in_use(loss, names) for loss, names in users.items() if names]
 
 
 def _in_use(loss: Loss, names: Sequence[str]) -> str:
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return f"it drops {loss}, which {counted(len(names), 'object')} use: {', '.join(names[:_MOST_NAMED])}{more}"
+    users = f"{', '.join(names[:_MOST_NAMED])}{more}"
+    return f"it drops {loss}, which {counted(len(names), 'object')} use: {users}. Clear it there first"
 
 
 def _name(item: Object) -> str:

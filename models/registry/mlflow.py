@@ -13,7 +13,13 @@ from kopt.core.redaction import redact
 from kopt.core.settings import Settings
 from kopt.models.registry.locks import exclusive
 
-_ENVIRONMENT = {"MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false"}
+_ENVIRONMENT = {
+    "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
+    # A server with its artefacts in S3 would send clients to the bucket, by addresses of its choice. They speak to that
+    # server alone: network policies let nobody else through, and each file would be tried for minutes.
+    "MLFLOW_ENABLE_PROXY_MULTIPART_DOWNLOAD": "false",
+    "MLFLOW_ENABLE_PROXY_MULTIPART_UPLOAD": "false",
+}
 # MLflow's own defaults wait minutes for a server that is down and report to its makers.
 _DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",

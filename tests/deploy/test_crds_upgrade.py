@@ -136,8 +136,11 @@ def test_what_is_in_use_is_not_dropped_and_the_release_stays_as_it_was(
     before = _spec(api)
     done = _upgrade(charts, installed, without)
     assert done.returncode != 0
-    # helm says which Job failed, and that Job has the reason.
+    # helm says which Job failed, and with its log why and what to do.
     assert "pre-upgrade hooks failed" in done.stderr
+    printed = done.stdout + done.stderr
+    assert "it drops spec.capacity, and you may not list kaiwopools.kaiwo.ai" in printed, printed
+    assert "run kopt crds apply with an administrator's rights" in printed
     assert f"{NAMESPACE}/kopt-crds" in done.stderr or "job kopt-crds failed" in done.stderr, done.stderr
     assert "it drops spec.capacity, and you may not list kaiwopools.kaiwo.ai" in _logs(installed)
     assert api.find("rbac.authorization.k8s.io/v1", "ClusterRole", "kopt-crds", "") is None, "its rights stay"

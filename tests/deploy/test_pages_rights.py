@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -196,7 +197,13 @@ def test_every_reader_sees_what_their_own_rights_let_them_list(
             reply = httpx.get(asked, headers=headers, trust_env=False, timeout=30)
             assert reply.status_code == status, reply.text
             if status == 200:
-                assert reply.json()["diagnosis"]["scheduler"] == "kube-scheduler"
+                diagnosis = reply.json()["diagnosis"]
+                assert diagnosis["scheduler"] == "kube-scheduler"
+        # She reads why her job waits, and what to ask for so that it starts.
+        fewer = next(change for change in diagnosis["changes"] if change["kind"] != "wait")
+        assert fewer["verified"], diagnosis
+        for words in (diagnosis["causes"][0]["message"], fewer["message"]):
+            assert words in unescape(texts["team-a"]), words
         assert "job-of-team-b" not in texts["team-a"]
         assert "Job team-a/job-of-team-a" in texts["team-a"]
         assert "Job team-a/job-of-team-a" not in texts["team-b"]

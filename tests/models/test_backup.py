@@ -4,8 +4,6 @@ MLflow on PostgreSQL with artefacts in S3, and the endpoint's own state in Postg
 """
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +15,7 @@ from postgres_server import PostgresServer, postgres
 from kopt.core.settings import Settings
 from kopt.models.registry.registry import Registry, RegistryError
 from kopt.serving.sizing.table import SizeTable, StoredEvidence
+from tests.models.s3_client import s3_client
 from tests.models.team_mlflow_server import TeamMlflow
 
 __all__ = ["postgres", "s3_server"]
@@ -28,12 +27,7 @@ Make = Callable[[float], Path]
 @pytest.fixture(scope="module")
 def boto(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with MLflow's client of S3."""
-    folder = tmp_path_factory.mktemp("boto")
-    requirements = Path(__file__).with_name("environments") / "mlflow-s3.txt"
-    uv = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
-    command = [uv, "pip", "install", "-q", "--no-deps", "--target", str(folder), "-r", str(requirements)]
-    subprocess.run(command, check=True, timeout=600)
-    return folder
+    return s3_client(tmp_path_factory.mktemp("boto"))
 
 
 @dataclass

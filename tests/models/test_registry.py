@@ -262,3 +262,19 @@ def test_a_server_that_is_down_is_an_error_that_names_it(tmp_path: Path, monkeyp
     registry = Registry(Settings(home=tmp_path, mlflow_uri="http://127.0.0.1:9"), trusted_digests=())
     with pytest.raises(RegistryError, match=r"127\.0\.0\.1"):
         registry.resolve("ratios")
+
+
+def test_whatever_a_server_offers_artefacts_come_through_it_alone(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that keeps them in S3 offers addresses of the bucket, which pods cannot reach."""
+    from mlflow.store.artifact.mlflow_artifacts_repo import MlflowArtifactsRepository
+
+    monkeypatch.setenv("MLFLOW_ENABLE_PROXY_MULTIPART_DOWNLOAD", "true")
+    monkeypatch.setattr(
+        MlflowArtifactsRepository, "_fetch_server_capabilities", lambda _: {"multipart_downloads_enabled": True}
+    )
+    assert registry.client
+    store = MlflowArtifactsRepository("mlflow-artifacts:/model", tracking_uri="http://127.0.0.1:1")
+    assert not store._is_multipart_download_enabled()
+    assert not store._is_multipart_upload_enabled()

@@ -181,7 +181,7 @@ class Predictions:
     def replicas() -> set[int]:
         """The processes of the endpoint's replicas, in whichever pod."""
         family = psutil.Process().children(recursive=True)
-        return {one.pid for one in family if one.name().startswith("ray::ServeRepl")}
+        return {one.pid for one in family if _name(one).startswith("ray::ServeRepl")}
 
     def account(self) -> str:
         """For whoever reads a failed test."""
@@ -193,6 +193,14 @@ class Predictions:
             parts.append(f"{name}: {states}\n{log[-2000:]}")
         events = [(one["reason"], one["message"][:200]) for one in api.list("v1", "Event", NAMESPACE)]
         return "\n\n".join([*parts, f"events: {events[-40:]}"])
+
+
+def _name(process: psutil.Process) -> str:
+    """Empty for one that has just ended."""
+    try:
+        return process.name()
+    except psutil.NoSuchProcess:
+        return ""
 
 
 class _Through(httpx.AsyncHTTPTransport):

@@ -13,6 +13,7 @@ from kopt.core.hardware.bandwidth import BandwidthEstimate
 from kopt.core.reason import Reason
 from kopt.models.bandwidth.intervals import Regime, regime
 from kopt.models.bandwidth.rows import MeasuredRow
+from kopt.training.pipeline.comparisons import PairedErrors, with_comparisons
 from kopt.training.pipeline.gains import decide_by_gains
 from kopt.training.pipeline.plot_page import new_figure, write_plot_page
 from kopt.training.pipeline.protocols import KNOWN, Backtest, Champion, GateDecision, GateRules, Part, refuse
@@ -148,14 +149,13 @@ class BandwidthScoring:
             return GateDecision(True, (Reason("BETTER", text, mine.metrics()),))
         trained_names = {trained_on.name for trained_on in champion.card.training_data}
         theirs = {key: item for key, item in champion.forecasts.items() if key not in trained_names}
-        return _compared(
-            [
-                (machine_score.run, theirs[machine_score.run.series])
-                for machine_score in challenger
-                if machine_score.run.series in theirs
-            ],
-            rules,
-        )
+        shared = [machine_score for machine_score in challenger if machine_score.run.series in theirs]
+        decision = _compared([(each.run, theirs[each.run.series]) for each in shared], rules)
+        rows = [
+            PairedErrors(each.slices, each.run.series, {"error": (_whole(theirs[each.run.series]), _whole(each.run))})
+            for each in shared
+        ]
+        return with_comparisons(decision, rows, rules)
 
     def draw(
         self,

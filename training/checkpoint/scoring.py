@@ -12,6 +12,7 @@ import numpy as np
 from kopt.core.reason import Reason
 from kopt.core.workload.checkpoint import JobState, LineLabel
 from kopt.data.joblogs.labelled import LabelledLog
+from kopt.training.pipeline.comparisons import PairedErrors, with_comparisons
 from kopt.training.pipeline.plot_page import new_figure, write_plot_page
 from kopt.training.pipeline.protocols import KNOWN, Backtest, Champion, GateDecision, GateRules, Part, refuse
 from kopt.training.pipeline.slices import metrics_by_slice, summaries_by_slice
@@ -235,14 +236,15 @@ class CheckpointScoring:
             return GateDecision(True, (Reason("BETTER", text, mine.metrics()),))
         trained_names = {trained_on.name for trained_on in champion.card.training_data}
         theirs = {key: item for key, item in champion.forecasts.items() if key not in trained_names}
-        return _compared(
-            [
-                (log_score.run, theirs[log_score.run.series])
-                for log_score in challenger
-                if log_score.run.series in theirs
-            ],
-            rules,
-        )
+        shared = [log_score for log_score in challenger if log_score.run.series in theirs]
+        decision = _compared([(log_score.run, theirs[log_score.run.series]) for log_score in shared], rules)
+        rows = [
+            PairedErrors(
+                log_score.slices, log_score.run.framework, _errors(theirs[log_score.run.series], log_score.run)
+            )
+            for log_score in shared
+        ]
+        return with_comparisons(decision, rows, rules)
 
     def draw(
         self,
@@ -272,6 +274,15 @@ class CheckpointScoring:
             return tuple(LogRun(**load) for load in json.loads(path.read_text(encoding="utf-8")))
         except (OSError, ValueError, TypeError) as error:
             raise ValueError(f"{path} cannot be read: {error}") from error
+
+
+def _errors(champion: LogRun, challenger: LogRun) -> dict[str, tuple[float, float]]:
+    """Of one log: what its labels lack to a macro-F1 of 1, and writes in which a line was called safe."""
+    theirs, mine = summary("", [champion]), summary("", [challenger])
+    return {
+        "lack_of_macro_f1": (1 - theirs.macro_f1, 1 - mine.macro_f1),
+        "spans_unsafe": (float(theirs.spans_unsafe), float(mine.spans_unsafe)),
+    }
 
 
 def _compared(paired: Sequence[tuple[LogRun, LogRun]], rules: GateRules) -> GateDecision:

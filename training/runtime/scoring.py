@@ -12,6 +12,7 @@ from kopt.core.reason import Reason
 from kopt.core.workload.run_time import LEVELS
 from kopt.models.runtime.cluster_runs import Outcome
 from kopt.models.runtime.records import pinball
+from kopt.training.pipeline.comparisons import PairedErrors, with_comparisons
 from kopt.training.pipeline.gains import decide_by_gains
 from kopt.training.pipeline.plot_page import new_figure, write_plot_page
 from kopt.training.pipeline.protocols import KNOWN, Backtest, Champion, GateDecision, GateRules, Part, refuse
@@ -227,7 +228,7 @@ class RunTimeScoring:
 
 def _compared(challenger: Iterable[TraceScore], champion: Champion, rules: GateRules) -> GateDecision:
     trained = {trained_on.name for trained_on in champion.card.training_data}
-    gains: list[float] = []
+    rows: list[PairedErrors] = []
     for score in challenger:
         theirs = champion.forecasts.get(score.run.series)
         if theirs is None or (score.run.series in trained and score.regime != KNOWN):
@@ -236,8 +237,10 @@ def _compared(challenger: Iterable[TraceScore], champion: Champion, rules: GateR
         for month in score.run.months:
             other = by_month.get((month.number, month.in_window))
             if other is not None and month.runs >= _LEAST_RUNS:
-                gains.append(float(np.log(other.loss / month.loss)))
+                errors = {"loss": (other.loss, month.loss)}
+                rows.append(PairedErrors(score.slices, f"{score.run.series}/{month.number}", errors))
+    gains = [float(np.log(champions / mine)) for champions, mine in (row.errors["loss"] for row in rows)]
     if len(gains) < 2:
         text = "There are no two months of runs that both models can be compared on. Train again when there are more."
         return refuse("TOO_LITTLE_DATA", text, months=len(gains))
-    return decide_by_gains(gains, rules, "loss", f"in {len(gains)} months")
+    return with_comparisons(decide_by_gains(gains, rules, "loss", f"in {len(gains)} months"), rows, rules)

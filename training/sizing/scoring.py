@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from kopt.core.reason import Reason
+from kopt.training.pipeline.comparisons import PairedErrors, with_comparisons
 from kopt.training.pipeline.plot_page import new_figure, write_plot_page
 from kopt.training.pipeline.protocols import KNOWN, Backtest, Champion, GateDecision, GateRules, Part, refuse
 from kopt.training.pipeline.slices import summaries_by_slice
@@ -128,7 +129,17 @@ class SizingScoring:
                 return GateDecision(True, (Reason("BETTER", text, mine.metrics()),))
             text = f"{mine.p_under:.1%} of unseen runs lie above the upper end; {_UNDER_LIMIT:.0%} are accepted."
             return refuse("UNSAFE", text, p_under=mine.p_under)
-        return _compared(challenger, _shared(dataset, champion), rules)
+        theirs = _shared(dataset, champion)
+        rows = [
+            PairedErrors(
+                score.slices,
+                score.run.series,
+                {"error": (other.error, score.run.error), "cost": (other.pinball, score.run.pinball)},
+            )
+            for score in challenger
+            if (other := theirs.get(_key(score.run))) is not None
+        ]
+        return with_comparisons(_compared(challenger, theirs, rules), rows, rules)
 
     def draw(
         self,

@@ -36,6 +36,8 @@ affinity: {{- toYaml . | nindent 2 }}
 {{/* Where the replicas of a component run; call with a list of the root, the component's name and its values. */}}
 {{- define "kopt.placement" -}}
 {{- $root := index . 0 -}}
+{{- $ray := "" -}}
+{{- if gt (len .) 3 }}{{ $ray = index . 3 }}{{ end -}}
 {{ include "kopt.nodes" (list $root (index . 2)) }}
 topologySpreadConstraints:
   # Two replicas on one node would die together; zones are a wish, as many clusters have one.
@@ -43,9 +45,13 @@ topologySpreadConstraints:
   - topologyKey: {{ $key }}
     maxSkew: 1
     whenUnsatisfiable: {{ $rule }}
-    matchLabelKeys: [pod-template-hash]
+    matchLabelKeys: [{{ if $ray }}ray.io/cluster{{ else }}pod-template-hash{{ end }}]
     labelSelector:
-      matchLabels: {{- include "kopt.selector" (index $ 1) | nindent 8 }}
+      matchLabels:
+        {{- include "kopt.selector" (index $ 1) | nindent 8 }}
+        {{- with $ray }}
+        ray.io/node-type: {{ . }}
+        {{- end }}
   {{- end }}
 {{- end }}
 

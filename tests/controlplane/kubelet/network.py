@@ -59,10 +59,13 @@ class PodNetwork:
         for forwarder in self._forwarders.values():
             forwarder.close()
 
-    def lead_here(self, name: str, port: int) -> str:
-        """Leads ``NAME.NAMESPACE.svc`` to a port on this machine's loopback; returns ``NAME.NAMESPACE.svc:PORT``."""
+    def lead_here(self, name: str, port: int, to_port: int = 0) -> str:
+        """Leads ``NAME.NAMESPACE.svc`` to a port on this machine's loopback; returns ``NAME.NAMESPACE.svc:PORT``.
+
+        ``to_port`` is that of the machine, 0 for the same.
+        """
         if port not in self._forwarders:
-            self._forwarders[port] = _Forwarder((self.gateway, port), ("127.0.0.1", port))
+            self._forwarders[port] = _Forwarder((self.gateway, port), ("127.0.0.1", to_port or port))
         self.names.fixed[name] = self.gateway
         return f"{name}:{port}"
 
@@ -125,6 +128,7 @@ class PodSandbox:
         self.api_server = network.api_server
         self._mount(resolver, Path("/etc/resolv.conf"))
         self._short: dict[Path, Path] = {}
+        self._bound: set[Path] = set()
 
     def command(self, command: Sequence[str]) -> list[str]:
         """What runs ``command`` as a container of the pod, with processes of its own."""
@@ -139,13 +143,20 @@ class PodSandbox:
             self._mount(folder, path)
         return self._short[folder]
 
+    def bind(self, what: Path, where: Path) -> None:
+        """Mounts a folder where the pod's containers look for it, as a runtime does; a second time nothing happens."""
+        if where not in self._bound:
+            self._bound.add(where)
+            where.mkdir(parents=True, exist_ok=True)
+            self._mount(what, where)
+
     def _mount(self, what: Path, where: Path) -> None:
         _run("nsenter", "-t", str(self._holder.pid), "-m", "mount", "--bind", str(what), str(where))
 
     @staticmethod
     def within(container: int, command: Sequence[str]) -> list[str]:
         """What runs ``command`` in a container that runs; ``container`` is the process of its ``command``."""
-        return ["nsenter", "-t", str(_child(container)), "-n", "-m", "-p", *command]
+        return ["nsenter", "-t", str(child_of(container)), "-n", "-m", "-p", *command]
 
     @staticmethod
     def prefer(process: int) -> None:
@@ -210,7 +221,7 @@ class _Forwarder:
             back.join()
 
 
-def _child(pid: int) -> int:
+def child_of(pid: int) -> int:
     """The only child of a process; raises FileNotFoundError or ValueError where there is none."""
     return int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
 

@@ -34,11 +34,17 @@ class Kubelet:
         entrypoints: Mapping[str, Sequence[str]] | None = None,
         network: PodNetwork | None = None,
         devices: DeviceManager | None = None,
+        root: Path | None = None,
     ) -> None:
         """``entrypoints`` are the commands that stand for images, by their last name: ``{"kopt": ["kopt"]}``.
 
         With a ``network`` the pods have addresses, ports and processes of their own; ``devices`` gives them theirs.
+        Below ``root`` lie the paths of the host that pods mount, and there are logs of pods as runtimes leave them;
+        without, they lie on this machine.
         """
+        self._root = root
+        for folder in ("var/log/pods", "var/lib/kubelet/pods") if root is not None else ():
+            (root / folder).mkdir(parents=True, exist_ok=True)
         self._devices = devices
         self._entrypoints = entrypoints or {}
         self._network = network
@@ -193,7 +199,15 @@ class Kubelet:
             sandbox = self._network.pod(pod["metadata"]["namespace"]) if self._network else None
             address = sandbox.ip if sandbox else self._address()
             self._workers[uid] = PodWorker(
-                pod, self.api, self._plane.ca, self._folder / uid, address, self._entrypoints, sandbox, variables
+                pod,
+                self.api,
+                self._plane.ca,
+                self._folder / uid,
+                address,
+                self._entrypoints,
+                sandbox,
+                variables,
+                self._root,
             )
 
     def _refuse(self, pod: Object, why: str) -> None:

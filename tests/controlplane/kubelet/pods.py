@@ -15,6 +15,7 @@ from controlplane.kubelet import volumes
 from controlplane.kubelet.containers import Container, now
 from controlplane.kubelet.environment import NotConfigured, References, expanded, relocated, variables
 from controlplane.kubelet.network import PodSandbox
+from controlplane.kubelet.node_logs import NodeLogs
 
 _TICK_S = 0.05
 _PATCH = "application/strategic-merge-patch+json"
@@ -33,8 +34,11 @@ class PodWorker:
         entrypoints: Mapping[str, Sequence[str]],
         sandbox: PodSandbox | None = None,
         of_devices: Mapping[str, Mapping[str, str]] | None = None,
+        root: Path | None = None,
     ) -> None:
-        """``of_devices`` are variables that device plugins set, by container."""
+        """``of_devices`` are variables that device plugins set, by container; ``root`` is the node's file system."""
+        self._root = root
+        self._logs = NodeLogs(root, pod) if root is not None else None
         self._of_devices = of_devices or {}
         self.pod = pod
         self._sandbox = sandbox
@@ -108,7 +112,9 @@ class PodWorker:
         references = References(self._api, self.pod)
         while not self._ending:
             try:
-                self._volumes = volumes.prepare(self.pod, self._folder / "volumes", self._api, references, self._pod_ip)
+                self._volumes = volumes.prepare(
+                    self.pod, self._folder / "volumes", self._api, references, self._pod_ip, self._root or Path("/")
+                )
                 return True
             except NotConfigured as missing:
                 for container in (*self._inits, *self._mains):
@@ -171,6 +177,8 @@ class PodWorker:
         container.poll()
         if not container.running and container.may_start and not self._ended_for_good(container):
             self._start(container)
+        if self._logs is not None:
+            self._logs.copy(container)
         self._report()
 
     def _ended_for_good(self, container: Container) -> bool:
@@ -180,7 +188,8 @@ class PodWorker:
         return policy == "Never" or (policy == "OnFailure" and container.exit_code == 0)
 
     def _start(self, container: Container) -> None:
-        mounts = self._with_short_tmp(volumes.mounts(container.spec, self._volumes))
+        asked = volumes.mounts(container.spec, self._volumes)
+        mounts = self._with_short_tmp(self._mounted(asked))
         home = self._folder / "home" / container.name
         home.mkdir(parents=True, exist_ok=True)
         own = container.spec.get("command") or ()
@@ -190,7 +199,7 @@ class PodWorker:
             return
         command = [*own, *(container.spec.get("args") or ())]
         try:
-            base = self._base(home, mounts) | dict(self._of_devices.get(container.name, {}))
+            base = self._base(home, {**asked, **mounts}) | dict(self._of_devices.get(container.name, {}))
             env = variables(container.spec, References(self._api, self.pod), self._pod_ip, base)
         except NotConfigured as missing:
             container.wait_with("CreateContainerConfigError", str(missing))
@@ -201,6 +210,19 @@ class PodWorker:
         arguments = [*image, *(relocated(expanded(part, env), mounts) for part in command)]
         folder = Path(relocated(container.spec.get("workingDir", ""), mounts) or home)
         container.start(arguments, env, folder)
+
+    def _mounted(self, mounts: dict[str, Path]) -> dict[str, Path]:
+        """Mounts folders where the pod has them, as runtimes do, and returns those that it could not.
+
+        Programs find them without being told, and what pods tell each other holds for all. Only with a root of the
+        node's own, as the mount points are made on this machine. /tmp stays: what runs here lies below it.
+        """
+        if self._sandbox is None or self._root is None:
+            return mounts
+        bound = {path: folder for path, folder in mounts.items() if path != "/tmp" and folder.is_dir()}
+        for path in sorted(bound):
+            self._sandbox.bind(bound[path], Path(path))
+        return {path: folder for path, folder in mounts.items() if path not in bound}
 
     def _with_short_tmp(self, mounts: dict[str, Path]) -> dict[str, Path]:
         """The path of a Unix socket has 107 bytes at most, and those of Ray below /tmp need most of them."""

@@ -7,11 +7,18 @@ import httpx
 from controlplane.api import Api, Object, Refused
 from controlplane.kubelet.environment import NotConfigured, References
 
+_ROOT = Path("/")
 
-def prepare(pod: Object, folder: Path, api: Api, references: References, pod_ip: str) -> dict[str, Path]:
-    """Makes or finds the folder of every volume, by volume name; raises NotConfigured while one cannot be had."""
+
+def prepare(
+    pod: Object, folder: Path, api: Api, references: References, pod_ip: str, root: Path = _ROOT
+) -> dict[str, Path]:
+    """Makes or finds the folder of every volume, by volume name; raises NotConfigured while one cannot be had.
+
+    Paths of the host lie below ``root``.
+    """
     return {
-        volume["name"]: _Volume(pod, folder, volume, api, references, pod_ip).folder(volume)
+        volume["name"]: _Volume(pod, folder, volume, api, references, pod_ip, root).folder(volume)
         for volume in pod["spec"].get("volumes") or ()
     }
 
@@ -58,9 +65,17 @@ _PLUGINS = {
 
 class _Volume:
     def __init__(
-        self, pod: Object, folder: Path, volume: Object, api: Api, references: References, pod_ip: str
+        self,
+        pod: Object,
+        folder: Path,
+        volume: Object,
+        api: Api,
+        references: References,
+        pod_ip: str,
+        root: Path = _ROOT,
     ) -> None:
         self._pod = pod
+        self._root = root
         self._folder = folder
         plugin = next((plugin for kind, plugin in _PLUGINS.items() if kind in volume), "none")
         self._own = folder / f"kubernetes.io~{plugin}" / volume["name"]
@@ -71,7 +86,7 @@ class _Volume:
 
     def folder(self, volume: Object) -> Path:
         if "hostPath" in volume:
-            return _host_path(volume["hostPath"])
+            return _host_path(volume["hostPath"], self._root)
         if "persistentVolumeClaim" in volume:
             return self._claimed(volume["persistentVolumeClaim"]["claimName"])
         self._own.mkdir(parents=True, exist_ok=True)
@@ -97,7 +112,7 @@ class _Volume:
         source = spec.get("hostPath") or spec.get("local")
         if source is None:
             raise NotConfigured(f'persistentvolumeclaim "{name}" is bound to a volume that is no hostPath')
-        path = _host_path(source)
+        path = _host_path(source, self._root)
         if "local" in spec:
             # Where a kubelet mounts it.
             mounted = self._folder / "kubernetes.io~local-volume" / claim["spec"]["volumeName"]
@@ -155,8 +170,8 @@ class _Volume:
         fresh.rename(path)
 
 
-def _host_path(source: Object) -> Path:
-    path = Path(source["path"])
+def _host_path(source: Object, root: Path) -> Path:
+    path = root / source["path"].lstrip("/")
     # Without a type nothing is checked, and container runtimes make the folder.
     if source.get("type", "") in {"", "DirectoryOrCreate"} and not path.exists():
         path.mkdir(parents=True, exist_ok=True)

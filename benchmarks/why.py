@@ -2,7 +2,7 @@
 
 Situations are constructed (``why_situations``), so that the cause is known; every change is made on the objects and
 checked by plain arithmetic. Starts are those of a queue that replays a trace with its real run times
-(``why_start_times``). Prints Markdown; returns 1 when a target is missed.
+(``start_times``). Prints Markdown; returns 1 when a target is missed.
 
     python -m benchmarks why
 """
@@ -18,7 +18,7 @@ from benchmarks.why_situations.evaluation import Score, scores, situations
 from benchmarks.why_situations.nodes import POOL, Fleet
 from benchmarks.why_situations.objects import Constructed, pod_spec
 from benchmarks.why_situations.reading import documents_of, snapshot_of
-from benchmarks.why_start_times import replayed
+from benchmarks.start_times import replayed
 from kopt.controllers.overview.diagnosis.answer import diagnose
 from kopt.controllers.overview.diagnosis.books import ClusterBooks
 from kopt.controllers.overview.diagnosis.questions import questions_of

@@ -3,12 +3,13 @@
 ``KOPT_DATA_DIR/jobs``: all of Philly as one queue, and each of its virtual clusters and of Microsoft's ITP clusters as
 a queue of its own, small ones included. Each gets GPUs for more than its mean demand, which comes in waves, and starts
 jobs strictly in order. When a job is submitted and has to wait, its start is predicted from what runs and waits
-before it. Run times are known as quantiles of the class (queue and number of GPUs): those of the last jobs that were
-started before that moment, of which the ones that still run count as longer than they have run (Kaplan and Meier,
-1958), given the time already run. Nothing that happens later is used.
+before it, by run times of the class and by those of kopt's predictor (``known_run_times``); the predictor answers about
+Philly as it was fitted on ITP, and the other way round. Nothing that happens later is used.
 
 The first fifth of a queue's jobs only teaches. *Earlier* are jobs up to 60 %: whatever is chosen, is chosen on these.
-*Later* are the rest. Prints Markdown; returns 1 when the later ones of a queue with enough waits miss a goal.
+*Later* are the rest. Waits that overlap, also by others in between, hang on the same few ends and are a *wave*: a queue
+with three waves says little, however many waited. The goals are therefore set on the waves of all queues, each counting
+the same. Prints Markdown; returns 1 when the later ones miss a goal.
 
     python -m benchmarks start-times [QUEUE …]
 """
@@ -17,6 +18,7 @@ import heapq
 import math
 import os
 import random
+import statistics
 import sys
 import time
 from collections import defaultdict, deque
@@ -26,104 +28,53 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.known_run_times import ByClass, ByModel, KnownTimes
 from benchmarks.tables import markdown
 from kopt.core.scheduling.diagnosis import StartEstimate
-from kopt.core.workload.run_time import RunTimeQuantiles
+from kopt.core.settings import Settings
 from kopt.data.jobs.training import TraceJob, read_jobs
+from kopt.models.runtime.predictor import RunTimePredictor
+from kopt.models.runtime.table import joined, table_of
 from kopt.policies.diagnosis import QueuedGpus, QueueModel, RunningGpus, StartCalibration, start_times
+from kopt.training.runtime.default_data import DEFAULT_DATA
 
-PHILLY, ITP = "jobs/philly_first_half.csv.gz", "jobs/ms_itp_odd_clusters.csv.gz"
+PHILLY, ITP = "Philly", "ITP"
+TRACES = {PHILLY: "philly_first_half", ITP: "ms_itp_odd_clusters"}
 WHOLE = "Philly, whole"
-LOAD, HISTORY, LEAST_KNOWN, SAMPLES, SHORTEST_S = 0.6, 300, 5, 300, 60.0
-LONGEST_HISTORY = 5000
+LOAD, SAMPLES, SHORTEST_S = 0.6, 300, 60.0
 WARM, CHOSEN_ON = 0.2, 0.6
-FEWEST_JOBS, FEWEST_WAITS = 100, 25
+FEWEST_JOBS = 100
+SOURCES = CLASS, KOPT = "class", "kopt"
 MOST_BEFORE = 400
 """Workloads before one whose start is predicted; beyond, it is left out, as it would take seconds."""
 DRAWS = 100
-LEVELS = (0.005, 0.01, *(number / 40 for number in range(1, 40)), 0.99, 0.995)
 COVERAGE, MEDIAN_ERROR = (0.85, 0.95), 0.35
 _LIMIT = "gpus"
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """``raw``: what the draws gave; ``estimate``: corrected by the starts before; ``later``: of the jobs on which
-    nothing was chosen."""
+    """``raw``: what the draws gave at ``asked_s``; ``estimate``: corrected by the starts before; ``later``: of the jobs
+    on which nothing was chosen."""
 
     later: bool
+    asked_s: float
     wait_s: float
     raw: StartEstimate
     estimate: StartEstimate
 
 
-class History:
-    """Run times of a class by when their jobs were started; those that still run are censored."""
-
-    def __init__(self) -> None:
-        self._jobs: dict[tuple[str, int], deque[tuple[float, float]]] = defaultdict(lambda: deque(maxlen=HISTORY))
-        self._jobs["", 0] = deque(maxlen=LONGEST_HISTORY)
-        self._curves: dict[tuple[tuple[str, int], float], tuple[np.ndarray, np.ndarray]] = {}
-
-    def started(self, job: TraceJob, at_s: float) -> None:
-        for key in _classes(job):
-            self._jobs[key].append((at_s, job.duration_s))
-
-    def quantiles(self, job: TraceJob, now_s: float, ran_s: float = 0.0) -> RunTimeQuantiles | None:
-        """Of the time that is left after ``ran_s``."""
-        seconds = self._times(_classes(job), np.array(LEVELS), now_s, ran_s)
-        if seconds is None:
-            return None
-        remaining = np.maximum.accumulate(np.maximum(seconds - ran_s, 0.0))
-        return RunTimeQuantiles(LEVELS, tuple(remaining.tolist()), (job.queue, job.gpus))
-
-    def _times(
-        self, keys: Sequence[tuple[str, int]], levels: np.ndarray, now_s: float, ran_s: float
-    ) -> np.ndarray | None:
-        """Run times at levels, given that it has run so long. Of a class whose jobs mostly still run only the lower
-        levels are known; above them the next wider class speaks."""
-        if not keys:
-            return None
-        ends, survival = self._curve(keys[0], now_s)
-        index = int(np.searchsorted(ends, ran_s, side="right"))
-        if len(ends) - index < LEAST_KNOWN:
-            return self._times(keys[1:], levels, now_s, ran_s)
-        share = 1 - survival[index:] / (survival[index - 1] if index else 1.0)
-        seconds, known = np.interp(levels, share, ends[index:]), float(share[-1])
-        beyond = levels > known
-        if known < 1 and beyond.any():
-            rest = self._times(keys[1:], (levels[beyond] - known) / (1 - known), now_s, float(ends[-1]))
-            if rest is not None:
-                seconds[beyond] = rest
-        return seconds
-
-    def _curve(self, key: tuple[str, int], now_s: float) -> tuple[np.ndarray, np.ndarray]:
-        """Times at which jobs ended, and the share that runs longer."""
-        if (key, now_s) not in self._curves:
-            self._curves = {(other, at_s): curve for (other, at_s), curve in self._curves.items() if at_s == now_s}
-            times, is_end = [], []
-            for start_s, duration_s in self._jobs[key]:
-                times.append(min(duration_s, now_s - start_s))
-                is_end.append(start_s + duration_s <= now_s)
-            array, ended = np.array(times), np.array(is_end, dtype=bool)
-            order = np.argsort(array, kind="stable")
-            at_risk = len(order) - np.arange(len(order))
-            survival = np.cumprod(1 - ended[order] / at_risk)
-            self._curves[key, now_s] = array[order][ended[order]], survival[ended[order]]
-        return self._curves[key, now_s]
-
-
-def _classes(job: TraceJob) -> tuple[tuple[str, int], ...]:
-    """From the narrowest to all jobs."""
-    return (job.queue, job.gpus), (job.queue, 0), ("", 0)
+Wave = list[Prediction]
 
 
 class Replay:
     """One queue: strictly in order, ``gpus`` GPUs. Starts of ``sampled`` are predicted; with None, of none, and
     ``waiting`` has those that could be."""
 
-    def __init__(self, jobs: Sequence[TraceJob], gpus: int, sampled: Collection[int] | None, history: History) -> None:
-        self.jobs, self.gpus, self.sampled, self.history = jobs, gpus, sampled, history
+    def __init__(
+        self, jobs: Sequence[TraceJob], gpus: int, sampled: Collection[int] | None, times: KnownTimes | None
+    ) -> None:
+        self.jobs, self.gpus, self.sampled, self.times = jobs, gpus, sampled, times
         self.free = gpus
         self.running: dict[int, float] = {}
         self.queue: deque[int] = deque()
@@ -151,7 +102,9 @@ class Replay:
                 self.seconds.append(time.process_time() - begin)
         self._until(math.inf)
         return [
-            Prediction(index >= CHOSEN_ON * len(self.jobs), wait_s, *self.predicted[index])
+            Prediction(
+                index >= CHOSEN_ON * len(self.jobs), self.jobs[index].submitted_s, wait_s, *self.predicted[index]
+            )
             for index in sorted(self.predicted)
             if index >= WARM * len(self.jobs)
             and (wait_s := self.start_s[index] - self.jobs[index].submitted_s) >= SHORTEST_S
@@ -161,7 +114,9 @@ class Replay:
         while self.ends and self.ends[0][0] <= now_s:
             end_s, index = heapq.heappop(self.ends)
             self.free += self.jobs[index].gpus
-            del self.running[index]
+            started_s = self.running.pop(index)
+            if self.times is not None:
+                self.times.ended(index, self.jobs[index], started_s, end_s)
             self._start(end_s)
 
     def _start(self, now_s: float) -> None:
@@ -171,7 +126,8 @@ class Replay:
             self.free -= job.gpus
             self.running[index] = self.start_s[index] = now_s
             heapq.heappush(self.ends, (now_s + job.duration_s, index))
-            self.history.started(job, now_s)
+            if self.times is not None:
+                self.times.started(index, job, now_s)
 
     def _observe(self, now_s: float) -> None:
         """What is known by now of earlier predictions: that they have started, or wait beyond their p90."""
@@ -182,18 +138,16 @@ class Replay:
             wait_s = (self.start_s[index] if begun else now_s) - submitted_s
             if begun or (raw.p90_s is not None and wait_s > 2 * raw.p90_s):
                 known.append((submitted_s + wait_s, index, wait_s))
-        for _, index, wait_s in sorted(known):
+        for known_s, index, wait_s in sorted(known):
+            submitted_s = known_s - wait_s
             self.reported.add(index)
-            self.calibration = self.calibration.observed(self.predicted[index][0], wait_s)
+            self.calibration = self.calibration.observed(self.predicted[index][0], wait_s, submitted_s)
 
     def _predict(self, index: int, now_s: float) -> StartEstimate:
-        times: dict[str, RunTimeQuantiles] = {}
-        for other, started_s in self.running.items():
-            if (quantiles := self.history.quantiles(self.jobs[other], now_s, now_s - started_s)) is not None:
-                times[str(other)] = quantiles
-        for other in self.queue:
-            if (quantiles := self.history.quantiles(self.jobs[other], now_s)) is not None:
-                times[str(other)] = quantiles
+        assert self.times is not None, "starts are predicted"
+        before = {other: (self.jobs[other], started_s) for other, started_s in self.running.items()}
+        before |= {other: (self.jobs[other], None) for other in self.queue}
+        times = self.times.left(before, now_s)
         running = tuple(RunningGpus(str(other), by_limit={_LIMIT: self.jobs[other].gpus}) for other in self.running)
         queue = tuple(QueuedGpus(str(other), 1, 1000, {_LIMIT: self.jobs[other].gpus}) for other in self.queue)
         model = QueueModel(running, queue, free_by_limit={_LIMIT: self.free}, strict=True)
@@ -202,60 +156,73 @@ class Replay:
 
 def main(arguments: Sequence[str] = ()) -> int:
     """Print the table; 0 when the later jobs of every queue with enough waits reach both goals."""
-    rows, seconds, missed = list[list[str]](), list[float](), 0
-    for name, jobs in _queues(os.environ.get("KOPT_DATA_DIR", "")):
+    folder = Path(os.environ.get("KOPT_DATA_DIR", "")) / DEFAULT_DATA.folder
+    if not folder.is_dir():
+        print("KOPT_DATA_DIR names no folder with jobs/")
+        return 1
+    models = _models(folder)
+    rows, seconds = list[list[str]](), list[float]()
+    every: dict[tuple[str, bool], list[Wave]] = defaultdict(list)
+    for name, whose, jobs in _queues(folder):
         if arguments and name not in arguments:
             continue
-        replay = replay_of(jobs)
-        predictions = replay.run()
-        seconds += replay.seconds
-        later = [item for item in predictions if item.later]
-        known = sum(item.estimate.p90_s is not None for item in predictions) / max(1, len(predictions))
-        earlier = [item for item in predictions if not item.later]
-        rows.append([name, str(replay.gpus), f"{known:.0%}", *_figures(earlier), *_figures(later)])
-        print("; ".join(rows[-1]), file=sys.stderr, flush=True)
-        missed += len(later) >= FEWEST_WAITS and not reached(later)
+        sources: tuple[tuple[str, KnownTimes], ...] = ((CLASS, ByClass()), (KOPT, ByModel(models[whose])))
+        for by, times in sources:
+            replay = replay_of(jobs, times)
+            predictions = replay.run()
+            earlier = [item for item in predictions if not item.later]
+            later = [item for item in predictions if item.later]
+            known = sum(item.estimate.p90_s is not None for item in predictions) / max(1, len(predictions))
+            rows.append([name, str(replay.gpus), by, f"{known:.0%}", *_figures(earlier), *_figures(later)])
+            print("; ".join(rows[-1]), file=sys.stderr, flush=True)
+            for part in (earlier, later):
+                every[by, part is later] += waves_of(part)
+            seconds += replay.seconds if by == KOPT else []
     if not rows:
-        print("no queue of that name, or KOPT_DATA_DIR names no folder with jobs/")
+        print("no queue of that name")
         return 1
-    part = ["waits", "median wait", "draws' p90 covers", "p90 covers", "error of p50"]
-    head = ["queue", "GPUs", "known", *(f"earlier: {name}" for name in part), *(f"later: {name}" for name in part)]
+    rows += [["all, by waves", "", by, "", *_pooled(every[by, False]), *_pooled(every[by, True])] for by in SOURCES]
+    figures = ["waits", "waves", "median wait", "draws' p90 covers", "p90 covers", "error of p50"]
+    head = ["queue", "GPUs", "run times by", "known"]
+    head += [f"{when}: {figure}" for when in ("earlier", "later") for figure in figures]
     print(markdown(head, rows))
     print(f"\nA start is predicted in {1000 * sorted(seconds)[len(seconds) // 2]:.0f} ms (median, time on a core).")
-    return 1 if missed else 0
+    coverage, error = _by_waves(every[KOPT, True])
+    return 0 if COVERAGE[0] <= coverage <= COVERAGE[1] and error <= MEDIAN_ERROR else 1
 
 
-def _queues(folder: str) -> Iterator[tuple[str, Sequence[TraceJob]]]:
+def _models(folder: Path) -> dict[str, RunTimePredictor]:
+    """Of run times, by whose jobs they answer about: each is fitted on the other's alone."""
+    traces = DEFAULT_DATA.read(folder, Settings(home=Path())).traces
+    tables = {
+        whose: [table_of(trace) for trace in traces if trace.name.startswith(stem)] for whose, stem in TRACES.items()
+    }
+    return {whose: RunTimePredictor().fit(joined(tables[other])) for whose, other in ((PHILLY, ITP), (ITP, PHILLY))}
+
+
+def _queues(folder: Path) -> Iterator[tuple[str, str, Sequence[TraceJob]]]:
     """Small ones first: those of few jobs have few waits to judge by, and are left out."""
-    found: dict[str, list[TraceJob]] = defaultdict(list)
-    for trace, whose in ((PHILLY, "Philly"), (ITP, "ITP")):
-        path = Path(folder) / trace
-        if not folder or not path.exists():
-            continue
-        for job in read_jobs(path):
-            found[f"{whose} {job.queue.removeprefix('cluster')}"].append(job)
-            if whose == "Philly":
-                found[WHOLE].append(job)
-    yield from sorted(
-        ((name, jobs) for name, jobs in found.items() if len(jobs) >= FEWEST_JOBS), key=lambda item: len(item[1])
-    )
+    queues: dict[tuple[str, str], list[TraceJob]] = defaultdict(list)
+    for whose, stem in TRACES.items():
+        for job in read_jobs(folder / f"{stem}.csv.gz"):
+            queues[f"{whose} {job.queue.removeprefix('cluster')}", whose].append(job)
+            if whose == PHILLY:
+                queues[WHOLE, whose].append(job)
+    for (name, whose), jobs in sorted(queues.items(), key=lambda item: len(item[1])):
+        if len(jobs) >= FEWEST_JOBS:
+            yield name, whose, jobs
 
 
-def replay_of(jobs: Sequence[TraceJob]) -> Replay:
+def replay_of(jobs: Sequence[TraceJob], times: KnownTimes) -> Replay:
     """With GPUs for the demand of these jobs, and predictions for a sample of those that wait."""
     span_s = jobs[-1].submitted_s - jobs[0].submitted_s
     demand = sum(job.gpus * job.duration_s for job in jobs) / span_s
     gpus = max(math.ceil(demand / LOAD), max(job.gpus for job in jobs))
-    rehearsal = Replay(jobs, gpus, None, History())
+    rehearsal = Replay(jobs, gpus, None, None)
     rehearsal.run()
     waiting = rehearsal.waiting
     sampled = random.Random(0).sample(waiting, min(len(waiting), SAMPLES))
-    return Replay(jobs, gpus, frozenset(sampled), History())
-
-
-def reached(predictions: Sequence[Prediction]) -> bool:
-    coverage, error = covered(predictions), median_error(predictions)
-    return COVERAGE[0] <= coverage <= COVERAGE[1] and error <= MEDIAN_ERROR
+    return Replay(jobs, gpus, frozenset(sampled), times)
 
 
 def covered(predictions: Sequence[Prediction], *, raw: bool = False) -> float:
@@ -274,15 +241,42 @@ def median_error(predictions: Sequence[Prediction]) -> float:
 
 def _figures(predictions: Sequence[Prediction]) -> list[str]:
     if not predictions:
-        return ["0", "", "", "", ""]
+        return ["0", "", "", "", "", ""]
     waits = sorted(item.wait_s for item in predictions)
     return [
         str(len(predictions)),
+        str(len(waves_of(predictions))),
         f"{waits[len(waits) // 2] / 3600:.1f} h",
         f"{covered(predictions, raw=True):.0%}",
         f"{covered(predictions):.0%}",
         f"{median_error(predictions):.0%}",
     ]
+
+
+def waves_of(predictions: Sequence[Prediction]) -> list[Wave]:
+    result: list[Wave] = []
+    until_s = -math.inf
+    for item in sorted(predictions, key=lambda item: item.asked_s):
+        if item.asked_s > until_s:
+            result.append([])
+        result[-1].append(item)
+        until_s = max(until_s, item.asked_s + item.wait_s)
+    return result
+
+
+def _by_waves(waves: Sequence[Wave], *, raw: bool = False) -> tuple[float, float]:
+    """The mean of the waves' coverages, the median of their errors."""
+    known = [wave for wave in waves if any((item.raw if raw else item.estimate).p90_s is not None for item in wave)]
+    if not known:
+        return 0.0, math.inf
+    coverage = sum(covered(wave, raw=raw) for wave in known) / len(known)
+    return coverage, statistics.median(median_error(wave) for wave in waves)
+
+
+def _pooled(waves: Sequence[Wave]) -> list[str]:
+    coverage, error = _by_waves(waves)
+    raw, _ = _by_waves(waves, raw=True)
+    return [str(sum(map(len, waves))), str(len(waves)), "", f"{raw:.0%}", f"{coverage:.0%}", f"{error:.0%}"]
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """What ``kopt why`` advises about gangs of a real KAI, done there: the gang is bound then, and not with one more."""
 
+import logging
 import random
 from collections import Counter
 
@@ -61,6 +62,7 @@ def test_fewer_pods_or_an_end_let_a_gang_run_within_its_limit(
 @pytest.mark.timeout(1800)
 def test_changes_hold_when_they_are_made(control_plane: ControlPlane, kwok: Kwok, kai: Kai) -> None:
     result = scores(control_plane, kwok, constructed())
+    logging.getLogger(__name__).info("%s", dict(result))
     assert result["right"] >= RIGHT * result["situations"], result
     assert result["hold"] >= HOLD * result["changes"], result
     assert result["smallest"] >= HOLD * result["counted"], result

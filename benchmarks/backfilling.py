@@ -33,6 +33,7 @@ _TRACE, _LOADS = "philly_first_half", (0.95, 1.2)
 _LEVEL = 0.95
 _WRITTEN_HOURS = (0.25, 1, 2, 4, 8, 12, 24, 48, 96, 168, 336, 720)
 _CONSERVATIVE_DEPTH = 20
+_SHORTEST = "EASY, shortest first"
 
 
 def main(arguments: Sequence[str] = ()) -> int:
@@ -82,6 +83,10 @@ def _compared(
         ("EASY", easy, "last 20", recent),
         ("EASY", easy, "kopt", predicted),
         ("EASY", easy, "perfect", Perfect),
+        (_SHORTEST, _shortest_first, "users'", Written),
+        (_SHORTEST, _shortest_first, "last 20", recent),
+        (_SHORTEST, _shortest_first, "kopt", predicted),
+        (_SHORTEST, _shortest_first, "perfect", Perfect),
         ("conservative", _conservative, "users'", Written),
         ("conservative", _conservative, "kopt", predicted),
         ("conservative", _conservative, "perfect", Perfect),
@@ -123,6 +128,10 @@ def _later(started: Sequence[Started], in_turn: dict[str, float]) -> str:
 
 def _in_turn(free: int, queue: Sequence[PendingJob], running: Sequence[Holding], now_s: float) -> list[int]:
     return fifo(free, queue)
+
+
+def _shortest_first(free: int, queue: Sequence[PendingJob], running: Sequence[Holding], now_s: float) -> list[int]:
+    return easy(free, queue, running, now_s, shortest_first=True)
 
 
 def _conservative(free: int, queue: Sequence[PendingJob], running: Sequence[Holding], now_s: float) -> list[int]:

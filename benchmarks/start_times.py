@@ -37,6 +37,7 @@ from kopt.models.runtime.predictor import RunTimePredictor
 from kopt.models.runtime.table import joined, table_of
 from kopt.policies.diagnosis import QueuedGpus, QueueModel, RunningGpus, StartCalibration, start_times
 from kopt.training.runtime.default_data import DEFAULT_DATA
+from kopt.training.runtime.recipe import RunDataset
 
 PHILLY, ITP = "Philly", "ITP"
 TRACES = {PHILLY: "philly_first_half", ITP: "ms_itp_odd_clusters"}
@@ -145,8 +146,8 @@ class Replay:
 
     def _predict(self, index: int, now_s: float) -> StartEstimate:
         assert self.times is not None, "starts are predicted"
-        before = {other: (self.jobs[other], started_s) for other, started_s in self.running.items()}
-        before |= {other: (self.jobs[other], None) for other in self.queue}
+        before: dict[int, tuple[TraceJob, float | None]] = {other: (self.jobs[other], None) for other in self.queue}
+        before |= {other: (self.jobs[other], started_s) for other, started_s in self.running.items()}
         times = self.times.left(before, now_s)
         running = tuple(RunningGpus(str(other), by_limit={_LIMIT: self.jobs[other].gpus}) for other in self.running)
         queue = tuple(QueuedGpus(str(other), 1, 1000, {_LIMIT: self.jobs[other].gpus}) for other in self.queue)
@@ -193,9 +194,10 @@ def main(arguments: Sequence[str] = ()) -> int:
 
 def _models(folder: Path) -> dict[str, RunTimePredictor]:
     """Of run times, by whose jobs they answer about: each is fitted on the other's alone."""
-    traces = DEFAULT_DATA.read(folder, Settings(home=Path())).traces
+    dataset: RunDataset = DEFAULT_DATA.read(folder, Settings(home=Path()))
     tables = {
-        whose: [table_of(trace) for trace in traces if trace.name.startswith(stem)] for whose, stem in TRACES.items()
+        whose: [table_of(trace) for trace in dataset.traces if trace.name.startswith(stem)]
+        for whose, stem in TRACES.items()
     }
     return {whose: RunTimePredictor().fit(joined(tables[other])) for whose, other in ((PHILLY, ITP), (ITP, PHILLY))}
 

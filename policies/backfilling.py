@@ -39,9 +39,17 @@ def fifo(free: int, queue: Sequence[PendingJob]) -> list[int]:
 
 
 def easy(
-    free: int, queue: Sequence[PendingJob], running: Sequence[Holding], now_s: float, depth: int = 100
+    free: int,
+    queue: Sequence[PendingJob],
+    running: Sequence[Holding],
+    now_s: float,
+    depth: int = 100,
+    *,
+    shortest_first: bool = False,
 ) -> list[int]:
-    """Indexes of the jobs that start now. ``depth``: so many of those behind the first that waits are looked at."""
+    """Indexes of the jobs that start now. ``depth``: so many of those behind the first that waits are looked at, in the
+    queue's order, or ``shortest_first`` (SJBF: Tsafrir, Etsion and Feitelson, Backfilling using system-generated
+    predictions rather than user runtime estimates, 2007)."""
     started = fifo(free, queue)
     free -= sum(queue[index].gpus for index in started)
     if len(started) == len(queue):
@@ -49,7 +57,10 @@ def easy(
     first = len(started)
     holders = [*running, *(Holding(queue[index].gpus, now_s + queue[index].seconds) for index in started)]
     start_s, spare = _reservation(free, queue[first].gpus, holders)
-    for index in range(first + 1, min(len(queue), first + 1 + depth)):
+    behind = list(range(first + 1, min(len(queue), first + 1 + depth)))
+    if shortest_first:
+        behind.sort(key=lambda index: queue[index].seconds)
+    for index in behind:
         job = queue[index]
         if job.gpus > free:
             continue

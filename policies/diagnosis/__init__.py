@@ -10,6 +10,7 @@ from kopt.policies.diagnosis.binding import binding_constraints
 from kopt.policies.diagnosis.changes import smallest_changes
 from kopt.policies.diagnosis.fitting import fits
 from kopt.policies.diagnosis.queue_model import NodeRoom, QueuedGpus, QueueModel, RunningGpus
+from kopt.policies.diagnosis.run_time_columns import RunTimeColumns
 from kopt.policies.diagnosis.situation import (
     Ceiling,
     KueueSide,
@@ -31,6 +32,7 @@ __all__ = [
     "QueueModel",
     "QueuedGpus",
     "Rule",
+    "RunTimeColumns",
     "RunningGpus",
     "RunningWorkload",
     "Situation",

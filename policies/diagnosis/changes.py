@@ -1,8 +1,7 @@
 """The smallest change of each kind with which a workload fits: tried, never guessed."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from operator import attrgetter
 
 import numpy as np
 
@@ -10,7 +9,7 @@ from kopt.core.scheduling.diagnosis import Binding, Change, ChangeKind
 from kopt.core.units import GIB, MIB, WHOLE_GPU, Bytes, counted, format_bytes, format_gpus
 from kopt.policies.diagnosis.ending import ended
 from kopt.policies.diagnosis.fitting import fits, open_rows
-from kopt.policies.diagnosis.situation import PodShape, Rule, RunningWorkload, Situation
+from kopt.policies.diagnosis.situation import Bools, PodShape, Rule, RunningColumns, Situation
 
 _MOST_SPARED = 24
 """Of more workloads that would have to end, none is tried to be spared."""
@@ -181,7 +180,7 @@ def _largest(low: int, high: int, is_enough: Callable[[int], bool]) -> int | Non
 
 def _wait(situation: Situation, ends_s: Mapping[str, float]) -> Change | None:
     """Until some of what runs has ended: the first to end as far as that is known, else the fewest."""
-    names = _end_order(situation, _relevant(situation), ends_s)
+    names = _end_order(situation, ends_s)
 
     def is_enough(some: Sequence[str]) -> bool:
         with ended(situation, set(some)) as after:
@@ -207,27 +206,30 @@ def _wait(situation: Situation, ends_s: Mapping[str, float]) -> Change | None:
     return replace(_change(ChangeKind.WAIT, message), names=tuple(needed))
 
 
-def _end_order(situation: Situation, relevant: Iterable[RunningWorkload], ends_s: Mapping[str, float]) -> list[str]:
-    """What is ending already, then by expected end; without one, from the nodes with the most free GPUs on."""
-    # Workloads mostly come sorted, and there may be thousands.
-    running = sorted(relevant, key=attrgetter("name"))
-    if not running:
-        return []
-    rows = np.array([workload.slots[0][0] if workload.slots else -1 for workload in running])
-    free = np.zeros(1) if situation.fleet is None else situation.fleet.gpu_free_milli.sum(axis=1)
-    if situation.fleet is None:
+def _end_order(situation: Situation, ends_s: Mapping[str, float]) -> list[str]:
+    """Of what is on nodes that are open to it, has quota that it could get, or counts against its limits: what is
+    ending already, then by expected end; without one, from the nodes with the most free GPUs on."""
+    columns = situation.columns or RunningColumns(situation.running)
+    relevant = np.flatnonzero(_relevant(situation, columns))
+    names = [columns.names[index] for index in relevant.tolist()]
+    rows, fleet = columns.rows[relevant], situation.fleet
+    free = np.zeros(1) if fleet is None else fleet.gpu_free_milli.sum(axis=1)
+    if fleet is None:
         rows[:] = -1
     most = np.where(rows >= 0, free[rows], 0)
-    ends = np.array([ends_s.get(workload.name, np.inf) for workload in running])
-    milli = np.array([workload.milli_gpus for workload in running])
-    terminating = np.array([workload.terminating for workload in running])
-    order = np.lexsort((-milli, rows, -most, ends, ~terminating))
-    return [running[index].name for index in order.tolist()]
+    ends = np.array([ends_s.get(name, np.inf) for name in names]) if ends_s else np.full(len(names), np.inf)
+    order = np.lexsort((-columns.milli_gpus[relevant], rows, -most, ends, ~columns.terminating[relevant]))
+    return [names[index] for index in order.tolist()]
 
 
-def _relevant(situation: Situation) -> Iterator[RunningWorkload]:
-    """What is on nodes that are open to it, has quota that it could get, or counts against its limits."""
+def _relevant(situation: Situation, columns: RunningColumns) -> Bools:
+    """(workloads,)."""
     kueue, fleet = situation.kueue, situation.fleet
+    if fleet is None:
+        result: Bools = np.zeros(len(columns.names), np.bool_)
+    else:
+        is_open = [open_rows(situation, shape, fleet) for shape in situation.shapes]
+        result = columns.on(np.logical_or.reduce([np.zeros(fleet.rows, np.bool_), *is_open]))
     tree = set(kueue.tree.lineage(kueue.queue)[-1:]) if kueue is not None else set[str]()
     sharing = {
         item.name
@@ -235,18 +237,10 @@ def _relevant(situation: Situation) -> Iterator[RunningWorkload]:
         if kueue is not None and tree & set(kueue.tree.lineage(item.queue))
     }
     limited = {ceiling.queue for ceiling in situation.ceilings}
-    rows = set[int]()
-    if fleet is not None:
-        for shape in situation.shapes:
-            rows |= set(np.flatnonzero(open_rows(situation, shape, fleet)).tolist())
-    for workload in situation.running:
-        if workload.name in sharing or (limited and limited & set(workload.queues)):
-            yield workload
-            continue
-        for row, _, _ in workload.slots:
-            if row in rows:
-                yield workload
-                break
+    if sharing or limited:
+        for index, workload in enumerate(columns.workloads):
+            result[index] |= workload.name in sharing or not limited.isdisjoint(workload.queues)
+    return result
 
 
 def _change(

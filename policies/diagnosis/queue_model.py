@@ -92,6 +92,10 @@ class Rooms:
 
     def fits(self, workload: QueuedGpus) -> bool:
         """Whether it would start now."""
+        if workload.pods == 1 or not self.has_nodes:
+            # Nothing has to be tried.
+            has_quota = all(self.limits.get(name, 0) >= amount for name, amount in workload.by_limit.items())
+            return has_quota and (not self.has_nodes or self._fullest(workload) is not None)
         started = self.start(workload)
         if started is not None:
             self.end(started)

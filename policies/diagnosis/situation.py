@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,6 +104,26 @@ class RunningWorkload:
     preemptible: bool = True
 
 
+class RunningColumns:
+    """Running workloads as arrays by name, (workloads,); ``rows``: of the fleet, that of its first pod or -1."""
+
+    def __init__(self, workloads: Sequence[RunningWorkload]) -> None:
+        # They mostly come sorted.
+        self.workloads = running = sorted(workloads, key=attrgetter("name"))
+        self.names = [workload.name for workload in running]
+        self.rows = np.array([workload.slots[0][0] if workload.slots else -1 for workload in running], np.int64)
+        self.milli_gpus = np.array([workload.milli_gpus for workload in running], np.int64)
+        self.terminating = np.array([workload.terminating for workload in running], np.bool_)
+        self._slot_rows = np.array([row for workload in running for row, _, _ in workload.slots], np.int64)
+        self._slots_of = np.repeat(np.arange(len(running)), [len(workload.slots) for workload in running])
+
+    def on(self, rows: Bools) -> Bools:
+        """Which have a pod on any of these rows of the fleet (rows,)."""
+        result: Bools = np.zeros(len(self.names), np.bool_)
+        result[self._slots_of[rows[self._slot_rows]]] = True
+        return result
+
+
 @dataclass(frozen=True, eq=False)
 class Situation:
     """``fleet`` is None where nodes cannot be read, or play no part. ``queues`` are other queues that the workload
@@ -116,6 +137,8 @@ class Situation:
     queues: Mapping[str, KueueSide] = field(default_factory=dict)
     held: tuple[Ints, Ints] | None = None
     """CPU and memory that ``running`` holds of each row, (rows,), where the caller has the sums."""
+    columns: RunningColumns | None = None
+    """Of ``running``, where the caller has them."""
 
     @cached_property
     def empty(self) -> FleetState | None:

@@ -6,32 +6,25 @@ What will be submitted later is left out: in the queue's order it comes behind, 
 """
 
 import heapq
-import itertools
-import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from kopt.core.reason import Reason
 from kopt.core.scheduling.diagnosis import StartEstimate
 from kopt.core.units import counted
 from kopt.core.workload.run_time import RunTimeQuantiles
+from kopt.policies.diagnosis.futures import MOST_STRATIFIED, Futures
 from kopt.policies.diagnosis.queue_model import QueuedGpus, QueueModel, Rooms, RunningGpus
+from kopt.policies.diagnosis.run_time_columns import UNKNOWN, Floats, Rows, RunTimeColumns
 
-Floats = NDArray[np.float64]
 DRAWS, FEWEST = 200, 60
 _MOST_TIMES = 300_000
 """Of all draws together: among thousands of workloads fewer draws say as much."""
 _FIRST = 128
-SHARED, SHARED_ALIKE = 0.5, 0.3
-"""Of the variance of how long workloads run against what is expected of their like: what those that run at a time have
-in common, and what those of one queue and size have besides. Whoever submits together errs together; without it sums
-over a queue are far too sure."""
-_SCORES = np.linspace(-6.0, 6.0, 4801)
-_CDF = np.array([0.5 * math.erfc(-score / math.sqrt(2)) for score in _SCORES])
-"""Of the normal distribution."""
-_FIRST_DRAWN, _MORE_DRAWN = 256, 4
+_NONE: Floats = np.empty(0)
+_MORE = 16
+"""Times as many workloads, where those whose times were drawn leave it open when it starts."""
 
 
 def start_times(
@@ -49,9 +42,11 @@ def start_times(
     """
     if all(queued.name != name for queued in model.queue):
         return StartEstimate(reason=Reason("NOT_QUEUED", f"{name} is in no queue whose order is known."))
-    others: Iterable[RunningGpus | QueuedGpus] = itertools.chain(model.running, model.queue)
-    unknown = [other.name for other in others if other.name not in run_times and other.name != name]
-    array = _starts(model, name, run_times, rng, draws)
+    columns = RunTimeColumns.of(run_times)
+    rows = columns.rows(model.running)
+    unknown = [model.running[index].name for index in np.flatnonzero(rows == UNKNOWN).tolist()]
+    unknown += [queued.name for queued in model.queue if queued.name not in columns and queued.name != name]
+    array = _starts(model, name, columns, rows, rng, draws)
     draws = len(array)
     p50_s, p90_s = np.quantile(array, (0.5, 0.9), method="higher")
     reason = _unknown(unknown, bound=bool(np.isfinite(p50_s))) if unknown else None
@@ -62,103 +57,51 @@ def start_times(
 
 
 def _starts(
-    model: QueueModel, name: str, run_times: Mapping[str, RunTimeQuantiles], rng: np.random.Generator, draws: int
+    model: QueueModel, name: str, columns: RunTimeColumns, rows: Rows, rng: np.random.Generator, draws: int
 ) -> Floats:
-    """Seconds until the start, (draws,).
+    """Seconds until the start, (draws,). ``rows``: of what runs.
 
     Of thousands that run few end before it starts, and only these need times. Those that may end first get them; a draw
-    in which it starts later than another could end is played again, with the same times and those of more of them.
+    in which it starts later than another could end is played again, with what ends before that start as well.
     """
-    # No tuples: new objects by the thousand have Python look for cycles in all of a cluster's.
-    timed = [workload for workload in model.running if workload.name in run_times]
-    quantiles = [run_times[workload.name] for workload in timed]
-    queue = [queued.name for queued in model.queue if queued.name != name and queued.name in run_times]
+    timed = np.flatnonzero(rows != UNKNOWN)
+    ahead = [queued for queued in model.queue if queued.name != name and queued.name in columns]
+    queue = [queued.name for queued in ahead]
     number = len(timed) + len(queue)
     draws = min(draws, max(FEWEST, _MOST_TIMES // number)) if number else 1
-    shortest = np.array([each.seconds[0] for each in quantiles])
-    order = np.argsort(shortest, kind="stable")
-    shortest = shortest[order]
-    rooms, futures = Rooms(model), _Futures(rng, draws)
-    of_queue = futures.times([run_times[other] for other in queue], np.arange(draws))
-    result, undone, times = np.full(draws, np.inf), np.arange(draws), np.empty((0, draws))
-    running: list[RunningGpus] = []
-    while True:
-        # As many as could end before the latest start, as far as those that have times tell it.
-        last = len(running)
-        wanted = int(np.searchsorted(shortest, result[undone].max(), side="right"))
-        first = min(len(timed), wanted, max(_FIRST_DRAWN, _MORE_DRAWN * last))
-        part = order[last:first].tolist()
-        running += [timed[index] for index in part]
-        more = futures.times([quantiles[index] for index in part], undone)
-        times = np.vstack([times, more])
-        for column, draw in enumerate(undone.tolist()):
-            of_draw = dict(zip(queue, of_queue[:, draw].tolist(), strict=True))
-            result[draw] = _start(model, name, rooms, running, times[:, column], of_draw)
-        is_open = result[undone] > shortest[first] if first < len(timed) else np.zeros(len(undone), np.bool_)
-        if not is_open.any():
-            return result
-        undone, times = undone[is_open], times[:, is_open]
+    order = timed[np.argsort(columns.shortest_s[rows[timed]], kind="stable")]
+    shortest_s = columns.shortest_s[rows[order]]
+    # Below what the first so many leave open; ends of one moment belong together.
+    limits_s = np.append(np.nextafter(shortest_s, -np.inf), np.inf)
+    rooms, futures = Rooms(model), Futures(columns, rng, draws)
+    of_queue = futures.seconds(columns.rows(ahead))
+    last = min(len(order), MOST_STRATIFIED)
+    first = [model.running[index] for index in order[:last].tolist()]
+    times = futures.seconds(rows[order[:last]])
+    result = np.empty(draws)
 
+    def played(draw: int, others: Sequence[RunningGpus], seconds: Floats) -> float:
+        of_draw = dict(zip(queue, of_queue[:, draw].tolist(), strict=True))
+        every = np.concatenate([times[:, draw], seconds])
+        return _start(model, name, rooms, [*first, *others], every, of_draw)
 
-class _Futures:
-    """Times of workloads in draws. In each draw a part of their levels is shared by all, and a part by those that are
-    alike, and each stays uniform (a Gaussian copula with factors; Li, On Default Correlation, J. of Fixed Income
-    2000)."""
-
-    def __init__(self, rng: np.random.Generator, draws: int) -> None:
-        self._rng, self._draws = rng, draws
-        self._of_like: dict[Hashable, Floats] = {}
-        self._shared = math.sqrt(SHARED) * self._scores(1, draws)[0]
-
-    def times(self, quantiles: Sequence[RunTimeQuantiles], draws: NDArray[np.int64]) -> Floats:
-        """Seconds, (workloads, draws). To be asked for once of each."""
-        levels = self._levels([each.like for each in quantiles], draws)
-        # Those of thousands are mostly one object, which is found faster than its values are compared.
-        by_levels = {id(each.levels): each.levels for each in quantiles}
-        if len(by_levels) == 1:
-            return _at_levels(quantiles[0].levels, [each.seconds for each in quantiles], levels)
-        result = np.empty(levels.shape)
-        for key, of_group in by_levels.items():
-            rows = [index for index, each in enumerate(quantiles) if id(each.levels) == key]
-            result[rows] = _at_levels(of_group, [quantiles[index].seconds for index in rows], levels[rows])
-        return result
-
-    def _levels(self, likes: Sequence[Hashable], draws: NDArray[np.int64]) -> Floats:
-        rows = {like: row for row, like in enumerate(dict.fromkeys(likes))}
-        of_like = np.array([self._shared_by(like)[draws] for like in rows]).reshape(-1, len(draws))
-        own = np.sqrt([1 - SHARED - (SHARED_ALIKE if like is not None else 0.0) for like in rows])
-        index = [rows[like] for like in likes]
-        scores = own[index, None] * self._scores(len(likes), len(draws)) + self._shared[draws] + of_like[index]
-        cells = np.rint((scores - _SCORES[0]) * ((len(_SCORES) - 1) / (_SCORES[-1] - _SCORES[0]))).astype(np.intp)
-        result: Floats = _CDF.take(cells, mode="clip")
-        return result
-
-    def _shared_by(self, like: Hashable) -> Floats:
-        if like is None:
-            return np.zeros(self._draws)
-        if like not in self._of_like:
-            self._of_like[like] = math.sqrt(SHARED_ALIKE) * self._scores(1, self._draws)[0]
-        return self._of_like[like]
-
-    def _scores(self, count: int, draws: int) -> Floats:
-        """Normal, (count, draws)."""
-        if count > _FIRST_DRAWN:
-            return self._rng.standard_normal((count, draws))
-        # Spread evenly over the draws, which halves the noise of so few.
-        strata = self._rng.permuted(np.tile(np.arange(float(draws)), (count, 1)), axis=1)
-        result: Floats = np.interp((strata + self._rng.random(strata.shape)) / draws, _CDF, _SCORES)
-        return result
-
-
-def _at_levels(at: Sequence[float], seconds: Sequence[Sequence[float]], wanted: Floats) -> Floats:
-    """Seconds (n, draws) at ``wanted`` levels, linear between the quantiles (n, levels)."""
-    levels, quantiles = np.array(at), np.array(seconds)
-    if len(levels) == 1:
-        return np.broadcast_to(quantiles, wanted.shape)
-    right = np.searchsorted(levels, wanted, side="right").clip(1, len(levels) - 1)
-    share = ((wanted - levels[right - 1]) / np.diff(levels)[right - 1]).clip(0.0, 1.0)
-    low, high = np.take_along_axis(quantiles, right - 1, axis=1), np.take_along_axis(quantiles, right, axis=1)
-    result: Floats = low + share * (high - low)
+    for draw in range(draws):
+        result[draw] = played(draw, (), _NONE)
+    many, known_s = None, np.full(draws, limits_s[last])
+    # As far as the times that were drawn tell it, others end before it starts.
+    while (is_open := result > known_s).any():
+        many = many or futures.many(rows[order[len(first) :]])
+        latest_s = result[is_open].max()
+        last = min(int(np.searchsorted(shortest_s, latest_s, side="right")), _MORE * last, len(order))
+        known_s[is_open] = np.minimum(result, limits_s[last])[is_open]
+        ending, in_draws, seconds = many.before(last - len(first), np.where(is_open, known_s, -1.0))
+        bounds = np.searchsorted(in_draws, np.arange(draws + 1))
+        for draw in np.flatnonzero(is_open).tolist():
+            part = slice(bounds[draw], bounds[draw + 1])
+            if part.start == part.stop and result[draw] <= known_s[draw]:
+                continue
+            others = [model.running[index] for index in order[len(first) + ending[part]].tolist()]
+            result[draw] = played(draw, others, seconds[part])
     return result
 
 

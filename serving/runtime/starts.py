@@ -61,13 +61,13 @@ class StartTable:
     def calibration(self, owner: str, cluster: str, queue: str) -> StartCalibration:
         """Of one queue, by its last starts in the order in which they became known."""
         rows = self._db.query(
-            f"SELECT p50_s, p90_s, wait_s FROM predicted_start WHERE {_OF} AND queue = ? AND wait_s IS NOT NULL "
+            f"SELECT p50_s, p90_s, wait_s, at_s FROM predicted_start WHERE {_OF} AND queue = ? AND wait_s IS NOT NULL "
             "ORDER BY known_s DESC, job DESC, at_s DESC LIMIT ?",
             (owner, cluster, queue, _REPLAYED),
         )
         result = StartCalibration()
-        for p50_s, p90_s, wait_s in reversed(rows):
-            result = result.observed(StartEstimate(float(p50_s), float(p90_s)), float(wait_s))
+        for p50_s, p90_s, wait_s, at_s in reversed(rows):
+            result = result.observed(StartEstimate(float(p50_s), float(p90_s)), float(wait_s), float(at_s))
         return result
 
     def keep(

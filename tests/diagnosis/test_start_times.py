@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kopt.core.workload.run_time import RunTimeQuantiles
-from kopt.policies.diagnosis import NodeRoom, QueuedGpus, QueueModel, RunningGpus, start_times
-from kopt.policies.diagnosis.start_times import SHARED
+from kopt.policies.diagnosis import NodeRoom, QueuedGpus, QueueModel, RunningGpus, RunTimeColumns, start_times
+from kopt.policies.diagnosis.futures import SHARED, ManyFutures
 
 LEVELS = (0.1, 0.5, 0.9)
 
@@ -121,9 +121,43 @@ def test_times_of_what_ends_too_late_are_not_needed(data: st.DataObject) -> None
     for first in (1, 1000):
         with pytest.MonkeyPatch.context() as patch:
             # The package has a function of the same name.
-            patch.setattr(importlib.import_module("kopt.policies.diagnosis.start_times"), "_FIRST_DRAWN", first)
+            patch.setattr(importlib.import_module("kopt.policies.diagnosis.start_times"), "MOST_STRATIFIED", first)
             estimates.append(start_times(model, queue[-1].name, times, np.random.default_rng(0)))
     assert estimates[0] == estimates[1]
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_start_is_that_of_all_times_at_once(strict: bool) -> None:
+    """Of 300 that run, with quantiles at two sets of levels: what ends before a start is the same whether all futures
+    are computed or those before it, and whether the run times were prepared or not."""
+    rng = np.random.default_rng(7)
+    shares = LEVELS, (0.05, 0.5, 0.95)
+    times = {
+        f"r{number:03}": RunTimeQuantiles(
+            shares[number % 2], tuple(np.sort(rng.lognormal(8, 2, 3)).tolist()), number % 5 if number % 7 else None
+        )
+        for number in range(600)
+    }
+    running = tuple(RunningGpus(name, {str(number % 40): 1000}) for number, name in enumerate(times))
+    times |= {f"q{number}": RunTimeQuantiles(LEVELS, (100, 3000, 90000)) for number in range(6)}
+    queue = tuple(QueuedGpus(f"q{number}", 1 + number % 2, 1000 * (4 + number)) for number in range(6))
+    model = QueueModel(running, queue, tuple(NodeRoom(str(row), row % 2 * 1000) for row in range(40)), strict=strict)
+    starts_module = importlib.import_module("kopt.policies.diagnosis.start_times")
+    result: list[np.ndarray] = []
+    before, drawn = ManyFutures.before, starts_module._starts
+
+    def everything(futures: ManyFutures, first: int, horizons_s: np.ndarray) -> object:
+        return before(futures, len(running) - 16, np.where(horizons_s < 0, horizons_s, np.inf))
+
+    for prepared, of_all in ((times, before), (RunTimeColumns(times), before), (times, everything)):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ManyFutures, "before", of_all)
+            patch.setattr(starts_module, "MOST_STRATIFIED", 16)
+            patch.setattr(starts_module, "_MORE", 2)
+            patch.setattr(starts_module, "_starts", lambda *of: result.append(drawn(*of)) or result[-1])
+            assert start_times(model, "q5", prepared, np.random.default_rng(3), draws=40).p90_s
+    assert (result[0] == result[1]).all()
+    assert (result[0] == result[2]).all()
 
 
 def test_workloads_tend_to_be_long_together() -> None:
@@ -139,7 +173,7 @@ def test_workloads_tend_to_be_long_together() -> None:
     widths = {}
     for shared, like in ((0.0, None), (SHARED, None), (SHARED, "{name}"), (SHARED, "queue")):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(importlib.import_module("kopt.policies.diagnosis.start_times"), "SHARED", shared)
+            patch.setattr(importlib.import_module("kopt.policies.diagnosis.futures"), "SHARED", shared)
             alike = {
                 name: RunTimeQuantiles(each.levels, each.seconds, like and like.format(name=name))
                 for name, each in times.items()

@@ -29,7 +29,8 @@ def states(draw: st.DrawFn) -> tuple[int, list[PendingJob], list[Holding]]:
 @given(state=states())
 def test_what_starts_fits_and_the_front_of_the_queue_goes_first(state: Any) -> None:
     free, queue, running = state
-    for chosen in (easy(free, queue, running, 0.0), conservative(free, queue, running, 0.0)):
+    shortest = easy(free, queue, running, 0.0, shortest_first=True)
+    for chosen in (easy(free, queue, running, 0.0), shortest, conservative(free, queue, running, 0.0)):
         assert len(set(chosen)) == len(chosen)
         assert sum(queue[index].gpus for index in chosen) <= free
         assert set(fifo(free, queue)) <= set(chosen)
@@ -55,7 +56,8 @@ def test_easy_does_not_delay_the_first_that_waits(state: Any) -> None:
         holders = [*running, *(Holding(queue[index].gpus, queue[index].seconds) for index in chosen)]
         return earliest(first.gpus, free - sum(queue[index].gpus for index in chosen), holders)
 
-    assert start_s(easy(free, queue, running, 0.0)) <= start_s(alone)
+    for shortest_first in (False, True):
+        assert start_s(easy(free, queue, running, 0.0, shortest_first=shortest_first)) <= start_s(alone)
 
 
 class Known:
@@ -116,5 +118,8 @@ def test_a_short_job_passes_a_large_one_that_waits() -> None:
     jobs = jobs_of([(0, 6, 100), (1, 8, 50), (2, 2, 20), (3, 2, 200)])
     starts = {item.job.job: item.start_s for item in replay(jobs, GPUS, easy, Known())}
     assert starts == {"0": 0, "1": 100, "2": 2, "3": 150}
+    queue = [PendingJob(8, 50), PendingJob(2, 90), PendingJob(2, 20)]
+    assert easy(2, queue, [Holding(6, 100)], 0.0) == [1]
+    assert easy(2, queue, [Holding(6, 100)], 0.0, shortest_first=True) == [2]
     in_order = {item.job.job: item.start_s for item in replay(jobs, GPUS, in_turn, Known())}
     assert in_order == {"0": 0, "1": 100, "2": 150, "3": 150}

@@ -50,7 +50,8 @@ async def test_starts_that_come_later_than_predicted_correct_the_next_on_every_r
         second.service(RunTimeService).refresh()
         entries = (await tells.predictors_health()).predictors
     assert by_first == by_second
-    assert 280.0 < by_first.p50_s < 300.0
+    # Sixteen waves against three: most of the way to three times as late.
+    assert 240.0 < by_first.p50_s < 260.0
     assert 290.0 <= by_first.p90_s < 310.0
     # Each queue by itself.
     assert (other.p50_s, other.p90_s, other.compared) == (600.0, 1200.0, 0)

@@ -28,7 +28,7 @@ from kopt.controllers.overview.diagnosis.starts import RunTimes, start_of
 from kopt.controllers.overview.job import Finding, JobSnapshot, Thing
 from kopt.core.scheduling.diagnosis import Binding, Cause, Change, Diagnosis, StartEstimate
 from kopt.core.scheduling.queued import Queued, State
-from kopt.policies.diagnosis import Ceiling, Situation, binding_constraints, smallest_changes
+from kopt.policies.diagnosis import Ceiling, RunTimeColumns, Situation, binding_constraints, smallest_changes
 from kopt.policies.placement.pool import Pool
 from kopt.policies.placement.state import FleetState
 
@@ -92,10 +92,10 @@ def diagnose(
     changes: tuple[Change, ...] = ()
     estimate = StartEstimate()
     if not blocked and all(cause.code is not Binding.GANG_INCOMPLETE for cause in causes):
-        ends_s = {name: quantiles.median_s for name, quantiles in (run_times or {}).items()}
-        changes = tuple(patched(change, job) for change in smallest_changes(pending.situation, ends_s))
+        columns = RunTimeColumns.of(run_times or {})
+        changes = tuple(patched(change, job) for change in smallest_changes(pending.situation, columns.medians_s))
         if run_times is not None:
-            estimate = start_of(pending, _name(job), job.queued, books, run_times)
+            estimate = start_of(pending, _name(job), job.queued, books, columns)
     since = tuple(replace(cause, since_s=pending.since_s) if cause.since_s is None else cause for cause in causes)
     unread = books.documents.unread
     return Diagnosis(_name(job), pending.scheduler, since, changes, estimate, unread, pending.uid, pending.queue)
@@ -166,6 +166,7 @@ def _of_kueue(job: JobSnapshot, queued: Queued, books: ClusterBooks) -> Pending 
         running=books.running(pool) if pool is not None else (),
         queues=others,
         held=books.held(pool) if pool is not None else None,
+        columns=books.columns(pool) if pool is not None else None,
     )
     message = text(condition(workload.document, "QuotaReserved"), "message")
     return Pending(KUEUE, situation, (message,), queued.since_s, workload=workload, uid=queued.uid, queue=queued.queue)
@@ -207,7 +208,14 @@ def _of_pods(
         running = tuple(with_lineage(workload, documents, "parent") for workload in running)
     fleet = _fleet(pool, books)
     situation = Situation(
-        shapes, fleet, None, ceilings if books.is_whole else (), running, held=books.held(pool) if pool else None
+        shapes,
+        fleet,
+        None,
+        ceilings if books.is_whole else (),
+        running,
+        held=books.held(pool) if pool is not None else None,
+        # With the queues above theirs they are others than those of the books.
+        columns=books.columns(pool) if pool is not None and running is books.running(pool) else None,
     )
     causes = [*_gang(len(pods), minimum, group), *claim_causes(unplaced_pods, books)]
     kind = kind_of_pods(unplaced_pods, job.root.key[1])

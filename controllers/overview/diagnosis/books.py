@@ -18,7 +18,7 @@ from kopt.controllers.overview.diagnosis.documents import ClusterDocuments
 from kopt.core.scheduling.placement import ANY_POOL
 from kopt.core.scheduling.quota import Admitted
 from kopt.policies.diagnosis import RunningGpus, RunningWorkload
-from kopt.policies.diagnosis.situation import held_by
+from kopt.policies.diagnosis.situation import RunningColumns, held_by
 from kopt.policies.placement.fleet import Fleet
 from kopt.policies.placement.pool import Pool
 from kopt.policies.quota import QuotaTree
@@ -55,6 +55,8 @@ class ClusterBooks:
         self._running: dict[str, tuple[RunningWorkload, ...]] = {}
         self._running_gpus: dict[str, list[tuple[RunningWorkload, RunningGpus]]] = {}
         self._held: dict[str, tuple[Ints, Ints]] = {}
+        self._columns: dict[str, RunningColumns] = {}
+        self._on_nodes: dict[str, tuple[RunningGpus, ...]] = {}
         self._alike: dict[tuple[str, frozenset[str]], list[tuple[Object, Bools]]] = {}
         self._free: dict[tuple[str, str], tuple[Ints, Ints]] = {}
 
@@ -116,6 +118,12 @@ class ClusterBooks:
             self._held[pool.resource] = held_by(self.running(pool), pool.state.rows)
         return self._held[pool.resource]
 
+    def columns(self, pool: Pool) -> RunningColumns:
+        """What runs on a pool, as arrays."""
+        if pool.resource not in self._columns:
+            self._columns[pool.resource] = RunningColumns(self.running(pool))
+        return self._columns[pool.resource]
+
     def _workloads_on(self, pool: Pool) -> Iterator[RunningWorkload]:
         index, holdings = pool.state.index, self.fleet.holdings
         for name, members in self.bound.items():
@@ -147,6 +155,12 @@ class ClusterBooks:
                 result.append((workload, RunningGpus(workload.name, amounts)))
             self._running_gpus[pool.resource] = result
         return self._running_gpus[pool.resource]
+
+    def on_nodes(self, pool: Pool) -> tuple[RunningGpus, ...]:
+        """What returns GPUs of the pool's nodes when it ends; the same object each time."""
+        if pool.resource not in self._on_nodes:
+            self._on_nodes[pool.resource] = tuple(gpus for _, gpus in self.running_gpus(pool) if gpus.by_node)
+        return self._on_nodes[pool.resource]
 
     def alike(self, pool: Pool, keys: frozenset[str]) -> Sequence[tuple[Object, Bools]]:
         """Nodes of a pool in groups: equal in taints, state and the labels of these keys; a node of each, and where

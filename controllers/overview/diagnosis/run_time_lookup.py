@@ -10,6 +10,7 @@ from kopt.controllers.overview.diagnosis.starts import UNKNOWN, RunTimes
 from kopt.controllers.overview.job import Finding, JobSnapshot
 from kopt.core.reason import Reason
 from kopt.core.scheduling.diagnosis import Diagnosis, PredictedStart, StartEstimate
+from kopt.policies.diagnosis import RunTimeColumns
 
 
 class RunTimeLookup:
@@ -49,7 +50,7 @@ class RunTimeLookup:
     async def _run_times_of(self, books: ClusterBooks, now_s: float) -> RunTimes | None:
         if self._run_times is None and self._predictions is not None:
             try:
-                self._run_times = await self._predictions.run_times(questions_of(books, now_s))
+                self._run_times = RunTimeColumns(await self._predictions.run_times(questions_of(books, now_s)))
             except NoPredictions as error:
                 self._run_times, self._unanswered = {}, error.reason
         return self._run_times

@@ -130,10 +130,10 @@ def _of_pods(situation: Situation, name: str, books: ClusterBooks) -> QueueModel
     """All pods that wait for the same GPUs, by priority and then by age, as kube-scheduler takes them."""
     limits = {f"{ceiling.queue} {ceiling.code}": ceiling.limit - ceiling.used for ceiling in situation.ceilings}
     keys = {ceiling.queue: f"{ceiling.queue} {ceiling.code}" for ceiling in situation.ceilings}
-    running = [gpus for _, gpus in books.running_gpus(_pool(situation, books)) if gpus.by_node]
+    running = books.on_nodes(_pool(situation, books))
     if keys:
         counted = {workload.name: workload for workload in situation.running}
-        running = [
+        running = tuple(
             replace(
                 gpus,
                 by_limit={
@@ -141,7 +141,7 @@ def _of_pods(situation: Situation, name: str, books: ClusterBooks) -> QueueModel
                 },
             )
             for gpus in running
-        ]
+        )
     own = {shape.name for shape in situation.shapes}
     queue = []
     for label, pods in unplaced_groups(books):
@@ -153,7 +153,7 @@ def _of_pods(situation: Situation, name: str, books: ClusterBooks) -> QueueModel
             queue.append(QueuedGpus(name, least, each, wanted))
         elif each:
             queue.append(QueuedGpus(label, len(pods), each))
-    return QueueModel(tuple(running), tuple(queue), _nodes(situation), limits)
+    return QueueModel(running, tuple(queue), _nodes(situation), limits)
 
 
 def unplaced_groups(books: ClusterBooks) -> list[tuple[str, list[Object]]]:

@@ -203,7 +203,9 @@ def _row(name: str, hours: GpuHours, seen_h: float) -> Row:
     return Row(
         name,
         f"{hours.allocated / seen_h:,.1f}",
-        *(f"{each:,.1f}" for each in (hours.requested, hours.allocated, hours.used)),
+        f"{hours.requested:,.1f}",
+        f"{hours.allocated:,.1f}",
+        f"{hours.used:,.1f}",
         NONE if hours.efficiency is None else share(hours.efficiency, 0),
         round(100 * (hours.efficiency or 0.0), 1),
         f"{hours.unused:,.1f}",

@@ -77,12 +77,12 @@ class ExampleGpuHours:
     def queue_waits(self, start_s: float, step_s: int, steps: int) -> Mapping[str, tuple[float | None, ...]]:
         """All jobs come by way of one queue; steps are hours."""
         began_s = began_ms(int(self._clock() * 1000)) / 1000
-        waiting = Counter[int]()
+        pending = Counter[int]()
         for share in self._shares:
             if not share.node:
-                waiting.update(dict.fromkeys(range(share.begin_h, share.end_h), 1000 * share.gpus))
+                pending.update(dict.fromkeys(range(share.begin_h, share.end_h), 1000 * share.gpus))
         hours = (int((start_s + index * step_s - began_s) // _HOUR_S) for index in range(steps))
-        return {QUEUE: tuple(float(waiting[hour]) if hour >= 0 else None for hour in hours)}
+        return {QUEUE: tuple(float(pending[hour]) if hour >= 0 else None for hour in hours)}
 
 
 def _shares() -> Iterator[_Share]:

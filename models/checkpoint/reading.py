@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from kopt.core.workload.checkpoint import LineLabel
 from kopt.models.checkpoint.classified_line import LABELS, ClassifiedLine
+from kopt.models.checkpoint.line_facts import epoch_of
 from kopt.models.checkpoint.templates import Hint, LineTemplate, hint
 from kopt.models.checkpoint.write_statistics import WriteStatistics
 from kopt.models.checkpoint.writes import OpenWrite
@@ -73,7 +74,12 @@ def _continues(line: ClassifiedLine, best: int) -> bool:
 
 
 def _goes_on_with(line: ClassifiedLine, write: OpenWrite) -> bool:
-    """Whether a line that counts something begins with the word that the write began with, in whatever language."""
+    """Whether a line that counts something begins with the word that the write began with, in whatever language.
+
+    Both may name an epoch first, and the line then is one of the next.
+    """
+    if epoch_of(line.text) is not None:
+        return False
     words = [_WORD.search(text) for text in (line.text, write.text)]
     number = line.shares[_STEP] >= _COUNTS
     return number and all(words) and len({word[0].casefold() for word in words if word}) == 1

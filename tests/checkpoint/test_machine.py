@@ -239,6 +239,9 @@ def test_a_bar_that_is_drawn_only_in_writes_ends_none() -> None:
         assert job.say(STEP, f"Saving weights: {10 * save}/100") is JobState.CKPT_WRITING
         assert not job.safe
         assert job.say(STEP, f"step {20 * save + 11} loss 0.5") is JobState.CKPT_DONE
+    # Words that both are about training say nothing of the write.
+    job.say(B, "Epoch 7: loss improved, saving model")
+    assert job.say(STEP, "Epoch 8: 3/100") is JobState.CKPT_DONE
 
 
 def test_what_is_staged_before_training_goes_on_never_becomes_an_end() -> None:

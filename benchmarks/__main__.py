@@ -7,6 +7,7 @@ from kopt.models.predictors import predictor_names
 
 BENCHMARKS = {name: f"benchmarks.{name}" for name in predictor_names()} | {
     "checkpoint-files": "benchmarks.checkpoint_files",
+    "checkpoint-seeds": "benchmarks.checkpoint_seeds",
     "cost": "benchmarks.cost",
     "backfilling": "benchmarks.backfilling",
     "demand-stress": "benchmarks.demand_stress",

@@ -33,7 +33,7 @@ from kopt.models.checkpoint.predictor import CheckpointPredictor
 from kopt.models.checkpoint.session import Session
 from kopt.training.checkpoint.default_data import RECORDED
 from kopt.training.checkpoint.recipe import MADE_JOBS, answers_of
-from kopt.training.checkpoint.scoring import Answer, LogRun, score_log, summary
+from kopt.training.checkpoint.scoring import Answer, LogRun, LogSummary, score_log, summary
 
 _QUERY_S = 0.02
 _REPEATS, _SINGLE_LINES = 5, 5000
@@ -110,10 +110,10 @@ def _unseen(logs: Sequence[LabelledLog], folds: int) -> Iterator[Followed]:
         yield from ((log, model) for log in logs if family_of(log.framework) in fold)
 
 
-def _row(name: str, runs: Sequence[LogRun]) -> tuple[str, ...]:
-    found = summary(name, runs)
+def row(found: LogSummary) -> tuple[str, ...]:
+    """A slice's figures under ``HEAD``."""
     return (
-        name,
+        found.slice,
         f"{found.macro_f1:.3f}",
         f"{found.spans_unsafe} of {found.spans}",
         f"{1 - found.unguarded:.1%}",
@@ -125,7 +125,11 @@ def _row(name: str, runs: Sequence[LogRun]) -> tuple[str, ...]:
     )
 
 
-_HEAD = (
+def _row(name: str, runs: Sequence[LogRun]) -> tuple[str, ...]:
+    return row(summary(name, runs))
+
+
+HEAD = (
     "states by",
     "macro-F1",
     "writes with a safe line",
@@ -144,7 +148,7 @@ def _tell_excerpts(names: set[str], unseen: Sequence[Followed]) -> None:
         return
     rules = [score_log(log, by_rules(log)) for log, _ in mine]
     print(f"Real excerpts, {len(mine)} logs, framework's family unseen:\n")
-    print(markdown(_HEAD, [_row("regular expressions", rules), _row("kopt", [run for _, run in mine])]))
+    print(markdown(HEAD, [_row("regular expressions", rules), _row("kopt", [run for _, run in mine])]))
     found = summary("all", [run for _, run in mine])
     print("\n" + ", ".join(f"{label} {value:.2f}" for label, value in found.f1.items()) + "\n")
 
@@ -157,7 +161,7 @@ def _tell_source(unseen: Sequence[Followed]) -> None:
     rules = [score_log(log, by_rules(log)) for log, _ in mine]
     runs = [score_log(log, answers_of(model, log)) for log, model in mine]
     print(f"Save cycles from trainers' source, {len(mine)} logs, family unseen:\n")
-    print(markdown(_HEAD, [_row("regular expressions", rules), _row("kopt", runs)]) + "\n")
+    print(markdown(HEAD, [_row("regular expressions", rules), _row("kopt", runs)]) + "\n")
 
 
 def _tell_recorded(names: set[str], unseen: Sequence[Followed]) -> None:
@@ -165,7 +169,7 @@ def _tell_recorded(names: set[str], unseen: Sequence[Followed]) -> None:
     rules = [score_log(log, by_rules(log)) for log, _ in mine]
     runs = [score_log(log, answers_of(model, log)) for log, model in mine]
     print(f"Recorded corpus, {len(mine)} logs, {sum(len(log.writes) for log, _ in mine)} writes, family unseen:\n")
-    print(markdown(_HEAD, [_row("regular expressions", rules), _row("kopt", runs)]))
+    print(markdown(HEAD, [_row("regular expressions", rules), _row("kopt", runs)]))
     timed = [moments(log, model) for log, model in mine]
     total = Counter[str]()
     for one in timed:
@@ -233,7 +237,7 @@ def _tell_seen(excerpts: Sequence[LabelledLog], recorded: Sequence[LabelledLog])
         runs += [score_log(log, answers_of(model, log)) for log in out if many[log.framework] > 1]
     if runs:
         print(f"Real excerpts, {len(runs)} logs of frameworks of which other logs were seen:\n")
-        print(markdown(_HEAD, [_row("kopt", runs)]) + "\n")
+        print(markdown(HEAD, [_row("kopt", runs)]) + "\n")
 
 
 def _tell_throughput(model: CheckpointPredictor, logs: Sequence[LabelledLog]) -> None:

@@ -89,6 +89,7 @@ class _Renderer:
     def __init__(self, log: RenderedLog, rng: random.Random) -> None:
         self._log, self._rng, self._style = log, rng, rng.random()
         self._step, self._every = rng.randrange(5000), rng.choice((10, 50, 100, 500))
+        self._unannounced = False
 
     def cycles(self, cycle: Record) -> None:
         """Training with a few saves, each one as the cycle says."""
@@ -105,6 +106,7 @@ class _Renderer:
         templates = {"@step_template": step_line, "@eval_template": cycle.get("eval_template") or ""}
         templates["@epoch_template"] = cycle.get("epoch_template") or ""
         last_end = max((number for number, part in enumerate(parts) if part["role"] in _CLOSING), default=None)
+        last_opening = max((number for number, part in enumerate(parts) if part["role"] in _OPENING), default=None)
         first_line = last_line = 0
         for number, part in enumerate(parts):
             role, text = str(part["role"]), templates.get(part["template"], str(part["template"]))
@@ -118,6 +120,8 @@ class _Renderer:
                 if role in _OPENING and (last_end is None or number < last_end):
                     last_line = len(self._log.lines)
                     first_line = first_line or last_line
+            # Only the next activity of the writer shows the end of a write that nothing announces, as in excerpts.
+            self._unannounced |= number == last_opening and last_end is None and not cycle.get("async")
             if last_end == number:
                 self._log.completions.append(len(self._log.lines))
                 last_line = len(self._log.lines) - 1
@@ -153,6 +157,9 @@ class _Renderer:
             self._log.lines.append(dressed(text, label or _L.OTHER, style) if first else text)
             if first and label is not None:
                 self._log.labels[len(self._log.lines)] = label
+            if self._unannounced and label in (_L.TRAIN_STEP, _L.EVAL):
+                self._log.completions.append(len(self._log.lines))
+                self._unannounced = False
             first = False
 
     def _filled(self, name: str, form: str, rank: int) -> str:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from kopt.core.workload.checkpoint import LineLabel
 from kopt.models.checkpoint.classified_line import ClassifiedLine
-from kopt.models.checkpoint.line_facts import counts_of, epoch_of
-from kopt.models.checkpoint.reading import ABOUT_WRITES, CERTAIN
-from kopt.models.checkpoint.templates import LineTemplates
+from kopt.models.checkpoint.line_facts import continues_aside, counts_of, epoch_of
+from kopt.models.checkpoint.reading import ABOUT_WRITES, CERTAIN, write_share
+from kopt.models.checkpoint.templates import LineTemplate, LineTemplates
 from kopt.models.checkpoint.timing import JobClock, TrainingProgress
 from kopt.models.checkpoint.write_statistics import QUARANTINE_S, WriteStatistics
 from kopt.models.checkpoint.writes import OpenWrite, Writes
@@ -23,6 +23,8 @@ _SETTLED_S = 2.0
 _IDLE_LINES = 8
 _STEPS_AFTER_FILES = 3
 _OVERDUE_LINES = 200
+_SPEAKS_OF_WRITES = 0.2
+_MAY_END = ABOUT_WRITES | {LineLabel.OTHER}
 
 
 @dataclass(slots=True)
@@ -41,10 +43,33 @@ class EndDetector:
     def learned_label(self, writer: str, label: LineLabel, template: int) -> LineLabel:
         """If the same message twice ended an asynchronous write, it is this job's end-of-write marker."""
         write, statistics = self.writes.open.get(writer), self._statistics
-        if write is None or not write.activity or label is not LineLabel.CKPT_PROGRESS:
+        if write is None or label not in _MAY_END:
+            return label
+        if statistics.late_end >= 0:
+            # Handed over before: what another process or thread does with it ends later, with a line of its own.
+            late = write.activity > 0 and statistics.late_end == template
+            return LineLabel.CKPT_END if late else LineLabel.CKPT_PROGRESS if label is LineLabel.CKPT_END else label
+        if not write.activity or label is not LineLabel.CKPT_PROGRESS:
             return label
         learned = statistics.last_template_count >= TRUSTED and statistics.last_template == template
         return LineLabel.CKPT_END if learned else label
+
+    def learns_late_end(self, line: ClassifiedLine, template: LineTemplate) -> bool:
+        """Whether a line about a save aside, after training went on since a save ended, shows that it ended only now.
+
+        It comes no more often than saves do, and soon: what begins the next save comes as late as that one does.
+        """
+        durable, statistics = self.writes.durable, self._statistics
+        if durable is None or durable.line is None or self.writes.open or not statistics.saved_step_lines:
+            return False
+        if not self.progress.stepped_since_end or template.lines > len(set(statistics.saved_step_lines)):
+            return False
+        saved = [0, *statistics.saved_step_lines]
+        soon = 2 * (self.progress.step_lines - saved[-1]) <= saved[-1] - saved[-2]
+        if not soon or write_share(line) < _SPEAKS_OF_WRITES or not continues_aside(line.text):
+            return False
+        statistics.asynchronous, statistics.late_end = True, template.number
+        return True
 
     def confirms_end(self, line: ClassifiedLine, label: LineLabel) -> OpenWrite | None:
         """The writer's write, if the line shows that the end reported before it was that of the whole checkpoint.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from kopt.core.workload.checkpoint import LineLabel
 from kopt.models.checkpoint.classified_line import LABELS, ClassifiedLine
+from kopt.models.checkpoint.line_facts import epoch_of
 from kopt.models.checkpoint.templates import Hint, LineTemplate, hint
 from kopt.models.checkpoint.write_statistics import WriteStatistics
 from kopt.models.checkpoint.writes import OpenWrite
@@ -25,6 +26,7 @@ CERTAIN = 0.75
 ACTIVITY = frozenset({LineLabel.TRAIN_STEP, LineLabel.EVAL, LineLabel.END})
 ABOUT_WRITES = frozenset({LineLabel.CKPT_BEGIN, LineLabel.CKPT_PROGRESS, LineLabel.CKPT_END})
 _NUMBER = re.compile(r"\d")
+_WORD = re.compile(r"[^\W\d_]+")
 
 
 @dataclass(slots=True)
@@ -43,6 +45,9 @@ def read(
     if not line.text or line.text.isspace():
         return Reading(LineLabel.OTHER, 1.0)
     shares = line.shares
+    if write is not None and template.only_in_writes and _goes_on_with(line, write):
+        # A bar of its own: it counts what is written, as a step's counts what was trained.
+        return Reading(LineLabel.CKPT_PROGRESS, max(_COUNTS, write_share(line)))
     repeated = hint(template, shares[_BEGIN], shares[_PROGRESS], write_share(line), opened=write is not None)
     if repeated is Hint.END:
         return Reading(LineLabel.CKPT_END, max(shares[_END], _END_ALONE))
@@ -66,6 +71,18 @@ def _continues(line: ClassifiedLine, best: int) -> bool:
     if _NUMBER.search(line.text):
         return active >= _COUNTS
     return best != _EVAL and active >= CERTAIN
+
+
+def _goes_on_with(line: ClassifiedLine, write: OpenWrite) -> bool:
+    """Whether a line that counts something begins with the word that the write began with, in whatever language.
+
+    Both may name an epoch first, and the line then is one of the next.
+    """
+    if epoch_of(line.text) is not None:
+        return False
+    words = [_WORD.search(text) for text in (line.text, write.text)]
+    number = line.shares[_STEP] >= _COUNTS
+    return number and all(words) and len({word[0].casefold() for word in words if word}) == 1
 
 
 def write_share(line: ClassifiedLine) -> float:

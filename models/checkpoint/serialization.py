@@ -46,7 +46,7 @@ _STORED_NAMES: Mapping[type, Mapping[str, str]] = {
 _ADDED: Mapping[type, frozenset[str]] = {
     LineTemplates: frozenset({"recent_keys", "routine"}),
     TrainingProgress: frozenset({"first_epoch"}),
-    WriteStatistics: frozenset({"bar_times", "step_times", "ways"}),
+    WriteStatistics: frozenset({"bar_times", "late_end", "step_times", "ways"}),
 }
 """Attributes that sessions of older releases have not."""
 

@@ -138,7 +138,12 @@ class StateMachine:
         if confirmed is not None:
             self._end_as_reported(confirmed)
         self._ends.drop_idle(line, label)
-        label = self._apply(line, label, line_template)
+        if self._ends.learns_late_end(line, line_template):
+            label = LineLabel.CKPT_END
+            self._remember_state()
+            self._state = JobState.CKPT_DONE
+        else:
+            label = self._apply(line, label, line_template)
         self._last = line_template, label
         if confirmed and not self.writing and self._state not in (JobState.CKPT_WRITING, JobState.CKPT_FAILED):
             self._remember_state()
@@ -321,6 +326,7 @@ class StateMachine:
 
     def _replace_write(self, line: ClassifiedLine, write: OpenWrite) -> None:
         """Another write begins: the last one has ended, or has failed silently if this job reports its ends."""
+        self.statistics.late_end = -1
         self.statistics.record_last_template(write.last_template)
         if write.failed or (write.activity and self.statistics.reports_ends):
             del self._writes.open[line.writer]

@@ -90,6 +90,11 @@ class LineTemplate:
         return self.lines >= _ROUTINE_LINES and self.leading * often <= self.lines
 
     @property
+    def only_in_writes(self) -> bool:
+        """Whether such lines came directly after lines about a write, or after each other, and never otherwise."""
+        return self.written_before > 0 and self.written_before + self.repeats >= self.lines
+
+    @property
     def counts_steps(self) -> bool:
         return self.run >= _RUN and 2 * self.repeats >= self.lines
 

@@ -25,6 +25,7 @@ class WriteStatistics:
     write that no message ended, and how often in a row it was the same; ``ways``: of each save, the lines about steps
     before it, and the templates of the lines about it;
     ``step_times``: steps and when they were logged, some seconds apart;
+    ``late_end``: the template of the line that ends writes aside, after training went on, -1 if there is none;
     ``bar_times``: epochs, batches and batches of an epoch by a bar that counts batches, likewise.
     """
 
@@ -47,6 +48,7 @@ class WriteStatistics:
     recent_steps: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=8))
     step_times: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=128))
     bar_times: deque[tuple[int, int, int, float]] = field(default_factory=lambda: deque(maxlen=128))
+    late_end: int = -1
 
     def record_last_template(self, number: int) -> None:
         """Records the template of the last line about a write whose end no message reported."""

@@ -213,6 +213,37 @@ def test_what_was_the_last_word_on_two_writes_aside_is_the_end_of_the_third() ->
     assert evaluate(job.machine).last_durable_step == 40
 
 
+@pytest.mark.parametrize("label", [B, E])
+def test_an_end_that_is_told_aside_after_training_went_on_is_the_end_of_the_next_saves(label: LineLabel) -> None:
+    """ "Saved" was said when the files were handed to another process, which says so itself when it is done."""
+    job = Job()
+    job.train(1, 12)
+    for save in (1, 2, 3):
+        step = 20 * save
+        job.say(B, f"saving tmp/{step}.pt")
+        job.say(E, f"saved tmp/{step}.pt")
+        states = [job.say(STEP, f"step {step + n} loss 0.5") for n in (1, 2)]
+        assert not job.safe
+        assert save == 1 or states == [JobState.CKPT_WRITING] * 2
+        job.say(label, f"async save {step} complete")
+        job.train(step + 3, step + 15)
+        assert job.machine.state is JobState.TRAIN
+    assert job.safe
+
+
+def test_a_bar_that_is_drawn_only_in_writes_ends_none() -> None:
+    job = Job()
+    for save in (1, 2):
+        job.train(20 * save, 20 * save + 10)
+        job.say(B, f"Saving checkpoint {save}")
+        assert job.say(STEP, f"Saving weights: {10 * save}/100") is JobState.CKPT_WRITING
+        assert not job.safe
+        assert job.say(STEP, f"step {20 * save + 11} loss 0.5") is JobState.CKPT_DONE
+    # Words that both are about training say nothing of the write.
+    job.say(B, "Epoch 7: loss improved, saving model")
+    assert job.say(STEP, "Epoch 8: 3/100") is JobState.CKPT_DONE
+
+
 def test_what_is_staged_before_training_goes_on_never_becomes_an_end() -> None:
     job = Job()
     job.train(1, 10)
@@ -437,8 +468,8 @@ def test_a_stored_machine_has_the_fields_of_earlier_releases() -> None:
         " steppers writers"
     )
     assert " ".join(sorted(document["habits"])) == (
-        "aside bar_times durations_s early_ends ends_alone implied_ends last_word last_words pauses quiet_s saved_at_s"
-        " saved_counts saved_steps spoken_s step_gaps_s step_times steps_seen told_ends ways"
+        "aside bar_times durations_s early_ends ends_alone implied_ends last_word last_words late_end pauses quiet_s"
+        " saved_at_s saved_counts saved_steps spoken_s step_gaps_s step_times steps_seen told_ends ways"
     )
     assert " ".join(sorted(document["refrains"])) == ("gaps_s known last numbered pause_s recent_keys routine since")
     assert " ".join(sorted(document["open"][""])) == (
@@ -448,7 +479,7 @@ def test_a_stored_machine_has_the_fields_of_earlier_releases() -> None:
     with pytest.raises(ValueError, match="another version"):
         StateMachine.from_dict({**document, "newer": 1})
     # Releases before 0.2 kept no ways of saving: what they stored goes on, and is not safe until two saves were alike.
-    habits = {name: value for name, value in document["habits"].items() if name != "ways"}
+    habits = {name: value for name, value in document["habits"].items() if name not in ("late_end", "ways")}
     refrains = {name: value for name, value in document["refrains"].items() if name not in ("recent_keys", "routine")}
     older_document = {name: value for name, value in document.items() if name != "first_epoch"}
     older = StateMachine.from_dict({**older_document, "habits": habits, "refrains": refrains})

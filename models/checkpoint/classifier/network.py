@@ -5,8 +5,9 @@ Classification", 2016, with the maximum beside). A first layer says what the lin
 means after the lines before it of the same process: the third line of a traceback, a file of a checkpoint.
 """
 
-import random
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import torch
@@ -24,13 +25,71 @@ _NUMBER_OF = {label: number for number, label in enumerate(LABELS)}
 UNLABELLED = -1
 
 
-Token = tuple[int, ...]
+@dataclass(frozen=True)
+class _Batch:
+    """Lines as numbers of their distinct tokens, and the rows of the table that each of those is the mean of.
+
+    ``token_starts`` and ``row_starts``: where each line's tokens, and each token's rows, begin.
+    """
+
+    tokens: torch.Tensor
+    token_starts: torch.Tensor
+    rows: torch.Tensor
+    row_starts: torch.Tensor
 
 
-def token_rows(message: str) -> list[Token]:
-    """The rows of each token of a message."""
-    line = tokens(template(message))
-    return [*map(rows_of_word, line), *map(rows_of_pair, bigrams(line))]
+class _Corpus:
+    """All lines of all sequences, each distinct message taken apart once: batches are then put together in numpy."""
+
+    def __init__(self, sequences: Sequence[Lines]) -> None:
+        self._numbers: dict[tuple[int, ...], int] = {}
+        line_of: dict[str, int] = {}
+        lines = list[list[int]]()
+        numbers = list[int]()
+        for message in (message for sequence in sequences for message in sequence.messages):
+            text = template(message)
+            if text not in line_of:
+                line_of[text] = len(lines)
+                lines.append(self._tokens(text))
+            numbers.append(line_of[text])
+        self._lengths = np.array([len(sequence.messages) for sequence in sequences])
+        self._firsts = np.cumsum(self._lengths) - self._lengths
+        self._lines = np.array(numbers)
+        self._token_counts, self._token_starts, self._tokens_flat = _flattened(lines)
+        self._row_counts, self._row_starts, self._rows_flat = _flattened(list(self._numbers))
+
+    def _tokens(self, text: str) -> list[int]:
+        line = tokens(text)
+        rows = [*map(rows_of_word, line), *map(rows_of_pair, bigrams(line))]
+        return [self._numbers.setdefault(token, len(self._numbers)) for token in rows]
+
+    def batch(self, selected: Sequence[int], share: float, rng: np.random.RandomState) -> _Batch:
+        """The lines of these sequences without that share of their tokens; a line that loses all of them keeps all."""
+        lines = self._lines[_ranges(self._firsts[selected], self._lengths[selected])]
+        counts = self._token_counts[lines]
+        numbers = self._tokens_flat[_ranges(self._token_starts[lines], counts)]
+        line_of_token = np.repeat(np.arange(len(lines)), counts)
+        kept = rng.random_sample(len(numbers)) > share
+        left = np.bincount(line_of_token[kept], minlength=len(lines))
+        kept |= (left == 0)[line_of_token]
+        left = np.where(left == 0, counts, left)
+        distinct, positions = np.unique(numbers[kept], return_inverse=True)
+        row_counts = self._row_counts[distinct]
+        rows = self._rows_flat[_ranges(self._row_starts[distinct], row_counts)]
+        arrays = (positions, np.cumsum(left) - left, rows, np.cumsum(row_counts) - row_counts)
+        return _Batch(*map(torch.from_numpy, arrays))
+
+
+def _flattened(items: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """How many each has, where each begins, and all of them one after the other."""
+    counts = np.array([len(item) for item in items])
+    return counts, np.cumsum(counts) - counts, np.fromiter(chain.from_iterable(items), np.int64, int(counts.sum()))
+
+
+def _ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """``start, start + 1, …`` of each, so many as its count, one after the other."""
+    shifts = starts - (np.cumsum(counts) - counts)
+    return np.arange(int(counts.sum())) + np.repeat(shifts, counts)
 
 
 class LineNetwork(nn.Module):
@@ -47,28 +106,23 @@ class LineNetwork(nn.Module):
         self.within = nn.Linear(hidden, len(LABELS))
         self.dropout = nn.Dropout(0.2)
 
-    def forward(self, lines: list[list[Token]], lengths: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
-        """``lines`` of all sequences one after the other, ``lengths`` of the sequences."""
-        hidden = torch.relu(self.first(self.dropout(self._pooled(lines))))
+    def forward(self, batch: _Batch, lengths: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """The lines of all sequences one after the other, ``lengths`` of the sequences."""
+        hidden = torch.relu(self.first(self.dropout(self._pooled(batch))))
         alone = self.alone(self.dropout(hidden))
         before = _before(torch.softmax(alone, 1).detach(), lengths)
         within = torch.relu(self.second(self.dropout(torch.cat([hidden, before], 1))))
         return alone, self.within(self.dropout(within))
 
-    def _pooled(self, lines: list[list[Token]]) -> torch.Tensor:
-        flat = torch.tensor([row for line in lines for token in line for row in token])
-        sizes = torch.tensor([len(token) for line in lines for token in line])
-        vectors = self.table(flat, torch.cumsum(sizes, 0) - sizes)
-        counts = torch.tensor([len(line) for line in lines])
-        number = torch.repeat_interleave(torch.arange(len(lines)), counts)
-        position = torch.arange(len(vectors)) - torch.repeat_interleave(torch.cumsum(counts, 0) - counts, counts)
-        padded = torch.full((len(lines), int(counts.max()), vectors.shape[1]), -1e4)
-        padded = padded.index_put((number, position), vectors)
-        total = torch.zeros(len(lines), vectors.shape[1]).index_add(0, number, vectors)
-        return torch.cat([total / counts[:, None] ** 0.5, padded.max(1).values], 1)
+    def _pooled(self, batch: _Batch) -> torch.Tensor:
+        vectors = self.table(batch.rows, batch.row_starts)
+        counts = torch.diff(batch.token_starts, append=torch.tensor([len(batch.tokens)]))
+        total = nn.functional.embedding_bag(batch.tokens, vectors, batch.token_starts, mode="sum")
+        largest = nn.functional.embedding_bag(batch.tokens, vectors, batch.token_starts, mode="max")
+        return torch.cat([total / counts[:, None] ** 0.5, largest], 1)
 
 
-def _before(shares: torch.Tensor, lengths: list[int]) -> torch.Tensor:
+def _before(shares: torch.Tensor, lengths: Sequence[int]) -> torch.Tensor:
     """The shares of the lines before each line, the nearest first; zeros before the start of a sequence."""
     position = torch.cat([torch.arange(length) for length in lengths])
     shifted = []
@@ -81,30 +135,41 @@ def _before(shares: torch.Tensor, lengths: list[int]) -> torch.Tensor:
 def fit(
     sequences: Sequence[Lines], settings: FitSettings, progress: Callable[[int, int], None] | None = None
 ) -> Parameters:
-    """Fit on labelled lines of all sequences. ``progress`` is called with the batches done and their number."""
+    """Fit on labelled lines of all sequences. ``progress`` is called with the batches done and their number.
+
+    On one core: batches are so small that threads would mostly wait for each other, and fits differ by their number.
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _fit(sequences, settings, progress)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _fit(sequences: Sequence[Lines], settings: FitSettings, progress: Callable[[int, int], None] | None) -> Parameters:
     torch.manual_seed(settings.seed)
-    rng = random.Random(settings.seed)
-    rows = [[token_rows(message) for message in sequence.messages] for sequence in sequences]
+    rng = np.random.RandomState(settings.seed)
+    corpus = _Corpus(sequences)
     wanted = [
         [UNLABELLED if label is None else _NUMBER_OF[label] for label in sequence.labels] for sequence in sequences
     ]
     network = LineNetwork(settings)
     # The mean over the last steps says the same of more things than the last step does (Izmailov et al., 2018).
     average = AveragedModel(network, multi_avg_fn=get_ema_multi_avg_fn(settings.kept))  # type: ignore[no-untyped-call]
-    optimizer = torch.optim.Adam(network.parameters(), lr=settings.learning_rate)
+    optimizer = torch.optim.Adam(network.parameters(), lr=settings.learning_rate, fused=True)
     batches = -(-len(sequences) // settings.batch)
     steps = settings.epochs * batches
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, settings.learning_rate, total_steps=steps, pct_start=0.15)
     done = 0
     for _ in range(settings.epochs):
-        order = list(range(len(sequences)))
-        rng.shuffle(order)
+        order = rng.permutation(len(sequences))
         for start in range(0, len(order), settings.batch):
-            selected = order[start : start + settings.batch]
-            lines = [_thinned(line, settings.words_dropped, rng) for n in selected for line in rows[n]]
+            selected = order[start : start + settings.batch].tolist()
             target = torch.tensor([label for n in selected for label in wanted[n]])
             weight = torch.tensor([w for n in selected for w in sequences[n].weights])
-            both = network(lines, [len(rows[n]) for n in selected])
+            batch = corpus.batch(selected, settings.words_dropped, rng)
+            both = network(batch, [len(wanted[n]) for n in selected])
             loss = _loss(both[0], target, weight) + _loss(both[1], target, weight)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -116,10 +181,6 @@ def fit(
                 progress(done, steps)
     network.load_state_dict(average.module.state_dict())
     return _parameters(network.eval())
-
-
-def _thinned(line: list[Token], share: float, rng: random.Random) -> list[Token]:
-    return [token for token in line if rng.random() > share] or line
 
 
 def _loss(logits: torch.Tensor, target: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -88,8 +88,9 @@ def _flattened(items: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray, 
 
 def _ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """``start, start + 1, …`` of each, so many as its count, one after the other."""
-    shifts = starts - (np.cumsum(counts) - counts)
-    return np.arange(int(counts.sum())) + np.repeat(shifts, counts)
+    shifts: np.ndarray = np.repeat(starts - (np.cumsum(counts) - counts), counts)
+    result: np.ndarray = np.arange(len(shifts)) + shifts
+    return result
 
 
 class LineNetwork(nn.Module):

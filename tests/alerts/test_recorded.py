@@ -69,6 +69,8 @@ def test_sums_by_node_and_workload(tmp_path: Path) -> None:
     cases = [_case(name, {f'node="{node}"': value for node, value in values.items()}) for name, values in SUMS.items()]
     cases += [_case(f"namespace_kind_queue:{name}", values) for name, values in BY_WORKLOAD.items()]
     median = {"expr": "histogram_quantile(0.5, sum by (le) (namespace:kopt_gpu_busy_ratio:bucket))", "eval_time": "55m"}
+    # Of 14 GPUs 11 can be used; three are held, and four more are asked for.
+    cases += [_case("cluster:kopt_gpus_unavailable:sum", {"": 3.0}), _case("cluster:kopt_gpus_wanted:sum", {"": 4.0})]
     # Of .04, .6 and .9 the second, in the middle of its bucket, which ends at .6, as Prometheus interpolates.
     cases.append({**median, "exp_samples": [{"labels": "{}", "value": 0.575}]})
     test = {

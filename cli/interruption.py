@@ -16,8 +16,12 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def run_interruptibly(work: Coroutine[Any, Any, T]) -> T:
-    """SIGTERM ends it as Ctrl-C does: once; what is being taken back is not interrupted."""
+_ENDED = "it was ended before anything was decided, and taken back where it was applied"
+
+
+def run_interruptibly(work: Coroutine[Any, Any, T], ended: str = _ENDED) -> T:
+    """SIGTERM ends it as Ctrl-C does: once; what is being taken back is not interrupted. Raises Refused, which says
+    ``ended``, where it was."""
 
     async def guarded() -> T:
         task = asyncio.ensure_future(work)
@@ -29,7 +33,7 @@ def run_interruptibly(work: Coroutine[Any, Any, T]) -> T:
     try:
         return asyncio.run(guarded())
     except asyncio.CancelledError:
-        raise Refused("it was ended before anything was decided, and taken back where it was applied") from None
+        raise Refused(ended) from None
 
 
 def _cancel_once(task: "asyncio.Future[Any]") -> Callable[[], None]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from kopt.cli.errors import Refused
 from kopt.cli.sharing.node import SharedNode, unfinished
 from kopt.core.sharing.change import ChangeOutcome, SharingChange
+from kopt.core.sharing.modes import SharingMode
 from kopt.formats.sharing_terms import CONFIGURATION_LABEL
 from kopt.policies.fractions.applying import NodeState, Step, in_force, missing, next_step
 
@@ -47,12 +48,16 @@ class NotReached(Exception):
 class Application:
     """One change of one node, from its record to its end."""
 
-    def __init__(self, kube: "Kube", node: SharedNode, settings: ApplySettings, say: Say) -> None:
+    def __init__(
+        self, kube: "Kube", node: SharedNode, settings: ApplySettings, say: Say, *, is_recorded: bool = False
+    ) -> None:
+        """``is_recorded``: on the node, by a command before this one."""
         from kopt.cluster.runtime.events import EventRecorder
 
         self._node, self._settings, self._say = node, settings, say
         self._events = EventRecorder(kube, "kaiwo.ai/sharing", socket.gethostname())
         self._told = ""
+        self._is_recorded = is_recorded
 
     async def prepared(self, change: SharingChange) -> NodeState:
         """What a change begins with. Raises Refused where it may not, and ApiError."""
@@ -65,7 +70,10 @@ class Application:
                 "the plugin with one (the GPU operator's devicePlugin.config, the chart's config.name), or name it by "
                 "--config-map"
             )
-        if state.label == change.after.label or not in_force(state, change.before, change.gpus):
+        # Without its daemon MPS offers nothing, and another mode is the way out.
+        is_without_mps = change.before.mode is SharingMode.MPS and state.mps_ready is not True
+        is_settled = is_without_mps or in_force(state, change.before, change.gpus)
+        if state.label == change.after.label or not is_settled:
             why = missing(state, change.before, change.gpus)
             raise Refused(f"{self._node.name} does not offer yet what its label names: {why}")
         self._may_drain(state, Refused)
@@ -82,12 +90,12 @@ class Application:
             raise Refused(f"others have set the label of {self._node.name} to {state.label or 'nothing'} since")
         self._may_drain(state, Refused)
 
-    async def apply(self, change: SharingChange, *, is_recorded: bool = False) -> SharingChange:
+    async def apply(self, change: SharingChange) -> SharingChange:
         """Goes on with a recorded change, else begins. Returns it as it ended. Raises Refused where it is left half
         done, and where another one is under way."""
         reason = "It was interrupted."
         try:
-            if not is_recorded:
+            if not self._is_recorded:
                 await self._record(change)
             ended = await self._until_finished(change, ChangeOutcome.APPLIED, _APPLIED)
             await self._event("SharingApplied", f"GPUs are shared as {change.after}, before as {change.before}.")
@@ -123,8 +131,7 @@ class Application:
                     ) from error
                 self._say(f"not taken back yet: {error}")
                 await asyncio.sleep(backoff.next_s())
-        if ended.outcome is ChangeOutcome.UNDONE:
-            await self._event("SharingUndone", f"GPUs are shared as {change.before} again. {reason}")
+        await self._event("SharingUndone", f"GPUs are shared as {change.before} again. {reason}")
         return ended
 
     async def _record(self, change: SharingChange) -> None:
@@ -139,13 +146,21 @@ class Application:
             except Conflict:
                 # The kubelet writes to the node as well.
                 continue
+            self._is_recorded = True
             return
 
     async def _back(self, change: SharingChange, reason: str) -> SharingChange:
-        """As the node has it recorded; without a record nothing was changed."""
-        recorded = next((each for each in await self._node.changes() if each.at_s == change.at_s), None)
+        """As the node has it recorded; what was never recorded has changed nothing."""
+        from kopt.cluster.objects.annotations import AnnotationError
+
+        try:
+            recorded = next((each for each in await self._node.changes() if each.at_s == change.at_s), None)
+        except AnnotationError:
+            recorded = None
         if recorded is None:
-            return replace(change, reason=reason)
+            if not self._is_recorded:
+                return replace(change, outcome=ChangeOutcome.UNDONE, reason=reason)
+            recorded = change
         undoing = replace(recorded, outcome=ChangeOutcome.UNDOING, reason=reason, ended_s=None)
         if recorded.outcome is ChangeOutcome.APPLIED:
             # Somebody else may have cordoned it since.
@@ -159,6 +174,8 @@ class Application:
         began_s: dict[Step, float] = {}
         while True:
             state = await self._node.read(change)
+            if self._node.outcome_of(change) not in (None, change.outcome):
+                raise Refused(f"another command has gone on with this change of {self._node.name}")
             step = next_step(state, change)
             since_s = time.time() - began_s.setdefault(step, time.time())
             if step is Step.WAIT and since_s >= self._settings.in_force_s:

@@ -209,8 +209,8 @@ async def applied(
     from kopt.formats.sharing_terms import ReplicaSetting
 
     node = SharedNode(kube, name)
-    application = Application(kube, node, settings, print_status)
     left = unfinished(await node.changes())
+    application = Application(kube, node, settings, print_status, is_recorded=left is not None)
     if left is not None:
         _check(name, left, config_map)
         if left.outcome is ChangeOutcome.UNDOING:
@@ -220,7 +220,7 @@ async def applied(
         if dry_run:
             return _steps(await node.read(left), left)
         print_status(f"going on with the change to {left.after} that was left open")
-        return await application.apply(left, is_recorded=True)
+        return await application.apply(left)
     change = await _change(kube, node, config_map, wanted)
     state = await application.prepared(change)
     return _steps(state, change) if dry_run else await application.apply(change)
@@ -229,6 +229,7 @@ async def applied(
 async def _change(
     kube: "Kube", node: "SharedNode", config_map: tuple[str, str], wanted: "ReplicaSetting | Measured"
 ) -> SharingChange:
+    from kopt.cli.sharing.planning import unsettled
     from kopt.cluster.workloads.sharing.nodes import read_sharing_cluster
     from kopt.formats.sharing_terms import ReplicaSetting, configuration_name
 
@@ -240,8 +241,15 @@ async def _change(
         raise Refused(f"{node.name} has AMD's GPUs, for which nothing sets a mode: processes take turns")
     if read.executor is SharingExecutor.DRA:
         raise Refused(f"GPUs of {node.name} are shared by claims, which are yours: `plan --manifests` prints them")
+    if (left := unsettled(read, cluster.configurations or {})) is not None:
+        raise Refused(
+            f"how {node.name} shares its GPUs now is not known: {left.reason.message} Where nothing labels it with its "
+            "sharing strategy (GPU feature discovery), `undo` what it has first"
+        )
     setting = wanted if isinstance(wanted, ReplicaSetting) else _planned(cluster, read, wanted)
     _check_settable(read, setting)
+    if read.gpus < 1:
+        raise Refused(f"{node.name} does not say how many GPUs it has: its label nvidia.com/gpu.count is missing")
     before = ReplicaState(read.configuration or None, read.in_force.mode, read.in_force.replicas)
     after = ReplicaState(configuration_name(setting), setting.mode, setting.replicas)
     return SharingChange(before, after, read.gpus, config_map, node.is_cordoned, float(int(time.time())))
@@ -291,7 +299,7 @@ async def undone(kube: "Kube", name: str, config_map: tuple[str, str], settings:
     if change is None:
         raise Refused(f"no change of {name} stands; `kopt fractions sharing history` lists them")
     _check(name, change, config_map)
-    application = Application(kube, node, settings, print_status)
+    application = Application(kube, node, settings, print_status, is_recorded=True)
     reason = change.reason if change.outcome is ChangeOutcome.UNDOING else "Taken back by hand."
     if change.outcome is ChangeOutcome.APPLIED:
         await application.may_be_undone(change)

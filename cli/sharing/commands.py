@@ -97,7 +97,7 @@ def plan(
 
     Pods that have a GPU alone are put together where all of them fit, by the SMs that they fill and use and by the
     memory that they hold. Nodes that share are taken one step down where the last hour was contended. JSON has the
-    shares of pods. Pods keep their devices only until the plugin starts anew: drain a node before its label changes.
+    shares of pods. `apply` changes a node so; by hand, drain it before its label changes, as its pods lose their GPUs.
 
     Examples:
 
@@ -120,6 +120,8 @@ def plan(
 
 def planned(plans: "Sequence[NodePlan]", cluster: "SharingCluster") -> Answer:
     """One row for each node."""
+    from kopt.cli.sharing.manifests import is_reconfigured
+
     remarks = []
     changed = [plan for plan in plans if plan.plans]
     if changed:
@@ -129,6 +131,8 @@ def planned(plans: "Sequence[NodePlan]", cluster: "SharingCluster") -> Answer:
         remarks.append(
             "There is no ConfigMap of the device plugin's configurations: --config-map names it, or a new one."
         )
+    if any(is_reconfigured(plan) for plan in changed):
+        remarks.append("One node at a time: kopt fractions sharing apply --node NAME, which waits and puts back.")
     if any(plan.node.executor is SharingExecutor.DRA for plan in changed):
         remarks.append("The DRA driver needs its feature gates MPSSupport and TimeSlicingSettings, which are off.")
     return Answer("nodes", [_row(plan) for plan in plans], remarks=remarks, empty="no node has GPUs")

@@ -52,6 +52,17 @@ class SharedNode:
 
         return at(self._node, "spec", "unschedulable") is True
 
+    def outcome_of(self, change: SharingChange) -> ChangeOutcome | None:
+        """As it was recorded when the node was read; None where it is not, or cannot be read."""
+        from kopt.cluster.objects.annotations import AnnotationError
+        from kopt.cluster.objects.sharing_changes import sharing_changes_of
+
+        try:
+            changes = sharing_changes_of(self._node)
+        except AnnotationError:
+            return None
+        return next((each.outcome for each in changes if each.at_s == change.at_s), None)
+
     @property
     def uid(self) -> str:
         """As it was read."""
@@ -137,6 +148,8 @@ class SharedNode:
         for pod in self._pods:
             annotations, kind = mapping(pod, "metadata", "annotations"), _controller_kind(pod)
             name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+            if "deletionTimestamp" in pod["metadata"]:
+                continue
             if text(annotations, "cluster-autoscaler.kubernetes.io/safe-to-evict") == "false":
                 result.append(f"{name} (its annotation safe-to-evict forbids it)")
             elif kind in ("", "Node"):

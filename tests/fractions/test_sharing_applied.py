@@ -24,8 +24,9 @@ from kopt.cluster.objects.sharing_changes import SHARING_CHANGES, sharing_change
 from kopt.core.sharing.change import ChangeOutcome, SharingChange
 from kopt.core.sharing.modes import SharingMode
 from kopt.formats.sharing_terms import CONFIGURATION_LABEL, ReplicaSetting, read_plugin_configuration
-from tests.fractions.conftest import node
 from tests.mortal import Met, Mortal
+
+from .conftest import node
 
 GPU = "nvidia.com/gpu"
 TURNS = ReplicaSetting(SharingMode.TIME_SLICING, 4)
@@ -36,9 +37,10 @@ DEFAULT = "version: v1\nflags: {plugin: {passDeviceSpecs: true}}\n"
 class Plugin:
     """A node with four GPUs, and what its device plugin does: to offer what the configuration of its label says."""
 
-    def __init__(self, kube: Kube, name: str, space: str) -> None:
+    def __init__(self, kube: Kube, name: str, space: str, *, discovers: bool = False) -> None:
         self.kube, self.name, self.key = kube, name, (space, "configurations")
         self.knows = lambda _: True
+        self._discovers = discovers
 
     async def run(self) -> None:
         while True:
@@ -50,6 +52,11 @@ class Plugin:
             if document["status"]["allocatable"].get(GPU) != offered:
                 amounts = {"status": {"allocatable": {GPU: offered}, "capacity": {GPU: offered}}}
                 await self.kube.patch(NODES, self.name, amounts, subresource="status")
+                if self._discovers and setting is not None:
+                    strategy = "none" if setting.replicas == 1 else str(setting.mode)
+                    labels = {f"{GPU}.sharing-strategy": strategy, f"{GPU}.replicas": str(setting.replicas)}
+                    labels[f"{GPU}.count"] = "4"
+                    await self.kube.patch(NODES, self.name, {"metadata": {"labels": labels}})
             await asyncio.sleep(0.02)
 
     async def state(self) -> tuple[str | None, bool, set[str], str]:
@@ -81,19 +88,27 @@ AS_BEFORE = (None, False, {"default"}, "4")
 APPLIED = ("kopt-time-slicing-4", False, {"default", "kopt-time-slicing-4"}, "16")
 
 
+@contextlib.asynccontextmanager
+async def started(
+    control_plane: ControlPlane, kube: Kube, space: str, *, discovers: bool = False
+) -> AsyncIterator[Plugin]:
+    with node(control_plane.api, **{GPU: "4"}) as name:
+        result = Plugin(kube, name, space, discovers=discovers)
+        running = asyncio.create_task(result.run())
+        yield result
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+
 @pytest.fixture
 async def plugin(control_plane: ControlPlane) -> AsyncIterator[Plugin]:
     space = control_plane.api.space("sharing-applied")
-    with node(control_plane.api, **{GPU: "4"}) as name:
-        async with connect(control_plane.kubeconfig) as kube:
-            result = Plugin(kube, name, space)
-            metadata = {"name": "configurations", "namespace": space}
-            await kube.create(CONFIG_MAPS, {"metadata": metadata, "data": {"default": DEFAULT}})
-            running = asyncio.create_task(result.run())
+    async with connect(control_plane.kubeconfig) as kube:
+        metadata = {"name": "configurations", "namespace": space}
+        await kube.create(CONFIG_MAPS, {"metadata": metadata, "data": {"default": DEFAULT}})
+        async with started(control_plane, kube, space) as result:
             yield result
-            running.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await running
 
 
 async def test_it_is_applied_recorded_and_taken_back(plugin: Plugin) -> None:
@@ -138,6 +153,7 @@ class Killed(Mortal):
         return await super().request(method, path, **options)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("recovers", ["apply", "undo"])
 async def test_killed_before_and_after_each_write_it_goes_on_or_is_taken_back(
     plugin: Plugin, control_plane: ControlPlane, recovers: str
@@ -177,6 +193,17 @@ async def test_interrupted_or_never_in_force_it_is_taken_back(plugin: Plugin) ->
     assert await plugin.state() == AS_BEFORE
 
 
+async def test_of_two_commands_the_one_that_takes_back_wins(plugin: Plugin) -> None:
+    plugin.knows = lambda label: label == "default"
+    running = asyncio.create_task(plugin.apply(in_force_s=60))
+    while (await plugin.state())[0] is None:
+        await asyncio.sleep(0.02)
+    await plugin.undo()
+    with pytest.raises(Refused, match="another command"):
+        await running
+    assert await plugin.state() == AS_BEFORE
+
+
 async def test_pods_with_gpus_refuse_it_or_are_evicted(plugin: Plugin) -> None:
     await plugin.pod("alone")
     with pytest.raises(Refused, match=r"which they would lose: .*/alone"):
@@ -190,13 +217,29 @@ async def test_pods_with_gpus_refuse_it_or_are_evicted(plugin: Plugin) -> None:
     assert await plugin.state() == APPLIED
 
 
+async def test_a_configuration_goes_with_the_last_node_that_has_it(plugin: Plugin, control_plane: ControlPlane) -> None:
+    async with started(control_plane, plugin.kube, plugin.key[0], discovers=True) as other:
+        await asyncio.gather(plugin.apply(), other.apply())
+        await plugin.undo()
+        assert await plugin.state() == (None, False, {"default", "kopt-time-slicing-4"}, "4")
+        assert await other.state() == APPLIED
+        # From one of ours to another the one of before stays, as it is to be put back.
+        await other.apply(setting=ReplicaSetting(SharingMode.TIME_SLICING, 2))
+        assert (await other.state())[2:] == ({"default", "kopt-time-slicing-2", "kopt-time-slicing-4"}, "8")
+        await other.undo()
+        assert await other.state() == APPLIED
+        # Without feature discovery nobody knows how many GPUs 16 replicas are.
+        await plugin.apply()
+        with pytest.raises(Refused, match="is not known"):
+            await plugin.apply(setting=ReplicaSetting(SharingMode.TIME_SLICING, 2))
+
+
 async def test_what_others_wrote_stays_theirs(plugin: Plugin) -> None:
     theirs = {"data": {"kopt-time-slicing-4": "version: v1\n"}}
     await plugin.kube.patch(CONFIG_MAPS, plugin.key[1], theirs, plugin.key[0])
     with pytest.raises(Refused, match="nothing was changed: 409"):
         await plugin.apply()
     assert sharing_changes_of(await plugin.kube.get(NODES, plugin.name)) == []
-    # A configuration goes with the last node that has it, and a label of others is left.
     assert (await plugin.apply(setting=ReplicaSetting(SharingMode.TIME_SLICING, 2))).outcome is ChangeOutcome.APPLIED
     label = {"metadata": {"labels": {CONFIGURATION_LABEL: "default"}}}
     await plugin.kube.patch(NODES, plugin.name, label)

@@ -56,7 +56,7 @@ class Application:
 
         self._node, self._settings, self._say = node, settings, say
         self._events = EventRecorder(kube, "kaiwo.ai/sharing", socket.gethostname())
-        self._told = ""
+        self._last_line = ""
         self._is_recorded = is_recorded
 
     async def prepared(self, change: SharingChange) -> NodeState:
@@ -179,7 +179,7 @@ class Application:
             step = next_step(state, change)
             since_s = time.time() - began_s.setdefault(step, time.time())
             if step is Step.WAIT and since_s >= self._settings.in_force_s:
-                step = self._instead_of_waiting(state, change)
+                step = self._at_timeout(state, change)
             try:
                 if step is Step.FINISH:
                     return await self._node.finish(change, outcome, _now_s(), reason)
@@ -209,7 +209,7 @@ class Application:
             case Step.RELEASE:
                 await self._node.release(change)
 
-    def _instead_of_waiting(self, state: NodeState, change: SharingChange) -> Step:
+    def _at_timeout(self, state: NodeState, change: SharingChange) -> Step:
         """Back it stays cordoned no longer, as nothing of it is ours any more."""
         why, span = missing(state, change.goal, change.gpus), f"{self._settings.in_force_s:.0f} s"
         if change.outcome is ChangeOutcome.OPEN:
@@ -237,8 +237,8 @@ class Application:
             raise error(f"these pods are not evicted from {self._node.name}: {_names(unevictable)}")
 
     def _progress(self, line: str) -> None:
-        if line != self._told:
-            self._told = line
+        if line != self._last_line:
+            self._last_line = line
             self._say(line)
 
     async def _event(self, reason: str, note: str) -> None:

@@ -20,6 +20,7 @@ GPU_DRIVER = "gpu.nvidia.com"
 _BLOCKS = {SharingMode.MPS: "mps", SharingMode.TIME_SLICING: "timeSlicing"}
 _STRATEGIES = {SharingMode.MPS: "MPS", SharingMode.TIME_SLICING: "TimeSlicing"}
 _MOST_REPLICAS = 4096
+_OWN = "kopt-"
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,12 @@ class ReplicaSetting:
 
 def configuration_name(setting: ReplicaSetting) -> str:
     """``kopt-mps-4``: a key of the ConfigMap, and a value of the label."""
-    return "kopt-exclusive" if setting.replicas < 2 else f"kopt-{setting.mode}-{setting.replicas}"
+    return f"{_OWN}exclusive" if setting.replicas < 2 else f"{_OWN}{setting.mode}-{setting.replicas}"
+
+
+def is_own_configuration(name: str) -> bool:
+    """Whether a configuration has a name as we give them."""
+    return name.startswith(_OWN)
 
 
 def plugin_configuration(setting: ReplicaSetting, base: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -49,6 +55,14 @@ def plugin_configuration(setting: ReplicaSetting, base: Mapping[str, Any] | None
         resource = {"name": WHOLE_GPU_RESOURCE, "replicas": setting.replicas}
         result["sharing"] = {_BLOCKS[setting.mode]: {"resources": [resource]}}
     return result
+
+
+def configuration_text(setting: ReplicaSetting, base: object) -> str:
+    """As the ConfigMap holds it; ``base`` as somebody wrote it, which counts where it is a mapping."""
+    import yaml
+
+    document = plugin_configuration(setting, base if isinstance(base, dict) else None)
+    return yaml.safe_dump(document, sort_keys=False)
 
 
 def read_plugin_configuration(document: object) -> ReplicaSetting | None:

@@ -1,17 +1,15 @@
 """``kopt rightsize``: CPU and memory of running GPU workloads, changed in place and watched."""
 
-import asyncio
 import contextlib
 import os
-import signal
 import time
-from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kopt.cli.errors import Edge, Refused, usage_error
+from kopt.cli.interruption import run_interruptibly, with_kube
 from kopt.cli.options import Kubeconfig, Output, seconds
 from kopt.cli.output import Format, show
 from kopt.cli.progress import print_status
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 app = typer.Typer(
     cls=Edge, no_args_is_help=True, help="Change CPU and memory of running GPU workloads in place, and watch."
 )
-T = TypeVar("T")
 Url = Annotated[str, typer.Option("--prometheus", metavar="URL", help="Where the kubelets' cAdvisor is scraped.")]
 Since = Annotated[str, typer.Option("--since", metavar="SPAN", help="How far back use is read.")]
 Token = Annotated[Path | None, typer.Option("--token-file", metavar="FILE", help="A bearer token for Prometheus.")]
@@ -60,7 +57,9 @@ def plan(
     from kopt.cli.rightsize.view import plan_answer
 
     span_s = _span(since)
-    rows, refusals = _run(_planned(prometheus, span_s, token_file, kubeconfig, namespace, workload, check=check))
+    rows, refusals = run_interruptibly(
+        _planned(prometheus, span_s, token_file, kubeconfig, namespace, workload, check=check)
+    )
     show(plan_answer(rows, refusals, everything=everything), output)
 
 
@@ -97,7 +96,9 @@ def apply(
     from kopt.policies.rightsizing.watch import Action
 
     question = (prometheus, _span(since), token_file, kubeconfig, namespace, workload)
-    candidate, decision = _run(_applied(*question, lever=resource, container=container, tolerance=tolerance / 100))
+    candidate, decision = run_interruptibly(
+        _applied(*question, lever=resource, container=container, tolerance=tolerance / 100)
+    )
     show(applied_answer(candidate, decision), output)
     if decision.action is not Action.KEEP:
         raise typer.Exit(1)
@@ -117,7 +118,9 @@ def undo(
     """
     from kopt.cli.rightsize.history import taken_back
 
-    print_status(_run(_with_kube(kubeconfig, lambda kube: taken_back(kube, namespace, workload, print_status))))
+    print_status(
+        run_interruptibly(with_kube(kubeconfig, lambda kube: taken_back(kube, namespace, workload, print_status)))
+    )
 
 
 @app.command("history")
@@ -132,7 +135,7 @@ def history(namespace: Namespace = "", kubeconfig: Kubeconfig = None, output: Ou
     """
     from kopt.cli.rightsize.history import history_answer
 
-    show(_run(_with_kube(kubeconfig, lambda kube: history_answer(kube, namespace))), output)
+    show(run_interruptibly(with_kube(kubeconfig, lambda kube: history_answer(kube, namespace))), output)
 
 
 def _span(since: str) -> int:
@@ -140,43 +143,6 @@ def _span(since: str) -> int:
     if span_s < _SHORTEST_S:
         usage_error("less than an hour says nothing about what a workload needs", "--since")
     return span_s
-
-
-def _run(work: "Coroutine[Any, Any, T]") -> T:
-    """SIGTERM ends it as Ctrl-C does: once; what is being taken back is not interrupted."""
-
-    async def guarded() -> T:
-        task = asyncio.ensure_future(work)
-        for name in (signal.SIGINT, signal.SIGTERM):
-            with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-                asyncio.get_running_loop().add_signal_handler(name, _cancel_once(task))
-        return await task
-
-    try:
-        return asyncio.run(guarded())
-    except asyncio.CancelledError:
-        raise Refused("it was ended before anything was decided, and taken back where it was applied") from None
-
-
-def _cancel_once(task: "asyncio.Future[Any]") -> Any:
-    pending = [task]
-
-    def cancel() -> None:
-        if pending:
-            pending.pop().cancel()
-            print_status("ending; another Ctrl-C changes nothing")
-
-    return cancel
-
-
-async def _with_kube(kubeconfig: Path | None, work: Any) -> Any:
-    from kopt.cluster.client.api import ApiError, connect
-
-    try:
-        async with connect(kubeconfig) as kube:
-            return await work(kube)
-    except ApiError as error:
-        raise Refused(f"the cluster does not do it: {error}") from error
 
 
 async def _read(
@@ -220,7 +186,7 @@ async def _planned(
                     refusals[index] = str(error)
         return candidates, refusals
 
-    return await _with_kube(kubeconfig, work)  # type: ignore[no-any-return]
+    return await with_kube(kubeconfig, work)
 
 
 async def _applied(
@@ -253,4 +219,4 @@ async def _applied(
 
     # The audit log of a cluster is told where there is one; nobody reads its lines on a terminal.
     with recorded("rightsize") if os.environ.get(AUDIT_URL) else contextlib.nullcontext():
-        return await _with_kube(kubeconfig, work)
+        return await with_kube(kubeconfig, work)

@@ -1,7 +1,6 @@
 """``kopt fractions sharing``: modes of sharing, what is in force on nodes, and what would be better."""
 
 import asyncio
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,19 +8,31 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kopt.cli.errors import Refused, usage_error
+from kopt.cli.errors import Refused
 from kopt.cli.options import Kubeconfig, Output, seconds
 from kopt.cli.output import Answer, Format, column, show
+from kopt.cli.sharing import changing
+from kopt.cli.sharing.reading import (
+    DEFAULT_CONFIGURATIONS,
+    ConfigMap,
+    Since,
+    Slowdown,
+    Token,
+    Url,
+    config_map_key,
+    read_measured,
+)
 from kopt.core.sharing.modes import SharingExecutor, sharing_table
 
 if TYPE_CHECKING:
-    from kopt.cli.sharing.planning import Measured, NodePlan
+    from kopt.cli.sharing.planning import NodePlan
     from kopt.cluster.workloads.sharing.nodes import SharingCluster
     from kopt.formats.sharing_terms import ReplicaSetting
 
 app = typer.Typer(no_args_is_help=True, help="Time-slicing and MPS: how nodes share GPUs, and how they should.")
-DEFAULT_CONFIGURATIONS = "gpu-operator/device-plugin-config"
-_PRESSURE_S = 3600
+app.command("apply")(changing.apply)
+app.command("undo")(changing.undo)
+app.command("history")(changing.history)
 
 
 @dataclass(frozen=True)
@@ -70,25 +81,15 @@ def modes(output: Output = Format.TABLE) -> None:
 
 @app.command("plan")
 def plan(
-    prometheus: Annotated[
-        str,
-        typer.Option("--prometheus", metavar="URL", help="Where GPUs are measured."),
-    ] = "",
-    since: Annotated[str, typer.Option("--since", metavar="SPAN", help="How far back pods are measured.")] = "24h",
-    slowdown: Annotated[
-        str,
-        typer.Option("--slowdown", metavar="PROMQL", help="Latency over what was promised, by namespace and pod."),
-    ] = "",
-    config_map: Annotated[
-        str, typer.Option("--config-map", metavar="NAMESPACE/NAME", help="The device plugin's configurations.")
-    ] = DEFAULT_CONFIGURATIONS,
+    prometheus: Url = "",
+    since: Since = "24h",
+    slowdown: Slowdown = "",
+    config_map: ConfigMap = DEFAULT_CONFIGURATIONS,
     node: Annotated[str, typer.Option("--node", metavar="NAME", help="Only this node.")] = "",
     manifests: Annotated[
         bool, typer.Option("--manifests", help="Print what to apply, for `kubectl apply --server-side -f -`.")
     ] = False,
-    token_file: Annotated[
-        Path | None, typer.Option("--token-file", metavar="FILE", help="A bearer token for Prometheus.")
-    ] = None,
+    token_file: Token = None,
     kubeconfig: Kubeconfig = None,
     output: Output = Format.TABLE,
 ) -> None:
@@ -96,7 +97,7 @@ def plan(
 
     Pods that have a GPU alone are put together where all of them fit, by the SMs that they fill and use and by the
     memory that they hold. Nodes that share are taken one step down where the last hour was contended. JSON has the
-    shares of pods. Pods keep their devices only until the plugin starts anew: drain a node before its label changes.
+    shares of pods. `apply` changes a node so; by hand, drain it before its label changes, as its pods lose their GPUs.
 
     Examples:
 
@@ -107,20 +108,20 @@ def plan(
     from kopt.cli.sharing.planning import planned_nodes
     from kopt.policies.fractions.sharing import SharingSettings
 
-    namespace, slash, name = config_map.partition("/")
-    if not (namespace and slash and name):
-        usage_error(f"{config_map!r} is no NAMESPACE/NAME", "--config-map")
-    cluster = asyncio.run(_read(kubeconfig, (namespace, name)))
-    measured = _measured(prometheus, seconds(since, "--since"), slowdown, token_file)
+    key = config_map_key(config_map)
+    cluster = asyncio.run(_read(kubeconfig, key))
+    measured = read_measured(prometheus, seconds(since, "--since"), slowdown, token_file)
     plans = [each for each in planned_nodes(cluster, measured, SharingSettings()) if node in ("", each.node.name)]
     if manifests:
-        _print(plans, (namespace, name), cluster)
+        _print(plans, key, cluster)
         return
     show(planned(plans, cluster), output)
 
 
 def planned(plans: "Sequence[NodePlan]", cluster: "SharingCluster") -> Answer:
     """One row for each node."""
+    from kopt.cli.sharing.manifests import is_reconfigured
+
     remarks = []
     changed = [plan for plan in plans if plan.plans]
     if changed:
@@ -130,6 +131,8 @@ def planned(plans: "Sequence[NodePlan]", cluster: "SharingCluster") -> Answer:
         remarks.append(
             "There is no ConfigMap of the device plugin's configurations: --config-map names it, or a new one."
         )
+    if any(is_reconfigured(plan) for plan in changed):
+        remarks.append("One node at a time: kopt fractions sharing apply --node NAME, which waits and puts back.")
     if any(plan.node.executor is SharingExecutor.DRA for plan in changed):
         remarks.append("The DRA driver needs its feature gates MPSSupport and TimeSlicingSettings, which are off.")
     return Answer("nodes", [_row(plan) for plan in plans], remarks=remarks, empty="no node has GPUs")
@@ -197,26 +200,6 @@ def _print(plans: "Sequence[NodePlan]", key: tuple[str, str], cluster: "SharingC
             for name, variables in environments(each).items():
                 typer.echo(f"# pod {name}: {' '.join(f'{variable}={value}' for variable, value in variables.items())}")
     typer.echo(yaml.safe_dump_all(documents, sort_keys=False) if documents else "# no configuration is to change")
-
-
-def _measured(prometheus: str, since_s: int, slowdown: str, token_file: Path | None) -> "Measured":
-    from kopt.cli.sharing.planning import Measured
-    from kopt.cli.sizing.measured import read_token
-
-    if not prometheus:
-        return Measured()
-    from kopt.data.demand.prometheus import PrometheusError, Server
-    from kopt.data.gpu_use import read_gpu_use
-    from kopt.data.sm_activity import read_pressure, read_sm_use
-
-    now_s = time.time()
-    try:
-        with Server(prometheus, token=read_token(token_file)) as server:
-            uses = read_gpu_use(server, float(since_s), now_s=now_s).uses
-            pressures, slowdowns = read_pressure(server, min(since_s, _PRESSURE_S), now_s, slowdown)
-            return Measured(uses, read_sm_use(server, since_s, now_s), pressures, slowdowns)
-    except PrometheusError as error:
-        raise Refused(f"measured use cannot be read: {error}") from error
 
 
 async def _read(kubeconfig: Path | None, config_map: tuple[str, str]) -> "SharingCluster":

@@ -11,7 +11,7 @@ from kopt.formats.sharing_terms import (
     claim_config,
     client_environment,
     configuration_name,
-    plugin_configuration,
+    configuration_text,
 )
 from kopt.policies.fractions.sharing import SharingPlan
 
@@ -46,11 +46,7 @@ def is_reconfigured(plan: NodePlan) -> bool:
 
 def _configuration(plan: NodePlan, configurations: Mapping[str, object]) -> str:
     """With the flags that the node's own configuration has."""
-    import yaml
-
-    base = configurations.get(plan.node.configuration or "default")
-    document = plugin_configuration(plan.wanted, base if isinstance(base, dict) else None)
-    return yaml.safe_dump(document, sort_keys=False)
+    return configuration_text(plan.wanted, configurations.get(plan.node.configuration or "default"))
 
 
 def environments(plan: SharingPlan) -> dict[str, dict[str, str]]:

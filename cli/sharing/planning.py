@@ -55,20 +55,23 @@ class NodePlan:
 def planned_nodes(cluster: SharingCluster, measured: Measured, settings: SharingSettings) -> list[NodePlan]:
     """Of all nodes with GPUs, by name."""
     return [
-        _unsettled(node, cluster.configurations or {}) or planned_node(node, measured, settings)
+        unsettled(node, cluster.configurations or {}) or planned_node(node, measured, settings)
         for node in cluster.nodes
     ]
 
 
-def _unsettled(node: SharingNode, configurations: Mapping[str, object]) -> NodePlan | None:
+def unsettled(node: SharingNode, configurations: Mapping[str, object]) -> NodePlan | None:
     """A node whose label names what is not in force: nothing is planned until it is."""
-    if not node.configuration or not configurations or hardware_of(node).mps_problem:
+    if not node.configuration or not configurations:
         return None
     if node.configuration not in configurations:
         message = f"Its label names {node.configuration}, which the ConfigMap does not have: the plugin does not start."
         return NodePlan(node, (), Reason("SHARING_NOT_IN_FORCE", message))
     setting = read_plugin_configuration(configurations[node.configuration])
     if setting is None or setting == node.in_force:
+        return None
+    if SharingMode.MPS in (setting.mode, node.in_force.mode) and hardware_of(node).mps_problem:
+        # Nothing is offered so, and another mode is the way out.
         return None
     message = f"The plugin has not taken {node.configuration} over yet ({setting.mode}, {setting.replicas} to a GPU)."
     return NodePlan(node, (), Reason("SHARING_NOT_IN_FORCE", message))

@@ -224,6 +224,18 @@ def no_mps(hardware: SharingHardware) -> str:
     return hardware.mps_problem
 
 
+def why_not_settable(hardware: SharingHardware, mode: SharingMode, replicas: int) -> str:
+    """Why a device plugin cannot share GPUs so, in a few words; empty where it can."""
+    if hardware.has_partitions:
+        return "they are cut into MIG instances"
+    if mode is SharingMode.EXCLUSIVE:
+        return "" if replicas == 1 else "an exclusive GPU has no replicas"
+    if mode is SharingMode.MPS and (why := no_mps(hardware)):
+        return why
+    most = _most_clients(mode, hardware)
+    return "" if 2 <= replicas <= most else f"{mode} is of 2 to {most} replicas"
+
+
 def _preferred(hardware: SharingHardware, sharers: Sequence[Sharer], problems: list[Reason]) -> tuple[SharingMode, ...]:
     """Modes that share, the better first. What keeps MPS away is added to ``problems``.
 

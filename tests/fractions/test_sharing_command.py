@@ -161,6 +161,11 @@ def test_a_label_that_is_not_in_force_is_waited_for() -> None:
     labels = {"nvidia.com__device-plugin.config": "kopt-mps-2"}
     waiting = sharing_cluster([node("gpu-1", **labels)], services(), [], config_map)
     assert plan(waiting, measured(*NAMES)).reason.code == "SHARING_NOT_IN_FORCE"
+    turns = plugin_configuration(ReplicaSetting(SharingMode.TIME_SLICING, 2))
+    without_daemons = sharing_cluster(
+        [node("gpu-1", **labels)], services(), [], {"data": {"kopt-mps-2": yaml.safe_dump(turns)}}, []
+    )
+    assert plan(without_daemons, measured(*NAMES)).reason.code == "SHARING_NOT_IN_FORCE"
     missing = sharing_cluster([node("gpu-1", **labels)], services(), [], {"data": {"default": "version: v1"}})
     assert "does not start" in plan(missing, measured(*NAMES)).reason.message
 

@@ -77,6 +77,12 @@ def test_manifests_are_taken_and_the_node_is_then_waited_for(
         api.create({"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata, "spec": spec})
         served = measured(space)
         options = ("--config-map", f"{space}/plugin", "--node", name, "--prometheus", served.url, "--since", "1h")
+        metadata = {"name": "plugin", "namespace": space}
+        api.create({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"default": "version: v1"}})
+        command = ["fractions", "sharing", "apply", *options, "--kubeconfig", str(control_plane.kubeconfig)]
+        refused = CliRunner().invoke(app, [*command, "--dry-run"])
+        # It is planned by the same measurements, and the pods that they are of are in the way.
+        assert (refused.exit_code, f"{space}/chat-0, {space}/chat-1" in refused.output) == (1, True), refused.output
         manifests = list(yaml.safe_load_all(run(*options, "--manifests")))
         assert [item["kind"] for item in manifests] == ["ConfigMap", "Node"]
         for item in manifests:

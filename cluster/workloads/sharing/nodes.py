@@ -98,8 +98,8 @@ def sharing_cluster(
         node = text(pod, "spec", "nodeName")
         if MPS_DAEMON in text(pod, "metadata", "name"):
             daemons[node] = is_true(condition(pod, "Ready"))
-        elif node and (gpu_pod := _gpu_pod(pod)) is not None:
-            by_node.setdefault(node, []).append(gpu_pod)
+        elif node and (with_gpus := gpu_pod(pod)) is not None:
+            by_node.setdefault(node, []).append(with_gpus)
     driven = {text(item, "spec", "nodeName") for item in slices if text(item, "spec", "driver") == GPU_DRIVER}
     has_mps = None if daemon_sets is None else any(MPS_DAEMON in text(item, "metadata", "name") for item in daemon_sets)
     read = (_node(node, driven, daemons, by_node) for node in nodes)
@@ -112,7 +112,7 @@ def _node(
 ) -> SharingNode | None:
     name, labels = text(node, "metadata", "name"), mapping(node, "metadata", "labels")
     allocatable = mapping(node, "status", "allocatable")
-    offered = {resource: _number(allocatable.get(resource)) for resource in _GPU_RESOURCES}
+    offered = {resource: gpu_amount(allocatable, resource) for resource in _GPU_RESOURCES}
     partitions = any(str(key).startswith("nvidia.com/mig-") and _number(each) for key, each in allocatable.items())
     partitions |= "-MIG-" in text(labels, "nvidia.com/gpu.product")
     if offered[_AMD]:
@@ -123,7 +123,7 @@ def _node(
         executor = SharingExecutor.DEVICE_PLUGIN
     else:
         return None
-    setting = _in_force(labels)
+    setting = setting_in_force(labels)
     count = _number(labels.get("nvidia.com/gpu.count")) or sum(offered.values()) // setting.replicas
     mib = _number(labels.get("nvidia.com/gpu.memory"))
     configuration = text(labels, CONFIGURATION_LABEL)
@@ -131,10 +131,15 @@ def _node(
     return SharingNode(*common, pods=tuple(sorted(pods.get(name, ()), key=lambda pod: (pod.namespace, pod.name))))
 
 
-def _in_force(labels: Mapping[str, object]) -> ReplicaSetting:
+def setting_in_force(labels: Mapping[str, object]) -> ReplicaSetting:
     """By what feature discovery has read from the configuration that is in force."""
     mode, replicas = _MODES.get(text(labels, STRATEGY_LABEL)), _number(labels.get(REPLICAS_LABEL))
     return ReplicaSetting(SharingMode.EXCLUSIVE) if mode is None or replicas < 2 else ReplicaSetting(mode, replicas)
+
+
+def gpu_amount(amounts: Mapping[str, object], *resources: str) -> int:
+    """Of these resources together."""
+    return sum(_number(amounts.get(resource)) for resource in resources)
 
 
 def _capability(labels: Mapping[str, object]) -> tuple[int, int] | None:
@@ -142,7 +147,7 @@ def _capability(labels: Mapping[str, object]) -> tuple[int, int] | None:
     return (_number(major), _number(minor)) if _number(major) else None
 
 
-def _gpu_pod(pod: Object) -> GpuPod | None:
+def gpu_pod(pod: Object) -> GpuPod | None:
     """None for pods without GPUs, by resource or claim."""
     containers = [container for _, container in items(pod, "spec", "containers")]
     gpus = sum(

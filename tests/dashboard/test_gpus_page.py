@@ -286,7 +286,8 @@ async def test_an_open_page_fetches_what_has_changed_when_it_has(
 async def test_a_keyboard_reaches_a_pod_and_a_phone_shows_it(
     tmp_path: Path, serve_pages: Callable[[Any], str], open_page: Callable[..., Any]
 ) -> None:
-    address = serve_pages(create_app(Settings(home=tmp_path), source=LiveMap(gpu_map(40))))
+    # A key that is pressed in the moment in which the page is renewed is lost.
+    address = serve_pages(create_app(Settings(home=tmp_path), source=LiveMap(gpu_map(40)), refresh_s=3600.0))
     for scheme in ("light", "dark"):
         page: Page = (await open_page(viewport={"width": 360, "height": 740}, color_scheme=scheme)).page
         await page.goto(f"{address}/gpus")

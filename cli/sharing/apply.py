@@ -37,8 +37,8 @@ class ApplySettings:
     in_force_s: float = 300.0
     """For the plugin to offer what the configuration says."""
     poll_s: float = 2.0
-    undo_s: float = 120.0
-    """How long taking it back is tried again where the API server does not answer."""
+    outage_s: float = 120.0
+    """How long an API server that does not answer is waited for, on the way and on the way back."""
 
 
 class NotReached(Exception):
@@ -117,7 +117,7 @@ class Application:
         from kopt.cluster.client.api import ApiError
         from kopt.cluster.runtime.backoff import Backoff
 
-        backoff, until_s = Backoff(0.5, 10.0), time.time() + self._settings.undo_s
+        backoff, until_s = Backoff(0.5, 10.0), time.time() + self._settings.outage_s
         self._say(f"taking it back: {reason}")
         while True:
             try:
@@ -173,7 +173,7 @@ class Application:
 
         began_s: dict[Step, float] = {}
         while True:
-            state = await self._node.read(change)
+            state = await self._read(change)
             if self._node.outcome_of(change) not in (None, change.outcome):
                 raise Refused(f"another command has gone on with this change of {self._node.name}")
             step = next_step(state, change)
@@ -188,6 +188,22 @@ class Application:
                 # The kubelet writes to the node as well, which is then read again.
                 if step in (Step.CONFIGURE, Step.RELEASE):
                     raise NotReached(f"The ConfigMap is not as it was read: {error.message}") from error
+
+    async def _read(self, change: SharingChange) -> NodeState:
+        """An API server that is away for a while is no reason to take a change back and to drain the node again."""
+        from kopt.cluster.client.api import ApiError, Unreachable
+        from kopt.cluster.runtime.backoff import Backoff
+
+        backoff, until_s = Backoff(0.5, 10.0), time.time() + self._settings.outage_s
+        while True:
+            try:
+                return await self._node.read(change)
+            except ApiError as error:
+                is_away = isinstance(error, Unreachable) or error.status in (429, *range(500, 600))
+                if not is_away or time.time() >= until_s:
+                    raise
+                self._progress(f"the API server does not answer: {error}")
+                await asyncio.sleep(backoff.next_s())
 
     async def _do(self, step: Step, state: NodeState, change: SharingChange, since_s: float) -> None:
         if step is Step.FOREIGN:

@@ -30,7 +30,7 @@ from .conftest import node
 
 GPU = "nvidia.com/gpu"
 TURNS = ReplicaSetting(SharingMode.TIME_SLICING, 4)
-SETTINGS = ApplySettings(drain_s=3, settle_s=0, in_force_s=3, poll_s=0.02, undo_s=3)
+SETTINGS = ApplySettings(drain_s=3, settle_s=0, in_force_s=3, poll_s=0.02, outage_s=3)
 DEFAULT = "version: v1\nflags: {plugin: {passDeviceSpecs: true}}\n"
 
 

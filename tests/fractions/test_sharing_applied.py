@@ -79,7 +79,9 @@ class Plugin:
     async def pod(self, name: str, *, owned: bool = False) -> None:
         container = {"name": "main", "image": "x", "resources": {"limits": {GPU: "1"}}}
         spec = {"nodeName": self.name, "terminationGracePeriodSeconds": 0, "containers": [container]}
-        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "1", "controller": True}
+        # It has to be there, or the garbage collector ends the pod, and of no kind whose pods Kueue looks at.
+        uid = (await self.kube.get(CONFIG_MAPS, self.key[1], self.key[0]))["metadata"]["uid"]
+        owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": self.key[1], "uid": uid, "controller": True}
         metadata: Object = {"name": name, "namespace": self.key[0], "ownerReferences": [owner] if owned else []}
         await self.kube.create(PODS, {"metadata": metadata, "spec": spec})
 

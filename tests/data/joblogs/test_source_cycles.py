@@ -54,11 +54,12 @@ def test_a_cycle_becomes_logs_with_labelled_writes(tmp_path: Path) -> None:
     assert logs == rendered(tmp_path, *[json.loads(line) for line in (tmp_path / "cycles.jsonl").open()])
 
 
-def test_a_write_that_nothing_ends_lasts_to_its_last_line_and_every_rank_prints_it(tmp_path: Path) -> None:
+def test_a_write_that_nothing_ends_is_over_with_the_next_step_and_every_rank_prints_it(tmp_path: Path) -> None:
     parts = cycle(("ckpt_begin", "rank {rank} saves"), ("train_step", "@step_template"))
     parts["cycle"][0]["printed_by"] = "every rank (8)"
     for log in rendered(tmp_path, parts):
-        assert not log.completions
+        assert [log.labels[number] for number in log.completions] == [LineLabel.TRAIN_STEP] * 3
+        assert all(last < end for (_, last), end in zip(log.spans, log.completions, strict=True))
         assert [labels(log, f"rank {rank} saves") for rank in range(3)] == [{LineLabel.CKPT_BEGIN}] * 3
         assert len(log.spans) == 3
 

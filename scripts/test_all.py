@@ -56,9 +56,6 @@ class Group:
 
 # In the order of their durations, which the table at the end shows.
 GROUPS = [
-    Group("cluster", ("deploy",)),
-    Group("cluster"),
-    Group(""),
     Group(
         "cluster",
         (
@@ -71,10 +68,13 @@ GROUPS = [
             "evictions",
         ),
     ),
+    Group(""),
+    Group("cluster"),
     Group("", ("serving", "training", "dashboard")),
-    Group("ray"),
-    Group("cluster", ("attacks", "extender")),
     Group("", ("cli", "agents", "attacks")),
+    Group("cluster", ("deploy",)),
+    Group("cluster", ("attacks", "extender")),
+    Group("ray"),
     Group("", ("sizing", "checkpoint")),
 ]
 

@@ -17,7 +17,7 @@ from kopt.cli.output import Answer, Format, column, show
 from kopt.core.units import format_span
 from kopt.core.workload.gpu_hours import GpuHourHistory, GpuHours
 from kopt.policies.cost.attribution import label_of
-from kopt.policies.efficiency.groups import pool_hours, wasteful_first, workload_hours
+from kopt.policies.efficiency.groups import covered, pool_hours, wasteful_first, workload_hours
 from kopt.policies.efficiency.health_index import FORMULA, HealthIndex, Spent, health_index, spent
 
 _SHORTEST_S, _LONGEST_S = 600, 400 * 86_400
@@ -141,8 +141,7 @@ def answer(by: By, history: GpuHourHistory, groups: Mapping[str, GpuHours]) -> A
     """The rows that waste most come first."""
     total = spent(history.steps, history.step_s / 3600)
     health = health_index(total)
-    seen_h = len(history.steps) * history.step_s / 3600
-    rows = [_row(name, hours, seen_h) for name, hours in wasteful_first(groups)]
+    rows = [_row(name, hours, history.recorded_s / 3600) for name, hours in wasteful_first(groups)]
     header = {
         "by": by.value,
         "window_s": history.window_s,
@@ -153,21 +152,21 @@ def answer(by: By, history: GpuHourHistory, groups: Mapping[str, GpuHours]) -> A
         "formula": FORMULA,
         "gpu_hours": {"installed": round(total.installed, 3), **total.document()},
     }
-    remarks = [*_remarks(total, health), _covered(history)]
+    remarks = [*_remarks(total, health), covered(history)]
     return Answer("rows", rows, header, remarks=remarks, empty="no pod requested GPUs", hide_header=True)
 
 
-def _row(name: str, hours: GpuHours, seen_h: float) -> EfficiencyRow:
+def _row(name: str, hours: GpuHours, recorded_h: float) -> EfficiencyRow:
     return EfficiencyRow(
         name,
-        hours.allocated / seen_h,
+        hours.allocated / recorded_h,
         hours.requested,
         hours.allocated,
         hours.used,
         hours.efficiency,
         hours.unused,
         hours.waited,
-        min(1.0, hours.measured / hours.allocated) if hours.allocated else None,
+        hours.measured_share,
     )
 
 
@@ -192,11 +191,3 @@ def _remarks(total: Spent, health: HealthIndex | None) -> list[str]:
         f"{name} {hours:,.1f} ({hours / total.installed:.0%})" for name, hours in total.by_name.items() if hours
     )
     return [index, f"Of {total.installed:,.1f} GPU-hours: {shares}.", f"{FORMULA[0].upper()}{FORMULA[1:]}."]
-
-
-def _covered(history: GpuHourHistory) -> str:
-    seen_s = len(history.steps) * history.step_s
-    steps = f"a sample every {format_span(history.step_s)}"
-    if history.coverage > 0.99:
-        return f"The last {format_span(history.window_s)}, {steps}."
-    return f"Only {format_span(seen_s)} of the last {format_span(history.window_s)} were recorded, {steps}."

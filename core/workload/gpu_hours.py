@@ -28,6 +28,11 @@ class GpuHours:
         return min(1.0, self.used / self.measured) if self.measured > 0 else None
 
     @property
+    def measured_share(self) -> float | None:
+        """Of what was allocated, 0 to 1; None where nothing was."""
+        return min(1.0, self.measured / self.allocated) if self.allocated else None
+
+    @property
     def unused(self) -> float:
         """Held and not computing."""
         return max(0.0, self.measured - self.used)
@@ -74,6 +79,11 @@ class GpuHourHistory:
     waited_by_pool: Mapping[str, float]
 
     @property
+    def recorded_s(self) -> int:
+        """Seconds of the window with samples."""
+        return len(self.steps) * self.step_s
+
+    @property
     def coverage(self) -> float:
         """Share of the window with samples."""
-        return min(1.0, len(self.steps) * self.step_s / self.window_s)
+        return min(1.0, self.recorded_s / self.window_s)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
+from kopt.core.units import format_span
 from kopt.core.workload.gpu_hours import GpuHourHistory, GpuHours, Workload
 from kopt.policies.cost.attribution import UNATTRIBUTED
 
@@ -25,6 +26,14 @@ def wasteful_first(groups: Mapping[str, GpuHours]) -> list[tuple[str, GpuHours]]
     """Names and hours, those that held most without computing first; without any hours they are left out."""
     kept = ((name, hours) for name, hours in groups.items() if hours != GpuHours())
     return sorted(kept, key=lambda each: (-each[1].unused, -each[1].requested, each[0]))
+
+
+def covered(history: GpuHourHistory) -> str:
+    """How much of the window was recorded, as a sentence."""
+    steps, window = f"a sample every {format_span(history.step_s)}", format_span(history.window_s)
+    if history.coverage > 0.99:
+        return f"The last {window}, {steps}."
+    return f"Only {format_span(history.recorded_s)} of the last {window} were recorded, {steps}."
 
 
 def _summed(parts: Iterable[tuple[str, GpuHours]]) -> dict[str, GpuHours]:

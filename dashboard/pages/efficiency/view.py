@@ -4,17 +4,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 
-from kopt.core.units import format_span
 from kopt.core.workload.gpu_hours import ClusterStep, GpuHourHistory, GpuHours
-from kopt.dashboard.formatting import NONE, clock, share
+from kopt.dashboard.formatting import clock, share
 from kopt.dashboard.pages.efficiency.data import Efficiency
-from kopt.policies.efficiency.groups import wasteful_first, workload_hours
+from kopt.policies.efficiency.groups import covered, wasteful_first, workload_hours
 from kopt.policies.efficiency.health_index import HealthIndex, Spent, health_index, spent
 
 BY: Mapping[str, str] = {"kind": "kind of job", "namespace": "namespace", "queue": "queue"}
 """By the word of the address."""
 MOST_ROWS, MOST_COLUMNS = 200, 96
 WIDTH, HEIGHT = 1000.0, 100.0
+Bins = dict[int, list[ClusterStep]]
+"""Steps by column; columns without any are not there."""
 _STYLES: Mapping[str, str] = {
     "used": "used",
     "held and unused": "unused",
@@ -110,22 +111,22 @@ def efficiency_page(efficiency: Efficiency, window: str, by: str) -> EfficiencyP
     if history is None:
         return EfficiencyPage(efficiency)
     groups = wasteful_first(workload_hours(history, attrgetter(by)))
-    seen_h = len(history.steps) * history.step_s / 3600
     total = spent(history.steps, history.step_s / 3600)
     health = health_index(total)
-    columns = _columns(history) if health is not None else ()
+    bins = {} if health is None else _bins(history)
+    width = WIDTH / _column_count(history)
     return EfficiencyPage(
         efficiency,
         None if health is None or health.index is None else f"{health.index:.1f}",
         () if health is None else _factors(health),
         () if health is None else _parts(total),
-        columns,
-        _line(history) if health is not None else "",
+        _columns(bins, width),
+        _line(bins, width),
         clock(_begin_s(history)),
         clock(history.steps[-1].at_s),
-        tuple(_row(name, hours, seen_h) for name, hours in groups[:MOST_ROWS]),
+        tuple(_row(name, hours, history.recorded_s / 3600) for name, hours in groups[:MOST_ROWS]),
         len(groups),
-        _covered(history, seen_h),
+        covered(history),
     )
 
 
@@ -149,10 +150,9 @@ def _begin_s(history: GpuHourHistory) -> float:
     return history.steps[-1].at_s - history.window_s + history.step_s
 
 
-def _bins(history: GpuHourHistory) -> dict[int, list[ClusterStep]]:
-    """Steps by column; columns without any are not there."""
+def _bins(history: GpuHourHistory) -> Bins:
     begin_s, count, columns = _begin_s(history), _count(history), _column_count(history)
-    result = dict[int, list[ClusterStep]]()
+    result: Bins = {}
     for step in history.steps:
         position = min(max(round((step.at_s - begin_s) / history.step_s), 0), count - 1)
         result.setdefault(position * columns // count, []).append(step)
@@ -168,9 +168,8 @@ def _column_count(history: GpuHourHistory) -> int:
     return min(MOST_COLUMNS, _count(history))
 
 
-def _columns(history: GpuHourHistory) -> tuple[Column, ...]:
+def _columns(bins: Bins, width: float) -> tuple[Column, ...]:
     """As high as their installed GPUs, on the scale of the highest."""
-    bins, width = _bins(history), WIDTH / _column_count(history)
     means = {index: spent(steps, 1 / len(steps)) for index, steps in bins.items()}
     most = max((mean.installed for mean in means.values()), default=0.0) or 1.0
     return tuple(_column(mean, index * width, width, most, bins[index][0].at_s) for index, mean in means.items())
@@ -186,10 +185,10 @@ def _column(mean: Spent, x: float, width: float, most: float, at_s: float) -> Co
     return Column(tuple(blocks), f"{clock(at_s)}: of {mean.installed:,.0f} GPUs {amounts}")
 
 
-def _line(history: GpuHourHistory) -> str:
+def _line(bins: Bins, width: float) -> str:
     """The health index of each column; a gap lifts the pen."""
-    width, path, last = WIDTH / _column_count(history), "", -2
-    for index, steps in sorted(_bins(history).items()):
+    path, last = "", -2
+    for index, steps in sorted(bins.items()):
         health = health_index(spent(steps, 1.0))
         if health is None or health.index is None:
             continue
@@ -198,24 +197,16 @@ def _line(history: GpuHourHistory) -> str:
     return path
 
 
-def _row(name: str, hours: GpuHours, seen_h: float) -> Row:
-    measured = min(1.0, hours.measured / hours.allocated) if hours.allocated else None
+def _row(name: str, hours: GpuHours, recorded_h: float) -> Row:
     return Row(
         name,
-        f"{hours.allocated / seen_h:,.1f}",
+        f"{hours.allocated / recorded_h:,.1f}",
         f"{hours.requested:,.1f}",
         f"{hours.allocated:,.1f}",
         f"{hours.used:,.1f}",
-        NONE if hours.efficiency is None else share(hours.efficiency, 0),
+        share(hours.efficiency, 0),
         round(100 * (hours.efficiency or 0.0), 1),
         f"{hours.unused:,.1f}",
         f"{hours.waited:,.1f}",
-        NONE if measured is None else share(measured, 0),
+        share(hours.measured_share, 0),
     )
-
-
-def _covered(history: GpuHourHistory, seen_h: float) -> str:
-    steps = f"a sample every {format_span(history.step_s)}"
-    if history.coverage > 0.99:
-        return f"The last {format_span(history.window_s)}, {steps}."
-    return f"Only {format_span(seen_h * 3600)} of the last {format_span(history.window_s)} were recorded, {steps}."

@@ -5,10 +5,15 @@ controller's informers say on the object what is wrong (``cluster.runtime.isolat
 ``cluster.runtime.annotation_checks``).
 """
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import json
+from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
+from typing import Any, TypeVar
 
-from kopt.core.untrusted import UnreadableError, decode_mapping
+from kopt.cluster.objects.fields import mapping
+from kopt.core.untrusted import UnreadableError, decode, decode_mapping
+
+T = TypeVar("T")
 
 INDICES_ANNOTATION = "kaiwo.ai/gpu-indices"
 """Which GPUs of its node a pod was given, in the order of the device plugin; the API server copies it from the
@@ -59,3 +64,29 @@ def mapping_of(annotations: Mapping[str, Any], key: str) -> Mapping[str, Any]:
         return json_of(annotations, key) or {}
     except AnnotationError:
         return {}
+
+
+def records_of(document: Mapping[str, Any], key: str, read: Callable[[dict[str, Any]], T], most: int) -> list[T]:
+    """The first ``most`` entries of the list in an annotation of an object; empty where there is none. Raises
+    AnnotationError."""
+    text = mapping(document, "metadata", "annotations").get(key)
+    if text is None:
+        return []
+    try:
+        entries = decode(text)
+        if not isinstance(entries, list):
+            raise UnreadableError("not a list")
+        return [_record(entry, read) for entry in entries[:most]]
+    except (ValueError, KeyError, TypeError, OverflowError) as error:
+        raise AnnotationError(key, error) from None
+
+
+def _record(entry: object, read: Callable[[dict[str, Any]], T]) -> T:
+    if not isinstance(entry, dict):
+        raise UnreadableError("an entry that is no object")
+    return read(entry)
+
+
+def records_text(entries: Iterable[Mapping[str, Any]], most: int) -> str:
+    """As ``records_of`` reads them."""
+    return json.dumps(list(islice(entries, most)), separators=(",", ":"))

@@ -3,15 +3,13 @@
 The entry is written before the change, so that whoever finds it open knows what to put back.
 """
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from kopt.cluster.client.resources import Object
-from kopt.cluster.objects.annotations import AnnotationError
-from kopt.cluster.objects.fields import mapping
+from kopt.cluster.objects.annotations import records_of, records_text
 from kopt.core.times import seconds, stamp
-from kopt.core.untrusted import UnreadableError, decode
+from kopt.core.untrusted import UnreadableError
 from kopt.core.workload.rightsizing import Bounds, Lever, Outcome, Resize, ResizeRecord
 
 RESIZES = "kaiwo.ai/resizes"
@@ -21,21 +19,12 @@ _LONGEST_REASON = 300
 
 def resizes_of(pod: Object) -> list[ResizeRecord]:
     """Raises AnnotationError for what cannot be read."""
-    written = mapping(pod, "metadata", "annotations").get(RESIZES)
-    if written is None:
-        return []
-    try:
-        entries = decode(written)
-        if not isinstance(entries, list):
-            raise UnreadableError("not a list")
-        return [_record(entry) for entry in entries[:MOST_KEPT]]
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
-        raise AnnotationError(RESIZES, error) from None
+    return records_of(pod, RESIZES, _record, MOST_KEPT)
 
 
 def written(records: Sequence[ResizeRecord]) -> str:
     """As the annotation holds them."""
-    return json.dumps([_entry(record) for record in records[:MOST_KEPT]], separators=(",", ":"))
+    return records_text(map(_entry, records), MOST_KEPT)
 
 
 def _entry(record: ResizeRecord) -> dict[str, Any]:
@@ -59,9 +48,7 @@ def _bounds(bounds: Bounds) -> dict[str, int]:
     return {name: amount for name, amount in amounts.items() if amount is not None}
 
 
-def _record(entry: Any) -> ResizeRecord:
-    if not isinstance(entry, dict):
-        raise UnreadableError("an entry that is no object")
+def _record(entry: dict[str, Any]) -> ResizeRecord:
     ended = entry.get("ended")
     resize = Resize(
         str(entry["container"]), Lever(entry["resource"]), _read_bounds(entry["before"]), _read_bounds(entry["after"])

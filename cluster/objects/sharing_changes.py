@@ -3,17 +3,15 @@
 The entry is written before the first change, so that it says what to put back wherever the command was killed.
 """
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from kopt.cluster.client.resources import Object
-from kopt.cluster.objects.annotations import AnnotationError
-from kopt.cluster.objects.fields import mapping
+from kopt.cluster.objects.annotations import records_of, records_text
 from kopt.core.sharing.change import ChangeOutcome, ReplicaState, SharingChange
 from kopt.core.sharing.modes import SharingMode
 from kopt.core.times import seconds, stamp
-from kopt.core.untrusted import UnreadableError, decode
+from kopt.core.untrusted import UnreadableError
 
 SHARING_CHANGES = "kaiwo.ai/sharing-changes"
 MOST_KEPT = 10
@@ -22,21 +20,12 @@ _LONGEST_REASON, _LONGEST_LABEL, _MOST = 300, 63, 4096
 
 def sharing_changes_of(node: Object) -> list[SharingChange]:
     """Raises AnnotationError for what cannot be read."""
-    written = mapping(node, "metadata", "annotations").get(SHARING_CHANGES)
-    if written is None:
-        return []
-    try:
-        entries = decode(written)
-        if not isinstance(entries, list):
-            raise UnreadableError("not a list")
-        return [_change(entry) for entry in entries[:MOST_KEPT]]
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
-        raise AnnotationError(SHARING_CHANGES, error) from None
+    return records_of(node, SHARING_CHANGES, _change, MOST_KEPT)
 
 
 def written_changes(changes: Sequence[SharingChange]) -> str:
     """As the annotation holds them."""
-    return json.dumps([_entry(change) for change in changes[:MOST_KEPT]], separators=(",", ":"))
+    return records_text(map(_entry, changes), MOST_KEPT)
 
 
 def _entry(change: SharingChange) -> dict[str, Any]:
@@ -60,9 +49,7 @@ def _state(state: ReplicaState) -> dict[str, Any]:
     return {"label": state.label, "mode": str(state.mode), "replicas": state.replicas}
 
 
-def _change(entry: Any) -> SharingChange:
-    if not isinstance(entry, dict):
-        raise UnreadableError("an entry that is no object")
+def _change(entry: dict[str, Any]) -> SharingChange:
     namespace, slash, name = str(entry["configMap"]).partition("/")
     if not (namespace and slash and name):
         raise UnreadableError("a ConfigMap without namespace or name")

@@ -48,6 +48,7 @@ def test_the_unfolded_picture_holds_every_pixel_once_for_each_place_of_the_kerne
         ({"dilation": (2,)}, 0),
         ({"weight": (128, 64, 1, 1), "padding": (0, 0)}, 0),
         ({"weight": (128, 64, 33, 3)}, 0),
+        ({"source": (8, 64, 7, 7), "weight": (128, 64, 7, 7), "padding": (0, 0)}, 0),
         ({"weight": (128, 2, 3, 3), "groups": 32}, 0),
         ({"transposed": True}, 0),
         ({"source": (8, 64, 100), "weight": (128, 64, 5), "padding": (0,), "stride": (1,), "dilation": (1,)}, 0),

@@ -68,6 +68,8 @@ class CodeEstimate:
     above: float = 1.0
     search_bytes: Bytes = Bytes(0)
     """What a search for algorithms may hold on top of the figures above; it is in none of them."""
+    workspace_bytes: Bytes = Bytes(0)
+    """Of the convolution that takes most while it runs; it is in the figures above."""
 
     def amount(self, kind: AllocationKind) -> Bytes:
         """The allocator's figure that is comparable with ``kind``; for a process the overhead is still missing."""
@@ -117,6 +119,7 @@ def from_trace(
         reasons=_reasons(trace, line),
         above=1 + _workspace_share(line),
         search_bytes=line.search_bytes,
+        workspace_bytes=line.workspace_bytes,
     )
     return estimate, line
 

@@ -147,7 +147,7 @@ def _search_assumptions(line: Timeline) -> list[str]:
     if not line.search_bytes:
         return []
     return [
-        f"cudnn.benchmark has every algorithm tried: one in frequencies would hold up to "
+        f"cudnn.benchmark has every algorithm tried: one in frequencies or of unfolded pictures would hold up to "
         f"{format_bytes(line.search_bytes)} more for a moment, and the interval has room for it"
     ]
 

@@ -159,6 +159,13 @@ def _trace(passes: int, sides: int = 56, freed: int = 0) -> Trace:
     )
 
 
+def test_room_for_a_search_holds_the_unfolded_picture_where_that_is_larger() -> None:
+    """A VGG-11 on 128 pictures took more than the replay has, though it has no use for frequencies of that size."""
+    trace = _trace(Pass.FORWARD | Pass.SEARCHED, sides=112)
+    large = replace(PICTURES, source=(8, 64, 112, 112))
+    assert replay(trace).search_bytes == unfolded_bytes(large) > fourier_bytes(large)
+
+
 def test_a_search_takes_the_workspace_while_the_convolution_runs() -> None:
     workspace = 4 * 8 * 64 * 9 * 56 * 56
     found = replay(_trace(Pass.FORWARD | Pass.SEARCHED))

@@ -134,7 +134,7 @@ def replay(
         failed,
         settings.unknown,
         Bytes(max((amount for amount, _ in workspaces.amounts.values()), default=0)),
-        Bytes(min(_fourier_bytes(used, trace.convolutions), max(0, workspaces.card_bytes - allocator.peak_reserved))),
+        Bytes(min(_search_bytes(used, trace.convolutions), max(0, workspaces.card_bytes - allocator.peak_reserved))),
     )
 
 
@@ -144,10 +144,10 @@ def _convolutions(rows: Rows) -> list[tuple[int, int]]:
     return [(shape, directions) for shape, directions in used.tolist()]
 
 
-def _fourier_bytes(used: Sequence[tuple[int, int]], convolutions: Mapping[int, Convolution]) -> int:
-    """The most that a searched convolution holds in frequencies."""
-    searched = {shape for shape, directions in used if directions & Pass.SEARCHED}
-    return max((fourier_bytes(convolutions[shape]) for shape in searched), default=0)
+def _search_bytes(used: Sequence[tuple[int, int]], convolutions: Mapping[int, Convolution]) -> int:
+    """The most that a search holds in frequencies or, while more is alive than in the replay, of unfolded pictures."""
+    searched = [convolutions[shape] for shape, directions in used if directions & Pass.SEARCHED]
+    return max((max(fourier_bytes(each), unfolded_bytes(each)) for each in searched), default=0)
 
 
 def _workspaces(

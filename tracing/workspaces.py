@@ -92,7 +92,8 @@ def unfolded_bytes(convolution: Convolution) -> int:
 
 def fourier_bytes(convolution: Convolution) -> int:
     """The source, the weight and the result in frequencies; 0 where the algorithm has no use: kernels of one place or
-    larger than a tile, strides, dilations, groups, transposed convolutions, and pictures that are no planes."""
+    larger than a tile, strides, dilations, groups, transposed convolutions, pictures that are no planes, and kernels
+    that cover the whole picture: these are matrix products (the first classifier of a VGG, 9 GiB in frequencies)."""
     batch, channels, *sides = convolution.source
     edges = convolution.weight[2:]
     if len(sides) != 2 or convolution.groups > 1 or convolution.transposed or math.prod(edges) == 1:
@@ -100,6 +101,8 @@ def fourier_bytes(convolution: Convolution) -> int:
     if max(edges) > _TILE or max(convolution.stride) > 1 or max(convolution.dilation) > 1:
         return 0
     results = _results(convolution, sides)
+    if _product(results) == 1:
+        return 0
     tiles = math.prod(-(-side // (_TILE - edge + 1)) for side, edge in zip(results, edges, strict=True))
     filters = convolution.weight[0]
     return _TILE_BYTES * (batch * tiles * (channels + filters) + channels * filters)

@@ -68,6 +68,8 @@ class CodeEstimate:
     above: float = 1.0
     search_bytes: Bytes = Bytes(0)
     """What a search for algorithms may hold on top of the figures above; it is in none of them."""
+    workspace_bytes: Bytes = Bytes(0)
+    """Of the convolution that takes most while it runs; it is in the figures above."""
 
     def amount(self, kind: AllocationKind) -> Bytes:
         """The allocator's figure that is comparable with ``kind``; for a process the overhead is still missing."""
@@ -117,6 +119,7 @@ def from_trace(
         reasons=_reasons(trace, line),
         above=1 + _workspace_share(line),
         search_bytes=line.search_bytes,
+        workspace_bytes=line.workspace_bytes,
     )
     return estimate, line
 
@@ -144,7 +147,7 @@ def _search_assumptions(line: Timeline) -> list[str]:
     if not line.search_bytes:
         return []
     return [
-        f"cudnn.benchmark has every algorithm tried: one in frequencies would hold up to "
+        f"cudnn.benchmark has every algorithm tried: one in frequencies or of unfolded pictures would hold up to "
         f"{format_bytes(line.search_bytes)} more for a moment, and the interval has room for it"
     ]
 

@@ -19,6 +19,7 @@ from kopt.models.registry.model_files import read_json
 from kopt.models.sizing.calibration import PROBABILITY, WORTH, Calibration, beyond, calibrate, interval, ranges
 from kopt.models.sizing.posterior import combine
 from kopt.models.sizing.residual import Corrections, Residual, ResidualSettings
+from kopt.models.sizing.room import room_above
 from kopt.models.sizing.table import INPUTS, OWN, Array, Names, Questions, SizingQuestion, SizingTable, questions_of
 
 UNREGISTERED = ModelVersion("sizing", "unregistered")
@@ -152,9 +153,12 @@ class SizingPredictor(Predictor):
             # Formulas say themselves how unsure they are; where they were measured, that is known better.
             low, high = min(low, centre / request.code.spread), max(high, centre * request.code.spread)
         low, high = low / request.code.below, high * request.code.above
+        spread = 0.0 if part is None else part.spread(request.group, request.gpu)
         if search_bytes := request.code.search_bytes:
-            spread = 0.0 if part is None else part.spread(request.group, request.gpu)
             high = max(high, centre + spread + search_bytes)
+        room = room_above(request, spread) if spread else None
+        if room is not None and centre + room < high:
+            high, outside = centre + room, ()
         centre, low, high, dry_run = combine(centre, low, high, request.profile)
         confidence = _OUTSIDE_CONFIDENCE if outside or request.code.above > 1 else _INSIDE_CONFIDENCE
         if request.code.coverage is not TraceCoverage.FULL and request.profile is None:

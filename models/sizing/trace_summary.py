@@ -40,6 +40,7 @@ def summary(code: CodeEstimate) -> dict[str, Any]:
         "below": code.below,
         "above": code.above,
         "search_bytes": int(code.search_bytes),
+        "workspace_bytes": int(code.workspace_bytes),
     }
 
 
@@ -69,6 +70,7 @@ def read_summary(document: Any) -> CodeEstimate:
         _factor(result, "below"),
         _factor(result, "above"),
         Bytes(_amount(result, "search_bytes")),
+        Bytes(_amount(result, "workspace_bytes")),
     )
 
 

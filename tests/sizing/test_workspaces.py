@@ -48,6 +48,7 @@ def test_the_unfolded_picture_holds_every_pixel_once_for_each_place_of_the_kerne
         ({"dilation": (2,)}, 0),
         ({"weight": (128, 64, 1, 1), "padding": (0, 0)}, 0),
         ({"weight": (128, 64, 33, 3)}, 0),
+        ({"source": (8, 64, 7, 7), "weight": (128, 64, 7, 7), "padding": (0, 0)}, 0),
         ({"weight": (128, 2, 3, 3), "groups": 32}, 0),
         ({"transposed": True}, 0),
         ({"source": (8, 64, 100), "weight": (128, 64, 5), "padding": (0,), "stride": (1,), "dilation": (1,)}, 0),
@@ -156,6 +157,13 @@ def _trace(passes: int, sides: int = 56, freed: int = 0) -> Trace:
         rows((Event.ALLOC, 3, freed * MIB), (Event.FREE, 3)),
         rows((Event.CONVOLUTION, 5, passes), (Event.ALLOC, 2, 2 * MIB)),
     )
+
+
+def test_room_for_a_search_holds_the_unfolded_picture_where_that_is_larger() -> None:
+    """A VGG-11 on 128 pictures took more than the replay has, though it has no use for frequencies of that size."""
+    trace = _trace(Pass.FORWARD | Pass.SEARCHED, sides=112)
+    large = replace(PICTURES, source=(8, 64, 112, 112))
+    assert replay(trace).search_bytes == unfolded_bytes(large) > fourier_bytes(large)
 
 
 def test_a_search_takes_the_workspace_while_the_convolution_runs() -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from kopt.cluster.client.api import Kube, KubeSettings, connect
@@ -119,8 +120,8 @@ class Replica(LedReplica):
         self.gauge("errors", "Passes that failed and are retried.", lambda: self.errors)
         if self._kueue is not None:
             self.registry.register(self._demand(self._kueue))
-            for what, text_ in _ORDER_GAUGES.items():
-                self.gauge(what, text_, lambda what=what: float(getattr(self._ordering, what, 0)))
+            for what, meaning in _ORDER_GAUGES.items():
+                self.gauge(what, meaning, partial(self._order_count, what))
 
     def _demand(self, kueue: _KueueState) -> QueueDemand:
         return QueueDemand(
@@ -175,6 +176,9 @@ class Replica(LedReplica):
     def _changes(self, change: Change[Any]) -> None:
         if change.old != change.new:
             self._changed.set()
+
+    def _order_count(self, what: str) -> float:
+        return float(getattr(self._ordering, what, 0))
 
     def _not_expressible(self) -> int:
         return sum(len(at(item, "status", "notExpressible") or ()) for item in self._queues.objects.values())

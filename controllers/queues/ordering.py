@@ -9,6 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 from kopt.cluster.client.api import Forbidden, Invalid
@@ -148,7 +149,7 @@ class Ordering(Retrying):
         again_s = [ROUND_S] if len(due) > MOST_WRITES else [_PUT_OFF_S] if self._put_off else []
         for write in due[:MOST_WRITES]:
             seen = entries[write.workload.uid]
-            again_s.append(await self._tried(lambda seen=seen, write=write: self._write(seen, write), _subject(seen)))
+            again_s.append(await self._tried(partial(self._write, seen, write), _subject(seen)))
         return min((pause_s for pause_s in again_s if pause_s), default=None)
 
     async def _write(self, seen: QueuedWorkload, write: OrderWrite) -> float:

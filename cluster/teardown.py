@@ -311,7 +311,7 @@ async def _write_newest(
 
 
 async def _unorder(kube: Kube, dry_run: bool) -> AsyncGenerator[Outcome]:
-    """Workloads whose place in the order stands in their priority get their own back, admitted or not."""
+    """Workloads whose rank in the order stands in their priority get their own back, admitted or not."""
     served = KUEUE_WORKLOADS if await kube.serves(KUEUE_WORKLOADS) else await kube.preferred(KUEUE_WORKLOADS)
     if served is None:
         return

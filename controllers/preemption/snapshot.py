@@ -100,7 +100,7 @@ def refusal(preemptor: KueueWorkload, snapshot: QueueSnapshot) -> Reason | None:
         )
     if workload := next((each for each in (preemptor, *snapshot.workloads) if each.is_ordered), None):
         return Reason(
-            "ORDER_STANDS", f"The priority of {workload.name} is its place in an order, until it has its own back."
+            "ORDER_STANDS", f"The priority of {workload.name} is its rank in an order, until it has its own back."
         )
     if queue.fair:
         return Reason("COHORT", f"Kueue shares fairly in ClusterQueue {queue.name}; its victims are not by priority.")

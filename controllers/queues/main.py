@@ -43,8 +43,8 @@ NAME = "queues"
 _GATHER_S = 0.2
 """Changes within this time are handled together: a tree is applied by many requests."""
 _ORDER_GAUGES = {
-    "ordered": "Workloads whose place in the order stands in their priority.",
-    "unordered": "Workloads that wait for their place in the order to be written.",
+    "ordered": "Workloads whose rank in the order stands in their priority.",
+    "unordered": "Workloads that wait for their rank in the order to be written.",
     "refused": "ClusterQueues whose order may not be written.",
 }
 

@@ -110,10 +110,10 @@ class Ordering(Retrying):
         self._workloads, self._record, self._emit = workloads, record, emit
         self._local_queues, self._queues, self._parents = local_queues, queues, parents
         self._clock = clock
-        self._said: dict[str, str] = {}
+        self._emitted: dict[str, str] = {}
         self._put_off: dict[tuple[str, str], float] = {}
         self.ordered = 0
-        """Workloads whose place in the order stands."""
+        """Workloads whose rank in the order stands."""
         self.unordered = 0
         """Workloads that are to be written."""
         self.refused = 0
@@ -171,12 +171,12 @@ class Ordering(Retrying):
 
     def _say(self, event: str, reasons: Mapping[str, Reason], references: Mapping[str, Object]) -> None:
         """Once for each object, and again where there is another reason."""
-        before = {uid: code for uid, code in self._said.items() if not uid.startswith(f"{event} ")}
-        said = {f"{event} {uid}": f"{reason.code}: {reason.message}" for uid, reason in reasons.items()}
-        for key, sentence in said.items():
-            if self._said.get(key) != sentence:
+        before = {uid: code for uid, code in self._emitted.items() if not uid.startswith(f"{event} ")}
+        emitted = {f"{event} {uid}": f"{reason.code}: {reason.message}" for uid, reason in reasons.items()}
+        for key, sentence in emitted.items():
+            if self._emitted.get(key) != sentence:
                 self._emit(references[key.partition(" ")[2]], event, sentence)
-        self._said = before | said
+        self._emitted = before | emitted
 
 
 def _ordered_workload(workload: KueueWorkload) -> OrderedWorkload:
@@ -209,8 +209,8 @@ def _part(document: Object) -> Object:
     metadata = document["metadata"]
     kept = {key: metadata[key] for key in ("namespace", "name", "uid", "resourceVersion") if key in metadata}
     for section in ("labels", "annotations"):
-        notes = mapping(metadata, section)
-        kept[section] = {ORDER_KEY: notes[ORDER_KEY]} if ORDER_KEY in notes else {}
+        marks = mapping(metadata, section)
+        kept[section] = {ORDER_KEY: marks[ORDER_KEY]} if ORDER_KEY in marks else {}
     return {"metadata": kept, "spec": {"priority": at(document, "spec", "priority")}}
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class OrderMark:
-    """What we noted on a Workload whose ``spec.priority`` says its place in the order.
+    """What we noted on a Workload whose ``spec.priority`` says its rank in the order.
 
     ``priority`` is its own (None: not set), ``written`` what we put there instead. ``class_name``: the priority class
     that it had then; ``formula``: by which weights; ``times``: how often it was written for this class.

@@ -1,4 +1,4 @@
-"""Which Workloads get their place in the order as their priority, which have their own back, and where neither may be.
+"""Which Workloads get their rank in the order as their priority, which have their own back, and where neither may be.
 
 Kueue evicts by the same number by which it admits, so that the order is written only in cohorts that evict nobody by
 priority. Numbers are written from the highest down: what has none yet is behind all that have one, and what has one is

@@ -1,4 +1,4 @@
-"""A place in the order on a Workload: written and given back in one write, and known to all that read priorities."""
+"""A rank in the order on a Workload: written and given back in one write, and known to all that read priorities."""
 
 from typing import Any
 

@@ -64,7 +64,7 @@ class PodSet:
 
 @dataclass(frozen=True)
 class KueueWorkload:
-    """A Workload of Kueue's. ``priority`` is its own also while we have raised it, or its place in the order stands
+    """A Workload of Kueue's. ``priority`` is its own also while we have raised it, or its rank in the order stands
     there (``queue_priority``); ``requests`` and ``uses`` are totals over its pods."""
 
     document: Object = field(compare=False, repr=False)
@@ -93,7 +93,7 @@ class KueueWorkload:
     mirrored: bool = False
     """MultiKueue has it in two clusters, and deletes the remote job when the specs of the two differ."""
     order: OrderMark | None = None
-    """What its priority was before its place in the order was written there."""
+    """What its priority was before its rank in the order was written there."""
 
     @property
     def name(self) -> str:
@@ -106,7 +106,7 @@ class KueueWorkload:
 
     @property
     def is_ordered(self) -> bool:
-        """Whether its place in the order stands where its priority was."""
+        """Whether its rank in the order stands where its priority was."""
         before = self.shield.priority if self.shield and self.shield.stands else at(self.document, "spec", "priority")
         return self.order is not None and before == self.order.written
 

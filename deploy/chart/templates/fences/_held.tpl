@@ -2,7 +2,7 @@
 Workloads and queues of others, held and given back as `cluster/holds/hold.py` says: labels and annotations of ours, and of the
 spec what a hold changes, only with the mark by which anybody can give it back. Call with a list of the root, the
 component and a dictionary: `rules` ({groups, resources}), `affinity` (a Job's pods may be kept to nodes), `priority` (a
-Workload's may be raised), `order` (`written`: it may be its place in the order of a queue, with the label of that; `left`:
+Workload's may be raised), `order` (`written`: it may be its rank in the order of a queue, with the label of that; `left`:
 it may be given back), `release` (what is not held is not touched).
 */}}
 {{- define "kopt.heldFence" -}}
@@ -43,7 +43,7 @@ it may be given back), `release` (what is not held is not touched).
 {{- $before := "'kaiwo.ai/queue-order' in variables.labelsBefore" }}
 {{- $after := "'kaiwo.ai/queue-order' in variables.labelsAfter" }}
 {{- $order := ternary (printf "(%s || %s)" $before $after) (printf "%s && !(%s)" $before $after) (eq .order "written") }}
-# Its priority is its place in the order of a queue, and nothing else of it changes.
+# Its priority is its rank in the order of a queue, and nothing else of it changes.
 - name: ordered
   expression: >-
     variables.kind == 'kueue.x-k8s.io/workloads' && {{ $order }} &&

@@ -2,8 +2,8 @@
 
 ``KOPT_DATA_DIR/jobs``: the last 30 % of the first half of Philly's trace on one pool that is asked for 90 and 120 % of
 the time; of each 10 jobs 2 are of class 100, 6 of 50 and 2 of 0 (by a hash of their names). Queues are strict: nothing
-passes what is ahead of it. Compared: first in, first out; by class, then age; and by the formula, with its bound on how
-long after a submission later ones may still start before it.
+passes what is ahead of it. Compared: first in, first out; by class, then age; by the formula, with its bound on how
+long after a submission later ones may still start before it; and by the number that stands for it on Kueue's Workloads.
 """
 
 import heapq
@@ -12,6 +12,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -21,12 +22,15 @@ from kopt.core.settings import Settings
 from kopt.core.workload.run_time import JobRun
 from kopt.models.runtime.table import table_of
 from kopt.policies.priority import PendingWorkload, PriorityFormula
+from kopt.policies.priority.queue_order import FIRST_S, QueueOrder
 from kopt.training.runtime.default_data import DEFAULT_DATA
 from kopt.training.runtime.recipe import window_start_s
 
 _PODS, _REPEATS = 10_000, 200
-_LOADS, _PER_HOUR = (0.9, 1.2), (10.0, 50.0)
+_LOADS, _PER_HOUR, _PER_DOUBLING = (0.9, 1.2), (10.0, 50.0), (0.0, 5.0)
 _CLASSES = (0.0, 0.0, 50.0, 50.0, 50.0, 50.0, 50.0, 50.0, 100.0, 100.0)
+_MOST_GPUS = 1024
+_IN_RANGE_S, _YEARS_S = FIRST_S, 20 * 365 * 86400.0
 _HIGHEST, _SHOWN = 100.0, (100.0, 50.0, 0.0)
 Score = Callable[[JobRun, float], float]
 
@@ -67,10 +71,14 @@ def _waits(jobs: Sequence[JobRun]) -> str:
         "first in, first out": lambda job, now_s: now_s - job.started_s,
         "class, then age": lambda job, now_s: 1e9 * class_of(job) + now_s - job.started_s,
     }
-    formulas = {}
+    bounds_s: dict[str, Callable[[PendingWorkload], float]] = {}
     for points in _PER_HOUR:
-        formula = formulas[f"formula, {points:g} an hour"] = PriorityFormula(_HIGHEST, points, 0.0, 0.0)
-        policies[f"formula, {points:g} an hour"] = _scored_by(formula)
+        name, formula = f"formula, {points:g} an hour", PriorityFormula(_HIGHEST, points, 0.0, 0.0)
+        policies[name], bounds_s[name] = _scored_by(formula), formula.overtaken_for_s
+    for points in _PER_DOUBLING:
+        name = f"number, {_PER_HOUR[0]:g} an hour, {points:g} for twice the GPUs"
+        order = QueueOrder(_PER_HOUR[0], points, _HIGHEST, _MOST_GPUS)
+        policies[name], bounds_s[name] = _numbered_by(order), order.overtaken_by_until_s
     rows = []
     for load in _LOADS:
         gpus, first = _gpus_for(jobs, load), dict[str, float]()
@@ -78,7 +86,7 @@ def _waits(jobs: Sequence[JobRun]) -> str:
             started = _replay(jobs, gpus, score)
             waits = {job.job: start_s - job.started_s for job, start_s in started}
             first = first or waits
-            bounds_s = [formulas[name].overtaken_for_s(_workload(job)) for job in jobs] if name in formulas else []
+            bound_s = max((bounds_s[name](_workload(job)) for job in jobs), default=0.0) if name in bounds_s else 0.0
             by_class = {own: [waits[job.job] for job in jobs if class_of(job) == own] for own in _SHOWN}
             rows.append(
                 (
@@ -89,7 +97,7 @@ def _waits(jobs: Sequence[JobRun]) -> str:
                     _hours(max(waits.values())),
                     _hours(max(waits[job.job] - first[job.job] for job in jobs)),
                     _hours(_overtaken_s(started)),
-                    _hours(max(bounds_s)) if bounds_s else "–",
+                    _hours(bound_s) if bound_s else "–",
                 )
             )
     head = (
@@ -109,6 +117,16 @@ def _waits(jobs: Sequence[JobRun]) -> str:
 
 def _scored_by(formula: PriorityFormula) -> Score:
     return lambda job, now_s: formula.score(_workload(job), now_s)
+
+
+def _numbered_by(order: QueueOrder) -> Score:
+    """Traces from before the numbers' first year are moved into them."""
+
+    @cache
+    def number(name: str, points: float, gpus: int, submitted_s: float) -> int:
+        return order.number(PendingWorkload(name, points, gpus, submitted_s))
+
+    return lambda job, _: number(job.job, class_of(job), job.kind.gpus, _IN_RANGE_S + job.started_s % _YEARS_S)
 
 
 def _hours(seconds: float) -> str:

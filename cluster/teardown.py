@@ -6,8 +6,9 @@ is not touched, and a second run finds nothing. The entry of the extender in a s
 ``ignorable`` and may stay; a scheduler that the chart deployed goes on without the extender, as pods name it.
 
 A DaemonSet has no number of replicas; it is deleted, and comes back with the next ``helm upgrade`` as the webhook
-configurations do. What is held is found and restored as ``cluster.holds.hold`` says, and the queues that
-`kopt queues apply` wrote as ``cluster.workloads.queue_trees.writes`` says.
+configurations do. What is held is found and restored as ``cluster.holds.hold`` says, priorities as
+``cluster.workloads.kueue.order``, and the queues that `kopt queues apply` wrote as
+``cluster.workloads.queue_trees.writes``.
 """
 
 import asyncio
@@ -24,6 +25,7 @@ from kopt.cluster.client.resources import (
     DEVICE_TAINT_RULES,
     HOLDS_COMPONENT,
     JOBS,
+    KUEUE_WORKLOADS,
     MUTATING_POLICIES,
     MUTATING_POLICY_BINDINGS,
     MUTATING_WEBHOOKS,
@@ -45,6 +47,7 @@ from kopt.cluster.objects.custom.staged_data import FINALIZER, STAGED_DATA
 from kopt.cluster.objects.fields import mapping, text
 from kopt.cluster.objects.mig_configurations import CONFIGURATION_LABEL
 from kopt.cluster.objects.volcano import resume
+from kopt.cluster.workloads.kueue.order import ORDER_KEY, give_back, is_dispatched
 from kopt.cluster.workloads.queue_trees.live import KINDS, ObjectKey, key_of_document, read_live, resource_of
 from kopt.cluster.workloads.queue_trees.writes import is_created_by_us, leave, remove
 from kopt.cluster.workloads.requests.gpus import gpus_of
@@ -112,6 +115,8 @@ async def switch_off(
         if served is not None:
             async for outcome in _release_held(kube, kind, served, dry_run, wait_s):
                 yield outcome
+    async for outcome in _unorder(kube, dry_run):
+        yield outcome
     async for outcome in _open_unhealthy_nodes(kube, dry_run):
         yield outcome
     async for outcome in _untaint_devices(kube, dry_run):
@@ -303,6 +308,25 @@ async def _write_newest(
             return
         metadata = document["metadata"]
         document = await kube.get(resource, metadata["name"], metadata.get("namespace", ""))
+
+
+async def _unorder(kube: Kube, dry_run: bool) -> AsyncGenerator[Outcome]:
+    """Workloads whose rank in the order stands in their priority get their own back, admitted or not."""
+    served = KUEUE_WORKLOADS if await kube.serves(KUEUE_WORKLOADS) else await kube.preferred(KUEUE_WORKLOADS)
+    if served is None:
+        return
+    workloads, failed = await _find(kube, served, ORDER_KEY)
+    if failed is not None:
+        yield failed
+    for document in workloads:
+        step = Step("release", served, document["metadata"]["namespace"], document["metadata"]["name"], "its priority")
+        if is_dispatched(document):
+            yield Outcome(
+                step, "MultiKueue would delete its job in the other cluster; run this again when it has ended"
+            )
+            continue
+        write = partial(give_back, kube, step.resource)
+        yield await _do(step, partial(_write_newest, kube, step.resource, document, write), dry_run)
 
 
 async def _open_unhealthy_nodes(kube: Kube, dry_run: bool) -> AsyncGenerator[Outcome]:

@@ -48,6 +48,7 @@ FEATURES = (
     Feature("staging", "staging", "workloads", "holds workloads until their data is there, and downloads it"),
     Feature("pairwise", "pairwise", "benchmarks", "runs Jobs that measure pairs of idle nodes"),
     Feature("declared-queues", "queues", "queues", "writes the engine's queues as KaiwoQueues declare them"),
+    Feature("queue-order", "queues", "cohorts", "writes ranks in the order of queues as priorities of Workloads"),
     Feature("gangs", "gangs", "workloads", "holds gangs and evicts pods where gangs wait for each other"),
     Feature("reservations", "reservations", "reservations", "holds GPUs and workloads for reservations", "runtime"),
     Feature("partitions", "partitions", "strategies", "cuts GPUs of idle nodes into MIG instances or AMD partitions"),

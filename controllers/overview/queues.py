@@ -1,8 +1,8 @@
 """GPU workloads that wait and run, queue by queue, in the order in which their queue takes them.
 
 Kueue admits the highest priority first, then the longest wait: since its creation, or since it was evicted
-because its pods did not get ready (``workload.Ordering`` of Kueue). KAI's and plain pods have no such order to be read;
-they are listed by age.
+because its pods did not get ready (``workload.Ordering`` of Kueue). Where the queues controller has written an order,
+its number is that priority. KAI's and plain pods have no such order to be read; they are listed by age.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -70,6 +70,7 @@ def queued_of(
         message,
         frozenset(flavor for flavor, _ in workload.uses),
         classified=workload.classified,
+        order=workload.queue_priority if workload.is_ordered else None,
     )
 
 
@@ -92,7 +93,7 @@ def _order(queued: Queued) -> tuple[Any, ...]:
     stage = list(State).index(queued.state)
     if queued.system is not System.KUEUE:
         return queued.queue, stage, 0, queued.created_s, queued.full_name
-    return queued.queue, stage, -(queued.priority or 0), queued.ordered_s, queued.full_name
+    return queued.queue, stage, -queued.queue_priority, queued.ordered_s, queued.full_name
 
 
 def _placed(queued: Queued, pools: Sequence[PoolState], risks: Mapping[str, tuple[float, Source | None]]) -> Queued:

@@ -98,6 +98,10 @@ def refusal(preemptor: KueueWorkload, snapshot: QueueSnapshot) -> Reason | None:
             f"MultiKueue would delete the job of {workload.name} if its priority differed from that in the other "
             "cluster even for a moment.",
         )
+    if workload := next((each for each in (preemptor, *snapshot.workloads) if each.is_ordered), None):
+        return Reason(
+            "ORDER_STANDS", f"The priority of {workload.name} is its rank in an order, until it has its own back."
+        )
     if queue.fair:
         return Reason("COHORT", f"Kueue shares fairly in ClusterQueue {queue.name}; its victims are not by priority.")
     if preemptor.priority > HIGHEST_PRIORITY:

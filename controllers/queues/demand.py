@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.custom.kaiwo_queue import pool_of, queue_of
-from kopt.cluster.workloads.kueue.reading import read_kueue_workload
+from kopt.cluster.workloads.kueue.objects import KueueWorkload
 from kopt.cluster.workloads.requests.pods import is_gpu
 from kopt.core.scheduling.queue_tree import DEMAND_METRIC, GPU, DemandState
 from kopt.policies.queues import QueueTree, TreeError
@@ -27,9 +27,8 @@ class QueuedGpus:
     gpus: tuple[tuple[str, int], ...]
 
 
-def queued_gpus(document: Object) -> QueuedGpus | None:
+def queued_gpus(workload: KueueWorkload) -> QueuedGpus | None:
     """None for one that has ended, asks for no GPU, or was stopped by its owner."""
-    workload = read_kueue_workload(document)
     if workload.finished or not (workload.active or workload.holder):
         return None
     has_quota = workload.reserved_s is not None

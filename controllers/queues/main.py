@@ -3,25 +3,50 @@
 import asyncio
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from kopt.cluster.client.api import Kube, KubeSettings, connect
-from kopt.cluster.client.resources import KAIWO_POOLS, KAIWO_QUEUES, KUEUE_LOCAL_QUEUES, KUEUE_WORKLOADS, Object
+from kopt.cluster.client.resources import (
+    KAIWO_POOLS,
+    KAIWO_QUEUES,
+    KUEUE_CLUSTER_QUEUES,
+    KUEUE_COHORTS,
+    KUEUE_LOCAL_QUEUES,
+    KUEUE_WORKLOADS,
+    Object,
+)
 from kopt.cluster.objects.fields import at, count, items, slim, text
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
+from kopt.cluster.runtime.object_cache import ObjectCache
 from kopt.cluster.runtime.signals import end_signals, run_until
 from kopt.cluster.runtime.switches import LiveSwitches
+from kopt.cluster.workloads.kueue.order_rules import parent_cohort
 from kopt.cluster.workloads.kueue.reading import local_queue_target
 from kopt.cluster.workloads.queue_trees.live import KINDS
-from kopt.controllers.queues.demand import QueueDemand, QueuedGpus, queued_gpus
+from kopt.controllers.queues.demand import QueueDemand
+from kopt.controllers.queues.ordering import (
+    ROUND_S,
+    Ordering,
+    QueuedWorkload,
+    SeenQueue,
+    queued_workload,
+    seen_queue,
+)
 from kopt.controllers.queues.reconciler import Carrying, Reconciler
 from kopt.core.scheduling.queue_tree import MANAGED_LABEL, Engine
+from kopt.policies.priority.queue_order import QueueOrder
 
 NAME = "queues"
 _GATHER_S = 0.2
 """Changes within this time are handled together: a tree is applied by many requests."""
+_ORDER_GAUGES = {
+    "ordered": "Workloads whose rank in the order stands in their priority.",
+    "unordered": "Workloads that wait for their rank in the order to be written.",
+    "refused": "ClusterQueues whose order may not be written.",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +54,8 @@ class ProcessSettings(ReplicaSettings):
     """Everything of one replica."""
 
     carrying: Carrying = field(default_factory=Carrying)
+    order: QueueOrder | None = None
+    """By which the Workloads of Kueue's queues are ordered; None: as Kueue does it."""
     port: int = 9461
 
 
@@ -39,6 +66,30 @@ async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) ->
         await run_until(ending, Replica(kube, settings))
 
 
+class _KueueState:
+    """What waits and runs in Kueue's queues, and how these stand; only Kueue says of each workload that it waits."""
+
+    def __init__(self, kube: Kube) -> None:
+        self.changed = asyncio.Event()
+        self.informer: Informer[QueuedWorkload] = Informer(kube, KUEUE_WORKLOADS, keep=queued_workload)
+        self.local_queues: Informer[str] = Informer(kube, KUEUE_LOCAL_QUEUES, keep=local_queue_target)
+        self.cluster_queues: Informer[SeenQueue] = Informer(kube, KUEUE_CLUSTER_QUEUES, keep=seen_queue)
+        self.cohorts: Informer[str] = Informer(kube, KUEUE_COHORTS, keep=parent_cohort)
+        self.workloads = ObjectCache(self.informer)
+        self.informers: tuple[Informer[Any], ...] = (
+            self.informer,
+            self.local_queues,
+            self.cluster_queues,
+            self.cohorts,
+        )
+        for informer in self.informers:
+            informer.subscribe(self._changes)
+
+    def _changes(self, change: Change[Any]) -> None:
+        if change.old != change.new:
+            self.changed.set()
+
+
 class Replica(LedReplica):
     """The parts of one process, put together."""
 
@@ -46,7 +97,7 @@ class Replica(LedReplica):
     reads_seals = True
 
     def __init__(self, kube: Kube, settings: ProcessSettings) -> None:
-        self._kube, self._carrying = kube, settings.carrying
+        self._kube, self._carrying, self._order = kube, settings.carrying, settings.order
         self._changed = asyncio.Event()
         self._queues: Informer[Object] = Informer(kube, KAIWO_QUEUES, keep=slim, required=True)
         self._pools: Informer[Object] = Informer(kube, KAIWO_POOLS, keep=slim)
@@ -55,35 +106,32 @@ class Replica(LedReplica):
             Informer(kube, kind, label_selector=MANAGED_LABEL, keep=_spec_and_use)
             for kind in KINDS[self._carrying.engine]
         ]
-        demand = self._demand_informers(kube)
-        informers: list[Informer[Any]] = [self._queues, self._pools, *written, *demand]
+        self._kueue = _KueueState(kube) if self._carrying.engine is Engine.KUEUE else None
         deciding: list[Informer[Any]] = [self._queues, self._pools, *written]
         for informer in deciding:
             informer.subscribe(self._changes)
         self._switches = LiveSwitches(kube, NAME)
+        self._ordering: Ordering | None = None
+        informers = [*deciding, *(self._kueue.informers if self._kueue is not None else ())]
         super().__init__(kube, NAME, settings, informers, self._switches)
         self.gauge("declared", "KaiwoQueues.", lambda: len(self._queues.objects.values()))
         self.gauge("not_expressible", "Fields that the engine cannot carry out.", self._not_expressible)
         self.gauge("not_applied", "KaiwoQueues that are not carried out.", self._not_applied)
-        if demand:
-            self.registry.register(self._demand(*demand))
         self.gauge("errors", "Passes that failed and are retried.", lambda: self.errors)
+        if self._kueue is not None:
+            self.registry.register(self._demand(self._kueue))
+            for what, meaning in _ORDER_GAUGES.items():
+                self.gauge(what, meaning, partial(self._order_count, what))
 
-    def _demand_informers(self, kube: Kube) -> "tuple[()] | tuple[Informer[QueuedGpus], Informer[str]]":
-        """What waits and runs in Kueue's queues; only Kueue says of each workload that it waits."""
-        if self._carrying.engine is not Engine.KUEUE:
-            return ()
-        workloads: Informer[QueuedGpus] = Informer(kube, KUEUE_WORKLOADS, keep=queued_gpus)
-        local_queues: Informer[str] = Informer(kube, KUEUE_LOCAL_QUEUES, keep=local_queue_target)
-        return workloads, local_queues
-
-    def _demand(self, workloads: Informer[QueuedGpus], local_queues: Informer[str]) -> QueueDemand:
+    def _demand(self, kueue: _KueueState) -> QueueDemand:
         return QueueDemand(
             lambda: list(self._queues.objects.values()),
             lambda: list(self._pools.objects.values()),
-            lambda: list(workloads.objects.values()),
-            lambda: dict(local_queues.objects),
-            lambda: workloads.synced.is_set() and local_queues.synced.is_set() and self._queues.synced.is_set(),
+            lambda: [seen.gpus for seen in kueue.informer.objects.values() if seen.gpus is not None],
+            lambda: dict(kueue.local_queues.objects),
+            lambda: (
+                kueue.informer.synced.is_set() and kueue.local_queues.synced.is_set() and self._queues.synced.is_set()
+            ),
         )
 
     async def lead(self, fence: Fence) -> None:
@@ -98,11 +146,39 @@ class Replica(LedReplica):
             self.isolation,
             self._switches,
         )
-        await self.step_through(reconciler, self._changed, _GATHER_S)
+        work = [asyncio.create_task(self.step_through(reconciler, self._changed, _GATHER_S))]
+        if self._kueue is not None:
+            self._ordering = self._ordering_of(self._kueue, fence)
+            work.append(asyncio.create_task(self.step_through(self._ordering, self._kueue.changed, ROUND_S)))
+        try:
+            await asyncio.gather(*work)
+        finally:
+            self._ordering = None
+            for task in work:
+                task.cancel()
+            await asyncio.gather(*work, return_exceptions=True)
+
+    def _ordering_of(self, kueue: _KueueState, fence: Fence) -> Ordering:
+        return Ordering(
+            fence,
+            self._order,
+            self._carrying.mode,
+            lambda: kueue.workloads.objects,
+            kueue.workloads.record,
+            lambda: kueue.local_queues.objects,
+            lambda: kueue.cluster_queues.objects.values(),
+            lambda: {name: parent for (_, name), parent in kueue.cohorts.objects.items()},
+            self.emit_event,
+            self.isolation,
+            self._switches,
+        )
 
     def _changes(self, change: Change[Any]) -> None:
         if change.old != change.new:
             self._changed.set()
+
+    def _order_count(self, what: str) -> float:
+        return float(getattr(self._ordering, what, 0))
 
     def _not_expressible(self) -> int:
         return sum(len(at(item, "status", "notExpressible") or ()) for item in self._queues.objects.values())

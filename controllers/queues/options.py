@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from kopt.cluster.runtime.options import ControllerOptions, Flag
+from kopt.cluster.runtime.options import ControllerOptions, Flag, refuse
 from kopt.core.decision import Mode
 from kopt.core.scheduling.queue_tree import DEFAULT_GPU_RESOURCE, Engine
 
@@ -18,9 +18,14 @@ class Options(ControllerOptions):
     With --mode observe or annotate only the status is written, with what would change; with enforce the engine's
     queues too, by server-side apply. Fields of others are never taken, and queues with workloads are never deleted.
 
+    With --order and enforce the Workloads of Kueue's queues that wait get a priority by their class, their age and
+    their GPUs, where nothing is evicted by priority. `kopt off`, or leaving it out, gives them their own back.
+
     Examples:
 
         kopt controller queues --engine kueue --mode enforce --kubeconfig admin.conf
+
+        kopt controller queues --mode enforce --order --order-per-hour 20
     """
 
     engine: Annotated[Engine, Flag("The queueing system of the cluster.")] = Engine.KUEUE
@@ -29,10 +34,25 @@ class Options(ControllerOptions):
         bool, Flag("Delete queues whose KaiwoQueue is gone, once no workload is in them.", is_switch=True)
     ] = False
     gpu_resource: Annotated[str, Flag("What gpu means in pools that no KaiwoPool describes.")] = DEFAULT_GPU_RESOURCE
+    order: Annotated[
+        bool, Flag("Order Kueue's workloads by class, age and GPUs, through their priority.", is_switch=True)
+    ] = False
+    order_per_hour: Annotated[float, Flag("With --order: points for an hour of age.")] = 10.0
+    order_per_doubling: Annotated[float, Flag("With --order: points for twice the GPUs.")] = 5.0
+    order_highest_class: Annotated[float, Flag("With --order: higher priorities count as this.")] = 1000.0
 
     def settings(self) -> "ProcessSettings":
         from kopt.controllers.queues.main import ProcessSettings
         from kopt.controllers.queues.reconciler import Carrying
+        from kopt.policies.priority.queue_order import QueueOrder
 
+        order = None
+        if self.order:
+            if self.engine is not Engine.KUEUE:
+                refuse("only Kueue has a number by which each workload is ordered", "--order")
+            try:
+                order = QueueOrder(self.order_per_hour, self.order_per_doubling, self.order_highest_class)
+            except ValueError as error:
+                refuse(str(error), "--order-per-hour")
         carrying = Carrying(self.engine, self.mode, self.prune, self.gpu_resource)
-        return ProcessSettings(carrying=carrying, **self.replica)
+        return ProcessSettings(carrying=carrying, order=order, **self.replica)

@@ -58,10 +58,17 @@ class Queued:
     pool: str = ""
     classified: Classified | None = field(default=None, compare=False)
     """Its class; None where nothing was read of it."""
+    order: int | None = None
+    """Its number in an order by class, age and GPUs, which its queue goes by in place of ``priority``."""
 
     @property
     def full_name(self) -> str:
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def queue_priority(self) -> int:
+        """What its queue goes by."""
+        return (self.priority or 0) if self.order is None else self.order
 
     @property
     def workload_class(self) -> str:

@@ -5,6 +5,8 @@
 ``top`` is the score of the highest class with most GPUs and nothing used, at its submission. Order: the highest score
 first; of equal ones what was submitted first. Whatever has reached ``top`` is overtaken by nothing that is submitted
 later, which takes ``PriorityFormula.overtaken_for_s`` at most, whatever else comes.
+
+``queue_order`` says the same as one number that stands for good, and ``order_writes`` where it is written.
 """
 
 from kopt.policies.priority.formula import PendingWorkload, PriorityFormula, Scored

@@ -66,10 +66,14 @@ class PriorityFormula:
     def score(self, workload: PendingWorkload, now_s: float) -> float:
         return min(self.top, sum(self._parts(workload, now_s)))
 
+    def points(self, workload: PendingWorkload) -> float:
+        """What it has at its submission, with nothing used."""
+        return self._class_points(workload) + self._gpu_points(workload)
+
     def overtaken_for_s(self, workload: PendingWorkload) -> float:
         """So long after its submission at most does it wait behind anything that is submitted later, whatever share of
         a guarantee is used meanwhile."""
-        least = self._class_points(workload) + self._gpu_points(workload) - self.usage_weight
+        least = self.points(workload) - self.usage_weight
         return max(0.0, (self.top - least) / self.age_per_hour * 3600)
 
     def ranked(self, workloads: Sequence[PendingWorkload], now_s: float) -> list[Scored]:

@@ -1,4 +1,4 @@
-"""Who is before an older one, and by what."""
+"""Who is before another that would be admitted first by another rule, and by what."""
 
 from bisect import bisect_left, insort
 from collections.abc import Sequence
@@ -10,7 +10,8 @@ from kopt.policies.priority.formula import PendingWorkload
 
 @dataclass(frozen=True)
 class Overtaking:
-    """``first`` is before ``second`` in its queue, although it was submitted later; ``others`` more are overtaken."""
+    """``first`` is before ``second`` in its queue, although it was submitted later, or is of a lower class; ``others``
+    more are overtaken."""
 
     first: PendingWorkload
     second: PendingWorkload
@@ -22,11 +23,14 @@ class Overtaking:
     def sentence(self) -> str:
         younger_s = self.first.submitted_s - self.second.submitted_s
         more = f" and {counted(self.others, 'other')}" if self.others else ""
-        return f"before {self.second.name}{more}, {format_span(younger_s)} older: {self._why}"
+        age = f"{format_span(abs(younger_s))} {'younger' if younger_s < 0 else 'older'}"
+        return f"before {self.second.name}{more}, {age}: {self._why}"
 
     @property
     def _why(self) -> str:
         first, second = self.first.class_points, self.second.class_points
+        if self.first.submitted_s < self.second.submitted_s:
+            return f"its age, in place of priority {second:g} over {first:g}"
         if first > second:
             return f"priority {first:g} over {second:g}"
         if self.gpus_count and self.first.gpus > self.second.gpus:
@@ -34,16 +38,24 @@ class Overtaking:
         return "the other was put back later, or its queue has another order"
 
 
-def overtakings(order: Sequence[PendingWorkload], *, gpus_count: bool = False) -> dict[str, Overtaking]:
-    """By name, for each of a queue in its ``order`` that is before earlier ones: the oldest of these."""
+def overtakings(
+    order: Sequence[PendingWorkload], *, gpus_count: bool = False, by_class: bool = False
+) -> dict[str, Overtaking]:
+    """By name, for each of a queue in its ``order`` that is before earlier ones: the oldest of these. ``by_class``:
+    before those that would be ahead of it by class and then by age, the first of these."""
     result: dict[str, Overtaking] = {}
-    behind_s: list[float] = []
-    oldest: PendingWorkload | None = None
+    behind: list[tuple[float, float]] = []
+    first: PendingWorkload | None = None
     for workload in reversed(order):
-        older = bisect_left(behind_s, workload.submitted_s)
-        if older and oldest is not None:
-            result[workload.name] = Overtaking(workload, oldest, older - 1, gpus_count)
-        insort(behind_s, workload.submitted_s)
-        if oldest is None or workload.submitted_s <= oldest.submitted_s:
-            oldest = workload
+        rank = _rank(workload, by_class)
+        overtaken = bisect_left(behind, rank)
+        if overtaken and first is not None:
+            result[workload.name] = Overtaking(workload, first, overtaken - 1, gpus_count)
+        insort(behind, rank)
+        if first is None or rank <= _rank(first, by_class):
+            first = workload
     return result
+
+
+def _rank(workload: PendingWorkload, by_class: bool) -> tuple[float, float]:
+    return (-workload.class_points if by_class else 0.0), workload.submitted_s

@@ -45,7 +45,7 @@ AREAS = {
     "parallelism": ("models/parallelism",),
     "placement": ("policies/placement", "controllers/extender"),
     "preemption": ("policies/preemption", "controllers/preemption"),
-    "queues": ("policies/queues",),
+    "queues": ("policies/queues", "policies/priority"),
     "replicas": ("policies/replicas", "controllers/overview/replicas", "cli/cluster/queueing/replicas"),
     "rightsizing": ("policies/rightsizing", "cli/rightsize"),
     "runtime": ("models/runtime", "serving/runtime", "features/run_rows"),

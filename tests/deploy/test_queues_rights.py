@@ -39,7 +39,8 @@ KINDS = ("resourceflavors", "cohorts", "clusterqueues", "localqueues")
 SELDOM = {
     ("patch", "events.k8s.io", "events"): "only for an event that is repeated for a minute",
     ("get", "kueue.x-k8s.io", "workloads"): "only while a borrower is held for another",
-    ("patch", "kueue.x-k8s.io", "workloads"): "only where a conservative queue takes its quota back",
+    ("patch", "kueue.x-k8s.io", "workloads"): "only where a conservative queue takes quota back, or queues are ordered",
+    ("watch", "kueue.x-k8s.io", "workloads"): "only where another test of this control plane has installed the kind",
     ("list", "", "pods"): "only while something has waited for the grace of a conservative queue",
     ("create", "", "secrets"): "only by the first of our processes",
     ("patch", "", "pods"): "only where a borrower can be asked to save",

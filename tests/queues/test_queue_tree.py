@@ -17,6 +17,7 @@ from kopt.cluster.client.resources import (
     Object,
 )
 from kopt.cluster.objects.custom.reservation import standing_of
+from kopt.cluster.workloads.kueue.reading import read_kueue_workload
 from kopt.controllers.meter.queue_use import queue_use
 from kopt.controllers.meter.store import CostStore
 from kopt.controllers.overview.queue_standings import queue_standings
@@ -149,7 +150,8 @@ def test_the_controller_reports_what_each_leaf_uses_and_waits_for() -> None:
     held["metadata"]["labels"] = {"kaiwo.ai/held": "reclaim"}
     stopped = workload("d", "gpus", 5, active=False)
     other = workload("e", "elsewhere", 5)
-    kept = [queued_gpus(each) for each in (runs, waits, held, stopped, other, workload("f", "gpus", 0))]
+    documents = (runs, waits, held, stopped, other, workload("f", "gpus", 0))
+    kept = [queued_gpus(read_kueue_workload(each)) for each in documents]
     assert kept[3] is None
     assert kept[5] is None
     demand = QueueDemand(

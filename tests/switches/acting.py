@@ -39,12 +39,13 @@ from kopt.controllers.partitions.reconciler import Reconciler as Partitions
 from kopt.controllers.preemption.kai.preemptor import KaiPreemption
 from kopt.controllers.preemption.kube_scheduler.preemptor import PlainPreemption
 from kopt.controllers.preemption.reconciler import Reconciler as Preemption
+from kopt.controllers.queues.ordering import Ordering
 from kopt.controllers.queues.reconciler import Reconciler as Queues
 from kopt.controllers.reservations.reconciler import Reconciler as Reservations
 from kopt.controllers.sizing.reconciler import Reconciler as Sizing
 from kopt.controllers.staging.reconciler import Reconciler as Staging
 
-from .scenarios import BUDGETS, DECLARED_QUEUES, GANGS, HEALTH, PARTITIONS, RESERVATIONS
+from .scenarios import BUDGETS, DECLARED_QUEUES, GANGS, HEALTH, PARTITIONS, QUEUE_ORDER, RESERVATIONS
 
 OWN = (EVENTS, LEASES, SECRETS, FEATURE_ROLLOUTS)
 USER = "system:serviceaccount:kopt-system:kopt-test"
@@ -113,6 +114,12 @@ def _is_left(kube: MemoryKube) -> bool:
     return not kube.all(JOBS) and not label_of(kube, KUEUE_WORKLOADS, "saves")
 
 
+def _is_unordered(kube: MemoryKube) -> bool:
+    waits = kube.find(KUEUE_WORKLOADS, "waits", "team")
+    assert waits is not None
+    return waits["spec"]["priority"] == 100 and not label_of(kube, KUEUE_WORKLOADS, "waits", "kaiwo.ai/queue-order")
+
+
 def _is_as_before(kube: MemoryKube) -> bool:
     node = kube.find(NODES, "n0")
     assert node is not None
@@ -134,6 +141,7 @@ ACTING = (
     Acting("health", HEALTH, (Health, "step"), undone=_takes_pods),
     Acting("reservations", RESERVATIONS, (Reservations, "step"), undone=_is_left),
     Acting("declared-queues", DECLARED_QUEUES, (Queues, "step")),
+    Acting("queue-order", QUEUE_ORDER, (Ordering, "step"), undone=_is_unordered),
 )
 
 

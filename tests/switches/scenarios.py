@@ -55,6 +55,7 @@ from kopt.core.decision import Mode
 from kopt.core.scheduling.queue_tree import Engine
 from kopt.core.times import stamp
 from kopt.policies.gangs import GangSettings
+from kopt.policies.priority.queue_order import QueueOrder
 
 CLUSTER_QUEUES = next(kind for kind in KINDS[Engine.KUEUE] if kind.kind == "ClusterQueue")
 
@@ -101,6 +102,28 @@ DECLARED_QUEUES = Scenario(
     lambda kube: kube.find(CLUSTER_QUEUES, "research") is not None,
     (),
 )
+
+
+def _fill_order(kube: MemoryKube) -> None:
+    """A workload waits in a queue that evicts nobody."""
+    space(kube, "team")
+    kube.put(KUEUE_CLUSTER_QUEUES, cluster_queue("research", preemption={"withinClusterQueue": "Never"}))
+    kube.put(KUEUE_LOCAL_QUEUES, local_queue("gpus", "team", "research"))
+    kube.put(KUEUE_WORKLOADS, workload("waits"))
+
+
+def _ordered(kube: Any) -> LedReplica:
+    carrying, order = Carrying(Engine.KUEUE, Mode.ENFORCE), QueueOrder()
+    settings = declared_queues.ProcessSettings(lease=LEASE, carrying=carrying, order=order, port=0)
+    return declared_queues.Replica(kube, settings)
+
+
+def _has_a_number(kube: MemoryKube) -> bool:
+    waits = kube.find(KUEUE_WORKLOADS, "waits", "team")
+    return waits is not None and waits["spec"]["priority"] > 1000
+
+
+QUEUE_ORDER = Scenario("queue order", _fill_order, _ordered, _has_a_number, ())
 
 
 def _fill_reservations(kube: MemoryKube) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +18,7 @@ from kopt.cli.output import Answer, Format, column, show
 
 if TYPE_CHECKING:
     from kopt.cluster.client.api import Kube
+    from kopt.core.reason import Reason
     from kopt.core.scheduling.queued import Queued
 
     Report = Callable[[list[Queued], tuple[str, ...], float], None]
@@ -72,8 +73,9 @@ def queue(
     Running workloads come first, then waiting ones with their position, then those that are held and by which
     controller: Kueue's Workloads, and gangs and pods of KAI, of Volcano and outside of queues. "GPUs of" names the
     LendingPool whose GPUs a workload runs on. "Overtakes" names the oldest workload of its queue that one is before
-    although it came later, and why. --by-score orders what waits by class, age and GPUs, and says for how long
-    each can be overtaken at most. `kopt why` explains a single one.
+    although it came later, and why; where the queues controller has written an order by class, age and GPUs, also the
+    one of a higher class that it is before. --by-score orders what waits by that formula, says for how long each can
+    be overtaken at most, and why an order may not be written. `kopt why` explains a single one.
 
     Examples:
 
@@ -86,10 +88,12 @@ def queue(
         kopt queue -n team --watch
     """
 
+    refusals = asyncio.run(_refusals(kubeconfig)) if by_score else {}
+
     def report(queueds: "list[Queued]", unread: tuple[str, ...], now_s: float) -> None:
         if by_score:
             listed = selected(queueds, namespace=namespace, name=name)
-            show(scores(listed, now_s, per_hour, per_doubling), output)
+            show(scores(listed, now_s, per_hour, per_doubling, refusals), output)
             return
         show(answer(queueds, unread, now_s, namespace=namespace, name=name, waiting=waiting), output)
 
@@ -146,6 +150,22 @@ async def _read(kubeconfig: Path | None, namespace: str, now_s: float) -> "tuple
             return await read(kube, namespace, now_s)
     except ApiError as error:
         raise Refused(f"the cluster cannot be read: {error}") from error
+
+
+async def _refusals(kubeconfig: Path | None) -> "Mapping[str, Reason]":
+    """By ClusterQueue, why the order of its cohort may not be written; empty where these may not be read."""
+    from kopt.cluster.client.api import ApiError, connect
+    from kopt.cluster.client.resources import KUEUE_CLUSTER_QUEUES, KUEUE_COHORTS
+    from kopt.cluster.workloads.kueue.order_rules import in_trees, order_rules, parent_cohort
+    from kopt.policies.priority.order_writes import order_refusals
+
+    try:
+        async with connect(kubeconfig) as kube:
+            queues, cohorts = await asyncio.gather(kube.list(KUEUE_CLUSTER_QUEUES), kube.list(KUEUE_COHORTS))
+    except ApiError:
+        return {}
+    parents = {cohort["metadata"]["name"]: parent_cohort(cohort) for cohort in cohorts.items}
+    return order_refusals(in_trees(map(order_rules, queues.items), parents))
 
 
 async def _watched(kubeconfig: Path | None, namespace: str, report: "Report") -> None:

@@ -1,12 +1,15 @@
 """``kopt queue --by-score``: what waits, in the order of the priority formula, beside the order of its queue."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kopt.cli.cluster.evictions import span
 from kopt.cli.output import Answer, column
+from kopt.core.units import counted
 
 if TYPE_CHECKING:
+    from kopt.core.reason import Reason
     from kopt.core.scheduling.queued import Queued
     from kopt.policies.priority import PendingWorkload
 
@@ -30,8 +33,15 @@ class ScoreRow:
     why: str = column("why", drop=3)
 
 
-def scores(listed: "list[Queued]", now_s: float, age_per_hour: float, per_doubling: float) -> Answer:
-    """Queue by queue. The highest priority that waits counts as the highest class; usage plays no part."""
+def scores(
+    listed: "list[Queued]",
+    now_s: float,
+    age_per_hour: float,
+    per_doubling: float,
+    refusals: "Mapping[str, Reason] | None" = None,
+) -> Answer:
+    """Queue by queue. The highest priority that waits counts as the highest class; usage plays no part. ``refusals``:
+    by ClusterQueue why its order may not be written."""
     from kopt.policies.priority import PriorityFormula, overtakings
 
     rows = []
@@ -66,21 +76,30 @@ def scores(listed: "list[Queued]", now_s: float, age_per_hour: float, per_doubli
         f"score = class + {age_per_hour:g} × hours + {per_doubling:g} × log2(GPUs), at most that of the highest class; "
         "of equal scores the first submitted. Nothing is changed in the cluster."
     )
-    return Answer("workloads", rows, remarks=[remark] if rows else [], empty="nothing waits")
+    shown = {row.queue for row in rows}
+    refused = dict.fromkeys(
+        f"{reason.message} ({reason.code})" for queue, reason in (refusals or {}).items() if queue in shown
+    )
+    written = sum(queued.order is not None and bool(queued.position) for queued in listed)
+    remarks = [remark, *([f"The order of {counted(written, 'workload')} is written."] if written else []), *refused]
+    return Answer("workloads", rows, remarks=remarks if rows else [], empty="nothing waits")
 
 
 def overtaken(listed: "list[Queued]") -> dict[str, str]:
-    """By uid: which older one a workload is before in the order of its queue, and why."""
+    """By uid: which older one a workload is before in the order of its queue, and why; where its order is written also
+    which one of a higher class."""
     from kopt.policies.priority import overtakings
 
     result: dict[str, str] = {}
     for pending in _by_queue(listed).values():
-        overtaking_of = overtakings([workload_of(queued) for queued in pending])
-        result |= {
-            queued.uid: overtaking_of[queued.full_name].sentence
-            for queued in pending
-            if queued.full_name in overtaking_of
-        }
+        is_ordered = any(queued.order is not None for queued in pending)
+        order = [workload_of(queued, by_class=is_ordered) for queued in pending]
+        kinds = [overtakings(order, gpus_count=is_ordered)]
+        kinds += [overtakings(order, gpus_count=True, by_class=True)] if is_ordered else []
+        for queued in pending:
+            sentences = [kind[queued.full_name].sentence for kind in kinds if queued.full_name in kind]
+            if sentences:
+                result[queued.uid] = "; ".join(dict.fromkeys(sentences))
     return result
 
 

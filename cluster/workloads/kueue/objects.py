@@ -9,9 +9,11 @@ from functools import cached_property
 from typing import Any
 
 from kopt.cluster.client.resources import Key, Object
+from kopt.cluster.objects.fields import at
 from kopt.cluster.workloads.requests.pods import is_gpu
 from kopt.cluster.workloads.workload_class import class_of_kueue_workload
 from kopt.core.scheduling.classify import Classified
+from kopt.core.scheduling.queue_order import OrderMark
 from kopt.core.scheduling.quota import FlavorResource, QueueRules, Quota, QuotaNode, cohort_key
 
 HOLDER = "preemption"
@@ -62,8 +64,8 @@ class PodSet:
 
 @dataclass(frozen=True)
 class KueueWorkload:
-    """A Workload of Kueue's. ``priority`` is its own also while we have raised it; ``requests`` and ``uses`` are totals
-    over its pods."""
+    """A Workload of Kueue's. ``priority`` is its own also while we have raised it, or its rank in the order stands
+    there (``queue_priority``); ``requests`` and ``uses`` are totals over its pods."""
 
     document: Object = field(compare=False, repr=False)
     version: str
@@ -90,10 +92,23 @@ class KueueWorkload:
     pod_sets: tuple[PodSet, ...] = field(default=(), compare=False)
     mirrored: bool = False
     """MultiKueue has it in two clusters, and deletes the remote job when the specs of the two differ."""
+    order: OrderMark | None = None
+    """What its priority was before its rank in the order was written there."""
 
     @property
     def name(self) -> str:
         return "/".join(self.key)
+
+    @property
+    def queue_priority(self) -> int:
+        """By which Kueue orders its queue."""
+        return self.order.written if self.is_ordered and self.order is not None else self.priority
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether its rank in the order stands where its priority was."""
+        before = self.shield.priority if self.shield and self.shield.stands else at(self.document, "spec", "priority")
+        return self.order is not None and before == self.order.written
 
     @cached_property
     def classified(self) -> Classified:
@@ -146,7 +161,8 @@ class ClusterQueue:
     """``quotas`` by flavour and resource, as the groups list them, in thousandths.
 
     ``fair``: Kueue shares fairly among queues or users here, in place of going by priority. ``preference``: the queue
-    prefers flavours by a rule of its own.
+    prefers flavours by a rule of its own. ``by_usage``: whoever has used less is admitted first. ``strict``: nothing
+    is admitted before what is first.
     """
 
     name: str
@@ -156,6 +172,8 @@ class ClusterQueue:
     active: bool = False
     fair: bool = False
     preference: bool = False
+    by_usage: bool = False
+    strict: bool = False
 
     @property
     def quota(self) -> Mapping[FlavorResource, int]:

@@ -37,6 +37,8 @@ def read_cluster_queue(document: Object) -> ClusterQueue:
         # Kueue writes the status where it shares fairly among queues.
         bool(at(document, "status", "fairSharing")) or bool(at(document, "spec", "admissionScope")),
         bool(text(document, "spec", "flavorFungibility", "preference")),
+        bool(at(document, "spec", "admissionScope")),
+        text(document, "spec", "queueingStrategy") == "StrictFIFO",
     )
 
 

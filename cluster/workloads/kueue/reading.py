@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kopt.cluster.client.resources import Object, key_of
-from kopt.cluster.holds.hold import holder_of, is_mirrored, undo_of
+from kopt.cluster.holds.hold import holder_of, undo_of
 from kopt.cluster.objects.annotations import mapping_of
 from kopt.cluster.objects.conditions import condition, is_true, turned_s
 from kopt.cluster.objects.fields import at, count, items, mapping, slim, text, texts
@@ -24,6 +24,7 @@ from kopt.cluster.workloads.kueue.objects import (
     RecordedDecision,
     Shield,
 )
+from kopt.cluster.workloads.kueue.order import is_dispatched, order_mark_of, own_priority
 from kopt.cluster.workloads.requests.pods import is_gpu, quantity
 from kopt.core.times import seconds_or_none
 
@@ -35,9 +36,10 @@ def read_kueue_workload(document: Object) -> KueueWorkload:
     metadata = slim(document)["metadata"]
     annotations = SEAL.proven(text(metadata, "uid"), mapping(metadata, "annotations"))
     spec_priority = at(document, "spec", "priority")
-    own = spec_priority if isinstance(spec_priority, int) else 0
     holder = holder_of(document)
     shield = _shield_of(undo_of(document), spec_priority) if holder == HOLDER else None
+    order = order_mark_of(document)
+    own = own_priority(order, shield.priority if shield and shield.stands else spec_priority) or 0
     # The start of its wait is recorded in the hold, and after its release in the decision.
     decision = mapping_of(annotations, DECISION_ANNOTATION)
     reserved = _true_since_s(document, "QuotaReserved")
@@ -50,7 +52,7 @@ def read_kueue_workload(document: Object) -> KueueWorkload:
         owner_uid=next(
             (text(item, "uid") for _, item in items(metadata, "ownerReferences") if at(item, "controller") is True), ""
         ),
-        priority=shield.priority or 0 if shield and shield.stands else own,
+        priority=own,
         queue=text(document, "spec", "queueName"),
         cluster_queue=text(document, "status", "admission", "clusterQueue"),
         requests=_requests(document),
@@ -67,9 +69,8 @@ def read_kueue_workload(document: Object) -> KueueWorkload:
         decision=recorded_decision(annotations),
         pod_sets=_pod_sets(document),
         let_go_s=seconds_or_none(text(undo_of(document) if holder == HOLDER else decision, "since")),
-        mirrored=is_mirrored(document)
-        or bool(text(document, "status", "clusterName"))
-        or bool(at(document, "status", "nominatedClusterNames")),
+        mirrored=is_dispatched(document),
+        order=order,
     )
 
 

@@ -38,11 +38,17 @@ def side_of(
     if queue is None or not queue.active:
         return None
     demand = demand_of(workload, queue, books.flavors or None)
-    document = next((item for item in books.documents.cluster_queues if text(item, "metadata", "name") == name), {})
-    strict = text(document, "spec", "queueingStrategy") == "StrictFIFO"
     rows = flavor_rows(books, pool, flavors_of(queue)) if pool is not None else {}
     return KueueSide(
-        name, demand, queue.rules, books.tree, books.admitted, rows, rank, strict, tuple(ahead) if strict else ()
+        name,
+        demand,
+        queue.rules,
+        books.tree,
+        books.admitted,
+        rows,
+        rank,
+        queue.strict,
+        tuple(ahead) if queue.strict else (),
     )
 
 
@@ -68,7 +74,7 @@ def other_sides(
         ahead = [
             other.full_name
             for other in lines
-            if other.queue == name and other.state is State.PENDING and (other.priority or 0) >= workload.priority
+            if other.queue == name and other.state is State.PENDING and other.queue_priority >= workload.queue_priority
         ]
         side = side_of(workload, name, books, pool, ahead, len(ahead) + 1)
         if side is not None:

@@ -149,7 +149,8 @@ def _position(queued: Queued, job: JobSnapshot) -> Finding:
     summary += f", {ordinal(queued.position or 1)} of {len(in_queue)}"
     if "workloads" in job.unread or _is_narrow(job):
         summary += " that you may read"
-    summary += f" with priority {queued.priority}." if queued.priority is not None else "."
+    summary += f" with priority {queued.priority}" if queued.priority is not None else ""
+    summary += ", in an order by class, age and GPUs." if queued.order is not None else "."
     if ahead:
         summary += f" Ahead: {listed([_brief(other) for other in ahead], _MOST_AHEAD)}."
     summary += _quota(queued, job)

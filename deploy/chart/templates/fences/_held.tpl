@@ -2,7 +2,8 @@
 Workloads and queues of others, held and given back as `cluster/holds/hold.py` says: labels and annotations of ours, and of the
 spec what a hold changes, only with the mark by which anybody can give it back. Call with a list of the root, the
 component and a dictionary: `rules` ({groups, resources}), `affinity` (a Job's pods may be kept to nodes), `priority` (a
-Workload's may be raised), `release` (what is not held is not touched).
+Workload's may be raised), `order` (`written`: it may be its rank in the order of a queue, with the label of that; `left`:
+it may be given back), `release` (what is not held is not touched).
 */}}
 {{- define "kopt.heldFence" -}}
 {{- $ := index . 0 }}{{ $component := index . 1 }}{{ $may := index . 2 -}}
@@ -29,7 +30,7 @@ Workload's may be raised), `release` (what is not held is not touched).
     'jobset.x-k8s.io/jobsets': ['suspend'], 'trainer.kubeflow.org/trainjobs': ['suspend'],
     'ray.io/rayjobs': ['suspend'], 'ray.io/rayclusters': ['suspend'],
     'kubeflow.org/pytorchjobs': ['runPolicy'], 'kubeflow.org/mpijobs': ['runPolicy'],
-    'kueue.x-k8s.io/workloads': ['active'{{ if .priority }}, 'priority'{{ end }}], 'batch.volcano.sh/jobs': [],
+    'kueue.x-k8s.io/workloads': ['active'{{ if or .priority .order }}, 'priority'{{ end }}], 'batch.volcano.sh/jobs': [],
     'kueue.x-k8s.io/clusterqueues': ['resourceGroups'], 'kueue.x-k8s.io/localqueues': ['stopPolicy'], 'scheduling.run.ai/queues': ['resources'],
     'scheduling.volcano.sh/queues': ['capability'], '/nodes': ['taints', 'unschedulable']}[variables.kind]
 # A Job without a label of its own gets its pods' from the API server, whoever writes it.
@@ -38,6 +39,16 @@ Workload's may be raised), `release` (what is not held is not touched).
   expression: >-
     'kaiwo.ai/held' in variables.labelsBefore || 'kaiwo.ai/held' in variables.labelsAfter ||
     'kaiwo.ai/sizing-state' in variables.notesBefore
+{{- if .order }}
+{{- $before := "'kaiwo.ai/queue-order' in variables.labelsBefore" }}
+{{- $after := "'kaiwo.ai/queue-order' in variables.labelsAfter" }}
+{{- $order := ternary (printf "(%s || %s)" $before $after) (printf "%s && !(%s)" $before $after) (eq .order "written") }}
+# Its priority is its rank in the order of a queue, and nothing else of it changes.
+- name: ordered
+  expression: >-
+    variables.kind == 'kueue.x-k8s.io/workloads' && {{ $order }} &&
+    {{ include "kopt.sameBut" (list "object.spec" "oldObject.spec" "['priority']") }}
+{{- end }}
 # A queue of `kopt queues apply` that is left to its other owners.
 - name: left
   expression: {{ ternary "'kaiwo.ai/queue-tree' in variables.labelsBefore && !('kaiwo.ai/queue-tree' in variables.labelsAfter)" "false" (default false .release) | quote }}
@@ -46,13 +57,18 @@ Workload's may be raised), `release` (what is not held is not touched).
 {{- define "kopt.heldValidations" -}}
 {{- $may := index . 0 }}{{ $groups := index . 1 -}}
 {{- if $may.release }}
-- expression: "'kaiwo.ai/held' in variables.labelsBefore || variables.left"
+- expression: "'kaiwo.ai/held' in variables.labelsBefore || variables.left{{ if $may.order }} || variables.ordered{{ end }}"
   message: only what is held
 {{- end }}
 - expression: {{ printf "variables.left || %s" (include "kopt.sameBut" (list "object.spec" "oldObject.spec" "variables.open")) | quote }}
   message: only what a hold changes
-- expression: variables.left || variables.marked || object.spec == oldObject.spec
+- expression: variables.left || variables.marked || object.spec == oldObject.spec{{ if $may.order }} || variables.ordered{{ end }}
   message: only with the mark of a hold
+{{- if and $may.order (not $may.priority) }}
+- expression: >-
+    variables.ordered || variables.kind != 'kueue.x-k8s.io/workloads' || object.spec.?priority == oldObject.spec.?priority
+  message: its priority only with the mark of an order
+{{- end }}
 - expression: object.?status == oldObject.?status
   message: not its status
 {{ include "kopt.ourMetadata" (include "kopt.parkedLabel" .) }}

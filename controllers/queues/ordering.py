@@ -1,0 +1,223 @@
+"""Writes the order of queues onto Kueue's Workloads that wait, and gives back what may not be ordered any more.
+
+One write for each Workload, under the condition that it is as it was read: what Kueue admits meanwhile, and what others
+change, is left alone. How the queues stand is decided anew at every change; what could not be written is in the next
+round, so that nothing depends on this process going on.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+from kopt.cluster.client.api import Forbidden, Invalid
+from kopt.cluster.client.resources import KUEUE_CLUSTER_QUEUES, KUEUE_WORKLOADS, Key, Object, Resource, key_of
+from kopt.cluster.objects.fields import at, mapping, text
+from kopt.cluster.runtime.isolation import Isolation, Subject
+from kopt.cluster.runtime.retry import Pauses, Retrying
+from kopt.cluster.runtime.switches import OPEN, Gate
+from kopt.cluster.workloads.kueue.objects import KueueWorkload
+from kopt.cluster.workloads.kueue.order import ORDER_KEY, ordered, priority_class_of, unordered
+from kopt.cluster.workloads.kueue.order_rules import in_trees, order_rules
+from kopt.cluster.workloads.kueue.reading import read_kueue_workload
+from kopt.cluster.workloads.requests.gpus import milli_of
+from kopt.controllers.queues.demand import QueuedGpus, queued_gpus
+from kopt.core.decision import Mode
+from kopt.core.reason import Reason
+from kopt.core.scheduling.queue_order import OrderedWorkload, OrderRules
+from kopt.core.switches import Owner
+from kopt.policies.priority.order_writes import (
+    OrderAction,
+    OrderWrite,
+    order_plan,
+    order_refusals,
+    root_of,
+)
+from kopt.policies.priority.queue_order import QueueOrder
+
+_LOG = logging.getLogger(__name__)
+FEATURE = "queue-order"
+MOST_WRITES, ROUND_S = 100, 1.0
+"""Writes in a round, and what is between two: ten thousand Workloads are no burst."""
+_PUT_OFF_S = 30.0
+Emit = Callable[[Object, str, str], None]
+
+
+class Writer(Protocol):
+    async def patch(self, resource: Resource, document: Object, changes: Object) -> Object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class QueuedWorkload:
+    """What is kept of a Workload that has not ended: its GPUs for the metric, and its order. ``document`` is as much of
+    it as a write needs; ``local`` the LocalQueue of one without quota; ``mode`` its own."""
+
+    gpus: QueuedGpus | None
+    order: OrderedWorkload
+    local: Key
+    mode: str
+    document: Object
+
+
+def queued_workload(document: Object) -> QueuedWorkload | None:
+    """None for one that has ended."""
+    workload = read_kueue_workload(document)
+    if workload.finished:
+        return None
+    return QueuedWorkload(
+        queued_gpus(workload),
+        _ordered_workload(workload),
+        (workload.key[0], workload.queue),
+        workload.mode,
+        _part(document),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SeenQueue:
+    """A ClusterQueue: its rules, the cohort above it in place of its tree, and its uid."""
+
+    rules: OrderRules
+    uid: str
+
+
+def seen_queue(document: Object) -> SeenQueue:
+    return SeenQueue(order_rules(document), text(document, "metadata", "uid"))
+
+
+class Ordering(Retrying):
+    """One term. ``order`` is None where the order of no queue is written; what stands of it is then given back."""
+
+    def __init__(
+        self,
+        writer: Writer,
+        order: QueueOrder | None,
+        mode: Mode,
+        workloads: Callable[[], Mapping[Key, QueuedWorkload]],
+        record: Callable[[Object], None],
+        local_queues: Callable[[], Mapping[Key, str]],
+        queues: Callable[[], Iterable[SeenQueue]],
+        parents: Callable[[], Mapping[str, str]],
+        emit: Emit,
+        isolation: Isolation,
+        gate: Gate = OPEN,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(isolation, Pauses(refused_s=_PUT_OFF_S))
+        self._writer, self._order, self._mode, self._gate = writer, order, mode, gate
+        self._workloads, self._record, self._emit = workloads, record, emit
+        self._local_queues, self._queues, self._parents = local_queues, queues, parents
+        self._clock = clock
+        self._emitted: dict[str, str] = {}
+        self._put_off: dict[tuple[str, str], float] = {}
+        self.ordered = 0
+        """Workloads whose rank in the order stands."""
+        self.unordered = 0
+        """Workloads that are to be written."""
+        self.refused = 0
+        """ClusterQueues whose order may not be written."""
+
+    async def step(self) -> float | None:
+        """In how many seconds to run again if nothing changes before."""
+        return await self._tried(self._round)
+
+    async def _round(self) -> float | None:
+        workloads, local_queues = self._workloads(), self._local_queues()
+        queues = {seen.rules.name: seen for seen in self._queues()}
+        rules = {each.name: each for each in in_trees((seen.rules for seen in queues.values()), self._parents())}
+        refusals = order_refusals(rules.values()) if self._order is not None else {}
+        included = {name for name, each in rules.items() if name not in refusals and self._includes(each)}
+        entries = {seen.order.uid: seen for seen in workloads.values()}
+        plan = order_plan(
+            (_in_queue(seen, local_queues) for seen in entries.values()),
+            self._order,
+            lambda name: name in included,
+        )
+        self.ordered, self.unordered, self.refused = plan.ordered, len(plan.writes), len(refusals)
+        references = {uid: KUEUE_WORKLOADS.reference(*key_of(entries[uid].document), uid) for uid in plan.respected}
+        self._say("PriorityRespected", plan.respected, references)
+        self._say(
+            "OrderRefused",
+            {queues[name].uid: reason for name, reason in refusals.items()},
+            {seen.uid: KUEUE_CLUSTER_QUEUES.reference("", name, seen.uid) for name, seen in queues.items()},
+        )
+        now_s = self._clock()
+        self._put_off = {each: until_s for each, until_s in self._put_off.items() if until_s > now_s}
+        due = [write for write in plan.writes if _version(entries[write.workload.uid]) not in self._put_off]
+        again_s = [ROUND_S] if len(due) > MOST_WRITES else [_PUT_OFF_S] if self._put_off else []
+        for write in due[:MOST_WRITES]:
+            seen = entries[write.workload.uid]
+            again_s.append(await self._tried(partial(self._write, seen, write), _subject(seen)))
+        return min((pause_s for pause_s in again_s if pause_s), default=None)
+
+    async def _write(self, seen: QueuedWorkload, write: OrderWrite) -> float:
+        changes = ordered(write.mark) if write.mark is not None else unordered(seen.document)
+        try:
+            self._record(await self._writer.patch(KUEUE_WORKLOADS, seen.document, changes))
+        except (Forbidden, Invalid) as error:
+            reference = KUEUE_WORKLOADS.reference(*key_of(seen.document), write.workload.uid)
+            self._put_off[_version(seen)] = self._clock() + _PUT_OFF_S
+            self._emit(reference, "OrderNotWritten", error.message)
+            raise
+        if write.action is OrderAction.GIVE_BACK:
+            _LOG.info("%s has its own priority back", write.workload.name)
+        return 0.0
+
+    def _includes(self, queue: OrderRules) -> bool:
+        plural, _, name = root_of(queue).partition("/")
+        return self._gate.mode(FEATURE, Owner.of(plural, "", name), self._mode) is Mode.ENFORCE
+
+    def _say(self, event: str, reasons: Mapping[str, Reason], references: Mapping[str, Object]) -> None:
+        """Once for each object, and again where there is another reason."""
+        before = {uid: code for uid, code in self._emitted.items() if not uid.startswith(f"{event} ")}
+        emitted = {f"{event} {uid}": f"{reason.code}: {reason.message}" for uid, reason in reasons.items()}
+        for key, sentence in emitted.items():
+            if self._emitted.get(key) != sentence:
+                self._emit(references[key.partition(" ")[2]], event, sentence)
+        self._emitted = before | emitted
+
+
+def _ordered_workload(workload: KueueWorkload) -> OrderedWorkload:
+    priority = at(workload.document, "spec", "priority")
+    gpus = sum(milli_of(name, 1) * amount // 1000 for name, amount in workload.requests.items() if amount > 0)
+    is_free = workload.active and not workload.holder and not workload.mirrored
+    return OrderedWorkload(
+        workload.name,
+        workload.uid,
+        workload.cluster_queue,
+        priority if isinstance(priority, int) else None,
+        priority_class_of(workload.document),
+        workload.classified.traits.queue_points,
+        gpus,
+        workload.created_s,
+        workload.pending,
+        may_change=is_free,
+        mark=workload.order,
+    )
+
+
+def _in_queue(seen: QueuedWorkload, local_queues: Mapping[Key, str]) -> OrderedWorkload:
+    """A Workload that may only be observed is in no queue that is ordered."""
+    if seen.mode in (Mode.OBSERVE.value, Mode.ANNOTATE.value):
+        return replace(seen.order, queue="")
+    return seen.order if seen.order.queue else replace(seen.order, queue=local_queues.get(seen.local, ""))
+
+
+def _part(document: Object) -> Object:
+    metadata = document["metadata"]
+    kept = {key: metadata[key] for key in ("namespace", "name", "uid", "resourceVersion") if key in metadata}
+    for section in ("labels", "annotations"):
+        marks = mapping(metadata, section)
+        kept[section] = {ORDER_KEY: marks[ORDER_KEY]} if ORDER_KEY in marks else {}
+    return {"metadata": kept, "spec": {"priority": at(document, "spec", "priority")}}
+
+
+def _version(seen: QueuedWorkload) -> tuple[str, str]:
+    """What is refused is refused again while it stays as it is."""
+    return seen.order.uid, str(seen.document["metadata"].get("resourceVersion", ""))
+
+
+def _subject(seen: QueuedWorkload) -> Subject:
+    return Subject.of(KUEUE_WORKLOADS, seen.document)

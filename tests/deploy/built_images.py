@@ -6,7 +6,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,13 +25,14 @@ class Image:
     prefix: Path
     variables: dict[str, str]
 
-    def start(self, arguments: list[str], env: dict[str, str], log: Path) -> "subprocess.Popen[bytes]":
-        """``kopt`` as the image's entry point, with nothing of this process: neither the repository nor variables."""
-        variables = {**self.variables, **env, "PATH": f"{self.prefix}/bin:/usr/bin:/bin", "HOME": str(log.parent)}
-        variables |= {"KOPT_HOME": str(log.parent), "TMPDIR": str(log.parent)}
-        with log.open("wb") as output:
+    def start(self, command: Sequence[str], env: Mapping[str, str], log: Path) -> "subprocess.Popen[bytes]":
+        """A program of the image, with nothing of this process: neither the repository nor variables. It writes beside
+        ``log``."""
+        folder, path = str(log.parent), f"{self.prefix}/bin:/usr/bin:/bin"
+        variables = {**self.variables, **env, "PATH": path, "HOME": folder, "KOPT_HOME": folder, "TMPDIR": folder}
+        with log.open("ab") as output:
             return subprocess.Popen(
-                [str(self.prefix / "bin" / "kopt"), *arguments],
+                [str(self.prefix / "bin" / command[0]), *command[1:]],
                 cwd="/",
                 env=variables,
                 stdin=subprocess.DEVNULL,

@@ -57,7 +57,7 @@ def test_each_container_of_the_chart_starts_from_its_image(
         folder.mkdir()
         arguments = [one.replace("$(POD_NAMESPACE)", NAMESPACE) for one in arguments]
         log = folder / "log"
-        running[name] = (found.start(arguments, {**usual, **env, "KUBECONFIG": str(access)}, log), log)
+        running[name] = (found.start(["kopt", *arguments], {**usual, **env, "KUBECONFIG": str(access)}, log), log)
     end_s = time.monotonic() + STARTS_WITHIN_S
     while time.monotonic() < end_s and not all(log.stat().st_size for _, log in running.values()):
         time.sleep(0.5)

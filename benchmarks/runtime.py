@@ -7,12 +7,15 @@ predecessor are left out. Losses are mean pinballs of log seconds over seven lev
 |log(p50 / actual)|. Baselines: the last finished run of the queue and size, all runs of the queue so far, and the last
 20 runs of the queue and size (which answer while a model has drifted).
 
-*Left*: what is left of runs that last for an hour at least, asked then; the baseline is the class's runs longer than
-that. *Steps*: what a log's step times say of the time left.
+*Left after an hour*: what is left of runs that last for an hour at least, asked then; the baseline is the class's runs
+longer than that. *Left*: of what runs at random starts and ends, as starts of what waits hang on it; a queue counts as
+much as another. Beside the model's quantiles at the start, given what has passed, stand those of the class's last runs
+that were longer.
 """
 
 import itertools
 import os
+import random
 import sys
 import time
 from collections.abc import Sequence
@@ -30,6 +33,7 @@ from kopt.models.runtime.predictor import RunTimePredictor, RunTimeRequest
 from kopt.models.runtime.recent import recent_quantiles
 from kopt.models.runtime.records import pinball
 from kopt.models.runtime.steps import remaining_of
+from kopt.models.runtime.still_running import remaining_of_longer, remaining_while_running
 from kopt.models.runtime.table import RunTimeTable, Trace, joined, table_of
 from kopt.training.runtime.default_data import DEFAULT_DATA
 from kopt.training.runtime.recipe import RunDataset, window_start_s
@@ -41,6 +45,7 @@ _LEAST_OF_MONTH = 100
 _TIMES = 4
 _HEAD = ("runs", "answered by", "n", "loss", "error", "factor", "within 2×", "5-95 %", "over p95")
 _MIDDLE = len(LEVELS) // 2
+_ASKED_AT = 150
 
 
 def main(arguments: Sequence[str] = ()) -> int:
@@ -62,8 +67,10 @@ def main(arguments: Sequence[str] = ()) -> int:
             rows += _of_outcomes("later (Philly)", trace, outcomes)
             rows.append(_trained_again("later (Philly)", trace, tables[trace.name], from_s))
             rows += _left(trace, model, from_s)
+            rows += _left_at_random("left (Philly, later)", trace, model, from_s)
         else:
             unseen += outcomes
+            rows += _left_at_random(f"left ({trace.name.removeprefix('ms_itp_')})", trace, model, from_s)
             rows += [_row(trace.name.removeprefix("ms_itp_"), "model", *_answered(outcomes))]
         months += _months(trace.name, outcomes)
     rows += _both("never seen (ITP)", unseen)
@@ -156,6 +163,76 @@ def _left(trace: Trace, model: RunTimePredictor, from_s: float) -> list[tuple[ob
         _row("left after an hour", "last 20, given an hour", np.array([item[1] for item in asked]), actual),
         _row("left after an hour", "model", np.array([item[0] for item in asked]), actual),
     ]
+
+
+def _left_at_random(label: str, trace: Trace, model: RunTimePredictor, from_s: float) -> list[tuple[object, ...]]:
+    """Asked about up to ten of each queue that run, at up to 150 of its starts and ends."""
+    events = [event for event in in_order(trace.runs) if event[0] >= from_s]
+    draw = random.Random(0)
+    by_queue: dict[str, list[int]] = {}
+    for number, (_, _, run) in enumerate(events):
+        by_queue.setdefault(run.kind.queue, []).append(number)
+    asked_at = {
+        number for numbers in by_queue.values() for number in draw.sample(numbers, min(_ASKED_AT, len(numbers) // 3))
+    }
+    runs = model.cluster_runs()
+    runs.observe([run for run in trace.runs if run.started_s < from_s and (run.ended_s or np.inf) < from_s])
+    running: dict[str, dict[str, JobRun]] = {}
+    by: dict[str, dict[str, list[Array]]] = {name: {} for name in ("model at its start", "longer runs", "model")}
+    actual: dict[str, list[float]] = {}
+    for number, (at_s, has_ended, run) in enumerate(events):
+        of_queue = running.setdefault(run.kind.queue, {})
+        if has_ended:
+            of_queue.pop(run.job, None)
+        else:
+            of_queue[run.job] = run
+        runs.observe([run if has_ended else JobRun(run.job, run.kind, run.started_s)])
+        if number not in asked_at:
+            continue
+        for other in draw.sample(sorted(of_queue.values(), key=lambda each: each.job), min(10, len(of_queue))):
+            elapsed_s, queue = at_s - other.started_s, other.kind.queue
+            if elapsed_s <= 0 or other.ended_s is None or not any(each.number for each in runs.ended(other.kind)):
+                continue
+            log_times = LogTimes(tuple(runs.quantiles(other.kind, other.started_s, other.job)[0].tolist()))
+            ended = runs.ended(other.kind)
+            answers = {
+                "model at its start": remaining_of(log_times, elapsed_s),
+                "longer runs": remaining_of_longer(elapsed_s, ended)[0],
+                "model": remaining_while_running(log_times, elapsed_s, ended),
+            }
+            if answers["longer runs"] is None:
+                continue
+            for name, seconds in answers.items():
+                assert seconds is not None
+                by[name].setdefault(queue, []).append(np.log(np.maximum(1.0, seconds)))
+            actual.setdefault(queue, []).append(float(np.log(max(1.0, other.ended_s - at_s))))
+    return [_mean_row(label, name, answers, actual) for name, answers in by.items()]
+
+
+def _mean_row(
+    label: str, by: str, answers: dict[str, list[Array]], actual: dict[str, list[float]]
+) -> tuple[object, ...]:
+    """Means of the queues' figures."""
+    figures = []
+    for queue, quantiles in answers.items():
+        q, a = np.array(quantiles), np.array(actual[queue])
+        error = np.abs(q[:, _MIDDLE] - a)
+        inside = (q[:, 0] <= a) & (a <= q[:, -1])
+        within = np.mean(error <= np.log(2))
+        figures.append((pinball(q, a).mean(), np.median(error), within, inside.mean(), np.mean(a > q[:, -1])))
+    loss, error, within, inside, above = np.mean(figures, axis=0)
+    count = f"{sum(map(len, actual.values())):,} ({len(figures)} queues)"
+    return (
+        label,
+        by,
+        count,
+        f"{loss:.3f}",
+        f"{error:.3f}",
+        f"{np.exp(error):.2f}",
+        f"{within:.0%}",
+        f"{inside:.1%}",
+        f"{above:.1%}",
+    )
 
 
 def _long(run: JobRun) -> bool:

@@ -20,6 +20,8 @@ Key = tuple[str | int, ...]
 RECENT = 20
 """Finished runs whose median is the base that all times are relative to."""
 _KEPT, _NEIGHBOURS = 100, 6
+ENDED_LEVELS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.94, 0.96, 0.98, 1.0)
+"""Of the quantiles that are kept of the last runs that ended: closer where few are longer."""
 _BURSTS_S = (60.0, 600.0, 3_600.0, 86_400.0)
 LEAST_NAMED = 2
 """Finished runs from which on jobs of one name and user are a class of their own."""
@@ -64,6 +66,18 @@ FEATURES: tuple[str, ...] = (
 """Names of the columns. Durations and ages are natural logarithms of seconds, less ``base``."""
 
 
+GROUP_ARRAYS = (
+    "finished",
+    "running",
+    "starts_s",
+    "neighbour_starts_s",
+    "neighbour_log_seconds",
+    "recent_log_seconds",
+    "ended_log_seconds",
+)
+"""What a group's state is stored as."""
+
+
 @dataclass(slots=True)
 class _Group:
     """The runs of one class: those that go on, and the last that ended."""
@@ -76,7 +90,9 @@ class _Group:
     fast: float = 0.0
     slow: float = 0.0
     last_end_s: float = -math.inf
-    _ended: tuple[tuple[float, ...], tuple[float, ...]] | None = field(default=None, init=False, repr=False)
+    _ended: "tuple[tuple[float, ...], tuple[float, ...], EndedRuns] | None" = field(
+        default=None, init=False, repr=False
+    )
     """What a state has of the runs that ended; kept until another ends."""
 
     def start(self, run: "_Run") -> None:
@@ -100,12 +116,20 @@ class _Group:
         self.last_end_s = max(self.last_end_s, ended_s)
         self._ended = None
 
-    def state(self) -> "GroupState":
+    def ended(self) -> "EndedRuns":
+        """How long the last runs took."""
+        return self._of_ended()[2]
+
+    def _of_ended(self) -> "tuple[tuple[float, ...], tuple[float, ...], EndedRuns]":
         if self._ended is None:
             values = list(self.finished)
             statistics = _statistics(values, self.count, self.fast, self.slow, self.last_end_s)
-            self._ended = statistics, tuple(values[-RECENT:])
-        finished, recent = self._ended
+            quantiles = np.quantile(values, ENDED_LEVELS) if values else np.empty(0)
+            self._ended = statistics, tuple(values[-RECENT:]), EndedRuns(len(values), tuple(quantiles.tolist()))
+        return self._ended
+
+    def state(self) -> "GroupState":
+        finished, recent, ended = self._of_ended()
         starts_s = list(self.running.values())
         return GroupState(
             finished,
@@ -116,6 +140,7 @@ class _Group:
                 for run in reversed(self.latest)
             ),
             recent,
+            ended.log_seconds,
         )
 
 
@@ -147,6 +172,15 @@ def _statistics(values: Sequence[float], count: int, fast: float, slow: float, l
 
 
 @dataclass(frozen=True, slots=True)
+class EndedRuns:
+    """How long the last ``number`` runs of a group took: quantiles at ``ENDED_LEVELS`` of log seconds, none without
+    runs."""
+
+    number: int
+    log_seconds: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class GroupState:
     """What a group of jobs has shown by a moment, as it is stored; the features of a later moment follow from it.
 
@@ -154,6 +188,7 @@ class GroupState:
     seconds of the last end last. ``running``: their number, and the starts of the youngest, the oldest and the middle
     one. ``starts_s``: the last starts. ``neighbours``: start and log duration (NaN while it goes on) of the runs that
     started last, the newest first. ``recent``: log durations of the last runs that ended, the oldest first.
+    ``ended_log_seconds``: their quantiles over more of them, as in ``EndedRuns``.
     """
 
     finished: tuple[float, ...] = (0.0, *[math.nan] * (len(_FINISHED) - 1))
@@ -161,11 +196,28 @@ class GroupState:
     starts_s: tuple[float, ...] = ()
     neighbours: tuple[tuple[float, float], ...] = ()
     recent: tuple[float, ...] = ()
+    ended_log_seconds: tuple[float, ...] = ()
 
     @property
     def count(self) -> int:
         """Runs that ended."""
         return int(self.finished[0])
+
+    def arrays(self) -> tuple[list[float], ...]:
+        """As it is stored, in the order of ``GROUP_ARRAYS``."""
+        neighbours = zip(*self.neighbours, strict=True) if self.neighbours else ((), ())
+        each = (self.finished, self.running, self.starts_s, *neighbours, self.recent, self.ended_log_seconds)
+        return tuple(list(values) for values in each)
+
+    @classmethod
+    def of_arrays(cls, arrays: Sequence[Sequence[float] | None]) -> "GroupState":
+        """Of what ``arrays`` gave."""
+        finished, running, starts_s, neighbour_starts_s, log_seconds, *ended = (tuple(each or ()) for each in arrays)
+        return cls(finished, running, starts_s, tuple(zip(neighbour_starts_s, log_seconds, strict=True)), *ended)
+
+    def ended(self) -> EndedRuns:
+        """How long the last runs took."""
+        return EndedRuns(min(_KEPT, self.count), self.ended_log_seconds)
 
     def base(self) -> float:
         """The median of the last runs that ended (log seconds)."""
@@ -280,6 +332,11 @@ class JobHistory:
     def recent_log_seconds(self, kind: JobKind) -> tuple[float, ...]:
         """Log durations of the last runs of its class that ended, the oldest first."""
         return tuple(self._class(kind)[0].finished)
+
+    def ended(self, kind: JobKind) -> tuple[EndedRuns, ...]:
+        """Of its own class, its queue, its number of GPUs and all jobs: the nearest first."""
+        own, _ = self._class(kind)
+        return (own.ended(), *(self._groups.get(key, _EMPTY).ended() for key in wider_keys(kind)))
 
     def states(self, keys: Iterable[Key] | None = None) -> dict[Key, GroupState]:
         """What is stored of groups, of all by default; those without a run are absent."""

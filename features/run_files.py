@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from kopt.features.job_history import GroupState, Key
+from kopt.features.job_history import GROUP_ARRAYS, GroupState, Key
 from kopt.features.offline import replace_rows, rows_lock, torn
 from kopt.features.run_rows import Cluster, RunRows
 
@@ -26,8 +26,7 @@ _COMMON = [
     ("known_s", pa.float64()),
     ("change", pa.int64()),
 ]
-_ARRAYS = ("finished", "running", "starts_s", "neighbour_starts_s", "neighbour_log_seconds", "recent_log_seconds")
-GROUP_SCHEMA = pa.schema([*_COMMON, *((name, pa.list_(pa.float64())) for name in _ARRAYS)])
+GROUP_SCHEMA = pa.schema([*_COMMON, *((name, pa.list_(pa.float64())) for name in GROUP_ARRAYS)])
 CALIBRATION_SCHEMA = pa.schema(
     [
         *_COMMON,
@@ -46,12 +45,7 @@ def group_table(cluster: Cluster, rows: Sequence[tuple[float, Key, GroupState]],
     return pa.table(
         [
             *_common([cluster.entity(*key) for _, key, _ in rows], [known_s for known_s, _, _ in rows], change),
-            [list(state.finished) for state in states],
-            [list(state.running) for state in states],
-            [list(state.starts_s) for state in states],
-            [[started_s for started_s, _ in state.neighbours] for state in states],
-            [[log_seconds for _, log_seconds in state.neighbours] for state in states],
-            [list(state.recent) for state in states],
+            *(list(column) for column in zip(*(state.arrays() for state in states), strict=True)),
         ],
         schema=GROUP_SCHEMA,
     )
@@ -86,15 +80,8 @@ def _common(entities: Sequence[str], known_s: Sequence[float], change: int) -> l
 
 def group_states(table: Any) -> list[GroupState | None]:
     """The states in a table with the columns of groups; None for rows without one."""
-    columns = [table[name].to_pylist() for name in _ARRAYS]
-    return [None if not values[0] else state_of(values) for values in zip(*columns, strict=True)]
-
-
-def state_of(values: Sequence[Sequence[float] | None]) -> GroupState:
-    """From the arrays of a row in their order."""
-    finished, running, starts_s, neighbour_starts_s, neighbour_log_seconds, recent = (tuple(v or ()) for v in values)
-    neighbours = tuple(zip(neighbour_starts_s, neighbour_log_seconds, strict=True))
-    return GroupState(finished, running, starts_s, neighbours, recent)
+    columns = [table[name].to_pylist() for name in GROUP_ARRAYS]
+    return [None if not values[0] else GroupState.of_arrays(values) for values in zip(*columns, strict=True)]
 
 
 def replace_history(folder: Path, cluster: Cluster, tables: Iterable[Any]) -> None:

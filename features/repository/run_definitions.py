@@ -7,6 +7,7 @@ the microsecond, which online stores do not (whole seconds).
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from kopt.features.job_history import GROUP_ARRAYS
 from kopt.features.session import importing_feast
 
 with importing_feast():
@@ -16,7 +17,6 @@ with importing_feast():
 
 ENTITY, GROUPS, CALIBRATIONS, SERVICE = "jobs", "run_groups", "run_calibrations", "runtime_v1"
 EVENT_TIME, CREATED_TIME = "event_timestamp", "created_timestamp"
-GROUP_ARRAYS = ("finished", "running", "starts_s", "neighbour_starts_s", "neighbour_log_seconds", "recent_log_seconds")
 COMMON = {"known_s": Float64, "change": Int64}
 GROUP_FIELDS = COMMON | dict.fromkeys(GROUP_ARRAYS, Array(Float64))
 CALIBRATION_FIELDS = COMMON | {

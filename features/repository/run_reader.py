@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from kopt.features.job_history import GroupState
+from kopt.features.job_history import GROUP_ARRAYS, GroupState
 from kopt.features.repository.reader import online_store
-from kopt.features.repository.run_definitions import ENTITY, GROUP_ARRAYS, RunRepository
+from kopt.features.repository.run_definitions import ENTITY, RunRepository
 from kopt.features.run_rows import Calibration
 from kopt.features.session import importing_feast
 
@@ -46,11 +46,7 @@ class RunReader:
 
 
 def _state(fields: Mapping[str, Any]) -> GroupState:
-    finished, running, starts_s, neighbour_starts_s, neighbour_log_seconds, recent = (
-        tuple(fields[name].double_list_val.val) for name in GROUP_ARRAYS
-    )
-    neighbours = tuple(zip(neighbour_starts_s, neighbour_log_seconds, strict=True))
-    return GroupState(finished, running, starts_s, neighbours, recent)
+    return GroupState.of_arrays([fields[name].double_list_val.val for name in GROUP_ARRAYS])
 
 
 def _calibration(fields: Mapping[str, Any]) -> Calibration:

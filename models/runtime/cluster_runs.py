@@ -12,6 +12,7 @@ from kopt.features.job_history import (
     LEAST_NAMED,
     Array,
     Described,
+    EndedRuns,
     GroupState,
     JobHistory,
     Key,
@@ -132,6 +133,10 @@ class ClusterRuns:
             for kind, at_s, job in starts
         ]
 
+    def ended(self, kind: JobKind) -> tuple[EndedRuns, ...]:
+        """How long the last runs took that are like it, the nearest first."""
+        return self.history.ended(kind)
+
     def calibrations(self, kinds: Iterable[JobKind] | None = None) -> dict[Key, Calibration]:
         """How answers have held, by queue and by name, of the queues and names of ``kinds`` or of all."""
         selected = None if kinds is None else set(kinds)
@@ -197,11 +202,9 @@ class StoredRuns:
 
     def quantiles(self, kind: JobKind, at_s: float, job: str = "") -> tuple[Array, Described, QueueRecord]:
         """As ``ClusterRuns`` answers."""
+        own, level = self._class(kind)
         wider = [self._groups.get(key, _NOTHING) for key in wider_keys(kind)]
-        named = self._groups.get(named_key(kind), _NOTHING) if kind.name else _NOTHING
-        is_named = named.count >= LEAST_NAMED
-        own = named if is_named else self._groups.get(class_key(kind), _NOTHING)
-        about = described(kind, at_s, "name" if is_named else "class", [own, *wider])
+        about = described(kind, at_s, level, [own, *wider])
         record = QueueRecord.of(self._calibrations.get(("queue", kind.queue)))
         recent = recent_quantiles(own.recent) if own.recent else None
         share = 0.0
@@ -210,6 +213,17 @@ class StoredRuns:
             share = _NEW_NAME.recent_share if held is None else held.recent_share
         tracked = record.tracker.apply(self._model.predict(about.features[None])[0] + about.base)
         return combined(tracked, recent, share, has_drifted=record.has_drifted), about, record
+
+    def ended(self, kind: JobKind) -> tuple[EndedRuns, ...]:
+        """As ``ClusterRuns`` has it."""
+        own, _ = self._class(kind)
+        return (own.ended(), *(self._groups.get(key, _NOTHING).ended() for key in wider_keys(kind)))
+
+    def _class(self, kind: JobKind) -> tuple[GroupState, str]:
+        named = self._groups.get(named_key(kind), _NOTHING) if kind.name else _NOTHING
+        if named.count >= LEAST_NAMED:
+            return named, "name"
+        return self._groups.get(class_key(kind), _NOTHING), "class"
 
 
 def combined(tracked: Array, recent: Array | None, share: float, *, has_drifted: bool) -> Array:

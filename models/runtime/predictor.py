@@ -12,7 +12,7 @@ from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
 from kopt.core.units import format_span
 from kopt.core.workload.run_time import LEVELS, RunTimeAnswer, RunTimeQuestion
-from kopt.features.job_history import FEATURES, RECENT, Array, Described, JobHistory
+from kopt.features.job_history import FEATURES, RECENT, Array, Described, EndedRuns, JobHistory
 from kopt.features.run_rows import OnlineRuns
 from kopt.models.base import Predictor
 from kopt.models.registry.model_files import read_json
@@ -21,7 +21,8 @@ from kopt.models.runtime.distribution import LogTimes
 from kopt.models.runtime.quantile_trees import QuantileTrees, TreeSettings
 from kopt.models.runtime.recent import recent_quantiles
 from kopt.models.runtime.records import QueueRecord
-from kopt.models.runtime.steps import remaining_of, remaining_seconds
+from kopt.models.runtime.steps import remaining_seconds
+from kopt.models.runtime.still_running import remaining_while_running
 from kopt.models.runtime.table import RunTimeTable
 
 UNREGISTERED = ModelVersion("runtime", "unregistered")
@@ -102,7 +103,8 @@ class RunTimePredictor(Predictor):
         if not described.finished:
             return _unknown()
         reasons = (*_of_history(described, question), *_of_drift(record))
-        return _answer(quantiles, question, described, reasons, by_recent=record.has_drifted)
+        ended = runs.ended(question.kind)
+        return _answer(quantiles, question, described, reasons, ended, by_recent=record.has_drifted)
 
     def remaining(self, questions: Sequence[RunTimeQuestion], runs: ClusterRuns) -> list["Remaining"]:
         """What is left of many jobs: as ``answer`` has it, without its reasons, in a tenth of the time."""
@@ -115,7 +117,8 @@ class RunTimePredictor(Predictor):
             if question.progress is not None:
                 seconds = remaining_seconds(question.progress, question.at_s)
             else:
-                seconds = remaining_of(LogTimes(tuple(next(rows).tolist())), _elapsed(question))
+                log_times, ended = LogTimes(tuple(next(rows).tolist())), runs.ended(question.kind)
+                seconds = remaining_while_running(log_times, _elapsed(question), ended)
             is_answered = finished > 0 or question.progress is not None
             result.append(Remaining(tuple(seconds.tolist()) if is_answered else None, level, finished))
         return result
@@ -180,7 +183,7 @@ def answer_recent(history: JobHistory, question: RunTimeQuestion, why: Reason) -
     if not values:
         return _unknown()
     reasons = (*_of_history(described, question), why)
-    return _answer(recent_quantiles(values), question, described, reasons, by_recent=True)
+    return _answer(recent_quantiles(values), question, described, reasons, history.ended(question.kind), by_recent=True)
 
 
 def _start_s(question: RunTimeQuestion) -> float:
@@ -204,11 +207,12 @@ def _answer(
     question: RunTimeQuestion,
     described: Described,
     reasons: tuple[Reason, ...],
+    ended: Sequence[EndedRuns],
     *,
     by_recent: bool,
 ) -> RunTimeAnswer:
     elapsed = _elapsed(question)
-    remaining = remaining_of(LogTimes(tuple(log_quantiles.tolist())), elapsed)
+    remaining = remaining_while_running(LogTimes(tuple(log_quantiles.tolist())), elapsed, ended)
     return RunTimeAnswer(
         tuple((remaining + elapsed).tolist()),
         tuple(remaining.tolist()),

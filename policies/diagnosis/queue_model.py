@@ -61,12 +61,15 @@ class Rooms:
         self.limits = dict(model.free_by_limit)
         self._free = {node.name: node.free_milli for node in model.nodes}
         self._group = {node.name: node.group for node in model.nodes}
-        self._by_free: dict[tuple[str, int], set[str]] = defaultdict(set)
+        self._names = [node.name for node in model.nodes]
+        self._bit = {name: 1 << number for number, name in enumerate(self._names)}
+        # Nodes as bits: the first of them is found at once, and is the same whatever was started and ended before.
+        self._by_free: dict[tuple[str, int], int] = defaultdict(int)
         self.total = 0
         self._changes: list[tuple[str, int]] = []
         self._limits = dict(model.free_by_limit)
         for node in model.nodes:
-            self._by_free[node.group, node.free_milli].add(node.name)
+            self._by_free[node.group, node.free_milli] |= self._bit[node.name]
             self.total += max(0, node.free_milli)
 
     def start(self, workload: QueuedGpus) -> RunningGpus | None:
@@ -119,22 +122,25 @@ class Rooms:
 
     def _fullest(self, workload: QueuedGpus) -> str | None:
         best: tuple[int, str] | None = None
-        for (group, free), names in self._by_free.items():
+        for (group, free), nodes in self._by_free.items():
             if (
                 free < workload.milli_gpus
-                or not names
+                or not nodes
                 or (workload.groups is not None and group not in workload.groups)
             ):
                 continue
             if best is None or (free, group) < best:
                 best = free, group
+        if best is None:
+            return None
         # Nodes of a group with as much free are alike.
-        return None if best is None else next(iter(self._by_free[best[1], best[0]]))
+        nodes = self._by_free[best[1], best[0]]
+        return self._names[(nodes & -nodes).bit_length() - 1]
 
     def _change(self, node: str, amount: int) -> None:
         group, free = self._group[node], self._free[node]
         self._changes.append((node, amount))
-        self._by_free[group, free].discard(node)
+        self._by_free[group, free] ^= self._bit[node]
         self._free[node] = free + amount
-        self._by_free[group, free + amount].add(node)
+        self._by_free[group, free + amount] |= self._bit[node]
         self.total += max(0, free + amount) - max(0, free)

@@ -38,6 +38,7 @@ class ActivityTransitions:
         if write is not None and not repeated and self._end_by_activity(line, label, write):
             return
         self._record_step(line, label, after_write=write is not None or others_ended)
+        self.progress.active_since_end = self.progress.active_since_end or not self.writes.open
         if others_ended and not self.writes.open:
             self.current.before = STATE_OF[label]
             return
@@ -70,6 +71,7 @@ class ActivityTransitions:
             return True
         self.current.before = STATE_OF[label]
         self.transitions.close(write, line.reference, reported=False)
+        self.progress.active_since_end = True
         self._record_step(line, label, after_write=True)
         return True
 

@@ -13,17 +13,20 @@ from typing import Any
 from kopt.core.workload.checkpoint import JobState, LineLabel
 from kopt.models.checkpoint.activity import ActivityTransitions
 from kopt.models.checkpoint.classified_line import ClassifiedLine
-from kopt.models.checkpoint.classifier.tokens import template
+from kopt.models.checkpoint.classifier.tokens import template, without_paths
 from kopt.models.checkpoint.current_state import STATE_OF, CurrentState
 from kopt.models.checkpoint.end_detection import EndDetector
 from kopt.models.checkpoint.log_writers import LogWriters
-from kopt.models.checkpoint.reading import ACTIVITY, read, speaks_of_step, write_share
+from kopt.models.checkpoint.reading import ABOUT_WRITES, ACTIVITY, read, speaks_of_step, write_share
 from kopt.models.checkpoint.serialization import added_to, fill, plain, templates_from, templates_to, write_from
 from kopt.models.checkpoint.templates import LineTemplate, LineTemplates
 from kopt.models.checkpoint.timing import JobClock, TrainingProgress
 from kopt.models.checkpoint.write_statistics import WriteStatistics
 from kopt.models.checkpoint.write_transitions import WriteTransitions
 from kopt.models.checkpoint.writes import DurableCheckpoint, OpenWrite, Writes
+
+_NAMES_FILES = 0.2
+"""From which share of a write on a line's files do not tell it from lines of the same words."""
 
 
 class StateMachine:
@@ -84,6 +87,11 @@ class StateMachine:
         return self._templates.routine
 
     @property
+    def active_since_end(self) -> bool:
+        """Whether a line has shown since the end of the last save that the job does something else."""
+        return self._progress.active_since_end
+
+    @property
     def step_lines(self) -> int:
         """Lines about steps so far."""
         return self._progress.step_lines
@@ -115,12 +123,19 @@ class StateMachine:
         line_template = self._observe_template(line)
         write, statistics = self._writes.open.get(line.writer), self.statistics
         reading = read(line, line_template, write, statistics, trained=self._progress.step_lines > 0)
-        label = self._ends.learned_label(line.writer, reading.label, line_template.number)
+        label = reading.label
+        if not reading.premature_end:
+            label = self._ends.learned_label(line, label, line_template.number)
+        if line_template.begins_writes and label not in ABOUT_WRITES and label not in (LineLabel.ERROR, LineLabel.OOM):
+            # The same words began earlier writes of this job, whatever they mean after other lines.
+            label = LineLabel.CKPT_BEGIN
         self._current.confidence = reading.confidence
         statistics.early_ends += reading.premature_end
         confirmed = self._ends.confirms_end(line, label)
         if confirmed is not None:
             self._transitions.end_as_reported(confirmed)
+        if not self._progress.active_since_end and label not in ACTIVITY | ABOUT_WRITES and line.text.strip():
+            statistics.lines_after_ends += 1
         self._ends.drop_idle(line, label)
         if self._ends.learns_late_end(line, line_template):
             label = LineLabel.CKPT_END
@@ -224,6 +239,8 @@ class StateMachine:
     def _observe_template(self, line: ClassifiedLine) -> LineTemplate:
         about_write = write_share(line) >= 0.5
         key, at_s = line.template or template(line.text), line.at_s if line.live else None
+        if write_share(line) >= _NAMES_FILES:
+            key = without_paths(key)
         step = speaks_of_step(line)
         result = self._templates.observe(key, line.text, line.writer, at_s, write=about_write, step=step)
         if about_write:

@@ -10,6 +10,7 @@ from kopt.models.checkpoint.line_facts import continues_aside, step_of_checkpoin
 from kopt.models.checkpoint.reading import CERTAIN, write_share
 from kopt.models.checkpoint.templates import LineTemplate
 from kopt.models.checkpoint.timing import JobClock, TrainingProgress
+from kopt.models.checkpoint.write_statistics import SaveProgress
 from kopt.models.checkpoint.writes import OpenWrite, Writes
 
 
@@ -26,7 +27,7 @@ class WriteTransitions:
     def close(self, write: OpenWrite, end: LineReference, *, reported: bool) -> None:
         """The write has ended and is durable."""
         self.writes.close(write, end, reported=reported)
-        self.progress.stepped_since_end = False
+        self.progress.stepped_since_end = self.progress.active_since_end = False
         self.current.line, self.current.line_text, _ = end
         self.current.state = JobState.CKPT_WRITING if self.writes.open else JobState.CKPT_DONE
 
@@ -47,11 +48,13 @@ class WriteTransitions:
         if label is LineLabel.CKPT_PROGRESS and write is None and self.current.state is JobState.CKPT_DONE:
             # More of the same after its end: the ends of this job are those of parts.
             statistics.early_ends += 1
+            statistics.end_template = -1
         if write is not None and _begins_another(write, label, step, line_template):
             self._replace_write(line, write)
             write = None
         if write is None:
             write = self.writes.open[line.writer] = self._write_at(line, certainty=0.0)
+            line_template.begun += 1
             write.template, write.step_text = line_template.number, self.progress.step_text
         elif label is LineLabel.CKPT_BEGIN:
             label = LineLabel.CKPT_PROGRESS
@@ -83,6 +86,8 @@ class WriteTransitions:
     def report_end(self, line: ClassifiedLine, line_template: LineTemplate) -> None:
         """A line by whose words, or by what it was before, a write has ended."""
         open_writes, statistics = self.writes.open, self.writes.statistics
+        statistics.end_template = line_template.number
+        more_expected = statistics.save_progress is SaveProgress.MORE
         write = open_writes.get(line.writer) or (next(iter(open_writes.values())) if len(open_writes) == 1 else None)
         if write is not None and write.template == line_template.number and write.activity:
             # The same message was taken for a beginning. It is an end, and the one before was long ago.
@@ -91,33 +96,35 @@ class WriteTransitions:
         if write is not None:
             write.name_step(step_of_checkpoint(line.text))
             write.ending, write.pauses_after = line.reference, line_template.pauses_after
+            write.more_expected = more_expected
             if self.ends.accepts_at_once(write):
                 self.end_as_reported(write)
             return
         if not self.progress.stepped_since_end:
             # Another message about the same checkpoint: how long it took, or from another process.
             self.current.state = JobState.CKPT_WRITING if self.writes.open else JobState.CKPT_DONE
-            if line_template.pauses_after:
-                self._await_more(line)
+            self.progress.active_since_end = False
+            if line_template.pauses_after or more_expected:
+                self._await_more(line, more_expected=more_expected)
             return
         statistics.unannounced_ends += 1
         if line.live and self.clock.silence_s is not None:
             statistics.silences_s.append(self.clock.silence_s)
         step = step_of_checkpoint(line.text)
         self.ends.learn_from_late_end(step)
-        if line_template.pauses_after:
-            self._await_more(line)
+        if line_template.pauses_after or more_expected:
+            self._await_more(line, more_expected=more_expected)
             return
         write = self._write_at(line)
         write.step = write.step if step is None else step
         self.current.remember()
         self.close(write, line.reference, reported=True)
 
-    def _await_more(self, line: ClassifiedLine) -> None:
+    def _await_more(self, line: ClassifiedLine, *, more_expected: bool) -> None:
         """An end after which this job is usually silent, as if more were written: the next line confirms it."""
         write = self._write_at(line)
         write.name_step(step_of_checkpoint(line.text))
-        write.ending, write.pauses_after = line.reference, True
+        write.ending, write.pauses_after, write.more_expected = line.reference, True, more_expected
         self.writes.open[line.writer] = write
         self.current.enter(JobState.CKPT_WRITING)
 

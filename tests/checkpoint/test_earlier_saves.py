@@ -89,9 +89,10 @@ def test_a_line_about_loading_in_a_write_is_about_that_write() -> None:
     job = Job()
     job.train()
     job.tell(B, "saving the state")
-    job.machine.advance(ClassifiedLine(99, [float(label is LOAD) for label in LABELS], "state dict flushed"))
-    assert job.machine.state is JobState.CKPT_WRITING
+    shares = [float(label is LOAD) for label in LABELS]
+    assert job.machine.advance(ClassifiedLine(99, shares, "state dict flushed")) is P
     assert job.train(1) is JobState.CKPT_DONE
+    assert job.machine.advance(ClassifiedLine(101, shares, "state dict flushed")) is LOAD
 
 
 @pytest.mark.parametrize("follows", [False, True])

@@ -8,12 +8,12 @@ arrival times the first such end also needs a pause, because a write that stops 
 from dataclasses import dataclass
 
 from kopt.core.workload.checkpoint import LineLabel
-from kopt.models.checkpoint.classified_line import ClassifiedLine
-from kopt.models.checkpoint.line_facts import continues_aside, counts_of, epoch_of
-from kopt.models.checkpoint.reading import ABOUT_WRITES, CERTAIN, write_share
+from kopt.models.checkpoint.classified_line import LABELS, ClassifiedLine
+from kopt.models.checkpoint.line_facts import continues_aside, counts_of, epoch_of, metrics_of
+from kopt.models.checkpoint.reading import ABOUT_WRITES, ACTIVITY, CERTAIN, write_share
 from kopt.models.checkpoint.templates import LineTemplate, LineTemplates
 from kopt.models.checkpoint.timing import JobClock, TrainingProgress
-from kopt.models.checkpoint.write_statistics import QUARANTINE_S, WriteStatistics
+from kopt.models.checkpoint.write_statistics import QUARANTINE_S, SaveProgress, WriteStatistics
 from kopt.models.checkpoint.writes import OpenWrite, Writes
 
 TRUSTED = 2
@@ -24,6 +24,8 @@ _IDLE_LINES = 8
 _STEPS_AFTER_FILES = 3
 _OVERDUE_LINES = 200
 _SPEAKS_OF_WRITES = 0.2
+_END, _END_AGAIN = LABELS.index(LineLabel.CKPT_END), 0.25
+"""How certain it must be that a message which reported an end before reports one."""
 _MAY_END = ABOUT_WRITES | {LineLabel.OTHER}
 
 
@@ -40,9 +42,15 @@ class EndDetector:
     def _statistics(self) -> WriteStatistics:
         return self.writes.statistics
 
-    def learned_label(self, writer: str, label: LineLabel, template: int) -> LineLabel:
-        """If the same message twice ended an asynchronous write, it is this job's end-of-write marker."""
-        write, statistics = self.writes.open.get(writer), self._statistics
+    def learned_label(self, line: ClassifiedLine, label: LineLabel, template: int) -> LineLabel:
+        """The label by what the message was in earlier writes of the job.
+
+        A message that reported the end of one reports that of the next; one that twice was the last about an
+        asynchronous write is its end.
+        """
+        write, statistics = self.writes.open.get(line.writer), self._statistics
+        if self._ends_again(line, label, template):
+            return LineLabel.CKPT_END
         if write is None or label not in _MAY_END:
             return label
         if statistics.late_end >= 0:
@@ -53,6 +61,15 @@ class EndDetector:
             return label
         learned = statistics.last_template_count >= TRUSTED and statistics.last_template == template
         return LineLabel.CKPT_END if learned else label
+
+    def _ends_again(self, line: ClassifiedLine, label: LineLabel, template: int) -> bool:
+        """Whether the message reported the end of an earlier save, and all that was said of that one has been said."""
+        statistics = self._statistics
+        if label not in ABOUT_WRITES or template != statistics.end_template or line.shares[_END] < _END_AGAIN:
+            return False
+        if statistics.asynchronous or statistics.late_end >= 0:
+            return False
+        return statistics.save_progress is not SaveProgress.MORE
 
     def learns_late_end(self, line: ClassifiedLine, template: LineTemplate) -> bool:
         """Whether a line about a save aside, after training went on since a save ended, shows that it ended only now.
@@ -80,10 +97,12 @@ class EndDetector:
         if write is None or write.ending is None:
             return None
         if label in (LineLabel.CKPT_PROGRESS, LineLabel.CKPT_END, LineLabel.ERROR):
-            self._statistics.early_ends += label is not LineLabel.ERROR
+            if label is not LineLabel.ERROR and not write.more_expected:
+                self._statistics.early_ends += 1
+                self._statistics.end_template = -1
             write.ending = None
             return None
-        return write
+        return None if write.more_expected and label not in ACTIVITY else write
 
     def drop_idle(self, line: ClassifiedLine, label: LineLabel) -> None:
         """Before training has begun, a write that no further line is about was none; nothing is safe then anyway."""
@@ -97,7 +116,8 @@ class EndDetector:
     def accepts_at_once(self, write: OpenWrite) -> bool:
         """Whether a reported end of the write needs no confirmation by later lines."""
         statistics = self._statistics
-        return statistics.reported_ends >= TRUSTED and not statistics.early_ends and not write.pauses_after
+        trusted = statistics.reported_ends >= TRUSTED and not statistics.early_ends
+        return trusted and not write.pauses_after and not write.more_expected
 
     def doubtful(self, write: OpenWrite) -> bool:
         """Whether a write that only other activity ended may have been no checkpoint at all."""
@@ -107,7 +127,9 @@ class EndDetector:
         """Whether activity of its writer means that the write has ended; marks a write that must have failed."""
         statistics = self._statistics
         passed = None if line.at_s is None or write.at_s is None else line.at_s - write.at_s
-        if write.asynchronous or statistics.asynchronous or statistics.reports_ends:
+        aside = write.asynchronous or statistics.asynchronous
+        complete = not aside and statistics.save_progress is SaveProgress.COMPLETE
+        if aside or (statistics.reports_ends and not complete):
             # This job reports its ends. A write whose end is never reported has failed silently.
             longest = statistics.longest_write_s
             write.failed = write.activity > _OVERDUE_LINES or (
@@ -116,7 +138,7 @@ class EndDetector:
             return False
         if line.live and passed is not None and write.activity == 1:
             statistics.pauses += self.templates.is_pause(passed)
-        if not write.begun and write.activity < _STEPS_AFTER_FILES:
+        if not write.begun and not complete and write.activity < _STEPS_AFTER_FILES:
             # Only files of it were named: more may come.
             return False
         if not line.live or passed is None or statistics.pauses or self.clock.first_step_at_s is None:
@@ -146,7 +168,11 @@ class EndDetector:
         if step is None or not (step == write.last_step or same_epoch):
             return False
         # A speed may be called steps, too, and an epoch has many batches: another number may have grown.
-        return counts_of(line.text) <= counts_of(write.step_text)
+        drawn_again = counts_of(line.text) <= counts_of(write.step_text)
+        if not drawn_again or self._statistics.save_progress is not SaveProgress.COMPLETE:
+            return drawn_again
+        # All that an earlier save of this job said has been said: with another loss it is no bar that is drawn again.
+        return metrics_of(line.text) <= metrics_of(write.step_text)
 
     def learn_from_late_end(self, step: int | None) -> None:
         """A reported end after the next step was taken for one shows that training continues during writes."""

@@ -93,7 +93,8 @@ def _doubt(machine: StateMachine, now_s: float | None, *, live: bool, files: boo
             "Text alone cannot tell yet: no earlier save of this job went as the last one did. "
             "Another save or a look at the files can."
         )
-    if live and durable.line == machine.evidence[0] and not files:
+    ended = durable.line is not None and not machine.active_since_end
+    if ended and (live or machine.statistics.lines_after_ends) and not files:
         # Many say "saved" of the first of several parts: the others are written before the training goes on.
         return "The log has just told of the end of a save, and not yet that the training goes on."
     if not machine.routine and not quiet:

@@ -34,6 +34,7 @@ _ASIDE = re.compile(
 _SYNC = re.compile(r"\[sync\]|synchronous(?:ly)?\b(?<!asynchronous)|blocking save", re.IGNORECASE)
 _BATCH = re.compile(r"(?<![a-zA-Z])(?:mini-?)?batch(?:es)?[\"']?\s?[=:#]?\s{0,3}[\"']?\[?(\d+)(?![.\d])", re.IGNORECASE)
 _EPOCH_BAR = re.compile(r"\s*Epoch[ :]+(\d{1,9})(?:/-?\d+)?:?\s[\W_]*(?:\d+%\|[^|]*\|)?\s*(\d{1,9})/(\d{1,9})(?![\d/])")
+_METRIC = re.compile(r"(?<![\d.])\d{1,12}\.\d{1,12}(?:e[+-]?\d{1,3})?(?![\d.]|\s?(?:it|s|ms|min|h|sec|ba|step)\b|\s?%)")
 _LOOKED_AT, _MOST_COUNTED = 600, 16
 
 
@@ -75,6 +76,11 @@ def _counted(shape: bytes) -> tuple[slice, ...]:
     result = [match.span(1) for which in (_NAMED, _BATCH, _EPOCH) for match in which.finditer(text)]
     result += [match.span(1) for match in _OF.finditer(text)]
     return tuple(slice(*item) for item in result[:_MOST_COUNTED])
+
+
+def metrics_of(text: str) -> frozenset[str]:
+    """The numbers with a fraction that a message names, but for times and speeds."""
+    return frozenset(_METRIC.findall(text[:_LOOKED_AT]))
 
 
 def epoch_of(text: str) -> int | None:

@@ -99,6 +99,7 @@ class CheckpointPredictor(Predictor):
     def save(self, folder: Path) -> None:
         parameters = self.classifier.parameters
         arrays: dict[str, Any] = {"table": parameters.table.astype(np.float16)}
+        arrays["known"] = parameters.known.view(np.int32)
         for name, weight, bias in zip(_NAMES, parameters.weights, parameters.biases, strict=True):
             arrays |= {f"{name}.weight": np.ascontiguousarray(weight), f"{name}.bias": bias}
         save_file(arrays, folder / _LAYERS)
@@ -125,7 +126,13 @@ class CheckpointPredictor(Predictor):
 
 def _parameters(arrays: Mapping[str, Any]) -> Parameters:
     layers = [(arrays[f"{name}.weight"], arrays[f"{name}.bias"]) for name in _NAMES]
-    return Parameters(arrays["table"].astype(np.float32), tuple(w for w, _ in layers), tuple(b for _, b in layers))
+    known = arrays.get("known", np.zeros(0, np.int32)).view(np.uint32)
+    table, weights, biases = (
+        arrays["table"].astype(np.float32),
+        tuple(w for w, _ in layers),
+        tuple(b for _, b in layers),
+    )
+    return Parameters(table, weights, biases, known)
 
 
 def _reason(status: JobStatus) -> Reason:

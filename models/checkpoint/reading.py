@@ -17,6 +17,7 @@ from kopt.models.checkpoint.writes import OpenWrite
 _AT = {label: number for number, label in enumerate(LABELS)}
 _BEGIN, _PROGRESS, _END = _AT[LineLabel.CKPT_BEGIN], _AT[LineLabel.CKPT_PROGRESS], _AT[LineLabel.CKPT_END]
 _STEP, _EVAL, _OVER = _AT[LineLabel.TRAIN_STEP], _AT[LineLabel.EVAL], _AT[LineLabel.END]
+_LOAD = _AT[LineLabel.CKPT_LOAD]
 _WRITES = (_BEGIN, _PROGRESS, _END)
 _RESTS = tuple(number for number in range(len(LABELS)) if number not in _WRITES)
 _OPENS, _COUNTS = 0.6, 0.5
@@ -60,6 +61,9 @@ def read(
         return Reading(LABELS[_PROGRESS if write else _BEGIN], write_share(line), premature_end=True)
     if best == _END and shares[_END] < _needed_to_end(write, statistics, trained=trained):
         best = _PROGRESS if write else _best_of(shares, (_BEGIN, _PROGRESS, *_RESTS))
+    if write is not None and best == _LOAD:
+        # Nobody reads a checkpoint while the next one is being written: the line is about that one.
+        return Reading(LineLabel.CKPT_PROGRESS, shares[best])
     if write is not None and LABELS[best] in ACTIVITY and not _continues(line, best):
         best = _AT[LineLabel.OTHER]
     return Reading(LABELS[best], shares[best])

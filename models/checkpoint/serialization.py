@@ -45,8 +45,8 @@ _STORED_NAMES: Mapping[type, Mapping[str, str]] = {
 """Attributes that are stored under another name."""
 _ADDED: Mapping[type, frozenset[str]] = {
     LineTemplates: frozenset({"recent_keys", "routine"}),
-    TrainingProgress: frozenset({"first_epoch"}),
-    WriteStatistics: frozenset({"bar_times", "late_end", "step_times", "ways"}),
+    TrainingProgress: frozenset({"active_since_end", "first_epoch"}),
+    WriteStatistics: frozenset({"bar_times", "end_template", "late_end", "lines_after_ends", "step_times", "ways"}),
 }
 """Attributes that sessions of older releases have not."""
 

@@ -23,7 +23,7 @@ _RUN, _MOST_LINES = 12, 300
 _LATE, _LATE_THOUGH_BEGINNING = 2, 4
 """Pauses before a line, and hardly any after it, that show that it is logged at the end."""
 _GAPS, _REGULAR = 3, 3
-_SILENT_AFTER = 2
+_SILENT_AFTER, _BEGUN_OFTEN = 2, 2
 _ABOUT, _SURE, _CLEAR = 0.5, 0.85, 0.8
 
 
@@ -42,7 +42,8 @@ class LineTemplate:
 
     ``repeats``: lines directly after another of the template; ``paused_*`` and ``ran_*``: lines with and without a
     pause; ``written_*``: lines with a line about a write before them, directly after them, or before the next step;
-    ``leading``: lines after which one about a write came before the next step, or at once.
+    ``begun``: lines with which a write began; ``leading``: lines after which one about a write came before the next
+    step, or at once.
     """
 
     number: int = 0
@@ -60,6 +61,7 @@ class LineTemplate:
     written_after: int = 0
     counts: list[int] = field(default_factory=list)
     leading: int = 0
+    begun: int = 0
 
     def observe_numbers(self, text: str) -> None:
         """Compares the numbers of a line with those of the one before."""
@@ -88,6 +90,11 @@ class LineTemplate:
             return self.lines >= _ROUTINE_ENDS and not self.leading
         often = _LEADS_OFTEN if step else _LEADS_OFTEN_ELSE
         return self.lines >= _ROUTINE_LINES and self.leading * often <= self.lines
+
+    @property
+    def begins_writes(self) -> bool:
+        """Whether most such lines were read as the beginning of a write."""
+        return self.begun >= _BEGUN_OFTEN and 2 * self.begun >= self.lines
 
     @property
     def only_in_writes(self) -> bool:

@@ -43,7 +43,8 @@ class JobClock:
 class TrainingProgress:
     """Where training is: its step, its epoch, and the lines about steps so far.
 
-    ``steppers``: lines about steps by writer; ``stepped_since_end``: training has gone on since the last write ended.
+    ``steppers``: lines about steps by writer; ``stepped_since_end``: training has gone on since the last write ended;
+    ``active_since_end``: or anything else that a job does between saves has begun.
     ``first_epoch``: by files, what the job's bar calls the first epoch; None where no bar counts batches of one.
     """
 
@@ -54,6 +55,7 @@ class TrainingProgress:
     steppers: dict[str, int] = field(default_factory=dict)
     stepped_since_end: bool = True
     first_epoch: int | None = None
+    active_since_end: bool = True
 
 
 def _earlier(at_s: float | None, now_s: float) -> float | None:

@@ -1,8 +1,9 @@
 """What the checkpoint writes of a job so far have shown about its next ones."""
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from itertools import pairwise
 from statistics import median
 
@@ -16,6 +17,14 @@ _LONGER = 1.2
 """Times the longest time after which lines about a write still came while training went on."""
 
 
+class SaveProgress(StrEnum):
+    """How far the lines about the save that is being logged have come, by the lines about earlier saves."""
+
+    UNKNOWN = ""
+    MORE = "more"
+    COMPLETE = "complete"
+
+
 @dataclass(slots=True)
 class WriteStatistics:
     """Counts and recent values over all writes of one job. Times in seconds.
@@ -23,7 +32,9 @@ class WriteStatistics:
     ``unannounced_ends``: ends without a beginning; ``early_ends``: messages like an end in the middle of a write;
     ``implied_ends``: writes that only other activity ended; ``last_template``: the template of the last line about a
     write that no message ended, and how often in a row it was the same; ``ways``: of each save, the lines about steps
-    before it, and the templates of the lines about it;
+    before it, and the templates of the lines about it, as often as each came;
+    ``end_template``: that of the last line that reported the end of a save, -1 if none did;
+    ``lines_after_ends``: lines about neither saves nor training after the end of a save and before training goes on;
     ``step_times``: steps and when they were logged, some seconds apart;
     ``late_end``: the template of the line that ends writes aside, after training went on, -1 if there is none;
     ``bar_times``: epochs, batches and batches of an epoch by a bar that counts batches, likewise.
@@ -49,6 +60,8 @@ class WriteStatistics:
     step_times: deque[tuple[int, float]] = field(default_factory=lambda: deque(maxlen=128))
     bar_times: deque[tuple[int, int, int, float]] = field(default_factory=lambda: deque(maxlen=128))
     late_end: int = -1
+    end_template: int = -1
+    lines_after_ends: int = 0
 
     def record_last_template(self, number: int) -> None:
         """Records the template of the last line about a write whose end no message reported."""
@@ -69,14 +82,25 @@ class WriteStatistics:
         if not self.ways or self.ways[-1][0] != step_lines:
             self.ways.append((step_lines, str(template)))
             return
-        templates = sorted({template, *map(int, self.ways[-1][1].split())})[:_MOST_LINES]
+        templates = sorted([template, *map(int, self.ways[-1][1].split())])[:_MOST_LINES]
         self.ways[-1] = (step_lines, " ".join(map(str, templates)))
+
+    @property
+    def save_progress(self) -> SaveProgress:
+        """Whether an earlier save had these lines and others, or had just these. Ranks may log in any order."""
+        if len(self.ways) < 2:
+            return SaveProgress.UNKNOWN
+        *earlier, lines = (Counter(way.split()) for _, way in self.ways)
+        if any(lines < others for others in earlier):
+            return SaveProgress.MORE
+        return SaveProgress.COMPLETE if lines in earlier else SaveProgress.UNKNOWN
 
     @property
     def repeated(self) -> bool:
         """Whether two saves became durable, and lines of the same templates told the last one as one before it."""
         durable = len(set(self.saved_step_lines)) > 1
-        return durable and any(way == self.ways[-1][1] for _, way in list(self.ways)[:-1])
+        *earlier, last = (set(way.split()) for _, way in self.ways or [(0, "")])
+        return durable and last in earlier
 
     def record_step(self, step: int, at_s: float) -> None:
         """Records when a step was logged first."""

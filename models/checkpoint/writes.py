@@ -16,6 +16,7 @@ class OpenWrite:
 
     ``line``, ``text`` and ``at_s`` are those of its first line; ``ending``: the line that may have ended it;
     ``activity``: lines that show other activity since; ``step_text``: the last line about a step before it;
+    ``more_expected``: more was said of earlier saves after the line that may have ended it;
     ``last_template``: the template of the last line about it that came after training had gone on, -1 if none did.
     """
 
@@ -37,6 +38,7 @@ class OpenWrite:
     pauses_after: bool = False
     step_text: str = ""
     last_template: int = -1
+    more_expected: bool = False
 
     @property
     def reference(self) -> LineReference:

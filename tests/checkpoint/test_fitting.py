@@ -1,13 +1,19 @@
 """Batches of the line classifier's training, put together from lines that were taken apart once."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
+import pytest
 import torch
 
 from kopt.core.workload.checkpoint import LineLabel
+from kopt.models.checkpoint.classifier.lines import LineClassifier
 from kopt.models.checkpoint.classifier.network import _Corpus, fit
 from kopt.models.checkpoint.classifier.settings import FitSettings
 from kopt.models.checkpoint.classifier.table import Lines
-from kopt.models.checkpoint.classifier.tokens import bigrams, rows_of_pair, rows_of_word, template, tokens
+from kopt.models.checkpoint.classifier.tokens import bigrams, parts_of_pair, parts_of_word, row_of, template, tokens
+from kopt.models.checkpoint.predictor import CheckpointPredictor
 
 _SEQUENCES = (
     Lines(("step 1 loss 0.5", "saving model to /a/b/c.pt"), (LineLabel.TRAIN_STEP, LineLabel.CKPT_BEGIN), (1.0, 1.0)),
@@ -18,7 +24,8 @@ _SEQUENCES = (
 
 def rows_of(message: str) -> list[tuple[int, ...]]:
     line = tokens(template(message))
-    return [*map(rows_of_word, line), *map(rows_of_pair, bigrams(line))]
+    parts = [*map(parts_of_word, line), *map(parts_of_pair, bigrams(line))]
+    return [tuple(map(row_of, token)) for token in parts]
 
 
 def lines_of(batch: object) -> list[list[tuple[int, ...]]]:
@@ -48,3 +55,21 @@ def test_a_fit_answers_the_same_again_and_leaves_the_number_of_threads() -> None
     first, second = (fit(_SEQUENCES, settings) for _ in range(2))
     assert np.array_equal(first.table, second.table)
     assert torch.get_num_threads() == threads
+
+
+def test_words_that_were_not_learned_from_say_nothing(tmp_path: Path) -> None:
+    predictor = CheckpointPredictor(FitSettings(epochs=1, width=4, hidden=8))
+    predictor._classifier = LineClassifier(fit(_SEQUENCES, predictor.settings))
+    predictor.save(tmp_path)
+    for classifier in (predictor.classifier, CheckpointPredictor.load(tmp_path).classifier):
+        learned = tokens(template(_SEQUENCES[0].messages[1]))
+        rows = classifier._rows(learned)
+        assert len(rows) == len(learned) + len(bigrams(learned))
+        strange = [*learned[:4], "xyzzyx", *learned[4:]]
+        known = classifier._rows(strange)
+        assert len(known) == len(rows) - 1, "all but the pair that the strange word came between"
+        assert set(known) < set(rows)
+    with pytest.raises(ValueError, match="knows"):
+        replace(predictor.classifier.parameters, known=np.zeros(3, np.float32))
+    older = LineClassifier(replace(predictor.classifier.parameters, known=np.zeros(0, np.uint32)))
+    assert len(older._rows(strange)) == len(strange) + len(bigrams(strange))

@@ -463,18 +463,19 @@ def test_a_stored_machine_has_the_fields_of_earlier_releases() -> None:
     job.say(B, "saving checkpoint-10", 120.0, live=True)
     document = job.machine.to_dict()
     assert " ".join(sorted(document)) == (
-        "_before _silence_s _stepped_at_s _stepped_since_end began_at_s confidence durable epoch first_epoch"
-        " first_step_at_s habits last_at_s line line_text lone open refrains several state step step_lines step_text"
-        " steppers writers"
+        "_before _silence_s _stepped_at_s _stepped_since_end active_since_end began_at_s confidence durable epoch"
+        " first_epoch first_step_at_s habits last_at_s line line_text lone open refrains several state step"
+        " step_lines step_text steppers writers"
     )
     assert " ".join(sorted(document["habits"])) == (
-        "aside bar_times durations_s early_ends ends_alone implied_ends last_word last_words late_end pauses quiet_s"
-        " saved_at_s saved_counts saved_steps spoken_s step_gaps_s step_times steps_seen told_ends ways"
+        "aside bar_times durations_s early_ends end_template ends_alone implied_ends last_word last_words"
+        " late_end lines_after_ends pauses quiet_s saved_at_s saved_counts saved_steps spoken_s step_gaps_s"
+        " step_times steps_seen told_ends ways"
     )
     assert " ".join(sorted(document["refrains"])) == ("gaps_s known last numbered pause_s recent_keys routine since")
     assert " ".join(sorted(document["open"][""])) == (
-        "activity aside at_s begun certainty ending failed idle_lines last_step last_word line named pauses_after"
-        " refrain step step_lines step_text text"
+        "activity aside at_s begun certainty ending failed idle_lines last_step last_word line more_expected"
+        " named pauses_after refrain step step_lines step_text text"
     )
     with pytest.raises(ValueError, match="another version"):
         StateMachine.from_dict({**document, "newer": 1})

@@ -4,14 +4,14 @@ Most lines of a log are of a few templates, and most words of a new template wer
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kopt.core.workload.checkpoint import LineLabel
-from kopt.models.checkpoint.classifier.tokens import ROWS, bigrams, rows_of_pair, rows_of_word, tokens
+from kopt.models.checkpoint.classifier.tokens import ROWS, bigrams, parts_of_pair, parts_of_word, row_of, tokens
 
 Array = NDArray[np.float32]
 LABELS = tuple(LineLabel)
@@ -19,17 +19,25 @@ CONTEXT_LINES = 3
 """How many lines before a line say what it means."""
 _MOST_TEMPLATES = 50_000
 _MOST_TOKENS = 100_000
+_KNOWN_SHARE = 0.5
+"""Of a word's parts: with fewer that were learned from, it says nothing."""
 _PIECE = 32
 """Rows of a product: OpenBLAS is single-threaded below 2^18 multiplications."""
 
 
 @dataclass(frozen=True)
 class Parameters:
-    """``table``: (ROWS, width); weights (in, out) and biases of the layers first, alone, second and within."""
+    """``table``: (ROWS, width); weights (in, out) and biases of the layers first, alone, second and within.
+
+    ``known``: the numbers of the words, pieces of words and pairs of neighbours that were learned from, (n,) of uint32.
+    Others share rows with them by their hash, so that their vectors are those of something else. Empty in models of
+    releases that did not keep them: then all count as known.
+    """
 
     table: Array
     weights: tuple[Array, ...]
     biases: tuple[Array, ...]
+    known: NDArray[np.uint32] = field(default_factory=lambda: np.zeros(0, np.uint32))
 
     def __post_init__(self) -> None:
         width, hidden = self.table.shape[1], self.weights[0].shape[1]
@@ -39,6 +47,8 @@ class Parameters:
             raise ValueError("the layers of the line classifier do not fit each other")
         if tuple(biase.shape for biase in self.biases) != tuple((shape[1],) for shape in shapes):
             raise ValueError("the biases of the line classifier do not fit its layers")
+        if self.known.ndim != 1 or self.known.dtype != np.uint32:
+            raise ValueError("the numbers of the words that the line classifier knows are none")
         if not all(np.isfinite(array).all() for array in (self.table, *self.weights, *self.biases)):
             raise ValueError("the line classifier has parameters that are no numbers")
 
@@ -48,8 +58,11 @@ class LineClassifier:
 
     def __init__(self, parameters: Parameters) -> None:
         self.parameters = parameters
-        # Words get rows in order of arrival; of a template the output of the first layer is cached.
-        self._token_rows: dict[str, int] = {}
+        self._known = frozenset(parameters.known.tolist())
+        # Words get rows in order of arrival, those that nothing is known of none. Of a template the output of the first
+        # layer is cached.
+        self._token_rows: dict[str, int | None] = {}
+        self._vector_count = 0
         self._vectors = np.zeros((1024, parameters.table.shape[1]), np.float32)
         self._numbers: dict[str, int] = {}
         self._hidden = np.zeros((256, parameters.weights[0].shape[1]), np.float32)
@@ -76,6 +89,7 @@ class LineClassifier:
         """Runs new templates through the first layer and caches its output."""
         if len(self._token_rows) > _MOST_TOKENS:
             self._token_rows.clear()
+            self._vector_count = 0
         token_lists = [tokens(name) for name in fresh]
         lines = [self._rows(line) for line in token_lists]
         counts = np.fromiter(map(len, lines), np.int64, len(lines))
@@ -93,23 +107,23 @@ class LineClassifier:
         self._numbers.update(zip(fresh, range(first, first + len(fresh)), strict=True))
 
     def _rows(self, line: list[str]) -> list[int]:
-        """The rows of the vectors of a line's words and bigrams."""
-        rows = self._token_rows
+        """The rows of the vectors of a line's words and pairs of neighbours that are known; of all where none is."""
         both = line + bigrams(line)
-        try:
-            return [rows[name] for name in both]
-        except KeyError:
-            for number, name in enumerate(both):
-                if name not in rows:
-                    self._add(name, rows_of_word(name) if number < len(line) else rows_of_pair(name))
-            return [rows[name] for name in both]
+        for number, name in enumerate(both):
+            if name not in self._token_rows:
+                parts = parts_of_word(name) if number < len(line) else parts_of_pair(name)
+                known = [part for part in parts if part in self._known] if self._known else parts
+                self._token_rows[name] = self._add(known) if len(known) >= _KNOWN_SHARE * len(parts) else None
+        rows = [row for row in map(self._token_rows.__getitem__, both) if row is not None]
+        return rows or [self._add(parts_of_word(line[0]))]
 
-    def _add(self, word: str, rows: tuple[int, ...]) -> None:
-        row = len(self._token_rows)
+    def _add(self, parts: Sequence[int]) -> int:
+        """Keeps the vector of a token with these parts; returns its row."""
+        row = self._vector_count
         self._vectors = _holding(self._vectors, row + 1)
-        table = self.parameters.table
-        self._vectors[row] = table[rows[0]] if len(rows) == 1 else table[list(rows)].mean(axis=0)
-        self._token_rows[word] = row
+        self._vectors[row] = self.parameters.table[[row_of(part) for part in parts]].mean(axis=0)
+        self._vector_count += 1
+        return row
 
 
 def _holding(array: Array, rows: int) -> Array:

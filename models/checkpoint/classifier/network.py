@@ -18,7 +18,15 @@ from kopt.core.workload.checkpoint import LineLabel
 from kopt.models.checkpoint.classifier.lines import CONTEXT_LINES, Parameters
 from kopt.models.checkpoint.classifier.settings import FitSettings
 from kopt.models.checkpoint.classifier.table import Lines
-from kopt.models.checkpoint.classifier.tokens import ROWS, bigrams, rows_of_pair, rows_of_word, template, tokens
+from kopt.models.checkpoint.classifier.tokens import (
+    ROWS,
+    bigrams,
+    parts_of_pair,
+    parts_of_word,
+    row_of,
+    template,
+    tokens,
+)
 
 LABELS = tuple(LineLabel)
 _NUMBER_OF = {label: number for number, label in enumerate(LABELS)}
@@ -43,6 +51,7 @@ class _Corpus:
 
     def __init__(self, sequences: Sequence[Lines]) -> None:
         self._numbers: dict[tuple[int, ...], int] = {}
+        self._parts = set[int]()
         line_of: dict[str, int] = {}
         lines = list[list[int]]()
         numbers = list[int]()
@@ -60,8 +69,15 @@ class _Corpus:
 
     def _tokens(self, text: str) -> list[int]:
         line = tokens(text)
-        rows = [*map(rows_of_word, line), *map(rows_of_pair, bigrams(line))]
+        parts = [*map(parts_of_word, line), *map(parts_of_pair, bigrams(line))]
+        self._parts.update(chain.from_iterable(parts))
+        rows = [tuple(map(row_of, token)) for token in parts]
         return [self._numbers.setdefault(token, len(self._numbers)) for token in rows]
+
+    @property
+    def parts(self) -> np.ndarray:
+        """The numbers of all words, their pieces and pairs of neighbours, in order: (n,) of uint32."""
+        return np.array(sorted(self._parts), np.uint32)
 
     def batch(self, selected: Sequence[int], share: float, rng: np.random.RandomState) -> _Batch:
         """The lines of these sequences without that share of their tokens; a line that loses all of them keeps all."""
@@ -181,7 +197,7 @@ def _fit(sequences: Sequence[Lines], settings: FitSettings, progress: Callable[[
             if progress:
                 progress(done, steps)
     network.load_state_dict(average.module.state_dict())
-    return _parameters(network.eval())
+    return _parameters(network.eval(), corpus.parts)
 
 
 def _loss(logits: torch.Tensor, target: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -190,7 +206,7 @@ def _loss(logits: torch.Tensor, target: torch.Tensor, weight: torch.Tensor) -> t
     return (each * weight)[labelled].sum() / labelled.sum().clamp(min=1)
 
 
-def _parameters(network: LineNetwork) -> Parameters:
+def _parameters(network: LineNetwork, known: np.ndarray) -> Parameters:
     def array(tensor: torch.Tensor) -> np.ndarray:
         return tensor.detach().numpy().astype(np.float32)
 
@@ -199,4 +215,4 @@ def _parameters(network: LineNetwork) -> Parameters:
     biases = [array(layer.bias) for layer in layers]
     # Kept in half precision: what is fitted answers as what is loaded.
     table = array(network.table.weight).astype(np.float16).astype(np.float32)
-    return Parameters(table, tuple(weights), tuple(biases))
+    return Parameters(table, tuple(weights), tuple(biases), known)

@@ -19,6 +19,7 @@ _LOOKED_AT, _LOOKED_AT_END = 480, 240
 _NUMBER = re.compile(r"\d+")
 # Where a file lies says nothing; what it is called does.
 _FOLDERS = re.compile(r"(?:[\w.\-+=:~@,%]*[/\\]+){2,}")
+_PATH = re.compile(r"""["'`]?(?:[A-Za-z]:)?[^\s"'`()\[\]]*[/\\][^\s"'`()\[\]]*["'`]?""")
 _RUN = re.compile(r"([=━#.*\-_~╸> ])\1{2,}")
 _BLOCKS = re.compile("█+")
 _PARTIAL_BLOCKS = str.maketrans("▏▎▍▌▋▊▉▇▓░", "██████████")
@@ -70,6 +71,15 @@ def template(text: str) -> str:
     return _template(shape_of(text))
 
 
+def without_paths(template: str) -> str:
+    """A template of lines about files whose names differ from save to save.
+
+    >>> without_paths("Saved '/best-0.pt' (0 MB)") == without_paths("Saved out/last.pt (0 MB)")
+    True
+    """
+    return _PATH.sub("/", template) if "/" in template or "\\" in template else template
+
+
 @lru_cache(maxsize=8192)
 def _template(shape: bytes) -> str:
     text = text_of(shape)
@@ -99,22 +109,27 @@ def bigrams(line: list[str]) -> list[str]:
 
 
 @lru_cache(maxsize=65536)
-def rows_of_word(word: str) -> tuple[int, ...]:
-    """Rows of the table that a word's vector is the mean of."""
-    rows = [_row("w" + word)]
+def parts_of_word(word: str) -> tuple[int, ...]:
+    """The numbers of a word and of the pieces of it that stand for words like it."""
+    parts = ["w" + word]
     if word[0].isalpha():
         if ord(word[0]) >= _IDEOGRAM:
-            rows += [_row("z" + word[i : i + n]) for n in (1, 2, 3) for i in range(len(word) - n + 1)]
+            parts += ["z" + word[i : i + n] for n in (1, 2, 3) for i in range(len(word) - n + 1)]
         elif len(word) > 3:
             marked = f"<{word[:24]}>"
-            rows += [_row("c" + marked[i : i + n]) for n in (3, 4, 5) for i in range(len(marked) - n + 1)]
-    return tuple(rows)
+            parts += ["c" + marked[i : i + n] for n in (3, 4, 5) for i in range(len(marked) - n + 1)]
+    return tuple(map(_number, parts))
 
 
-def rows_of_pair(pair: str) -> tuple[int, ...]:
-    """The row of two neighbours."""
-    return (_row("b" + pair),)
+def parts_of_pair(pair: str) -> tuple[int, ...]:
+    """The number of two neighbours."""
+    return (_number("b" + pair),)
 
 
-def _row(text: str) -> int:
-    return zlib.crc32(text.encode("utf-8", "replace")) % (ROWS - 1) + 1
+def row_of(part: int) -> int:
+    """The row of the table that a part's vector stands in; a token's vector is the mean of its parts'."""
+    return part % (ROWS - 1) + 1
+
+
+def _number(text: str) -> int:
+    return zlib.crc32(text.encode("utf-8", "replace"))

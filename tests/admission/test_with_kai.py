@@ -131,9 +131,12 @@ def test_pods_of_a_whole_gpu_each_are_bound_by_kai_to_shares_of_one(shares: Webh
             return None
 
         def bound(count: int) -> list[Object]:
+            """The pods, once as many are bound and they and KAI's reservations run: before, KAI may reserve again."""
             reserved(api)
             pods = api.list("v1", "Pod", space, fields="spec.nodeName!=")
-            return pods if len(pods) == count else []
+            every = [*pods, *api.list("v1", "Pod", RESERVED)]
+            run = all(pod.get("status", {}).get("phase") == "Running" for pod in every)
+            return pods if len(pods) == count and run else []
 
         # One after the other: KAI may reserve the only GPU twice for pods of which neither reservation runs yet.
         for count, name in enumerate(("first", "second"), 1):

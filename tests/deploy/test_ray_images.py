@@ -24,7 +24,8 @@ from tests.serving.conftest import history, wave
 
 pytestmark = [pytest.mark.ray, pytest.mark.cluster, pytest.mark.slow, pytest.mark.long, pytest.mark.timeout(2400)]
 Object = dict[str, Any]
-STARTS_WITHIN_S, TRAINS_WITHIN_S = 600.0, 900.0
+CRON_JOB = "kopt-training-demand"
+STARTS_WITHIN_S, TRAINS_WITHIN_S = 300.0, 900.0
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +77,11 @@ def test_the_serving_image_answers_and_shows_the_pages(
     config["http_options"] |= {"host": "127.0.0.1", "port": port}
     (tmp_path / "serve.yaml").write_text(yaml.safe_dump(config))
     worker = service["spec"]["rayClusterConfig"]["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]
-    secret = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": os.urandom(24).hex()}
-    env = _variables(worker, KOPT_API_HOST="127.0.0.1", **secret)
+    token = os.urandom(24).hex()
+    env = _variables(worker, KOPT_API_HOST="127.0.0.1", RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=token)
     head = ["ray", "start", "--head", "--block", "--num-cpus=4", "--disable-usage-stats", f"--temp-dir={short}"]
+    # Those of workers at random: from the usual range one may be taken here.
+    head += ["--min-worker-port=0", "--max-worker-port=0"]
     head += [
         "--node-ip-address=127.0.0.1",
         f"--port={gcs}",
@@ -88,11 +91,11 @@ def test_the_serving_image_answers_and_shows_the_pages(
     log = short / "log"
     running(serving.start(head, env, log))
     address = f"http://127.0.0.1:{dashboard}"
-    _until(lambda: httpx.get(address, timeout=5).status_code < 500, log)
+    _until_answered(f"{address}/api/version", log, {"Authorization": f"Bearer {token}"})
     deploy = serving.start(["serve", "deploy", str(tmp_path / "serve.yaml"), "--address", address], env, log)
     assert deploy.wait(120) == 0, log.read_text()[-3000:]
     url = f"http://127.0.0.1:{port}"
-    _until(lambda: httpx.get(f"{url}/readyz", timeout=5).status_code == 200, log)
+    _until_answered(f"{url}/readyz", log)
     question = {"series": [{**history(wave(700)), "name": "chat"}]}
     answer = httpx.post(f"{url}/v1/demand", json=question, timeout=60)
     assert answer.status_code == 200, answer.text
@@ -114,7 +117,7 @@ def test_the_serving_image_answers_and_shows_the_pages(
     folder = tmp_path / "pages"
     folder.mkdir()
     running(serving.start(container["command"], env, folder / "log"))
-    _until(lambda: httpx.get(f"http://127.0.0.1:{shown}/login", timeout=5).status_code == 200, folder / "log")
+    _until_answered(f"http://127.0.0.1:{shown}/login", folder / "log")
     assert not LACKING.search((folder / "log").read_text())
 
 
@@ -127,7 +130,9 @@ def test_the_training_image_registers_what_it_trained(
         "predictions": {"mlflowUri": "http://mlflow.mlops:5000", "keysSecret": "kopt-keys"},
         "training": {"jobs": [job], "signingSecret": "kopt-signing"},
     }
-    (cron_job,) = (one for one in charts.render(values) if one["kind"] == "CronJob")
+    (cron_job,) = (
+        one for one in charts.render(values) if one["kind"] == "CronJob" and one["metadata"]["name"] == CRON_JOB
+    )
     (container,) = cron_job["spec"]["jobTemplate"]["spec"]["template"]["spec"]["containers"]
     write_demand(generate(1, 3.0, seed=1), short / "requests")
     arguments = [one.replace("/data/", f"{short}/") for one in container["args"]]
@@ -150,13 +155,16 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield Path(folder)
 
 
-def _until(condition: Callable[[], bool], log: Path) -> None:
-    end_s = time.monotonic() + STARTS_WITHIN_S
+def _until_answered(url: str, log: Path, headers: dict[str, str] | None = None) -> None:
+    """Waits for an answer that is no error."""
+    end_s, last = time.monotonic() + STARTS_WITHIN_S, ""
     while True:
         try:
-            if condition():
+            answer = httpx.get(url, headers=headers, timeout=5)
+            if answer.status_code == 200:
                 return
-        except httpx.HTTPError:
-            pass
-        assert time.monotonic() < end_s, log.read_text()[-3000:]
+            last = f"{answer.status_code} {answer.text[:1000]}"
+        except httpx.HTTPError as error:
+            last = repr(error)
+        assert time.monotonic() < end_s, f"{url}: {last}\n{log.read_text()[-3000:]}"
         time.sleep(1)

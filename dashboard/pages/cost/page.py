@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from kopt.dashboard.pages.cluster.data import OVERVIEW
@@ -49,7 +50,8 @@ async def costs(request: PageRequest) -> Content:
     )
     return {
         "view": content,
-        "asked": query,
+        # Its links are about the same window: by the next click "the last 30 days" are others.
+        "asked": query | {"until": _time_text(question.question.end_ms)},
         "row": row,
         "spans": SPANS,
         "by_words": BY_LABELS,
@@ -58,6 +60,10 @@ async def costs(request: PageRequest) -> Content:
         "namespaces": sorted(state.namespaces),
         "namespace": question.namespace,
     }
+
+
+def _time_text(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def _request(query: Mapping[str, str]) -> CostRequest:

@@ -318,14 +318,12 @@ class JobHistory:
 
     def describe(self, kind: JobKind, at_s: float) -> Described:
         """The features of a job that starts at ``at_s``."""
-        own, level = self._class(kind)
-        groups = (own, *(self._groups.get(key, _EMPTY) for key in wider_keys(kind)))
+        groups, level = self._alike(kind)
         return described(kind, at_s, level, [group.state() for group in groups])
 
     def level_of(self, kind: JobKind) -> tuple[str, int]:
         """Whose last runs a job is described relative to, and how many of them had ended, as ``describe`` has it."""
-        own, level = self._class(kind)
-        groups = (own, *(self._groups.get(key, _EMPTY) for key in wider_keys(kind)))
+        groups, level = self._alike(kind)
         named = zip(groups, (level, "queue", "gpus", "all"), strict=True)
         return next(((name, group.count) for group, name in named if group.count), ("none", 0))
 
@@ -335,13 +333,18 @@ class JobHistory:
 
     def ended(self, kind: JobKind) -> tuple[EndedRuns, ...]:
         """Of its own class, its queue, its number of GPUs and all jobs: the nearest first."""
-        own, _ = self._class(kind)
-        return (own.ended(), *(self._groups.get(key, _EMPTY).ended() for key in wider_keys(kind)))
+        groups, _ = self._alike(kind)
+        return tuple(group.ended() for group in groups)
 
     def states(self, keys: Iterable[Key] | None = None) -> dict[Key, GroupState]:
         """What is stored of groups, of all by default; those without a run are absent."""
         wanted = self._groups if keys is None else [key for key in keys if key in self._groups]
         return {key: self._groups[key].state() for key in wanted}
+
+    def _alike(self, kind: JobKind) -> tuple[tuple[_Group, ...], str]:
+        """Its class and the wider groups, the nearest first, and the level of the class."""
+        own, level = self._class(kind)
+        return (own, *(self._groups.get(key, _EMPTY) for key in wider_keys(kind))), level
 
     def _class(self, kind: JobKind) -> tuple[_Group, str]:
         if kind.name:

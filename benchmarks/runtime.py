@@ -191,7 +191,7 @@ def _left_at_random(label: str, trace: Trace, model: RunTimePredictor, from_s: f
             continue
         for other in draw.sample(sorted(of_queue.values(), key=lambda each: each.job), min(10, len(of_queue))):
             elapsed_s, queue = at_s - other.started_s, other.kind.queue
-            if elapsed_s <= 0 or other.ended_s is None or not any(each.number for each in runs.ended(other.kind)):
+            if elapsed_s <= 0 or other.ended_s is None:
                 continue
             log_times = LogTimes(tuple(runs.quantiles(other.kind, other.started_s, other.job)[0].tolist()))
             ended = runs.ended(other.kind)
@@ -213,26 +213,9 @@ def _mean_row(
     label: str, by: str, answers: dict[str, list[Array]], actual: dict[str, list[float]]
 ) -> tuple[object, ...]:
     """Means of the queues' figures."""
-    figures = []
-    for queue, quantiles in answers.items():
-        q, a = np.array(quantiles), np.array(actual[queue])
-        error = np.abs(q[:, _MIDDLE] - a)
-        inside = (q[:, 0] <= a) & (a <= q[:, -1])
-        within = np.mean(error <= np.log(2))
-        figures.append((pinball(q, a).mean(), np.median(error), within, inside.mean(), np.mean(a > q[:, -1])))
-    loss, error, within, inside, above = np.mean(figures, axis=0)
+    figures = [_figures(np.array(quantiles), np.array(actual[queue])) for queue, quantiles in answers.items()]
     count = f"{sum(map(len, actual.values())):,} ({len(figures)} queues)"
-    return (
-        label,
-        by,
-        count,
-        f"{loss:.3f}",
-        f"{error:.3f}",
-        f"{np.exp(error):.2f}",
-        f"{within:.0%}",
-        f"{inside:.1%}",
-        f"{above:.1%}",
-    )
+    return (label, by, count, *_shown(np.mean(figures, axis=0)))
 
 
 def _long(run: JobRun) -> bool:
@@ -240,19 +223,21 @@ def _long(run: JobRun) -> bool:
 
 
 def _row(runs: str, by: str, quantiles: Array, actual: Array) -> tuple[object, ...]:
+    return (runs, by, f"{len(actual):,}", *_shown(_figures(quantiles, actual)))
+
+
+def _figures(quantiles: Array, actual: Array) -> Array:
+    """Loss, error, and shares within a factor of 2, inside and above the interval."""
     error = np.abs(quantiles[:, _MIDDLE] - actual)
-    inside = (quantiles[:, 0] <= actual) & (actual <= quantiles[:, -1])
-    return (
-        runs,
-        by,
-        f"{len(actual):,}",
-        f"{pinball(quantiles, actual).mean():.3f}",
-        f"{np.median(error):.3f}",
-        f"{np.exp(np.median(error)):.2f}",
-        f"{np.mean(error <= np.log(2)):.0%}",
-        f"{inside.mean():.1%}",
-        f"{np.mean(actual > quantiles[:, -1]):.1%}",
-    )
+    above = actual > quantiles[:, -1]
+    inside = (quantiles[:, 0] <= actual) & ~above
+    losses = pinball(quantiles, actual)
+    return np.array([losses.mean(), np.median(error), np.mean(error <= np.log(2)), inside.mean(), above.mean()])
+
+
+def _shown(figures: Array) -> tuple[str, ...]:
+    loss, error, within, inside, above = figures
+    return f"{loss:.3f}", f"{error:.3f}", f"{np.exp(error):.2f}", f"{within:.0%}", f"{inside:.1%}", f"{above:.1%}"
 
 
 def _months(name: str, outcomes: Sequence[Outcome]) -> list[tuple[object, ...]]:

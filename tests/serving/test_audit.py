@@ -350,15 +350,17 @@ def test_a_sender_keeps_the_newest_within_its_bound(running: Endpoint) -> None:
     """What had no room is missing, and verification says so and no more."""
     from controlplane.processes import free_port, wait_for
 
-    port, records = free_port(), sealed(chain_of(), 50)
+    port, records, other = free_port(), sealed(chain_of(), 50), chain_of(2).seal({"at_s": 1.0})
+    kept = [record.text for record in (*records[41:], other)]
     sender = AuditSender(f"http://127.0.0.1:{port}", queued_chars=10 * len(records[-1].text), longest_pause_s=0.5)
-    for record in records:
+    for record in (*records, other):
         sender(record)
     with served(create_app(running, manage=False), port=port) as url, PredictionClient(url, deadline_s=30) as client:
-        sender(chain_of(2).seal({"at_s": 1.0}))
-        wait_for(lambda: sender.sent >= 10, what="what was kept has arrived")
+        wait_for(lambda: sender.sent >= len(kept), what="what was kept has arrived")
+        sender.close()
         answer = client.audit(AuditQuery(after=0, limit=500))
-        faults = verify([item.stored for item in answer.records])
-        assert [fault.is_loss for fault in faults] == [True]
-        assert [item.text for item in answer.records][:-1] == [record.text for record in records[41:]]
-    sender.close()
+    # A batch that was on its way while the queue overflowed may have arrived too.
+    assert [item.text for item in answer.records][-len(kept) :] == kept
+    faults = verify([item.stored for item in answer.records])
+    assert faults
+    assert all(fault.is_loss for fault in faults)

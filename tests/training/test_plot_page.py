@@ -12,12 +12,13 @@ from kopt.core.prediction import DEFAULT_QUANTILES
 from kopt.data.demand.generator import generate
 from kopt.data.demand.rolling import Forecasts
 from kopt.features.demand import HORIZONS_S
-from kopt.training.bandwidth.scoring import BandwidthScoring, MachineRun, MachineScore
-from kopt.training.checkpoint.scoring import CheckpointScoring, LogRun, LogScore
+from kopt.training.bandwidth.scoring import BandwidthScoring, MachineRun
+from kopt.training.checkpoint.scoring import CheckpointScoring, LogRun
 from kopt.training.demand.evaluate import score, scored_origins
 from kopt.training.demand.plots import write_plots
 from kopt.training.pipeline.plot_page import FILE
-from kopt.training.sizing.scoring import SizedRun, SizeScore, SizingScoring
+from kopt.training.pipeline.slices import RunScore
+from kopt.training.sizing.scoring import SizedRun, SizingScoring
 from tests.dashboard.test_browser import browser
 
 __all__ = ["browser"]
@@ -48,18 +49,18 @@ def sizing_plots(folder: Path) -> Sequence[Path]:
         SizedRun("llm/gpt", "nano", "abstract", 4 * GIB, 5 * GIB, 4 * GIB, 6 * GIB),
         SizedRun("vision/resnet", "50", "analytic", 9 * GIB, 8 * GIB, 7 * GIB, 12 * GIB),
     ]
-    return SizingScoring().draw(folder, None, [], [SizeScore(run, ()) for run in runs], {})
+    return SizingScoring().draw(folder, None, [], [RunScore(run, "unseen") for run in runs], {})
 
 
 def checkpoint_plots(folder: Path) -> Sequence[Path]:
     counts = Counter({"train_step>train_step": 9, "ckpt_begin>other": 1, "other>other": 4})
     run = LogRun("run-1", "lightning", counts, 14, 2, 0, 2, 0, 12, 1, 2, 2, 2, 0, 10, 9, False, False)
-    return CheckpointScoring().draw(folder, None, [], [LogScore(run, ())], {})
+    return CheckpointScoring().draw(folder, None, [], [RunScore(run, "unseen")], {})
 
 
 def bandwidth_plots(folder: Path) -> Sequence[Path]:
     run = MachineRun("H100 × 8", "hgx-h100", 1, (("large", 0.04, 0.09, 12, 11), ("latency", 0.2, 0.4, 9, 8)))
-    return BandwidthScoring().draw(folder, None, [], [MachineScore(run, ())], {})
+    return BandwidthScoring().draw(folder, None, [], [RunScore(run, "unseen")], {})
 
 
 DRAWN: Mapping[str, str] = {

@@ -1,6 +1,5 @@
 """Scores of bandwidth predictions: errors by regime of sizes, machine by machine, and how often intervals held."""
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,8 +15,8 @@ from kopt.models.bandwidth.rows import MeasuredRow
 from kopt.training.pipeline.comparisons import PairedErrors, with_comparisons
 from kopt.training.pipeline.gains import decide_by_gains
 from kopt.training.pipeline.plot_page import new_figure, write_plot_page
-from kopt.training.pipeline.protocols import KNOWN, Backtest, Champion, GateDecision, GateRules, Part, refuse
-from kopt.training.pipeline.slices import metrics_by_slice, summaries_by_slice
+from kopt.training.pipeline.protocols import Backtest, Champion, GateDecision, GateRules, Part, refuse
+from kopt.training.pipeline.slices import RunScore, RunScoring
 
 _FIRST_LIMIT = 0.5
 """Median error from 64 MiB on that is accepted of a first model."""
@@ -95,42 +94,23 @@ def summary(label: str, runs: Sequence[MachineRun]) -> BandwidthSummary:
     return BandwidthSummary(label, len(runs), of(large, 1), of(large, 2), float(np.mean(inside)), of(small, 1))
 
 
-@dataclass(frozen=True)
-class MachineScore:
-    """A machine's run under the slices it counts for."""
-
-    run: MachineRun
-    slices: tuple[str, ...]
-
-
-class BandwidthScoring:
+class BandwidthScoring(RunScoring[MachineRun, BandwidthSummary]):
     """See ``Scoring``."""
 
-    def key(self, forecast: MachineRun) -> str:
-        return forecast.series
+    def summary(self, label: str, runs: Sequence[MachineRun]) -> BandwidthSummary:
+        return summary(label, runs)
 
-    def scores(
-        self, dataset: Any, parts: Sequence[Part], backtests: Mapping[str, Backtest]
-    ) -> tuple[MachineScore, ...]:
-        """Of unseen classes only."""
-        scored = [part for part in parts if part.regime != KNOWN] or list(parts)
-        return tuple(
-            MachineScore(forecast, (part.regime, "one node" if forecast.nodes == 1 else "several nodes"))
-            for part in scored
-            for forecast in backtests[part.name].forecasts
-        )
+    def slices_of(self, run: MachineRun) -> tuple[str, ...]:
+        return ("one node" if run.nodes == 1 else "several nodes",)
 
-    def summarise(self, scores: Sequence[MachineScore]) -> tuple[BandwidthSummary, ...]:
-        return summaries_by_slice(scores, summary)
-
-    def metrics(self, summaries: Sequence[BandwidthSummary]) -> Mapping[str, float]:
-        return metrics_by_slice(summaries)
+    def read_run(self, document: Mapping[str, Any]) -> MachineRun:
+        return MachineRun(**{**document, "cells": tuple(map(tuple, document["cells"]))})
 
     def decide(
         self,
         dataset: Any,
         parts: Sequence[Part],
-        challenger: Sequence[MachineScore],
+        challenger: Sequence[RunScore[MachineRun]],
         backtests: Mapping[str, Backtest],
         champion: Champion | None,
         rules: GateRules,
@@ -138,7 +118,7 @@ class BandwidthScoring:
         """Not worse than the champion beyond noise, on machines that neither has seen."""
         if not challenger:
             return refuse("TOO_LITTLE_DATA", "There is no unseen machine to test the model on.")
-        mine = summary("all", [machine_score.run for machine_score in challenger])
+        mine = summary("all", [score.run for score in challenger])
         if champion is None:
             if mine.median_error > _FIRST_LIMIT:
                 text = (
@@ -147,9 +127,8 @@ class BandwidthScoring:
                 return refuse("INACCURATE", text, median_error=mine.median_error)
             text = f"First model; median error {mine.median_error:.0%} on unseen machines."
             return GateDecision(True, (Reason("BETTER", text, mine.metrics()),))
-        trained_names = {trained_on.name for trained_on in champion.card.training_data}
-        theirs = {key: item for key, item in champion.forecasts.items() if key not in trained_names}
-        shared = [machine_score for machine_score in challenger if machine_score.run.series in theirs]
+        theirs = self.unseen_by(champion)
+        shared = [score for score in challenger if score.run.series in theirs]
         decision = _compared([(each.run, theirs[each.run.series]) for each in shared], rules)
         rows = [
             PairedErrors(each.slices, each.run.series, {"error": (_whole(theirs[each.run.series]), _whole(each.run))})
@@ -162,7 +141,7 @@ class BandwidthScoring:
         folder: Path,
         dataset: Any,
         parts: Sequence[Part],
-        scores: Sequence[MachineScore],
+        scores: Sequence[RunScore[MachineRun]],
         backtests: Mapping[str, Backtest],
     ) -> Sequence[Path]:
         """Median errors of machines."""
@@ -172,16 +151,6 @@ class BandwidthScoring:
             figure.add_bar(name=where, x=[run.series for run in runs], y=[_error_of(run, where) for run in runs])
         figure.update_yaxes(tickformat=".0%")
         return (write_plot_page(folder, {"bandwidth": figure}),)
-
-    def write(self, forecasts: Sequence[MachineRun], path: Path) -> None:
-        path.write_text(json.dumps([asdict(machine_run) for machine_run in forecasts]), encoding="utf-8")
-
-    def read(self, path: Path) -> tuple[MachineRun, ...]:
-        try:
-            result = json.loads(path.read_text(encoding="utf-8"))
-            return tuple(MachineRun(**{**item, "cells": tuple(map(tuple, item["cells"]))}) for item in result)
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise ValueError(f"{path} cannot be read: {error}") from error
 
 
 def _error_of(run: MachineRun, where: str) -> float:

@@ -1,6 +1,5 @@
 """Scores of checkpoint states: F1 of line labels, states reported during writes, and how often a job was killable."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -14,8 +13,8 @@ from kopt.core.workload.checkpoint import JobState, LineLabel
 from kopt.data.joblogs.labelled import LabelledLog
 from kopt.training.pipeline.comparisons import PairedErrors, with_comparisons
 from kopt.training.pipeline.plot_page import new_figure, write_plot_page
-from kopt.training.pipeline.protocols import KNOWN, Backtest, Champion, GateDecision, GateRules, Part, refuse
-from kopt.training.pipeline.slices import metrics_by_slice, summaries_by_slice
+from kopt.training.pipeline.protocols import Backtest, Champion, GateDecision, GateRules, Part, refuse
+from kopt.training.pipeline.slices import RunScore, RunScoring
 
 Answer = tuple[LineLabel, JobState, bool]
 """Of one line: its label, the job's state after it, and whether the job is safe to kill then."""
@@ -183,40 +182,23 @@ def f1_by_label(runs: Iterable[LogRun]) -> dict[str, float]:
     }
 
 
-@dataclass(frozen=True)
-class LogScore:
-    """A log's run under the slices it counts for."""
-
-    run: LogRun
-    slices: tuple[str, ...]
-
-
-class CheckpointScoring:
+class CheckpointScoring(RunScoring[LogRun, LogSummary]):
     """See ``Scoring``."""
 
-    def key(self, forecast: LogRun) -> str:
-        return forecast.series
+    def summary(self, label: str, runs: Sequence[LogRun]) -> LogSummary:
+        return summary(label, runs)
 
-    def scores(self, dataset: Any, parts: Sequence[Part], backtests: Mapping[str, Backtest]) -> tuple[LogScore, ...]:
-        """Of unseen frameworks only."""
-        scored = [part for part in parts if part.regime != KNOWN] or list(parts)
-        return tuple(
-            LogScore(forecast, (part.regime, f"framework {forecast.framework}"))
-            for part in scored
-            for forecast in backtests[part.name].forecasts
-        )
+    def slices_of(self, run: LogRun) -> tuple[str, ...]:
+        return (f"framework {run.framework}",)
 
-    def summarise(self, scores: Sequence[LogScore]) -> tuple[LogSummary, ...]:
-        return summaries_by_slice(scores, summary)
-
-    def metrics(self, summaries: Sequence[LogSummary]) -> Mapping[str, float]:
-        return metrics_by_slice(summaries)
+    def read_run(self, document: Mapping[str, Any]) -> LogRun:
+        return LogRun(**document)
 
     def decide(
         self,
         dataset: Any,
         parts: Sequence[Part],
-        challenger: Sequence[LogScore],
+        challenger: Sequence[RunScore[LogRun]],
         backtests: Mapping[str, Backtest],
         champion: Champion | None,
         rules: GateRules,
@@ -224,7 +206,7 @@ class CheckpointScoring:
         """Better: no more writes with a safe line than the champion's, and labels better beyond noise."""
         if not challenger:
             return refuse("TOO_LITTLE_DATA", "There is no log of an unseen framework to test the model on.")
-        mine = summary("all", [log_score.run for log_score in challenger])
+        mine = summary("all", [score.run for score in challenger])
         if champion is None:
             if mine.spans_unsafe > _UNSAFE_LIMIT * mine.spans:
                 text = (
@@ -234,15 +216,12 @@ class CheckpointScoring:
                 return refuse("UNSAFE", text, spans_unsafe=mine.spans_unsafe)
             text = f"First model; macro-F1 {mine.macro_f1:.2f}, killable {mine.killable:.0%} of the time."
             return GateDecision(True, (Reason("BETTER", text, mine.metrics()),))
-        trained_names = {trained_on.name for trained_on in champion.card.training_data}
-        theirs = {key: item for key, item in champion.forecasts.items() if key not in trained_names}
-        shared = [log_score for log_score in challenger if log_score.run.series in theirs]
-        decision = _compared([(log_score.run, theirs[log_score.run.series]) for log_score in shared], rules)
+        theirs = self.unseen_by(champion)
+        shared = [score for score in challenger if score.run.series in theirs]
+        decision = _compared([(score.run, theirs[score.run.series]) for score in shared], rules)
         rows = [
-            PairedErrors(
-                log_score.slices, log_score.run.framework, _errors(theirs[log_score.run.series], log_score.run)
-            )
-            for log_score in shared
+            PairedErrors(score.slices, score.run.framework, _errors(theirs[score.run.series], score.run))
+            for score in shared
         ]
         return with_comparisons(decision, rows, rules)
 
@@ -251,7 +230,7 @@ class CheckpointScoring:
         folder: Path,
         dataset: Any,
         parts: Sequence[Part],
-        scores: Sequence[LogScore],
+        scores: Sequence[RunScore[LogRun]],
         backtests: Mapping[str, Backtest],
     ) -> Sequence[Path]:
         """The confusion matrix of line labels."""
@@ -265,15 +244,6 @@ class CheckpointScoring:
         figure.add_heatmap(z=shares, x=names, y=names, text=cells, texttemplate="%{text}", colorscale="Blues")
         figure.update_yaxes(autorange="reversed")
         return (write_plot_page(folder, {"labels": figure}),)
-
-    def write(self, forecasts: Sequence[LogRun], path: Path) -> None:
-        path.write_text(json.dumps([asdict(log_run) for log_run in forecasts]), encoding="utf-8")
-
-    def read(self, path: Path) -> tuple[LogRun, ...]:
-        try:
-            return tuple(LogRun(**load) for load in json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError) as error:
-            raise ValueError(f"{path} cannot be read: {error}") from error
 
 
 def _errors(champion: LogRun, challenger: LogRun) -> dict[str, tuple[float, float]]:

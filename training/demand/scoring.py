@@ -1,6 +1,7 @@
 """Scores of demand forecasts, as the pipeline asks for them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from kopt.data.demand.rolling import Forecasts
@@ -10,6 +11,7 @@ from kopt.training.demand.forecast_io import read_forecasts, write_forecasts
 from kopt.training.demand.plots import write_plots
 from kopt.training.demand.sources import DemandDataset
 from kopt.training.pipeline.protocols import Backtest, Champion, GateDecision, GateRules, Part
+from kopt.training.pipeline.slices import named_figures
 
 
 class DemandScoring:
@@ -27,7 +29,12 @@ class DemandScoring:
         return summarise(scores)
 
     def metrics(self, summaries: Sequence[Summary]) -> Mapping[str, float]:
-        return metric_names(summaries)
+        by_slice = defaultdict[str, dict[str, float]](dict)
+        for each in summaries:
+            by_slice[each.slice] |= {
+                f"{name}_{each.horizon_s // 60}min": value for name, value in each.metrics().items()
+            }
+        return named_figures(by_slice.items())
 
     def decide(
         self,
@@ -57,16 +64,3 @@ class DemandScoring:
 
     def read(self, path: Path) -> tuple[Forecasts, ...]:
         return read_forecasts(path)
-
-
-def metric_names(summaries: Iterable[Summary]) -> dict[str, float]:
-    """``<slice>/<figure>_<minutes>min`` → value; characters MLflow does not take become dashes."""
-    return {
-        f"{_plain(summary.slice)}/{figure}_{summary.horizon_s // 60}min": value
-        for summary in summaries
-        for figure, value in summary.metrics().items()
-    }
-
-
-def _plain(text: str) -> str:
-    return "".join(c if c.isalnum() or c in "_-. " else "-" for c in text)[:120]

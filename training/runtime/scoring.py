@@ -1,6 +1,5 @@
 """Scores of run-time answers: errors of log times and how often intervals held, trace by trace and month by month."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -16,7 +15,7 @@ from kopt.training.pipeline.comparisons import PairedErrors, with_comparisons
 from kopt.training.pipeline.gains import decide_by_gains
 from kopt.training.pipeline.plot_page import new_figure, write_plot_page
 from kopt.training.pipeline.protocols import KNOWN, Backtest, Champion, GateDecision, GateRules, Part, refuse
-from kopt.training.pipeline.slices import metrics_by_slice, summaries_by_slice
+from kopt.training.pipeline.slices import RunScore, RunScoring
 
 MONTH_S = 30 * 86_400.0
 _LEAST_COVERAGE = 0.8
@@ -128,45 +127,34 @@ def summary(label: str, runs: Sequence[TraceRun]) -> RunTimeSummary:
     )
 
 
-@dataclass(frozen=True)
-class TraceScore:
-    """A trace's run under the slice that it counts for."""
-
-    run: TraceRun
-    regime: str
-
-    @property
-    def slices(self) -> tuple[str, ...]:
-        return (self.regime,)
-
-
-class RunTimeScoring:
+class RunTimeScoring(RunScoring[TraceRun, RunTimeSummary]):
     """See ``Scoring``."""
 
-    def key(self, forecast: TraceRun) -> str:
-        return forecast.series
+    def summary(self, label: str, runs: Sequence[TraceRun]) -> RunTimeSummary:
+        return summary(label, runs)
 
-    def scores(self, dataset: Any, parts: Sequence[Part], backtests: Mapping[str, Backtest]) -> tuple[TraceScore, ...]:
+    def read_run(self, document: Mapping[str, Any]) -> TraceRun:
+        names = {item.name for item in fields(Month)}
+        months = tuple(Month(**{key: month[key] for key in names}) for month in document["months"])
+        return TraceRun(document["series"], months)
+
+    def scores(
+        self, dataset: Any, parts: Sequence[Part], backtests: Mapping[str, Backtest]
+    ) -> tuple[RunScore[TraceRun], ...]:
         """Whole traces where they were left out, only what came later where they were not."""
         result = []
         for part in parts:
             for forecast in backtests[part.name].forecasts:
                 months = tuple(month for month in forecast.months if month.in_window or part.regime != KNOWN)
                 if months:
-                    result.append(TraceScore(TraceRun(forecast.series, months), part.regime))
+                    result.append(RunScore(TraceRun(forecast.series, months), part.regime))
         return tuple(result)
-
-    def summarise(self, scores: Sequence[TraceScore]) -> tuple[RunTimeSummary, ...]:
-        return summaries_by_slice(scores, summary)
-
-    def metrics(self, summaries: Sequence[RunTimeSummary]) -> Mapping[str, float]:
-        return metrics_by_slice(summaries)
 
     def decide(
         self,
         dataset: Any,
         parts: Sequence[Part],
-        challenger: Sequence[TraceScore],
+        challenger: Sequence[RunScore[TraceRun]],
         backtests: Mapping[str, Backtest],
         champion: Champion | None,
         rules: GateRules,
@@ -192,7 +180,7 @@ class RunTimeScoring:
         folder: Path,
         dataset: Any,
         parts: Sequence[Part],
-        scores: Sequence[TraceScore],
+        scores: Sequence[RunScore[TraceRun]],
         backtests: Mapping[str, Backtest],
     ) -> Sequence[Path]:
         """Losses and coverages of months."""
@@ -208,25 +196,8 @@ class RunTimeScoring:
         held.add_hline(y=0.9)
         return (write_plot_page(folder, {"loss": loss, "coverage": held}),)
 
-    def write(self, forecasts: Sequence[TraceRun], path: Path) -> None:
-        path.write_text(json.dumps([asdict(forecast) for forecast in forecasts]), encoding="utf-8")
 
-    def read(self, path: Path) -> tuple[TraceRun, ...]:
-        try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-            names = {item.name for item in fields(Month)}
-            return tuple(
-                TraceRun(
-                    item["series"],
-                    tuple(Month(**{key: month[key] for key in names}) for month in item["months"]),
-                )
-                for item in document
-            )
-        except (OSError, ValueError, TypeError, KeyError) as error:
-            raise ValueError(f"{path} cannot be read: {error}") from error
-
-
-def _compared(challenger: Iterable[TraceScore], champion: Champion, rules: GateRules) -> GateDecision:
+def _compared(challenger: Iterable[RunScore[TraceRun]], champion: Champion, rules: GateRules) -> GateDecision:
     trained = {trained_on.name for trained_on in champion.card.training_data}
     rows: list[PairedErrors] = []
     for score in challenger:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from kopt.core.reason import Reason
 from kopt.training.pipeline.comparisons import PairedErrors, with_comparisons
 from kopt.training.pipeline.plot_page import new_figure, write_plot_page
-from kopt.training.pipeline.protocols import KNOWN, Backtest, Champion, GateDecision, GateRules, Part, refuse
-from kopt.training.pipeline.slices import summaries_by_slice
+from kopt.training.pipeline.protocols import Backtest, Champion, GateDecision, GateRules, Part, refuse
+from kopt.training.pipeline.slices import RunScore, RunScoring
 
 Array = NDArray[np.float64]
 
@@ -59,14 +59,6 @@ class SizedRun:
 
 
 @dataclass(frozen=True)
-class SizeScore:
-    """A run's scores under the labels they count for."""
-
-    run: SizedRun
-    slices: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class SizeSummary:
     """Means of a slice; ``services`` counts its runs."""
 
@@ -83,38 +75,26 @@ class SizeSummary:
         return {key: float(value) for key, value in asdict(self).items() if key not in ("slice", "services")}
 
 
-class SizingScoring:
+class SizingScoring(RunScoring[SizedRun, SizeSummary]):
     """See ``Scoring``."""
 
+    def summary(self, label: str, runs: Sequence[SizedRun]) -> SizeSummary:
+        return summary(label, runs)
+
     def key(self, forecast: SizedRun) -> str:
-        return _key(forecast)
+        return f"{forecast.series} {forecast.run}"
 
-    def scores(self, dataset: Any, parts: Sequence[Part], backtests: Mapping[str, Backtest]) -> tuple[SizeScore, ...]:
-        """Of unseen families only: a known run's own measurement says nothing about the next."""
-        scored = [part for part in parts if part.regime != KNOWN] or list(parts)
-        return tuple(
-            SizeScore(forecast, (part.regime, f"kind {forecast.kind}", f"source {forecast.series.rpartition('/')[0]}"))
-            for part in scored
-            for forecast in backtests[part.name].forecasts
-        )
+    def slices_of(self, run: SizedRun) -> tuple[str, ...]:
+        return (f"kind {run.kind}", f"source {run.series.rpartition('/')[0]}")
 
-    def summarise(self, scores: Sequence[SizeScore]) -> tuple[SizeSummary, ...]:
-        return summaries_by_slice(scores, summary)
-
-    def metrics(self, summaries: Sequence[SizeSummary]) -> Mapping[str, float]:
-        plain = {
-            summary.slice: "".join(c if c.isalnum() or c in "_-. " else "-" for c in summary.slice)
-            for summary in summaries
-        }
-        return {
-            f"{plain[summary.slice]}/{key}": value for summary in summaries for key, value in summary.metrics().items()
-        }
+    def read_run(self, document: Mapping[str, Any]) -> SizedRun:
+        return SizedRun(**document)
 
     def decide(
         self,
         dataset: Any,
         parts: Sequence[Part],
-        challenger: Sequence[SizeScore],
+        challenger: Sequence[RunScore[SizedRun]],
         backtests: Mapping[str, Backtest],
         champion: Champion | None,
         rules: GateRules,
@@ -122,31 +102,31 @@ class SizingScoring:
         """Better beyond noise in the error of the centre or the cost of the upper end, and worse in neither."""
         if not challenger:
             return refuse("TOO_LITTLE_DATA", "There is no run of an unseen family to test the model on.")
-        mine = summary("all", [size_score.run for size_score in challenger])
+        mine = summary("all", [score.run for score in challenger])
         if champion is None:
             if mine.p_under <= _UNDER_LIMIT or len(challenger) < 1 / _UNDER_LIMIT:
                 text = f"First model; median error {mine.median_error:.1%}, {mine.p_under:.1%} above the upper end."
                 return GateDecision(True, (Reason("BETTER", text, mine.metrics()),))
             text = f"{mine.p_under:.1%} of unseen runs lie above the upper end; {_UNDER_LIMIT:.0%} are accepted."
             return refuse("UNSAFE", text, p_under=mine.p_under)
-        theirs = _shared(dataset, champion)
+        theirs = self.unseen_by(champion)
+        shared = [(score, theirs[key]) for score in challenger if (key := self.key(score.run)) in theirs]
         rows = [
             PairedErrors(
                 score.slices,
                 score.run.series,
                 {"error": (other.error, score.run.error), "cost": (other.pinball, score.run.pinball)},
             )
-            for score in challenger
-            if (other := theirs.get(_key(score.run))) is not None
+            for score, other in shared
         ]
-        return with_comparisons(_compared(challenger, theirs, rules), rows, rules)
+        return with_comparisons(_compared([(score.run, other) for score, other in shared], rules), rows, rules)
 
     def draw(
         self,
         folder: Path,
         dataset: Any,
         parts: Sequence[Part],
-        scores: Sequence[SizeScore],
+        scores: Sequence[RunScore[SizedRun]],
         backtests: Mapping[str, Backtest],
     ) -> Sequence[Path]:
         """Predicted against measured, with intervals."""
@@ -208,23 +188,7 @@ def summary(label: str, runs: Sequence[SizedRun]) -> SizeSummary:
     )
 
 
-def _key(run: SizedRun) -> str:
-    return f"{run.series} {run.run}"
-
-
-def _shared(dataset: Any, champion: Champion) -> Mapping[str, SizedRun]:
-    """The champion's forecasts of families that it was not trained on."""
-    from kopt.training.sizing.recipe import SizingDataset
-
-    assert isinstance(dataset, SizingDataset)
-    trained_names = {trained_on.name for trained_on in champion.card.training_data}
-    return {key: item for key, item in champion.forecasts.items() if item.series not in trained_names}
-
-
-def _compared(challenger: Sequence[SizeScore], theirs: Mapping[str, SizedRun], rules: GateRules) -> GateDecision:
-    paired = [
-        (size_score.run, theirs[_key(size_score.run)]) for size_score in challenger if _key(size_score.run) in theirs
-    ]
+def _compared(paired: Sequence[tuple[SizedRun, SizedRun]], rules: GateRules) -> GateDecision:
     if len(paired) < 2:
         text = (
             "The champion was trained on every family there is here, so no run is left to compare them on fairly. "

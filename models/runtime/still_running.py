@@ -18,7 +18,7 @@ from kopt.models.runtime.steps import remaining_of
 LEAST_LONGER = 5
 """Runs of a group that were longer; with fewer a wider group is asked."""
 MODEL_WEIGHT = 10.0
-"""The model counts as much as so many longer runs. Losses are within 3 % from 5 to 20: docs/benchmarks.md."""
+"""The model counts as much as so many longer runs. Losses are within 3 % from 5 to 20: docs/benchmarks/run-times.md."""
 _SHORTEST_S = 1.0
 
 

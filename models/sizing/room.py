@@ -15,7 +15,7 @@ _CONVOLUTIONAL = 0.5
 """Least share of a step's FLOPs that convolutions have."""
 _ALLOCATOR_DIFFERS = 0.05
 """Of what the allocator reserves; with it no run of itu-rad/GPUMemNet's timm table (f01eb05) that it was set by lies
-above the interval (docs/benchmarks.md has them, and the families that were looked at once)."""
+above the interval (docs/benchmarks/sizing.md has them, and the families that were looked at once)."""
 
 
 def room_above(question: SizingQuestion, machine_bytes: float) -> float | None:

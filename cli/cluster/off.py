@@ -65,7 +65,8 @@ def off(
 async def _off(kubeconfig: Path | None, namespace: str, dry_run: bool, wait_s: float) -> list[OffRow]:
     from kopt.cluster.client.api import ApiError, connect
     from kopt.cluster.holds.hold import HELD_KINDS
-    from kopt.cluster.teardown import Outcome, switch_off
+    from kopt.cluster.teardown.steps import Outcome
+    from kopt.cluster.teardown.switch_off import switch_off
     from kopt.controllers.specs import held_kinds
 
     named = held_kinds()

@@ -21,7 +21,7 @@ from kopt.cluster.holds.hold import (
     holder_of,
     release,
 )
-from kopt.cluster.teardown import switch_off
+from kopt.cluster.teardown.switch_off import switch_off
 
 QUEUE = {"kueue.x-k8s.io/queue-name": "research"}
 KINDS = {resource.kind: resource for resource in HOLDABLE}

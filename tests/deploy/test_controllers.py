@@ -15,7 +15,7 @@ import yaml
 from kopt.cli.main import app
 from kopt.cluster.client.resources import COMPONENT_LABEL, OURS
 from kopt.cluster.holds.hold import HELD_KINDS
-from kopt.cluster.teardown import KEPT_COMPONENTS
+from kopt.cluster.teardown.components import KEPT_COMPONENTS
 from kopt.controllers.specs import CONTROLLERS, ControllerSpec, held_kinds
 
 ROOT = Path(__file__).resolve().parents[2]

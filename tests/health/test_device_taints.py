@@ -15,7 +15,7 @@ from kopt.cluster.client.resources import DEVICE_TAINT_RULES, EVENTS, NODE_TOPOL
 from kopt.cluster.holds.device_taint import DeviceName, read_rule, rule_of
 from kopt.cluster.holds.node_taint import TAINT_KEY
 from kopt.cluster.objects.device_slices import Device, DevicePool, Taint, mig_gpus, whole_gpus
-from kopt.cluster.teardown import switch_off
+from kopt.cluster.teardown.switch_off import switch_off
 from kopt.cluster.workloads.requests.external import RESOURCE_SLICES
 from kopt.controllers.health import main
 from kopt.controllers.health.devices import devices_by_gpu, read_slice

@@ -18,7 +18,7 @@ from kopt.cluster.holds.node_layout import LayoutPhase, LayoutState
 from kopt.cluster.holds.node_taint import TAINT_KEY
 from kopt.cluster.objects.custom.node_health import HealthRecord, record_of, status_of
 from kopt.cluster.runtime.lease import TERM_ANNOTATION
-from kopt.cluster.teardown import switch_off
+from kopt.cluster.teardown.switch_off import switch_off
 from kopt.controllers.health import main
 from kopt.controllers.health.main import ProcessSettings, Replica
 from kopt.controllers.health.reconciler import HealthSettings

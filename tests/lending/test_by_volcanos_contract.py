@@ -12,7 +12,7 @@ from controlplane.processes import wait_for
 
 from kopt.cluster.client.api import connect
 from kopt.cluster.client.resources import VOLCANO_COMMANDS, VOLCANO_JOBS, VOLCANO_QUEUES, Resource
-from kopt.cluster.teardown import switch_off
+from kopt.cluster.teardown.switch_off import switch_off
 
 from .conftest import GPU, POOL, Controller, Object, Scene
 from .endpoint import Endpoint

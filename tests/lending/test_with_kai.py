@@ -11,7 +11,7 @@ from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
 
 from kopt.cluster.client.api import connect
-from kopt.cluster.teardown import switch_off
+from kopt.cluster.teardown.switch_off import switch_off
 from kopt.controllers.lending.state import gpu_job
 
 from .conftest import GPU, POOL, Controller, Object, Scene

@@ -16,7 +16,7 @@ from kopt.cluster.client.api import connect
 from kopt.cluster.client.resources import NODES
 from kopt.cluster.objects.device_slices import API_VERSION, mig_gpus
 from kopt.cluster.runtime.lease import LeaseSettings
-from kopt.cluster.teardown import switch_off
+from kopt.cluster.teardown.switch_off import switch_off
 from kopt.controllers.partitions.executors import MigManager as Label
 from kopt.controllers.partitions.main import ProcessSettings, Replica
 from kopt.controllers.partitions.pools import Managers

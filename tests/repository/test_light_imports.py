@@ -27,7 +27,7 @@ LIGHT = [
     "kopt.controllers",
     "kopt.cluster.runtime.informer",
     "kopt.cluster.runtime.http.certificates",
-    "kopt.cluster.teardown",
+    "kopt.cluster.teardown.switch_off",
     "kopt.policies.lending.policy",
     "kopt.controllers.admission.main",
     "kopt.controllers.sizing.main",

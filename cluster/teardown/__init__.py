@@ -1,0 +1,1 @@
+"""Everything of ours off: `kopt off`."""

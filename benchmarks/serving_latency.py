@@ -162,7 +162,7 @@ def _start_floor() -> None:
 
 
 def _wait_for_model(url: str, within_s: float = 60.0) -> None:
-    from kopt.serving.client.client import PredictionClient
+    from kopt.serving.client.blocking import PredictionClient
 
     end_s = time.monotonic() + within_s
     with PredictionClient(url) as client:

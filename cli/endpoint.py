@@ -12,7 +12,7 @@ from kopt.core.redaction import redact, redact_arguments
 from kopt.core.settings import Settings
 
 if TYPE_CHECKING:
-    from kopt.serving.client.client import PredictionClient
+    from kopt.serving.client.blocking import PredictionClient
 
 DEADLINE_S = 30.0
 _MAX_SCRIPT_BYTES = 2 << 20
@@ -22,7 +22,8 @@ _LONGEST_NAME = 253
 @contextlib.contextmanager
 def endpoint(settings: Settings) -> "Iterator[PredictionClient]":
     """A client of the endpoint; an endpoint that does not answer is Refused with what to do."""
-    from kopt.serving.client.client import EndpointFailure, PredictionClient
+    from kopt.serving.client.blocking import PredictionClient
+    from kopt.serving.client.transport import EndpointFailure
 
     try:
         with PredictionClient(settings.endpoint, deadline_s=DEADLINE_S) as client:

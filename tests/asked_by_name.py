@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from kopt.serving.client.client import DemandQuery, History, PredictionClient
+from kopt.serving.client.blocking import PredictionClient
+from kopt.serving.contract.demand_answers import DemandQuery, History
 
 DEADLINE_S = 2.0
 LATEST_S = 1.5 * DEADLINE_S

@@ -8,7 +8,8 @@ from typing import Any
 
 import httpx
 
-from kopt.serving.client.client import AsyncPredictionClient, EndpointFailure
+from kopt.serving.client.client import AsyncPredictionClient
+from kopt.serving.client.transport import EndpointFailure
 from kopt.serving.contract.checkpoint_schemas import CHECKPOINT_REQUEST
 
 Object = dict[str, Any]

@@ -15,7 +15,7 @@ import tenacity
 from kopt.agents.logtail.following import Position
 from kopt.agents.logtail.records import LogLine
 from kopt.core.redaction import redact
-from kopt.serving.client.client import EndpointFailure, RequestRefused
+from kopt.serving.client.transport import EndpointFailure, RequestRefused
 from kopt.serving.contract.common import AnswerError
 
 _LOG = logging.getLogger(__name__)

@@ -93,7 +93,7 @@ def pairs_command(
 
 def _list_stored(cluster: str, output: Format) -> None:
     from kopt.cli.endpoint import endpoint
-    from kopt.serving.client.client import RequestRefused
+    from kopt.serving.client.transport import RequestRefused
     from kopt.serving.contract.common import AnswerError
 
     try:
@@ -277,7 +277,7 @@ def _predicted(pairs: "list[MeasuredPair]", node: "NodeTopology | None") -> "lis
 
 def _posted(cluster: str, pairs: "list[MeasuredPair]", node: "NodeTopology | None") -> list[str]:
     from kopt.cli.endpoint import endpoint
-    from kopt.serving.client.client import RequestRefused
+    from kopt.serving.client.transport import RequestRefused
     from kopt.serving.contract.common import AnswerError
 
     kept, unknown = 0, set[str]()

@@ -19,7 +19,7 @@ from kopt.core.audit import AuditEntry, AuditError, Fault, Head, StoredRecord, V
 from kopt.serving.base.environment import load_settings
 
 if TYPE_CHECKING:
-    from kopt.serving.client.client import PredictionClient
+    from kopt.serving.client.blocking import PredictionClient
     from kopt.serving.contract.audit_answers import AuditQuery
 
 _PAGE = 500
@@ -140,7 +140,7 @@ _KINDS = ("write", "event", "decision", "start")
 
 @contextlib.contextmanager
 def _endpoint() -> "Iterator[PredictionClient]":
-    from kopt.serving.client.client import RequestRefused
+    from kopt.serving.client.transport import RequestRefused
     from kopt.serving.contract.common import AnswerError
 
     try:

@@ -75,7 +75,8 @@ class Tools:
         from kopt.cli.endpoint import DEADLINE_S, unanswered
         from kopt.cli.sizing import running_workloads
         from kopt.controllers.overview.running_workloads import running
-        from kopt.serving.client.client import AsyncPredictionClient, EndpointFailure
+        from kopt.serving.client.client import AsyncPredictionClient
+        from kopt.serving.client.transport import EndpointFailure
 
         measurements = await self._measurements(namespace, since)
         pod_kinds = [pod_kind async for pod_kind in running(self.kube, namespace)]

@@ -138,7 +138,7 @@ def _local(
 
 def _from_endpoint(kind: JobKind, cluster: str, elapsed: float, progress: StepProgress | None) -> "RunTimeResponse":
     from kopt.cli.endpoint import endpoint
-    from kopt.serving.client.client import RequestRefused
+    from kopt.serving.client.transport import RequestRefused
     from kopt.serving.contract.common import AnswerError
     from kopt.serving.contract.runtime_answers import run_time_request
 
@@ -181,7 +181,7 @@ def queues(output: Output = Format.TABLE) -> None:
         kopt runtime queues
     """
     from kopt.cli.endpoint import endpoint
-    from kopt.serving.client.client import RequestRefused
+    from kopt.serving.client.transport import RequestRefused
     from kopt.serving.contract.common import AnswerError
 
     try:

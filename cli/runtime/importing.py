@@ -136,7 +136,7 @@ def _of_prometheus(url: str, since: str, token_file: Path | None, ca_file: Path 
 
 def _send(by_cluster: Runs, cluster: str) -> None:
     from kopt.cli.endpoint import endpoint
-    from kopt.serving.client.client import RequestRefused
+    from kopt.serving.client.transport import RequestRefused
     from kopt.serving.contract.common import AnswerError
 
     total = sum(map(len, by_cluster.values()))

@@ -23,7 +23,7 @@ from kopt.core.workload.executor import IF_SHARED
 from kopt.serving.base.environment import load_settings
 
 if TYPE_CHECKING:
-    from kopt.serving.client.client import PredictionClient
+    from kopt.serving.client.blocking import PredictionClient
     from kopt.serving.contract.size_advice import SizeAdvice
 
 PatchOutput = Annotated[PatchFormat, typer.Option("-o", "--output", help="How to print the answer.", show_choices=True)]

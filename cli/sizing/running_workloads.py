@@ -80,7 +80,8 @@ async def _sized(
     namespace: str,
     measurements: "Measurements | None",
 ) -> list[Sized]:
-    from kopt.serving.client.client import AsyncPredictionClient, EndpointFailure
+    from kopt.serving.client.client import AsyncPredictionClient
+    from kopt.serving.client.transport import EndpointFailure
 
     pod_kinds = [pod_kind async for pod_kind in _select(workload, kubeconfig, namespace)]
     try:
@@ -179,7 +180,7 @@ def _on_gpu(pod_kind: "PodKind", use: "MeasuredUse | None") -> "PodKind":
 
 
 async def _ask(client: "AsyncPredictionClient", pod_kind: "PodKind", use: "MeasuredUse | None" = None) -> Sized:
-    from kopt.serving.client.client import RequestRefused
+    from kopt.serving.client.transport import RequestRefused
 
     question = pod_kind.question
     if question is None:

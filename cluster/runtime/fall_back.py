@@ -76,8 +76,11 @@ class FallBack:
 class Client(Protocol):
     """A client of the prediction endpoint, which counts."""
 
-    answered: int
-    failed: int
+    @property
+    def answered(self) -> int: ...
+
+    @property
+    def failed(self) -> int: ...
 
 
 def answers_of(client: Client) -> AlarmSource:

@@ -19,7 +19,7 @@ from kopt.core.decision import Mode
 from kopt.core.switches import Owner
 from kopt.core.times import stamp
 from kopt.core.untrusted import printable
-from kopt.serving.client.client import RequestRefused
+from kopt.serving.client.transport import RequestRefused
 
 _LOG = logging.getLogger(__name__)
 GROUP_VERSION = "external.metrics.k8s.io/v1beta1"

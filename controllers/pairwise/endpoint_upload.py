@@ -16,7 +16,7 @@ from kopt.cluster.runtime.informer import Change, Informer
 from kopt.core.hardware.bandwidth import BandwidthError
 from kopt.core.hardware.node_topology import NodeTopology
 from kopt.core.hardware.pairwise import MeasuredPair
-from kopt.serving.client.client import EndpointFailure, RequestRefused
+from kopt.serving.client.transport import EndpointFailure, RequestRefused
 from kopt.serving.contract.bandwidth.pairwise_answers import PairsKept
 from kopt.serving.contract.common import AnswerError
 

@@ -89,8 +89,9 @@ async def endpoint(url: str, cluster: str = "") -> AsyncIterator[Ask | None]:
         yield None
         return
     # Not before it is needed: every `kopt` reads the list of controllers.
-    from kopt.serving.client.client import AsyncPredictionClient, EndpointFailure, RequestRefused
+    from kopt.serving.client.client import AsyncPredictionClient
     from kopt.serving.client.run_times import remaining_run_times
+    from kopt.serving.client.transport import EndpointFailure, RequestRefused
     from kopt.serving.contract.common import AnswerError
 
     async with AsyncPredictionClient(url, deadline_s=_ASK_S) as client:

@@ -54,7 +54,8 @@ async def _endpoint(settings: ProcessSettings) -> AsyncIterator[Send | None]:
         yield None
         return
     # Not before it is needed: every `kopt` reads the list of controllers.
-    from kopt.serving.client.client import AsyncPredictionClient, EndpointFailure, RequestRefused
+    from kopt.serving.client.client import AsyncPredictionClient
+    from kopt.serving.client.transport import EndpointFailure, RequestRefused
     from kopt.serving.contract.common import AnswerError
 
     async with AsyncPredictionClient(settings.predictions, deadline_s=_SEND_S) as client:

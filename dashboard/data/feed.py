@@ -16,7 +16,8 @@ from kopt.dashboard.data.histories import Histories
 from kopt.dashboard.data.served import Served
 from kopt.dashboard.data.sources import Cluster
 from kopt.models.registry.registry import MetricRow, RegisteredModel
-from kopt.serving.client.client import AsyncPredictionClient, EndpointFailure, RequestRefused
+from kopt.serving.client.client import AsyncPredictionClient
+from kopt.serving.client.transport import EndpointFailure, RequestRefused
 from kopt.serving.contract.common import AnswerError
 
 T = TypeVar("T")

@@ -7,7 +7,8 @@ from kopt.core.prediction import ModelVersion
 from kopt.core.reason import Reason
 from kopt.data.demand.table import DemandSeries
 from kopt.policies.lending.policy import LendingSettings
-from kopt.serving.client.client import RequestRefused, fallback_answer
+from kopt.serving.client.fallback_answer import fallback_answer
+from kopt.serving.client.transport import RequestRefused
 from kopt.serving.contract.demand_answers import DemandForecast, DemandQuery, History, SeriesForecast
 
 BATCH_SERIES, BATCH_POINTS = 8, 60_000

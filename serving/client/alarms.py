@@ -8,7 +8,8 @@ import math
 from collections.abc import Awaitable, Callable
 
 from kopt.core.switches import Alarm, AlarmKind, AlarmUnknown
-from kopt.serving.client.client import AsyncPredictionClient, EndpointFailure, RequestRefused
+from kopt.serving.client.client import AsyncPredictionClient
+from kopt.serving.client.transport import EndpointFailure, RequestRefused
 from kopt.serving.contract.common import AnswerError
 from kopt.serving.contract.model_answers import IntervalHealthOut, ModelHealthResponse
 

@@ -7,7 +7,8 @@ from collections import deque
 from typing import Any
 
 from kopt.core.audit import Head, SealedRecord
-from kopt.serving.client.client import EndpointFailure, PredictionClient, RequestRefused
+from kopt.serving.client.blocking import PredictionClient
+from kopt.serving.client.transport import EndpointFailure, RequestRefused
 from kopt.serving.contract.audit_answers import MAX_RECORDS
 from kopt.serving.contract.common import AnswerError
 

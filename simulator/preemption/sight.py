@@ -20,7 +20,7 @@ class Sight:
     """How well logs are understood.
 
     What defaults are measured are the checkpoint predictor's, on excerpts of trainers whose families it never saw
-    (``python -m benchmarks checkpoint``, "Checkpoint safety" in docs/benchmarks/checkpoints.md); the others are assumptions.
+    (``python -m benchmarks checkpoint``, docs/benchmarks/checkpoints.md); the others are assumptions.
     """
 
     observable: float = 0.7

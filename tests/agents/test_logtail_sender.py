@@ -12,7 +12,7 @@ from kopt.agents.logtail import sender as module
 from kopt.agents.logtail.following import Position
 from kopt.agents.logtail.records import LogLine
 from kopt.agents.logtail.sender import ByteBudget, Counters, Sender, SenderSettings
-from kopt.serving.client.client import EndpointFailure, RequestRefused
+from kopt.serving.client.transport import EndpointFailure, RequestRefused
 from kopt.serving.contract.checkpoint_schemas import CHECKPOINT_REQUEST, MAX_FILES, MAX_LISTINGS
 from kopt.serving.contract.common import AnswerError
 

@@ -13,7 +13,7 @@ from kopt.controllers.autoscaling.api import MetricsApi
 from kopt.controllers.autoscaling.front_proxy import FrontProxy, common_names, front_proxy_of
 from kopt.core.prediction import ModelVersion, Prediction
 from kopt.core.reason import Reason
-from kopt.serving.client.client import RequestRefused
+from kopt.serving.client.transport import RequestRefused
 from kopt.serving.contract.demand_answers import DemandForecast, DemandQuery, HorizonForecast, SeriesForecast
 
 MODEL = ModelVersion("demand", "1", "digest")

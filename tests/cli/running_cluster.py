@@ -17,7 +17,7 @@ from kopt.core.units import GIB, Bytes
 from kopt.core.workload.sizing import MemoryBreakdown, Method, TraceCoverage
 from kopt.models.sizing.code import CodeEstimate
 from kopt.models.sizing.trace_summary import summary
-from kopt.serving.client.client import PredictionClient
+from kopt.serving.client.blocking import PredictionClient
 from tests.cli.endpoints import shipped_endpoint
 
 CODE = CodeEstimate(

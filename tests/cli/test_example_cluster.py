@@ -182,7 +182,7 @@ def test_requests_are_those_that_the_endpoint_takes(tmp_path: Path) -> None:
     from tests.cli.endpoints import shipped_endpoint
 
     with shipped_endpoint(tmp_path) as url:
-        from kopt.serving.client.client import PredictionClient
+        from kopt.serving.client.blocking import PredictionClient
 
         with PredictionClient(url, deadline_s=60.0) as client:
             for request in agents.sizing_requests():

@@ -163,7 +163,8 @@ def _open_until(page: Page, address: str, content: str) -> None:
 
 
 def _a_forecast_arrives(url: str) -> None:
-    from kopt.serving.client.client import DemandQuery, History, PredictionClient
+    from kopt.serving.client.blocking import PredictionClient
+    from kopt.serving.contract.demand_answers import DemandQuery, History
 
     series = generate(services=1, days=3.0, seed=9)[0]
     history = History("mine", t=series.times_s.tolist(), value=series.value.tolist())
@@ -175,7 +176,7 @@ def _a_forecast_arrives(url: str) -> None:
 
 def _a_size_arrives_from_the_registered_model(url: str) -> None:
     from kopt.models.predictors import predictor_names
-    from kopt.serving.client.client import PredictionClient
+    from kopt.serving.client.blocking import PredictionClient
 
     line = (
         "torchrun pretrain_gpt.py --num-layers 24 --hidden-size 1024 --num-attention-heads 16 --seq-length 1024 "

@@ -15,7 +15,7 @@ from typer.testing import CliRunner, Result
 
 from kopt.cli.main import app
 from kopt.models.sizing import estimate as sizing
-from kopt.serving.client.client import PredictionClient
+from kopt.serving.client.blocking import PredictionClient
 from kopt.tracing.trace import Traced
 from tests.admission.patching import patched
 from tests.cli.endpoints import shipped_endpoint

@@ -14,7 +14,8 @@ from kopt.core.settings import Settings
 from kopt.features.rows import FeatureStoreError
 from kopt.models.predictors import PREDICTORS, PredictorSpec, predictor_class, predictor_names
 from kopt.models.registry.shipped import shipped_digests, verified_shipped
-from kopt.serving.client.client import AsyncPredictionClient, PredictionClient
+from kopt.serving.client.blocking import PredictionClient
+from kopt.serving.client.client import AsyncPredictionClient
 from kopt.serving.demand.feature_lookup import StoredFeatures
 from kopt.serving.endpoint.app import Endpoint
 from kopt.serving.endpoint.assemble import Parts, assemble

@@ -25,7 +25,8 @@ from kopt.core.units import WHOLE_GPU
 from kopt.core.workload.executor import Executor
 from kopt.dashboard.pages.sizes.data import Sizes
 from kopt.dashboard.pages.sizes.view import Card, recommendations
-from kopt.serving.client.client import AsyncPredictionClient, PredictionClient
+from kopt.serving.client.blocking import PredictionClient
+from kopt.serving.client.client import AsyncPredictionClient
 from kopt.serving.contract.size_advice import SizeAdvice, saved_together
 from tests.cli.endpoints import shipped_endpoint
 

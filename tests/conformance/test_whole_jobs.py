@@ -33,7 +33,8 @@ from kopt.controllers.admission.policy import parse_policy
 from kopt.controllers.admission.sizes.cache import SizingCache, SizingSettings
 from kopt.controllers.overview.running_workloads import PodKind, pods_of
 from kopt.core.units import WHOLE_GPU
-from kopt.serving.client.client import AsyncPredictionClient, PredictionClient
+from kopt.serving.client.blocking import PredictionClient
+from kopt.serving.client.client import AsyncPredictionClient
 from tests.cli.endpoints import shipped_endpoint
 
 every_job = pytest.mark.parametrize("name", JOBS)

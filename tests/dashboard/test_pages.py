@@ -235,7 +235,7 @@ async def test_a_platform_that_is_down_is_said_and_the_rest_still_works(
     assert "registry does not answer" in await page(pages, "/models")
     await page(pages, "/lending")
     platform.down[0] = platform.registry.down = False
-    platform.live.connections.client._breaker.succeeded()  # type: ignore[attr-defined]
+    platform.live.connections.client._transport._breaker.succeeded()  # type: ignore[attr-defined]
     await platform.refresh()
     assert "does not answer as it should" not in await page(pages, "/")
 

@@ -22,7 +22,8 @@ from kopt.dashboard.rendering import environment, figure_json
 from kopt.data.demand.files import write_demand
 from kopt.data.demand.table import DemandDataError, DemandSeries
 from kopt.policies.lending.policy import LendingSettings
-from kopt.serving.client.client import RequestRefused, fallback_answer
+from kopt.serving.client.fallback_answer import fallback_answer
+from kopt.serving.client.transport import RequestRefused
 from kopt.serving.contract.demand_answers import DemandForecast, DemandQuery
 
 

@@ -21,7 +21,7 @@ from metrics_api import METRICS_ACCOUNT, METRICS_API, lead_metrics_to
 from replicas import KOPT
 from shipped_models import shipped_endpoint
 
-from kopt.serving.client.client import PredictionClient
+from kopt.serving.client.blocking import PredictionClient
 from kopt.serving.contract.common import GRID_S
 
 from .rights import audited, used

@@ -19,7 +19,8 @@ from serving.conftest import MemorySource, StandInModel, no_store
 
 from kopt.core.settings import Settings
 from kopt.data.demand.table import DemandSeries
-from kopt.serving.client.client import DemandQuery, History, PredictionClient
+from kopt.serving.client.blocking import PredictionClient
+from kopt.serving.contract.demand_answers import DemandQuery, History
 from kopt.serving.demand.feature_lookup import StoredFeatures
 from kopt.serving.endpoint.app import create_app
 from kopt.serving.endpoint.assemble import Parts, assemble

@@ -14,7 +14,7 @@ from kopt.controllers.ingest.ingester import Followed, Ingester, IngestSettings,
 from kopt.controllers.ingest.prometheus import Buckets
 from kopt.core.scheduling.demand_source import DemandSource
 from kopt.features.live import Record, merged
-from kopt.serving.client.client import EndpointFailure
+from kopt.serving.client.transport import EndpointFailure
 from kopt.serving.contract.live_answers import PushedDemand
 
 GRID_S = 300

@@ -21,7 +21,8 @@ from kopt.controllers.ingest.sources import source_of
 from kopt.core.settings import Settings
 from kopt.features.store import DemandFeatureStore
 from kopt.models.registry.loading import shipped
-from kopt.serving.client.client import DemandQuery, History, PredictionClient
+from kopt.serving.client.blocking import PredictionClient
+from kopt.serving.contract.demand_answers import DemandQuery, History
 from kopt.serving.endpoint.app import create_app
 from kopt.serving.endpoint.assemble import Parts, assemble
 

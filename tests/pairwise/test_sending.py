@@ -12,7 +12,7 @@ from kopt.controllers.pairwise.endpoint_upload import Sender
 from kopt.core.hardware.bandwidth import Collective
 from kopt.core.hardware.node_topology import NodeTopology
 from kopt.core.hardware.pairwise import MeasuredPair, MeasuredPoint
-from kopt.serving.client.client import EndpointFailure, RequestRefused
+from kopt.serving.client.transport import EndpointFailure, RequestRefused
 from kopt.serving.contract.bandwidth.pairwise_answers import PairsKept
 from kopt.serving.contract.common import ModelOut
 

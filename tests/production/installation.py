@@ -18,7 +18,7 @@ from controlplane.kubelet.network import child_of
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
 
-from kopt.serving.client.client import DemandQuery, History
+from kopt.serving.contract.demand_answers import DemandQuery, History
 from tests.rayservice.cluster import AUDIENCE, PORT, Predictions
 
 Object = dict[str, Any]

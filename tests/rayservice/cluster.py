@@ -18,7 +18,7 @@ from controlplane.kubelet import PodNetwork
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
 
-from kopt.serving.client.client import PredictionClient
+from kopt.serving.client.blocking import PredictionClient
 
 NAME, SERVICE, PORT = "kopt-predictions", "kopt-predictions-serve-svc", 8000
 AUDIENCE, CALLER = "kopt-predictions", "caller"

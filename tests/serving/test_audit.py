@@ -20,7 +20,8 @@ from kopt.core.settings import Settings
 from kopt.serving.audit.table import AuditTable
 from kopt.serving.base.database.opening import open_database
 from kopt.serving.client.audit import AuditSender
-from kopt.serving.client.client import PredictionClient, RequestRefused
+from kopt.serving.client.blocking import PredictionClient
+from kopt.serving.client.transport import RequestRefused
 from kopt.serving.contract.audit_answers import AuditQuery
 from kopt.serving.demand.feature_lookup import StoredFeatures
 from kopt.serving.endpoint.app import Endpoint, create_app

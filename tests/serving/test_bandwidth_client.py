@@ -19,8 +19,10 @@ from kopt.core.settings import Settings
 from kopt.models.bandwidth.loading import load_bandwidth
 from kopt.models.bandwidth.predictor import BandwidthPredictor
 from kopt.serving.bandwidth.service import BandwidthService
-from kopt.serving.client.client import AsyncPredictionClient, EndpointFailure, PredictionClient, RequestRefused
+from kopt.serving.client.blocking import PredictionClient
+from kopt.serving.client.client import AsyncPredictionClient
 from kopt.serving.client.fallback_bandwidth import fallback_bandwidth
+from kopt.serving.client.transport import EndpointFailure, RequestRefused
 from kopt.serving.contract.bandwidth.answers import BandwidthQuery, WrongQuestion, parse_bandwidth
 from kopt.serving.contract.bandwidth.schemas import BANDWIDTH_REQUEST
 from kopt.serving.demand.feature_lookup import StoredFeatures

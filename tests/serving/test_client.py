@@ -10,16 +10,12 @@ from collections.abc import Callable
 import httpx
 import pytest
 
-from kopt.serving.client.client import (
-    AsyncPredictionClient,
-    DemandQuery,
-    EndpointFailure,
-    History,
-    PredictionClient,
-    RequestRefused,
-)
+from kopt.serving.client.blocking import PredictionClient
+from kopt.serving.client.client import AsyncPredictionClient
 from kopt.serving.client.resilience import CircuitBreaker, RetryBudget
+from kopt.serving.client.transport import EndpointFailure, RequestRefused
 from kopt.serving.contract.common import AnswerError
+from kopt.serving.contract.demand_answers import DemandQuery, History
 from kopt.serving.demand.service import DemandService
 from kopt.serving.endpoint.app import Endpoint, create_app
 from kopt.serving.endpoint.deploy import free_port

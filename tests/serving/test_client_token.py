@@ -7,8 +7,10 @@ import httpx
 import pytest
 
 from kopt.dashboard.app import pages_client
-from kopt.serving.client.client import AsyncPredictionClient, DemandQuery, EndpointFailure, History
+from kopt.serving.client.client import AsyncPredictionClient
 from kopt.serving.client.tokens import TokenError, token_from
+from kopt.serving.client.transport import EndpointFailure
+from kopt.serving.contract.demand_answers import DemandQuery, History
 
 SECRET = "header.payload.signature"
 

@@ -15,7 +15,8 @@ from kopt.core.settings import Settings
 from kopt.data.demand.table import DemandSeries
 from kopt.features.rows import FeatureStoreError, OnlineRows
 from kopt.models.registry.loading import shipped
-from kopt.serving.client.client import AsyncPredictionClient, RequestRefused
+from kopt.serving.client.client import AsyncPredictionClient
+from kopt.serving.client.transport import RequestRefused
 from kopt.serving.demand import materialiser
 from kopt.serving.demand.feature_lookup import StoredFeatures
 from kopt.serving.demand.live import LiveDemand

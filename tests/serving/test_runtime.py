@@ -13,7 +13,8 @@ from kopt.core.settings import Settings
 from kopt.core.workload.run_time import JobKind, JobRun, RunTimeQuestion, StepProgress
 from kopt.models.runtime.predictor import RunTimePredictor
 from kopt.models.runtime.records import LEAST_COMPARED
-from kopt.serving.client.client import AsyncPredictionClient, RequestRefused
+from kopt.serving.client.client import AsyncPredictionClient
+from kopt.serving.client.transport import RequestRefused
 from kopt.serving.contract.common import DEADLINE_HEADER
 from kopt.serving.contract.runtime_answers import parse_queues, parse_run_time
 from kopt.serving.contract.runtime_schemas import MAX_RUNS

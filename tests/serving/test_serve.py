@@ -23,8 +23,8 @@ from kopt.data.demand.generator import generate
 from kopt.models.registry.artifact import ModelCard, save_model
 from kopt.models.registry.registry import Registry
 from kopt.models.registry.signing import sign_folder
-from kopt.serving.client.client import DemandQuery, History, PredictionClient
-from kopt.serving.contract.demand_answers import DemandForecast
+from kopt.serving.client.blocking import PredictionClient
+from kopt.serving.contract.demand_answers import DemandForecast, DemandQuery, History
 from tests.serving.conftest import history, wave
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow, pytest.mark.timeout(600)]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kopt.core.scheduling.diagnosis import PredictedStart, StartEstimate
 from kopt.core.workload.run_time import JobKind, JobRun
 from kopt.policies.diagnosis.start_calibration import LEAST, StartCalibration
-from kopt.serving.client.client import RequestRefused
+from kopt.serving.client.transport import RequestRefused
 from kopt.serving.runtime.service import RunTimeService
 from kopt.serving.runtime.starts import StartTable
 from tests.serving.test_runtime import Start, client, start

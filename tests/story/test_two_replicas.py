@@ -10,7 +10,7 @@ from asked_by_name import ask, asked_by_name, assert_clear, push_history
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
 
-from kopt.serving.client.client import PredictionClient
+from kopt.serving.client.blocking import PredictionClient
 from tests.serving.conftest import wave
 from tests.serving.test_state_in_database import log
 from tests.story.service import CHECKPOINT, Service, answered_by_one_process, two_replicas

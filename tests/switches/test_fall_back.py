@@ -32,7 +32,8 @@ from kopt.core.scheduling.lending_pool import PoolStatus, Reclaiming
 from kopt.core.switches import Alarm, AlarmUnknown, Switches
 from kopt.policies.sizing.profiling_pod import DryRunSettings
 from kopt.serving.client.alarms import drift_of, of_intervals, of_series
-from kopt.serving.client.client import AsyncPredictionClient, EndpointFailure
+from kopt.serving.client.client import AsyncPredictionClient
+from kopt.serving.client.transport import EndpointFailure
 from kopt.serving.contract.common import ModelOut, ReasonOut
 from kopt.serving.contract.model_answers import (
     ComparisonOut,

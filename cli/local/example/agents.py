@@ -25,7 +25,8 @@ from kopt.core.workload.run_time import JobKind, JobRun
 from kopt.core.workload.sizing import MemoryBreakdown, Method, TraceCoverage
 from kopt.models.sizing.code import CodeEstimate
 from kopt.models.sizing.trace_summary import summary
-from kopt.serving.client.client import AsyncPredictionClient, EndpointFailure, RequestRefused
+from kopt.serving.client.client import AsyncPredictionClient
+from kopt.serving.client.transport import EndpointFailure, RequestRefused
 from kopt.serving.contract.common import AnswerError
 
 LOG = logging.getLogger(__name__)

@@ -48,7 +48,8 @@ class EndpointPredictions:
     @asynccontextmanager
     async def _client(self) -> AsyncIterator["AsyncPredictionClient"]:
         # Not before it is needed: every `kopt` that reads a cluster imports this package.
-        from kopt.serving.client.client import AsyncPredictionClient, EndpointFailure, RequestRefused
+        from kopt.serving.client.client import AsyncPredictionClient
+        from kopt.serving.client.transport import EndpointFailure, RequestRefused
         from kopt.serving.contract.common import AnswerError
 
         try:

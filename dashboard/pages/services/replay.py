@@ -15,7 +15,7 @@ from kopt.core.prediction import ModelVersion
 from kopt.dashboard.data.forecasting import DemandClient, history_of
 from kopt.dashboard.data.sources import PastForecast
 from kopt.data.demand.table import DemandSeries
-from kopt.serving.client.client import RequestRefused
+from kopt.serving.client.transport import RequestRefused
 from kopt.serving.contract.demand_answers import DemandQuery, SeriesForecast
 
 SPAN_S = 2 * 86_400

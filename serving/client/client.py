@@ -70,12 +70,14 @@ from kopt.serving.contract.recommendation_answers import RecommendationOut, pars
 from kopt.serving.contract.runtime_answers import (
     QueuesResponse,
     RunsKept,
+    RunsResponse,
     RunTimeResponse,
     RunTimesResponse,
     StartsResponse,
     parse_queues,
     parse_run_time,
     parse_run_times,
+    parse_runs,
     parse_runs_kept,
     parse_starts,
     run_times_request,
@@ -230,6 +232,11 @@ class AsyncPredictionClient:
         """Jobs that started or ended, 5,000 at most. Sending again is harmless. Raises as ``models`` does."""
         content = json.dumps(runs_request(runs, cluster), separators=(",", ":")).encode()
         return parse_runs_kept(await self._call("POST", "/v1/runtime/runs", deadline_s, content))
+
+    async def runs(self, cluster: str = "", after: int = 0, *, deadline_s: float | None = None) -> RunsResponse:
+        """Runs that were sent, 5,000 at most, in the order in which they became known. Raises as ``models`` does."""
+        query = urlencode({"cluster": cluster, "after": after})
+        return parse_runs(await self._call("GET", f"/v1/runtime/runs?{query}", deadline_s))
 
     async def calibrated_starts(
         self, starts: Sequence[PredictedStart], cluster: str = "", *, deadline_s: float | None = None
@@ -473,6 +480,10 @@ class PredictionClient:
     def send_runs(self, runs: Sequence[JobRun], cluster: str = "", *, deadline_s: float | None = None) -> RunsKept:
         """See AsyncPredictionClient.send_runs."""
         return self._run(self._client.send_runs(runs, cluster, deadline_s=deadline_s))
+
+    def runs(self, cluster: str = "", after: int = 0, *, deadline_s: float | None = None) -> RunsResponse:
+        """See AsyncPredictionClient.runs."""
+        return self._run(self._client.runs(cluster, after, deadline_s=deadline_s))
 
     def calibrated_starts(
         self, starts: Sequence[PredictedStart], cluster: str = "", *, deadline_s: float | None = None

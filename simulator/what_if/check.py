@@ -1,0 +1,74 @@
+"""Whether the replay of the cluster as it is agrees with the waits that were recorded."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from kopt.core.reason import Reason
+from kopt.core.units import counted
+from kopt.simulator.what_if.answer import ReplayCheck
+from kopt.simulator.what_if.jobs import PastJob
+from kopt.simulator.what_if.outcome import Days, Floats, Indexes, error_by_day
+from kopt.simulator.what_if.replay import Order
+
+MOST_ERROR = 0.4
+"""Of a replay whose answer can be trusted; `python -m benchmarks what-if` shows what becomes of others."""
+LEAST_DAYS, LEAST_WAITED, MOST_EXCESS = 7, 30, 0.02
+_WAITED_S = 60.0
+"""Shorter waits are the scheduler's own."""
+
+
+def select_order(jobs: Sequence[PastJob], days: Days, starts_s: Mapping[Order, Floats]) -> Order:
+    """The one whose replay agrees best on the first half of the days; the first where no waits are recorded."""
+    if len(starts_s) == 1:
+        return next(iter(starts_s))
+    errors = {order: _error(jobs, days, start_s, is_later=False) for order, start_s in starts_s.items()}
+    return min(errors, key=lambda order: errors[order])
+
+
+def check(jobs: Sequence[PastJob], days: Days, order: Order, start_s: Floats, excess: float) -> ReplayCheck:
+    """``start_s`` of each job in the replay of the cluster as it is, NaN where it never fits; ``excess`` is the share
+    of the GPU time by the record that is above the pool's size."""
+    of_days = _in_days(jobs, days)
+    recorded = [jobs[number] for number in of_days if jobs[number].waited_s is not None]
+    waited = sum((job.waited_s or 0.0) > _WAITED_S for job in recorded)
+    summed_s = sum(job.waited_s or 0.0 for job in recorded)
+    error = _error(jobs, days, start_s, is_later=True) if recorded else None
+    held = sum(job.held_s for job in recorded) / summed_s if summed_s else 0.0
+    reason = _reason(days, waited, error, held, excess)
+    return ReplayCheck(order.value, days.count, len(of_days), waited, error, held if recorded else None, reason)
+
+
+def _reason(days: Days, waited: int, error: float | None, held: float, excess: float) -> Reason:
+    if excess > MOST_EXCESS:
+        text = f"{excess:.0%} of the GPU time of jobs is above the size of their pools: say how many GPUs they had."
+        return Reason("WHAT_IF_POOL_TOO_SMALL", text)
+    if error is None:
+        text = "When jobs started is not recorded beside their submission, so nothing says how well the replay agrees."
+        return Reason("WHAT_IF_WAITS_UNKNOWN", text)
+    if days.count < LEAST_DAYS or waited < LEAST_WAITED:
+        needed = f"{LEAST_WAITED} on {LEAST_DAYS} days are needed"
+        text = f"{waited} jobs on {counted(days.count, 'day')} waited for a minute or more; {needed}."
+        return Reason("WHAT_IF_TOO_FEW_WAITS", text)
+    agreement = f"the replayed waits of a day differ from the recorded ones by {error:.0%} of them"
+    if error > MOST_ERROR:
+        text = f"As the cluster is, {agreement}; above {MOST_ERROR:.0%} the changes of waits do not hold."
+        return Reason("WHAT_IF_REPLAY_OFF", text)
+    stays = f"{held:.0%} of what was waited passed while enough GPUs were free, and stays"
+    text = f"As the cluster is, {agreement}; {stays}."
+    return Reason("WHAT_IF_REPLAY_HOLDS", text)
+
+
+def _in_days(jobs: Sequence[PastJob], days: Days) -> Indexes:
+    day = days.of(np.array([job.submitted_s for job in jobs]))
+    return np.flatnonzero((day >= 0) & (day < days.count))
+
+
+def _error(jobs: Sequence[PastJob], days: Days, start_s: Floats, *, is_later: bool) -> float:
+    """On one half of the days."""
+    numbers = [n for n in _in_days(jobs, days) if jobs[n].waited_s is not None and not np.isnan(start_s[n])]
+    submitted = np.array([jobs[number].submitted_s for number in numbers])
+    recorded = np.array([jobs[number].waited_s or 0.0 for number in numbers])
+    day = days.of(submitted)
+    half = (day >= days.count / 2) == is_later
+    return error_by_day(recorded[half], (start_s[numbers] - submitted)[half], day[half])

@@ -65,7 +65,7 @@ class Figure:
             case Unit.SECONDS:
                 return sign + format_span(amount)
             case Unit.SHARE:
-                return f"{sign}{100 * amount:.1f} %"
+                return f"{sign}{100 * amount:.1f} {'points' if signed else '%'}"
             case Unit.MONEY:
                 return f"{sign}{amount:,.2f}"
             case _:
@@ -75,7 +75,7 @@ class Figure:
 @dataclass(frozen=True)
 class ReplayCheck:
     """How the replay of the cluster as it is compares with the record: ``error`` sums up by how much the waits of each
-    day differ, as a share of what was waited, over the half of the days that the order was not selected on.
+    day differ, as a share of what was waited for GPUs, over the half of the days that the order was not selected on.
     ``held_share`` of what was waited passed while enough GPUs were free. Both are None without recorded waits."""
 
     order: str

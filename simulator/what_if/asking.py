@@ -43,9 +43,9 @@ def what_if(
     """Figures as it is and as it would be, with intervals.
 
     ``jobs`` are of one cluster, or a table of them (``data.jobs.runs`` says its columns), by default those that the
-    endpoint was sent of ``cluster``. ``gpus`` are those that each pool had, ``prices`` of a GPU-hour; ``order`` is fifo,
-    best-effort, backfill or fair, by default the one that agrees best with the recorded waits. Raises WhatIfError,
-    TraceError for a table that is none, RunTimeError, OSError, EndpointFailure.
+    endpoint was sent of ``cluster``. ``gpus`` are those that each pool had, ``prices`` of a GPU-hour. ``order`` is
+    fifo, best-effort, backfill or fair, by default the one that agrees best with the recorded waits. Raises
+    WhatIfError, TraceError for a table that is none, RunTimeError, OSError, EndpointFailure.
     """
     as_is = Cluster({name: Pool(number, quotas_now or {}) for name, number in gpus.items()}, prices=prices or {})
     would_be = changed(as_is, add=add_gpus, remove=remove_gpus, moves=moves, quotas=quotas)

@@ -13,7 +13,7 @@ from kopt.simulator.what_if.replay import Order
 
 MOST_ERROR = 0.4
 """Of a replay whose answer can be trusted; `python -m benchmarks what-if` shows what becomes of others."""
-LEAST_DAYS, LEAST_WAITED, MOST_EXCESS = 7, 30, 0.02
+LEAST_DAYS, LEAST_WAITED, MOST_EXCESS, MOST_HELD = 7, 30, 0.02, 0.8
 _WAITED_S = 60.0
 """Shorter waits are the scheduler's own."""
 
@@ -40,23 +40,24 @@ def check(jobs: Sequence[PastJob], days: Days, order: Order, start_s: Floats, ex
 
 
 def _reason(days: Days, waited: int, error: float | None, held: float, excess: float) -> Reason:
-    if excess > MOST_EXCESS:
-        text = f"{excess:.0%} of the GPU time of jobs is above the size of their pools: say how many GPUs they had."
-        return Reason("WHAT_IF_POOL_TOO_SMALL", text)
     if error is None:
         text = "When jobs started is not recorded beside their submission, so nothing says how well the replay agrees."
         return Reason("WHAT_IF_WAITS_UNKNOWN", text)
+    if excess > MOST_EXCESS:
+        text = f"{excess:.0%} of the GPU time of jobs is above the size of their pools: say how many GPUs they had."
+        return Reason("WHAT_IF_POOL_TOO_SMALL", text)
     if days.count < LEAST_DAYS or waited < LEAST_WAITED:
         needed = f"{LEAST_WAITED} on {LEAST_DAYS} days are needed"
         text = f"{waited} jobs on {counted(days.count, 'day')} waited for a minute or more; {needed}."
         return Reason("WHAT_IF_TOO_FEW_WAITS", text)
-    agreement = f"the replayed waits of a day differ from the recorded ones by {error:.0%} of them"
-    if error > MOST_ERROR:
-        text = f"As the cluster is, {agreement}; above {MOST_ERROR:.0%} the changes of waits do not hold."
-        return Reason("WHAT_IF_REPLAY_OFF", text)
     stays = f"{held:.0%} of what was waited passed while enough GPUs were free, and stays"
-    text = f"As the cluster is, {agreement}; {stays}."
-    return Reason("WHAT_IF_REPLAY_HOLDS", text)
+    if held > MOST_HELD:
+        return Reason("WHAT_IF_WAITS_NOT_FOR_GPUS", f"GPUs are not what jobs waited for: {stays}.")
+    agreement = f"replayed waits of a day differ from the recorded ones by {error:.0%} of what was waited for GPUs"
+    if error > MOST_ERROR:
+        text = f"As the cluster is, {agreement}; above {MOST_ERROR:.0%} changes of waits do not hold. {stays}."
+        return Reason("WHAT_IF_REPLAY_OFF", text)
+    return Reason("WHAT_IF_REPLAY_HOLDS", f"As the cluster is, {agreement}; {stays}.")
 
 
 def _in_days(jobs: Sequence[PastJob], days: Days) -> Indexes:
@@ -70,5 +71,6 @@ def _error(jobs: Sequence[PastJob], days: Days, start_s: Floats, *, is_later: bo
     submitted = np.array([jobs[number].submitted_s for number in numbers])
     recorded = np.array([jobs[number].waited_s or 0.0 for number in numbers])
     day = days.of(submitted)
+    held = np.array([jobs[number].held_s for number in numbers])
     half = (day >= days.count / 2) == is_later
-    return error_by_day(recorded[half], (start_s[numbers] - submitted)[half], day[half])
+    return error_by_day(recorded[half], (start_s[numbers] - submitted)[half], held[half], day[half])

@@ -60,7 +60,8 @@ def _of_waits(
 def _of_group(name: str, sides: Sequence[Waits], weights: Floats) -> Iterator[Figure]:
     for what, level in _LEVELS.items():
         yield _figure(what, name, Unit.SECONDS, *(side.quantile(level, weights) for side in sides))
-    yield _figure("mean wait", name, Unit.SECONDS, *(side.mean(weights) for side in sides))
+    if name == EVERYBODY:
+        yield _figure("mean wait", name, Unit.SECONDS, *(side.mean(weights) for side in sides))
 
 
 def _of_pools(

@@ -41,8 +41,9 @@ def drawn_days(days: int, draws: int) -> Floats:
     block-resampling procedure for stationary data, 1992).
     """
     length = max(1, min(_LONGEST_BLOCK, days // _LEAST_BLOCKS))
-    starts = np.random.default_rng(0).integers(0, days, (draws, -(-days // length)))
-    drawn = ((starts[:, :, None] + np.arange(length)) % days).reshape(draws, -1)[:, :days]
+    blocks = -(-days // length)
+    starts = np.random.default_rng(0).integers(0, days, (draws, blocks))
+    drawn = ((starts[:, :, None] + np.arange(length)) % days).reshape(draws, blocks * length)[:, :days]
     counts = [np.bincount(row, minlength=days) for row in drawn]
     return np.array([np.ones(days), *counts], dtype=np.float64)
 
@@ -72,10 +73,11 @@ class Waits:
         return float(self._seconds[np.searchsorted(summed, level * summed[-1])])
 
 
-def error_by_day(recorded_s: Floats, replayed_s: Floats, days: Indexes) -> float:
-    """What the waits of each day differ by, as a share of all that was waited; infinite where nobody waited but in the
-    replay."""
+def error_by_day(recorded_s: Floats, replayed_s: Floats, held_s: Floats, days: Indexes) -> float:
+    """What the waits of each day differ by, as a share of what was waited for GPUs, which is what was not held;
+    infinite where nobody waited for them but in the replay."""
     off = float(np.abs(np.bincount(days, recorded_s - replayed_s)).sum())
-    if not off:
+    waited_s = float((recorded_s - held_s).sum())
+    if off < 1:
         return 0.0
-    return off / float(recorded_s.sum()) if recorded_s.sum() else float("inf")
+    return off / waited_s if waited_s >= 1 else float("inf")

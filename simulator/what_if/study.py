@@ -68,7 +68,7 @@ def study(
     """Without an ``order`` that one is used whose replay agrees best with the waits of the first half of the days. Jobs
     that name no pool ran in the only one. Raises WhatIfError."""
     jobs, left_out = _placed(history.jobs, as_is)
-    days = _days(history)
+    days = days_of(history)
     of_pool = {name: [job for job in jobs if job.pool == name] for name in as_is.pools}
     uses = {name: RecordedUse(of_pool[name], pool.gpus) for name, pool in as_is.pools.items()}
     jobs = [uses[job.pool].with_holds(job) for job in jobs]
@@ -102,7 +102,8 @@ def _placed(jobs: Sequence[PastJob], cluster: Cluster) -> tuple[list[PastJob], i
     return listed, len(placed) - len(listed)
 
 
-def _days(history: History) -> Days:
+def days_of(history: History) -> Days:
+    """The days that figures are of. Raises WhatIfError."""
     first_s = history.jobs[0].submitted_s
     span_s = history.end_s - first_s
     if span_s < DAY_S:

@@ -1,5 +1,6 @@
 """Schedulers that a replay does not know of: which jobs start when GPUs are free, for ``benchmarks.what_if``."""
 
+import bisect
 import heapq
 import math
 import random
@@ -25,10 +26,10 @@ class State:
 
 @dataclass(frozen=True)
 class Scheduler:
-    """``rank``: less starts first, among equals the oldest. ``may``: whether a job may start, given when and what is in
-    use. ``blocks``: nothing passes a job that lacks GPUs."""
+    """``rank`` of a job and its number: less starts first, among equals the oldest. ``may``: whether a job may start,
+    given when and what is in use. ``blocks``: nothing passes a job that lacks GPUs."""
 
-    rank: Callable[[PastJob, int, State], float] = lambda job, number, state: 0.0
+    rank: Callable[[PastJob, int], float] = lambda job, number: 0.0
     may: Callable[[PastJob, float, State], bool] = lambda job, now_s, state: True
     blocks: bool = False
 
@@ -41,11 +42,11 @@ def _is_night(now_s: float) -> bool:
 SCHEDULERS = {
     "oldest that fits": Scheduler(),
     "strictly in order": Scheduler(blocks=True),
-    "smallest first": Scheduler(rank=lambda job, number, state: job.gpus),
-    "largest first": Scheduler(rank=lambda job, number, state: -job.gpus),
-    "shortest first": Scheduler(rank=lambda job, number, state: job.seconds),
-    "newest first": Scheduler(rank=lambda job, number, state: -job.submitted_s),
-    "a fifth is urgent": Scheduler(rank=lambda job, number, state: random.Random(number).random() > URGENT_SHARE),
+    "smallest first": Scheduler(rank=lambda job, number: job.gpus),
+    "largest first": Scheduler(rank=lambda job, number: -job.gpus),
+    "shortest first": Scheduler(rank=lambda job, number: job.seconds),
+    "newest first": Scheduler(rank=lambda job, number: -job.submitted_s),
+    "a fifth is urgent": Scheduler(rank=lambda job, number: random.Random(number).random() > URGENT_SHARE),
     "large jobs at night": Scheduler(may=lambda job, now_s, state: job.gpus < LARGE or _is_night(now_s)),
     "users are limited": Scheduler(
         may=lambda job, now_s, state: state.used[job.user] + job.gpus <= max(job.gpus, LIMIT_SHARE * state.gpus)
@@ -57,7 +58,8 @@ SCHEDULERS = {
 def starts(jobs: Sequence[PastJob], gpus: int, scheduler: Scheduler) -> list[float]:
     """When each job, by submission and none larger than the pool, starts."""
     state, free, arrived = State(gpus), gpus, 0
-    pending: list[int] = []
+    keys = [(scheduler.rank(job, number), number) for number, job in enumerate(jobs)]
+    pending: list[tuple[float, int]] = []
     ends: list[tuple[float, int]] = []
     start_s = [math.nan] * len(jobs)
     tick_s = math.inf
@@ -69,26 +71,24 @@ def starts(jobs: Sequence[PastJob], gpus: int, scheduler: Scheduler) -> list[flo
             free += job.gpus
             state.used[job.user] -= job.gpus
         while arrived < len(jobs) and jobs[arrived].submitted_s <= now_s:
-            pending.append(arrived)
+            bisect.insort(pending, keys[arrived])
             arrived += 1
         begun = set()
-        if free:
-            ranked = sorted(pending, key=lambda number: (scheduler.rank(jobs[number], number, state), number))
-            for number in ranked:
-                job = jobs[number]
-                if job.gpus > free and scheduler.blocks:
-                    break
-                if job.gpus > free or not scheduler.may(job, now_s, state):
-                    continue
-                free -= job.gpus
-                state.used[job.user] += job.gpus
-                start_s[number] = now_s
-                begun.add(number)
-                heapq.heappush(ends, (now_s + job.seconds, number))
-                if not free:
-                    break
+        for _, number in pending if free else ():
+            job = jobs[number]
+            if job.gpus > free and scheduler.blocks:
+                break
+            if job.gpus > free or not scheduler.may(job, now_s, state):
+                continue
+            free -= job.gpus
+            state.used[job.user] += job.gpus
+            start_s[number] = now_s
+            begun.add(number)
+            heapq.heappush(ends, (now_s + job.seconds, number))
+            if not free:
+                break
         if begun:
-            pending = [number for number in pending if number not in begun]
+            pending = [key for key in pending if key[1] not in begun]
         # The night may begin while nothing else happens.
         tick_s = (now_s // _HOUR_S + 1) * _HOUR_S if pending and free else math.inf
     return start_s

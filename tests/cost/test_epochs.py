@@ -114,7 +114,7 @@ def test_without_a_price_hours_are_left_and_two_currencies_are_refused() -> None
 
 @pytest.fixture
 def metered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> int:
-    """A meter's database; when its pod ``train-0`` began, in Unix milliseconds."""
+    """A meter's database; when it began to meter, in Unix milliseconds."""
     now_ms = int(time.time() * 1000)
     filled(tmp_path / "cost.db", now_ms=now_ms).store.close()
     monkeypatch.setenv("KOPT_STATE_DIR", str(tmp_path))
@@ -140,16 +140,16 @@ def asked(*options: str) -> tuple[int, str]:
 
 
 def test_a_run_of_the_meter_is_told_by_epoch(tmp_path: Path, metered: int) -> None:
-    code, text = asked("train", "--log", log_of(tmp_path, metered), "--price", "3", "-o", "json")
+    code, text = asked("eval", "--log", log_of(tmp_path, metered), "--price", "3", "-o", "json")
     assert code == 0, text
     document = json.loads(text)
     first, second, whole = document["epochs"]
-    assert document["workload"] == "team-a/jobs/train"
+    assert document["workload"] == "team-b/jobs/eval"
     assert [row["epoch"] for row in document["epochs"]] == ["1", "2", "all"]
-    # Four GPUs for an hour.
-    assert first["gpu_hours"] == pytest.approx(4, rel=0.01)
-    assert second["gpu_hours"] == pytest.approx(4, rel=0.01)
-    assert whole["gpu_hours"] > 30
+    # Two GPUs for an hour.
+    assert first["gpu_hours"] == pytest.approx(2, rel=0.01)
+    assert second["gpu_hours"] == pytest.approx(2, rel=0.01)
+    assert whole["gpu_hours"] == pytest.approx(18, rel=0.01)
     each = first["micro"] / first["gpu_hours"]
     assert whole["micro"] == pytest.approx(each * whole["gpu_hours"], rel=1e-3)
     assert first["micro_per_1000_steps"] == pytest.approx(first["micro"], rel=0.01)

@@ -40,7 +40,7 @@ from kopt.simulator.what_if.study import Cluster, changed, days_of, study
 ITP, PHILLY = "ITP", "Philly"
 TRACES = {ITP: "ms_itp_odd_clusters", PHILLY: "philly_first_half"}
 LOAD, CHANGES = 0.85, (0.15, -0.1)
-FEWEST, MOST = 1_500, 3_500
+FEWEST, MOST = 1_500, 2_500
 """Jobs of a cluster; of more, the first."""
 LARGEST = 0.25
 """Of a pool: larger jobs are left out, as a cluster of this size would not have had them."""

@@ -24,7 +24,7 @@ from benchmarks.shares import HOURS, RESOURCE, SPEED, ReplayedJob, V, day_of
 from benchmarks.tables import markdown
 from kopt.cluster.workloads.runs import run_of_workload
 from kopt.core.workload.run_time import JobRun
-from kopt.simulator.what_if.jobs import RecordedUse, history_of
+from kopt.simulator.what_if.jobs import Record, history_of
 from kopt.simulator.what_if.replay import Order, Pool, replay
 
 LOAD, MORE, LONGEST_S, GOAL = 1.1, 0.25, 3 * 3600.0, 0.2
@@ -113,8 +113,7 @@ def _in_trace_time(run: JobRun, began_s: float) -> JobRun:
 
 def _compare(recorded: Sequence[Sequence[JobRun]], sizes: tuple[int, int]) -> int:
     history = history_of(recorded[0])
-    use = RecordedUse(history.jobs, sizes[0])
-    jobs = [use.with_holds(job) for job in history.jobs]
+    jobs = Record(history.jobs, sizes[0]).with_holds()
     held = sum(job.held_s for job in jobs) / max(1.0, sum(job.waited_s or 0.0 for job in jobs))
     replayed = []
     for size in sizes:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from kopt.core.settings import Settings
 from kopt.core.workload.run_time import JobRun
 from kopt.sdk.run_time import runs_of
+from kopt.serving.base.environment import load_settings
 from kopt.simulator.what_if.answer import WhatIf
 from kopt.simulator.what_if.jobs import history_of
 from kopt.simulator.what_if.replay import Order, Pool
@@ -50,7 +51,7 @@ def what_if(
     as_is = Cluster({name: Pool(number, quotas_now or {}) for name, number in gpus.items()}, prices=prices or {})
     would_be = changed(as_is, add=add_gpus, remove=remove_gpus, moves=moves, quotas=quotas)
     if jobs is None:
-        runs: Sequence[JobRun] = _all_of_endpoint(settings or Settings(), cluster)
+        runs: Sequence[JobRun] = _all_of_endpoint(settings or load_settings(), cluster)
     else:
         runs = runs_of(Path(jobs), cluster) if isinstance(jobs, str | Path) else jobs
     return study(history_of(runs), as_is, would_be, order=Order(order) if order else None, by_user=by_user)

@@ -2,7 +2,6 @@
 
 import bisect
 import itertools
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -16,7 +15,7 @@ class WhatIfError(ValueError):
 @dataclass(frozen=True, slots=True)
 class PastJob:
     """``seconds`` it ran on its GPUs. ``waited_s`` is None where only the submission was recorded. ``held_s`` of its
-    wait passed while its pool had enough GPUs free: something else held it."""
+    wait passed while its pool had enough GPUs free for all that waited: something else held it."""
 
     queue: str
     user: str
@@ -65,46 +64,51 @@ def history_of(runs: Iterable[JobRun]) -> History:
     return History(tuple(jobs), end_s, sum(run.ended_s is None for run in listed))
 
 
-class RecordedUse:
-    """GPUs of one pool that its jobs used by the record, over time. Those whose start is not known count from their
-    submission on."""
+class Record:
+    """What the record says of one pool, whose ``jobs`` are by submission. Those whose start is not recorded count from
+    their submission on."""
 
-    def __init__(self, jobs: Iterable[PastJob], gpus: int) -> None:
-        changes: dict[float, int] = defaultdict(int)
-        for job in jobs:
-            start_s = job.submitted_s + (job.waited_s or 0.0)
-            changes[start_s] += job.gpus
-            changes[start_s + job.seconds] -= job.gpus
-        self._times_s = sorted(changes)
-        self._used = list(itertools.accumulate(changes[at_s] for at_s in self._times_s))
-        self._gpus = gpus
-        self._enough_s: dict[int, list[float]] = {}
+    def __init__(self, jobs: Sequence[PastJob], gpus: int) -> None:
+        self._jobs, self._gpus = jobs, gpus
+        starts_s = [job.submitted_s + (job.waited_s or 0.0) for job in jobs]
+        # At the same time ends come first, and what is submitted waits before it starts.
+        self._events = sorted(
+            [
+                *(
+                    (start_s + job.seconds, 0, rank)
+                    for rank, (job, start_s) in enumerate(zip(jobs, starts_s, strict=True))
+                ),
+                *((job.submitted_s, 1, rank) for rank, job in enumerate(jobs) if job.waited_s),
+                *((start_s, 2, rank) for rank, start_s in enumerate(starts_s)),
+            ]
+        )
 
     def excess(self) -> float:
         """The share of the GPU time used that is above the size of the pool."""
-        spans_s = [after - before for before, after in itertools.pairwise(self._times_s)]
-        used = sum(span_s * used for span_s, used in zip(spans_s, self._used, strict=False))
-        above = sum(span_s * max(0, used - self._gpus) for span_s, used in zip(spans_s, self._used, strict=False))
-        return above / used if used else 0.0
+        used, total, above = 0, 0.0, 0.0
+        for (at_s, kind, rank), (next_s, _, _) in itertools.pairwise(self._events):
+            used += (-1, 0, 1)[kind] * self._jobs[rank].gpus
+            total += (next_s - at_s) * used
+            above += (next_s - at_s) * max(0, used - self._gpus)
+        return above / total if total > 0 else 0.0
 
-    def with_holds(self, job: PastJob) -> PastJob:
-        """The job with what of its wait passed while it would have fitted."""
-        if not job.waited_s or job.gpus > self._gpus:
-            return job
-        start_s = job.submitted_s + job.waited_s
-        held_s = self._enough_until(job.gpus, start_s) - self._enough_until(job.gpus, job.submitted_s)
-        return replace(job, held_s=min(job.waited_s, max(0.0, held_s)))
-
-    def _enough_until(self, gpus: int, at_s: float) -> float:
-        """Seconds up to a time in which so many GPUs were free, from the first start on; before, negative."""
-        if gpus not in self._enough_s:
-            spans_s = [
-                (after - before) * (self._gpus - used >= gpus)
-                for (before, after), used in zip(itertools.pairwise(self._times_s), self._used, strict=False)
-            ]
-            self._enough_s[gpus] = [0.0, *itertools.accumulate(spans_s)]
-        index = bisect.bisect_right(self._times_s, at_s) - 1
-        if index < 0:
-            return at_s - self._times_s[0]
-        fits = self._gpus - self._used[index] >= gpus
-        return self._enough_s[gpus][index] + (at_s - self._times_s[index]) * fits
+    def with_holds(self) -> list[PastJob]:
+        """The jobs with what of their waits passed while the pool had enough GPUs free for each and for all that had
+        waited for longer: no order of the queue keeps a job waiting then."""
+        held_s, free, waiting = [0.0] * len(self._jobs), self._gpus, list[int]()
+        for (at_s, kind, rank), (next_s, _, _) in itertools.pairwise(self._events):
+            job = self._jobs[rank]
+            free += (1, 0, -1)[kind] * job.gpus
+            if kind == 1:
+                bisect.insort(waiting, rank)
+            elif kind == 2 and job.waited_s:
+                del waiting[bisect.bisect_left(waiting, rank)]
+            left = free
+            for other in waiting if next_s > at_s else ():
+                left -= self._jobs[other].gpus
+                if left < 0:
+                    break
+                held_s[other] += next_s - at_s
+        return [
+            replace(job, held_s=min(job.waited_s or 0.0, held)) for job, held in zip(self._jobs, held_s, strict=True)
+        ]

@@ -64,7 +64,8 @@ class Waits:
         days = weights.shape[1]
         sums = weights @ np.bincount(self._days, self._seconds, days)
         counts = weights @ np.bincount(self._days, minlength=days)
-        return np.divide(sums, counts, out=np.full(len(weights), np.nan), where=counts > 0)
+        means: Floats = np.divide(sums, counts, out=np.full(len(weights), np.nan), where=counts > 0)
+        return means
 
     def _weighted(self, level: float, weights: Floats) -> float:
         summed = np.cumsum(weights)

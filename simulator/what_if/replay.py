@@ -58,7 +58,7 @@ class _Replay:
         self._start_s: list[float | None] = [None] * len(jobs)
         self._ends: list[tuple[float, int]] = []
         self._running: dict[int, Holding] = {}
-        self._pending = _InOrder() if order is Order.BACKFILL else _Lines(self._jobs, order)
+        self._pending: _InOrder | _Lines = _InOrder() if order is Order.BACKFILL else _Lines(self._jobs, order)
 
     def run(self) -> list[float | None]:
         arrivals = deque(rank for rank, job in enumerate(self._jobs) if self._pool.fits(job))
@@ -69,10 +69,10 @@ class _Replay:
                 self._end(heapq.heappop(self._ends)[1])
             while arrivals and self._jobs[arrivals[0]].eligible_s <= now_s:
                 self._pending.add(arrivals.popleft())
-            if self._free and isinstance(self._pending, _Lines):
-                self._start_heads(self._pending, now_s)
-            elif self._free and self._pending:
+            if self._free and isinstance(self._pending, _InOrder):
                 self._backfill(self._pending, now_s)
+            elif self._free and isinstance(self._pending, _Lines):
+                self._start_heads(self._pending, now_s)
         result: list[float | None] = [None] * len(self._jobs)
         for number, start_s in zip(self._numbers, self._start_s, strict=True):
             result[number] = start_s
@@ -94,6 +94,8 @@ class _Replay:
         return self._used[self._jobs[rank].queue] if self._order is Order.FAIR else 0
 
     def _backfill(self, queue: "_InOrder", now_s: float) -> None:
+        if not queue.ranks:
+            return
         looked_at = queue.ranks[: _LOOKED_AT + 1]
         waiting = [PendingJob(self._jobs[rank].gpus, self._jobs[rank].seconds) for rank in looked_at]
         for at in easy(self._free, waiting, list(self._running.values()), now_s, _LOOKED_AT):
@@ -124,9 +126,6 @@ class _InOrder:
 
     def __init__(self) -> None:
         self.ranks: list[int] = []
-
-    def __bool__(self) -> bool:
-        return bool(self.ranks)
 
     def add(self, rank: int) -> None:
         bisect.insort(self.ranks, rank)

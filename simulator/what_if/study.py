@@ -8,7 +8,7 @@ import numpy as np
 from kopt.simulator.what_if.answer import WhatIf
 from kopt.simulator.what_if.check import check, select_order
 from kopt.simulator.what_if.figures import Replayed, figures_of
-from kopt.simulator.what_if.jobs import History, PastJob, RecordedUse, WhatIfError
+from kopt.simulator.what_if.jobs import History, PastJob, Record, WhatIfError
 from kopt.simulator.what_if.outcome import DAY_S, Days, Floats
 from kopt.simulator.what_if.replay import Order, Pool, replay
 
@@ -69,9 +69,8 @@ def study(
     that name no pool ran in the only one. Raises WhatIfError."""
     jobs, left_out = _placed(history.jobs, as_is)
     days = days_of(history)
-    of_pool = {name: [job for job in jobs if job.pool == name] for name in as_is.pools}
-    uses = {name: RecordedUse(of_pool[name], pool.gpus) for name, pool in as_is.pools.items()}
-    jobs = [uses[job.pool].with_holds(job) for job in jobs]
+    records = {name: Record([job for job in jobs if job.pool == name], pool.gpus) for name, pool in as_is.pools.items()}
+    jobs = sorted((job for record in records.values() for job in record.with_holds()), key=lambda job: job.submitted_s)
     orders = list(Order) if order is None and any(job.waited_s for job in jobs) else [order or Order.BEST_EFFORT]
     total = len(orders) + 1
     before = {}
@@ -81,7 +80,7 @@ def study(
     selected = select_order(jobs, days, {each: replayed.start_s for each, replayed in before.items()})
     after = _replayed(jobs, would_be, selected)
     advance(total, total)
-    excess = max(use.excess() for use in uses.values())
+    excess = max(record.excess() for record in records.values())
     return WhatIf(
         figures_of(jobs, days, before[selected], after, by_user=by_user),
         check(jobs, days, selected, before[selected].start_s, excess),
@@ -127,7 +126,7 @@ def _assumptions(history: History, order: Order, as_is: Cluster, would_be: Clust
         "Jobs are submitted when they were, run for as long as they did, and nobody submits more or less because waits "
         "are other ones.",
         f"Jobs start in the order {order.value}; priorities, evictions and fragmentation of nodes are not replayed.",
-        "What of a wait passed while enough GPUs were free is kept as it was: GPUs were not what the job lacked.",
+        "What of a wait passed while enough GPUs were free for all that waited stays: GPUs were not what jobs lacked.",
         "Pools had these GPUs all the time.",
     ]
     if history.unended:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kopt.core.workload.run_time import JobKind, JobRun
-from kopt.simulator.what_if.jobs import PastJob, RecordedUse, WhatIfError, history_of
+from kopt.simulator.what_if.jobs import PastJob, Record, WhatIfError, history_of
 from kopt.simulator.what_if.replay import Order, Pool, replay
 
 GPUS = 8
@@ -94,37 +94,46 @@ def test_a_quota_holds_back_its_queue_alone() -> None:
 def test_a_wait_with_enough_gpus_free_is_held_and_stays() -> None:
     # Of eight GPUs four are used until 100; it starts at 160 though it had fitted from the beginning.
     idle = [job(0, 100, 4, waited_s=0), job(10, 50, 4, waited_s=150)]
-    use = RecordedUse(idle, GPUS)
-    held = [use.with_holds(each) for each in idle]
+    held = Record(idle, GPUS).with_holds()
     assert [each.held_s for each in held] == [0, 150]
     assert replay(held, Pool(100), Order.FIFO) == [0, 160]
     # One of eight GPUs had to wait until 100, and was held from then on.
     large = [job(0, 100, 4, waited_s=0), job(10, 50, 8, waited_s=150)]
-    held = [RecordedUse(large, GPUS).with_holds(each) for each in large]
+    held = Record(large, GPUS).with_holds()
     assert held[1].held_s == 60
+    # What held it passes first: from 70 on it is replayed as one that lacks GPUs.
     assert replay(held, Pool(GPUS), Order.FIFO)[1] == 100
     assert replay(held, Pool(100), Order.FIFO)[1] == 70
 
 
+def test_one_gpu_that_is_free_holds_only_the_first_that_waits() -> None:
+    busy = [
+        job(0, 100, 7, waited_s=0),
+        job(1, 10, 1, waited_s=49),
+        job(2, 10, 1, waited_s=58),
+        job(3, 10, 8, waited_s=97),
+    ]
+    assert [each.held_s for each in Record(busy, GPUS).with_holds()] == [0, 49, 0, 0]
+    # Behind a large job that lacks GPUs a small one waits in order, though it would fit.
+    strict = [job(0, 100, 7, waited_s=0), job(1, 10, 8, waited_s=99), job(2, 10, 1, waited_s=108)]
+    assert [each.held_s for each in Record(strict, GPUS).with_holds()] == [0, 0, 0]
+
+
 @given(jobs_of(GPUS), ORDERS)
 def test_what_a_pool_alone_decided_holds_nothing(jobs: list[PastJob], order: Order) -> None:
-    """What best effort leaves waiting never fits; other orders leave what fits to wait."""
     starts = replay(jobs, Pool(GPUS), order)
     recorded = [
         PastJob(each.queue, "", "", each.gpus, each.submitted_s, each.seconds, (at_s or 0.0) - each.submitted_s)
         for each, at_s in zip(jobs, starts, strict=True)
     ]
-    use = RecordedUse(recorded, GPUS)
-    held = [use.with_holds(each) for each in recorded]
-    assert all(0 <= each.held_s <= (each.waited_s or 0.0) for each in held)
-    if order in (Order.BEST_EFFORT, Order.FAIR):
-        assert sum(each.held_s for each in held) == pytest.approx(0, abs=1e-6)
-    assert use.excess() == 0
+    record = Record(recorded, GPUS)
+    assert [each.held_s for each in record.with_holds()] == [0] * len(jobs)
+    assert record.excess() == 0
 
 
 def test_a_pool_that_is_said_to_be_too_small_is_noticed() -> None:
-    use = RecordedUse([job(0, 100, 8, waited_s=0), job(0, 100, 2, waited_s=0)], GPUS)
-    assert use.excess() == pytest.approx(0.2)
+    record = Record([job(0, 100, 8, waited_s=0), job(0, 100, 2, waited_s=0)], GPUS)
+    assert record.excess() == pytest.approx(0.2)
 
 
 def test_jobs_of_runs_have_waits_where_both_times_are_recorded() -> None:

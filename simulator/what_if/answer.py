@@ -76,7 +76,8 @@ class Figure:
 class ReplayCheck:
     """How the replay of the cluster as it is compares with the record: ``error`` sums up by how much the waits of each
     day differ, as a share of what was waited for GPUs, over the half of the days that the order was not selected on.
-    ``held_share`` of what was waited passed while enough GPUs were free. Both are None without recorded waits."""
+    ``held_share`` of what was waited passed while enough GPUs were free for all that waited, and ``fitting_share``
+    while they were for the job alone. All three are None without recorded waits."""
 
     order: str
     days: int
@@ -84,6 +85,7 @@ class ReplayCheck:
     waited_jobs: int
     error: float | None
     held_share: float | None
+    fitting_share: float | None
     reason: Reason
 
     @property

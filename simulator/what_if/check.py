@@ -26,20 +26,33 @@ def select_order(jobs: Sequence[PastJob], days: Days, starts_s: Mapping[Order, F
     return min(errors, key=lambda order: errors[order])
 
 
-def check(jobs: Sequence[PastJob], days: Days, order: Order, start_s: Floats, excess: float) -> ReplayCheck:
-    """``start_s`` of each job in the replay of the cluster as it is, NaN where it never fits; ``excess`` is the share
-    of the GPU time by the record that is above the pool's size."""
+def check(
+    jobs: Sequence[PastJob], days: Days, order: Order, start_s: Floats, excess: float, fitting_s: float
+) -> ReplayCheck:
+    """``start_s`` of each job in the replay of the cluster as it is, NaN where it never fits. ``excess`` and
+    ``fitting_s`` are those of the ``Record``."""
     of_days = _in_days(jobs, days)
     recorded = [jobs[number] for number in of_days if jobs[number].waited_s is not None]
     waited = sum((job.waited_s or 0.0) > _WAITED_S for job in recorded)
     summed_s = sum(job.waited_s or 0.0 for job in recorded)
     error = _error(jobs, days, start_s, is_later=True) if recorded else None
     held = sum(job.held_s for job in recorded) / summed_s if summed_s else 0.0
-    reason = _reason(days, waited, error, held, excess)
-    return ReplayCheck(order.value, days.count, len(of_days), waited, error, held if recorded else None, reason)
+    every_s = sum(job.waited_s or 0.0 for job in jobs)
+    fitting = fitting_s / every_s if every_s else 0.0
+    reason = _reason(days, waited, error, held, fitting, excess)
+    return ReplayCheck(
+        order.value,
+        days.count,
+        len(of_days),
+        waited,
+        error,
+        held if recorded else None,
+        fitting if recorded else None,
+        reason,
+    )
 
 
-def _reason(days: Days, waited: int, error: float | None, held: float, excess: float) -> Reason:
+def _reason(days: Days, waited: int, error: float | None, held: float, fitting: float, excess: float) -> Reason:
     if error is None:
         text = "When jobs started is not recorded beside their submission, so nothing says how well the replay agrees."
         return Reason("WHAT_IF_WAITS_UNKNOWN", text)
@@ -50,9 +63,10 @@ def _reason(days: Days, waited: int, error: float | None, held: float, excess: f
         needed = f"{LEAST_WAITED} on {LEAST_DAYS} days are needed"
         text = f"{waited} jobs on {counted(days.count, 'day')} waited for a minute or more; {needed}."
         return Reason("WHAT_IF_TOO_FEW_WAITS", text)
-    stays = f"{held:.0%} of what was waited passed while enough GPUs were free, and stays"
-    if held > MOST_HELD:
-        return Reason("WHAT_IF_WAITS_NOT_FOR_GPUS", f"GPUs are not what jobs waited for: {stays}.")
+    stays = f"{held:.0%} of what was waited passed while enough GPUs were free for all that waited, and stays"
+    if held > MOST_HELD or (error > MOST_ERROR and fitting > MOST_HELD):
+        text = f"{fitting:.0%} of what was waited passed while enough GPUs were free for the job, {held:.0%} for all."
+        return Reason("WHAT_IF_WAITS_NOT_FOR_GPUS", f"GPUs are hardly what jobs waited for: {text}")
     agreement = f"replayed waits of a day differ from the recorded ones by {error:.0%} of what was waited for GPUs"
     if error > MOST_ERROR:
         text = f"As the cluster is, {agreement}; above {MOST_ERROR:.0%} changes of waits do not hold. {stays}."

@@ -2,6 +2,7 @@
 
 import bisect
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -91,6 +92,18 @@ class Record:
             total += (next_s - at_s) * used
             above += (next_s - at_s) * max(0, used - self._gpus)
         return above / total if total > 0 else 0.0
+
+    def fitting_s(self) -> float:
+        """Seconds that jobs waited while enough GPUs were free for each of them alone, summed up."""
+        total, free, waiting = 0.0, self._gpus, Counter[int]()
+        for (at_s, kind, rank), (next_s, _, _) in itertools.pairwise(self._events):
+            job = self._jobs[rank]
+            free += (1, 0, -1)[kind] * job.gpus
+            if kind and job.waited_s:
+                waiting[job.gpus] += (0, 1, -1)[kind]
+            if next_s > at_s:
+                total += (next_s - at_s) * sum(count for gpus, count in waiting.items() if gpus <= free)
+        return total
 
     def with_holds(self) -> list[PastJob]:
         """The jobs with what of their waits passed while the pool had enough GPUs free for each and for all that had

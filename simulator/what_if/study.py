@@ -81,9 +81,10 @@ def study(
     after = _replayed(jobs, would_be, selected)
     advance(total, total)
     excess = max(record.excess() for record in records.values())
+    fitting_s = sum(record.fitting_s() for record in records.values())
     return WhatIf(
         figures_of(jobs, days, before[selected], after, by_user=by_user),
-        check(jobs, days, selected, before[selected].start_s, excess),
+        check(jobs, days, selected, before[selected].start_s, excess, fitting_s),
         _assumptions(history, selected, as_is, would_be),
         left_out,
     )

@@ -101,9 +101,9 @@ def what_if(
 
     Replays the jobs through the cluster as it is and as it would be. How far the first of these agrees with the waits
     that were recorded is said beside the answer, and where it does not, that the answer is not to be trusted. What of a
-    wait passed while enough GPUs were free stays as it was. Jobs are those that `kopt controller runs` has sent to the
-    endpoint, or a TABLE with job_id, submit_time, start_time, end_time (or duration), gpus, and optionally queue, user,
-    pool and cluster.
+    wait passed while enough GPUs were free for all that waited stays as it was. Jobs are those that
+    `kopt controller runs` has sent to the endpoint, or a TABLE with job_id, submit_time, start_time, end_time (or
+    duration), gpus, and optionally queue, user, pool and cluster.
 
     Examples:
 

@@ -112,8 +112,8 @@ def run_of_job(job: Object) -> JobRun | None:
     run = _run(f"{text(metadata, 'uid')}/{started_s:.0f}", kind, started_s, last_s, interrupted)
     created_s = seconds_or_none(text(metadata, "creationTimestamp"))
     # One that was suspended before has waited since nobody says when.
-    is_told = created_s is not None and created_s <= started_s and not condition(job, "Suspended")
-    return replace(run, submitted_s=created_s) if run is not None and is_told else run
+    is_recorded = created_s is not None and created_s <= started_s and not condition(job, "Suspended")
+    return replace(run, submitted_s=created_s) if run is not None and is_recorded else run
 
 
 def has_pods(job: Object) -> bool:

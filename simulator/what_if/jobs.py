@@ -95,29 +95,29 @@ class Record:
 
     def fitting_s(self) -> float:
         """Seconds that jobs waited while enough GPUs were free for each of them alone, summed up."""
-        total, free, waiting = 0.0, self._gpus, Counter[int]()
+        total, free, queued = 0.0, self._gpus, Counter[int]()
         for (at_s, kind, rank), (next_s, _, _) in itertools.pairwise(self._events):
             job = self._jobs[rank]
             free += (1, 0, -1)[kind] * job.gpus
             if kind and job.waited_s:
-                waiting[job.gpus] += (0, 1, -1)[kind]
+                queued[job.gpus] += (0, 1, -1)[kind]
             if next_s > at_s:
-                total += (next_s - at_s) * sum(count for gpus, count in waiting.items() if gpus <= free)
+                total += (next_s - at_s) * sum(count for gpus, count in queued.items() if gpus <= free)
         return total
 
     def with_holds(self) -> list[PastJob]:
         """The jobs with what of their waits passed while the pool had enough GPUs free for each and for all that had
         waited for longer: no order of the queue keeps a job waiting then."""
-        held_s, free, waiting = [0.0] * len(self._jobs), self._gpus, list[int]()
+        held_s, free, queued = [0.0] * len(self._jobs), self._gpus, list[int]()
         for (at_s, kind, rank), (next_s, _, _) in itertools.pairwise(self._events):
             job = self._jobs[rank]
             free += (1, 0, -1)[kind] * job.gpus
             if kind == 1:
-                bisect.insort(waiting, rank)
+                bisect.insort(queued, rank)
             elif kind == 2 and job.waited_s:
-                del waiting[bisect.bisect_left(waiting, rank)]
+                del queued[bisect.bisect_left(queued, rank)]
             left = free
-            for other in waiting if next_s > at_s else ():
+            for other in queued if next_s > at_s else ():
                 left -= self._jobs[other].gpus
                 if left < 0:
                     break

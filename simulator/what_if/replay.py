@@ -97,8 +97,8 @@ class _Replay:
         if not queue.ranks:
             return
         looked_at = queue.ranks[: _LOOKED_AT + 1]
-        waiting = [PendingJob(self._jobs[rank].gpus, self._jobs[rank].seconds) for rank in looked_at]
-        for at in easy(self._free, waiting, list(self._running.values()), now_s, _LOOKED_AT):
+        queued = [PendingJob(self._jobs[rank].gpus, self._jobs[rank].seconds) for rank in looked_at]
+        for at in easy(self._free, queued, list(self._running.values()), now_s, _LOOKED_AT):
             if self._begin(looked_at[at], now_s):
                 queue.remove(looked_at[at])
 

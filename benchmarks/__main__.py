@@ -51,6 +51,7 @@ BENCHMARKS = {name: f"benchmarks.{name}" for name in predictor_names()} | {
     "step-time": "benchmarks.step_time",
     "topology": "benchmarks.topology_placement",
     "webhook": "benchmarks.webhook",
+    "what-if": "benchmarks.what_if",
     "why": "benchmarks.why",
 }
 """Every predictor has one of its own name."""

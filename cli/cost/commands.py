@@ -1,7 +1,5 @@
 """``kopt cost``: what GPUs cost, by whom; prices, single lines, and an export."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kopt.cli.cost.asking import costs_from_endpoint
-from kopt.cli.cost.reading import PriceOption, Prices, Question, SinceOption, Source, opened, read_book
+from kopt.cli.cost.reading import PriceOption, Prices, Question, SinceOption, Source, metered, read_book
+from kopt.cli.cost.run import run_cost
 from kopt.cli.cost.spot import spot
 from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Output, seconds
@@ -102,7 +101,7 @@ def cost(
         _refuse_beside_server(prices=prices, price=price, prometheus=prometheus or None)
         show(answer_of(costs_from_endpoint(server, token_file, by, label, since, limit)), output)
         return
-    with _source(Question(since, prices, price)) as source:
+    with metered(Question(since, prices, price)) as source:
         measurements = None
         if prometheus:
             from kopt.cli.sizing import measured
@@ -115,19 +114,6 @@ def _refuse_beside_server(**options: object) -> None:
     for name, value in options.items():
         if value is not None:
             usage_error("not beside --server, whose price book and measurements count", f"--{name}")
-
-
-@contextmanager
-def _source(question: Question) -> Iterator[Source]:
-    from kopt.serving.base.database.interface import DatabaseError
-
-    source = opened(question)
-    try:
-        yield source
-    except DatabaseError as error:
-        raise Refused(f"what was metered cannot be read: {error}") from error
-    finally:
-        source.store.close()
 
 
 def answer(
@@ -308,7 +294,7 @@ def explain(
         _refuse_beside_server(prices=prices, price=price)
         show(events_of_server(row, server, token_file, by, label, since), output)
         return
-    with _source(Question(since, prices, price)) as source:
+    with metered(Question(since, prices, price)) as source:
         show(events(source, row, by, label), output)
 
 
@@ -356,7 +342,7 @@ def export(
     """
     from kopt.cli.cost.focus import write
 
-    with _source(Question(since, prices, price)) as source:
+    with metered(Question(since, prices, price)) as source:
         try:
             number = write(source, focus)
         except OSError as error:
@@ -364,4 +350,5 @@ def export(
     print_status(f"{number} lines in {focus}")
 
 
+app.command("run")(run_cost)
 app.command("spot")(spot)

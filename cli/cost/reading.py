@@ -1,6 +1,8 @@
 """Reads what the meter has stored: where, of which time, at which prices."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -37,6 +39,20 @@ class Source:
     store: "CostStore"
     window: "Window"
     book: "PriceBook"
+
+
+@contextmanager
+def metered(question: Question) -> Iterator[Source]:
+    """What was metered, closed afterwards. Raises Refused where it cannot be read."""
+    from kopt.serving.base.database.interface import DatabaseError
+
+    source = opened(question)
+    try:
+        yield source
+    except DatabaseError as error:
+        raise Refused(f"what was metered cannot be read: {error}") from error
+    finally:
+        source.store.close()
 
 
 def opened(question: Question) -> Source:

@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from kopt.cluster.client.resources import Object
-from kopt.cluster.objects.conditions import since_s
+from kopt.cluster.objects.conditions import condition, since_s, turned_s
 from kopt.cluster.objects.fields import at, count, items, mapping, text
-from kopt.cluster.workloads.requests.gpus import gpus_of
+from kopt.cluster.workloads.requests.gpus import gpus_of, milli_of
 from kopt.core.times import seconds_or_none
 from kopt.core.workload.run_time import MAX_GPUS, JobKind, JobRun
 
@@ -32,7 +33,27 @@ def run_of_workload(workload: Object) -> JobRun | None:
     if ended_s is None and evicted_s is not None and evicted_s >= admitted_s:
         ended_s, interrupted = evicted_s, True
     kind = kind_of_workload(workload, text(workload, "status", "admission", "clusterQueue"))
-    return _run(f"{text(workload, 'metadata', 'uid')}/{admitted_s:.0f}", kind, started_s, ended_s, interrupted)
+    run = _run(f"{text(workload, 'metadata', 'uid')}/{admitted_s:.0f}", kind, started_s, ended_s, interrupted)
+    return run and replace(run, submitted_s=_queued_since_s(workload, admitted_s), pool=_flavor(workload))
+
+
+def _queued_since_s(workload: Object, admitted_s: float) -> float | None:
+    """Since when it had waited as it was admitted; None for one that was evicted before, where nothing says when it was
+    queued again."""
+    requeued_s = turned_s(condition(workload, "Requeued"))
+    if requeued_s is not None and requeued_s <= admitted_s:
+        return requeued_s
+    evicted_s = turned_s(condition(workload, "Evicted"))
+    was_evicted = evicted_s is not None and evicted_s <= admitted_s
+    created_s = seconds_or_none(text(workload, "metadata", "creationTimestamp"))
+    return None if was_evicted or created_s is None or created_s > admitted_s else created_s
+
+
+def _flavor(workload: Object) -> str:
+    """The ResourceFlavor that gave it GPUs; of several the first by the name of the resource."""
+    assigned = [mapping(item, "flavors") for _, item in items(workload, "status", "admission", "podSetAssignments")]
+    flavors = [item for each in assigned for item in each.items() if isinstance(item[1], str) and milli_of(item[0], 1)]
+    return min(flavors)[1] if flavors else ""
 
 
 def kind_of_workload(workload: Object, queue: str) -> JobKind | None:
@@ -88,7 +109,11 @@ def run_of_job(job: Object) -> JobRun | None:
         text(metadata, "namespace"),
     )
     last_s = suspended_s if interrupted else ended_s
-    return _run(f"{text(metadata, 'uid')}/{started_s:.0f}", kind, started_s, last_s, interrupted)
+    run = _run(f"{text(metadata, 'uid')}/{started_s:.0f}", kind, started_s, last_s, interrupted)
+    created_s = seconds_or_none(text(metadata, "creationTimestamp"))
+    # One that was suspended before has waited since nobody says when.
+    is_recorded = created_s is not None and created_s <= started_s and not condition(job, "Suspended")
+    return replace(run, submitted_s=created_s) if run is not None and is_recorded else run
 
 
 def has_pods(job: Object) -> bool:

@@ -67,7 +67,7 @@ class Reporter:
         if before is not None and before.ended_s is None and (run is None or run.job != before.job):
             stopped_s = max(before.started_s, self._clock())
             self._begun_s.pop(before.job, None)
-            self._pending[before.job] = JobRun(before.job, before.kind, before.started_s, stopped_s, interrupted=True)
+            self._pending[before.job] = replace(before, ended_s=stopped_s, interrupted=True)
         if run is not None:
             self._current[source] = run
             if run != before:

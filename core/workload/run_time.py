@@ -43,6 +43,8 @@ class JobRun:
     """One run; ``ended_s`` is None while it goes on. Times are Unix seconds, or a trace's own. Raises RunTimeError.
 
     ``interrupted``: it was preempted or evicted at ``ended_s``, so how long it would have run is not known.
+    ``submitted_s``: since when it had waited, and ``pool``: the GPUs that it ran on, by their ResourceFlavor or node
+    pool; None and empty where that was not recorded.
     """
 
     job: str
@@ -50,13 +52,19 @@ class JobRun:
     started_s: float
     ended_s: float | None = None
     interrupted: bool = False
+    submitted_s: float | None = None
+    pool: str = ""
 
     def __post_init__(self) -> None:
-        times = (self.started_s,) if self.ended_s is None else (self.started_s, self.ended_s)
+        times = [time_s for time_s in (self.submitted_s, self.started_s, self.ended_s) if time_s is not None]
         if not all(math.isfinite(time_s) and abs(time_s) <= MAX_SECONDS for time_s in times):
             raise RunTimeError(f"job {self.job!r}: started at {self.started_s} and ended at {self.ended_s}")
         if self.ended_s is not None and self.ended_s < self.started_s:
             raise RunTimeError(f"job {self.job!r} ended at {self.ended_s:g}, before it started at {self.started_s:g}")
+        if self.submitted_s is not None and self.started_s < self.submitted_s:
+            raise RunTimeError(
+                f"job {self.job!r} started at {self.started_s:g}, before it was submitted at {self.submitted_s:g}"
+            )
 
     @property
     def duration_seconds(self) -> float | None:

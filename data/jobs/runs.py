@@ -6,8 +6,9 @@ CSV files, plain or gzipped, with a header. Columns, in any order; the first nam
 - ``start_time`` or, where waiting was not recorded, ``submit_time``: seconds from any moment, or ISO 8601;
 - ``end_time``, or ``duration`` in seconds; empty while a job runs;
 - ``gpus``; rows without a GPU are left out;
-- optionally ``queue`` or ``vc``, ``name`` (the type of job), ``user``, ``cluster``: whose runs share a history, and
-  ``interrupted``: ``true`` where it was evicted at its end.
+- optionally ``queue`` or ``vc``, ``name`` (the type of job), ``user``, ``cluster``: whose runs share a history,
+  ``interrupted``: ``true`` where it was evicted at its end, ``submit_time`` beside ``start_time``: since when it had
+  waited, and ``pool``: the GPUs that it ran on.
 """
 
 import csv
@@ -28,7 +29,10 @@ _STARTS, _QUEUES = ("start_time", "submit_time"), ("queue", "vc")
 _MOST_CHARACTERS = 512
 _FIRST_LINE = 2
 """Of a file, after its header."""
-_WRITTEN = ("job_id", "start_time", "end_time", "gpus", "queue", "name", "user", "cluster", "interrupted")
+_WRITTEN = (
+    *("job_id", "submit_time", "start_time", "end_time", "gpus", "queue", "name", "user", "cluster", "interrupted"),
+    "pool",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,7 @@ def write_runs(path: Path, by_cluster: Mapping[str, Sequence[JobRun]]) -> int:
     rows = [
         {
             "job_id": run.job,
+            "submit_time": "" if run.submitted_s is None else repr(run.submitted_s),
             "start_time": repr(run.started_s),
             "end_time": "" if run.ended_s is None else repr(run.ended_s),
             "gpus": run.kind.gpus,
@@ -92,6 +97,7 @@ def write_runs(path: Path, by_cluster: Mapping[str, Sequence[JobRun]]) -> int:
             "user": run.kind.user,
             "cluster": cluster,
             "interrupted": str(run.interrupted).lower(),
+            "pool": run.pool,
         }
         for cluster, runs in sorted(by_cluster.items())
         for run in runs
@@ -124,11 +130,14 @@ def _runs(
         else:
             duration = _number(where, row, "duration")
             ended_s = None if duration is None else started_s + duration
-        texts = {name: (row.get(name) or "").strip()[:_MOST_CHARACTERS] for name in ("name", "user", queue) if name}
+        submitted_s = _time(where, row, "submit_time") if start == "start_time" else None
+        names = ("name", "user", "pool", queue)
+        texts = {name: (row.get(name) or "").strip()[:_MOST_CHARACTERS] for name in names if name}
         try:
             kind = JobKind(texts.get(queue, ""), int(gpus), texts["name"], texts["user"])
             interrupted = (row.get("interrupted") or "").strip().lower() in ("true", "1", "yes")
-            yield line, JobRun(str(row["job_id"])[:_MOST_CHARACTERS], kind, started_s, ended_s, interrupted), row
+            job = str(row["job_id"])[:_MOST_CHARACTERS]
+            yield line, JobRun(job, kind, started_s, ended_s, interrupted, submitted_s, texts["pool"]), row
         except RunTimeError as error:
             raise TraceError(f"{where}: {error}") from None
 

@@ -107,6 +107,16 @@ class ProgressReader:
         return max(candidates, key=lambda series: (series.total * (series.rounds + 1), series.count), default=None)
 
 
+def counted_steps(text: str) -> list[tuple[int, int]]:
+    """Step and total of each counter of steps in a line, without those of epochs."""
+    words = (match for match in _COUNTED.finditer(text) if "epoch" not in match["word"].lower())
+    counters = [
+        tuple(int(match[name].replace(",", "")) for name in ("step", "total"))
+        for match in (*_BAR.finditer(text), *words)
+    ]
+    return [(step, total) for step, total in counters if 0 <= step <= total and total > 1]
+
+
 def read_progress(lines: Iterable[tuple[str, float | None]]) -> StepProgress | None:
     """Of a whole log: lines with their arrival (Unix seconds or None)."""
     reader = ProgressReader()

@@ -40,6 +40,7 @@ from kopt.serving.contract.recommendation_answers import RecommendationOut
 from kopt.serving.contract.runtime_answers import (
     QueuesResponse,
     RunsKept,
+    RunsResponse,
     RunTimeResponse,
     RunTimesResponse,
     StartsResponse,
@@ -122,6 +123,10 @@ class PredictionClient:
     def send_runs(self, runs: Sequence[JobRun], cluster: str = "", *, deadline_s: float | None = None) -> RunsKept:
         """See AsyncPredictionClient.send_runs."""
         return self._run(self._client.send_runs(runs, cluster, deadline_s=deadline_s))
+
+    def runs(self, cluster: str = "", after: int = 0, *, deadline_s: float | None = None) -> RunsResponse:
+        """See AsyncPredictionClient.runs."""
+        return self._run(self._client.runs(cluster, after, deadline_s=deadline_s))
 
     def calibrated_starts(
         self, starts: Sequence[PredictedStart], cluster: str = "", *, deadline_s: float | None = None

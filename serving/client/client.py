@@ -61,12 +61,14 @@ from kopt.serving.contract.recommendation_answers import RecommendationOut, pars
 from kopt.serving.contract.runtime_answers import (
     QueuesResponse,
     RunsKept,
+    RunsResponse,
     RunTimeResponse,
     RunTimesResponse,
     StartsResponse,
     parse_queues,
     parse_run_time,
     parse_run_times,
+    parse_runs,
     parse_runs_kept,
     parse_starts,
     run_times_request,
@@ -203,6 +205,11 @@ class AsyncPredictionClient:
         """Jobs that started or ended, 5,000 at most. Sending again is harmless. Raises as ``models`` does."""
         document = runs_request(runs, cluster)
         return parse_runs_kept(await self._transport.send("POST", "/v1/runtime/runs", document, deadline_s))
+
+    async def runs(self, cluster: str = "", after: int = 0, *, deadline_s: float | None = None) -> RunsResponse:
+        """Runs that were sent, 5,000 at most, in the order in which they became known. Raises as ``models`` does."""
+        query = urlencode({"cluster": cluster, "after": after})
+        return parse_runs(await self._transport.get(f"/v1/runtime/runs?{query}", deadline_s))
 
     async def calibrated_starts(
         self, starts: Sequence[PredictedStart], cluster: str = "", *, deadline_s: float | None = None

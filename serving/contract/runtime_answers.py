@@ -102,6 +102,41 @@ class RunsKept:
 
 
 @dataclass(frozen=True)
+class RunOut:
+    """A run as it was sent."""
+
+    job: str
+    queue: str
+    gpus: int
+    name: str
+    user: str
+    started_s: float
+    ended_s: float | None
+    interrupted: bool
+    submitted_s: float | None
+    pool: str
+
+    @classmethod
+    def of(cls, run: JobRun) -> "RunOut":
+        return cls(run.job, **_kind(run.kind), **_times(run))
+
+    @property
+    def run(self) -> JobRun:
+        """Raises RunTimeError for one that cannot be."""
+        kind = JobKind(self.queue, self.gpus, self.name, self.user)
+        return JobRun(self.job, kind, self.started_s, self.ended_s, self.interrupted, self.submitted_s, self.pool)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunsResponse:
+    schema: Literal["kopt/v1"] = SCHEMA
+    runs: tuple[RunOut, ...]
+    """In the order in which they became known; at most 5,000."""
+    last: int
+    """Give it as ``after`` for what comes next."""
+
+
+@dataclass(frozen=True)
 class StartOut:
     """A predicted start as earlier starts of its queue came true; unchanged while too few are known."""
 
@@ -159,6 +194,11 @@ def parse_run_times(document: Mapping[str, Any]) -> RunTimesResponse:
 def parse_runs_kept(document: Mapping[str, Any]) -> RunsKept:
     """Raises AnswerError."""
     return read_answer(RunsKept, "/v1/runtime/runs", document)
+
+
+def parse_runs(document: Mapping[str, Any]) -> RunsResponse:
+    """Raises AnswerError."""
+    return read_answer(RunsResponse, "/v1/runtime/runs", document)
 
 
 def parse_starts(document: Mapping[str, Any]) -> StartsResponse:
@@ -220,5 +260,12 @@ def runs_request(runs: Sequence[JobRun], cluster: str) -> dict[str, Any]:
 
 
 def _run(run: JobRun) -> dict[str, Any]:
-    document = _kind(run.kind) | {"job": run.job, "started_s": run.started_s}
-    return document if run.ended_s is None else document | {"ended_s": run.ended_s, "interrupted": run.interrupted}
+    times = {
+        key: value for key, value in _times(run).items() if value is not None and value is not False and value != ""
+    }
+    return _kind(run.kind) | {"job": run.job} | times
+
+
+def _times(run: JobRun) -> dict[str, Any]:
+    names = ("started_s", "ended_s", "interrupted", "submitted_s", "pool")
+    return {name: getattr(run, name) for name in names}

@@ -94,6 +94,10 @@ class RunIn(_Strict):
     """Absent while it goes on."""
     interrupted: bool = False
     """It was preempted or evicted at ``ended_s``; its next start is another run."""
+    submitted_s: Time | None = None
+    """Since when it had waited; absent where that is not known."""
+    pool: Word = ""
+    """The GPUs that it ran on, by their ResourceFlavor or node pool."""
 
 
 class RunsRequest(_Strict):

@@ -1,12 +1,14 @@
 """``/v1/runtime`` and below it ``jobs``, ``runs``, ``starts`` and ``queues``."""
 
 from collections.abc import Callable
+from typing import Annotated
 
-from fastapi import FastAPI, Request, Response
+from fastapi import FastAPI, Query, Request, Response
 
 from kopt.serving.contract.runtime_answers import (
     QueuesResponse,
     RunsKept,
+    RunsResponse,
     RunTimeResponse,
     RunTimesResponse,
     StartsResponse,
@@ -70,6 +72,17 @@ def routes(app: FastAPI, service: Callable[[], RunTimeService]) -> None:
         body = await read_body(request, RUNS_REQUEST)
         deadline = deadline_of(request).within(body.deadline_ms)
         return json_answer(await service().keep(body, deadline, caller_of(request)))
+
+    @app.get("/v1/runtime/runs", response_model=RunsResponse, responses=PROBLEMS, tags=["runtime"])
+    async def runs(
+        request: Request,
+        cluster: Annotated[str, Query(max_length=253)] = "",
+        after: Annotated[int, Query(ge=0, le=1 << 53)] = 0,
+    ) -> Response:
+        """The runs of a cluster that were sent, 5,000 at a time."""
+        sees_all = await sees_all_measurements(request, RUNTIME_QUEUES)
+        deadline = deadline_of(request)
+        return json_answer(await service().runs(cluster, after, deadline, caller_of(request), sees_all=sees_all))
 
     @app.post(
         "/v1/runtime/starts",

@@ -48,7 +48,9 @@ from kopt.serving.contract.runtime_answers import (
     JobTimeOut,
     QueueOut,
     QueuesResponse,
+    RunOut,
     RunsKept,
+    RunsResponse,
     RunTimeResponse,
     RunTimesResponse,
     SecondsOut,
@@ -56,6 +58,7 @@ from kopt.serving.contract.runtime_answers import (
     StartsResponse,
 )
 from kopt.serving.contract.runtime_schemas import (
+    MAX_RUNS,
     AskedJobIn,
     ProgressIn,
     RunIn,
@@ -233,6 +236,13 @@ class RunTimeService(PredictorService[RunTimePredictor]):
         scope = _Scope(request.cluster, caller, sees_all)
         return await self._on_thread(caller, deadline, self._starts, request, scope)
 
+    async def runs(
+        self, cluster: str, after: int, deadline: Deadline, caller: str = "", *, sees_all: bool = True
+    ) -> RunsResponse:
+        """The runs of a cluster that became known after a change, by whose runs answers go. Raises Problem 429, 503."""
+        scope = _Scope(cluster, caller, sees_all)
+        return await self._on_thread(caller, deadline, self._runs, scope, after)
+
     async def queues(self, deadline: Deadline, owner: str | None) -> QueuesResponse:
         """How answers have held, by cluster and queue, of one caller or of all (None). Raises Problem 503."""
         return await self._on_thread(owner or "", deadline, self._queues, owner)
@@ -267,6 +277,10 @@ class RunTimeService(PredictorService[RunTimePredictor]):
             # What happens now is answered and compared as it happens; tables of the past wait for a question.
             self._current(owner, cluster)
         return RunsKept(kept=kept, known=len(runs) - kept)
+
+    def _runs(self, scope: _Scope, after: int) -> RunsResponse:
+        page = self._table.page(self._owner(scope), scope.cluster, after, MAX_RUNS)
+        return RunsResponse(runs=tuple(map(RunOut.of, page.runs)), last=page.last)
 
     def _starts(self, request: StartsRequest, scope: _Scope) -> StartsResponse:
         owner = self._owner(scope)
@@ -431,11 +445,11 @@ def _step_progress(item: ProgressIn | None) -> StepProgress | None:
 
 def _run(at: int, run: RunIn) -> JobRun:
     try:
-        return JobRun(
-            run.job, JobKind(run.queue, run.gpus, run.name, run.user), run.started_s, run.ended_s, run.interrupted
-        )
+        kind = JobKind(run.queue, run.gpus, run.name, run.user)
+        return JobRun(run.job, kind, run.started_s, run.ended_s, run.interrupted, run.submitted_s, run.pool)
     except RunTimeError as error:
-        raise invalid(f"runs.{at}.ended_s", str(error)) from None
+        field = "submitted_s" if "submitted" in str(error) else "ended_s"
+        raise invalid(f"runs.{at}.{field}", str(error)) from None
 
 
 def _interval(version: ModelVersion, outcome: Outcome) -> Interval:

@@ -6,6 +6,7 @@ so does a start: what is told again changes nothing.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from kopt.core.workload.run_time import JobKind, JobRun
 from kopt.serving.base.database.opening import Location, open_database
@@ -22,12 +23,24 @@ CREATE TABLE IF NOT EXISTS run (
     kept_s REAL NOT NULL, PRIMARY KEY (owner, cluster, job)
 );
 CREATE INDEX IF NOT EXISTS run_change ON run (owner, cluster, change);
+CREATE TABLE IF NOT EXISTS run_submission (
+    owner TEXT NOT NULL, cluster TEXT NOT NULL, job TEXT NOT NULL, submitted_s REAL, pool TEXT NOT NULL,
+    kept_s REAL NOT NULL, PRIMARY KEY (owner, cluster, job)
+);
 CREATE TABLE IF NOT EXISTS last_change (id INTEGER NOT NULL PRIMARY KEY, change INTEGER NOT NULL);
 """
 _UPSERT = """
 INSERT INTO run VALUES (?,?,?,?,?,?,?,?,?,?,?,?) ON CONFLICT (owner, cluster, job) DO UPDATE SET
 ended_s = excluded.ended_s, interrupted = excluded.interrupted, change = excluded.change, kept_s = excluded.kept_s
 WHERE run.ended_s IS NULL AND excluded.ended_s IS NOT NULL AND excluded.ended_s >= run.started_s
+"""
+_SUBMISSION = """
+INSERT INTO run_submission VALUES (?,?,?,?,?,?) ON CONFLICT (owner, cluster, job) DO UPDATE SET kept_s = excluded.kept_s
+"""
+_COLUMNS = """
+SELECT run.job, queue, gpus, name, user_name, started_s, ended_s, interrupted, submitted_s, pool, change FROM run
+LEFT JOIN run_submission AS its ON its.owner = run.owner AND its.cluster = run.cluster AND its.job = run.job
+WHERE run.owner = ? AND run.cluster = ? AND change > ?
 """
 _LOCK = "runs"
 
@@ -64,32 +77,26 @@ class RunTable:
                     _UPSERT, (*values, run.started_s, run.ended_s, int(run.interrupted), change + 1, now_s)
                 )
                 change, kept = change + written, kept + written
+                if written and (run.submitted_s is not None or run.pool):
+                    db.execute(_SUBMISSION, (owner, cluster, run.job, run.submitted_s, run.pool, now_s))
             db.execute(
                 "INSERT INTO last_change VALUES (0, ?) ON CONFLICT (id) DO UPDATE SET change = excluded.change",
                 (change,),
             )
-            db.execute("DELETE FROM run WHERE kept_s < ?", (now_s - RETENTION_S,))
-            trim(db, "run", "owner, cluster, job", "kept_s", self._most, ("owner",))
+            for table in ("run", "run_submission"):
+                db.execute(f"DELETE FROM {table} WHERE kept_s < ?", (now_s - RETENTION_S,))
+                trim(db, table, "owner, cluster, job", "kept_s", self._most, ("owner",))
         return kept
 
     def since(self, owner: str, cluster: str, change: int, most: int) -> Changes:
         """What changed after ``change``; of more than ``most`` runs the newest."""
-        rows = self._db.query(
-            "SELECT job, queue, gpus, name, user_name, started_s, ended_s, interrupted, change FROM run "
-            "WHERE owner = ? AND cluster = ? AND change > ? ORDER BY change DESC LIMIT ?",
-            (owner, cluster, change, most),
-        )
-        runs = tuple(
-            JobRun(
-                str(job),
-                JobKind(str(queue), int(gpus), str(name), str(user)),
-                float(started_s),
-                None if ended_s is None else float(ended_s),
-                bool(interrupted),
-            )
-            for job, queue, gpus, name, user, started_s, ended_s, interrupted, _ in reversed(rows)
-        )
-        return Changes(runs, int(rows[0][-1]) if rows else change)
+        rows = self._db.query(f"{_COLUMNS} ORDER BY change DESC LIMIT ?", (owner, cluster, change, most))
+        return Changes(tuple(_run(row) for row in reversed(rows)), int(rows[0][-1]) if rows else change)
+
+    def page(self, owner: str, cluster: str, change: int, most: int) -> Changes:
+        """What changed after ``change``; of more than ``most`` runs the oldest."""
+        rows = self._db.query(f"{_COLUMNS} ORDER BY change LIMIT ?", (owner, cluster, change, most))
+        return Changes(tuple(map(_run, rows)), int(rows[-1][-1]) if rows else change)
 
     def last_change(self, owner: str, cluster: str) -> int:
         """The number of a cluster's last change; 0 where nothing is known of it."""
@@ -105,3 +112,16 @@ class RunTable:
         else:
             rows = self._db.query("SELECT DISTINCT owner, cluster FROM run WHERE owner = ? ORDER BY cluster", (owner,))
         return [(str(owner_name), str(cluster)) for owner_name, cluster in rows]
+
+
+def _run(row: Sequence[Any]) -> JobRun:
+    job, queue, gpus, name, user, started_s, ended_s, interrupted, submitted_s, pool, _ = row
+    return JobRun(
+        str(job),
+        JobKind(str(queue), int(gpus), str(name), str(user)),
+        float(started_s),
+        None if ended_s is None else float(ended_s),
+        bool(interrupted),
+        None if submitted_s is None else float(submitted_s),
+        str(pool or ""),
+    )

@@ -4,7 +4,8 @@
 Importing this package loads none of the heavy libraries; each sub-package says in its own
 docstring what lives in it, what comes in and what goes out. ``kopt.forecast(frame)``,
 ``kopt.estimate(script)``, ``kopt.bandwidth(topology, gpus)``, ``kopt.parallelism(model, …)`` and
-``kopt.classify_log(lines)`` load them when they are first used; ``kopt.why(job)`` asks a cluster, ``kopt.cost()`` its pages.
+``kopt.classify_log(lines)`` load them when they are first used; ``kopt.why(job)`` asks a cluster, ``kopt.cost()`` its pages,
+``kopt.what_if(jobs, …)`` replays its jobs.
 """
 
 from contextlib import contextmanager
@@ -29,13 +30,15 @@ if TYPE_CHECKING:
     from kopt.sdk.run_time import run_time
     from kopt.sdk.parallelism import parallelism, scaling
     from kopt.sdk.useful_gpus import useful_gpus
+    from kopt.simulator.what_if.answer import WhatIf
+    from kopt.simulator.what_if.asking import what_if
 
     __version__: str
 
 __all__ = [
-    "BandwidthEstimate", "ClassifiedLog", "CostReport", "Forecast", "GpuCountAdvice", "JobAnswer", "ScalingCurve", "SizingEstimate", "SplitAdvice",
+    "BandwidthEstimate", "ClassifiedLog", "CostReport", "Forecast", "GpuCountAdvice", "JobAnswer", "ScalingCurve", "SizingEstimate", "SplitAdvice", "WhatIf",
     "__version__", "bandwidth", "classify_log", "cost", "estimate", "forecast", "load_model", "parallelism", "run_time",
-    "scaling", "useful_gpus", "why",
+    "scaling", "useful_gpus", "what_if", "why",
 ]  # fmt: skip
 
 
@@ -50,6 +53,7 @@ _FUNCTIONS = {
     "parallelism": "kopt.sdk.parallelism",
     "scaling": "kopt.sdk.parallelism",
     "useful_gpus": "kopt.sdk.useful_gpus",
+    "what_if": "kopt.simulator.what_if.asking",
     "why": "kopt.controllers.overview.asking",
 }
 _CLASSES = {
@@ -62,6 +66,7 @@ _CLASSES = {
     "ScalingCurve": "kopt.core.workload.split",
     "SizingEstimate": "kopt.core.workload.sizing",
     "SplitAdvice": "kopt.core.workload.split",
+    "WhatIf": "kopt.simulator.what_if.answer",
 }
 
 

@@ -26,7 +26,7 @@ AREAS = {
         "serving/pairwise",
         "serving/client/fallback_bandwidth",
     ),
-    "capacity": ("policies/capacity", "cli/cluster/queueing/capacity"),
+    "capacity": ("policies/capacity", "cli/cluster/queueing/capacity", "simulator/what_if"),
     "checkpoint": ("models/checkpoint", "serving/checkpoint"),
     "classes": ("core/scheduling/classify",),
     "command": ("formats/entrypoint", "formats/trainers"),

@@ -273,3 +273,44 @@ def test_the_newest_progress_of_a_workloads_pods_counts() -> None:
 )
 def test_annotations_that_say_nonsense_say_nothing(wrong: dict[str, str]) -> None:
     assert progress_of([annotated(**wrong)]) is None
+
+
+def test_a_workload_tells_since_when_it_had_waited_and_what_gave_it_gpus() -> None:
+    document = workload(Admitted=40, PodsReady=50)
+    document["metadata"]["creationTimestamp"] = at(10)
+    flavors = {"cpu": "any", GPU: "h100"}
+    document["status"]["admission"]["podSetAssignments"] = [{"name": "main", "flavors": flavors}]
+    run = run_of_workload(document)
+    assert run is not None
+    assert (run.submitted_s, run.pool, run.started_s) == (EPOCH_S + 10, "h100", EPOCH_S + 50)
+
+
+@pytest.mark.parametrize(
+    ("since", "waited_since"),
+    [
+        ({"Evicted": None, "Requeued": 60}, EPOCH_S + 60),
+        ({"Evicted": 60}, EPOCH_S),
+        ({"Requeued": 95}, EPOCH_S),
+    ],
+)
+def test_after_an_eviction_it_waits_from_when_it_was_queued_again(
+    since: dict[str, int | None], waited_since: float
+) -> None:
+    document = workload(Admitted=90, **since)
+    document["metadata"]["creationTimestamp"] = at(0)
+    run = run_of_workload(document)
+    assert run is not None
+    evicted = "Evicted" in since and "Requeued" not in since
+    assert run.submitted_s == (None if evicted else waited_since)
+
+
+def test_a_job_outside_of_kueue_waits_from_its_creation_unless_it_was_suspended() -> None:
+    document = job(startTime=at(30), completionTime=at(90))
+    document["metadata"]["creationTimestamp"] = at(10)
+    run = run_of_job(document)
+    assert run is not None
+    assert run.submitted_s == EPOCH_S + 10
+    document["status"]["conditions"] = conditions(Suspended=None)
+    again = run_of_job(document)
+    assert again is not None
+    assert again.submitted_s is None

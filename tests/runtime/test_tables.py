@@ -101,3 +101,11 @@ def test_training_from_an_endpoint_that_was_told_nothing_says_so(tmp_path: Path,
 
     with pytest.raises(Refused, match="no run of a job"):
         command_of("runtime").source(inputs(Settings(home=tmp_path)))
+
+
+def test_a_wait_and_a_pool_are_read_where_both_times_are_there_and_written_again(tmp_path: Path) -> None:
+    text = "job_id,submit_time,start_time,duration,gpus,pool\na,10,30,60,8,h100\nb,,40,60,8,\n"
+    runs = read_runs(written(tmp_path, text))[""]
+    assert [(run.submitted_s, run.started_s, run.pool) for run in runs] == [(10.0, 30.0, "h100"), (None, 40.0, "")]
+    write_runs(tmp_path / "again.csv", {"": runs})
+    assert read_runs(tmp_path / "again.csv")[""] == runs

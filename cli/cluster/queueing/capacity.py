@@ -1,7 +1,6 @@
 """``kopt capacity``: how many GPUs pools will need, and what to buy by when."""
 
 import asyncio
-import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -10,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kopt.cli.cluster.listing import list_objects
+from kopt.cli.cluster.queueing.pools import numbers_of, on_demand_price, sizes_of_pools
+from kopt.cli.cluster.queueing.what_if import what_if
 from kopt.cli.cost.reading import Prices, read_book
 from kopt.cli.errors import usage_error
 from kopt.cli.options import Kubeconfig, Output, seconds
@@ -65,10 +65,16 @@ class Settings:
     delivery_weeks: int
 
 
+app = typer.Typer(invoke_without_command=True, no_args_is_help=False)
+app.command("what-if")(what_if)
+
+
+@app.callback()
 def capacity(
+    context: typer.Context,
     prometheus: Annotated[
         str, typer.Option("--prometheus", metavar="URL", help="Where `kopt controller queues` is scraped.")
-    ],
+    ] = "",
     weeks: Annotated[int, typer.Option("--weeks", min=1, max=26, help="How far ahead.")] = 13,
     since: Annotated[str, typer.Option("--since", metavar="SPAN", help="How much demand to go by.")] = "26w",
     served: Annotated[
@@ -101,13 +107,17 @@ def capacity(
 
         kopt capacity --prometheus http://prometheus:9090 --gpus a100=64
     """
-    supposed = _supposed(gpus or [])
+    if context.invoked_subcommand is not None:
+        return
+    if not prometheus:
+        usage_error("name the Prometheus that scrapes `kopt controller queues`", "--prometheus")
+    supposed = numbers_of(gpus or [], "--gpus")
     span_s, delivery_weeks = seconds(since, "--since"), -(-seconds(delivery, "--delivery") // (7 * 86_400))
     book, history = read_book(prices), _history(prometheus, span_s, token_file)
     pools = sorted({pool for _, pool in history.used})
     if unknown := sorted(set(supposed) - set(pools)):
         usage_error(f"no demand for GPUs of pool {unknown[0]} was scraped; there are: {', '.join(pools)}", "--gpus")
-    sizes = {} if set(supposed) >= set(pools) else asyncio.run(_sizes(kubeconfig))
+    sizes = {} if set(supposed) >= set(pools) else asyncio.run(sizes_of_pools(kubeconfig))
     settings = Settings(weeks, served, delivery_weeks)
     rows = [_row(pool, history, sizes, supposed.get(pool), settings, book) for pool in pools]
     rows.sort(key=lambda row: (-(row.per_month or 0), -(row.buy or 0), row.pool))
@@ -115,35 +125,24 @@ def capacity(
         f"By {format_span(span_s)} of demand, used and waited for; {counted(weeks, 'week')} ahead, GPUs enough in "
         f"{served:.0%} of hours, {counted(delivery_weeks, 'week')} for a delivery.",
         "Assumes that demand goes on as it changed so far: no project that begins or ends is known.",
+        *_what_if(rows),
     ]
     header = {"weeks": weeks, "served": served, "since_s": span_s, "delivery_weeks": delivery_weeks}
     show(Answer("pools", rows, header, remarks=remarks, empty="no pool", hide_header=True), output)
 
 
-def _supposed(written: Sequence[str]) -> dict[str, int]:
-    result = {}
-    for item in written:
-        pool, equals, number = item.rpartition("=")
-        if not equals or not pool or not number.isdecimal() or not 0 < int(number) <= 10_000_000:
-            usage_error(f"{item!r} is not POOL=NUMBER", "--gpus")
-        result[pool] = int(number)
-    return result
+def _what_if(rows: Sequence[CapacityRow]) -> list[str]:
+    """How to ask what the first purchase would have changed."""
+    bought = next((row for row in rows if row.buy), None)
+    if bought is None:
+        return []
+    return [f"What that would have changed: `kopt capacity what-if --add-gpus {bought.pool}={bought.buy}`"]
 
 
 def _history(url: str, since_s: int, token_file: Path | None) -> "QueueDemandHistory":
     from kopt.cli.queues.advise import read_history
 
     return read_history(url, since_s, token_file)
-
-
-async def _sizes(kubeconfig: Path | None) -> "dict[str, PoolSize]":
-    from kopt.cluster.client.resources import KUEUE_FLAVORS, NODES
-    from kopt.cluster.workloads.kueue.pool_sizes import pool_sizes
-    from kopt.cluster.workloads.requests.external import RESOURCE_SLICES
-
-    otherwise = "say how many GPUs each pool has: --gpus POOL=NUMBER"
-    kinds = (KUEUE_FLAVORS, NODES, RESOURCE_SLICES)
-    return pool_sizes(*await list_objects(kubeconfig, *kinds, needed="nodes", otherwise=otherwise))
 
 
 def _row(
@@ -203,14 +202,5 @@ def _day(end_s: float, weeks: int | None) -> str:
 
 
 def _month(book: "PriceBook", model: str, gpus: int) -> float | None:
-    """What so many GPUs cost in a month: the median of the on-demand prices that are valid now; None without one."""
-    from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
-
-    try:
-        name = find_gpu(model).name
-    except UnknownGpuError:
-        return None
-    now_ms = datetime.now(UTC).timestamp() * 1000
-    listed = [price for price in book.prices if (price.model, price.capacity) == (name, "on-demand")]
-    valid = [price.micro_per_gpu_hour for price in listed if price.from_ms <= now_ms]
-    return statistics.median(valid) / 1e6 * gpus * _MONTH_HOURS if valid and gpus else None
+    price = on_demand_price(book, model)
+    return price * gpus * _MONTH_HOURS if price is not None and gpus else None

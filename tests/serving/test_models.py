@@ -3,6 +3,7 @@
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -10,16 +11,17 @@ import pytest
 from kopt.core.settings import Settings
 from kopt.models.registry.aliases import SHIPPED
 from kopt.models.registry.artifact import ArtefactError
+from kopt.serving.contract.common import DEADLINE_HEADER
 from kopt.serving.contract.demand_answers import parse_forecast
 from kopt.serving.demand.feature_lookup import StoredFeatures
 from kopt.serving.demand.service import DemandService
 from kopt.serving.endpoint.app import Endpoint, create_app
 from kopt.serving.endpoint.assemble import Parts, assemble
-from tests.serving.conftest import URL, MemorySource, StandInModel, history, no_store
+from tests.serving.conftest import URL, MemorySource, StandInModel, history, no_store, wave
 
 
-async def asked(http: httpx.AsyncClient) -> object:
-    return parse_forecast((await http.post("/v1/demand", json={"series": [history()]})).json())
+async def asked(http: httpx.AsyncClient, series: dict[str, Any] | None = None) -> object:
+    return parse_forecast((await http.post("/v1/demand", json={"series": [series or history()]})).json())
 
 
 async def test_a_promoted_version_answers_without_a_dropped_request(
@@ -109,10 +111,12 @@ async def test_without_a_champion_the_shipped_model_answers(tmp_path: Path) -> N
     endpoint = assemble(Settings(home=tmp_path), Parts(source, StoredFeatures(no_store), refresh_s=3600))
     endpoint.refresh()
     application = create_app(endpoint, manage=False)
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(application), base_url=URL) as http:
+    # On a busy machine the default deadline passes.
+    patient = {DEADLINE_HEADER: "30000"}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(application), base_url=URL, headers=patient) as http:
         ready = await http.get("/readyz")
         assert (ready.status_code, ready.json()["reasons"]) == (200, [])
-        forecast = await asked(http)
+        forecast = await asked(http, history(wave(700)))
         assert (forecast.fallback, forecast.model.version) == (False, SHIPPED)
         source.add(StandInModel())
         endpoint.refresh()

@@ -7,7 +7,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +72,7 @@ class Started:
             except httpx.HTTPError as error:
                 last = repr(error)
             assert time.monotonic() < end_s, f"{last}\n{self.log[-3000:]}"
-            self._look()
+            self._restart_if_ended()
             time.sleep(1)
 
     def stop(self) -> None:
@@ -86,11 +86,12 @@ class Started:
         """SIGKILL to whatever is left, as when the namespace of its processes ends."""
         while family := self._family():
             for one in family:
-                one.kill()
+                with suppress(psutil.NoSuchProcess):
+                    one.kill()
             psutil.wait_procs(family, 10)
         self.process.wait()
 
-    def _look(self) -> None:
+    def _restart_if_ended(self) -> None:
         """Starts it anew where it ended, or fails with what it printed."""
         if self.process.poll() is not None:
             assert self._again, self.log[-3000:]
@@ -157,8 +158,8 @@ def _head(cluster: Object, **instead: str) -> list[str]:
 
 
 def _only(objects: list[Object], kind: str, name: str) -> Object:
-    (found,) = [one for one in objects if (one["kind"], one["metadata"]["name"]) == (kind, name)]
-    return found
+    (only,) = [one for one in objects if (one["kind"], one["metadata"]["name"]) == (kind, name)]
+    return only
 
 
 def test_the_serving_image_answers_and_shows_the_pages(
@@ -201,13 +202,15 @@ def test_the_serving_image_answers_and_shows_the_pages(
     assert (document["fallback"], document["model"]["version"]) == (False, SHIPPED)
     assert document["series"][0]["horizons"][0]["demand"]["value"] > 0
 
-    _look_at_pages(serving, _only(objects, "Deployment", "kopt-pages"), url, short / "pages", start)
+    _assert_pages_start(serving, _only(objects, "Deployment", "kopt-pages"), url, short / "pages", start)
     assert head.process.poll() is None
     head.stop()
     assert not LACKING.search(head.log)
 
 
-def _look_at_pages(serving: Image, deployment: Object, url: str, folder: Path, start: Callable[..., Started]) -> None:
+def _assert_pages_start(
+    serving: Image, deployment: Object, url: str, folder: Path, start: Callable[..., Started]
+) -> None:
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     folder.mkdir()
     key, port = folder / "key", free_port()

@@ -44,13 +44,17 @@ def prepare(settings: Settings) -> None:
     if settings.ray_address:
         os.environ.setdefault("RAY_AUTH_MODE", "token")
         return
-    os.environ["RAY_AUTH_MODE"] = "token"
-    os.environ["RAY_AUTH_TOKEN"] = os.environ.get("RAY_AUTH_TOKEN", "").strip() or secrets.token_hex(32)
+    os.environ.update(authentication(os.environ.get("RAY_AUTH_TOKEN", "").strip() or secrets.token_hex(32)))
     os.environ[LOOPBACK_SWITCH] = "0"
     # An inherited address must not send our tasks, with their data, to another cluster.
     os.environ.pop("RAY_ADDRESS", None)
     if "ray" in sys.modules:
         _read_again()
+
+
+def authentication(token: str) -> dict[str, str]:
+    """The variables with which Ray asks for the token, as KubeRay's operator sets them too."""
+    return {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
 
 
 def is_local() -> bool:

@@ -232,9 +232,10 @@ class ModelSlot(Slot[DemandModel]):
         source: ModelSource,
         name: str = "demand",
         alias: str = "champion",
+        default: Callable[[], DemandModel] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        super().__init__(source, name, alias, warm_up=warm_up, clock=clock)
+        super().__init__(source, name, alias, warm_up=warm_up, default=default, clock=clock)
 
 
 def registry_down(error: RegistryError) -> Reason:

@@ -1,6 +1,9 @@
 """The demand predictor at the endpoint: champion, challenger, and the comparison of both with what came."""
 
 from kopt.features.live import open_histories
+from kopt.models.demand.predictor import DemandPredictor
+from kopt.models.registry.aliases import CHALLENGER, SHIPPED
+from kopt.models.registry.loading import load_as
 from kopt.serving.base.database.opening import location
 from kopt.serving.base.model_slot import ModelSlot
 from kopt.serving.base.service import Assembly, ServiceSpec
@@ -19,7 +22,8 @@ from kopt.serving.demand.service import DemandService
 def assemble(assembly: Assembly) -> DemandService:
     settings, metrics = assembly.settings, assembly.metrics
     table = PredictionTable(location(settings, "monitoring"))
-    champion, challenger = ModelSlot(assembly.promoted), ModelSlot(assembly.source, alias="challenger")
+    champion = ModelSlot(assembly.promoted, default=assembly.parts.shipped.get("demand") or _shipped)
+    challenger = ModelSlot(assembly.source, alias=CHALLENGER)
     source = assembly.parts.features
     features = source if isinstance(source, StoredFeatures) else StoredFeatures(open_feature_store(settings))
     return DemandService(
@@ -32,6 +36,10 @@ def assemble(assembly: Assembly) -> DemandService:
         table=table,
         advice_age_s=STALE_S,
     )
+
+
+def _shipped() -> DemandPredictor:
+    return load_as(DemandPredictor, "demand", SHIPPED)
 
 
 SERVICE = ServiceSpec(

@@ -145,7 +145,7 @@ def start(
 ) -> Running:
     """Start (or join) Ray, deploy the endpoint and wait until it answers ``/healthz``.
 
-    It may not be *ready* then: without a champion it serves fallbacks until one is promoted. ``endpoint`` replaces
+    It may not be *ready* then: it serves fallbacks until models are loaded. ``endpoint`` replaces
     ``serving.endpoint.assemble.assemble``. Raises DeployError with what the replicas said.
     """
     scratch = prepare_environment(settings)

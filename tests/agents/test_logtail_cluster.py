@@ -15,7 +15,7 @@ from controlplane.processes import wait_for
 from local_claims import claim_folder
 from logtail_endpoint import Endpoint
 from replicas import KOPT
-from serving.conftest import MemorySource, no_store
+from serving.conftest import MemorySource, StandInModel, no_store
 
 from kopt.core.settings import Settings
 from kopt.models.registry.loading import load_predictor
@@ -139,7 +139,8 @@ while True:
 def real_endpoint(home: Path) -> Iterator[str]:
     """The endpoint itself with the shipped model."""
     shipped: Any = load_predictor("checkpoint", "shipped")
-    parts = Parts(MemorySource({}), StoredFeatures(no_store), refresh_s=3600, shipped={"checkpoint": lambda: shipped})
+    models = {"demand": StandInModel, "checkpoint": lambda: shipped}
+    parts = Parts(MemorySource({}), StoredFeatures(no_store), refresh_s=3600, shipped=models)
     endpoint = assemble(Settings(home=home), parts)
     endpoint.start()
     try:

@@ -7,7 +7,7 @@ from typing import Any
 import httpx
 import pytest
 from controlplane.processes import until
-from serving.conftest import MemorySource, no_store
+from serving.conftest import MemorySource, StandInModel, no_store
 
 from kopt.agents.logtail.file_events import Notices
 from kopt.agents.logtail.following import FileSource
@@ -28,7 +28,8 @@ JOB, SOURCE = "research/llama", "llama-0/trainer"
 @pytest.mark.slow
 async def test_a_trainers_log_becomes_a_state(tmp_path: Path) -> None:
     shipped: Any = load_predictor("checkpoint", "shipped")
-    parts = Parts(MemorySource({}), StoredFeatures(no_store), refresh_s=3600, shipped={"checkpoint": lambda: shipped})
+    models = {"demand": StandInModel, "checkpoint": lambda: shipped}
+    parts = Parts(MemorySource({}), StoredFeatures(no_store), refresh_s=3600, shipped=models)
     endpoint = assemble(Settings(home=tmp_path), parts)
     endpoint.start()
     endpoint.service(CheckpointService).refresh()

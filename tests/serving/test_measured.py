@@ -29,7 +29,7 @@ from kopt.serving.measured.comparisons import HOLDS
 from kopt.serving.measured.health import LEAST, MOST_WIDENING, Comparison, evaluate, widening
 from kopt.serving.measured.table import ComparisonTable
 from kopt.serving.sizing.service import SizingService
-from tests.serving.conftest import URL, MemorySource, no_store
+from tests.serving.conftest import URL, MemorySource, StandInModel, no_store
 from tests.serving.test_bandwidth_pairs import NODE, names, pair
 
 SCALES = (1024, 1536, 2048, 2560, 3072)
@@ -46,7 +46,7 @@ STEADY = {
 @pytest.fixture(scope="module")
 def shipped() -> dict[str, Any]:
     sizing, bandwidth = load_sizing("shipped"), load_bandwidth("shipped")
-    return {"sizing": lambda: sizing, "bandwidth": lambda: bandwidth}
+    return {"demand": StandInModel, "sizing": lambda: sizing, "bandwidth": lambda: bandwidth}
 
 
 @pytest.fixture

@@ -3,20 +3,25 @@
 import asyncio
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from kopt.core.settings import Settings
+from kopt.models.registry.aliases import SHIPPED
+from kopt.models.registry.artifact import ArtefactError
+from kopt.serving.contract.common import DEADLINE_HEADER
 from kopt.serving.contract.demand_answers import parse_forecast
+from kopt.serving.demand.feature_lookup import StoredFeatures
 from kopt.serving.demand.service import DemandService
 from kopt.serving.endpoint.app import Endpoint, create_app
 from kopt.serving.endpoint.assemble import Parts, assemble
-from tests.serving.conftest import URL, MemorySource, StandInModel, history
+from tests.serving.conftest import URL, MemorySource, StandInModel, history, no_store, wave
 
 
-async def asked(http: httpx.AsyncClient) -> object:
-    return parse_forecast((await http.post("/v1/demand", json={"series": [history()]})).json())
+async def asked(http: httpx.AsyncClient, series: dict[str, Any] | None = None) -> object:
+    return parse_forecast((await http.post("/v1/demand", json={"series": [series or history()]})).json())
 
 
 async def test_a_promoted_version_answers_without_a_dropped_request(
@@ -100,9 +105,31 @@ async def test_a_registry_that_is_down_changes_nothing_but_says_so(
     assert (await http.get("/readyz")).json()["reasons"] == []
 
 
-async def test_without_a_champion_it_is_not_ready_and_serves_fallbacks(tmp_path: Path) -> None:
+async def test_without_a_champion_the_shipped_model_answers(tmp_path: Path) -> None:
+    """As in the chart's endpoint with one worker and no MLflow."""
     source = MemorySource()
-    endpoint = assemble(Settings(home=tmp_path), Parts(source=source, refresh_s=0.02))
+    endpoint = assemble(Settings(home=tmp_path), Parts(source, StoredFeatures(no_store), refresh_s=3600))
+    endpoint.refresh()
+    application = create_app(endpoint, manage=False)
+    # On a busy machine the default deadline passes.
+    patient = {DEADLINE_HEADER: "30000"}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(application), base_url=URL, headers=patient) as http:
+        ready = await http.get("/readyz")
+        assert (ready.status_code, ready.json()["reasons"]) == (200, [])
+        forecast = await asked(http, history(wave(700)))
+        assert (forecast.fallback, forecast.model.version) == (False, SHIPPED)
+        source.add(StandInModel())
+        endpoint.refresh()
+        assert (await asked(http)).model.version == "1"
+
+
+def altered() -> None:
+    raise ArtefactError("the default model was altered")
+
+
+async def test_without_any_model_it_is_not_ready_and_serves_fallbacks(tmp_path: Path) -> None:
+    source = MemorySource()
+    endpoint = assemble(Settings(home=tmp_path), Parts(source=source, refresh_s=0.02, shipped={"demand": altered}))
     endpoint.start()
     async with httpx.AsyncClient(
         transport=httpx.ASGITransport(create_app(endpoint, manage=False)), base_url=URL
@@ -113,7 +140,7 @@ async def test_without_a_champion_it_is_not_ready_and_serves_fallbacks(tmp_path:
         assert (await http.get("/v1/health/models")).status_code == 503
         forecast = await asked(http)
         assert forecast.fallback
-        assert forecast.series[0].horizons[0].demand.reasons[0].code == "NO_MODEL"
+        assert forecast.series[0].horizons[0].demand.reasons[0].code == "MODEL_REFUSED"
         source.add(StandInModel())
         end = time.monotonic() + 5
         while (await http.get("/readyz")).status_code != 200:

@@ -23,7 +23,7 @@ from kopt.serving.endpoint.app import Endpoint, create_app
 from kopt.serving.endpoint.assemble import Parts, assemble
 from kopt.serving.measured.health import LEAST
 from kopt.serving.runtime.service import RunTimeService
-from tests.serving.conftest import URL, MemorySource, no_store
+from tests.serving.conftest import URL, MemorySource, StandInModel, no_store
 
 NOW_S = 1.79e9
 KIND = JobKind("research", 8, "finetune", "ada")
@@ -36,7 +36,10 @@ def start(tmp_path: Path) -> Iterator[Start]:
     started = []
 
     def go() -> Endpoint:
-        built = assemble(Settings(home=tmp_path), Parts(MemorySource(), StoredFeatures(no_store), refresh_s=3600))
+        built = assemble(
+            Settings(home=tmp_path),
+            Parts(MemorySource(), StoredFeatures(no_store), refresh_s=3600, shipped={"demand": StandInModel}),
+        )
         built.start()
         built.service(RunTimeService).refresh()
         started.append(built)

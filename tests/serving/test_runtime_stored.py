@@ -16,7 +16,7 @@ from kopt.serving.endpoint.app import Endpoint
 from kopt.serving.endpoint.assemble import Parts, assemble
 from kopt.serving.runtime.service import RunTimeService
 from kopt.serving.runtime.stored import RunFeatures, open_run_store
-from tests.serving.conftest import MemorySource, no_store
+from tests.serving.conftest import MemorySource, StandInModel, no_store
 from tests.serving.test_runtime import KIND, NOW_S, client, ended, question
 
 Replica = tuple[Endpoint, RunFeatures]
@@ -30,7 +30,13 @@ def replica(tmp_path: Path) -> Iterator[Callable[[], Replica]]:
     def go() -> Replica:
         settings = Settings(home=tmp_path)
         features = RunFeatures(open_run_store(settings))
-        parts = Parts(MemorySource(), StoredFeatures(no_store), run_features=features, refresh_s=3600)
+        parts = Parts(
+            MemorySource(),
+            StoredFeatures(no_store),
+            run_features=features,
+            refresh_s=3600,
+            shipped={"demand": StandInModel},
+        )
         endpoint = assemble(settings, parts)
         endpoint.start()
         endpoint.service(RunTimeService).refresh()

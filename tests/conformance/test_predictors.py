@@ -23,6 +23,7 @@ from kopt.serving.endpoint.openapi import document
 from kopt.serving.endpoint.services import SERVICES
 from kopt.training.pipeline.default_data import default_data_of
 from kopt.training.pipeline.recipe import recipe_of
+from kopt.training.pipeline.slices import RunScoring
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMES = [spec.name for spec in PREDICTORS]
@@ -82,8 +83,11 @@ def test_it_can_be_trained(spec: PredictorSpec) -> None:
 
 
 def test_the_command_shows_what_the_recipe_scores(spec: PredictorSpec) -> None:
-    summaries = get_type_hints(type(recipe_of(spec.name).scoring).summarise)["return"]
-    summary, _ = get_args(summaries)
+    scoring = type(recipe_of(spec.name).scoring)
+    if issubclass(scoring, RunScoring):
+        summary = get_type_hints(scoring.summary)["return"]
+    else:
+        summary, _ = get_args(get_type_hints(scoring.summarise)["return"])
     shown = {field.name for field in dataclasses.fields(command_of(spec.name).row)}
     assert {"slice", "services"} <= shown
     assert shown <= {field.name for field in dataclasses.fields(summary)}

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from admission.conftest import Webhooks, running
 from admission.workloads import Object, pytorch_job
-from controlplane import build
+from controlplane import kai_shares
 from controlplane.kai import QUEUE_LABEL, SCHEDULER, Kai
+from controlplane.kai_shares import CONFIG_MAP, bound
 from controlplane.kwok import Kwok
 from controlplane.processes import wait_for
 
@@ -78,35 +79,16 @@ def test_a_distributed_job_is_ganged_and_bound_by_kai(webhooks: Webhooks, kai: K
 H100 = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
 MEMORY = {"nvidia.com/gpu.memory": "81559"}
 LORA = ["litgpt", "finetune_lora", "microsoft/phi-2", "--precision", "bf16-true"]
-CONFIG_MAP = "runai/shared-gpu-configmap"
-"""KAI's own webhook writes it on pods with a share; that listens on fixed ports and does not run here."""
-RESERVED = "kai-resource-reservation"
 
 
 @pytest.fixture
 def shares(webhooks: Webhooks, kai: Kai, tmp_path: Path) -> Iterator[Webhooks]:
     """A cluster whose KAI has GPU sharing on, and the webhook beside the shipped model."""
-    folder = build.manifests("kai") / "deployments" / "kai-scheduler" / "crds"
-    webhooks.plane.apply_crds([folder / "kai.scheduler_configs.yaml"])
-    config = {"apiVersion": "kai.scheduler/v1", "kind": "Config", "metadata": {"name": "kai-config"}}
-    webhooks.api.apply(config | {"spec": {"admission": {"gpuSharing": True}}})
-    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": RESERVED, "namespace": RESERVED}}
-    webhooks.api.apply(account)
-    with shipped_endpoint(tmp_path) as url:
+    with kai_shares.sharing(webhooks.plane, webhooks.api), shipped_endpoint(tmp_path) as url:
         webhooks.clear()
         webhooks.start("--sizing", url)
         yield webhooks
-    webhooks.clear()
-    webhooks.api.delete("kai.scheduler/v1", "Config", "kai-config")
-
-
-def reserved(api: Any) -> None:
-    """What the container of a reservation pod does that KAI starts: it says which GPU it has."""
-    for pod in api.list("v1", "Pod", RESERVED):
-        metadata = pod["metadata"]
-        if "run.ai/reserve_for_gpu_index" not in metadata.get("annotations", {}):
-            note = {"metadata": {"annotations": {"run.ai/reserve_for_gpu_index": "0"}}}
-            api.patch("v1", "Pod", metadata["name"], note, RESERVED)
+        webhooks.clear()
 
 
 def test_pods_of_a_whole_gpu_each_are_bound_by_kai_to_shares_of_one(shares: Webhooks, kai: Kai, kwok: Kwok) -> None:
@@ -130,20 +112,11 @@ def test_pods_of_a_whole_gpu_each_are_bound_by_kai_to_shares_of_one(shares: Webh
             api.delete("v1", "Pod", name, space, gracePeriodSeconds=0)
             return None
 
-        def bound(count: int) -> list[Object]:
-            """The pods, once as many are bound and they and KAI's reservations run: before, KAI may reserve again."""
-            reserved(api)
-            pods = api.list("v1", "Pod", space, fields="spec.nodeName!=")
-            every = [*pods, *api.list("v1", "Pod", RESERVED)]
-            run = all(pod.get("status", {}).get("phase") == "Running" for pod in every)
-            return pods if len(pods) == count and run else []
-
-        # One after the other: KAI may reserve the only GPU twice for pods of which neither reservation runs yet.
         for count, name in enumerate(("first", "second"), 1):
             made = wait_for(lambda name=name: created(name))
             assert made["spec"]["schedulerName"] == SCHEDULER
             assert made["spec"]["containers"][0]["resources"].get("limits", {}) == {}
             assert 5_000 < int(made["metadata"]["annotations"]["gpu-memory"]) < 40_000
-            wait_for(lambda count=count: bound(count), what=f"{name} is bound")
-        groups = {pod["metadata"]["labels"]["runai-gpu-group"] for pod in bound(2)}
+            pods = wait_for(lambda count=count: bound(api, space, count), what=f"{name} is bound")
+        groups = {pod["metadata"]["labels"]["runai-gpu-group"] for pod in pods}
         assert len(groups) == 1, "both have a share of the only GPU"

@@ -5,42 +5,24 @@ from typing import Any
 
 import pytest
 from admission.conftest import Webhooks
-from controlplane import build
+from controlplane import kai_shares
 from controlplane.api import Refused
 from controlplane.kai import SCHEDULER, Kai
+from controlplane.kai_shares import CONFIG_MAP, bound
 from controlplane.kwok import Kwok
 from controlplane.processes import wait_for
 
 Object = dict[str, Any]
 LABELS = {"nvidia.com/gpu.memory": "81559"}
-CONFIG_MAP = "runai/shared-gpu-configmap"
-"""KAI's own webhook writes it on pods with a share; that listens on fixed ports and does not run here."""
-RESERVED = "kai-resource-reservation"
 
 
 @pytest.fixture
 def sharing(webhooks: Webhooks) -> Iterator[Webhooks]:
-    """A cluster whose KAI has GPU sharing on."""
-    folder = build.manifests("kai") / "deployments" / "kai-scheduler" / "crds"
-    webhooks.plane.apply_crds([folder / "kai.scheduler_configs.yaml"])
-    config = {"apiVersion": "kai.scheduler/v1", "kind": "Config", "metadata": {"name": "kai-config"}}
-    webhooks.api.apply(config | {"spec": {"admission": {"gpuSharing": True}}})
-    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": RESERVED, "namespace": RESERVED}}
-    webhooks.api.apply(account)
-    webhooks.clear()
-    webhooks.start()
-    yield webhooks
-    webhooks.clear()
-    webhooks.api.delete("kai.scheduler/v1", "Config", "kai-config")
-
-
-def reserved(api: Any) -> None:
-    """What the container of a reservation pod does that KAI starts: it says which GPU it has."""
-    for pod in api.list("v1", "Pod", RESERVED):
-        metadata = pod["metadata"]
-        if "run.ai/reserve_for_gpu_index" not in metadata.get("annotations", {}):
-            note = {"metadata": {"annotations": {"run.ai/reserve_for_gpu_index": "0"}}}
-            api.patch("v1", "Pod", metadata["name"], note, RESERVED)
+    with kai_shares.sharing(webhooks.plane, webhooks.api):
+        webhooks.clear()
+        webhooks.start()
+        yield webhooks
+        webhooks.clear()
 
 
 def test_two_halves_share_a_gpu_and_a_quarter_more_waits(sharing: Webhooks, kai: Kai, kwok: Kwok) -> None:
@@ -61,15 +43,10 @@ def test_two_halves_share_a_gpu_and_a_quarter_more_waits(sharing: Webhooks, kai:
             assert made["spec"]["containers"][0]["resources"].get("limits", {}) == {}
 
         known(sharing, space, nodes.selector)
-        for name, fraction in (("first", "0.5"), ("second", "0.5")):
-            created(name, fraction)
-
-        def bound() -> list[Object]:
-            reserved(api)
-            found = api.list("v1", "Pod", space, fields="spec.nodeName!=")
-            return found if len(found) == 2 else []
-
-        groups = {pod["metadata"]["labels"]["runai-gpu-group"] for pod in wait_for(bound)}
+        for count, name in enumerate(("first", "second"), 1):
+            created(name, "0.5")
+            pods = wait_for(lambda count=count: bound(api, space, count), what=f"{name} is bound")
+        groups = {pod["metadata"]["labels"]["runai-gpu-group"] for pod in pods}
         assert len(groups) == 1, "both have a share of the only GPU"
         created("third", "0.25")
         waiting = api.wait("v1", "Pod", "third", unscheduled, space)

@@ -240,7 +240,7 @@ async def test_a_platform_that_is_down_is_said_and_the_rest_still_works(
     assert "does not answer as it should" not in await page(pages, "/")
 
 
-async def test_without_a_champion_forecasts_are_fallbacks_and_the_pages_say_what_to_do(
+async def test_without_a_champion_the_shipped_model_answers_and_the_pages_say_what_to_do(
     platform: Platform, registry: MemoryRegistry
 ) -> None:
     registry.models.clear()
@@ -248,8 +248,10 @@ async def test_without_a_champion_forecasts_are_fallbacks_and_the_pages_say_what
     await platform.refresh()
     app = create_app(platform.settings, source=platform.live)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
-        assert "kopt train demand" in await page(client, "/")
-        assert "There is no champion" in await page(client, "/models")
+        assert "fallback</span>" not in await page(client, "/")
+        html = await page(client, "/models")
+        assert "There is no champion" in html
+        assert "kopt train demand" in html
 
 
 async def test_before_the_first_round_the_pages_wait_and_without_services_say_how_to_bring_some(

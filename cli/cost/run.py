@@ -9,6 +9,7 @@ import typer
 
 from kopt.cli.cost.reading import PriceOption, Prices, Question, SinceOption, Source, metered
 from kopt.cli.errors import Refused
+from kopt.cli.job_log import opened_log
 from kopt.cli.options import Output
 from kopt.cli.output import Answer, Format, column, show
 from kopt.policies.cost.attribution import By
@@ -103,11 +104,8 @@ def _events(source: Source, name: str) -> "tuple[str, Sequence[CostEvent]]":
 def _epochs(log: Path) -> "Sequence[Epoch]":
     from kopt.formats.joblog.epochs import read_epochs
 
-    try:
-        with log.open(encoding="utf-8", errors="replace", newline=None) as file:
-            return read_epochs(file)
-    except OSError as error:
-        raise Refused(f"{log} cannot be read: {error.strerror or error}") from error
+    with opened_log(log) as lines:
+        return read_epochs(lines)
 
 
 def _answer(row: str, events: "Sequence[CostEvent]", epochs: "Sequence[Epoch]") -> Answer:

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kopt.cli.errors import Refused, usage_error
+from kopt.cli.job_log import refuse_binary
 from kopt.cli.options import Output
 from kopt.cli.output import Format
 from kopt.cli.progress import print_status
-from kopt.formats.joblog import LineSplitter, is_binary
+from kopt.formats.joblog import LineSplitter
 from kopt.serving.base.environment import load_settings
 
 if TYPE_CHECKING:
@@ -108,12 +109,7 @@ def _check(files: list[str], follow: bool) -> None:
             raise Refused(f"{path} may not be read by you")
         if path.is_file():
             with contextlib.suppress(OSError, EOFError, zlib.error):
-                _refuse_binary(name, next(pieces(path), b""))
-
-
-def _refuse_binary(name: str, head: bytes) -> None:
-    if is_binary(head):
-        raise Refused(f"{name} is no log: it holds binary data; name the text that the training prints")
+                refuse_binary(name, next(pieces(path), b""))
 
 
 def _named(name: str) -> str:
@@ -149,7 +145,7 @@ def _pieces(name: str) -> Iterator[bytes]:
         is_first = True
         while piece := os.read(sys.stdin.fileno(), _PIECE):
             if is_first:
-                _refuse_binary("standard input", piece)
+                refuse_binary("standard input", piece)
             is_first = False
             yield piece
         return

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kopt.cli.errors import Refused
+from kopt.cli.job_log import opened_log
 from kopt.cli.options import Output, seconds
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.runtime.backtest import backtest
@@ -156,13 +157,10 @@ def _progress(path: Path) -> StepProgress:
     from kopt.formats.joblog.progress import ProgressReader
 
     reader = ProgressReader()
-    try:
-        with path.open(encoding="utf-8", errors="replace", newline=None) as file:
-            for line in file:
-                reader.read(line)
+    with opened_log(path) as lines:
+        for line in lines:
+            reader.read(line)
         written_s = path.stat().st_mtime
-    except OSError as error:
-        raise Refused(f"{path} cannot be read: {error.strerror or error}") from error
     progress = reader.progress()
     if progress is None and (progress := reader.progress(written_s)) is None:
         raise Refused(

@@ -175,10 +175,12 @@ def test_what_a_log_does_not_say_is_said(tmp_path: Path, metered: int) -> None:
     [
         ("nothing", "train.log", "no workload is called 'nothing'; there are team-a/deployments/serve"),
         ("train", "none.log", "none.log cannot be read"),
+        ("train", "checkpoint.bin", "checkpoint.bin is no log"),
     ],
 )
 def test_what_is_not_there_is_one_line(tmp_path: Path, metered: int, name: str, log: str, word: str) -> None:
     log_of(tmp_path, metered)
+    (tmp_path / "checkpoint.bin").write_bytes(bytes(range(256)) * 8)
     code, text = asked(name, "--log", str(tmp_path / log))
     assert code == 1
     assert word in " ".join(text.split())

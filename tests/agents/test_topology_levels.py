@@ -78,23 +78,13 @@ def _nodes_of(plane: ControlPlane, name: str) -> list[str]:
     return [one["spec"]["nodeName"] for one in found if one["metadata"]["name"].startswith(f"{name}-")]
 
 
-def _created(plane: ControlPlane, document: Object) -> Object | None:
-    try:
-        return plane.api.create(document)
-    except Refused as refused:
-        if "mpod.kb.io" in refused.message and "not found" in refused.message:
-            return None
-        raise
-
-
 @pytest.fixture
 def cleaned(control_plane: ControlPlane) -> Iterator[Callable[[Object], Object]]:
     """Makes an object that goes when the test ends."""
     with ExitStack() as made:
 
         def make(one: Object) -> Object:
-            # A job controller tries again, too, until Kueue's webhook has seen the pod's owner.
-            stored = wait_for(lambda: _created(control_plane, one), what="Kueue knows the owner")
+            stored = control_plane.api.create(one)
             meta = stored["metadata"]
             made.callback(
                 control_plane.api.delete,

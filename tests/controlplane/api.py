@@ -87,9 +87,10 @@ class Api:
             try:
                 return dict(self.request("POST", path, json=manifest, params=params).json())
             except Refused as refused:
-                # Kueue's webhook reads namespaces from a cache, in which a new one is not yet.
+                # Kueue's webhook reads namespaces and owners of pods from a cache, in which a new one is not yet. Job
+                # controllers try again, too.
                 behind = "admission webhook" in refused.message and refused.message.endswith("not found")
-                if not behind or "Namespace" not in refused.message or time.monotonic() > end_s:
+                if not behind or time.monotonic() > end_s:
                     raise
             time.sleep(0.1)
 

@@ -98,6 +98,8 @@ def _doubt(machine: StateMachine, now_s: float | None, *, live: bool, files: boo
         return "The log has just reported the end of a save, and not yet that training goes on."
     if machine.state is JobState.FINISHED and not files:
         return "The log says that training is over; the job ends by itself, and may still write its last checkpoint."
+    if machine.state in _NOT_TRAINING and not files and not alone:
+        return "The log does not say that the job trains."
     if not machine.routine and not quiet:
         return "The last line is not one that this job prints again and again between saves: a save may begin with it."
     due = _save_due(machine, now_s)

@@ -1,9 +1,12 @@
 """What a job's own earlier saves say about the lines of the next one."""
 
 
+import pytest
+
 from kopt.core.workload.checkpoint import JobState, LineLabel
 from kopt.models.checkpoint.classified_line import LABELS, ClassifiedLine
 from kopt.models.checkpoint.kill_safety import evaluate, is_safe
+from kopt.models.checkpoint.line_facts import continues_aside
 from kopt.models.checkpoint.state_machine import StateMachine
 from kopt.models.checkpoint.write_statistics import SaveProgress, WriteStatistics
 
@@ -155,3 +158,39 @@ def test_a_job_that_says_it_is_over_may_still_write_its_last_checkpoint() -> Non
     assert not job.safe
     job.train(3)
     assert job.safe, "it was not the end"
+
+
+@pytest.mark.parametrize("label", [LineLabel.STARTUP, LineLabel.DATA, LOAD])
+def test_a_job_that_does_not_train_is_not_safe(label: LineLabel) -> None:
+    job = Job()
+    for _ in range(3):
+        job.train()
+        job.tell(B, "saving the state")
+        job.tell(E, "state saved")
+    job.train(3)
+    for _ in range(5):
+        job.tell(label, "reading the rest")
+        job.train(1)
+        assert job.safe or job.machine.step % 8 == 0
+        job.tell(label, "reading the rest")
+        assert not job.safe
+
+
+def test_an_end_that_speaks_of_a_save_aside_is_the_handover() -> None:
+    job = Job()
+    for save in range(3):
+        job.train()
+        job.tell(B, "saving the state")
+        assert job.tell(E, "state saved to memory; writing it in the background") is JobState.CKPT_WRITING
+        job.train(2)
+        assert job.machine.writing and not job.safe
+        job.tell(E, "all is written")
+        job.train(2)
+        assert job.safe == (save > 0)
+
+
+def test_asynchronously_is_not_synchronous() -> None:
+    assert continues_aside("Checkpoint prepared. Saving asynchronously.")
+    assert continues_aside("Asynchronous save of step 3")
+    assert not continues_aside("async_save=True, falling back to a synchronous save")
+    assert not continues_aside("Saving synchronously")

@@ -95,7 +95,7 @@ def _doubt(machine: StateMachine, now_s: float | None, *, live: bool, files: boo
         )
     if durable.line is not None and not machine.active_since_end and not files:
         # Many say "saved" of the first of several parts, or before they save: training goes on when all is written.
-        return "The log has just reported the end of a save, and not yet that training goes on."
+        return "The log has just reported the end of a save, and not yet that the training goes on."
     if machine.state is JobState.FINISHED and not files:
         return "The log says that training is over; the job ends by itself, and may still write its last checkpoint."
     if machine.state in _NOT_TRAINING and not files and not alone:

@@ -93,10 +93,13 @@ def _doubt(machine: StateMachine, now_s: float | None, *, live: bool, files: boo
             "Text alone cannot tell yet: no earlier save of this job went as the last one did. "
             "Another save or a look at the files can."
         )
-    ended = durable.line is not None and not machine.active_since_end
-    if ended and (live or machine.statistics.lines_after_ends) and not files:
-        # Many say "saved" of the first of several parts: the others are written before the training goes on.
-        return "The log has just told of the end of a save, and not yet that the training goes on."
+    if durable.line is not None and not machine.active_since_end and not files:
+        # Many say "saved" of the first of several parts, or before they save: training goes on when all is written.
+        return "The log has just reported the end of a save, and not yet that the training goes on."
+    if machine.state is JobState.FINISHED and not files:
+        return "The log says that training is over; the job ends by itself, and may still write its last checkpoint."
+    if machine.state in _NOT_TRAINING and not files and not alone:
+        return "The log does not say that the job trains."
     if not machine.routine and not quiet:
         return "The last line is not one that this job prints again and again between saves: a save may begin with it."
     due = _save_due(machine, now_s)

@@ -31,7 +31,7 @@ _ASIDE = re.compile(
     r"|백그라운드",
     re.IGNORECASE,
 )
-_SYNC = re.compile(r"\[sync\]|synchronous(?:ly)?\b(?<!asynchronous)|blocking save", re.IGNORECASE)
+_SYNC = re.compile(r"\[sync\]|(?<!a)synchronous(?:ly)?\b|blocking save", re.IGNORECASE)
 _BATCH = re.compile(r"(?<![a-zA-Z])(?:mini-?)?batch(?:es)?[\"']?\s?[=:#]?\s{0,3}[\"']?\[?(\d+)(?![.\d])", re.IGNORECASE)
 _EPOCH_BAR = re.compile(r"\s*Epoch[ :]+(\d{1,9})(?:/-?\d+)?:?\s[\W_]*(?:\d+%\|[^|]*\|)?\s*(\d{1,9})/(\d{1,9})(?![\d/])")
 _METRIC = re.compile(r"(?<![\d.])\d{1,12}\.\d{1,12}(?:e[+-]?\d{1,3})?(?![\d.]|\s?(?:it|s|ms|min|h|sec|ba|step)\b|\s?%)")

@@ -46,9 +46,11 @@ _STORED_NAMES: Mapping[type, Mapping[str, str]] = {
 _ADDED: Mapping[type, frozenset[str]] = {
     LineTemplates: frozenset({"recent_keys", "routine"}),
     TrainingProgress: frozenset({"active_since_end", "first_epoch"}),
-    WriteStatistics: frozenset({"bar_times", "end_template", "late_end", "lines_after_ends", "step_times", "ways"}),
+    WriteStatistics: frozenset({"bar_times", "end_template", "late_end", "step_times", "ways"}),
 }
 """Attributes that sessions of older releases have not."""
+_REMOVED: Mapping[type, frozenset[str]] = {WriteStatistics: frozenset({"lines_after_ends"})}
+"""What only sessions of older releases have."""
 
 
 def plain(part: "DataclassInstance") -> dict[str, Any]:
@@ -59,6 +61,8 @@ def plain(part: "DataclassInstance") -> dict[str, Any]:
 
 def fill(part: "DataclassInstance", document: Mapping[str, Any]) -> None:
     """Sets the fields of a part to what ``plain`` returned; deques keep their lengths. Raises ValueError otherwise."""
+    removed = _REMOVED.get(type(part), frozenset())
+    document = {name: value for name, value in document.items() if name not in removed}
     names, added = _STORED_NAMES[type(part)], added_to(part) - set(document)
     stored = [field for field in fields(part) if field.name not in added]
     if set(document) != {names.get(field.name, field.name) for field in stored}:

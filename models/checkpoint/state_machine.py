@@ -134,8 +134,6 @@ class StateMachine:
         confirmed = self._ends.confirms_end(line, label)
         if confirmed is not None:
             self._transitions.end_as_reported(confirmed)
-        if not self._progress.active_since_end and label not in ACTIVITY | ABOUT_WRITES and line.text.strip():
-            statistics.lines_after_ends += 1
         self._ends.drop_idle(line, label)
         if self._ends.learns_late_end(line, line_template):
             label = LineLabel.CKPT_END

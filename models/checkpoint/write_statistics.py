@@ -34,7 +34,6 @@ class WriteStatistics:
     write that no message ended, and how often in a row it was the same; ``ways``: of each save, the lines about steps
     before it, and the templates of the lines about it, as often as each came;
     ``end_template``: that of the last line that reported the end of a save, -1 if none did;
-    ``lines_after_ends``: lines about neither saves nor training after the end of a save and before training goes on;
     ``step_times``: steps and when they were logged, some seconds apart;
     ``late_end``: the template of the line that ends writes aside, after training went on, -1 if there is none;
     ``bar_times``: epochs, batches and batches of an epoch by a bar that counts batches, likewise.
@@ -61,7 +60,6 @@ class WriteStatistics:
     bar_times: deque[tuple[int, int, int, float]] = field(default_factory=lambda: deque(maxlen=128))
     late_end: int = -1
     end_template: int = -1
-    lines_after_ends: int = 0
 
     def record_last_template(self, number: int) -> None:
         """Records the template of the last line about a write whose end no message reported."""

@@ -93,6 +93,10 @@ class WriteTransitions:
             # The same message was taken for a beginning. It is an end, and the one before was long ago.
             self.close(write, write.reference, reported=False)
             self.progress.stepped_since_end, write = True, None
+        if continues_aside(line.text) and (write is None or not write.activity):
+            # It sounds like an end, and says that a write that has just begun goes on beside the training.
+            self.continue_write(line, LineLabel.CKPT_PROGRESS, line_template)
+            return
         if write is not None:
             write.name_step(step_of_checkpoint(line.text))
             write.ending, write.pauses_after = line.reference, line_template.pauses_after

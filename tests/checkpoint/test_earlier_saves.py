@@ -1,10 +1,12 @@
 """What a job's own earlier saves say about the lines of the next one."""
 
+
 import pytest
 
 from kopt.core.workload.checkpoint import JobState, LineLabel
 from kopt.models.checkpoint.classified_line import LABELS, ClassifiedLine
 from kopt.models.checkpoint.kill_safety import evaluate, is_safe
+from kopt.models.checkpoint.line_facts import continues_aside
 from kopt.models.checkpoint.state_machine import StateMachine
 from kopt.models.checkpoint.write_statistics import SaveProgress, WriteStatistics
 
@@ -95,17 +97,17 @@ def test_a_line_about_loading_in_a_write_is_about_that_write() -> None:
     assert job.machine.advance(ClassifiedLine(101, shares, "state dict flushed")) is LOAD
 
 
-@pytest.mark.parametrize("follows", [False, True])
-def test_an_end_is_safe_at_once_unless_something_else_came_after_earlier_ends(follows: bool) -> None:
+def test_no_end_is_safe_before_training_goes_on() -> None:
     job = Job()
-    for _ in range(4):
-        job.train()
+    for save in range(4):
+        job.train(3)
+        assert job.safe == (save > 1)
+        job.train(5)
         job.tell(B, "saving the state")
         job.tell(E, "state saved")
-        safe = job.safe
-        if follows:
-            job.tell(OTHER, "creating a link")
-    assert safe is not follows
+        assert not job.safe
+        job.tell(OTHER, "creating a link")
+        assert not job.safe
     job.train(3)
     assert job.safe
     assert StateMachine.from_dict(job.machine.to_dict()).to_dict() == job.machine.to_dict()
@@ -141,3 +143,54 @@ def test_a_write_of_which_only_parts_were_named_ends_at_once_after_all_of_an_ear
         steps_to_the_end.append(next(n for n in range(1, 9) if job.train(1) is JobState.CKPT_DONE))
     assert steps_to_the_end == [3, 1]
     assert evaluate(job.machine).last_durable_step == 19
+
+
+def test_a_job_that_says_it_is_over_may_still_write_its_last_checkpoint() -> None:
+    job = Job()
+    for _ in range(3):
+        job.train()
+        job.tell(B, "saving the state")
+        job.tell(E, "state saved")
+    job.train(3)
+    assert job.safe
+    job.tell(LineLabel.END, "Training completed.")
+    assert job.machine.state is JobState.FINISHED
+    assert not job.safe
+    job.train(3)
+    assert job.safe, "it was not the end"
+
+
+@pytest.mark.parametrize("label", [LineLabel.STARTUP, LineLabel.DATA, LOAD])
+def test_a_job_that_does_not_train_is_not_safe(label: LineLabel) -> None:
+    job = Job()
+    for _ in range(3):
+        job.train()
+        job.tell(B, "saving the state")
+        job.tell(E, "state saved")
+    job.train(3)
+    for _ in range(5):
+        job.tell(label, "reading the rest")
+        job.train(1)
+        assert job.safe or job.machine.step % 8 == 0
+        job.tell(label, "reading the rest")
+        assert not job.safe
+
+
+def test_an_end_that_speaks_of_a_save_aside_is_the_handover() -> None:
+    job = Job()
+    for save in range(3):
+        job.train()
+        job.tell(B, "saving the state")
+        assert job.tell(E, "state saved to memory; writing it in the background") is JobState.CKPT_WRITING
+        job.train(2)
+        assert job.machine.writing and not job.safe
+        job.tell(E, "all is written")
+        job.train(2)
+        assert job.safe == (save > 0)
+
+
+def test_asynchronously_is_not_synchronous() -> None:
+    assert continues_aside("Checkpoint prepared. Saving asynchronously.")
+    assert continues_aside("Asynchronous save of step 3")
+    assert not continues_aside("async_save=True, falling back to a synchronous save")
+    assert not continues_aside("Saving synchronously")

@@ -63,7 +63,7 @@ def test_an_end_that_is_said_before_the_pause_is_a_beginning() -> None:
         job.train(10 * save - 9, 10 * save)
         label = job.say(f"Saved model-{10 * save}.bin", ENDS)
         assert (label is LineLabel.CKPT_END) == (save <= 2)
-        assert job.safe == (save == 2), "one save alone shows no way of saving"
+        assert not job.safe
         job.say(f"iter {10 * save + 1} loss 0.25", {LineLabel.TRAIN_STEP: 0.95}, WRITE_S)
         job.train(10 * save + 2, 10 * save + 2)
     assert job.safe
@@ -75,8 +75,8 @@ def test_an_end_with_another_pause_behind_it_is_held_until_the_next_line() -> No
     for save in range(1, 6):
         job.train(10 * save - 9, 10 * save)
         job.say(f"Saved best-{10 * save}.bin", ENDS, WRITE_S)
-        assert job.safe == (save == 2)
-        assert save <= 2 or not evaluate(job.machine, job.now_s + 8.5, live=True).safe
+        assert not job.safe
+        assert not evaluate(job.machine, job.now_s + 8.5, live=True).safe
         job.say(f"iter {10 * save + 1} loss 0.25", {LineLabel.TRAIN_STEP: 0.95}, WRITE_S)
         assert job.durable_step == 10 * save
         job.train(10 * save + 2, 10 * save + 2)

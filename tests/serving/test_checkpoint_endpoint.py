@@ -592,7 +592,7 @@ async def test_writers_without_end_do_not_fill_the_store(
 async def test_only_a_line_of_evidence_is_kept_and_no_secret(http: httpx.AsyncClient, tmp_path: Path) -> None:
     secrets = ("hf_abcdefghijkl", "hunter2hunter2", "sk-0123456789abcdef")
     lines = training()
-    lines.insert(3, {"text": "this line is nobody's business", "at": lines[2]["at"]})
+    lines[7]["text"] += ", nobody's business"
     lines[-1]["text"] += f" with token={secrets[0]} password: {secrets[1]} key {secrets[2]}"
     lines[-2]["text"] += f" api_key={secrets[2]}"
     found = await post(http, lines, first=1)

@@ -32,6 +32,14 @@ class PoolAdvice:
     ahead: tuple[WeekAhead, ...]
     purchase: Purchase | None
     reason: Reason
+    delivery_weeks: int = 0
+
+    @property
+    def arrives_in_weeks(self) -> int | None:
+        """The week ahead in which the purchase is there: the one that is short, or later where that is too soon."""
+        if self.purchase is None or self.purchase.short_in_weeks is None:
+            return None
+        return max(self.purchase.short_in_weeks, self.delivery_weeks)
 
     @property
     def buy_gpus(self) -> int:
@@ -53,7 +61,7 @@ def advise(needs: Sequence[float | None], size: PoolSize, settings: CapacitySett
         reason = Reason("CAPACITY_HISTORY_TOO_SHORT", f"Too little demand was scraped: {error}.")
         return PoolAdvice(size.gpus, last_week, (), None, reason)
     advised = purchase(size.gpus, size.gpus_per_node or 1, ahead, settings.delivery_weeks)
-    return PoolAdvice(size.gpus, last_week, tuple(ahead), advised, advised.reason)
+    return PoolAdvice(size.gpus, last_week, tuple(ahead), advised, advised.reason, settings.delivery_weeks)
 
 
 def begin_s(end_s: float, weeks: int) -> float:

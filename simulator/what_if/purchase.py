@@ -4,6 +4,7 @@ A replay takes seconds, and much longer where thousands of jobs wait: a server t
 elsewhere, and for so long at most.
 """
 
+import asyncio
 import multiprocessing
 import os
 from collections.abc import Callable, Sequence
@@ -19,6 +20,7 @@ from kopt.simulator.what_if.study import Cluster, changed, study
 
 LONGEST_DAYS, MOST_JOBS = 90, 20_000
 """Of the past that are replayed: pools change, and so do those who use them."""
+_POLL_S = 0.1
 T = TypeVar("T")
 
 
@@ -62,24 +64,29 @@ def _submitted_s(run: JobRun) -> float:
     return run.started_s if run.submitted_s is None else run.submitted_s
 
 
-def in_process(limit_s: float, work: Callable[..., T], *parts: object) -> T:
-    """What ``work`` gives for ``parts``, in a process that gives way to all others. Blocks. Raises the ValueErrors of
-    ``work``, and ReplayEnded. Everything is pickled, between two processes of ours."""
+async def in_process(limit_s: float, work: Callable[..., T], *parts: object) -> T:
+    """What ``work`` gives for ``parts``, in a process that gives way to all others, and ends when this is cancelled.
+    Raises the ValueErrors of ``work``, and ReplayEnded. Everything is pickled, between two processes of ours."""
     # Not forked: the process of a server has threads.
     context = multiprocessing.get_context("spawn")
     receiving, sending = context.Pipe(duplex=False)
     process = context.Process(target=_run, args=(sending, work, parts), daemon=True)
-    process.start()
-    sending.close()
     try:
-        if not receiving.poll(limit_s):
-            raise ReplayEnded(f"The replay took longer than {limit_s:.0f} s, and was ended.")
-        result, error = receiving.recv()
+        # It blocks until the process has read what it needs.
+        await asyncio.to_thread(process.start)
+        sending.close()
+        async with asyncio.timeout(limit_s):
+            while not receiving.poll():
+                await asyncio.sleep(_POLL_S)
+        result, error = await asyncio.to_thread(receiving.recv)
+    except TimeoutError:
+        raise ReplayEnded(f"The replay took longer than {limit_s:.0f} s, and was ended.") from None
     except EOFError:
-        raise ReplayEnded("The replay ended without an answer; the log of the pages may say why.") from None
+        raise ReplayEnded("The replay ended without an answer; the log of this process may say why.") from None
     finally:
-        process.kill()
-        process.join()
+        if process.pid is not None:
+            process.kill()
+            process.join()
         receiving.close()
     if error is not None:
         raise error

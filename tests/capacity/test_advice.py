@@ -20,6 +20,7 @@ def test_a_pool_is_bought_for_in_whole_nodes_whatever_the_delivery() -> None:
     assert soon.buy_gpus == late.buy_gpus > 0
     assert soon.buy_gpus % 8 == 0
     assert (soon.last_week, len(soon.ahead), soon.reason.code) == (20.0, 13, "CAPACITY_SHORT")
+    assert (soon.arrives_in_weeks, late.arrives_in_weeks) == (soon.purchase.short_in_weeks, 12)
     assert (soon.purchase.order_in_weeks, late.purchase.order_in_weeks) == (soon.purchase.short_in_weeks, 0)
 
 

@@ -1,36 +1,19 @@
 """What an advised purchase would have changed, for the jobs of its pool alone and in a process of its own."""
 
+import asyncio
+import multiprocessing
 import os
 import time
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
-from kopt.core.workload.run_time import JobKind, JobRun
 from kopt.simulator.what_if import purchase
-from kopt.simulator.what_if.jobs import PastJob, WhatIfError
+from kopt.simulator.what_if.jobs import WhatIfError
 from kopt.simulator.what_if.purchase import PurchaseQuestion, ReplayEnded, in_process, purchase_what_if
-from kopt.simulator.what_if.replay import Order, Pool, replay
+from tests.capacity.made_capacity import runs
 
-DAY_S = 86_400.0
 QUESTION = PurchaseQuestion("h100", 16, 8, 2.0)
-
-
-def runs(days: int = 12, pool: str = "h100") -> list[JobRun]:
-    """Jobs that want most of 16 GPUs, with the waits that best effort gives them."""
-    rng = np.random.default_rng(1)
-    at_s = np.sort(rng.uniform(0, days * DAY_S, 30 * days))
-    jobs = [
-        PastJob("q", "", "", int(rng.choice([1, 2, 4, 8])), float(time_s), float(rng.exponential(10_800)))
-        for time_s in at_s
-    ]
-    starts_s = replay(jobs, Pool(16), Order.BEST_EFFORT)
-    return [
-        JobRun(str(number), JobKind("q", job.gpus), at, at + job.seconds, False, job.submitted_s, pool)
-        for number, (job, at) in enumerate(zip(jobs, starts_s, strict=True))
-        if at is not None
-    ]
 
 
 def test_the_purchase_shortens_waits_and_costs_what_its_gpus_cost() -> None:
@@ -65,16 +48,27 @@ def test_only_the_last_jobs_are_replayed_and_the_answer_says_so(monkeypatch: pyt
     assert purchase_what_if(every, QUESTION).assumptions[0].startswith("Replayed are the last 100 of 360 jobs")
 
 
-def test_work_is_done_elsewhere_and_its_errors_come_back() -> None:
-    assert in_process(60.0, os.getpid) != os.getpid()
+async def test_work_is_done_elsewhere_and_its_errors_come_back() -> None:
+    assert await in_process(60.0, os.getpid) != os.getpid()
     with pytest.raises(WhatIfError, match="in h100"):
-        in_process(60.0, purchase_what_if, [], QUESTION)
+        await in_process(60.0, purchase_what_if, [], QUESTION)
 
 
-def test_work_that_takes_too_long_or_dies_is_ended() -> None:
-    began_s = time.monotonic()
+async def test_work_that_takes_too_long_or_dies_is_ended() -> None:
     with pytest.raises(ReplayEnded, match="longer than 0 s"):
-        in_process(0.2, time.sleep, 60)
-    assert time.monotonic() - began_s < 20
+        await in_process(0.2, time.sleep, 60)
     with pytest.raises(ReplayEnded, match="without an answer"):
-        in_process(60.0, os._exit, 1)
+        await in_process(60.0, os._exit, 1)
+    assert not multiprocessing.active_children()
+
+
+async def test_a_replay_ends_with_who_asked_for_it() -> None:
+    asked = asyncio.create_task(in_process(60.0, time.sleep, 60))
+    async with asyncio.timeout(20):
+        while not multiprocessing.active_children():
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(0.3)
+        asked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asked
+    assert not multiprocessing.active_children()

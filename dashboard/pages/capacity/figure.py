@@ -44,7 +44,10 @@ def _ahead(end_s: float, newest: float | None, ahead: Sequence[WeekAhead]) -> li
 
 
 def _levels(first: float, end_s: float, advice: PoolAdvice) -> list[Any]:
-    """The GPUs that there are, and with what is advised from the week on in which it can be there."""
+    """The GPUs that there are, and with what is advised from the week on in which it can be there; none where the size
+    of the pool is not known."""
+    if not advice.gpus:
+        return []
     last = 1000 * (end_s + _WEEK_S * len(advice.ahead))
     levels = [line_trace(f"{advice.gpus} GPUs", "limit", [first, last], [advice.gpus] * 2, dash="dash", width=1.5)]
     bought = advice.purchase

@@ -32,8 +32,8 @@ _WAITS = frozenset({"median wait", "mean wait", "95 % wait up to"})
 
 
 def advised_for(code: str) -> str:
-    """What to do, by the catalogue of codes."""
-    return " ".join(meaning.do for meaning in reason_codes().get(code, ()))
+    """What to do, by the catalogue of codes, whose commands stand between backquotes."""
+    return " ".join(meaning.do for meaning in reason_codes().get(code, ())).replace("`", "")
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,14 @@ class WhatIfSection:
     assumptions: tuple[str, ...] = ()
     at_s: float | None = None
     is_old: bool = False
+    holds_use: bool = True
+    """Whether utilisation and costs can be trusted, which a pool of another size makes wrong as well."""
 
 
 @dataclass(frozen=True)
 class PoolCard:
-    """A pool in words. ``buy`` is empty where nothing is advised, ``chart_text`` the picture in words."""
+    """A pool in words. ``buy`` is empty where nothing is advised, ``needed`` where nothing is forecast; ``is_due``: to
+    order now; ``chart_text`` is the picture in words."""
 
     name: str
     model: str
@@ -91,6 +94,7 @@ class CapacityPage:
     buy: str
     month: str
     order_s: float | None
+    is_due: bool
     assumptions: tuple[str, ...]
     headings: tuple[str, ...] = HEADINGS
     replayed: str = REPLAYED
@@ -113,6 +117,7 @@ def capacity_page(capacity: Capacity, delivery_weeks: int = DELIVERY) -> Capacit
         f"{sum(_bought(*each) for each in advised):,}",
         f"{sum(months):,.0f}" if months else NONE,
         min(orders, default=None),
+        any(card.is_due for card in cards),
         _assumptions(settings),
     )
 
@@ -149,10 +154,12 @@ def _card(need: PoolNeed, advice: PoolAdvice, capacity: Capacity) -> PoolCard:
         need.size.model,
         f"{need.size.gpus:,}" if need.size.gpus else NONE,
         _gpus(advice.last_week),
-        NONE if last is None else _gpus(last.quantile(0.5)),
-        NONE if last is None else f"{last.gpus[0]:,.0f} – {last.gpus[-1]:,.0f}",
+        "" if last is None else _gpus(last.quantile(0.5)),
+        "" if last is None else f"{last.gpus[0]:,.0f} – {last.gpus[-1]:,.0f}",
         f"{buy_gpus:,}" if buy_gpus else "",
-        "" if bought is None or not need.size.gpus else f"{bought.buy_low:,} – {bought.buy_high:,}",
+        f"{bought.buy_low:,} – {bought.buy_high:,}"
+        if bought is not None and need.size.gpus and bought.buy_high
+        else "",
         None if short_weeks is None else begin_s(end_s, short_weeks),
         None if order_weeks is None else begin_s(end_s, order_weeks),
         order_weeks == 0,
@@ -211,6 +218,7 @@ def _section(replayed: Replayed, answer: WhatIf, *, is_old: bool) -> WhatIfSecti
         answer.assumptions,
         replayed.at_s,
         is_old,
+        check.reason.code != "WHAT_IF_POOL_TOO_SMALL",
     )
 
 

@@ -253,6 +253,7 @@ async def test_another_advice_is_replayed_at_once_and_what_is_not_advised_any_mo
     platform.source.scale = 2000
     data = await platform.after(3600)
     assert [each.buy_gpus for each in platform.questions] == sorted({each.buy_gpus for each in platform.questions})
+    assert len(platform.questions) == 2
     assert data.replayed["h100"].question == platform.questions[-1]
     platform.source.scale = 100
     assert not (await platform.after(3600)).replayed

@@ -15,8 +15,10 @@ from kopt.cli.local.example.costs import (
     began_ms,
     busy_shares,
 )
+from kopt.cli.local.example.history import demand_at
 from kopt.cli.local.example.jobs import QUEUE
 from kopt.core.workload.gpu_hours import ClusterStep, GpuHourHistory, GpuHours, Workload
+from kopt.data.queue_demand import QueueDemandHistory
 
 _HOUR_S, _GPUS = 3600, 8 * len(NODES)
 _SERVED = Workload("serving", "Deployment")
@@ -83,6 +85,10 @@ class ExampleGpuHours:
                 pending.update(dict.fromkeys(range(share.begin_h, share.end_h), 1000 * share.gpus))
         hours = (int((start_s + index * step_s - began_s) // _HOUR_S) for index in range(steps))
         return {QUEUE: tuple(float(pending[hour]) if hour >= 0 else None for hour in hours)}
+
+    def queue_demand(self, since_s: float) -> QueueDemandHistory:
+        """Of the half year that the example's pool has behind it."""
+        return demand_at(self._clock(), since_s)
 
 
 def _shares() -> Iterator[_Share]:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from kopt.cli.local.example import agents
 from kopt.cli.local.example.history import RUN_DAYS, WEEKS, demand_at, runs_of_pool
 from kopt.core.hardware.pools import PoolSize
 from kopt.policies.capacity.advice import advise, needs_of
@@ -33,3 +34,8 @@ def test_a_purchase_is_advised_and_its_replay_can_be_trusted() -> None:
     answer = purchase_what_if(runs, PurchaseQuestion("own", 48, advice.buy_gpus))
     assert answer.check.is_trusted
     assert answer.figure("mean wait").change < 0
+
+
+def test_beside_all_other_runs_of_the_example_it_can_be_trusted_as_well() -> None:
+    answer = purchase_what_if(agents.runs_at(NOW_S), PurchaseQuestion("own", 48, 56))
+    assert answer.check.reason.code == "WHAT_IF_REPLAY_HOLDS"

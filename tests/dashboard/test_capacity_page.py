@@ -153,10 +153,10 @@ async def test_who_may_not_list_all_pods_sees_no_pool() -> None:
 
 
 class Source:
-    """Weeks of one queue in two pools, one of which is short."""
+    """Weeks of one queue in two pools, one of which is short, or of one of them."""
 
     def __init__(self) -> None:
-        self.problem, self.scale = "", 1000
+        self.problem, self.scale, self.names = "", 1000, tuple[str, ...](("h100", "l4"))
         self.reads = 0
 
     def queue_demand(self, since_s: float) -> QueueDemandHistory:
@@ -164,7 +164,8 @@ class Source:
         if self.problem:
             raise GpuHoursError(self.problem)
         short = [round(self.scale * (each or 9.0)) for each in NEEDS for _ in range(168)]
-        used = {("research", "h100"): tuple(short), ("research", "l4"): (2000,) * len(short)}
+        both = {"h100": tuple(short), "l4": (2000,) * len(short)}
+        used = {("research", name): both[name] for name in self.names}
         return QueueDemandHistory(END_S - len(short) * 3600, used, {key: (0,) * len(short) for key in used})
 
 
@@ -245,6 +246,15 @@ async def test_the_advised_purchase_is_replayed_on_the_jobs_of_the_endpoint_and_
     assert len(platform.questions) == 1
     await platform.after(REPLAY_EVERY_S)
     assert len(platform.questions) == 2
+
+
+async def test_jobs_that_name_no_pool_count_only_where_there_is_no_other() -> None:
+    platform = Platform()
+    platform.source.names = ("h100",)
+    await platform.after()
+    platform.cluster.now = replace(platform.cluster.now, sizes={"h100": platform.cluster.now.sizes["h100"]})
+    await platform.after(3600)
+    assert [each.is_only for each in platform.questions] == [False, True]
 
 
 async def test_another_advice_is_replayed_at_once_and_what_is_not_advised_any_more_is_forgotten() -> None:

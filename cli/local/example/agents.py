@@ -16,6 +16,7 @@ from typing import Any
 
 from kopt.cli.local.example.cluster import NODES, objects_at, topologies
 from kopt.cli.local.example.history import runs_of_pool
+from kopt.cli.local.example.jobs import LENT
 from kopt.cli.local.example.kubeconfig import NAME
 from kopt.cluster.client.resources import KUEUE_WORKLOADS
 from kopt.cluster.workloads.runs import run_of_workload
@@ -162,7 +163,8 @@ def runs_at(now_s: float) -> tuple[JobRun, ...]:
     for number in range(_PAST_RUNS):
         kind = running[number % len(running)].kind if running else JobKind("research", 8)
         ended_s = now_s - 3600.0 * (4 + 3 * number)
-        past.append(JobRun(f"past-{number}", kind, ended_s - 3600.0 * (4 + number * 7 % 17), ended_s))
+        began_s = ended_s - 3600.0 * (4 + number * 7 % 17)
+        past.append(JobRun(f"past-{number}", kind, began_s, ended_s, pool=LENT))
     return (*runs_of_pool(now_s), *past, *running)
 
 

@@ -14,7 +14,6 @@ from kopt.core.workload.run_time import JobRun, RunTimeError
 from kopt.dashboard.data.access import ALL_NAMESPACES, Holds, pods_in
 from kopt.dashboard.data.feed import FAILURES, Background, Connections, Feed, sentence
 from kopt.dashboard.data.gpu_hours import GpuHoursError, GpuHourSource
-from kopt.data.queue_demand import QueueDemandHistory
 from kopt.policies.capacity.advice import advise, needs_of
 from kopt.serving.base.database.interface import DatabaseError
 from kopt.simulator.what_if.answer import WhatIf
@@ -31,12 +30,14 @@ Replay = Callable[[Sequence[JobRun], PurchaseQuestion], Awaitable[WhatIf]]
 
 @dataclass(frozen=True)
 class PoolNeed:
-    """``needs`` are of whole weeks, the oldest first; ``price`` is of a GPU-hour on demand, None without one."""
+    """``needs`` are of whole weeks, the oldest first; ``price`` is of a GPU-hour, None without one. ``is_only``:
+    there is no other pool with GPUs, so jobs that name none ran in it."""
 
     pool: str
     needs: tuple[float | None, ...]
     size: PoolSize
     price: float | None = None
+    is_only: bool = False
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,14 @@ class CapacityReader:
 
         def read() -> tuple[tuple[PoolNeed, ...], float]:
             history = source.queue_demand(SINCE_S)
-            needs = (_need(name, history, pools.sizes.get(name)) for name in sorted({of[1] for of in history.used}))
-            return tuple(replace(each, price=book.on_demand(each.size.model, now_ms)) for each in needs), history.end_s
+            names = sorted({pool for _, pool in history.used})
+            others = {name for name, size in pools.sizes.items() if size.gpus}.union(names)
+            needs = []
+            for name in names:
+                size = pools.sizes.get(name, PoolSize())
+                weeks = tuple(needs_of(history.of_pool(name)))
+                needs.append(PoolNeed(name, weeks, size, book.on_demand(size.model, now_ms), others == {name}))
+            return tuple(needs), history.end_s
 
         return await asyncio.to_thread(read)
 
@@ -166,14 +173,10 @@ def questions_of(pools: Sequence[PoolNeed]) -> dict[str, PurchaseQuestion]:
     """By pool for which GPUs are advised to be bought."""
     advised = ((each, advise(each.needs, each.size).buy_gpus) for each in pools)
     return {
-        each.pool: PurchaseQuestion(each.pool, each.size.gpus, buy_gpus, each.price, len(pools) == 1)
+        each.pool: PurchaseQuestion(each.pool, each.size.gpus, buy_gpus, each.price, each.is_only)
         for each, buy_gpus in advised
         if buy_gpus and each.size.gpus
     }
-
-
-def _need(name: str, history: QueueDemandHistory, size: PoolSize | None) -> PoolNeed:
-    return PoolNeed(name, tuple(needs_of(history.of_pool(name))), size or PoolSize())
 
 
 def _restrict(capacity: Capacity, holds: Holds) -> Capacity:

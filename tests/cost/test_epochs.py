@@ -217,6 +217,8 @@ def test_processes_that_print_the_same_count_once_and_a_restart_counts_again() -
     assert of_one_process(sources) == [*first, *second]
     assert of_one_process({"b": epochs(0, 1, 2), "a": epochs(0, 1, 2, steps=5)}) == epochs(0, 1, 2, steps=5)
     assert of_one_process({"a": [Epoch(1, 5, 5)], "b": [Epoch(1, 5, 5)]}) == [Epoch(1, 5, 5)]
+    assert of_one_process({"b": epochs(0, 1, 2, 3), "a": epochs(50, 1, 2)}) == epochs(0, 1, 2, 3)
+    assert of_one_process({"a": epochs(0, 1, 2), "b": epochs(50, 1, 2, 3)}) == epochs(50, 1, 2, 3)
     assert of_one_process({}) == []
 
 

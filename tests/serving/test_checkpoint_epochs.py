@@ -60,7 +60,8 @@ async def test_epochs_are_those_of_the_whole_log_however_it_comes_and_whoever_re
     lines, at = training((1, 2, 3)), 0
     for size in (1, 7, 8, 10, 5):
         async with served(replica()) as http:
-            await send(http, lines[at : at + size], first=at + 1)
+            again = max(0, at - 3)
+            await send(http, lines[again : at + size], first=again + 1)
             at += size
             assert as_epochs(await epochs_of(http)) == read(lines[:at])
             await send(http, lines[:at])
@@ -135,6 +136,7 @@ def test_a_log_that_names_epochs_without_end_is_bounded(monkeypatch: pytest.Monk
     for number in range(100):
         epochs.read("pod", f"epoch {number % 2}", NOW + number)
         if number == 50:
+            assert len(epochs.changed()) == 5
             epochs.stored()
             epochs = JobEpochs.from_dict(json.loads(json.dumps(epochs.to_dict())))
     assert len(epochs.changed()) == 1
@@ -161,6 +163,7 @@ def test_what_is_stored_is_not_stored_again_before_it_goes_on() -> None:
     assert [each.epoch.number for each in epochs.changed()] == [1, 2]
     epochs.stored()
     assert epochs.changed() == ()
+    assert len(epochs._readers["pod"].epochs()) == 1, "what has ended takes no room"
     epochs.read("pod", "loss 1.2", NOW + 90)
     assert [each.epoch for each in epochs.changed()] == [Epoch(2, NOW + 60, NOW + 90)]
 

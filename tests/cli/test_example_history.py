@@ -3,7 +3,10 @@
 import pytest
 
 from kopt.cli.local.example import agents
-from kopt.cli.local.example.history import RUN_DAYS, WEEKS, demand_at, runs_of_pool
+from kopt.cli.local.example.cluster import objects_at
+from kopt.cli.local.example.history import GPUS, RUN_DAYS, WEEKS, demand_at, runs_of_pool
+from kopt.cluster.client.resources import KUEUE_FLAVORS, NODES
+from kopt.cluster.workloads.kueue.pool_sizes import node_pools, pool_sizes
 from kopt.core.hardware.pools import PoolSize
 from kopt.policies.capacity.advice import advise, needs_of
 from kopt.simulator.what_if.purchase import PurchaseQuestion, purchase_what_if
@@ -26,16 +29,24 @@ def test_what_was_used_is_what_its_jobs_used() -> None:
 
 
 def test_a_purchase_is_advised_and_its_replay_can_be_trusted() -> None:
-    advice = advise(needs_of(demand_at(NOW_S, SINCE_S).of_pool("own")), PoolSize(48, 8))
+    advice = advise(needs_of(demand_at(NOW_S, SINCE_S).of_pool("own")), PoolSize(GPUS, 8))
     assert advice.buy_gpus > 0
     runs = runs_of_pool(NOW_S)
     assert all(run.submitted_s is not None and run.submitted_s >= NOW_S - (RUN_DAYS + 1) * 86_400 for run in runs)
     assert all(run.ended_s is not None and run.ended_s <= NOW_S for run in runs)
-    answer = purchase_what_if(runs, PurchaseQuestion("own", 48, advice.buy_gpus))
+    answer = purchase_what_if(runs, PurchaseQuestion("own", GPUS, advice.buy_gpus))
     assert answer.check.is_trusted
     assert answer.figure("mean wait").change < 0
 
 
+def test_its_size_is_that_of_the_nodes_that_its_flavor_takes() -> None:
+    objects = objects_at(NOW_S)
+    sizes = pool_sizes(objects[KUEUE_FLAVORS], objects[NODES], [])
+    assert sizes["own"] == PoolSize(GPUS, 8, "NVIDIA-H100-80GB-HBM3")
+    pools = node_pools(objects[KUEUE_FLAVORS], objects[NODES], [])
+    assert sorted(pools.values()) == ["lent"] + ["own"] * 5
+
+
 def test_beside_all_other_runs_of_the_example_it_can_be_trusted_as_well() -> None:
-    answer = purchase_what_if(agents.runs_at(NOW_S), PurchaseQuestion("own", 48, 56))
+    answer = purchase_what_if(agents.runs_at(NOW_S), PurchaseQuestion("own", GPUS, 48))
     assert answer.check.reason.code == "WHAT_IF_REPLAY_HOLDS"

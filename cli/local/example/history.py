@@ -13,9 +13,11 @@ from kopt.simulator.what_if.jobs import PastJob
 from kopt.simulator.what_if.replay import Order, Pool, replay
 
 WEEKS, RUN_DAYS = 26, 35
+GPUS = 8 * (len(NODES) - 1)
+"""Of the nodes with H100."""
 _SEED = 11
 _WEEK_S, _DAY_S = 7 * 86_400.0, 86_400.0
-_FIRST_A_DAY, _LAST_A_DAY = 11.0, 21.0
+_FIRST_A_DAY, _LAST_A_DAY = 16.0, 30.0
 """Jobs a day, at the beginning and at the end."""
 _NAMES = ("llama-3-8b-sft", "mamba-130m-pretrain", "resnet50-imagenet", "clip-embeddings")
 _HELD, _LONGEST_HELD_S = 0.15, 3 * 3600.0
@@ -65,9 +67,9 @@ def _add(series: list[float], start_s: float, end_s: float, gpus: int) -> None:
 
 @lru_cache(maxsize=1)
 def _jobs() -> tuple[tuple[PastJob, float], ...]:
-    """With the starts that all GPUs of the cluster give them, in seconds from the first on."""
+    """With the starts that the GPUs of the pool give them, in seconds from the first on."""
     jobs = list(_arrivals())
-    starts_s = replay(jobs, Pool(8 * len(NODES)), Order.BEST_EFFORT)
+    starts_s = replay(jobs, Pool(GPUS), Order.BEST_EFFORT)
     return tuple((job, at_s) for job, at_s in zip(jobs, starts_s, strict=True) if at_s is not None)
 
 
@@ -79,6 +81,6 @@ def _arrivals() -> Iterator[PastJob]:
         if at_s >= end_s:
             return
         gpus = rng.choices((1, 2, 4, 8), (4, 2, 2, 2))[0]
-        seconds = 3600 * min(60.0, rng.lognormvariate(2.2, 0.8))
+        seconds = 3600 * min(60.0, rng.lognormvariate(1.6, 0.8))
         held_s = rng.uniform(0, _LONGEST_HELD_S) if rng.random() < _HELD else 0.0
         yield PastJob(QUEUE, rng.choice(_NAMES), OWN, gpus, at_s, seconds, held_s=held_s)

@@ -27,6 +27,8 @@ QUEUE, OWN, LENT = "research", "own", "lent"
 """The ClusterQueue that borrows, the flavor of its own GPUs, and that of what it borrows."""
 DEPARTMENT, EVALUATION = "quality", "evaluation"
 """A cohort and its queue, with a LocalQueue of its name, for which GPUs are reserved."""
+PRODUCT_LABEL, H100 = "nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3"
+"""By which the queue's own GPUs are told from others."""
 _LOCAL_QUEUE = "gpus"
 _OWN_GPUS, _EVALUATION_GPUS = 16, 8
 _GPU = "nvidia.com/gpu"
@@ -81,7 +83,10 @@ def job_objects(
             _cluster_queue(QUEUE, {OWN: _OWN_GPUS, LENT: lent}),
             _cluster_queue(EVALUATION, {OWN: _EVALUATION_GPUS}, DEPARTMENT),
         ],
-        KUEUE_FLAVORS: [{"metadata": {"name": name}, "spec": {}} for name in (OWN, LENT)],
+        KUEUE_FLAVORS: [
+            {"metadata": {"name": OWN}, "spec": {"nodeLabels": {PRODUCT_LABEL: H100}}},
+            {"metadata": {"name": LENT}, "spec": {}},
+        ],
         KUEUE_COHORTS: [],
     }
 

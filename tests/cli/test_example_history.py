@@ -4,11 +4,13 @@ import pytest
 
 from kopt.cli.local.example import agents
 from kopt.cli.local.example.cluster import objects_at
+from kopt.cli.local.example.gpu_hours import ExampleGpuHours
 from kopt.cli.local.example.history import GPUS, RUN_DAYS, WEEKS, demand_at, runs_of_pool
 from kopt.cluster.client.resources import KUEUE_FLAVORS, NODES
 from kopt.cluster.workloads.kueue.pool_sizes import node_pools, pool_sizes
 from kopt.core.hardware.pools import PoolSize
 from kopt.policies.capacity.advice import advise, needs_of
+from kopt.policies.efficiency.groups import pool_hours
 from kopt.simulator.what_if.purchase import PurchaseQuestion, purchase_what_if
 
 NOW_S = 1_900_000_123.0
@@ -50,3 +52,10 @@ def test_its_size_is_that_of_the_nodes_that_its_flavor_takes() -> None:
 def test_beside_all_other_runs_of_the_example_it_can_be_trusted_as_well() -> None:
     answer = purchase_what_if(agents.runs_at(NOW_S), PurchaseQuestion("own", GPUS, 48))
     assert answer.check.reason.code == "WHAT_IF_REPLAY_HOLDS"
+
+
+def test_by_pool_nothing_is_requested_twice() -> None:
+    hours = ExampleGpuHours(lambda: NOW_S).history(86_400.0)
+    pools = pool_hours(hours, dict.fromkeys(hours.by_node, "own"))
+    assert pools["own"].requested == pytest.approx(pools["own"].allocated)
+    assert pools["own"].allocated > 0

@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from kopt.cli.local.example.cluster import NODES
 from kopt.cli.local.example.costs import (
@@ -70,7 +70,8 @@ class ExampleGpuHours:
                     total += hours
                     by_workload[share.workload] = by_workload.get(share.workload, GpuHours()) + hours
                     if share.node:
-                        by_node[share.node] = by_node.get(share.node, GpuHours()) + hours
+                        # What is requested is known of workloads, and not where.
+                        by_node[share.node] = by_node.get(share.node, GpuHours()) + replace(hours, requested=0.0)
             available = _GPUS - (8 if hour // 24 == CORDONED_DAY else 0)
             gpus = {each.name: getattr(total, each.name) * _HOUR_S / step_s for each in fields(total)}
             steps.append(ClusterStep(_GPUS, available, **gpus, at_s=at_s))

@@ -118,7 +118,7 @@ def _epochs_of_endpoint(row: str) -> "Sequence[Epoch]":
     """Of the job that the workload is. Raises Refused."""
     from kopt.cli.endpoint import endpoint
     from kopt.formats.joblog.epochs import Epoch
-    from kopt.policies.cost.epochs import of_one_process
+    from kopt.policies.cost.epochs import distinct_epochs
     from kopt.serving.base.environment import load_settings
     from kopt.serving.client.transport import RequestRefused
     from kopt.serving.contract.common import AnswerError
@@ -137,7 +137,7 @@ def _epochs_of_endpoint(row: str) -> "Sequence[Epoch]":
         sources.setdefault(each.source, []).append(epoch)
     if not sources:
         raise Refused(f"the endpoint has read no epoch in the log of {job}; give its log: --log FILE")
-    return of_one_process(sources)
+    return distinct_epochs(sources)
 
 
 def _answer(row: str, events: "Sequence[CostEvent]", epochs: "Sequence[Epoch]") -> Answer:

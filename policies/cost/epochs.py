@@ -61,7 +61,7 @@ def epoch_costs(events: Sequence[CostEvent], epochs: Sequence[Epoch]) -> list[Ep
     return [*rows, EpochCost(None, start_ms, end_ms, hours, micro, currency, steps, samples, tokens)]
 
 
-def of_one_process(sources: Mapping[str, Sequence[Epoch]]) -> list[Epoch]:
+def distinct_epochs(sources: Mapping[str, Sequence[Epoch]]) -> list[Epoch]:
     """Epochs of a run by their begin, each once: processes of a run print the same, so what goes on while a source with
     more epochs has one is left out; what comes after a restart is another source's, and stays."""
     order = sorted(sources, key=lambda name: (-len(sources[name]), -sum(each.steps for each in sources[name]), name))

@@ -18,7 +18,7 @@ from kopt.core.cost.metering import GPU_HOUR
 from kopt.core.cost.prices import Price
 from kopt.core.settings import Settings
 from kopt.formats.joblog.epochs import Epoch, EpochReader, read_epochs
-from kopt.policies.cost.epochs import epoch_costs, of_one_process
+from kopt.policies.cost.epochs import distinct_epochs, epoch_costs
 from kopt.policies.cost.report import CostEvent
 from kopt.serving.checkpoint.service import CheckpointService
 from kopt.serving.client.blocking import PredictionClient
@@ -214,12 +214,12 @@ def test_processes_that_print_the_same_count_once_and_a_restart_counts_again() -
 
     first, second = epochs(0, 1, 2, 3, steps=10), epochs(1_000, 3, 4)
     sources = {"rank-1": epochs(3, 1, 2), "rank-0": first, "restarted": second, "its-rank-1": epochs(1_000, 3, 4)}
-    assert of_one_process(sources) == [*first, *second]
-    assert of_one_process({"b": epochs(0, 1, 2), "a": epochs(0, 1, 2, steps=5)}) == epochs(0, 1, 2, steps=5)
-    assert of_one_process({"a": [Epoch(1, 5, 5)], "b": [Epoch(1, 5, 5)]}) == [Epoch(1, 5, 5)]
-    assert of_one_process({"b": epochs(0, 1, 2, 3), "a": epochs(50, 1, 2)}) == epochs(0, 1, 2, 3)
-    assert of_one_process({"a": epochs(0, 1, 2), "b": epochs(50, 1, 2, 3)}) == epochs(50, 1, 2, 3)
-    assert of_one_process({}) == []
+    assert distinct_epochs(sources) == [*first, *second]
+    assert distinct_epochs({"b": epochs(0, 1, 2), "a": epochs(0, 1, 2, steps=5)}) == epochs(0, 1, 2, steps=5)
+    assert distinct_epochs({"a": [Epoch(1, 5, 5)], "b": [Epoch(1, 5, 5)]}) == [Epoch(1, 5, 5)]
+    assert distinct_epochs({"b": epochs(0, 1, 2, 3), "a": epochs(50, 1, 2)}) == epochs(0, 1, 2, 3)
+    assert distinct_epochs({"a": epochs(0, 1, 2), "b": epochs(50, 1, 2, 3)}) == epochs(50, 1, 2, 3)
+    assert distinct_epochs({}) == []
 
 
 @pytest.fixture

@@ -25,7 +25,8 @@ class CapacitySettings:
 
 @dataclass(frozen=True)
 class PoolAdvice:
-    """``ahead`` is empty, and ``purchase`` None, where too little of the past is known; ``reason`` says it then."""
+    """``ahead`` is empty where too little of the past is known, and ``purchase`` None there and where nobody knows how
+    many GPUs there are; ``reason`` says it then."""
 
     gpus: int
     last_week: float | None
@@ -60,6 +61,9 @@ def advise(needs: Sequence[float | None], size: PoolSize, settings: CapacitySett
     except TooShort as error:
         reason = Reason("CAPACITY_HISTORY_TOO_SHORT", f"Too little demand was scraped: {error}.")
         return PoolAdvice(size.gpus, last_week, (), None, reason)
+    if not size.gpus:
+        text = "No node of this pool is known, so nothing can be said of what to buy: only what it needs."
+        return PoolAdvice(0, last_week, tuple(ahead), None, Reason("CAPACITY_SIZE_UNKNOWN", text))
     advised = purchase(size.gpus, size.gpus_per_node or 1, ahead, settings.delivery_weeks)
     return PoolAdvice(size.gpus, last_week, tuple(ahead), advised, advised.reason, settings.delivery_weeks)
 

@@ -31,6 +31,12 @@ def test_a_short_history_is_no_advice_and_says_how_short_it_is() -> None:
     assert "2 of the 4 weeks" in advice.reason.message
 
 
+def test_of_a_pool_of_unknown_size_only_what_it_needs_is_said() -> None:
+    advice = advise(STEADY, PoolSize())
+    assert (advice.purchase, advice.buy_gpus, advice.arrives_in_weeks) == (None, 0, None)
+    assert (len(advice.ahead), advice.reason.code) == (13, "CAPACITY_SIZE_UNKNOWN")
+
+
 def test_hours_in_thousandths_are_weeks_in_gpus() -> None:
     assert needs_of([4000] * 168 + [8000] * 168) == [4.0, 8.0]
     assert needs_of([None] * 168 + [8000] * 168) == [None, 8.0]

@@ -147,22 +147,18 @@ def _row(
     book: "PriceBook",
 ) -> CapacityRow:
     advice = advise(needs_of(history.of_pool(pool), settings.served), size, settings)
-    bought = advice.purchase
-    if bought is None:
-        empty = (None, None, None, None, "", "", None)
-        return CapacityRow(pool, size.gpus, advice.last_week, *empty, advice.reason.code, advice.reason.message, ())
-    last = advice.ahead[-1]
+    bought, last = advice.purchase, advice.ahead[-1] if advice.ahead else None
     return CapacityRow(
         pool,
         size.gpus,
         advice.last_week,
-        last.quantile(0.5),
-        (last.gpus[0], last.gpus[-1]),
-        bought.buy_gpus,
-        (bought.buy_low, bought.buy_high),
-        _day(history.end_s, bought.short_in_weeks),
-        _day(history.end_s, bought.order_in_weeks),
-        month_cost(on_demand_price(book, size.model), bought.buy_gpus),
+        None if last is None else last.quantile(0.5),
+        None if last is None else (last.gpus[0], last.gpus[-1]),
+        None if bought is None else bought.buy_gpus,
+        None if bought is None else (bought.buy_low, bought.buy_high),
+        _day(history.end_s, None if bought is None else bought.short_in_weeks),
+        _day(history.end_s, None if bought is None else bought.order_in_weeks),
+        month_cost(on_demand_price(book, size.model), advice.buy_gpus),
         advice.reason.code,
         advice.reason.message,
         tuple(map(_quantiles, advice.ahead)),

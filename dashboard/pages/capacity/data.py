@@ -175,7 +175,7 @@ def questions_of(pools: Sequence[PoolNeed]) -> dict[str, PurchaseQuestion]:
     return {
         each.pool: PurchaseQuestion(each.pool, each.size.gpus, buy_gpus, each.price, each.is_only)
         for each, buy_gpus in advised
-        if buy_gpus and each.size.gpus
+        if buy_gpus
     }
 
 

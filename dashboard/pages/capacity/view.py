@@ -106,7 +106,7 @@ def capacity_page(capacity: Capacity, delivery_weeks: int = DELIVERY) -> Capacit
     """Pools for which most money is advised to be spent come first."""
     settings = CapacitySettings(delivery_weeks=delivery_weeks)
     advised = [(need, advise(need.needs, need.size, settings)) for need in capacity.pools]
-    advised.sort(key=lambda each: (-(_month(*each) or 0.0), -_bought(*each), each[0].pool))
+    advised.sort(key=lambda each: (-(_month(*each) or 0.0), -each[1].buy_gpus, each[0].pool))
     cards = tuple(_card(need, advice, capacity) for need, advice in advised[:MOST_POOLS])
     months = [cost for each in advised if (cost := _month(*each)) is not None]
     orders = [card.order_s for card in cards if card.order_s is not None]
@@ -114,7 +114,7 @@ def capacity_page(capacity: Capacity, delivery_weeks: int = DELIVERY) -> Capacit
         capacity,
         cards,
         len(advised) - len(cards),
-        f"{sum(_bought(*each) for each in advised):,}",
+        f"{sum(each[1].buy_gpus for each in advised):,}",
         f"{sum(months):,.0f}" if months else NONE,
         min(orders, default=None),
         any(card.is_due for card in cards),
@@ -134,18 +134,13 @@ def _assumptions(settings: CapacitySettings) -> tuple[str, ...]:
     )
 
 
-def _bought(need: PoolNeed, advice: PoolAdvice) -> int:
-    """Of a pool whose size is not known nothing is advised."""
-    return advice.buy_gpus if need.size.gpus else 0
-
-
 def _month(need: PoolNeed, advice: PoolAdvice) -> float | None:
-    return month_cost(need.price, _bought(need, advice))
+    return month_cost(need.price, advice.buy_gpus)
 
 
 def _card(need: PoolNeed, advice: PoolAdvice, capacity: Capacity) -> PoolCard:
     end_s, last = capacity.end_s, advice.ahead[-1] if advice.ahead else None
-    buy_gpus, bought = _bought(need, advice), advice.purchase
+    buy_gpus, bought = advice.buy_gpus, advice.purchase
     month = _month(need, advice)
     order_weeks = bought.order_in_weeks if bought is not None and buy_gpus else None
     short_weeks = bought.short_in_weeks if bought is not None and buy_gpus else None
@@ -164,16 +159,11 @@ def _card(need: PoolNeed, advice: PoolAdvice, capacity: Capacity) -> PoolCard:
         None if order_weeks is None else begin_s(end_s, order_weeks),
         order_weeks == 0,
         "" if month is None else f"{month:,.0f}",
-        advice.reason if need.size.gpus or last is None else _UNKNOWN,
+        advice.reason,
         capacity_figure(need.pool, need.needs, end_s, advice),
         _chart_text(need, advice),
         _what_if(need, buy_gpus, capacity) if buy_gpus else None,
     )
-
-
-_UNKNOWN = Reason(
-    "CAPACITY_SIZE_UNKNOWN", "No node of this pool is known, so nothing can be said of what to buy: only what it needs."
-)
 
 
 def _gpus(number: float | None) -> str:

@@ -73,6 +73,7 @@ def create_app(
             cluster=cluster,
             costs=costs,
             gpu_hours=gpu_hours,
+            cluster_name=settings.cluster,
         )
         source = live
 

@@ -58,7 +58,7 @@ def axis_of(service: Service) -> Axis:
     return Axis(series.start_known, float(series.times_s[-1]))
 
 
-def _figure(traces: Sequence[Any], layout: Mapping[str, Any]) -> go.Figure:
+def chart(traces: Sequence[Any], layout: Mapping[str, Any]) -> go.Figure:
     base = {
         "template": "none",
         "margin": {"l": 64, "r": 16, "t": 8, "b": 48},
@@ -70,14 +70,16 @@ def _figure(traces: Sequence[Any], layout: Mapping[str, Any]) -> go.Figure:
     return go.Figure(list(traces), base | dict(layout))
 
 
-def _line(name: str, role: str, x: Sequence[Any], y: Sequence[Any], **style: Any) -> Any:
+def line_trace(name: str, role: str, x: Sequence[Any], y: Sequence[Any], **style: Any) -> Any:
     line = {"color": COLOURS[role], "width": style.pop("width", 2), "dash": style.pop("dash", "solid")}
     return go.Scatter(
         name=name, x=list(x), y=list(y), mode=style.pop("mode", "lines"), line=line, meta={"role": role}, **style
     )
 
 
-def _band(name: str, x: Sequence[float], low: Sequence[float | None], high: Sequence[float | None], depth: int) -> Any:
+def band_trace(
+    name: str, x: Sequence[float], low: Sequence[float | None], high: Sequence[float | None], depth: int
+) -> Any:
     """An area between two lines as one closed outline; ``depth`` 0 is the darkest."""
     return go.Scatter(
         name=name,
@@ -106,7 +108,7 @@ def fan(service: Service, hours: float) -> go.Figure:
     series, axis = service.series, axis_of(service)
     recent = series.tail(max(2, round(hours * 3600 / series.step_s)))
     actual = _nulls(recent.value)
-    traces = [_line("measured", "actual", [axis.at(t) for t in recent.times_s], actual)]
+    traces = [line_trace("measured", "actual", [axis.at(t) for t in recent.times_s], actual)]
     predictions = _answered(service)
     traces += _fan_traces(service, axis, predictions)
     top = max([value for value in actual if value is not None] + [_upper(p) for p in predictions], default=0.0) or 1.0
@@ -115,7 +117,7 @@ def fan(service: Service, hours: float) -> go.Figure:
     layout: dict[str, Any] = {
         "xaxis": axis.layout | {"showgrid": False},
         "yaxis": {"title": {"text": _per_bucket(service)}, "range": [0, highest], "fixedrange": True},
-        "shapes": [_now_line(axis.at(float(series.times_s[-1])))],
+        "shapes": [now_line(axis.at(float(series.times_s[-1])))],
     }
     if service.capacity.per_gpu:
         # An axis is only drawn when something lies on it.
@@ -133,7 +135,7 @@ def fan(service: Service, hours: float) -> go.Figure:
             "range": [0, highest / service.capacity.per_gpu],
         }
         layout["margin"] = {"l": 64, "r": 56, "t": 8, "b": 48}
-    return _figure(traces, layout)
+    return chart(traces, layout)
 
 
 def _answered(service: Service) -> list[Prediction]:
@@ -163,14 +165,14 @@ def _fan_traces(service: Service, axis: Axis, predictions: Sequence[Prediction])
     rows: dict[float, list[float | None]] = {q: [root, *(p.quantiles[q] for p in predictions)] for q in shared}
     uppers = [q for q in shared if q > 0.5]
     floor: Sequence[float | None] = [root, *(p.low for p in predictions)]
-    traces, below = [_band(f"{quantile((1 - predictions[0].probability) / 2)}–p50", x, floor, median, 1)], median
+    traces, below = [band_trace(f"{quantile((1 - predictions[0].probability) / 2)}–p50", x, floor, median, 1)], median
     names = ["p50", *(quantile(q) for q in uppers)]
     for depth, ((low_name, high_name), q) in enumerate(zip(pairwise(names), uppers, strict=True)):
-        traces.append(_band(f"{low_name}–{high_name}", x, below, rows[q], depth))
+        traces.append(band_trace(f"{low_name}–{high_name}", x, below, rows[q], depth))
         below = rows[q]
     hover = [_fan_hover(p) for p in predictions]
     traces.append(
-        _line(
+        line_trace(
             "median (p50)",
             "median",
             x,
@@ -198,7 +200,7 @@ def _limits(service: Service, axis: Axis, ends: Sequence[float], top: float) -> 
         levels[f"cap of forecasts {amount(cap)}"] = cap, "dot"
     x = [axis.at(end) for end in ends]
     return [
-        _line(name, "limit", x, [level, level], dash=dash, width=1.5, hoverinfo="skip")
+        line_trace(name, "limit", x, [level, level], dash=dash, width=1.5, hoverinfo="skip")
         for name, (level, dash) in levels.items()
         if level <= 2 * top
     ]
@@ -216,7 +218,7 @@ def _per_bucket(service: Service) -> str:
     return f"{escape(shortened(service.series.unit, 40))} per {horizon(service.series.step_s)}"
 
 
-def _now_line(x: float) -> dict[str, Any]:
+def now_line(x: float) -> dict[str, Any]:
     return {
         "type": "line",
         "x0": x,
@@ -235,29 +237,31 @@ def past(service: Service, forecasts: Sequence[PastForecast]) -> go.Figure:
     shared = sorted(set.intersection(*(set(f.quantiles) for f in ordered))) if ordered else []
     rows = {q: [f.quantiles[q] for f in ordered] for q in shared}
     traces = [
-        _band(f"{quantile(low)}–{quantile(high)}", x, rows[low], rows[high], depth)
+        band_trace(f"{quantile(low)}–{quantile(high)}", x, rows[low], rows[high], depth)
         for depth, (low, high) in enumerate(pairwise([q for q in shared if q >= 0.5]))
     ]
     if 0.5 in rows:
-        traces.append(_line("median (p50)", "median", x, rows[0.5], width=1.5))
+        traces.append(line_trace("median (p50)", "median", x, rows[0.5], width=1.5))
     first_s = min((f.made_s for f in ordered), default=float(service.series.times_s[-1]))
     kept = max(2, int((float(service.series.times_s[-1]) - first_s) / service.series.step_s) + 1)
     recent = service.series.tail(kept)
-    traces.append(_line("measured", "actual", [axis.at(t) for t in recent.times_s], _nulls(recent.value), width=1.5))
+    traces.append(
+        line_trace("measured", "actual", [axis.at(t) for t in recent.times_s], _nulls(recent.value), width=1.5)
+    )
     layout = {
         "xaxis": axis.layout | {"showgrid": False},
         "yaxis": {"title": {"text": _per_bucket(service)}, "rangemode": "tozero", "fixedrange": True},
     }
-    return _figure(traces, layout)
+    return chart(traces, layout)
 
 
 def calibration(lines: Mapping[str, Sequence[tuple[float, float]]]) -> go.Figure:
     """Nominal against observed share at or under the quantile; ``lines`` by role (champion, challenger)."""
-    traces = [_line("ideal", "ideal", [0, 100], [0, 100], dash="dot", width=1.5, hoverinfo="skip")]
+    traces = [line_trace("ideal", "ideal", [0, 100], [0, 100], dash="dot", width=1.5, hoverinfo="skip")]
     for role, points in lines.items():
         x, y = ([100 * pair[i] for pair in sorted(points)] for i in (0, 1))
         traces.append(
-            _line(
+            line_trace(
                 role,
                 role,
                 x,
@@ -277,7 +281,7 @@ def calibration(lines: Mapping[str, Sequence[tuple[float, float]]]) -> go.Figure
         },
         "yaxis": {"title": {"text": "observed (%)"}, "range": [max(0.0, low), 101], "fixedrange": True},
     }
-    return _figure(traces, layout)
+    return chart(traces, layout)
 
 
 @dataclass(frozen=True)
@@ -297,7 +301,7 @@ def measured(points: Sequence[MeasuredPoint], unit: str) -> go.Figure:
     are equal, and a bar that does not cross it is an interval that missed."""
     amounts = [amount for point in points for amount in (point.low, point.high, point.measured)]
     ends = [min(amounts, default=1.0) / 1.2, max(amounts, default=10.0) * 1.2]
-    traces = [_line("predicted as measured", "ideal", ends, ends, dash="dot", width=1.5, hoverinfo="skip")]
+    traces = [line_trace("predicted as measured", "ideal", ends, ends, dash="dot", width=1.5, hoverinfo="skip")]
     for role in sorted({point.role for point in points}):
         of_role = [point for point in points if point.role == role]
         traces.append(
@@ -327,7 +331,7 @@ def measured(points: Sequence[MeasuredPoint], unit: str) -> go.Figure:
         "xaxis": axis | {"title": {"text": f"predicted, with its interval ({unit})"}},
         "yaxis": axis | {"title": {"text": f"measured ({unit})"}},
     }
-    return _figure(traces, layout)
+    return chart(traces, layout)
 
 
 def lending(curve: Sequence[CurvePoint], held_gpus: int) -> go.Figure:
@@ -356,4 +360,4 @@ def lending(curve: Sequence[CurvePoint], held_gpus: int) -> go.Figure:
         "xaxis": {"type": "category", "title": {"text": "loan lasts"}, "fixedrange": True},
         "yaxis": {"title": {"text": "GPUs"}, "range": [0, max(held_gpus, 1) * 1.02], "fixedrange": True},
     }
-    return _figure(bars, layout)
+    return chart(bars, layout)

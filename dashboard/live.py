@@ -44,9 +44,11 @@ class LiveSource:
         cluster: Cluster | None = None,
         costs: Costs | None = None,
         gpu_hours: GpuHourSource | None = None,
+        cluster_name: str = "",
     ) -> None:
+        served = Served(client)
         self.connections = Connections(
-            histories, client, registry, cluster, Served(client), url, home, clock, patience_s, costs, gpu_hours
+            histories, client, registry, cluster, served, url, home, clock, patience_s, costs, gpu_hours, cluster_name
         )
         self._snapshot = SnapshotReader(self.connections)
         self._readers: dict[AnyFeed, Reader[object]] = {feed: feed.open(self.connections) for feed in FEEDS}

@@ -62,7 +62,10 @@ class EpochRow:
 
 def run_cost(
     name: Annotated[str, typer.Argument(metavar="NAME", help="As `kopt cost --by workload` names it, or its end.")],
-    log: Annotated[Path, typer.Option("--log", metavar="FILE", help="Its log, with times.")],
+    log: Annotated[
+        Path | None,
+        typer.Option("--log", metavar="FILE", help="Its log, with times; else what the endpoint has read of it."),
+    ] = None,
     since: SinceOption = "30d",
     prices: Prices = None,
     price: PriceOption = None,
@@ -72,8 +75,11 @@ def run_cost(
 
     Amounts are what its pods were charged while each epoch of the log went on; an epoch that was begun again after a
     restart is listed again. Samples and tokens are counted by the rates that the log says (samples/s, tokens/s).
+    Without --log epochs are those that the endpoint has read in the lines that `kopt agent logtail` sent it.
 
     Examples:
+
+        kopt cost run research/jobs/finetune
 
         kopt cost run research/jobs/finetune --log train.log
 
@@ -81,7 +87,7 @@ def run_cost(
     """
     with metered(Question(since, prices, price)) as source:
         row, events = _events(source, name)
-        epochs = _epochs(log)
+        epochs = _epochs_of_endpoint(row) if log is None else _epochs(log)
         show(_answer(row, events, epochs), output)
 
 
@@ -106,6 +112,32 @@ def _epochs(log: Path) -> "Sequence[Epoch]":
 
     with opened_log(log) as lines:
         return read_epochs(lines)
+
+
+def _epochs_of_endpoint(row: str) -> "Sequence[Epoch]":
+    """Of the job that the workload is. Raises Refused."""
+    from kopt.cli.endpoint import endpoint
+    from kopt.formats.joblog.epochs import Epoch
+    from kopt.policies.cost.epochs import distinct_epochs
+    from kopt.serving.base.environment import load_settings
+    from kopt.serving.client.transport import RequestRefused
+    from kopt.serving.contract.common import AnswerError
+
+    namespace, _, workload = row.partition("/")
+    job = f"{namespace}/{workload.rpartition('/')[2]}"
+    try:
+        with endpoint(load_settings()) as client:
+            answer = client.jobs(job)
+    except (RequestRefused, AnswerError) as error:
+        raise Refused(str(error)) from error
+    sources: dict[str, list[Epoch]] = {}
+    for each in answer.epochs:
+        times = (each.started_at, each.ended_at)
+        epoch = Epoch(each.number, *times, each.steps, each.samples_per_second, each.tokens_per_second)
+        sources.setdefault(each.source, []).append(epoch)
+    if not sources:
+        raise Refused(f"the endpoint has read no epoch in the log of {job}; give its log: --log FILE")
+    return distinct_epochs(sources)
 
 
 def _answer(row: str, events: "Sequence[CostEvent]", epochs: "Sequence[Epoch]") -> Answer:

@@ -23,6 +23,7 @@ from kopt.cluster.client.credentials import SERVICE_ACCOUNT, Access, KubeconfigA
 from kopt.controllers.overview.diagnosis.endpoint import EndpointPredictions
 from kopt.controllers.overview.diagnosis.questions import Predictions
 from kopt.controllers.overview.gpu_map import Activity
+from kopt.core.hardware.pools import ClusterPools
 from kopt.core.scheduling.gpu_map import GpuMap
 from kopt.core.scheduling.overview import Overview
 from kopt.core.scheduling.queue_standing import QueueTreeState
@@ -61,6 +62,9 @@ class ClusterNodes:
 
     async def queue_tree_changed(self) -> None:
         await self._watch.queue_tree_changed()
+
+    async def pools(self) -> ClusterPools:
+        return await self._watch.pools()
 
     def gpus(self) -> GpuMap:
         return self._watch.gpus()

@@ -17,8 +17,11 @@ from kopt.cluster.client.resources import (
     FEATURE_ROLLOUTS,
     KAIWO_BUDGETS,
     KAIWO_RESERVATIONS,
+    KUEUE_FLAVORS,
     LENDING_POOLS,
+    NAMESPACES,
     NODE_TOPOLOGIES,
+    NODES,
     Object,
 )
 from kopt.cluster.objects.custom.feature_rollout import ROLLOUT_NAME, switches_of
@@ -27,12 +30,16 @@ from kopt.cluster.objects.custom.node_topology import degraded_of, topology_of
 from kopt.cluster.objects.custom.reservation import standing_of as standing_of_reservation
 from kopt.cluster.objects.custom.staged_data import STAGED_DATA
 from kopt.cluster.objects.eviction import entry_of
+from kopt.cluster.objects.fields import mapping, slim
 from kopt.cluster.runtime.informer import Change, Informer, InformerSettings
+from kopt.cluster.workloads.kueue.pool_sizes import node_pools, pool_sizes
+from kopt.cluster.workloads.requests.external import RESOURCE_SLICES
 from kopt.controllers.overview.diagnosis.questions import Predictions
 from kopt.controllers.overview.documents import pool_of, staged_of
 from kopt.controllers.overview.gpu_map import Activity
 from kopt.controllers.overview.queue_standings import NEEDED
 from kopt.core.cost.budgets import BudgetStanding
+from kopt.core.hardware.pools import ClusterPools
 from kopt.core.scheduling.eviction import Entry
 from kopt.core.scheduling.gpu_map import GpuMap
 from kopt.core.scheduling.overview import Overview, PoolState, StagedState
@@ -40,6 +47,7 @@ from kopt.core.scheduling.queue_standing import QueueTreeState, ReservationStand
 from kopt.core.scheduling.queued import QueueState
 from kopt.core.switches import FEATURES, OFF, Switches
 from kopt.dashboard.data.sources import ClusterNode, Nodes
+from kopt.policies.cost.attribution import label_of
 
 
 @dataclass(frozen=True)
@@ -76,6 +84,8 @@ class ClusterWatch:
         self._reservations: Informer[ReservationStanding] = Informer(
             kube, KAIWO_RESERVATIONS, keep=standing_of_reservation, settings=settings
         )
+        self._slices: Informer[Object] = Informer(kube, RESOURCE_SLICES, keep=slim, settings=settings)
+        self._teams: Informer[str] = Informer(kube, NAMESPACES, keep=_team, settings=settings)
         self._queue = QueueWatch(kube, self.overview, settings, predictions)
         self._gpus = GpuWatch(self._queue.informers, activity)
         self._diagnoses = DiagnosisWriter(kube, self._queue, self._switched) if diagnoses else None
@@ -92,7 +102,8 @@ class ClusterWatch:
     async def run(self) -> None:
         """Watch until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for informer in (*self._all, self._nodes, self._switches, self._budgets, self._reservations):
+            of_objects = (self._nodes, self._switches, self._budgets, self._reservations, self._slices, self._teams)
+            for informer in (*self._all, *of_objects):
                 tasks.create_task(informer.run())
             tasks.create_task(self._queue.run())
             tasks.create_task(self._gpus.run())
@@ -130,6 +141,19 @@ class ClusterWatch:
     def _record_tree(self, change: Change[Any]) -> None:
         if change.old != change.new:
             self._tree_changed.set()
+
+    async def pools(self) -> ClusterPools:
+        """ResourceFlavors with their nodes, and the teams of namespaces."""
+        flavors, nodes = self._queue.informers[KUEUE_FLAVORS], self._queue.informers[NODES]
+        kinds: tuple[Informer[Any], ...] = (flavors, nodes, self._slices, self._teams)
+        # Who may not read slices sees what device plugins offer.
+        reported = problems((flavors, nodes, self._teams))
+        if not is_ready(kinds):
+            return ClusterPools(problems=reported)
+        objects = [tuple(informer.objects.values()) for informer in (flavors, nodes, self._slices)]
+        sizes, of_nodes = await asyncio.to_thread(lambda: (pool_sizes(*objects), node_pools(*objects)))
+        teams = {name: team for (_, name), team in self._teams.objects.items()}
+        return ClusterPools(sizes, of_nodes, teams, True, reported)
 
     def gpus(self) -> GpuMap:
         """Who holds which GPU, and how busy it is."""
@@ -179,6 +203,10 @@ def _node(document: Object) -> ClusterNode | Torn:
         return ClusterNode(topology_of(document), degraded_of(document))
     except (ValueError, KeyError, TypeError):
         return Torn()
+
+
+def _team(namespace: Object) -> str | None:
+    return label_of(mapping(namespace, "metadata", "labels")) or None
 
 
 def _budget(document: Object) -> BudgetStanding | Torn:

@@ -8,6 +8,7 @@ from kopt.cli.local.example.gpu_hours import ExampleGpuHours
 from kopt.cli.local.pages_prometheus import prometheus_of
 from kopt.core.workload.gpu_hours import GpuHourHistory
 from kopt.dashboard.data.gpu_hours import GpuHoursError, GpuHourSource
+from kopt.data.queue_demand import QueueDemandHistory, read_queue_demand
 
 if TYPE_CHECKING:
     from kopt.data.demand.prometheus import Server
@@ -30,6 +31,10 @@ class RecordedGpuHours:
 
         with self._answering("How many GPUs queues waited for cannot be read") as server:
             return read_queue_waits(server, start_s, step_s, steps)
+
+    def queue_demand(self, since_s: float) -> QueueDemandHistory:
+        with self._answering("What queues demanded cannot be read") as server:
+            return read_queue_demand(server, since_s)
 
     @contextmanager
     def _answering(self, otherwise: str) -> "Iterator[Server]":

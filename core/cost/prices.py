@@ -1,6 +1,7 @@
 """Prices of GPU-hours with the dates from which they are valid and where they were read."""
 
 import re
+import statistics
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -65,6 +66,16 @@ class PriceBook:
         """The most particular one that is valid then; of those the newest."""
         valid = [price for price in self.prices if price.is_for(offer) and price.from_ms <= at_ms]
         return max(valid, key=lambda price: (price.precedence, price.from_ms)) if valid else None
+
+    def on_demand(self, model: str, at_ms: Milliseconds) -> float | None:
+        """Of a GPU-hour, whoever sells it: the median of the prices that are valid then; None without one."""
+        try:
+            name = find_gpu(model).name
+        except UnknownGpuError:
+            return None
+        listed = [price for price in self.prices if (price.model, price.capacity) == (name, "on-demand")]
+        valid = [price.micro_per_gpu_hour for price in listed if price.from_ms <= at_ms]
+        return statistics.median(valid) / 1e6 if valid else None
 
     def dates(self, start_ms: Milliseconds, end_ms: Milliseconds) -> list[Milliseconds]:
         """When some price changes within a window, its ends included, ascending."""

@@ -36,7 +36,8 @@ class Versions(Protocol):
 
 @dataclass(frozen=True)
 class Connections:
-    """Where feeds get their data. ``patience_s`` is how long a page may wait for an answer that it asked for itself."""
+    """Where feeds get their data. ``patience_s`` is how long a page may wait for an answer that it asked for itself;
+    ``cluster_name`` is what the endpoint calls the cluster, where it answers for several."""
 
     histories: Histories
     client: AsyncPredictionClient
@@ -49,6 +50,7 @@ class Connections:
     patience_s: float
     costs: Costs | None = None
     gpu_hours: GpuHourSource | None = None
+    cluster_name: str = ""
 
 
 class Reader(Protocol[T_co]):

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from kopt.core.workload.gpu_hours import GpuHourHistory
+from kopt.data.queue_demand import QueueDemandHistory
 
 
 class GpuHoursError(Exception):
@@ -19,3 +20,7 @@ class GpuHourSource(Protocol):
     def queue_waits(self, start_s: float, step_s: int, steps: int) -> Mapping[str, tuple[float | None, ...]]:
         """By queue, for how many milli-GPU its workloads waited, the mean of each step; None where nothing was
         recorded. Blocks; raises GpuHoursError."""
+
+    def queue_demand(self, since_s: float) -> QueueDemandHistory:
+        """What queues used and waited for in each hour of the last ``since_s`` seconds. Blocks; raises
+        GpuHoursError."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kopt.core.hardware.node_topology import DegradedPart, NodeTopology
+from kopt.core.hardware.pools import ClusterPools
 from kopt.core.prediction import ModelVersion
 from kopt.core.scheduling.gpu_map import GpuMap
 from kopt.core.scheduling.overview import Overview
@@ -113,6 +114,9 @@ class Cluster(Protocol):
 
     async def queue_tree_changed(self) -> None:
         """Return when ``queue_tree`` would say something else than the last time."""
+
+    async def pools(self) -> ClusterPools:
+        """Pools of GPUs and teams of namespaces, as last heard."""
 
     def gpus(self) -> GpuMap:
         """Who holds which GPU, and how busy it is, as last heard; immediate."""

@@ -1,5 +1,6 @@
 """The pages: a new one is a folder of its own and a line here. Their order is that of the navigation."""
 
+from kopt.dashboard.pages.capacity import page as capacity
 from kopt.dashboard.pages.cluster import page as cluster
 from kopt.dashboard.pages.cost import page as cost
 from kopt.dashboard.pages.efficiency import page as efficiency
@@ -21,6 +22,7 @@ PAGES: tuple[Page, ...] = (
     sizes.PAGE,
     queue.PAGE,
     quotas.PAGE,
+    capacity.PAGE,
     jobs.PAGE,
     gpus.PAGE,
     topology.PAGE,

@@ -1,6 +1,6 @@
 """What each epoch of a training cost: the charges of its pods while it went on, and what that bought."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kopt.core.cost.metering import GPU_HOUR
@@ -59,6 +59,21 @@ def epoch_costs(events: Sequence[CostEvent], epochs: Sequence[Epoch]) -> list[Ep
     steps = sum(row.steps for row in rows)
     samples, tokens = (_sum([getattr(row, name) for row in rows]) for name in ("samples", "tokens"))
     return [*rows, EpochCost(None, start_ms, end_ms, hours, micro, currency, steps, samples, tokens)]
+
+
+def distinct_epochs(sources: Mapping[str, Sequence[Epoch]]) -> list[Epoch]:
+    """Epochs of a run by their begin, each once: processes of a run print the same, so what goes on while a source with
+    more epochs has one is left out; what comes after a restart is another source's, and stays."""
+    order = sorted(sources, key=lambda name: (-len(sources[name]), -sum(each.steps for each in sources[name]), name))
+    kept: list[Epoch] = []
+    for name in order:
+        kept += [epoch for epoch in sources[name] if not any(_is_same_time(epoch, other) for other in tuple(kept))]
+    return sorted(kept, key=lambda epoch: epoch.start_s)
+
+
+def _is_same_time(epoch: Epoch, other: Epoch) -> bool:
+    is_within = epoch.start_s < other.end_s and other.start_s < epoch.end_s
+    return is_within or other.start_s <= epoch.start_s < other.end_s or epoch.start_s == other.start_s
 
 
 def _of(events: Sequence[CostEvent], epoch: Epoch, currency: str) -> EpochCost:

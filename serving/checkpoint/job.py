@@ -10,6 +10,7 @@ from kopt.core.workload.checkpoint import Estimate, Evidence, JobState, JobStatu
 from kopt.models.checkpoint.classifier.lines import LineClassifier
 from kopt.models.checkpoint.files import FileFact, FolderWatch, Unit
 from kopt.models.checkpoint.session import Session
+from kopt.serving.checkpoint.epochs import JobEpochs
 from kopt.serving.checkpoint.redaction import kept_text
 
 _FORM = 3
@@ -53,6 +54,7 @@ class FollowedJob:
         self.changes: list[Change] = []
         self.folders: dict[str, FolderWatch] = {}
         self.own_folders: list[str] = []
+        self.epochs = JobEpochs()
         self._gap_line: int | None = None
 
     def read_lines(
@@ -79,6 +81,8 @@ class FollowedJob:
         for number, _ in enumerate(self.session.read(texts[read_before:], times, source)):
             at_s = times[number]
             self._record_state(now_s if at_s is None else at_s, self.session.machine.state)
+        for text, at_s in zip(texts[read_before:], times, strict=True):
+            self.epochs.read(source, text, now_s if at_s is None else at_s)
         # Times in the lines may be of another time zone: no line that was read lies in the future.
         self.session.machine.clamp_clock(now_s)
         if len(self.changes) > MOST_CHANGES:
@@ -213,6 +217,7 @@ class FollowedJob:
             "own_folders": self.own_folders,
             "folders": {by: watch.to_dict() for by, watch in self.folders.items() if by},
             "gap_line": self._gap_line,
+            "epochs": self.epochs.to_dict(),
             "changes": [asdict(change) for change in self.changes],
         }
 
@@ -229,6 +234,7 @@ class FollowedJob:
             folders = {"": document["folder"], **document.get("folders", {})}
             job.own_folders = [str(folder) for folder in document.get("own_folders", ())]
             job.folders = {by: FolderWatch.from_dict(watch) for by, watch in folders.items() if watch is not None}
+            job.epochs = JobEpochs.from_dict(document.get("epochs", {}))
             job._gap_line = None if document["gap_line"] is None else int(document["gap_line"])
             job.changes = [Change(**item) for item in document["changes"]]
         except (KeyError, TypeError, AttributeError) as error:
@@ -241,6 +247,7 @@ class FollowedJob:
         fresh.session.lines, fresh.session.live = self.session.lines, self.session.live
         fresh.gpus, fresh.next, fresh.missed = self.gpus, dict(self.next), dict(self.missed)
         fresh.changes = self.changes[-1:]
+        fresh.epochs = self.epochs
         fresh.folders, fresh.own_folders, fresh._gap_line = self.folders, self.own_folders, self.session.lines
         return fresh
 

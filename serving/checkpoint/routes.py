@@ -36,6 +36,6 @@ def routes(app: FastAPI, service: Callable[[], CheckpointService]) -> None:
         openapi_extra=query_text("job"),
     )
     async def jobs(request: Request) -> Response:
-        """The jobs that were heard of within a day, now and over time; ``job`` names one."""
+        """The jobs that were heard of within a day, now and over time; ``job`` names one, and its epochs are told."""
         job = request.query_params.get("job")
         return json_answer(await service().jobs(deadline_of(request), visible_owner(request), job))

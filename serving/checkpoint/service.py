@@ -30,6 +30,7 @@ from kopt.serving.base.database.interface import DatabaseError
 from kopt.serving.base.model_slot import ModelSource, Slot
 from kopt.serving.base.service import PredictorService
 from kopt.serving.checkpoint.ends import ReadEnds
+from kopt.serving.checkpoint.epochs import SourceEpoch
 from kopt.serving.checkpoint.job import MAX_DOCUMENT, FollowedJob
 from kopt.serving.checkpoint.metrics import CheckpointMetrics
 from kopt.serving.checkpoint.recording import Listing, RecordingTable
@@ -247,7 +248,7 @@ class CheckpointService(PredictorService[CheckpointPredictor]):
             held.job = held.job.begun_anew()
             document = _document(held.job)
         try:
-            fresh = self.table.store(*key, held.stamp, now_s, document)
+            fresh = self.table.store(*key, held.stamp, now_s, document, held.job.epochs.changed())
         except DatabaseError as error:
             _LOG.warning("%s was not kept: %s", key[1], error)
             if self.table.shared:
@@ -258,6 +259,7 @@ class CheckpointService(PredictorService[CheckpointPredictor]):
         if fresh is None:
             return False
         held.stamp = fresh
+        held.job.epochs.stored()
         return True
 
     def _record(
@@ -286,7 +288,13 @@ class CheckpointService(PredictorService[CheckpointPredictor]):
         now_s = self._clock()
         rows = self.table.rows(owner, now_s - RECENT_S, MOST_ROWS, job)
         result = [self._job_document(model, row, now_s) for row in rows]
-        return {"schema": SCHEMA, "jobs": [item for item in result if item is not None], "now": now_s}
+        epochs = [] if job is None else [_epoch_document(item) for item in self.table.epochs(owner, job)]
+        return {
+            "schema": SCHEMA,
+            "jobs": [item for item in result if item is not None],
+            "now": now_s,
+            "epochs": epochs,
+        }
 
     def _job_document(self, model: CheckpointPredictor, row: Row, now_s: float) -> dict[str, Any] | None:
         key = (row.owner, row.job)
@@ -333,6 +341,19 @@ def _answer(name: str, held: _Held, now_s: float, remarks: list[str]) -> dict[st
         "notes": remarks,
         "model": held.model.to_dict(),
         "fallback": False,
+    }
+
+
+def _epoch_document(item: SourceEpoch) -> dict[str, Any]:
+    epoch = item.epoch
+    return {
+        "source": item.source,
+        "number": epoch.number,
+        "started_at": epoch.start_s,
+        "ended_at": epoch.end_s,
+        "steps": epoch.steps,
+        "samples_per_second": epoch.samples_per_s,
+        "tokens_per_second": epoch.tokens_per_s,
     }
 
 

@@ -154,9 +154,9 @@ class PredictionClient:
         """See AsyncPredictionClient.pairs."""
         return self._run(self._client.pairs(cluster, deadline_s=deadline_s))
 
-    def jobs(self, *, deadline_s: float | None = None) -> CheckpointsResponse:
+    def jobs(self, job: str = "", *, deadline_s: float | None = None) -> CheckpointsResponse:
         """See AsyncPredictionClient.jobs."""
-        return self._run(self._client.jobs(deadline_s=deadline_s))
+        return self._run(self._client.jobs(job, deadline_s=deadline_s))
 
     def sizes(self, *, deadline_s: float | None = None) -> tuple[SizeAdvice, ...]:
         """See AsyncPredictionClient.sizes."""

@@ -245,9 +245,10 @@ class AsyncPredictionClient:
         query = f"?{urlencode({'cluster': cluster})}" if cluster else ""
         return parse_pairwise(await self._transport.get(f"/v1/bandwidth/pairs{query}", deadline_s))
 
-    async def jobs(self, *, deadline_s: float | None = None) -> CheckpointsResponse:
-        """The jobs whose logs the endpoint follows. Raises as ``models`` does."""
-        return parse_jobs(await self._transport.get("/v1/checkpoint", deadline_s))
+    async def jobs(self, job: str = "", *, deadline_s: float | None = None) -> CheckpointsResponse:
+        """The jobs whose logs the endpoint follows, or one of them with its epochs. Raises as ``models`` does."""
+        query = f"?{urlencode({'job': job})}" if job else ""
+        return parse_jobs(await self._transport.get(f"/v1/checkpoint{query}", deadline_s))
 
     async def send_audit(self, records: Sequence[SealedRecord], *, deadline_s: float | None = None) -> AuditKept:
         """Records of the audit log, 500 at most. Sending again is harmless. Raises as ``models`` does."""

@@ -124,12 +124,29 @@ class JobOut(JobStatusOut):
     """The longest-lasting states and all around writes, oldest first; bounded."""
 
 
+@dataclass(frozen=True)
+class EpochOut:
+    """An epoch as a source of the job's log named it. One that goes on ends where it was last heard of; rates are means
+    of what its lines say. Times are Unix seconds."""
+
+    source: str
+    number: int
+    started_at: float
+    ended_at: float
+    steps: int
+    """0 where the log counts none."""
+    samples_per_second: float | None
+    tokens_per_second: float | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class CheckpointsResponse:
     schema: Literal["kopt/v1"] = SCHEMA
     jobs: tuple[JobOut, ...]
     """Heard of within a day, the latest first."""
     now: float
+    epochs: tuple[EpochOut, ...] = added_later(absent=())
+    """Of the job that is named, by their begin, 20,000 at most; those of jobs that ended long ago too."""
 
 
 def parse_jobs(document: Mapping[str, Any]) -> CheckpointsResponse:

@@ -16,7 +16,7 @@ from kopt.serving.runtime.service import RunTimeService
 from kopt.serving.sizing.service import SizingService
 
 
-class _Nothing:
+class Nothing:
     """A registry without models: the shipped one answers."""
 
     def resolve(self, name: str, alias: str) -> Any:
@@ -32,7 +32,7 @@ class _Nothing:
 @contextlib.contextmanager
 def shipped_endpoint(home: Path) -> Iterator[str]:
     """The address of an endpoint with the shipped models of sizes, bandwidths and run times."""
-    endpoint = assemble(Settings(home=home), Parts(_Nothing(), refresh_s=3600))
+    endpoint = assemble(Settings(home=home), Parts(Nothing(), refresh_s=3600))
     endpoint.service(SizingService).refresh()
     endpoint.service(BandwidthService).refresh()
     endpoint.service(RunTimeService).refresh()

@@ -23,6 +23,7 @@ from kopt.dashboard.data.histories import FolderHistories
 from kopt.dashboard.data.snapshot import SNAPSHOT
 from kopt.dashboard.data.sources import ClusterNode, Endpoint, Nodes, PastForecast, Service, Snapshot
 from kopt.dashboard.live import FEEDS, LiveSource
+from kopt.dashboard.pages.capacity.data import CAPACITY
 from kopt.dashboard.pages.cluster.data import OVERVIEW
 from kopt.dashboard.pages.cost.data import COSTS
 from kopt.dashboard.pages.efficiency.data import EFFICIENCY
@@ -44,6 +45,7 @@ from kopt.serving.contract.bandwidth.pairwise_answers import PairNodeOut, PairsR
 from kopt.serving.contract.checkpoint_answers import ChangeOut, JobOut
 from kopt.serving.contract.common import ModelOut
 from kopt.serving.contract.size_advice import SizeAdvice
+from tests.capacity import made_capacity
 from tests.cost import metered
 from tests.dashboard import cluster_objects as objects
 from tests.dashboard import gpu_objects as gpus
@@ -88,6 +90,7 @@ def full(name: str) -> Mapping[AnyFeed, Any]:
         QUOTAS: quota_objects.quotas(NOW_S, name),
         COSTS: metered.state(name),
         EFFICIENCY: made_hours.state(name),
+        CAPACITY: made_capacity.state(name),
         MODELS: Models((model,), problems=(name,), serving=(ModelVersion("demand", name, "0" * 64),)),
     }
 

@@ -3,10 +3,12 @@
 import itertools
 import json
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from asgi_server import served
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -14,9 +16,15 @@ from typer.testing import CliRunner
 from kopt.cli.main import app
 from kopt.core.cost.metering import GPU_HOUR
 from kopt.core.cost.prices import Price
-from kopt.formats.joblog.epochs import Epoch, read_epochs
-from kopt.policies.cost.epochs import epoch_costs
+from kopt.core.settings import Settings
+from kopt.formats.joblog.epochs import Epoch, EpochReader, read_epochs
+from kopt.policies.cost.epochs import distinct_epochs, epoch_costs
 from kopt.policies.cost.report import CostEvent
+from kopt.serving.checkpoint.service import CheckpointService
+from kopt.serving.client.blocking import PredictionClient
+from kopt.serving.endpoint.app import create_app
+from kopt.serving.endpoint.assemble import Parts, assemble
+from tests.cli.endpoints import Nothing
 from tests.cost.metered import HOUR_MS, filled
 
 START_S = 1_780_000_000.0
@@ -184,3 +192,72 @@ def test_what_is_not_there_is_one_line(tmp_path: Path, metered: int, name: str, 
     code, text = asked(name, "--log", str(tmp_path / log))
     assert code == 1
     assert word in " ".join(text.split())
+
+
+@given(st.lists(st.integers(0, 30), max_size=6))
+def test_a_reader_that_goes_on_elsewhere_reads_the_same(cuts: list[int]) -> None:
+    lines = [f"Epoch {number // 10} step {number % 10}/10 at {number} samples/s, 3 tokens/s" for number in range(30)]
+    whole, reader, epochs = EpochReader(), EpochReader(), dict[float, Epoch]()
+    for number, line in enumerate(lines):
+        whole.read(line, START_S + number)
+        reader.read(line, START_S + number)
+        epochs |= {epoch.start_s: epoch for epoch in reader.epochs()}
+        if number in cuts:
+            reader.drop_ended()
+            reader = EpochReader.from_dict(json.loads(json.dumps(reader.to_dict())))
+    assert tuple(epochs.values()) == whole.epochs()
+
+
+def test_processes_that_print_the_same_count_once_and_a_restart_counts_again() -> None:
+    def epochs(start_s: float, *numbers: int, steps: int = 0) -> list[Epoch]:
+        return [Epoch(number, start_s + 100 * at, start_s + 100 * (at + 1), steps) for at, number in enumerate(numbers)]
+
+    first, second = epochs(0, 1, 2, 3, steps=10), epochs(1_000, 3, 4)
+    sources = {"rank-1": epochs(3, 1, 2), "rank-0": first, "restarted": second, "its-rank-1": epochs(1_000, 3, 4)}
+    assert distinct_epochs(sources) == [*first, *second]
+    assert distinct_epochs({"b": epochs(0, 1, 2), "a": epochs(0, 1, 2, steps=5)}) == epochs(0, 1, 2, steps=5)
+    assert distinct_epochs({"a": [Epoch(1, 5, 5)], "b": [Epoch(1, 5, 5)]}) == [Epoch(1, 5, 5)]
+    assert distinct_epochs({"b": epochs(0, 1, 2, 3), "a": epochs(50, 1, 2)}) == epochs(0, 1, 2, 3)
+    assert distinct_epochs({"a": epochs(0, 1, 2), "b": epochs(50, 1, 2, 3)}) == epochs(50, 1, 2, 3)
+    assert distinct_epochs({}) == []
+
+
+@pytest.fixture
+def followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[PredictionClient]:
+    """An endpoint that commands ask, which follows jobs."""
+    endpoint = assemble(Settings(home=tmp_path / "endpoint"), Parts(Nothing(), refresh_s=3600))
+    endpoint.service(CheckpointService).refresh()
+    with served(create_app(endpoint, manage=False)) as url, PredictionClient(url, deadline_s=30.0) as client:
+        monkeypatch.setenv("KOPT_URL", url)
+        yield client
+    endpoint.stop()
+
+
+def test_without_a_log_epochs_are_those_that_the_endpoint_has_read(
+    tmp_path: Path, metered: int, followed: PredictionClient
+) -> None:
+    code, text = asked("eval")
+    assert code == 1
+    assert "has read no epoch in the log of team-b/eval; give its log: --log FILE" in " ".join(text.split())
+    path = Path(log_of(tmp_path, metered))
+    for source in ("eval-0/train", "eval-1/train"):
+        lines = []
+        for line in path.read_text(encoding="utf-8").splitlines():
+            time_text, _, rest = line.partition(" ")
+            lines.append({"text": rest, "at": datetime.fromisoformat(time_text).timestamp()})
+        followed.checkpoint({"job": "team-b/eval", "source": source, "first": 1, "lines": lines})
+    answers = []
+    for options in (["--log", str(path)], []):
+        code, text = asked("eval", *options, "-o", "json")
+        assert code == 0, text
+        answers.append(json.loads(text)["epochs"])
+    assert len(answers[0]) == 3
+    assert answers[1] == answers[0]
+
+
+def test_an_endpoint_that_is_away_is_one_line(metered: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KOPT_URL", "http://127.0.0.1:9")
+    code, text = asked("eval")
+    assert code == 1
+    assert "gives no answer" in " ".join(text.split())
+    assert "Traceback" not in text

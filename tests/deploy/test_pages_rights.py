@@ -57,6 +57,8 @@ def test_its_account_lists_and_watches_what_the_pages_show_and_no_more(charts: A
     assert {(group, kind) for _, group, kind in rights} == {
         ("", "pods"),
         ("", "nodes"),
+        ("", "namespaces"),
+        ("resource.k8s.io", "resourceslices"),
         ("batch", "jobs"),
         ("jobset.x-k8s.io", "jobsets"),
         ("ray.io", "rayjobs"),

@@ -2,19 +2,25 @@
 
 import asyncio
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kopt.core.hardware.pools import ClusterPools
 from kopt.core.workload.gpu_hours import ClusterStep, GpuHourHistory
 from kopt.dashboard.data.access import pods_in
 from kopt.dashboard.data.feed import Connections
 from kopt.dashboard.data.gpu_hours import GpuHoursError
 from kopt.dashboard.pages.efficiency.data import DAY_S, EFFICIENCY, WINDOWS_S, Efficiency
 from kopt.dashboard.pages.efficiency.view import HEIGHT, MOST_COLUMNS, WIDTH, efficiency_page
+from kopt.policies.cost.attribution import UNATTRIBUTED
+from kopt.policies.efficiency.groups import GONE
+from tests.conformance.test_pages import ADDRESS, answer
 from tests.efficiency.made_hours import history_of, state
 
 
@@ -105,3 +111,76 @@ async def test_a_slow_server_is_read_in_the_background_and_one_that_is_away_is_n
     latest = await reader.latest()
     assert (latest.problem, set(latest.histories)) == ("it does not answer", set(WINDOWS_S)), "what came before stays"
     assert server.windows[3:] == [DAY_S]
+
+
+POOLS = ClusterPools({}, {"n1": "h100"}, {"team-a": "language"}, ready=True, problems=("namespaces are old",))
+
+
+def with_pools(pools: ClusterPools | None = POOLS) -> Efficiency:
+    return replace(state("team-a"), pools=pools)
+
+
+def rows(efficiency: Efficiency, by: str) -> dict[str, tuple[str, str]]:
+    return {row.name: (row.allocated, row.efficiency) for row in efficiency_page(efficiency, "24h", by).rows}
+
+
+def test_teams_are_those_of_namespaces_and_pools_those_of_nodes_as_the_command_has_them() -> None:
+    assert rows(with_pools(), "team") == {"language": ("90.0", "80 %"), UNATTRIBUTED: ("54.0", "0 %")}
+    assert rows(with_pools(), "pool") == {"h100": ("144.0", "50 %")}
+    assert rows(with_pools(replace(POOLS, of_nodes={})), "pool") == {GONE: ("144.0", "50 %")}
+
+
+def test_without_a_cluster_or_before_it_is_read_teams_and_pools_are_not_made_up() -> None:
+    for pools, text in ((None, "have no cluster"), (ClusterPools(), "is being read")):
+        for by in ("team", "pool"):
+            page = efficiency_page(with_pools(pools), "24h", by)
+            assert text in page.missing
+            assert not page.rows
+        assert len(rows(with_pools(pools), "kind")) == 2
+
+
+def test_who_may_list_some_pods_sees_their_teams_and_no_pool() -> None:
+    other = replace(POOLS, teams={"team-a": "language", "other": "secret"})
+    restricted = EFFICIENCY.restrict(with_pools(other), lambda right: right == pods_in("team-a"))
+    assert rows(restricted, "team") == {"language": ("90.0", "80 %")}
+    assert "secret" not in repr(restricted)
+    assert "n1" not in repr(restricted.pools)
+    page = efficiency_page(restricted, "24h", "pool")
+    assert (page.rows, "may list the pods of every namespace" in page.missing) == ((), True)
+
+
+@pytest.mark.parametrize("by", ["team", "pool"])
+async def test_the_address_names_them_and_says_what_is_wrong_with_the_cluster(by: str) -> None:
+    text = (await answer({EFFICIENCY: with_pools()}, httpx.URL(f"{ADDRESS}/efficiency?by={by}"))).text
+    assert {"team": "language", "pool": "h100"}[by] in text
+    assert "namespaces are old" in text
+    kinds = (await answer({EFFICIENCY: with_pools()}, httpx.URL(f"{ADDRESS}/efficiency?by=kind"))).text
+    assert "namespaces are old" not in kinds
+    assert f'id="by-{by}"' in kinds
+
+
+class Cluster:
+    def __init__(self) -> None:
+        self.reads, self.now = 0, ClusterPools()
+
+    async def pools(self) -> ClusterPools:
+        self.reads += 1
+        return self.now
+
+
+async def test_pools_are_read_again_at_once_until_they_are_known_and_then_now_and_then() -> None:
+    server, cluster, now_s = Server(), Cluster(), [0.0]
+    server.may_answer.set()
+    connections: Any = dict.fromkeys(Connections.__dataclass_fields__)
+    connections |= {"home": Path(), "clock": lambda: now_s[0], "gpu_hours": server, "cluster": cluster}
+    reader = cast(Any, EFFICIENCY.open(Connections(**connections)))
+    await reader.refresh()
+    await reader.background.task
+    cluster.now = POOLS
+    for _ in range(3):
+        await reader.refresh()
+    assert (cluster.reads, (await reader.latest()).pools) == (2, POOLS)
+    assert set((await reader.latest()).histories) == set(WINDOWS_S)
+    now_s[0] = 61.0
+    await reader.refresh()
+    assert cluster.reads == 3

@@ -39,3 +39,14 @@ async def test_nobody_reads_or_changes_what_another_follows(following: Endpoint,
     assert sorted(one["lines"] for one in seen["o"]) == [1, 2]
     assert (await caller.get("/v1/checkpoint")).status_code == 401
     assert (await caller.get("/v1/checkpoint", headers=bearer("g"))).status_code == 403
+
+
+async def test_epochs_are_seen_by_who_sent_their_lines_and_by_operators(
+    following: Endpoint, caller: httpx.AsyncClient
+) -> None:
+    await post(caller, "a", "Epoch 1 of 9", "Epoch 2 of 9")
+    counts = {}
+    for token in ("a", "b", "o"):
+        reply = await caller.get("/v1/checkpoint", params={"job": JOB}, headers=bearer(token))
+        counts[token] = len(reply.json()["epochs"])
+    assert counts == {"a": 2, "b": 0, "o": 2}

@@ -1,9 +1,9 @@
 """``kopt capacity``: how many GPUs pools will need, and what to buy by when."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,17 +15,15 @@ from kopt.cli.cost.reading import Prices, read_book
 from kopt.cli.errors import usage_error
 from kopt.cli.options import Kubeconfig, Output, seconds
 from kopt.cli.output import Answer, Format, column, show
-from kopt.core.reason import Reason
+from kopt.core.hardware.pools import PoolSize
 from kopt.core.units import counted, format_span
+from kopt.policies.capacity.advice import CapacitySettings, advise, begin_s, month_cost, needs_of
+from kopt.policies.capacity.forecast import QUANTILES
 
 if TYPE_CHECKING:
-    from kopt.cluster.workloads.kueue.pool_sizes import PoolSize
     from kopt.core.cost.prices import PriceBook
     from kopt.data.queue_demand import QueueDemandHistory
     from kopt.policies.capacity.forecast import WeekAhead
-
-_THOUSANDTHS = 1000
-_MONTH_HOURS = 730
 
 
 def _gpus(number: float | None) -> str:
@@ -54,15 +52,6 @@ class CapacityRow:
     code: str = column("code", drop=4)
     reason: str = column("reason", wide=True)
     weeks: tuple[dict[str, float], ...] = column("weeks", wide=True)
-
-
-@dataclass(frozen=True)
-class Settings:
-    """``delivery_weeks``: from an order to GPUs that can be used."""
-
-    weeks: int
-    served: float
-    delivery_weeks: int
 
 
 app = typer.Typer(invoke_without_command=True, no_args_is_help=False)
@@ -118,8 +107,8 @@ def capacity(
     if unknown := sorted(set(supposed) - set(pools)):
         usage_error(f"no demand for GPUs of pool {unknown[0]} was scraped; there are: {', '.join(pools)}", "--gpus")
     sizes = {} if set(supposed) >= set(pools) else asyncio.run(sizes_of_pools(kubeconfig))
-    settings = Settings(weeks, served, delivery_weeks)
-    rows = [_row(pool, history, sizes, supposed.get(pool), settings, book) for pool in pools]
+    settings = CapacitySettings(weeks, served, delivery_weeks)
+    rows = [_row(pool, history, _size(sizes.get(pool), supposed.get(pool)), settings, book) for pool in pools]
     rows.sort(key=lambda row: (-(row.per_month or 0), -(row.buy or 0), row.pool))
     remarks = [
         f"By {format_span(span_s)} of demand, used and waited for; {counted(weeks, 'week')} ahead, GPUs enough in "
@@ -145,62 +134,42 @@ def _history(url: str, since_s: int, token_file: Path | None) -> "QueueDemandHis
     return read_history(url, since_s, token_file)
 
 
+def _size(size: PoolSize | None, supposed: int | None) -> PoolSize:
+    size = size or PoolSize()
+    return size if supposed is None else replace(size, gpus=supposed)
+
+
 def _row(
     pool: str,
     history: "QueueDemandHistory",
-    sizes: "Mapping[str, PoolSize]",
-    supposed: int | None,
-    settings: Settings,
+    size: PoolSize,
+    settings: CapacitySettings,
     book: "PriceBook",
 ) -> CapacityRow:
-    from kopt.cluster.workloads.kueue.pool_sizes import PoolSize
-    from kopt.policies.capacity.forecast import TooShort, forecast, weekly_need
-    from kopt.policies.capacity.purchase import purchase
-
-    size = sizes.get(pool, PoolSize())
-    gpus = size.gpus if supposed is None else supposed
-    needs = weekly_need(
-        [None if milli is None else milli / _THOUSANDTHS for milli in history.of_pool(pool)], settings.served
-    )
-    last_week = needs[-1] if needs else None
-    try:
-        ahead = forecast(needs, settings.weeks)
-    except TooShort as error:
-        reason = Reason("CAPACITY_HISTORY_TOO_SHORT", f"Too little demand was scraped: {error}.")
-        empty = (None, None, None, None, "", "", None)
-        return CapacityRow(pool, gpus, last_week, *empty, reason.code, reason.message, ())
-    advice = purchase(gpus, size.gpus_per_node or 1, ahead, settings.delivery_weeks)
+    advice = advise(needs_of(history.of_pool(pool), settings.served), size, settings)
+    bought, last = advice.purchase, advice.ahead[-1] if advice.ahead else None
     return CapacityRow(
         pool,
-        gpus,
-        last_week,
-        ahead[-1].quantile(0.5),
-        (ahead[-1].gpus[0], ahead[-1].gpus[-1]),
-        advice.buy_gpus,
-        (advice.buy_low, advice.buy_high),
-        _day(history.end_s, advice.short_in_weeks),
-        _day(history.end_s, advice.order_in_weeks),
-        _month(book, size.model, advice.buy_gpus),
+        size.gpus,
+        advice.last_week,
+        None if last is None else last.quantile(0.5),
+        None if last is None else (last.gpus[0], last.gpus[-1]),
+        None if bought is None else bought.buy_gpus,
+        None if bought is None else (bought.buy_low, bought.buy_high),
+        _day(history.end_s, None if bought is None else bought.short_in_weeks),
+        _day(history.end_s, None if bought is None else bought.order_in_weeks),
+        month_cost(on_demand_price(book, size.model), advice.buy_gpus),
         advice.reason.code,
         advice.reason.message,
-        tuple(map(_quantiles, ahead)),
+        tuple(map(_quantiles, advice.ahead)),
     )
 
 
 def _quantiles(week: "WeekAhead") -> dict[str, float]:
-    from kopt.policies.capacity.forecast import QUANTILES
-
     levels = {f"p{100 * level:.0f}": round(gpus, 1) for level, gpus in zip(QUANTILES, week.gpus, strict=True)}
     return {"week": week.weeks, **levels}
 
 
 def _day(end_s: float, weeks: int | None) -> str:
-    """When a week begins that lies so far ahead: the first begins at once."""
-    if weeks is None:
-        return ""
-    return (datetime.fromtimestamp(end_s, UTC) + timedelta(weeks=max(0, weeks - 1))).date().isoformat()
-
-
-def _month(book: "PriceBook", model: str, gpus: int) -> float | None:
-    price = on_demand_price(book, model)
-    return price * gpus * _MONTH_HOURS if price is not None and gpus else None
+    """When a week begins that lies so far ahead."""
+    return "" if weeks is None else datetime.fromtimestamp(begin_s(end_s, weeks), UTC).date().isoformat()

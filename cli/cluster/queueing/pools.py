@@ -1,6 +1,5 @@
 """Pools of GPUs as options name them and as a cluster has them, and what their GPUs cost."""
 
-import statistics
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,8 +9,8 @@ from kopt.cli.cluster.listing import list_objects
 from kopt.cli.errors import usage_error
 
 if TYPE_CHECKING:
-    from kopt.cluster.workloads.kueue.pool_sizes import PoolSize
     from kopt.core.cost.prices import PriceBook
+    from kopt.core.hardware.pools import PoolSize
 
 _MOST = 10_000_000
 
@@ -39,14 +38,5 @@ async def sizes_of_pools(kubeconfig: Path | None) -> "dict[str, PoolSize]":
 
 
 def on_demand_price(book: "PriceBook", model: str) -> float | None:
-    """Of a GPU-hour: the median of the on-demand prices that are valid now; None without one."""
-    from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
-
-    try:
-        name = find_gpu(model).name
-    except UnknownGpuError:
-        return None
-    now_ms = datetime.now(UTC).timestamp() * 1000
-    listed = [price for price in book.prices if (price.model, price.capacity) == (name, "on-demand")]
-    valid = [price.micro_per_gpu_hour for price in listed if price.from_ms <= now_ms]
-    return statistics.median(valid) / 1e6 if valid else None
+    """Of a GPU-hour now; None without one."""
+    return book.on_demand(model, int(datetime.now(UTC).timestamp() * 1000))

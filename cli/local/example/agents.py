@@ -15,6 +15,8 @@ from itertools import combinations
 from typing import Any
 
 from kopt.cli.local.example.cluster import NODES, objects_at, topologies
+from kopt.cli.local.example.history import runs_of_pool
+from kopt.cli.local.example.jobs import LENT
 from kopt.cli.local.example.kubeconfig import NAME
 from kopt.cluster.client.resources import KUEUE_WORKLOADS
 from kopt.cluster.workloads.runs import run_of_workload
@@ -155,14 +157,15 @@ def _pair(a: str, b: str, number: int, now_s: float) -> MeasuredPair:
 
 
 def runs_at(now_s: float) -> tuple[JobRun, ...]:
-    """What runs, and 40 runs of such jobs in the days before, of 4 to 20 hours."""
+    """What runs, 40 runs of such jobs in the days before, of 4 to 20 hours, and those of the pool that grows."""
     running = tuple(run for item in objects_at(now_s)[KUEUE_WORKLOADS] if (run := run_of_workload(item)) is not None)
     past = []
     for number in range(_PAST_RUNS):
         kind = running[number % len(running)].kind if running else JobKind("research", 8)
         ended_s = now_s - 3600.0 * (4 + 3 * number)
-        past.append(JobRun(f"past-{number}", kind, ended_s - 3600.0 * (4 + number * 7 % 17), ended_s))
-    return (*past, *running)
+        began_s = ended_s - 3600.0 * (4 + number * 7 % 17)
+        past.append(JobRun(f"past-{number}", kind, began_s, ended_s, pool=LENT))
+    return (*runs_of_pool(now_s), *past, *running)
 
 
 async def report(url: str, clock: Callable[[], float] = time.time) -> None:

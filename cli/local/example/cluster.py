@@ -5,13 +5,14 @@ from functools import lru_cache
 from itertools import combinations
 
 from kopt.agents.topology.documents import spec_of
-from kopt.cli.local.example.jobs import BORROWERS, DATA, DATA_USER, LENT, QUEUE, job_objects
+from kopt.cli.local.example.jobs import BORROWERS, DATA, DATA_USER, H100, LENT, PRODUCT_LABEL, QUEUE, job_objects
 from kopt.cli.local.example.reservations import reservations_at
 from kopt.cluster.client.resources import (
     EVICTIONS,
     FEATURE_ROLLOUTS,
     KAIWO_RESERVATIONS,
     LENDING_POOLS,
+    NAMESPACES,
     NODE_TOPOLOGIES,
     Object,
     Resource,
@@ -30,6 +31,8 @@ from kopt.topology.hardware import CUBE_MESH
 
 SERVICES = ("llama-8b-chat", "mistral-7b-code", "whisper-large")
 NODES = tuple(f"gpu-{number:02d}" for number in range(1, 7))
+TEAMS = {"research": "language", "vision": "vision", "serving": "inference"}
+"""By namespace."""
 LEAD_S = 1800.0
 _POOL = "inference"
 _GPUS = 32
@@ -51,6 +54,7 @@ def objects_at(now_s: float) -> Mapping[Resource, Sequence[Object]]:
         FEATURE_ROLLOUTS: [_switches(now_s)],
         NODE_TOPOLOGIES: [_node(topology, now_s) for topology in topologies().values()],
         KUBERNETES_NODES: [_kubernetes_node(name) for name in NODES],
+        NAMESPACES: [{"metadata": {"name": name, "labels": {"team": team}}} for name, team in TEAMS.items()],
     }
 
 
@@ -263,10 +267,10 @@ def _cube_mesh(node: str) -> NodeTopology:
 
 
 def _kubernetes_node(name: str) -> Object:
-    product = "Tesla-V100-SXM2-32GB" if name == NODES[-1] else "NVIDIA-H100-80GB-HBM3"
+    product = "Tesla-V100-SXM2-32GB" if name == NODES[-1] else H100
     offers = {"nvidia.com/gpu": "8", "cpu": "96", "memory": "1024Gi", "pods": "110"}
     status = {"allocatable": offers, "capacity": offers, "conditions": [{"type": "Ready", "status": "True"}]}
-    labels = {"kubernetes.io/hostname": name, "nvidia.com/gpu.product": product}
+    labels = {"kubernetes.io/hostname": name, PRODUCT_LABEL: product}
     return {"metadata": {"name": name, "labels": labels}, "spec": {}, "status": status}
 
 

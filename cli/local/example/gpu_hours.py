@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from kopt.cli.local.example.cluster import NODES
 from kopt.cli.local.example.costs import (
@@ -15,8 +15,10 @@ from kopt.cli.local.example.costs import (
     began_ms,
     busy_shares,
 )
+from kopt.cli.local.example.history import demand_at
 from kopt.cli.local.example.jobs import QUEUE
 from kopt.core.workload.gpu_hours import ClusterStep, GpuHourHistory, GpuHours, Workload
+from kopt.data.queue_demand import QueueDemandHistory
 
 _HOUR_S, _GPUS = 3600, 8 * len(NODES)
 _SERVED = Workload("serving", "Deployment")
@@ -68,7 +70,8 @@ class ExampleGpuHours:
                     total += hours
                     by_workload[share.workload] = by_workload.get(share.workload, GpuHours()) + hours
                     if share.node:
-                        by_node[share.node] = by_node.get(share.node, GpuHours()) + hours
+                        # What is requested is known of workloads, and not where.
+                        by_node[share.node] = by_node.get(share.node, GpuHours()) + replace(hours, requested=0.0)
             available = _GPUS - (8 if hour // 24 == CORDONED_DAY else 0)
             gpus = {each.name: getattr(total, each.name) * _HOUR_S / step_s for each in fields(total)}
             steps.append(ClusterStep(_GPUS, available, **gpus, at_s=at_s))
@@ -83,6 +86,10 @@ class ExampleGpuHours:
                 pending.update(dict.fromkeys(range(share.begin_h, share.end_h), 1000 * share.gpus))
         hours = (int((start_s + index * step_s - began_s) // _HOUR_S) for index in range(steps))
         return {QUEUE: tuple(float(pending[hour]) if hour >= 0 else None for hour in hours)}
+
+    def queue_demand(self, since_s: float) -> QueueDemandHistory:
+        """Of the half year that the example's pool has behind it."""
+        return demand_at(self._clock(), since_s)
 
 
 def _shares() -> Iterator[_Share]:

@@ -23,10 +23,12 @@ from kopt.core.times import stamp
 BORROWERS = ("llama-3-8b-sft", "mamba-130m-pretrain", "resnet50-imagenet")
 DATA, DATA_USER = "fineweb-sample", "olmo-7b-pretrain"
 """StagedData on its way, and the job that is held until it is there."""
-QUEUE, LENT = "research", "lent"
-"""The ClusterQueue that borrows, and the flavor of what it borrows."""
+QUEUE, OWN, LENT = "research", "own", "lent"
+"""The ClusterQueue that borrows, the flavor of its own GPUs, and that of what it borrows."""
 DEPARTMENT, EVALUATION = "quality", "evaluation"
 """A cohort and its queue, with a LocalQueue of its name, for which GPUs are reserved."""
+PRODUCT_LABEL, H100 = "nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3"
+"""By which the queue's own GPUs are told from others."""
 _LOCAL_QUEUE = "gpus"
 _OWN_GPUS, _EVALUATION_GPUS = 16, 8
 _GPU = "nvidia.com/gpu"
@@ -78,10 +80,13 @@ def job_objects(
             {"metadata": {"name": EVALUATION, "namespace": "vision"}, "spec": {"clusterQueue": EVALUATION}},
         ],
         KUEUE_CLUSTER_QUEUES: [
-            _cluster_queue(QUEUE, {"own": _OWN_GPUS, LENT: lent}),
-            _cluster_queue(EVALUATION, {"own": _EVALUATION_GPUS}, DEPARTMENT),
+            _cluster_queue(QUEUE, {OWN: _OWN_GPUS, LENT: lent}),
+            _cluster_queue(EVALUATION, {OWN: _EVALUATION_GPUS}, DEPARTMENT),
         ],
-        KUEUE_FLAVORS: [{"metadata": {"name": name}, "spec": {}} for name in ("own", LENT)],
+        KUEUE_FLAVORS: [
+            {"metadata": {"name": OWN}, "spec": {"nodeLabels": {PRODUCT_LABEL: H100}}},
+            {"metadata": {"name": LENT}, "spec": {}},
+        ],
         KUEUE_COHORTS: [],
     }
 
@@ -89,9 +94,9 @@ def job_objects(
 def _borrowers(nodes: Sequence[str], back_s: Mapping[str, float | None]) -> list[ExampleJob]:
     sft, mamba, resnet = BORROWERS
     running = [
-        ExampleJob("research", sft, 8, 9, node=nodes[0], flavor="own"),
+        ExampleJob("research", sft, 8, 9, node=nodes[0], flavor=OWN),
         ExampleJob("research", mamba, 4, 6, node=nodes[1], flavor=LENT),
-        ExampleJob("vision", resnet, 8, 14, node=nodes[2], flavor="own"),
+        ExampleJob("vision", resnet, 8, 14, node=nodes[2], flavor=OWN),
     ]
     return [_since_its_return(job, back_s.get(job.name, 0.0)) for job in running]
 

@@ -1,22 +1,12 @@
 """How many GPUs the pools of Kueue have: the nodes of each ResourceFlavor."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.workloads.hardware import inventory_of
 from kopt.cluster.workloads.kueue.queues import read_flavor
 from kopt.core.hardware.inventory import Kind, Source
-
-
-@dataclass(frozen=True)
-class PoolSize:
-    """``gpus_per_node`` is that of its largest node, and ``model`` what most of its GPUs are called; empty and 0 for a
-    pool without nodes."""
-
-    gpus: int = 0
-    gpus_per_node: int = 0
-    model: str = ""
+from kopt.core.hardware.pools import PoolSize
 
 
 def pool_sizes(flavors: Iterable[Object], nodes: Iterable[Object], slices: Iterable[Object]) -> dict[str, PoolSize]:

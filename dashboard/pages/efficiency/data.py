@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from kopt.core.hardware.pools import ClusterPools
 from kopt.core.workload.gpu_hours import GpuHourHistory
 from kopt.dashboard.data.access import ALL_NAMESPACES, Holds, pods_in
 from kopt.dashboard.data.feed import Background, Connections, Feed
@@ -14,28 +15,36 @@ WINDOWS_S: Mapping[str, int] = {"24h": DAY_S, "7d": 7 * DAY_S, "30d": 30 * DAY_S
 """By what the address of the page calls them."""
 _EVERY_S, _AFTER_FAILURE_S = 600.0, 60.0
 """Days change little in ten minutes."""
+_POOLS_EVERY_S = 60.0
 
 
 @dataclass(frozen=True)
 class Efficiency:
     """``histories`` are by the name of their window. ``configured`` is False where these pages know no Prometheus;
-    ``hides`` whether the cluster's own GPU-hours, or namespaces, are left out for the reader."""
+    ``hides`` whether the cluster's own GPU-hours, or namespaces, are left out for the reader. ``pools`` says which
+    nodes are in which pool, and which namespaces are whose; None where these pages have no cluster."""
 
     histories: Mapping[str, GpuHourHistory] = field(default_factory=dict)
     configured: bool = False
     problem: str = ""
     hides: bool = False
+    pools: ClusterPools | None = None
 
 
 class _Reader:
     def __init__(self, connections: Connections) -> None:
-        self._source = connections.gpu_hours
+        self._source, self._cluster, self._clock = connections.gpu_hours, connections.cluster, connections.clock
+        self._pools_due_s = 0.0
         self._latest = Efficiency(configured=self._source is not None)
         self.background = Background(self._read, connections.clock)
 
     async def refresh(self) -> None:
         if self._source is not None:
             self.background.begin()
+            if self._cluster is not None and self._clock() >= self._pools_due_s:
+                pools = await self._cluster.pools()
+                self._latest = replace(self._latest, pools=pools)
+                self._pools_due_s = self._clock() + (_POOLS_EVERY_S if pools.ready else 0.0)
 
     async def latest(self) -> Efficiency:
         return self._latest
@@ -61,7 +70,11 @@ def _restrict(efficiency: Efficiency, holds: Holds) -> Efficiency:
     histories = {name: _of_namespaces(each, visible) for name, each in efficiency.histories.items()}
     # Why Prometheus does not answer names its address.
     problem = "GPU-hours cannot be read now." if efficiency.problem else ""
-    return replace(efficiency, histories=histories, problem=problem, hides=True)
+    pools = efficiency.pools
+    if pools is not None:
+        teams = {name: team for name, team in pools.teams.items() if name in visible}
+        pools = ClusterPools(teams=teams, ready=pools.ready)
+    return replace(efficiency, histories=histories, problem=problem, hides=True, pools=pools)
 
 
 def _of_namespaces(history: GpuHourHistory, visible: set[str]) -> GpuHourHistory:

@@ -4,14 +4,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 
+from kopt.core.hardware.pools import ClusterPools
 from kopt.core.workload.gpu_hours import ClusterStep, GpuHourHistory, GpuHours
 from kopt.dashboard.formatting import clock, share
 from kopt.dashboard.pages.efficiency.data import Efficiency
-from kopt.policies.efficiency.groups import covered, wasteful_first, workload_hours
+from kopt.policies.efficiency.groups import covered, pool_hours, wasteful_first, workload_hours
 from kopt.policies.efficiency.health_index import HealthIndex, Spent, health_index, spent
 
-BY: Mapping[str, str] = {"kind": "kind of job", "namespace": "namespace", "queue": "queue"}
+BY: Mapping[str, str] = {
+    "kind": "kind of job",
+    "namespace": "namespace",
+    "team": "team",
+    "queue": "queue",
+    "pool": "pool",
+}
 """By the word of the address."""
+OF_CLUSTER = frozenset({"team", "pool"})
+"""What no series says: it is read from the cluster."""
 MOST_ROWS, MOST_COLUMNS = 200, 96
 WIDTH, HEIGHT = 1000.0, 100.0
 Bins = dict[int, list[ClusterStep]]
@@ -95,6 +104,8 @@ class EfficiencyPage:
     line: str = ""
     begin: str = ""
     end: str = ""
+    missing: str = ""
+    """Why there are no rows by what was chosen."""
     rows: tuple[Row, ...] = ()
     count: int = 0
     covered: str = ""
@@ -110,9 +121,10 @@ def efficiency_page(efficiency: Efficiency, window: str, by: str) -> EfficiencyP
     history = efficiency.histories.get(window)
     if history is None:
         return EfficiencyPage(efficiency)
-    groups = wasteful_first(workload_hours(history, attrgetter(by)))
+    groups = wasteful_first(_groups(history, efficiency.pools or ClusterPools(), by))
     total = spent(history.steps, history.step_s / 3600)
     health = health_index(total)
+    missing = _missing(efficiency, by)
     bins = {} if health is None else _bins(history)
     width = WIDTH / _column_count(history)
     return EfficiencyPage(
@@ -124,10 +136,34 @@ def efficiency_page(efficiency: Efficiency, window: str, by: str) -> EfficiencyP
         _line(bins, width),
         clock(_begin_s(history)),
         clock(history.steps[-1].at_s),
-        tuple(_row(name, hours, history.recorded_s / 3600) for name, hours in groups[:MOST_ROWS]),
+        missing,
+        () if missing else tuple(_row(name, hours, history.recorded_s / 3600) for name, hours in groups[:MOST_ROWS]),
         len(groups),
         covered(history),
     )
+
+
+def _groups(history: GpuHourHistory, pools: ClusterPools, by: str) -> dict[str, GpuHours]:
+    """As ``kopt efficiency --by`` has them."""
+    if by == "pool":
+        return pool_hours(history, pools.of_nodes)
+    if by == "team":
+        return workload_hours(history, lambda workload: pools.teams.get(workload.namespace, ""))
+    return workload_hours(history, attrgetter(by))
+
+
+def _missing(efficiency: Efficiency, by: str) -> str:
+    """Why there are no rows by what is read from the cluster; empty where there are."""
+    pools = efficiency.pools
+    if by not in OF_CLUSTER:
+        return ""
+    if by == "pool" and efficiency.hides:
+        return "What pools have is shown to those who may list the pods of every namespace."
+    if pools is None:
+        return f"These pages have no cluster, so they do not know what is in which {by}."
+    if not pools.ready:
+        return "The cluster is being read."
+    return ""
 
 
 def _factors(health: HealthIndex) -> tuple[tuple[str, str, str], ...]:

@@ -1,6 +1,5 @@
 """What a job's own earlier saves say about the lines of the next one."""
 
-
 import pytest
 
 from kopt.core.workload.checkpoint import JobState, LineLabel
@@ -183,7 +182,8 @@ def test_an_end_that_speaks_of_a_save_aside_is_the_handover() -> None:
         job.tell(B, "saving the state")
         assert job.tell(E, "state saved to memory; writing it in the background") is JobState.CKPT_WRITING
         job.train(2)
-        assert job.machine.writing and not job.safe
+        assert job.machine.writing
+        assert not job.safe
         job.tell(E, "all is written")
         job.train(2)
         assert job.safe == (save > 0)

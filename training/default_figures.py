@@ -25,8 +25,8 @@ from kopt.training.pipeline.run import TrainOptions, train
 from kopt.training.pipeline.tasks import HereTasks
 
 FOLDS = 5
-_LEAST = 5
-"""Series, runs, logs or machines of a slice whose figures are kept."""
+_LEAST, _MOST = 5, 40
+"""Series, runs, logs or machines of a slice with kept figures, and the slices kept, the largest: pages show all."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,8 @@ def figures_of(
         progress=progress,
     )
     whole = max((summary.services for summary in outcome.summaries), default=0)
-    kept = [summary for summary in outcome.summaries if summary.services >= min(_LEAST, whole)]
+    large = [summary for summary in outcome.summaries if summary.services >= min(_LEAST, whole)]
+    kept = sorted(large, key=lambda summary: summary.services, reverse=True)[:_MOST]
     metrics = recipe_of(name).scoring.metrics(kept)
     return {key: float(f"{value:.4g}") for key, value in sorted(metrics.items()) if math.isfinite(value)}
 

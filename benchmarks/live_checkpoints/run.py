@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 MOMENTS, EVICTIONS, BETWEEN_S = 1000, 200, 0.6
+SEED = 7
 SAVES_FIRST, FIRST_S = 3, 600.0
 BUDGET_S = 120.0
 VIEWS = ("text", "files", "pods")
@@ -54,6 +55,7 @@ def main(arguments: Sequence[str] = ()) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--moments", type=int, default=MOMENTS)
     parser.add_argument("--evictions", type=int, default=EVICTIONS)
+    parser.add_argument("--seed", type=int, default=SEED, help="of the moments and the arrivals of urgent work")
     parser.add_argument("--record", type=Path, help="keep all figures in this file")
     options = parser.parse_args(arguments)
     sys.path.insert(0, str(ROOT / "tests"))
@@ -66,7 +68,8 @@ def main(arguments: Sequence[str] = ()) -> int:
         (folder / "plane").mkdir()
         plane = ControlPlane(folder / "plane")
         try:
-            results, evictions = prove(plane, folder / "live", python, options.moments, options.evictions)
+            live = folder / "live"
+            results, evictions = prove(plane, live, python, options.moments, options.evictions, seed=options.seed)
         finally:
             plane.stop()
     print(report(results, evictions))
@@ -77,7 +80,7 @@ def main(arguments: Sequence[str] = ()) -> int:
 
 
 def prove(
-    plane: Any, folder: Path, python: str, moments: int, evictions: int, ways: Sequence[Way] = WAYS, seed: int = 7
+    plane: Any, folder: Path, python: str, moments: int, evictions: int, ways: Sequence[Way] = WAYS, seed: int = SEED
 ) -> tuple[list[Result], list["Eviction"]]:
     """Run all of it; figures of each way, and what each arrival of urgent work led to."""
     from controlplane.processes import wait_for

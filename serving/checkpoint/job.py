@@ -78,11 +78,11 @@ class FollowedJob:
             del self.next[oldest]
         # The sender's clock may be ahead: a time in the future would hide that the job is silent.
         times = [None if at is None else min(at, now_s) for at in arrivals_s[read_before:]]
-        for number, _ in enumerate(self.session.read(texts[read_before:], times, source)):
-            at_s = times[number]
-            self._record_state(now_s if at_s is None else at_s, self.session.machine.state)
-        for text, at_s in zip(texts[read_before:], times, strict=True):
-            self.epochs.read(source, text, now_s if at_s is None else at_s)
+        fresh = texts[read_before:]
+        for text, time_s, _ in zip(fresh, times, self.session.read(fresh, times, source), strict=True):
+            at_s = now_s if time_s is None else time_s
+            self._record_state(at_s, self.session.machine.state)
+            self.epochs.read(source, text, at_s)
         # Times in the lines may be of another time zone: no line that was read lies in the future.
         self.session.machine.clamp_clock(now_s)
         if len(self.changes) > MOST_CHANGES:

@@ -152,9 +152,7 @@ def _card(need: PoolNeed, advice: PoolAdvice, capacity: Capacity) -> PoolCard:
         "" if last is None else _gpus(last.quantile(0.5)),
         "" if last is None else f"{last.gpus[0]:,.0f} – {last.gpus[-1]:,.0f}",
         f"{buy_gpus:,}" if buy_gpus else "",
-        f"{bought.buy_low:,} – {bought.buy_high:,}"
-        if bought is not None and need.size.gpus and bought.buy_high
-        else "",
+        f"{bought.buy_low:,} – {bought.buy_high:,}" if bought is not None and bought.buy_high else "",
         None if short_weeks is None else begin_s(end_s, short_weeks),
         None if order_weeks is None else begin_s(end_s, order_weeks),
         order_weeks == 0,

@@ -67,7 +67,7 @@ def distinct_epochs(sources: Mapping[str, Sequence[Epoch]]) -> list[Epoch]:
     order = sorted(sources, key=lambda name: (-len(sources[name]), -sum(each.steps for each in sources[name]), name))
     kept: list[Epoch] = []
     for name in order:
-        kept += [epoch for epoch in sources[name] if not any(_is_same_time(epoch, other) for other in tuple(kept))]
+        kept += [epoch for epoch in sources[name] if not any(_is_same_time(epoch, other) for other in kept)]
     return sorted(kept, key=lambda epoch: epoch.start_s)
 
 

@@ -34,6 +34,13 @@ class Job:
             state = self.tell(STEP, f"step {self._step} loss 0.{self._step}")
         return state
 
+    def save(self, times: int = 1) -> None:
+        """Trains and saves, with a line before each save and one after it."""
+        for _ in range(times):
+            self.train()
+            self.tell(B, "saving the state")
+            self.tell(E, "state saved")
+
     @property
     def safe(self) -> bool:
         return is_safe(self.machine)
@@ -146,10 +153,7 @@ def test_a_write_of_which_only_parts_were_named_ends_at_once_after_all_of_an_ear
 
 def test_a_job_that_says_it_is_over_may_still_write_its_last_checkpoint() -> None:
     job = Job()
-    for _ in range(3):
-        job.train()
-        job.tell(B, "saving the state")
-        job.tell(E, "state saved")
+    job.save(times=3)
     job.train(3)
     assert job.safe
     job.tell(LineLabel.END, "Training completed.")
@@ -162,10 +166,7 @@ def test_a_job_that_says_it_is_over_may_still_write_its_last_checkpoint() -> Non
 @pytest.mark.parametrize("label", [LineLabel.STARTUP, LineLabel.DATA, LOAD])
 def test_a_job_that_does_not_train_is_not_safe(label: LineLabel) -> None:
     job = Job()
-    for _ in range(3):
-        job.train()
-        job.tell(B, "saving the state")
-        job.tell(E, "state saved")
+    job.save(times=3)
     job.train(3)
     for _ in range(5):
         job.tell(label, "reading the rest")

@@ -150,7 +150,7 @@ async def _write(kube: "Kube", documents: dict[str, Object], advice: "Sequence[Q
     from kopt.cluster.objects.custom.advised_quota import with_quotas
 
     written: list[Object] = []
-    for name, quotas in _changes(documents, advice):
+    for name, quotas in _changes(advice):
         try:
             written.append(await kube.replace(KAIWO_QUEUES, with_quotas(documents[name], quotas)))
         except (ApiError, AnnotationError) as error:
@@ -164,9 +164,7 @@ async def _write(kube: "Kube", documents: dict[str, Object], advice: "Sequence[Q
     return [document["metadata"]["name"] for document in written]
 
 
-def _changes(
-    documents: dict[str, Object], advice: "Sequence[QuotaAdvice]"
-) -> list[tuple[str, dict[tuple[str, str], int]]]:
+def _changes(advice: "Sequence[QuotaAdvice]") -> list[tuple[str, dict[tuple[str, str], int]]]:
     """By queue what to write, those that lose most first."""
     by_queue: dict[str, dict[tuple[str, str], int]] = {}
     grows: dict[str, int] = {}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kopt.cli.errors import Edge, Refused
+from kopt.cli.errors import Refused
 from kopt.cli.open_cluster import open_cluster
 from kopt.cli.options import Kubeconfig, Output
 from kopt.cli.output import Answer, Format, column, format_time, show
@@ -16,7 +16,7 @@ from kopt.cli.output import Answer, Format, column, format_time, show
 if TYPE_CHECKING:
     from kopt.cluster.objects.custom.node_health import HealthRecord
 
-app = typer.Typer(cls=Edge, no_args_is_help=True, help="How healthy nodes and their GPUs are, and why.")
+app = typer.Typer(no_args_is_help=True, help="How healthy nodes and their GPUs are, and why.")
 _INSTALL = "health is not kept here (no nodehealths.kaiwo.ai): install the chart with health.enabled=true"
 
 

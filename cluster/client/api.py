@@ -259,13 +259,13 @@ class Kube(ApiConnection):
         if since_s is not None:
             query["sinceTime"] = stamp(since_s)
         timeout = aiohttp.ClientTimeout(sock_connect=self.settings.connect_timeout_s, sock_read=read_timeout_s)
-        async with self.send("GET", PODS.path(namespace, pod, "log"), query, timeout=timeout) as response:
-            pieces = chunks(response)
-            try:
-                async for chunk in pieces:
-                    yield chunk
-            finally:
-                await pieces.aclose()
+        path = PODS.path(namespace, pod, "log")
+        async with (
+            self.send("GET", path, query, timeout=timeout) as response,
+            contextlib.aclosing(chunks(response)) as pieces,
+        ):
+            async for chunk in pieces:
+                yield chunk
 
     async def group_versions(self) -> set[tuple[str, str]]:
         """(group, version) of every API group that the server has, now."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kopt.cli.errors import Refused
+from kopt.cli.open_cluster import open_cluster
 from kopt.cli.progress import print_status
 
 if TYPE_CHECKING:
@@ -49,10 +50,6 @@ def _cancel_once(task: "asyncio.Future[Any]") -> Callable[[], None]:
 
 async def with_kube(kubeconfig: Path | None, work: "Callable[[Kube], Awaitable[T]]") -> T:
     """Raises Refused for what the cluster does not do."""
-    from kopt.cluster.client.api import ApiError, connect
 
-    try:
-        async with connect(kubeconfig) as kube:
-            return await work(kube)
-    except ApiError as error:
-        raise Refused(f"the cluster does not do it: {error}") from error
+    async with open_cluster(kubeconfig, failed="the cluster does not do it") as kube:
+        return await work(kube)

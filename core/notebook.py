@@ -75,6 +75,15 @@ def bar(share: float, *, is_good: bool = True) -> Chart:
     return Chart(f'<div style="background:{"#2a7" if is_good else "#b55"};height:.8em;width:{width:.0f}px"></div>')
 
 
+def scaling_row(
+    gpus: int, cells: Sequence[str], speedup: float, efficiency: float, *, useful: int, threshold: float
+) -> tuple[str, ...]:
+    """Of a scaling curve: the number of GPUs, bold up to ``useful``, what ``cells`` say of them, the speed-up, and what
+    each further GPU brings, green from ``threshold`` on."""
+    number = bold(str(gpus)) if gpus <= useful else str(gpus)
+    return number, *cells, f"{speedup:.2f}", f"{efficiency:.0%}", bar(efficiency, is_good=efficiency >= threshold)
+
+
 def bold(text: str) -> Chart:
     return Chart(f"<b>{escape(text)}</b>")
 

@@ -11,14 +11,14 @@ telemetry agent gives ``kopt_gpu_memory_used_bytes``, ``kopt_gpu_busy_ratio`` an
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from kopt.core.hardware.gpu_telemetry import HELD
 from kopt.core.units import Bytes, format_span
 from kopt.core.workload.measured import MeasuredUse
-from kopt.data.demand.prometheus import PrometheusError, Server
+from kopt.data.demand.prometheus import PrometheusError, Server, rows_of
 from kopt.formats.gpu_metrics import MetricsError, exporters
 
 Pod = tuple[str, str]
@@ -79,7 +79,7 @@ def read_gpu_use(server: Server, since_s: float, namespace: str = "", now_s: flo
 
     devices = _Devices(step_s)
     for name in (*_MEMORY, *_TOTAL):
-        for labels, points in _series(ask(name, "max_over_time")):
+        for labels, points in rows_of(ask(name, "max_over_time")):
             devices.add_memory(name, labels, points)
     if not devices.gpus and not _is_scraped(server, since_s, until_s):
         raise NoGpuSeriesError(
@@ -88,9 +88,9 @@ def read_gpu_use(server: Server, since_s: float, namespace: str = "", now_s: flo
             "nor kopt_gpu_memory_used_bytes of the telemetry agent; is one of them scraped?"
         )
     for name in ACTIVITY:
-        for labels, points in _series(ask(name, "avg_over_time")):
+        for labels, points in rows_of(ask(name, "avg_over_time")):
             devices.add_activity(name, labels, points)
-    for labels, points in _series(ask(HELD, "max_over_time")):
+    for labels, points in rows_of(ask(HELD, "max_over_time")):
         devices.add_holder(labels, points)
     return devices.readings()
 
@@ -109,15 +109,6 @@ def _is_scraped(server: Server, since_s: float, until_s: float) -> bool:
     names = "|".join(_MEMORY)
     query = f'count(present_over_time({{__name__=~"{names}"}}[{math.ceil(since_s)}s]))'
     return bool(server.query_range(query, until_s, until_s, 1))
-
-
-def _series(answer: list[dict[str, Any]]) -> Iterator[tuple[Mapping[str, str], list[tuple[float, float]]]]:
-    try:
-        for item in answer:
-            labels = {str(key): str(value) for key, value in item["metric"].items()}
-            yield labels, [(float(at_s), float(value)) for at_s, value in item["values"]]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise PrometheusError("not a matrix of numbers as Prometheus answers it") from error
 
 
 @dataclass

@@ -7,8 +7,9 @@ whose short runs have ended and whose long ones have not does not look short.
 import bisect
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +24,7 @@ _KEPT, _NEIGHBOURS = 100, 6
 ENDED_LEVELS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.92, 0.94, 0.96, 0.98, 1.0)
 """Of the quantiles that are kept of the last runs that ended: closer where few are longer."""
 _BURSTS_S = (60.0, 600.0, 3_600.0, 86_400.0)
-LEAST_NAMED = 2
+_LEAST_NAMED = 2
 """Finished runs from which on jobs of one name and user are a class of their own."""
 NO_HISTORY_LOG_SECONDS = math.log(3_600.0)
 
@@ -318,40 +319,28 @@ class JobHistory:
 
     def describe(self, kind: JobKind, at_s: float) -> Described:
         """The features of a job that starts at ``at_s``."""
-        groups, level = self._alike(kind)
+        groups, level = groups_of(kind, self._groups, _EMPTY)
         return described(kind, at_s, level, [group.state() for group in groups])
 
     def level_of(self, kind: JobKind) -> tuple[str, int]:
         """Whose last runs a job is described relative to, and how many of them had ended, as ``describe`` has it."""
-        groups, level = self._alike(kind)
+        groups, level = groups_of(kind, self._groups, _EMPTY)
         named = zip(groups, (level, "queue", "gpus", "all"), strict=True)
         return next(((name, group.count) for group, name in named if group.count), ("none", 0))
 
     def recent_log_seconds(self, kind: JobKind) -> tuple[float, ...]:
         """Log durations of the last runs of its class that ended, the oldest first."""
-        return tuple(self._class(kind)[0].finished)
+        return tuple(groups_of(kind, self._groups, _EMPTY)[0][0].finished)
 
     def ended(self, kind: JobKind) -> tuple[EndedRuns, ...]:
         """Of its own class, its queue, its number of GPUs and all jobs: the nearest first."""
-        groups, _ = self._alike(kind)
+        groups, _ = groups_of(kind, self._groups, _EMPTY)
         return tuple(group.ended() for group in groups)
 
     def states(self, keys: Iterable[Key] | None = None) -> dict[Key, GroupState]:
         """What is stored of groups, of all by default; those without a run are absent."""
         wanted = self._groups if keys is None else [key for key in keys if key in self._groups]
         return {key: self._groups[key].state() for key in wanted}
-
-    def _alike(self, kind: JobKind) -> tuple[tuple[_Group, ...], str]:
-        """Its class and the wider groups, the nearest first, and the level of the class."""
-        own, level = self._class(kind)
-        return (own, *(self._groups.get(key, _EMPTY) for key in wider_keys(kind))), level
-
-    def _class(self, kind: JobKind) -> tuple[_Group, str]:
-        if kind.name:
-            named = self._groups.get(named_key(kind), _EMPTY)
-            if len(named.finished) >= LEAST_NAMED:
-                return named, "name"
-        return self._groups.get(class_key(kind), _EMPTY), "class"
 
 
 def described(kind: JobKind, at_s: float, level: str, states: Sequence[GroupState]) -> Described:
@@ -374,6 +363,23 @@ def described(kind: JobKind, at_s: float, level: str, states: Sequence[GroupStat
 _EMPTY = _Group()
 
 
+class _Counted(Protocol):
+    @property
+    def count(self) -> int: ...
+
+
+_G = TypeVar("_G", bound=_Counted)
+
+
+def groups_of(kind: JobKind, groups: Mapping[Key, _G], absent: _G) -> tuple[tuple[_G, ...], str]:
+    """A job's class and the wider groups, the nearest first, and the level of the class: ``name`` where enough runs of
+    its name and user have ended."""
+    named = groups.get(named_key(kind), absent) if kind.name else absent
+    is_named = named.count >= _LEAST_NAMED
+    own = named if is_named else groups.get(class_key(kind), absent)
+    return (own, *(groups.get(key, absent) for key in _wider_keys(kind))), "name" if is_named else "class"
+
+
 def class_key(kind: JobKind) -> Key:
     return ("class", kind.queue, kind.gpus)
 
@@ -382,7 +388,7 @@ def named_key(kind: JobKind) -> Key:
     return ("name", kind.queue, kind.gpus, kind.name, kind.user)
 
 
-def wider_keys(kind: JobKind) -> tuple[Key, Key, Key]:
+def _wider_keys(kind: JobKind) -> tuple[Key, Key, Key]:
     return ("queue", kind.queue), ("gpus", kind.gpus), ("all",)
 
 
@@ -390,7 +396,7 @@ def keys_of(kind: JobKind) -> Iterable[Key]:
     yield class_key(kind)
     if kind.name:
         yield named_key(kind)
-    yield from wider_keys(kind)
+    yield from _wider_keys(kind)
 
 
 def _log_seconds(seconds: float) -> float:

@@ -1,16 +1,12 @@
 """The feature store of runs: Feast over Parquet and DuckDB (all rows, by when they were known) and SQLite or Redis (the
 newest).
 
-Everything runs in this process. Feast is imported on first use: ten seconds and hundreds of MiB.
+Everything runs in this process.
 """
 
-import contextlib
 import fcntl
-import hashlib
 import math
-import sqlite3
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kopt.core.settings import Settings
-from kopt.core.sqlite_files import write_ahead
 from kopt.core.workload.run_time import JobKind, JobRun
 from kopt.features import job_history
+from kopt.features.feast_store import FeastStore, source_digest
 from kopt.features.job_history import GroupState, Key, keys_of
 from kopt.features.rows import FeatureStoreError
 from kopt.features.run_rows import (
@@ -30,7 +26,7 @@ from kopt.features.run_rows import (
     RunRows,
     states_over_time,
 )
-from kopt.features.session import duckdb_session, quietly, store_errors
+from kopt.features.session import duckdb_session
 
 if TYPE_CHECKING:
     from kopt.features.repository.run_definitions import RunRepository
@@ -42,35 +38,12 @@ _MARKER = "all"
 """Of the row that says how far a cluster's rows go; written after the others."""
 
 
-class RunFeatureStore:
-    """Rows of runs, for any moment and for now. State lies in a folder of ``settings.feast_repo`` named after the
-    transformation. Every method creates what is missing, and blocks. Errors are FeatureStoreError."""
+class RunFeatureStore(FeastStore):
+    """Rows of runs, for any moment and for now. Its folder is named after the transformation."""
 
     def __init__(self, settings: Settings) -> None:
-        if set("*?[") & set(str(settings.feast_repo)):
-            raise FeatureStoreError(
-                f"DuckDB takes *, ? and [ in {settings.feast_repo} for patterns; set another KOPT_HOME"
-            )
-        self._settings = settings
-        self.folder = settings.feast_repo / f"runs_{transformation_digest()}"
+        super().__init__(settings, f"runs_{source_digest(job_history)}")
         self._groups, self._calibrations = self.folder / "groups", self.folder / "calibrations"
-        self._applied = False
-
-    def apply(self) -> None:
-        """Creates the stores and registers the definitions; does nothing where that has been done."""
-        marker = self.folder / f"applied-{'redis' if self._settings.redis_url else 'sqlite'}"
-        if not (self._applied or marker.exists()):
-            with self._errors(), self._locked():
-                if not marker.exists():
-                    self._create()
-                    marker.touch()
-        self._applied = True
-
-    def connect(self) -> None:
-        """Imports Feast and opens the online store, so that the first reader need not wait seconds for that."""
-        self.apply()
-        with self._errors():
-            _ = self._reader
 
     def write(self, cluster: Cluster, runs: Sequence[JobRun], change: int = 0, *, since_s: float = -math.inf) -> int:
         """Stores what was known of a cluster at each start and end of its runs since ``since_s``, in place of all that
@@ -110,7 +83,7 @@ class RunFeatureStore:
             (repository.calibrations, calibrations),
             (repository.groups, markers),
         ):
-            self._write_online(features, tables)
+            self._write_online(features.name, tables)
         return sum(table.num_rows for table in (*groups, *calibrations))
 
     def materialise(self, cluster: Cluster, upto_s: float = math.inf) -> int:
@@ -123,9 +96,9 @@ class RunFeatureStore:
             rows, known_s, change = latest_rows(self._groups, cluster, upto_s)
         if not rows.num_rows:
             return 0
-        self._write_online(self._repository.groups, [rows])
+        self._write_online(self._repository.groups.name, [rows])
         marker = group_table(cluster, [(known_s, (_MARKER, "known"), GroupState())], change)
-        self._write_online(self._repository.groups, [marker])
+        self._write_online(self._repository.groups.name, [marker])
         return int(rows.num_rows)
 
     def online(self, cluster: Cluster, kind: JobKind, version: str = "") -> OnlineRuns:
@@ -177,34 +150,10 @@ class RunFeatureStore:
                 result[at][key] = state
         return result
 
-    def _write_online(self, features: Any, tables: Sequence[Any]) -> None:
-        import pyarrow as pa
-
-        newest = pa.concat_tables(tables) if tables else None
-        if newest is not None and newest.num_rows:
-            with self._errors():
-                self._feast.write_to_online_store(features.name, newest.to_pandas())
-
-    def _create(self) -> None:
-        from kopt.features.offline import replace_rows
+    def _schemas(self) -> Mapping[Path, Any]:
         from kopt.features.run_files import CALIBRATION_SCHEMA, GROUP_SCHEMA
 
-        for folder, schema in ((self._groups, GROUP_SCHEMA), (self._calibrations, CALIBRATION_SCHEMA)):
-            folder.mkdir(parents=True, exist_ok=True)
-            # Gives Feast the columns while there is no run yet.
-            replace_rows(folder / "none.parquet", schema.empty_table())
-        if not self._settings.redis_url:
-            with contextlib.closing(sqlite3.connect(self.folder / "online.db")) as online:
-                write_ahead(online, time.sleep)
-        with quietly():
-            self._feast.apply(list(self._repository))
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+        return {self._groups: GROUP_SCHEMA, self._calibrations: CALIBRATION_SCHEMA}
 
     @cached_property
     def _repository(self) -> "RunRepository":
@@ -213,36 +162,10 @@ class RunFeatureStore:
         return run_repository(self._groups, self._calibrations)
 
     @cached_property
-    def _config(self) -> Any:
-        from kopt.features.repository.definitions import repo_config
-
-        return repo_config(self._settings, self.folder)
-
-    @cached_property
-    def _feast(self) -> Any:
-        from kopt.features.repository.definitions import feature_store
-
-        return feature_store(self._config)
-
-    @cached_property
     def _reader(self) -> "RunReader":
         from kopt.features.repository.run_reader import RunReader
 
         return RunReader(self._config, self._repository)
-
-    def _errors(self) -> contextlib.AbstractContextManager[None]:
-        return store_errors(self.folder, self._torn)
-
-    def _torn(self) -> FeatureStoreError | None:
-        from kopt.features.offline import torn, unreadable
-
-        broken = unreadable([*self._groups.glob("*.parquet"), *self._calibrations.glob("*.parquet")])
-        return None if broken is None else torn(broken)
-
-
-def transformation_digest() -> str:
-    """Names the transformation by its source text, 12 hexadecimal digits."""
-    return hashlib.sha256(Path(job_history.__file__).read_bytes()).hexdigest()[:12]
 
 
 def _check_time(cluster: Cluster, known_s: float) -> None:

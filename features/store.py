@@ -1,16 +1,13 @@
 """The feature store of demand: Feast over Parquet and DuckDB (history) and SQLite or Redis (newest rows).
 
-Everything runs in this process. Feast is imported on first use: ten seconds and hundreds of MiB.
+Everything runs in this process.
 """
 
-import contextlib
 import fcntl
-import hashlib
 import shutil
-import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kopt.core.settings import Settings
-from kopt.core.sqlite_files import write_ahead
 from kopt.data.demand.table import GRID_S, DemandSeries
 from kopt.features import demand
 from kopt.features.demand import FEATURES, HORIZONS_S, LOOKBACK_S, steps_ahead
+from kopt.features.feast_store import FeastStore, source_digest
 from kopt.features.rows import FeatureStoreError, HistoricalTable, OnlineRows, available_at_s, event_times
-from kopt.features.session import duckdb_session, quietly, store_errors
+from kopt.features.session import duckdb_session
 
 if TYPE_CHECKING:
     from kopt.features.repository.definitions import Repository
@@ -39,40 +36,15 @@ _READ_NAMES = 500
 _OLDER_KEPT = 1
 
 
-class DemandFeatureStore:
+class DemandFeatureStore(FeastStore):
     """Feature rows of demand series, for training as of any origin and for serving as of now.
 
-    State lies in a folder of ``settings.feast_repo`` named after the transformation, so that rows of another version of
-    it are never mixed in. Every method creates what is missing. Errors are FeatureStoreError.
+    Its folder is named after the transformation, so that rows of another version of it are never mixed in.
     """
 
     def __init__(self, settings: Settings) -> None:
-        if set("*?[") & set(str(settings.feast_repo)):
-            raise FeatureStoreError(
-                f"DuckDB takes *, ? and [ in {settings.feast_repo} for patterns; set another KOPT_HOME"
-            )
-        self._settings = settings
-        self.folder = settings.feast_repo / transformation_digest()
+        super().__init__(settings, transformation_digest())
         self._offline = self.folder / "offline"
-        self._applied = False
-
-    def apply(self) -> None:
-        """Creates the stores and registers the definitions; does nothing where that has been done."""
-        marker = self.folder / f"applied-{'redis' if self._settings.redis_url else 'sqlite'}"
-        if self._applied or marker.exists():
-            self._applied = True
-            return
-        with self._errors(), self._locked():
-            if not marker.exists():
-                self._create()
-                marker.touch()
-        self._applied = True
-
-    def connect(self) -> None:
-        """Imports Feast and opens the online store, so that the first reader need not wait seconds for that."""
-        self.apply()
-        with self._errors():
-            _ = self._reader
 
     def write(self, series: Iterable[DemandSeries]) -> int:
         """Computes and stores the rows of every observed bucket; returns how many.
@@ -127,7 +99,7 @@ class DemandFeatureStore:
         files = self._files() if names is None else [file_of(self._offline, name) for name in names]
         result = (latest_row(file, upto) for file in files if file.exists())
         rows = [row for row in result if row is not None]
-        self._write_online(rows)
+        self._write_online("demand_features", rows)
         return len(rows)
 
     def put_online(self, series: Iterable[DemandSeries]) -> int:
@@ -139,7 +111,7 @@ class DemandFeatureStore:
         # What is older changes no input of a model, and takes two thirds of the time.
         recent = (demand_series.tail(LOOKBACK_S // GRID_S + 2) for demand_series in _unnamed_twice(series))
         rows = [feature_rows(demand_series, newest_only=True) for demand_series in recent]
-        self._write_online(rows)
+        self._write_online("demand_features", rows)
         return sum(table.num_rows for table in rows)
 
     def online(self, names: Sequence[str], now_s: float | None = None) -> OnlineRows:
@@ -157,30 +129,13 @@ class DemandFeatureStore:
         now = time.time() if now_s is None else now_s
         return OnlineRows(tuple(names), values[:, :-2], values[:, -2], has_start, now)
 
-    def _write_online(self, rows: Sequence[Any]) -> None:
-        """Arrow tables, of one row for each service."""
-        if not rows:
-            return
-        import pyarrow as pa
-
+    def _schemas(self) -> Mapping[Path, Any]:
         from kopt.features.offline import SCHEMA
 
-        newest = pa.concat_tables(rows).cast(SCHEMA).to_pandas()
-        with self._errors():
-            # Not Feast's materialise: it sorts all history for the newest row and logs every call in the registry.
-            self._feast.write_to_online_store("demand_features", newest)
+        return {self._offline: SCHEMA}
 
     def _create(self) -> None:
-        from kopt.features.offline import SCHEMA, replace_rows
-
-        self._offline.mkdir(parents=True, exist_ok=True)
-        # Gives Feast the columns while there is no series yet.
-        replace_rows(self._offline / "none.parquet", SCHEMA.empty_table())
-        if not self._settings.redis_url:
-            with contextlib.closing(sqlite3.connect(self.folder / "online.db")) as online:
-                write_ahead(online, time.sleep)
-        with quietly():
-            self._feast.apply(list(self._repository))
+        super()._create()
         self._prune()
 
     def _prune(self) -> None:
@@ -191,33 +146,11 @@ class DemandFeatureStore:
         for old in sorted(others, key=lambda folder: folder.stat().st_mtime, reverse=True)[_OLDER_KEPT:]:
             shutil.rmtree(old, ignore_errors=True)
 
-    def _files(self) -> list[Path]:
-        return sorted(self._offline.glob("*.parquet"))
-
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with (self.folder / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-
     @cached_property
     def _repository(self) -> "Repository":
         from kopt.features.repository.definitions import repository
 
         return repository(self._offline)
-
-    @cached_property
-    def _config(self) -> Any:
-        from kopt.features.repository.definitions import repo_config
-
-        return repo_config(self._settings, self.folder)
-
-    @cached_property
-    def _feast(self) -> Any:
-        from kopt.features.repository.definitions import feature_store
-
-        return feature_store(self._config)
 
     @cached_property
     def _reader(self) -> "OnlineReader":
@@ -249,19 +182,10 @@ class DemandFeatureStore:
         # The join keeps no order.
         return np.column_stack(columns)[np.argsort(answer["row"].to_numpy())]
 
-    def _errors(self) -> contextlib.AbstractContextManager[None]:
-        return store_errors(self.folder, self._torn)
-
-    def _torn(self) -> FeatureStoreError | None:
-        from kopt.features.offline import torn, unreadable
-
-        broken = unreadable(self._files())
-        return None if broken is None else torn(broken)
-
 
 def transformation_digest() -> str:
     """Names the transformation by its source text, 12 hexadecimal digits."""
-    return hashlib.sha256(Path(demand.__file__).read_bytes()).hexdigest()[:12]
+    return source_digest(demand)
 
 
 def _unnamed_twice(series: Iterable[DemandSeries]) -> list[DemandSeries]:

@@ -110,7 +110,7 @@ def _installed(row: HardwareRow) -> int:
 
 _BRIDGED = re.compile(r"\bNVL\b", re.IGNORECASE)
 """PCIe cards that bridges join (H100 NVL, H200 NVL)."""
-_QUAD = 4
+_METAX_GROUP = 4
 _LINK_GUESS_GBPS = 50.0
 
 
@@ -158,7 +158,7 @@ def _node(specs: GpuSpecs, link: str, count: int) -> DeviceGraph:
         direct = _mesh([(a, b, int(match[1])) for a in gpus for b in gpus[a + 1 :]], EdgeKind.NVLINK, gbps, count)
     elif re.search(r"link|hccs", lower) and "pcie" not in lower:
         # Links of other makers: of MetaX in fours; their speed is not published, and more than that of cards.
-        many = _QUAD if "metax" in lower else count
+        many = _METAX_GROUP if "metax" in lower else count
         direct = _mesh(
             [(a, b, 1) for a in gpus for b in gpus[a + 1 :] if a // many == b // many],
             EdgeKind.METAXLINK,

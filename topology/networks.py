@@ -58,7 +58,7 @@ _STAGED = re.compile(
     r"|staged through (?:the )?host",
     re.IGNORECASE,
 )
-_QUAD = 4
+_HOPPER_BOARD = 4
 _VERBS_GBIT = 100
 """Cards so fast are bought for verbs, where nothing says what they speak."""
 _FABRIC = re.compile(r"slingshot|efa\b|\bena\b|cxi|omni", re.IGNORECASE)
@@ -122,7 +122,7 @@ def _usual(installed: int, gpu: GpuSpecs | None, *, ethernet: bool) -> tuple[int
     of 200 Gbit/s), boxes of PCIe cards one for all."""
     if ethernet:
         return 1, {0: 10.0, 1: 10.0, 2: 25.0, 3: 100.0}.get(gpu.generation if gpu else 0, 200.0)
-    if gpu is not None and gpu.generation == 4 and installed == _QUAD:
+    if gpu is not None and gpu.generation == 4 and installed == _HOPPER_BOARD:
         return installed, 200.0
     if gpu is None or (gpu.vendor == "amd" and gpu.link_gbps >= 400) or gpu.generation >= 4:
         return max(1, installed), 400.0

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kopt.cli.errors import Refused, usage_error
+from kopt.cli.open_cluster import open_cluster
 from kopt.cli.output import Answer, Format, column, show
 from kopt.core.hardware.bandwidth import BandwidthKind, Collective
 from kopt.core.hardware.node_topology import NodeTopology
@@ -69,17 +70,13 @@ def of_files(nodes: Sequence[NodeTopology], gpu: str) -> Places:
 
 def of_cluster(kubeconfig: Path | None) -> Places:
     """What is free now by the scheduler extender's own books. Raises Refused where there is no cluster."""
-    from kopt.cluster.client.api import ApiError, NoCluster, connect
     from kopt.controllers.overview.fleet import node_offers, read_fleet
 
     async def ask() -> Any:
-        async with connect(kubeconfig) as kube:
+        async with open_cluster(kubeconfig) as kube:
             return await read_fleet(kube)
 
-    try:
-        fleet = asyncio.run(ask())
-    except (NoCluster, ApiError) as error:
-        raise Refused(f"the cluster cannot be read: {error}") from error
+    fleet = asyncio.run(ask())
     offers, unknown = node_offers(fleet)
     if not offers:
         raise Refused("no node's topology is known; `kopt agent topology` publishes them")

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from kopt.cli.cluster import audit_log
-from kopt.cli.errors import Refused
+from kopt.cli.open_cluster import open_cluster
 from kopt.cli.options import Kubeconfig, Output
 from kopt.cli.output import Answer, Format, column, show
 from kopt.core.units import format_gpus
@@ -67,26 +67,22 @@ def audit(
 
 
 async def _audit(kubeconfig: Path | None, namespace: str) -> list[RogueRow]:
-    from kopt.cluster.client.api import ApiError, connect
     from kopt.controllers.admission.audit import audit
     from kopt.controllers.admission.state import read_once
 
-    try:
-        async with connect(kubeconfig) as kube:
-            cluster_view = await read_once(kube)
-            return [
-                RogueRow(
-                    finding.namespace,
-                    finding.resource.kind,
-                    finding.name,
-                    finding.gpus,
-                    finding.queue,
-                    finding.opted_out,
-                    finding.reason,
-                    [dict(operation) for operation in finding.patch],
-                    finding.command,
-                )
-                async for finding in audit(kube, cluster_view, namespace)
-            ]
-    except ApiError as error:
-        raise Refused(f"the cluster cannot be audited: {error}") from error
+    async with open_cluster(kubeconfig, failed="the cluster cannot be audited") as kube:
+        cluster_view = await read_once(kube)
+        return [
+            RogueRow(
+                finding.namespace,
+                finding.resource.kind,
+                finding.name,
+                finding.gpus,
+                finding.queue,
+                finding.opted_out,
+                finding.reason,
+                [dict(operation) for operation in finding.patch],
+                finding.command,
+            )
+            async for finding in audit(kube, cluster_view, namespace)
+        ]

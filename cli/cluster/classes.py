@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kopt.cli.errors import Refused
+from kopt.cli.open_cluster import open_cluster
 from kopt.cli.options import Kubeconfig, Output
 from kopt.cli.output import Answer, Format, column, show
 from kopt.core.scheduling.workload_class import WorkloadClass
@@ -101,14 +102,10 @@ def check_classes() -> "ClassTable":
 
 
 async def _running(kubeconfig: Path | None, namespace: str) -> "tuple[list[PodKind], dict[tuple[str, str], float]]":
-    from kopt.cluster.client.api import ApiError, connect
     from kopt.controllers.overview.running_workloads import running
 
-    try:
-        async with connect(kubeconfig) as kube:
-            return [pod_kind async for pod_kind in running(kube, namespace)], await _saved_at(kube, namespace)
-    except ApiError as error:
-        raise Refused(f"the cluster cannot be read: {error}") from error
+    async with open_cluster(kubeconfig) as kube:
+        return [pod_kind async for pod_kind in running(kube, namespace)], await _saved_at(kube, namespace)
 
 
 async def _saved_at(kube: "Kube", namespace: str) -> dict[tuple[str, str], float]:

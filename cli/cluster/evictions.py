@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kopt.cli.errors import Refused
+from kopt.cli.open_cluster import open_cluster
 from kopt.cli.options import Kubeconfig, Output, seconds
 from kopt.cli.output import Answer, Format, column, format_time, show
 from kopt.core.units import counted
@@ -99,26 +100,24 @@ def _is_listed(entry: "Entry", from_s: float, only_waiting: bool) -> bool:
 
 async def _read(kubeconfig: Path | None, namespace: str) -> "tuple[list[Entry], list[str]]":
     """The evictions, and the names of objects that cannot be read."""
-    from kopt.cluster.client.api import ApiError, Forbidden, NotFound, connect
+    from kopt.cluster.client.api import Forbidden, NotFound
     from kopt.cluster.client.resources import EVICTIONS
     from kopt.cluster.objects.eviction import entry_of
 
     entries, unreadable = [], []
-    try:
-        async with connect(kubeconfig) as kube:
+    async with open_cluster(kubeconfig, failed="evictions cannot be read") as kube:
+        try:
             async for page in kube.pages(EVICTIONS, namespace):
                 for document in page.items:
                     try:
                         entries.append(entry_of(document))
                     except ValueError:
                         unreadable.append(f"{document['metadata'].get('namespace')}/{document['metadata']['name']}")
-    except NotFound as error:
-        raise Refused(_INSTALL) from error
-    except Forbidden as error:
-        where = f"of namespace {namespace}" if namespace else "of all namespaces; name yours with -n"
-        raise Refused(f"you may not read evictions {where}") from error
-    except ApiError as error:
-        raise Refused(f"evictions cannot be read: {error}") from error
+        except NotFound as error:
+            raise Refused(_INSTALL) from error
+        except Forbidden as error:
+            where = f"of namespace {namespace}" if namespace else "of all namespaces; name yours with -n"
+            raise Refused(f"you may not read evictions {where}") from error
     return entries, unreadable
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kopt.cli.errors import Refused
+from kopt.cli.open_cluster import open_cluster
 from kopt.cli.options import Kubeconfig, Output
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.sharing import commands as sharing
@@ -194,15 +195,11 @@ def planned(plans: "Sequence[ManifestPlan]") -> Answer:
 
 
 async def _read(kubeconfig: Path | None) -> "tuple[Sequence[GpuDevice], SharedGpus]":
-    from kopt.cluster.client.api import ApiError, connect
     from kopt.cluster.workloads.shares.offers import read_sharing
     from kopt.controllers.overview.gpus import read_gpus
 
-    try:
-        async with connect(kubeconfig) as kube:
-            listing, sharing = await asyncio.gather(read_gpus(kube), read_sharing(kube))
-    except ApiError as error:
-        raise Refused(f"the cluster cannot be read: {error}") from error
+    async with open_cluster(kubeconfig) as kube:
+        listing, sharing = await asyncio.gather(read_gpus(kube), read_sharing(kube))
     return listing.gpus, sharing
 
 

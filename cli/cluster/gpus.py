@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kopt.cli.errors import Refused
+from kopt.cli.open_cluster import open_cluster
 from kopt.cli.options import Kubeconfig, Output
 from kopt.cli.output import Answer, Format, column, show
 from kopt.core.scheduling.devices import GpuDevice
@@ -77,17 +78,13 @@ def gpus(
 
         kopt gpus --node gpu-7 -o json
     """
-    from kopt.cluster.client.api import ApiError, connect
     from kopt.controllers.overview.gpus import read_gpus
 
     async def reading() -> "GpuList":
-        async with connect(kubeconfig) as kube:
+        async with open_cluster(kubeconfig) as kube:
             return await read_gpus(kube)
 
-    try:
-        listed = asyncio.run(reading())
-    except ApiError as error:
-        raise Refused(f"the cluster cannot be read: {error}") from error
+    listed = asyncio.run(reading())
     of_node = [gpu for gpu in listed.gpus if node in ("", gpu.node)]
     if node and not of_node:
         raise Refused(f"no node {node!r} with GPUs; there are {_few(sorted({gpu.node for gpu in listed.gpus}))}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kopt.cli.errors import Refused
+from kopt.cli.open_cluster import open_cluster
 from kopt.cli.options import Kubeconfig, Output
 from kopt.cli.output import Answer, Format, column, show
 from kopt.core.hardware.inventory import Hardware, Kind, is_model
@@ -49,20 +49,17 @@ def hardware(
 
         kopt hardware --kind fpga
     """
-    from kopt.cluster.client.api import ApiError, connect
     from kopt.controllers.overview.gpus import read_hardware
 
     async def reading() -> "HardwareList":
-        async with connect(kubeconfig) as kube:
+        async with open_cluster(kubeconfig) as kube:
             return await read_hardware(kube)
 
+    listed = asyncio.run(reading())
     try:
-        listed = asyncio.run(reading())
         wanted = [
             item for item in listed.hardware if kind in (None, item.kind) and (not model or is_model(model, item.model))
         ]
-    except ApiError as error:
-        raise Refused(f"the cluster cannot be read: {error}") from error
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--model") from None
     show(answer(wanted, listed.unread), output)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kopt.cli.errors import Refused, usage_error
+from kopt.cli.errors import usage_error
+from kopt.cli.open_cluster import open_cluster
 from kopt.cli.options import Kubeconfig, Output, seconds
 from kopt.cli.output import Answer, Format, column, show
 from kopt.core.units import WHOLE_GPU, format_span
@@ -91,14 +92,10 @@ def idle(
 
 
 async def _running(kubeconfig: Path | None, namespace: str) -> "tuple[list[PodKind], dict[str, GpuWorkload]]":
-    from kopt.cluster.client.api import ApiError, connect
     from kopt.controllers.overview.running_workloads import running
 
-    try:
-        async with connect(kubeconfig) as kube:
-            return [pod_kind async for pod_kind in running(kube, namespace)], await read_kaiwos(kube, namespace)
-    except ApiError as error:
-        raise Refused(f"the cluster cannot be read: {error}") from error
+    async with open_cluster(kubeconfig) as kube:
+        return [pod_kind async for pod_kind in running(kube, namespace)], await read_kaiwos(kube, namespace)
 
 
 async def read_kaiwos(kube: "Kube", namespace: str) -> "dict[str, GpuWorkload]":

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kopt.cli.errors import Refused
+from kopt.cli.open_cluster import open_cluster
 from kopt.cli.options import Kubeconfig, Output, seconds
 from kopt.cli.output import Answer, Format, column, show
 
@@ -63,7 +63,6 @@ def off(
 
 
 async def _off(kubeconfig: Path | None, namespace: str, dry_run: bool, wait_s: float) -> list[OffRow]:
-    from kopt.cluster.client.api import ApiError, connect
     from kopt.cluster.holds.hold import HELD_KINDS
     from kopt.cluster.teardown.steps import Outcome
     from kopt.cluster.teardown.switch_off import switch_off
@@ -84,9 +83,6 @@ async def _off(kubeconfig: Path | None, namespace: str, dry_run: bool, wait_s: f
             outcome.error,
         )
 
-    try:
-        async with connect(kubeconfig) as kube:
-            outcomes = switch_off(kube, held_kinds=held, namespace=namespace, dry_run=dry_run, wait_s=wait_s)
-            return [row(outcome) async for outcome in outcomes]
-    except ApiError as error:
-        raise Refused(f"the cluster cannot be switched off from here: {error}") from error
+    async with open_cluster(kubeconfig, failed="the cluster cannot be switched off from here") as kube:
+        outcomes = switch_off(kube, held_kinds=held, namespace=namespace, dry_run=dry_run, wait_s=wait_s)
+        return [row(outcome) async for outcome in outcomes]

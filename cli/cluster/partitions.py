@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kopt.cli.errors import Refused, usage_error
+from kopt.cli.open_cluster import open_cluster
 from kopt.cli.options import Kubeconfig, Output
 from kopt.cli.output import Answer, Format, column, show
 from kopt.controllers.partitions.options import DEFAULT_CONFIGURATIONS, DEFAULT_PROFILES
@@ -151,16 +152,14 @@ def _manifest(file: Path) -> dict[str, object]:
 
 
 async def _strategies(kubeconfig: Path | None) -> list[dict[str, object]]:
-    from kopt.cluster.client.api import ApiError, NotFound, connect
+    from kopt.cluster.client.api import NotFound
     from kopt.cluster.client.resources import MIG_STRATEGIES
 
-    try:
-        async with connect(kubeconfig) as kube:
+    async with open_cluster(kubeconfig) as kube:
+        try:
             return list((await kube.list(MIG_STRATEGIES)).items)
-    except NotFound as error:
-        raise Refused("the cluster has no MIGStrategies: apply deploy/chart/crds") from error
-    except ApiError as error:
-        raise Refused(f"the cluster cannot be read: {error}") from error
+        except NotFound as error:
+            raise Refused("the cluster has no MIGStrategies: apply deploy/chart/crds") from error
 
 
 async def _reports(
@@ -169,16 +168,14 @@ async def _reports(
     drains: bool,
     further: list[dict[str, object]],
 ) -> "list[StrategyReport]":
-    from kopt.cluster.client.api import ApiError, NotFound, connect
+    from kopt.cluster.client.api import NotFound
     from kopt.controllers.partitions.amd_pools import AmdSettings
     from kopt.controllers.partitions.pools import Managers, read_partitions
     from kopt.controllers.partitions.reading import read_cluster
 
-    try:
-        async with connect(kubeconfig) as kube:
+    async with open_cluster(kubeconfig) as kube:
+        try:
             observed = await read_cluster(kube, time.time(), *config_maps, further)
-    except NotFound as error:
-        raise Refused("the cluster has no MIGStrategies: apply deploy/chart/crds") from error
-    except ApiError as error:
-        raise Refused(f"the cluster cannot be read: {error}") from error
+        except NotFound as error:
+            raise Refused("the cluster has no MIGStrategies: apply deploy/chart/crds") from error
     return read_partitions(observed, Managers(amd=AmdSettings(drains)))

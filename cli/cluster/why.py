@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kopt.cli.errors import Refused, usage_error
+from kopt.cli.open_cluster import open_cluster
 from kopt.cli.options import Kubeconfig, Output
 from kopt.cli.output import Answer, Format, column, show
 from kopt.serving.base.environment import load_settings
@@ -78,17 +79,14 @@ def why(
 
 
 async def _read(kubeconfig: Path | None, wanted: "Wanted", *, eta: bool) -> "JobAnswer":
-    from kopt.cluster.client.api import ApiError, connect
     from kopt.controllers.overview.asking import ask
     from kopt.controllers.overview.diagnosis.endpoint import EndpointPredictions
     from kopt.controllers.overview.reading import Unknown
 
     settings = load_settings()
     predictions = EndpointPredictions(settings.endpoint, settings.cluster) if eta else None
-    try:
-        async with connect(kubeconfig) as kube:
+    async with open_cluster(kubeconfig) as kube:
+        try:
             return await ask(kube, wanted, predictions)
-    except Unknown as error:
-        raise Refused(error.message) from error
-    except ApiError as error:
-        raise Refused(f"the cluster cannot be read: {error}") from error
+        except Unknown as error:
+            raise Refused(error.message) from error

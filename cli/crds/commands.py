@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kopt.cli.errors import Refused
+from kopt.cli.open_cluster import open_cluster
 from kopt.cli.options import Kubeconfig, Output
 from kopt.cli.output import Answer, Format, column, show
 from kopt.core.units import counted
@@ -127,16 +128,10 @@ async def _plans(
 ) -> "list[DefinitionPlan]":
     from kopt.cli.crds.planning import plan
     from kopt.cli.crds.sources import definitions_of
-    from kopt.cluster.client.api import ApiError, Forbidden, connect
 
     definitions = definitions_of(files)
-    try:
-        async with connect(kubeconfig) as kube:
-            return await plan(kube, definitions, force_conflicts=force_conflicts)
-    except Forbidden as forbidden:
-        raise Refused(f"you may not do this: {forbidden.message}") from forbidden
-    except ApiError as failed:
-        raise Refused(f"the cluster cannot be read: {failed}") from failed
+    async with open_cluster(kubeconfig, forbidden="you may not do this") as kube:
+        return await plan(kube, definitions, force_conflicts=force_conflicts)
 
 
 async def _write(plans: "Sequence[DefinitionPlan]", kubeconfig: Path | None) -> tuple[int, str]:

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kopt.cli.errors import Edge, Refused
+from kopt.cli.errors import Refused
+from kopt.cli.open_cluster import open_cluster
 from kopt.cli.options import Kubeconfig, Output
 from kopt.cli.output import Answer, Format, column, format_time, show
 
 if TYPE_CHECKING:
     from kopt.cluster.objects.custom.node_health import HealthRecord
 
-app = typer.Typer(cls=Edge, no_args_is_help=True, help="How healthy nodes and their GPUs are, and why.")
+app = typer.Typer(no_args_is_help=True, help="How healthy nodes and their GPUs are, and why.")
 _INSTALL = "health is not kept here (no nodehealths.kaiwo.ai): install the chart with health.enabled=true"
 
 
@@ -146,14 +147,12 @@ def int_or_zero(text: str) -> int:
 
 
 async def _read(kubeconfig: Path | None) -> "list[HealthRecord]":
-    from kopt.cluster.client.api import ApiError, NotFound, connect
+    from kopt.cluster.client.api import NotFound
     from kopt.cluster.client.resources import NODE_HEALTHS
     from kopt.cluster.objects.custom.node_health import record_of
 
-    try:
-        async with connect(kubeconfig) as kube:
+    async with open_cluster(kubeconfig) as kube:
+        try:
             return [record_of(document) for document in (await kube.list(NODE_HEALTHS)).items]
-    except NotFound:
-        raise Refused(_INSTALL) from None
-    except ApiError as error:
-        raise Refused(f"the cluster cannot be read: {error}") from error
+        except NotFound:
+            raise Refused(_INSTALL) from None

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kopt.cli.errors import Refused
+from kopt.cli.open_cluster import open_cluster
 from kopt.core.dsse import Envelope, envelope_document
 from kopt.core.node_plan.plan import envelope_digest
 
@@ -23,17 +24,15 @@ def reported(kubeconfig: Path | None, node: str = "") -> "list[ReportedNode]":
 
 
 async def _reported(kubeconfig: Path | None, node: str) -> "list[ReportedNode]":
-    from kopt.cluster.client.api import ApiError, NotFound, connect
+    from kopt.cluster.client.api import NotFound
     from kopt.cluster.client.resources import NODE_PLANS
     from kopt.cluster.objects.custom.node_plan import reported_of
 
-    try:
-        async with connect(kubeconfig) as kube:
+    async with open_cluster(kubeconfig, failed="NodePlans cannot be read") as kube:
+        try:
             listed = await kube.list(NODE_PLANS)
-    except NotFound as error:
-        raise Refused(_INSTALL) from error
-    except ApiError as error:
-        raise Refused(f"NodePlans cannot be read: {error}") from error
+        except NotFound as error:
+            raise Refused(_INSTALL) from error
     nodes = sorted((reported_of(item) for item in listed.items), key=lambda each: each.node)
     if not node:
         return nodes
@@ -53,17 +52,15 @@ def applied(kubeconfig: Path | None, node: str, envelope: Envelope, wait_s: floa
 
 
 async def _applied(kubeconfig: Path | None, node: str, envelope: Envelope, wait_s: float) -> "ReportedNode":
-    from kopt.cluster.client.api import ApiError, NotFound, connect
+    from kopt.cluster.client.api import NotFound
     from kopt.cluster.client.resources import NODE_PLANS
 
-    try:
-        async with connect(kubeconfig) as kube:
+    async with open_cluster(kubeconfig, failed=f"the NodePlan of {node} cannot be written") as kube:
+        try:
             await kube.patch(NODE_PLANS, node, {"spec": {"envelope": envelope_document(envelope)}})
             return await _settled(kube, node, envelope_digest(envelope), time.monotonic() + wait_s)
-    except NotFound as error:
-        raise Refused(f"no executor has reported about node {node}: there is no NodePlan to write to") from error
-    except ApiError as error:
-        raise Refused(f"the NodePlan of {node} cannot be written: {error}") from error
+        except NotFound as error:
+            raise Refused(f"no executor has reported about node {node}: there is no NodePlan to write to") from error
 
 
 async def _settled(kube: "Kube", node: str, digest: str, until_s: float) -> "ReportedNode":

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kopt.cli.errors import Refused
+from kopt.cli.open_cluster import open_cluster
 from kopt.cli.queues.manifests import documents
 
 if TYPE_CHECKING:
@@ -65,14 +66,9 @@ async def declared(kube: "Kube", files: Sequence[Path]) -> Declared:
 
 async def with_cluster(kubeconfig: Path | None, act: "Callable[[Kube], Awaitable[T]]") -> T:
     """What ``act`` answers; its errors in words. Raises Refused."""
-    from kopt.cluster.client.api import ApiError, Forbidden, connect
 
     try:
-        async with connect(kubeconfig) as kube:
+        async with open_cluster(kubeconfig, forbidden="you may not do this") as kube:
             return await act(kube)
-    except Forbidden as forbidden:
-        raise Refused(f"you may not do this: {forbidden.message}") from forbidden
-    except ApiError as failed:
-        raise Refused(f"the cluster cannot be read: {failed}") from failed
     except ValueError as error:
         raise Refused(str(error)) from None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from kopt.cli.errors import Refused
+from kopt.cli.open_cluster import open_cluster
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.queues.manifests import refused
 from kopt.core.units import counted, format_gpus, format_span
@@ -101,17 +102,15 @@ async def _advised(
     history: "QueueDemandHistory", kubeconfig: Path | None, *, apply: bool
 ) -> "tuple[list[QuotaAdvice], list[str]]":
     """The advice, and the queues that were written."""
-    from kopt.cluster.client.api import ApiError, NotFound, connect
 
-    try:
-        async with connect(kubeconfig) as kube:
-            tree, documents = await _tree(kube)
-            advice = _advice(tree, history)
-            return advice, await _write(kube, documents, advice) if apply else []
-    except NotFound as error:
-        raise Refused(f"the cluster has no KaiwoQueues: apply deploy/chart/crds ({error.message})") from error
-    except ApiError as error:
-        raise Refused(f"the cluster does not answer as it should: {error}") from error
+    async with open_cluster(
+        kubeconfig,
+        missing="the cluster has no KaiwoQueues: apply deploy/chart/crds",
+        failed="the cluster does not answer as it should",
+    ) as kube:
+        tree, documents = await _tree(kube)
+        advice = _advice(tree, history)
+        return advice, await _write(kube, documents, advice) if apply else []
 
 
 async def _tree(kube: "Kube") -> "tuple[QueueTree, dict[str, Object]]":
@@ -151,7 +150,7 @@ async def _write(kube: "Kube", documents: dict[str, Object], advice: "Sequence[Q
     from kopt.cluster.objects.custom.advised_quota import with_quotas
 
     written: list[Object] = []
-    for name, quotas in _changes(documents, advice):
+    for name, quotas in _changes(advice):
         try:
             written.append(await kube.replace(KAIWO_QUEUES, with_quotas(documents[name], quotas)))
         except (ApiError, AnnotationError) as error:
@@ -165,9 +164,7 @@ async def _write(kube: "Kube", documents: dict[str, Object], advice: "Sequence[Q
     return [document["metadata"]["name"] for document in written]
 
 
-def _changes(
-    documents: dict[str, Object], advice: "Sequence[QuotaAdvice]"
-) -> list[tuple[str, dict[tuple[str, str], int]]]:
+def _changes(advice: "Sequence[QuotaAdvice]") -> list[tuple[str, dict[tuple[str, str], int]]]:
     """By queue what to write, those that lose most first."""
     by_queue: dict[str, dict[tuple[str, str], int]] = {}
     grows: dict[str, int] = {}
@@ -196,34 +193,33 @@ async def _give_back(kube: "Kube", written: Sequence[Object], documents: dict[st
 
 
 async def _undone(kubeconfig: Path | None) -> tuple[list[tuple[str, str]], bool]:
-    from kopt.cluster.client.api import ApiError, NotFound, connect
+    from kopt.cluster.client.api import ApiError
     from kopt.cluster.client.resources import KAIWO_QUEUES
     from kopt.cluster.objects.annotations import AnnotationError
     from kopt.cluster.objects.custom.advised_quota import without_advice
 
     results, failed = list[tuple[str, str]](), False
-    try:
-        async with connect(kubeconfig) as kube:
-            advised = []
-            for document in (await kube.list(KAIWO_QUEUES)).items:
-                name = document["metadata"]["name"]
-                try:
-                    if (restored := without_advice(document)) is not None:
-                        advised.append((name, restored))
-                except AnnotationError as error:
-                    results.append((name, str(error)))
-                    failed = True
-            for name, restored in sorted(advised, key=lambda item: (item[1].grows, item[0])):
-                try:
-                    await kube.replace(KAIWO_QUEUES, restored.document)
-                    results.append((name, restored.sentence))
-                except ApiError as error:
-                    results.append((name, f"not given back: {error}"))
-                    failed = True
-    except NotFound as error:
-        raise Refused(f"the cluster has no KaiwoQueues: apply deploy/chart/crds ({error.message})") from error
-    except ApiError as error:
-        raise Refused(f"the cluster does not answer as it should: {error}") from error
+    async with open_cluster(
+        kubeconfig,
+        missing="the cluster has no KaiwoQueues: apply deploy/chart/crds",
+        failed="the cluster does not answer as it should",
+    ) as kube:
+        advised = []
+        for document in (await kube.list(KAIWO_QUEUES)).items:
+            name = document["metadata"]["name"]
+            try:
+                if (restored := without_advice(document)) is not None:
+                    advised.append((name, restored))
+            except AnnotationError as error:
+                results.append((name, str(error)))
+                failed = True
+        for name, restored in sorted(advised, key=lambda item: (item[1].grows, item[0])):
+            try:
+                await kube.replace(KAIWO_QUEUES, restored.document)
+                results.append((name, restored.sentence))
+            except ApiError as error:
+                results.append((name, f"not given back: {error}"))
+                failed = True
     return results, failed
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from kopt.cli.errors import Refused
+from kopt.cli.open_cluster import open_cluster
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.queues.view import remarks_of
 from kopt.core.scheduling.queue_tree import Compiled, Engine
@@ -61,22 +61,16 @@ async def _run(
     tree: "QueueTree", engine: Engine, compiled: Compiled, kubeconfig: Path | None, *, dry_run: bool, prune: bool
 ) -> "tuple[ApplyPlan, int, str]":
     """The plan, how many objects were written, and the error that ended it."""
-    from kopt.cluster.client.api import ApiError, Forbidden, NotFound, connect
     from kopt.controllers.queues.applying import apply_plan, plan_apply
 
     applied, error = 0, ""
-    try:
-        async with connect(kubeconfig) as kube:
-            plan = await plan_apply(kube, tree, compiled, engine, prune=prune)
-            if not plan.problems and not dry_run:
-                async for _, error in apply_plan(kube, plan):
-                    applied += not error
-    except NotFound as missing:
-        raise Refused(f"{_NAMES[engine]} is not installed in this cluster ({missing.message})") from missing
-    except Forbidden as forbidden:
-        raise Refused(f"you may not do this: {forbidden.message}") from forbidden
-    except ApiError as failed:
-        raise Refused(f"the cluster cannot be read: {failed}") from failed
+    async with open_cluster(
+        kubeconfig, missing=f"{_NAMES[engine]} is not installed in this cluster", forbidden="you may not do this"
+    ) as kube:
+        plan = await plan_apply(kube, tree, compiled, engine, prune=prune)
+        if not plan.problems and not dry_run:
+            async for _, error in apply_plan(kube, plan):
+                applied += not error
     return plan, applied, error
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from kopt.cli.errors import Refused, usage_error
+from kopt.cli.open_cluster import open_cluster
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.queues.manifests import documents, refused
 from kopt.cli.queues.view import compiled_of
@@ -102,16 +103,10 @@ def _differences(imported: "Imported", engine: Engine, objects: Sequence[dict[st
 
 
 async def _live(engine: Engine, kubeconfig: Path | None) -> list[dict[str, Any]]:
-    from kopt.cluster.client.api import ApiError, Forbidden, NotFound, connect
     from kopt.cluster.workloads.queue_trees.live import read_live
 
-    try:
-        async with connect(kubeconfig) as kube:
-            live = await read_live(kube, engine)
-    except NotFound as error:
-        raise Refused(f"{engine.value} is not installed in this cluster ({error.message})") from error
-    except Forbidden as error:
-        raise Refused(f"you may not read the queues: {error.message}") from error
-    except ApiError as error:
-        raise Refused(f"the cluster cannot be read: {error}") from error
+    async with open_cluster(
+        kubeconfig, missing=f"{engine.value} is not installed in this cluster", forbidden="you may not read the queues"
+    ) as kube:
+        live = await read_live(kube, engine)
     return [item for item in live.objects.values() if item["kind"] != "LocalQueue"]

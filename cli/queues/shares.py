@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kopt.cli.errors import Refused, unknown_name, usage_error
+from kopt.cli.errors import unknown_name, usage_error
+from kopt.cli.open_cluster import open_cluster
 from kopt.cli.output import NOTHING, Answer, Format, column, show
 from kopt.cli.queues.manifests import refused
 from kopt.core.scheduling.queue_tree import CPU, MEMORY, Engine
@@ -75,7 +76,6 @@ async def _read(
     engine: Engine, kubeconfig: Path | None
 ) -> "tuple[QueueTree, dict[str, LeafUsage], Amounts | None, Sequence[str]]":
     """The queues that the cluster has, what runs and waits in them, what they share, and what was left out."""
-    from kopt.cluster.client.api import ApiError, Forbidden, NotFound, connect
     from kopt.cluster.client.resources import KUEUE_WORKLOADS, NODES, PODS
     from kopt.cluster.workloads.kueue.reading import local_queue_target
     from kopt.cluster.workloads.queue_trees.from_kai import from_kai
@@ -85,7 +85,9 @@ async def _read(
     from kopt.policies.queues import QueueTree, TreeError
 
     try:
-        async with connect(kubeconfig) as kube:
+        async with open_cluster(
+            kubeconfig, missing=f"{engine.value} is not installed in this cluster", forbidden="you may not read this"
+        ) as kube:
             objects = (await read_live(kube, engine)).objects
             documents = [item for (kind, *_), item in objects.items() if kind != "LocalQueue"]
             imported = from_kueue(documents) if engine is Engine.KUEUE else from_kai(documents)
@@ -99,12 +101,6 @@ async def _read(
             return tree, usage, node_capacity((await kube.list(NODES)).items, names), imported.skipped
     except TreeError as error:
         raise refused(error) from None
-    except NotFound as error:
-        raise Refused(f"{engine.value} is not installed in this cluster ({error.message})") from error
-    except Forbidden as error:
-        raise Refused(f"you may not read this: {error.message}") from error
-    except ApiError as error:
-        raise Refused(f"the cluster cannot be read: {error}") from error
 
 
 def _displayed(rows: "Sequence[ShareRow]") -> frozenset[str]:

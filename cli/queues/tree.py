@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kopt.cli.errors import Refused, unknown_name
+from kopt.cli.errors import unknown_name
+from kopt.cli.open_cluster import open_cluster
 from kopt.cli.output import Answer, Format, column, show
 from kopt.core.scheduling.queue_standing import QueueStanding
 from kopt.core.units import format_gpus
@@ -65,19 +66,13 @@ def _lineage(name: str, by_name: dict[str, QueueStanding]) -> list[str]:
 
 
 async def _read(kubeconfig: Path | None) -> "Standings":
-    from kopt.cluster.client.api import ApiError, Forbidden, NotFound, connect
     from kopt.controllers.overview.queue_standings import NEEDED, queue_standings
 
-    try:
-        async with connect(kubeconfig) as kube:
-            listings = await asyncio.gather(*(kube.list(kind) for kind in NEEDED))
-            return queue_standings({kind: listing.items for kind, listing in zip(NEEDED, listings, strict=True)})
-    except NotFound as error:
-        raise Refused(f"Kueue is not installed in this cluster ({error.message})") from error
-    except Forbidden as error:
-        raise Refused(f"you may not read this: {error.message}") from error
-    except ApiError as error:
-        raise Refused(f"the cluster cannot be read: {error}") from error
+    async with open_cluster(
+        kubeconfig, missing="Kueue is not installed in this cluster", forbidden="you may not read this"
+    ) as kube:
+        listings = await asyncio.gather(*(kube.list(kind) for kind in NEEDED))
+        return queue_standings({kind: listing.items for kind, listing in zip(NEEDED, listings, strict=True)})
 
 
 def _row(each: QueueStanding, *, indent: bool) -> TreeRow:

@@ -10,6 +10,7 @@ import typer
 from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import seconds
 from kopt.cli.progress import bar, print_status
+from kopt.cli.sizing.measured import read_token
 from kopt.core.workload.run_time import JobRun
 from kopt.data.jobs.openb import TraceError
 from kopt.serving.base.environment import load_settings
@@ -102,7 +103,7 @@ def _of_mlflow(
     now_s = time.time()
     query = MlflowQuery(now_s - seconds(since, "--since"), tuple(gpus_from or GPU_NAMES), gpus, queue)
     try:
-        with MlflowReader(url, token=_token(token_file), authority=_authority(ca_file)) as reader:
+        with MlflowReader(url, token=read_token(token_file), authority=_authority(ca_file)) as reader:
             read = reader.read(query, now_s)
     except MlflowRunsError as error:
         raise Refused(str(error)) from error
@@ -123,7 +124,7 @@ def _of_prometheus(url: str, since: str, token_file: Path | None, ca_file: Path 
     from kopt.data.jobs.prometheus_runs import read_gpu_runs
 
     try:
-        with Server(url, token=_token(token_file), authority=_authority(ca_file)) as server:
+        with Server(url, token=read_token(token_file), authority=_authority(ca_file)) as server:
             read = read_gpu_runs(server, float(seconds(since, "--since")), time.time())
     except PrometheusError as error:
         raise Refused(str(error)) from error
@@ -152,15 +153,6 @@ def _send(by_cluster: Runs, cluster: str) -> None:
     except (RequestRefused, AnswerError) as error:
         raise Refused(f"{error}; {done} of {total} runs were sent, and sending them again is harmless") from error
     print_status(f"{total:,} runs sent, {kept:,} of them new")
-
-
-def _token(path: Path | None) -> str:
-    if path is None:
-        return ""
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise Refused(f"{path}: the token cannot be read ({error})") from error
 
 
 def _authority(path: Path | None) -> Path | None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kopt.cli.errors import Refused
+from kopt.cli.open_cluster import open_cluster
 from kopt.cli.options import Kubeconfig, Output, seconds
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.sharing import changing
@@ -203,11 +203,7 @@ def _print(plans: "Sequence[NodePlan]", key: tuple[str, str], cluster: "SharingC
 
 
 async def _read(kubeconfig: Path | None, config_map: tuple[str, str]) -> "SharingCluster":
-    from kopt.cluster.client.api import ApiError, connect
     from kopt.cluster.workloads.sharing.nodes import read_sharing_cluster
 
-    try:
-        async with connect(kubeconfig) as kube:
-            return await read_sharing_cluster(kube, config_map)
-    except ApiError as error:
-        raise Refused(f"the cluster cannot be read: {error}") from error
+    async with open_cluster(kubeconfig) as kube:
+        return await read_sharing_cluster(kube, config_map)

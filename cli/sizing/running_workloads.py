@@ -12,6 +12,7 @@ import typer
 
 from kopt.cli.endpoint import DEADLINE_S, unanswered
 from kopt.cli.errors import Refused
+from kopt.cli.open_cluster import open_cluster
 from kopt.cli.output import printable
 from kopt.cli.script_arguments import MANIFESTS, read_manifest
 from kopt.cli.sizing import measured
@@ -96,19 +97,15 @@ async def _select(workload: str | None, kubeconfig: Path | None, namespace: str)
         for pod_kind in _in_manifest(path):
             yield pod_kind
         return
-    from kopt.cluster.client.api import ApiError, connect
     from kopt.controllers.overview.running_workloads import running
 
     kind, name = ("", "") if workload is None else _named(workload)
     result = False
-    try:
-        async with connect(kubeconfig) as kube:
-            async for pod_kind in running(kube, namespace):
-                if workload is None or (pod_kind.workload.name == name and _is_kind(pod_kind, kind)):
-                    result = True
-                    yield pod_kind
-    except ApiError as error:
-        raise Refused(f"the cluster cannot be read: {error}") from error
+    async with open_cluster(kubeconfig) as kube:
+        async for pod_kind in running(kube, namespace):
+            if workload is None or (pod_kind.workload.name == name and _is_kind(pod_kind, kind)):
+                result = True
+                yield pod_kind
     if workload is not None and not result:
         location = f"namespace {namespace}" if namespace else "any namespace"
         raise Refused(f"no {kind} {name} that asks for GPUs runs in {location}; `kopt recommend --running` lists them")
@@ -205,13 +202,9 @@ def _unchanged(pod_kind: "PodKind", advice: "SizeAdvice") -> str:
 
 async def tried(kubeconfig: Path | None, sizeds: Sequence[Sized]) -> list[str]:
     """Each change sent to the API server as a dry run: empty where it is accepted, else what the server says."""
-    from kopt.cluster.client.api import ApiError, connect
 
-    try:
-        async with connect(kubeconfig) as kube:
-            return [await _tried(kube, sized.change) for sized in sizeds if sized.change is not None]
-    except ApiError as error:
-        raise Refused(f"the cluster cannot be asked: {error}") from error
+    async with open_cluster(kubeconfig, failed="the cluster cannot be asked") as kube:
+        return [await _tried(kube, sized.change) for sized in sizeds if sized.change is not None]
 
 
 async def _tried(kube: "Kube", change: "Change") -> str:

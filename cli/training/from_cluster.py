@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from kopt.cli.errors import Refused
+from kopt.cli.open_cluster import open_cluster
 from kopt.cli.output import printable
 from kopt.cli.progress import print_status, step
 from kopt.core.settings import Settings
@@ -49,17 +50,13 @@ class Imported(Generic[Row]):
 
 def read_cluster(kubeconfig: Path | None, read: "Callable[[Kube], Awaitable[Answer]]") -> Answer:
     """What ``read`` makes of a cluster. Raises Refused where it cannot be read."""
-    from kopt.cluster.client.api import ApiError, connect
 
     async def ask() -> Answer:
-        async with connect(kubeconfig) as kube:
+        async with open_cluster(kubeconfig) as kube:
             return await read(kube)
 
-    try:
-        with step("reading what the cluster has measured"):
-            return asyncio.run(ask())
-    except ApiError as error:
-        raise Refused(f"the cluster cannot be read: {error}") from error
+    with step("reading what the cluster has measured"):
+        return asyncio.run(ask())
 
 
 def table_of(settings: Settings, predictor: str, name: str) -> Path:

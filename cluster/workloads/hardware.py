@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.cluster.workloads.requests.gpus import GPU_DRIVERS
-from kopt.cluster.workloads.requests.pods import is_gpu, quantity
+from kopt.cluster.workloads.requests.pods import is_gpu, quantity, quantity_or_zero
 from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
 from kopt.core.hardware.inventory import MODEL_LABELS, Hardware, Kind, Source
 from kopt.core.units import MIB, Bytes
@@ -99,7 +99,7 @@ def _allocatable(node: str, labels: Mapping[str, str], amounts: Mapping[str, obj
     model_labels = _model_labels(labels)
     for resource, amount in sorted(amounts.items()):
         kind = _kind_of_resource(resource)
-        count = _whole(amount) if kind is not None else 0
+        count = quantity_or_zero(amount) if kind is not None else 0
         if kind is None or not count:
             continue
         named = model_labels if kind is not Kind.FPGA else ()
@@ -156,7 +156,7 @@ def _memory(labels: Mapping[str, str], model: str) -> Bytes:
 
 
 def _memory_of_device(device: Object) -> int:
-    return _whole(at(device, "capacity", "memory", "value"))
+    return quantity_or_zero(at(device, "capacity", "memory", "value"))
 
 
 def _attribute(device: Object, name: str) -> str:
@@ -170,11 +170,3 @@ def _pool(resource_slice: Object) -> tuple[str, str]:
 def _generation(resource_slice: Object) -> int:
     value = mapping(resource_slice, "spec", "pool").get("generation", 0)
     return value if isinstance(value, int) else 0
-
-
-def _whole(written: object) -> int:
-    """0 for anything that is no quantity."""
-    try:
-        return quantity(written)
-    except ValueError:
-        return 0

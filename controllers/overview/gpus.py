@@ -22,7 +22,7 @@ from kopt.cluster.workloads.hardware import current_slices, inventory_of
 from kopt.cluster.workloads.node_selection import why_closed
 from kopt.cluster.workloads.placement.node_complaints import complaint_in_any_mode
 from kopt.cluster.workloads.requests.external import CLAIMS, RESOURCE_SLICES
-from kopt.cluster.workloads.requests.pods import quantity
+from kopt.cluster.workloads.requests.pods import quantity_or_zero
 from kopt.controllers.overview.fleet import fleet_of
 from kopt.controllers.overview.reading import Reader
 from kopt.core.hardware.inventory import Hardware
@@ -175,7 +175,7 @@ def _device(device: Object, driver: str, node: str, held: tuple[GpuHolder, ...],
         text(device, "name"),
         driver,
         _attribute(device, "productName") or _attribute(device, "profile"),
-        Bytes(_amount(at(device, "capacity", "memory", "value"))),
+        Bytes(quantity_or_zero(at(device, "capacity", "memory", "value"))),
         max(0, WHOLE_GPU - sum(holder.milli_gpu for holder in held)),
         held,
         not closed and not taints,
@@ -200,20 +200,12 @@ def _share(device: Object, consumed: Mapping[str, object]) -> int:
     """The largest part of a capacity that a claim consumes, in milli-GPU; whole where it says none."""
     capacity = mapping(device, "capacity")
     parts = [
-        _amount(amount) * WHOLE_GPU / whole
+        quantity_or_zero(amount) * WHOLE_GPU / whole
         for name, amount in consumed.items()
-        if (whole := _amount(mapping(capacity, name).get("value")))
+        if (whole := quantity_or_zero(mapping(capacity, name).get("value")))
     ]
     return min(WHOLE_GPU, math.ceil(max(parts))) if parts else WHOLE_GPU
 
 
 def _attribute(device: Object, name: str) -> str:
     return text(mapping(device, "attributes", name), "string")
-
-
-def _amount(written: object) -> int:
-    """0 for anything that is no quantity."""
-    try:
-        return quantity(written)
-    except ValueError:
-        return 0

@@ -20,7 +20,7 @@ from kopt.cluster.objects.dcm_profiles import (
     with_dcm_taint,
     without_dcm_taint,
 )
-from kopt.controllers.partitions.executors import Executor, Step, marked, released, since_s
+from kopt.controllers.partitions.executors import Executor, Step, abandoned, marked, since_s
 from kopt.controllers.partitions.views import ObservedNode
 from kopt.core.times import seconds_or_none, stamp
 from kopt.policies.partitions.configurations import NodeOption
@@ -102,12 +102,12 @@ class DeviceConfigManager(Executor):
         self, node: ObservedNode, layout: LayoutState, wanted: NodeOption | None, is_idle: bool, now_s: float
     ) -> Step | None:
         if wanted is None:
-            return _abandoned(node, layout, f"{node.name} stays as it is: there is no {layout.wanted} any more.")
+            return abandoned(node, layout, f"{node.name} stays as it is: there is no {layout.wanted} any more.")
         if not is_idle:
             if layout.until and now_s < (seconds_or_none(layout.until) or 0.0):
                 return None
             why = "its pods have not ended in time" if layout.until else "a pod came meanwhile"
-            return _abandoned(node, layout, f"{node.name} stays as it is: {why}.")
+            return abandoned(node, layout, f"{node.name} stays as it is: {why}.")
         after = replace(layout, ours=wanted.name, phase=LayoutPhase.CUTTING, since=stamp(now_s))
         sentence = f"{node.name} is being divided as {wanted.name}."
         return Step(_ordered(node, after, wanted.name), "PartitionsCut", sentence)
@@ -168,14 +168,6 @@ def _ordered(node: ObservedNode, layout: LayoutState, profile: str) -> Object:
     """The label and the taint in one write; what the manager said of the profile before goes with it."""
     labels = {PROFILE_LABEL: profile, PROFILE_STATE_LABEL: None}
     return marked(layout, labels) | {"spec": with_dcm_taint(node.document)}
-
-
-def _abandoned(node: ObservedNode, layout: LayoutState, sentence: str) -> Step:
-    """As it was before this attempt: divided by us earlier, or not ours at all."""
-    if layout.ours is None:
-        return released(node, sentence)
-    after = replace(layout, wanted=layout.ours, phase=LayoutPhase.CUT, is_cordoned=False)
-    return Step(marked(after) | {"spec": {"unschedulable": None}}, "PartitionsGiveBack", sentence)
 
 
 def _agree(plugin: Mapping[str, int], wanted: Mapping[str, int]) -> bool:

@@ -112,7 +112,7 @@ class MigManager(Executor):
         if layout.phase is LayoutPhase.CORDONED and age_s >= self.settle_s:
             if not is_idle or wanted is None:
                 why = "a pod came meanwhile" if not is_idle else f"there is no {layout.wanted} any more"
-                return _abandoned(node, layout, f"{node.name} stays as it is: {why}.")
+                return abandoned(node, layout, f"{node.name} stays as it is: {why}.")
             labels = {CONFIGURATION_LABEL: wanted.name}
             after = replace(layout, ours=wanted.name, phase=LayoutPhase.CUTTING, since=stamp(now_s))
             return Step(marked(after, labels), "PartitionsCut", f"{node.name} is being cut as {wanted.name}.")
@@ -148,8 +148,8 @@ def since_s(layout: LayoutState) -> float:
         return 0.0
 
 
-def _abandoned(node: ObservedNode, layout: LayoutState, sentence: str) -> Step:
-    """As it was before this attempt: cut by us earlier, or not ours at all."""
+def abandoned(node: ObservedNode, layout: LayoutState, sentence: str) -> Step:
+    """As it was before this attempt: cut or divided by us earlier, or not ours at all."""
     if layout.ours is None:
         return released(node, sentence)
     after = replace(layout, wanted=layout.ours, phase=LayoutPhase.CUT, is_cordoned=False)

@@ -1,7 +1,7 @@
 """Who asks for what, which nodes could give it, and what is left undone. Pure, so that `kopt partitions` shares it."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kopt.cluster.holds.node_layout import IN_PROGRESS, LayoutPhase
@@ -17,7 +17,6 @@ from kopt.controllers.partitions.views import (
     AMD_GPU,
     ObservedNode,
     ObservedPod,
-    ObservedStrategy,
     ReportedModes,
 )
 from kopt.core.gpu import GpuModel
@@ -316,7 +315,3 @@ def _model(node: ObservedNode) -> GpuModel | None:
     except (UnknownGpuError, MigError):
         return None
     return model
-
-
-Acts = Callable[[ObservedStrategy], bool]
-"""Whether what a strategy plans is done, or only shown."""

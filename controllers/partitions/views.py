@@ -136,7 +136,6 @@ class ObservedPod:
     requests: Mapping[str, int]
     memory_bytes: Bytes
     waits: bool
-    has_claims: bool
     spec: Object = field(repr=False)
     isolation: str = ""
     gpus: MilliGpu = MilliGpu(0)
@@ -167,7 +166,6 @@ def read_pod(pod: Object) -> ObservedPod | None:
         requests,
         Bytes(0) if requests.keys() - {AMD_GPU} else _memory(annotations),
         waits,
-        claims,
         {name: spec[name] for name in kept if name in spec} if not node else {},
         text(annotations, _ISOLATION),
         gpus,

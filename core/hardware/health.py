@@ -117,10 +117,6 @@ class NodeHealth:
     gpus: Mapping[str, Grade] = field(default_factory=dict)
     loads: Mapping[str, float] = field(default_factory=dict)
 
-    @property
-    def condemned_gpus(self) -> tuple[str, ...]:
-        return tuple(sorted(gpu for gpu, grade in self.gpus.items() if gpu != NODE and grade is Grade.CONDEMNED))
-
 
 @dataclass(frozen=True)
 class Outcome:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from kopt.core.notebook import bar, bold, table
+from kopt.core.notebook import scaling_row, table
 from kopt.core.reason import Reason
 
 Operation = Mapping[str, Any]
@@ -82,14 +82,17 @@ class GpuCountAdvice:
         """For notebooks: the curve, with what is useful in bold."""
         head = f"{self.model} on {self.gpu}: {self.in_words} GPUs are useful at {self.threshold:.0%} or more each"
         rows = [
-            (
-                bold(str(point.gpus)) if point.gpus <= (self.useful_gpus or 0) else str(point.gpus),
-                point.split,
-                f"{point.step_seconds:.3g}",
-                f"{point.step_low_seconds:.3g} to {point.step_high_seconds:.3g}",
-                f"{point.speedup:.2f}",
-                f"{point.marginal_efficiency:.0%}",
-                bar(point.marginal_efficiency, is_good=point.marginal_efficiency >= self.threshold),
+            scaling_row(
+                point.gpus,
+                (
+                    point.split,
+                    f"{point.step_seconds:.3g}",
+                    f"{point.step_low_seconds:.3g} to {point.step_high_seconds:.3g}",
+                ),
+                point.speedup,
+                point.marginal_efficiency,
+                useful=self.useful_gpus or 0,
+                threshold=self.threshold,
             )
             for point in self.points
         ]

@@ -7,7 +7,7 @@ from enum import StrEnum
 from html import escape
 from typing import Any
 
-from kopt.core.notebook import bar, bold, stacked_bar, table
+from kopt.core.notebook import scaling_row, stacked_bar, table
 from kopt.core.reason import Reason
 from kopt.core.units import format_bytes
 from kopt.core.workload.training_plan import ModelShape, PlanError, Recompute, Sharding
@@ -243,13 +243,13 @@ class ScalingCurve:
         """For notebooks: the curve, with what is useful in bold."""
         useful = self.useful_gpus or 0
         rows = [
-            (
-                bold(str(point.gpus)) if point.gpus <= useful else str(point.gpus),
-                in_words(point.best.split),
-                f"{point.best.step_seconds:.3g} s",
-                f"{point.speedup:.2f}",
-                f"{point.marginal_efficiency:.0%}",
-                bar(point.marginal_efficiency, is_good=point.marginal_efficiency >= self.threshold),
+            scaling_row(
+                point.gpus,
+                (in_words(point.best.split), f"{point.best.step_seconds:.3g} s"),
+                point.speedup,
+                point.marginal_efficiency,
+                useful=useful,
+                threshold=self.threshold,
             )
             for point in self.points
         ]

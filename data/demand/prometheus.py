@@ -13,7 +13,7 @@ import io
 import math
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -299,3 +299,13 @@ def _series(name: str, times: list[Array], values: list[Array], end_s: int, step
     value[: len(grid.columns["value"])] = grid.columns["value"]
     # A point is the end of its bucket.
     return DemandSeries(name, grid.start_s - step_s, step_s, value, unit=unit, start_known=True)
+
+
+def rows_of(answer: list[dict[str, Any]]) -> Iterator[tuple[Mapping[str, str], list[tuple[float, float]]]]:
+    """Labels and points (Unix seconds, value) of each series. Raises PrometheusError for anything but numbers."""
+    try:
+        for item in answer:
+            labels = {str(key): str(value) for key, value in item["metric"].items()}
+            yield labels, [(float(at_s), float(value)) for at_s, value in item["values"]]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise PrometheusError("not a matrix of numbers as Prometheus answers it") from error

@@ -10,10 +10,9 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from kopt.core.workload.run_time import JobKind, JobRun
-from kopt.data.demand.prometheus import CHUNK_POINTS, PrometheusError, Server
+from kopt.data.demand.prometheus import CHUNK_POINTS, Server, rows_of
 from kopt.formats.gpu_metrics import exporters
 
 STEP_S = 60
@@ -130,16 +129,7 @@ def _pods(
     at_s, chunk_s = begin_s, CHUNK_POINTS * STEP_S
     while at_s < now_s:
         end_s = min(now_s, at_s + chunk_s)
-        for labels, points in _series(server.query_range(query, at_s, end_s, STEP_S)):
+        for labels, points in rows_of(server.query_range(query, at_s, end_s, STEP_S)):
             if points:
                 yield exporters.pod_of(labels), points
         at_s = end_s + STEP_S
-
-
-def _series(answer: list[dict[str, Any]]) -> Iterator[tuple[Mapping[str, str], list[tuple[float, float]]]]:
-    try:
-        for item in answer:
-            labels = {str(key): str(value) for key, value in item["metric"].items()}
-            yield labels, [(float(at_s), float(value)) for at_s, value in item["values"]]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise PrometheusError("not a matrix of numbers as Prometheus answers it") from error

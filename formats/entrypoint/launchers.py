@@ -77,7 +77,7 @@ def _read(command: Command, files: Files, shell: Shell, depth: int) -> Entrypoin
     """The entrypoint of one simple command, None where it is no training at all."""
     if depth > _MAX_DEPTH:
         raise EntrypointError(f"commands inside commands, {_MAX_DEPTH} deep; give the innermost one")
-    argv, env = _unwrap(command, depth)
+    argv, env = _unwrap(command)
     if not argv:
         return None
     name = PurePosixPath(argv[0]).name
@@ -100,7 +100,7 @@ def _read(command: Command, files: Files, shell: Shell, depth: int) -> Entrypoin
     return None if entrypoint is None else replace(entrypoint, env={**shell.exported, **env, **entrypoint.env})
 
 
-def _unwrap(command: Command, depth: int) -> tuple[tuple[str, ...], dict[str, str]]:
+def _unwrap(command: Command) -> tuple[tuple[str, ...], dict[str, str]]:
     """Takes ``env A=1 nohup timeout 60 …`` off the front."""
     argv, env = command.argv, dict(command.env)
     for _ in range(_MAX_DEPTH):

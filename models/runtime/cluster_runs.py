@@ -9,18 +9,16 @@ import numpy as np
 
 from kopt.core.workload.run_time import LEVELS, JobKind, JobRun
 from kopt.features.job_history import (
-    LEAST_NAMED,
     Array,
     Described,
     EndedRuns,
     GroupState,
     JobHistory,
     Key,
-    class_key,
     described,
+    groups_of,
     in_order,
     named_key,
-    wider_keys,
 )
 from kopt.features.run_rows import Calibration
 from kopt.models.runtime.recent import recent_quantiles
@@ -202,11 +200,10 @@ class StoredRuns:
 
     def quantiles(self, kind: JobKind, at_s: float, job: str = "") -> tuple[Array, Described, QueueRecord]:
         """As ``ClusterRuns`` answers."""
-        own, level = self._class(kind)
-        wider = [self._groups.get(key, _NOTHING) for key in wider_keys(kind)]
-        about = described(kind, at_s, level, [own, *wider])
+        groups, level = groups_of(kind, self._groups, _NOTHING)
+        about = described(kind, at_s, level, groups)
         record = QueueRecord.of(self._calibrations.get(("queue", kind.queue)))
-        recent = recent_quantiles(own.recent) if own.recent else None
+        recent = recent_quantiles(groups[0].recent) if groups[0].recent else None
         share = 0.0
         if about.level == "name":
             held = self._calibrations.get(named_key(kind))
@@ -216,14 +213,8 @@ class StoredRuns:
 
     def ended(self, kind: JobKind) -> tuple[EndedRuns, ...]:
         """As ``ClusterRuns`` has it."""
-        own, _ = self._class(kind)
-        return (own.ended(), *(self._groups.get(key, _NOTHING).ended() for key in wider_keys(kind)))
-
-    def _class(self, kind: JobKind) -> tuple[GroupState, str]:
-        named = self._groups.get(named_key(kind), _NOTHING) if kind.name else _NOTHING
-        if named.count >= LEAST_NAMED:
-            return named, "name"
-        return self._groups.get(class_key(kind), _NOTHING), "class"
+        groups, _ = groups_of(kind, self._groups, _NOTHING)
+        return tuple(group.ended() for group in groups)
 
 
 def combined(tracked: Array, recent: Array | None, share: float, *, has_drifted: bool) -> Array:

@@ -44,16 +44,16 @@ def _nodes(situation: Situation, index: int, fit: Fit) -> Iterator[Cause]:
         shortages = [_shortage(situation, index, fit, name) for name in _in_use(resources, is_enough)]
         # First what alone is missing on the most nodes.
         yield from map(sentences.in_use, sorted(shortages, key=lambda shortage: -shortage.nodes))
-        yield from (sentences.rule(rule, shape) for (rule,) in helping)
+        yield from (sentences.rule(rule) for (rule,) in helping)
         return
     remaining = open_rows(situation, shape, fleet, assignment=fit.assignment).any()
     if remaining:
         yield from _too_large(situation, index, fit)
     if helping:
-        yield from (sentences.rule(rule, shape) for rules in helping for rule in rules)
+        yield from (sentences.rule(rule) for rules in helping for rule in rules)
         return
     for rules in _helping(shape.rules, is_enough, returned=resources, most=2):
-        yield from (sentences.rule(rule, shape) for rule in rules)
+        yield from (sentences.rule(rule) for rule in rules)
         opened = replace(shape, rules=tuple(rule for rule in shape.rules if rule not in rules))
         changed = situation.with_shape(index, opened)
         for resource in _in_use(resources, _Enough(changed, index, fit)):
@@ -61,7 +61,7 @@ def _nodes(situation: Situation, index: int, fit: Fit) -> Iterator[Cause]:
         return
     if not remaining:
         opened = replace(shape, rules=())
-        yield from (sentences.rule(rule, shape) for rule in shape.rules if rule.excluded.any())
+        yield from (sentences.rule(rule) for rule in shape.rules if rule.excluded.any())
         yield from _too_large(situation.with_shape(index, opened), index, fit)
 
 

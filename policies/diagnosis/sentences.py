@@ -98,7 +98,7 @@ def absent(shape: PodShape) -> Cause:
     return Cause(Binding.GPU_ABSENT, message, shape.request.gpus.count, 0, "GPUs", shape.resource)
 
 
-def rule(rule: Rule, shape: PodShape) -> Cause:
+def rule(rule: Rule) -> Cause:
     nodes = int(rule.excluded.sum())
     message = f"{counted(nodes, 'node')} {_RULES[rule.code]}: {rule.name}."
     return Cause(

@@ -138,7 +138,7 @@ def _named(votes: Sequence[_Vote], rules: HealthSettings) -> dict[str, HealthEva
             of_node[name].append(vote)
     named: dict[str, HealthEvaluation] = {}
     while result := _worst(of_node, named.keys(), rules):
-        named[result] = _of_node(result, of_node[result])
+        named[result] = _of_node(of_node[result])
     # The remaining pairs have to be mostly healthy, otherwise these nodes were not the cause.
     rest = [vote for vote in votes if named.keys().isdisjoint(vote.result.nodes)]
     sound = sum(not vote.bad for vote in rest)
@@ -156,7 +156,7 @@ def _worst(of_node: Mapping[str, list[_Vote]], without: Set[str], rules: HealthS
     return max(ranks)[-1] if ranks else None
 
 
-def _of_node(name: str, votes: Sequence[_Vote]) -> HealthEvaluation:
+def _of_node(votes: Sequence[_Vote]) -> HealthEvaluation:
     bad = [vote for vote in votes if vote.bad]
     failed = [vote for vote in bad if vote.share is None]
     partners = len({vote.result.nodes for vote in votes})

@@ -136,5 +136,5 @@ def _import_all() -> None:
     """The modules of controllers, webhook and extender; what numbers a controller needs comes with them."""
     from kopt.controllers.specs import CONTROLLERS
 
-    for name in ("kopt.cli.main", *(spec.module for spec in CONTROLLERS)):
+    for name in ("kopt.cli.main", "kopt.cli.cluster.controller", *(spec.module for spec in CONTROLLERS)):
         importlib.import_module(name)

@@ -7,7 +7,7 @@ MAY = {
     "core/untrusted.py": "the reader itself",
     "cluster/objects/definitions.py": "definitions that this package brings",
     "core/staging/manifest.py": "manifests of any number of files, which our own downloads write",
-    "cluster/client/api.py": "what the API server answers",
+    "cluster/client/connection.py": "what the API server answers",
     "cluster/admission/review.py": "what the API server asks, within the server's bounds",
     "controllers/extender/node_list.py": "what the scheduler asks, within the server's bounds",
     "controllers/extender/protocol.py": "what the scheduler asks, within the server's bounds",

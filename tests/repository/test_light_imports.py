@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from kopt.cli.verbs import VERBS
+
 HEAVY = {
     "ray",
     "mlflow",
@@ -39,13 +41,14 @@ LIGHT = [
     "kopt.controllers.evictions.main",
     "kopt.saving",
     "kopt.serving.client.client",
-    "kopt.cli.main",
+    # All of the verbs at once: what they share would be imported once for each.
+    ", ".join({f"kopt.cli.{name.partition(':')[0]}" for name in VERBS.values()}),
 ]
 
 
-def loaded_by(module: str) -> set[str]:
-    """Top-level modules that importing ``module`` brings into a fresh interpreter."""
-    code = f"import {module}, json, sys; print(json.dumps(sorted({{m.split('.')[0] for m in sys.modules}})))"
+def loaded_by(modules: str) -> set[str]:
+    """Modules that importing ``modules`` brings into a fresh interpreter."""
+    code = f"import {modules}, json, sys; print(json.dumps(sorted(sys.modules)))"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
     return set(json.loads(done.stdout))
 
@@ -53,6 +56,12 @@ def loaded_by(module: str) -> set[str]:
 @pytest.mark.parametrize("module", LIGHT)
 def test_a_light_module_imports_nothing_heavy(module: str) -> None:
     assert not loaded_by(module) & HEAVY
+
+
+def test_the_command_line_imports_no_verb_before_it_is_needed() -> None:
+    ours = {name for name in loaded_by("kopt.cli.main") if name.startswith("kopt.")}
+    assert {name.split(".")[1] for name in ours} == {"cli", "core"}
+    assert not ours & {f"kopt.cli.{name.partition(':')[0]}" for name in VERBS.values()}
 
 
 def test_the_check_sees_a_heavy_import() -> None:

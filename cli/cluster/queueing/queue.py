@@ -13,6 +13,7 @@ import typer
 from kopt.cli.cluster.evictions import span, whose
 from kopt.cli.cluster.queueing.scores import overtaken, scores
 from kopt.cli.errors import Refused
+from kopt.cli.open_cluster import open_cluster
 from kopt.cli.options import Kubeconfig, Output
 from kopt.cli.output import Answer, Format, column, show
 
@@ -143,13 +144,9 @@ _CLEARED = "\033[H\033[2J"
 
 
 async def _read(kubeconfig: Path | None, namespace: str, now_s: float) -> "tuple[list[Queued], tuple[str, ...]]":
-    from kopt.cluster.client.api import ApiError, connect
 
-    try:
-        async with connect(kubeconfig) as kube:
-            return await read(kube, namespace, now_s)
-    except ApiError as error:
-        raise Refused(f"the cluster cannot be read: {error}") from error
+    async with open_cluster(kubeconfig) as kube:
+        return await read(kube, namespace, now_s)
 
 
 async def _refusals(kubeconfig: Path | None) -> "Mapping[str, Reason]":

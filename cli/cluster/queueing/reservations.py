@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kopt.cli.errors import Refused, usage_error
+from kopt.cli.open_cluster import open_cluster
 from kopt.cli.options import Kubeconfig, Output
 from kopt.cli.output import Answer, Format, column, show
 from kopt.core.units import WHOLE_GPU, counted, format_gpus, format_span
@@ -285,16 +286,14 @@ def _manifest(file: Path) -> "Reserved":
 
 
 async def _reservations(kubeconfig: Path | None, namespace: str) -> "list[Reserved]":
-    from kopt.cluster.client.api import ApiError, NotFound, connect
+    from kopt.cluster.client.api import NotFound
     from kopt.controllers.reservations.reading import read_reservations_of
 
-    try:
-        async with connect(kubeconfig) as kube:
+    async with open_cluster(kubeconfig) as kube:
+        try:
             return await read_reservations_of(kube, namespace)
-    except NotFound as error:
-        raise Refused("the cluster has no KaiwoReservations: apply deploy/chart/crds") from error
-    except ApiError as error:
-        raise Refused(f"the cluster cannot be read: {error}") from error
+        except NotFound as error:
+            raise Refused("the cluster has no KaiwoReservations: apply deploy/chart/crds") from error
 
 
 async def _planned(

@@ -32,7 +32,6 @@ PRODUCT_LABEL, H100 = "nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3"
 _LOCAL_QUEUE = "gpus"
 _OWN_GPUS, _EVALUATION_GPUS = 16, 8
 _GPU = "nvidia.com/gpu"
-_POD_GPUS = 8
 _HOUR_S = 3600.0
 
 

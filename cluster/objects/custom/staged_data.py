@@ -38,7 +38,6 @@ REQUESTS_DATA_LABEL = "kaiwo.ai/asks-for-data"
 AGAIN_ANNOTATION = "kaiwo.ai/stage-again"
 """On a StagedData: another text than before has a failed download tried again now."""
 FINALIZER = "kaiwo.ai/staged-copies"
-STATES = ("held", "ready", "failed")
 _MOST_USERS = 100
 _LONGEST = 1024
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")

@@ -74,6 +74,14 @@ def quantity(text: object, milli: bool = False) -> int:
         return int(parse_bytes(written)) * (1000 if milli else 1)
 
 
+def quantity_or_zero(text: object) -> int:
+    """0 for anything that is no quantity."""
+    try:
+        return quantity(text)
+    except ValueError:
+        return 0
+
+
 def _ceil(value: float) -> int:
     if not math.isfinite(value) or value < 0 or value > 2**62:
         raise ValueError(f"{value:g} is not an amount of a resource")

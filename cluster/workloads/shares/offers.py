@@ -18,7 +18,7 @@ from kopt.cluster.workloads.node_selection import runs_on
 from kopt.cluster.workloads.requests.devices import device_request
 from kopt.cluster.workloads.requests.external import DEVICE_CLASSES, RESOURCE_SLICES
 from kopt.cluster.workloads.requests.gpus import GPU_DRIVERS
-from kopt.cluster.workloads.requests.pods import quantity
+from kopt.cluster.workloads.requests.pods import quantity_or_zero
 from kopt.cluster.workloads.shares.executors import KAI_CONFIGS, kai_executor, node_executor
 from kopt.core.units import MIB
 from kopt.core.workload.executor import Executor
@@ -82,7 +82,7 @@ def shared_devices(resource_slice: Object) -> tuple[tuple[str, ShareOffer], ...]
 def _shared(device: Object, driver: str) -> ShareOffer | None:
     if text(device, "attributes", "type", "string") in _PARTS:
         return None
-    amounts = {str(name): _amount(mapping(value).get("value")) for name, value in items(device, "capacity")}
+    amounts = {str(name): quantity_or_zero(mapping(value).get("value")) for name, value in items(device, "capacity")}
     compute = next((name for name in _COMPUTE if amounts.get(name)), "")
     memory = MEMORY if amounts.get(MEMORY) else ""
     executor = ShareExecutor.DRA_HAMI if driver == HAMI_DRIVER else ShareExecutor.DRA
@@ -173,10 +173,3 @@ def _number(amount: Any) -> int:
     """Of a label or an amount of an extended resource; 0 for anything but a plain number."""
     written = "" if isinstance(amount, bool) else str(amount)
     return int(written) if written.isascii() and written.isdigit() and len(written) < 10 else 0
-
-
-def _amount(written: object) -> int:
-    try:
-        return quantity(written)
-    except ValueError:
-        return 0

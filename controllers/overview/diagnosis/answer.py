@@ -87,7 +87,7 @@ def diagnose(
     blocked = tuple(_blocking(findings))
     pending = _pending(job, books)
     if pending is None:
-        return None if not blocked else Diagnosis(_name(job), _scheduler(job, books), blocked)
+        return None if not blocked else Diagnosis(_name(job), _scheduler(job), blocked)
     causes = blocked or _causes(pending)
     changes: tuple[Change, ...] = ()
     estimate = StartEstimate()
@@ -193,7 +193,7 @@ def _of_pods(
     requests = requests_of_templates(templates)
     pool = pool_of(requests, books)
     shapes = tuple(shape_of(template, ask, namespace, books, pool) for template, ask in requests if pool is not None)
-    scheduler = _scheduler(job, books)
+    scheduler = _scheduler(job)
     queue = text(group.document, "spec", "queue") if group else ""
     queue = queue or next((name for pod in unplaced_pods if (name := books.queue_of(pod))), "")
     running = books.running(pool) if pool is not None else ()
@@ -282,7 +282,7 @@ def _since_s(pods: Sequence[Object], groups: Sequence[Thing]) -> float | None:
     return min((stamp for stamp in stamps if stamp is not None), default=None)
 
 
-def _scheduler(job: JobSnapshot, books: ClusterBooks) -> str:
+def _scheduler(job: JobSnapshot) -> str:
     if any(queued.state is State.PENDING for queued in job.own) or (job.queue and not job.pods):
         return KUEUE
     for group in job.groups:

@@ -1,26 +1,17 @@
 """The node as a plotly figure, for the page and for HTML files; and the heat map of its pairs."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
 import plotly.graph_objects as go
 
-from kopt.core.hardware.node_topology import DegradedPart, NodeTopology
 from kopt.dashboard.figures import faded
-from kopt.dashboard.pages.topology.picture import Picture, Point, picture
+from kopt.dashboard.pages.topology.picture import Picture, Point
 from kopt.dashboard.pages.topology.style import BOX_OPACITY, COLOURS, INK, PAPER, QUIET, Bundle, bundles, by_style
-from kopt.topology.graph import DeviceGraph
 
 _SPAN = 1.95
-
-
-def topology_figure(
-    node: NodeTopology, graph: DeviceGraph, chosen: Collection[int] = (), degraded: Sequence[DegradedPart] = ()
-) -> go.Figure:
-    """``graph`` is the node's; ``chosen`` GPUs and the links among them stand out, ``degraded`` parts are marked."""
-    return drawn(picture(node, graph, chosen, degraded))
 
 
 def drawn(item: Picture) -> go.Figure:

@@ -1,6 +1,6 @@
 """A node as a drawing: GPUs in a ring, by NUMA node and PCIe switch; links as lines as wide as their bandwidth.
 
-Places are in turns (0 is at the top, clockwise) and radii; a GPU's is 1. What draws it is ``topology_figure`` (pages,
+Places are in turns (0 is at the top, clockwise) and radii; a GPU's is 1. What draws it is ``figure.drawn`` (pages,
 HTML) and ``topology_drawing`` (SVG, PNG).
 """
 

@@ -1,35 +1,14 @@
-"""Takes secrets out of whatever is stored or shown: log lines, commands, environments, documents, URLs, errors.
-
-One place for all of it, so that a form of secret that is learned here is hidden everywhere. Two ways of knowing one:
-by its head (``AKIA…``, ``hf_…``, a JWT, a private key) and by its place (behind a name that says so, in a URL's user
-part or query, behind ``Authorization``, ``-p`` or ``-u``). What has neither cannot be known, and text that only looks
-odd (digests, identifiers, learning rates) stays readable.
-
-Heads follow the public formats of the services; names are in ``core.secret_names``. Most lines hold none of the words
-that a secret needs around it: those are looked for first, in a few microseconds, and only their own patterns run.
-"""
+"""Where secrets stand in texts."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable
 
+from kopt.core.redaction.options import FLAGS_AND_USER, PATHS_FOLLOW, USERS, hides_attached, hides_next
+from kopt.core.redaction.values import HIDDEN, NUMBER, VARIABLE, harmless
 from kopt.core.secret_names import names_a_secret
 
-HIDDEN = "***"
-_VARIABLE = re.compile(r"\$(?:\{[A-Z_][A-Z0-9_]*\}|[A-Z_][A-Z0-9_]*)|\$\([A-Z_][A-Z0-9_]*\)|\{\{[ \w.]*\}\}")
-"""A reference to a secret is none."""
-_NOTHING = frozenset(
-    {"", "none", "null", "nil", "true", "false", "yes", "no", "undefined", "not", "***", "*", "withheld"}
-)
-_NUMBER = re.compile(
-    r"[-+]?(?:\d+(?:[.,]\d*)?|\.\d+)(?:e[-+]?\d+)?\s?(?:%|[kmg]?i?b?|ms|us|s|/s|it/s|tok/s)?[,;.)\]}]*"
-)
-_NEVER_A_FIGURE = re.compile(r"passw|passp|.pass$|pass_|pwd|pw$|secret(?!s)|otp")
 _LOOKS_DRAWN = re.compile(r"(?=[^\d\s]*\d)(?=[^a-zA-Z\s]*[a-zA-Z])[\w+/=-]{16,}")
 """What may be a key where a name says no more than ``key``."""
-_HARMLESS_AUTH = frozenset(
-    {"basic", "token", "kerberos", "oauth", "oauth2", "oidc", "ldap", "mtls", "required", "optional"}
-)
 _ACCOUNTS = frozenset({"git", "hg", "svn", "ssh", "root", "user", "admin", "postgres", "mysql", "ubuntu", "anonymous"})
 
 Span = tuple[int, int]
@@ -43,161 +22,32 @@ def redact(text: str) -> str:
     >>> redact("saving to s3://me:hunter2@store with api_key=abcdef")
     'saving to s3://***@store with api_key=***'
     """
-    spans = _spans(text)
-    return _without(text, spans) if spans else text
+    secrets = spans(text)
+    return without(text, secrets) if secrets else text
 
 
-def _spans(text: str) -> list[Span]:
+def spans(text: str) -> list[Span]:
     """Where secrets stand, in any order; they may overlap."""
     low = text.lower()
     if len(low) != len(text):
         low = "".join(letter.lower() if len(letter.lower()) == 1 else letter for letter in text)
-    spans: list[Span] = []
+    result: list[Span] = []
     for triggers, find_secrets in _RULES:
         for trigger in triggers:
             if trigger in low:
-                spans += find_secrets(text, low)
+                result += find_secrets(text, low)
                 break
-    return spans
+    return result
 
 
-def redact_arguments(command: Sequence[str]) -> tuple[str, ...]:
-    """An argument list, in which an option and its value may be two words, and a value may hold anything."""
-    text = " ".join(command)
-    spans = _spans(text)
-    result: list[str] = []
-    before, at = "", 0
-    for word in command:
-        redacted = _value_of(before, word, text[:at]) if before else _word(word)
-        if redacted == word and spans:
-            redacted = _without(
-                word, [(max(0, start - at), end - at) for start, end in spans if start < at + len(word) and end > at]
-            )
-        result.append(redacted)
-        before = word if not before and _takes_a_secret(word) else ""
-        at += len(word) + 1
-    return tuple(result)
-
-
-def redact_document(value: Any) -> Any:
-    """A JSON-like value: texts redacted, and whole texts where their key, or the ``name`` beside them, says so."""
-    if isinstance(value, str):
-        return redact(value)
-    if isinstance(value, Mapping):
-        named = value.get("name")
-        secret = isinstance(named, str) and names_a_secret(named)
-        return {_key(key): _entry(key, item, secret) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        if value and all(isinstance(item, str) for item in value):
-            return type(value)(redact_arguments(value))
-        return type(value)(redact_document(item) for item in value)
-    return value
-
-
-def _key(key: Any) -> Any:
-    return redact(key) if isinstance(key, str) else key
-
-
-def _entry(key: Any, value: Any, secret: bool) -> Any:
-    """A mapping's value; ``secret`` where the mapping's own name says that its ``value`` is one."""
-    secret = (secret and key == "value") or (isinstance(key, str) and names_a_secret(key))
-    if secret and isinstance(value, str):
-        return value if _harmless(str(key), value) else HIDDEN
-    if secret and isinstance(value, list | tuple):
-        return type(value)(HIDDEN if isinstance(item, str) else redact_document(item) for item in value)
-    return redact_document(value)
-
-
-def _without(text: str, spans: list[Span]) -> str:
+def without(text: str, secrets: list[Span]) -> str:
     pieces, at = [], 0
-    for start, end in sorted(spans):
+    for start, end in sorted(secrets):
         if start >= at:
             pieces += [text[at:start], HIDDEN]
         at = max(at, end)
     return "".join((*pieces, text[at:]))
 
-
-def _harmless(name: str, value: str) -> bool:
-    """Whether a value under the name of a secret is none: nothing, a reference, or a figure of a language model."""
-    low = value.strip().lower()
-    if low in _NOTHING or _VARIABLE.fullmatch(value.strip()) or (value.startswith("<") and value.endswith(">")):
-        return True
-    if _NEVER_A_FIGURE.search(name.lower()):
-        return False
-    return bool(_NUMBER.fullmatch(low)) or low in _HARMLESS_AUTH
-
-
-# --- argument lists -------------------------------------------------------------------------------------------------
-
-_OPTION = re.compile(r"(?P<dashes>-{0,2}|\+{1,2})(?P<name>[\w.\-/]+)(?P<equals>=|:=)(?P<value>.*)", re.DOTALL)
-_FLAG = re.compile(r"-{1,2}[A-Za-z][\w.\-]*")
-_USERS = frozenset({"-u", "-U", "--user", "--proxy-user", "--userpwd", "--creds", "--http-user"})
-_FLAGS_AND_USER = re.compile(r"-[sSfLkviIOnNjJlqRZ#0-9]{1,8}u")
-"""``-sSu`` of curl: flags without values, then that of the user. ``-gpu`` is none."""
-_HEADERS = frozenset({"-H", "--header", "--headers", "--proxy-header", "-b", "--cookie"})
-_PORT = re.compile(r"(?:[\d.]+:)?\d{1,5}(?:[:-]\d{1,5})*(?:/(?:tcp|udp))?|[-+]?[\d.]{1,5}(?:e[-+]?\d{1,3})?")
-_PATH = re.compile(r"[./~].*", re.DOTALL)
-_PLAIN = re.compile(r"[a-z]+(?:-[a-z]+)*(?:=.*)?", re.DOTALL)
-_PAIR = re.compile(r"(?!\d+:\d+$)(?![a-zA-Z][a-zA-Z0-9+.-]*://)[^\s:]*:.+", re.DOTALL)
-
-
-def _takes_a_secret(word: str) -> bool:
-    """Whether the next word is this option's value and may be a secret."""
-    return (
-        word in _USERS
-        or word in _HEADERS
-        or bool(_FLAGS_AND_USER.fullmatch(word))
-        or word in ("-p", "-P")
-        or bool(_FLAG.fullmatch(word) and names_a_secret(word))
-    )
-
-
-def _value_of(option: str, word: str, before: str) -> str:
-    if _hides_next(option, word) and not (option in ("-p", "-P") and _PATHS_FOLLOW.search(before[: -len(option) - 1])):
-        return HIDDEN
-    name, colon, value = word.partition(":")
-    if option in _HEADERS and colon and names_a_secret(name.strip()) and not _harmless(name, value):
-        return f"{name}: {HIDDEN}"
-    return _word(word)
-
-
-def _hides_next(option: str, word: str) -> bool:
-    """Whether all of the word behind an option is a secret."""
-    if option in _HEADERS:
-        return option in ("-b", "--cookie") and "=" in word
-    if option in _USERS or _FLAGS_AND_USER.fullmatch(option):
-        return bool(_PAIR.fullmatch(word)) or "%" in word
-    if option in ("-p", "-P"):
-        return not (_PORT.fullmatch(word) or _PATH.match(word) or _FLAG.fullmatch(word) or word == HIDDEN)
-    return names_a_secret(option) and not word.startswith("--") and not _harmless(option, word)
-
-
-def _word(word: str) -> str:
-    option = _OPTION.fullmatch(word)
-    if option and names_a_secret(option["name"]):
-        kept = _harmless(option["name"], option["value"])
-        return word if kept else f"{option['dashes']}{option['name']}{option['equals']}{HIDDEN}"
-    if option and option["dashes"] + option["name"] in _USERS and _hides_next("--user", option["value"]):
-        return f"{option['dashes']}{option['name']}{option['equals']}{HIDDEN}"
-    return word[:2] + HIDDEN if _hides_attached(word[:2], word[2:]) else redact(word)
-
-
-def _hides_attached(flag: str, value: str) -> bool:
-    """``-pX`` and ``-ua:b``, as clients of databases and curl take them."""
-    if re.search(r"\s", value):
-        # A word with spaces is a line of a shell, which is read as a text.
-        return False
-    return (flag == "-p" and len(value) > 1 and _is_attached(value)) or (
-        flag == "-u" and len(value) > 3 and bool(_PAIR.fullmatch(value))
-    )
-
-
-def _is_attached(value: str) -> bool:
-    """``-pX`` as database clients take it, and not ``-p8080``, ``-path``, ``-p=4`` or ``-p./dir``."""
-    return not (_PORT.fullmatch(value) or _PATH.match(value) or _PLAIN.fullmatch(value) or value.startswith("="))
-
-
-# --- texts ----------------------------------------------------------------------------------------------------------
 
 _SCHEME = re.compile(
     r"(?P<scheme>[a-z][a-z0-9+.-]{0,30})://(?P<user>[^\s/@\"'<>?#:]{0,400})(?P<rest>:(?!\d{1,5}/)[^\s\"'<>]{0,1000})?@"
@@ -223,14 +73,14 @@ _BEARER = re.compile(r"\b(?:bearer|basic|token)\s+(?P<value>[a-z0-9+/_.=~:-]{6,}
 
 def _in_headers(text: str, low: str) -> Iterable[Span]:
     for match in _HEADER.finditer(low):
-        if not _harmless("authorization", match["value"]):
+        if not harmless("authorization", match["value"]):
             yield match.span("value")
 
 
 def _bearers(text: str, low: str) -> Iterable[Span]:
     for match in _BEARER.finditer(low):
         value = match["value"]
-        if match[0].startswith("bearer") or (any(c.isdigit() for c in value) and not _NUMBER.fullmatch(value)):
+        if match[0].startswith("bearer") or (any(c.isdigit() for c in value) and not NUMBER.fullmatch(value)):
             # "token 12" and "basic training" are words of a text.
             yield match.span("value")
 
@@ -259,7 +109,7 @@ def _named(text: str, low: str) -> Iterable[Span]:
             continue
         span = _value_at(text, at, name, match["separator"])
         value = text[span[0] : span[1]]
-        if value and not _harmless(name, value) and (not is_key or _LOOKS_DRAWN.fullmatch(value)):
+        if value and not harmless(name, value) and (not is_key or _LOOKS_DRAWN.fullmatch(value)):
             yield span
             at = span[1]
 
@@ -282,7 +132,7 @@ def _value_at(text: str, at: int, name: str, separator: str) -> Span:
     elif separator == ":" and re.search(r"passw|passphrase|secret", name, re.IGNORECASE):
         line = _LINE.match(text, at)
         end = line.end() if line else end
-    while end > at and text[end - 1] in ",;)]}\"'`" and not _VARIABLE.fullmatch(text, at, end):
+    while end > at and text[end - 1] in ",;)]}\"'`" and not VARIABLE.fullmatch(text, at, end):
         end -= 1
     return at, end
 
@@ -304,21 +154,20 @@ _QUERY = re.compile(r"[?&;](?P<name>[\w.%-]{1,60})=(?P<value>[^\s&\"'<>#]+)")
 
 def _in_queries(text: str, low: str) -> Iterable[Span]:
     for match in _QUERY.finditer(text):
-        if names_a_secret(match["name"]) and not _harmless(match["name"], match["value"]):
+        if names_a_secret(match["name"]) and not harmless(match["name"], match["value"]):
             yield match.span("value")
 
 
 _WORD = r"\"(?:[^\"\\\\]|\\\\.)*\"|'[^']*'|\S+"
 _SPACED = re.compile(rf"(?<!\S)[\"']?(?P<name>-{{1,2}}[a-z][\w.-]*)\s+(?P<value>{_WORD})")
 _SHORT = re.compile(rf"(?<!\S)(?P<flag>-p|-u|-b)(?P<gap>\s*)(?P<value>{_WORD})")
-_PATHS_FOLLOW = re.compile(r"(?:mkdir|cp|rsync|scp|tar|tee|install|srun|sbatch|salloc)\s(?:[^|;&]*\s)?$")
 
 
 def _options(text: str, low: str) -> Iterable[Span]:
     for match in _SPACED.finditer(low):
         name = text[match.start("name") : match.end("name")]
         span = _inside(text, match.span("value"))
-        if (names_a_secret(name) or name in _USERS) and _hides_next(name, text[span[0] : span[1]]):
+        if (names_a_secret(name) or name in USERS) and hides_next(name, text[span[0] : span[1]]):
             yield span
 
 
@@ -327,9 +176,9 @@ def _short_options(text: str, low: str) -> Iterable[Span]:
         span = _inside(text, match.span("value"))
         word, flag = text[span[0] : span[1]], match["flag"]
         if match["gap"]:
-            hides = _hides_next(flag, word) and not _PATHS_FOLLOW.search(low[: match.start()])
+            hides = hides_next(flag, word) and not PATHS_FOLLOW.search(low[: match.start()])
         else:
-            hides = _hides_attached(flag, word)
+            hides = hides_attached(flag, word)
         if hides:
             yield span
 
@@ -345,7 +194,7 @@ def _users(text: str, low: str) -> Iterable[Span]:
     for match in (*_USER_EQUALS.finditer(low), *_FLAGS_THEN_USER.finditer(low)):
         option = text[match.start() : match.start("value")].rstrip("= \t\r\n")
         span = _inside(text, match.span("value"))
-        if (option.startswith("--") or _FLAGS_AND_USER.fullmatch(option)) and _hides_next(
+        if (option.startswith("--") or FLAGS_AND_USER.fullmatch(option)) and hides_next(
             "--user", text[span[0] : span[1]]
         ):
             yield span
@@ -354,7 +203,7 @@ def _users(text: str, low: str) -> Iterable[Span]:
 def _store_clients(text: str, low: str) -> Iterable[Span]:
     for match in _STORE_CLIENT.finditer(low):
         span = _inside(text, match.span("value"))
-        if not _harmless("password", text[span[0] : span[1]]):
+        if not harmless("password", text[span[0] : span[1]]):
             yield span
 
 
@@ -376,7 +225,7 @@ _STATED = re.compile(
 def _stated(text: str, low: str) -> Iterable[Span]:
     for match in _STATED.finditer(low):
         for group in ("value", "bare", "netrc", "xml", "echo"):
-            if match[group] is not None and not _harmless("password", match[group]):
+            if match[group] is not None and not harmless("password", match[group]):
                 yield match.span(group)
 
 

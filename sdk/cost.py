@@ -82,6 +82,7 @@ def run_cost(
     server: str = "",
     *,
     since: str = "30d",
+    run: str = "",
     token: str = "",
     settings: Settings | None = None,
     transport: httpx.BaseTransport | None = None,
@@ -89,10 +90,11 @@ def run_cost(
     """What one training cost by epoch and by 1,000 steps, and how many samples or tokens one unit of money bought.
 
     ``name`` is as ``cost(by="workload")`` has it (``research/jobs/finetune``), or its end. Epochs are those that the
-    endpoint has read in the lines that the log agent sent. Raises CostError.
+    endpoint has read in the lines that the log agent sent. Of several runs of this name it is the latest, or the one
+    whose UID begins with ``run``. Raises CostError.
     """
     address = (server or f"http://127.0.0.1:{(settings or Settings).pages_port}").rstrip("/")
-    document = _fetched(f"{address}/v1/cost/run", {"row": name, "since": since}, _headers(token), transport)
+    document = _fetched(f"{address}/v1/cost/run", {"row": name, "since": since, "run": run}, _headers(token), transport)
     try:
         return run_of(document)
     except ValueError as error:

@@ -53,12 +53,12 @@ def events_from_endpoint(
         return cost_events(row, server, by=by.value, label=label, since=since, token=_token(token_file))
 
 
-def run_from_pages(name: str, server: str, token_file: Path | None, since: str) -> "RunCost":
+def run_from_pages(name: str, server: str, token_file: Path | None, since: str, run: str) -> "RunCost":
     """Raises Refused."""
     from kopt.sdk.cost import run_cost
 
     with _refusing():
-        return run_cost(name, server, since=since, token=_token(token_file))
+        return run_cost(name, server, since=since, run=run, token=_token(token_file))
 
 
 @contextmanager

@@ -17,6 +17,8 @@ from kopt.policies.cost.attribution import By
 from kopt.policies.cost.budgets import stamp
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kopt.formats.joblog.epochs import Epoch
     from kopt.policies.cost.epochs import EpochCost
     from kopt.policies.cost.report import CostEvent
@@ -73,6 +75,9 @@ def run_command(
     price: PriceOption = None,
     server: ServerOption = "",
     token_file: TokenOption = None,
+    run: Annotated[
+        str, typer.Option("--run", metavar="UID", help="Of several runs of this name; its begin is enough. The latest.")
+    ] = "",
     output: Output = Format.TABLE,
 ) -> None:
     """What one training cost by epoch and by 1,000 steps, and how many samples or tokens one unit of money bought.
@@ -80,6 +85,7 @@ def run_command(
     Amounts are what its pods were charged while each epoch of the log went on; an epoch that was begun again after a
     restart is listed again. Samples and tokens are counted by the rates that the log says (samples/s, tokens/s).
     Without --log epochs are those that the endpoint has read in the lines that `kopt agent logtail` sent it.
+    A job that was deleted and made anew is another run: the latest is shown, and the others are named below.
 
     Examples:
 
@@ -93,19 +99,23 @@ def run_command(
     """
     if server:
         refuse_beside_server(prices=prices, price=price, log=log)
-        show(_answer(run_from_pages(name, server, token_file, since)), output)
+        show(_answer(run_from_pages(name, server, token_file, since, run)), output)
         return
     with metered(Question(since, prices, price)) as source:
-        show(_answer(_run(source, name, log)), output)
+        show(_answer(_run(source, name, log, run)), output)
 
 
-def _run(source: Source, name: str, log: Path | None) -> "RunCost":
+def _run(source: Source, name: str, log: Path | None, uid: str) -> "RunCost":
     """Raises Refused."""
-    from kopt.policies.cost.run import RunError, cost_of_run
+    from kopt.policies.cost.run import cost_of_run
+    from kopt.policies.cost.runs import RunError, epochs_of_run, run_named, runs_of
 
     try:
         workload, events = _events(source, name)
-        return cost_of_run(workload, events, _epochs_of_endpoint(workload) if log is None else _epochs(log))
+        runs = runs_of(events)
+        run = run_named(runs, uid)
+        epochs = epochs_of_run(run, runs, _epochs_of_endpoint(workload)) if log is None else _epochs(log)
+        return cost_of_run(workload, run, runs, epochs)
     except RunError as error:
         raise Refused(str(error)) from error
 
@@ -130,10 +140,9 @@ def _epochs(log: Path) -> "Sequence[Epoch]":
         return read_epochs(lines)
 
 
-def _epochs_of_endpoint(workload: str) -> "Sequence[Epoch]":
-    """Of the job that the workload is. Raises Refused."""
+def _epochs_of_endpoint(workload: str) -> "Mapping[str, Sequence[Epoch]]":
+    """Of the job that the workload is, by source. Raises Refused."""
     from kopt.cli.endpoint import endpoint
-    from kopt.policies.cost.epochs import distinct_epochs
     from kopt.policies.cost.run import job_of
     from kopt.serving.base.environment import load_settings
     from kopt.serving.client.transport import RequestRefused
@@ -148,9 +157,11 @@ def _epochs_of_endpoint(workload: str) -> "Sequence[Epoch]":
         raise Refused(str(error)) from error
     if not sources:
         raise Refused(f"the endpoint has read no epoch in the log of {job}; give its log: --log FILE")
-    return distinct_epochs(sources)
+    return sources
 
 
 def _answer(run: "RunCost") -> Answer:
     rows = [EpochRow.of(item) for item in (*run.epochs, run.whole)]
-    return Answer("epochs", rows, {"workload": run.workload}, remarks=list(run.remarks))
+    return Answer(
+        "epochs", rows, {"workload": run.workload, "run": run.uid, "runs": list(run.runs)}, remarks=list(run.remarks)
+    )

@@ -52,6 +52,8 @@ def events_document(events: Sequence[CostEvent], total: int) -> dict[str, Any]:
                 "micro": event.micro,
                 "currency": "" if event.price is None else event.price.currency,
                 "price_source": "" if event.price is None else event.price.source,
+                "uid": event.uid,
+                "run": event.run,
             }
             for event in events
         ],
@@ -78,6 +80,8 @@ def _event_of(event: Mapping[str, Any]) -> CostEvent:
         _whole(event["milli_gpu_ms"]),
         None if per_hour is None else Price("", "", "", "", int(per_hour), currency, 0, source),
         None if event["micro"] is None else int(event["micro"]),
+        # Pages of an earlier release do not say them.
+        *(str(event.get(name, "")) for name in ("uid", "run")),
     )
 
 
@@ -90,7 +94,8 @@ def run_of(document: Mapping[str, Any]) -> RunCost:
     """What ``run_document`` wrote. Raises ValueError for anything else."""
     try:
         *epochs, whole = (_epoch_of(item, str(document["currency"])) for item in document["epochs"])
-        return RunCost(str(document["workload"]), tuple(epochs), whole, tuple(map(str, document["remarks"])))
+        remarks, runs = (tuple(map(str, document[name])) for name in ("remarks", "runs"))
+        return RunCost(str(document["workload"]), tuple(epochs), whole, remarks, str(document["run"]), runs)
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
         raise ValueError(f"this is no run's cost: {type(error).__name__} {str(error)[:80]}") from error
 

@@ -7,21 +7,21 @@ from typing import Any
 from kopt.formats.joblog.epochs import Epoch
 from kopt.policies.cost.budgets import stamp
 from kopt.policies.cost.epochs import EpochCost, epoch_costs
-from kopt.policies.cost.report import CostEvent
-
-
-class RunError(ValueError):
-    """There is no such run, or it cannot be priced; the message says why."""
+from kopt.policies.cost.runs import SHORT, Run, RunError
 
 
 @dataclass(frozen=True)
 class RunCost:
-    """``workload`` is its name in full; ``whole`` also has the time before, between and after ``epochs``."""
+    """``workload`` is its name in full; ``whole`` also has the time before, between and after ``epochs``. ``uid`` is
+    that of what made its pods, and ``runs`` those of all runs of this name, by their begin; empty ones are not known.
+    """
 
     workload: str
     epochs: tuple[EpochCost, ...]
     whole: EpochCost
     remarks: tuple[str, ...] = ()
+    uid: str = ""
+    runs: tuple[str, ...] = ("",)
 
     def _repr_html_(self) -> str:
         """A table for notebooks; names are escaped."""
@@ -33,6 +33,8 @@ class RunCost:
         """As ``GET /v1/cost/run`` has it: amounts are millionths, and the last of ``epochs`` is the whole run."""
         return {
             "workload": self.workload,
+            "run": self.uid,
+            "runs": list(self.runs),
             "currency": self.whole.currency,
             "epochs": [_document(item) for item in (*self.epochs, self.whole)],
             "remarks": list(self.remarks),
@@ -43,16 +45,15 @@ NO_EPOCHS = "The log names no epoch with a date and a time, so only the whole ru
 
 
 def cost_of_run(
-    workload: str, events: Sequence[CostEvent], epochs: Sequence[Epoch], no_epochs: str = NO_EPOCHS
+    workload: str, run: Run, runs: Sequence[Run], epochs: Sequence[Epoch], no_epochs: str = NO_EPOCHS
 ) -> RunCost:
-    """``events`` are those behind the workload; ``no_epochs`` is remarked where there are none. Raises RunError."""
-    if not events:
-        raise RunError(f"nothing was charged to {workload} in this time")
+    """``runs`` are all of the workload's; ``no_epochs`` is remarked where there are none. Raises RunError."""
     try:
-        *rows, whole = epoch_costs(events, epochs)
+        *rows, whole = epoch_costs(run.events, epochs)
     except ValueError as error:
         raise RunError(str(error)) from error
-    return RunCost(workload, tuple(rows), whole, tuple(_remarks(rows, whole, no_epochs)))
+    remarks = (*_of_others(run, runs), *_remarks(rows, whole, no_epochs))
+    return RunCost(workload, tuple(rows), whole, remarks, run.uid, tuple(each.uid for each in runs))
 
 
 def workload_named(names: Iterable[str], name: str) -> str:
@@ -71,6 +72,18 @@ def job_of(workload: str) -> str:
     """``namespace/name`` of the job whose log the log agent sends, of ``namespace/kind/name``."""
     namespace, _, rest = workload.partition("/")
     return f"{namespace}/{rest.rpartition('/')[2]}"
+
+
+def _of_others(run: Run, runs: Sequence[Run]) -> list[str]:
+    if len(runs) < 2:
+        return []
+    others = ", ".join(
+        f"{each.uid[:SHORT] or 'of unknown UID'} ({stamp(each.start_ms)} to {stamp(each.end_ms)})"
+        for each in runs
+        if each is not run
+    )
+    name = run.uid[:SHORT] or "of unknown UID"
+    return [f"{len(runs)} runs have this name in this time. This is {name}; the others: {others}."]
 
 
 def _remarks(rows: Sequence[EpochCost], whole: EpochCost, no_epochs: str) -> list[str]:

@@ -28,6 +28,7 @@ from kopt.dashboard.data.sources import Endpoint, Snapshot
 from kopt.dashboard.login.routes import Login
 from kopt.dashboard.login.sessions import Sessions
 from kopt.dashboard.pages.cost.data import COSTS, CostState
+from kopt.formats.joblog.epochs import Epoch
 from kopt.policies.cost.documents import run_document, run_of
 from kopt.policies.cost.epochs import EpochCost
 from kopt.policies.cost.run import RunCost
@@ -161,6 +162,40 @@ async def test_an_endpoint_that_is_away_leaves_the_whole_run(
     page = await get(away, tmp_path, "/cost?by=workload&since=2d&row=team-b/jobs/eval")
     assert "The endpoint does not say which epochs" in page.text
     assert 'id="epochs-chart"' not in page.text
+
+
+async def test_a_job_that_was_made_anew_is_another_run(tmp_path: Path) -> None:
+    now_ms = int(time.time() * 1000)
+    pods = [
+        ("x", "team-b", "other-a", "jobs/other", "n2", 1, {}, "x"),
+        ("a", "team-a", "job-a", "jobs/job", "n1", 4, {}, "1111-old"),
+        ("y", "team-b", "other-b", "jobs/other", "n2", 1, {}, "x"),
+        ("b", "team-a", "job-b", "jobs/job", "n1", 2, {}, "2222-new"),
+    ]
+    costs = filled(tmp_path / "cost.db", pods, now_ms)
+    start_s = now_ms / 1000 - 7 * 3600
+
+    async def epochs_of(job: str) -> dict[str, list[Epoch]]:
+        assert job == "team-a/job"
+        # Both run at these times: only their pods tell whose epochs they are.
+        return {
+            f"agent/job-{pod}/main": [Epoch(number, start_s + 3600 * number, start_s + 3600 * (number + 1))]
+            for pod, number in (("a", 1), ("b", 2))
+        }
+
+    state = CostState(costs, costs.recorded(), epochs_of=epochs_of)
+    latest, old = [(await get(state, tmp_path, f"{RUN}job{run}")).json() for run in ("", "&run=1111")]
+    assert (latest["run"], old["run"], latest["runs"]) == ("2222-new", "1111-old", ["1111-old", "2222-new"])
+    assert [row["epoch"] for row in latest["epochs"]] == ["2", "all"]
+    assert [row["epoch"] for row in old["epochs"]] == ["1", "all"]
+    assert latest["epochs"][0]["gpu_hours"] == pytest.approx(2, rel=1e-3)
+    assert old["epochs"][0]["gpu_hours"] == pytest.approx(4, rel=1e-3)
+    assert "2 runs have this name" in latest["remarks"][0]
+    assert (await get(state, tmp_path, f"{RUN}job&run=3")).status_code == 404
+    page = (await get(state, tmp_path, "/cost?by=workload&since=2d&row=team-a/jobs/job&run=1111-old")).text
+    assert page.count("by epoch") == 1
+    assert "run=2222-new" in page
+    costs.store.close()
 
 
 def test_a_run_is_read_back_as_it_was_and_others_are_refused() -> None:

@@ -11,6 +11,7 @@ from kopt.dashboard.pages.cost.view import money
 from kopt.policies.cost.budgets import stamp
 from kopt.policies.cost.epochs import EpochCost
 from kopt.policies.cost.run import RunCost
+from kopt.policies.cost.runs import SHORT
 
 MOST_EPOCHS = 200
 _MOST_NAMED = 24
@@ -19,10 +20,13 @@ _MOST_NAMED = 24
 
 @dataclass(frozen=True)
 class RunView:
-    """``rows``: epoch, from, until, GPU-hours, amount, steps, of 1,000 steps, samples and tokens for one unit of the
-    currency; the last is the whole run. ``hidden`` epochs are in the document alone."""
+    """``rows``: epoch, amount, GPU-hours, steps, of 1,000 steps, samples and tokens for one unit of the currency, from
+    and until; the last is the whole run. ``hidden`` epochs are in the document alone."""
 
     workload: str
+    uid: str
+    runs: tuple[tuple[str, str], ...]
+    """UID and its begin of all that have this name, where there are several."""
     rows: tuple[tuple[str, ...], ...]
     hidden: int
     remarks: tuple[str, ...]
@@ -43,6 +47,8 @@ def run_view(run: RunCost) -> RunView:
         )
     return RunView(
         run.workload,
+        run.uid,
+        tuple((uid, uid[:SHORT] or "earlier") for uid in run.runs) if len(run.runs) > 1 else (),
         tuple(_row(item) for item in (*run.epochs[:MOST_EPOCHS], run.whole)),
         max(0, len(run.epochs) - MOST_EPOCHS),
         run.remarks,
@@ -55,14 +61,14 @@ def run_view(run: RunCost) -> RunView:
 def _row(item: EpochCost) -> tuple[str, ...]:
     return (
         "all" if item.epoch is None else f"{item.epoch}",
-        stamp(item.start_ms),
-        stamp(item.end_ms),
-        f"{item.gpu_hours:,.2f}",
         money(item.micro, item.currency),
+        f"{item.gpu_hours:,.2f}",
         f"{item.steps:,}" if item.steps else NONE,
         money(item.micro_per_1000_steps, item.currency),
         _amount(item.samples_per_unit),
         _amount(item.tokens_per_unit),
+        stamp(item.start_ms),
+        stamp(item.end_ms),
     )
 
 

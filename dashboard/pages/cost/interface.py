@@ -20,11 +20,11 @@ from kopt.dashboard.pages.page import PageRequest
 from kopt.dashboard.problem import problem_document
 from kopt.policies.cost.documents import events_document, report_document, run_document
 from kopt.policies.cost.report import MOST_ROWS
-from kopt.policies.cost.run import RunError
+from kopt.policies.cost.runs import RunError
 from kopt.serving.base.database.interface import DatabaseError
 
 PATH, EVENTS_PATH, RUN_PATH = "/v1/cost", "/v1/cost/events", "/v1/cost/run"
-_RUN_FIELDS = ("row", "since", "from", "until", "namespace")
+_RUN_FIELDS = ("row", "run", "since", "from", "until", "namespace")
 MOST_EVENTS = 10_000
 _AGAIN = {"retry-after": "5"}
 
@@ -75,7 +75,7 @@ async def _report(_: PageRequest, state: CostState, question: CostRequest) -> Re
 
 async def _run(request: PageRequest, state: CostState, question: CostRequest) -> Response:
     try:
-        return _json(run_document(await run_of(state, question, _row_of(request))))
+        return _json(run_document(await run_of(state, question, _row_of(request), request.query.get("run", ""))))
     except RunError as error:
         return problem_document(404, "No such run", f"{error}.")
 

@@ -24,7 +24,7 @@ from kopt.dashboard.pages.cost.view import (
 )
 from kopt.dashboard.pages.page import Content, Page, PageRequest
 from kopt.policies.cost.attribution import By
-from kopt.policies.cost.run import RunError
+from kopt.policies.cost.runs import RunError
 from kopt.serving.base.database.interface import DatabaseError
 
 
@@ -43,10 +43,10 @@ async def costs(request: PageRequest) -> Content:
         try:
             fields = await asyncio.to_thread(_fields, state, question, row)
             if row and question.question.by is By.WORKLOAD and not question.question.label:
-                shown = run_view(await run_of(state, question, row))
-        except RunError:
-            # The section of its events says that there is no such row.
-            pass
+                shown = run_view(await run_of(state, question, row, request.query.get("run", "")))
+        except RunError as error:
+            # Of a row that there is not the section of its events says so.
+            problem = f"{error}." if request.query.get("run") else problem
         except HiddenError as error:
             problem = f"You may not list the pods of namespace {error}, or nothing was metered there."
         except DatabaseError as error:

@@ -46,6 +46,7 @@ from kopt.cli.sizing import explain as sizes
 from kopt.cli.staging import commands as stage
 from kopt.cli.topology import commands as topology
 from kopt.cli.training import mlflow, models, train
+from kopt.cli.utilisation import commands as utilisation
 
 app = typer.Typer(
     cls=Edge,
@@ -100,6 +101,7 @@ app.command("gpus")(gpus.gpus)
 app.command("hardware")(hardware.hardware)
 app.command("idle")(idle.idle)
 app.command("efficiency")(efficiency.efficiency)
+app.add_typer(utilisation.app, name="utilisation")
 app.add_typer(fractions.app, name="fractions")
 app.add_typer(partitions.app, name="partitions")
 app.add_typer(rightsize.app, name="rightsize")

@@ -225,7 +225,7 @@ async def test_a_reader_goes_from_a_workload_to_its_epochs(
     page = watched.page
     await page.goto(f"{serve_pages(app_of(state, tmp_path))}/cost?by=workload&since=2d")
     await page.get_by_role("link", name="team-b/jobs/eval").click()
-    await expect(page.locator("#epochs-chart.drawn")).to_be_visible()
+    await expect(page.locator("#epochs-chart.drawn")).to_be_visible(timeout=30_000)
     assert await page.locator("#epochs-chart .bars .point").count() == 2
     assert await page.locator("#epochs tbody tr").count() == 3
     assert await page.evaluate(CONTRAST) == []

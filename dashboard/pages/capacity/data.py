@@ -91,7 +91,7 @@ class CapacityReader:
 
     def __init__(self, connections: Connections, replay: Replay = replay_apart) -> None:
         self._from, self._replay = connections, replay
-        self._one_at_a_time = asyncio.Lock()
+        self._replay_lock = asyncio.Lock()
         self._latest = Capacity(
             configured=connections.gpu_hours is not None,
             cluster=connections.cluster is not None,
@@ -160,7 +160,7 @@ class CapacityReader:
             self._latest = replace(self._latest, replaying=question.pool)
             try:
                 runs = await self._runs(questions) if runs is None else runs
-                async with self._one_at_a_time:
+                async with self._replay_lock:
                     answer = await self._replay(runs, question)
                 result = Replayed(question, self._from.clock(), answer)
             except FAILURES as error:
@@ -174,7 +174,7 @@ class CapacityReader:
     async def _answer(self, question: PurchaseQuestion) -> Answered:
         """A reader's own; after an advised purchase that is being replayed."""
         try:
-            async with self._one_at_a_time:
+            async with self._replay_lock:
                 return await self._replay(await self._runs({question.pool}), question), ""
         except FAILURES as error:
             return None, _unread(error)

@@ -19,7 +19,7 @@ _MOST_NAMED = 24
 
 
 @dataclass(frozen=True)
-class RunView:
+class RunSection:
     """``rows``: epoch, amount, GPU-hours, steps, of 1,000 steps, samples and tokens for one unit of the currency, from
     and until; the last is the whole run. ``hidden`` epochs are in the document alone."""
 
@@ -35,7 +35,7 @@ class RunView:
     figure_text: str
 
 
-def run_view(run: RunCost) -> RunView:
+def run_section(run: RunCost) -> RunSection:
     """The chart is of amounts; of GPU-hours where a price is missing, and none without epochs."""
     priced = run.whole.micro is not None
     unit = run.whole.currency if priced else "GPU-hours"
@@ -45,7 +45,7 @@ def run_view(run: RunCost) -> RunView:
         text = (
             f"What each of {len(values)} epochs of {run.workload} cost, {min(values):,.2f} to {max(values):,.2f} {unit}"
         )
-    return RunView(
+    return RunSection(
         run.workload,
         run.uid,
         tuple((uid, uid[:SHORT] or "earlier") for uid in run.runs) if len(run.runs) > 1 else (),

@@ -8,7 +8,7 @@ from typing import Any
 
 from kopt.dashboard.pages.cluster.data import OVERVIEW
 from kopt.dashboard.pages.cost.data import COSTS, CostState, HiddenError
-from kopt.dashboard.pages.cost.epochs import RunView, run_view
+from kopt.dashboard.pages.cost.epochs import RunSection, run_section
 from kopt.dashboard.pages.cost.interface import EVENTS_PATH, PATH, RUN_PATH, cost, events, run
 from kopt.dashboard.pages.cost.query import FIELDS, LONGEST_ROW, CostRequest, QueryError, read_request
 from kopt.dashboard.pages.cost.run import run_of
@@ -38,12 +38,12 @@ async def costs(request: PageRequest) -> Content:
         problem, query = f"{error}. Shown are the last 30 days by namespace.", {}
         question = _request(query)
     fields: dict[str, Any] = {}
-    shown: RunView | None = None
+    shown: RunSection | None = None
     if state.costs is not None and state.recorded.metered_ms is not None:
         try:
             fields = await asyncio.to_thread(_fields, state, question, row)
             if row and question.question.by is By.WORKLOAD and not question.question.label:
-                shown = run_view(await run_of(state, question, row, request.query.get("run", "")))
+                shown = run_section(await run_of(state, question, row, request.query.get("run", "")))
         except RunError as error:
             # Of a row that there is not the section of its events says so.
             problem = f"{error}." if request.query.get("run") else problem

@@ -84,10 +84,16 @@ def record(
         usage_error("hours are looked for in the last 1h to 400d", "--since")
     pools = asyncio.run(node_pools_of(kubeconfig, "counts are stored by pool"))
     with _opened() as store:
-        recorded = store.recorded(now_s - span_s - HOUR_S)
-        due = [start_s for start_s in hours_until(now_s, span_s) if start_s not in recorded]
+        due = due_hours(store, now_s, span_s)
         number = _record(store, due, prometheus, token_file, pools, now_s)
     print_status(f"{counted(number, 'hour')} stored; nothing was recorded in {len(due) - number} of {len(due)}")
+
+
+def due_hours(store: BusyHours, now_s: float, span_s: float) -> list[int]:
+    """Those of a window that are not stored yet."""
+    hours = hours_until(now_s, span_s)
+    recorded = store.recorded(hours[0])
+    return [start_s for start_s in hours if start_s not in recorded]
 
 
 def hours_until(now_s: float, span_s: float) -> list[int]:

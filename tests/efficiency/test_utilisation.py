@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from kopt.cli.main import app
 from kopt.cli.utilisation import commands
-from kopt.cli.utilisation.commands import Every, answer, hours_until
+from kopt.cli.utilisation.commands import Every, answer, due_hours, hours_until
 from kopt.cli.utilisation.store import KEEP_S, BusyHours
 from kopt.policies.efficiency.busy_counts import STEPS, BusyCounts, added, by_pool
 from tests.gpu_history import Metric, history
@@ -73,6 +73,17 @@ def test_an_hour_that_is_stored_again_counts_once_and_old_ones_go(tmp_path: Path
 def test_hours_are_whole_and_settled() -> None:
     assert hours_until(10 * HOUR_S + 299, 2 * HOUR_S) == [7 * HOUR_S, 8 * HOUR_S]
     assert hours_until(10 * HOUR_S + 300, 2 * HOUR_S) == [8 * HOUR_S, 9 * HOUR_S]
+
+
+@pytest.mark.parametrize("past_s", [0, 120, 299, 300, 3599])
+def test_what_is_stored_is_not_due_whatever_the_minute(tmp_path: Path, past_s: int) -> None:
+    store, now_s = BusyHours(tmp_path / "busy.db"), 500_000 * HOUR_S + past_s
+    due = due_hours(store, now_s, 30 * HOUR_S)
+    assert len(due) == 30
+    for start_s in due[:-1]:
+        store.store(start_s, {"h100": counts_of([0.5])}, now_s)
+    assert due_hours(store, now_s, 30 * HOUR_S) == due[-1:]
+    store.close()
 
 
 def test_ninety_days_by_day_and_pool() -> None:

@@ -46,6 +46,7 @@ VERBS = {
     "hardware": "cluster.hardware:hardware",
     "idle": "cluster.idle:idle",
     "efficiency": "cluster.efficiency:efficiency",
+    "utilisation": "utilisation.commands:app",
     "fractions": "cluster.fractions:app",
     "partitions": "cluster.partitions:app",
     "rightsize": "rightsize.commands:app",

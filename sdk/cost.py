@@ -3,6 +3,7 @@
     import kopt
     report = kopt.cost("https://gpus.example", by="team", since="7d", token=token)
     report.micro, report.rows[0].name           # a table in a notebook
+    kopt.run_cost("research/jobs/finetune", "https://gpus.example", token=token).whole.micro
 
 ``kopt cost --server`` prints the same. Whoever may list the pods of a namespace sees its costs.
 """
@@ -13,8 +14,9 @@ import httpx
 
 from kopt.core.settings import Settings
 from kopt.core.untrusted import UnreadableError, decode_mapping
-from kopt.policies.cost.documents import events_of, report_of
+from kopt.policies.cost.documents import events_of, report_of, run_of
 from kopt.policies.cost.report import MOST_ROWS, CostEvent, CostReport
+from kopt.policies.cost.run import RunCost
 
 _DEADLINE_S = 30.0
 _LONGEST_BYTES = 16 << 20
@@ -71,6 +73,30 @@ def cost_events(
     document = _fetched(f"{address}/v1/cost/events", query, _headers(token), transport)
     try:
         return events_of(document)
+    except ValueError as error:
+        raise CostError(f"{address}: {error}") from error
+
+
+def run_cost(
+    name: str,
+    server: str = "",
+    *,
+    since: str = "30d",
+    run: str = "",
+    token: str = "",
+    settings: Settings | None = None,
+    transport: httpx.BaseTransport | None = None,
+) -> RunCost:
+    """What one training cost by epoch and by 1,000 steps, and how many samples or tokens one unit of money bought.
+
+    ``name`` is as ``cost(by="workload")`` has it (``research/jobs/finetune``), or its end. Epochs are those that the
+    endpoint has read in the lines that the log agent sent. Of several runs of this name it is the latest, or the one
+    whose UID begins with ``run``. Raises CostError.
+    """
+    address = (server or f"http://127.0.0.1:{(settings or Settings).pages_port}").rstrip("/")
+    document = _fetched(f"{address}/v1/cost/run", {"row": name, "since": since, "run": run}, _headers(token), transport)
+    try:
+        return run_of(document)
     except ValueError as error:
         raise CostError(f"{address}: {error}") from error
 

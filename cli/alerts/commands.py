@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from kopt.cli.alerts.history import acknowledge, history
 from kopt.cli.errors import unknown_name, usage_error
 from kopt.cli.options import Output
 from kopt.cli.output import Answer, Format, column, show
@@ -144,3 +145,7 @@ def _page(rule: AlertRule) -> Iterator[str]:
     yield f"What to do: {rule.do}"
     yield ""
     yield f"Fires when this holds for {rule.wait}: {rule.expr}"
+
+
+app.command("history")(history)
+app.command("acknowledge")(acknowledge)

@@ -114,7 +114,7 @@ def _read(url: str, span_s: int, token_file: Path | None) -> GpuHourHistory:
 async def _groups(by: By, history: GpuHourHistory, kubeconfig: Path | None) -> dict[str, GpuHours]:
     """Rows by name; only those that need the cluster read it."""
     if by is By.POOL:
-        return pool_hours(history, await _pools(kubeconfig))
+        return pool_hours(history, await node_pools_of(kubeconfig))
     if by is By.TEAM:
         from kopt.cluster.client.resources import NAMESPACES
         from kopt.cluster.objects.fields import mapping, text
@@ -126,13 +126,14 @@ async def _groups(by: By, history: GpuHourHistory, kubeconfig: Path | None) -> d
     return workload_hours(history, attrgetter(by.value))
 
 
-async def _pools(kubeconfig: Path | None) -> dict[str, str]:
+async def node_pools_of(kubeconfig: Path | None, otherwise: str = _GROUP_OTHERWISE) -> dict[str, str]:
+    """By node. Raises Refused where the cluster cannot be read."""
     from kopt.cluster.client.resources import KUEUE_FLAVORS, NODES
     from kopt.cluster.workloads.kueue.pool_sizes import node_pools
     from kopt.cluster.workloads.requests.external import RESOURCE_SLICES
 
     flavors, nodes, slices = await list_objects(
-        kubeconfig, KUEUE_FLAVORS, NODES, RESOURCE_SLICES, needed="nodes", otherwise=_GROUP_OTHERWISE
+        kubeconfig, KUEUE_FLAVORS, NODES, RESOURCE_SLICES, needed="nodes", otherwise=otherwise
     )
     return node_pools(flavors, nodes, slices)
 

@@ -3,13 +3,31 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from kopt.cli.errors import Refused
+import typer
+
+from kopt.cli.errors import Refused, usage_error
 from kopt.policies.cost.attribution import By
 
 if TYPE_CHECKING:
     from kopt.policies.cost.report import CostEvent, CostReport
+    from kopt.policies.cost.run import RunCost
+
+ServerOption = Annotated[
+    str, typer.Option("--server", metavar="URL", help="Ask pages, which say what you may see, and not a database.")
+]
+TokenOption = Annotated[
+    Path | None,
+    typer.Option("--token-file", metavar="FILE", help="A bearer token for the server, or for Prometheus."),
+]
+
+
+def refuse_beside_server(**options: object) -> None:
+    """What pages know themselves."""
+    for name, value in options.items():
+        if value is not None:
+            usage_error("not beside --server, whose price book and measurements count", f"--{name}")
 
 
 def costs_from_endpoint(
@@ -33,6 +51,14 @@ def events_from_endpoint(
 
     with _refusing():
         return cost_events(row, server, by=by.value, label=label, since=since, token=_token(token_file))
+
+
+def run_from_pages(name: str, server: str, token_file: Path | None, since: str, run: str) -> "RunCost":
+    """Raises Refused."""
+    from kopt.sdk.cost import run_cost
+
+    with _refusing():
+        return run_cost(name, server, since=since, run=run, token=_token(token_file))
 
 
 @contextmanager

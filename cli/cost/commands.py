@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kopt.cli.cost.asking import costs_from_endpoint
+from kopt.cli.cost.asking import ServerOption, TokenOption, costs_from_endpoint, refuse_beside_server
 from kopt.cli.cost.reading import PriceOption, Prices, Question, SinceOption, Source, metered, read_book
-from kopt.cli.cost.run import run_cost
+from kopt.cli.cost.run import run_command
 from kopt.cli.cost.spot import spot
-from kopt.cli.errors import Refused, usage_error
+from kopt.cli.errors import Refused
 from kopt.cli.options import Output, seconds
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.progress import print_status
@@ -23,13 +23,6 @@ if TYPE_CHECKING:
     from kopt.policies.cost.report import CostReport
 
 app = typer.Typer(invoke_without_command=True, no_args_is_help=False)
-ServerOption = Annotated[
-    str, typer.Option("--server", metavar="URL", help="Ask pages, which say what you may see, and not a database.")
-]
-TokenOption = Annotated[
-    Path | None,
-    typer.Option("--token-file", metavar="FILE", help="A bearer token for the server, or for Prometheus."),
-]
 ByOption = Annotated[By, typer.Option("--by", help="Whom costs are attributed to.", show_choices=True)]
 LabelOption = Annotated[
     str, typer.Option("--label", metavar="KEY", help="By a label of pods, else of their namespaces, that is recorded.")
@@ -98,7 +91,7 @@ def cost(
     if context.invoked_subcommand is not None:
         return
     if server:
-        _refuse_beside_server(prices=prices, price=price, prometheus=prometheus or None)
+        refuse_beside_server(prices=prices, price=price, prometheus=prometheus or None)
         show(answer_of(costs_from_endpoint(server, token_file, by, label, since, limit)), output)
         return
     with metered(Question(since, prices, price)) as source:
@@ -108,12 +101,6 @@ def cost(
 
             measurements = measured.read(measured.Question(prometheus, seconds(since, "--since"), token_file), "")
         show(answer(source, by, label, measurements, limit), output)
-
-
-def _refuse_beside_server(**options: object) -> None:
-    for name, value in options.items():
-        if value is not None:
-            usage_error("not beside --server, whose price book and measurements count", f"--{name}")
 
 
 def answer(
@@ -291,7 +278,7 @@ def explain(
         kopt cost explain research --server https://gpus.example --token-file token
     """
     if server:
-        _refuse_beside_server(prices=prices, price=price)
+        refuse_beside_server(prices=prices, price=price)
         show(events_of_server(row, server, token_file, by, label, since), output)
         return
     with metered(Question(since, prices, price)) as source:
@@ -350,5 +337,5 @@ def export(
     print_status(f"{number} lines in {focus}")
 
 
-app.command("run")(run_cost)
+app.command("run")(run_command)
 app.command("spot")(spot)

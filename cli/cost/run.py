@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kopt.cli.cost.asking import ServerOption, TokenOption, refuse_beside_server, run_from_pages
 from kopt.cli.cost.reading import PriceOption, Prices, Question, SinceOption, Source, metered
 from kopt.cli.errors import Refused
 from kopt.cli.job_log import opened_log
@@ -16,9 +17,12 @@ from kopt.policies.cost.attribution import By
 from kopt.policies.cost.budgets import stamp
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from kopt.formats.joblog.epochs import Epoch
     from kopt.policies.cost.epochs import EpochCost
     from kopt.policies.cost.report import CostEvent
+    from kopt.policies.cost.run import RunCost
 
 
 def _money(micro: int | None) -> str:
@@ -60,7 +64,7 @@ class EpochRow:
         )
 
 
-def run_cost(
+def run_command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="As `kopt cost --by workload` names it, or its end.")],
     log: Annotated[
         Path | None,
@@ -69,6 +73,11 @@ def run_cost(
     since: SinceOption = "30d",
     prices: Prices = None,
     price: PriceOption = None,
+    server: ServerOption = "",
+    token_file: TokenOption = None,
+    run: Annotated[
+        str, typer.Option("--run", metavar="UID", help="Of several runs of this name; its begin is enough. The latest.")
+    ] = "",
     output: Output = Format.TABLE,
 ) -> None:
     """What one training cost by epoch and by 1,000 steps, and how many samples or tokens one unit of money bought.
@@ -76,6 +85,7 @@ def run_cost(
     Amounts are what its pods were charged while each epoch of the log went on; an epoch that was begun again after a
     restart is listed again. Samples and tokens are counted by the rates that the log says (samples/s, tokens/s).
     Without --log epochs are those that the endpoint has read in the lines that `kopt agent logtail` sent it.
+    A job that was deleted and made anew is another run: the latest is shown, and the others are named below.
 
     Examples:
 
@@ -83,28 +93,44 @@ def run_cost(
 
         kopt cost run research/jobs/finetune --log train.log
 
+        kopt cost run research/jobs/finetune --server https://gpus.example --token-file token
+
         kubectl logs job/finetune --timestamps > train.log && kopt cost run finetune --log train.log -o json
     """
+    if server:
+        refuse_beside_server(prices=prices, price=price, log=log)
+        show(_answer(run_from_pages(name, server, token_file, since, run)), output)
+        return
     with metered(Question(since, prices, price)) as source:
-        row, events = _events(source, name)
-        epochs = _epochs_of_endpoint(row) if log is None else _epochs(log)
-        show(_answer(row, events, epochs), output)
+        show(_answer(_run(source, name, log, run)), output)
+
+
+def _run(source: Source, name: str, log: Path | None, uid: str) -> "RunCost":
+    """Raises Refused."""
+    from kopt.policies.cost.run import cost_of_run
+    from kopt.policies.cost.runs import RunError, epochs_of_run, run_named, runs_of
+
+    try:
+        workload, events = _events(source, name)
+        runs = runs_of(events)
+        run = run_named(runs, uid)
+        epochs = epochs_of_run(run, runs, _epochs_of_endpoint(workload)) if log is None else _epochs(log)
+        return cost_of_run(workload, run, runs, epochs)
+    except RunError as error:
+        raise Refused(str(error)) from error
 
 
 def _events(source: Source, name: str) -> "tuple[str, Sequence[CostEvent]]":
-    """Of the workload of this name, and the name in full. Raises Refused."""
+    """Of the workload of this name, and the name in full. Raises RunError."""
     from kopt.controllers.meter.reports import CostReports
     from kopt.policies.cost.attribution import Part
     from kopt.policies.cost.report import CostQuestion
+    from kopt.policies.cost.run import workload_named
 
     reports = CostReports(source.store, source.book)
     question = CostQuestion(source.window.start_ms, source.window.end_ms, By.WORKLOAD, "", limit=0)
-    names = sorted({row.name for row in reports.report(question).rows if row.part is Part.PODS})
-    matching = [each for each in names if each == name] or [each for each in names if each.endswith(f"/{name}")]
-    if len(matching) != 1:
-        there = ", ".join(matching or names[:8]) or "none"
-        raise Refused(f"{'several workloads are' if matching else 'no workload is'} called {name!r}; there are {there}")
-    return matching[0], reports.events(question, matching[0])
+    workload = workload_named((row.name for row in reports.report(question).rows if row.part is Part.PODS), name)
+    return workload, reports.events(question, workload)
 
 
 def _epochs(log: Path) -> "Sequence[Epoch]":
@@ -114,49 +140,28 @@ def _epochs(log: Path) -> "Sequence[Epoch]":
         return read_epochs(lines)
 
 
-def _epochs_of_endpoint(row: str) -> "Sequence[Epoch]":
-    """Of the job that the workload is. Raises Refused."""
+def _epochs_of_endpoint(workload: str) -> "Mapping[str, Sequence[Epoch]]":
+    """Of the job that the workload is, by source. Raises Refused."""
     from kopt.cli.endpoint import endpoint
-    from kopt.formats.joblog.epochs import Epoch
-    from kopt.policies.cost.epochs import distinct_epochs
+    from kopt.policies.cost.run import job_of
     from kopt.serving.base.environment import load_settings
     from kopt.serving.client.transport import RequestRefused
+    from kopt.serving.contract.checkpoint_answers import epochs_by_source
     from kopt.serving.contract.common import AnswerError
 
-    namespace, _, workload = row.partition("/")
-    job = f"{namespace}/{workload.rpartition('/')[2]}"
+    job = job_of(workload)
     try:
         with endpoint(load_settings()) as client:
-            answer = client.jobs(job)
+            sources = epochs_by_source(client.jobs(job))
     except (RequestRefused, AnswerError) as error:
         raise Refused(str(error)) from error
-    sources: dict[str, list[Epoch]] = {}
-    for each in answer.epochs:
-        times = (each.started_at, each.ended_at)
-        epoch = Epoch(each.number, *times, each.steps, each.samples_per_second, each.tokens_per_second)
-        sources.setdefault(each.source, []).append(epoch)
     if not sources:
         raise Refused(f"the endpoint has read no epoch in the log of {job}; give its log: --log FILE")
-    return distinct_epochs(sources)
+    return sources
 
 
-def _answer(row: str, events: "Sequence[CostEvent]", epochs: "Sequence[Epoch]") -> Answer:
-    from kopt.policies.cost.epochs import epoch_costs
-
-    try:
-        costs = epoch_costs(events, epochs)
-    except ValueError as error:
-        raise Refused(str(error)) from error
-    whole = costs[-1]
-    remarks = []
-    if not epochs:
-        remarks.append("The log names no epoch with a date and a time, so only the whole run is priced.")
-    elif not any(item.gpu_hours for item in costs[:-1]):
-        remarks.append("No pod of the run was charged while the epochs of the log went on: is it the log of this run?")
-    if not whole.steps:
-        remarks.append("The log counts no steps (step k/N) within epochs.")
-    if not any(item.samples is not None or item.tokens is not None for item in costs):
-        remarks.append("The log says no samples/s or tokens/s, so what one unit of money bought is not known.")
-    if whole.micro is None:
-        remarks.append("A part of it has no price; name one with --prices or --price.")
-    return Answer("epochs", [EpochRow.of(item) for item in costs], {"workload": row}, remarks=remarks)
+def _answer(run: "RunCost") -> Answer:
+    rows = [EpochRow.of(item) for item in (*run.epochs, run.whole)]
+    return Answer(
+        "epochs", rows, {"workload": run.workload, "run": run.uid, "runs": list(run.runs)}, remarks=list(run.remarks)
+    )

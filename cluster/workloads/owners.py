@@ -13,6 +13,8 @@ from kopt.cluster.objects.kaiwo_workloads import kaiwo_owner
 from kopt.core.switches import Owner
 
 _JOB_SET_LABEL = "jobset.sigs.k8s.io/jobset-name"
+_JOB_SET_UID_LABEL = "jobset.sigs.k8s.io/jobset-uid"
+"""Since JobSet 0.8; its Jobs have a UID each, and another after each of its restarts."""
 _TEMPLATE_HASH_LABEL = "pod-template-hash"
 _CRON_JOB, _REPLICA_SET = "CronJob", "ReplicaSet"
 
@@ -32,6 +34,21 @@ def owner_of(document: Object, plural: str, namespace: str = "", name: str = "")
         return _controller(controller, namespace, labels)
     own = name or text(metadata, "name") or text(metadata, "generateName").rstrip("-")
     return Owner.of(plural, namespace, own)
+
+
+def run_of(pod: Object) -> str:
+    """The UID of what made a pod, so that what is submitted again under its name is another run.
+
+    Empty where that tells no runs apart: a ReplicaSet is one of a Deployment's, and a Job one of a JobSet's.
+    """
+    metadata = mapping(pod, "metadata")
+    labels = mapping(metadata, "labels")
+    if text(labels, _JOB_SET_LABEL):
+        return text(labels, _JOB_SET_UID_LABEL)
+    controller = next((item for _, item in items(metadata, "ownerReferences") if at(item, "controller") is True), None)
+    if controller is None:
+        return text(metadata, "uid")
+    return "" if text(controller, "kind") == _REPLICA_SET else text(controller, "uid")
 
 
 def _controller(reference: Any, namespace: str, labels: Mapping[str, Any]) -> Owner:

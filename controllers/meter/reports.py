@@ -140,6 +140,7 @@ class CostReports:
                 line.usage.used,
                 line.usage.price,
                 line.micro,
+                *_identity(segment.subject, grouping.attributes.get(segment.subject)),
             )
             for (segment, start_ms, end_ms), line in zip(spans, priced, strict=True)
         ]
@@ -210,6 +211,11 @@ def _unpriced(charges: Iterable[Charge]) -> Mapping[str, MilliGpuMs]:
             name = format_offer(charge.offer)
             result[name] = result.get(name, 0) + charge.used
     return dict(sorted(result.items()))
+
+
+def _identity(subject: str, pod: Attributes | None) -> tuple[str, str]:
+    """The UIDs of a pod and of what made it."""
+    return (subject, pod.run) if pod is not None else ("", "")
 
 
 def _who(subject: str, pod: Attributes | None) -> str:

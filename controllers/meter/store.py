@@ -21,7 +21,7 @@ from kopt.core.cost.prices import PriceBook
 from kopt.core.units import WHOLE_GPU
 from kopt.core.untrusted import decode_mapping
 from kopt.policies.cost import Changes, Meter, Usage
-from kopt.serving.base.database.interface import Database, Transaction
+from kopt.serving.base.database.interface import Column, Database, Transaction
 from kopt.serving.base.database.opening import Location, open_database
 
 _OPEN_MS = 1 << 62
@@ -40,6 +40,8 @@ CREATE TABLE IF NOT EXISTS cost_pods (
 CREATE TABLE IF NOT EXISTS cost_meter (
     name TEXT PRIMARY KEY, seen_ms INTEGER NOT NULL, holder TEXT NOT NULL, rule TEXT NOT NULL) WITHOUT ROWID
 """
+_ADDED = (Column("cost_pods", "run", "TEXT NOT NULL DEFAULT ''"),)
+"""Since runs of the same name are told apart; pods that ended before have none."""
 _KEY, _METER, _CHUNK = "cost meter", "meter", 500
 # Of a segment, within the six bounds: end, end, start, start; and of the rows, start and end.
 SPAN = "(CASE WHEN end_ms < ? THEN end_ms ELSE ? END - CASE WHEN start_ms > ? THEN start_ms ELSE ? END)"
@@ -70,7 +72,7 @@ class CostStore:
 
     def __init__(self, where: Location, *, read_only: bool = False) -> None:
         """``read_only``: see ``open_database``."""
-        self.database: Database = open_database(where, _SCHEMA, read_only=read_only)
+        self.database: Database = open_database(where, _SCHEMA, added=_ADDED, read_only=read_only)
 
     def begin(self, holder: str, rule: Rule) -> Recorded:
         """From now on ``holder`` writes, and nobody else."""
@@ -132,13 +134,13 @@ class CostStore:
     def attributes(self) -> Mapping[str, Attributes]:
         """By uid of a pod."""
         rows = self.database.query(
-            "SELECT uid, namespace, pod, workload, queue, labels, first_step, last_step FROM cost_pods"
+            "SELECT uid, namespace, pod, workload, queue, labels, first_step, last_step, run FROM cost_pods"
         )
         return {
             str(uid): Attributes(
-                str(namespace), str(pod), str(workload), str(queue), labels_of(str(labels)), first, last
+                str(namespace), str(pod), str(workload), str(queue), labels_of(str(labels)), first, last, str(run)
             )
-            for uid, namespace, pod, workload, queue, labels, first, last in rows
+            for uid, namespace, pod, workload, queue, labels, first, last, run in rows
         }
 
     def nodes(self) -> Mapping[str, str]:
@@ -211,7 +213,7 @@ _UPSERT_SEGMENT = _upsert(
 )
 _UPSERT_CAPACITY = _upsert("cost_capacities", "node_uid, node, start_ms, end_ms, milli, offer", "node_uid, start_ms")
 _UPSERT_POD = _upsert(
-    "cost_pods", "uid, namespace, pod, workload, queue, labels, first_step, last_step, started_ms, ended", "uid"
+    "cost_pods", "uid, namespace, pod, workload, queue, labels, first_step, last_step, started_ms, ended, run", "uid"
 )
 
 
@@ -239,6 +241,7 @@ def _pod_row(pod: MeteredPod) -> tuple[object, ...]:
         its.last_step,
         pod.started_ms,
         0,
+        its.run,
     )
 
 

@@ -11,7 +11,7 @@ from kopt.cluster.objects.custom.reservation import held_for
 from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.cluster.objects.progress import progress_of
 from kopt.cluster.workloads.node_selection import GPU_PRODUCT_LABELS
-from kopt.cluster.workloads.owners import owner_of
+from kopt.cluster.workloads.owners import owner_of, run_of
 from kopt.cluster.workloads.requests.gpus import DEVICES_ANNOTATION, FRACTION_ANNOTATIONS, memory_of
 from kopt.cluster.workloads.requests.pods import quantity
 from kopt.core.cost.metering import Attributes, Idle, MeteredNode, Milliseconds, Offer
@@ -113,6 +113,7 @@ def pod_reader(label_keys: tuple[str, ...]) -> Any:
                 next((text(labels, key) for key in QUEUE_LABELS if text(labels, key)), ""),
                 selected(labels, label_keys),
                 *_steps(pod),
+                run_of(pod),
             ),
             next((text(item, "uid") for _, item in items(metadata, "ownerReferences") if at(item, "controller")), ""),
         )

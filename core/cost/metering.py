@@ -84,7 +84,8 @@ class Demand:
 class Attributes:
     """To whom a pod is attributed. ``workload`` is KIND/NAME of what made it; ``labels`` are the selected ones, of the
     pod and else of its namespace. ``first_step`` and ``last_step`` are of a training, as its log shows them; -1 where
-    nothing is known."""
+    nothing is known. ``run`` is the UID of what made the pod, which another of the same name does not have; empty where
+    it tells no runs apart, or where nobody recorded it."""
 
     namespace: str
     pod: str
@@ -93,6 +94,7 @@ class Attributes:
     labels: Mapping[str, str] = field(default_factory=dict)
     first_step: int = -1
     last_step: int = -1
+    run: str = ""
 
 
 @dataclass(frozen=True, slots=True)

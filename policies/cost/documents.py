@@ -11,7 +11,9 @@ from kopt.core.cost.metering import GPU_HOUR, Rule
 from kopt.core.cost.prices import Price
 from kopt.policies.cost.attribution import By, CostRow, Part, Unused
 from kopt.policies.cost.budgets import stamp
+from kopt.policies.cost.epochs import EpochCost
 from kopt.policies.cost.report import CostEvent, CostReport, NodeHours
+from kopt.policies.cost.run import RunCost
 
 SCHEMA = "kopt/v1"
 
@@ -50,6 +52,8 @@ def events_document(events: Sequence[CostEvent], total: int) -> dict[str, Any]:
                 "micro": event.micro,
                 "currency": "" if event.price is None else event.price.currency,
                 "price_source": "" if event.price is None else event.price.source,
+                "uid": event.uid,
+                "run": event.run,
             }
             for event in events
         ],
@@ -76,6 +80,36 @@ def _event_of(event: Mapping[str, Any]) -> CostEvent:
         _whole(event["milli_gpu_ms"]),
         None if per_hour is None else Price("", "", "", "", int(per_hour), currency, 0, source),
         None if event["micro"] is None else int(event["micro"]),
+        # Pages of an earlier release do not say them.
+        *(str(event.get(name, "")) for name in ("uid", "run")),
+    )
+
+
+def run_document(run: RunCost) -> dict[str, Any]:
+    """What ``GET /v1/cost/run`` answers."""
+    return {"schema": SCHEMA, **run.to_dict()}
+
+
+def run_of(document: Mapping[str, Any]) -> RunCost:
+    """What ``run_document`` wrote. Raises ValueError for anything else."""
+    try:
+        *epochs, whole = (_epoch_of(item, str(document["currency"])) for item in document["epochs"])
+        remarks, runs = (tuple(map(str, document[name])) for name in ("remarks", "runs"))
+        return RunCost(str(document["workload"]), tuple(epochs), whole, remarks, str(document["run"]), runs)
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        raise ValueError(f"this is no run's cost: {type(error).__name__} {str(error)[:80]}") from error
+
+
+def _epoch_of(item: Mapping[str, Any], currency: str) -> EpochCost:
+    return EpochCost(
+        None if item["epoch"] == "all" else int(item["epoch"]),
+        int(item["from_ms"]),
+        int(item["until_ms"]),
+        float(item["gpu_hours"]),
+        None if item["micro"] is None else int(item["micro"]),
+        currency,
+        int(item["steps"]),
+        *(None if item[name] is None else float(item[name]) for name in ("samples", "tokens")),
     )
 
 

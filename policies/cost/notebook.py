@@ -1,14 +1,17 @@
-"""A report of costs as a notebook shows it."""
+"""A report of costs, and a run by its epochs, as a notebook shows them."""
 
 from html import escape
 
 from kopt.core.cost.metering import GPU_HOUR
 from kopt.policies.cost.attribution import CostRow
 from kopt.policies.cost.budgets import stamp
+from kopt.policies.cost.epochs import EpochCost
 from kopt.policies.cost.report import CostReport
+from kopt.policies.cost.run import RunCost
 
 _HEADINGS = ("who", "part", "pods", "GPU-hours", "amount", "share")
 _UNUSED = "of it unused"
+_RUN_HEADINGS = ("epoch", "from", "until", "GPU-hours", "amount", "1,000 steps", "samples for 1", "tokens for 1")
 
 
 def table(report: CostReport) -> str:
@@ -23,6 +26,40 @@ def table(report: CostReport) -> str:
     if report.nodes is not None:
         caption += f"; {report.nodes.used / GPU_HOUR:,.2f} of nodes"
     return f"<table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def run_table(run: RunCost) -> str:
+    """As ``table``; the last row is the whole run, and remarks stand below."""
+    whole, currency = run.whole, run.whole.currency
+    total = "" if whole.micro is None else f", {_money(whole.micro, currency)}"
+    caption = f"Cost of {run.workload} by epoch: {whole.gpu_hours:,.2f} GPU-hours{total}"
+    head = "".join(f"<th>{text}</th>" for text in _RUN_HEADINGS)
+    rows = "".join(_epoch_row(item) for item in (*run.epochs, whole))
+    remarks = "".join(f"<p>{escape(text)}</p>" for text in run.remarks)
+    return (
+        f"<table><caption>{escape(caption)}</caption><thead><tr>{head}</tr></thead>"
+        f"<tbody>{rows}</tbody></table>{remarks}"
+    )
+
+
+def _epoch_row(item: EpochCost) -> str:
+    def money(micro: int | None) -> str:
+        return "" if micro is None else _money(micro, item.currency)
+
+    def amount(number: float | None) -> str:
+        return "" if number is None else f"{number:,.0f}"
+
+    cells = (
+        "all" if item.epoch is None else str(item.epoch),
+        stamp(item.start_ms),
+        stamp(item.end_ms),
+        f"{item.gpu_hours:,.2f}",
+        money(item.micro),
+        money(item.micro_per_1000_steps),
+        amount(item.samples_per_unit),
+        amount(item.tokens_per_unit),
+    )
+    return f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
 
 
 def _row(row: CostRow, report: CostReport) -> str:

@@ -263,7 +263,8 @@ class CostQuestion:
 
 @dataclass(frozen=True)
 class CostEvent:
-    """A part of a row: ``who``, a pod or a kind of idleness, had one share of one node at one price."""
+    """A part of a row: ``who``, a pod or a kind of idleness, had one share of one node at one price. ``uid`` is the
+    pod's, and ``run`` the UID of what made it; both are empty where nobody knows."""
 
     who: str
     node: str
@@ -273,3 +274,5 @@ class CostEvent:
     used: MilliGpuMs
     price: Price | None
     micro: int | None
+    uid: str = ""
+    run: str = ""

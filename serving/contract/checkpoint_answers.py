@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from kopt.core.workload.checkpoint import Estimate, Evidence, JobState, JobStatus
+from kopt.formats.joblog.epochs import Epoch
 from kopt.serving.contract.common import SCHEMA, ModelOut
 from kopt.serving.contract.reading import added_later, read_answer
 
@@ -152,3 +153,13 @@ class CheckpointsResponse:
 def parse_jobs(document: Mapping[str, Any]) -> CheckpointsResponse:
     """What ``GET /v1/checkpoint`` says. Raises AnswerError for anything else."""
     return read_answer(CheckpointsResponse, "/v1/checkpoint", document)
+
+
+def epochs_by_source(answer: CheckpointsResponse) -> dict[str, list[Epoch]]:
+    """By the source of the job's log that named them."""
+    sources: dict[str, list[Epoch]] = {}
+    for each in answer.epochs:
+        times = (each.started_at, each.ended_at)
+        epoch = Epoch(each.number, *times, each.steps, each.samples_per_second, each.tokens_per_second)
+        sources.setdefault(each.source, []).append(epoch)
+    return sources

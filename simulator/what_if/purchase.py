@@ -31,13 +31,15 @@ class ReplayEnded(Exception):
 @dataclass(frozen=True)
 class PurchaseQuestion:
     """``buy_gpus`` more for a pool of ``gpus``; ``price`` of a GPU-hour. ``is_only``: there is no other pool, so jobs
-    that name none ran in it."""
+    that name none ran in it. ``from_s``: they are there from then on (Unix seconds), and only jobs that were submitted
+    since are replayed; None for all the time."""
 
     pool: str
     gpus: int
     buy_gpus: int
     price: float | None = None
     is_only: bool = False
+    from_s: float | None = None
 
 
 def purchase_what_if(runs: Sequence[JobRun], question: PurchaseQuestion) -> WhatIf:
@@ -46,12 +48,18 @@ def purchase_what_if(runs: Sequence[JobRun], question: PurchaseQuestion) -> What
     of_pool = [run for run in runs if run.kind.gpus and run.pool in named]
     if not of_pool:
         raise WhatIfError(f"no job is recorded to have run in {question.pool}; `kopt controller runs` sends them")
-    kept = sorted(_last(of_pool), key=_submitted_s)[-MOST_JOBS:]
+    since = [run for run in of_pool if question.from_s is None or _submitted_s(run) >= question.from_s]
+    if not since:
+        raise WhatIfError(f"no job of {question.pool} is recorded that was submitted since then")
+    kept = sorted(_last(since), key=_submitted_s)[-MOST_JOBS:]
     prices = {} if question.price is None else {question.pool: question.price}
     as_is = Cluster({question.pool: Pool(question.gpus)}, prices=prices)
     answer = study(history_of(kept), as_is, changed(as_is, add={question.pool: question.buy_gpus}))
     text = f"Replayed are the last {len(kept):,} of {len(of_pool):,} jobs, of {LONGEST_DAYS} days at most."
-    return replace(answer, assumptions=(text, *answer.assumptions)) if len(kept) < len(of_pool) else answer
+    texts = [text] if len(kept) < len(of_pool) else []
+    if question.from_s is not None:
+        texts.append("Jobs that were submitted before that day are not replayed, so those after it wait less for them.")
+    return replace(answer, assumptions=(*texts, *answer.assumptions))
 
 
 def _last(runs: Sequence[JobRun]) -> list[JobRun]:

@@ -4,7 +4,8 @@
 Importing this package loads none of the heavy libraries; each sub-package says in its own
 docstring what lives in it, what comes in and what goes out. ``kopt.forecast(frame)``,
 ``kopt.estimate(script)``, ``kopt.bandwidth(topology, gpus)``, ``kopt.parallelism(model, …)`` and
-``kopt.classify_log(lines)`` load them when they are first used; ``kopt.why(job)`` asks a cluster, ``kopt.cost()`` its pages,
+``kopt.classify_log(lines)`` load them when they are first used; ``kopt.why(job)`` asks a cluster, ``kopt.cost()`` and
+``kopt.run_cost(job)`` its pages,
 ``kopt.what_if(jobs, …)`` replays its jobs.
 """
 
@@ -25,7 +26,8 @@ if TYPE_CHECKING:
     from kopt.sdk.classify_log import ClassifiedLog, classify_log
     from kopt.models.sizing.estimate import estimate
     from kopt.policies.cost.report import CostReport
-    from kopt.sdk.cost import cost
+    from kopt.policies.cost.run import RunCost
+    from kopt.sdk.cost import cost, run_cost
     from kopt.sdk.models import load_model
     from kopt.sdk.run_time import run_time
     from kopt.sdk.parallelism import parallelism, scaling
@@ -36,8 +38,8 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
-    "BandwidthEstimate", "ClassifiedLog", "CostReport", "Forecast", "GpuCountAdvice", "JobAnswer", "ScalingCurve", "SizingEstimate", "SplitAdvice", "WhatIf",
-    "__version__", "bandwidth", "classify_log", "cost", "estimate", "forecast", "load_model", "parallelism", "run_time",
+    "BandwidthEstimate", "ClassifiedLog", "CostReport", "Forecast", "GpuCountAdvice", "JobAnswer", "RunCost", "ScalingCurve", "SizingEstimate", "SplitAdvice", "WhatIf",
+    "__version__", "bandwidth", "classify_log", "cost", "estimate", "forecast", "load_model", "parallelism", "run_cost", "run_time",
     "scaling", "useful_gpus", "what_if", "why",
 ]  # fmt: skip
 
@@ -49,6 +51,7 @@ _FUNCTIONS = {
     "estimate": "kopt.models.sizing.estimate",
     "forecast": "kopt.sdk.forecast",
     "load_model": "kopt.sdk.models",
+    "run_cost": "kopt.sdk.cost",
     "run_time": "kopt.sdk.run_time",
     "parallelism": "kopt.sdk.parallelism",
     "scaling": "kopt.sdk.parallelism",
@@ -63,6 +66,7 @@ _CLASSES = {
     "Forecast": "kopt.sdk.forecast",
     "GpuCountAdvice": "kopt.core.workload.gpu_count",
     "JobAnswer": "kopt.controllers.overview.job_answer",
+    "RunCost": "kopt.policies.cost.run",
     "ScalingCurve": "kopt.core.workload.split",
     "SizingEstimate": "kopt.core.workload.sizing",
     "SplitAdvice": "kopt.core.workload.split",

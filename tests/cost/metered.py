@@ -44,8 +44,8 @@ def filled(where: Location, pods: object = PODS, now_ms: int | None = None) -> F
         "n2": MeteredNode("n2", "node-2", 8, OWN, began_ms, Idle.RESERVED),
     }
     every = []
-    for number, (uid, namespace, name, workload, node, gpus, labels) in enumerate(pods):  # type: ignore[var-annotated,arg-type]
-        attributes = Attributes(namespace, name, workload, "gpus", labels, 10, 1_010)
+    for number, (uid, namespace, name, workload, node, gpus, labels, *run) in enumerate(pods):  # type: ignore[var-annotated,arg-type]
+        attributes = Attributes(namespace, name, workload, "gpus", labels, 10, 1_010, *run)
         ended_ms = None if number % 2 else now_ms - HOUR_MS
         start_ms = began_ms + (number % 8) * HOUR_MS + 137
         every.append(MeteredPod(uid, nodes[node].name, Demand(gpus), start_ms, ended_ms, attributes))

@@ -14,6 +14,7 @@ from kopt.core.workload.run_time import JobRun, RunTimeError
 from kopt.dashboard.data.access import ALL_NAMESPACES, Holds, pods_in
 from kopt.dashboard.data.feed import FAILURES, Background, Connections, Feed, sentence
 from kopt.dashboard.data.gpu_hours import GpuHoursError, GpuHourSource
+from kopt.dashboard.pages.capacity.questions import Answered, PoolOffer, Questions
 from kopt.policies.capacity.advice import advise, needs_of
 from kopt.serving.base.database.interface import DatabaseError
 from kopt.simulator.what_if.answer import WhatIf
@@ -25,6 +26,7 @@ SINCE_S = 26 * 7 * 86_400.0
 _EVERY_S, _AGAIN_S, _UNREAD_S = 600.0, 60.0, 2.0
 REPLAY_EVERY_S, REPLAY_LIMIT_S = 6 * 3600.0, 300.0
 _DEADLINE_S, _MOST_RUNS = 30.0, 100_000
+_NO_ANSWER = (WhatIfError, RunTimeError, ReplayEnded)
 Replay = Callable[[Sequence[JobRun], PurchaseQuestion], Awaitable[WhatIf]]
 
 
@@ -66,6 +68,17 @@ class Capacity:
     ready: bool = False
     hides: bool = False
     problems: tuple[str, ...] = ()
+    questions: Questions | None = None
+    """Where readers ask their own; None for those who may not."""
+
+    @property
+    def offers(self) -> tuple[PoolOffer, ...]:
+        """Pools whose size is known."""
+        return tuple(
+            PoolOffer(each.pool, each.size.gpus, each.size.model, each.price, each.is_only)
+            for each in self.pools
+            if each.size.gpus
+        )
 
 
 async def replay_apart(runs: Sequence[JobRun], question: PurchaseQuestion) -> WhatIf:
@@ -78,7 +91,12 @@ class CapacityReader:
 
     def __init__(self, connections: Connections, replay: Replay = replay_apart) -> None:
         self._from, self._replay = connections, replay
-        self._latest = Capacity(configured=connections.gpu_hours is not None, cluster=connections.cluster is not None)
+        self._replay_lock = asyncio.Lock()
+        self._latest = Capacity(
+            configured=connections.gpu_hours is not None,
+            cluster=connections.cluster is not None,
+            questions=Questions(self._answer, connections.clock),
+        )
         self.background = Background(self._read, connections.clock)
 
     async def refresh(self) -> None:
@@ -142,16 +160,26 @@ class CapacityReader:
             self._latest = replace(self._latest, replaying=question.pool)
             try:
                 runs = await self._runs(questions) if runs is None else runs
-                answer = await self._replay(runs, question)
+                async with self._replay_lock:
+                    answer = await self._replay(runs, question)
                 result = Replayed(question, self._from.clock(), answer)
             except FAILURES as error:
-                result = Replayed(question, 0.0, problem=f"The jobs that ran cannot be read now: {sentence(error)}")
-            except (WhatIfError, RunTimeError, ReplayEnded) as error:
-                text = f"{error}"
-                result = Replayed(question, self._from.clock(), problem=f"{text[:1].upper()}{text[1:].rstrip('.')}.")
+                result = Replayed(question, 0.0, problem=_unread(error))
+            except _NO_ANSWER as error:
+                result = Replayed(question, self._from.clock(), problem=_no_answer(error))
             finally:
                 self._latest = replace(self._latest, replaying="")
             self._latest = replace(self._latest, replayed={**self._latest.replayed, question.pool: result})
+
+    async def _answer(self, question: PurchaseQuestion) -> Answered:
+        """A reader's own; after an advised purchase that is being replayed."""
+        try:
+            async with self._replay_lock:
+                return await self._replay(await self._runs({question.pool}), question), ""
+        except FAILURES as error:
+            return None, _unread(error)
+        except _NO_ANSWER as error:
+            return None, _no_answer(error)
 
     def _is_due(self, question: PurchaseQuestion) -> bool:
         before = self._latest.replayed.get(question.pool)
@@ -167,6 +195,15 @@ class CapacityReader:
                 return runs
             runs += (item.run for item in page.runs if item.gpus and (not item.pool or item.pool in pools))
             last = page.last
+
+
+def _unread(error: Exception) -> str:
+    return f"The jobs that ran cannot be read now: {sentence(error)}"
+
+
+def _no_answer(error: Exception) -> str:
+    text = f"{error}"
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}."
 
 
 def questions_of(pools: Sequence[PoolNeed]) -> dict[str, PurchaseQuestion]:

@@ -11,6 +11,7 @@ from kopt.core.units import counted
 from kopt.dashboard.formatting import NONE
 from kopt.dashboard.pages.capacity.data import REPLAY_EVERY_S, SINCE_S, Capacity, PoolNeed, Replayed
 from kopt.dashboard.pages.capacity.figure import capacity_figure
+from kopt.dashboard.pages.capacity.questions import Asked, Progress
 from kopt.policies.capacity.advice import CapacitySettings, PoolAdvice, advise, begin_s, month_cost
 from kopt.policies.capacity.purchase import RISK
 from kopt.simulator.what_if.answer import HEADINGS, Figure, WhatIf
@@ -213,6 +214,33 @@ def _section(replayed: Replayed, answer: WhatIf, *, is_old: bool) -> WhatIfSecti
 def _is_shown(figure: Figure) -> bool:
     """What never fits is the same with more GPUs, or less: it is shown where there is any."""
     return not figure.what.endswith("never fit") or bool(figure.as_is or figure.what_if)
+
+
+@dataclass(frozen=True)
+class AskedSection:
+    """A reader's own question. ``text`` says how far it is; ``what_if`` is there once it is answered."""
+
+    pool: str
+    gpus: int
+    from_s: float | None
+    progress: str
+    text: str
+    what_if: WhatIfSection | None
+
+
+def asked_section(asked: Asked, ahead: int) -> AskedSection:
+    question = asked.question
+    what_if, text = None, ""
+    if asked.progress is not Progress.DONE:
+        text = "The jobs that ran are being replayed: it takes seconds, sometimes minutes."
+        if ahead:
+            text = f"{counted(ahead, 'question')} of others come first."
+    elif asked.answer is None:
+        text = f"No answer: {asked.problem}"
+    else:
+        replayed = Replayed(question, asked.at_s, asked.answer)
+        what_if = _section(replayed, asked.answer, is_old=False)
+    return AskedSection(question.pool, question.buy_gpus, question.from_s, asked.progress.value, text, what_if)
 
 
 def _row(figure: Figure, *, trusted: bool) -> FigureRow:

@@ -8,8 +8,10 @@ from typing import Any
 
 from kopt.dashboard.pages.cluster.data import OVERVIEW
 from kopt.dashboard.pages.cost.data import COSTS, CostState, HiddenError
-from kopt.dashboard.pages.cost.interface import EVENTS_PATH, PATH, cost, events
+from kopt.dashboard.pages.cost.epochs import RunSection, run_section
+from kopt.dashboard.pages.cost.interface import EVENTS_PATH, PATH, RUN_PATH, cost, events, run
 from kopt.dashboard.pages.cost.query import FIELDS, LONGEST_ROW, CostRequest, QueryError, read_request
+from kopt.dashboard.pages.cost.run import run_of
 from kopt.dashboard.pages.cost.view import (
     BY_LABELS,
     ROWS,
@@ -21,6 +23,8 @@ from kopt.dashboard.pages.cost.view import (
     report_fields,
 )
 from kopt.dashboard.pages.page import Content, Page, PageRequest
+from kopt.policies.cost.attribution import By
+from kopt.policies.cost.runs import RunError
 from kopt.serving.base.database.interface import DatabaseError
 
 
@@ -34,9 +38,15 @@ async def costs(request: PageRequest) -> Content:
         problem, query = f"{error}. Shown are the last 30 days by namespace.", {}
         question = _request(query)
     fields: dict[str, Any] = {}
+    shown: RunSection | None = None
     if state.costs is not None and state.recorded.metered_ms is not None:
         try:
             fields = await asyncio.to_thread(_fields, state, question, row)
+            if row and question.question.by is By.WORKLOAD and not question.question.label:
+                shown = run_section(await run_of(state, question, row, request.query.get("run", "")))
+        except RunError as error:
+            # Of a row that there is not the section of its events says so.
+            problem = f"{error}." if request.query.get("run") else problem
         except HiddenError as error:
             problem = f"You may not list the pods of namespace {error}, or nothing was metered there."
         except DatabaseError as error:
@@ -53,6 +63,7 @@ async def costs(request: PageRequest) -> Content:
         # Its links are about the same window: by the next click "the last 30 days" are others.
         "asked": query | {"until": _time_text(question.question.end_ms)},
         "row": row,
+        "run": shown,
         "spans": SPANS,
         "by_words": BY_LABELS,
         "by": question.question.by,
@@ -78,5 +89,10 @@ def _fields(state: CostState, question: CostRequest, row: str) -> dict[str, Any]
 
 
 PAGE = Page(
-    "/cost", "cost/template.html", costs, "Cost", feeds=(COSTS, OVERVIEW), documents={PATH: cost, EVENTS_PATH: events}
+    "/cost",
+    "cost/template.html",
+    costs,
+    "Cost",
+    feeds=(COSTS, OVERVIEW),
+    documents={PATH: cost, EVENTS_PATH: events, RUN_PATH: run},
 )

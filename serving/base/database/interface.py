@@ -5,11 +5,21 @@ Schemas are written for SQLite: TEXT, INTEGER, REAL, ``rowid``. PostgreSQL gets 
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 Values = Sequence[Any]
 NO_LIMIT = (1 << 63) - 1
 """SQLite takes OFFSET only after LIMIT, PostgreSQL no negative one."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One that tables of earlier releases lack: it is added where it is not there. ``kind`` has to have a default."""
+
+    table: str
+    name: str
+    kind: str
 
 
 class DatabaseError(Exception):

@@ -5,10 +5,10 @@ import functools
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kopt.serving.base.database.interface import DatabaseError, Values
+from kopt.serving.base.database.interface import Column, DatabaseError, Values
 
 if TYPE_CHECKING:
     import psycopg
@@ -51,8 +51,8 @@ class PostgresDatabase:
 
     shared = True
 
-    def __init__(self, url: str, schema: str, *, read_only: bool = False) -> None:
-        self._url, self._schema, self._created = url, schema, read_only
+    def __init__(self, url: str, schema: str, *, added: Sequence[Column] = (), read_only: bool = False) -> None:
+        self._url, self._schema, self._added, self._created = url, schema, tuple(added), read_only
         self._options = f"{_OPTIONS} -c default_transaction_read_only=on" if read_only else _OPTIONS
         self._idle: list[psycopg.Connection[tuple[Any, ...]]] = []
         self._free = threading.BoundedSemaphore(_MOST_CONNECTIONS)
@@ -148,7 +148,17 @@ class PostgresDatabase:
             for statement in _postgres_schema(self._schema).split(";"):
                 if statement.strip():
                     connection.execute(statement)
+            for column in self._added:
+                _add(connection, column)
         self._created = True
+
+
+def _add(connection: "psycopg.Connection[tuple[Any, ...]]", column: Column) -> None:
+    """Looked for first: ALTER locks the table also where there is nothing to add."""
+    there = "SELECT 1 FROM information_schema.columns WHERE table_schema = %s AND table_name = %s AND column_name = %s"
+    if connection.execute(there, _values(("kopt", column.table, column.name))).fetchone() is None:
+        kind = _postgres_schema(column.kind)
+        connection.execute(f"ALTER TABLE {column.table} ADD COLUMN {column.name} {kind}")
 
 
 def _is_open(connection: "psycopg.Connection[tuple[Any, ...]]") -> bool:

@@ -4,12 +4,12 @@ import contextlib
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from kopt.core.sqlite_files import write_ahead
-from kopt.serving.base.database.interface import DatabaseError, Values
+from kopt.serving.base.database.interface import Column, DatabaseError, Values
 
 _PRAGMAS = "PRAGMA synchronous = NORMAL;"
 _WITHIN_S = 10.0
@@ -42,9 +42,16 @@ class SqliteDatabase:
     shared = False
 
     def __init__(
-        self, path: Path, schema: str, *, prepare: Prepare | None = None, read_within_s: float = _WITHIN_S
+        self,
+        path: Path,
+        schema: str,
+        *,
+        added: Sequence[Column] = (),
+        prepare: Prepare | None = None,
+        read_within_s: float = _WITHIN_S,
     ) -> None:
-        self._path, self._schema, self._prepare, self._read_within_s = path, schema, prepare, read_within_s
+        self._path, self._schema, self._added = path, schema, tuple(added)
+        self._prepare, self._read_within_s = prepare, read_within_s
         self._writing, self._reading = threading.RLock(), threading.RLock()
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
@@ -81,6 +88,8 @@ class SqliteDatabase:
             try:
                 write_ahead(connection, time.sleep, _WITHIN_S)
                 connection.executescript(_PRAGMAS + self._schema)
+                for column in self._added:
+                    _add(connection, column)
                 if self._prepare is not None:
                     self._prepare(connection)
                     self._prepare = None
@@ -107,6 +116,12 @@ class SqliteDatabase:
         except (sqlite3.Error, OSError) as error:
             self.close()
             raise DatabaseError(f"{self._path.name} cannot be used: {error}") from error
+
+
+def _add(connection: sqlite3.Connection, column: Column) -> None:
+    there = {row[1] for row in connection.execute(f"PRAGMA table_info({column.table})")}
+    if column.name not in there:
+        connection.execute(f"ALTER TABLE {column.table} ADD COLUMN {column.name} {column.kind}")
 
 
 def _close(connection: sqlite3.Connection | None) -> None:

@@ -13,6 +13,7 @@ from kopt.cluster.objects.kaiwo_workloads import kaiwo_owner
 from kopt.core.switches import Owner
 
 _JOB_SET_LABEL = "jobset.sigs.k8s.io/jobset-name"
+_INFERENCE_LABEL = "serving.kserve.io/inferenceservice"
 _TEMPLATE_HASH_LABEL = "pod-template-hash"
 _CRON_JOB, _REPLICA_SET = "CronJob", "ReplicaSet"
 
@@ -28,6 +29,8 @@ def owner_of(document: Object, plural: str, namespace: str = "", name: str = "")
         return Owner.of("jobsets", namespace, job_set)
     if controller is not None and (kaiwo := kaiwo_owner(labels)) is not None:
         return Owner.of(kaiwo[0], namespace, kaiwo[1])
+    if controller is not None and (service := text(labels, _INFERENCE_LABEL)):
+        return Owner.of("inferenceservices", namespace, service)
     if controller is not None:
         return _controller(controller, namespace, labels)
     own = name or text(metadata, "name") or text(metadata, "generateName").rstrip("-")

@@ -15,7 +15,7 @@ from kopt.core.units import counted, format_gpus, format_span
 
 if TYPE_CHECKING:
     from kopt.cluster.client.api import Kube
-    from kopt.data.queue_demand import QueueDemandHistory
+    from kopt.core.scheduling.queue_demand import QueueDemandHistory
     from kopt.policies.queues import QueueTree
     from kopt.policies.queues.advice import QuotaAdvice
 

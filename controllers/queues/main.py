@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -26,7 +27,7 @@ from kopt.cluster.runtime.switches import LiveSwitches
 from kopt.cluster.workloads.kueue.order_rules import parent_cohort
 from kopt.cluster.workloads.kueue.reading import local_queue_target
 from kopt.cluster.workloads.queue_trees.live import KINDS
-from kopt.controllers.queues.demand import QueueDemand
+from kopt.controllers.queues.demand import QueueDemand, QueueGpus, gpus_of_workloads
 from kopt.controllers.queues.ordering import (
     ROUND_S,
     Ordering,
@@ -35,9 +36,11 @@ from kopt.controllers.queues.ordering import (
     queued_workload,
     seen_queue,
 )
+from kopt.controllers.queues.pod_demand import PodQueues
 from kopt.controllers.queues.reconciler import Carrying, Reconciler
 from kopt.core.scheduling.queue_tree import MANAGED_LABEL, Engine
 from kopt.policies.priority.queue_order import QueueOrder
+from kopt.policies.queues import QueueTree
 
 NAME = "queues"
 _GATHER_S = 0.2
@@ -85,6 +88,11 @@ class _KueueState:
         for informer in self.informers:
             informer.subscribe(self._changes)
 
+    @property
+    def counts(self) -> bool:
+        """Whether GPUs can be counted."""
+        return self.informer.synced.is_set() and self.local_queues.synced.is_set()
+
     def _changes(self, change: Change[Any]) -> None:
         if change.old != change.new:
             self.changed.set()
@@ -106,32 +114,47 @@ class Replica(LedReplica):
             Informer(kube, kind, label_selector=MANAGED_LABEL, keep=_spec_and_use)
             for kind in KINDS[self._carrying.engine]
         ]
-        self._kueue = _KueueState(kube) if self._carrying.engine is Engine.KUEUE else None
+        of_kueue = self._carrying.engine is Engine.KUEUE
+        self._kueue = _KueueState(kube) if of_kueue else None
+        self._pods = None if of_kueue else PodQueues(kube, self._carrying.engine)
         deciding: list[Informer[Any]] = [self._queues, self._pools, *written]
         for informer in deciding:
             informer.subscribe(self._changes)
         self._switches = LiveSwitches(kube, NAME)
         self._ordering: Ordering | None = None
-        informers = [*deciding, *(self._kueue.informers if self._kueue is not None else ())]
+        counted = self._kueue or self._pods
+        informers = [*deciding, *(counted.informers if counted is not None else ())]
         super().__init__(kube, NAME, settings, informers, self._switches)
         self.gauge("declared", "KaiwoQueues.", lambda: len(self._queues.objects.values()))
         self.gauge("not_expressible", "Fields that the engine cannot carry out.", self._not_expressible)
         self.gauge("not_applied", "KaiwoQueues that are not carried out.", self._not_applied)
         self.gauge("errors", "Passes that failed and are retried.", lambda: self.errors)
+        self.registry.register(self._demand())
         if self._kueue is not None:
-            self.registry.register(self._demand(self._kueue))
             for what, meaning in _ORDER_GAUGES.items():
                 self.gauge(what, meaning, partial(self._order_count, what))
 
-    def _demand(self, kueue: _KueueState) -> QueueDemand:
+    def _demand(self) -> QueueDemand:
+        kueue, pods = self._kueue, self._pods
+
+        def gpus(tree: QueueTree) -> Iterable[QueueGpus]:
+            if pods is not None:
+                return pods.gpus(tree)
+            if kueue is None:
+                return ()
+            seen = [each.gpus for each in kueue.informer.objects.values() if each.gpus is not None]
+            return gpus_of_workloads(seen, dict(kueue.local_queues.objects))
+
+        def is_synced() -> bool:
+            engine = (kueue is None or kueue.counts) and (pods is None or pods.synced)
+            return engine and self._queues.synced.is_set()
+
         return QueueDemand(
             lambda: list(self._queues.objects.values()),
             lambda: list(self._pools.objects.values()),
-            lambda: [seen.gpus for seen in kueue.informer.objects.values() if seen.gpus is not None],
-            lambda: dict(kueue.local_queues.objects),
-            lambda: (
-                kueue.informer.synced.is_set() and kueue.local_queues.synced.is_set() and self._queues.synced.is_set()
-            ),
+            gpus,
+            is_synced,
+            one_pool=self._carrying.engine is Engine.VOLCANO,
         )
 
     async def lead(self, fence: Fence) -> None:

@@ -82,6 +82,19 @@ class Team:
     def runs(self, job: Object) -> bool:
         return admitted(workload_of(self.plane, job))
 
+    def clear(self) -> None:
+        """Jobs and declarations away; whose controller runs also deletes the engine's queues."""
+        for job in self.api.list("batch/v1", "Job", self.space):
+            self.api.delete("batch/v1", "Job", job["metadata"]["name"], self.space, propagationPolicy="Background")
+        self.api.delete_all(V, "Workload", self.space)
+        for item in self.api.list(*QUEUE, ""):
+            if item["metadata"]["name"].startswith(self.space):
+                self.api.delete(*QUEUE, item["metadata"]["name"], "")
+
+    def wait_gone(self) -> None:
+        kinds = ("LocalQueue", "ClusterQueue", "Cohort")
+        wait_for(lambda: not any(map(self.has, kinds)), what="the queues are gone")
+
     def has(self, kind: str) -> bool:
         """Whether the engine has queues of ours."""
         return any(item["metadata"]["name"].startswith(self.space) for item in self.api.list(V, kind, ""))

@@ -12,7 +12,7 @@ from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
 from deploy.rights import start_controller
 
-from .teams import QUEUE, Object, Team, V
+from .teams import QUEUE, Object, Team
 
 VALUES: Object = {
     "queues": {"enabled": True, "mode": "enforce", "prune": True},
@@ -38,13 +38,8 @@ def team(control_plane: ControlPlane, kueue: Kueue, charts: Helm) -> Iterator[Te
     try:
         yield team
     finally:
-        for job in team.api.list("batch/v1", "Job", team.space):
-            team.api.delete("batch/v1", "Job", job["metadata"]["name"], team.space, propagationPolicy="Background")
-        team.api.delete_all(V, "Workload", team.space)
-        for item in team.api.list(*QUEUE, ""):
-            if item["metadata"]["name"].startswith(team.space):
-                team.api.delete(*QUEUE, item["metadata"]["name"], "")
-        wait_for(lambda: not any(map(team.has, ("LocalQueue", "ClusterQueue", "Cohort"))), what="the queues are gone")
+        team.clear()
+        team.wait_gone()
         server.stop()
 
 

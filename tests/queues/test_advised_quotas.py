@@ -142,7 +142,7 @@ def test_demand_becomes_quota_when_asked_and_quota_is_given_back(team: Team, tmp
 
         team.server.stop()
         team.start(prometheus.url)
-        row = wait_for(lambda: team.advised(team.short), 60, "the advice is on the object")
+        row = wait_for(lambda: team.advised(team.short), 180, "the advice is on the object")
         assert (row["quota"], row["advised"], row["from"], row["code"]) == ("2", "3", "3", "QUOTA_SHORT")
         assert team.advised(team.spare)["advised"] == "1"
         assert team.nominal() == ("2", "2"), "the status alone is written"

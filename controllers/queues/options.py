@@ -49,8 +49,8 @@ class Options(ControllerOptions):
         Path | None, Flag("CA of Prometheus' certificate; else those of the system.", metavar="FILE")
     ] = None
     advise_since_s: Annotated[
-        int, Flag("With --prometheus: of how much history.", name="advise-since", kind=Kind.SPAN)
-    ] = 28 * 86_400
+        float, Flag("With --prometheus: of how much history.", name="advise-since", kind=Kind.SPAN)
+    ] = 28.0 * 86_400
     order: Annotated[
         bool, Flag("Order Kueue's workloads by class, age and GPUs, through their priority.", is_switch=True)
     ] = False
@@ -80,6 +80,6 @@ class Options(ControllerOptions):
             prometheus=self.prometheus,
             token_file=self.token_file,
             certificate_authority=self.certificate_authority,
-            advise_since_s=self.advise_since_s,
+            advise_since_s=int(self.advise_since_s),
             **self.replica,
         )

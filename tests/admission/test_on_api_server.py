@@ -420,29 +420,3 @@ def test_one_of_two_replicas_is_enough_and_with_none_jobs_are_created_as_written
     as_written = webhooks.api.create(placed(job("alone"), space))
     assert not labelled(as_written)
     webhooks.start()
-
-
-def test_an_inference_service_has_the_queue_that_its_aim_service_names_also_as_it_is_applied_again(
-    webhooks: Webhooks,
-) -> None:
-    """AIM Engine applies it on the server's side at each of its passes."""
-    webhooks.plane.install_crds("kserve", "kaiwo")
-    webhooks.policy(mode="enforce", queues={"default": "rest"})
-    space = webhooks.namespace()
-    webhooks.seen(space, labelled)
-    labels = {KUEUE: "serving", "kaiwo.ai/class": "inference"}
-    metadata = {"name": "chat", "namespace": space, "labels": labels}
-    spec = {"model": {"name": "llama"}, "replicas": 2}
-    version = "aim.eai.amd.com/v1alpha1"
-    maker = webhooks.api.create({"apiVersion": version, "kind": "AIMService", "metadata": metadata, "spec": spec})
-    owner = {"apiVersion": version, "kind": "AIMService", "name": "chat", "uid": maker["metadata"]["uid"]}
-    made = placed(next(item for item in every_kind("chat-4f2a") if item["kind"] == "InferenceService"), space)
-    made["metadata"] |= {
-        "labels": {"aim.eai.amd.com/service": "chat"},
-        "ownerReferences": [owner | {"controller": True, "blockOwnerDeletion": True}],
-    }
-    for replicas in (2, 3):
-        made["spec"]["predictor"]["minReplicas"] = replicas
-        result = webhooks.api.apply(made)
-        assert result["spec"]["predictor"]["minReplicas"] == replicas
-        assert labels.items() <= result["metadata"]["labels"].items()

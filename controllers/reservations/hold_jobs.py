@@ -107,16 +107,14 @@ def _job(accepted: Accepted, gpus: int, name: str, now_s: float, settings: HoldS
         pod["nodeSelector"] = dict(accepted.spec.node_selector)
     if settings.priority_class:
         pod["priorityClassName"] = settings.priority_class
-    metadata = {"labels": labels, "annotations": {START_ANNOTATION: stamp(accepted.occurrence.start_s)}}
-    template = {"metadata": {"labels": labels}, "spec": pod}
+    metadata: Object = {"labels": labels, "annotations": {START_ANNOTATION: stamp(accepted.occurrence.start_s)}}
+    of_pods: Object = {"labels": labels}
     queued = POD_ENGINES.get(settings.engine)
     if queued is None:
         metadata["labels"] = labels | {QUEUE_LABEL: accepted.spec.queue}
     else:
         pod["schedulerName"] = queued.scheduler
-        metadata, template["metadata"] = (
-            _of_queue(each, queued, accepted) for each in (metadata, template["metadata"])
-        )
+        metadata, of_pods = (_of_queue(each, queued, accepted) for each in (metadata, of_pods))
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -129,7 +127,7 @@ def _job(accepted: Accepted, gpus: int, name: str, now_s: float, settings: HoldS
             "backoffLimit": 0,
             "activeDeadlineSeconds": max(1, math.ceil(until_s - now_s)),
             "ttlSecondsAfterFinished": 0,
-            "template": template,
+            "template": {"metadata": of_pods, "spec": pod},
         },
     }
 

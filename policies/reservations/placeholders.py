@@ -7,14 +7,15 @@ all of it is claimed: the engine gives the placeholders what is idle, and then w
 from collections import Counter
 
 from kopt.policies.reservations.backfill import PoolPlan
-from kopt.policies.reservations.model import PoolSnapshot
+from kopt.policies.reservations.model import Pending, PoolSnapshot, Running
 
 
 def plan_placeholders(snapshot: PoolSnapshot) -> PoolPlan:
     """``holds`` are wanted, idle or not: none before a lead; then all of a claim, and from its start what its owner's
     jobs neither have nor wait for. Whatever its owner waits for may start."""
     owned: Counter[str] = Counter()
-    for job in (*snapshot.running, *snapshot.pending):
+    jobs: list[Running | Pending] = [*snapshot.running, *snapshot.pending]
+    for job in jobs:
         owned[job.owner] += job.gpus
     holds = {}
     for claim in sorted(snapshot.claims, key=lambda claim: (claim.start_s, claim.name)):

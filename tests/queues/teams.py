@@ -21,8 +21,8 @@ class Team:
         self.plane, self.api, self.space = plane, plane.api, plane.api.space("conservative")
         self.owner, self.borrower = f"{self.space}-owner", f"{self.space}-borrower"
 
-    def declare(self, name: str, **fairness: str) -> None:
-        gpu = {"quota": 2}
+    def declare(self, name: str, *, quota: int = 2, **fairness: str) -> None:
+        gpu = {"quota": quota}
         spec = {"parentQueue": f"{self.space}-all", "resources": {"gpu": gpu}, "namespaces": [self.space]}
         self.api.apply(
             {

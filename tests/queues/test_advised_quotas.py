@@ -150,7 +150,7 @@ def test_demand_becomes_quota_when_asked_and_quota_is_given_back(team: Team, tmp
         applied = team.advise("--prometheus", prometheus.url, "--apply")
         assert sorted(applied["applied"]) == sorted([team.short, team.spare])
         wait_for(lambda: team.nominal() == ("3", "1"), what="Kueue has the advised quotas")
-        wait_for(lambda: team.advised(team.short)["code"] == "QUOTA_FITS", what="nothing more is advised")
+        wait_for(lambda: team.advised(team.short)["quota"] == "3", what="the advice is about the new quota")
     finally:
         prometheus.stop()
     undone = {row["queue"]: row["result"] for row in team.advise("--undo")["queues"]}

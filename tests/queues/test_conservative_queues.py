@@ -121,3 +121,30 @@ def test_borrowers_are_not_evicted_and_admitted_in_turns(team: Team) -> None:
         # What fits runs, and for what does not nobody is evicted again.
         wait_for(lambda owner=owner: team.condition("Reclaiming", owner) in ("NothingWaits", "BacksOff"), what=owner)
     assert [team.evictions(job) for job in (*borrows, more)] == [1, 1, 0]
+
+
+@pytest.mark.long
+def test_what_no_quota_holds_evicts_nobody_and_what_one_holds_does_once(team: Team) -> None:
+    """As in kueue#7101 one queue has all eight GPUs in workloads of two, and another, whose quota is four, asks for
+    six, five, four and three. There the three set off evictions without end, and the four got nothing."""
+    team.declare(team.owner, quota=4, reclaimStrategy="conservative", gracePeriod="2s")
+    team.declare(team.borrower, quota=4, reclaimStrategy="conservative", gracePeriod="2s")
+    wait_for(lambda: team.condition("Applied") == "AsDeclared", what="the queues are there")
+    borrows = [team.job(f"borrows-{number}", team.borrower, 2) for number in range(4)]
+    wait_for(lambda: all(team.runs(job) for job in borrows), what="the borrower has all eight GPUs")
+    large = [team.job(f"asks-{gpus}", team.owner, gpus) for gpus in (6, 5)]
+    wait_for(lambda: all(workload_of(team.plane, job) for job in large), what="Kueue knows them")
+    time.sleep(4.0)
+    assert all(team.runs(job) for job in borrows), "what is larger than the quota takes nothing back"
+    four = team.job("asks-4", team.owner, 4)
+    wait_for(lambda: team.runs(four), what="what the quota holds has it back")
+    three = team.job("asks-3", team.owner, 3)
+    wait_for(lambda: workload_of(team.plane, three), what="Kueue knows it")
+    wait_for(lambda: sum(map(team.runs, borrows)) == 2, what="two have gone for it")
+    end_s = time.monotonic() + 15.0
+    while time.monotonic() < end_s:
+        assert sorted(team.evictions(job) for job in borrows) == [0, 0, 1, 1]
+        assert [team.evictions(job) for job in (four, three, *large)] == [0, 0, 0, 0]
+        time.sleep(0.5)
+    assert team.runs(four)
+    assert not team.runs(three)

@@ -66,7 +66,7 @@ def gpus_of_workloads(
 
 class QueueDemand(Collector):
     """``kopt_queues_gpus`` by queue, pool and state, of leaves with quota of GPUs, 0 included; counted when it is asked
-    for. What waits counts in the pool that its queue tries first. ``one_pool``: leaves with several pools are left out,
+    for. What waits counts in the pool that its queue tries first. ``single_pool``: leaves with several pools are left out,
     as the engine does not say in which of them anything runs."""
 
     def __init__(
@@ -76,10 +76,10 @@ class QueueDemand(Collector):
         gpus: Callable[[QueueTree], Iterable[QueueGpus]],
         is_synced: Callable[[], bool],
         *,
-        one_pool: bool = False,
+        single_pool: bool = False,
     ) -> None:
         self._queues, self._declared, self._gpus = queues, pools, gpus
-        self._is_synced, self._one_pool = is_synced, one_pool
+        self._is_synced, self._single_pool = is_synced, single_pool
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         family = GaugeMetricFamily(
@@ -110,7 +110,7 @@ class QueueDemand(Collector):
         result = {}
         for name in filter(tree.is_leaf, tree.queues):
             pools = [pool for pool in tree.pools_of(name) if any(map(_is_gpu, tree.resources_of(name, pool)))]
-            if pools and (len(pools) == 1 or not self._one_pool):
+            if pools and (len(pools) == 1 or not self._single_pool):
                 result[name] = pools
         return result
 

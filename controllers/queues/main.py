@@ -179,7 +179,7 @@ class Replica(LedReplica):
             lambda: list(self._pools.objects.values()),
             gpus,
             is_synced,
-            one_pool=self._carrying.engine is Engine.VOLCANO,
+            single_pool=self._carrying.engine is Engine.VOLCANO,
         )
 
     async def lead(self, fence: Fence) -> None:

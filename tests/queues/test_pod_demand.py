@@ -50,7 +50,7 @@ def reported(
     def gpus(tree: QueueTree) -> Any:
         return gpus_of_pods(kept, by_key, queue_names(tree, engine))
 
-    demand = QueueDemand(lambda: queues, list, gpus, lambda: True, one_pool=engine is Engine.VOLCANO)
+    demand = QueueDemand(lambda: queues, list, gpus, lambda: True, single_pool=engine is Engine.VOLCANO)
     (family,) = demand.collect()
     return {tuple(sample.labels.values()): sample.value for sample in family.samples}  # type: ignore[misc]
 

@@ -33,6 +33,7 @@ BENCHMARKS = {name: f"benchmarks.{name}" for name in predictor_names()} | {
     "placement": "benchmarks.placement",
     "preemption": "benchmarks.preemption",
     "priorities": "benchmarks.priorities",
+    "order-reactions": "benchmarks.order_reactions",
     "published-commands": "benchmarks.published_commands",
     "queues": "benchmarks.queues",
     "reactions": "benchmarks.reactions",

@@ -4,15 +4,19 @@
 the time; of each 10 jobs 2 are of class 100, 6 of 50 and 2 of 0 (by a hash of their names). Queues are strict: nothing
 passes what is ahead of it. Compared: first in, first out; by class, then age; by the formula, with its bound on how
 long after a submission later ones may still start before it; and by the number that stands for it on Kueue's Workloads.
+
+``python -m benchmarks.priorities --whole``: all of the trace in place of the last 30 %, by the orders that time does
+not change: submission, class and the written number.
 """
 
+import argparse
 import heapq
 import os
 import sys
 import time
 import zlib
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -33,18 +37,24 @@ _MOST_GPUS = 1024
 _IN_RANGE_S, _YEARS_S = FIRST_S, 20 * 365 * 86400.0
 _HIGHEST, _SHOWN = 100.0, (100.0, 50.0, 0.0)
 Score = Callable[[JobRun, float], float]
+Started = list[tuple[JobRun, float]]
+Replay = Callable[[Sequence[JobRun], int], Started]
 
 
 def main(arguments: Sequence[str] = ()) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.priorities")
+    parser.add_argument("--whole", action="store_true", help="all of the trace, by orders that time does not change")
+    is_whole = parser.parse_args(arguments).whole
     print(_timed())
     folder = Path(os.environ.get("KOPT_DATA_DIR", "")) / DEFAULT_DATA.folder
     if not folder.is_dir():
         print("KOPT_DATA_DIR names no folder with jobs/")
         return 1
     (trace,) = DEFAULT_DATA.read(folder, Settings(home=Path())).of(["philly_first_half"])
-    from_s = window_start_s(table_of(trace))
+    from_s = float("-inf") if is_whole else window_start_s(table_of(trace))
     jobs = [run for run in trace.runs if run.started_s >= from_s and run.duration_seconds is not None]
-    print(_waits(jobs))
+    print(f"{len(jobs):,} jobs")
+    print(_waits(jobs, is_whole=is_whole))
     return 0
 
 
@@ -66,24 +76,24 @@ def _timed() -> str:
     return markdown(head, [(f"{_PODS:,}", f"{np.median(took):.2f}", f"{np.quantile(took, 0.99):.2f}")])
 
 
-def _waits(jobs: Sequence[JobRun]) -> str:
-    policies: dict[str, Score] = {
-        "first in, first out": lambda job, now_s: now_s - job.started_s,
-        "class, then age": lambda job, now_s: 1e9 * class_of(job) + now_s - job.started_s,
+def _waits(jobs: Sequence[JobRun], *, is_whole: bool) -> str:
+    policies: dict[str, Replay] = {
+        "first in, first out": _by_order(lambda job: -job.started_s),
+        "class, then age": _by_order(lambda job: 1e9 * class_of(job) - job.started_s),
     }
     bounds_s: dict[str, Callable[[PendingWorkload], float]] = {}
-    for points in _PER_HOUR:
+    for points in () if is_whole else _PER_HOUR:
         name, formula = f"formula, {points:g} an hour", PriorityFormula(_HIGHEST, points, 0.0, 0.0)
-        policies[name], bounds_s[name] = _scored_by(formula), formula.overtaken_for_s
+        policies[name], bounds_s[name] = partial(_replay, score=_scored_by(formula)), formula.overtaken_for_s
     for points in _PER_DOUBLING:
         name = f"number, {_PER_HOUR[0]:g} an hour, {points:g} for twice the GPUs"
         order = QueueOrder(_PER_HOUR[0], points, _HIGHEST, _MOST_GPUS)
-        policies[name], bounds_s[name] = _numbered_by(order), order.overtaken_by_until_s
+        policies[name], bounds_s[name] = _by_order(_numbered_by(order)), order.overtaken_by_until_s
     rows = []
     for load in _LOADS:
         gpus, first = _gpus_for(jobs, load), dict[str, float]()
-        for name, score in policies.items():
-            started = _replay(jobs, gpus, score)
+        for name, replay in policies.items():
+            started = replay(jobs, gpus)
             waits = {job.job: start_s - job.started_s for job, start_s in started}
             first = first or waits
             bound_s = max((bounds_s[name](_workload(job)) for job in jobs), default=0.0) if name in bounds_s else 0.0
@@ -97,6 +107,7 @@ def _waits(jobs: Sequence[JobRun]) -> str:
                     _hours(max(waits.values())),
                     _hours(max(waits[job.job] - first[job.job] for job in jobs)),
                     _hours(_overtaken_s(started)),
+                    _hours(_passed_by_s(started)),
                     _hours(bound_s) if bound_s else "–",
                 )
             )
@@ -110,6 +121,7 @@ def _waits(jobs: Sequence[JobRun]) -> str:
         "longest wait (h)",
         "most over first in, first out (h)",
         "overtaken for (h)",
+        "by what came later by (h)",
         "bound (h)",
     )
     return markdown(head, rows)
@@ -119,14 +131,41 @@ def _scored_by(formula: PriorityFormula) -> Score:
     return lambda job, now_s: formula.score(_workload(job), now_s)
 
 
-def _numbered_by(order: QueueOrder) -> Score:
+def _numbered_by(order: QueueOrder) -> Callable[[JobRun], float]:
     """Traces from before the numbers' first year are moved into them."""
 
-    @cache
-    def number(name: str, points: float, gpus: int, submitted_s: float) -> int:
-        return order.number(PendingWorkload(name, points, gpus, submitted_s))
+    def number(job: JobRun) -> int:
+        submitted_s = _IN_RANGE_S + job.started_s % _YEARS_S
+        return order.number(PendingWorkload(job.job, class_of(job), job.kind.gpus, submitted_s))
 
-    return lambda job, _: number(job.job, class_of(job), job.kind.gpus, _IN_RANGE_S + job.started_s % _YEARS_S)
+    return number
+
+
+def _by_order(value: Callable[[JobRun], float]) -> Replay:
+    """As ``_replay`` with a score that stays, so that one look at what is pending is enough."""
+
+    def replay(jobs: Sequence[JobRun], gpus: int) -> Started:
+        arrivals = sorted(jobs, key=lambda job: job.started_s)
+        ends: list[tuple[float, int]] = []
+        pending: list[tuple[float, float, str, int]] = []
+        result, free, arrived = Started(), gpus, 0
+        while arrived < len(arrivals) or ends:
+            next_s = arrivals[arrived].started_s if arrived < len(arrivals) else float("inf")
+            now_s = min(next_s, ends[0][0] if ends else float("inf"))
+            while ends and ends[0][0] <= now_s:
+                free += heapq.heappop(ends)[1]
+            while arrived < len(arrivals) and arrivals[arrived].started_s <= now_s:
+                job = arrivals[arrived]
+                heapq.heappush(pending, (-value(job), job.started_s, job.job, arrived))
+                arrived += 1
+            while pending and arrivals[pending[0][-1]].kind.gpus <= free:
+                job = arrivals[heapq.heappop(pending)[-1]]
+                free -= job.kind.gpus
+                heapq.heappush(ends, (now_s + (job.duration_seconds or 0.0), job.kind.gpus))
+                result.append((job, now_s))
+        return result
+
+    return replay
 
 
 def _hours(seconds: float) -> str:
@@ -139,7 +178,7 @@ def _gpus_for(jobs: Sequence[JobRun], load: float) -> int:
     return max(max(job.kind.gpus for job in jobs), round(work / span_s / load))
 
 
-def _overtaken_s(started: Sequence[tuple[JobRun, float]]) -> float:
+def _overtaken_s(started: Started) -> float:
     """The longest time after a submission at which anything that was submitted later started before it."""
     submitted_s = np.array([job.started_s for job, _ in started])
     starts_s = np.array([start_s for _, start_s in started])
@@ -147,6 +186,16 @@ def _overtaken_s(started: Sequence[tuple[JobRun, float]]) -> float:
     for own_s, start_s in zip(submitted_s, starts_s, strict=True):
         before = starts_s[(submitted_s > own_s) & (starts_s < start_s)]
         longest_s = max(longest_s, float(before.max(initial=own_s)) - own_s)
+    return longest_s
+
+
+def _passed_by_s(started: Started) -> float:
+    """How much later than another anything was submitted that started before it, at most."""
+    submitted_s = np.array([job.started_s for job, _ in started])
+    starts_s = np.array([start_s for _, start_s in started])
+    longest_s = 0.0
+    for own_s, start_s in zip(submitted_s, starts_s, strict=True):
+        longest_s = max(longest_s, float(submitted_s[starts_s < start_s].max(initial=own_s)) - own_s)
     return longest_s
 
 
@@ -158,7 +207,7 @@ def _workload(job: JobRun) -> PendingWorkload:
     return PendingWorkload(job.job, class_of(job), job.kind.gpus, job.started_s)
 
 
-def _replay(jobs: Sequence[JobRun], gpus: int, score: Score) -> list[tuple[JobRun, float]]:
+def _replay(jobs: Sequence[JobRun], gpus: int, *, score: Score) -> Started:
     """Jobs with their starts: whenever something ends or comes, those with the highest score until one does not fit."""
     arrivals = sorted(jobs, key=lambda job: job.started_s)
     ends: list[tuple[float, int]] = []

@@ -2,84 +2,30 @@
 
 import math
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 
-from kopt.core.scheduling.queue_tree import DEMAND_METRIC, DemandState
+from kopt.core.scheduling.queue_demand import HOUR_S, HOURLY_QUERY, QueueDemandHistory, history_of
+from kopt.core.scheduling.queue_tree import DEMAND_METRIC
 from kopt.data.demand.prometheus import CHUNK_POINTS, PrometheusError, Server
-
-HOUR_S = 3600
-_THOUSANDTHS = 1000
-_MOST_GPUS = 1e7
-Series = tuple[int | None, ...]
-QueuePool = tuple[str, str]
-"""(queue, pool)."""
-
-
-@dataclass(frozen=True)
-class QueueDemandHistory:
-    """The mean of each hour in thousandths of a GPU, the first of which begins at ``start_s`` (Unix seconds); None
-    where nothing was scraped. All series have the same length."""
-
-    start_s: float
-    used: Mapping[QueuePool, Series] = field(default_factory=dict)
-    pending: Mapping[QueuePool, Series] = field(default_factory=dict)
-
-    def demand(self, leaf: QueuePool) -> Series:
-        """Used and waited for together; empty for a queue that was never seen."""
-        used, pending = self.used.get(leaf, ()), self.pending.get(leaf, ())
-        both = zip(used, pending, strict=True) if used and pending else ()
-        return tuple(None if a is None or b is None else a + b for a, b in both)
-
-    def of_pool(self, pool: str) -> Series:
-        """The demand of all queues for a pool; hours in which none of them is known are None."""
-        series = [self.demand(leaf) for leaf in self.used if leaf[1] == pool]
-        hours = zip(*(each for each in series if each), strict=True)
-        return tuple(
-            sum(values) if (values := [value for value in hour if value is not None]) else None for hour in hours
-        )
-
-    @property
-    def end_s(self) -> float:
-        """When the last hour ended."""
-        return self.start_s + HOUR_S * max((len(series) for series in self.used.values()), default=0)
 
 
 def read_queue_demand(server: Server, since_s: float, now_s: float | None = None) -> QueueDemandHistory:
-    """Whole hours of the last ``since_s`` seconds. Both replicas report the same, so the larger counts.
+    """Whole hours of the last ``since_s`` seconds.
 
     Raises PrometheusError: the server does not answer, or has none of these series.
     """
     end_s = math.floor((time.time() if now_s is None else now_s) / HOUR_S) * HOUR_S
     hours = max(1, int(since_s // HOUR_S))
     start_s = end_s - hours * HOUR_S
-    query = f"max by (queue, pool, state) (avg_over_time({DEMAND_METRIC}[1h]))"
-    rows: dict[tuple[str, str, str], list[int | None]] = {}
+    series: list[dict[str, object]] = []
     for begin in range(start_s + HOUR_S, end_s + 1, CHUNK_POINTS * HOUR_S):
         until = min(begin + (CHUNK_POINTS - 1) * HOUR_S, end_s)
-        for key, points in _series(server.query_range(query, begin, until, HOUR_S)):
-            row = rows.setdefault(key, [None] * hours)
-            for at_s, value in points:
-                row[round((at_s - start_s) / HOUR_S) - 1] = round(value * _THOUSANDTHS)
-    if not rows:
-        raise PrometheusError(
-            f"{server.display_url} has no {DEMAND_METRIC}: is `kopt controller queues` running, with Kueue, "
-            "and scraped?"
-        )
-    by_state: dict[str, dict[QueuePool, Series]] = {state: {} for state in DemandState}
-    for (queue, pool, state), row in sorted(rows.items()):
-        by_state[state][queue, pool] = tuple(row)
-    return QueueDemandHistory(float(start_s), by_state[DemandState.USED], by_state[DemandState.PENDING])
-
-
-def _series(answer: list[dict[str, object]]) -> Iterator[tuple[tuple[str, str, str], list[tuple[float, float]]]]:
+        series += server.query_range(HOURLY_QUERY, begin, until, HOUR_S)
     try:
-        for item in answer:
-            labels, values = item["metric"], item["values"]
-            if not isinstance(labels, dict) or not isinstance(values, list):
-                raise TypeError("no labels")
-            key = (str(labels["queue"]), str(labels["pool"]), DemandState(labels["state"]).value)
-            points = [(float(at_s), float(value)) for at_s, value in values]
-            yield key, [(at_s, value) for at_s, value in points if 0 <= value <= _MOST_GPUS]
-    except (KeyError, TypeError, ValueError) as error:
-        raise PrometheusError("not a matrix of numbers as Prometheus answers it") from error
+        history = history_of(series, start_s, hours)
+    except ValueError as error:
+        raise PrometheusError(str(error)) from error
+    if not history.used:
+        raise PrometheusError(
+            f"{server.display_url} has no {DEMAND_METRIC}: is `kopt controller queues` running, and scraped?"
+        )
+    return history

@@ -24,7 +24,7 @@ from kopt.cluster.client.resources import Object
 Met = set[tuple[str, str]]
 """Deaths so far: ("before" or "after", the kind of write)."""
 CallOf = Callable[[str, str, Any], str]
-"""The kind of a request, by method, path and body; empty for those that nobody dies at."""
+"""The kind of a request that is no dry run, by method, path and body; empty for those that nobody dies at."""
 
 
 class Mortal(Kube):
@@ -42,7 +42,8 @@ class Mortal(Kube):
         self.died = asyncio.Event()
 
     async def request(self, method: str, path: str, **options: Any) -> Object:
-        call = self._call_of(method, path, options.get("body"))
+        is_tried = "dryRun" in (options.get("query") or {})
+        call = "" if is_tried else self._call_of(method, path, options.get("body"))
         self._perhaps_die("before", call)
         found = await super().request(method, path, **options)
         if call:

@@ -10,11 +10,12 @@ from kopt.cluster.client.resources import (
     KUEUE_LOCAL_QUEUES,
     KUEUE_WORKLOADS,
     PODS,
+    VOLCANO_POD_GROUPS,
     Object,
     Resource,
 )
 from kopt.cluster.objects.fields import text
-from kopt.controllers.overview.collect import VOLCANO_POD_GROUPS, collected
+from kopt.controllers.overview.collect import collected
 from kopt.controllers.overview.diagnosis.answer import diagnose
 from kopt.controllers.overview.diagnosis.books import ClusterBooks
 from kopt.controllers.overview.diagnosis.documents import ClusterDocuments

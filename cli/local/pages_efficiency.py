@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from kopt.cli.local.example.gpu_hours import ExampleGpuHours
 from kopt.cli.local.pages_prometheus import prometheus_of
+from kopt.core.scheduling.queue_demand import QueueDemandHistory
 from kopt.core.workload.gpu_hours import GpuHourHistory
 from kopt.dashboard.data.gpu_hours import GpuHoursError, GpuHourSource
-from kopt.data.queue_demand import QueueDemandHistory, read_queue_demand
+from kopt.data.queue_demand import read_queue_demand
 
 if TYPE_CHECKING:
     from kopt.data.demand.prometheus import Server

@@ -16,7 +16,7 @@ from kopt.core.units import counted, format_gpus, format_span
 
 if TYPE_CHECKING:
     from kopt.cluster.client.api import Kube
-    from kopt.data.queue_demand import QueueDemandHistory
+    from kopt.core.scheduling.queue_demand import QueueDemandHistory
     from kopt.policies.queues import QueueTree
     from kopt.policies.queues.advice import QuotaAdvice
 
@@ -129,14 +129,9 @@ async def _tree(kube: "Kube") -> "tuple[QueueTree, dict[str, Object]]":
 def _advice(tree: "QueueTree", history: "QueueDemandHistory") -> "list[QuotaAdvice]":
     from kopt.cluster.workloads.requests.pods import is_gpu
     from kopt.core.scheduling.queue_tree import GPU
-    from kopt.policies.queues.advice import advise
-    from kopt.policies.queues.quota_groups import tradable
+    from kopt.policies.queues.quota_groups import advised_quotas
 
-    hours = max((len(series) for series in history.used.values()), default=0)
-    groups = tradable(
-        tree, lambda name: name == GPU or is_gpu(name), lambda queue, pool: history.demand((queue, pool)), hours
-    )
-    return [each for group in groups for each in advise(group)]
+    return advised_quotas(tree, history, lambda name: name == GPU or is_gpu(name))
 
 
 async def _write(kube: "Kube", documents: dict[str, Object], advice: "Sequence[QuotaAdvice]") -> list[str]:

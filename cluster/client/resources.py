@@ -158,6 +158,7 @@ PARTITIONING_PLANS = Resource(
 GPU_WORKLOADS = Resource("kgwe.nvidia.io", "v1", "gpuworkloads", "GPUWorkload")
 KUEUE_WORKLOADS = Resource("kueue.x-k8s.io", "v1beta1", "workloads", "Workload")
 KAI_POD_GROUPS = Resource("scheduling.run.ai", "v2alpha2", "podgroups", "PodGroup")
+VOLCANO_POD_GROUPS = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")
 KUEUE_LOCAL_QUEUES = Resource("kueue.x-k8s.io", "v1beta1", "localqueues", "LocalQueue")
 KUEUE_CLUSTER_QUEUES = Resource("kueue.x-k8s.io", "v1beta1", "clusterqueues", "ClusterQueue", namespaced=False)
 KUEUE_COHORTS = Resource("kueue.x-k8s.io", "v1beta1", "cohorts", "Cohort", namespaced=False)

@@ -1,7 +1,10 @@
-"""Kaiwo's own objects, as far as they matter here: what it makes of a KaiwoJob or KaiwoService, and its GpuWorkloads.
+"""Kaiwo's own objects, as far as they matter here: what it makes of a KaiwoJob, KaiwoService or AIMService, and its
+GpuWorkloads.
 
-Sources: Kaiwo's API types and controllers (github.com/silogen/kaiwo: ``kaiwo.silogen.ai/v1alpha1``). A GpuWorkload
-stands for one workload that Kaiwo measures, and outlives it; Kaiwo deletes workloads whose GPUs idle, if it is told to.
+Sources: Kaiwo's API types and controllers (github.com/silogen/kaiwo: ``kaiwo.silogen.ai/v1alpha1``), and those of AIM
+Engine (github.com/amd-enterprise-ai/aim-engine: ``aim.eai.amd.com/v1alpha1``; ``aim.silogen.ai`` before), which makes
+one InferenceService of an AIMService, with the labels of its own domain alone. A GpuWorkload stands for one workload
+that Kaiwo measures, and outlives it; Kaiwo deletes workloads whose GPUs idle, if it is told to.
 """
 
 from collections.abc import Mapping
@@ -15,9 +18,15 @@ from kopt.core.times import seconds
 from kopt.core.units import WHOLE_GPU
 
 GPU_WORKLOADS = Resource("kaiwo.silogen.ai", "v1alpha1", "gpuworkloads", "GpuWorkload")
+AIM_SERVICES = Resource("aim.eai.amd.com", "v1alpha1", "aimservices", "AIMService")
+EARLIER_AIM_SERVICES = Resource("aim.silogen.ai", "v1alpha1", "aimservices", "AIMService")
+MAKERS = (AIM_SERVICES, EARLIER_AIM_SERVICES)
+"""What workloads are made of, and what holds no templates itself: its InferenceService is the workload."""
 KAIWO = "kaiwo"
 """Who evicted, in the ledger."""
 _NAME_LABEL, _TYPE_LABEL = "kaiwo.silogen.ai/name", "kaiwo.silogen.ai/type"
+_AIM_LABELS = ("aim.eai.amd.com/service", "aim.eai.amd.com/service.name", "aim.silogen.ai/service-name")
+"""By version, of the InferenceService of an AIMService, and through KServe of all that is below."""
 _PLURALS = {"job": "kaiwojobs", "service": "kaiwoservices"}
 _PREEMPTED, _IDLE, _ALWAYS = "Preempted", "Idle", "Always"
 
@@ -74,8 +83,11 @@ def read_gpu_workload(document: Object) -> GpuWorkload | None:
 
 
 def kaiwo_owner(labels: Mapping[str, Any]) -> tuple[str, str] | None:
-    """(plural, name) of the KaiwoJob or KaiwoService that an object was made for, by the labels that Kaiwo puts on all
-    that it makes; None without these."""
+    """(plural, name) of the KaiwoJob, KaiwoService or AIMService that an object was made for, by the labels on all that
+    is made for them; None without these."""
+    for label in _AIM_LABELS:
+        if served := text(labels, label):
+            return AIM_SERVICES.plural, served
     plural, name = _PLURALS.get(text(labels, _TYPE_LABEL)), text(labels, _NAME_LABEL)
     return (plural, name) if plural and name else None
 

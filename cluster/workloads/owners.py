@@ -15,6 +15,7 @@ from kopt.core.switches import Owner
 _JOB_SET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 _JOB_SET_UID_LABEL = "jobset.sigs.k8s.io/jobset-uid"
 """Since JobSet 0.8; its Jobs have a UID each, and another after each of its restarts."""
+_INFERENCE_LABEL = "serving.kserve.io/inferenceservice"
 _TEMPLATE_HASH_LABEL = "pod-template-hash"
 _CRON_JOB, _REPLICA_SET = "CronJob", "ReplicaSet"
 
@@ -30,6 +31,8 @@ def owner_of(document: Object, plural: str, namespace: str = "", name: str = "")
         return Owner.of("jobsets", namespace, job_set)
     if controller is not None and (kaiwo := kaiwo_owner(labels)) is not None:
         return Owner.of(kaiwo[0], namespace, kaiwo[1])
+    if controller is not None and (service := text(labels, _INFERENCE_LABEL)):
+        return Owner.of("inferenceservices", namespace, service)
     if controller is not None:
         return _controller(controller, namespace, labels)
     own = name or text(metadata, "name") or text(metadata, "generateName").rstrip("-")

@@ -32,6 +32,11 @@ class Disruption:
     at_s: float
 
 
+def pod_group_of(annotations: Mapping[str, Any]) -> str:
+    """The name of a pod's PodGroup, KAI's or Volcano's; empty for none."""
+    return next((name for key in _GROUP_ANNOTATIONS if (name := text(annotations, key))), "")
+
+
 def group_anchor(namespace: str, name: str) -> str:
     return f"group {namespace}/{name}"
 
@@ -90,7 +95,7 @@ def read_pod(pod: Object) -> TrackedPod | None:
         metadata["uid"],
         ref_of(pod, "v1", "Pod"),
         controller_ref(metadata),
-        next((text(annotations, name) for name in _GROUP_ANNOTATIONS if text(annotations, name)), ""),
+        pod_group_of(annotations),
         text(metadata, "labels", _POD_GROUP_LABEL),
         system,
         gpus,

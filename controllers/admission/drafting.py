@@ -1,6 +1,7 @@
 """Everything of an answer to a mutating review that memory alone decides."""
 
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Protocol
 
 from kopt.cluster.admission.review import Answer, Review
@@ -15,6 +16,7 @@ from kopt.cluster.workloads.workload import NamespaceDefaults, Workload
 from kopt.controllers.admission.answers import Admission, audit_annotations, refused, refused_opt_out
 from kopt.controllers.admission.evaluation import ClusterState, Evaluation, evaluate, hardware_choice
 from kopt.controllers.admission.lookups import before_change, was_out
+from kopt.controllers.admission.makers import Stated, write_stated
 from kopt.controllers.admission.mutating import (
     Record,
     apply_class,
@@ -91,8 +93,16 @@ class Drafting:
         self._cluster, self._dry_runs, self._staging = cluster, dry_runs, staging
         self._is_sized = is_sized
 
-    def draft(self, review: Review, workload: Workload, namespace: NamespaceDefaults, traceparent: str) -> Draft | None:
-        """Everything but the size, and who holds it; None for what is let through as it is."""
+    def draft(
+        self,
+        review: Review,
+        workload: Workload,
+        namespace: NamespaceDefaults,
+        traceparent: str,
+        stated: Stated = MappingProxyType({}),
+    ) -> Draft | None:
+        """Everything but the size, and who holds it; None for what is let through as it is. ``stated``: what the
+        workload has from what it was made of, and its object has not."""
         policy, creates = self._cluster.policy, review.operation == "CREATE"
         if is_mirrored(workload.document):
             # What its own cluster has not written would be taken for another job there.
@@ -118,6 +128,8 @@ class Drafting:
                 draft.settled = refused(record)
                 return draft
             draft.evaluation = self._evaluated_at_update(evaluation, review)
+        if evaluation.acts:
+            write_stated(draft.patch, stated)
         draft.records += apply_queue(draft.patch, workload, draft.evaluation, policy)
         # Later changes to a template would restart what runs; only creation may touch it.
         if creates:

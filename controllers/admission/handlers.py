@@ -15,6 +15,7 @@ from kopt.controllers.admission.answers import LET_THROUGH, UNKNOWN_NAMESPACE, A
 from kopt.controllers.admission.drafting import Draft, Drafting, DryRuns, Staging
 from kopt.controllers.admission.evaluation import ClusterState
 from kopt.controllers.admission.lookups import Lookups, Reader, in_time, read
+from kopt.controllers.admission.makers import maker_of, with_stated
 from kopt.controllers.admission.mutating import Record
 from kopt.controllers.admission.request_cache import Repeats
 from kopt.controllers.admission.shares.writing import requests_share
@@ -83,7 +84,8 @@ class Admissions:
         namespace = await self._lookups.namespace(workload)
         if namespace is None:
             return UNKNOWN_NAMESPACE if is_evaluated(workload) else LET_THROUGH
-        draft = self._drafting.draft(review, workload, namespace, traceparent)
+        stated = await self._lookups.stated(review, workload)
+        draft = self._drafting.draft(review, with_stated(workload, stated), namespace, traceparent, stated)
         if draft is not None and draft.is_sized:
             mode, policy = draft.evaluation.sizing_mode, self._cluster.policy
             if draft.shares.is_written and mode is Mode.ENFORCE:
@@ -119,6 +121,8 @@ class Admissions:
             return LET_THROUGH
         namespace = self._cluster.namespace(workload.namespace)
         if self._sizes.has_source or stands_elsewhere(workload) or namespace is None:
+            return None
+        if review.operation == "CREATE" and maker_of(workload) is not None:
             return None
         if self._dry_runs is not None and self._dry_runs.need(workload) is not None:
             return None

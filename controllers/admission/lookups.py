@@ -10,6 +10,7 @@ from kopt.cluster.workloads.frameworks import written_queue
 from kopt.cluster.workloads.requests.external import ObjectRef, completed, stands_elsewhere
 from kopt.cluster.workloads.workload import NamespaceDefaults, Workload, read_workload
 from kopt.controllers.admission.evaluation import ClusterState
+from kopt.controllers.admission.makers import Stated, maker_of, stated_by
 from kopt.core.scheduling.submission import Framework
 
 LOOKUP_S = 0.3
@@ -49,6 +50,14 @@ class Lookups:
             return workload
         read = self._reader.read if self._reader is not None else None
         return await in_time(completed(workload, self._cluster.find, read)) or workload
+
+    async def stated(self, review: Review, workload: Workload) -> Stated:
+        """What is said for a new workload on the object that it was made of; nothing where that is not known in
+        time."""
+        maker = maker_of(workload) if review.operation == "CREATE" else None
+        if maker is None or self._reader is None:
+            return {}
+        return stated_by(await in_time(self._reader.read(maker)), workload, self._cluster.policy.queues.framework)
 
 
 def read(review: Review) -> Workload | None:

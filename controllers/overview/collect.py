@@ -14,6 +14,7 @@ from kopt.cluster.client.resources import (
     KUEUE_CLUSTER_QUEUES,
     KUEUE_WORKLOADS,
     PODS,
+    VOLCANO_POD_GROUPS,
     Object,
     Resource,
 )
@@ -23,7 +24,6 @@ from kopt.controllers.overview.documents import staged_names
 from kopt.controllers.overview.job import JobSnapshot, Thing
 from kopt.controllers.overview.reading import Lines, Reader, Reading, Wanted
 
-VOLCANO_POD_GROUPS = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")
 _GROUP_ANNOTATIONS = ("pod-group-name", "scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
 _WORKLOAD_ANNOTATION = "kueue.x-k8s.io/workload"
 _MOST_PODS_EVENTS = 3

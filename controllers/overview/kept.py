@@ -17,6 +17,7 @@ from kopt.cluster.client.resources import (
     KUEUE_WORKLOADS,
     NODES,
     PODS,
+    VOLCANO_POD_GROUPS,
     VOLCANO_QUEUES,
     Key,
     Object,
@@ -28,7 +29,7 @@ from kopt.cluster.objects.fields import items, mapping, slim, text
 from kopt.cluster.workloads.kinds import BY_KEY, JOB_SETS, RAY_CLUSTERS, RAY_JOBS, WorkloadKind
 from kopt.cluster.workloads.requests.external import CLAIMS
 from kopt.cluster.workloads.requests.gpus import gpus_of
-from kopt.controllers.overview.collect import VOLCANO_POD_GROUPS, collected
+from kopt.controllers.overview.collect import collected
 from kopt.controllers.overview.diagnosis.books import ClusterBooks
 from kopt.controllers.overview.diagnosis.documents import ClusterDocuments
 from kopt.controllers.overview.diagnosis.questions import Predictions

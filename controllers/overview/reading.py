@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from kopt.cluster.client.api import ApiError, Forbidden, Kube, NotFound
 from kopt.cluster.client.resources import (
+    DEPLOYMENTS,
     EVICTIONS,
     JOBS,
     KAI_POD_GROUPS,
@@ -25,7 +26,8 @@ from kopt.cluster.holds.hold import HELD_LABEL, HOLDABLE
 from kopt.cluster.objects.custom.staged_data import STAGED_DATA
 from kopt.cluster.objects.eviction import entry_of
 from kopt.cluster.objects.fields import items, text
-from kopt.cluster.workloads.kinds import BY_KEY, JOB_SETS, RAY_CLUSTERS
+from kopt.cluster.objects.kaiwo_workloads import MAKERS
+from kopt.cluster.workloads.kinds import BY_KEY, INFERENCE_SERVICES, JOB_SETS, RAY_CLUSTERS
 from kopt.cluster.workloads.served import served_kinds
 from kopt.controllers.overview.documents import pool_of, staged_of
 from kopt.controllers.overview.job import Thing, owner_of
@@ -34,7 +36,7 @@ from kopt.core.scheduling.eviction import Entry
 from kopt.core.scheduling.overview import PoolState, StagedState
 from kopt.core.scheduling.queued import Queued
 
-_BETWEEN = (JOBS, REPLICA_SETS, STATEFUL_SETS, JOB_SETS, RAY_CLUSTERS)
+_BETWEEN = (JOBS, REPLICA_SETS, DEPLOYMENTS, STATEFUL_SETS, JOB_SETS, RAY_CLUSTERS, INFERENCE_SERVICES)
 """Kinds that stand between a workload and its pods."""
 _MOST_OWNERS = 8
 T = TypeVar("T")
@@ -176,7 +178,8 @@ class Reader(Reading):
 
     async def kinds(self) -> list[Resource]:
         if not self._kinds:
-            self._kinds = [resource for _, resource in await served_kinds(self._kube)]
+            above = [kind for kind in MAKERS if await self._kube.serves(kind)]
+            self._kinds = [*(resource for _, resource in await served_kinds(self._kube)), *above]
         return self._kinds
 
     async def listed(
@@ -285,7 +288,8 @@ def _is(resource: Resource, kind: str) -> bool:
 
 def is_kind(word: str) -> bool:
     """Whether a word before a slash names a kind and not a namespace."""
-    kinds = (*(workload_kind.resource for workload_kind in BY_KEY.values()), KUEUE_WORKLOADS, KAI_POD_GROUPS)
+    workloads = (workload_kind.resource for workload_kind in BY_KEY.values())
+    kinds = (*workloads, *MAKERS, KUEUE_WORKLOADS, KAI_POD_GROUPS)
     return bool(word) and any(_is(resource, word) for resource in kinds)
 
 

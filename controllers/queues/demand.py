@@ -43,20 +43,43 @@ def queued_gpus(workload: KueueWorkload) -> QueuedGpus | None:
     return QueuedGpus(queue, (workload.key[0], workload.queue), rows) if rows else None
 
 
+@dataclass(frozen=True, slots=True)
+class QueueGpus:
+    """GPUs in thousandths that ``queue`` uses or waits for; ``pool`` is empty for the one that it tries first."""
+
+    queue: str
+    pool: str
+    state: DemandState
+    milli: int
+
+
+def gpus_of_workloads(
+    workloads: Iterable[QueuedGpus], local_queues: Mapping[tuple[str, str], str]
+) -> Iterator[QueueGpus]:
+    """Of Kueue's Workloads; ``local_queues``: the ClusterQueue of each LocalQueue."""
+    for workload in workloads:
+        queue = workload.queue or local_queues.get(workload.local, "")
+        state = DemandState.USED if workload.queue else DemandState.PENDING
+        for flavor, amount in workload.gpus:
+            yield QueueGpus(queue, flavor, state, amount)
+
+
 class QueueDemand(Collector):
     """``kopt_queues_gpus`` by queue, pool and state, of leaves with quota of GPUs, 0 included; counted when it is asked
-    for. What waits counts in the pool that its queue tries first."""
+    for. What waits counts in the pool that its queue tries first. ``single_pool``: leaves with several pools are left out,
+    as the engine does not say in which of them anything runs."""
 
     def __init__(
         self,
         queues: Callable[[], Iterable[Object]],
         pools: Callable[[], Iterable[Object]],
-        workloads: Callable[[], Iterable[QueuedGpus]],
-        local_queues: Callable[[], Mapping[tuple[str, str], str]],
+        gpus: Callable[[QueueTree], Iterable[QueueGpus]],
         is_synced: Callable[[], bool],
+        *,
+        single_pool: bool = False,
     ) -> None:
-        self._queues, self._declared, self._workloads = queues, pools, workloads
-        self._local_queues, self._is_synced = local_queues, is_synced
+        self._queues, self._declared, self._gpus = queues, pools, gpus
+        self._is_synced, self._single_pool = is_synced, single_pool
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         family = GaugeMetricFamily(
@@ -68,28 +91,26 @@ class QueueDemand(Collector):
         yield family
 
     def _counted(self) -> Counter[tuple[str, str, str]]:
-        pools = self._pools()
-        result: Counter[tuple[str, str, str]] = Counter(
-            {(queue, pool, state): 0 for queue, own in pools.items() for pool in own for state in DemandState}
-        )
-        local = self._local_queues()
-        for workload in self._workloads():
-            queue = workload.queue or local.get(workload.local, "")
-            state = DemandState.USED if workload.queue else DemandState.PENDING
-            for flavor, amount in workload.gpus if queue in pools else ():
-                result[queue, flavor or pools[queue][0], state] += amount
-        return result
-
-    def _pools(self) -> Mapping[str, list[str]]:
-        """Of each leaf with GPUs, in its order; none while the tree contradicts itself."""
         try:
             tree = QueueTree.of(map(queue_of, self._queues()), map(pool_of, self._declared()))
         except (TreeError, ValueError):
-            return {}
+            # None while the tree contradicts itself.
+            return Counter()
+        pools = self._pools(tree)
+        result: Counter[tuple[str, str, str]] = Counter(
+            {(queue, pool, state): 0 for queue, own in pools.items() for pool in own for state in DemandState}
+        )
+        for each in self._gpus(tree):
+            if each.queue in pools:
+                result[each.queue, each.pool or pools[each.queue][0], each.state] += each.milli
+        return result
+
+    def _pools(self, tree: QueueTree) -> Mapping[str, list[str]]:
+        """Of each leaf with GPUs, in its order."""
         result = {}
         for name in filter(tree.is_leaf, tree.queues):
             pools = [pool for pool in tree.pools_of(name) if any(map(_is_gpu, tree.resources_of(name, pool)))]
-            if pools:
+            if pools and (len(pools) == 1 or not self._single_pool):
                 result[name] = pools
         return result
 

@@ -1,12 +1,16 @@
 """``kopt controller queues``: one replica, from start to the end."""
 
 import asyncio
+import contextlib
 import time
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from kopt.cluster.client.api import Kube, KubeSettings, connect
+from kopt.cluster.client.prometheus import Prometheus, token_of
 from kopt.cluster.client.resources import (
     KAIWO_POOLS,
     KAIWO_QUEUES,
@@ -16,6 +20,7 @@ from kopt.cluster.client.resources import (
     KUEUE_WORKLOADS,
     Object,
 )
+from kopt.cluster.objects.custom.kaiwo_queue import pool_of, queue_of
 from kopt.cluster.objects.fields import at, count, items, slim, text
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.lease import Fence
@@ -26,7 +31,8 @@ from kopt.cluster.runtime.switches import LiveSwitches
 from kopt.cluster.workloads.kueue.order_rules import parent_cohort
 from kopt.cluster.workloads.kueue.reading import local_queue_target
 from kopt.cluster.workloads.queue_trees.live import KINDS
-from kopt.controllers.queues.demand import QueueDemand
+from kopt.controllers.queues.advising import GATHER_S, Advising, History
+from kopt.controllers.queues.demand import QueueDemand, QueueGpus, gpus_of_workloads
 from kopt.controllers.queues.ordering import (
     ROUND_S,
     Ordering,
@@ -35,9 +41,11 @@ from kopt.controllers.queues.ordering import (
     queued_workload,
     seen_queue,
 )
+from kopt.controllers.queues.pod_demand import PodQueues
 from kopt.controllers.queues.reconciler import Carrying, Reconciler
 from kopt.core.scheduling.queue_tree import MANAGED_LABEL, Engine
 from kopt.policies.priority.queue_order import QueueOrder
+from kopt.policies.queues import QueueTree
 
 NAME = "queues"
 _GATHER_S = 0.2
@@ -56,14 +64,32 @@ class ProcessSettings(ReplicaSettings):
     carrying: Carrying = field(default_factory=Carrying)
     order: QueueOrder | None = None
     """By which the Workloads of Kueue's queues are ordered; None: as Kueue does it."""
+    prometheus: str = ""
+    """Whose history of queues' demand quotas are advised from; empty: none is."""
+    token_file: Path | None = None
+    certificate_authority: Path | None = None
+    advise_since_s: int = 28 * 86_400
     port: int = 9461
 
 
 async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) -> None:
     """Run until SIGTERM, SIGINT or ``stop``. Raises NoCluster when no cluster is configured."""
     ending = end_signals(stop)
-    async with connect(settings.kubeconfig, KubeSettings(user_agent="kopt-queues-status")) as kube:
-        await run_until(ending, Replica(kube, settings))
+    async with (
+        connect(settings.kubeconfig, KubeSettings(user_agent="kopt-queues-status")) as kube,
+        _history(settings) as history,
+    ):
+        await run_until(ending, Replica(kube, settings, history))
+
+
+@contextlib.asynccontextmanager
+async def _history(settings: ProcessSettings) -> AsyncIterator[Prometheus | None]:
+    if not settings.prometheus:
+        yield None
+        return
+    token, authority = token_of(settings.token_file), settings.certificate_authority
+    async with Prometheus(settings.prometheus, token=token, authority=authority) as server:
+        yield server
 
 
 class _KueueState:
@@ -85,6 +111,11 @@ class _KueueState:
         for informer in self.informers:
             informer.subscribe(self._changes)
 
+    @property
+    def counts(self) -> bool:
+        """Whether GPUs can be counted."""
+        return self.informer.synced.is_set() and self.local_queues.synced.is_set()
+
     def _changes(self, change: Change[Any]) -> None:
         if change.old != change.new:
             self.changed.set()
@@ -96,7 +127,9 @@ class Replica(LedReplica):
     action = "Applying"
     reads_seals = True
 
-    def __init__(self, kube: Kube, settings: ProcessSettings) -> None:
+    def __init__(self, kube: Kube, settings: ProcessSettings, history: History | None = None) -> None:
+        self._history, self._advise_since_s = history, settings.advise_since_s
+        self._advice_changed = asyncio.Event()
         self._kube, self._carrying, self._order = kube, settings.carrying, settings.order
         self._changed = asyncio.Event()
         self._queues: Informer[Object] = Informer(kube, KAIWO_QUEUES, keep=slim, required=True)
@@ -106,35 +139,51 @@ class Replica(LedReplica):
             Informer(kube, kind, label_selector=MANAGED_LABEL, keep=_spec_and_use)
             for kind in KINDS[self._carrying.engine]
         ]
-        self._kueue = _KueueState(kube) if self._carrying.engine is Engine.KUEUE else None
+        of_kueue = self._carrying.engine is Engine.KUEUE
+        self._kueue = _KueueState(kube) if of_kueue else None
+        self._pods = None if of_kueue else PodQueues(kube, self._carrying.engine)
         deciding: list[Informer[Any]] = [self._queues, self._pools, *written]
         for informer in deciding:
             informer.subscribe(self._changes)
         self._switches = LiveSwitches(kube, NAME)
         self._ordering: Ordering | None = None
-        informers = [*deciding, *(self._kueue.informers if self._kueue is not None else ())]
+        counted = self._kueue or self._pods
+        informers = [*deciding, *(counted.informers if counted is not None else ())]
         super().__init__(kube, NAME, settings, informers, self._switches)
         self.gauge("declared", "KaiwoQueues.", lambda: len(self._queues.objects.values()))
         self.gauge("not_expressible", "Fields that the engine cannot carry out.", self._not_expressible)
         self.gauge("not_applied", "KaiwoQueues that are not carried out.", self._not_applied)
         self.gauge("errors", "Passes that failed and are retried.", lambda: self.errors)
+        self.registry.register(self._demand())
         if self._kueue is not None:
-            self.registry.register(self._demand(self._kueue))
             for what, meaning in _ORDER_GAUGES.items():
                 self.gauge(what, meaning, partial(self._order_count, what))
 
-    def _demand(self, kueue: _KueueState) -> QueueDemand:
+    def _demand(self) -> QueueDemand:
+        kueue, pods = self._kueue, self._pods
+
+        def gpus(tree: QueueTree) -> Iterable[QueueGpus]:
+            if pods is not None:
+                return pods.gpus(tree)
+            if kueue is None:
+                return ()
+            seen = [each.gpus for each in kueue.informer.objects.values() if each.gpus is not None]
+            return gpus_of_workloads(seen, dict(kueue.local_queues.objects))
+
+        def is_synced() -> bool:
+            engine = (kueue is None or kueue.counts) and (pods is None or pods.synced)
+            return engine and self._queues.synced.is_set()
+
         return QueueDemand(
             lambda: list(self._queues.objects.values()),
             lambda: list(self._pools.objects.values()),
-            lambda: [seen.gpus for seen in kueue.informer.objects.values() if seen.gpus is not None],
-            lambda: dict(kueue.local_queues.objects),
-            lambda: (
-                kueue.informer.synced.is_set() and kueue.local_queues.synced.is_set() and self._queues.synced.is_set()
-            ),
+            gpus,
+            is_synced,
+            single_pool=self._carrying.engine is Engine.VOLCANO,
         )
 
     async def lead(self, fence: Fence) -> None:
+        advising = None if self._history is None else self._advising_of(self._history)
         reconciler = Reconciler(
             self._kube,
             fence,
@@ -145,8 +194,11 @@ class Replica(LedReplica):
             time.time,
             self.isolation,
             self._switches,
+            lambda: None if advising is None else advising.latest,
         )
         work = [asyncio.create_task(self.step_through(reconciler, self._changed, _GATHER_S))]
+        if advising is not None:
+            work.append(asyncio.create_task(self.step_through(advising, self._advice_changed, GATHER_S)))
         if self._kueue is not None:
             self._ordering = self._ordering_of(self._kueue, fence)
             work.append(asyncio.create_task(self.step_through(self._ordering, self._kueue.changed, ROUND_S)))
@@ -157,6 +209,14 @@ class Replica(LedReplica):
             for task in work:
                 task.cancel()
             await asyncio.gather(*work, return_exceptions=True)
+
+    def _advising_of(self, history: History) -> Advising:
+        def tree() -> QueueTree:
+            return QueueTree.of(
+                map(queue_of, self._queues.objects.values()), map(pool_of, self._pools.objects.values())
+            )
+
+        return Advising(history, self._advise_since_s, tree, self._changed.set, time.time)
 
     def _ordering_of(self, kueue: _KueueState, fence: Fence) -> Ordering:
         return Ordering(
@@ -176,6 +236,7 @@ class Replica(LedReplica):
     def _changes(self, change: Change[Any]) -> None:
         if change.old != change.new:
             self._changed.set()
+            self._advice_changed.set()
 
     def _order_count(self, what: str) -> float:
         return float(getattr(self._ordering, what, 0))

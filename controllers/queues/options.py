@@ -1,14 +1,17 @@
 """The options of ``kopt controller queues``."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from kopt.cluster.runtime.options import ControllerOptions, Flag, refuse
+from kopt.cluster.runtime.options import ControllerOptions, Flag, Kind, refuse
 from kopt.core.decision import Mode
 from kopt.core.scheduling.queue_tree import DEFAULT_GPU_RESOURCE, Engine
 
 if TYPE_CHECKING:
     from kopt.controllers.queues.main import ProcessSettings
+
+_DAY_S, _MOST_DAYS = 86_400, 180
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +23,8 @@ class Options(ControllerOptions):
 
     With --order and enforce the Workloads of Kueue's queues that wait get a priority by their class, their age and
     their GPUs, where nothing is evicted by priority. `kopt off`, or leaving it out, gives them their own back.
+
+    With --prometheus the status says which quotas would fit what the queues demanded; none is written.
 
     Examples:
 
@@ -34,6 +39,18 @@ class Options(ControllerOptions):
         bool, Flag("Delete queues whose KaiwoQueue is gone, once no workload is in them.", is_switch=True)
     ] = False
     gpu_resource: Annotated[str, Flag("What gpu means in pools that no KaiwoPool describes.")] = DEFAULT_GPU_RESOURCE
+    prometheus: Annotated[
+        str, Flag("The Prometheus that scrapes this controller; empty: no quota is advised in the status.")
+    ] = ""
+    token_file: Annotated[
+        Path | None, Flag("File with a bearer token for Prometheus; read again for each query.", metavar="FILE")
+    ] = None
+    certificate_authority: Annotated[
+        Path | None, Flag("CA of Prometheus' certificate; else those of the system.", metavar="FILE")
+    ] = None
+    advise_since_s: Annotated[
+        float, Flag("With --prometheus: of how much history.", name="advise-since", kind=Kind.SPAN)
+    ] = 28.0 * 86_400
     order: Annotated[
         bool, Flag("Order Kueue's workloads by class, age and GPUs, through their priority.", is_switch=True)
     ] = False
@@ -55,4 +72,14 @@ class Options(ControllerOptions):
             except ValueError as error:
                 refuse(str(error), "--order-per-hour")
         carrying = Carrying(self.engine, self.mode, self.prune, self.gpu_resource)
-        return ProcessSettings(carrying=carrying, order=order, **self.replica)
+        if not _DAY_S <= self.advise_since_s <= _MOST_DAYS * _DAY_S:
+            refuse(f"quotas are advised from 1d to {_MOST_DAYS}d of history", "--advise-since")
+        return ProcessSettings(
+            carrying=carrying,
+            order=order,
+            prometheus=self.prometheus,
+            token_file=self.token_file,
+            certificate_authority=self.certificate_authority,
+            advise_since_s=int(self.advise_since_s),
+            **self.replica,
+        )

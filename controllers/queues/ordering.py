@@ -7,6 +7,7 @@ round, so that nothing depends on this process going on.
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,8 +40,10 @@ from kopt.policies.priority.queue_order import QueueOrder
 
 _LOG = logging.getLogger(__name__)
 FEATURE = "queue-order"
-MOST_WRITES, ROUND_S = 100, 1.0
-"""Writes in a round, and what is between two: ten thousand Workloads are no burst."""
+MOST_WRITES, WINDOW_S = 100, 1.0
+"""Writes in any such time: ten thousand Workloads are no burst."""
+ROUND_S = 0.25
+"""Between two rounds, each of which goes through all Workloads."""
 _PUT_OFF_S = 30.0
 Emit = Callable[[Object, str, str], None]
 
@@ -112,6 +115,8 @@ class Ordering(Retrying):
         self._clock = clock
         self._emitted: dict[str, str] = {}
         self._put_off: dict[tuple[str, str], float] = {}
+        self._written: deque[float] = deque()
+        """When the last writes were tried."""
         self.ordered = 0
         """Workloads whose rank in the order stands."""
         self.unordered = 0
@@ -146,11 +151,21 @@ class Ordering(Retrying):
         now_s = self._clock()
         self._put_off = {each: until_s for each, until_s in self._put_off.items() if until_s > now_s}
         due = [write for write in plan.writes if _version(entries[write.workload.uid]) not in self._put_off]
-        again_s = [ROUND_S] if len(due) > MOST_WRITES else [_PUT_OFF_S] if self._put_off else []
-        for write in due[:MOST_WRITES]:
+        again_s = [_PUT_OFF_S] if self._put_off else []
+        allowed = self._allowed(now_s)
+        if len(due) > allowed:
+            again_s.append(WINDOW_S if allowed else max(0.0, self._written[0] + WINDOW_S - now_s))
+        for write in due[:allowed]:
+            self._written.append(now_s)
             seen = entries[write.workload.uid]
             again_s.append(await self._tried(partial(self._write, seen, write), _subject(seen)))
         return min((pause_s for pause_s in again_s if pause_s), default=None)
+
+    def _allowed(self, now_s: float) -> int:
+        """How many writes may follow those of the last window."""
+        while self._written and self._written[0] <= now_s - WINDOW_S:
+            self._written.popleft()
+        return MOST_WRITES - len(self._written)
 
     async def _write(self, seen: QueuedWorkload, write: OrderWrite) -> float:
         changes = ordered(write.mark) if write.mark is not None else unordered(seen.document)

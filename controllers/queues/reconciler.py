@@ -14,6 +14,7 @@ from kopt.cluster.runtime.isolation import Isolation
 from kopt.cluster.runtime.lease import Deposed
 from kopt.cluster.runtime.retry import Pauses, Retrying
 from kopt.cluster.runtime.switches import OPEN, Gate
+from kopt.controllers.queues.advising import StandingAdvice
 from kopt.controllers.queues.applying import apply_plan, plan_apply
 from kopt.controllers.queues.evicting import RECHECK_S, Evictions
 from kopt.controllers.queues.reclaiming import Reclaiming, reclaims_due
@@ -84,10 +85,12 @@ class Reconciler(Retrying):
         clock: Callable[[], float],
         isolation: Isolation,
         gate: Gate = OPEN,
+        advice: Callable[[], StandingAdvice | None] = lambda: None,
     ) -> None:
         super().__init__(isolation, _PAUSES)
         self._kube, self._writer, self._carrying, self._gate = kube, writer, carrying, gate
         self._queues, self._pools, self._emit, self._clock = queues, pools, emit, clock
+        self._advice = advice
         self._evictions = Evictions(kube, writer, emit, clock)
 
     async def step(self) -> float | None:
@@ -179,7 +182,13 @@ class Reconciler(Retrying):
             own = outcome.of(name)
             applied = (own.applied, own.reason, own.message)
             status = status_of(
-                document, self._carrying.engine, by_queue.get(name, ()), applied, self._clock(), decisions.get(name)
+                document,
+                self._carrying.engine,
+                by_queue.get(name, ()),
+                applied,
+                self._clock(),
+                decisions.get(name),
+                self._advice(),
             )
             if document.get("status") == status:
                 continue

@@ -4,11 +4,14 @@ from collections.abc import Sequence
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, items, text
+from kopt.controllers.queues.advising import UNREAD, StandingAdvice
 from kopt.core.scheduling.queue_tree import Engine, NotExpressible
 from kopt.core.times import seconds_or_none, stamp
+from kopt.core.units import format_gpus
+from kopt.policies.queues.advice import QuotaAdvice
 from kopt.policies.queues.reclaim import LONGEST_S, ReclaimDecision
 
-APPLIED, RECLAIMING = "Applied", "Reclaiming"
+APPLIED, RECLAIMING, ADVISED = "Applied", "Reclaiming", "Advised"
 _MEANINGS = {
     "NOTHING_WAITS": "No workload waits for the queue's own quota.",
     "IN_GRACE": "A workload waits for the queue's own quota; borrowers have their grace.",
@@ -20,7 +23,7 @@ _MEANINGS = {
     "RECLAIMS": "A workload waits for the queue's own quota: borrowers are evicted for it.",
 }
 _LONGEST_CHARS = 1024
-_MOST_FINDINGS = 256
+_MOST_FINDINGS, _MOST_ADVICE = 256, 64
 
 
 def status_of(
@@ -30,9 +33,11 @@ def status_of(
     applied: tuple[bool, str, str],
     now_s: float,
     reclaim: ReclaimDecision | None = None,
+    advice: StandingAdvice | None = None,
 ) -> Object:
     """``applied``: whether its queues are as declared, with the condition's reason and message; ``reclaim``: of a queue
-    that takes its quota back after a grace. Times of changes are kept while nothing changes."""
+    that takes its quota back after a grace; ``advice``: where quotas are advised. Times of changes are kept while
+    nothing changes."""
     conditions = [_condition(document, APPLIED, *applied, now_s)]
     last = text(document, "status", "lastReclaimTime")
     if reclaim is not None:
@@ -40,6 +45,8 @@ def status_of(
         begun = seconds_or_none(last)
         if reclaim.reclaims and (begun is None or now_s - begun >= LONGEST_S):
             last = stamp(now_s)
+    conditions += _advised(document, advice, now_s)
+    rows = _advice_rows(document, advice)
     result = {
         "observedGeneration": at(document, "metadata", "generation") or 0,
         "engine": engine.value,
@@ -49,7 +56,40 @@ def status_of(
         ],
         "conditions": conditions,
     }
+    result |= {"quotaAdvice": rows} if rows else {}
     return result | ({"lastReclaimTime": last} if last else {})
+
+
+def _advised(document: Object, advice: StandingAdvice | None, now_s: float) -> list[Object]:
+    if advice is UNREAD:
+        before = (item for _, item in items(document, "status", "conditions"))
+        return [item for item in before if text(item, "type") == ADVISED]
+    return (
+        [] if advice is None else [_condition(document, ADVISED, advice.is_read, advice.reason, advice.message, now_s)]
+    )
+
+
+def _advice_rows(document: Object, advice: StandingAdvice | None) -> list[Object]:
+    if advice is UNREAD:
+        return [item for _, item in items(document, "status", "quotaAdvice")]
+    name = text(document, "metadata", "name")
+    rows = () if advice is None else advice.by_queue.get(name, ())
+    return [_advice_row(each) for each in rows[:_MOST_ADVICE]]
+
+
+def _advice_row(each: QuotaAdvice) -> Object:
+    interval = {"from": each.low, "to": each.high}
+    return {
+        "pool": each.pool,
+        "resource": each.resource,
+        "quota": format_gpus(each.quota),
+        "advised": format_gpus(each.advised),
+        **{key: format_gpus(milli) for key, milli in interval.items() if milli is not None},
+        "hoursAbove": f"{each.above_before:.0%}",
+        "hoursAboveAdvised": f"{each.above_after:.0%}",
+        "code": each.reason.code,
+        "text": each.reason.message[:_LONGEST_CHARS],
+    }
 
 
 def _reason_texts(reclaim: ReclaimDecision) -> tuple[str, str]:

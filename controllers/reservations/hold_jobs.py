@@ -18,8 +18,10 @@ from kopt.cluster.client.resources import (
 )
 from kopt.cluster.holds.hold import QUEUE_LABEL
 from kopt.cluster.objects.custom.reservation import RESERVATION_LABEL
+from kopt.controllers.reservations.pod_engines import NODE_POOL_LABEL, POD_ENGINES, PodEngine
 from kopt.controllers.reservations.snapshot import Accepted
 from kopt.controllers.reservations.views import START_ANNOTATION, HoldJob
+from kopt.core.scheduling.queue_tree import DEFAULT_POOL, Engine
 from kopt.core.times import stamp
 from kopt.core.units import WHOLE_GPU
 
@@ -33,6 +35,7 @@ class HoldSettings:
 
     image: str = DEFAULT_IMAGE
     priority_class: str = ""
+    engine: Engine = Engine.KUEUE
 
 
 @dataclass(frozen=True)
@@ -104,23 +107,35 @@ def _job(accepted: Accepted, gpus: int, name: str, now_s: float, settings: HoldS
         pod["nodeSelector"] = dict(accepted.spec.node_selector)
     if settings.priority_class:
         pod["priorityClassName"] = settings.priority_class
+    metadata: Object = {"labels": labels, "annotations": {START_ANNOTATION: stamp(accepted.occurrence.start_s)}}
+    of_pods: Object = {"labels": labels}
+    queued = POD_ENGINES.get(settings.engine)
+    if queued is None:
+        metadata["labels"] = labels | {QUEUE_LABEL: accepted.spec.queue}
+    else:
+        pod["schedulerName"] = queued.scheduler
+        metadata, of_pods = (_of_queue(each, queued, accepted) for each in (metadata, of_pods))
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": {
-            "name": name,
-            "namespace": key[0],
-            "labels": labels | {QUEUE_LABEL: accepted.spec.queue},
-            "annotations": {START_ANNOTATION: stamp(accepted.occurrence.start_s)},
-            "ownerReferences": [owner],
-        },
+        "metadata": {"name": name, "namespace": key[0], **metadata, "ownerReferences": [owner]},
         "spec": {
-            "suspend": True,
+            # Kueue starts it; the others' schedulers decide about its pods.
+            "suspend": queued is None,
             "parallelism": 1,
             "completions": 1,
             "backoffLimit": 0,
             "activeDeadlineSeconds": max(1, math.ceil(until_s - now_s)),
             "ttlSecondsAfterFinished": 0,
-            "template": {"metadata": {"labels": labels}, "spec": pod},
+            "template": {"metadata": of_pods, "spec": pod},
         },
     }
+
+
+def _of_queue(metadata: Object, engine: PodEngine, accepted: Accepted) -> Object:
+    """With its queue, and its node pool where it has one."""
+    section, key = engine.reference.section, engine.reference.key
+    named = {**metadata, section: {**(metadata.get(section) or {}), key: accepted.spec.queue}}
+    if engine.engine is Engine.KAI and accepted.pool != DEFAULT_POOL:
+        named["labels"] = {**named["labels"], NODE_POOL_LABEL: accepted.pool}
+    return named

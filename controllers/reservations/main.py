@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from kopt.cluster.client.api import Kube, KubeSettings, connect
@@ -35,6 +36,7 @@ from kopt.cluster.runtime.switches import OPEN, Gate, LiveSwitches
 from kopt.cluster.workloads.kueue.objects import ClusterQueue, Flavor
 from kopt.cluster.workloads.kueue.queues import read_cluster_queue, read_flavor
 from kopt.cluster.workloads.kueue.reading import local_queue_target
+from kopt.controllers.reservations.pod_engines import POD_ENGINES, PodQueue, flavors_of, read_queue
 from kopt.controllers.reservations.reconciler import ControllerSettings, Reconciler
 from kopt.controllers.reservations.run_times import Ask, RunTimes, RunTimesUnknown
 from kopt.controllers.reservations.snapshot import Observed
@@ -112,6 +114,7 @@ class LiveCluster(LiveState):
         self, kube: Kube, settings: ControllerSettings, workloads: Resource = KUEUE_WORKLOADS, gate: Gate = OPEN
     ) -> None:
         self._kube, self._settings, self._gate, self._served = kube, settings, gate, workloads
+        self._engine = settings.holds.engine
         super().__init__()
         self._reservations: ObjectCache[Reserved] = ObjectCache(
             Informer(kube, KAIWO_RESERVATIONS, keep=read_reserved, required=True)
@@ -125,15 +128,14 @@ class LiveCluster(LiveState):
         self._local: Informer[str] = Informer(kube, KUEUE_LOCAL_QUEUES, keep=local_queue_target)
         self._queues: Informer[ClusterQueue] = Informer(kube, KUEUE_CLUSTER_QUEUES, keep=read_cluster_queue)
         self._flavors: Informer[Flavor] = Informer(kube, KUEUE_FLAVORS, keep=read_flavor)
-        caches: list[ObjectCache[Any]] = [self._reservations, self._workloads, self._pods, self._jobs]
-        self._observe(
-            *(cache.informer for cache in caches),
-            self._nodes,
-            self._spaces,
-            self._local,
-            self._queues,
-            self._flavors,
-        )
+        self._pod_queues: Informer[PodQueue] | None = None
+        of_engine: list[Informer[Any]] = [self._workloads.informer, self._local, self._queues, self._flavors]
+        if (each := POD_ENGINES.get(self._engine)) is not None:
+            keep = partial(read_queue, engine=self._engine, gpu_resource=settings.gpu_resource)
+            self._pod_queues = Informer(kube, each.queues, keep=keep, required=True)
+            of_engine = [self._pod_queues]
+        caches: list[ObjectCache[Any]] = [self._reservations, self._pods, self._jobs]
+        self._observe(*(cache.informer for cache in caches), self._nodes, self._spaces, *of_engine)
 
     def observed(self, now_s: float) -> Observed:
         return Observed(
@@ -144,12 +146,21 @@ class LiveCluster(LiveState):
             list(self._nodes.objects.values()),
             list(self._jobs.objects.values()),
             dict(self._local.objects),
-            {name: queue for (_, name), queue in self._queues.objects.items()},
-            {name: flavor for (_, name), flavor in self._flavors.objects.items()},
+            *self._books(),
             {name: space for (_, name), space in self._spaces.objects.items()},
             {},
             self._mode,
             self.reservation_mode,
+            self._engine,
+        )
+
+    def _books(self) -> tuple[dict[str, ClusterQueue], dict[str, Flavor]]:
+        if self._pod_queues is not None:
+            queues = list(self._pod_queues.objects.values())
+            return {each.queue.name: each.queue for each in queues}, flavors_of(queues)
+        return (
+            {name: queue for (_, name), queue in self._queues.objects.items()},
+            {name: flavor for (_, name), flavor in self._flavors.objects.items()},
         )
 
     async def patch(self, resource: Resource, document: Object, changes: Object) -> None:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from kopt.cluster.runtime.options import ControllerOptions, Flag, Kind, WorkloadMode, may_lower
 from kopt.core.decision import Mode
+from kopt.core.scheduling.queue_tree import DEFAULT_GPU_RESOURCE, Engine
 
 if TYPE_CHECKING:
     from kopt.controllers.reservations.main import ProcessSettings
@@ -21,11 +22,18 @@ class Options(ControllerOptions):
     in time is stopped where its checkpoints allow it. What is not used is given back. `kopt off` gives everything
     back.
 
+    KAI and Volcano keep nothing from starting: there nothing is held before the lead. When it begins, Jobs of ours
+    claim all of it in its queue, and the engine gives them what is idle, and what others have of the queue's quota.
+
     Examples:
+
+        kopt controller reservations --engine kai --mode enforce
 
         kopt controller reservations --kubeconfig admin.conf --mode enforce --predictions http://127.0.0.1:8700
     """
 
+    engine: Annotated[Engine, Flag("The queueing system of the cluster.")] = Engine.KUEUE
+    gpu_resource: Annotated[str, Flag("What queues of KAI and Volcano count as GPUs.")] = DEFAULT_GPU_RESOURCE
     mode: Annotated[Mode, Flag("Default mode of namespaces, workloads and reservations.")] = Mode.OBSERVE
     ahead_s: Annotated[float, Flag("How long before a start idle GPUs are held.", name="ahead", kind=Kind.SPAN)] = (
         86_400.0
@@ -43,8 +51,10 @@ class Options(ControllerOptions):
         from kopt.controllers.reservations.main import ProcessSettings
         from kopt.controllers.reservations.reconciler import ControllerSettings
 
-        holds = HoldSettings(self.image, self.priority_class)
-        controller = ControllerSettings(self.mode, self.ahead_s, holds, may_lower(self.workload_mode))
+        holds = HoldSettings(self.image, self.priority_class, self.engine)
+        controller = ControllerSettings(
+            self.mode, self.ahead_s, holds, self.gpu_resource, may_lower(self.workload_mode)
+        )
         return ProcessSettings(
             controller=controller, predictions=self.predictions, cluster=self.cluster, **self.replica
         )

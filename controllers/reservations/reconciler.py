@@ -24,8 +24,9 @@ from kopt.controllers.reservations.run_times import RunTimes
 from kopt.controllers.reservations.snapshot import Accepted, Observed, Pool, Reading, pools_of, read_reservations
 from kopt.controllers.reservations.views import HOLDER, HoldJob, ObservedPod, ObservedWorkload, Reserved
 from kopt.core.decision import Mode
+from kopt.core.scheduling.queue_tree import DEFAULT_GPU_RESOURCE
 from kopt.core.units import WHOLE_GPU
-from kopt.policies.reservations import PoolPlan, plan_pool
+from kopt.policies.reservations import PoolPlan, plan_placeholders, plan_pool
 
 _IDLE_S, _SOON_S, _SETTLE_S = 30.0, 1.0, 0.2
 
@@ -37,6 +38,8 @@ class ControllerSettings:
     mode: Mode = Mode.OBSERVE
     ahead_s: float = 86_400.0
     holds: HoldSettings = field(default_factory=HoldSettings)
+    gpu_resource: str = DEFAULT_GPU_RESOURCE
+    """What the queues of KAI and Volcano count."""
     workload_may_lower: bool | None = None
     """As ``policies.admission.mode.effective_mode`` takes it."""
 
@@ -81,10 +84,13 @@ class Reconciler(Retrying):
         observed = self._cluster.observed(self._clock())
         reading = read_reservations(observed)
         acting = [each for each in reading.accepted if observed.reservation_mode(each.reserved) is Mode.ENFORCE]
-        if any(each.occurrence.start_s - self._settings.ahead_s <= observed.now_s for each in acting):
+        if observed.has_workloads and any(
+            each.occurrence.start_s - self._settings.ahead_s <= observed.now_s for each in acting
+        ):
             observed = await self._run_times.added(observed)
         pools = pools_of(observed, acting, self._settings.ahead_s)
-        plans = [(pool, plan_pool(pool.snapshot)) for pool in pools]
+        plan_of = plan_pool if observed.has_workloads else plan_placeholders
+        plans = [(pool, plan_of(pool.snapshot)) for pool in pools]
         again_s, blocked, holds = [_IDLE_S], dict[str, tuple[ObservedWorkload, str]](), dict[str, int]()
         for pool, plan in plans:
             blocked |= {name: (pool.workloads[name], plan.refused[name].message) for name in plan.blocked}
@@ -200,7 +206,8 @@ class Reconciler(Retrying):
                 message = "" if acts else f"In mode {mode.value}, or in a namespace that is not ours, nothing is held."
                 held, count = _held(observed, each), stopped.get(reserved.name, 0)
                 standing = status.Standing(each, held, used, count, acts, message)
-                new = status.accepted(standing, self._settings.ahead_s, observed.now_s)
+                ahead_s = observed.ahead_s(each.spec, self._settings.ahead_s)
+                new = status.accepted(standing, ahead_s, observed.now_s)
             elif reserved.name in reading.refused:
                 new = status.refused(reserved, *reading.refused[reserved.name], observed.now_s)
             else:

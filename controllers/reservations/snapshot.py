@@ -11,9 +11,11 @@ from kopt.cluster.objects.namespace import NamespaceSettings
 from kopt.cluster.workloads.kueue.objects import ClusterQueue, Flavor
 from kopt.cluster.workloads.kueue.queues import allows
 from kopt.cluster.workloads.requests.pods import is_gpu
+from kopt.controllers.reservations.pod_engines import NODE_POOL_LABEL
 from kopt.controllers.reservations.views import HOLDER, HoldJob, ObservedNode, ObservedPod, ObservedWorkload, Reserved
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
+from kopt.core.scheduling.queue_tree import Engine
 from kopt.core.scheduling.reservation import Occurrence, Reservation
 from kopt.core.units import WHOLE_GPU
 from kopt.core.workload.run_time import LEVELS, RunTimeQuantiles
@@ -47,6 +49,20 @@ class Observed:
     run_times: Mapping[str, RunTimeQuantiles]
     mode: Callable[[ObservedWorkload], Mode]
     reservation_mode: Callable[[Reserved], Mode]
+    engine: Engine = Engine.KUEUE
+    """Under KAI and Volcano there are no Workloads: queues are those that pods name, of any namespace."""
+
+    @property
+    def has_workloads(self) -> bool:
+        return self.engine is Engine.KUEUE
+
+    def queue_name(self, spec: Reservation) -> str:
+        """The engine's queue for a reservation; empty where it is not known."""
+        return self.local_queues.get((spec.namespace, spec.queue), "") if self.has_workloads else spec.queue
+
+    def ahead_s(self, spec: Reservation, ahead_s: float) -> float:
+        """How long before a start idle GPUs are held: where nothing can be kept from starting, not before the lead."""
+        return ahead_s if self.has_workloads else spec.lead_s
 
     @cached_property
     def pods_by_workload(self) -> Mapping[str, list[ObservedPod]]:
@@ -139,10 +155,10 @@ def _accepted(observed: Observed, reserved: Reserved) -> Accepted | None:
         own = occurrences(spec, observed.now_s, float("inf") if not spec.recurrence else observed.now_s + 366 * 86_400)
     except RecurrenceError as error:
         raise Refusal("Unreadable", str(error)) from None
-    queue_name = observed.local_queues.get((spec.namespace, spec.queue), "")
+    queue_name = observed.queue_name(spec)
     queue = observed.queues.get(queue_name)
     if queue is None:
-        raise Refusal("UnknownQueue", f"There is no LocalQueue {spec.queue} in {spec.namespace} that is open.")
+        raise Refusal("UnknownQueue", _no_queue(observed, spec))
     pool, resource = _pool(spec, queue)
     if pool not in observed.flavors:
         raise Refusal("UnknownPool", f"There is no ResourceFlavor {pool}, which queue {queue_name} names.")
@@ -151,6 +167,13 @@ def _accepted(observed: Observed, reserved: Reserved) -> Accepted | None:
         return None
     jobs = tuple(job for job in observed.jobs if job.owner_uid == reserved.uid and job.key[0] == spec.namespace)
     return Accepted(reserved, spec, pool, resource, own[0], jobs)
+
+
+def _no_queue(observed: Observed, spec: Reservation) -> str:
+    if observed.has_workloads:
+        return f"There is no LocalQueue {spec.queue} in {spec.namespace} that is open."
+    parent = " with a parent, without which it schedules nothing" if observed.engine is Engine.KAI else ""
+    return f"There is no Queue {spec.queue} of {observed.engine.value}'s{parent}."
 
 
 def _pool(spec: Reservation, queue: ClusterQueue) -> tuple[str, str]:
@@ -188,20 +211,25 @@ def nodes_of(observed: Observed, pool: str) -> list[ObservedNode]:
     flavor = observed.flavors.get(pool)
     if flavor is None:
         return []
-    return [node for node in observed.nodes if flavor.labels.items() <= node.labels.items()]
+    nodes = [node for node in observed.nodes if flavor.labels.items() <= node.labels.items()]
+    if observed.engine is Engine.KAI and not flavor.labels:
+        # The shard without a pool leaves the nodes of pools alone.
+        return [node for node in nodes if NODE_POOL_LABEL not in node.labels]
+    return nodes
 
 
 def pools_of(observed: Observed, accepted: Sequence[Accepted], ahead_s: float) -> list[Pool]:
     """The pools of which something is reserved within ``ahead_s``."""
     by_pool: dict[tuple[str, str], list[Accepted]] = defaultdict(list)
     for each in accepted:
-        if each.occurrence.start_s - ahead_s <= observed.now_s:
+        if each.occurrence.start_s - observed.ahead_s(each.spec, ahead_s) <= observed.now_s:
             by_pool[each.pool, each.resource].append(each)
-    return [_pool_of(observed, *key, group) for key, group in sorted(by_pool.items())]
+    read = _pool_of if observed.has_workloads else _pool_of_pods
+    return [read(observed, *key, group) for key, group in sorted(by_pool.items())]
 
 
-def _pool_of(observed: Observed, name: str, resource: str, group: Sequence[Accepted]) -> Pool:
-    claims = tuple(
+def _claims(group: Sequence[Accepted]) -> tuple[Claim, ...]:
+    return tuple(
         Claim(
             each.reserved.name,
             each.owner,
@@ -213,7 +241,25 @@ def _pool_of(observed: Observed, name: str, resource: str, group: Sequence[Accep
         for each in group
         if not is_released(each)
     )
-    nodes = nodes_of(observed, name)
+
+
+def _pool_of_pods(observed: Observed, name: str, resource: str, group: Sequence[Accepted]) -> Pool:
+    """Of an engine without Workloads: its owners' pods count by their queues, all others are what is not free."""
+    claims, nodes = _claims(group), nodes_of(observed, name)
+    gpus, names = sum(node.amounts.get(resource, 0) for node in nodes), {node.name for node in nodes}
+    pods = [pod for pod in observed.pods if not pod.reservation and pod.amounts.get(resource)]
+    busy = sum(pod.amounts[resource] for pod in pods if pod.node in names)
+    owners = {each.owner for each in group}
+    own = [(pod, f"{pod.key[0]}/{pod.queues.get(observed.engine, '')}") for pod in pods]
+    own = [(pod, owner) for pod, owner in own if owner in owners]
+    running = tuple(Running("/".join(pod.key), owner, pod.amounts[resource], 0.0) for pod, owner in own if pod.node)
+    pending = tuple(Pending("/".join(pod.key), owner, pod.amounts[resource]) for pod, owner in own if not pod.node)
+    snapshot = PoolSnapshot(observed.now_s, gpus, max(0, gpus - busy), claims, running, pending)
+    return Pool(name, resource, snapshot, {each.reserved.name: each for each in group})
+
+
+def _pool_of(observed: Observed, name: str, resource: str, group: Sequence[Accepted]) -> Pool:
+    claims, nodes = _claims(group), nodes_of(observed, name)
     gpus = sum(node.amounts.get(resource, 0) for node in nodes)
     holds = holding(observed)
     others = [each for each in observed.workloads if each.workload.uid not in holds]

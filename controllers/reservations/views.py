@@ -13,6 +13,8 @@ from kopt.cluster.workloads.kueue.objects import GpuPod, KueueWorkload
 from kopt.cluster.workloads.kueue.reading import amount, read_gpu_pod, read_kueue_workload, requests_of
 from kopt.cluster.workloads.owners import owner_of
 from kopt.cluster.workloads.requests.pods import is_gpu
+from kopt.controllers.reservations.pod_engines import POD_ENGINES
+from kopt.core.scheduling.queue_tree import Engine
 from kopt.core.scheduling.reservation import Account, Reservation
 from kopt.core.switches import Owner
 from kopt.core.times import seconds_or_none
@@ -117,6 +119,8 @@ class ObservedPod:
     """The name on our own Jobs' pods."""
     is_running: bool
     saving: PodSaving
+    queues: Mapping[Engine, str]
+    """By engine without Workloads: the queue that it names."""
     document: Object = field(compare=False, repr=False)
 
     @property
@@ -137,6 +141,7 @@ def read_pod(pod: Object) -> ObservedPod | None:
         text(metadata, "labels", RESERVATION_LABEL),
         text(pod, "status", "phase") == "Running",
         saving_by(gpu_pod.annotations),
+        {engine: name for engine, each in POD_ENGINES.items() if (name := each.queue_of(metadata))},
         {"metadata": {name: metadata[name] for name in names if name in metadata}},
     )
 

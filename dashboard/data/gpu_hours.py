@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Protocol
 
+from kopt.core.scheduling.queue_demand import QueueDemandHistory
 from kopt.core.workload.gpu_hours import GpuHourHistory
-from kopt.data.queue_demand import QueueDemandHistory
 
 
 class GpuHoursError(Exception):

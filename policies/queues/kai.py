@@ -50,6 +50,11 @@ def compiled(tree: QueueTree, settings: Settings) -> Compiled:
     return Compiled(tuple(objects), tuple(kai.report.entries), requires)
 
 
+def pool_queues(tree: QueueTree) -> dict[str, tuple[str, str]]:
+    """The KaiwoQueue and the pool of each of KAI's queues that jobs name."""
+    return _Kai(tree, Settings()).leaves()
+
+
 class _Kai:
     def __init__(self, tree: QueueTree, settings: Settings) -> None:
         self._tree, self._settings, self.report = tree, settings, Report(tree.default_pool)
@@ -76,6 +81,10 @@ class _Kai:
                 spec["parentQueue"] = root
             result.append(manifest(API_VERSION, "Queue", self._name(name, pool), spec, labels=labels))
         return result
+
+    def leaves(self) -> dict[str, tuple[str, str]]:
+        leaves = filter(self._tree.is_leaf, self._tree.queues)
+        return {self._name(name, pool): (name, pool) for name in leaves for pool in self._pools[name]}
 
     def unsaid(self, queue: KaiwoQueue) -> None:
         name, report = queue.name, self.report

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
+from kopt.core.scheduling.queue_demand import QueueDemandHistory
 from kopt.core.scheduling.queue_tree import UNLIMITED
-from kopt.policies.queues.advice import QuotaDemand
+from kopt.policies.queues.advice import QuotaAdvice, QuotaDemand, advise
 from kopt.policies.queues.tree import QueueTree
 
 DemandOf = Callable[[str, str], Sequence[int | None]]
@@ -28,3 +29,12 @@ def tradable(
     return [group for (parent, _, _), group in groups.items() if parent] + [
         [leaf] for (parent, _, _), group in groups.items() if not parent for leaf in group
     ]
+
+
+def advised_quotas(
+    tree: QueueTree, history: QueueDemandHistory, gpu_resources: Callable[[str], bool]
+) -> list[QuotaAdvice]:
+    """For every quota of GPUs of a leaf's own."""
+    hours = max((len(series) for series in history.used.values()), default=0)
+    groups = tradable(tree, gpu_resources, lambda queue, pool: history.demand((queue, pool)), hours)
+    return [each for group in groups for each in advise(group)]

@@ -4,6 +4,7 @@ from kopt.policies.reservations.accounting import advanced, is_unused, opened, r
 from kopt.policies.reservations.backfill import PoolPlan, plan_pool
 from kopt.policies.reservations.model import Claim, Pending, PoolSnapshot, Running
 from kopt.policies.reservations.occurrences import RecurrenceError, occurrences, overbooked
+from kopt.policies.reservations.placeholders import plan_placeholders
 
 __all__ = [
     "Claim",
@@ -17,6 +18,7 @@ __all__ = [
     "occurrences",
     "opened",
     "overbooked",
+    "plan_placeholders",
     "plan_pool",
     "result_of",
 ]

@@ -10,6 +10,7 @@ import pytest
 from kopt.core.cost.prices import Price
 from kopt.core.gpu_catalogue import find_gpu
 from kopt.core.hardware.pools import ClusterPools, PoolSize
+from kopt.core.scheduling.queue_demand import QueueDemandHistory
 from kopt.core.workload.run_time import JobRun
 from kopt.dashboard.data.access import ALL_NAMESPACES, Right, pods_in
 from kopt.dashboard.data.costs import Recorded
@@ -24,7 +25,6 @@ from kopt.dashboard.pages.capacity.data import (
     questions_of,
 )
 from kopt.dashboard.pages.capacity.view import DISTRUSTED, capacity_page
-from kopt.data.queue_demand import QueueDemandHistory
 from kopt.serving.client.transport import EndpointFailure
 from kopt.serving.contract.runtime_answers import RunOut, RunsResponse
 from kopt.simulator.what_if.answer import WhatIf

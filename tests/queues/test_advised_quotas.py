@@ -31,11 +31,21 @@ VALUES: Object = {
 
 
 class Team:
-    """Two queues of two GPUs each below one parent, and where the controller's metrics are."""
+    """Two queues of two GPUs each below one parent, and the controller with its metrics."""
 
-    def __init__(self, plane: ControlPlane, metrics: str) -> None:
-        self.plane, self.api, self.metrics, self.space = plane, plane.api, metrics, plane.api.space("advised")
+    def __init__(self, plane: ControlPlane, charts: Helm) -> None:
+        self.plane, self.api, self.charts, self.space = plane, plane.api, charts, plane.api.space("advised")
         self.short, self.spare = f"{self.space}-short", f"{self.space}-spare"
+
+    def start(self, prometheus: str = "") -> None:
+        queues = {**VALUES["queues"], "advice": {"prometheus": {"url": prometheus}}}
+        self.server, self.metrics = start_controller(
+            self.plane, self.charts, VALUES | {"queues": queues}, "kopt-queues"
+        )
+
+    def advised(self, name: str) -> Object:
+        """What stands on its object."""
+        return next(iter((self.api.get(*QUEUE, name, "").get("status") or {}).get("quotaAdvice") or ()), {})
 
     def declare(self, name: str, quota: object) -> None:
         spec = {"parentQueue": f"{self.space}-all", "resources": {"gpu": {"quota": quota}}, "namespaces": [self.space]}
@@ -83,8 +93,8 @@ def team(control_plane: ControlPlane, kueue: Kueue, helm: Path, tmp_path: Path) 
     charts = Helm(helm, tmp_path)
     control_plane.apply_crds(sorted((CHART / "crds").glob("*.yaml")))
     charts.install(control_plane, VALUES, "--skip-crds")
-    server, metrics = start_controller(control_plane, charts, VALUES, "kopt-queues")
-    team = Team(control_plane, metrics)
+    team = Team(control_plane, charts)
+    team.start()
     try:
         yield team
     finally:
@@ -95,7 +105,7 @@ def team(control_plane: ControlPlane, kueue: Kueue, helm: Path, tmp_path: Path) 
             if item["metadata"]["name"].startswith(team.space):
                 team.api.delete(*QUEUE, item["metadata"]["name"], "")
         wait_for(lambda: not any(map(team.has, ("LocalQueue", "ClusterQueue", "Cohort"))), what="the queues are gone")
-        server.stop()
+        team.server.stop()
         charts.uninstall(control_plane)
 
 
@@ -130,9 +140,17 @@ def test_demand_becomes_quota_when_asked_and_quota_is_given_back(team: Team, tmp
         assert rows[team.short]["above_before"] == 1.0
         assert team.nominal() == ("2", "2"), "advice alone writes nothing"
 
+        team.server.stop()
+        team.start(prometheus.url)
+        row = wait_for(lambda: team.advised(team.short), 180, "the advice is on the object")
+        assert (row["quota"], row["advised"], row["from"], row["code"]) == ("2", "3", "3", "QUOTA_SHORT")
+        assert team.advised(team.spare)["advised"] == "1"
+        assert team.nominal() == ("2", "2"), "the status alone is written"
+
         applied = team.advise("--prometheus", prometheus.url, "--apply")
         assert sorted(applied["applied"]) == sorted([team.short, team.spare])
         wait_for(lambda: team.nominal() == ("3", "1"), what="Kueue has the advised quotas")
+        wait_for(lambda: team.advised(team.short)["quota"] == "3", what="the advice is about the new quota")
     finally:
         prometheus.stop()
     undone = {row["queue"]: row["result"] for row in team.advise("--undo")["queues"]}

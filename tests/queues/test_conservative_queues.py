@@ -1,112 +1,23 @@
 """Under the real Kueue a conservative queue has its quota back after the grace, leaves young borrowers alone, has them
 save before it evicts them, and evicts nobody twice within ten minutes."""
 
-import json
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 from chart import CHART, Helm
-from controlplane.kueue import Kueue, admitted, workload_of
+from controlplane.kueue import Kueue, workload_of
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
 from deploy.rights import start_controller
 
-GPU, V = "nvidia.com/gpu", "kueue.x-k8s.io/v1beta2"
-QUEUE = ("kaiwo.ai/v1alpha2", "KaiwoQueue")
-Object = dict[str, Any]
+from .teams import QUEUE, Object, Team
+
 VALUES: Object = {
     "queues": {"enabled": True, "mode": "enforce", "prune": True},
     **{name: {"enabled": False} for name in ("webhook", "sizing", "extender")},
 }
-
-
-class Team:
-    """A namespace with two queues of two GPUs each below one parent."""
-
-    def __init__(self, plane: ControlPlane) -> None:
-        self.plane, self.api, self.space = plane, plane.api, plane.api.space("conservative")
-        self.owner, self.borrower = f"{self.space}-owner", f"{self.space}-borrower"
-
-    def declare(self, name: str, **fairness: str) -> None:
-        gpu = {"quota": 2}
-        spec = {"parentQueue": f"{self.space}-all", "resources": {"gpu": gpu}, "namespaces": [self.space]}
-        self.api.apply(
-            {
-                "apiVersion": QUEUE[0],
-                "kind": QUEUE[1],
-                "metadata": {"name": name},
-                "spec": {**spec, "fairness": fairness},
-            }
-        )
-
-    def job(self, name: str, queue: str, gpus: int) -> Object:
-        container = {"name": "main", "image": "any", "resources": {"limits": {GPU: str(gpus)}}}
-        metadata = {"name": name, "namespace": self.space, "labels": {"kueue.x-k8s.io/queue-name": queue}}
-        spec = {"suspend": True, "template": {"spec": {"containers": [container], "restartPolicy": "Never"}}}
-        return self.api.create({"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec})
-
-    def pod(self, job: Object) -> Object:
-        """The job's one pod."""
-
-        def found() -> Object | None:
-            pods = self.api.list("v1", "Pod", self.space)
-            owned = (pod for pod in pods if pod["metadata"]["ownerReferences"][0]["uid"] == job["metadata"]["uid"])
-            return next(owned, None)
-
-        return wait_for(found, what=f"{job['metadata']['name']} has a pod") or {}
-
-    def reports(self, job: Object, last_s: float, **more: str) -> None:
-        """What the log agent writes on a pod that trains and has a checkpoint of ``last_s``."""
-        status = {
-            "checkpoint-state": "TRAIN",
-            "checkpoint-safe": "true",
-            "checkpoint-observed-at": stamp(time.time()),
-            "last-checkpoint-time": stamp(last_s),
-            "work-at-risk": "60",
-            "work-at-risk-interval": "30-90",
-            "checkpoint-model": "tests",
-        }
-        annotations = {f"kaiwo.ai/{key}": value for key, value in (status | more).items()}
-        self.api.patch(
-            "v1", "Pod", self.pod(job)["metadata"]["name"], {"metadata": {"annotations": annotations}}, self.space
-        )
-
-    def requested_s(self, job: Object) -> float | None:
-        text = (self.pod(job)["metadata"].get("annotations") or {}).get("kaiwo.ai/save-requested")
-        return None if text is None else datetime.fromisoformat(json.loads(text)["at"]).timestamp()
-
-    def evictions(self, job: Object) -> int:
-        """As Kueue counts them."""
-        stats = workload_of(self.plane, job).get("status", {}).get("schedulingStats") or {}
-        return sum(item["count"] for item in stats.get("evictions") or ())
-
-    def end(self, job: Object) -> None:
-        self.api.delete("batch/v1", "Job", job["metadata"]["name"], self.space, propagationPolicy="Background")
-        name = workload_of(self.plane, job)["metadata"]["name"]
-        self.api.delete(V, "Workload", name, self.space)
-
-    def runs(self, job: Object) -> bool:
-        return admitted(workload_of(self.plane, job))
-
-    def has(self, kind: str) -> bool:
-        """Whether the engine has queues of ours."""
-        return any(item["metadata"]["name"].startswith(self.space) for item in self.api.list(V, kind, ""))
-
-    def condition(self, kind: str, queue: str = "") -> str:
-        status = self.api.get(*QUEUE, queue or self.owner, "").get("status") or {}
-        return next((item["reason"] for item in status.get("conditions") or () if item["type"] == kind), "")
-
-    def reclaims(self) -> str:
-        found = self.api.get(V, "ClusterQueue", self.owner, "")
-        return str(found["spec"]["preemption"]["reclaimWithinCohort"])
-
-
-def stamp(at_s: float) -> str:
-    return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @pytest.fixture(scope="module")
@@ -127,13 +38,8 @@ def team(control_plane: ControlPlane, kueue: Kueue, charts: Helm) -> Iterator[Te
     try:
         yield team
     finally:
-        for job in team.api.list("batch/v1", "Job", team.space):
-            team.api.delete("batch/v1", "Job", job["metadata"]["name"], team.space, propagationPolicy="Background")
-        team.api.delete_all(V, "Workload", team.space)
-        for item in team.api.list(*QUEUE, ""):
-            if item["metadata"]["name"].startswith(team.space):
-                team.api.delete(*QUEUE, item["metadata"]["name"], "")
-        wait_for(lambda: not any(map(team.has, ("LocalQueue", "ClusterQueue", "Cohort"))), what="the queues are gone")
+        team.clear()
+        team.wait_gone()
         server.stop()
 
 
@@ -215,3 +121,30 @@ def test_borrowers_are_not_evicted_and_admitted_in_turns(team: Team) -> None:
         # What fits runs, and for what does not nobody is evicted again.
         wait_for(lambda owner=owner: team.condition("Reclaiming", owner) in ("NothingWaits", "BacksOff"), what=owner)
     assert [team.evictions(job) for job in (*borrows, more)] == [1, 1, 0]
+
+
+@pytest.mark.long
+def test_what_no_quota_holds_evicts_nobody_and_what_one_holds_does_once(team: Team) -> None:
+    """As in kueue#7101 one queue has all eight GPUs in workloads of two, and another, whose quota is four, asks for
+    six, five, four and three. There the three set off evictions without end, and the four got nothing."""
+    team.declare(team.owner, quota=4, reclaimStrategy="conservative", gracePeriod="2s")
+    team.declare(team.borrower, quota=4, reclaimStrategy="conservative", gracePeriod="2s")
+    wait_for(lambda: team.condition("Applied") == "AsDeclared", what="the queues are there")
+    borrows = [team.job(f"borrows-{number}", team.borrower, 2) for number in range(4)]
+    wait_for(lambda: all(team.runs(job) for job in borrows), what="the borrower has all eight GPUs")
+    large = [team.job(f"asks-{gpus}", team.owner, gpus) for gpus in (6, 5)]
+    wait_for(lambda: all(workload_of(team.plane, job) for job in large), what="Kueue knows them")
+    time.sleep(4.0)
+    assert all(team.runs(job) for job in borrows), "what is larger than the quota takes nothing back"
+    four = team.job("asks-4", team.owner, 4)
+    wait_for(lambda: team.runs(four), what="what the quota holds has it back")
+    three = team.job("asks-3", team.owner, 3)
+    wait_for(lambda: workload_of(team.plane, three), what="Kueue knows it")
+    wait_for(lambda: sum(map(team.runs, borrows)) == 2, what="two have gone for it")
+    end_s = time.monotonic() + 15.0
+    while time.monotonic() < end_s:
+        assert sorted(team.evictions(job) for job in borrows) == [0, 0, 1, 1]
+        assert [team.evictions(job) for job in (four, three, *large)] == [0, 0, 0, 0]
+        time.sleep(0.5)
+    assert team.runs(four)
+    assert not team.runs(three)

@@ -12,7 +12,14 @@ from kopt.cluster.client.errors import Conflict, Forbidden
 from kopt.cluster.client.resources import Key, Object, Resource, key_of
 from kopt.cluster.runtime.isolation import Isolation
 from kopt.cluster.workloads.kueue.order import ORDER_KEY
-from kopt.controllers.queues.ordering import MOST_WRITES, Ordering, QueuedWorkload, queued_workload, seen_queue
+from kopt.controllers.queues.ordering import (
+    MOST_WRITES,
+    WINDOW_S,
+    Ordering,
+    QueuedWorkload,
+    queued_workload,
+    seen_queue,
+)
 from kopt.core.decision import Mode
 from kopt.core.times import stamp
 from kopt.policies.priority.queue_order import QueueOrder
@@ -34,6 +41,7 @@ class Cluster:
         self.queue["metadata"]["uid"] = "uid-research"
         self.writes: list[str] = []
         self.events: list[tuple[str, str]] = []
+        self.now_s, self.between_s = 0.0, WINDOW_S
         self.dies_at: int | None = None
         self.forbidden: set[str] = set()
 
@@ -64,10 +72,12 @@ class Cluster:
             dict,
             lambda regarding, reason, sentence: self.events.append((regarding["name"], reason)),
             Isolation("queues"),
-            clock=lambda: 0.0,
+            clock=lambda: self.now_s,
         )
 
     def kept(self) -> Mapping[Key, QueuedWorkload]:
+        """Once in each round."""
+        self.now_s += self.between_s
         result = {}
         for document in self.documents.values():
             kept = queued_workload(document)
@@ -112,6 +122,18 @@ def test_a_round_is_bounded_and_each_workload_is_written_once() -> None:
     assert len(cluster.writes) == len(set(cluster.writes)) == len(cluster.documents)
     assert cluster.in_order == sorted(cluster.documents)
     assert ordering.ordered == len(cluster.documents)
+
+
+def test_rounds_that_follow_each_other_at_once_write_no_more_than_one_of_them() -> None:
+    cluster = Cluster(2 * MOST_WRITES)
+    cluster.between_s = WINDOW_S / 4
+    ordering = cluster.leader()
+    assert asyncio.run(ordering.step()) == WINDOW_S
+    for rest_s in (0.75, 0.5, 0.25):
+        assert asyncio.run(ordering.step()) == rest_s * WINDOW_S
+        assert len(cluster.writes) == MOST_WRITES
+    asyncio.run(ordering.step())
+    assert len(cluster.writes) == 2 * MOST_WRITES
 
 
 @pytest.mark.parametrize("writes", range(12))

@@ -21,7 +21,7 @@ from kopt.cluster.workloads.kueue.reading import read_kueue_workload
 from kopt.controllers.meter.queue_use import queue_use
 from kopt.controllers.meter.store import CostStore
 from kopt.controllers.overview.queue_standings import queue_standings
-from kopt.controllers.queues.demand import QueueDemand, queued_gpus
+from kopt.controllers.queues.demand import QueueDemand, gpus_of_workloads, queued_gpus
 from kopt.core.cost.metering import Attributes, Demand, MeteredNode, MeteredPod, Offer, Rule
 from kopt.policies.cost import Meter, Observation, advance
 
@@ -157,8 +157,7 @@ def test_the_controller_reports_what_each_leaf_uses_and_waits_for() -> None:
     demand = QueueDemand(
         lambda: [queue("research", "first", "h100"), queue("idle", "h100")],
         list,
-        lambda: [each for each in kept if each is not None],
-        lambda: {("n", "gpus"): "research"},
+        lambda _: gpus_of_workloads([each for each in kept if each is not None], {("n", "gpus"): "research"}),
         lambda: True,
     )
     (family,) = demand.collect()
@@ -171,5 +170,5 @@ def test_the_controller_reports_what_each_leaf_uses_and_waits_for() -> None:
         ("idle", "h100", "used"): 0.0,
         ("idle", "h100", "pending"): 0.0,
     }
-    unread = QueueDemand(list, list, list, dict, lambda: False)
+    unread = QueueDemand(list, list, lambda _: (), lambda: False)
     assert not next(iter(unread.collect())).samples

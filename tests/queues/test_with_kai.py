@@ -5,19 +5,28 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
+from chart import CHART, Helm
 from controlplane.kai import QUEUE_LABEL, SCHEDULER, Kai
 from controlplane.kwok import Kwok
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
+from deploy.rights import start_controller
+from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
 from kopt.cli.main import app
+from kopt.core.scheduling.queue_tree import DEMAND_METRIC
 
 GPU = "nvidia.com/gpu"
 QUEUE = ("scheduling.run.ai/v2", "Queue")
 Object = dict[str, Any]
+VALUES: Object = {
+    "queues": {"enabled": True, "engine": "kai", "mode": "enforce"},
+    **{name: {"enabled": False} for name in ("webhook", "sizing", "extender")},
+}
 
 
 class Team:
@@ -92,6 +101,36 @@ def test_jobs_run_in_root_queues_and_quota_is_taken_back_from_who_borrowed(team:
     rows = team.shares()
     assert (rows[team.owns]["use"]["gpu"], rows[team.owns]["below_quota"]) == ("2", {})
     assert rows[team.borrows]["use"]["gpu"] == "2"
+
+
+def test_the_controller_reports_what_queues_use_and_wait_for(team: Team, helm: Path, tmp_path: Path) -> None:
+    charts = Helm(helm, tmp_path)
+    team.plane.apply_crds(sorted((CHART / "crds").glob("*.yaml")))
+    charts.install(team.plane, VALUES, "--skip-crds")
+    names = (team.borrows, team.owns)
+    for name in names:
+        team.api.apply({"apiVersion": "kaiwo.ai/v1alpha2", "kind": "KaiwoQueue", **queue(name)})
+    server, metrics = start_controller(team.plane, charts, VALUES, "kopt-queues")
+
+    def demand() -> dict[tuple[str, str], float]:
+        text = httpx.get(metrics, trust_env=False).text
+        samples = [sample for family in text_string_to_metric_families(text) for sample in family.samples]
+        own = [each for each in samples if each.name == DEMAND_METRIC and each.labels["queue"] in names]
+        return {(each.labels["queue"], each.labels["state"]): each.value for each in own}
+
+    try:
+        wait_for(lambda: team.api.find(*QUEUE, team.owns), what="KAI has the queues")
+        for number in range(5):
+            team.pod(f"borrows-{number}", team.borrows)
+        wait_for(lambda: len(team.bound("borrows")) == 4, what="four pods run, and one waits")
+        expected = {(team.borrows, "used"): 4.0, (team.borrows, "pending"): 1.0}
+        expected |= {(team.owns, "used"): 0.0, (team.owns, "pending"): 0.0}
+        wait_for(lambda: demand() == expected, what="both are counted")
+    finally:
+        server.stop()
+        for name in names:
+            team.api.delete("kaiwo.ai/v1alpha2", "KaiwoQueue", name, "")
+        charts.uninstall(team.plane)
 
 
 def test_jobs_in_their_minimum_run_time_are_left_alone(team: Team) -> None:

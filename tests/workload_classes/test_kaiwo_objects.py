@@ -73,3 +73,23 @@ def test_times_that_are_none_are_none() -> None:
     read = read_gpu_workload(gpu_workload(phase="Preempted", preemptedAt="soon", idleSince=5))
     assert read is not None
     assert (read.preempted_at_s, read.idle_since_s, read.was_preempted) == (None, None, False)
+
+
+@pytest.mark.parametrize("label", ["aim.eai.amd.com/service", "aim.eai.amd.com/service.name"])
+def test_what_is_made_of_an_aim_service_belongs_to_it_from_whichever_end_it_is_seen(label: str) -> None:
+    labels = {label: "chat", "serving.kserve.io/inferenceservice": "chat-4f2a", "pod-template-hash": "7f9"}
+
+    def seen(kind: str, name: str) -> dict[str, Any]:
+        owned = {"kind": kind, "name": name, "controller": True}
+        return {"metadata": {"name": "x", "namespace": "team", "labels": labels, "ownerReferences": [owned]}}
+
+    expected = Owner("aimservices", "team", "chat")
+    assert owner_of(seen("AIMService", "chat"), "inferenceservices") == expected
+    assert owner_of(seen("InferenceService", "chat-4f2a"), "deployments") == expected
+    assert owner_of(seen("ReplicaSet", "chat-4f2a-predictor-7f9"), "pods") == expected
+    assert owner_of({"metadata": {"name": "chat", "namespace": "team"}}, "aimservices") == expected
+    del labels[label]
+    pods = Owner("inferenceservices", "team", "chat-4f2a")
+    assert owner_of(seen("ReplicaSet", "chat-4f2a-predictor-7f9"), "pods") == pods, "KServe's alone, the same way"
+    itself = {"metadata": {"name": "chat-4f2a", "namespace": "team"}}
+    assert owner_of(itself, "inferenceservices") == pods

@@ -22,7 +22,7 @@ from kopt.policies.capacity.forecast import QUANTILES
 
 if TYPE_CHECKING:
     from kopt.core.cost.prices import PriceBook
-    from kopt.data.queue_demand import QueueDemandHistory
+    from kopt.core.scheduling.queue_demand import QueueDemandHistory
     from kopt.policies.capacity.forecast import WeekAhead
 
 

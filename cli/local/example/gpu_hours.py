@@ -17,8 +17,8 @@ from kopt.cli.local.example.costs import (
 )
 from kopt.cli.local.example.history import demand_at
 from kopt.cli.local.example.jobs import QUEUE
+from kopt.core.scheduling.queue_demand import QueueDemandHistory
 from kopt.core.workload.gpu_hours import ClusterStep, GpuHourHistory, GpuHours, Workload
-from kopt.data.queue_demand import QueueDemandHistory
 
 _HOUR_S, _GPUS = 3600, 8 * len(NODES)
 _SERVED = Workload("serving", "Deployment")

@@ -6,9 +6,9 @@ from functools import lru_cache
 
 from kopt.cli.local.example.cluster import NODES
 from kopt.cli.local.example.jobs import OWN, QUEUE
+from kopt.core.scheduling.queue_demand import HOUR_S, QueueDemandHistory
 from kopt.core.units import WHOLE_GPU
 from kopt.core.workload.run_time import JobKind, JobRun
-from kopt.data.queue_demand import HOUR_S, QueueDemandHistory
 from kopt.simulator.what_if.jobs import PastJob
 from kopt.simulator.what_if.replay import Order, Pool, replay
 

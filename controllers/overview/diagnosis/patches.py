@@ -7,6 +7,7 @@ from typing import Any
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import Path, at, items, mapping, text
 from kopt.cluster.objects.json_patch import pointer
+from kopt.cluster.objects.kaiwo_workloads import MAKERS
 from kopt.cluster.workloads.kinds import BY_KEY
 from kopt.cluster.workloads.kueue.reading import amount, requests_of
 from kopt.cluster.workloads.requests.gpus import milli_of
@@ -27,6 +28,9 @@ def patched(change: Change, job: JobSnapshot) -> Change:
 
 def _operations(change: Change, job: JobSnapshot) -> Iterator[Operation]:
     root = job.root
+    if root.resource in MAKERS:
+        # Nothing of it reaches what it has made already.
+        return
     if change.kind is ChangeKind.OTHER_QUEUE:
         path: Path = ("metadata", "labels", QUEUE_LABEL)
         yield {"op": "replace" if at(root.document, *path) else "add", "path": pointer(path), "value": change.after}

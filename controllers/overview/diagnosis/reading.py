@@ -16,13 +16,13 @@ from kopt.cluster.client.resources import (
     NODES,
     PODS,
     UNFINISHED_PODS,
+    VOLCANO_POD_GROUPS,
     VOLCANO_QUEUES,
     Object,
     Resource,
 )
 from kopt.cluster.objects.fields import items
 from kopt.cluster.workloads.requests.external import CLAIMS, RESOURCE_SLICES
-from kopt.controllers.overview.collect import VOLCANO_POD_GROUPS
 from kopt.controllers.overview.diagnosis.books import ClusterBooks
 from kopt.controllers.overview.diagnosis.documents import ClusterDocuments
 from kopt.controllers.overview.diagnosis.questions import Predictions

@@ -58,10 +58,14 @@ _STAGED = re.compile(
     r"|staged through (?:the )?host",
     re.IGNORECASE,
 )
+_NO_PEERS = re.compile(
+    r"P2P_DISABLE=1|(?:P2P|peer access) (?:is |was )?(?:off|disabled)|(?:no|without) (?:P2P|peer access)",
+    re.IGNORECASE,
+)
 _QUAD = 4
 _VERBS_GBIT = 100
 """Cards so fast are bought for verbs, where nothing says what they speak."""
-_FABRIC = re.compile(r"slingshot|efa\b|\bena\b|cxi|omni", re.IGNORECASE)
+_FABRIC = re.compile(r"slingshot|efa\b|cxi|omni", re.IGNORECASE)
 
 
 @lru_cache(maxsize=1024)
@@ -84,8 +88,11 @@ def network_of(text: str, installed: int = 8, gpu: GpuSpecs | None = None) -> Ne
         usual_gbit = min(usual_gbit, 100.0) if re.search(r"\bEFA\b", text) else usual_gbit
         usual_gbit = min(usual_gbit, 200.0) if re.search(r"tcpxo?", text, re.IGNORECASE) else usual_gbit
         return Network(cards or usual_cards, usual_gbit * GBIT, text, known=False, fabric=fabric)
-    if cards or ethernet or fabric:
-        return Network(cards or (1 if ethernet else installed), gbit * GBIT, text, fabric=fabric)
+    if cards or ethernet:
+        return Network(cards or 1, gbit * GBIT, text, fabric=fabric)
+    if fabric:
+        # Its name tells the speed of a card, and not whether GPUs share them.
+        return Network(installed, gbit * GBIT, text, known=False, fabric=True)
     # Slow cards without a number are one in a node, as a rule; fast ones are one per GPU.
     return Network(1 if gbit <= 100 else installed, gbit * GBIT, text, known=False)
 
@@ -142,14 +149,20 @@ def software_of(software: str, condition: str, network: Network | None) -> Softw
     tuned = True if re.search(r"optimal|tuner|tuned|infnet", remarks, re.IGNORECASE) else None
     tuned = False if re.search(r"low performance|suboptimal|anomal", remarks, re.IGNORECASE) else tuned
     in_process = bool(re.search(r"in-process|single process|multi-GPU \(", remarks, re.IGNORECASE))
-    transport = Transport.UNKNOWN if network is None else _transport(network.name, remarks)
+    transport = Transport.UNKNOWN if network is None else _transport(network, remarks)
     direct = bool(re.search(r"\bGDR\b|gpudirect", remarks, re.IGNORECASE))
     sharp = bool(re.search(r"\bSHARP\b|COLLNET_ENABLE=1", remarks)) and transport is Transport.RDMA
     staged = transport is Transport.RDMA and bool(_STAGED.search(remarks))
     return Software(transport, tuned, version, algorithm, in_process, direct, sharp, staged)
 
 
-def _transport(network: str, remarks: str) -> Transport:
+def peers_off(remarks: str) -> bool:
+    """Do settings keep GPUs from reading each other's memory, over links as over PCIe (``NCCL_P2P_DISABLE=1``)?"""
+    return bool(_NO_PEERS.search(remarks))
+
+
+def _transport(described: Network, remarks: str) -> Transport:
+    network = described.name
     fabric = bool(_FABRIC.search(network))
     plugin = re.search(r"\bofi|-ofi-|cxi|plugin|tuner|\befa\b|libfabric|infnet", f"{remarks} {network}", re.IGNORECASE)
     if re.search(r"tcpx", re.sub(r"(?i)\b(?:no|without) (?:gpudirect-)?tcpx", "", network + remarks), re.IGNORECASE):
@@ -170,4 +183,6 @@ def _transport(network: str, remarks: str) -> Transport:
     gbit = _gbit(network)
     if _over_ip(network, gbit):
         return Transport.SOCKETS
-    return Transport.RDMA if gbit >= _VERBS_GBIT else Transport.UNKNOWN
+    # Where nothing is told, cards of boards with links of their own are counted as what such boards are sold with.
+    usual = 0.0 if described.known else described.card_gbps / GBIT
+    return Transport.RDMA if gbit >= _VERBS_GBIT or usual >= 2 * _VERBS_GBIT else Transport.UNKNOWN

@@ -90,11 +90,8 @@ def network_of(text: str, installed: int = 8, gpu: GpuSpecs | None = None) -> Ne
         return Network(cards or usual_cards, usual_gbit * GBIT, text, known=False, fabric=fabric)
     if cards or ethernet:
         return Network(cards or 1, gbit * GBIT, text, fabric=fabric)
-    if fabric:
-        # Its name tells the speed of a card, and not whether GPUs share them.
-        return Network(installed, gbit * GBIT, text, known=False, fabric=True)
     # Slow cards without a number are one in a node, as a rule; fast ones are one per GPU.
-    return Network(1 if gbit <= 100 else installed, gbit * GBIT, text, known=False)
+    return Network(1 if gbit <= 100 else installed, gbit * GBIT, text, known=False, fabric=fabric)
 
 
 def _stated_cards(text: str) -> int:
@@ -149,7 +146,7 @@ def software_of(software: str, condition: str, network: Network | None) -> Softw
     tuned = True if re.search(r"optimal|tuner|tuned|infnet", remarks, re.IGNORECASE) else None
     tuned = False if re.search(r"low performance|suboptimal|anomal", remarks, re.IGNORECASE) else tuned
     in_process = bool(re.search(r"in-process|single process|multi-GPU \(", remarks, re.IGNORECASE))
-    transport = Transport.UNKNOWN if network is None else _transport(network, remarks)
+    transport = Transport.UNKNOWN if network is None else _transport(network.name, remarks)
     direct = bool(re.search(r"\bGDR\b|gpudirect", remarks, re.IGNORECASE))
     sharp = bool(re.search(r"\bSHARP\b|COLLNET_ENABLE=1", remarks)) and transport is Transport.RDMA
     staged = transport is Transport.RDMA and bool(_STAGED.search(remarks))
@@ -161,8 +158,7 @@ def peers_off(remarks: str) -> bool:
     return bool(_NO_PEERS.search(remarks))
 
 
-def _transport(described: Network, remarks: str) -> Transport:
-    network = described.name
+def _transport(network: str, remarks: str) -> Transport:
     fabric = bool(_FABRIC.search(network))
     plugin = re.search(r"\bofi|-ofi-|cxi|plugin|tuner|\befa\b|libfabric|infnet", f"{remarks} {network}", re.IGNORECASE)
     if re.search(r"tcpx", re.sub(r"(?i)\b(?:no|without) (?:gpudirect-)?tcpx", "", network + remarks), re.IGNORECASE):
@@ -183,6 +179,4 @@ def _transport(described: Network, remarks: str) -> Transport:
     gbit = _gbit(network)
     if _over_ip(network, gbit):
         return Transport.SOCKETS
-    # Where nothing is told, cards of boards with links of their own are counted as what such boards are sold with.
-    usual = 0.0 if described.known else described.card_gbps / GBIT
-    return Transport.RDMA if gbit >= _VERBS_GBIT or usual >= 2 * _VERBS_GBIT else Transport.UNKNOWN
+    return Transport.RDMA if gbit >= _VERBS_GBIT else Transport.UNKNOWN

@@ -31,7 +31,7 @@ from benchmarks.tables import markdown
 from kopt.core.hardware.bandwidth import Collective
 from kopt.models.bandwidth.calibration import Calibration
 from kopt.models.bandwidth.curves import Point, answer, curves, held_out, points
-from kopt.models.bandwidth.intervals import Regime, Score, regime, widths_of
+from kopt.models.bandwidth.intervals import Regime, Score, faster_spread, regime, widths_of
 from kopt.models.bandwidth.loading import load_bandwidth
 from kopt.models.bandwidth.predictor import BandwidthPredictor, BandwidthQuestion, spread_of
 from kopt.models.bandwidth.residual import KernelSettings, Residual
@@ -157,17 +157,12 @@ def _answers(found: Sequence[Point], of: Callable[[Point], str]) -> list[Answer]
         if not a.point.gpus.unknown
     ]
     widths = {
-        group: widths_of([one for one in scores if one.machine != group]) for group in {s.machine for s in scores}
+        group: widths_of([one for one in scores if one.machine != group]) for group in {a.point.group for a in answers}
     }
+    spreads = [spread_of(a.deviation, widths[a.point.group].at(a.point.bytes, a.near), a.point.gpus) for a in answers]
     return [
-        Answer(
-            a.point,
-            a.lacking,
-            a.deviation,
-            a.near,
-            spread_of(a.deviation, widths[a.point.group].at(a.point.bytes, a.near), a.point.gpus),
-        )
-        for a in answers
+        replace(a, spread=spread, faster=faster_spread(spread, a.near, a.point.gpus.domains))
+        for a, spread in zip(answers, spreads, strict=True)
     ]
 
 
@@ -187,8 +182,9 @@ def _by_predictor(predictor: BandwidthPredictor, rows: Sequence[Point]) -> list[
         kind = one.cell[3]
         said = predictor.estimate_set(one.gpus, kind, one.bytes)
         took_us = analytic(one.gpus, kind, one.bytes).latency_us * np.exp(one.value)
-        spread = np.log(said.latency_high_us / said.latency_us)
-        found.append(Answer(one, float(np.log(took_us / said.latency_us)), spread=float(spread)))
+        spread, faster = np.log(said.latency_high_us / said.latency_us), np.log(said.latency_us / said.latency_low_us)
+        lacking = float(np.log(took_us / said.latency_us))
+        found.append(Answer(one, lacking, spread=float(spread), faster=float(faster)))
     return found
 
 

@@ -171,6 +171,15 @@ def test_gpus_that_bridges_join_are_not_behind_switches() -> None:
     assert _set("H200-141GB", "", 2, 8, "4x ConnectX-7 RoCE").way is Way.SWITCH
 
 
+def test_two_rings_fit_between_pairs_that_bridges_join() -> None:
+    """Published: 30.8 GB/s on the two pairs of an NC96ads A100 v4, 68.7 on the four of eight H200 NVL."""
+    assert _bus(_set("A100-PCIE-80GB", "NV12 bridges", 1, 4)) == pytest.approx(30.8, rel=0.15)
+    assert _bus(_set("H200-NVL", "", 1, 8)) == pytest.approx(68.7, rel=0.15)
+    alone = _bus(_set("A100-PCIE-80GB", "PCIe", 1, 4))
+    assert _bus(_set("A100-PCIE-80GB", "NV12 bridges", 1, 4)) == pytest.approx(2 * alone, rel=0.05)
+    assert _bus(_set("A100-PCIE-80GB", "NV12 bridges", 1, 3)) < 1.5 * alone, "a GPU is left without its pair"
+
+
 def test_slingshot_is_slower_where_gpus_share_cards_and_beyond_a_group() -> None:
     """Published: 92 to 97 of 100 GB/s on 4 to 64 nodes of Alps and 73 on 128 and more; 36 of 50 on Polaris."""
     own = _bus(_set("GH200-96GB", "NV6-fullmesh-4", 16, 4, "4x Slingshot-11", "aws-ofi-nccl"))

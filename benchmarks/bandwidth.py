@@ -8,8 +8,9 @@ looked at while the model was made; they are answered by a fit on the others. Ro
 are told apart. ``random`` belongs to placement and is not here.
 
 ``published_collectives.csv`` holds figures that others published of machines that are in no other data here, with their
-sources; the shipped model answers them. Physics of networks were chosen on those marked ``tuned``; those marked
-``apart`` were answered at the end of the first round and of the second, those marked ``kept`` of the second alone.
+sources; the shipped model answers them. Physics of networks were chosen on those marked ``tuned`` and, in the third
+round, ``outside``; those marked ``apart`` were answered at the end of every round, those marked ``kept`` of the second
+and the third, those marked ``last`` of the third alone.
 """
 
 import copy
@@ -96,7 +97,7 @@ def _published(fitted_on: Sequence[Point]) -> None:
         splits = {row["machine_class"]: row["split"] for row in csv.DictReader(file)}
     answers = _by_predictor(load_bandwidth(SHIPPED), points(read_measured(_PUBLISHED)))
     lines = []
-    for name in ("tuned", "apart", "kept"):
+    for name in ("tuned", "apart", "kept", "outside", "last"):
         for several, part in enumerate(_by_nodes([a for a in answers if splits[a.point.group] == name])):
             where = "several nodes" if several else "one node"
             _tell(f"Published elsewhere ({name}), {where}", f"unseen, {where}", part, fitted_on)
@@ -113,7 +114,7 @@ def _published(fitted_on: Sequence[Point]) -> None:
         "70 % or more inside",
     )
     print(markdown(head, lines) + "\n")
-    print(_classes([a for a in answers if splits[a.point.group] != "tuned" and a.point.gpus.nodes > 1]))
+    print(_classes([a for a in answers if splits[a.point.group] not in ("tuned", "outside")]))
 
 
 def _medians_of_classes(answers: Sequence[Answer], fitted_on: Sequence[Point]) -> Iterator[tuple[str, ...]]:

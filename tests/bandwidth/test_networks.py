@@ -202,6 +202,7 @@ def test_without_peer_access_links_carry_nothing_and_what_does_is_a_doubt() -> N
     assert _bus(off) < 0.75 * _bus(_set("A40", "PCIe", 1, 2))
     assert any("host's memory" in text for text in off.unknown)
     assert not _set("A40", "NV4 bridges", 1, 2, "", "NCCL_P2P_DISABLE=0").unknown
+    assert not _set("A40", "NV4 bridges", 1, 2, "", "NCCL_P2P_DISABLE=1, NCCL_SHM_DISABLE=1").unknown
 
 
 def test_a_topology_that_a_tool_showed_loses_its_links_by_the_same_setting() -> None:

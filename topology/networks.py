@@ -154,7 +154,7 @@ def software_of(software: str, condition: str, network: Network | None) -> Softw
 
 
 def peers_off(remarks: str) -> bool:
-    """Do settings send what GPUs of a node tell each other through the host's memory (``NCCL_P2P_DISABLE=1``)? Where they
+    """Do settings send what GPUs of a node exchange through the host's memory (``NCCL_P2P_DISABLE=1``)? Where they
     forbid that as well (``NCCL_SHM_DISABLE=1``), the network cards carry it."""
     return bool(_NO_PEERS.search(remarks)) and "SHM_DISABLE=1" not in remarks
 

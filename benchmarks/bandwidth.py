@@ -8,8 +8,9 @@ looked at while the model was made; they are answered by a fit on the others. Ro
 are told apart. ``random`` belongs to placement and is not here.
 
 ``published_collectives.csv`` holds figures that others published of machines that are in no other data here, with their
-sources; the shipped model answers them. Physics of networks were chosen on those marked ``tuned``; those marked
-``apart`` were answered at the end of the first round and of the second, those marked ``kept`` of the second alone.
+sources; the shipped model answers them. Physics of networks were chosen on those marked ``tuned`` and, in the third
+round, ``outside``; those marked ``apart`` were answered at the end of every round, those marked ``kept`` of the second
+and the third, those marked ``last`` of the third alone.
 """
 
 import copy
@@ -31,7 +32,7 @@ from benchmarks.tables import markdown
 from kopt.core.hardware.bandwidth import Collective
 from kopt.models.bandwidth.calibration import Calibration
 from kopt.models.bandwidth.curves import Point, answer, curves, held_out, points
-from kopt.models.bandwidth.intervals import Regime, Score, regime, widths_of
+from kopt.models.bandwidth.intervals import Regime, Score, faster_spread, regime, widths_of
 from kopt.models.bandwidth.loading import load_bandwidth
 from kopt.models.bandwidth.predictor import BandwidthPredictor, BandwidthQuestion, spread_of
 from kopt.models.bandwidth.residual import KernelSettings, Residual
@@ -96,7 +97,7 @@ def _published(fitted_on: Sequence[Point]) -> None:
         splits = {row["machine_class"]: row["split"] for row in csv.DictReader(file)}
     answers = _by_predictor(load_bandwidth(SHIPPED), points(read_measured(_PUBLISHED)))
     lines = []
-    for name in ("tuned", "apart", "kept"):
+    for name in ("tuned", "apart", "kept", "outside", "last"):
         for several, part in enumerate(_by_nodes([a for a in answers if splits[a.point.group] == name])):
             where = "several nodes" if several else "one node"
             _tell(f"Published elsewhere ({name}), {where}", f"unseen, {where}", part, fitted_on)
@@ -113,7 +114,7 @@ def _published(fitted_on: Sequence[Point]) -> None:
         "70 % or more inside",
     )
     print(markdown(head, lines) + "\n")
-    print(_classes([a for a in answers if splits[a.point.group] != "tuned" and a.point.gpus.nodes > 1]))
+    print(_classes([a for a in answers if splits[a.point.group] not in ("tuned", "outside")]))
 
 
 def _medians_of_classes(answers: Sequence[Answer], fitted_on: Sequence[Point]) -> Iterator[tuple[str, ...]]:
@@ -157,17 +158,12 @@ def _answers(found: Sequence[Point], of: Callable[[Point], str]) -> list[Answer]
         if not a.point.gpus.unknown
     ]
     widths = {
-        group: widths_of([one for one in scores if one.machine != group]) for group in {s.machine for s in scores}
+        group: widths_of([one for one in scores if one.machine != group]) for group in {a.point.group for a in answers}
     }
+    spreads = [spread_of(a.deviation, widths[a.point.group].at(a.point.bytes, a.near), a.point.gpus) for a in answers]
     return [
-        Answer(
-            a.point,
-            a.lacking,
-            a.deviation,
-            a.near,
-            spread_of(a.deviation, widths[a.point.group].at(a.point.bytes, a.near), a.point.gpus),
-        )
-        for a in answers
+        replace(a, spread=spread, faster=faster_spread(spread, a.near, a.point.gpus.domains))
+        for a, spread in zip(answers, spreads, strict=True)
     ]
 
 
@@ -187,8 +183,9 @@ def _by_predictor(predictor: BandwidthPredictor, rows: Sequence[Point]) -> list[
         kind = one.cell[3]
         said = predictor.estimate_set(one.gpus, kind, one.bytes)
         took_us = analytic(one.gpus, kind, one.bytes).latency_us * np.exp(one.value)
-        spread = np.log(said.latency_high_us / said.latency_us)
-        found.append(Answer(one, float(np.log(took_us / said.latency_us)), spread=float(spread)))
+        spread, faster = np.log(said.latency_high_us / said.latency_us), np.log(said.latency_us / said.latency_low_us)
+        lacking = float(np.log(took_us / said.latency_us))
+        found.append(Answer(one, lacking, spread=float(spread), faster=float(faster)))
     return found
 
 

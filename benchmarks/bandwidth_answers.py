@@ -21,7 +21,9 @@ class Answer:
     deviation: float = 0.0
     near: float = 0.0
     spread: float = 0.0
-    """Half of the 90 % interval."""
+    """How far the 90 % interval reaches above the answered latency."""
+    faster: float = 0.0
+    """How far it reaches below."""
 
 
 def error(answer: Answer) -> float:
@@ -32,7 +34,7 @@ def error(answer: Answer) -> float:
 
 def inside(answer: Answer) -> bool:
     """Does the interval hold the measurement?"""
-    return abs(answer.lacking) <= answer.spread
+    return -answer.faster <= answer.lacking <= answer.spread
 
 
 def weights(rows: Sequence[Answer]) -> NDArray[np.float64]:

@@ -119,4 +119,6 @@ def _after(one: Answer, calibration: Calibration) -> Answer:
     # What is unknown of the hardware is not made known by a probe.
     unknown = doubt_of(one.point.gpus)
     width = math.sqrt(max(0.0, one.spread**2 - unknown**2)) / one.deviation
-    return replace(one, lacking=one.lacking - added, deviation=left, spread=math.hypot(width * left, unknown))
+    spread = math.hypot(width * left, unknown)
+    faster = min(spread, one.faster + max(0.0, added))
+    return replace(one, lacking=one.lacking - added, deviation=left, spread=spread, faster=faster)

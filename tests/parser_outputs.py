@@ -81,6 +81,7 @@ OUTPUTS: Mapping[str, tuple[str, ...]] = {
     "dcgm-exporter": (DCGM,),
     "nvidia-smi --query-gpu": (QUERY,),
     "topograph model": (MODEL,),
+    "nccl-tests -J": (rendered.nccl_tests_json(),),
     "rocm-smi --showtopo --json": (rendered.rocm_topo_json(M),),
     "amd-smi topology --json": (rendered.amd_topo_json(M),),
     "gpustack-runtime": (rendered.gpustack(M),),

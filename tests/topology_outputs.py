@@ -254,6 +254,28 @@ def nccl_tests(ranks: int = 8, collective: str = "all_reduce") -> str:
     return "\n".join(lines) + "\n"
 
 
+def nccl_tests_json(processes: int = 2, gpus: int = 4, collective: str = "all_reduce") -> str:
+    """The report of ``-J``, as it is written where a process drives ``gpus`` GPUs: one device for each process."""
+    ranks = processes * gpus
+    factor = 2 * (ranks - 1) / ranks if collective == "all_reduce" else (ranks - 1) / ranks
+    results, rates = [], []
+    for size in (65536, 131072, 262144, 524288, 1048576):
+        time = 20 + size / 10000
+        rates.append(size / time / 1000 * factor)
+        half = {"time": time, "alg_bw": size / time / 1000, "bus_bw": rates[-1], "nwrong": 0.0}
+        row = {"size": size, "count": size // 4, "type": "float", "redop": "sum", "root": "    -1"}
+        results.append({**row, "out_of_place": half, "in_place": half, "actual_iterations": 20})
+    devices = [
+        {"rank": n * gpus, "group": 0, "pid": 40 + n, "hostname": f"node-{n}", "device": 0, "device_hex": "0000:11:00"}
+        for n in range(processes)
+    ]
+    config = {"nthreads": 1, "ngpus": gpus, "minimum_bytes": 65536, "maximum_bytes": 8 << 20, "step_factor": 2}
+    report = {"version": 3, "args": [f"./build/{collective}_perf", "-J", "out.json"], "env": [], "nccl_version": 22903}
+    report |= {"config": config, "devices": [{**device, "device_info": "NVIDIA H100"} for device in devices]}
+    average = {"bandwidth": sum(rates) / len(rates), "okay": "unchecked"}
+    return json.dumps(report | {"results": results, "average_bus_bandwidth": average, "errors": []})
+
+
 def fabric(hosts: int = 3) -> str:
     """Two switches with cables between them, and cards below the first."""
     lines = ["#", "# Topology file: generated on Mon Jan  5 10:00:00 2026", "#", ""]

@@ -7,10 +7,10 @@ from itertools import pairwise
 
 from kopt.core.hardware.bandwidth import Software, Transport
 from kopt.core.hardware.node_topology import LinkType, NodeTopology, TopologyError, TopologyLink, TopologyNic
-from kopt.topology.gpu_facts import NO_PEERS, NVLINK_GBPS, RACK_GPUS, SUPERCHIP_RACK, gpu_specs, xgmi_gbps
+from kopt.topology.gpu_facts import NO_PEERS, NVLINK_GBPS, RACK_GPUS, SUPERCHIP_RACK, gpu_specs, nvlink_gbps, xgmi_gbps
 from kopt.topology.graph import Card, Device, DeviceGraph, DeviceKind, Edge, EdgeKind, GpuSpecs, Machine, Network
 from kopt.topology.hardware import SOCKET_GBPS
-from kopt.topology.networks import GBIT, network_of, software_of
+from kopt.topology.networks import GBIT, network_of, peers_off, software_of
 
 _SWITCHED = (LinkType.PIX, LinkType.PXB)
 _SAME_SOCKET = (*_SWITCHED, LinkType.PHB, LinkType.NODE)
@@ -45,6 +45,8 @@ def machine_from(topology: NodeTopology, *, gpu: str = "", software: Software | 
 def machine_of_node(topology: NodeTopology, *, gpu: str = "", nics: str = "", software: str = "") -> Machine:
     """The node as a machine of such nodes, with what the caller knows better."""
     machine = machine_from(topology, gpu=gpu)
+    if peers_off(software):
+        machine = replace(machine, node=machine.node.without_peers())
     network = network_of(nics, len(topology.gpus), machine.node.gpu) if nics else machine.network
     profile: Software = software_of(software, "", network) if nics or software else machine.software
     if network is not None and not nics and software:
@@ -68,7 +70,7 @@ def _direct(topology: NodeTopology, specs: GpuSpecs) -> tuple[list[Edge], list[s
         return [], []
     kinds = {link.type for link in links}
     doubts: list[str] = []
-    each = NVLINK_GBPS.get(specs.generation, 25.0)
+    each = nvlink_gbps(specs)
     if LinkType.XGMI in kinds:
         each = max((gpu.port_gigabytes_per_s or 0.0 for gpu in topology.gpus), default=0.0) or xgmi_gbps(specs.name)
         if not each and not all(link.gigabytes_per_s for link in links):

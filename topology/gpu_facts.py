@@ -9,6 +9,8 @@ from kopt.topology.graph import GpuSpecs
 
 NVLINK_GBPS = {1: 20.0, 2: 25.0, 3: 25.0, 4: 25.0, 5: 50.0}
 """GB/s per direction of one link, by generation."""
+_LINKS_OF_CARDS = 4
+"""NVLink links of the smallest cards that have any."""
 _BOARD_GBPS = {1: 80.0, 2: 150.0, 3: 300.0, 4: 450.0, 5: 900.0}
 """GB/s per direction of all links of a GPU, by generation."""
 _FAMILIES = (
@@ -77,6 +79,12 @@ def gpu_specs(name: str, vendor: str = "", link: str = "") -> GpuSpecs:
 def _board_gbps(name: str, generation: int) -> float:
     """Of all links of a GPU on a board with link switches, which A40 and its like are not sold on."""
     return 0.0 if re.search(r"PCIE|A30|A40|A6000|3090", name, re.IGNORECASE) else _BOARD_GBPS.get(generation, 0.0)
+
+
+def nvlink_gbps(specs: GpuSpecs) -> float:
+    """GB/s per direction of one link; those of A40, RTX A6000 and their like are slower than of their generation."""
+    each = NVLINK_GBPS.get(specs.generation, 25.0)
+    return min(each, specs.link_gbps / _LINKS_OF_CARDS) if specs.link_gbps else each
 
 
 def xgmi_gbps(name: str) -> float:

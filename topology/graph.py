@@ -3,7 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
@@ -110,6 +110,11 @@ class DeviceGraph:
             if edge.kind is EdgeKind.PCIE:
                 parents[edge.a] = edge
         return parents
+
+    def without_peers(self) -> "DeviceGraph":
+        """The same where GPUs may not read each other's memory: their links carry nothing, and all passes the host."""
+        edges = tuple(edge for edge in self.edges if not edge.kind.direct)
+        return replace(self, edges=edges, peer_access=False, unknown=(*self.unknown, "what the host's memory carries"))
 
     def way_up(self, device: Device) -> list[Device]:
         """From a device to its NUMA node."""

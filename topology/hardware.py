@@ -4,9 +4,9 @@ import re
 from dataclasses import dataclass
 from functools import lru_cache
 
-from kopt.topology.gpu_facts import NO_PEERS, NVLINK_GBPS, RACK_GPUS, SUPERCHIP_RACK, gpu_specs, xgmi_gbps
+from kopt.topology.gpu_facts import NO_PEERS, NVLINK_GBPS, RACK_GPUS, SUPERCHIP_RACK, gpu_specs, nvlink_gbps, xgmi_gbps
 from kopt.topology.graph import Device, DeviceGraph, DeviceKind, Edge, EdgeKind, GpuSpecs, Machine
-from kopt.topology.networks import network_of, software_of
+from kopt.topology.networks import network_of, peers_off, software_of
 
 _GPU, _SWITCH, _NUMA = DeviceKind.GPU, DeviceKind.LINK_SWITCH, DeviceKind.NUMA
 SOCKET_GBPS = 40.0
@@ -69,6 +69,8 @@ def machine_of(row: HardwareRow) -> Machine:
     specs = gpu_specs(row.gpu, row.vendor, row.intra_link)
     installed = max(row.gpus_per_node, _installed(row))
     node = _node(specs, row.intra_link or _usual_link(specs, installed), installed)
+    if peers_off(f"{row.software} {row.condition}"):
+        node = node.without_peers()
     domain_nodes, domain_known = _domain_nodes(row, installed)
     network = None
     if row.n_nodes > domain_nodes or (row.n_nodes > 1 and row.nic_config):
@@ -123,7 +125,7 @@ def _usual_link(specs: GpuSpecs, count: int) -> str:
     if specs.generation <= 2:
         return "HybridCubeMesh" if count == 8 else ""
     if _BRIDGED.search(specs.name):
-        return f"NV{round(specs.link_gbps / NVLINK_GBPS[specs.generation])} bridges"
+        return f"NV{round(specs.link_gbps / nvlink_gbps(specs))} bridges"
     return "NVSwitch" if re.search(r"SXM|HGX|DGX|H[128]00|GB|B[123]00", specs.name) and count > 1 else ""
 
 
@@ -135,7 +137,7 @@ def _node(specs: GpuSpecs, link: str, count: int) -> DeviceGraph:
         direct = _mesh(CUBE_MESH, EdgeKind.NVLINK, NVLINK_GBPS[specs.generation or 2], count)
     elif "bridge" in lower or "pairs" in lower:
         match = re.search(r"nv(\d{1,2})\b", lower)
-        gbps = NVLINK_GBPS[specs.generation or 3] * (int(match[1]) if match else 4)
+        gbps = nvlink_gbps(specs) * (int(match[1]) if match else 4)
         direct = _mesh([(a, a + 1, 1) for a in gpus[::2]], EdgeKind.NVLINK, gbps, count)
     elif "xgmi" in lower or "infinity" in lower or ("mi2" in specs.name.lower() and "pcie" not in lower):
         gbps = xgmi_gbps(specs.name)
@@ -154,7 +156,7 @@ def _node(specs: GpuSpecs, link: str, count: int) -> DeviceGraph:
         direct = _switched(specs, link, gpus)
         unknown += [] if specs.generation else [f"speed of link {link!r}"]
     elif match := re.search(r"nv(\d{1,2})\b", lower):
-        gbps = NVLINK_GBPS[specs.generation or 3]
+        gbps = nvlink_gbps(specs)
         direct = _mesh([(a, b, int(match[1])) for a in gpus for b in gpus[a + 1 :]], EdgeKind.NVLINK, gbps, count)
     elif re.search(r"link|hccs", lower) and "pcie" not in lower:
         # Links of other makers: of MetaX in fours; their speed is not published, and more than that of cards.

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 
 from kopt.core.hardware.node_topology import NodeTopology, TopologyError
 from kopt.topology.from_node import machine_from
-from kopt.topology.gpu_facts import NVLINK_GBPS
+from kopt.topology.gpu_facts import nvlink_gbps
 from kopt.topology.graph import Device, DeviceKind, EdgeKind, Machine, Network
 from kopt.topology.hardware import CUBE_MESH, HardwareRow, machine_of
 from kopt.topology.networks import GBIT
@@ -41,7 +41,7 @@ def _links(machine: Machine) -> str:
         return f"PCIe x{count}"
     if edges[0].kind is EdgeKind.XGMI:
         return f"XGMI mesh-{count}"
-    links = round(edges[0].total_gbps / NVLINK_GBPS.get(node.gpu.generation, 25.0))
+    links = round(edges[0].total_gbps / nvlink_gbps(node.gpu))
     if any(end.kind is DeviceKind.LINK_SWITCH for edge in edges for end in (edge.a, edge.b)):
         return f"NVSwitch-NV{links} x{count}"
     joined = {tuple(sorted((edge.a.index, edge.b.index))) for edge in edges}

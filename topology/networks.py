@@ -59,9 +59,13 @@ _STAGED = re.compile(
     re.IGNORECASE,
 )
 _HOPPER_BOARD = 4
+_NO_PEERS = re.compile(
+    r"P2P_DISABLE=1|(?:P2P|peer access) (?:is |was )?(?:off|disabled)|(?:no|without) (?:P2P|peer access)",
+    re.IGNORECASE,
+)
 _VERBS_GBIT = 100
 """Cards so fast are bought for verbs, where nothing says what they speak."""
-_FABRIC = re.compile(r"slingshot|efa\b|\bena\b|cxi|omni", re.IGNORECASE)
+_FABRIC = re.compile(r"slingshot|efa\b|cxi|omni", re.IGNORECASE)
 
 
 @lru_cache(maxsize=1024)
@@ -84,10 +88,10 @@ def network_of(text: str, installed: int = 8, gpu: GpuSpecs | None = None) -> Ne
         usual_gbit = min(usual_gbit, 100.0) if re.search(r"\bEFA\b", text) else usual_gbit
         usual_gbit = min(usual_gbit, 200.0) if re.search(r"tcpxo?", text, re.IGNORECASE) else usual_gbit
         return Network(cards or usual_cards, usual_gbit * GBIT, text, known=False, fabric=fabric)
-    if cards or ethernet or fabric:
-        return Network(cards or (1 if ethernet else installed), gbit * GBIT, text, fabric=fabric)
+    if cards or ethernet:
+        return Network(cards or 1, gbit * GBIT, text, fabric=fabric)
     # Slow cards without a number are one in a node, as a rule; fast ones are one per GPU.
-    return Network(1 if gbit <= 100 else installed, gbit * GBIT, text, known=False)
+    return Network(1 if gbit <= 100 else installed, gbit * GBIT, text, known=False, fabric=fabric)
 
 
 def _stated_cards(text: str) -> int:
@@ -147,6 +151,12 @@ def software_of(software: str, condition: str, network: Network | None) -> Softw
     sharp = bool(re.search(r"\bSHARP\b|COLLNET_ENABLE=1", remarks)) and transport is Transport.RDMA
     staged = transport is Transport.RDMA and bool(_STAGED.search(remarks))
     return Software(transport, tuned, version, algorithm, in_process, direct, sharp, staged)
+
+
+def peers_off(remarks: str) -> bool:
+    """Do settings send what GPUs of a node exchange through the host's memory (``NCCL_P2P_DISABLE=1``)? Where they
+    forbid that as well (``NCCL_SHM_DISABLE=1``), the network cards carry it."""
+    return bool(_NO_PEERS.search(remarks)) and "SHM_DISABLE=1" not in remarks
 
 
 def _transport(network: str, remarks: str) -> Transport:

@@ -296,10 +296,16 @@ def _node(files: list[str]) -> NodeTopology:
 
 
 def _answer(bandwidth_estimate: BandwidthEstimate) -> Answer:
-    spread = bandwidth_estimate.bus_high_gigabytes_per_s / bandwidth_estimate.bus_gigabytes_per_s
     algorithm = bandwidth_estimate.algorithm_gigabytes_per_s
+    share = algorithm / bandwidth_estimate.bus_gigabytes_per_s
     rows = [
-        KindRow("algorithm", algorithm, algorithm / spread, algorithm * spread, _KINDS["algorithm"]),
+        KindRow(
+            "algorithm",
+            algorithm,
+            bandwidth_estimate.bus_low_gigabytes_per_s * share,
+            bandwidth_estimate.bus_high_gigabytes_per_s * share,
+            _KINDS["algorithm"],
+        ),
         KindRow(
             "bus",
             bandwidth_estimate.bus_gigabytes_per_s,

@@ -13,6 +13,7 @@ from kopt.formats.topology.fabric import ibnetdiscover, topograph
 from kopt.formats.topology.linux import lspci, rdma, sysfs
 from kopt.formats.topology.nccl import graph as nccl_graph
 from kopt.formats.topology.nccl import tests as nccl_tests
+from kopt.formats.topology.nccl import tests_json as nccl_tests_json
 from kopt.formats.topology.nccl import topo as nccl_topo
 from kopt.formats.topology.nvidia import full as nvidia_full
 from kopt.formats.topology.nvidia import list as nvidia_list
@@ -41,6 +42,7 @@ PARSERS: tuple[Parser, ...] = (
     exporters.PARSER,
     nvidia_query.PARSER,
     topograph.PARSER,
+    nccl_tests_json.PARSER,
     rocm_topo_json.PARSER,
     amd_smi_topo.JSON_PARSER,
     gpustack.PARSER,

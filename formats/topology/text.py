@@ -27,7 +27,7 @@ _PREFIX = re.compile(
     rf"|{_STAMP}(?: (?:stdout|stderr) [FP])?"
     rf"|\[{_STAMP}\]"
     r"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]{1,255} [^\s:\[\]]{1,100}(?:\[\d+\])?:"
-    r")(?: |(?=\t)|$)|\[\d+,\d+\]<std(?:out|err)>: ?"
+    r")(?: |(?=\t)|$)| *\[\d+,\d+\]<std(?:out|err)>: ?"
 )
 """What log collectors put before a line, with the one blank that they add."""
 _MOST_PREFIXES = 4

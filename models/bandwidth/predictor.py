@@ -25,7 +25,7 @@ from kopt.core.units import format_bytes
 from kopt.models.bandwidth.calibration import Calibration, Probe
 from kopt.models.bandwidth.curves import answer, curves, points
 from kopt.models.bandwidth.features import NAMES, describe, weights_at
-from kopt.models.bandwidth.intervals import PROBABILITY, Widths, fit_widths
+from kopt.models.bandwidth.intervals import PROBABILITY, Widths, faster_spread, fit_widths
 from kopt.models.bandwidth.residual import KernelSettings, Residual
 from kopt.models.bandwidth.rows import MeasuredRow
 from kopt.models.base import Predictor
@@ -70,10 +70,18 @@ class _Answer:
     """Deviations on either side of the answer that hold it with ``PROBABILITY``."""
     near: float
     residual: float
+    most_faster: float
+    """How far the latency may lie below the answer at most, whatever the deviation; in log units."""
 
     @property
     def spread(self) -> float:
+        """How far the latency may lie above the answer, in log units."""
         return self.width * self.deviation
+
+    @property
+    def faster(self) -> float:
+        """How far it may lie below."""
+        return min(self.spread, self.most_faster)
 
 
 class BandwidthPredictor(Predictor):
@@ -193,14 +201,16 @@ class BandwidthPredictor(Predictor):
         physics = analytic(gpus, kind, size_bytes)
         mean, deviation, near = answer(self._residual, gpus, describe(gpus, kind), *weights_at(size_bytes))
         width = self._widths.at(size_bytes, near)
-        deviation = spread_of(deviation, width, gpus) / width
-        added = 0.0
+        spread = spread_of(deviation, width, gpus)
+        deviation, added = spread / width, 0.0
         if self.calibration.probes:
             added, deviation = self.calibration.correction(
                 key, _software(gpus), kind, gpus.domain_gpus, gpus.domains, size_bytes, deviation
             )
         log_latency = math.log(physics.latency_us) + mean + added
-        return _Answer(gpus, kind, size_bytes, physics, log_latency, deviation, width, near, mean + added)
+        # A machine that probes show to be slow may still answer other questions as its hardware would.
+        faster = faster_spread(spread, near, gpus.domains) + max(0.0, added)
+        return _Answer(gpus, kind, size_bytes, physics, log_latency, deviation, width, near, mean + added, faster)
 
     def save(self, folder: Path) -> None:
         if self._residual is None:
@@ -263,7 +273,7 @@ def _software(gpus: GpuSet) -> str:
 def _estimate(
     gpus: tuple[int, ...], kind: Collective, size_bytes: int, result: _Answer, version: ModelVersion
 ) -> BandwidthEstimate:
-    latency_us, spread = math.exp(result.log_latency), math.exp(result.spread)
+    latency_us, spread, faster = math.exp(result.log_latency), math.exp(result.spread), math.exp(result.faster)
     algorithm_gbps = size_bytes / latency_us / 1e3
     bus_gbps = algorithm_gbps * kind.bus_factor(result.gpus.ranks)
     return BandwidthEstimate(
@@ -272,12 +282,12 @@ def _estimate(
         kind,
         size_bytes,
         latency_us,
-        latency_us / spread,
+        latency_us / faster,
         latency_us * spread,
         algorithm_gbps,
         bus_gbps,
         bus_gbps / spread,
-        bus_gbps * spread,
+        bus_gbps * faster,
         result.gpus.ring_gbps or result.gpus.network_gbps,
         PROBABILITY,
         result.physics.algorithm,
@@ -334,11 +344,11 @@ def _probe_advice(result: _Answer) -> Reason | None:
 def _advised(result: _Answer, nodes: int, narrowed: float) -> Reason:
     gpus = result.gpus
     bus_gbps = result.bytes * result.collective.bus_factor(gpus.ranks) / math.exp(result.log_latency) / 1e3
-    low, high = bus_gbps / math.exp(narrowed), bus_gbps * math.exp(narrowed)
+    low, high = bus_gbps / math.exp(narrowed), bus_gbps * math.exp(min(narrowed, result.faster))
     text = (
         f"One {result.collective} of {format_bytes(result.bytes)} on {gpus.count} GPUs of {nodes} node(s), measured "
         f"and given as a probe, would narrow the interval from {bus_gbps / math.exp(result.spread):.3g} to "
-        f"{bus_gbps * math.exp(result.spread):.3g} GB/s to a factor of {math.exp(narrowed):.2f} either way."
+        f"{bus_gbps * math.exp(result.faster):.3g} GB/s to a factor of {math.exp(narrowed):.2f} either way at most."
     )
     numbers = {"nodes": nodes, "low_gigabytes_per_s": low, "high_gigabytes_per_s": high}
     return Reason("PROBE_ADVISED", text, numbers)

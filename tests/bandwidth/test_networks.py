@@ -3,7 +3,9 @@
 import pytest
 
 from kopt.core.hardware.bandwidth import Collective, Software, Transport
+from kopt.core.hardware.node_topology import LinkType, NodeTopology, TopologyGpu, TopologyLink
 from kopt.topology.collective_cost import analytic
+from kopt.topology.from_node import machine_of_node
 from kopt.topology.gpu_facts import gpu_specs
 from kopt.topology.hardware import HardwareRow, machine_of
 from kopt.topology.networks import network_of, software_of
@@ -54,6 +56,8 @@ def test_a_network_in_words_is_its_cards_and_speed(
         ("L40S", "", 12.5),
         ("T4", "", 3.125),
         ("T4", "Ethernet", 1.25),
+        ("A10G", "AWS ENA", 1.25),
+        ("GH200-96GB", "HPE Slingshot", 200.0),
     ],
 )
 def test_where_no_speed_is_told_it_is_what_such_gpus_are_sold_with(gpu: str, text: str, total_gbps: float) -> None:
@@ -167,6 +171,15 @@ def test_gpus_that_bridges_join_are_not_behind_switches() -> None:
     assert _set("H200-141GB", "", 2, 8, "4x ConnectX-7 RoCE").way is Way.SWITCH
 
 
+def test_two_rings_fit_between_pairs_that_bridges_join() -> None:
+    """Published: 30.8 GB/s on the two pairs of an NC96ads A100 v4, 68.7 on the four of eight H200 NVL."""
+    assert _bus(_set("A100-PCIE-80GB", "NV12 bridges", 1, 4)) == pytest.approx(30.8, rel=0.15)
+    assert _bus(_set("H200-NVL", "", 1, 8)) == pytest.approx(68.7, rel=0.15)
+    alone = _bus(_set("A100-PCIE-80GB", "PCIe", 1, 4))
+    assert _bus(_set("A100-PCIE-80GB", "NV12 bridges", 1, 4)) == pytest.approx(2 * alone, rel=0.05)
+    assert _bus(_set("A100-PCIE-80GB", "NV12 bridges", 1, 3)) < 1.5 * alone, "a GPU is left without its pair"
+
+
 def test_slingshot_is_slower_where_gpus_share_cards_and_beyond_a_group() -> None:
     """Published: 92 to 97 of 100 GB/s on 4 to 64 nodes of Alps and 73 on 128 and more; 36 of 50 on Polaris."""
     own = _bus(_set("GH200-96GB", "NV6-fullmesh-4", 16, 4, "4x Slingshot-11", "aws-ofi-nccl"))
@@ -175,3 +188,25 @@ def test_slingshot_is_slower_where_gpus_share_cards_and_beyond_a_group() -> None
     assert own == pytest.approx(92, rel=0.1)
     assert many < 0.9 * own
     assert shared == pytest.approx(36, rel=0.1)
+
+
+def test_links_of_small_cards_are_slower_than_those_of_their_generation() -> None:
+    """Published: 47 GB/s of all-reduce on two A40 over a bridge of four links, 56 GB/s per direction."""
+    assert _set("A40", "NV4 bridges", 1, 2).ring_gbps == pytest.approx(56.25)
+    assert _set("A100-PCIE-80GB", "NV12 bridges", 1, 2).ring_gbps == pytest.approx(300.0)
+
+
+def test_without_peer_access_links_carry_nothing_and_what_does_is_a_doubt() -> None:
+    linked, off = _set("A40", "NV4 bridges", 1, 2), _set("A40", "NV4 bridges", 1, 2, "", "NCCL_P2P_DISABLE=1")
+    assert (linked.way, off.way) == (Way.MESH, Way.PCIE)
+    assert _bus(off) < 0.75 * _bus(_set("A40", "PCIe", 1, 2))
+    assert any("host's memory" in text for text in off.unknown)
+    assert not _set("A40", "NV4 bridges", 1, 2, "", "NCCL_P2P_DISABLE=0").unknown
+    assert not _set("A40", "NV4 bridges", 1, 2, "", "NCCL_P2P_DISABLE=1, NCCL_SHM_DISABLE=1").unknown
+
+
+def test_a_topology_that_a_tool_showed_loses_its_links_by_the_same_setting() -> None:
+    gpus = tuple(TopologyGpu(index, "A40") for index in range(2))
+    node = NodeTopology("node-1", gpus, (TopologyLink(0, 1, LinkType.NVLINK, 4),))
+    linked, off = (gpu_set(machine_of_node(node, software=text), (0, 1)) for text in ("", "nccl 2.27, P2P disabled"))
+    assert (linked.way, off.way) == (Way.MESH, Way.PCIE)

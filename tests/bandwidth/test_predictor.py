@@ -169,7 +169,34 @@ def test_sockets_on_fast_cards_are_doubted_and_the_answer_says_so(fresh: Bandwid
         return fresh.estimate(BandwidthQuestion(machine, tuple(range(8)), Collective.ALL_REDUCE, 2**30, 2))
 
     fast, slow = asked("200 Gbps Ethernet"), asked("10GbE")
-    fast_factor, slow_factor = (one.bus_high_gigabytes_per_s / one.bus_gigabytes_per_s for one in (fast, slow))
+    fast_factor, slow_factor = (one.bus_gigabytes_per_s / one.bus_low_gigabytes_per_s for one in (fast, slow))
     assert fast_factor > 1.2 * slow_factor
     assert any("sockets" in reason.message for reason in fast.reasons if reason.code == "UNKNOWN_TOPOLOGY")
     assert "UNKNOWN_TOPOLOGY" not in [reason.code for reason in slow.reasons]
+
+
+def _between_nodes(machine_key: str = "c1") -> BandwidthQuestion:
+    machine = machine_of(HardwareRow("MI250X", "", "XGMI-mesh-8", 2, 8, "4x Slingshot-11", "aws-ofi-rccl"))
+    return BandwidthQuestion(machine, tuple(range(8)), Collective.ALL_REDUCE, 2**30, 2, machine_key)
+
+
+def _reaches(found: BandwidthEstimate) -> tuple[float, float]:
+    """Factors from the answer to the fastest and to the slowest of its interval."""
+    return found.latency_us / found.latency_low_us, found.latency_high_us / found.latency_us
+
+
+def test_a_network_may_be_slower_than_its_cards_by_more_than_faster(fresh: BandwidthPredictor) -> None:
+    faster, slower = _reaches(fresh.estimate(_between_nodes()))
+    assert math.log(faster) == pytest.approx(0.4 * math.log(slower))
+    found = fresh.estimate(_between_nodes())
+    assert found.bus_high_gigabytes_per_s / found.bus_gigabytes_per_s == pytest.approx(faster)
+    faster, slower = _reaches(fresh.estimate(_ASKED))
+    assert faster == pytest.approx(slower), "one node"
+
+
+def test_what_was_probed_is_as_sure_on_either_side(fresh: BandwidthPredictor) -> None:
+    before = fresh.estimate(_between_nodes())
+    fresh.observe(_between_nodes(), 1.8 * before.latency_us)
+    faster, slower = _reaches(fresh.estimate(_between_nodes()))
+    assert faster == pytest.approx(slower)
+    assert slower < _reaches(before)[1]

@@ -29,7 +29,7 @@ _RANK = re.compile(
 _RANK_LIKE = re.compile(r"#\s*Rank\s+\d")
 _HEADING = re.compile(r"#\s+size\s+count\s")
 _ROW = re.compile(r"\s*\d+\s+\d+\s+[a-z]")
-_AVERAGE = re.compile(r"#\s*Avg bus bandwidth\s*:\s*(\S+)(?:\s+(?:OK|FAILED))?\s*$")
+_AVERAGE = re.compile(r"#\s*Avg bus bandwidth\s*:\s*(\S+)(?:\s+GB/s)?(?:\s+(?:OK|FAILED))?\s*$")
 _REDUCTIONS = {"", "none", "sum", "prod", "max", "min", "avg", "mulsum", "all"}
 _TYPES = {
     "int8",
@@ -118,6 +118,14 @@ def _read(line: Line, runs: list[_Run], name: str) -> None:
         run.sizes.append(_whole(line.tokens()[0]))
 
 
+def _with_reduction(tokens: tuple[Word, ...], columns: tuple[str, ...]) -> tuple[Word, ...]:
+    """Older versions leave the reduction blank where there is none."""
+    at = columns.index("redop") if "redop" in columns else len(tokens)
+    if len(tokens) != len(columns) - 1 or at >= len(tokens) or not tokens[at].text[:1].isdigit():
+        return tokens
+    return (*tokens[:at], Word("", tokens[at].line, tokens[at].column), *tokens[at:])
+
+
 def _concluded(line: Line, name: str, runs: list[_Run]) -> str:
     """What a run says at its end that it was. Nothing is known of the next run by it."""
     if runs:
@@ -160,7 +168,7 @@ def _rank(line: Line, expected: int) -> CollectiveRank:
 
 
 def _row(line: Line, columns: tuple[str, ...]) -> list[CollectiveMeasurement]:
-    tokens = line.tokens()
+    tokens = _with_reduction(line.tokens(), columns)
     if len(tokens) != len(columns):
         raise line.error(f"{len(tokens)} figures under {len(columns)} headings")
     cells = dict(zip(columns, tokens, strict=False))

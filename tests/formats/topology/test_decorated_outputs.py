@@ -34,6 +34,7 @@ DECORATIONS: dict[str, Callable[[str], str]] = {
     "docker compose": _each(lambda _: "agent-1  | "),
     "srun --label": _each(lambda _: "0: "),
     "mpirun --tag-output": _each(lambda n: f"[1,{n % 2}]<stdout>:"),
+    "the same, indented in a document": _each(lambda n: f"   [1,{n % 2}]<stdout>:"),
     "pdsh": _each(lambda _: "gpu-node-1: "),
     "a quotation": _each(lambda _: "> "),
     "an indented block": _each(lambda _: "    "),

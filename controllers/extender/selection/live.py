@@ -13,8 +13,8 @@ from kopt.cluster.client.resources import NODE_SELECTION_POLICIES, Key
 from kopt.cluster.objects.custom.node_selection_policy import StoredPolicy, in_force
 from kopt.cluster.runtime.informer import Change
 from kopt.cluster.runtime.isolation import Isolation, Subject
+from kopt.cluster.workloads.placement.node_use import history_of, usage_query
 from kopt.controllers.extender.selection.status import Usage, is_written, status_of
-from kopt.controllers.extender.selection.usage import history_of, usage_query
 from kopt.core.hardware.node_selection import UtilisationHistory
 from kopt.policies.placement.fleet import Fleet
 

@@ -38,8 +38,8 @@ def activity_of(environ: Mapping[str, str]) -> Callable[[], Activity] | None:
 
 
 class GpuWatch:
-    """Follows ``informers`` of pods and nodes, and of what is said of their health, which somebody else runs. ``activity`` blocks, and raises ValueError or
-    OSError where nobody answers; without it nothing is measured."""
+    """Follows ``informers`` of pods, nodes and what is said of their health, which somebody else runs. ``activity``
+    blocks, and raises ValueError or OSError where nobody answers; without it nothing is measured."""
 
     def __init__(
         self, informers: Mapping[Resource, Informer[Any]], activity: Callable[[], Activity] | None = None

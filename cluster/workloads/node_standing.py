@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from kopt.cluster.client.resources import Object
+from kopt.cluster.holds.device_taint import GPU_ANNOTATION
 from kopt.cluster.holds.node_taint import MARK_LABEL, TAINT_KEY, our_condition
 from kopt.cluster.objects.custom.node_health import record_of
 from kopt.cluster.objects.fields import items, mapping, text
@@ -58,7 +59,8 @@ def _rule(rule: Object) -> Statement:
     device = text(selector, "device") or "every device"
     about = f"{device[:80]} of {text(selector, 'driver')[:80] or 'any driver'}"
     by = KOPT if is_ours else f"DeviceTaintRule {name[:80]}"
-    return Statement("", by, f"taint of {about}: {_taint(mapping(rule, 'spec', 'taint'))}")
+    gpu = text(rule, "metadata", "annotations", GPU_ANNOTATION)[:64] if is_ours else ""
+    return Statement(gpu, by, f"taint of {about}: {_taint(mapping(rule, 'spec', 'taint'))}")
 
 
 def _taint(taint: Any) -> str:

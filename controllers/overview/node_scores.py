@@ -19,7 +19,7 @@ from kopt.policies.placement.fleet import Fleet
 
 @dataclass(frozen=True)
 class NodeScore:
-    """``score`` and its ``parts`` in GPUs; None and none for a node that cannot take the pod, for what ``refusal`` says.
+    """``score`` and its ``parts`` in GPUs; None and none for a node that cannot take the pod: ``refusal`` says why.
 
     ``use``: the share of its GPUs in use over the policy's window, None where that is not known. ``complaint``: what
     is wrong with the node, in words.

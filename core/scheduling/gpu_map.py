@@ -31,7 +31,7 @@ class Statement:
 
 @dataclass(frozen=True)
 class NodeStanding:
-    """How healthy a node is: the verdict of the health controller with its evidence, ``grade`` None where there is
+    """How healthy a node is: the grade by the health controller with its evidence, None where there is
     none, and ``statements`` of it and of others as they stand on objects of the cluster."""
 
     grade: Grade | None = None

@@ -9,7 +9,6 @@ from typing import Any
 import httpx
 import pytest
 from pages_source import FixedSource
-from playwright.async_api import Page
 
 from kopt.cluster.objects.custom.node_health import HealthRecord, status_of
 from kopt.cluster.workloads.node_standing import standing_of, statements_of
@@ -161,16 +160,16 @@ async def test_the_page_has_them_in_words(tmp_path: Path) -> None:
     assert "The health controller says nothing of this node" in healthy
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.browser
 async def test_it_fits_and_can_be_read(
-    open_page: Callable[..., Any], scheme: str, width: int, tmp_path: Path
+    tmp_path: Path, serve_pages: Callable[[Any], str], open_page: Callable[..., Any]
 ) -> None:
-    app = create_app(Settings(home=tmp_path), source=FixedSource(values(ill_map(time.time()))))
-    page: Page
-    watched: Watched
-    async with open_page(app, "/gpus?node=gpu-0", scheme=scheme, width=width) as (page, watched):
-        assert await overflow(page) == []
-        assert await page.evaluate(CONTRAST) == []
-        assert watched.problems == []
+    source = FixedSource(values(ill_map(time.time())))
+    address = serve_pages(create_app(Settings(home=tmp_path), source=source, refresh_s=3600.0))
+    for scheme, width in (("light", 1280), ("dark", 1280), ("light", 360), ("dark", 360)):
+        watched: Watched = await open_page(viewport={"width": width, "height": 1500}, color_scheme=scheme)
+        await watched.page.goto(f"{address}/gpus?node=gpu-0")
+        await watched.page.wait_for_selector("#health-title")
+        assert await overflow(watched.page) <= 0
+        assert await watched.page.evaluate(CONTRAST) == []
+        assert watched.errors == []

@@ -14,6 +14,7 @@ from controlplane.processes import wait_for
 from prometheus_server import RunningPrometheus
 
 from kopt.core.alerts.catalogue import rule_groups
+from tests.cost.conftest import kopt
 from tests.extender.conftest import RunningExtender, gpu_pod, start_extender
 from tests.extender.test_scheduling_by_the_policy import bound
 from tests.health.conftest import Exporter
@@ -115,6 +116,13 @@ def test_pods_go_to_the_node_that_was_idle_as_long_as_the_policy_says_so(
     )
     events = [item["note"] for item in api.list("events.k8s.io/v1", "Event", space) if item["reason"] == "NodeChosen"]
     assert any("utilisation +16.000" in note and reason in note for note in events)
+
+    shown = kopt("nodes", "scores", f"--prometheus={prometheus}", "--kubeconfig", str(plane.kubeconfig))
+    assert shown["policy"] == "fleet"
+    rows = {row["node"]: row for row in shown["nodes"]}
+    assert [row["node"] for row in shown["nodes"] if row["node"] in nodes] == [idle, unknown, busy]
+    assert (rows[idle]["use"], rows[busy]["use"], rows[unknown]["use"]) == (0.0, pytest.approx(0.75), None)
+    assert rows[busy]["utilisation"] == pytest.approx(4.0, abs=0.1)
 
     # A second one says that it is not in force, and comes into force when the first is gone.
     api.create(policy("second", {"utilisationHistory": 0}))

@@ -63,15 +63,19 @@ class LiveSelection:
         """Measure and report until cancelled. Nothing that goes wrong here reaches a decision."""
         while True:
             with self._isolation.guard(self._isolation.itself):
-                if self._clock() >= self._due_s:
-                    await self._measure()
-                await self._report()
+                await self.once()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_REPORT_S):
                     await self._woken.wait()
                 # Several objects are applied together.
                 await asyncio.sleep(_GATHER_S)
             self._woken.clear()
+
+    async def once(self) -> None:
+        """Measure if that is due, and report."""
+        if self._clock() >= self._due_s:
+            await self._measure()
+        await self._report()
 
     async def _measure(self) -> None:
         policy = self._fleet.selection

@@ -27,6 +27,7 @@ from kopt.cluster.client.resources import EVICTIONS, JOBS, KAI_QUEUES, KUEUE_CLU
 from kopt.controllers.overview.collect import gather
 from kopt.controllers.overview.reading import Wanted
 from kopt.controllers.overview.why import why
+from kopt.core.hardware.health import Grade
 from kopt.core.scheduling.eviction import Phase
 from kopt.core.scheduling.overview import Overview
 from kopt.data.demand.files import write_demand

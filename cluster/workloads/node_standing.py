@@ -49,8 +49,8 @@ def _conditions(node: Object) -> Iterator[Statement]:
         kind = text(item, "type")
         if OF_GPUS.search(kind):
             by = KOPT if item is ours else text(item, "reason") or "unknown"
-            said = text(item, "message") or text(item, "reason")
-            yield Statement("", by[:80], f"condition {kind[:80]}={text(item, 'status')[:8]}: {said[:_LONGEST]}")
+            content = text(item, "message") or text(item, "reason")
+            yield Statement("", by[:80], f"condition {kind[:80]}={text(item, 'status')[:8]}: {content[:_LONGEST]}")
 
 
 def _rule(rule: Object) -> Statement:

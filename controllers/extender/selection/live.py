@@ -22,7 +22,7 @@ _LOG = logging.getLogger(__name__)
 _GATHER_S = 0.2
 _REPORT_S = 5.0
 """Between looks at what has to be written: nodes come and go, and so does the lead."""
-_LOOKS_PER_WINDOW = 600
+_READINGS_PER_WINDOW = 600
 """A mean over days changes slowly, and costs Prometheus much."""
 _NO_PROMETHEUS = (
     "NoPrometheus",
@@ -42,12 +42,12 @@ class LiveSelection:
         query: Query | None = None,
         leading: Callable[[], bool] = lambda: True,
         isolation: Isolation | None = None,
-        look_s: float = 60.0,
+        interval_s: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``look_s``: how often use is read, seldomer where it is averaged over days."""
+        """``interval_s``: how often use is read, seldomer where it is averaged over days."""
         self._kube, self._fleet, self._policies, self._query, self._leading = kube, fleet, policies, query, leading
-        self._isolation, self._look_s, self._clock = isolation or Isolation("extender"), look_s, clock
+        self._isolation, self._interval_s, self._clock = isolation or Isolation("extender"), interval_s, clock
         self._woken, self._problem = asyncio.Event(), None if query is not None else _NO_PROMETHEUS
         self._due_s = self._measured_s = -math.inf
 
@@ -85,7 +85,7 @@ class LiveSelection:
             self._due_s = math.inf
             return
         # Another window or policy, which may come meanwhile, is due at once.
-        self._due_s = self._clock() + max(self._look_s, policy.window_s / _LOOKS_PER_WINDOW)
+        self._due_s = self._clock() + max(self._interval_s, policy.window_s / _READINGS_PER_WINDOW)
         try:
             history = history_of(await self._query(usage_query(policy.window_s)), policy.window_s)
         except PrometheusError as error:

@@ -47,7 +47,7 @@ def health_line(standing: NodeStanding, now_s: float) -> NodeHealthLine:
     """Evidence, the heaviest first, then what stands on objects of the cluster."""
     entries = {(entry.code, entry.gpu): entry for entry in standing.entries}
     evidence = [_evidence(entry, now_s) for _, entry in heaviest(entries, now_s)]
-    statements = [EvidenceLine(said.gpu, said.text, said.by) for said in standing.statements]
+    statements = [EvidenceLine(each.gpu, each.text, each.by) for each in standing.statements]
     grade = standing.grade
     return NodeHealthLine(
         "" if grade is None else grade.text.lower(),

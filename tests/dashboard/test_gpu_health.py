@@ -29,7 +29,7 @@ from tests.dashboard.test_gpus_page import seen_by, values
 __all__ = ["browser", "open_page"]
 NOW_S = 1_900_000_000.0
 HOUR_S = 3600.0
-NODE = {
+NODE: dict[str, Any] = {
     "metadata": {"name": "gpu-0", "labels": {}, "annotations": {}},
     "spec": {
         "taints": [
@@ -46,7 +46,7 @@ NODE = {
         ],
     },
 }
-RULES = (
+RULES: tuple[dict[str, Any], ...] = (
     {
         "metadata": {
             "name": "kopt-health-1",

@@ -125,10 +125,11 @@ CONTROLLERS = (
             "nodebandwidths.kaiwo.ai",
             "nodehealths.kaiwo.ai",
             "nodes",
+            "nodeselectionpolicies.kaiwo.ai",
             "nodetopologies.kaiwo.ai",
             "pods",
         ),
-        writes=(SWITCHES, "gpuworkloads.kgwe.nvidia.io", "pods"),
+        writes=(SWITCHES, "gpuworkloads.kgwe.nvidia.io", "nodeselectionpolicies.kaiwo.ai", "pods"),
         enabled_by_default=True,
     ),
     ControllerSpec(

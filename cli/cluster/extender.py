@@ -46,6 +46,21 @@ Elect = Annotated[bool, typer.Option(help="Elect one of several replicas.")]
 Namespace = Annotated[str, typer.Option(envvar="POD_NAMESPACE", help="Where the Lease lies.")]
 Pod = Annotated[str, typer.Option(envvar="POD_NAME", help="This replica's pod, labelled while it leads.")]
 Identity = Annotated[str, typer.Option(help="This replica's name in the Lease; else the pod's.")]
+PrometheusUrl = Annotated[
+    str,
+    typer.Option(
+        "--prometheus",
+        metavar="URL",
+        help="Where the rules of `kopt alerts rules` are evaluated, for NodeSelectionPolicies that weigh use.",
+    ),
+]
+TokenFile = Annotated[
+    Path | None, typer.Option("--token-file", metavar="FILE", help="Bearer token for Prometheus; read for each query.")
+]
+Authority = Annotated[
+    Path | None,
+    typer.Option("--certificate-authority", metavar="FILE", help="CA of Prometheus' certificate; else the system's."),
+]
 Print = Annotated[
     Document | None,
     typer.Option(
@@ -70,6 +85,9 @@ def extender(
     namespace: Namespace = "kopt-system",
     pod: Pod = "",
     identity: Identity = "",
+    prometheus: PrometheusUrl = "",
+    token_file: TokenFile = None,
+    certificate_authority: Authority = None,
     print_document: Print = None,
 ) -> None:
     """Tell a kube-scheduler which node, and which GPUs, each GPU pod should get.
@@ -90,6 +108,7 @@ def extender(
         return
     import uvloop
 
+    from kopt.cluster.client.prometheus import PrometheusAddress
     from kopt.cluster.runtime.http.tls_files import TlsError
     from kopt.cluster.runtime.lease import LeaseSettings
     from kopt.controllers.extender.calls.server import ServerSettings
@@ -107,7 +126,8 @@ def extender(
     server = ServerSettings(host, port, probe_port=probe_port, tls=tls)
     try:
         with recorded("extender"):
-            uvloop.run(serve(ProcessSettings(extender_settings, server, leadership, kubeconfig)))
+            address = PrometheusAddress(prometheus, token_file, certificate_authority)
+            uvloop.run(serve(ProcessSettings(extender_settings, server, leadership, kubeconfig, prometheus=address)))
     except TlsError as error:
         usage_error(str(error), "--tls")
 

@@ -13,6 +13,7 @@ from kopt.cli.local.pages_queue import QueueWatch
 from kopt.cli.local.watch_problems import is_ready, problem, problems
 from kopt.cluster.client.api import Forbidden, Kube, NotFound, Unauthorized
 from kopt.cluster.client.resources import (
+    DEVICE_TAINT_RULES,
     EVICTIONS,
     FEATURE_ROLLOUTS,
     KAIWO_BUDGETS,
@@ -20,9 +21,11 @@ from kopt.cluster.client.resources import (
     KUEUE_FLAVORS,
     LENDING_POOLS,
     NAMESPACES,
+    NODE_HEALTHS,
     NODE_TOPOLOGIES,
     NODES,
     Object,
+    Resource,
 )
 from kopt.cluster.objects.custom.feature_rollout import ROLLOUT_NAME, switches_of
 from kopt.cluster.objects.custom.kaiwo_budget import standing_of
@@ -33,6 +36,7 @@ from kopt.cluster.objects.eviction import entry_of
 from kopt.cluster.objects.fields import mapping, slim
 from kopt.cluster.runtime.informer import Change, Informer, InformerSettings
 from kopt.cluster.workloads.kueue.pool_sizes import node_pools, pool_sizes
+from kopt.cluster.workloads.node_standing import standing_of as standing_of_node
 from kopt.cluster.workloads.requests.external import RESOURCE_SLICES
 from kopt.controllers.overview.diagnosis.questions import Predictions
 from kopt.controllers.overview.documents import pool_of, staged_of
@@ -87,7 +91,12 @@ class ClusterWatch:
         self._slices: Informer[Object] = Informer(kube, RESOURCE_SLICES, keep=slim, settings=settings)
         self._teams: Informer[str] = Informer(kube, NAMESPACES, keep=_team, settings=settings)
         self._queue = QueueWatch(kube, self.overview, settings, predictions)
-        self._gpus = GpuWatch(self._queue.informers, activity)
+        # Who may not read these sees GPUs without what is said of their health.
+        self._health: dict[Resource, Informer[Any]] = {
+            NODE_HEALTHS: Informer(kube, NODE_HEALTHS, keep=standing_of_node, settings=settings),
+            DEVICE_TAINT_RULES: Informer(kube, DEVICE_TAINT_RULES, keep=slim, settings=settings),
+        }
+        self._gpus = GpuWatch({**self._queue.informers, **self._health}, activity)
         self._diagnoses = DiagnosisWriter(kube, self._queue, self._switched) if diagnoses else None
         self._patience_s = patience_s
         self._tree_changed = asyncio.Event()
@@ -103,7 +112,7 @@ class ClusterWatch:
         """Watch until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             of_objects = (self._nodes, self._switches, self._budgets, self._reservations, self._slices, self._teams)
-            for informer in (*self._all, *of_objects):
+            for informer in (*self._all, *of_objects, *self._health.values()):
                 tasks.create_task(informer.run())
             tasks.create_task(self._queue.run())
             tasks.create_task(self._gpus.run())

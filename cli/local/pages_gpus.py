@@ -8,10 +8,10 @@ from typing import Any
 
 from kopt.cli.local.pages_prometheus import prometheus_of
 from kopt.cli.local.watch_problems import is_ready, problems
-from kopt.cluster.client.resources import NODES, PODS, Object, Resource
+from kopt.cluster.client.resources import DEVICE_TAINT_RULES, NODE_HEALTHS, NODES, PODS, Object, Resource
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.controllers.overview.gpu_map import Activity, GpuMapKeeper
-from kopt.core.scheduling.gpu_map import GpuMap
+from kopt.core.scheduling.gpu_map import GpuMap, NodeStanding
 
 _LOG = logging.getLogger(__name__)
 ASK_EVERY_S = 15.0
@@ -38,8 +38,8 @@ def activity_of(environ: Mapping[str, str]) -> Callable[[], Activity] | None:
 
 
 class GpuWatch:
-    """Follows ``informers`` of pods and nodes, which somebody else runs. ``activity`` blocks, and raises ValueError or
-    OSError where nobody answers; without it nothing is measured."""
+    """Follows ``informers`` of pods, nodes and what is said of their health, which somebody else runs. ``activity``
+    blocks, and raises ValueError or OSError where nobody answers; without it nothing is measured."""
 
     def __init__(
         self, informers: Mapping[Resource, Informer[Any]], activity: Callable[[], Activity] | None = None
@@ -49,6 +49,8 @@ class GpuWatch:
         self._changed = asyncio.Event()
         self._informers[0].subscribe(self._node)
         self._informers[1].subscribe(self._pod)
+        informers[NODE_HEALTHS].subscribe(self._health)
+        informers[DEVICE_TAINT_RULES].subscribe(self._rule)
 
     def _node(self, change: Change[Object]) -> None:
         if change.old != change.new:
@@ -59,6 +61,15 @@ class GpuWatch:
         if change.old != change.new:
             self._keeper.pod(change.key, change.old, change.new)
             self._record_change()
+
+    def _health(self, change: Change[NodeStanding]) -> None:
+        if change.old != change.new:
+            self._keeper.health(change.key[1], change.new)
+            self._record_change()
+
+    def _rule(self, change: Change[Object]) -> None:
+        self._keeper.device_taint(change.key, change.new)
+        self._record_change()
 
     def _record_change(self) -> None:
         if self._keeper.is_behind:

@@ -10,7 +10,7 @@ from kopt.cli.output import Format
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Change how nodes' GPUs are partitioned, by signed plans that each node's executor verifies.",
+    help="What nodes score for a pod, and how their GPUs are partitioned, by signed plans that executors verify.",
 )
 Keys = Annotated[
     Path | None, typer.Option("--keys", metavar="DIR", help="Folder with signing.key; default: node-keys in KOPT_HOME.")
@@ -36,6 +36,39 @@ def status(
     from kopt.cli.nodes.view import show_status
 
     show_status(reported(kubeconfig, node), output)
+
+
+@app.command("scores")
+def scores(
+    node: Annotated[str, typer.Argument(metavar="[NODE]", help="Only this one.")] = "",
+    gpus: Annotated[int, typer.Option("--gpus", min=1, max=1024, help="GPUs of the pod.")] = 1,
+    resource: Annotated[str, typer.Option("--resource", metavar="NAME", help="What it asks for.")] = "nvidia.com/gpu",
+    prometheus: Annotated[
+        str, typer.Option("--prometheus", metavar="URL", help="Where the rules of `kopt alerts rules` are evaluated.")
+    ] = "",
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", metavar="FILE", help="A bearer token for Prometheus.")
+    ] = None,
+    kubeconfig: Kubeconfig = None,
+    output: Output = Format.TABLE,
+) -> None:
+    """Show what each node would score for a pod on GPUs, part by part, the best first.
+
+    Parts are those of the NodeSelectionPolicy in force: history of use, health, topology, distribution, and the room
+    for later pods that the pod would cost. Nodes that cannot take it come last, with the reason. What the extender
+    decided about a pod, and by which weights, is in the pod's events: `kopt why POD`.
+
+    Examples:
+
+        kopt nodes scores
+
+        kopt nodes scores gpu-7 --gpus 4 --prometheus http://prometheus:9090 -o json
+    """
+    from kopt.cli.nodes.scores import answer, read
+    from kopt.cli.output import show
+
+    result = read(kubeconfig, gpus, resource, prometheus, token_file)
+    show(answer(result, gpus, resource, node, measured=bool(prometheus)), output)
 
 
 @app.command("plan")

@@ -3,8 +3,10 @@
 ``data.demand.prometheus`` asks the same servers for training, with retries and as much history as there is.
 """
 
+import contextlib
 import ssl
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -35,6 +37,16 @@ def token_of(file: Path | None) -> Callable[[], str] | None:
             raise PrometheusError("NoToken", f"{file}: {error.strerror}") from error
 
     return read
+
+
+@dataclass(frozen=True)
+class PrometheusAddress:
+    """Where a server is; without ``url`` there is none. ``token_file`` has a bearer token, read again for each query,
+    ``certificate_authority`` the CA of its certificate, else those of the system count."""
+
+    url: str = ""
+    token_file: Path | None = None
+    certificate_authority: Path | None = None
 
 
 class Prometheus:
@@ -101,6 +113,25 @@ class Prometheus:
                 "Refused", f"Prometheus answered {reply.status_code}: {printable or 'no reason given'}"
             )
         return document
+
+
+Query = Callable[[str], Awaitable[list[tuple[dict[str, str], float]]]]
+"""Series of a query as of now. Raises PrometheusError."""
+
+
+@contextlib.asynccontextmanager
+async def asking(address: PrometheusAddress, largest_bytes: int = LARGEST_ANSWER_BYTES) -> AsyncIterator[Query | None]:
+    """What asks a server as long as the context lasts; None where there is none."""
+    if not address.url:
+        yield None
+        return
+    token, authority = token_of(address.token_file), address.certificate_authority
+    async with Prometheus(address.url, token=token, authority=authority) as server:
+
+        async def query(text: str) -> list[tuple[dict[str, str], float]]:
+            return await server.now(text, largest_bytes)
+
+        yield query
 
 
 async def _bounded(reply: httpx.Response, largest_bytes: int) -> bytes:

@@ -147,6 +147,9 @@ NODE_ALLOCATIONS = Resource("kaiwo.ai", "v1alpha1", "nodeallocations", "NodeAllo
 NODE_BANDWIDTHS = Resource("kaiwo.ai", "v1alpha1", "nodebandwidths", "NodeBandwidth", namespaced=False)
 NODE_PLANS = Resource("kaiwo.ai", "v1alpha1", "nodeplans", "NodePlan", namespaced=False)
 NODE_HEALTHS = Resource("kaiwo.ai", "v1alpha1", "nodehealths", "NodeHealth", namespaced=False)
+NODE_SELECTION_POLICIES = Resource(
+    "kaiwo.ai", "v1alpha1", "nodeselectionpolicies", "NodeSelectionPolicy", namespaced=False
+)
 DEVICE_TAINT_RULES = Resource("resource.k8s.io", "v1beta2", "devicetaintrules", "DeviceTaintRule", namespaced=False)
 PAIRWISE_BENCHMARKS = Resource("kaiwo.ai", "v1alpha1", "pairwisebenchmarks", "PairwiseBenchmark", namespaced=False)
 EVICTIONS = Resource("kaiwo.ai", "v1alpha1", "evictions", "Eviction")

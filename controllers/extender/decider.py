@@ -11,7 +11,7 @@ from kopt.cluster.runtime.switches import OPEN, Gate
 from kopt.cluster.workloads.placement.pod_state import PodState
 from kopt.controllers.extender.books.gangs import Gangs, Near
 from kopt.controllers.extender.books.replicas import Replicas
-from kopt.controllers.extender.decision_log import DecisionLog, PodDecision, of_degraded
+from kopt.controllers.extender.decision_log import DecisionLog, PodDecision, of_degraded, of_weights
 from kopt.controllers.extender.metrics import ExtenderMetrics
 from kopt.controllers.extender.node_list import NodeNames
 from kopt.controllers.extender.protocol import BindCall
@@ -156,6 +156,8 @@ class Decider:
         more = of_degraded(placement.choice, self.fleet.complaints.text) if placement.choice.impaired else ()
         if near is not None and pod.membership is not None and (node := placement.choice.node) is not None:
             more = (near.reason(pod.membership.gang, node, self.fleet.domains(node)), *more)
+        if self.fleet.selection is not None and placement.choice.node is not None:
+            more = (*more, of_weights(placement.choice, self.fleet.selection, self.fleet.history))
         decision = PodDecision(pod.key, pod.uid, time.time(), mode, placement, outcome, together=together, more=more)
         self.log.record(decision)
         if outcome == "refused":

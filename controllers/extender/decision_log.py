@@ -8,7 +8,9 @@ from typing import Any
 from kopt.cluster.client.resources import Key
 from kopt.core.decision import Mode
 from kopt.core.hardware.node_allocation import DeviceAllocation
+from kopt.core.hardware.node_selection import NodeSelectionPolicy, UtilisationHistory
 from kopt.core.reason import Reason
+from kopt.core.units import format_span
 from kopt.policies.placement.choose import Choice, explain
 from kopt.policies.placement.feasible import SENTENCES, Refusal
 from kopt.policies.placement.fleet import Placement
@@ -139,3 +141,20 @@ def of_degraded(choice: Choice, text: Callable[[str], str]) -> tuple[Reason, ...
         Reason("DEGRADED_AVOIDED", f"Node {name} is degraded and {what}: {text(name)}.", {"node": name})
         for name in choice.impaired
     )
+
+
+def of_weights(choice: Choice, policy: NodeSelectionPolicy, history: UtilisationHistory) -> Reason:
+    """By which weights the node was selected, and how busy it and the next one were, where that is weighed."""
+    weights = ", ".join(f"{name} {weight:g}" for name, weight in policy.weights.by_field().items())
+    text = f"Weights in GPUs by NodeSelectionPolicy {policy.name}: {weights}."
+    if policy.weights.utilisation_history:
+        names = [str(choice.node), *(ranked.node for ranked in choice.runner_ups[:1])]
+        shares = ", ".join(f"{name} {_use(name, history)}" for name in names)
+        text += f" GPUs in use over the last {format_span(policy.window_s)}: {shares}."
+    return Reason("NODE_WEIGHTS", text, {"policy": policy.name, **policy.weights.by_field()})
+
+
+def _use(node: str, history: UtilisationHistory) -> str:
+    if not history.of:
+        return "not measured"
+    return f"{history.get(node):.0%}" + ("" if node in history.of else " (not measured: the mean of the others)")

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from kopt.cluster.client.api import ApiError, Kube, KubeSettings, NotFound, connect
+from kopt.cluster.client.prometheus import PrometheusAddress, Query, asking
 from kopt.cluster.client.resources import (
     GPU_WORKLOADS,
     NAMESPACES,
     NODE_ALLOCATIONS,
     NODE_BANDWIDTHS,
     NODE_HEALTHS,
+    NODE_SELECTION_POLICIES,
     NODE_TOPOLOGIES,
     NODES,
     PODS,
@@ -24,6 +26,7 @@ from kopt.cluster.client.resources import (
     Key,
     Object,
 )
+from kopt.cluster.objects.custom.node_selection_policy import StoredPolicy, stored_of
 from kopt.cluster.runtime.events import WARNING, EventRecorder, EventSettings
 from kopt.cluster.runtime.fall_back import FailureRate, FallBack
 from kopt.cluster.runtime.http.tls_files import TlsFiles
@@ -44,6 +47,7 @@ from kopt.controllers.extender.calls.service import Extender
 from kopt.controllers.extender.decision_log import PodDecision
 from kopt.controllers.extender.leadership import Leadership, LeadershipSettings
 from kopt.controllers.extender.metrics import ExtenderMetrics
+from kopt.controllers.extender.selection.live import LiveSelection
 from kopt.controllers.extender.settings import ExtenderSettings
 from kopt.controllers.extender.traces import Spans, tracer
 from kopt.core.hardware.complaint import Complaint
@@ -70,6 +74,8 @@ class ProcessSettings:
     """Without a sign of life from the API server for so long, the books are not trusted any more."""
     upkeep_s: float = 1.0
     nudges_per_s: int = 10
+    prometheus: PrometheusAddress = PrometheusAddress()
+    """Where the use of nodes is recorded, for NodeSelectionPolicies that weigh it."""
     events: EventSettings = EventSettings(per_second=5.0, burst=25)
     """In a burst /explain covers every pod, events some of them: writing all would slow the binding down."""
 
@@ -77,8 +83,11 @@ class ProcessSettings:
 async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) -> None:
     """Run until SIGTERM, SIGINT or ``stop``. Raises NoCluster when no cluster is configured."""
     ending = end_signals(stop)
-    async with connect(settings.kubeconfig, KubeSettings(user_agent="kopt-extender")) as kube:
-        replica = Replica(kube, settings)
+    async with (
+        connect(settings.kubeconfig, KubeSettings(user_agent="kopt-extender")) as kube,
+        asking(settings.prometheus) as query,
+    ):
+        replica = Replica(kube, settings, query)
         try:
             await run_until(ending, replica)
         finally:
@@ -88,7 +97,7 @@ async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) ->
 class Replica:
     """The parts of one process, put together."""
 
-    def __init__(self, kube: Kube, settings: ProcessSettings) -> None:
+    def __init__(self, kube: Kube, settings: ProcessSettings, query: Query | None = None) -> None:
         self._kube, self._settings = kube, settings
         self._leadership = Leadership(kube, settings.leadership, lambda: self._pods.version)
         self._tls = TlsFiles(settings.server.tls) if settings.server.tls is not None else None
@@ -121,13 +130,23 @@ class Replica:
         self._bandwidths: Informer[Complaint] = Informer(kube, NODE_BANDWIDTHS, keep=of_bandwidth)
         self._healths: Informer[Complaint] = Informer(kube, NODE_HEALTHS, keep=of_health)
         self._allocations: Informer[NodeReport] = Informer(kube, NODE_ALLOCATIONS, keep=allocation_report_of)
+        self._policies: Informer[StoredPolicy] = Informer(kube, NODE_SELECTION_POLICIES, keep=stored_of)
         self._isolation = Isolation("extender", self._warn)
         for informer in self._informers:
             informer.isolation = self._isolation
         self._statuses = Statuses(kube, self._workloads.objects, self._placed, self._reports, self._isolation)
+        self._selection = LiveSelection(
+            kube,
+            self.extender.fleet,
+            self._policies.objects,
+            query=query,
+            leading=lambda: self.serves,
+            isolation=self._isolation,
+        )
         self._of_workload: dict[Key, dict[str, PodState]] = {}
         # Nodes and wishes first: pods are put on them.
         self._namespaces.subscribe(self.extender.namespace_changed)
+        self._policies.subscribe(self._selection.changed)
         self._nodes.subscribe(self.extender.node_changed)
         self._topologies.subscribe(self.extender.topology_changed)
         self._bandwidths.subscribe(self.extender.bandwidth_changed)
@@ -153,6 +172,7 @@ class Replica:
             self._topologies,
             self._bandwidths,
             self._healths,
+            self._policies,
             self._allocations,
             self._workloads,
             self._pods,
@@ -181,6 +201,7 @@ class Replica:
             for informer in self._informers:
                 group.create_task(informer.run())
             group.create_task(self._statuses.run())
+            group.create_task(self._selection.run())
             group.create_task(self._events.run())
             group.create_task(self._upkeep())
             group.create_task(self._fall_back.run())
@@ -196,7 +217,9 @@ class Replica:
                     await asyncio.gather(
                         *(
                             item.synced.wait()
-                            for item in (self._topologies, self._bandwidths, self._healths, self._workloads)
+                            for item in (
+                                *(self._topologies, self._bandwidths, self._healths, self._workloads, self._policies),
+                            )
                         )
                     )
             await self.extender.teach()

@@ -1,8 +1,7 @@
 """``kopt controller health``: one replica, from start to the end."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 
 from kopt.cluster.client.api import Kube, KubeSettings, connect
-from kopt.cluster.client.prometheus import Prometheus, token_of
+from kopt.cluster.client.prometheus import PrometheusAddress, asking
 from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import Collected, LedReplica, ReplicaSettings
 from kopt.cluster.runtime.signals import end_signals, run_until
@@ -39,29 +38,19 @@ class ProcessSettings(ReplicaSettings):
     certificate_authority: Path | None = None
     port: int = 9467
 
+    @property
+    def address(self) -> PrometheusAddress:
+        return PrometheusAddress(self.prometheus, self.token_file, self.certificate_authority)
+
 
 async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) -> None:
     """Run until SIGTERM, SIGINT or ``stop``. Raises NoCluster when no cluster is configured."""
     ending = end_signals(stop)
     async with (
         connect(settings.kubeconfig, KubeSettings(user_agent="kopt-health")) as kube,
-        _querying(settings) as query,
+        asking(settings.address, _LARGEST_BYTES) as query,
     ):
         await run_until(ending, Replica(kube, settings, query))
-
-
-@contextlib.asynccontextmanager
-async def _querying(settings: ProcessSettings) -> AsyncIterator[Query | None]:
-    if not settings.prometheus:
-        yield None
-        return
-    token, authority = token_of(settings.token_file), settings.certificate_authority
-    async with Prometheus(settings.prometheus, token=token, authority=authority) as server:
-
-        async def query(text: str) -> list[tuple[dict[str, str], float]]:
-            return await server.now(text, _LARGEST_BYTES)
-
-        yield query
 
 
 class Replica(LedReplica):

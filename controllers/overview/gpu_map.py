@@ -1,12 +1,14 @@
 """The map of a cluster's GPUs, kept up to date node by node as objects change."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from kopt.cluster.client.resources import Object
+from kopt.cluster.client.resources import Key, Object
 from kopt.cluster.objects.fields import at, items, mapping, text
+from kopt.cluster.workloads.node_standing import pool_of_rule, statements_of
 from kopt.controllers.overview.gpus import GpuDocuments, gpus_of_documents
 from kopt.core.scheduling.devices import GpuDevice
-from kopt.core.scheduling.gpu_map import GpuActivity, GpuMap, MapNode, PodKey, map_node
+from kopt.core.scheduling.gpu_map import GpuActivity, GpuMap, MapNode, NodeStanding, PodKey, map_node
 
 Activity = Mapping[str, Mapping[str, GpuActivity]]
 """By node and index of the GPU."""
@@ -25,6 +27,8 @@ class GpuMapKeeper:
         self._nodes: dict[str, MapNode] = {}
         self._removed: dict[str, int] = {}
         self._activity: Activity = {}
+        self._standings: dict[str, NodeStanding] = {}
+        self._rules: dict[Key, Object] = {}
         self._version = self._forgotten = 0
         self._map = GpuMap(cluster=True)
 
@@ -46,6 +50,26 @@ class GpuMapKeeper:
             # In the order in which they came: a pod that changes keeps the GPUs that it was assumed to have.
             self._pods.setdefault(now, {})[key] = new
             self._dirty.add(now)
+
+    def health(self, name: str, standing: NodeStanding | None) -> None:
+        """What its NodeHealth says of a node; None where there is none."""
+        if standing is None:
+            self._standings.pop(name, None)
+        else:
+            self._standings[name] = standing
+        self._remeasured.add(name)
+
+    def device_taint(self, key: Key, rule: Object | None) -> None:
+        """A DeviceTaintRule as it is now; None for one that is no more."""
+        before = self._rules.pop(key, None)
+        if rule is not None:
+            self._rules[key] = rule
+        self._remeasured |= {pool_of_rule(each) for each in (before, rule) if each is not None}
+
+    def _standing(self, name: str) -> NodeStanding:
+        rules = [rule for rule in self._rules.values() if pool_of_rule(rule) == name]
+        statements = statements_of(self._documents.get(name, {}), rules)
+        return replace(self._standings.get(name, NodeStanding()), statements=statements)
 
     def measured(self, activity: Activity) -> None:
         """How busy GPUs are now."""
@@ -102,7 +126,7 @@ class GpuMapKeeper:
             self._removed[name] = version
             return True
         jobs = {_key(pod): _job(pod) for pod in self._pods.get(name, {}).values()}
-        node = map_node(name, gpus, self._activity.get(name, {}), jobs, version)
+        node = map_node(name, gpus, self._activity.get(name, {}), jobs, version, self._standing(name))
         if node.is_like(before):
             return False
         self._removed.pop(name, None)

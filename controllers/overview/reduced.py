@@ -7,6 +7,7 @@ from typing import Any
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, items, mapping, text
+from kopt.cluster.workloads.node_standing import OF_GPUS
 
 _OF_CONTAINERS = ("containers", "initContainers")
 
@@ -16,17 +17,22 @@ class OtherPod(dict[str, Any]):
 
 
 def reduced_node(node: Object) -> Object:
-    """Its labels, taints, what it offers, and whether it is ready."""
+    """Its labels, taints, what it offers, whether it is ready, and what is said of its GPUs."""
     metadata, spec = mapping(node, "metadata"), mapping(node, "spec")
     ready = [
         {"type": "Ready", "status": text(item, "status")}
         for _, item in items(node, "status", "conditions")
         if text(item, "type") == "Ready"
     ]
+    of_gpus = [
+        {name: text(item, name) for name in ("type", "status", "reason", "message")}
+        for _, item in items(node, "status", "conditions")
+        if OF_GPUS.search(text(item, "type"))
+    ]
     return {
         "metadata": {"name": text(metadata, "name"), "labels": dict(mapping(metadata, "labels"))},
         "spec": {name: spec[name] for name in ("taints", "unschedulable") if name in spec},
-        "status": {"allocatable": dict(mapping(node, "status", "allocatable")), "conditions": ready},
+        "status": {"allocatable": dict(mapping(node, "status", "allocatable")), "conditions": ready + of_gpus},
     }
 
 

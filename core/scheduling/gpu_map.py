@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from kopt.core.decision import Mode
+from kopt.core.hardware.health import Entry, Grade
 from kopt.core.scheduling.devices import GpuDevice, GpuHolder
 
 PodKey = tuple[str, str]
@@ -19,6 +21,29 @@ class GpuActivity:
 
 
 @dataclass(frozen=True)
+class Statement:
+    """What somebody (``by``) says of a GPU, or of the node where ``gpu`` is empty: a taint, a condition."""
+
+    gpu: str
+    by: str
+    text: str
+
+
+@dataclass(frozen=True)
+class NodeStanding:
+    """How healthy a node is: the grade by the health controller with its evidence, None where there is
+    none, and ``statements`` of it and of others as they stand on objects of the cluster."""
+
+    grade: Grade | None = None
+    score: float = 1.0
+    mode: Mode = Mode.OBSERVE
+    since_s: float = 0.0
+    gpus: Mapping[str, Grade] = field(default_factory=dict)
+    entries: tuple[Entry, ...] = ()
+    statements: tuple[Statement, ...] = ()
+
+
+@dataclass(frozen=True)
 class MapNode:
     """A node. ``busy`` has a share for each of ``gpus``, None where it is not measured; ``jobs`` are kind and name of
     what owns the pods on it. ``version`` is that of the map in which it last changed."""
@@ -28,6 +53,7 @@ class MapNode:
     busy: tuple[float | None, ...]
     jobs: Mapping[PodKey, tuple[str, str]] = field(default_factory=dict)
     version: int = 0
+    standing: NodeStanding = NodeStanding()
 
     def is_like(self, other: "MapNode | None") -> bool:
         """Whether it shows the same as another version."""
@@ -67,11 +93,12 @@ def map_node(
     activity: Mapping[str, GpuActivity],
     jobs: Mapping[PodKey, tuple[str, str]],
     version: int,
+    standing: NodeStanding = NodeStanding(),
 ) -> MapNode:
     """A node from its GPUs and what an exporter says about them, by index: a pod that it names is where it says."""
     settled = _settled(list(gpus), activity)
     busy = tuple(activity[gpu.name].busy if gpu.name in activity else None for gpu in settled)
-    return MapNode(name, tuple(settled), busy, jobs, version)
+    return MapNode(name, tuple(settled), busy, jobs, version, standing)
 
 
 def _settled(gpus: list[GpuDevice], activity: Mapping[str, GpuActivity]) -> list[GpuDevice]:

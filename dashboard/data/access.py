@@ -24,6 +24,7 @@ POOLS = Right("kaiwo.ai", "lendingpools")
 NODES = Right("kaiwo.ai", "nodetopologies")
 BUDGETS = Right("kaiwo.ai", "kaiwobudgets")
 CLUSTER_QUEUES = Right("kueue.x-k8s.io", "clusterqueues")
+NODE_HEALTHS = Right("kaiwo.ai", "nodehealths")
 KUBERNETES_NODES = Right("", "nodes")
 Holds = Callable[[Right], bool]
 """Whether the reader has a right."""

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kopt.core.hardware.complaint import Complaint
+from kopt.core.hardware.node_selection import NodeSelectionPolicy, UtilisationHistory
 from kopt.core.hardware.traffic import LinkTraffic, TrafficError
 from kopt.core.scheduling.placement import ANY_POOL, Ask, FleetNode, PodRequest
 from kopt.core.units import WHOLE_GPU, MilliGpu
@@ -22,7 +23,7 @@ from kopt.policies.placement.complaints import Complaints
 from kopt.policies.placement.feasible import Refusal
 from kopt.policies.placement.joint import Packing, pack
 from kopt.policies.placement.pool import NamedNodes, Pool
-from kopt.policies.placement.scores import WEIGHTS
+from kopt.policies.placement.scores import WEIGHTS, weights_of
 from kopt.policies.placement.state import FleetState, allocate, occupy, release
 from kopt.policies.placement.topology import GpuLinks, Topologies
 from kopt.topology.graph import Machine
@@ -104,7 +105,10 @@ class Fleet:
         self._topologies = Topologies(self._links)
         self._nodes: dict[str, dict[str, FleetNode]] = {}
         self._on_node: dict[str, dict[str, Holding]] = {}
-        self._weights = weights
+        self._weights = self._default_weights = weights
+        self.selection: NodeSelectionPolicy | None = None
+        """The policy in force."""
+        self.history = UtilisationHistory()
 
     @property
     def nodes(self) -> Mapping[str, Mapping[str, FleetNode]]:
@@ -185,6 +189,18 @@ class Fleet:
         self.complaints.set(node, source, complaint)
         if node in self._nodes:
             self.set_node(node, self._nodes[node])
+
+    def select_by(self, policy: NodeSelectionPolicy | None) -> None:
+        """Weigh as a policy says, from the next choice on; None for the weights from before any."""
+        self.selection = policy
+        self._weights = self._default_weights if policy is None else weights_of(policy.weights)
+
+    def set_history(self, history: UtilisationHistory) -> None:
+        """How much of each node's GPUs was in use. Written into the columns: nothing that is cached depends on it."""
+        self.history, usual = history, history.usual
+        for pool in self.pools.values():
+            for name, row in pool.state.index.items():
+                pool.state.utilisation[row] = history.of.get(name, usual)
 
     def domains(self, node: str) -> Domain:
         """The levels of the network that a node is in, outermost first."""
@@ -379,6 +395,7 @@ class Fleet:
             offer,
             topology=make if has_topology else "",
             health=self.complaints.score(offer.name),
+            utilisation=self.history.get(offer.name),
             degraded=self.complaints.degraded(offer.name),
             poor=self.complaints.poor(offer.name, offer.gpus),
         )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kopt.core.hardware.node_selection import SelectionWeights
 from kopt.core.scheduling.placement import PodRequest
 from kopt.core.units import WHOLE_GPU
 from kopt.policies.placement.state import FleetState
@@ -128,6 +129,17 @@ WEIGHTS: Mapping[str, float] = {
     "fit": 1e-3,
     "cpu_fit": 0.2,
 }
+
+
+def weights_of(selection: SelectionWeights) -> Mapping[str, float]:
+    """The weights of all scores under a policy; those of `WEIGHTS` under its defaults."""
+    return {
+        **WEIGHTS,
+        "utilisation": selection.utilisation_history,
+        "health": selection.health,
+        "topology": selection.topology,
+        "apart": selection.distribution,
+    }
 
 
 def weigh(scored: Scored, weights: Mapping[str, float]) -> tuple[Floats, dict[str, Floats | float]]:

@@ -27,6 +27,7 @@ from kopt.cluster.client.resources import EVICTIONS, JOBS, KAI_QUEUES, KUEUE_CLU
 from kopt.controllers.overview.collect import gather
 from kopt.controllers.overview.reading import Wanted
 from kopt.controllers.overview.why import why
+from kopt.core.hardware.health import Grade
 from kopt.core.scheduling.eviction import Phase
 from kopt.core.scheduling.overview import Overview
 from kopt.data.demand.files import write_demand
@@ -89,6 +90,8 @@ async def test_the_ordinary_watch_reads_it_and_hears_of_the_next_moment(example:
         while not (watch.gpus().ready and watch.gpus().nodes):
             await watch.gpus_changed()
     assert set(watch.gpus().nodes) == set(NODES)
+    grades = {name: node.standing.grade for name, node in watch.gpus().nodes.items()}
+    assert {grade for grade in grades.values() if grade is not None} >= {Grade.HEALTHY, Grade.SUSPECT}
     assert {holder.pod for node in watch.gpus().nodes.values() for gpu in node.gpus for holder in gpu.holders}
     await example.store.replace(objects_at(MIDDAY_S + 300))
     last_s = first.pools[0].history[-1].at_s

@@ -216,6 +216,21 @@ def test_mode_reaches_the_policy_and_the_extender_and_rollouts_the_switches(char
     assert "--mode=annotate" in container["args"]
 
 
+def test_the_extender_asks_a_prometheus_only_where_one_is_named(charts: Any) -> None:
+    def rendered(**prometheus: str) -> tuple[list[str], list[Any]]:
+        objects = charts.render({"extender": {"prometheus": prometheus}})
+        (container,) = named(objects, "Deployment", "kopt-extender")["spec"]["template"]["spec"]["containers"]
+        return container["args"], named(objects, "NetworkPolicy", "kopt-extender")["spec"]["egress"]
+
+    args, egress = rendered(url="https://metrics.example.com", tokenSecret="token", caSecret="ca")
+    assert "--prometheus=https://metrics.example.com" in args
+    assert "--token-file=/etc/kopt/prometheus/token" in args
+    assert "--certificate-authority=/etc/kopt/prometheus-ca/ca.crt" in args
+    before_args, before_egress = rendered()
+    assert not [arg for arg in before_args if "prometheus" in arg]
+    assert [rule for rule in egress if rule not in before_egress][-1] == {"ports": [{"port": 443}]}
+
+
 def test_the_scheduler_packs_and_asks_the_extender_as_it_wants_to_be_asked(charts: Any) -> None:
     objects = charts.render({"scheduler": {"name": "gpu-packing", "managedResources": ["amd.com/gpu"]}})
     found = yaml.safe_load(named(objects, "ConfigMap", "kopt-scheduler")["data"]["scheduler.yaml"])

@@ -335,6 +335,10 @@ def extender_at_work(scenario: Scenario) -> Object:
     api.delete("v1", "Pod", "first", SPACE, gracePeriodSeconds=0)
     api.wait("v1", "Pod", "third", bound, namespace=SPACE, timeout_s=PATIENCE_S)
     wait_for(lambda: api.get("kgwe.nvidia.io/v1", "GPUWorkload", "llm", SPACE).get("status"), PATIENCE_S, "a status")
+    selection = {"metadata": {"name": "fleet"}, "spec": {"weights": {"utilisationHistory": 2}}}
+    api.create({"apiVersion": "kaiwo.ai/v1alpha1", "kind": "NodeSelectionPolicy", **selection})
+    policy = ("kaiwo.ai/v1alpha1", "NodeSelectionPolicy", "fleet", "")
+    wait_for(lambda: api.get(*policy).get("status"), PATIENCE_S, "a status of the policy")
     server.stop()
     return api.get("v1", "Pod", "second", SPACE)
 

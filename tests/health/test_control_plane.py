@@ -1,5 +1,6 @@
 """From an XID that a real Prometheus has scraped to the pod that the real scheduler puts elsewhere, and back."""
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -8,6 +9,11 @@ from controlplane.kwok import Nodes
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
 
+from kopt.cli.local.pages_cluster import ClusterWatch
+from kopt.cluster.client.api import connect
+from kopt.dashboard.pages.gpus.data import VisibleMap
+from kopt.dashboard.pages.gpus.health import NodeHealthLine
+from kopt.dashboard.pages.gpus.view import GpuChoice, gpus_page
 from tests.cost.conftest import kopt
 from tests.extender.conftest import RunningExtender, gpu_pod, start_extender
 from tests.extender.test_scheduling_by_the_policy import bound, indices
@@ -21,6 +27,24 @@ STARTERS = (start_extender,)
 
 def now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+async def health_on_page(plane: ControlPlane, node: str) -> NodeHealthLine:
+    """What the page of GPUs shows, by watches of the cluster."""
+    async with connect(plane.kubeconfig) as kube, asyncio.timeout(60):
+        watch = ClusterWatch(kube)
+        running = asyncio.create_task(watch.run())
+        try:
+            while True:
+                visible = VisibleMap(watch.gpus())
+                if node in visible.map.nodes:
+                    page = gpus_page(visible, (), GpuChoice(node=node))
+                    if page.health is not None and page.health.grade:
+                        return page.health
+                await asyncio.sleep(0.1)
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
 
 
 def test_a_gpu_that_fell_off_the_bus_keeps_pods_away_until_its_node_is_repaired(
@@ -62,6 +86,18 @@ def test_a_gpu_that_fell_off_the_bus_keeps_pods_away_until_its_node_is_repaired(
     assert ("5", "XID 43", 0) in rows
     listed = kopt("health", "list", "--kubeconfig", str(plane.kubeconfig))
     assert [(row["node"], row["gpus"]) for row in listed["nodes"]] == [(ill, ["3"])]
+
+    on_page = asyncio.run(health_on_page(plane, ill))
+    (of_gpu,) = (line for line in on_page.lines if line.gpu == "3")
+    assert (on_page.grade, of_gpu.what, of_gpu.fades) == (
+        "condemned",
+        "XID 79: the GPU has fallen off the bus",
+        "until a repair",
+    )
+    said = {line.what: line.by for line in on_page.lines if line.weighs is None}
+    assert said[f"taint {TAINT}=XID_79:NoSchedule"] == "kopt health"
+    assert said[f"taint {foreign['key']}=yes:PreferNoSchedule"] == "team.example.com"
+    assert said["condition GPUHealthy=False: GPU 3: XID 79, the GPU has fallen off the bus"] == "kopt health"
 
     # A second node is suspect only: nothing keeps pods away from it but the extender's scores.
     exporter.set("DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", worn, 0, 9.0)

@@ -5,6 +5,7 @@ from functools import lru_cache
 from itertools import combinations
 
 from kopt.agents.topology.documents import spec_of
+from kopt.cli.local.example.health import healths_at
 from kopt.cli.local.example.jobs import BORROWERS, DATA, DATA_USER, H100, LENT, PRODUCT_LABEL, QUEUE, job_objects
 from kopt.cli.local.example.reservations import reservations_at
 from kopt.cluster.client.resources import (
@@ -13,6 +14,7 @@ from kopt.cluster.client.resources import (
     KAIWO_RESERVATIONS,
     LENDING_POOLS,
     NAMESPACES,
+    NODE_HEALTHS,
     NODE_TOPOLOGIES,
     Object,
     Resource,
@@ -53,6 +55,7 @@ def objects_at(now_s: float) -> Mapping[Resource, Sequence[Object]]:
         KAIWO_RESERVATIONS: reservations_at(now_s),
         FEATURE_ROLLOUTS: [_switches(now_s)],
         NODE_TOPOLOGIES: [_node(topology, now_s) for topology in topologies().values()],
+        NODE_HEALTHS: healths_at(now_s, NODES),
         KUBERNETES_NODES: [_kubernetes_node(name) for name in NODES],
         NAMESPACES: [{"metadata": {"name": name, "labels": {"team": team}}} for name, team in TEAMS.items()],
     }

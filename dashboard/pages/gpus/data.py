@@ -3,11 +3,11 @@
 import hashlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
-from kopt.core.scheduling.gpu_map import GpuMap, MapNode
-from kopt.dashboard.data.access import KUBERNETES_NODES, Holds, pods_in
+from kopt.core.scheduling.gpu_map import GpuMap, MapNode, NodeStanding
+from kopt.dashboard.data.access import KUBERNETES_NODES, NODE_HEALTHS, Holds, pods_in
 from kopt.dashboard.data.feed import Connections, Feed
 from kopt.dashboard.data.sources import Cluster
 from kopt.dashboard.formatting import natural
@@ -21,11 +21,13 @@ _sorting_key = lru_cache(maxsize=20_000)(natural)
 @dataclass(frozen=True)
 class VisibleMap:
     """A map as its reader may see it: pods of ``hidden`` namespaces have no names, and without ``names_nodes`` only
-    nodes on which a visible pod runs have theirs. Amounts and use are everybody's, as in the messages of schedulers."""
+    nodes on which a visible pod runs have theirs. Amounts and use are everybody's, as in the messages of schedulers;
+    what is said of a node's health is for those who may list nodes, evidence with ``shows_health``."""
 
     map: GpuMap = field(default_factory=GpuMap)
     hidden: frozenset[str] = frozenset()
     names_nodes: bool = True
+    shows_health: bool = True
 
     @property
     def epoch(self) -> str:
@@ -59,6 +61,12 @@ class VisibleMap:
         )
         return node.name if is_named else f"node {self._numbers[node.name]}"
 
+    def standing_of(self, node: MapNode) -> NodeStanding:
+        """What the reader may know of a node's health."""
+        statements = node.standing.statements if self.names_nodes else ()
+        is_shown = self.shows_health and self.names_nodes
+        return replace(node.standing if is_shown else NodeStanding(), statements=statements)
+
     def sees(self, namespace: str) -> bool:
         return namespace not in self.hidden
 
@@ -84,7 +92,9 @@ def _restrict(visible: VisibleMap, holds: Holds) -> VisibleMap:
     seen = {namespace: holds(pods_in(namespace)) for namespace in sorted(visible.map.namespaces)}
     names_nodes = holds(KUBERNETES_NODES)
     hidden = frozenset(namespace for namespace, is_seen in seen.items() if not is_seen)
-    return visible if names_nodes and not hidden else VisibleMap(visible.map, hidden, names_nodes)
+    shows_health = holds(NODE_HEALTHS)
+    is_whole = names_nodes and shows_health and not hidden
+    return visible if is_whole else VisibleMap(visible.map, hidden, names_nodes, shows_health)
 
 
 def _has_changed(old: VisibleMap, new: VisibleMap) -> bool:

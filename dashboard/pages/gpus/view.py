@@ -1,5 +1,6 @@
 """What the page of GPUs shows in words, and the document that its map is drawn from."""
 
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from kopt.core.scheduling.gpu_map import MapNode
 from kopt.core.scheduling.queued import Queued
 from kopt.core.units import WHOLE_GPU, format_gpus
 from kopt.dashboard.pages.gpus.data import VisibleMap
+from kopt.dashboard.pages.gpus.health import NodeHealthLine, health_line
 
 MOST_NODES = 25
 """In the table; the map has all of them."""
@@ -56,6 +58,8 @@ class GpuLine:
     holders: tuple[HolderLine, ...]
     problem: str
     is_selected: bool
+    grade: str = ""
+    """Of the health controller: suspect or condemned, empty for a healthy GPU."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +72,7 @@ class NodeLine:
     held: int
     free: int
     busy: float | None
+    health: NodeHealthLine | None = None
 
 
 @dataclass(frozen=True)
@@ -87,10 +92,16 @@ class GpusPage:
     selected: str
     lines: tuple[GpuLine, ...]
     is_assumed: bool
+    health: NodeHealthLine | None
+    """Of the selected node."""
+    knows_health: bool
+    """Whether anything is said of the health of any node."""
+    now_s: float
 
 
-def gpus_page(visible: VisibleMap, queued: Sequence[Queued], choice: GpuChoice) -> GpusPage:
-    """Names in it are those that the reader may know."""
+def gpus_page(visible: VisibleMap, queued: Sequence[Queued], choice: GpuChoice, now_s: float | None = None) -> GpusPage:
+    """Names in it are those that the reader may know. ``now_s``: Unix seconds, of now by default."""
+    now_s = time.time() if now_s is None else now_s
     nodes = list(visible.nodes())
     gpus = [gpu for _, node in nodes for gpu in node.gpus]
     states = Counter(gpu.state for gpu in gpus)
@@ -110,10 +121,13 @@ def gpus_page(visible: VisibleMap, queued: Sequence[Queued], choice: GpuChoice) 
         _mean(busy),
         sum(share < IDLE_BELOW for share in busy) if visible.map.is_measured else None,
         len(matching),
-        tuple(_row(name, node) for name, node in matching[:MOST_NODES]),
+        tuple(_row(visible, name, node, now_s) for name, node in matching[:MOST_NODES]),
         choice.node if selected_node is not None else "",
         lines,
         any(holder.assumed for gpu in gpus for holder in gpu.holders),
+        None if selected_node is None else health_line(visible.standing_of(selected_node), now_s),
+        any(visible.standing_of(node).grade is not None for _, node in nodes),
+        now_s,
     )
 
 
@@ -121,7 +135,7 @@ def _mean(shares: Sequence[float]) -> float | None:
     return sum(shares) / len(shares) if shares else None
 
 
-def _row(name: str, node: MapNode) -> NodeLine:
+def _row(visible: VisibleMap, name: str, node: MapNode, now_s: float) -> NodeLine:
     models = sorted({gpu.model or gpu.resource for gpu in node.gpus})
     return NodeLine(
         name,
@@ -130,6 +144,7 @@ def _row(name: str, node: MapNode) -> NodeLine:
         sum(bool(gpu.holders) for gpu in node.gpus),
         sum(gpu.state == "free" for gpu in node.gpus),
         _mean([share for gpu, share in zip(node.gpus, node.busy, strict=True) if share is not None and gpu.holders]),
+        health_line(visible.standing_of(node), now_s),
     )
 
 
@@ -150,6 +165,7 @@ def _lines(
         job = next((jobs[key] for pair in candidates if (key := (holder.namespace, *pair)) in jobs), "")
         return HolderLine(holder.namespace, holder.pod, amount, job, holder.assumed)
 
+    grades = visible.standing_of(node).gpus
     return tuple(
         GpuLine(
             gpu.name,
@@ -159,6 +175,7 @@ def _lines(
             tuple(map(holder_line, gpu.holders)),
             gpu.problem,
             gpu.name == selected,
+            grades[gpu.name].text.lower() if grades.get(gpu.name) else "",
         )
         for gpu, busy in zip(node.gpus, node.busy, strict=True)
     )

@@ -82,8 +82,8 @@ def _row(candidate: Candidate, refusal: str | None) -> PlanRow:
     reason = candidate.result if isinstance(candidate.result, Reason) else None
     after = bounds if resize is None else resize.after
     return PlanRow(
-        candidate.namespace,
-        candidate.pod_kind.label,
+        candidate.workload.namespace,
+        candidate.workload.label,
         candidate.container,
         lever.value,
         len(candidate.pods),
@@ -108,8 +108,8 @@ def applied_answer(candidate: Candidate, decision: "Decision") -> Answer:
     resize, interval = candidate.resize, decision.slowdown
     is_measured = interval.low > -1
     row = AppliedRow(
-        candidate.namespace,
-        candidate.pod_kind.label,
+        candidate.workload.namespace,
+        candidate.workload.label,
         resize.container,
         resize.lever.value,
         _bounds(resize.lever, resize.before),

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kopt.cli.errors import Refused
-from kopt.cli.rightsize.pods import NotDone, ResizedPods
 from kopt.cli.rightsize.steps import Steps
+from kopt.cluster.workloads.resizing.pods import NotDone, ResizedPods
 from kopt.core.reason import Reason
 from kopt.core.workload.rightsizing import Outcome
 from kopt.policies.rightsizing.interval import Slowdown
@@ -31,9 +31,9 @@ from kopt.policies.rightsizing.watch import (
 )
 
 if TYPE_CHECKING:
-    from kopt.cli.rightsize.candidates import Candidate
     from kopt.cluster.client.api import Kube
     from kopt.cluster.client.resources import Object
+    from kopt.controllers.rightsizing.candidates import Candidate
 
 Say = Callable[[str], None]
 _WRITING = "CKPT_WRITING"

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from kopt.cli.errors import Refused
-from kopt.cli.rightsize.candidates import Candidate
+from kopt.controllers.rightsizing.candidates import Candidate
 from kopt.core.reason import Reason
 from kopt.core.workload.rightsizing import Lever
 

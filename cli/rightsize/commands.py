@@ -16,9 +16,9 @@ from kopt.cli.progress import print_status
 from kopt.core.workload.rightsizing import Lever
 
 if TYPE_CHECKING:
-    from kopt.cli.rightsize.candidates import Candidate
-    from kopt.cli.rightsize.use import Use
     from kopt.cluster.client.api import Kube
+    from kopt.cluster.workloads.resizing.use import Use
+    from kopt.controllers.rightsizing.candidates import Candidate
 
 app = typer.Typer(
     cls=Edge, no_args_is_help=True, help="Change CPU and memory of running GPU workloads in place, and watch."
@@ -149,8 +149,8 @@ async def _read(
     kube: "Kube", url: str, span_s: int, token_file: Path | None, namespace: str, workload: str
 ) -> "list[Candidate]":
     from kopt.cli.rightsize.reading import read_candidates
-    from kopt.cli.rightsize.use import read_use
     from kopt.cluster.client.prometheus import Prometheus, PrometheusError, token_of
+    from kopt.cluster.workloads.resizing.use import read_use
 
     try:
         async with Prometheus(url, token=token_of(token_file), timeout_s=60.0) as prometheus:
@@ -175,8 +175,8 @@ async def _planned(
     check: bool,
 ) -> "tuple[list[Candidate], dict[int, str]]":
     """And by the index of a candidate why the API server would not take it."""
-    from kopt.cli.rightsize.pods import ResizedPods
     from kopt.cluster.client.api import ApiError
+    from kopt.cluster.workloads.resizing.pods import ResizedPods
 
     async def work(kube: "Kube") -> "tuple[list[Candidate], dict[int, str]]":
         candidates = await _read(kube, url, span_s, token_file, namespace, workload)

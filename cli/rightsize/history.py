@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from kopt.cli.errors import Refused
 from kopt.cli.output import Answer, column, format_time
 from kopt.cli.rightsize.apply import restored
-from kopt.cli.rightsize.pods import ResizedPods
 from kopt.cli.rightsize.reading import running_pods
+from kopt.cluster.workloads.resizing.pods import ResizedPods
 from kopt.core.workload.rightsizing import Outcome, ResizeRecord
 
 if TYPE_CHECKING:

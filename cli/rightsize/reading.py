@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from kopt.cli.rightsize.use import Use
+from kopt.cluster.workloads.resizing.use import Use
 
 if TYPE_CHECKING:
-    from kopt.cli.rightsize.candidates import Candidate, RunningWorkload
     from kopt.cluster.client.api import Kube
     from kopt.cluster.client.resources import Object
     from kopt.controllers.overview.running_workloads import PodKind
+    from kopt.controllers.rightsizing.candidates import Candidate, RunningWorkload
 
 
 async def read_candidates(
@@ -16,8 +16,8 @@ async def read_candidates(
 ) -> "list[Candidate]":
     """Of every workload with GPUs that runs, or of the one that is named as KIND/NAME."""
     from kopt.cli.cluster.idle import read_kaiwos, uid_of
-    from kopt.cli.rightsize.candidates import candidates_of
     from kopt.controllers.overview.running_workloads import running
+    from kopt.controllers.rightsizing.candidates import candidates_of
 
     kaiwos = await read_kaiwos(kube, namespace)
     pods = await running_pods(kube, namespace)
@@ -34,8 +34,8 @@ async def read_candidates(
 
 
 def workload_of(pod_kind: "PodKind", *, ended_by_kaiwo: bool = False) -> "RunningWorkload":
-    from kopt.cli.rightsize.candidates import RunningWorkload
     from kopt.cluster.workloads.pod_sizing import gpu_container
+    from kopt.controllers.rightsizing.candidates import RunningWorkload
 
     workload = pod_kind.workload
     container = gpu_container(workload, pod_kind.pods)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kopt.cli.output import Answer, column
-from kopt.cli.rightsize.candidates import Candidate
+from kopt.controllers.rightsizing.candidates import Candidate
 from kopt.core.reason import Reason
 from kopt.core.units import GIB, format_bytes
 from kopt.core.workload.rightsizing import Bounds, Lever

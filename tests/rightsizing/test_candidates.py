@@ -9,16 +9,16 @@ import pytest
 
 from kopt.cli.errors import Refused
 from kopt.cli.rightsize.apply import restored
-from kopt.cli.rightsize.candidates import Candidate, candidates_of
 from kopt.cli.rightsize.choice import select
-from kopt.cli.rightsize.pods import NotDone, ResizedPods
 from kopt.cli.rightsize.reading import workload_of
-from kopt.cli.rightsize.use import together
 from kopt.cluster.client.api import Unreachable
 from kopt.cluster.client.resources import PODS, Object
 from kopt.cluster.objects.resize_history import RESIZES, written
 from kopt.cluster.workloads.kinds import BY_KEY
+from kopt.cluster.workloads.resizing.pods import NotDone, ResizedPods
+from kopt.cluster.workloads.resizing.use import together
 from kopt.controllers.overview.running_workloads import pods_of
+from kopt.controllers.rightsizing.candidates import Candidate, candidates_of
 from kopt.core.reason import Reason
 from kopt.core.units import GIB
 from kopt.core.workload.rightsizing import Bounds, ContainerUse, Lever, Outcome, Resize, ResizeRecord

@@ -15,12 +15,12 @@ from typer.testing import CliRunner
 from kopt.cli.errors import Refused
 from kopt.cli.main import app
 from kopt.cli.rightsize.apply import ApplySettings, apply
-from kopt.cli.rightsize.candidates import Candidate
 from kopt.cli.rightsize.history import taken_back
-from kopt.cli.rightsize.pods import ResizedPods
 from kopt.cli.rightsize.reading import read_candidates
 from kopt.cluster.client.api import Conflict, Kube, connect
 from kopt.cluster.client.resources import EVENTS, PODS, Object
+from kopt.cluster.workloads.resizing.pods import ResizedPods
+from kopt.controllers.rightsizing.candidates import Candidate
 from kopt.core.units import GIB, MIB
 from kopt.core.workload.rightsizing import ContainerUse, Lever
 from kopt.policies.rightsizing.watch import Action, Decision, WatchSettings

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from kopt.cli.rightsize.use import Use, together
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.annotations import AnnotationError
 from kopt.cluster.objects.resize_history import resizes_of
 from kopt.cluster.workloads.pod_resize import resources_of
+from kopt.cluster.workloads.resizing.use import Use, together
 from kopt.core.reason import Reason
 from kopt.core.workload.rightsizing import Bounds, ContainerUse, Lever, Resize
 from kopt.policies.rightsizing.cool_down import cooling_down

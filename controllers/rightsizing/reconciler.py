@@ -211,7 +211,7 @@ class Reconciler(Retrying):
             opts_out=any(pod.opts_out for pod in pods),
             ended_by_kaiwo=bool(uids & idle),
         )
-        with self._isolation.guard(_subject(pods)):
+        with self._isolation.guard(Subject.of(PODS, pods[0].document)):
             candidates = candidates_of(workload, [pod.document for pod in pods], use, self._clock())
             changes = [each for each in candidates if each.resize is not None]
             return max(changes, key=lambda each: each.freed_share, default=None)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-from kopt.cluster.client.errors import ApiError
+from kopt.cluster.client.errors import ApiError, Forbidden, Invalid
 from kopt.cluster.client.prometheus import PrometheusError
 from kopt.cluster.client.resources import PODS, Object
 from kopt.cluster.objects.annotations import AnnotationError
@@ -28,6 +28,7 @@ from kopt.controllers.rightsizing.watching import Watch, is_writing, restarts_be
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
 from kopt.core.switches import Owner
+from kopt.core.untrusted import printable
 from kopt.core.workload.rightsizing import Outcome, Resize, ResizeRecord
 from kopt.policies.rightsizing.step_times import Marks
 from kopt.policies.rightsizing.watch import WatchSettings, too_few_steps
@@ -35,6 +36,8 @@ from kopt.policies.rightsizing.watch import WatchSettings, too_few_steps
 Pods = Sequence[ObservedPod]
 _RECENT_S = 180.0
 """Without a step for so long nothing is begun."""
+_REFUSED_S = 3600.0
+_LONGEST = 300
 _REMEMBERED = 1024
 ReadUse = Callable[[], Awaitable[Use]]
 """Raises PrometheusError."""
@@ -98,6 +101,8 @@ class Reconciler(Retrying):
         self._emit_event, self._clock = emit_event, clock
         self._watches: dict[Owner, Watch] = {}
         self._proposed: dict[Owner, Resize] = {}
+        self._refused_s: dict[tuple[Owner, Resize], float] = {}
+        """When the API server has refused a change: it is asked again after a while, as quotas may be free then."""
         self._ended: deque[tuple[Owner, float]] = deque(maxlen=_REMEMBERED)
         """Changes that ended in this term: informers may still show them as open."""
         self._looked_s = float("-inf")
@@ -242,10 +247,25 @@ class Reconciler(Retrying):
         recent = [each.seconds for each in times if each.start_s >= now_s - watch.baseline_s]
         return too_few_steps(recent, watch) is None and not is_writing(pods, now_s)
 
+    async def _is_accepted(self, owner: Owner, pods: Pods, resized: ResizedPods) -> bool:
+        """Whether the API server would take it: quotas, limits of the namespace, kubelets that cannot resize."""
+        self._refused_s = {key: at_s for key, at_s in self._refused_s.items() if self._clock() - at_s < _REFUSED_S}
+        if (owner, resized.resize) in self._refused_s:
+            return False
+        try:
+            await resized.check()
+        except (Forbidden, Invalid) as error:
+            self._refused_s[owner, resized.resize] = self._clock()
+            text = f"{resized.resize.text}: the API server refuses it: {printable(error.message, _LONGEST)}"
+            self._emit_event(reference_of(pods), "ResizeRefused", text)
+            return False
+        return True
+
     async def _begin(self, owner: Owner, pods: Pods, resize: Resize) -> None:
         applied_s = float(int(self._clock()))
         resized = self._cluster.resized([pod.document for pod in pods], resize, self._clock)
-        await resized.check()
+        if not await self._is_accepted(owner, pods, resized):
+            return
         await resized.open(applied_s)
         watch = Watch(resized, reference_of(pods), applied_s, restarts_before(pods))
         self._watches[owner] = watch

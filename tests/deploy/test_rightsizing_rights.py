@@ -96,6 +96,7 @@ def test_it_is_refused_nothing_and_uses_its_rights(
         name = pod["metadata"]["name"]
         url = prometheus(space, name)
         with leading(control_plane, charts, VALUES, ACCOUNT, options=[f"--prometheus={url}"]) as server:
+            _can_resize(api, space, name)
             _report_steps(api, space, name)
             server.wait_until(lambda: _cpu(api, space, name) == "4", what="it is resized")
             # The API server has what the controller asks for; no node of these is a machine whose kubelet would do it.
@@ -134,6 +135,13 @@ def _cpu(api: Api, space: str, name: str) -> str:
 def _is_closed(api: Api, space: str, name: str) -> bool:
     metadata = api.get("v1", "Pod", name, space)["metadata"]
     return RESIZES in metadata["annotations"] and RESIZING not in metadata.get("labels", {})
+
+
+def _can_resize(api: Api, space: str, name: str) -> None:
+    """By a pod's status the API server knows whether its kubelet resizes: then it says what containers have."""
+    statuses = api.get("v1", "Pod", name, space)["status"]["containerStatuses"]
+    statuses[0]["resources"] = {"requests": BEFORE | {GPU: "1"}, "limits": {GPU: "1"}}
+    api.patch("v1", "Pod", name, {"status": {"containerStatuses": statuses}}, space, subresource="status")
 
 
 def _report_steps(api: Api, space: str, name: str) -> None:

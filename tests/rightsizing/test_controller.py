@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from attacks.scenarios.objects import job
 
+from kopt.cluster.client.errors import Invalid
 from kopt.cluster.client.resources import JOBS, PODS
 from kopt.cluster.objects.kaiwo_workloads import GPU_WORKLOADS
 from kopt.cluster.objects.resize_history import RESIZES, RESIZING, marked_open, written
@@ -155,6 +156,20 @@ async def test_what_the_node_refuses_is_taken_back() -> None:
     await leader.run(60)
     assert trainers.requests() == [BEFORE] * 2
     assert "The node refuses it" in trainers.reported[-1][1]
+
+
+async def test_what_the_api_server_refuses_is_said_once_and_tried_again_after_an_hour() -> None:
+    trainers = Trainers()
+    leader = Leader(trainers)
+    leader.observe(1200)
+    trainers.kube.refused = Invalid(422, "Invalid", "pods: node without support for resize")
+    await leader.run(600)
+    assert trainers.requests() == [BEFORE] * 2
+    assert trainers.reasons() == ["ResizeProposed", "ResizeRefused"]
+    assert "node without support for resize" in trainers.reported[-1][1]
+    trainers.kube.refused = None
+    await leader.run(3600)
+    assert trainers.requests() == [HALF] * 2
 
 
 async def test_a_kubelet_that_does_not_answer_is_given_a_minute() -> None:

@@ -26,6 +26,17 @@ BEFORE = {"cpu": "8", "memory": "1Gi"}
 SETTINGS = RightsizingSettings(Mode.ENFORCE, watch=WatchSettings(baseline_s=1800.0))
 
 
+class Kube(MemoryKube):
+    """Resizes meet ``refused``."""
+
+    refused: Exception | None = None
+
+    async def patch(self, *args: Any, subresource: str = "", **options: Any) -> Object:
+        if subresource == "resize" and self.refused is not None:
+            raise self.refused
+        return await super().patch(*args, subresource=subresource, **options)
+
+
 class Killed(BaseException):
     """The process is gone."""
 
@@ -73,7 +84,7 @@ class Trainers:
     names: tuple[str, ...] = ("trains",)
     pods: int = 2
     step_s: Callable[[str, int], float] = lambda _name, _cpu: 2.0
-    kube: MemoryKube = field(default_factory=MemoryKube)
+    kube: Kube = field(default_factory=Kube)
     now_s: float = 1_800_000_000.0
     reported: list[tuple[str, str]] = field(default_factory=list)
     kubelet: bool = True

@@ -256,3 +256,16 @@ async def test_a_record_that_anybody_may_write_is_not_acted_upon() -> None:
     leader = Leader(trainers)
     await leader.run(1800)
     assert trainers.requests() == [BEFORE] * 2
+
+
+async def test_what_ended_is_not_ended_again_by_who_sees_it_late() -> None:
+    trainers = Trainers()
+    leader = await _begun(trainers)
+    late = Leader(trainers, use=False)
+    assert all(pod.open for pods in late.cluster.workloads().values() for pod in pods)
+    await leader.run(600)
+    assert trainers.reasons()[-1] == "ResizeKept"
+    # It leads from now on, and its informers are ten minutes behind.
+    await late.reconciler.step()
+    assert trainers.requests() == [HALF] * 2
+    assert [record.outcome for record in trainers.history()] == [Outcome.KEPT]

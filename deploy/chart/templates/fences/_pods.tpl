@@ -92,8 +92,8 @@ component, and whether only in namespaces that have opted in.
 {{- end }}
 
 {{- define "kopt.resizeValidations" -}}
-# The record comes first: whoever finds it knows what to put back.
-- expression: oldObject.metadata.?labels[?'kaiwo.ai/resizing'].orValue('') == 'open'
+# The record comes first: whoever finds it knows what to put back. Whether a change would be let through may be asked before.
+- expression: request.?dryRun.orValue(false) || oldObject.metadata.?labels[?'kaiwo.ai/resizing'].orValue('') == 'open'
   message: only of a pod on which the change is recorded
 - expression: >-
     object.metadata.?labels == oldObject.metadata.?labels &&

@@ -158,14 +158,15 @@ def _report_steps(api: Api, space: str, name: str) -> None:
 
 def _does_nothing_else(plane: ControlPlane, space: str, name: str) -> None:
     """Whoever has its token."""
-    stolen, resize = Api(Path(plane.kubeconfig_for(ACCOUNT, "kopt-system"))), _resized("2")
+    stolen = Api(Path(plane.kubeconfig_for(ACCOUNT, "kopt-system")))
+    resize = _changed(plane.api, space, name, cpu="2")
     with pytest.raises(Refused, match="only of a pod on which the change is recorded"):
         stolen.patch("v1", "Pod", name, resize, space, subresource="resize")
     for changes in (
         {"spec": {"activeDeadlineSeconds": 1}},
         {"metadata": {"labels": {"app": "evil"}}},
         {"metadata": {"annotations": {"evil": "1"}}},
-        {"spec": {"containers": [{"name": "main", "image": "evil"}]}},
+        _changed(plane.api, space, name, image="evil"),
     ):
         with pytest.raises(Refused, match=f"{ACCOUNT}-pods"):
             stolen.patch("v1", "Pod", name, changes, space)
@@ -179,9 +180,12 @@ def _does_nothing_else(plane: ControlPlane, space: str, name: str) -> None:
     stolen.http.close()
 
 
-def _resized(cpu: str) -> Object:
-    resources = {"requests": BEFORE | {"cpu": cpu, GPU: "1"}, "limits": {GPU: "1"}}
-    return {"spec": {"containers": [{"name": "main", "image": "team/train:1", "resources": resources}]}}
+def _changed(api: Api, space: str, name: str, cpu: str = "", **more: str) -> Object:
+    """A merge patch of its container: with all that this has already, as it replaces the list."""
+    (container,) = api.get("v1", "Pod", name, space)["spec"]["containers"]
+    if cpu:
+        container["resources"]["requests"]["cpu"] = cpu
+    return {"spec": {"containers": [container | more]}}
 
 
 def _refusal(api: Api, space: str, name: str, changes: Object) -> str:
@@ -209,5 +213,7 @@ def _is_taken_back_by_off(plane: ControlPlane, space: str, name: str) -> None:
     assert [(each.step.name, each.error) for each in outcomes] == [(name, "")]
     assert (_cpu(api, space, name), _is_closed(api, space, name)) == ("4", True)
     off = Api(Path(plane.kubeconfig_for("kopt-off", "kopt-system")))
-    assert "only of a pod on which the change is recorded" in _refusal(off, space, name, _resized("8"))
+    assert "only of a pod on which the change is recorded" in _refusal(
+        off, space, name, _changed(api, space, name, cpu="8")
+    )
     off.http.close()

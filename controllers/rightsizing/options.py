@@ -41,7 +41,7 @@ class Options(ControllerOptions):
         Path | None, Flag("CA of Prometheus' certificate; else those of the system.", metavar="FILE")
     ] = None
     since_s: Annotated[float, Flag("How far back use is read.", name="since", kind=Kind.SPAN)] = 86400.0
-    look_s: Annotated[float, Flag("How often changes are looked for.", name="look", kind=Kind.SPAN)] = 300.0
+    interval_s: Annotated[float, Flag("How often changes are looked for.", name="look", kind=Kind.SPAN)] = 300.0
     most_open: Annotated[int, Flag("Workloads that are changed at a time, in the whole cluster.")] = 2
     tolerance: Annotated[float, Flag("Slower by less than this share is not slower.")] = 0.03
     workload_mode: WorkloadMode = ""
@@ -54,7 +54,7 @@ class Options(ControllerOptions):
 
         if self.since_s < _SHORTEST_S:
             refuse("less than an hour says nothing about what a workload needs", "--since")
-        if self.look_s < 1:
+        if self.interval_s < 1:
             refuse("changes are looked for once a second at most", "--look")
         if self.most_open < 1:
             refuse("at least one workload; to change none, leave the mode at observe", "--most-open")
@@ -65,7 +65,7 @@ class Options(ControllerOptions):
             defaults,
             mode=self.mode,
             most_open=self.most_open,
-            look_s=self.look_s,
+            interval_s=self.interval_s,
             watch=replace(defaults.watch, tolerance=self.tolerance),
             workload_may_lower=may_lower(self.workload_mode),
         )

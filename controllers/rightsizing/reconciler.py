@@ -50,7 +50,7 @@ class RightsizingSettings:
     mode: Mode = Mode.OBSERVE
     most_open: int = 2
     """Changes at a time, of the whole cluster."""
-    look_s: float = 300.0
+    interval_s: float = 300.0
     """How often use is read and changes are proposed."""
     poll_s: float = 10.0
     """While a change is open."""
@@ -105,7 +105,7 @@ class Reconciler(Retrying):
         """When the API server has refused a change: it is asked again after a while, as quotas may be free then."""
         self._ended: deque[tuple[Owner, float]] = deque(maxlen=_REMEMBERED)
         """Changes that ended in this term: informers may still show them as open."""
-        self._looked_s = float("-inf")
+        self._proposed_at_s = float("-inf")
         self.measured = 0
         """1 while use is read."""
 
@@ -120,24 +120,24 @@ class Reconciler(Retrying):
 
     async def step(self) -> float:
         """In how many seconds to run again if nothing changes before. Raises Deposed."""
-        workloads, again_s = self._cluster.workloads(), [self._settings.look_s]
+        workloads, again_s = self._cluster.workloads(), [self._settings.interval_s]
         left = [owner for owner, pods in workloads.items() if any(pod.open for pod in pods)]
         for owner in {*left, *self._watches}:
             pods = workloads.get(owner, ())
             again_s.append(await self._tried(partial(self._go_on, owner, pods), _subject(pods)))
-        if self._clock() - self._looked_s >= self._settings.look_s:
-            self._looked_s = self._clock()
-            await self._look(workloads)
+        if self._clock() - self._proposed_at_s >= self._settings.interval_s:
+            self._proposed_at_s = self._clock()
+            await self._propose_all(workloads)
         if self._watches:
             again_s.append(self._settings.poll_s)
-        return min([*again_s, max(0.0, self._looked_s + self._settings.look_s - self._clock())])
+        return min([*again_s, max(0.0, self._proposed_at_s + self._settings.interval_s - self._clock())])
 
     # --- Changes that are open
 
     async def _go_on(self, owner: Owner, pods: Pods) -> float:
         watch = self._watches.get(owner) or await self._adopted(owner, pods)
         if watch is None:
-            return self._settings.look_s
+            return self._settings.interval_s
         self._watches[owner] = watch
         if not pods:
             watch.end(Outcome.KEPT, Reason("WORKLOAD_ENDED", "The workload ended."))
@@ -149,7 +149,7 @@ class Reconciler(Retrying):
                 watch.end(Outcome.UNDONE, above.why_not)
             else:
                 settings = self._settings
-                watch.look(pods, self._cluster.marks(owner), self._clock(), settings.watch, settings.accept_s)
+                watch.update(pods, self._cluster.marks(owner), self._clock(), settings.watch, settings.accept_s)
         if watch.ending is not None:
             await self._end(watch, *watch.ending)
             del self._watches[owner]
@@ -188,7 +188,7 @@ class Reconciler(Retrying):
 
     # --- The next ones
 
-    async def _look(self, workloads: Mapping[Owner, Pods]) -> None:
+    async def _propose_all(self, workloads: Mapping[Owner, Pods]) -> None:
         try:
             use = await self._read_use()
         except PrometheusError:
@@ -197,13 +197,13 @@ class Reconciler(Retrying):
             return
         self.measured = 1
         idle = self._cluster.idle_uids()
-        chosen = {
+        best = {
             owner: change
             for owner, pods in workloads.items()
             if owner not in self._watches and (change := self._best(owner, pods, use, idle)) is not None
         }
-        self._proposed = {owner: resize for owner, resize in self._proposed.items() if owner in chosen}
-        for owner, candidate in sorted(chosen.items(), key=lambda item: -item[1].freed_share):
+        self._proposed = {owner: resize for owner, resize in self._proposed.items() if owner in best}
+        for owner, candidate in sorted(best.items(), key=lambda item: -item[1].freed_share):
             await self._tried(partial(self._propose, owner, workloads[owner], candidate), _subject(workloads[owner]))
 
     def _best(self, owner: Owner, pods: Pods, use: Use, idle: frozenset[str]) -> Candidate | None:
@@ -227,13 +227,13 @@ class Reconciler(Retrying):
         above = await self._cluster.above(pods)
         if above.why_not is not None or above.uids & self._cluster.idle_uids():
             self._proposed.pop(owner, None)
-            return self._settings.look_s
+            return self._settings.interval_s
         if self._proposed.get(owner) != candidate.resize:
             self._proposed[owner] = candidate.resize
             self._emit_event(candidate.workload.reference, "ResizeProposed", f"{candidate.resize.text}.")
         if self._may_begin(owner, pods, above):
             await self._begin(owner, pods, candidate.resize)
-        return self._settings.look_s
+        return self._settings.interval_s
 
     def _may_begin(self, owner: Owner, pods: Pods, above: Above) -> bool:
         """Room, the mode, steps to compare with, and no checkpoint under way."""

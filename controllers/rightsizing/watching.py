@@ -35,7 +35,7 @@ class Watch:
     def end(self, outcome: Outcome, reason: Reason) -> None:
         self.ending = self.ending or (outcome, reason)
 
-    def look(
+    def update(
         self, pods: Sequence[ObservedPod], marks: Marks, now_s: float, settings: WatchSettings, accept_s: float
     ) -> None:
         """Decides by what is seen now of the workload's ``pods``."""

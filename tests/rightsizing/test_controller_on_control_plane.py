@@ -35,7 +35,7 @@ for step in range(1, 100000):
 """
 SETTINGS = RightsizingSettings(
     Mode.ENFORCE,
-    look_s=0.5,
+    interval_s=0.5,
     poll_s=0.2,
     accept_s=10.0,
     # Of a machine that is busy with other things, and so is its noise.
@@ -120,13 +120,14 @@ async def _opt_in(kube: Kube, pod: Object, managed: str = "true") -> None:
     await kube.patch(NAMESPACES, pod["metadata"]["namespace"], changes)
 
 
-async def _until(kube: Kube, pod: Object, holds: Callable[[Object], Any], within_s: float = 60.0) -> Object:
-    async with asyncio.timeout(within_s):
-        while True:
-            now = await kube.get(PODS, "trainer", pod["metadata"]["namespace"])
-            if holds(now):
-                return now
-            await asyncio.sleep(0.1)
+async def _until(kube: Kube, pod: Object, holds: Callable[[Object], Any], within_s: float = 100.0) -> Object:
+    until_s = time.time() + within_s
+    while True:
+        now = await kube.get(PODS, "trainer", pod["metadata"]["namespace"])
+        if holds(now):
+            return now
+        assert time.time() < until_s, (now["metadata"], await _reasons(kube, pod))
+        await asyncio.sleep(0.1)
 
 
 def _cpu(pod: Object) -> str:

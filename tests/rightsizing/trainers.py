@@ -173,7 +173,7 @@ class Leader:
         self._use = use
         self.reconciler = Reconciler(
             self.cluster,
-            replace(settings, look_s=60.0),
+            replace(settings, interval_s=60.0),
             self._read,
             lambda _regarding, reason, sentence: trainers.reported.append((reason, sentence)),
             clock=lambda: trainers.now_s,

@@ -259,7 +259,7 @@ def _rightsizing(kube: Any) -> LedReplica:
         return {("team", "trains", "a"): ContainerUse(1000, 1500, GIB, 86_400)}
 
     # What it looks at here is the switch, not the steps: none are needed before a change.
-    settings = RightsizingSettings(Mode.ENFORCE, look_s=0.05, poll_s=0.05, watch=WatchSettings(least_samples=0))
+    settings = RightsizingSettings(Mode.ENFORCE, interval_s=0.05, poll_s=0.05, watch=WatchSettings(least_samples=0))
     return rightsizing.Replica(kube, rightsizing.ProcessSettings(lease=LEASE, controller=settings, port=0), use)
 
 

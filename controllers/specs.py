@@ -19,6 +19,7 @@ from kopt.controllers.partitions.options import Options as PartitionsOptions
 from kopt.controllers.preemption.options import Options as PreemptionOptions
 from kopt.controllers.queues.options import Options as QueuesOptions
 from kopt.controllers.reservations.options import Options as ReservationsOptions
+from kopt.controllers.rightsizing.options import Options as RightsizingOptions
 from kopt.controllers.runs.options import Options as RunsOptions
 from kopt.controllers.sizing.options import Options as SizingOptions
 from kopt.controllers.staging.options import Options as StagingOptions
@@ -412,6 +413,38 @@ CONTROLLERS = (
             "resourceslices.resource.k8s.io",
         ),
         writes=("devicetaintrules.resource.k8s.io", "nodehealths.kaiwo.ai", "nodes"),
+    ),
+    # Of workloads it reads those that a pod at stake belongs to: whether they opt out.
+    ControllerSpec(
+        "rightsizing",
+        "kopt.controllers.rightsizing.main",
+        (9469,),
+        RightsizingOptions,
+        reads=(
+            SWITCHES,
+            "cronjobs.batch",
+            "deployments.apps",
+            "gpuworkloads.kaiwo.silogen.ai",
+            "inferenceservices.serving.kserve.io",
+            "jobs.batch",
+            "jobs.batch.volcano.sh",
+            "jobsets.jobset.x-k8s.io",
+            "kaiwojobs.kaiwo.silogen.ai",
+            "kaiwoservices.kaiwo.silogen.ai",
+            "leaderworkersets.leaderworkerset.x-k8s.io",
+            "mpijobs.kubeflow.org",
+            "namespaces",
+            "pods",
+            "pytorchjobs.kubeflow.org",
+            "rayclusters.ray.io",
+            "rayjobs.ray.io",
+            "rayservices.ray.io",
+            "replicasets.apps",
+            "secrets",
+            "statefulsets.apps",
+            "trainjobs.trainer.kubeflow.org",
+        ),
+        writes=("pods", "secrets"),
     ),
 )
 """Every controller, in the order of their ports."""

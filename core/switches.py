@@ -54,6 +54,9 @@ FEATURES = (
     Feature("partitions", "partitions", "strategies", "cuts GPUs of idle nodes into MIG instances or AMD partitions"),
     Feature("budgets", "meter", "budgets", "stops LocalQueues of budgets that are spent"),
     Feature("health", "health", "nodes", "has placement avoid nodes at fault, and taints them"),
+    Feature(
+        "rightsizing", "rightsizing", "workloads", "changes CPU and memory of running pods, and watches their steps"
+    ),
     Feature("diagnoses", "pages", "workloads", "writes why a workload waits as an Event on it"),
     Feature("autoscaling", "autoscaling", "services", "gives HorizontalPodAutoscalers forecasts", "demand"),
 )

@@ -14,25 +14,26 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from kopt.cli.errors import Refused
-from kopt.cli.rightsize.pods import NotDone, ResizedPods
 from kopt.cli.rightsize.steps import Steps
+from kopt.cluster.workloads.resizing.pods import NotDone, ResizedPods
 from kopt.core.reason import Reason
-from kopt.core.workload.rightsizing import Outcome, Resize
+from kopt.core.workload.rightsizing import Outcome
 from kopt.policies.rightsizing.interval import Slowdown
-from kopt.policies.rightsizing.step_times import before_and_after, longest_gap_s
 from kopt.policies.rightsizing.watch import (
     Action,
     Decision,
+    Since,
     Watched,
     WatchSettings,
     evaluate,
     too_few_steps,
+    watched,
 )
 
 if TYPE_CHECKING:
-    from kopt.cli.rightsize.candidates import Candidate
     from kopt.cluster.client.api import Kube
     from kopt.cluster.client.resources import Object
+    from kopt.controllers.rightsizing.candidates import Candidate
 
 Say = Callable[[str], None]
 _WRITING = "CKPT_WRITING"
@@ -51,14 +52,12 @@ class ApplySettings:
     """How long taking it back is tried again where the API server does not answer."""
 
 
-async def apply(
-    kube: "Kube", candidate: "Candidate", log_container: str, settings: ApplySettings, say: Say
-) -> Decision:
+async def apply(kube: "Kube", candidate: "Candidate", settings: ApplySettings, say: Say) -> Decision:
     """Raises Refused where nothing was changed, and where a change could not be taken back."""
     assert candidate.resize is not None
     pods = ResizedPods(kube, candidate.pods, candidate.resize, time.time)
     since_s = time.time() - settings.watch.baseline_s
-    steps = Steps(kube, candidate.pods[0], log_container, since_s, settings.watch.sample_s)
+    steps = Steps(kube, candidate.pods[0], candidate.log_container, since_s, settings.watch.sample_s)
     following = asyncio.create_task(steps.run())
     try:
         return await _Watch(kube, candidate, pods, steps, settings, say).run()
@@ -141,11 +140,11 @@ class _Watch:
 
     async def _changed(self) -> Decision:
         await self._pods.apply()
-        self._event("ResizeApplied", f"{text_of(self._resize)} and watched.")
+        self._event("ResizeApplied", f"{self._resize.text} and watched.")
         if why := await self._pods.refusal(self._settings.accept_s):
             return Decision(Action.UNDO, Reason("KUBELET_REFUSES", f"The node refuses it: {why}."), _NO_INTERVAL)
         self._effective_s = time.time()
-        self._say(f"{text_of(self._resize)}; in effect after {self._effective_s - self._applied_s:.0f} s")
+        self._say(f"{self._resize.text}; in effect after {self._effective_s - self._applied_s:.0f} s")
         return await self._decided()
 
     async def _decided(self) -> Decision:
@@ -156,31 +155,20 @@ class _Watch:
             if not pods:
                 return Decision(Action.KEEP, Reason("WORKLOAD_ENDED", "The workload ended."), _NO_INTERVAL)
             self._steps.annotated(pods)
-            watched = self._watched(pods)
-            decision = evaluate(watched, self._settings.watch)
+            seen = self._watched(pods)
+            decision = evaluate(seen, self._settings.watch)
             if decision.action is not Action.WATCH:
                 return decision
-            if watched.elapsed_s // self._settings.watch.window_s > windows:
-                windows = int(watched.elapsed_s // self._settings.watch.window_s)
-                self._say(f"{watched.elapsed_s:.0f} s, {len(watched.after)} observations: {decision.reason.message}")
+            if seen.elapsed_s // self._settings.watch.window_s > windows:
+                windows = int(seen.elapsed_s // self._settings.watch.window_s)
+                self._say(f"{seen.elapsed_s:.0f} s, {len(seen.after)} observations: {decision.reason.message}")
 
     def _watched(self, pods: "list[Object]") -> Watched:
         from kopt.cluster.workloads.pod_resize import restarts_of
 
-        now_s, times = time.time(), self._steps.times
-        before, after = before_and_after(times, self._applied_s, self._effective_s)
-        before = [each for each in before if each.start_s >= self._applied_s - self._settings.watch.baseline_s]
-        last_s = max(self._steps.last_s or 0.0, self._effective_s)
-        return Watched(
-            [each.seconds for each in before],
-            [each.seconds for each in after],
-            now_s - self._effective_s,
-            [each.start_s - self._effective_s for each in after],
-            max(0.0, now_s - last_s),
-            longest_gap_s(before),
-            sum(max(0, restarts_of(pod) - self._restarts.get(pod["metadata"]["name"], 0)) for pod in pods),
-            self._resize.freed < 0,
-        )
+        restarts = sum(max(0, restarts_of(pod) - self._restarts.get(pod["metadata"]["name"], 0)) for pod in pods)
+        since = Since(self._applied_s, self._effective_s, restarts, grows=self._resize.freed < 0)
+        return watched(self._steps.times, self._steps.last_s, since, time.time(), self._settings.watch)
 
     async def _keep(self, decision: Decision) -> None:
         from kopt.cluster.client.api import ApiError
@@ -190,35 +178,19 @@ class _Watch:
                 await self._pods.close(pod, Outcome.KEPT, decision.reason.message)
         except ApiError as error:
             raise Refused(f"the change is kept, and on the pods it still stands as open: {error}") from error
-        self._event("ResizeKept", f"{text_of(self._resize)}, kept. {decision.reason.message}")
+        self._event("ResizeKept", f"{self._resize.text}, kept. {decision.reason.message}")
         await self._events.flush()
 
     async def _undo(self, decision: Decision) -> None:
         """Tries again for a while. Raises Refused with what stands."""
         not_done = await restored(self._pods, decision.reason.message, self._settings.undo_s, self._say)
-        self._event("ResizeUndone", f"{text_of(self._resize)}, undone. {decision.reason.message}")
+        self._event("ResizeUndone", f"{self._resize.text}, undone. {decision.reason.message}")
         await self._events.flush()
         for each in not_done:
             self._say(f"{each.pod} was left as it is: {each.why}")
 
     def _event(self, reason: str, note: str) -> None:
-        workload, resource = self._candidate.pod_kind.workload, self._candidate.pod_kind.resource
-        uid = str(workload.document["metadata"].get("uid", ""))
-        self._events.record(resource.reference(workload.namespace, workload.name, uid), reason, "Rightsizing", note)
-
-
-def text_of(resize: Resize) -> str:
-    """``CPU request of main 8 to 4, limit 8 to 4``."""
-    lever = resize.lever
-    parts = [
-        f"{name} {lever.text(old)} to {lever.text(new)}"
-        for name, old, new in (
-            ("request", resize.before.request, resize.after.request),
-            ("limit", resize.before.limit, resize.after.limit),
-        )
-        if old != new
-    ]
-    return f"{lever} of {resize.container}: {', '.join(parts)}"
+        self._events.record(self._candidate.workload.reference, reason, "Rightsizing", note)
 
 
 async def restored(pods: ResizedPods, reason: str, within_s: float, say: Say) -> list[NotDone]:

@@ -16,9 +16,9 @@ from kopt.cli.progress import print_status
 from kopt.core.workload.rightsizing import Lever
 
 if TYPE_CHECKING:
-    from kopt.cli.rightsize.candidates import Candidate
-    from kopt.cli.rightsize.use import Use
     from kopt.cluster.client.api import Kube
+    from kopt.cluster.workloads.resizing.use import Use
+    from kopt.controllers.rightsizing.candidates import Candidate
 
 app = typer.Typer(
     cls=Edge, no_args_is_help=True, help="Change CPU and memory of running GPU workloads in place, and watch."
@@ -148,12 +148,15 @@ def _span(since: str) -> int:
 async def _read(
     kube: "Kube", url: str, span_s: int, token_file: Path | None, namespace: str, workload: str
 ) -> "list[Candidate]":
-    from kopt.cli.rightsize.candidates import read_candidates
-    from kopt.cli.rightsize.use import read_use
-    from kopt.cluster.client.prometheus import Prometheus, token_of
+    from kopt.cli.rightsize.reading import read_candidates
+    from kopt.cluster.client.prometheus import Prometheus, PrometheusError, token_of
+    from kopt.cluster.workloads.resizing.use import read_use
 
-    async with Prometheus(url, token=token_of(token_file), timeout_s=60.0) as prometheus:
-        use: Use = await read_use(prometheus, namespace, span_s)
+    try:
+        async with Prometheus(url, token=token_of(token_file), timeout_s=60.0) as prometheus:
+            use: Use = await read_use(prometheus, namespace, span_s)
+    except PrometheusError as error:
+        raise Refused(f"measured use cannot be read: {error}") from error
     result = await read_candidates(kube, use, time.time(), namespace, workload)
     if workload and not result:
         location = f"namespace {namespace}" if namespace else "any namespace"
@@ -172,8 +175,8 @@ async def _planned(
     check: bool,
 ) -> "tuple[list[Candidate], dict[int, str]]":
     """And by the index of a candidate why the API server would not take it."""
-    from kopt.cli.rightsize.pods import ResizedPods
     from kopt.cluster.client.api import ApiError
+    from kopt.cluster.workloads.resizing.pods import ResizedPods
 
     async def work(kube: "Kube") -> "tuple[list[Candidate], dict[int, str]]":
         candidates = await _read(kube, url, span_s, token_file, namespace, workload)
@@ -206,7 +209,7 @@ async def _applied(
     from kopt.cli.cluster.process import AUDIT_URL, recorded
     from kopt.cli.rightsize.apply import ApplySettings
     from kopt.cli.rightsize.apply import apply as apply_change
-    from kopt.cli.rightsize.choice import log_container, select
+    from kopt.cli.rightsize.choice import select
 
     settings = ApplySettings()
     settings = replace(settings, watch=replace(settings.watch, tolerance=tolerance))
@@ -214,7 +217,7 @@ async def _applied(
     async def work(kube: "Kube") -> Any:
         candidates = await _read(kube, url, span_s, token_file, namespace, workload)
         candidate = select(candidates, lever, container)
-        decision = await apply_change(kube, candidate, log_container(candidate), settings, print_status)
+        decision = await apply_change(kube, candidate, settings, print_status)
         return candidate, decision
 
     # The audit log of a cluster is told where there is one; nobody reads its lines on a terminal.

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from kopt.cli.errors import Refused
 from kopt.cli.output import Answer, column, format_time
-from kopt.cli.rightsize.apply import restored, text_of
-from kopt.cli.rightsize.candidates import running_pods
-from kopt.cli.rightsize.pods import ResizedPods
+from kopt.cli.rightsize.apply import restored
+from kopt.cli.rightsize.reading import running_pods
+from kopt.cluster.workloads.resizing.pods import ResizedPods
 from kopt.core.workload.rightsizing import Outcome, ResizeRecord
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ async def history_answer(kube: "Kube", namespace: str) -> Answer:
             remarks.append(f"{space}/{name}: {error}")
             continue
         rows += [
-            ResizeRow(record.at_s, space, name, text_of(record.resize), record.outcome.value, record.reason)
+            ResizeRow(record.at_s, space, name, record.resize.text, record.outcome.value, record.reason)
             for record in records
         ]
     rows.sort(key=lambda row: (-row.at, row.namespace, row.pod))
@@ -70,7 +70,7 @@ async def taken_back(kube: "Kube", namespace: str, workload: str, say: Callable[
     resized = ResizedPods(kube, bearing, record.resize, time.time, record.at_s)
     for each in await restored(resized, "Taken back by hand.", _UNDO_S, say):
         say(f"{each.pod} was left as it is: {each.why}")
-    return f"taken back: {text_of(record.resize)}, of {len(bearing)} pods"
+    return f"taken back: {record.resize.text}, of {len(bearing)} pods"
 
 
 def _newest(pods: "list[Object]") -> "tuple[ResizeRecord | None, list[Object]]":
@@ -82,7 +82,7 @@ def _newest(pods: "list[Object]") -> "tuple[ResizeRecord | None, list[Object]]":
     for pod in pods:
         for record in resizes_of(pod):
             if record.outcome is not Outcome.UNDONE:
-                key = record.at_s, text_of(record.resize)
+                key = record.at_s, record.resize.text
                 records[key] = record
                 bearing[key].append(pod)
     if not records:

@@ -4,7 +4,7 @@ import time
 from typing import TYPE_CHECKING
 
 from kopt.formats.joblog.progress import ProgressReader
-from kopt.policies.rightsizing.step_times import StepMark, StepTime, step_times
+from kopt.policies.rightsizing.step_times import Marks, StepMark, StepTime
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from kopt.cluster.client.api import Kube
     from kopt.cluster.client.resources import Object
 
-_MOST_MARKS = 100_000
+_KEEP_S = 7200.0
 
 
 class Steps:
@@ -26,8 +26,7 @@ class Steps:
         position = {"since": int(since_s), "number": 1}
         self._source = StreamSource(kube, instance, "log", metadata["uid"], time.time, position)
         self._reader, self._sample_s = ProgressReader(), sample_s
-        self._logged: list[StepMark] = []
-        self._annotated: list[StepMark] = []
+        self._logged, self._annotated = Marks(_KEEP_S), Marks(_KEEP_S)
         self.caught_up = False
         """Whether what the log had to say of the past is read."""
 
@@ -37,7 +36,7 @@ class Steps:
             for line in reading.lines:
                 self._reader.read(line.text, line.at_s)
                 if (progress := self._reader.progress()) is not None:
-                    _add(self._logged, StepMark(progress.at_s, progress.step))
+                    self._logged.add(StepMark(progress.at_s, progress.step))
             self.caught_up = self.caught_up or reading.present
 
     def annotated(self, pods: "Sequence[Object]") -> None:
@@ -45,26 +44,20 @@ class Steps:
         from kopt.cluster.objects.progress import progress_of
 
         if (progress := progress_of(pods)) is not None:
-            _add(self._annotated, StepMark(progress.at_s, progress.step))
+            self._annotated.add(StepMark(progress.at_s, progress.step))
 
     @property
-    def marks(self) -> list[StepMark]:
+    def _marks(self) -> Marks:
         return self._logged if len(self._logged) > 1 else self._annotated
 
     @property
     def times(self) -> list[StepTime]:
-        return step_times(self.marks, self._sample_s)
+        return self._marks.times(self._sample_s)
 
     @property
     def last_s(self) -> float | None:
         """When the last step was done; None before the first."""
-        return self.marks[-1].at_s if self.marks else None
-
-
-def _add(marks: list[StepMark], mark: StepMark) -> None:
-    if not marks or mark.step != marks[-1].step:
-        marks.append(mark)
-    del marks[:-_MOST_MARKS]
+        return self._marks.last_s
 
 
 async def _at_once() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kopt.cli.output import Answer, column
-from kopt.cli.rightsize.candidates import Candidate
+from kopt.controllers.rightsizing.candidates import Candidate
 from kopt.core.reason import Reason
 from kopt.core.units import GIB, format_bytes
 from kopt.core.workload.rightsizing import Bounds, Lever
@@ -82,8 +82,8 @@ def _row(candidate: Candidate, refusal: str | None) -> PlanRow:
     reason = candidate.result if isinstance(candidate.result, Reason) else None
     after = bounds if resize is None else resize.after
     return PlanRow(
-        candidate.namespace,
-        candidate.pod_kind.label,
+        candidate.workload.namespace,
+        candidate.workload.label,
         candidate.container,
         lever.value,
         len(candidate.pods),
@@ -108,8 +108,8 @@ def applied_answer(candidate: Candidate, decision: "Decision") -> Answer:
     resize, interval = candidate.resize, decision.slowdown
     is_measured = interval.low > -1
     row = AppliedRow(
-        candidate.namespace,
-        candidate.pod_kind.label,
+        candidate.workload.namespace,
+        candidate.workload.label,
         resize.container,
         resize.lever.value,
         _bounds(resize.lever, resize.before),

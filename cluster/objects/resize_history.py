@@ -1,6 +1,8 @@
 """``kaiwo.ai/resizes`` on a pod: the changes of its CPU and memory while it ran, the newest first.
 
-The entry is written before the change, so that whoever finds it open knows what to put back.
+The entry is written before the change, so that whoever finds it open knows what to put back. While one is open the pod
+has the label ``kaiwo.ai/resizing``; where the controller made it, an annotation of that name as well, with the entry
+and a proof: whoever may write a pod may write any history, and a controller puts back only what it had itself.
 """
 
 from collections.abc import Sequence
@@ -8,11 +10,13 @@ from typing import Any
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.annotations import records_of, records_text
+from kopt.cluster.objects.fields import mapping, text
+from kopt.cluster.objects.seals import SEAL
 from kopt.core.times import seconds, stamp
 from kopt.core.untrusted import UnreadableError
 from kopt.core.workload.rightsizing import Bounds, Lever, Outcome, Resize, ResizeRecord
 
-RESIZES = "kaiwo.ai/resizes"
+RESIZES, RESIZING = "kaiwo.ai/resizes", "kaiwo.ai/resizing"
 MOST_KEPT = 10
 _LONGEST_REASON = 300
 
@@ -25,6 +29,28 @@ def resizes_of(pod: Object) -> list[ResizeRecord]:
 def written(records: Sequence[ResizeRecord]) -> str:
     """As the annotation holds them."""
     return records_text(map(_entry, records), MOST_KEPT)
+
+
+def marked_open(record: ResizeRecord, uid: str, *, sealed: bool) -> Object:
+    """Metadata of the pod ``uid`` while the change is open; ``sealed``: for a controller that watches it."""
+    note = SEAL.sealed(RESIZING, uid, _entry(record)) if sealed else None
+    return {"labels": {RESIZING: "open"}, "annotations": {RESIZING: note}}
+
+
+def marked_closed() -> Object:
+    return {"labels": {RESIZING: None}, "annotations": {RESIZING: None}}
+
+
+def sealed_change(pod: Object) -> ResizeRecord | None:
+    """The change that a controller of ours left open on a pod; None for none, and for what has no valid proof."""
+    uid, note = text(pod, "metadata", "uid"), mapping(pod, "metadata", "annotations").get(RESIZING)
+    entry = None if note is None else SEAL.opened(RESIZING, uid, note)
+    return None if entry is None else _record(entry)
+
+
+def open_change(pod: Object) -> ResizeRecord | None:
+    """The change that is open by the history of a pod, whoever made it. Raises AnnotationError."""
+    return next((record for record in resizes_of(pod) if record.outcome is Outcome.OPEN), None)
 
 
 def _entry(record: ResizeRecord) -> dict[str, Any]:

@@ -1,11 +1,11 @@
 """Proof that a controller of ours wrote an annotation on an object that its user may write as well.
 
 Whoever may write a pod may write every annotation of it, so an annotation alone says nothing about its writer. Those on
-which a controller acts later (``kaiwo.ai/evicting``, ``kaiwo.ai/preemption``, ``kaiwo.ai/save-requested``) are JSON
-objects with a ``proof``: an HMAC-SHA256 (RFC 2104) over the annotation's name, the uid of the object and the rest of
-the JSON. The key lies in a Secret in the controllers' namespace. An annotation without a valid proof, one that was
-changed, and one that was copied from another object all count as absent. An old one that its user writes again is
-told by its time, which the reader checks.
+which a controller acts later (``kaiwo.ai/evicting``, ``kaiwo.ai/preemption``, ``kaiwo.ai/resizing``,
+``kaiwo.ai/save-requested``) are JSON objects with a ``proof``: an HMAC-SHA256 (RFC 2104) over the annotation's name,
+the uid of the object and the rest of the JSON. The key lies in a Secret in the controllers' namespace. An annotation
+without a valid proof, one that was changed, and one that was copied from another object all count as absent. An old one
+that its user writes again is told by its time, which the reader checks.
 
     text = SEAL.sealed("kaiwo.ai/evicting", uid, {"at": …})
     SEAL.opened("kaiwo.ai/evicting", uid, text)  # {"at": …}, or None
@@ -34,7 +34,7 @@ from kopt.core.untrusted import UnreadableError, decode_mapping
 _LOG = logging.getLogger(__name__)
 SECRET = "kopt-seal"
 PROOF = "proof"
-SEALED_KEYS = ("kaiwo.ai/evicting", "kaiwo.ai/preemption", "kaiwo.ai/save-requested")
+SEALED_KEYS = ("kaiwo.ai/evicting", "kaiwo.ai/preemption", "kaiwo.ai/resizing", "kaiwo.ai/save-requested")
 """Annotations that count with a proof alone."""
 _KEY_BYTES = 32
 _LONGEST_CHARS = 64 << 10

@@ -1,5 +1,6 @@
 """Everything of ours off: webhooks, compiled compliance policies and the policy that guards our annotations deleted,
-controllers scaled to zero, agents, tests and Jobs that hold reserved GPUs deleted, held workloads released.
+controllers scaled to zero, agents, tests and Jobs that hold reserved GPUs deleted, held workloads released, pods that
+are being resized given back what they had.
 
 In this order, as a controller that still runs could hold again what was released. Safe to repeat: what is off already
 is not touched, and a second run finds nothing. The entry of the extender in a scheduler's configuration is
@@ -23,6 +24,7 @@ from kopt.cluster.holds.hold import HELD_KINDS
 from kopt.cluster.teardown.changes import open_unhealthy_nodes, release_held, unguard, unorder, untaint_devices
 from kopt.cluster.teardown.components import delete_guard, delete_webhooks, end_jobs, stop_controllers, wait_until_ended
 from kopt.cluster.teardown.queues import give_back_queues
+from kopt.cluster.teardown.resizes import undo_resizes
 from kopt.cluster.teardown.steps import Outcome, Step
 from kopt.core.scheduling.queue_tree import Engine
 
@@ -63,6 +65,8 @@ async def switch_off(
         if served is not None:
             async for outcome in release_held(kube, kind, served, dry_run, wait_s):
                 yield outcome
+    async for outcome in undo_resizes(kube, dry_run):
+        yield outcome
     async for outcome in unorder(kube, dry_run):
         yield outcome
     async for outcome in open_unhealthy_nodes(kube, dry_run):

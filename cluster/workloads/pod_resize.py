@@ -1,6 +1,6 @@
 """Resizing a running pod in place, by its subresource ``resize`` (Kubernetes 1.33 and later, stable since 1.35)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -88,6 +88,19 @@ def resize_state(pod: Object, resize: Resize) -> tuple[ResizeState, str]:
     except ValueError:
         is_actual = False
     return (ResizeState.ACTUATED if is_actual else ResizeState.PENDING), ""
+
+
+def state_of_all(pods: Iterable[Object], resize: Resize) -> tuple[ResizeState, str]:
+    """Of the pods of a workload: refused where one of them is, and by which; actuated where all are."""
+    pending = ""
+    result = ResizeState.ACTUATED
+    for pod in pods:
+        state, message = resize_state(pod, resize)
+        if state is ResizeState.REFUSED:
+            return state, f"{pod['metadata']['name']}: {message}"
+        if state is ResizeState.PENDING:
+            result, pending = state, message or pending
+    return result, pending
 
 
 def restarts_of(pod: Object) -> int:

@@ -10,6 +10,7 @@ from kopt.controllers.overview.findings import holds as holding
 from kopt.controllers.overview.findings import order as ranks
 from kopt.controllers.overview.findings import pods as living
 from kopt.controllers.overview.findings import queues as queueing
+from kopt.controllers.overview.findings import resizes
 from kopt.controllers.overview.job import Finding, JobSnapshot
 from kopt.controllers.overview.text import ago
 from kopt.core.times import seconds_or_none
@@ -27,6 +28,7 @@ FINDERS: tuple[Callable[[JobSnapshot], Iterator[Finding]], ...] = (
     queueing.no_pods,
     living.running,
     living.requested,
+    resizes.resized,
     history.loans,
     history.room,
     history.decided,

@@ -80,6 +80,16 @@ class Resize:
         """The change back."""
         return Resize(self.container, self.lever, self.after, self.before)
 
+    @property
+    def text(self) -> str:
+        """``cpu of main: request 8 to 4, limit 8 to 4``."""
+        bounds = (
+            ("request", self.before.request, self.after.request),
+            ("limit", self.before.limit, self.after.limit),
+        )
+        parts = [f"{name} {self.lever.text(old)} to {self.lever.text(new)}" for name, old, new in bounds if old != new]
+        return f"{self.lever} of {self.container}: {', '.join(parts)}"
+
 
 class Outcome(StrEnum):
     """``OPEN``: applied, or about to be, and nothing decided yet."""

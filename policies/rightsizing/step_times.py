@@ -1,5 +1,6 @@
 """Step times out of what a log shows: when which step was done."""
 
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,32 @@ class StepMark:
 
     at_s: float
     step: int
+
+
+class Marks:
+    """The marks of one workload, each step once, the newest ``keep_s`` seconds of them."""
+
+    def __init__(self, keep_s: float, most: int = 100_000) -> None:
+        self._keep_s, self._most = keep_s, most
+        self._marks: deque[StepMark] = deque(maxlen=most)
+
+    def add(self, mark: StepMark) -> None:
+        if self._marks and mark.step == self._marks[-1].step:
+            return
+        self._marks.append(mark)
+        while mark.at_s - self._marks[0].at_s > self._keep_s:
+            self._marks.popleft()
+
+    def times(self, sample_s: float) -> list["StepTime"]:
+        return step_times(self._marks, sample_s)
+
+    @property
+    def last_s(self) -> float | None:
+        """When the last step was done; None before the first."""
+        return self._marks[-1].at_s if self._marks else None
+
+    def __len__(self) -> int:
+        return len(self._marks)
 
 
 @dataclass(frozen=True, slots=True)

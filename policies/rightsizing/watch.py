@@ -11,6 +11,7 @@ from statistics import fmean
 
 from kopt.core.reason import Reason
 from kopt.policies.rightsizing.interval import Slowdown, Summary, slowdown, summary
+from kopt.policies.rightsizing.step_times import StepTime, before_and_after, longest_gap_s
 
 
 class Action(StrEnum):
@@ -64,10 +65,39 @@ class Watched:
 
 
 @dataclass(frozen=True, slots=True)
+class Since:
+    """A change: when it was begun and when it took effect (Unix seconds), and how often containers restarted since.
+    ``grows``: it gives the workload more."""
+
+    applied_s: float
+    effective_s: float
+    restarts: int = 0
+    grows: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     action: Action
     reason: Reason
     slowdown: Slowdown
+
+
+def watched(
+    times: Sequence[StepTime], last_s: float | None, since: Since, now_s: float, settings: WatchSettings
+) -> Watched:
+    """What step times tell of a change; ``last_s`` is when the last step was done, None before the first."""
+    before, after = before_and_after(times, since.applied_s, since.effective_s)
+    before = [each for each in before if each.start_s >= since.applied_s - settings.baseline_s]
+    return Watched(
+        [each.seconds for each in before],
+        [each.seconds for each in after],
+        now_s - since.effective_s,
+        [each.start_s - since.effective_s for each in after],
+        max(0.0, now_s - max(last_s or 0.0, since.effective_s)),
+        longest_gap_s(before),
+        since.restarts,
+        since.grows,
+    )
 
 
 def evaluate(watched: Watched, settings: WatchSettings = WatchSettings()) -> Decision:

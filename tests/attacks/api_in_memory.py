@@ -157,9 +157,14 @@ class MemoryKube:
             after = merged(self.find(resource, name, namespace) or {}, named)
             return after if dry_run else self.put(resource, after)
         found = self._found(resource, name, namespace)
-        assert kind is Patch.MERGE
-        self._check(found, changes.get("metadata") or {})
-        return self.put(resource, merged(found, _copied(changes)))
+        metadata = changes.get("metadata") or {}
+        self._check(found, metadata)
+        if metadata.get("uid", found["metadata"]["uid"]) != found["metadata"]["uid"]:
+            raise Conflict(409, "Conflict", "another object has its name")
+        if kind is Patch.STRATEGIC:
+            changes = _by_name(found, changes)
+        after = merged(found, _copied(changes))
+        return after if dry_run else self.put(resource, after)
 
     async def delete(
         self, resource: Resource, name: str, namespace: str = "", *, uid: str = "", resource_version: str = "", **_: Any
@@ -212,6 +217,13 @@ class MemoryKube:
         for watch in self._watches:
             if watch.resource.path() == resource.path() and _is_selected(watch, document):
                 watch.events.put_nowait(WatchEvent(kind, _copied(document)))
+
+
+def _by_name(pod: Object, changes: Object) -> Object:
+    """A strategic merge patch of a pod's containers as a merge patch: they are known by their names."""
+    wanted = {one["name"]: one for one in changes["spec"]["containers"]}
+    containers = [merged(one, wanted.get(one["name"], {})) for one in pod["spec"]["containers"]]
+    return changes | {"spec": changes["spec"] | {"containers": containers}}
 
 
 def merged(before: Any, changes: Any) -> Any:

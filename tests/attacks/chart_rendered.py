@@ -27,6 +27,7 @@ EVERYTHING: Object = {
     "topology": {"enabled": True},
     "telemetry": {"enabled": True},
     "health": {"enabled": True},
+    "rightsizing": {"enabled": True},
     "nodeExecutor": {"enabled": True, "keysConfigMap": "keys"},
     "pairs": {"enabled": True},
     "preemption": {"enabled": True, "plainPods": True, "kai": True},

@@ -47,7 +47,7 @@ AREAS = {
     "preemption": ("policies/preemption", "controllers/preemption"),
     "queues": ("policies/queues", "policies/priority"),
     "replicas": ("policies/replicas", "controllers/overview/replicas", "cli/cluster/queueing/replicas"),
-    "rightsizing": ("policies/rightsizing", "cli/rightsize"),
+    "rightsizing": ("policies/rightsizing", "cli/rightsize", "controllers/rightsizing"),
     "runtime": ("models/runtime", "serving/runtime", "features/run_rows"),
     "serving": ("serving", "agents/logtail", "dashboard/data"),
     "sizing": ("models/sizing", "policies/sizing", "serving/sizing", "core/workload", "cluster/workloads"),

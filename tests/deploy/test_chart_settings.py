@@ -36,6 +36,7 @@ COMPONENTS = (
         "partitions",
         "meter",
         "health",
+        "rightsizing",
         "autoscaling",
         "pages",
         "predictions",

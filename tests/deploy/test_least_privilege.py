@@ -66,6 +66,7 @@ SELDOM: dict[str, dict[Right, str]] = {
     },
     "kopt-off": {
         ("get", "", "pods"): "only after a conflict",
+        ("patch", "", "pods/resize"): "only where a change of CPU or memory is open",
         ("get", "", "nodes"): "only after a conflict",
         ("get", "kueue.x-k8s.io", "localqueues"): "only after a conflict",
         ("patch", "kaiwo.ai", "stageddata"): "only where data was staged",

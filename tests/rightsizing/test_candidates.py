@@ -4,21 +4,21 @@ import asyncio
 import copy
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
 from kopt.cli.errors import Refused
 from kopt.cli.rightsize.apply import restored
-from kopt.cli.rightsize.candidates import Candidate, candidates_of
 from kopt.cli.rightsize.choice import select
-from kopt.cli.rightsize.pods import NotDone, ResizedPods
-from kopt.cli.rightsize.use import together
+from kopt.cli.rightsize.reading import workload_of
 from kopt.cluster.client.api import Unreachable
 from kopt.cluster.client.resources import PODS, Object
 from kopt.cluster.objects.resize_history import RESIZES, written
 from kopt.cluster.workloads.kinds import BY_KEY
-from kopt.controllers.overview.running_workloads import PodKind, pods_of
+from kopt.cluster.workloads.resizing.pods import NotDone, ResizedPods
+from kopt.cluster.workloads.resizing.use import together
+from kopt.controllers.overview.running_workloads import pods_of
+from kopt.controllers.rightsizing.candidates import Candidate, candidates_of
 from kopt.core.reason import Reason
 from kopt.core.units import GIB
 from kopt.core.workload.rightsizing import Bounds, ContainerUse, Lever, Outcome, Resize, ResizeRecord
@@ -38,14 +38,10 @@ def _pod(name: str = "trainer", **annotations: str) -> Object:
     }
 
 
-def _kind(pod: Object) -> PodKind:
-    (result,) = pods_of(pod, BY_KEY["", "Pod"], PODS)
-    return result
-
-
-def _candidates(*pods: Object, use: ContainerUse | None = USE, **more: Any) -> list[Candidate]:
+def _candidates(*pods: Object, use: ContainerUse | None = USE, ended_by_kaiwo: bool = False) -> list[Candidate]:
     uses = {("research", pod["metadata"]["name"], "main"): use for pod in pods if use}
-    return list(candidates_of(_kind(pods[0]), pods, uses, NOW_S, **({"ended_by_kaiwo": False} | more)))
+    (pod_kind,) = pods_of(pods[0], BY_KEY["", "Pod"], PODS)
+    return list(candidates_of(workload_of(pod_kind, ended_by_kaiwo=ended_by_kaiwo), pods, uses, NOW_S))
 
 
 def _codes(candidates: Sequence[Candidate]) -> set[str]:

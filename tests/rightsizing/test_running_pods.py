@@ -15,11 +15,12 @@ from typer.testing import CliRunner
 from kopt.cli.errors import Refused
 from kopt.cli.main import app
 from kopt.cli.rightsize.apply import ApplySettings, apply
-from kopt.cli.rightsize.candidates import Candidate, read_candidates
 from kopt.cli.rightsize.history import taken_back
-from kopt.cli.rightsize.pods import ResizedPods
+from kopt.cli.rightsize.reading import read_candidates
 from kopt.cluster.client.api import Conflict, Kube, connect
 from kopt.cluster.client.resources import EVENTS, PODS, Object
+from kopt.cluster.workloads.resizing.pods import ResizedPods
+from kopt.controllers.rightsizing.candidates import Candidate
 from kopt.core.units import GIB, MIB
 from kopt.core.workload.rightsizing import ContainerUse, Lever
 from kopt.policies.rightsizing.watch import Action, Decision, WatchSettings
@@ -75,7 +76,7 @@ async def _candidate(kube: Kube, pod: Object, lever: Lever) -> Candidate:
 
 
 async def _applied(kube: Kube, pod: Object, lever: Lever, lines: list[str]) -> Decision:
-    return await apply(kube, await _candidate(kube, pod, lever), "main", SETTINGS, lines.append)
+    return await apply(kube, await _candidate(kube, pod, lever), SETTINGS, lines.append)
 
 
 async def _requests(kube: Kube, pod: Object) -> dict[str, str]:

@@ -25,6 +25,7 @@ from kopt.cluster.client.resources import (
     NODE_HEALTHS,
     NODES,
     PAIRWISE_BENCHMARKS,
+    PODS,
     SECRETS,
     SELF_REVIEWS,
     Object,
@@ -42,10 +43,21 @@ from kopt.controllers.preemption.reconciler import Reconciler as Preemption
 from kopt.controllers.queues.ordering import Ordering
 from kopt.controllers.queues.reconciler import Reconciler as Queues
 from kopt.controllers.reservations.reconciler import Reconciler as Reservations
+from kopt.controllers.rightsizing.reconciler import Reconciler as Rightsizing
 from kopt.controllers.sizing.reconciler import Reconciler as Sizing
 from kopt.controllers.staging.reconciler import Reconciler as Staging
 
-from .scenarios import BUDGETS, DECLARED_QUEUES, GANGS, HEALTH, PARTITIONS, QUEUE_ORDER, RESERVATIONS
+from .scenarios import (
+    BUDGETS,
+    DECLARED_QUEUES,
+    GANGS,
+    HEALTH,
+    PARTITIONS,
+    QUEUE_ORDER,
+    RESERVATIONS,
+    RIGHTSIZING,
+    requested_cpu,
+)
 
 OWN = (EVENTS, LEASES, SECRETS, FEATURE_ROLLOUTS)
 USER = "system:serviceaccount:kopt-system:kopt-test"
@@ -114,6 +126,10 @@ def _is_left(kube: MemoryKube) -> bool:
     return not kube.all(JOBS) and not label_of(kube, KUEUE_WORKLOADS, "saves")
 
 
+def _is_given_back(kube: MemoryKube) -> bool:
+    return requested_cpu(kube) == "8" and not label_of(kube, PODS, "trains", "kaiwo.ai/resizing")
+
+
 def _is_unordered(kube: MemoryKube) -> bool:
     waits = kube.find(KUEUE_WORKLOADS, "waits", "team")
     assert waits is not None
@@ -140,6 +156,7 @@ ACTING = (
     Acting("partitions", PARTITIONS, (Partitions, "step"), undone=_is_as_before),
     Acting("health", HEALTH, (Health, "step"), undone=_takes_pods),
     Acting("reservations", RESERVATIONS, (Reservations, "step"), undone=_is_left),
+    Acting("rightsizing", RIGHTSIZING, (Rightsizing, "step"), undone=_is_given_back),
     Acting("declared-queues", DECLARED_QUEUES, (Queues, "step")),
     Acting("queue-order", QUEUE_ORDER, (Ordering, "step"), undone=_is_unordered),
 )

@@ -51,11 +51,16 @@ from kopt.controllers.partitions.pools import Managers
 from kopt.controllers.queues import main as declared_queues
 from kopt.controllers.queues.reconciler import Carrying
 from kopt.controllers.reservations import main as reservations
+from kopt.controllers.rightsizing import main as rightsizing
+from kopt.controllers.rightsizing.reconciler import RightsizingSettings
 from kopt.core.decision import Mode
 from kopt.core.scheduling.queue_tree import Engine
 from kopt.core.times import stamp
+from kopt.core.units import GIB
+from kopt.core.workload.rightsizing import ContainerUse
 from kopt.policies.gangs import GangSettings
 from kopt.policies.priority.queue_order import QueueOrder
+from kopt.policies.rightsizing.watch import WatchSettings
 
 CLUSTER_QUEUES = next(kind for kind in KINDS[Engine.KUEUE] if kind.kind == "ClusterQueue")
 
@@ -235,3 +240,33 @@ HEALTH = Scenario(
     lambda kube: label_of(kube, NODES, "ill", label="kaiwo.ai/gpu-unhealthy", namespace="") == "true",
     (),
 )
+
+
+def _fill_trainer(kube: MemoryKube) -> None:
+    """A pod of eight CPUs uses one; how far it is, it says itself."""
+    space(kube, "team")
+    kube.put(NODES, node("n0"))
+    kube.put(JOBS, job("trains", uid="job-trains"))
+    document = pod("trains", on="n0", job_name="trains")
+    document["spec"]["containers"][0]["resources"]["requests"] = {"cpu": "8"}
+    document["metadata"]["annotations"] = {"kaiwo.ai/progress": "100/1000", "kaiwo.ai/step-seconds": "1"}
+    document["metadata"]["annotations"]["kaiwo.ai/progress-at"] = stamp(now())
+    kube.put(PODS, document)
+
+
+def _rightsizing(kube: Any) -> LedReplica:
+    async def use() -> Any:
+        return {("team", "trains", "a"): ContainerUse(1000, 1500, GIB, 86_400)}
+
+    # What it looks at here is the switch, not the steps: none are needed before a change.
+    settings = RightsizingSettings(Mode.ENFORCE, interval_s=0.05, poll_s=0.05, watch=WatchSettings(least_samples=0))
+    return rightsizing.Replica(kube, rightsizing.ProcessSettings(lease=LEASE, controller=settings, port=0), use)
+
+
+def requested_cpu(kube: MemoryKube) -> str:
+    document = kube.find(PODS, "trains", "team")
+    assert document is not None
+    return str(document["spec"]["containers"][0]["resources"]["requests"]["cpu"])
+
+
+RIGHTSIZING = Scenario("rightsizing", _fill_trainer, _rightsizing, lambda kube: requested_cpu(kube) == "4", ())

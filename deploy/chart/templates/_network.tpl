@@ -101,7 +101,7 @@
 {{- include "kopt.renamed" . }}
 {{- $auditors := dict -}}
 {{- if include "kopt.audit" . -}}
-{{- range $component, $key := dict "webhook" "webhook" "extender" "extender" "preemption" "preemption" "sizing" "sizing" "reallocation" "lending" "pairs" "pairwise" "staging" "staging" "ledger" "evictions" "gangs" "gangs" "queues" "queues" "autoscaling" "autoscaling" "runs" "runs" "reservations" "reservations" "meter" "meter" "partitions" "partitions" "health" "health" "ingest" "ingest" -}}
+{{- range $component, $key := dict "webhook" "webhook" "extender" "extender" "preemption" "preemption" "sizing" "sizing" "reallocation" "lending" "pairs" "pairwise" "staging" "staging" "ledger" "evictions" "gangs" "gangs" "queues" "queues" "autoscaling" "autoscaling" "runs" "runs" "reservations" "reservations" "meter" "meter" "partitions" "partitions" "health" "health" "rightsizing" "rightsizing" "ingest" "ingest" -}}
 {{- if (get $.Values $key).enabled }}{{ $_ := set $auditors $component $.Release.Namespace }}{{ end -}}
 {{- end -}}
 {{- end -}}

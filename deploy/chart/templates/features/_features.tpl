@@ -1,7 +1,7 @@
 {{/* JSON: {accounts: [...]} of the components that are on and whose features have switches; `core/switches.py` lists them. */}}
 {{- define "kopt.switched" -}}
 {{- $accounts := list -}}
-{{- range $key, $component := dict "webhook" "webhook" "extender" "extender" "sizing" "sizing" "pairwise" "pairs" "preemption" "preemption" "lending" "reallocation" "staging" "staging" "autoscaling" "autoscaling" "queues" "queues" "gangs" "gangs" "reservations" "reservations" "meter" "meter" "partitions" "partitions" "health" "health" -}}
+{{- range $key, $component := dict "webhook" "webhook" "extender" "extender" "sizing" "sizing" "pairwise" "pairs" "preemption" "preemption" "lending" "reallocation" "staging" "staging" "autoscaling" "autoscaling" "queues" "queues" "gangs" "gangs" "reservations" "reservations" "meter" "meter" "partitions" "partitions" "health" "health" "rightsizing" "rightsizing" -}}
 {{- if (get $.Values $key).enabled -}}
 {{- $accounts = append $accounts (printf "kopt-%s" $component) -}}
 {{- end -}}

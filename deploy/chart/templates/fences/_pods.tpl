@@ -79,6 +79,34 @@ the keys of the spec that may change beside (schedulingGates, affinity), and `on
 {{ include "kopt.managedNamespace" . }}
 {{- end }}
 
+{{/*
+Resizes of running pods, of which the API server itself lets only CPU and memory through; call with a list of the root, the
+component, and whether only in namespaces that have opted in.
+*/}}
+{{- define "kopt.resizeFence" -}}
+{{- $ := index . 0 }}{{ $component := index . 1 }}{{ $managed := index . 2 -}}
+{{- $fence := dict "name" (printf "kopt-%s-resizes" $component) "component" $component -}}
+{{- $rules := list (dict "groups" (list "") "operations" (list "UPDATE") "resources" (list "pods/resize")) -}}
+{{- $_ := set $fence "rules" $rules -}}
+{{- include "kopt.fence" (list $ $fence (include "kopt.resizeValidations" $managed)) }}
+{{- end }}
+
+{{- define "kopt.resizeValidations" -}}
+# The record comes first: whoever finds it knows what to put back. Whether a change would be let through may be asked before.
+- expression: request.?dryRun.orValue(false) || oldObject.metadata.?labels[?'kaiwo.ai/resizing'].orValue('') == 'open'
+  message: only of a pod on which the change is recorded
+- expression: >-
+    object.metadata.?labels == oldObject.metadata.?labels &&
+    object.metadata.?annotations == oldObject.metadata.?annotations &&
+    {{ include "kopt.sameBut" (list "object.spec" "oldObject.spec" "['containers']") }} &&
+    object.spec.containers.map(c, c.name) == oldObject.spec.containers.map(c, c.name) &&
+    object.spec.containers.map(c, c.image) == oldObject.spec.containers.map(c, c.image)
+  message: only resources of containers
+{{- if . }}
+{{ include "kopt.managedNamespace" "" }}
+{{- end }}
+{{- end }}
+
 {{- define "kopt.managedNamespace" -}}
 - expression: namespaceObject.metadata.?labels[?'kaiwo.ai/managed'].orValue('') == 'true'
   message: only in namespaces that have opted in

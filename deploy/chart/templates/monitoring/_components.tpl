@@ -6,7 +6,7 @@ JSON: the components that are installed and serve metrics: the port's name, the 
 {{- include "kopt.renamed" . }}
 {{- $own := .Release.Namespace -}}
 {{- $all := dict -}}
-{{- range $component, $key := dict "extender" "extender" "sizing" "sizing" "ledger" "evictions" "reallocation" "lending" "pairs" "pairwise" "ingest" "ingest" "runs" "runs" "gangs" "gangs" "reservations" "reservations" "meter" "meter" "partitions" "partitions" "health" "health" "queues" "queues" "autoscaling" "autoscaling" "staging" "staging" -}}
+{{- range $component, $key := dict "extender" "extender" "sizing" "sizing" "ledger" "evictions" "reallocation" "lending" "pairs" "pairwise" "ingest" "ingest" "runs" "runs" "gangs" "gangs" "reservations" "reservations" "meter" "meter" "partitions" "partitions" "health" "health" "rightsizing" "rightsizing" "queues" "queues" "autoscaling" "autoscaling" "staging" "staging" -}}
 {{- if (get $.Values $key).enabled }}{{ $_ := set $all $component (dict "port" "probes" "namespace" $own) }}{{ end -}}
 {{- end -}}
 {{- range $component := list "webhook" "preemption" -}}

@@ -27,10 +27,17 @@ class ResizedPods:
     """The pods of one workload, as they were when it was chosen."""
 
     def __init__(
-        self, kube: "Kube", pods: "Sequence[Object]", resize: Resize, clock: Callable[[], float], began_s: float = 0.0
+        self,
+        kube: "Kube",
+        pods: "Sequence[Object]",
+        resize: Resize,
+        clock: Callable[[], float],
+        began_s: float = 0.0,
+        require_term: Callable[[], None] | None = None,
     ) -> None:
-        """``began_s``: of a change that is recorded on them already."""
-        self._began_s = began_s
+        """``began_s``: of a change that is recorded on them already. ``require_term``: of a controller that leads;
+        called before each write, it raises where it leads no more, and its records have a proof."""
+        self._began_s, self._require_term = began_s, require_term
         self._kube, self.resize, self._clock = kube, resize, clock
         self._namespace: str = pods[0]["metadata"]["namespace"]
         self._uids = {pod["metadata"]["name"]: pod["metadata"]["uid"] for pod in pods}
@@ -85,16 +92,13 @@ class ResizedPods:
 
     async def refusal(self, within_s: float) -> str:
         """Waits until the kubelets have made the change; what one of them says against it, else empty."""
-        from kopt.cluster.workloads.pod_resize import ResizeState, resize_state
+        from kopt.cluster.workloads.pod_resize import ResizeState, state_of_all
 
-        until_s, message = self._clock() + within_s, ""
+        until_s = self._clock() + within_s
         while True:
-            states = [(pod, *resize_state(pod, self.resize)) for pod in await self.read()]
-            for pod, state, message in states:
-                if state is ResizeState.REFUSED:
-                    return f"{pod['metadata']['name']}: {message}"
-            if all(state is ResizeState.ACTUATED for _, state, _ in states):
-                return ""
+            state, message = state_of_all(await self.read(), self.resize)
+            if state is not ResizeState.PENDING:
+                return message if state is ResizeState.REFUSED else ""
             if self._clock() >= until_s:
                 return f"no kubelet has made the change within {within_s:.0f} s{message and f' ({message})'}"
             await asyncio.sleep(_POLL_S)
@@ -135,6 +139,8 @@ class ResizedPods:
         from kopt.cluster.runtime.audit import audit_write
         from kopt.cluster.workloads.pod_resize import SUBRESOURCE, resize_patch
 
+        if self._require_term is not None:
+            self._require_term()
         changes = resize_patch(resize)
         # The uid: another pod under this name is refused as a conflict.
         body = changes | {"metadata": {"uid": self._uids[name]}}
@@ -157,11 +163,17 @@ class ResizedPods:
     async def _record(self, pod: "Object", record: ResizeRecord, *, only_as_read: bool = False) -> None:
         from kopt.cluster.client.api import NotFound
         from kopt.cluster.client.resources import PODS
-        from kopt.cluster.objects.resize_history import RESIZES, written
+        from kopt.cluster.objects.resize_history import RESIZES, marked_closed, marked_open, written
 
         metadata = pod["metadata"]
         before = [each for each in _history(pod) if (each.resize, each.at_s) != (record.resize, record.at_s)]
-        changes = {"uid": metadata["uid"], "annotations": {RESIZES: written([record, *before])}}
+        is_open = record.outcome is Outcome.OPEN
+        sealed = self._require_term is not None
+        marks = marked_open(record, metadata["uid"], sealed=sealed) if is_open else marked_closed()
+        annotations = marks["annotations"] | {RESIZES: written([record, *before])}
+        changes = marks | {"uid": metadata["uid"], "annotations": annotations}
+        if self._require_term is not None:
+            self._require_term()
         if only_as_read:
             changes["resourceVersion"] = metadata["resourceVersion"]
         try:

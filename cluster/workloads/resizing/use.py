@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from kopt.cli.errors import Refused
 from kopt.core.workload.rightsizing import ContainerUse
 
 if TYPE_CHECKING:
@@ -32,16 +31,10 @@ def queries(namespace: str, since_s: int) -> dict[str, str]:
 
 
 async def read_use(prometheus: "Prometheus", namespace: str, since_s: int) -> Use:
-    """Containers without one of the series are left out. Raises Refused where Prometheus does not answer."""
-    from kopt.cluster.client.prometheus import PrometheusError
-
+    """Containers without one of the series are left out. Raises PrometheusError."""
     values: dict[tuple[str, str, str], dict[str, float]] = {}
     for field, query in queries(namespace, since_s).items():
-        try:
-            series = await prometheus.now(query, _LARGEST_BYTES)
-        except PrometheusError as error:
-            raise Refused(f"measured use cannot be read: {error}") from error
-        for labels, value in series:
+        for labels, value in await prometheus.now(query, _LARGEST_BYTES):
             if value == value:
                 key = labels.get("namespace", ""), labels.get("pod", ""), labels.get("container", "")
                 values.setdefault(key, {})[field] = value

@@ -66,8 +66,8 @@ def gpus_of_workloads(
 
 class QueueDemand(Collector):
     """``kopt_queues_gpus`` by queue, pool and state, of leaves with quota of GPUs, 0 included; counted when it is asked
-    for. What waits counts in the pool that its queue tries first. ``single_pool``: leaves with several pools are left out,
-    as the engine does not say in which of them anything runs."""
+    for. What waits counts in the pool that its queue tries first. ``single_pool``: leaves with several pools are left
+    out, as the engine does not say in which of them anything runs."""
 
     def __init__(
         self,

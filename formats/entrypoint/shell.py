@@ -192,7 +192,9 @@ def _statements(text: str) -> Iterator[list[str]]:
         elif operator := next((op for op in _OPERATORS if text.startswith(op, at)), None):
             at += len(operator)
             if operator == "\n" and here:
-                at, here = _after_here_document(text, at, here), ""
+                start, at = at, _after_here_document(text, at, here)
+                tokens = _read_into(tokens, text[start:at], here)
+                here = ""
             yield tokens
             tokens = []
         elif char in "<>":
@@ -216,6 +218,15 @@ def _statements(text: str) -> Iterator[list[str]]:
                 at += 1
                 at = _array_tokens(text, at, tokens)
     yield tokens
+
+
+def _read_into(tokens: list[str], document: str, delimiter: str) -> list[str]:
+    """``read NAME`` with a here-document sets the variable to its words; other commands stay as they are."""
+    if tokens[:1] != ["read"] or not _NAME.fullmatch(tokens[-1]):
+        return tokens
+    lines = document.rstrip("\n").split("\n")
+    content = "\n".join(lines[:-1] if lines[-1].strip() == delimiter else lines)
+    return [f'{tokens[-1]}="' + content.replace('"', '\\"') + '"']
 
 
 def _array_tokens(text: str, at: int, tokens: list[str]) -> int:

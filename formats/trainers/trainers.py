@@ -10,9 +10,11 @@ from kopt.formats.trainers import (
     litgpt,
     megatron,
     megatron_swift,
+    openrlhf,
     serving,
     torchtitan,
     torchtune,
+    verl,
 )
 from kopt.formats.trainers import transformers as hf
 from kopt.formats.trainers.trainer import Trainer
@@ -24,6 +26,8 @@ TRAINERS: tuple[Trainer, ...] = (
     torchtune.TRAINER,
     torchtitan.TRAINER,
     litgpt.TRAINER,
+    openrlhf.TRAINER,
+    verl.TRAINER,
     finetuning.LLAMAFACTORY,
     finetuning.AXOLOTL,
     finetuning.SWIFT,

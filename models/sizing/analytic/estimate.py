@@ -59,15 +59,18 @@ def _stage(plan: TrainingPlan, stage: int, gpu_bytes: int | None) -> MemoryBreak
     loss = activations.logits(plan, stage)
     layer = activations.backward_temporary(plan, stage)
     early_gradients = kept.gradients if plan.preallocated_gradients or plan.accumulation > 1 else 0.0
-    # Moments that can be the worst: the loss, the first layers' backward pass, the optimizer's step, loading.
+    engine = _engine(plan, gpu_bytes)
+    # Moments that can be the worst: the loss, the first layers' backward pass, the optimizer's step, loading, and
+    # generation by an engine that has given its memory back at all others.
     moments = (
         (early_gradients, for_backward, max(loss, layer) + gathered),
         (kept.gradients, 0.1 * for_backward, layer + gathered),
         (kept.gradients, 0.0, _step_temporary(plan, kept) + plan.buffer_bytes),
         (0.0, 0.0, _loading(plan, kept)),
+        (0.0, 0.0, _generating(plan, kept, engine)),
     )
     gradients, activation, temporary = worst = max(moments, key=sum)
-    temporary += plan.workspace_bytes + _engine(plan, gpu_bytes)
+    temporary += plan.workspace_bytes + (0.0 if plan.engine_sleeps else engine)
     parts = _breakdown(plan, kept, gradients, activation, temporary)
     # Blocks of other batches' losses lie beside those of the worst; the optimizer's step makes use of both.
     unused = max(0.0, plan.cached_loss * loss - (sum(worst) - sum(moments[0])))
@@ -110,6 +113,13 @@ def _engine(plan: TrainingPlan, gpu_bytes: int | None) -> float:
         return 0.0
     weights = plan.model.parameters() * plan.compute.bytes_each / plan.engine_split
     return max(weights, plan.engine_share * (gpu_bytes or 0))
+
+
+def _generating(plan: TrainingPlan, kept: States, engine: float) -> float:
+    """What an engine adds in its turn, where it gives its memory back afterwards."""
+    if not plan.engine_sleeps:
+        return 0.0
+    return max(0.0, engine - kept.weights - kept.optimizer) if plan.engine_alone else engine
 
 
 def _step_temporary(plan: TrainingPlan, kept: States) -> float:

@@ -63,12 +63,22 @@ def processes_of(entrypoint: Command, load: Load) -> int | None:
     None where it depends on the machine, or where they cannot be read.
     """
     selected = trainer_of(entrypoint.trainer)
-    if entrypoint.world_size is not None or selected is None or selected.processes is None:
+    if entrypoint.world_size is not None:
         return entrypoint.world_size
+    if entrypoint.launcher_config and (launched := _launched(load(entrypoint.launcher_config) or {})):
+        return launched
+    if selected is None or selected.processes is None:
+        return None
     try:
         return selected.processes(_inputs(entrypoint, load, {}, None, entrypoint.config))
     except PlanError:
         return None
+
+
+def _launched(accelerate: Mapping[str, Any]) -> int | None:
+    """The processes that accelerate's file says, where its command does not."""
+    number = accelerate.get("num_processes")
+    return number if isinstance(number, int) and not isinstance(number, bool) and 0 < number <= 1 << 16 else None
 
 
 def _inputs(
@@ -94,7 +104,7 @@ def _from_file(path: str | None, load: Load, trainer: Trainer | None) -> dict[st
         return {}
     content = load(path)
     if content is None and trainer is not None:
-        content = trainer.configs().get(path)
+        content = trainer.configs(path)
     if content is None:
         raise PlanError(f"the configuration {path[:200]} cannot be read; give it beside the command")
     return {key(str(name)): value for name, value in content.items()}

@@ -10,18 +10,18 @@ from kopt.formats.trainers import (
     litgpt,
     megatron,
     megatron_swift,
-    openrlhf,
     serving,
     torchtitan,
     torchtune,
-    verl,
 )
 from kopt.formats.trainers import transformers as hf
+from kopt.formats.trainers.reinforced import deepspeed_chat, openrlhf, verl
 from kopt.formats.trainers.trainer import Trainer
 
 TRAINERS: tuple[Trainer, ...] = (
     megatron.TRAINER,
     megatron_swift.TRAINER,
+    deepspeed_chat.TRAINER,
     deepspeed.TRAINER,
     torchtune.TRAINER,
     torchtitan.TRAINER,

@@ -87,7 +87,7 @@ class Recipe:
         if across < 1 or self.gpus < 1 or self.gpus % across:
             raise PlanError(
                 f"{self.gpus} GPUs do not divide into tensor {self.tensor} x pipeline {self.pipeline} "
-                f"x context {self.context}"
+                f"x context {self.context}; give --world-size, a multiple of {across}"
             )
         data = self.gpus // across
         kind, foreach = optimizer_kind(self.optimizer)

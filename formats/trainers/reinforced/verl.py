@@ -36,7 +36,7 @@ def verl_plan(
     fields = Fields(settings)
     if any(name.startswith("actor_rollout_ref") for name in settings):
         return _reinforced(fields, model_config, world_size or _gpus(fields))
-    return _tuned(fields, model_config, world_size or 1)
+    return _tuned(fields, model_config, world_size)
 
 
 def _gpus(fields: Fields) -> int:
@@ -44,8 +44,10 @@ def _gpus(fields: Fields) -> int:
     return max(1, nodes) * max(1, fields.whole("trainer.n_gpus_per_node", default=8))
 
 
-def _tuned(fields: Fields, config: Mapping[str, Any] | None, gpus: int) -> TrainingPlan:
+def _tuned(fields: Fields, config: Mapping[str, Any] | None, gpus: int | None) -> TrainingPlan:
     model = model_of(fields, "model.partial_pretrain", "model.path", config=config)
+    names = ("ulysses_sequence_parallel_size", "engine.ulysses_sequence_parallel_size")
+    context = max(1, fields.whole(*names, default=1))
     recipe = Recipe(
         framework="verl",
         model=model,
@@ -53,10 +55,8 @@ def _tuned(fields: Fields, config: Mapping[str, Any] | None, gpus: int) -> Train
         sequence=fields.whole("data.max_length", default=1024),
         weights=precision(fields.text("model.fsdp_config.model_dtype", "engine.model_dtype"), Precision.FP32),
         optimizer="adamw_torch",
-        gpus=gpus,
-        context=max(
-            1, fields.whole("ulysses_sequence_parallel_size", "engine.ulysses_sequence_parallel_size", default=1)
-        ),
+        gpus=gpus or context,
+        context=context,
         sharding=Sharding.PARAMETERS,
         checkpointing=fields.flag("model.enable_gradient_checkpointing", default=True),
         offload_parameters=fields.flag("model.fsdp_config.offload_params"),

@@ -162,9 +162,10 @@ def _serving_stage(plan: TrainingPlan, served: Serving, kept: States, gpu_bytes:
         last = (cache, cache / (2 * max(1, plan.model.layers)) + unpacked)
         return _breakdown(plan, kept, 0.0, *max(first, last, key=sum))
     if served.reserve_share is not None and gpu_bytes is not None:
-        # The engine takes its share whatever the cache would need; the driver's part counts into it.
+        # The engine takes its share whatever the cache would need; the driver's part counts into it. Without room for
+        # one sequence of the longest context it does not start.
         share = served.reserve_share * gpu_bytes - kept.weights - prefill - _framework(plan)
-        cache = max(share, 0.0)
+        cache = max(share, serving.cache_bytes(plan, replace(served, sequences=1)))
     return _breakdown(plan, kept, 0.0, cache, prefill + unpacked)
 
 

@@ -207,8 +207,8 @@ def _reasons(plan: TrainingPlan, stages: tuple[MemoryBreakdown, ...]) -> tuple[R
     ]
     if plan.model.doubt > 1:
         message = (
-            f"the dimensions of {plan.model.name[:80]!r} are not known; those taken are derived from the size that its "
-            f"name states, so memory may be off by a factor of {plan.model.doubt:g}; give its config.json"
+            f"the dimensions are not known: those of {plan.model.name[:80]!r}, or what follows from the size in the "
+            f"name, were used, so memory may be off by a factor of {plan.model.doubt:g}; give the model's config.json"
         )
         reasons.append(Reason("SHAPE_FROM_NAME", message, {"factor": plan.model.doubt}))
     loss = activations.logits(plan, worst)

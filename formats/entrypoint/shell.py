@@ -42,6 +42,8 @@ _KEYWORDS = {
     "in",
     "select",
 }
+_PLACEHOLDER = re.compile(r"<[A-Za-z][\w./-]*>(?=\s|$)")
+"""What documents write for a value that readers fill in: ``--model <your-model>``; no redirection looks like it."""
 _DECLARATIONS = {"export", "local", "declare", "readonly", "typeset"}
 
 
@@ -197,6 +199,9 @@ def _statements(text: str) -> Iterator[list[str]]:
                 here = ""
             yield tokens
             tokens = []
+        elif char == "<" and (gap := _PLACEHOLDER.match(text, at)) is not None:
+            at = gap.end()
+            tokens.append(f"'{gap[0]}'")
         elif char in "<>":
             redirection = re.compile(r"<<-?\s*['\"]?([\w.]+)|[<>]+&?\s*(?:\d+|-)?").match(text, at)
             assert redirection is not None
@@ -275,9 +280,12 @@ def _skip_word(text: str, at: int) -> int:
 def _word(text: str, at: int) -> tuple[int, str]:
     """Where the word that starts at ``at`` ends, and its raw text."""
     start, end = at, len(text)
-    while at < end and text[at] not in " \t\r\n;&|()<>":
+    while at < end and (text[at] not in " \t\r\n;&|()<>" or (gap := _PLACEHOLDER.match(text, at)) is not None):
         char = text[at]
-        if char == "\\":
+        if char == "<":
+            assert gap is not None
+            at = gap.end()
+        elif char == "\\":
             at += 2
         elif char in "'\"`":
             at = _after_quote(text, at)

@@ -1,5 +1,6 @@
 """The model of a trainer's settings: by name, by its configuration, or by dimensions given one by one."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -36,9 +37,13 @@ def model_of(fields: Fields, *names: str, config: Mapping[str, Any] | None = Non
         raise PlanError(
             f"no model is named; give {names[0] if names else 'model_name_or_path'} or the model's config.json"
         )
+    if (gap := _GAP.search(name)) is not None:
+        raise PlanError(f"the model is {name[:80]!r}, and the command does not say what {gap[0]} is; give its value")
     return find_language_model(name)
 
 
+_GAP = re.compile(r"\$\w+|<[^>]*>")
+"""A variable that is not set, or a document's placeholder."""
 _DIMENSIONS = (
     "hidden_size",
     "n_embd",

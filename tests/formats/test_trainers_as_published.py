@@ -209,7 +209,7 @@ def test_an_engine_takes_its_share_for_a_model_that_nobody_knows() -> None:
     assert plan.serving.reserve_share == 0.8
     assert any("does not start" in reason.message for reason in plan.unknown)
     for command, why in (
-        ("vllm serve $MODEL", "are not known"),
+        ("vllm serve $MODEL", "does not say what .MODEL is"),
         ("sglang serve --model-path Wan-AI/Wan2.1-T2V-14B-Diffusers", "makes pictures"),
     ):
         with pytest.raises(PlanError, match=why):
@@ -223,3 +223,30 @@ def test_gpus_that_do_not_divide_are_told_how_many_would() -> None:
             f"torchrun --nproc_per_node 8 pretrain_gpt.py {layout} --num-layers 96 --hidden-size 12288 "
             "--num-attention-heads 96 --seq-length 2048 --micro-batch-size 1 --max-position-embeddings 2048"
         )
+
+
+def test_what_a_document_leaves_open_is_named() -> None:
+    command = "torchrun --nproc_per_node=4 --master_port=<your_random_port> train.py --model_name_or_path"
+    rest = "--per_device_train_batch_size 4 --output_dir <out> --bf16 True"
+    assert plan_of(f"{command} facebook/opt-6.7b {rest}").micro_batch == 4
+    with pytest.raises(PlanError, match="does not say what <llama> is"):
+        plan_of(f"{command} <llama> {rest}")
+    with pytest.raises(PlanError, match=r"does not say what \$1 is"):
+        plan_of(f"{command} $1 {rest}")
+
+
+@pytest.mark.parametrize(
+    ("command", "trainer"),
+    [
+        ("docker run --gpus all -p 8080:80 ghcr.io/huggingface/text-generation-inference:3.3 --model-id gpt2", "tgi"),
+        ("docker run --gpus all --ipc=host vllm/vllm-openai:latest --model Qwen/Qwen3-0.6B", "vllm"),
+        ("docker run --gpus all vllm/vllm-openai:latest vllm serve Qwen/Qwen3-0.6B", "vllm"),
+    ],
+)
+def test_a_servers_image_runs_the_server(command: str, trainer: str) -> None:
+    assert what_runs(command, lambda _: None).trainer == trainer
+    assert plan_of(command).serving is not None
+
+
+def test_a_prefix_that_is_not_set_is_no_word() -> None:
+    assert what_runs("$VENV_PREFIX torchrun --nproc_per_node 8 train.py", lambda _: None).world_size == 8

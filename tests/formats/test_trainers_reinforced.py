@@ -109,3 +109,14 @@ def test_deepspeed_chats_first_steps_make_their_own_configuration() -> None:
     assert plan_of(f"{command} --zero_stage 2 --deepspeed").parallel.sharding is Sharding.GRADIENTS
     assert plan_of(f"{command} --zero_stage 2 --offload --deepspeed").parallel.offload_optimizer
     assert plan_of(f"{command} --lora_dim 128").adapter is not None
+
+
+def test_a_folder_that_is_not_set_leaves_the_models_name() -> None:
+    assert plan_of(VERL.replace("Qwen/Qwen2-7B-Instruct", "$HOME/models/Qwen2-7B-Instruct")) == plan_of(VERL)
+
+
+def test_a_reward_model_that_nobody_knows_is_as_large_as_the_actor() -> None:
+    known = plan_of(f"{VERL} reward_model.enable=True reward_model.model.path=Qwen/Qwen2-7B")
+    unknown = plan_of(f"{VERL} reward_model.enable=True reward_model.model.path=someone/Unheard-RM")
+    assert unknown.beside_bytes == known.beside_bytes
+    assert len(unknown.unknown) == len(known.unknown) + 1

@@ -177,6 +177,11 @@ print(model(input_ids=torch.ones(1, 8, dtype=torch.long).cuda()).logits.shape)
     assert weights == linear // 2 + rest
 
 
+def test_how_torch_was_built_can_be_asked_for(inline: Callable[..., Run]) -> None:
+    run = inline("import torch\nassert 'PyTorch built with' in torch.__config__.show()\nprint('asked')")
+    assert "asked" in run.output
+
+
 def test_nothing_is_left_in_the_scripts_folder(inline: Callable[..., Run], tmp_path: Path) -> None:
     inline("import torch\ntorch.save({'a': torch.ones(3)}, 'out.pt')\n")
     assert sorted(set(os.listdir(tmp_path)) - {"__pycache__"}) == ["script.py"]  # noqa: PTH208

@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from kopt.core.workload.language_models import find_language_model
 from kopt.core.workload.training_plan import ModelShape, TrainingPlan
 from kopt.formats.trainers.fields import Fields
-from kopt.formats.trainers.models import model_of
+from kopt.formats.trainers.models import beside, model_of
 from kopt.formats.trainers.names import adapter
 from kopt.formats.trainers.preferences import LOG_PROBABILITIES
 from kopt.formats.trainers.recipe import Recipe
@@ -58,7 +57,7 @@ def deepspeed_chat_plan(
 
 def _beside(fields: Fields, model: ModelShape, gpus: int, offloads: bool) -> float:
     """Bytes of the other models; those of the critic's stage of ZeRO are spread over the GPUs."""
-    critic = find_language_model(fields.text("critic_model_name_or_path", default="opt-350m")).parameters()
+    critic = beside(fields, "critic", fields.text("critic_model_name_or_path"), model).parameters()
     stage = fields.whole("critic_zero_stage", default=0)
     actors_stage = fields.whole("actor_zero_stage", default=0)
     states = 0.0 if offloads else _TRAINED - _HALF

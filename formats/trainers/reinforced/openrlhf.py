@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from kopt.core.workload.language_models import find_language_model
 from kopt.core.workload.training_plan import ModelShape, Precision, TrainingPlan
 from kopt.formats.trainers.fields import Fields
-from kopt.formats.trainers.models import model_of
+from kopt.formats.trainers.models import beside, model_of
 from kopt.formats.trainers.names import adapter, precision
 from kopt.formats.trainers.preferences import LOG_PROBABILITIES, with_method
 from kopt.formats.trainers.recipe import Recipe
@@ -111,12 +110,12 @@ def _beside(recipe: Recipe, fields: Fields) -> float:
     result = 2.0 * own if reference and not fields.flag("ref.offload", "ref_reward_offload") else 0.0
     reward = fields.text("reward.model_name_or_path", "reward_pretrain")
     if reward and not fields.flag("reward.offload", "ref_reward_offload"):
-        result += 2.0 * find_language_model(reward).parameters()
+        result += 2.0 * beside(fields, "reward model", reward, recipe.model).parameters()
     named = fields.text("critic.model_name_or_path", "critic_pretrain", default=reward)
     estimator = fields.text("algo.advantage.estimator", "advantage_estimator", default="gae")
     if named and estimator == "gae":
         each = 2.0 if fields.flag("ds.enable_sleep", "deepspeed_enable_sleep") else _TRAINED_BYTES
-        result += each * find_language_model(named).parameters()
+        result += each * beside(fields, "critic", named, recipe.model).parameters()
     return result
 
 

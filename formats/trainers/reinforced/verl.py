@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from kopt.core.workload.language_models import find_language_model
 from kopt.core.workload.training_plan import ModelShape, PlanError, Precision, Sharding, TrainingPlan
 from kopt.formats.trainers.fields import Fields
-from kopt.formats.trainers.models import model_of
+from kopt.formats.trainers.models import beside, model_of
 from kopt.formats.trainers.names import adapter, precision
 from kopt.formats.trainers.preferences import LOG_PROBABILITIES
 from kopt.formats.trainers.recipe import Recipe
@@ -201,11 +200,11 @@ def _beside(recipe: Recipe, fields: Fields, strategy: str) -> float:
         fields, "critic", "critic.model"
     ):
         named = fields.text("critic.model.path")
-        critic = find_language_model(named) if named else recipe.model
+        critic = beside(fields, "critic", named, recipe.model)
         result += _CRITIC_BYTES[strategy] * critic.parameters()
     reward = fields.text("reward_model.model.path")
     if reward and fields.flag("reward_model.enable"):
-        result += 2.0 * find_language_model(reward).parameters()
+        result += 2.0 * beside(fields, "reward model", reward, recipe.model).parameters()
     return result
 
 

@@ -1,8 +1,8 @@
 """Commands and configurations that trainers publish, unmodified, through the readers that users go through.
 
 Of checkouts in the folder ``KOPT_PUBLISHED_DIR``: LLaMA-Factory, axolotl, ms-swift, litgpt, torchtune, OpenRLHF, verl
-and DeepSpeedExamples, each under its repository's name. Nothing of them is stored here. Shown: how many are answered, why the others are not, and, where
-an example's comments say what a GPU held, how far the estimate is from it.
+and DeepSpeedExamples, each under its repository's name. Nothing of them is stored here. Shown: how many are answered,
+why the others are not, and, where an example's comments say what a GPU held, how far the estimate is from it.
 """
 
 import collections

@@ -37,39 +37,39 @@ class Outside:
         try:
             self._mkdir(path, mode, dir_fd=dir_fd)
         except OSError as error:
-            place = self.instead(path) if dir_fd is None else None
-            if place is None or not self._belongs_there(error, place):
+            aside = self.instead(path) if dir_fd is None else None
+            if aside is None or not self._belongs_there(error, aside):
                 raise
-            if place.is_dir():
+            if aside.is_dir():
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(path)) from None
-            place.mkdir(parents=True)
+            aside.mkdir(parents=True)
 
     def open(self, file: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
         """As ``open``."""
         try:
             return self._open(file, mode, *args, **options)
         except OSError as error:
-            place = self.instead(file)
+            aside = self.instead(file)
             writes = any(letter in mode for letter in "wax+")
-            if place is None or not (place.is_file() or (writes and self._belongs_there(error, place))):
+            if aside is None or not (aside.is_file() or (writes and self._belongs_there(error, aside))):
                 raise
-            place.parent.mkdir(parents=True, exist_ok=True)
-            return self._open(place, mode, *args, **options)
+            aside.parent.mkdir(parents=True, exist_ok=True)
+            return self._open(aside, mode, *args, **options)
 
     def listdir(self, path: Any = ".") -> Any:
         """As ``os.listdir``."""
         try:
             return self._listdir(path)
         except FileNotFoundError:
-            place = self.instead(path)
-            if place is None or not place.is_dir():
+            aside = self.instead(path)
+            if aside is None or not aside.is_dir():
                 raise
-            return self._listdir(place)
+            return self._listdir(aside)
 
     @staticmethod
-    def _belongs_there(error: OSError, place: Path) -> bool:
+    def _belongs_there(error: OSError, aside: Path) -> bool:
         """Whether writing was refused, or is to a folder that was made there before."""
-        return error.errno in _REFUSED or (error.errno == errno.ENOENT and place.parent.is_dir())
+        return error.errno in _REFUSED or (error.errno == errno.ENOENT and aside.parent.is_dir())
 
 
 def install() -> None:

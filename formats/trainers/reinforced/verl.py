@@ -17,7 +17,7 @@ from kopt.formats.trainers.trainer import PlanInputs, Trainer
 
 _ACTOR, _ROLLOUT, _MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
 _MEGATRON = f"{_ACTOR}.megatron"
-_FUSED, _IN_PLACE, _ENTROPY = 0.5, 6.0, 8.0
+_FUSED, _OVERWRITTEN, _ENTROPY = 0.5, 6.0, 8.0
 """Bytes per logit where the head and the loss are one kernel; where the gradient overwrites the logits
 (``logprobs_from_logits``, verl/utils/torch_functional.py); and beside them for the entropy, if it is in the loss."""
 _CRITIC_BYTES = {"fsdp": 12.0, "megatron": 14.0}
@@ -147,7 +147,7 @@ def _with_tokens(recipe: Recipe, fields: Fields) -> Recipe:
     """How many tokens one pass of the actor has: a number of sequences, or as many as a limit allows."""
     fused = fields.flag(f"{_MODEL}.use_fused_kernels")
     entropy = _ENTROPY if fields.real(f"{_ACTOR}.entropy_coeff", default=0.0) else 0.0
-    recipe = replace(recipe, loss=_FUSED if fused else _IN_PLACE + entropy)
+    recipe = replace(recipe, loss=_FUSED if fused else _OVERWRITTEN + entropy)
     length = fields.whole("data.max_prompt_length", default=512) + fields.whole("data.max_response_length", default=512)
     if fields.flag(f"{_ACTOR}.use_dynamic_bsz"):
         most = fields.whole(f"{_ACTOR}.ppo_max_token_len_per_gpu", default=16384) * recipe.context

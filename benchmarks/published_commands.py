@@ -1,8 +1,8 @@
 """Commands and configurations that trainers publish, unmodified, through the readers that users go through.
 
-Of checkouts in the folder ``KOPT_PUBLISHED_DIR``: LLaMA-Factory, axolotl, ms-swift, litgpt and torchtune, each under
-its repository's name. Nothing of them is stored here. Shown: how many are answered, why the others are not, and, where
-an example's comments say what a GPU held, how far the estimate is from it.
+Of checkouts in the folder ``KOPT_PUBLISHED_DIR``: LLaMA-Factory, axolotl, ms-swift, litgpt, torchtune, OpenRLHF, verl
+and DeepSpeedExamples, each under its repository's name. Nothing of them is stored here. Shown: how many are answered,
+why the others are not, and, where an example's comments say what a GPU held, how far the estimate is from it.
 """
 
 import collections
@@ -75,12 +75,31 @@ def _torchtune(root: Path) -> Iterator[Example]:
             yield Example(f"tune run full_finetune_single_device --config {file.relative_to(root)}")
 
 
+def _openrlhf(root: Path) -> Iterator[Example]:
+    for file in sorted(root.glob("examples/scripts/train_*.sh")):
+        yield Example(str(file.relative_to(root)))
+
+
+def _verl(root: Path) -> Iterator[Example]:
+    for file in sorted(root.glob("examples/**/*.sh")):
+        if "npu" not in file.name and re.search(r"main_ppo|sft_trainer", file.read_text(encoding="utf-8")):
+            yield Example(str(file.relative_to(root)))
+
+
+def _deepspeed_chat(root: Path) -> Iterator[Example]:
+    for file in sorted(root.glob("applications/DeepSpeed-Chat/training/step*/training_scripts/**/*.sh")):
+        yield Example(str(file.relative_to(root)))
+
+
 SOURCES: dict[str, Callable[[Path], Iterator[Example]]] = {
     "LLaMA-Factory": _llamafactory,
     "axolotl": _axolotl,
     "ms-swift": _swift,
     "litgpt": _litgpt,
     "torchtune": _torchtune,
+    "OpenRLHF": _openrlhf,
+    "verl": _verl,
+    "DeepSpeedExamples": _deepspeed_chat,
 }
 
 

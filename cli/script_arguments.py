@@ -86,9 +86,9 @@ def command_of(script: str, arguments: Sequence[str]) -> str | Sequence[str] | M
 
     A program may have the name of a folder, as ``litgpt`` has inside its own repository.
     """
-    path = Path(script)
-    if not arguments and " " in script and not path.exists():
+    if not arguments and len(script.split()) > 1 and not _exists(script):
         return script
+    path = Path(script)
     if path.is_dir() and not (arguments and path.parts == (script,)):
         raise Refused(f"{script} is a folder; name the script in it")
     if path.suffix in (*MANIFESTS, *_SCRIPTS):
@@ -96,6 +96,14 @@ def command_of(script: str, arguments: Sequence[str]) -> str | Sequence[str] | M
     if path.suffix in MANIFESTS:
         return read_manifest(path)
     return [script, *arguments]
+
+
+def _exists(path: str) -> bool:
+    """A line of more than 255 characters is no path at all, and asking for it raises."""
+    try:
+        return Path(path).exists()
+    except (OSError, ValueError):
+        return False
 
 
 def _check_file(path: Path) -> None:

@@ -26,6 +26,8 @@ from kopt.tracing.sandbox import ConfinementError, Limits, interpreter_folders, 
 BESIDE_VARIABLE = "KOPT_PROBE_BESIDE"
 """Set for a source text from elsewhere that is to import what lies in the working folder."""
 PROBE = Path(__file__).resolve().parent / "probe"
+_PREPARING_S = 120.0
+"""By the clock for what is done once for an environment, however short the script's own limit: machines are busy."""
 _SOURCES = (".py", ".json", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".txt", ".ipynb", ".sh")
 _MAX_SOURCES, _MAX_SOURCE_BYTES = 5000, 64 << 20
 _MAX_EVENTS_BYTES = 512 << 20
@@ -260,13 +262,17 @@ def _prepare(python: str, device: Path, readable: Sequence[str], limits: Limits)
         [python, str(PROBE), "--prepare"],
         cwd=PROBE,
         env={"KOPT_PROBE_CACHE": str(device)},
-        limits=replace(limits, event_bytes=_MAX_DEVICE_BYTES),
+        limits=replace(limits, event_bytes=_MAX_DEVICE_BYTES, wall_s=max(limits.wall_s, _PREPARING_S)),
         readable=(*readable, PROBE, device),
         events=made,
     )
     if outcome.exit_status == 0:
         keep_device(device, made.getvalue())
         return ""
+    if outcome.limit_hit == "wall":
+        return (
+            f"{python} needed more than {max(limits.wall_s, _PREPARING_S):g} s to import torch; give a longer --timeout"
+        )
     return _last(outcome.output_tail) or f"the fake device could not be prepared ({outcome.limit_hit or outcome.error})"
 
 

@@ -8,6 +8,7 @@ import functools
 import re
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib import resources
 from types import MappingProxyType
 from typing import Any
@@ -25,6 +26,8 @@ _COPY = re.compile(r"^.+-(?=(llama-[23]|qwen[23]|mistral-|gemma-|phi-))")
 
 
 _LONGEST_NAME = 1000
+_SHORTEST_RELATIVE, _RELATIVE_DOUBT = 8, 1.3
+"""Characters of a name that is no other word's beginning, and the factor by which a later release may differ."""
 
 
 class UnknownModelError(PlanError):
@@ -34,14 +37,15 @@ class UnknownModelError(PlanError):
 def find_language_model(name: str) -> ModelShape:
     """The dimensions of a model named as on its page (``meta-llama/Llama-3.1-8B-Instruct``) or for short.
 
-    Those of a model that is not in the catalogue are derived from the size that its name states, and have a doubt.
+    Those of a model that is not in the catalogue are derived from the size that its name states, or are those of the
+    release before it (``DeepSeek-V3.1``), and have a doubt.
 
     Raises:
-        UnknownModelError: no such model, and no size in the name.
+        UnknownModelError: no such model, no size in the name, and no relative.
     """
     if len(name) > _LONGEST_NAME:
         raise UnknownModelError(f"{name[:40]!r}… of {len(name):,} characters is no model's name; give its config.json")
-    shapes = (listed_language_model(part) or _derived(_key(part)) for part in _names_in(name))
+    shapes = (listed_language_model(part) or _derived(_key(part)) or _relative(_key(part)) for part in _names_in(name))
     model_shape = next((shape for shape in shapes if shape is not None), None)
     if model_shape is None:
         names = _names()
@@ -61,6 +65,13 @@ def find_language_model(name: str) -> ModelShape:
 def _derived(key: str) -> ModelShape | None:
     """Kept, as the search takes milliseconds and an endpoint is asked about the same models again."""
     return shape_by_size(key, language_models().values())
+
+
+def _relative(key: str) -> ModelShape | None:
+    """The longest name in the catalogue that ``key`` adds a version or a word to: later releases keep dimensions."""
+    names = _names()
+    near = [name for name in names if len(name) >= _SHORTEST_RELATIVE and key.startswith((f"{name}-", f"{name}."))]
+    return replace(names[max(near, key=len)], doubt=_RELATIVE_DOUBT) if near else None
 
 
 def listed_language_model(name: str) -> ModelShape | None:

@@ -366,7 +366,8 @@ class TrainingPlan:
     part, before anything is sharded. ``ends`` is the precision of embedding and head where it is not the weights';
     ``quantised_head``: the head is quantised with the layers. ``beside_bytes`` are weights of other models that a rank
     holds and does not train: a teacher, a reference policy. ``engine_share``: of the GPU's memory that an engine which
-    generates in the same process fills; its weights are split over ``engine_split`` GPUs.
+    generates in the same process fills; its weights are split over ``engine_split`` GPUs. ``engine_sleeps``: it gives
+    its memory back while the model is trained, and ``engine_alone``: what is trained is on the host meanwhile.
     ``workspace_bytes`` are those of matrix libraries; ``cached_loss``: blocks of the loss of other batches that the
     allocator keeps, as a multiple of the worst one's (sequences of varying length fit none of the cached ones).
     ``varying``: batches may be shorter than ``sequence``, which is only the most that is allowed.
@@ -410,6 +411,8 @@ class TrainingPlan:
     beside_bytes: float = 0.0
     engine_share: float = 0.0
     engine_split: int = 1
+    engine_sleeps: bool = False
+    engine_alone: bool = False
     workspace_bytes: float = float(64 << 20)
     cached_loss: float = 0.0
     varying: bool = False

@@ -16,6 +16,13 @@ Files = Callable[[str], str | None]
 _MAX_DEPTH = 12
 _PYTHON = re.compile(r"(python|pypy)(\d+(\.\d+)*)?t?")
 _SHELLS = {"bash", "sh", "zsh", "dash", "ksh", "ash", "source", "."}
+_UNSET = re.compile(r"\$\w+")
+_ENTRYPOINTS = {
+    "text-generation-inference": ("text-generation-launcher",),
+    "vllm-openai": ("vllm", "serve"),
+    "vllm-openai-rocm": ("vllm", "serve"),
+}
+"""Of servers' images, by the last part of their names: their options follow the image."""
 _CHORES = options.name_set(
     "pip pip3 apt apt-get git wget curl mkdir echo ls cp mv rm cat cd sleep export set source conda chmod ln tar "
     "unzip which nvidia-smi rocm-smi huggingface-cli hf tee grep sed awk touch trap ulimit module wait kill exit "
@@ -37,19 +44,19 @@ def what_runs(command: Sequence[str] | str, files: Files) -> Entrypoint:
     if isinstance(command, str):
         shell = Shell()
         result = list(commands(command, shell))
-        return _best([_read(item, files, shell, 0) for item in result], shell)
+        return _best([_read(item, files, shell, 0) for item in result], shell, result)
     for word in command:
         check(word)
     shell = Shell()
     return _best([_read(Command(tuple(command), {}), files, shell, 0)], shell)
 
 
-def _best(entrypoints: Sequence[Entrypoint | None], shell: Shell) -> Entrypoint:
+def _best(entrypoints: Sequence[Entrypoint | None], shell: Shell, read: Sequence[Command] = ()) -> Entrypoint:
     """The one that most looks like training: a launcher's before a plain script, later before earlier."""
     candidates = [entrypoint for entrypoint in entrypoints if entrypoint is not None]
     if not candidates:
         raise EntrypointError(
-            "no command that runs Python or a trainer was found; give the line that trains, such as "
+            f"no command that runs Python or a trainer was found{_neither(read)}; give the line that trains, such as "
             "'torchrun --nproc-per-node 8 train.py --batch-size 32'"
         )
     best = max(enumerate(candidates), key=lambda pair: (_rank(pair[1]), pair[0]))[1]
@@ -60,6 +67,13 @@ def _best(entrypoints: Sequence[Entrypoint | None], shell: Shell) -> Entrypoint:
             Reason("SEVERAL", f"also runs {', '.join(_short(name) for name in others[:5])}; only the last is sized")
         )
     return replace(best, unknown=tuple({reason.message: reason for reason in reasons}.values()))
+
+
+def _neither(read: Sequence[Command]) -> str:
+    """The first program that is not known, in brackets."""
+    names = [PurePosixPath(each.argv[0]).name for each in read[:_MAX_DEPTH] if each.argv]
+    unknown = next((name for name in names if name not in _CHORES and re.match(r"\w", name)), None)
+    return f" ({_short(unknown)} is neither)" if unknown else ""
 
 
 def _rank(entrypoint: Entrypoint) -> int:
@@ -104,6 +118,8 @@ def _unwrap(command: Command) -> tuple[tuple[str, ...], dict[str, str]]:
     """Takes ``env A=1 nohup timeout 60 …`` off the front."""
     argv, env = command.argv, dict(command.env)
     for _ in range(_MAX_DEPTH):
+        while len(argv) > 1 and _UNSET.fullmatch(argv[0]):
+            argv = argv[1:]  # a prefix that is not set is no word at all
         while argv and re.match(r"[A-Za-z_]\w*=", argv[0]):
             name, _, value = argv[0].partition("=")
             env[name] = value
@@ -115,12 +131,21 @@ def _unwrap(command: Command) -> tuple[tuple[str, ...], dict[str, str]]:
         if subcommand is not None:
             parsed = options.read_options(argv[2:], subcommand)
             env |= dict(pair.partition("=")[::2] for pair in (*parsed.all("e"), *parsed.all("env")) if "=" in pair)
-            argv = parsed.rest[1:] if name in options.IMAGE_FIRST else parsed.rest
+            argv = _in_image(parsed.rest) if name in options.IMAGE_FIRST else parsed.rest
         elif name in options.WRAPPERS:
             argv = options.read_options(argv[1:], options.WRAPPERS[name]).rest[options.WRAPPER_ARGUMENTS.get(name, 0) :]
         else:
             break
     return argv, env
+
+
+def _in_image(words: Sequence[str]) -> tuple[str, ...]:
+    """What runs in an image: the words behind its name, given to its own entrypoint where that is known."""
+    image, argv = words[:1], tuple(words[1:])
+    if not image or (argv and not argv[0].startswith("-")):
+        return argv
+    name = image[0].partition("@")[0].rpartition("/")[2].partition(":")[0]
+    return (*_ENTRYPOINTS.get(name, ()), *argv)
 
 
 def _through_shell(

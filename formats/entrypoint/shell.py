@@ -42,6 +42,8 @@ _KEYWORDS = {
     "in",
     "select",
 }
+_PLACEHOLDER = re.compile(r"<[A-Za-z][\w./-]*>(?=\s|$)")
+"""What documents write for a value that readers fill in: ``--model <your-model>``; no redirection looks like it."""
 _DECLARATIONS = {"export", "local", "declare", "readonly", "typeset"}
 
 
@@ -192,9 +194,14 @@ def _statements(text: str) -> Iterator[list[str]]:
         elif operator := next((op for op in _OPERATORS if text.startswith(op, at)), None):
             at += len(operator)
             if operator == "\n" and here:
-                at, here = _after_here_document(text, at, here), ""
+                start, at = at, _after_here_document(text, at, here)
+                tokens = _read_into(tokens, text[start:at], here)
+                here = ""
             yield tokens
             tokens = []
+        elif char == "<" and (gap := _PLACEHOLDER.match(text, at)) is not None:
+            at = gap.end()
+            tokens.append(f"'{gap[0]}'")
         elif char in "<>":
             redirection = re.compile(r"<<-?\s*['\"]?([\w.]+)|[<>]+&?\s*(?:\d+|-)?").match(text, at)
             assert redirection is not None
@@ -216,6 +223,15 @@ def _statements(text: str) -> Iterator[list[str]]:
                 at += 1
                 at = _array_tokens(text, at, tokens)
     yield tokens
+
+
+def _read_into(tokens: list[str], document: str, delimiter: str) -> list[str]:
+    """``read NAME`` with a here-document sets the variable to its words; other commands stay as they are."""
+    if tokens[:1] != ["read"] or not _NAME.fullmatch(tokens[-1]):
+        return tokens
+    lines = document.rstrip("\n").split("\n")
+    content = "\n".join(lines[:-1] if lines[-1].strip() == delimiter else lines)
+    return [f'{tokens[-1]}="' + content.replace('"', '\\"') + '"']
 
 
 def _array_tokens(text: str, at: int, tokens: list[str]) -> int:
@@ -264,9 +280,12 @@ def _skip_word(text: str, at: int) -> int:
 def _word(text: str, at: int) -> tuple[int, str]:
     """Where the word that starts at ``at`` ends, and its raw text."""
     start, end = at, len(text)
-    while at < end and text[at] not in " \t\r\n;&|()<>":
+    while at < end and (text[at] not in " \t\r\n;&|()<>" or (gap := _PLACEHOLDER.match(text, at)) is not None):
         char = text[at]
-        if char == "\\":
+        if char == "<":
+            assert gap is not None
+            at = gap.end()
+        elif char == "\\":
             at += 2
         elif char in "'\"`":
             at = _after_quote(text, at)

@@ -65,5 +65,17 @@ def _config(name: str, arguments: Sequence[str]) -> str | None:
     path = _option(arguments, trainer.config_options)
     if path is not None or not trainer.config_is_word:
         return path
-    # These take the file as a word of its own: ``axolotl train config.yaml``.
-    return next((word for word in arguments if word.endswith(_CONFIG_SUFFIXES) and not word.startswith("-")), None)
+    # These take the file as a word of its own: ``axolotl train config.yaml``. What follows an option may be its value,
+    # such as a data set in JSON, or the file behind a flag: ``axolotl train --debug config.yaml``.
+    files = [
+        (before, word)
+        for before, word in zip(("", *arguments), arguments, strict=False)
+        if word.endswith(_CONFIG_SUFFIXES)
+    ]
+    own = [word for before, word in files if not word.startswith("-") and not _takes_a_value(before)]
+    behind = [word for _, word in files if not word.startswith("-") and word.endswith((".yaml", ".yml"))]
+    return next(iter(own or behind), None)
+
+
+def _takes_a_value(word: str) -> bool:
+    return word.startswith("--") and "=" not in word

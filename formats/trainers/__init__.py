@@ -4,7 +4,7 @@ Mappings in, ``core.workload.training_plan.TrainingPlan`` out; files are read an
 ``trainers.TRAINERS`` lists what is supported.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kopt.core.workload.training_plan import PlanError, TrainingPlan
@@ -12,6 +12,9 @@ from kopt.formats.trainers.fields import key, settings_of_arguments
 from kopt.formats.trainers.serving import generation_plan
 from kopt.formats.trainers.trainer import Command, Load, PlanInputs, Trainer
 from kopt.formats.trainers.trainers import TRAINERS, trainer_of
+
+_TRAINERS_OWN = frozenset({"model_name_or_path", "per_device_train_batch_size", "output_dir", "learning_rate"})
+_MOST_WORDS = 1000
 
 __all__ = ["TRAINERS", "Load", "generation_plan", "processes_of", "read_plan"]
 
@@ -33,11 +36,25 @@ def read_plan(
         PlanError: no such trainer, or too little to make a plan of; the message says what to give.
     """
     name = trainer or entrypoint.trainer
+    config = entrypoint.config
+    if name is None and (config := _transformers_file(entrypoint.arguments, load)) is not None:
+        name = "hf"
     selected = trainer_of(name)
     if selected is None:
         names = ", ".join(supported.name for supported in TRAINERS)
         raise PlanError(f"no formulas for {name or 'this script'}; known trainers: {names}")
-    return selected.plan(_inputs(entrypoint, load, settings or {}, world_size))
+    return selected.plan(_inputs(entrypoint, load, settings or {}, world_size, config))
+
+
+def _transformers_file(arguments: Sequence[str], load: Load) -> str | None:
+    """The file of a script's own that holds the settings of transformers' trainer: ``sft.py --config recipe.yaml``."""
+    for word in arguments[:_MOST_WORDS]:
+        path = word.rpartition("=")[2] if word.startswith("-") else word
+        if path.endswith((".yaml", ".yml", ".json")):
+            content = load(path)
+            if content is not None and len(_TRAINERS_OWN & content.keys()) > 1:
+                return path
+    return None
 
 
 def processes_of(entrypoint: Command, load: Load) -> int | None:
@@ -46,24 +63,36 @@ def processes_of(entrypoint: Command, load: Load) -> int | None:
     None where it depends on the machine, or where they cannot be read.
     """
     selected = trainer_of(entrypoint.trainer)
-    if entrypoint.world_size is not None or selected is None or selected.processes is None:
+    if entrypoint.world_size is not None:
         return entrypoint.world_size
+    if entrypoint.launcher_config and (launched := _launched(load(entrypoint.launcher_config) or {})):
+        return launched
+    if selected is None or selected.processes is None:
+        return None
     try:
-        return selected.processes(_inputs(entrypoint, load, {}, None))
+        return selected.processes(_inputs(entrypoint, load, {}, None, entrypoint.config))
     except PlanError:
         return None
 
 
-def _inputs(entrypoint: Command, load: Load, settings: Mapping[str, Any], world_size: int | None) -> PlanInputs:
+def _launched(accelerate: Mapping[str, Any]) -> int | None:
+    """The processes that accelerate's file says, where its command does not."""
+    number = accelerate.get("num_processes")
+    return number if isinstance(number, int) and not isinstance(number, bool) and 0 < number <= 1 << 16 else None
+
+
+def _inputs(
+    entrypoint: Command, load: Load, settings: Mapping[str, Any], world_size: int | None, config: str | None
+) -> PlanInputs:
     recognised = trainer_of(entrypoint.trainer)
     has_deepspeeds = recognised is not None and recognised.config_is_deepspeeds
-    own = {} if has_deepspeeds else _from_file(entrypoint.config, load, recognised)
+    own = {} if has_deepspeeds else _from_file(config, load, recognised)
     return PlanInputs(
         {**settings, **own, **settings_of_arguments(entrypoint.arguments)},
         load,
         world_size or entrypoint.world_size,
         entrypoint.script,
-        entrypoint.config if has_deepspeeds else None,
+        config if has_deepspeeds else None,
         entrypoint.launcher_config,
         entrypoint.env,
     )
@@ -75,7 +104,7 @@ def _from_file(path: str | None, load: Load, trainer: Trainer | None) -> dict[st
         return {}
     content = load(path)
     if content is None and trainer is not None:
-        content = trainer.configs().get(path)
+        content = trainer.configs(path)
     if content is None:
         raise PlanError(f"the configuration {path[:200]} cannot be read; give it beside the command")
     return {key(str(name)): value for name, value in content.items()}

@@ -166,7 +166,10 @@ def _parallel(
         world = across
         fields.assume("world_size", f"the number of GPUs is not given: {across}, the fewest these sizes need")
     if across == 0 or world % across:
-        raise PlanError(f"{world} GPUs do not divide into tensor {tensor} x pipeline {pipeline} x context {context}")
+        raise PlanError(
+            f"{world} GPUs do not divide into tensor {tensor} x pipeline {pipeline} x context {context}; "
+            f"give --world-size, a multiple of {tensor * pipeline * context}"
+        )
     if model.heads % tensor:
         raise PlanError(f"{model.heads} attention heads do not divide by tensor parallel size {tensor}")
     sharding = Sharding.OPTIMIZER if fields.flag("use_distributed_optimizer") else Sharding.NONE

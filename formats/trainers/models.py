@@ -1,9 +1,10 @@
 """The model of a trainer's settings: by name, by its configuration, or by dimensions given one by one."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from kopt.core.workload.language_models import find_language_model, shape_of_config
+from kopt.core.workload.language_models import UnknownModelError, find_language_model, shape_of_config
 from kopt.core.workload.training_plan import ModelShape, PlanError
 from kopt.formats.trainers.fields import Fields
 
@@ -29,16 +30,35 @@ def model_of(fields: Fields, *names: str, config: Mapping[str, Any] | None = Non
     name = fields.text(*(names or NAMES))
     if config is not None:
         return shape_of_config(config, name)
-    if not name:
+    if name in ("", "True"):
         if fields.has("hidden_size", "n_embd", "dim"):
             dimensions = {key: fields.raw(key) for key in _DIMENSIONS if fields.has(key)}
             return shape_of_config({key: _number(value) for key, value in dimensions.items()}, "the model")
         raise PlanError(
             f"no model is named; give {names[0] if names else 'model_name_or_path'} or the model's config.json"
         )
-    return find_language_model(name)
+    try:
+        return find_language_model(name)
+    except UnknownModelError:
+        if (gap := _GAP.search(name)) is None:
+            raise
+        problem = f"the model is {name[:80]!r}, and the command does not say what {gap[0]} is; give its value"
+        raise PlanError(problem) from None
 
 
+def beside(fields: Fields, role: str, name: str, like: ModelShape) -> ModelShape:
+    """The model of another role in the same training; where nothing is known of it, as large as ``like``."""
+    try:
+        return find_language_model(name) if name else like
+    except UnknownModelError:
+        fields.assume(
+            role, f"the dimensions of {name[:80]!r} ({role}) are not known: taken as those of {like.name[:80]!r}"
+        )
+        return like
+
+
+_GAP = re.compile(r"\$\w+|<[^>]*>")
+"""A variable that is not set, or a document's placeholder."""
 _DIMENSIONS = (
     "hidden_size",
     "n_embd",

@@ -53,7 +53,7 @@ def precision(name: str, default: Precision) -> Precision:
     return _PRECISIONS[key]
 
 
-_QUANTISED = (
+_QUANTISED: tuple[tuple[str, Precision | None], ...] = (
     ("awq", Precision.INT4),
     ("int8", Precision.INT8),
     ("w8a8", Precision.INT8),
@@ -69,6 +69,12 @@ _QUANTISED = (
     # Published so, without a word in the name.
     ("gpt-oss", Precision.MXFP4),
     ("deepseek-v3", Precision.FP8),
+    ("deepseek-r1-distill", None),
+    ("deepseek-r1", Precision.FP8),
+    ("kimi-k2-thinking", Precision.INT4),
+    ("kimi-k2.5", Precision.INT4),
+    ("kimi-k2", Precision.FP8),
+    ("minimax-m2", Precision.FP8),
 )
 
 

@@ -11,7 +11,7 @@ from kopt.core.workload.training_plan import PlanError
 from kopt.formats.trainers.fields import Fields
 from kopt.formats.trainers.recipe import Recipe
 
-_LOG_PROBABILITIES = 14.0
+LOG_PROBABILITIES = 14.0
 """Per score: 16-bit logits, their 32-bit copy that is also kept, and in the backward pass the gradients of the
 log-sum-exp and of the scores that were taken."""
 _DIVERGENCE = 40.0
@@ -32,7 +32,7 @@ class Method:
     reference: bool = False
     teacher: bool = False
     generates: bool = False
-    scores: float = _LOG_PROBABILITIES
+    scores: float = LOG_PROBABILITIES
 
 
 METHODS = {
@@ -124,7 +124,7 @@ def _generating(recipe: Recipe, fields: Fields) -> Recipe:
         recipe,
         sequence=max(1, prompt + completion),
         scored=completion,
-        # An engine that sleeps while the model is trained has given its memory back.
-        engine_share=0.0 if fields.flag("vllm_enable_sleep_mode") else share,
+        engine_share=share,
+        engine_sleeps=fields.flag("vllm_enable_sleep_mode"),
         engine_split=max(1, fields.whole("vllm_tensor_parallel_size", default=1)),
     )

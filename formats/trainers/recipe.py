@@ -73,6 +73,8 @@ class Recipe:
     scored: int = 0
     engine_share: float = 0.0
     engine_split: int = 1
+    engine_sleeps: bool = False
+    engine_alone: bool = False
     unknown: Sequence[Reason] = field(default_factory=tuple)
 
     def plan(self) -> TrainingPlan:
@@ -85,7 +87,7 @@ class Recipe:
         if across < 1 or self.gpus < 1 or self.gpus % across:
             raise PlanError(
                 f"{self.gpus} GPUs do not divide into tensor {self.tensor} x pipeline {self.pipeline} "
-                f"x context {self.context}"
+                f"x context {self.context}; give --world-size, a multiple of {across}"
             )
         data = self.gpus // across
         kind, foreach = optimizer_kind(self.optimizer)
@@ -137,6 +139,8 @@ class Recipe:
             target_sequence=self.scored,
             engine_share=self.engine_share,
             engine_split=self.engine_split,
+            engine_sleeps=self.engine_sleeps,
+            engine_alone=self.engine_alone,
             cached_loss=_CACHED_LOSS if self.varying and self.loss else 0.0,
             varying=self.varying,
             adapter=self.adapter,

@@ -1,10 +1,21 @@
 """vLLM, SGLang and text-generation-inference: what a server holds."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from kopt.core.workload.training_plan import Attention, Parallelism, Precision, Serving, Style, TrainingPlan
+from kopt.core.workload.language_models import UnknownModelError
+from kopt.core.workload.training_plan import (
+    Attention,
+    ModelShape,
+    Parallelism,
+    PlanError,
+    Precision,
+    Serving,
+    Style,
+    TrainingPlan,
+)
 from kopt.formats.trainers.fields import Fields
 from kopt.formats.trainers.models import model_of
 from kopt.formats.trainers.names import precision, quantisation
@@ -13,6 +24,7 @@ from kopt.formats.trainers.trainer import PlanInputs, Trainer
 _SAMPLER_BYTES = 36.0
 """Per score while sampling: 32-bit logits, sorted copy with 64-bit places and the sort's own copies of both,
 probabilities and their logarithms."""
+_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _VLLM_SHARE, _SGLANG_SHARE, _TGI_SHARE = 0.9, 0.88, 0.95
 
 
@@ -93,7 +105,7 @@ def _served(
     cache: str,
     quantised: str,
 ) -> TrainingPlan:
-    model = model_of(fields, "model", "model_path", "model_id", config=config)
+    model = _model(fields, config)
     held = quantisation(quantised, fields.text("model", "model_path", "model_id"))
     compute = precision(fields.text("dtype"), Precision.BF16)
     if not context:
@@ -119,18 +131,48 @@ def _served(
     )
 
 
+def _model(fields: Fields, config: Mapping[str, Any] | None) -> ModelShape:
+    """The model that is served; of a name that nobody knows, a small stand-in: the engine takes its share anyway.
+
+    Raises:
+        PlanError: none is named, or one of pictures that no engine of language models holds.
+    """
+    name = fields.text("model", "model_path", "model_id")
+    if re.search(r"diffus", name.rpartition("/")[2], re.IGNORECASE):
+        raise PlanError(f"{name[:80]!r} makes pictures; no formula here follows it, so make a dry run (kopt profile)")
+    try:
+        return model_of(fields, "model", "model_path", "model_id", config=config)
+    except UnknownModelError:
+        if not _NAME.fullmatch(name):
+            raise
+        fields.assume(
+            "model",
+            f"the dimensions of {name[:80]!r} are not known: the engine takes its share of the GPU, or does not start "
+            "where the weights need more; give its config.json to know which",
+        )
+        return ModelShape(name, layers=1, hidden=1024, heads=8, kv_heads=1, head_dim=128, ffn=4096, vocab=32000)
+
+
 def _vllm_parallel(fields: Fields) -> Parallelism:
-    return Parallelism(
-        data=fields.whole("data_parallel_size", "dp", default=1),
-        tensor=fields.whole("tensor_parallel_size", "tp", default=1),
-        pipeline=fields.whole("pipeline_parallel_size", "pp", default=1),
-    )
+    """Experts are spread over all ranks of a stage where they are not split like the rest of the layer."""
+    data = fields.whole("data_parallel_size", "dp", default=1)
+    tensor = fields.whole("tensor_parallel_size", "tp", default=1)
+    pipeline = fields.whole("pipeline_parallel_size", "pp", default=1)
+    if not fields.flag("enable_expert_parallel", "ep"):
+        return Parallelism(data=data, tensor=tensor, pipeline=pipeline)
+    return Parallelism(data=data, tensor=tensor, pipeline=pipeline, expert=max(1, data * tensor), expert_tensor=1)
 
 
 def _sglang_parallel(fields: Fields) -> Parallelism:
+    tensor = fields.whole("tensor_parallel_size", "tp_size", "tp", default=1)
+    experts = max(1, fields.whole("expert_parallel_size", "ep_size", "ep", default=1))
+    # With attention split by requests, its replicas lie on the ranks of the tensor group.
+    data = fields.whole("data_parallel_size", "dp_size", "dp", default=1)
     return Parallelism(
-        data=fields.whole("data_parallel_size", "dp_size", "dp", default=1),
-        tensor=fields.whole("tensor_parallel_size", "tp_size", "tp", default=1),
+        data=1 if fields.flag("enable_dp_attention") else data,
+        tensor=tensor,
+        expert=experts,
+        expert_tensor=max(1, tensor // experts) if experts > 1 else 0,
         pipeline=fields.whole("pipeline_parallel_size", "pp_size", default=1),
     )
 

@@ -111,7 +111,7 @@ def _optimizer(fields: Fields) -> str:
 
 
 @cache
-def _configs() -> dict[str, dict[str, Any]]:
+def configurations() -> dict[str, dict[str, Any]]:
     # Where strangers' sources are read, this module is imported and no installed package can be.
     import orjson
 
@@ -124,5 +124,10 @@ def _plan(inputs: PlanInputs) -> TrainingPlan:
 
 
 TRAINER = Trainer(
-    "torchtune", _plan, commands=("tune",), modules=("torchtune",), config_options=("--config",), configs=_configs
+    "torchtune",
+    _plan,
+    commands=("tune",),
+    modules=("torchtune",),
+    config_options=("--config",),
+    configs=lambda name: configurations().get(name),
 )

@@ -109,6 +109,10 @@ def _never(_: Set[str]) -> bool:
     return False
 
 
+def _nothing(_: str) -> None:
+    return None
+
+
 @dataclass(frozen=True)
 class Trainer:
     """A trainer or server, how its command is recognised, and the plan of what it runs.
@@ -130,8 +134,8 @@ class Trainer:
     config_options: tuple[str, ...] = ()
     config_is_word: bool = False
     config_keys: tuple[str, ...] = ()
-    configs: Callable[[], Mapping[str, Mapping[str, Any]]] = dict
-    """Configurations that come with it, by the name that stands in place of a file."""
+    configs: Callable[[str], Mapping[str, Any] | None] = _nothing
+    """A configuration that comes with it, by the name that stands in place of a file."""
     config_is_deepspeeds: bool = False
     """Its file is DeepSpeed's and holds no settings of the trainer itself."""
     processes: Callable[[PlanInputs], int | None] | None = None

@@ -15,15 +15,19 @@ from kopt.formats.trainers import (
     torchtune,
 )
 from kopt.formats.trainers import transformers as hf
+from kopt.formats.trainers.reinforced import deepspeed_chat, openrlhf, verl
 from kopt.formats.trainers.trainer import Trainer
 
 TRAINERS: tuple[Trainer, ...] = (
     megatron.TRAINER,
     megatron_swift.TRAINER,
+    deepspeed_chat.TRAINER,
     deepspeed.TRAINER,
     torchtune.TRAINER,
     torchtitan.TRAINER,
     litgpt.TRAINER,
+    openrlhf.TRAINER,
+    verl.TRAINER,
     finetuning.LLAMAFACTORY,
     finetuning.AXOLOTL,
     finetuning.SWIFT,

@@ -106,7 +106,20 @@ def hf_recipe(framework: str, fields: Fields, around: Surroundings, world_size: 
         if fields.text("fsdp").lower() not in ("", "false"):
             raise PlanError("fsdp and a DeepSpeed configuration are both set; the trainer takes one of them")
         return apply_deepspeed(recipe, around.deepspeed)
+    if (document := _deepspeed_of_options(fields)) is not None:
+        return apply_deepspeed(recipe, document)
     return _sharded(recipe, fields, around.accelerate)
+
+
+def _deepspeed_of_options(fields: Fields) -> dict[str, Any] | None:
+    """The configuration that scripts make of options of their own, as DeepSpeed-Chat's do (``--zero_stage 3``)."""
+    if not fields.has("zero_stage"):
+        return None
+    half = fields.text("dtype", default="fp16")
+    device = {"device": "cpu"} if fields.flag("offload") else {}
+    stage = fields.whole("zero_stage", default=0)
+    zero = {"stage": stage, "offload_optimizer": device, "offload_param": device if stage == 3 else {}}
+    return {"zero_optimization": zero, half if half in ("bf16", "fp16") else "fp16": {"enabled": True}}
 
 
 def _never_whole_logits(fields: Fields) -> bool:
@@ -155,13 +168,13 @@ def _ends(framework: str, held: Precision, low_rank: Adapter | None) -> Precisio
 
 def _adapter(fields: Fields, model: ModelShape) -> Adapter | None:
     kind = fields.text("finetuning_type", "adapter", "peft_type", "tuner_type", "sft_type", "train_type").lower()
-    rank = fields.whole("lora_rank", "lora_r", "r", default=0)
+    rank = fields.whole("lora_rank", "lora_r", "r", "lora_dim", default=0)
     if kind in ("full", "freeze", "none") or (
         not rank and kind not in ("lora", "qlora", "dora") and not fields.flag("use_peft")
     ):
         return None
     targets = fields.name_list("lora_target", "lora_target_modules", "target_modules", "lora_modules")
-    if fields.flag("lora_target_linear"):
+    if fields.flag("lora_target_linear") or fields.has("lora_dim"):
         targets = ["all-linear"]
     dropout = fields.real("lora_dropout", default=0.05) > 0
     made = adapter(model, rank or 8, targets or ["q_proj", "v_proj"], dropout=dropout)

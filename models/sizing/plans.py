@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from kopt.core.units import Bytes
+from kopt.core.units import Bytes, format_bytes
 from kopt.core.workload.sizing import MemoryBreakdown, Method, RankMemory, TraceCoverage
 from kopt.core.workload.training_plan import TrainingPlan
 from kopt.models.sizing.analytic import AnalyticEstimate, estimate_plan, features_of, reserved_bytes
@@ -14,6 +14,7 @@ _SHORTER, _LEAST_TOKENS = 8, 64
 _UNEVEN = 1.15
 """By so much further up may a mixture need memory whose experts lie on several GPUs: of fifteen packed examples of
 ms-swift, which say what a GPU held, the formulas read 16 to 19 % low in the median of either half."""
+_SURELY = 1.1
 _ROUTING = (
     "tokens are taken to go evenly to experts on different GPUs; they seldom do, so the interval reaches further up"
 )
@@ -30,6 +31,7 @@ def from_plan(
     worst = measured or analytic_estimate.worst
     allocated = Bytes(int(worst.tensors))
     inputs = {f"plan_{name}": float(value) for name, value in features_of(plan, worst).items()}
+    too_small = _too_small_a_share(plan, worst, gpu_bytes)
     return CodeEstimate(
         Method.ANALYTIC,
         TraceCoverage.FULL,
@@ -40,10 +42,27 @@ def from_plan(
         per_rank=_ranks(analytic_estimate),
         spread=max(analytic_estimate.high_share, 1 / analytic_estimate.low_share),
         assumptions=(*(reason.message for reason in plan.unknown), *([_ROUTING] if _routes_unevenly(plan) else [])),
+        warnings=too_small,
         reasons=analytic_estimate.reasons,
-        most_share=None if plan.serving is None else plan.serving.reserve_share,
+        most_share=None if plan.serving is None or too_small else plan.serving.reserve_share,
         below=plan.model.doubt * _shorter(plan, worst, gpu_bytes),
         above=plan.model.doubt * (_UNEVEN if _routes_unevenly(plan) else 1.0),
+    )
+
+
+def _too_small_a_share(plan: TrainingPlan, worst: MemoryBreakdown, gpu_bytes: int | None) -> tuple[str, ...]:
+    """What to say of an engine whose share of the GPU holds neither its weights nor one sequence; else nothing."""
+    served = plan.serving
+    share = served.reserve_share if served is not None else None
+    if served is None or share is None or gpu_bytes is None or worst.tensors <= share * gpu_bytes:
+        return ()
+    # The formulas are a few per cent off.
+    fails = "would not" if worst.tensors > _SURELY * share * gpu_bytes else "may not"
+    needed, has = format_bytes(int(worst.tensors)), format_bytes(int(share * gpu_bytes))
+    return (
+        f"the server {fails} start: weights, working memory and one sequence of {served.context_tokens:,} tokens "
+        f"need {needed} on each GPU, and it may take {has}; use more GPUs for each replica, a larger share, a shorter "
+        "context or quantised weights",
     )
 
 

@@ -222,3 +222,12 @@ def test_ctrl_c_ends_what_runs_and_leaves_nothing_behind(tmp_path: Path) -> None
     assert not alive
     assert not list(places["temporary"].iterdir())
     assert b"\x1b" not in (tmp_path / "err").read_bytes(), "no terminal, no drawing"
+
+
+def test_a_quoted_line_may_be_longer_than_any_path() -> None:
+    options = " ".join(f"--option_{number} {number}" for number in range(40))
+    line = f"python \\\n  -m kopt_no_such_module --model_name_or_path gpt2 {options}"
+    found = _run("--sizing-model", "shipped", "--trainer", "hf", line)
+    assert "File name too long" not in found.output
+    assert not isinstance(found.exception, OSError)
+    assert found.exit_code == 0, found.output

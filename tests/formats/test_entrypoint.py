@@ -203,6 +203,18 @@ def test_a_process_for_each_gpu_of_a_pod_is_no_evidence() -> None:
     assert count_processes(several, nothing, RequestedGpus(4)).total == 1, "memory is that of what is sized"
 
 
+def test_a_here_document_may_fill_a_variable() -> None:
+    script = (
+        "read -r -d '' training_commands <<EOF\n"
+        'openrlhf.cli.train_sft \\\n   --data.max_len 2048 \\\n   --note "two words"\nEOF\n'
+        "cat <<END\npython other.py\nEND\n"
+        "deepspeed --num_gpus 4 --module $training_commands\n"
+    )
+    found = what_runs("bash train.sh", {"train.sh": script}.get)
+    assert (found.script, found.trainer, found.world_size) == ("openrlhf.cli.train_sft", "openrlhf", 4)
+    assert found.arguments[:2] == ("--data.max_len", "2048")
+
+
 def test_a_path_with_spaces_is_a_path() -> None:
     assert what_runs("/my models/train it.py", lambda path: "x = 1").script == "/my models/train it.py"
 

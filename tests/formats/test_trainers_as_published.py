@@ -154,3 +154,99 @@ def test_batches_that_are_not_packed_may_be_shorter() -> None:
     assert plan_of(SWIFT).varying
     assert not plan_of(f"{SWIFT} --packing true").varying
     assert math.isfinite(plan_of(SWIFT).cached_loss)
+
+
+RECIPE = {"model_name_or_path": "Qwen/Qwen3-8B", "per_device_train_batch_size": 2, "max_length": 4096, "bf16": True}
+ZERO3 = {"distributed_type": "DEEPSPEED", "num_processes": 8, "deepspeed_config": {"zero_stage": 3}}
+
+
+def test_a_scripts_own_file_tells_that_it_is_transformers_trainer() -> None:
+    files = {"recipe.yaml": RECIPE, "zero3.yaml": ZERO3, "other.yaml": {"model": {"width": 3}}}
+    plan = plan_of("accelerate launch --config_file zero3.yaml scripts/sft.py --config recipe.yaml", files)
+    assert (plan.micro_batch, plan.sequence, plan.parallel.world) == (2, 4096, 8)
+    assert plan_of("python sft.py recipe.yaml", files).sequence == 4096
+    with pytest.raises(PlanError, match="no formulas"):
+        plan_of("python sft.py --config other.yaml", files)
+
+
+def test_accelerates_file_says_how_many_processes_unless_the_command_does() -> None:
+    files = {"recipe.yaml": RECIPE, "zero3.yaml": ZERO3}
+    launch = "accelerate launch --config_file zero3.yaml"
+    assert plan_of(f"{launch} --num_processes 2 sft.py --config recipe.yaml", files).parallel.world == 2
+    assert plan_of(f"{launch} --num_machines 1 sft.py --config recipe.yaml", files).parallel.world == 8
+
+
+def test_a_data_set_is_no_configuration() -> None:
+    command = "torchrun --nproc_per_node=4 train.py --model_name_or_path huggyllama/llama-7b --data_path data.json"
+    plan = plan_of(f"{command} --per_device_train_batch_size 2 --output_dir out --bf16 True")
+    assert (plan.micro_batch, plan.parallel.world) == (2, 4)
+    config = {"base_model": "Qwen/Qwen3-8B", "micro_batch_size": 3}
+    assert plan_of("axolotl train --debug config.yaml", {"config.yaml": config}).micro_batch == 3
+
+
+def test_torchtitans_configurations_are_known_by_name() -> None:
+    run = "torchrun --nproc_per_node 8 -m torchtitan.train --module llama3 --config"
+    plan = plan_of(f"{run} llama3_8b")
+    assert (plan.model.name, plan.micro_batch, plan.sequence) == ("Llama-3.1-8B", 1, 8192)
+    assert plan_of(f"{run} graph_trainer_llama3_8b_mxfp8").model == plan.model
+    longer = plan_of(f"{run} llama3_8b --training.num_tokens_per_microbatch_per_dp_rank 32768")
+    assert longer.micro_batch == 4
+    assert plan_of(f"{run} deepseek_v3_16b").parallel.expert == 8
+    with pytest.raises(PlanError, match="cannot be read"):
+        plan_of(f"{run} flux_schnell")
+
+
+def test_experts_of_a_served_model_are_spread_over_all_its_gpus() -> None:
+    serve = "vllm serve deepseek-ai/DeepSeek-V3 --data-parallel-size 8"
+    assert plan_of(serve).parallel.expert == 1
+    assert plan_of(f"{serve} --enable-expert-parallel").parallel.expert == 8
+    assert plan_of("sglang serve --model-path Qwen/Qwen3-30B-A3B --tp 8 --ep 4").parallel.expert_tensor == 2
+
+
+def test_an_engine_takes_its_share_for_a_model_that_nobody_knows() -> None:
+    plan = plan_of("vllm serve someone/Unheard-Of --gpu-memory-utilization 0.8")
+    assert plan.serving is not None
+    assert plan.serving.reserve_share == 0.8
+    assert any("does not start" in reason.message for reason in plan.unknown)
+    for command, why in (
+        ("vllm serve $MODEL", "does not say what .MODEL is"),
+        ("sglang serve --model-path Wan-AI/Wan2.1-T2V-14B-Diffusers", "makes pictures"),
+    ):
+        with pytest.raises(PlanError, match=why):
+            plan_of(command)
+
+
+def test_gpus_that_do_not_divide_are_told_how_many_would() -> None:
+    layout = "--tensor-model-parallel-size 8 --pipeline-model-parallel-size 16"
+    with pytest.raises(PlanError, match="a multiple of 128"):
+        plan_of(
+            f"torchrun --nproc_per_node 8 pretrain_gpt.py {layout} --num-layers 96 --hidden-size 12288 "
+            "--num-attention-heads 96 --seq-length 2048 --micro-batch-size 1 --max-position-embeddings 2048"
+        )
+
+
+def test_what_a_document_leaves_open_is_named() -> None:
+    command = "torchrun --nproc_per_node=4 --master_port=<your_random_port> train.py --model_name_or_path"
+    rest = "--per_device_train_batch_size 4 --output_dir <out> --bf16 True"
+    assert plan_of(f"{command} facebook/opt-6.7b {rest}").micro_batch == 4
+    with pytest.raises(PlanError, match="does not say what <llama> is"):
+        plan_of(f"{command} <llama> {rest}")
+    with pytest.raises(PlanError, match=r"does not say what \$1 is"):
+        plan_of(f"{command} $1 {rest}")
+
+
+@pytest.mark.parametrize(
+    ("command", "trainer"),
+    [
+        ("docker run --gpus all -p 8080:80 ghcr.io/huggingface/text-generation-inference:3.3 --model-id gpt2", "tgi"),
+        ("docker run --gpus all --ipc=host vllm/vllm-openai:latest --model Qwen/Qwen3-0.6B", "vllm"),
+        ("docker run --gpus all vllm/vllm-openai:latest vllm serve Qwen/Qwen3-0.6B", "vllm"),
+    ],
+)
+def test_a_servers_image_runs_the_server(command: str, trainer: str) -> None:
+    assert what_runs(command, lambda _: None).trainer == trainer
+    assert plan_of(command).serving is not None
+
+
+def test_a_prefix_that_is_not_set_is_no_word() -> None:
+    assert what_runs("$VENV_PREFIX torchrun --nproc_per_node 8 train.py", lambda _: None).world_size == 8

@@ -31,7 +31,7 @@ from kopt.formats.trainers.transformers import Surroundings, hf_plan
     [
         ("python train.py", "known trainers"),
         ("axolotl train absent.yml", "absent.yml cannot be read"),
-        ("vllm serve our/unknown-model", r"config\.json"),
+        ("vllm serve unknown-model", r"config\.json"),
         ("vllm serve", "no model is named"),
         ("torchrun --nproc_per_node 4 pretrain_gpt.py --num-layers 2", "hidden_size"),
         ("litgpt chat gpt2", "does not train"),

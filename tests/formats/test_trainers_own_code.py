@@ -7,8 +7,7 @@ from kopt.core.workload.training_plan import OptimizerKind, PlanError, Precision
 from kopt.formats.trainers.fsdp_qlora import fsdp_qlora_plan
 from kopt.formats.trainers.litgpt import litgpt_plan
 from kopt.formats.trainers.torchtitan import torchtitan_plan
-from kopt.formats.trainers.torchtune import TRAINER as TORCHTUNE
-from kopt.formats.trainers.torchtune import torchtune_plan
+from kopt.formats.trainers.torchtune import configurations, torchtune_plan
 
 
 def test_torchtune_s_components_name_model_and_adapter() -> None:
@@ -131,7 +130,7 @@ def test_torchtunes_own_configurations_are_known_by_name() -> None:
     assert (by_name.model.name, by_name.micro_batch) == ("Llama-3.1-8B", 4)
     assert by_name.adapter is not None
     unknown = []
-    for name in TORCHTUNE.configs():
+    for name in configurations():
         try:
             plan(f"tune run any --config {name}")
         except PlanError as error:

@@ -55,13 +55,15 @@ def test_grpo_scores_completions_and_holds_a_reference_only_where_it_weighs_one(
     [
         ({"use_vllm": True, "vllm_mode": "colocate"}, 0.3),
         ({"use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.45}, 0.45),
-        ({"use_vllm": True, "vllm_mode": "colocate", "vllm_enable_sleep_mode": True}, 0.0),
+        ({"use_vllm": True, "vllm_mode": "colocate", "vllm_enable_sleep_mode": True}, 0.3),
         ({"use_vllm": True, "vllm_mode": "server"}, 0.0),
         ({"vllm_mode": "colocate"}, 0.0),
     ],
 )
 def test_an_engine_takes_its_share_only_where_it_runs_in_the_trainer(settings: dict[str, Any], share: float) -> None:
-    assert tuned("grpo", **settings).engine_share == share
+    plan = tuned("grpo", **settings)
+    assert plan.engine_share == share
+    assert plan.engine_sleeps == settings.get("vllm_enable_sleep_mode", False)
 
 
 def test_a_named_teacher_is_held_in_16_bits_and_an_unnamed_one_assumed() -> None:

@@ -312,6 +312,18 @@ def test_other_models_weights_are_held_whole_and_an_engine_takes_its_share() -> 
     assert estimate_plan(shared, gpu_bytes=80 * GIB).worst.temporary - alone.temporary == pytest.approx(20 * GIB, abs=2)
 
 
+def test_an_engine_that_sleeps_has_the_gpu_in_its_turn_alone() -> None:
+    plan = TrainingPlan("verl", GPT, weights=Precision.BF16, compute=Precision.BF16, logit_bytes=0.0)
+    alone = estimate_plan(plan, gpu_bytes=80 * GIB).worst.total
+    awake = replace(plan, engine_share=0.5)
+    asleep, on_the_host = replace(awake, engine_sleeps=True), replace(awake, engine_sleeps=True, engine_alone=True)
+    totals = [estimate_plan(each, gpu_bytes=80 * GIB).worst.tensors for each in (awake, asleep, on_the_host)]
+    kept = estimate_plan(plan).worst.weights + estimate_plan(plan).worst.optimizer
+    assert totals[1] == pytest.approx(40 * GIB + kept + plan.workspace_bytes, rel=1e-6)
+    assert totals[2] == pytest.approx(40 * GIB + plan.workspace_bytes, rel=1e-6)
+    assert alone < totals[2] < totals[1] < totals[0]
+
+
 def test_a_quantised_head_is_small_to_hold_and_unpacked_to_use() -> None:
     llama = find_language_model("Llama-2-7B")
     plan = TrainingPlan("litgpt", llama, weights=Precision.NF4, compute=Precision.BF16, adapter=Adapter(10**6))

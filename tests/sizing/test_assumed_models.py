@@ -50,3 +50,29 @@ def test_what_is_doubtful_reaches_the_endpoint() -> None:
     assert (read_summary(older).below, read_summary(older).above) == (1.0, 1.0)
     with pytest.raises(ValueError, match="above is a factor"):
         read_summary(summary(code) | {"above": 0.5})
+
+
+def test_a_later_release_has_its_relatives_dimensions_and_a_doubt() -> None:
+    made, code = estimate(
+        "vllm serve deepseek-ai/DeepSeek-V3.9-Exp --tensor-parallel-size 16 --gpu-memory-utilization .8"
+    )
+    assert "SHAPE_FROM_NAME" in {reason.code for reason in made.reasons}
+    assert code.above == 1.3
+
+
+def test_a_server_that_cannot_hold_its_weights_is_said_not_to_start() -> None:
+    """405 billion numbers in 16 bits on eight GPUs are 94 GiB on each, of which no share of 80 makes less."""
+    serve = "sglang serve --model-path meta-llama/Llama-3.1-405B-Instruct --tp"
+    made, _ = estimate(f"{serve} 8")
+    assert made.memory.value > 94 * 2**30
+    assert not made.fits["A100-SXM4-80GB"]
+    assert any("would not start" in warning for warning in made.warnings)
+    more, _ = estimate(f"{serve} 16")
+    assert more.memory.high <= 80 * 2**30
+    assert not more.warnings
+
+
+def test_an_engine_without_a_known_model_is_bounded_by_its_share() -> None:
+    made, _ = estimate("vllm serve someone/Unheard-Of --gpu-memory-utilization 0.5")
+    assert made.memory.high == pytest.approx(0.5 * 80 * 2**30, rel=0.03)
+    assert any("does not start" in text for text in made.assumptions)

@@ -7,6 +7,8 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/util/Registry.h>
 
+#include <string>
+
 namespace {
 
 std::atomic<int> device_count{1};
@@ -29,6 +31,7 @@ struct FakeHooks : public at::CUDAHooksInterface {
   bool isBuilt() const { return true; }
   bool isAvailable() const { return true; }
   bool hasCUDA() const override { return true; }
+  std::string showConfig() const override { return "  - CUDA Runtime of a fake device\n"; }
   bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
   c10::DeviceIndex deviceCount() const { return static_cast<c10::DeviceIndex>(device_count.load()); }
   int getNumGPUs() const override { return device_count.load(); }

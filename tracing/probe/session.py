@@ -11,7 +11,7 @@ import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
-from . import cuda, operations, tensors
+from . import cuda, operations, outside, tensors
 from .flops import formulas
 from .modules import Modules
 from .run import _hello
@@ -56,6 +56,7 @@ class Session:
         tensors.install(self.tracer)
         Modules(writer, self.steps).install(self.tracer)
         install_stand_ins(self)
+        outside.install()
         self.steps.phase("load")
         self._stack = contextlib.ExitStack()
 

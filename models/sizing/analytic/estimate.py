@@ -59,15 +59,18 @@ def _stage(plan: TrainingPlan, stage: int, gpu_bytes: int | None) -> MemoryBreak
     loss = activations.logits(plan, stage)
     layer = activations.backward_temporary(plan, stage)
     early_gradients = kept.gradients if plan.preallocated_gradients or plan.accumulation > 1 else 0.0
-    # Moments that can be the worst: the loss, the first layers' backward pass, the optimizer's step, loading.
+    engine = _engine(plan, gpu_bytes)
+    # Moments that can be the worst: the loss, the first layers' backward pass, the optimizer's step, loading, and
+    # generation by an engine that has given its memory back at all others.
     moments = (
         (early_gradients, for_backward, max(loss, layer) + gathered),
         (kept.gradients, 0.1 * for_backward, layer + gathered),
         (kept.gradients, 0.0, _step_temporary(plan, kept) + plan.buffer_bytes),
         (0.0, 0.0, _loading(plan, kept)),
+        (0.0, 0.0, _generating(plan, kept, engine)),
     )
     gradients, activation, temporary = worst = max(moments, key=sum)
-    temporary += plan.workspace_bytes + _engine(plan, gpu_bytes)
+    temporary += plan.workspace_bytes + (0.0 if plan.engine_sleeps else engine)
     parts = _breakdown(plan, kept, gradients, activation, temporary)
     # Blocks of other batches' losses lie beside those of the worst; the optimizer's step makes use of both.
     unused = max(0.0, plan.cached_loss * loss - (sum(worst) - sum(moments[0])))
@@ -112,6 +115,13 @@ def _engine(plan: TrainingPlan, gpu_bytes: int | None) -> float:
     return max(weights, plan.engine_share * (gpu_bytes or 0))
 
 
+def _generating(plan: TrainingPlan, kept: States, engine: float) -> float:
+    """What an engine adds in its turn, where it gives its memory back afterwards."""
+    if not plan.engine_sleeps:
+        return 0.0
+    return max(0.0, engine - kept.weights - kept.optimizer) if plan.engine_alone else engine
+
+
 def _step_temporary(plan: TrainingPlan, kept: States) -> float:
     """Optimizers that work on all tensors at once hold a copy of the size of a state while they do."""
     return plan.step_bytes + (kept.gradients if plan.foreach_step else 0.0)
@@ -152,9 +162,10 @@ def _serving_stage(plan: TrainingPlan, served: Serving, kept: States, gpu_bytes:
         last = (cache, cache / (2 * max(1, plan.model.layers)) + unpacked)
         return _breakdown(plan, kept, 0.0, *max(first, last, key=sum))
     if served.reserve_share is not None and gpu_bytes is not None:
-        # The engine takes its share whatever the cache would need; the driver's part counts into it.
+        # The engine takes its share whatever the cache would need; the driver's part counts into it. Without room for
+        # one sequence of the longest context it does not start.
         share = served.reserve_share * gpu_bytes - kept.weights - prefill - _framework(plan)
-        cache = max(share, 0.0)
+        cache = max(share, serving.cache_bytes(plan, replace(served, sequences=1)))
     return _breakdown(plan, kept, 0.0, cache, prefill + unpacked)
 
 
@@ -196,8 +207,8 @@ def _reasons(plan: TrainingPlan, stages: tuple[MemoryBreakdown, ...]) -> tuple[R
     ]
     if plan.model.doubt > 1:
         message = (
-            f"the dimensions of {plan.model.name[:80]!r} are not known; those taken are derived from the size that its "
-            f"name states, so memory may be off by a factor of {plan.model.doubt:g}; give its config.json"
+            f"the dimensions are not known: those of {plan.model.name[:80]!r}, or what follows from the size in the "
+            f"name, were used, so memory may be off by a factor of {plan.model.doubt:g}; give the model's config.json"
         )
         reasons.append(Reason("SHAPE_FROM_NAME", message, {"factor": plan.model.doubt}))
     loss = activations.logits(plan, worst)

@@ -29,6 +29,11 @@ def install(session: Session) -> None:
     def without_kernels(module: Any) -> None:
         module.JITFunction.run = launch
 
+    def without_graphs(module: Any) -> None:
+        """A graph to be drawn is what tracing would have made of the model."""
+        module.SummaryWriter.add_graph = lambda *_, **__: None
+
+    session.imports.patch("torch.utils.tensorboard.writer", without_graphs)
     session.imports.patch("triton.runtime.jit", without_kernels)
     session.imports.patch("triton.runtime.autotuner", lambda module: setattr(module.Autotuner, "run", launch))
     patched: Any = torch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import defaultdict
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,14 @@ _COLUMNS: dict[str, dict[str, Any]] = {
     "yelp": {"text": _TEXT, "label": 1},
     "emotion": {"text": _SENTENCE, "label": 1},
     "sst2": {"sentence": _SENTENCE, "label": 1, "idx": 0},
+    # Scripts drop the columns that they know, and what is left must be numbers.
+    **{
+        f"glue/{subset}": {"sentence1": _SENTENCE, "sentence2": _SENTENCE, "label": 1, "idx": 0}
+        for subset in ("mrpc", "rte", "stsb", "wnli")
+    },
+    "glue/cola": {"sentence": _SENTENCE, "label": 1, "idx": 0},
+    "glue/qqp": {"question1": _SENTENCE, "question2": _SENTENCE, "label": 1, "idx": 0},
+    "glue/qnli": {"question": _SENTENCE, "sentence": _SENTENCE, "label": 1, "idx": 0},
     "glue": {"sentence1": _SENTENCE, "sentence2": _SENTENCE, "sentence": _SENTENCE, "label": 1, "idx": 0},
     "alpaca": {"instruction": _SENTENCE, "input": _SENTENCE, "output": _SENTENCE * 5, "text": _SENTENCE * 8},
     "dolly": {"instruction": _SENTENCE, "context": _SENTENCE, "response": _SENTENCE * 5, "category": "qa"},
@@ -73,6 +82,7 @@ def install(session: Session) -> None:
     session.imports.patch("numpy", lambda module: _token_files(session, module))
     session.imports.patch("datasets.load", lambda module: _load_dataset(session, module))
     session.imports.patch("timm.data.dataset_factory", lambda module: _timm(session, module))
+    session.imports.patch("evaluate.loading", lambda module: _metrics(session, module))
 
 
 def _torchvision(session: Session, module: Any) -> None:
@@ -231,3 +241,28 @@ def _rows(path: str, name: Any, split: Any) -> Any:
     if isinstance(split, (list, tuple)):
         return [datasets.Dataset.from_dict(table) for _ in split]
     return datasets.Dataset.from_dict(table)
+
+
+class Metric:
+    """A metric that cannot be fetched: takes what it is given, and every one of its figures is 0."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return lambda *_, **__: None
+
+    def compute(self, *_: Any, **__: Any) -> dict[str, float]:
+        return defaultdict(float)
+
+
+def _metrics(session: Session, module: Any) -> None:
+    load = module.load
+
+    def loaded(path: Any, *args: Any, **options: Any) -> Any:
+        try:
+            return load(path, *args, **options)
+        except OSError:
+            session.writer.stand_in(f"evaluate.load({str(path)[:80]!r})", "the metric is not there")
+            return Metric()
+
+    module.load = loaded

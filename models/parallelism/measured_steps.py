@@ -1,4 +1,4 @@
-"""Step times that others published, as plans on clusters: ``benchmarks/published_step_times.csv``."""
+"""Step times that others published, as plans on clusters: ``benchmarks/{published,later}_step_times.csv``."""
 
 import csv
 import hashlib
@@ -25,6 +25,8 @@ _APART_EVERY = 4
 _SIZES = ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab")
 _LINKS = {"V100": "NV2"}
 """Of nodes of four."""
+_EXPORTED = {"A800-SXM4-80GB": ("A100-SXM4-80GB", "NV8"), "H800-SXM5-80GB": ("H100-SXM5-80GB", "NV8")}
+"""The same chip with fewer of its links."""
 
 
 @dataclass(frozen=True)
@@ -108,12 +110,11 @@ def _step(row: Mapping[str, str]) -> MeasuredStep:
         style=Style.EAGER if framework == "fsdp" else Style.FUSED,
         input_bytes=1.0 if matmul in ("fp8", "mxfp8", "nvfp4") else 0.0,
     )
-    cluster = ClusterDescription(
-        row["gpu"],
-        whole("gpus_per_node"),
-        row["network"],
-        next((link for gpu, link in _LINKS.items() if row["gpu"].startswith(gpu) and row["gpus_per_node"] == "4"), ""),
+    usual = next(
+        (link for gpu, link in _LINKS.items() if row["gpu"].startswith(gpu) and row["gpus_per_node"] == "4"), ""
     )
+    gpu, link = _EXPORTED.get(row["gpu"], (row["gpu"], usual))
+    cluster = ClusterDescription(gpu, whole("gpus_per_node"), row["network"], link)
     return MeasuredStep(row["family"], plan, cluster, matmul, seconds, row["condition"], row["source"])
 
 

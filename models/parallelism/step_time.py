@@ -22,7 +22,10 @@ _GENERATIONS = (
 )
 """By the beginning of a model's name; all others are taken for Hopper, as Ada is built much the same."""
 _FORMATS = {"fp8": "eight", "mxfp8": "blocks", "nvfp4": "four"}
-_STYLES = {"fsdp": "eager", "deepspeed": "eager", "nanotron": "eager", "torchtitan": "compiled"}
+_STYLES = {
+    **dict.fromkeys(("fsdp", "deepspeed", "nanotron"), "eager"),
+    **dict.fromkeys(("torchtitan", "fms", "paxml", "maxtext"), "compiled"),
+}
 """How frameworks' models run where not by fused kernels."""
 _SLOW_FRAMEWORKS = ("nanotron",)
 _SMALL_FLOPS = 3e12

@@ -29,6 +29,7 @@ from kopt.models.parallelism.work import step_work
 from kopt.models.registry.loading import SHIPPED
 
 _PUBLISHED = Path(__file__).parents[2] / "benchmarks" / "published_step_times.csv"
+_LATER = _PUBLISHED.with_name("later_step_times.csv")
 _BANDWIDTH = load_bandwidth(SHIPPED)
 _H100 = ClusterDescription("H100-SXM5-80GB", 8, "8x NDR400 IB")
 
@@ -117,6 +118,16 @@ def test_published_steps_have_sources_and_the_shipped_parameters_are_of_them() -
     assert quantile(errors[large], np.ones(int(large.sum())), 0.5) < 0.1
     assert quantile(errors[large], np.ones(int(large.sum())), 0.9) < 0.3
     assert document["spread"] < 0.4
+
+
+def test_later_sources_are_cited_and_none_of_them_was_fitted_on() -> None:
+    """GPUs made for export are read as the chip that they are, with fewer links."""
+    steps = read_measured_steps(_LATER)
+    for step in steps:
+        assert re.fullmatch(r"[\w.-]+/[\w.-]+@[0-9a-f]{10} \S+", step.source), step.source
+    fitted = {(step.source, step.seconds) for step in read_measured_steps(_PUBLISHED)}
+    assert not fitted & {(step.source, step.seconds) for step in steps}
+    assert {step.cluster.gpu for step in steps if step.cluster.link == "NV8"} == {"A100-SXM4-80GB", "H100-SXM5-80GB"}
 
 
 def test_a_fit_recovers_what_made_the_times() -> None:

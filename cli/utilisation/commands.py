@@ -17,7 +17,7 @@ from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Kubeconfig, Output, seconds
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.progress import print_status
-from kopt.cli.utilisation.store import KEEP_S, BusyHours
+from kopt.controllers.meter.busy_hours import KEEP_S, BusyHours
 from kopt.core.units import counted
 from kopt.policies.efficiency.busy_counts import EVERY_S, HOUR_S, BusyCounts, added, by_pool
 from kopt.policies.efficiency.groups import GONE

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from kopt.cli.main import app
 from kopt.cli.utilisation import commands
 from kopt.cli.utilisation.commands import Every, answer, due_hours, hours_until
-from kopt.cli.utilisation.store import KEEP_S, BusyHours
+from kopt.controllers.meter.busy_hours import KEEP_S, BusyHours
 from kopt.policies.efficiency.busy_counts import STEPS, BusyCounts, added, by_pool
 from tests.gpu_history import Metric, history
 

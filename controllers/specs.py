@@ -391,6 +391,7 @@ CONTROLLERS = (
             "nodes",
             "pods",
             "resourceclaims.resource.k8s.io",
+            "resourceflavors.kueue.x-k8s.io",
             "resourceslices.resource.k8s.io",
             "workloads.kueue.x-k8s.io",
         ),

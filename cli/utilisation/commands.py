@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,15 +17,12 @@ from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Kubeconfig, Output, seconds
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.progress import print_status
-from kopt.cli.utilisation.store import KEEP_S, BusyHours
+from kopt.controllers.meter.busy_hours import KEEP_S, BusyHours
 from kopt.core.units import counted
-from kopt.policies.efficiency.busy_counts import EVERY_S, HOUR_S, BusyCounts, added, by_pool
-from kopt.policies.efficiency.groups import GONE
+from kopt.policies.efficiency.busy_counts import HOUR_S, BusyCounts, PoolUse, day_of, pool_use
 
 app = typer.Typer(no_args_is_help=True)
-_DAY_S = 24 * HOUR_S
-_SETTLED_S = 300
-"""An hour is read so long after its end: rules are evaluated, and scraped, a little late."""
+_TIMEOUT_S = 30.0
 _REMARK = "Of GPUs that pods hold; a percentile is right to 5 % of the time, and one of a day is not a mean of hours."
 
 
@@ -71,55 +68,42 @@ def record(
 ) -> None:
     """Store how busy GPUs were in each hour that has ended and is not stored yet, by pool, for 400 days.
 
-    Prometheus keeps series for days or weeks; counts of an hour and pool are 21 numbers. Run it each day, or each hour,
-    as a CronJob or by cron: what is stored is not read again, so a run that was missed is made up for. The database is
+    Prometheus keeps series for days or weeks; counts of an hour and pool are 21 numbers. In a cluster
+    `kopt controller meter --prometheus URL` does the same each hour; elsewhere run it by cron: what is stored is not
+    read again, and a run that was missed is made up for. The database is
     that of KOPT_DATABASE_URL, else busy.db below KOPT_STATE_DIR or KOPT_HOME.
 
     Examples:
 
         kopt utilisation record --prometheus http://prometheus:9090
     """
-    span_s, now_s = seconds(since, "--since"), time.time()
+    span_s = seconds(since, "--since")
     if not HOUR_S <= span_s <= KEEP_S:
         usage_error("hours are looked for in the last 1h to 400d", "--since")
-    pools = asyncio.run(node_pools_of(kubeconfig, "counts are stored by pool"))
+    if not prometheus.startswith(("http://", "https://")):
+        usage_error("the address of Prometheus begins with http:// or https://", "--prometheus")
     with _opened() as store:
-        due = due_hours(store, now_s, span_s)
-        number = _record(store, due, prometheus, token_file, pools, now_s)
-    print_status(f"{counted(number, 'hour')} stored; nothing was recorded in {len(due) - number} of {len(due)}")
+        number, due = asyncio.run(_record(store, span_s, prometheus, token_file, kubeconfig))
+    print_status(f"{counted(number, 'hour')} stored; nothing was recorded in {due - number} of {due}")
 
 
-def due_hours(store: BusyHours, now_s: float, span_s: float) -> list[int]:
-    """Those of a window that are not stored yet."""
-    hours = hours_until(now_s, span_s)
-    recorded = store.recorded(hours[0])
-    return [start_s for start_s in hours if start_s not in recorded]
+async def _record(
+    store: BusyHours, since_s: float, url: str, token_file: Path | None, kubeconfig: Path | None
+) -> tuple[int, int]:
+    """How many hours there was something of, and how many were looked for. Raises Refused."""
+    from kopt.cluster.client.prometheus import Prometheus, PrometheusError, token_of
+    from kopt.controllers.meter.busy_hours import due_hours, record_hours
 
-
-def hours_until(now_s: float, span_s: float) -> list[int]:
-    """When the whole hours of a window begin, which are settled by ``now_s``; the oldest first."""
-    end_s = int(now_s - _SETTLED_S) // HOUR_S * HOUR_S
-    return list(range(end_s - int(span_s) // HOUR_S * HOUR_S, end_s, HOUR_S))
-
-
-def _record(
-    store: BusyHours, due: Sequence[int], url: str, token_file: Path | None, pools: dict[str, str], now_s: float
-) -> int:
-    """How many hours there was something of. Raises Refused."""
-    from kopt.cli.sizing.measured import read_token
-    from kopt.data.busy_counts import read_busy_hour
-    from kopt.data.demand.prometheus import PrometheusError, Server
-
-    number = 0
+    pools = await node_pools_of(kubeconfig, "counts are stored by pool")
+    now_s, number = time.time(), 0
+    due = due_hours(store, now_s, since_s)
     try:
-        with Server(url, token=read_token(token_file)) as server:
-            for start_s in due:
-                if by_node := read_busy_hour(server, start_s):
-                    store.store(start_s, by_pool(by_node, pools, GONE), now_s)
-                    number += 1
+        async with Prometheus(url, token=token_of(token_file), timeout_s=_TIMEOUT_S) as server:
+            async for _, stored in record_hours(store, server, due, pools, now_s):
+                number += stored
     except PrometheusError as error:
         raise Refused(f"{counted(number, 'hour')} stored; the next cannot be read: {error}") from error
-    return number
+    return number, len(due)
 
 
 @app.command("show")
@@ -149,30 +133,22 @@ def answer(hours: Iterable[tuple[int, str, BusyCounts]], every: Every, pool: str
     names = sorted({name for _, name, _ in listed})
     if pool and pool not in names:
         raise Refused(f"nothing is stored of pool {pool!r}; there are {', '.join(names[:8]) or 'none'}")
-    groups: dict[int, list[tuple[str, BusyCounts]]] = {}
-    for start_s, name, counts in listed:
-        if pool in ("", name):
-            groups.setdefault(_begin_s(start_s, every, listed[0][0]), []).append((name, counts))
-    rows = [
-        _row(start_s, every, name, counts, sum(1 for each, _ in parts if each == name))
-        for start_s, parts in sorted(groups.items())
-        for name, counts in sorted(added(parts).items())
-    ]
+    selected = [each for each in listed if pool in ("", each[1])]
+    rows = [_row(use, every) for use in pool_use(selected, lambda start_s: _begin_s(start_s, every, listed[0][0]))]
     return Answer("rows", rows, {"every": every.value}, remarks=[_REMARK], empty="nothing is stored of this time")
 
 
 def _begin_s(start_s: int, every: Every, first_s: int) -> int:
     if every is Every.WHOLE:
         return first_s
-    return start_s if every is Every.HOUR else start_s // _DAY_S * _DAY_S
+    return start_s if every is Every.HOUR else day_of(start_s)
 
 
-def _row(start_s: int, every: Every, pool: str, counts: BusyCounts, hours: int) -> UtilisationRow:
+def _row(use: PoolUse, every: Every) -> UtilisationRow:
     form = "%Y-%m-%d" if every is Every.DAY else "%Y-%m-%d %H:%M"
     levels = (0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
-    gpus = counts.total / (hours * HOUR_S / EVERY_S)
-    begin = datetime.fromtimestamp(start_s, UTC).strftime(form)
-    return UtilisationRow(begin, pool, gpus, hours, *(counts.quantile(level) for level in levels))
+    begin = datetime.fromtimestamp(use.start_s, UTC).strftime(form)
+    return UtilisationRow(begin, use.pool, use.gpus, use.hours, *(use.counts.quantile(level) for level in levels))
 
 
 @contextmanager

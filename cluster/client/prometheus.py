@@ -74,11 +74,10 @@ class Prometheus:
     async def __aexit__(self, *_: object) -> None:
         await self._http.aclose()
 
-    async def over(self, query: str, start_s: int, end_s: int, step_s: int) -> Any:
+    async def over(self, query: str, start_s: int, end_s: int, step_s: int, largest_bytes: int | None = None) -> Any:
         """The answer to a range query, as it was decoded. Raises PrometheusError."""
-        return await self._post(
-            "query_range", {"query": query, "start": str(start_s), "end": str(end_s), "step": str(step_s)}
-        )
+        form = {"query": query, "start": str(start_s), "end": str(end_s), "step": str(step_s)}
+        return await self._post("query_range", form, largest_bytes)
 
     async def now(self, query: str, largest_bytes: int | None = None) -> list[tuple[dict[str, str], float]]:
         """The series of a query as of now: labels, the name included, and value. Raises PrometheusError."""

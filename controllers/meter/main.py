@@ -1,7 +1,8 @@
 """``kopt controller meter``: one replica, from start to the end."""
 
 import asyncio
-from collections.abc import Iterator
+import contextlib
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -9,12 +10,14 @@ from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 
 from kopt.cluster.client.api import Kube, KubeSettings, connect
+from kopt.cluster.client.prometheus import Prometheus, token_of
 from kopt.cluster.client.resources import KAIWO_BUDGETS, KUEUE_LOCAL_QUEUES, KUEUE_WORKLOADS, Object
 from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import Collected, LedReplica, ReplicaSettings
 from kopt.cluster.runtime.signals import end_signals, run_until
 from kopt.cluster.runtime.switches import LiveSwitches
 from kopt.controllers.meter.budgets import EVERY_S, BudgetKeeper
+from kopt.controllers.meter.busy_hours import BusyHours, BusyRecorder
 from kopt.controllers.meter.clock import SteadyClock
 from kopt.controllers.meter.reconciler import Metering, MeterSettings
 from kopt.controllers.meter.state import LiveCluster, Resources
@@ -29,13 +32,20 @@ from kopt.serving.base.database.opening import Location
 NAME = "meter"
 _GATHER_S = 1.0
 """Changes within this time are stored together."""
+_PROMETHEUS_S = 30.0
+"""An hour of every node is one query."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessSettings(ReplicaSettings):
-    """Everything of one replica. ``where`` the database is; ``mode``: whether budgets hold queues."""
+    """Everything of one replica. ``where`` the database is, and ``busy`` that of how busy GPUs were, which is recorded
+    where a ``prometheus`` is named; ``mode``: whether budgets hold queues."""
 
     where: Location = Path("cost.db")
+    busy: Location = Path("busy.db")
+    prometheus: str = ""
+    token_file: Path | None = None
+    certificate_authority: Path | None = None
     book: PriceBook = field(default_factory=shipped_prices)
     meter: MeterSettings = field(default_factory=MeterSettings)
     mode: Mode = Mode.OBSERVE
@@ -49,9 +59,21 @@ async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) ->
     try:
         async with connect(settings.kubeconfig, KubeSettings(user_agent="kopt-meter")) as kube:
             resources = Resources(await kube.served(KUEUE_WORKLOADS), await kube.served(KUEUE_LOCAL_QUEUES))
-            await run_until(ending, Replica(kube, settings, store, resources))
+            async with _recording(kube, settings) as recorder:
+                await run_until(ending, Replica(kube, settings, store, resources, recorder))
     finally:
         store.close()
+
+
+@contextlib.asynccontextmanager
+async def _recording(kube: Kube, settings: ProcessSettings) -> AsyncIterator[BusyRecorder | None]:
+    if not settings.prometheus:
+        yield None
+        return
+    token, authority = token_of(settings.token_file), settings.certificate_authority
+    with contextlib.closing(BusyHours(settings.busy)) as hours:
+        async with Prometheus(settings.prometheus, token=token, authority=authority, timeout_s=_PROMETHEUS_S) as server:
+            yield BusyRecorder(kube, hours, server)
 
 
 class Writes:
@@ -89,14 +111,19 @@ class Replica(LedReplica):
     action = "Metering"
 
     def __init__(
-        self, kube: Kube, settings: ProcessSettings, store: CostStore, resources: Resources | None = None
+        self,
+        kube: Kube,
+        settings: ProcessSettings,
+        store: CostStore,
+        resources: Resources | None = None,
+        recorder: BusyRecorder | None = None,
     ) -> None:
         self._settings, self._store, clock = settings, store, SteadyClock()
         resources = resources or Resources()
         self.cluster = LiveCluster(kube, settings.meter.label_keys, clock, resources)
         switches = LiveSwitches(kube, NAME)
         self._writes = Writes(kube, self.cluster, switches, settings, resources)
-        self._clock = clock
+        self._clock, self._recorder = clock, recorder
         self.metering: Metering | None = None
         self._keeper: BudgetKeeper | None = None
         super().__init__(kube, NAME, settings, self.cluster.informers, switches)
@@ -114,7 +141,21 @@ class Replica(LedReplica):
         self.metering = Metering(
             self.cluster, self._store, self._settings.meter, self._clock, holder, self._keeper.step
         )
-        await self.step_through(self.metering, self.cluster.changed, _GATHER_S)
+        async with self._recording():
+            await self.step_through(self.metering, self.cluster.changed, _GATHER_S)
+
+    @contextlib.asynccontextmanager
+    async def _recording(self) -> AsyncIterator[None]:
+        """How busy GPUs were is recorded beside the block: metering never waits for Prometheus."""
+        if self._recorder is None:
+            yield
+            return
+        task = asyncio.create_task(self.step_through(self._recorder, asyncio.Event(), 0.0))
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
 
     def _costs(self) -> Iterator[Metric]:
         metering = self.metering

@@ -25,6 +25,9 @@ class Options(ControllerOptions):
     checked each hour against what was recorded of nodes. With enforce, a KaiwoBudget that is spent and says Hold stops
     its LocalQueues until its next window; what runs goes on. `kopt off` opens them.
 
+    With --prometheus it also stores each hour how busy the GPUs of each pool were, for 400 days, as `kopt utilisation
+    record` does; `kopt utilisation show` and the page Efficiency show it.
+
     Examples:
 
         kopt controller meter --kubeconfig admin.conf
@@ -46,6 +49,16 @@ class Options(ControllerOptions):
         float, Flag("How often what was recorded is reconciled.", name="reconcile", kind=Kind.SPAN)
     ] = 3600.0
 
+    prometheus: Annotated[
+        str, Flag("Where the rules of `kopt alerts rules` are evaluated; empty: how busy GPUs were is not stored.")
+    ] = ""
+    token_file: Annotated[
+        Path | None, Flag("File with a bearer token for Prometheus; read again for each query.", metavar="FILE")
+    ] = None
+    certificate_authority: Annotated[
+        Path | None, Flag("CA of Prometheus' certificate; else those of the system.", metavar="FILE")
+    ] = None
+
     def settings(self) -> "ProcessSettings":
         from kopt.controllers.meter.main import ProcessSettings
         from kopt.controllers.meter.reconciler import MeterSettings
@@ -54,12 +67,22 @@ class Options(ControllerOptions):
         from kopt.serving.base.environment import load_settings
 
         try:
-            where = location(load_settings(), "cost")
+            settings = load_settings()
         except SettingsError as error:
             refuse(str(error), "--prices")
         keys = tuple(key.strip() for key in self.labels.split(",") if key.strip())
         meter = MeterSettings(self.rule, keys, self.keep_s, self.reconcile_s)
-        return ProcessSettings(where=where, book=self._book(), meter=meter, mode=self.mode, **self.replica)
+        return ProcessSettings(
+            where=location(settings, "cost"),
+            busy=location(settings, "busy"),
+            book=self._book(),
+            meter=meter,
+            mode=self.mode,
+            prometheus=self.prometheus,
+            token_file=self.token_file,
+            certificate_authority=self.certificate_authority,
+            **self.replica,
+        )
 
     def _book(self) -> "PriceBook":
         from kopt.core.cost.prices import PriceError, price_book, shipped_prices

@@ -4,12 +4,19 @@ A count is of one GPU at one time. Counts stand in ``STEPS`` steps of 5 %, so a 
 over however many GPUs and days they were added (mergeable summaries: Agarwal et al., PODS 2012).
 """
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 STEPS = 20
 EVERY_S, HOUR_S = 300, 3600
 """How often GPUs are counted, and of how long counts are kept."""
+SETTLED_S = 300
+"""An hour is read so long after its end: rules are evaluated, and scraped, a little late."""
+DAY_S = 24 * HOUR_S
+QUERY = f'count_values by (node) ("step", clamp(ceil(kopt:gpu:busy_ratio * {STEPS}), 0, {STEPS}))'
+"""GPUs that pods hold, by node and step of 5 %: hundreds of series however many GPUs there are."""
 
 
 @dataclass(frozen=True)
@@ -61,3 +68,51 @@ def added(parts: Iterable[tuple[str, BusyCounts]]) -> dict[str, BusyCounts]:
     for name, counts in parts:
         result[name] = result.get(name, BusyCounts()) + counts
     return result
+
+
+def counts_by_node(series: Iterable[Any]) -> dict[str, BusyCounts]:
+    """Of what Prometheus answers to ``QUERY``. Raises KeyError, TypeError, ValueError or AttributeError for what is no
+    such answer."""
+    by_node: dict[str, dict[int, int]] = {}
+    for each in series:
+        steps = by_node.setdefault(str(each["metric"].get("node", "")), {})
+        step = int(each["metric"]["step"])
+        gpus = sum(number for _, text in each["values"] if math.isfinite(number := float(text)))
+        steps[step] = steps.get(step, 0) + round(gpus)
+    return {node: BusyCounts.of(steps) for node, steps in by_node.items()}
+
+
+def hours_until(now_s: float, span_s: float) -> list[int]:
+    """When the whole hours of a window begin, which are settled by ``now_s``; the oldest first."""
+    end_s = int(now_s - SETTLED_S) // HOUR_S * HOUR_S
+    return list(range(end_s - int(span_s) // HOUR_S * HOUR_S, end_s, HOUR_S))
+
+
+@dataclass(frozen=True)
+class PoolUse:
+    """Of a pool in a span of time that begins at ``start_s``; ``hours`` of it are stored."""
+
+    start_s: int
+    pool: str
+    counts: BusyCounts
+    hours: int
+
+    @property
+    def gpus(self) -> float:
+        """The mean number that pods held while it was recorded."""
+        return self.counts.total / (self.hours * HOUR_S / EVERY_S)
+
+
+def pool_use(hours: Iterable[tuple[int, str, BusyCounts]], begin_of: Callable[[int], int]) -> list[PoolUse]:
+    """Hours with their begin and pool, added up by where ``begin_of`` puts them; in the order of time and pool."""
+    groups: dict[tuple[int, str], PoolUse] = {}
+    for start_s, pool, counts in hours:
+        key = begin_of(start_s), pool
+        before = groups.get(key) or PoolUse(*key, BusyCounts(), 0)
+        groups[key] = PoolUse(*key, before.counts + counts, before.hours + 1)
+    return [groups[key] for key in sorted(groups)]
+
+
+def day_of(start_s: int) -> int:
+    """When its day begins (UTC)."""
+    return start_s // DAY_S * DAY_S

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from kopt.cli.main import app
 from kopt.cli.utilisation import commands
-from kopt.cli.utilisation.commands import Every, answer, due_hours, hours_until
-from kopt.cli.utilisation.store import KEEP_S, BusyHours
-from kopt.policies.efficiency.busy_counts import STEPS, BusyCounts, added, by_pool
+from kopt.cli.utilisation.commands import Every, answer
+from kopt.controllers.meter.busy_hours import KEEP_S, BusyHours, due_hours
+from kopt.policies.efficiency.busy_counts import STEPS, BusyCounts, added, by_pool, hours_until
 from tests.gpu_history import Metric, history
 
 HOUR_S, DAY_S = 3600, 86_400

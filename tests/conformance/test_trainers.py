@@ -32,6 +32,11 @@ EXAMPLES: Mapping[str, Example] = {
         "hidden_size",
     ),
     "megatron-swift": Example("megatron sft --model gpt2", "megatron sft", "model_name_or_path"),
+    "deepspeed-chat": Example(
+        "deepspeed --num_gpus 2 main.py --actor_model_name_or_path gpt2 --critic_model_name_or_path gpt2",
+        "deepspeed --num_gpus 2 main.py --critic_model_name_or_path gpt2",
+        "actor_model_name_or_path",
+    ),
     "deepspeed": Example(
         "deepspeed --num_gpus 2 train.py --model gpt2 --deepspeed zero3.json",
         "deepspeed --num_gpus 2 train.py --deepspeed zero3.json",
@@ -48,6 +53,16 @@ EXAMPLES: Mapping[str, Example] = {
         "absent.toml",
     ),
     "litgpt": Example("litgpt finetune_lora phi-2", "litgpt finetune_lora", "model"),
+    "openrlhf": Example(
+        "deepspeed --module openrlhf.cli.train_sft --model.model_name_or_path gpt2 --data.max_len 128",
+        "deepspeed --module openrlhf.cli.train_sft --data.max_len 128",
+        "model_name_or_path",
+    ),
+    "verl": Example(
+        "torchrun --nproc_per_node 2 -m verl.trainer.fsdp_sft_trainer model.partial_pretrain=gpt2 data.max_length=128",
+        "torchrun --nproc_per_node 2 -m verl.trainer.fsdp_sft_trainer data.max_length=128",
+        "model.partial_pretrain",
+    ),
     "llamafactory": Example("llamafactory-cli train factory.yaml", "llamafactory-cli train", "model_name_or_path"),
     "axolotl": Example("axolotl train axolotl.yml", "axolotl train", "model_name_or_path"),
     "ms-swift": Example("swift sft --model gpt2", "swift sft", "model_name_or_path"),

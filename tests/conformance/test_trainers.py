@@ -56,7 +56,7 @@ EXAMPLES: Mapping[str, Example] = {
     "openrlhf": Example(
         "deepspeed --module openrlhf.cli.train_sft --model.model_name_or_path gpt2 --data.max_len 128",
         "deepspeed --module openrlhf.cli.train_sft --data.max_len 128",
-        "model_name_or_path",
+        "model.model_name_or_path",
     ),
     "verl": Example(
         "torchrun --nproc_per_node 2 -m verl.trainer.fsdp_sft_trainer model.partial_pretrain=gpt2 data.max_length=128",

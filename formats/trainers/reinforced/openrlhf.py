@@ -17,7 +17,7 @@ from kopt.formats.trainers.trainer import PlanInputs, Trainer
 
 _MODULE = "openrlhf.cli.train_"
 _METHODS = {"dpo": "dpo", "kto": "kto", "rm": "rm", "prm": "prm", "kd": "gkd"}
-_MODELS = ("actor.model_name_or_path", "model.model_name_or_path", "pretrain")
+_ACTOR, _TRAINED = "actor.model_name_or_path", "model.model_name_or_path"
 _MOST_TOKENS = 16192
 _TRAINED_BYTES = 16.0
 """Per number of a critic under DeepSpeed: 16-bit weights and gradients, 32-bit master and Adam's two states."""
@@ -36,8 +36,8 @@ def openrlhf_plan(
         PlanError: the model is not known, or a value that cannot be.
     """
     fields = Fields({"trl_method": _METHODS.get(program, "")}, settings)
-    model = model_of(fields, *_MODELS, config=model_config)
     reinforces = program.startswith("ppo")
+    model = model_of(fields, _ACTOR if reinforces else _TRAINED, "pretrain", config=model_config)
     gpus = _gpus_of(fields, "actor") if reinforces else world_size or 1
     recipe = _recipe(fields, model, gpus)
     recipe = _with_roles(recipe, fields) if reinforces else with_method(recipe, fields)

@@ -8,16 +8,21 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from postgres_server import PostgresServer, postgres
 from prometheus_server import RunningPrometheus
 from typer.testing import CliRunner
 
+from kopt.cli.local.pages_utilisation import RecordedUtilisation, utilisation_of
 from kopt.cli.main import app
 from kopt.cli.utilisation import commands
 from kopt.cli.utilisation.commands import Every, answer
 from kopt.controllers.meter.busy_hours import KEEP_S, BusyHours, due_hours
+from kopt.core.settings import Settings
+from kopt.dashboard.data.utilisation import UtilisationError
 from kopt.policies.efficiency.busy_counts import STEPS, BusyCounts, added, by_pool, hours_until
 from tests.gpu_history import Metric, history
 
+__all__ = ["postgres"]
 HOUR_S, DAY_S = 3600, 86_400
 shares = st.lists(st.floats(0, 1), min_size=1, max_size=60)
 
@@ -139,3 +144,33 @@ def test_hours_are_recorded_once_and_shown(prometheus: str, tmp_path: Path, monk
     refused = CliRunner().invoke(app, ["utilisation", "show", "--pool", "none"])
     assert refused.exit_code == 1
     assert "nothing is stored of pool 'none'; there are a100, h100" in refused.output
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_pages_read_what_is_stored_and_create_nothing(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    where: Path | str = tmp_path / "busy.db"
+    if kind == "postgres":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        where = server.new_database()
+    pages = RecordedUtilisation(where)
+    assert pages.days(0) == []
+    assert pages.days(0) == []
+    assert list(tmp_path.iterdir()) == []
+    store = BusyHours(where)
+    begin_s = 20_000 * DAY_S
+    for hour in range(30):
+        store.store(begin_s + hour * HOUR_S, {"h100": counts_of([0.3] * 24)}, begin_s)
+    assert [(use.start_s, use.pool, use.hours, use.gpus) for use in pages.days(0)] == [
+        (begin_s, "h100", 24, 2.0),
+        (begin_s + DAY_S, "h100", 6, 2.0),
+    ]
+    store.close()
+
+
+def test_a_database_that_is_away_is_a_sentence_for_the_reader(tmp_path: Path) -> None:
+    with pytest.raises(UtilisationError, match="over months cannot be read: the database does not answer"):
+        RecordedUtilisation("postgresql://127.0.0.1:9/kopt").days(0)
+    assert utilisation_of({"KOPT_PAGES_EXAMPLE": "true"}, Settings(tmp_path)) is None

@@ -9,6 +9,8 @@ from kopt.policies.efficiency.busy_counts import DAY_S, BusyCounts, PoolUse, add
 
 DAYS, WIDTH, HEIGHT = 90, 900.0, 100.0
 _GAP = 1.5
+_LEAST = 2.0
+"""How high the bar of a day without any use is: a day without a bar was not recorded."""
 MOST_POOLS = 40
 
 
@@ -65,12 +67,12 @@ def _pool(name: str, counts: BusyCounts, days: Sequence[PoolUse], first_s: int) 
 
 def _bar(use: PoolUse, first_s: int) -> DayBar:
     p50, p95 = use.counts.quantile(0.5), use.counts.quantile(0.95)
-    step = WIDTH / DAYS
+    step, high = WIDTH / DAYS, max(_LEAST, HEIGHT * (p95 or 0))
     text = f"{_day(use.start_s)}: p50 {share(p50, 0)}, p95 {share(p95, 0)} of {use.gpus:,.1f} GPUs"
     if use.hours < DAY_S // 3600:
         text += f", {use.hours} h recorded"
     x = (use.start_s - first_s) // DAY_S * step
-    return DayBar(round(x, 2), step - _GAP, round(HEIGHT * (p50 or 0), 1), round(HEIGHT * (p95 or 0), 1), text)
+    return DayBar(round(x, 2), step - _GAP, round(HEIGHT * (p50 or 0), 1), round(high, 1), text)
 
 
 def _day(start_s: int) -> str:

@@ -108,7 +108,7 @@ class BusyRecorder:
     ) -> None:
         self._kube, self._store, self._server, self._clock = kube, store, server, clock
         self._empty: set[int] = set()
-        """Hours of which Prometheus has nothing: they are not asked for again."""
+        """Hours of more than a day ago of which Prometheus has nothing: they are not asked for again."""
         self.errors = 0
 
     async def step(self) -> float:
@@ -130,7 +130,7 @@ class BusyRecorder:
         flavors, nodes, slices = [await self._listed(kind) for kind in (KUEUE_FLAVORS, NODES, RESOURCE_SLICES)]
         pools = node_pools(flavors, nodes, slices)
         async for start_s, stored in record_hours(self._store, self._server, due, pools, now_s):
-            if not stored:
+            if not stored and start_s < now_s - DAY_S:
                 self._empty.add(start_s)
 
     async def _listed(self, kind: Resource) -> list[Object]:

@@ -1,8 +1,10 @@
 """``kopt utilisation``: percentiles by pool and day from counts that outlive Prometheus' series."""
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,10 +18,13 @@ from kopt.cli.local.pages_utilisation import RecordedUtilisation, utilisation_of
 from kopt.cli.main import app
 from kopt.cli.utilisation import commands
 from kopt.cli.utilisation.commands import Every, answer
-from kopt.controllers.meter.busy_hours import KEEP_S, BusyHours, due_hours
+from kopt.cluster.client.prometheus import Prometheus
+from kopt.controllers.meter.busy_hours import KEEP_S, BusyHours, BusyRecorder, due_hours
 from kopt.core.settings import Settings
 from kopt.dashboard.data.utilisation import UtilisationError
 from kopt.policies.efficiency.busy_counts import STEPS, BusyCounts, added, by_pool, hours_until
+from kopt.policies.efficiency.groups import GONE
+from tests.attacks.api_in_memory import MemoryKube
 from tests.gpu_history import Metric, history
 
 __all__ = ["postgres"]
@@ -147,7 +152,7 @@ def test_hours_are_recorded_once_and_shown(prometheus: str, tmp_path: Path, monk
 
 
 @pytest.mark.services
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.long)])
 def test_pages_read_what_is_stored_and_create_nothing(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -174,3 +179,35 @@ def test_a_database_that_is_away_is_a_sentence_for_the_reader(tmp_path: Path) ->
     with pytest.raises(UtilisationError, match="over months cannot be read: the database does not answer"):
         RecordedUtilisation("postgresql://127.0.0.1:9/kopt").days(0)
     assert utilisation_of({"KOPT_PAGES_EXAMPLE": "true"}, Settings(tmp_path)) is None
+
+
+class CountingPrometheus(Prometheus):
+    """Also counts what it is asked for."""
+
+    queries = 0
+
+    async def over(self, *words: Any) -> Any:
+        self.queries += 1
+        return await super().over(*words)
+
+
+@pytest.mark.services
+@pytest.mark.long
+async def test_the_recorder_asks_for_old_gaps_once_and_tries_again_while_prometheus_is_away(
+    prometheus: str, tmp_path: Path
+) -> None:
+    store, kube, now_s = BusyHours(tmp_path / "busy.db"), cast(Any, MemoryKube()), time.time()
+    async with CountingPrometheus("http://127.0.0.1:9") as away:
+        recorder = BusyRecorder(kube, store, away, lambda: now_s)
+        assert (await recorder.step(), recorder.errors, away.queries) == (60.0, 1, 1)
+    async with CountingPrometheus(prometheus) as server:
+        recorder = BusyRecorder(kube, store, server, lambda: now_s)
+        again_s = await recorder.step()
+        assert server.queries == 15 * 24
+        assert 47 <= len(store.recorded(0)) <= 49
+        assert hours_until(now_s + again_s, HOUR_S)[0] == hours_until(now_s, HOUR_S)[0] + HOUR_S
+        await recorder.step()
+        assert (server.queries, recorder.errors) == (15 * 24, 0)
+    # Without a node of the cluster that they are of.
+    assert {pool for _, pool, _ in store.hours(0)} == {GONE}
+    store.close()

@@ -12,6 +12,7 @@ from kopt.cluster.client.prometheus import Prometheus, PrometheusError, series_o
 from kopt.cluster.client.resources import KUEUE_FLAVORS, NODES, Object, Resource
 from kopt.cluster.workloads.kueue.pool_sizes import node_pools
 from kopt.controllers.meter.claims import RESOURCE_SLICES
+from kopt.core.untrusted import decode
 from kopt.policies.efficiency.busy_counts import (
     DAY_S,
     EVERY_S,
@@ -72,7 +73,11 @@ class BusyHours:
             "SELECT start_s, pool, counts FROM busy_hours WHERE start_s >= ? ORDER BY start_s, pool", (int(since_s),)
         )
         for start_s, pool, counts in rows:
-            yield int(start_s), str(pool), BusyCounts(tuple(json.loads(counts)))
+            try:
+                read = BusyCounts(tuple(decode(counts)))
+            except (ValueError, TypeError) as error:
+                raise DatabaseError(f"the row of {start_s} in busy_hours holds no counts") from error
+            yield int(start_s), str(pool), read
 
 
 def due_hours(store: BusyHours, now_s: float, span_s: float) -> list[int]:

@@ -1,6 +1,8 @@
 """``kopt utilisation``: percentiles by pool and day from counts that outlive Prometheus' series."""
 
+import contextlib
 import json
+import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +26,7 @@ from kopt.core.settings import Settings
 from kopt.dashboard.data.utilisation import UtilisationError
 from kopt.policies.efficiency.busy_counts import STEPS, BusyCounts, added, by_pool, hours_until
 from kopt.policies.efficiency.groups import GONE
+from kopt.serving.base.database.interface import DatabaseError
 from tests.attacks.api_in_memory import MemoryKube
 from tests.gpu_history import Metric, history
 
@@ -78,6 +81,17 @@ def test_an_hour_that_is_stored_again_counts_once_and_old_ones_go(tmp_path: Path
     store.store(start_s + KEEP_S + HOUR_S, {"h100": counts_of([1.0])}, now_s + KEEP_S + HOUR_S)
     assert [start for start, _, _ in store.hours(0)] == [start_s + KEEP_S + HOUR_S]
     store.close()
+
+
+@pytest.mark.parametrize("broken", ["{}", "[1, 2]", "3", "[", str(["1"] * 21).replace("'", '"')])
+def test_a_row_that_is_no_counts_is_an_error_of_the_database(tmp_path: Path, broken: str) -> None:
+    store = BusyHours(tmp_path / "busy.db")
+    store.store(HOUR_S, {"h100": counts_of([0.2])}, HOUR_S)
+    store.close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "busy.db")) as file, file:
+        file.execute("UPDATE busy_hours SET counts = ?", (broken,))
+    with contextlib.closing(BusyHours(tmp_path / "busy.db")) as store, pytest.raises(DatabaseError, match="no counts"):
+        list(store.hours(0))
 
 
 def test_hours_are_whole_and_settled() -> None:

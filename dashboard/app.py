@@ -20,6 +20,7 @@ from kopt.dashboard.data.feed import Source
 from kopt.dashboard.data.gpu_hours import GpuHourSource
 from kopt.dashboard.data.histories import FolderHistories, LiveServices
 from kopt.dashboard.data.sources import Cluster
+from kopt.dashboard.data.utilisation import UtilisationSource
 from kopt.dashboard.heads import ImpatientProtocol
 from kopt.dashboard.live import UNWELL_REFRESH_S, LiveSource
 from kopt.dashboard.login.middleware import LoginRequired
@@ -53,11 +54,13 @@ def create_app(
     login: Login | None = None,
     costs: Costs | None = None,
     gpu_hours: GpuHourSource | None = None,
+    utilisation: UtilisationSource | None = None,
 ) -> FastAPI:
     """The pages over ``source``; by default over the endpoint, registry and home that ``settings`` name.
 
     ``hosts`` are further names under which the pages may be opened; ``cluster`` reads nodes and controllers, ``costs``
-    what the meter has recorded, ``gpu_hours`` what GPUs were used for.
+    what the meter has recorded, ``gpu_hours`` what GPUs were used for, ``utilisation`` how
+    busy they were over months.
     ``example`` marks every page: what it shows is no real cluster's. With ``login`` everybody logs in and sees what
     they may list in the cluster.
     """
@@ -73,6 +76,7 @@ def create_app(
             cluster=cluster,
             costs=costs,
             gpu_hours=gpu_hours,
+            utilisation=utilisation,
             cluster_name=settings.cluster,
         )
         source = live
@@ -137,11 +141,19 @@ def serve(
     login: Login | None = None,
     costs: Costs | None = None,
     gpu_hours: GpuHourSource | None = None,
+    utilisation: UtilisationSource | None = None,
 ) -> None:
     """Serve the pages until the process is told to end; loopback unless the settings name another interface."""
     uvicorn.run(
         create_app(
-            settings, hosts=hosts, cluster=cluster, example=example, login=login, costs=costs, gpu_hours=gpu_hours
+            settings,
+            hosts=hosts,
+            cluster=cluster,
+            example=example,
+            login=login,
+            costs=costs,
+            gpu_hours=gpu_hours,
+            utilisation=utilisation,
         ),
         host=settings.api_host,
         port=settings.pages_port if port is None else port,

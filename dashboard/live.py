@@ -15,6 +15,7 @@ from kopt.dashboard.data.histories import Histories
 from kopt.dashboard.data.served import Served
 from kopt.dashboard.data.snapshot import SNAPSHOT, SnapshotReader
 from kopt.dashboard.data.sources import Cluster
+from kopt.dashboard.data.utilisation import UtilisationSource
 from kopt.dashboard.pages.pages import PAGES
 from kopt.serving.client.client import AsyncPredictionClient
 
@@ -45,10 +46,23 @@ class LiveSource:
         costs: Costs | None = None,
         gpu_hours: GpuHourSource | None = None,
         cluster_name: str = "",
+        utilisation: UtilisationSource | None = None,
     ) -> None:
         served = Served(client)
         self.connections = Connections(
-            histories, client, registry, cluster, served, url, home, clock, patience_s, costs, gpu_hours, cluster_name
+            histories,
+            client,
+            registry,
+            cluster,
+            served,
+            url,
+            home,
+            clock,
+            patience_s,
+            costs,
+            gpu_hours,
+            cluster_name,
+            utilisation,
         )
         self._snapshot = SnapshotReader(self.connections)
         self._readers: dict[AnyFeed, Reader[object]] = {feed: feed.open(self.connections) for feed in FEEDS}

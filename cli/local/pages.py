@@ -3,7 +3,8 @@
 With ``KUBECONFIG``, or in a pod, the pages show the nodes of the cluster and what controllers say there;
 ``~/.kube/config`` alone is not taken, as pages ask for as long as they run. ``KOPT_PAGES_EXAMPLE=true`` says on every
 page that what it shows is an example. With ``KOPT_PAGES_LOGIN`` everybody logs in (``pages_login``). What the meter
-has recorded is read where ``pages_costs`` says, and what GPU-hours were used for where ``pages_efficiency`` does.
+has recorded is read where ``pages_costs`` and ``pages_utilisation`` say, and what GPU-hours were used for where
+``pages_efficiency`` does.
 ``KOPT_PAGES_PROMETHEUS`` is the address of a Prometheus that scrapes GPU exporters,
 ``KOPT_PAGES_PROMETHEUS_TOKEN_FILE`` a file with a bearer token for it, ``KOPT_PAGES_PROMETHEUS_CA_FILE`` one with the
 authority of its certificate. With ``KOPT_PAGES_DIAGNOSES=true`` why a workload waits is written as an Event on it.
@@ -18,6 +19,7 @@ from kopt.cli.local.pages_costs import PriceBookError, costs_of
 from kopt.cli.local.pages_efficiency import gpu_hours_of
 from kopt.cli.local.pages_gpus import activity_of
 from kopt.cli.local.pages_login import LoginSettingsError, login_of
+from kopt.cli.local.pages_utilisation import utilisation_of
 from kopt.cluster.client.api import Kube, KubeSettings
 from kopt.cluster.client.credentials import SERVICE_ACCOUNT, Access, KubeconfigAccess, ServiceAccountAccess
 from kopt.controllers.overview.diagnosis.endpoint import EndpointPredictions
@@ -113,6 +115,7 @@ def main(environ: Mapping[str, str]) -> None:
         login=login,
         costs=costs,
         gpu_hours=gpu_hours_of(environ),
+        utilisation=utilisation_of(environ, settings),
     )
 
 

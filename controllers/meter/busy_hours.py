@@ -12,6 +12,7 @@ from kopt.cluster.client.prometheus import Prometheus, PrometheusError, series_o
 from kopt.cluster.client.resources import KUEUE_FLAVORS, NODES, Object, Resource
 from kopt.cluster.workloads.kueue.pool_sizes import node_pools
 from kopt.controllers.meter.claims import RESOURCE_SLICES
+from kopt.core.untrusted import decode
 from kopt.policies.efficiency.busy_counts import (
     DAY_S,
     EVERY_S,
@@ -72,7 +73,11 @@ class BusyHours:
             "SELECT start_s, pool, counts FROM busy_hours WHERE start_s >= ? ORDER BY start_s, pool", (int(since_s),)
         )
         for start_s, pool, counts in rows:
-            yield int(start_s), str(pool), BusyCounts(tuple(json.loads(counts)))
+            try:
+                read = BusyCounts(tuple(decode(counts)))
+            except (ValueError, TypeError) as error:
+                raise DatabaseError(f"the row of {start_s} in busy_hours holds no counts") from error
+            yield int(start_s), str(pool), read
 
 
 def due_hours(store: BusyHours, now_s: float, span_s: float) -> list[int]:
@@ -108,7 +113,7 @@ class BusyRecorder:
     ) -> None:
         self._kube, self._store, self._server, self._clock = kube, store, server, clock
         self._empty: set[int] = set()
-        """Hours of which Prometheus has nothing: they are not asked for again."""
+        """Hours of more than a day ago of which Prometheus has nothing: they are not asked for again."""
         self.errors = 0
 
     async def step(self) -> float:
@@ -130,7 +135,7 @@ class BusyRecorder:
         flavors, nodes, slices = [await self._listed(kind) for kind in (KUEUE_FLAVORS, NODES, RESOURCE_SLICES)]
         pools = node_pools(flavors, nodes, slices)
         async for start_s, stored in record_hours(self._store, self._server, due, pools, now_s):
-            if not stored:
+            if not stored and start_s < now_s - DAY_S:
                 self._empty.add(start_s)
 
     async def _listed(self, kind: Resource) -> list[Object]:

@@ -15,6 +15,7 @@ from kopt.dashboard.data.gpu_hours import GpuHourSource
 from kopt.dashboard.data.histories import Histories
 from kopt.dashboard.data.served import Served
 from kopt.dashboard.data.sources import Cluster
+from kopt.dashboard.data.utilisation import UtilisationSource
 from kopt.models.registry.registry import MetricRow, RegisteredModel
 from kopt.serving.client.client import AsyncPredictionClient
 from kopt.serving.client.transport import EndpointFailure, RequestRefused
@@ -51,6 +52,7 @@ class Connections:
     costs: Costs | None = None
     gpu_hours: GpuHourSource | None = None
     cluster_name: str = ""
+    utilisation: UtilisationSource | None = None
 
 
 class Reader(Protocol[T_co]):

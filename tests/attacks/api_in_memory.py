@@ -75,6 +75,9 @@ class MemoryKube:
         items = [_copied(one) for one in self.all(resource) if _is_selected(wanted, one)]
         return Listing(items, str(next(self._versions)))
 
+    async def served(self, default: Resource) -> Resource:
+        return default
+
     async def pages(
         self,
         resource: Resource,

@@ -2,6 +2,7 @@
 
 from kopt.core.workload.gpu_hours import ClusterStep, GpuHourHistory, GpuHours, Workload
 from kopt.dashboard.pages.efficiency.data import DAY_S, Efficiency
+from kopt.policies.efficiency.busy_counts import BusyCounts, PoolUse, day_of
 
 STEP_S = 1800
 
@@ -20,4 +21,11 @@ def history_of(namespace: str, kind: str = "PyTorchJob", end_s: float = 1_900_00
 
 def state(name: str) -> Efficiency:
     """What the page has, with ``name`` wherever something comes from outside."""
-    return Efficiency({"24h": history_of(name, name)}, configured=True, problem=name)
+    return Efficiency({"24h": history_of(name, name)}, configured=True, problem=name, days=days_of(name))
+
+
+def days_of(pool: str, end_s: int = 1_900_000_800) -> tuple[PoolUse, ...]:
+    """Four GPUs for three days: half of the time a tenth, half of it nine tenths; the second day was not recorded."""
+    last_s = day_of(end_s)
+    counts = BusyCounts.of({2: 4 * 12 * 12, 18: 4 * 12 * 12})
+    return tuple(PoolUse(last_s - back * DAY_S, pool, counts, 24) for back in (2, 0))

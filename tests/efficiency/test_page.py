@@ -16,12 +16,14 @@ from kopt.core.workload.gpu_hours import ClusterStep, GpuHourHistory
 from kopt.dashboard.data.access import pods_in
 from kopt.dashboard.data.feed import Connections
 from kopt.dashboard.data.gpu_hours import GpuHoursError
+from kopt.dashboard.data.utilisation import UtilisationError
 from kopt.dashboard.pages.efficiency.data import DAY_S, EFFICIENCY, WINDOWS_S, Efficiency
 from kopt.dashboard.pages.efficiency.view import HEIGHT, MOST_COLUMNS, WIDTH, efficiency_page
 from kopt.policies.cost.attribution import UNATTRIBUTED
+from kopt.policies.efficiency.busy_counts import PoolUse, day_of
 from kopt.policies.efficiency.groups import GONE
 from tests.conformance.test_pages import ADDRESS, answer
-from tests.efficiency.made_hours import history_of, state
+from tests.efficiency.made_hours import days_of, history_of, state
 
 
 def test_the_index_its_factors_and_every_gpu_hour_stand_on_it() -> None:
@@ -184,3 +186,49 @@ async def test_pools_are_read_again_at_once_until_they_are_known_and_then_now_an
     now_s[0] = 61.0
     await reader.refresh()
     assert cluster.reads == 3
+
+
+def test_pools_over_months_are_bars_by_day_and_a_gap_stays_one() -> None:
+    picture = efficiency_page(state("h100"), "24h", "kind").over_months
+    (pool,) = picture.pools
+    assert (pool.name, pool.gpus, pool.p50, pool.p95) == ("h100", "4.0", "10 %", "89 %")
+    assert (picture.begin, picture.end) == ("2029-12-18", "2030-03-17")
+    assert [bar.x for bar in pool.bars] == [870, 890]
+    assert [(bar.p50, bar.p95) for bar in pool.bars] == [pytest.approx((10, 89.5), abs=0.6)] * 2
+    assert pool.bars[0].tooltip == "2030-03-15: p50 10 %, p95 89 % of 4.0 GPUs"
+
+
+def test_pools_over_months_are_shown_to_who_may_list_all_pods() -> None:
+    seen = EFFICIENCY.restrict(state("secret"), lambda right: right == pods_in("team-a"))
+    assert (seen.days, efficiency_page(seen, "24h", "kind").over_months.pools) == ((), ())
+    assert EFFICIENCY.restrict(state("secret"), lambda _: True).days
+
+
+class Stored:
+    def __init__(self) -> None:
+        self.failure, self.since_s = "", list[float]()
+
+    def days(self, since_s: float) -> list[PoolUse]:
+        self.since_s.append(since_s)
+        if self.failure:
+            raise UtilisationError(self.failure)
+        return list(days_of("h100"))
+
+
+async def test_pools_over_months_need_no_prometheus_and_stay_while_the_database_is_away() -> None:
+    stored, now_s = Stored(), [1.9e9]
+    connections: Any = dict.fromkeys(Connections.__dataclass_fields__)
+    connections |= {"home": Path(), "clock": lambda: now_s[0], "utilisation": stored}
+    reader = cast(Any, EFFICIENCY.open(Connections(**connections)))
+    await reader.refresh()
+    await reader.background_of_days.task
+    stored.failure, now_s[0] = "it does not answer", 1.9e9 + 700
+    await reader.refresh()
+    await reader.background_of_days.task
+    latest = await reader.latest()
+    assert (latest.days, latest.days_problem) == (days_of("h100"), "it does not answer")
+    assert stored.since_s == [day_of(1_900_000_000) - 89 * DAY_S] * 2
+    text = (await answer({EFFICIENCY: latest}, httpx.URL(f"{ADDRESS}/efficiency"))).text
+    assert "These pages have no Prometheus" in text
+    assert "it does not answer" in text
+    assert "2030-03-17: p50 10 %, p95 89 % of 4.0 GPUs" in text

@@ -1,23 +1,36 @@
 """``kopt utilisation``: percentiles by pool and day from counts that outlive Prometheus' series."""
 
+import contextlib
 import json
+import sqlite3
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from postgres_server import PostgresServer, postgres
 from prometheus_server import RunningPrometheus
 from typer.testing import CliRunner
 
+from kopt.cli.local.pages_utilisation import RecordedUtilisation, utilisation_of
 from kopt.cli.main import app
 from kopt.cli.utilisation import commands
 from kopt.cli.utilisation.commands import Every, answer
-from kopt.controllers.meter.busy_hours import KEEP_S, BusyHours, due_hours
+from kopt.cluster.client.prometheus import Prometheus
+from kopt.controllers.meter.busy_hours import KEEP_S, BusyHours, BusyRecorder, due_hours
+from kopt.core.settings import Settings
+from kopt.dashboard.data.utilisation import UtilisationError
 from kopt.policies.efficiency.busy_counts import STEPS, BusyCounts, added, by_pool, hours_until
+from kopt.policies.efficiency.groups import GONE
+from kopt.serving.base.database.interface import DatabaseError
+from tests.attacks.api_in_memory import MemoryKube
 from tests.gpu_history import Metric, history
 
+__all__ = ["postgres"]
 HOUR_S, DAY_S = 3600, 86_400
 shares = st.lists(st.floats(0, 1), min_size=1, max_size=60)
 
@@ -68,6 +81,17 @@ def test_an_hour_that_is_stored_again_counts_once_and_old_ones_go(tmp_path: Path
     store.store(start_s + KEEP_S + HOUR_S, {"h100": counts_of([1.0])}, now_s + KEEP_S + HOUR_S)
     assert [start for start, _, _ in store.hours(0)] == [start_s + KEEP_S + HOUR_S]
     store.close()
+
+
+@pytest.mark.parametrize("broken", ["{}", "[1, 2]", "3", "[", str(["1"] * 21).replace("'", '"')])
+def test_a_row_that_is_no_counts_is_an_error_of_the_database(tmp_path: Path, broken: str) -> None:
+    store = BusyHours(tmp_path / "busy.db")
+    store.store(HOUR_S, {"h100": counts_of([0.2])}, HOUR_S)
+    store.close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "busy.db")) as file, file:
+        file.execute("UPDATE busy_hours SET counts = ?", (broken,))
+    with contextlib.closing(BusyHours(tmp_path / "busy.db")) as store, pytest.raises(DatabaseError, match="no counts"):
+        list(store.hours(0))
 
 
 def test_hours_are_whole_and_settled() -> None:
@@ -139,3 +163,65 @@ def test_hours_are_recorded_once_and_shown(prometheus: str, tmp_path: Path, monk
     refused = CliRunner().invoke(app, ["utilisation", "show", "--pool", "none"])
     assert refused.exit_code == 1
     assert "nothing is stored of pool 'none'; there are a100, h100" in refused.output
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("kind", ["sqlite", pytest.param("postgres", marks=pytest.mark.long)])
+def test_pages_read_what_is_stored_and_create_nothing(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    where: Path | str = tmp_path / "busy.db"
+    if kind == "postgres":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        where = server.new_database()
+    pages = RecordedUtilisation(where)
+    assert pages.days(0) == []
+    assert pages.days(0) == []
+    assert list(tmp_path.iterdir()) == []
+    store = BusyHours(where)
+    begin_s = 20_000 * DAY_S
+    for hour in range(30):
+        store.store(begin_s + hour * HOUR_S, {"h100": counts_of([0.3] * 24)}, begin_s)
+    assert [(use.start_s, use.pool, use.hours, use.gpus) for use in pages.days(0)] == [
+        (begin_s, "h100", 24, 2.0),
+        (begin_s + DAY_S, "h100", 6, 2.0),
+    ]
+    store.close()
+
+
+def test_a_database_that_is_away_is_a_sentence_for_the_reader(tmp_path: Path) -> None:
+    with pytest.raises(UtilisationError, match="over months cannot be read: the database does not answer"):
+        RecordedUtilisation("postgresql://127.0.0.1:9/kopt").days(0)
+    assert utilisation_of({"KOPT_PAGES_EXAMPLE": "true"}, Settings(tmp_path)) is None
+
+
+class CountingPrometheus(Prometheus):
+    """Also counts what it is asked for."""
+
+    queries = 0
+
+    async def over(self, *words: Any) -> Any:
+        self.queries += 1
+        return await super().over(*words)
+
+
+@pytest.mark.services
+@pytest.mark.long
+async def test_the_recorder_asks_for_old_gaps_once_and_tries_again_while_prometheus_is_away(
+    prometheus: str, tmp_path: Path
+) -> None:
+    store, kube, now_s = BusyHours(tmp_path / "busy.db"), cast(Any, MemoryKube()), time.time()
+    async with CountingPrometheus("http://127.0.0.1:9") as away:
+        recorder = BusyRecorder(kube, store, away, lambda: now_s)
+        assert (await recorder.step(), recorder.errors, away.queries) == (60.0, 1, 1)
+    async with CountingPrometheus(prometheus) as server:
+        recorder = BusyRecorder(kube, store, server, lambda: now_s)
+        again_s = await recorder.step()
+        assert server.queries == 15 * 24
+        assert 47 <= len(store.recorded(0)) <= 49
+        assert hours_until(now_s + again_s, HOUR_S)[0] == hours_until(now_s, HOUR_S)[0] + HOUR_S
+        await recorder.step()
+        assert (server.queries, recorder.errors) == (15 * 24, 0)
+    # Without a node of the cluster that they are of.
+    assert {pool for _, pool, _ in store.hours(0)} == {GONE}
+    store.close()

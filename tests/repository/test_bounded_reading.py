@@ -16,7 +16,7 @@ MAY = {
     "controllers/autoscaling/front_proxy.py": "what the API server publishes, by a reader with such bounds",
     "dashboard/login/oidc.py": "the note of a login, which the pages encrypted",
     "dashboard/login/sessions.py": "what the pages themselves encrypted, of a cookie's length at most",
-    "cluster/client/prometheus.py": "Prometheus' answers of 4 MiB at most, by a reader with such bounds",
+    "cluster/client/prometheus.py": "Prometheus' answers of 64 MiB at most, by a reader with such bounds",
 }
 
 

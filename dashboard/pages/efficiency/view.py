@@ -1,13 +1,14 @@
 """The page of efficiency in words, and in columns on a time axis."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from kopt.core.hardware.pools import ClusterPools
 from kopt.core.workload.gpu_hours import ClusterStep, GpuHourHistory, GpuHours
 from kopt.dashboard.formatting import clock, share
 from kopt.dashboard.pages.efficiency.data import Efficiency
+from kopt.dashboard.pages.efficiency.pools import PoolPicture, pool_picture
 from kopt.policies.efficiency.groups import covered, pool_hours, wasteful_first, workload_hours
 from kopt.policies.efficiency.health_index import HealthIndex, Spent, health_index, spent
 
@@ -109,6 +110,7 @@ class EfficiencyPage:
     rows: tuple[Row, ...] = ()
     count: int = 0
     covered: str = ""
+    over_months: PoolPicture = PoolPicture()
 
     @property
     def summary(self) -> str:
@@ -118,6 +120,10 @@ class EfficiencyPage:
 
 def efficiency_page(efficiency: Efficiency, window: str, by: str) -> EfficiencyPage:
     """``window`` and ``by`` are words of the address."""
+    return replace(_of_window(efficiency, window, by), over_months=pool_picture(efficiency.days))
+
+
+def _of_window(efficiency: Efficiency, window: str, by: str) -> EfficiencyPage:
     history = efficiency.histories.get(window)
     if history is None:
         return EfficiencyPage(efficiency)

@@ -26,6 +26,10 @@ class DatabaseError(Exception):
     """The database does not answer, or refuses. The message never holds an address, a user or a password."""
 
 
+class NoTableError(DatabaseError):
+    """What is asked for was never stored: a reader that creates nothing finds no table."""
+
+
 class Transaction(Protocol):
     """Statements that take effect together or not at all. Raises DatabaseError."""
 

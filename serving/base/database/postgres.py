@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from kopt.serving.base.database.interface import Column, DatabaseError, Values
+from kopt.serving.base.database.interface import Column, DatabaseError, NoTableError, Values
 
 if TYPE_CHECKING:
     import psycopg
@@ -87,7 +87,8 @@ class PostgresDatabase:
             connection = self._idle_connection() or self._connect()
             yield connection
         except psycopg.Error as error:
-            raise DatabaseError(_message(error)) from None
+            kind = NoTableError if isinstance(error, psycopg.errors.UndefinedTable) else DatabaseError
+            raise kind(_message(error)) from None
         finally:
             try:
                 self._give_back(connection)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -17,9 +17,11 @@ from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Kubeconfig, Output, seconds
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.progress import print_status
-from kopt.controllers.meter.busy_hours import KEEP_S, BusyHours
 from kopt.core.units import counted
-from kopt.policies.efficiency.busy_counts import HOUR_S, BusyCounts, PoolUse, day_of, pool_use
+from kopt.policies.efficiency.busy_counts import HOUR_S, KEEP_S, BusyCounts, PoolUse, day_of, pool_use
+
+if TYPE_CHECKING:
+    from kopt.controllers.meter.busy_hours import BusyHours
 
 app = typer.Typer(no_args_is_help=True)
 _TIMEOUT_S = 30.0
@@ -88,7 +90,7 @@ def record(
 
 
 async def _record(
-    store: BusyHours, since_s: float, url: str, token_file: Path | None, kubeconfig: Path | None
+    store: "BusyHours", since_s: float, url: str, token_file: Path | None, kubeconfig: Path | None
 ) -> tuple[int, int]:
     """How many hours there was something of, and how many were looked for. Raises Refused."""
     from kopt.cluster.client.prometheus import Prometheus, PrometheusError, token_of
@@ -152,8 +154,9 @@ def _row(use: PoolUse, every: Every) -> UtilisationRow:
 
 
 @contextmanager
-def _opened() -> Iterator[BusyHours]:
+def _opened() -> Iterator["BusyHours"]:
     """Closed afterwards. Raises Refused where the database cannot be used."""
+    from kopt.controllers.meter.busy_hours import BusyHours
     from kopt.core.settings import SettingsError
     from kopt.serving.base.database.interface import DatabaseError
     from kopt.serving.base.database.opening import location

@@ -17,6 +17,7 @@ from kopt.policies.efficiency.busy_counts import (
     DAY_S,
     EVERY_S,
     HOUR_S,
+    KEEP_S,
     QUERY,
     SETTLED_S,
     BusyCounts,
@@ -29,8 +30,6 @@ from kopt.serving.base.database.interface import DatabaseError
 from kopt.serving.base.database.opening import Location, open_database
 
 _LOG = logging.getLogger(__name__)
-KEEP_S = 400 * 86_400
-"""As long as the meter keeps intervals by default."""
 _BACK_S = 15 * DAY_S
 """How far back hours are looked for: as long as Prometheus keeps series unless it is told otherwise."""
 _FAILED_S = 60.0

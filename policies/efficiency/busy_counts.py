@@ -15,6 +15,8 @@ EVERY_S, HOUR_S = 300, 3600
 SETTLED_S = 300
 """An hour is read so long after its end: rules are evaluated, and scraped, a little late."""
 DAY_S = 24 * HOUR_S
+KEEP_S = 400 * DAY_S
+"""How long counts are kept: as long as the meter keeps intervals by default."""
 QUERY = f'count_values by (node) ("step", clamp(ceil(kopt:gpu:busy_ratio * {STEPS}), 0, {STEPS}))'
 """GPUs that pods hold, by node and step of 5 %: hundreds of series however many GPUs there are."""
 

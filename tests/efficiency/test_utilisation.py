@@ -21,10 +21,10 @@ from kopt.cli.main import app
 from kopt.cli.utilisation import commands
 from kopt.cli.utilisation.commands import Every, answer
 from kopt.cluster.client.prometheus import Prometheus
-from kopt.controllers.meter.busy_hours import KEEP_S, BusyHours, BusyRecorder, due_hours
+from kopt.controllers.meter.busy_hours import BusyHours, BusyRecorder, due_hours
 from kopt.core.settings import Settings
 from kopt.dashboard.data.utilisation import UtilisationError
-from kopt.policies.efficiency.busy_counts import STEPS, BusyCounts, added, by_pool, hours_until
+from kopt.policies.efficiency.busy_counts import KEEP_S, STEPS, BusyCounts, added, by_pool, hours_until
 from kopt.policies.efficiency.groups import GONE
 from kopt.serving.base.database.interface import DatabaseError
 from tests.attacks.api_in_memory import MemoryKube

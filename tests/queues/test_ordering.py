@@ -170,7 +170,7 @@ def test_what_is_admitted_meanwhile_is_left_alone() -> None:
     cluster = Cluster(2)
     kept = cluster.kept()
     ordering = cluster.leader()
-    ordering._workloads = lambda: kept
+    ordering._changes = lambda: kept
     cluster.documents["w00000"]["metadata"]["resourceVersion"] = "2"
     asyncio.run(ordering.step())
     assert cluster.writes == ["w00001"]

@@ -8,7 +8,7 @@ so that nothing depends on this process going on.
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -158,9 +158,8 @@ class Ordering(Retrying):
     async def _round(self) -> float | None:
         queues = {seen.rules.name: seen for seen in self._queues()}
         rules, refusals = self._ruled(queues)
+        self._follow({each.name for each in rules if each.name not in refusals and self._includes(each)})
         standing = self._standing
-        standing.include({each.name for each in rules if each.name not in refusals and self._includes(each)})
-        self._follow()
         self.ordered, self.unordered, self.refused = standing.ordered, standing.unordered, len(refusals)
         respected = {self._workloads[name].order.uid: name for name in standing.respected}
         self._say(
@@ -194,24 +193,29 @@ class Ordering(Retrying):
             self._read, self._rules = read, (rules, order_refusals(rules) if self._order is not None else {})
         return self._rules
 
-    def _follow(self) -> None:
-        """Take over what has changed."""
+    def _follow(self, included: Set[str]) -> None:
+        """Decide on what has changed; ``included``: the ClusterQueues that are ordered now."""
         local_queues = self._local_queues()
         if local_queues != self._targets:
             before, self._targets = self._targets, dict(local_queues)
             for seen in self._workloads.values():
                 if before.get(seen.local, "") != self._targets.get(seen.local, ""):
-                    self._standing.put(_in_queue(seen, self._targets))
+                    self._put(seen)
+        for name in self._standing.include(included):
+            self._put(self._workloads[name])
         for key, changed in self._changes().items():
             name = "/".join(key)
             if changed is None:
                 self._workloads.pop(name, None)
                 self._standing.remove(name)
-                continue
-            self._workloads[name] = changed
-            # It is shown once: one that cannot be decided on must not take the rest of the batch with it.
-            with self._isolation.guard(_subject(changed), INVALID_OBJECT):
-                self._standing.put(_in_queue(changed, self._targets))
+            else:
+                self._workloads[name] = changed
+                self._put(changed)
+
+    def _put(self, seen: QueuedWorkload) -> None:
+        # A change is shown once: one that cannot be decided on must not cost the others theirs.
+        with self._isolation.guard(_subject(seen), INVALID_OBJECT):
+            self._standing.put(_in_queue(seen, self._targets))
 
     def _is_due(self, write: OrderWrite) -> bool:
         return _version(self._workloads[write.workload.name]) not in self._put_off

@@ -19,7 +19,7 @@ class StandingOrder:
     def __init__(self, order: QueueOrder | None) -> None:
         self._order = order
         self._queues: Set[str] = frozenset()
-        self._workloads: dict[str, OrderedWorkload] = {}
+        self._queue_of: dict[str, str] = {}
         self._in_queue: defaultdict[str, set[str]] = defaultdict(set)
         self._writes: dict[str, OrderWrite] = {}
         self._ranks: list[tuple[bool, int, float, str]] = []
@@ -47,30 +47,32 @@ class StandingOrder:
         """What others have changed since, by the Workload's name."""
         return self._respected
 
-    def include(self, queues: Set[str]) -> None:
-        """These ClusterQueues are ordered, and no others."""
+    def include(self, queues: Set[str]) -> list[str]:
+        """These ClusterQueues are ordered, and no others. Returns the names of the Workloads for which that is new:
+        they are to be put again."""
         changed, self._queues = queues ^ self._queues, queues
-        for queue in changed:
-            for name in self._in_queue.get(queue, ()):
-                self._withdraw(name)
-                self._decide(self._workloads[name])
+        return [name for queue in changed for name in self._in_queue.get(queue, ())]
 
     def put(self, workload: OrderedWorkload) -> None:
         """This is how it is now."""
         self.remove(workload.name)
-        self._workloads[workload.name] = workload
+        self._queue_of[workload.name] = workload.queue
         self._in_queue[workload.queue].add(workload.name)
         self._decide(workload)
 
     def remove(self, name: str) -> None:
         """It is gone, if it was there."""
-        workload = self._workloads.pop(name, None)
-        if workload is None:
+        queue = self._queue_of.pop(name, None)
+        if queue is None:
             return
-        self._withdraw(name)
-        self._in_queue[workload.queue].discard(name)
-        if not self._in_queue[workload.queue]:
-            del self._in_queue[workload.queue]
+        self._in_queue[queue].discard(name)
+        if not self._in_queue[queue]:
+            del self._in_queue[queue]
+        self._standing.discard(name)
+        self._respected.pop(name, None)
+        write = self._writes.pop(name, None)
+        if write is not None:
+            del self._ranks[bisect_left(self._ranks, write.rank)]
 
     def _decide(self, workload: OrderedWorkload) -> None:
         is_ordered = self._order is not None and workload.queue in self._queues
@@ -82,11 +84,3 @@ class StandingOrder:
         elif decided is not None:
             self._writes[workload.name] = decided
             insort(self._ranks, decided.rank)
-
-    def _withdraw(self, name: str) -> None:
-        """What was decided on it before."""
-        self._standing.discard(name)
-        self._respected.pop(name, None)
-        write = self._writes.pop(name, None)
-        if write is not None:
-            del self._ranks[bisect_left(self._ranks, write.rank)]

@@ -6,7 +6,7 @@ counts, so that a write that fails leaves nothing to be undone.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -78,11 +78,13 @@ class ObjectCache(Generic[T]):
             object_version = before.object_version
         self._put(key, _Write(object_version, None, deleted=True))
 
-    def subscribe(self, handler: Handler[T]) -> None:
-        """Deliver every change of what is shown, in the way of ``Informer.subscribe``: own writes among them."""
+    def subscribe(self, handler: Handler[T]) -> Callable[[], None]:
+        """Deliver every change of what is shown, in the way of ``Informer.subscribe``: own writes among them. Returns
+        what ends it."""
         self._handlers.append(handler)
         for key, value in list(self._current.items()):
             self._deliver(handler, Change(ChangeKind.ADDED, key, None, value))
+        return lambda: self._handlers.remove(handler)
 
     def _put(self, key: Key, write: _Write[T]) -> None:
         if self._is_superseded(key, write):

@@ -35,6 +35,7 @@ from kopt.controllers.queues.advising import GATHER_S, Advising, History
 from kopt.controllers.queues.demand import QueueDemand, QueueGpus, gpus_of_workloads
 from kopt.controllers.queues.ordering import (
     ROUND_S,
+    ChangedWorkloads,
     Ordering,
     QueuedWorkload,
     SeenQueue,
@@ -199,13 +200,17 @@ class Replica(LedReplica):
         work = [asyncio.create_task(self.step_through(reconciler, self._changed, _GATHER_S))]
         if advising is not None:
             work.append(asyncio.create_task(self.step_through(advising, self._advice_changed, GATHER_S)))
+        term = contextlib.ExitStack()
         if self._kueue is not None:
-            self._ordering = self._ordering_of(self._kueue, fence)
+            changed = ChangedWorkloads()
+            term.callback(self._kueue.workloads.subscribe(changed.follow))
+            self._ordering = self._ordering_of(self._kueue, changed, fence)
             work.append(asyncio.create_task(self.step_through(self._ordering, self._kueue.changed, ROUND_S)))
         try:
             await asyncio.gather(*work)
         finally:
             self._ordering = None
+            term.close()
             for task in work:
                 task.cancel()
             await asyncio.gather(*work, return_exceptions=True)
@@ -218,12 +223,12 @@ class Replica(LedReplica):
 
         return Advising(history, self._advise_since_s, tree, self._changed.set, time.time)
 
-    def _ordering_of(self, kueue: _KueueState, fence: Fence) -> Ordering:
+    def _ordering_of(self, kueue: _KueueState, changed: ChangedWorkloads, fence: Fence) -> Ordering:
         return Ordering(
             fence,
             self._order,
             self._carrying.mode,
-            lambda: kueue.workloads.objects,
+            changed.drain,
             kueue.workloads.record,
             lambda: kueue.local_queues.objects,
             lambda: kueue.cluster_queues.objects.values(),

@@ -1,22 +1,24 @@
 """Writes the order of queues onto Kueue's Workloads that wait, and gives back what may not be ordered any more.
 
 One write for each Workload, under the condition that it is as it was read: what Kueue admits meanwhile, and what others
-change, is left alone. How the queues stand is decided anew at every change; what could not be written is in the next
-round, so that nothing depends on this process going on.
+change, is left alone. Each Workload is decided on anew when it changes; what could not be written is in the next round,
+so that nothing depends on this process going on.
 """
 
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from typing import Protocol
 
 from kopt.cluster.client.api import Forbidden, Invalid
 from kopt.cluster.client.resources import KUEUE_CLUSTER_QUEUES, KUEUE_WORKLOADS, Key, Object, Resource, key_of
 from kopt.cluster.objects.fields import at, mapping, text
-from kopt.cluster.runtime.isolation import Isolation, Subject
+from kopt.cluster.runtime.informer import Change
+from kopt.cluster.runtime.isolation import INVALID_OBJECT, Isolation, Subject
 from kopt.cluster.runtime.retry import Pauses, Retrying
 from kopt.cluster.runtime.switches import OPEN, Gate
 from kopt.cluster.workloads.kueue.objects import KueueWorkload
@@ -32,18 +34,18 @@ from kopt.core.switches import Owner
 from kopt.policies.priority.order_writes import (
     OrderAction,
     OrderWrite,
-    order_plan,
     order_refusals,
     root_of,
 )
 from kopt.policies.priority.queue_order import QueueOrder
+from kopt.policies.priority.standing_order import StandingOrder
 
 _LOG = logging.getLogger(__name__)
 FEATURE = "queue-order"
 MOST_WRITES, WINDOW_S = 100, 1.0
 """Writes in any such time: ten thousand Workloads are no burst."""
-ROUND_S = 0.25
-"""Between two rounds, each of which goes through all Workloads."""
+ROUND_S = 0.05
+"""Between two rounds: changes within it share one."""
 _PUT_OFF_S = 30.0
 Emit = Callable[[Object, str, str], None]
 
@@ -90,15 +92,33 @@ def seen_queue(document: Object) -> SeenQueue:
     return SeenQueue(order_rules(document), text(document, "metadata", "uid"))
 
 
+class ChangedWorkloads:
+    """The Workloads that have changed since they were last given out, as ``Ordering`` reads them."""
+
+    def __init__(self) -> None:
+        self._changed: dict[Key, QueuedWorkload | None] = {}
+
+    def follow(self, change: Change[QueuedWorkload]) -> None:
+        self._changed[change.key] = change.new
+
+    def drain(self) -> Mapping[Key, QueuedWorkload | None]:
+        changed, self._changed = self._changed, {}
+        return changed
+
+
 class Ordering(Retrying):
-    """One term. ``order`` is None where the order of no queue is written; what stands of it is then given back."""
+    """One term. ``order`` is None where the order of no queue is written; what stands of it is then given back.
+
+    ``changes`` gives the Workloads that have changed since it was last called, at first all of them; None for what is
+    gone.
+    """
 
     def __init__(
         self,
         writer: Writer,
         order: QueueOrder | None,
         mode: Mode,
-        workloads: Callable[[], Mapping[Key, QueuedWorkload]],
+        changes: Callable[[], Mapping[Key, QueuedWorkload | None]],
         record: Callable[[Object], None],
         local_queues: Callable[[], Mapping[Key, str]],
         queues: Callable[[], Iterable[SeenQueue]],
@@ -110,9 +130,16 @@ class Ordering(Retrying):
     ) -> None:
         super().__init__(isolation, Pauses(refused_s=_PUT_OFF_S))
         self._writer, self._order, self._mode, self._gate = writer, order, mode, gate
-        self._workloads, self._record, self._emit = workloads, record, emit
+        self._changes, self._record, self._emit = changes, record, emit
         self._local_queues, self._queues, self._parents = local_queues, queues, parents
         self._clock = clock
+        self._standing = StandingOrder(order)
+        self._workloads: dict[str, QueuedWorkload] = {}
+        """By name, ``namespace/name``."""
+        self._targets: dict[Key, str] = {}
+        """The ClusterQueue of each LocalQueue, as it was in the last round."""
+        self._read: tuple[Mapping[str, SeenQueue], Mapping[str, str]] = {}, {}
+        self._rules: tuple[Sequence[OrderRules], Mapping[str, Reason]] = (), {}
         self._emitted: dict[str, str] = {}
         self._put_off: dict[tuple[str, str], float] = {}
         self._written: deque[float] = deque()
@@ -129,37 +156,69 @@ class Ordering(Retrying):
         return await self._tried(self._round)
 
     async def _round(self) -> float | None:
-        workloads, local_queues = self._workloads(), self._local_queues()
         queues = {seen.rules.name: seen for seen in self._queues()}
-        rules = {each.name: each for each in in_trees((seen.rules for seen in queues.values()), self._parents())}
-        refusals = order_refusals(rules.values()) if self._order is not None else {}
-        included = {name for name, each in rules.items() if name not in refusals and self._includes(each)}
-        entries = {seen.order.uid: seen for seen in workloads.values()}
-        plan = order_plan(
-            (_in_queue(seen, local_queues) for seen in entries.values()),
-            self._order,
-            lambda name: name in included,
+        rules, refusals = self._ruled(queues)
+        self._follow({each.name for each in rules if each.name not in refusals and self._includes(each)})
+        standing = self._standing
+        self.ordered, self.unordered, self.refused = standing.ordered, standing.unordered, len(refusals)
+        respected = {self._workloads[name].order.uid: name for name in standing.respected}
+        self._say(
+            "PriorityRespected",
+            {uid: standing.respected[name] for uid, name in respected.items()},
+            {uid: _reference(self._workloads[name]) for uid, name in respected.items()},
         )
-        self.ordered, self.unordered, self.refused = plan.ordered, len(plan.writes), len(refusals)
-        references = {uid: KUEUE_WORKLOADS.reference(*key_of(entries[uid].document), uid) for uid in plan.respected}
-        self._say("PriorityRespected", plan.respected, references)
         self._say(
             "OrderRefused",
             {queues[name].uid: reason for name, reason in refusals.items()},
-            {seen.uid: KUEUE_CLUSTER_QUEUES.reference("", name, seen.uid) for name, seen in queues.items()},
+            {queues[name].uid: KUEUE_CLUSTER_QUEUES.reference("", name, queues[name].uid) for name in refusals},
         )
         now_s = self._clock()
         self._put_off = {each: until_s for each, until_s in self._put_off.items() if until_s > now_s}
-        due = [write for write in plan.writes if _version(entries[write.workload.uid]) not in self._put_off]
         again_s = [_PUT_OFF_S] if self._put_off else []
         allowed = self._allowed(now_s)
+        due = list(islice(filter(self._is_due, standing.writes), allowed + 1))
         if len(due) > allowed:
             again_s.append(WINDOW_S if allowed else max(0.0, self._written[0] + WINDOW_S - now_s))
         for write in due[:allowed]:
             self._written.append(now_s)
-            seen = entries[write.workload.uid]
+            seen = self._workloads[write.workload.name]
             again_s.append(await self._tried(partial(self._write, seen, write), _subject(seen)))
         return min((pause_s for pause_s in again_s if pause_s), default=None)
+
+    def _ruled(self, queues: Mapping[str, SeenQueue]) -> tuple[Sequence[OrderRules], Mapping[str, Reason]]:
+        """The queues in their trees, and which are refused: anew where a queue or a cohort has changed."""
+        read = queues, self._parents()
+        if read != self._read:
+            rules = in_trees((seen.rules for seen in queues.values()), read[1])
+            self._read, self._rules = read, (rules, order_refusals(rules) if self._order is not None else {})
+        return self._rules
+
+    def _follow(self, included: Set[str]) -> None:
+        """Decide on what has changed; ``included``: the ClusterQueues that are ordered now."""
+        local_queues = self._local_queues()
+        if local_queues != self._targets:
+            before, self._targets = self._targets, dict(local_queues)
+            for seen in self._workloads.values():
+                if before.get(seen.local, "") != self._targets.get(seen.local, ""):
+                    self._put(seen)
+        for name in self._standing.include(included):
+            self._put(self._workloads[name])
+        for key, changed in self._changes().items():
+            name = "/".join(key)
+            if changed is None:
+                self._workloads.pop(name, None)
+                self._standing.remove(name)
+            else:
+                self._workloads[name] = changed
+                self._put(changed)
+
+    def _put(self, seen: QueuedWorkload) -> None:
+        # A change is shown once: one that cannot be decided on must not cost the others theirs.
+        with self._isolation.guard(_subject(seen), INVALID_OBJECT):
+            self._standing.put(_in_queue(seen, self._targets))
+
+    def _is_due(self, write: OrderWrite) -> bool:
+        return _version(self._workloads[write.workload.name]) not in self._put_off
 
     def _allowed(self, now_s: float) -> int:
         """How many writes may follow those of the last window."""
@@ -172,9 +231,8 @@ class Ordering(Retrying):
         try:
             self._record(await self._writer.patch(KUEUE_WORKLOADS, seen.document, changes))
         except (Forbidden, Invalid) as error:
-            reference = KUEUE_WORKLOADS.reference(*key_of(seen.document), write.workload.uid)
             self._put_off[_version(seen)] = self._clock() + _PUT_OFF_S
-            self._emit(reference, "OrderNotWritten", error.message)
+            self._emit(_reference(seen), "OrderNotWritten", error.message)
             raise
         if write.action is OrderAction.GIVE_BACK:
             _LOG.info("%s has its own priority back", write.workload.name)
@@ -227,6 +285,10 @@ def _part(document: Object) -> Object:
         marks = mapping(metadata, section)
         kept[section] = {ORDER_KEY: marks[ORDER_KEY]} if ORDER_KEY in marks else {}
     return {"metadata": kept, "spec": {"priority": at(document, "spec", "priority")}}
+
+
+def _reference(seen: QueuedWorkload) -> Object:
+    return KUEUE_WORKLOADS.reference(*key_of(seen.document), seen.order.uid)
 
 
 def _version(seen: QueuedWorkload) -> tuple[str, str]:

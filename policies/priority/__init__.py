@@ -6,7 +6,8 @@
 first; of equal ones what was submitted first. Whatever has reached ``top`` is overtaken by nothing that is submitted
 later, which takes ``PriorityFormula.overtaken_for_s`` at most, whatever else comes.
 
-``queue_order`` says the same as one number that stands for good, and ``order_writes`` where it is written.
+``queue_order`` says the same as one number that stands for good, ``order_writes`` where it is written, and
+``standing_order`` what of it is to be written now.
 """
 
 from kopt.policies.priority.formula import PendingWorkload, PriorityFormula, Scored

@@ -5,8 +5,8 @@ priority. Numbers are written from the highest down: what has none yet is behind
 in the right order at any time, also when nobody goes on.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 
 from kopt.core.reason import Reason
@@ -32,43 +32,29 @@ class OrderWrite:
     workload: OrderedWorkload
     mark: OrderMark | None = None
 
+    @property
+    def rank(self) -> tuple[bool, int, float, str]:
+        """The lowest is made first: what is given back from the last in the order up, then what is written from the
+        first down, of equal numbers the older."""
+        if self.mark is not None:
+            return True, -self.mark.written, self.workload.created_s, self.workload.name
+        standing = self.workload.mark
+        return False, standing.written if standing is not None else 0, 0.0, self.workload.name
 
-@dataclass(frozen=True)
-class OrderPlan:
-    """``writes`` in the order in which they are to be made. ``respected``: what others have changed since, by uid;
-    ``ordered``: how many stand in order."""
 
-    writes: Sequence[OrderWrite] = ()
-    respected: Mapping[str, Reason] = field(default_factory=dict)
-    ordered: int = 0
+def order_write(workload: OrderedWorkload, order: QueueOrder | None, is_ordered: bool) -> OrderWrite | Reason | None:
+    """What is to be written on a Workload, or why what others have written stays; None where all is as it should be.
 
-
-def order_plan(
-    workloads: Iterable[OrderedWorkload], order: QueueOrder | None, is_ordered: Callable[[str], bool]
-) -> OrderPlan:
-    """``order`` is None where nothing is to be ordered; ``is_ordered`` says it of a ClusterQueue."""
-    writes: list[OrderWrite] = []
-    gives_back: list[OrderWrite] = []
-    respected = dict[str, Reason]()
-    ordered = 0
-    for workload in workloads:
-        mark = workload.mark
-        if not workload.may_change:
-            continue
-        if order is None or not is_ordered(workload.queue):
-            if mark is not None:
-                gives_back.append(OrderWrite(OrderAction.GIVE_BACK, workload))
-            continue
-        ordered += workload.stands
-        if not workload.pending or (workload.stands and mark is not None and mark.formula == order.identity):
-            continue
-        if reason := _respected(workload):
-            respected[workload.uid] = reason
-            continue
-        writes.append(OrderWrite(OrderAction.WRITE, workload, _mark(workload, order)))
-    writes.sort(key=lambda write: (-write.mark.written if write.mark else 0, write.workload.created_s))
-    gives_back.sort(key=lambda write: write.workload.mark.written if write.workload.mark else 0)
-    return OrderPlan((*gives_back, *writes), respected, ordered)
+    ``order`` is None where nothing is to be ordered; ``is_ordered`` says it of its ClusterQueue.
+    """
+    mark = workload.mark
+    if not workload.may_change:
+        return None
+    if order is None or not is_ordered:
+        return OrderWrite(OrderAction.GIVE_BACK, workload) if mark is not None else None
+    if not workload.pending or (workload.stands and mark is not None and mark.formula == order.identity):
+        return None
+    return _respected(workload) or OrderWrite(OrderAction.WRITE, workload, _mark(workload, order))
 
 
 def pending_workload(workload: OrderedWorkload) -> PendingWorkload:

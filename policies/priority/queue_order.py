@@ -43,7 +43,7 @@ class QueueOrder:
                 "2100 than a priority can say: divide both by the same"
             )
 
-    @property
+    @cached_property
     def identity(self) -> str:
         """Numbers by other weights cannot be compared with these."""
         weights = (self.age_per_hour, self.per_doubling, self.highest_class, self.most_gpus)

@@ -385,6 +385,17 @@ async def test_another_object_under_the_name_is_a_deletion_and_an_addition(model
     running.cancel()
 
 
+async def test_a_subscription_begins_with_what_there_is_and_ends(model: ModelServer) -> None:
+    observer = Observer(model, CONFIG_MAPS)
+    observer.cache.record(model.create(CONFIG_MAPS, "a"))
+    changes: list[tuple[ChangeKind, Key]] = []
+    end = observer.cache.subscribe(lambda change: changes.append((change.kind, change.key)))
+    observer.cache.record(model.change(CONFIG_MAPS, "a"))
+    end()
+    observer.cache.record(model.create(CONFIG_MAPS, "b"))
+    assert changes == [(ChangeKind.ADDED, ("n", "a")), (ChangeKind.UPDATED, ("n", "a"))]
+
+
 async def test_own_writes_end_with_a_restore_from_a_backup(model: ModelServer) -> None:
     """Versions begin anew there; a write of before would otherwise be shown until they have come as far again."""
     observer = Observer(model, CONFIG_MAPS)

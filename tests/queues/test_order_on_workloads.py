@@ -18,6 +18,7 @@ from kopt.controllers.queues.ordering import queued_workload
 from kopt.core.reason import Reason
 from kopt.core.scheduling.queue_order import OrderMark, OrderRules
 from kopt.core.times import stamp
+from kopt.policies.priority.order_writes import OrderWrite, order_write
 from kopt.policies.priority.queue_order import QueueOrder
 
 MARK = OrderMark(100, 640_000_000, "workloadpriorityclass/high", "10/5/1000/1024", 2)
@@ -120,9 +121,8 @@ def _pending(name: str, priority: int, age_s: float) -> dict[str, Any]:
     document["spec"]["priority"] = priority
     kept = queued_workload(document)
     assert kept is not None
-    from kopt.policies.priority.order_writes import order_plan
-
-    (write,) = order_plan([kept.order], QueueOrder(), lambda _: True).writes
+    write = order_write(kept.order, QueueOrder(), is_ordered=True)
+    assert isinstance(write, OrderWrite)
     assert write.mark is not None
     return placed(document, write.mark)
 

@@ -1,7 +1,7 @@
 """The rounds of the ordering: bounded, in order at any time, gone on with by whoever leads next, and undone."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -42,6 +42,7 @@ class Cluster:
         self.writes: list[str] = []
         self.events: list[tuple[str, str]] = []
         self.now_s, self.between_s = 0.0, WINDOW_S
+        self.local_queues = {("team", "gpus"): "research"}
         self.dies_at: int | None = None
         self.forbidden: set[str] = set()
 
@@ -65,9 +66,9 @@ class Cluster:
             self,
             order,
             mode,
-            self.kept,
+            self.changes(),
             lambda _: None,
-            lambda: {("team", "gpus"): "research"},
+            lambda: self.local_queues,
             lambda: [seen_queue(self.queue)],
             dict,
             lambda regarding, reason, sentence: self.events.append((regarding["name"], reason)),
@@ -75,15 +76,21 @@ class Cluster:
             clock=lambda: self.now_s,
         )
 
-    def kept(self) -> Mapping[Key, QueuedWorkload]:
-        """Once in each round."""
-        self.now_s += self.between_s
-        result = {}
-        for document in self.documents.values():
-            kept = queued_workload(document)
-            if kept is not None:
-                result[key_of(document)] = kept
-        return result
+    def changes(self) -> Callable[[], Mapping[Key, QueuedWorkload | None]]:
+        """Called once in each round."""
+        before: dict[Key, QueuedWorkload] = {}
+
+        def changed() -> Mapping[Key, QueuedWorkload | None]:
+            nonlocal before
+            self.now_s += self.between_s
+            known, before = before, self.kept()
+            return {key: before.get(key) for key in known | before if known.get(key) != before.get(key)}
+
+        return changed
+
+    def kept(self) -> dict[Key, QueuedWorkload]:
+        read = {key_of(document): queued_workload(document) for document in self.documents.values()}
+        return {key: kept for key, kept in read.items() if kept is not None}
 
     @property
     def in_order(self) -> list[str]:
@@ -170,7 +177,7 @@ def test_what_is_admitted_meanwhile_is_left_alone() -> None:
     cluster = Cluster(2)
     kept = cluster.kept()
     ordering = cluster.leader()
-    ordering._workloads = lambda: kept
+    ordering._changes = lambda: kept
     cluster.documents["w00000"]["metadata"]["resourceVersion"] = "2"
     asyncio.run(ordering.step())
     assert cluster.writes == ["w00001"]
@@ -236,3 +243,41 @@ def test_one_made_anew_under_its_name_has_a_number_of_its_own() -> None:
     rounds(ordering)
     assert cluster.documents["w00000"]["spec"]["priority"] < before
     assert cluster.in_order == ["w00001", "w00000"]
+
+
+def test_what_is_gone_before_its_turn_is_not_written() -> None:
+    cluster = Cluster(MOST_WRITES + 3)
+    ordering = cluster.leader()
+    asyncio.run(ordering.step())
+    assert ordering.unordered == MOST_WRITES + 3
+    gone, ended, _ = sorted(cluster.documents)[MOST_WRITES:]
+    del cluster.documents[gone]
+    cluster.documents[ended]["status"]["conditions"] = [{"type": "Finished", "status": "True"}]
+    rounds(ordering)
+    assert len(cluster.writes) == MOST_WRITES + 1
+    assert not {gone, ended} & set(cluster.writes)
+
+
+def test_workloads_go_with_their_local_queue_to_another_cluster_queue_and_back() -> None:
+    cluster = Cluster(3)
+    ordering = cluster.leader()
+    rounds(ordering)
+    cluster.local_queues = {("team", "gpus"): "elsewhere"}
+    rounds(ordering)
+    assert (cluster.ordered(), ordering.ordered) == (set(), 0)
+    cluster.local_queues = {("team", "gpus"): "research"}
+    rounds(ordering)
+    assert len(cluster.ordered()) == ordering.ordered == 3
+
+
+def test_one_that_cannot_be_decided_on_does_not_cost_the_others_their_number() -> None:
+    cluster = Cluster(3)
+    cluster.documents["w00000"]["spec"]["priority"] = 10**400
+    ordering = cluster.leader()
+    rounds(ordering)
+    cluster.queue["spec"]["preemption"] = {"withinClusterQueue": "LowerPriority"}
+    rounds(ordering)
+    cluster.queue["spec"]["preemption"] = NEVER
+    rounds(ordering)
+    assert cluster.ordered() == {"w00001", "w00002"}
+    assert ordering.errors == 0

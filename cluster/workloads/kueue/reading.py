@@ -1,7 +1,7 @@
 """Reads Workloads, queues, pods and evictions; nothing that anybody may have written into them makes this raise."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kopt.cluster.client.resources import Object, key_of
@@ -44,6 +44,7 @@ def read_kueue_workload(document: Object) -> KueueWorkload:
     decision = mapping_of(annotations, DECISION_ANNOTATION)
     reserved = _true_since_s(document, "QuotaReserved")
     evicted = _true_since_s(document, "Evicted")
+    pod_sets = _pod_sets(document)
     return KueueWorkload(
         document=document,
         version=text(metadata, "resourceVersion"),
@@ -55,7 +56,7 @@ def read_kueue_workload(document: Object) -> KueueWorkload:
         priority=own,
         queue=text(document, "spec", "queueName"),
         cluster_queue=text(document, "status", "admission", "clusterQueue"),
-        requests=_requests(document),
+        requests=_requests(pod_sets),
         uses=_uses(document),
         created_s=seconds_or_none(text(metadata, "creationTimestamp")) or 0.0,
         reserved_s=reserved,
@@ -67,7 +68,7 @@ def read_kueue_workload(document: Object) -> KueueWorkload:
         shield=shield,
         evicting=evicting_of(annotations),
         decision=recorded_decision(annotations),
-        pod_sets=_pod_sets(document),
+        pod_sets=pod_sets,
         let_go_s=seconds_or_none(text(undo_of(document) if holder == HOLDER else decision, "since")),
         mirrored=is_dispatched(document),
         order=order,
@@ -150,9 +151,9 @@ def _pod_sets(document: Object) -> tuple[PodSet, ...]:
     return tuple(result)
 
 
-def _requests(document: Object) -> dict[str, int]:
+def _requests(pod_sets: Iterable[PodSet]) -> dict[str, int]:
     total = Counter[str]()
-    for pods in _pod_sets(document):
+    for pods in pod_sets:
         total.update(pods.requests)
     return dict(total)
 

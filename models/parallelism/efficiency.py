@@ -15,7 +15,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from kopt.models.parallelism.step_time import StepRow
+from kopt.models.parallelism.step_time import OWN_FRAMEWORKS, StepRow, chip_of
 
 Numbers = NDArray[np.float64]
 _HOST_SHARPNESS = 4.0
@@ -32,11 +32,15 @@ _FORMATS = {
     "volta": ("half",),
     "ampere": ("half",),
     "hopper": ("half", "eight"),
+    "ada": ("half", "eight"),
     "blackwell": ("half", "eight", "blocks", "four"),
     "ultra": ("half", "eight", "blocks", "four"),
     "cdna": ("half", "eight"),
 }
 _GENERATIONS = tuple(_FORMATS)
+_OLDER = ("volta", "ampere")
+_ACTIVATIONS = {"triton": "eager"}
+"""Styles whose operations between products run as another's do."""
 
 PRIORS: Mapping[str, tuple[float, float]] = MappingProxyType(
     {
@@ -47,7 +51,9 @@ PRIORS: Mapping[str, tuple[float, float]] = MappingProxyType(
         },
         "experts": (0.8, 0.3),
         "attention_fused": (0.5, 0.3),
-        "attention_torch": (0.35, 0.3),
+        "attention_flash": (0.4, 0.3),
+        "attention_older": (0.5, 0.3),
+        "attention_triton": (0.35, 0.3),
         "attention_cdna": (0.25, 0.3),
         "memory": (0.75, 0.15),
         "scores": (1.0, 0.5),
@@ -56,7 +62,7 @@ PRIORS: Mapping[str, tuple[float, float]] = MappingProxyType(
         "activations_compiled": (1.2, 0.4),
         "tails": (0.5, 0.4),
         "framework_usual": (1.0, 0.01),
-        "framework_nanotron": (1.0, 0.4),
+        **{f"framework_{name}": (1.0, 0.3) for name in OWN_FRAMEWORKS},
         "misaligned": (1.3, 0.2),
         **{f"host_layer_{name}": (1.5e-3, 0.6) for name in _GENERATIONS},
         "host_expert_layer": (1.5e-3, 0.7),
@@ -94,11 +100,11 @@ class Efficiency:
     host_spread: float
     own_spread: float
     measured_gpus: frozenset[str] = frozenset()
-    """Beginnings of the names of GPUs whose steps were fitted on; what others reach is a prior."""
+    """Chips whose steps were fitted on; what others reach is a prior."""
 
     def knows(self, gpu: str) -> bool:
         """Whether steps on GPUs of this model were measured."""
-        return gpu.partition("-")[0] in self.measured_gpus
+        return chip_of(gpu) in self.measured_gpus
 
     def seconds(self, rows: Sequence[StepRow]) -> Numbers:
         """Step times in seconds, one for each row."""
@@ -128,21 +134,39 @@ class Table:
     """Rows as columns."""
 
     columns: Mapping[str, Numbers]
-    formats: tuple[str, ...]
-    generations: tuple[str, ...]
-    styles: tuple[str, ...]
-    frameworks: tuple[str, ...]
+    products: "Labels"
+    half_products: "Labels"
+    attentions: "Labels"
+    generations: "Labels"
+    activations: "Labels"
+    frameworks: "Labels"
 
     @classmethod
     def of(cls, rows: Sequence[StepRow]) -> "Table":
         names = rows[0].numbers if rows else ()
         return cls(
             {name: np.array([row.numbers[name] for row in rows]) for name in names},
-            tuple(row.format for row in rows),
-            tuple(row.generation for row in rows),
-            tuple(row.style for row in rows),
-            tuple(row.framework for row in rows),
+            Labels.of(row.format for row in rows),
+            Labels.of(f"{row.generation}_half" for row in rows),
+            Labels.of(_attention(row.generation, row.style) for row in rows),
+            Labels.of(row.generation for row in rows),
+            Labels.of(_ACTIVATIONS.get(row.style, row.style) for row in rows),
+            Labels.of(row.framework for row in rows),
         )
+
+
+@dataclass(frozen=True)
+class Labels:
+    """A column of texts: which there are, and the index of each row's."""
+
+    names: tuple[str, ...]
+    indices: NDArray[np.intp]
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> "Labels":
+        index: dict[str, int] = {}
+        indices = [index.setdefault(text, len(index)) for text in texts]
+        return cls(tuple(index), np.array(indices, dtype=np.intp))
 
 
 def sum_of_parts(parts: Mapping[str, Numbers]) -> Numbers:
@@ -150,17 +174,18 @@ def sum_of_parts(parts: Mapping[str, Numbers]) -> Numbers:
     return total
 
 
-def _each(parameters: Mapping[str, float], beginning: str, names: Iterable[str]) -> Numbers:
-    return np.array([parameters[f"{beginning}_{name}"] for name in names])
+def _each(parameters: Mapping[str, float], beginning: str, labels: Labels) -> Numbers:
+    values: Numbers = np.array([parameters[f"{beginning}_{name}"] for name in labels.names])[labels.indices]
+    return values
 
 
 def parts_of(parameters: Mapping[str, float], table: Table) -> dict[str, Numbers]:
     """Seconds of a step by what they go to, for every row of a table."""
     of = table.columns
-    products = _each(parameters, "products", table.formats)
-    half = _each(parameters, "products", (f"{each}_half" for each in table.generations))
-    attention = _each(parameters, "attention", map(_attention, table.generations, table.styles))
-    moved = of["operands"] + of["activations"] * _each(parameters, "activations", table.styles)
+    products = _each(parameters, "products", table.products)
+    half = _each(parameters, "products", table.half_products)
+    attention = _each(parameters, "attention", table.attentions)
+    moved = of["operands"] + of["activations"] * _each(parameters, "activations", table.activations)
     moved = (moved + of["scores"] * parameters["scores"]) / parameters["memory"]
     aligned = np.where(of["misaligned"] > 0, parameters["misaligned"], 1.0)
     gpu = (
@@ -193,9 +218,15 @@ def parts_of(parameters: Mapping[str, float], table: Table) -> dict[str, Numbers
 
 
 def _attention(generation: str, style: str) -> str:
+    """The kernel: AMD's, the Triton kernel of old, the one that older GPUs run everywhere, or on later GPUs cuDNN's in
+    fused models, else FlashAttention 2, which was made for the GPUs before them."""
     if generation == "cdna":
         return generation
-    return "fused" if style == "fused" else "torch"
+    if style == "triton":
+        return style
+    if generation in _OLDER:
+        return "older"
+    return "fused" if style == "fused" else "flash"
 
 
 def _norm(first: Numbers, second: Numbers, order: float) -> Numbers:

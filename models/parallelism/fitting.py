@@ -16,7 +16,7 @@ from kopt.models.bandwidth.predictor import BandwidthPredictor
 from kopt.models.parallelism.communication import ClusterDescription, Wires, step_communication
 from kopt.models.parallelism.efficiency import PRIORS, Efficiency, Numbers, Table, parts_of, sum_of_parts
 from kopt.models.parallelism.measured_steps import MeasuredStep
-from kopt.models.parallelism.step_time import StepRow, step_row
+from kopt.models.parallelism.step_time import StepRow, chip_of, step_row
 from kopt.models.parallelism.work import step_work
 
 _NAMES = tuple(PRIORS)
@@ -58,7 +58,7 @@ def fit(steps: Sequence[MeasuredStep], bandwidth: BandwidthPredictor) -> Efficie
     held = held_out(steps, rows, lambda step: step.family)
     small = np.array([row.small for row in rows])
     parameters = fit_parameters(steps, rows)
-    gpus = frozenset(step.cluster.gpu.partition("-")[0] for step in steps)
+    gpus = frozenset(chip_of(step.cluster.gpu) for step in steps)
     own = _own_spread(held, ~small)
     return Efficiency(parameters, _spread(held, ~small), _spread(held, small), own, gpus)
 

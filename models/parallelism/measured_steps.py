@@ -1,4 +1,4 @@
-"""Step times that others published, as plans on clusters: ``benchmarks/{published,later}_step_times.csv``."""
+"""Step times that others published, as plans on clusters: ``benchmarks/published_step_times.csv``."""
 
 import csv
 import hashlib
@@ -107,7 +107,7 @@ def _step(row: Mapping[str, str]) -> MeasuredStep:
         gradient_bytes=2.0 if row["condition"].startswith(("NeMo", "pure")) else 4.0,
         recompute=Recompute(row["recompute"] or "none"),
         attention=Attention(row["attention"] or "flash"),
-        style=Style.EAGER if framework == "fsdp" else Style.FUSED,
+        style=Style.EAGER if framework in ("fsdp", "llm-foundry") else Style.FUSED,
         input_bytes=1.0 if matmul in ("fp8", "mxfp8", "nvfp4") else 0.0,
     )
     usual = next(

@@ -18,16 +18,19 @@ _GENERATIONS = (
     ("ampere", ("A100", "A10", "A30", "A40", "RTX-3", "RTX-A")),
     ("ultra", ("GB300", "B300")),
     ("blackwell", ("GB", "B200", "RTX-5")),
+    ("ada", ("RTX-4", "RTX-6000-Ada", "L4")),
     ("cdna", ("MI",)),
 )
-"""By the beginning of a model's name; all others are taken for Hopper, as Ada is built much the same."""
+"""By the beginning of a model's name; all others are taken for Hopper."""
 _FORMATS = {"fp8": "eight", "mxfp8": "blocks", "nvfp4": "four"}
 _STYLES = {
+    "llm-foundry": "triton",
     **dict.fromkeys(("fsdp", "deepspeed", "nanotron"), "eager"),
     **dict.fromkeys(("torchtitan", "fms", "paxml", "maxtext"), "compiled"),
 }
 """How frameworks' models run where not by fused kernels."""
-_SLOW_FRAMEWORKS = ("nanotron",)
+OWN_FRAMEWORKS = ("nanotron", "torchtitan", "deepspeed", "fms", "paxml", "maxtext", "paddle", "llmq")
+"""Whose measured steps say how long computing takes by that of the others; nothing is known of a framework before."""
 _SMALL_FLOPS = 3e12
 _TILE = 128 * 256
 """Numbers of a product that one SM or CU works out at a time."""
@@ -53,6 +56,12 @@ class StepRow:
     def format(self) -> str:
         """The efficiency that products run at: that of a format on a generation."""
         return f"{self.generation}_{_FORMATS.get(self.matmul, 'half')}"
+
+
+def chip_of(gpu: str) -> str:
+    """The name without its form and memory: H100 of H100-SXM5-80GB, RTX-4090."""
+    name, _, rest = gpu.partition("-")
+    return f"{name}-{rest.partition('-')[0]}" if name == "RTX" else name
 
 
 def generation_of(gpu: str) -> str:
@@ -101,7 +110,7 @@ def step_row(
     }
     generation = generation_of(cluster.gpu)
     style = _STYLES.get(plan.framework, "fused")
-    framework = plan.framework if plan.framework in _SLOW_FRAMEWORKS else "usual"
+    framework = plan.framework if plan.framework in OWN_FRAMEWORKS else "usual"
     return StepRow(numbers, generation, matmul if low > half else "half", style, framework, micro.flops < _SMALL_FLOPS)
 
 

@@ -85,11 +85,11 @@ def len_of_day(series: DemandSeries) -> int:
     return DAY_S // series.step_s
 
 
-def _rolling(value: Array, buckets: int) -> "pd.api.typing.Rolling":
+def _rolling(value: Array, buckets: int) -> "pd.api.typing.Rolling[pd.Series[float]]":
     return pd.Series(value).rolling(buckets, min_periods=max(3, buckets // 4))
 
 
-def _day(series: DemandSeries) -> "pd.api.typing.Rolling":
+def _day(series: DemandSeries) -> "pd.api.typing.Rolling[pd.Series[float]]":
     return _rolling(series.value, len_of_day(series))
 
 

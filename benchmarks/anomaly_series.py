@@ -1,6 +1,7 @@
 """Real demand with anomalies put into it: what ``benchmarks.anomalies`` looks for, the same for the same seed."""
 
 import hashlib
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -80,7 +81,7 @@ def injected(series: DemandSeries, seed: int) -> tuple[DemandSeries, tuple[Injec
     quiet = QUIET_DAYS * DAY_S // series.step_s
     edges = np.linspace(quiet, len(value), PER_SERIES + 1).astype(int)
     anomalies = []
-    for begin, end in zip(edges[:-1], edges[1:], strict=True):
+    for begin, end in itertools.pairwise(edges):
         kind = str(random.choice(list(KINDS)))
         shape = KINDS[kind](hour, random)
         first = _busy_bucket(value, int(begin), int(end) - len(shape.factors) - hour, random)

@@ -32,9 +32,11 @@ def test_a_change_is_found_within_minutes_and_its_end_resolves_it(factor: float,
     watch.catch_up(series(value[:AT]))
     assert watch.anomaly is None
     watch.catch_up(series(value[: AT + 3]))
-    assert watch.anomaly is not None and watch.anomaly.direction == direction
+    assert watch.anomaly is not None
+    assert watch.anomaly.direction == direction
     assert AT * STEP_S <= watch.anomaly.since_s <= (AT + 2) * STEP_S
-    assert watch.anomaly.value == value[AT + 2] and watch.anomaly.expected == pytest.approx(580, rel=0.5)
+    assert watch.anomaly.value == value[AT + 2]
+    assert watch.anomaly.expected == pytest.approx(580, rel=0.5)
     watch.catch_up(series(value[: AT + buckets + 36]))
     assert watch.anomaly is None
 
@@ -52,7 +54,8 @@ def test_ordinary_days_have_none() -> None:
     for seed in range(5):
         watch = Watch()
         evidence = watch.catch_up(series(demand(seed)))
-        assert max(evidence) < watch.least_evidence and watch.anomaly is None
+        assert max(evidence) < watch.least_evidence
+        assert watch.anomaly is None
 
 
 def test_a_service_that_has_just_begun_has_none() -> None:
@@ -73,7 +76,8 @@ def test_bucket_by_bucket_is_as_all_at_once_also_from_a_history_that_was_cut() -
     apart = [each for end in range(8 * DAY, AT) for each in singly.catch_up(series(value[:end]))]
     cut = 150
     apart += singly.catch_up(series(value[cut : AT + 5], cut * STEP_S))
-    assert apart == pytest.approx(evidence) and singly.anomaly == together.anomaly
+    assert apart == pytest.approx(evidence)
+    assert singly.anomaly == together.anomaly
 
 
 def test_gaps_and_what_comes_again_are_no_evidence() -> None:
@@ -81,7 +85,8 @@ def test_gaps_and_what_comes_again_are_no_evidence() -> None:
     value[AT : AT + 4] = np.nan
     watch = Watch()
     evidence = watch.catch_up(series(value[: AT + 5]))
-    assert np.isnan(evidence[-5:-1]).all() and watch.anomaly is None
+    assert np.isnan(evidence[-5:-1]).all()
+    assert watch.anomaly is None
     assert watch.catch_up(series(value[: AT + 3])) == []
     value[AT : AT + 4] = 0.0
     assert watch.catch_up(series(value[: AT + 5])) == []
@@ -101,7 +106,8 @@ def test_a_long_gap_ends_an_anomaly() -> None:
 
 def test_fewer_false_alarms_take_more_evidence() -> None:
     levels = [threshold(rate) for rate in (0.25, 0.5, 0.7, 1.0, 2.0)]
-    assert levels == sorted(levels, reverse=True) and len(set(levels)) == 5
+    assert levels == sorted(levels, reverse=True)
+    assert len(set(levels)) == 5
     with pytest.raises(ValueError, match=r"0\.1 false alarms"):
         threshold(0.1)
 
@@ -111,7 +117,8 @@ def test_services_are_watched_apart_and_the_oldest_forgotten() -> None:
     value[AT : AT + 3] *= 4
     watches = Watches(most=2)
     changed, calm = series(value[: AT + 3]), DemandSeries("ml/search", 0.0, STEP_S, demand(3)[: AT + 3])
-    assert watches.observe(changed) is not None and watches.observe(calm) is None
+    assert watches.observe(changed) is not None
+    assert watches.observe(calm) is None
     assert watches.observe(changed) is not None, "nothing new, and still one"
     watches.observe(DemandSeries("ml/third", 0.0, STEP_S, demand(4)[:10]))
     assert len(watches) == 2

@@ -6,6 +6,7 @@ import sys
 from kopt.models.predictors import predictor_names
 
 BENCHMARKS = {name: f"benchmarks.{name}" for name in predictor_names()} | {
+    "anomalies": "benchmarks.anomalies",
     "checkpoint-files": "benchmarks.checkpoint_files",
     "checkpoint-seeds": "benchmarks.checkpoint_seeds",
     "cost": "benchmarks.cost",

@@ -36,17 +36,18 @@ class _Read:
 
 
 class LiveDemand:
-    """Opens the histories on first use. ``write_online`` puts the newest buckets of series into the online store, which
-    is done in the background."""
+    """Opens the histories on first use. ``write_online`` puts the newest buckets of series into the online store, and
+    ``observe`` sees what was pushed; both are done in the background."""
 
     def __init__(
         self,
         open_histories: Callable[[], LiveHistories],
         write_online: Write | None = None,
         clock: Callable[[], float] = time.time,
+        observe: Write | None = None,
     ) -> None:
         self._open, self._clock = open_histories, clock
-        self._materialiser = None if write_online is None else Materialiser(write_online)
+        self._followers = [Materialiser(each) for each in (write_online, observe) if each is not None]
         self._histories: LiveHistories | None = None
         self._read: OrderedDict[str, _Read] = OrderedDict()
         self._lock, self._reading = threading.Lock(), threading.Lock()
@@ -89,13 +90,13 @@ class LiveDemand:
         self._keep({service: _Read(merged.series, time.monotonic())})
         newest_s = merged.series.start_s + len(merged.series) * GRID_S
         finite_buckets = int(np.isfinite(merged.series.value).sum())
-        if self._materialiser is not None:
-            self._materialiser.put(merged.series)
+        for follower in self._followers:
+            follower.put(merged.series)
         return PushedDemand(service, merged.changed, finite_buckets, newest_s)
 
     def close(self) -> None:
-        if self._materialiser is not None:
-            self._materialiser.stop()
+        for follower in self._followers:
+            follower.stop()
         with self._lock:
             if self._histories is not None:
                 self._histories.close()

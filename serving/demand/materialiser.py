@@ -55,7 +55,7 @@ class Materialiser:
             try:
                 self._write(batch)
             except Exception:  # noqa: BLE001 - edge of a thread: histories are kept, and answers rest on these
-                _LOG.exception("the features of %d services are not materialised; trying again", len(batch))
+                _LOG.exception("what was pushed of %d services is not taken in; trying again", len(batch))
                 with self._lock:
                     self._pending = {series.name: series for series in batch} | self._pending
                 return False

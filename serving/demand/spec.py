@@ -9,6 +9,7 @@ from kopt.serving.base.model_slot import ModelSlot
 from kopt.serving.base.service import Assembly, ServiceSpec
 from kopt.serving.contract.demand_answers import DemandForecast
 from kopt.serving.contract.schemas import DemandRequest, PushRequest
+from kopt.serving.demand.anomalies import DemandAnomalies
 from kopt.serving.demand.feature_lookup import StoredFeatures, open_feature_store
 from kopt.serving.demand.inference_protocol import InferRequest
 from kopt.serving.demand.lending_advice import STALE_S, Adviser
@@ -30,7 +31,9 @@ def assemble(assembly: Assembly) -> DemandService:
         champion,
         metrics,
         features=features,
-        live=LiveDemand(lambda: open_histories(settings), features.materialise),
+        live=LiveDemand(
+            lambda: open_histories(settings), features.materialise, observe=DemandAnomalies(metrics.registry).observe
+        ),
         observer=TableObserver(table, metrics, champion=champion, challenger=challenger, adviser=Adviser(table)),
         challenger=challenger,
         table=table,

@@ -10,6 +10,7 @@ import httpx
 import numpy as np
 import pytest
 from controlplane.processes import wait_for
+from prometheus_client import CollectorRegistry, generate_latest
 
 from kopt.core.settings import Settings
 from kopt.data.demand.table import DemandSeries
@@ -18,6 +19,7 @@ from kopt.models.registry.loading import shipped
 from kopt.serving.client.client import AsyncPredictionClient
 from kopt.serving.client.transport import RequestRefused
 from kopt.serving.demand import materialiser
+from kopt.serving.demand.anomalies import DemandAnomalies
 from kopt.serving.demand.feature_lookup import StoredFeatures
 from kopt.serving.demand.live import LiveDemand
 from kopt.serving.demand.service import DemandService
@@ -247,3 +249,55 @@ async def test_the_client_pushes_names_of_all_kinds(build: Callable[..., Endpoin
             assert (pushed.service, pushed.changed, pushed.newest_s) == (service, 1, NOW - GRID_S)
         with pytest.raises(RequestRefused, match="422"):
             await client.push_demand("x" * 254, times(1), [1.0])
+
+
+def steady(buckets: int) -> list[float]:
+    return [float(each) for each in np.random.default_rng(0).poisson(400, buckets)]
+
+
+def severities(metrics: str) -> dict[str, float]:
+    """Of ml/chat, by direction."""
+    ours = [line for line in metrics.splitlines() if line.startswith("kopt_demand_anomaly{") and "ml/chat" in line]
+    return {"lower" if "lower" in line else "higher": float(line.rpartition(" ")[2]) for line in ours}
+
+
+async def shown(http: httpx.AsyncClient) -> dict[str, float]:
+    for _ in range(100):
+        if severity := severities((await http.get("/metrics")).text):
+            return severity
+        await asyncio.sleep(0.1)
+    raise AssertionError("no anomaly was shown in ten seconds")
+
+
+async def test_a_service_that_dies_is_a_metric_also_after_a_start(build: Callable[..., Endpoint]) -> None:
+    history = steady(5 * 288) + [0.0] * 3
+    body = {"t": times(len(history)), "value": history}
+    async with caller_of(build()) as http:
+        await http.put("/v1/demand/ml/calm", json={"t": times(5 * 288), "value": steady(5 * 288)})
+        await http.put("/v1/demand/ml/chat", json=body)
+        severity = await shown(http)
+        assert severity["lower"] >= 1
+        assert severity["higher"] == 0
+        assert "ml/calm" not in (await http.get("/metrics")).text
+    async with caller_of(build()) as http:
+        await http.put("/v1/demand/ml/chat", json={"t": times(1), "value": [0.0]})
+        assert await shown(http) == severity
+
+
+def test_an_anomaly_is_shown_until_it_is_over_or_the_service_silent() -> None:
+    value = np.array(steady(5 * 288 + 60))
+    value[-60:-54], value[-3:] = 0.0, 0.0
+    end_s, registry = 0.0, CollectorRegistry()
+    anomalies = DemandAnomalies(registry, lambda: end_s)
+    shown = []
+    for end in range(len(value) - 61, len(value) + 1):
+        series, end_s = DemandSeries("ml/chat", 0.0, GRID_S, value[:end]), float(end * GRID_S)
+        anomalies.observe([series])
+        shown.append(severities(generate_latest(registry).decode()).get("lower", 0.0) >= 1)
+    assert shown[:2] == [False, False]
+    assert shown[3:7] == [True] * 4
+    assert shown[-20:-3] == [False] * 17
+    assert shown[-1]
+    end_s += 1000.0
+    anomalies.observe([])
+    assert severities(generate_latest(registry).decode()) == {"lower": 0.0, "higher": 0.0}

@@ -54,6 +54,10 @@ SELDOM: dict[str, dict[Right, str]] = {
         ("patch", "events.k8s.io", "events"): "only for an event that is repeated for a minute",
     }
     | {
+        ("get", group, "aimservices"): "only for an InferenceService that an AIMService owns"
+        for group in ("aim.eai.amd.com", "aim.silogen.ai")
+    }
+    | {
         (verb, "resource.k8s.io", "resourceclaimtemplates"): "only for a share of a GPU by a claim"
         for verb in ("create", "patch", "delete")
     },

@@ -61,6 +61,12 @@ class OptionError(ValueError):
         self.option = option
 
 
+PrometheusToken = Annotated[
+    Path | None, Flag("File with a bearer token for Prometheus; read again for each query.", metavar="FILE")
+]
+PrometheusAuthority = Annotated[
+    Path | None, Flag("CA of Prometheus' certificate; else those of the system.", metavar="FILE")
+]
 WorkloadMode = Annotated[
     str,
     Flag(

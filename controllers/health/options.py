@@ -1,10 +1,9 @@
 """The options of ``kopt controller health``."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from kopt.cluster.runtime.options import ControllerOptions, Flag, Kind, refuse
+from kopt.cluster.runtime.options import ControllerOptions, Flag, Kind, PrometheusAuthority, PrometheusToken, refuse
 from kopt.core.decision import Mode
 
 if TYPE_CHECKING:
@@ -36,12 +35,8 @@ class Options(ControllerOptions):
     prometheus: Annotated[str, Flag("The Prometheus server that scrapes GPU exporters; empty: no exporter counts.")] = (
         ""
     )
-    token_file: Annotated[
-        Path | None, Flag("File with a bearer token for Prometheus; read again for each query.", metavar="FILE")
-    ] = None
-    certificate_authority: Annotated[
-        Path | None, Flag("CA of Prometheus' certificate; else those of the system.", metavar="FILE")
-    ] = None
+    token_file: PrometheusToken = None
+    certificate_authority: PrometheusAuthority = None
     interval_s: Annotated[float, Flag("How often exporters' series are read.", name="look", kind=Kind.SPAN)] = 15.0
     most_share: Annotated[
         float, Flag("Largest share of a pool's nodes, or GPUs, to keep free; those that are out of use already count.")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from kopt.cluster.runtime.options import ControllerOptions, Flag, Kind, refuse
+from kopt.cluster.runtime.options import ControllerOptions, Flag, Kind, PrometheusAuthority, PrometheusToken, refuse
 
 if TYPE_CHECKING:
     from kopt.controllers.ingest.main import ProcessSettings
@@ -24,12 +24,8 @@ class Options(ControllerOptions):
     """
 
     prometheus: Annotated[str, Flag("The Prometheus server; empty: nothing is measured.")] = ""
-    token_file: Annotated[
-        Path | None, Flag("File with a bearer token for Prometheus; read again for each query.", metavar="FILE")
-    ] = None
-    certificate_authority: Annotated[
-        Path | None, Flag("CA of Prometheus' certificate; else those of the system.", metavar="FILE")
-    ] = None
+    token_file: PrometheusToken = None
+    certificate_authority: PrometheusAuthority = None
     predictions: Annotated[str, Flag("Prediction endpoint; empty: nothing is pushed.")] = ""
     services: Annotated[Path | None, Flag("A services.toml with further services.", metavar="FILE")] = None
     backfill_s: Annotated[

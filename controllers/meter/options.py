@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from kopt.cluster.runtime.options import ControllerOptions, Flag, Kind, refuse
+from kopt.cluster.runtime.options import ControllerOptions, Flag, Kind, PrometheusAuthority, PrometheusToken, refuse
 from kopt.core.cost.metering import Rule
 from kopt.core.decision import Mode
 
@@ -52,12 +52,8 @@ class Options(ControllerOptions):
     prometheus: Annotated[
         str, Flag("Where the rules of `kopt alerts rules` are evaluated; empty: how busy GPUs were is not stored.")
     ] = ""
-    token_file: Annotated[
-        Path | None, Flag("File with a bearer token for Prometheus; read again for each query.", metavar="FILE")
-    ] = None
-    certificate_authority: Annotated[
-        Path | None, Flag("CA of Prometheus' certificate; else those of the system.", metavar="FILE")
-    ] = None
+    token_file: PrometheusToken = None
+    certificate_authority: PrometheusAuthority = None
 
     def settings(self) -> "ProcessSettings":
         from kopt.controllers.meter.main import ProcessSettings

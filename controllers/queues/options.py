@@ -1,10 +1,9 @@
 """The options of ``kopt controller queues``."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from kopt.cluster.runtime.options import ControllerOptions, Flag, Kind, refuse
+from kopt.cluster.runtime.options import ControllerOptions, Flag, Kind, PrometheusAuthority, PrometheusToken, refuse
 from kopt.core.decision import Mode
 from kopt.core.scheduling.queue_tree import DEFAULT_GPU_RESOURCE, Engine
 
@@ -42,12 +41,8 @@ class Options(ControllerOptions):
     prometheus: Annotated[
         str, Flag("The Prometheus that scrapes this controller; empty: no quota is advised in the status.")
     ] = ""
-    token_file: Annotated[
-        Path | None, Flag("File with a bearer token for Prometheus; read again for each query.", metavar="FILE")
-    ] = None
-    certificate_authority: Annotated[
-        Path | None, Flag("CA of Prometheus' certificate; else those of the system.", metavar="FILE")
-    ] = None
+    token_file: PrometheusToken = None
+    certificate_authority: PrometheusAuthority = None
     advise_since_s: Annotated[
         float, Flag("With --prometheus: of how much history.", name="advise-since", kind=Kind.SPAN)
     ] = 28.0 * 86_400

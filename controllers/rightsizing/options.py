@@ -1,10 +1,18 @@
 """The options of ``kopt controller rightsizing``."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from kopt.cluster.runtime.options import ControllerOptions, Flag, Kind, WorkloadMode, may_lower, refuse
+from kopt.cluster.runtime.options import (
+    ControllerOptions,
+    Flag,
+    Kind,
+    PrometheusAuthority,
+    PrometheusToken,
+    WorkloadMode,
+    may_lower,
+    refuse,
+)
 from kopt.core.decision import Mode
 
 if TYPE_CHECKING:
@@ -34,12 +42,8 @@ class Options(ControllerOptions):
     prometheus: Annotated[
         str, Flag("The Prometheus server that scrapes the kubelets' cAdvisor; without it nothing is proposed.")
     ] = ""
-    token_file: Annotated[
-        Path | None, Flag("File with a bearer token for Prometheus; read again for each query.", metavar="FILE")
-    ] = None
-    certificate_authority: Annotated[
-        Path | None, Flag("CA of Prometheus' certificate; else those of the system.", metavar="FILE")
-    ] = None
+    token_file: PrometheusToken = None
+    certificate_authority: PrometheusAuthority = None
     since_s: Annotated[float, Flag("How far back use is read.", name="since", kind=Kind.SPAN)] = 86400.0
     interval_s: Annotated[float, Flag("How often changes are looked for.", name="look", kind=Kind.SPAN)] = 300.0
     most_open: Annotated[int, Flag("Workloads that are changed at a time, in the whole cluster.")] = 2

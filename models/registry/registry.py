@@ -8,34 +8,23 @@ and aliases: the gate's decision and every promotion are signed as well (``model
 """
 
 import json
-import re
 import shutil
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from kopt.core.prediction import ModelVersion
-from kopt.core.settings import Settings
 from kopt.core.signing_keys import SigningError, signing_key
-from kopt.models.base import Predictor
-from kopt.models.predictors import predictor_class
 from kopt.models.registry.aliases import CHALLENGER, CHAMPION
-from kopt.models.registry.artifact import ArtefactError, read_card
-from kopt.models.registry.champion_pointer import ChampionPointers
-from kopt.models.registry.download import ARTIFACT_PATH, fetch, verified
-from kopt.models.registry.locks import exclusive
-from kopt.models.registry.mlflow import NotRegisteredError, RegistryError, connect, explained
-from kopt.models.registry.promotion import Promotions, UnsealedError
+from kopt.models.registry.artifact import ArtefactError
+from kopt.models.registry.mlflow import NotRegisteredError, RegistryError, explained
+from kopt.models.registry.model_store import ModelStore
+from kopt.models.registry.promotion import UnsealedError
 from kopt.models.registry.promotion_seals import CANARY_TAG, FORCED, GATE, MOST_PERCENT, ROLLBACK
 from kopt.models.registry.promotion_seals import SHIPPED as PACKAGE
 from kopt.models.registry.shipped import shipped_digests, shipped_figures, verified_shipped
 from kopt.models.registry.signing import sign_folder
-from kopt.models.registry.trial import try_once
+from kopt.models.registry.versions import HISTORY_TAG, MetricRow, RegisteredModel
 from kopt.tracing.private_folders import private_folder
 
 __all__ = [
@@ -53,50 +42,11 @@ PASSED = "passed"
 REFUSED = "refused"
 SHIPPED = "shipped"
 """Where a version came from (tag ``origin``): the package, not a training."""
-OPPONENT = "champion/"
-"""Before the name of a metric of the champion that a version was compared with, on that version's rows."""
-EXPERIMENT_KIND = "mlflow.experimentKind"
-"""MLflow's tag for how an experiment's page opens: with runs and their metrics, not with traces."""
-_HISTORY = "champion_history"
 _HISTORY_LENGTH = 100
-_DIGEST = re.compile(r"[0-9a-f]{64}")
-_VERSION = re.compile(r"[0-9]{1,9}")
 
 
-@dataclass(frozen=True)
-class RegisteredModel:
-    """One version of a model as the registry knows it. ``created_s`` is Unix time.
-
-    ``gate`` is ``passed``, ``refused`` or empty (never judged); ``gate_against`` is the champion it was judged
-    against (empty: there was none) and ``gate_summary`` its summary.
-    """
-
-    name: str
-    version: str
-    digest: str
-    run_id: str
-    created_s: float
-    aliases: tuple[str, ...] = ()
-    gate: str = ""
-    gate_against: str = ""
-    gate_summary: str = ""
-    tags: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def model_version(self) -> ModelVersion:
-        return ModelVersion(self.name, self.version, self.digest)
-
-
-@dataclass(frozen=True)
-class MetricRow:
-    """One metric of several versions side by side, in the order asked for; None where a version lacks it."""
-
-    metric: str
-    values: tuple[float | None, ...]
-
-
-class Registry:
-    """Registered models of one MLflow server or SQLite file.
+class Registry(ModelStore):
+    """Registered models of one MLflow server or SQLite file, and which of them serves.
 
     Example::
 
@@ -105,223 +55,7 @@ class Registry:
         predictor = registry.load("demand", champion.version)
 
     Every method raises RegistryError with a way out; NotRegisteredError where a model, version or alias is absent.
-    ``predictors`` maps predictor names to their classes; folders with ``known_digests`` (default: the shipped
-    models) need no signature.
     """
-
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        predictors: Mapping[str, str] | None = None,
-        trusted_digests: Collection[str] | None = None,
-    ) -> None:
-        self.settings = settings
-        self._predictors = predictors
-        self._trusted_digests = frozenset(shipped_digests().values() if trusted_digests is None else trusted_digests)
-        self._promotions = Promotions(settings)
-        self._pointers = ChampionPointers(settings)
-
-    @cached_property
-    def client(self) -> Any:
-        """The MLflow client, connected on first use."""
-        return connect(self.settings)
-
-    def resolve(self, name: str, alias: str = CHAMPION) -> RegisteredModel:
-        """The version that ``alias`` points to (3 ms on SQLite: cheap enough to poll)."""
-        client = self.client
-        with explained(f"model {name!r}, alias {alias!r}"):
-            return _registered(client.get_model_version_by_alias(name, alias), {alias})
-
-    def get(self, name: str, version: str) -> RegisteredModel:
-        """A version by its number, or by an alias."""
-        client = self.client
-        if not _VERSION.fullmatch(version):
-            version = self.resolve(name, version).version
-        with explained(f"model {name!r}, version {version}"):
-            result = client.get_model_version(name, version)
-            return _registered(result, _aliases_of(client, name).get(version, ()))
-
-    def list(self, name: str) -> tuple[RegisteredModel, ...]:
-        """Every version, newest first; empty for a model that was never registered."""
-        client = self.client
-        try:
-            with explained(f"model {name!r}"):
-                aliases = _aliases_of(client, name)
-                result = client.search_model_versions(f"name = '{name}'", max_results=10_000)
-        except NotRegisteredError:
-            return ()
-        models = (_registered(item, aliases.get(str(item.version), ())) for item in result)
-        return tuple(sorted(models, key=lambda model: -int(model.version)))
-
-    def metrics(self, model: RegisteredModel) -> Mapping[str, float]:
-        """The metrics of the run that made the version; of a default model those that came with its package."""
-        client = self.client
-        with explained(f"run {model.run_id} of {model.name} version {model.version}"):
-            logged = {key: float(value) for key, value in client.get_run(model.run_id).data.metrics.items()}
-        return logged or shipped_figures(model.digest)
-
-    def compare(self, name: str, versions: Sequence[str] = (CHAMPION, CHALLENGER)) -> tuple[MetricRow, ...]:
-        """Metrics of several versions (numbers or aliases) side by side, sorted by name.
-
-        What the gate measured of a version beside another of them, on the same rows, goes before its own.
-        """
-        models = [self.get(name, version) for version in versions]
-        measured = [self.metrics(model) for model in models]
-        tables: list[dict[str, float]] = []
-        for model, metrics in zip(models, measured, strict=True):
-            table = {key: value for key, value in metrics.items() if not key.startswith(OPPONENT)}
-            for challenger, others in zip(models, measured, strict=True):
-                if challenger.gate_against == model.version:
-                    table |= {k.removeprefix(OPPONENT): v for k, v in others.items() if k.startswith(OPPONENT)}
-            tables.append(table)
-        names = sorted(set().union(*tables))
-        return tuple(MetricRow(metric, tuple(table.get(metric) for table in tables)) for metric in names)
-
-    def experiment(self, name: str) -> str:
-        """The id of the MLflow experiment of a predictor's runs, made on first use."""
-        client = self.client
-        with explained(f"experiment {name!r}"), exclusive(self.settings.home / "mlflow.lock"):
-            result = client.get_experiment_by_name(name)
-            if result is not None:
-                return str(result.experiment_id)
-            embedded = self.settings.tracking_uri.startswith("sqlite:")
-            location = (self.settings.artifacts / name).absolute().as_uri() if embedded else None
-            tags = {EXPERIMENT_KIND: "custom_model_development"}
-            return str(client.create_experiment(name, artifact_location=location, tags=tags))
-
-    def register(
-        self,
-        folder: Path,
-        *,
-        run_id: str | None = None,
-        metrics: Mapping[str, float] | None = None,
-        tags: Mapping[str, str] | None = None,
-    ) -> RegisteredModel:
-        """Store a signed (or shipped) model folder as a new version of the predictor its card names.
-
-        Without ``run_id`` a run is made for it, and a folder that is registered already gives the version it has.
-        A run that was passed in stays open for its owner.
-        """
-        digest, name = self._checked(folder)
-        with self._locked():
-            present = [model for model in self.list(name) if model.digest == digest]
-            if present and run_id is None:
-                return present[0]
-            return self._store(folder, name, run_id, metrics or {}, {**(tags or {}), "digest": digest})
-
-    def _store(
-        self, folder: Path, name: str, run_id: str | None, metrics: Mapping[str, float], tags: Mapping[str, str]
-    ) -> RegisteredModel:
-        client, experiment = self.client, self.experiment(name)
-        with explained(f"registering {name}"):
-            owner = run_id or client.create_run(experiment, run_name=f"register {name}").info.run_id
-            for key, value in sorted(metrics.items()):
-                client.log_metric(owner, key, float(value))
-            client.log_artifacts(owner, str(folder), ARTIFACT_PATH)
-            if not client.search_registered_models(f"name = '{name}'"):
-                client.create_registered_model(name, description=self._about(name))
-            source = f"{client.get_run(owner).info.artifact_uri}/{ARTIFACT_PATH}"
-            made = client.create_model_version(name, source=source, run_id=owner, tags=dict(tags))
-            if run_id is None:
-                client.set_terminated(owner)
-        return self.get(name, str(made.version))
-
-    def _about(self, name: str) -> str:
-        """What MLflow's page of the model says."""
-        purpose = (predictor_class(name, self._predictors).__doc__ or "").partition("\n\n")[0]
-        return (
-            f"{' '.join(purpose.split())}\n\n"
-            f'```python\nimport kopt\nmodel = kopt.load_model("models:/{name}@{CHAMPION}")\n```\n\n'
-            f"`kopt models list {name}` lists versions, `kopt train {name}` trains the next one. An alias that is set "
-            "here changes nothing that is served: `kopt models promote` and `rollback` sign what they do."
-        )
-
-    def _checked(self, folder: Path) -> tuple[str, str]:
-        try:
-            digest, card = verified(folder, self.settings.keys, self._trusted_digests)
-        except (SigningError, ArtefactError) as error:
-            raise RegistryError(f"not registered: {error}") from error
-        return digest, card.predictor
-
-    def fetch(self, name: str, version: str) -> Path:
-        """The folder of a version (number or alias), verified now; downloaded where it is not cached.
-
-        Refuses a deleted or torn artefact, files of unsafe formats, and whatever no trusted key has signed.
-        """
-        model = self.get(name, version)
-        where = f"{name} version {model.version}"
-        if not _DIGEST.fullmatch(model.digest):
-            raise RegistryError(f"{where} has no digest tag; it was not registered by kopt")
-        try:
-            cache = self.settings.home / "models"
-            folder = fetch(self.client, model.run_id, model.digest, cache, self.settings.keys, self._trusted_digests)
-        except RegistryError as error:
-            raise RegistryError(f"{where}: {error}") from error
-        holder = read_card(folder).predictor
-        if holder != name:
-            raise RegistryError(f"{where} holds a model of {holder!r}")
-        return folder
-
-    def load(self, name: str, version: str = CHAMPION, *, promoted: bool | None = None) -> Predictor:
-        """The fitted predictor of a version (number or alias), verified, with its ``version`` set.
-
-        ``promoted`` (by default for the alias ``champion``) wants a promotion seal that is valid and no older than
-        those seen here: raises UnsealedError without one.
-        """
-        model = self.get(name, version)
-        folder = self.fetch(name, model.version)
-        if version == CHAMPION if promoted is None else promoted:
-            self._promotions.admit(name, model.version, model.digest, model.tags, self._trusted_digests)
-            self._noted(model)
-        return self._loaded(model.model_version, folder)
-
-    def load_pointed(self, name: str) -> Predictor | None:
-        """The champion without asking MLflow, where the home itself proves which one it is; None where it does not."""
-        pointed = self._pointers.champion(name)
-        folder = self.settings.home / "models" / pointed.digest if pointed is not None else None
-        if pointed is None or folder is None or not folder.is_dir():
-            return None
-        try:
-            if self._checked(folder) != (pointed.digest, name):
-                return None
-        except RegistryError:
-            # The registry may have it whole.
-            return None
-        return self._loaded(ModelVersion(name, pointed.version, pointed.digest), folder)
-
-    def load_last_promoted(self, name: str) -> Predictor:
-        """The predictor of the newest promotion that this home has seen, from the folder it was fetched into.
-
-        It answers while the registry's champion is refused. Raises RegistryError if there is none.
-        """
-        digest = self._promotions.last(name)
-        folder = self.settings.home / "models" / digest
-        if not digest or not folder.is_dir():
-            raise NotRegisteredError(f"no promoted version of {name} has been fetched here")
-        result, holder = self._checked(folder)
-        if (result, holder) != (digest, name):
-            raise RegistryError(f"{folder} holds another model ({holder}, {result[:12]})")
-        return self._loaded(ModelVersion(name, self._version_of(name, digest), digest), folder)
-
-    def _version_of(self, name: str, digest: str) -> str:
-        try:
-            return next((model.version for model in self.list(name) if model.digest == digest), digest[:12])
-        except RegistryError:
-            return digest[:12]
-
-    def _loaded(self, version: ModelVersion, folder: Path) -> Predictor:
-        where = f"{version.name} version {version.version}"
-        try:
-            kind = predictor_class(version.name, self._predictors)
-            # A child finds the package's own predictors only; what an embedder brings is in this process alone.
-            if kind.__module__.startswith("kopt.") and version.digest not in self._trusted_digests:
-                try_once(version.name, folder, version.digest, self.settings.home)
-            predictor = kind.load(folder)
-        except ValueError as error:
-            raise RegistryError(f"{where} cannot be loaded: {error}") from error
-        predictor.version = version
-        return predictor
 
     def record_decision(self, name: str, version: str, *, passed: bool, against: str, summary: str) -> None:
         """Store the gate's signed decision on a version; ``against`` is the champion's version, empty when there was
@@ -420,10 +154,6 @@ class Registry:
             self._point(name, earlier)
         return self._noted(self.get(name, earlier[-1]))
 
-    def _noted(self, champion: RegisteredModel) -> RegisteredModel:
-        self._pointers.point(champion.name, champion.version, champion.digest, champion.tags)
-        return champion
-
     def _seal(self, model: RegisteredModel, ground: str, reason: str) -> None:
         """Sign the promotion. The seal goes before the alias: a kill between leaves a champion that is still sealed."""
         all_tags = [registered_model.tags for registered_model in self.list(model.name)]
@@ -477,76 +207,12 @@ class Registry:
             self.record_decision(name, model.version, passed=True, against="", summary="default model of the package")
         return self.get(name, model.version)
 
-    def history(self, name: str) -> tuple[str, ...]:
-        """Versions that have been champion, oldest first, ending with the present one."""
-        return tuple(self._history(name, self._champion(name)))
-
-    def _champion(self, name: str) -> RegisteredModel | None:
-        try:
-            return self.get(name, CHAMPION)
-        except NotRegisteredError:
-            return None
-
-    def _history(self, name: str, champion: RegisteredModel | None) -> Sequence[str]:
-        with explained(f"model {name!r}"):
-            stored = _versions(self.client.get_registered_model(name).tags.get(_HISTORY, "[]"))
-        # The alias may have been set in MLflow's own pages.
-        changed = champion is not None and stored[-1:] != (champion.version,)
-        return (*stored, champion.version) if champion is not None and changed else stored
-
     def _point(self, name: str, history: Sequence[str]) -> None:
         """Point the champion alias at the last of ``history``. The alias goes first: a kill between leaves it true."""
         client, version = self.client, history[-1]
         with explained(f"alias {CHAMPION!r} of {name}"):
             client.set_registered_model_alias(name, CHAMPION, version)
-            client.set_registered_model_tag(name, _HISTORY, json.dumps(history[-_HISTORY_LENGTH:]))
+            client.set_registered_model_tag(name, HISTORY_TAG, json.dumps(history[-_HISTORY_LENGTH:]))
             now = str(client.get_model_version_by_alias(name, CHAMPION).version)
         if now != version:
             raise RegistryError(f"{name}: version {now} was promoted at the same moment; look at it and promote again")
-
-    def _tag(self, name: str, version: str, tags: Mapping[str, str]) -> None:
-        client = self.client
-        with explained(f"{name} version {version}"):
-            for key, value in tags.items():
-                client.set_model_version_tag(name, version, key, value)
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(exclusive(self.settings.home / "registry.lock"))
-            except TimeoutError as error:
-                raise RegistryError(f"another process has held the registry for a minute: {error}") from error
-            yield
-
-
-def _registered(item: Any, aliases: Collection[str]) -> RegisteredModel:
-    tags = {str(key): str(value) for key, value in item.tags.items()}
-    return RegisteredModel(
-        name=str(item.name),
-        version=str(item.version),
-        digest=tags.get("digest", ""),
-        run_id=str(item.run_id or ""),
-        created_s=item.creation_timestamp / 1000,
-        aliases=tuple(sorted(aliases)),
-        gate=tags.get("gate", ""),
-        gate_against=tags.get("gate_against", ""),
-        gate_summary=tags.get("gate_summary", ""),
-        tags=tags,
-    )
-
-
-def _aliases_of(client: Any, name: str) -> dict[str, set[str]]:
-    """Version → its aliases."""
-    result: dict[str, set[str]] = {}
-    for alias, version in client.get_registered_model(name).aliases.items():
-        result.setdefault(str(version), set()).add(str(alias))
-    return result
-
-
-def _versions(text: str) -> tuple[str, ...]:
-    try:
-        stored = json.loads(text)
-    except json.JSONDecodeError:
-        return ()
-    return tuple(v for v in stored if isinstance(v, str) and _VERSION.fullmatch(v)) if isinstance(stored, list) else ()

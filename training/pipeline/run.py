@@ -13,7 +13,8 @@ from typing import Any
 from kopt.core.reason import Reason
 from kopt.core.settings import Settings
 from kopt.models.registry.artifact import library_versions
-from kopt.models.registry.registry import OPPONENT, RegisteredModel, Registry
+from kopt.models.registry.registry import RegisteredModel, Registry
+from kopt.models.registry.versions import OPPONENT
 from kopt.training.pipeline.fits import Fits
 from kopt.training.pipeline.mlflow_run import Logbook
 from kopt.training.pipeline.model_page import version_page

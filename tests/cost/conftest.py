@@ -11,11 +11,14 @@ import pytest
 from controlplane.kwok import Kwok, Nodes
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
+from postgres_server import PostgresServer, postgres
 from replicas import ControllerProcess, replicas
 from typer.testing import CliRunner
 
 from kopt.cli.main import app
+from kopt.serving.base.database.opening import Location
 
+__all__ = ["postgres"]
 GPU, SYSTEM = "nvidia.com/gpu", "kopt-system"
 PRODUCT = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "kaiwo.ai/provider": "lambda"}
 Object = dict[str, Any]
@@ -78,6 +81,14 @@ class Team:
 
     def queue(self, name: str = "gpus") -> Object:
         return self.api.get("kueue.x-k8s.io/v1beta1", "LocalQueue", name, self.space)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
+    if request.param == "sqlite":
+        return tmp_path / "cost.db"
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server.new_database()
 
 
 @pytest.fixture

@@ -3,11 +3,9 @@
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import cast
 
 import pytest
-from postgres_server import PostgresServer, postgres
 
 from kopt.cli.cost.commands import Row, answer
 from kopt.cli.cost.reading import Source
@@ -25,16 +23,7 @@ from kopt.serving.base.database.opening import Location
 
 from .histories import H100
 
-__all__ = ["postgres"]
 HOUR_S = 3600.0
-
-
-@pytest.fixture(params=["sqlite", "postgres"])
-def where(request: pytest.FixtureRequest, tmp_path: Path) -> Location:
-    if request.param == "sqlite":
-        return tmp_path / "cost.db"
-    server: PostgresServer = request.getfixturevalue("postgres")
-    return server.new_database()
 
 
 class World:

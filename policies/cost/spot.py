@@ -17,7 +17,7 @@ _HOUR_S = 3600.0
 class SpotQuestion:
     """A run of ``run_s`` useful seconds. ``interruptions`` were counted in ``observed_s`` of such capacity; each loses
     ``lost_s`` since the last checkpoint and ``restart_s`` until the job computes again. Prices are of the same GPUs, in
-    millionths an hour. ``deadline_s``: seconds until it has to be done, if at all."""
+    millionths an hour."""
 
     run_s: float
     interruptions: int
@@ -26,7 +26,6 @@ class SpotQuestion:
     restart_s: float
     on_demand_micro: int
     spot_micro: int
-    deadline_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class SpotAdvice:
 
 
 def spot_advice(question: SpotQuestion) -> SpotAdvice:
-    """Yes only where spot is cheaper at the upper bound of the hazard, and in time. Raises ValueError for times that
+    """Yes only where spot is cheaper at the upper bound of the hazard. Raises ValueError for times that
     cannot be, and prices of 0."""
     if (
         question.run_s <= 0
@@ -63,11 +62,9 @@ def spot_advice(question: SpotQuestion) -> SpotAdvice:
     saves = 1 - question.spot_micro / question.on_demand_micro
     on_demand = question.run_s / _HOUR_S * question.on_demand_micro
     spot = spot_s / _HOUR_S * question.spot_micro if math.isfinite(spot_s) else math.inf
-    in_time = question.deadline_s is None or spot_s <= question.deadline_s
     most = max(0.0, saves / lost_h) if lost_h else math.inf
-    return SpotAdvice(spot < on_demand and in_time, hazard, high, most, spot_s, spot, on_demand, _reason(
-        cheaper=spot < on_demand, in_time=in_time, share=share, saves=saves
-    ))  # fmt: skip
+    reason = _reason(cheaper=spot < on_demand, share=share, saves=saves)
+    return SpotAdvice(spot < on_demand, hazard, high, most, spot_s, spot, on_demand, reason)
 
 
 def _upper(count: int) -> float:
@@ -76,12 +73,10 @@ def _upper(count: int) -> float:
     return float(degrees * (1 - 1 / (9 * degrees) + _Z / (3 * math.sqrt(degrees))) ** 3)
 
 
-def _reason(*, cheaper: bool, in_time: bool, share: float, saves: float) -> str:
+def _reason(*, cheaper: bool, share: float, saves: float) -> str:
     loses = f"interruptions lose at most {min(share, 1):.0%} of the time it pays for"
     if share >= 1:
         return "interruptions may come faster than it saves its work: it would never be done"
     if not cheaper:
         return f"{loses}, and the price is only {saves:.0%} lower"
-    if not in_time:
-        return f"{loses}, and it would not be done in time"
     return f"{loses}, and the price is {saves:.0%} lower"

@@ -77,6 +77,24 @@ def test_the_sum_closes_although_the_meter_is_killed(
     _is_exported(home / "focus.csv", answer["micro"]["USD"])
 
 
+def test_a_spot_node_that_vanishes_under_its_pods_was_interrupted(
+    control_plane: ControlPlane, kwok: Kwok, meter: Start, home: Path
+) -> None:
+    prices = home / "prices.toml"
+    entry = '[[price]]\nmodel = "h100"\nprovider = "lambda"\ncapacity = "{}"\nper_gpu_hour = {}\nsource = "contract"\n'
+    prices.write_text(entry.format("spot", 1.0) + entry.format("on-demand", 3.0), encoding="utf-8")
+    replica = meter(OFTEN)
+    with kwok.nodes(1, gpus=4, labels=PRODUCT | {"kaiwo.ai/capacity": "spot"}) as spot:
+        Team(control_plane, spot, "spot").pod("training", {GPU: 4})
+        metered_past(replica, now_s() + 1)
+    metered_past(replica, now_s() + 2)
+    replica.server.stop()
+    words = ("cost", "spot", "--gpu", "h100", "--provider", "lambda", "--run-time", "24h", "--prices", str(prices))
+    answer = kopt(*words, "--since", "1h")
+    assert 0 < answer["hazard_per_hour"] < 3600
+    assert not answer["use_spot"], "an interruption within seconds"
+
+
 def _is_exported(path: Path, micro: int) -> None:
     done = CliRunner().invoke(app, ["cost", "export", "--focus", str(path), "--since", "1h"])
     assert done.exit_code == 0, done.output

@@ -55,7 +55,6 @@ def test_little_was_counted_so_little_is_known() -> None:
     ("fields", "words"),
     [
         ({"spot_micro": 2_900_000}, "only 2% lower"),
-        ({"deadline_s": 24 * HOUR}, "not be done in time"),
         ({"interruptions": 600}, "never be done"),
     ],
 )

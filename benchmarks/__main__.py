@@ -47,6 +47,7 @@ BENCHMARKS = {name: f"benchmarks.{name}" for name in predictor_names()} | {
     "suite": "benchmarks.suite_estimates",
     "sharing": "benchmarks.sharing",
     "shared-links": "benchmarks.shared_links",
+    "spot": "benchmarks.spot",
     "start-times": "benchmarks.start_times",
     "staging": "benchmarks.staging",
     "staging-controller": "benchmarks.staging_controller",

@@ -37,7 +37,8 @@ from kopt.cluster.objects.fields import mapping, slim
 from kopt.cluster.runtime.informer import Change, Informer, InformerSettings
 from kopt.cluster.workloads.kueue.pool_sizes import node_pools, pool_sizes
 from kopt.cluster.workloads.node_standing import standing_of as standing_of_node
-from kopt.cluster.workloads.requests.external import RESOURCE_SLICES
+from kopt.cluster.workloads.requests.external import CLAIMS, RESOURCE_SLICES
+from kopt.controllers.overview.device_claims import allocated_devices
 from kopt.controllers.overview.diagnosis.questions import Predictions
 from kopt.controllers.overview.documents import pool_of, staged_of
 from kopt.controllers.overview.gpu_map import Activity
@@ -91,12 +92,14 @@ class ClusterWatch:
         self._slices: Informer[Object] = Informer(kube, RESOURCE_SLICES, keep=slim, settings=settings)
         self._teams: Informer[str] = Informer(kube, NAMESPACES, keep=_team, settings=settings)
         self._queue = QueueWatch(kube, self.overview, settings, predictions)
-        # Who may not read these sees GPUs without what is said of their health.
-        self._health: dict[Resource, Informer[Any]] = {
+        # Who may not read these sees GPUs without what is said of their health, or who holds those that are claimed.
+        self._of_gpus: dict[Resource, Informer[Any]] = {
             NODE_HEALTHS: Informer(kube, NODE_HEALTHS, keep=standing_of_node, settings=settings),
             DEVICE_TAINT_RULES: Informer(kube, DEVICE_TAINT_RULES, keep=slim, settings=settings),
+            CLAIMS: Informer(kube, CLAIMS, keep=allocated_devices, settings=settings),
         }
-        self._gpus = GpuWatch({**self._queue.informers, **self._health}, activity)
+        of_gpus = {**self._queue.informers, **self._of_gpus, RESOURCE_SLICES: self._slices}
+        self._gpus = GpuWatch(of_gpus, activity)
         self._diagnoses = DiagnosisWriter(kube, self._queue, self._switched) if diagnoses else None
         self._patience_s = patience_s
         self._tree_changed = asyncio.Event()
@@ -112,7 +115,7 @@ class ClusterWatch:
         """Watch until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             of_objects = (self._nodes, self._switches, self._budgets, self._reservations, self._slices, self._teams)
-            for informer in (*self._all, *of_objects, *self._health.values()):
+            for informer in (*self._all, *of_objects, *self._of_gpus.values()):
                 tasks.create_task(informer.run())
             tasks.create_task(self._queue.run())
             tasks.create_task(self._gpus.run())

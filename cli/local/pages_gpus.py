@@ -10,6 +10,7 @@ from kopt.cli.local.pages_prometheus import prometheus_of
 from kopt.cli.local.watch_problems import is_ready, problems
 from kopt.cluster.client.resources import DEVICE_TAINT_RULES, NODE_HEALTHS, NODES, PODS, Object, Resource
 from kopt.cluster.runtime.informer import Change, Informer
+from kopt.cluster.workloads.requests.external import CLAIMS, RESOURCE_SLICES
 from kopt.controllers.overview.gpu_map import Activity, GpuMapKeeper
 from kopt.core.scheduling.gpu_map import GpuMap, NodeStanding
 
@@ -38,7 +39,7 @@ def activity_of(environ: Mapping[str, str]) -> Callable[[], Activity] | None:
 
 
 class GpuWatch:
-    """Follows ``informers`` of pods, nodes and what is said of their health, which somebody else runs. ``activity``
+    """Follows ``informers`` of pods, nodes, their devices and health, which somebody else runs. ``activity``
     blocks, and raises ValueError or OSError where nobody answers; without it nothing is measured."""
 
     def __init__(
@@ -49,6 +50,8 @@ class GpuWatch:
         self._changed = asyncio.Event()
         self._informers[0].subscribe(self._node)
         self._informers[1].subscribe(self._pod)
+        informers[RESOURCE_SLICES].subscribe(self._slice)
+        informers[CLAIMS].subscribe(self._claim)
         informers[NODE_HEALTHS].subscribe(self._health)
         informers[DEVICE_TAINT_RULES].subscribe(self._rule)
 
@@ -60,6 +63,16 @@ class GpuWatch:
     def _pod(self, change: Change[Object]) -> None:
         if change.old != change.new:
             self._keeper.pod(change.key, change.old, change.new)
+            self._record_change()
+
+    def _slice(self, change: Change[Object]) -> None:
+        if change.old != change.new:
+            self._keeper.slice(change.key, change.new)
+            self._record_change()
+
+    def _claim(self, change: Change[Object]) -> None:
+        if change.old != change.new:
+            self._keeper.claim(change.key, change.new)
             self._record_change()
 
     def _health(self, change: Change[NodeStanding]) -> None:

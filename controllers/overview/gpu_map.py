@@ -6,6 +6,7 @@ from dataclasses import replace
 from kopt.cluster.client.resources import Key, Object
 from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.cluster.workloads.node_standing import pool_of_rule, statements_of
+from kopt.controllers.overview.device_claims import DevicesByNode
 from kopt.controllers.overview.gpus import GpuDocuments, gpus_of_documents
 from kopt.core.scheduling.devices import GpuDevice
 from kopt.core.scheduling.gpu_map import GpuActivity, GpuMap, MapNode, NodeStanding, PodKey, map_node
@@ -22,6 +23,7 @@ class GpuMapKeeper:
     def __init__(self) -> None:
         self._documents: dict[str, Object] = {}
         self._pods: dict[str, dict[PodKey, Object]] = {}
+        self._devices = DevicesByNode()
         self._dirty, self._remeasured = set[str](), set[str]()
         self._gpus: dict[str, list[GpuDevice]] = {}
         self._nodes: dict[str, MapNode] = {}
@@ -50,6 +52,14 @@ class GpuMapKeeper:
             # In the order in which they came: a pod that changes keeps the GPUs that it was assumed to have.
             self._pods.setdefault(now, {})[key] = new
             self._dirty.add(now)
+
+    def slice(self, key: Key, document: Object | None) -> None:
+        """A ResourceSlice as it is now; None for one that is no more."""
+        self._dirty |= self._devices.slice(key, document)
+
+    def claim(self, key: Key, document: Object | None) -> None:
+        """A ResourceClaim as it is now; None for one that is no more."""
+        self._dirty |= self._devices.claim(key, document)
 
     def health(self, name: str, standing: NodeStanding | None) -> None:
         """What its NodeHealth says of a node; None where there is none."""
@@ -112,7 +122,8 @@ class GpuMapKeeper:
             self._gpus.pop(name, None)
         names = [name for name in self._dirty if name in self._documents]
         pods = [pod for name in names for pod in self._pods.get(name, {}).values()]
-        documents = GpuDocuments([self._documents[name] for name in names], pods, (), (), (), ())
+        slices, claims = self._devices.of(names)
+        documents = GpuDocuments([self._documents[name] for name in names], pods, (), (), slices, claims)
         for gpu in gpus_of_documents(documents).gpus:
             self._gpus.setdefault(gpu.node, []).append(gpu)
 

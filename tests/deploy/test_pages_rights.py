@@ -59,6 +59,7 @@ def test_its_account_lists_and_watches_what_the_pages_show_and_no_more(charts: A
         ("", "nodes"),
         ("", "namespaces"),
         ("resource.k8s.io", "devicetaintrules"),
+        ("resource.k8s.io", "resourceclaims"),
         ("resource.k8s.io", "resourceslices"),
         ("batch", "jobs"),
         ("jobset.x-k8s.io", "jobsets"),

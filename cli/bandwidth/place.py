@@ -70,7 +70,7 @@ def of_files(nodes: Sequence[NodeTopology], gpu: str) -> Places:
 
 def of_cluster(kubeconfig: Path | None) -> Places:
     """What is free now by the scheduler extender's own books. Raises Refused where there is no cluster."""
-    from kopt.controllers.overview.fleet import node_offers, read_fleet
+    from kopt.controllers.overview.devices.fleet import node_offers, read_fleet
 
     async def ask() -> Any:
         async with open_cluster(kubeconfig) as kube:

@@ -196,7 +196,7 @@ def planned(plans: "Sequence[ManifestPlan]") -> Answer:
 
 async def _read(kubeconfig: Path | None) -> "tuple[Sequence[GpuDevice], SharedGpus]":
     from kopt.cluster.workloads.shares.offers import read_sharing
-    from kopt.controllers.overview.gpus import read_gpus
+    from kopt.controllers.overview.devices.gpus import read_gpus
 
     async with open_cluster(kubeconfig) as kube:
         listing, sharing = await asyncio.gather(read_gpus(kube), read_sharing(kube))

@@ -14,7 +14,7 @@ from kopt.core.scheduling.devices import GpuDevice
 from kopt.core.units import GIB, WHOLE_GPU
 
 if TYPE_CHECKING:
-    from kopt.controllers.overview.gpus import GpuList
+    from kopt.controllers.overview.devices.gpus import GpuList
 
 _MOST_HOLDERS = 2
 
@@ -78,7 +78,7 @@ def gpus(
 
         kopt gpus --node gpu-7 -o json
     """
-    from kopt.controllers.overview.gpus import read_gpus
+    from kopt.controllers.overview.devices.gpus import read_gpus
 
     async def reading() -> "GpuList":
         async with open_cluster(kubeconfig) as kube:

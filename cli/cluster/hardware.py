@@ -13,7 +13,7 @@ from kopt.core.hardware.inventory import Hardware, Kind, is_model
 from kopt.core.units import GIB
 
 if TYPE_CHECKING:
-    from kopt.controllers.overview.gpus import HardwareList
+    from kopt.controllers.overview.devices.gpus import HardwareList
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def hardware(
 
         kopt hardware --kind fpga
     """
-    from kopt.controllers.overview.gpus import read_hardware
+    from kopt.controllers.overview.devices.gpus import read_hardware
 
     async def reading() -> "HardwareList":
         async with open_cluster(kubeconfig) as kube:

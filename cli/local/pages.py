@@ -22,9 +22,9 @@ from kopt.cli.local.pages_login import LoginSettingsError, login_of
 from kopt.cli.local.pages_utilisation import utilisation_of
 from kopt.cluster.client.api import Kube, KubeSettings
 from kopt.cluster.client.credentials import SERVICE_ACCOUNT, Access, KubeconfigAccess, ServiceAccountAccess
+from kopt.controllers.overview.devices.gpu_map import Activity
 from kopt.controllers.overview.diagnosis.endpoint import EndpointPredictions
 from kopt.controllers.overview.diagnosis.questions import Predictions
-from kopt.controllers.overview.gpu_map import Activity
 from kopt.core.hardware.pools import ClusterPools
 from kopt.core.scheduling.gpu_map import GpuMap
 from kopt.core.scheduling.overview import Overview

@@ -38,10 +38,10 @@ from kopt.cluster.runtime.informer import Change, Informer, InformerSettings
 from kopt.cluster.workloads.kueue.pool_sizes import node_pools, pool_sizes
 from kopt.cluster.workloads.node_standing import standing_of as standing_of_node
 from kopt.cluster.workloads.requests.external import CLAIMS, RESOURCE_SLICES
-from kopt.controllers.overview.device_claims import allocated_devices
+from kopt.controllers.overview.devices.claims import allocated_devices
+from kopt.controllers.overview.devices.gpu_map import Activity
 from kopt.controllers.overview.diagnosis.questions import Predictions
 from kopt.controllers.overview.documents import pool_of, staged_of
-from kopt.controllers.overview.gpu_map import Activity
 from kopt.controllers.overview.queue_standings import NEEDED
 from kopt.core.cost.budgets import BudgetStanding
 from kopt.core.hardware.pools import ClusterPools

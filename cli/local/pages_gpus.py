@@ -11,7 +11,7 @@ from kopt.cli.local.watch_problems import is_ready, problems
 from kopt.cluster.client.resources import DEVICE_TAINT_RULES, NODE_HEALTHS, NODES, PODS, Object, Resource
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.workloads.requests.external import CLAIMS, RESOURCE_SLICES
-from kopt.controllers.overview.gpu_map import Activity, GpuMapKeeper
+from kopt.controllers.overview.devices.gpu_map import Activity, GpuMapKeeper
 from kopt.core.scheduling.gpu_map import GpuMap, NodeStanding
 
 _LOG = logging.getLogger(__name__)

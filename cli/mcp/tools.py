@@ -52,7 +52,7 @@ class Tools:
 
     async def gpus(self, node: str, *, free: bool) -> Document:
         from kopt.cli.cluster.gpus import answer
-        from kopt.controllers.overview.gpus import read_gpus
+        from kopt.controllers.overview.devices.gpus import read_gpus
 
         listed = await read_gpus(self.kube)
         result = answer([gpu for gpu in listed.gpus if node in ("", gpu.node)], listed.unread, free=free)

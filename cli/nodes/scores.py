@@ -10,7 +10,7 @@ from kopt.cli.output import Answer, column
 from kopt.core.units import counted, format_span
 
 if TYPE_CHECKING:
-    from kopt.controllers.overview.node_scores import NodeScores
+    from kopt.controllers.overview.devices.node_scores import NodeScores
 
 
 def _part(value: float | None) -> str:
@@ -40,7 +40,7 @@ def read(kubeconfig: Path | None, gpus: int, resource: str, url: str, token_file
 async def _read(kubeconfig: Path | None, gpus: int, resource: str, url: str, token_file: Path | None) -> "NodeScores":
     from kopt.cluster.client.api import ApiError, connect
     from kopt.cluster.client.prometheus import PrometheusAddress, PrometheusError, asking
-    from kopt.controllers.overview.node_scores import read_node_scores
+    from kopt.controllers.overview.devices.node_scores import read_node_scores
 
     try:
         async with connect(kubeconfig) as kube, asking(PrometheusAddress(url, token_file)) as query:

@@ -7,7 +7,7 @@ from controlplane.plane import ControlPlane
 
 from kopt.cli.cluster.gpus import answer
 from kopt.cli.output import FORMATTERS, Format
-from kopt.controllers.overview.gpus import GpuDocuments, gpus_of_documents
+from kopt.controllers.overview.devices.gpus import GpuDocuments, gpus_of_documents
 from kopt.core.scheduling.devices import GpuDevice
 from tests.cli.conftest import Kopt
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kopt.cluster.client.resources import Object
-from kopt.controllers.overview.device_claims import allocated_devices
-from kopt.controllers.overview.gpu_map import GpuMapKeeper
+from kopt.controllers.overview.devices.claims import allocated_devices
+from kopt.controllers.overview.devices.gpu_map import GpuMapKeeper
 
 DRIVER = "gpu.nvidia.com"
 NODE: Object = {

@@ -12,7 +12,7 @@ from pages_source import FixedSource
 
 from kopt.cluster.objects.custom.node_health import HealthRecord, status_of
 from kopt.cluster.workloads.node_standing import standing_of, statements_of
-from kopt.controllers.overview.gpu_map import GpuMapKeeper
+from kopt.controllers.overview.devices.gpu_map import GpuMapKeeper
 from kopt.controllers.overview.reduced import reduced_node
 from kopt.core.decision import Mode
 from kopt.core.hardware.health import Entry, Grade, NodeHealth

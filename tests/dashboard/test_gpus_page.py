@@ -16,7 +16,7 @@ from pages_source import FixedSource
 from playwright.async_api import Page
 
 from kopt.cluster.client.resources import Object
-from kopt.controllers.overview.gpu_map import GpuMapKeeper
+from kopt.controllers.overview.devices.gpu_map import GpuMapKeeper
 from kopt.core.scheduling.devices import GpuHolder
 from kopt.core.scheduling.gpu_map import GpuActivity, GpuMap, map_node
 from kopt.core.settings import Settings

@@ -5,7 +5,7 @@ from typing import Any
 
 from kopt.cluster.runtime.informer import Change, ChangeKind
 from kopt.controllers.extender.books.topologies import report_of
-from kopt.controllers.overview.fleet import fleet_of, node_offers
+from kopt.controllers.overview.devices.fleet import fleet_of, node_offers
 from kopt.core.times import stamp
 from tests.extender.test_gangs import RACKS, Scene, switched
 

@@ -9,7 +9,7 @@ from kopt.cluster.client.prometheus import Query
 from kopt.cluster.client.resources import NODE_SELECTION_POLICIES
 from kopt.cluster.objects.custom.node_selection_policy import in_force, stored_of
 from kopt.cluster.workloads.placement.node_use import history_of, usage_query
-from kopt.controllers.overview.fleet import read_fleet
+from kopt.controllers.overview.devices.fleet import read_fleet
 from kopt.core.hardware.node_selection import NodeSelectionPolicy
 from kopt.core.scheduling.cluster import GpuRequest
 from kopt.core.scheduling.placement import Ask, PodRequest

@@ -23,7 +23,7 @@ from kopt.cluster.workloads.node_selection import why_closed
 from kopt.cluster.workloads.placement.node_complaints import complaint_in_any_mode
 from kopt.cluster.workloads.requests.external import CLAIMS, RESOURCE_SLICES
 from kopt.cluster.workloads.requests.pods import quantity_or_zero
-from kopt.controllers.overview.fleet import fleet_of
+from kopt.controllers.overview.devices.fleet import fleet_of
 from kopt.controllers.overview.reading import Reader
 from kopt.core.hardware.inventory import Hardware
 from kopt.core.scheduling.devices import GpuDevice, GpuHolder

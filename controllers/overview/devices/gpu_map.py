@@ -6,8 +6,8 @@ from dataclasses import replace
 from kopt.cluster.client.resources import Key, Object
 from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.cluster.workloads.node_standing import pool_of_rule, statements_of
-from kopt.controllers.overview.device_claims import DevicesByNode
-from kopt.controllers.overview.gpus import GpuDocuments, gpus_of_documents
+from kopt.controllers.overview.devices.claims import DevicesByNode
+from kopt.controllers.overview.devices.gpus import GpuDocuments, gpus_of_documents
 from kopt.core.scheduling.devices import GpuDevice
 from kopt.core.scheduling.gpu_map import GpuActivity, GpuMap, MapNode, NodeStanding, PodKey, map_node
 

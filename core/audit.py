@@ -19,6 +19,8 @@ FIRST = "0" * 64
 """Stands where the first record of a chain names the one before it."""
 LARGEST_RECORD_BYTES = 16 << 10
 _LARGEST_VALUE_BYTES = 4 << 10
+_LONGEST_SHOWN = 60
+"""Characters of a value in a summary."""
 _DEEPEST = DEEPEST - 2
 """Of one value; the record is around it."""
 
@@ -58,6 +60,17 @@ class AuditEntry:
     after: Any
     details: Any
     """Of a decision: actions, reasons with numbers, versions of the models."""
+
+    @property
+    def summary(self) -> str:
+        """What an event says, a decision gave as its reasons, or a write changed, in a line."""
+        if self.text:
+            return self.text
+        if isinstance(self.details, dict):
+            reasons = self.details.get("reasons")
+            texts = [str(item.get("message", "")) for item in reasons or () if isinstance(item, dict)]
+            return " ".join(filter(None, texts))
+        return ", ".join(_changed(self.before, self.after))
 
 
 @dataclass
@@ -252,3 +265,18 @@ def _bounded(value: Any) -> Any:
 def _word(document: Mapping[str, Any], key: str) -> str:
     value = document.get(key)
     return value if isinstance(value, str) else ""
+
+
+def _changed(before: Any, after: Any, path: str = "") -> list[str]:
+    if isinstance(after, dict):
+        of = before if isinstance(before, dict) else {}
+        return [line for key, value in after.items() for line in _changed(of.get(key), value, f"{path}.{key}")]
+    if after is None and before is None:
+        return []
+    was = "" if before is None else f"{_shortened(before)} → "
+    return [f"{path.lstrip('.')}: {was}{_shortened(after)}"]
+
+
+def _shortened(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _LONGEST_SHOWN else text[: _LONGEST_SHOWN - 1] + "…"

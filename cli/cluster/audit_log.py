@@ -1,7 +1,6 @@
 """``kopt audit log`` and ``kopt audit verify``: what components did and decided, and whether its record is whole."""
 
 import contextlib
-import json
 import re
 import time
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from kopt.cli.endpoint import endpoint
 from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Output, seconds
 from kopt.cli.output import Answer, Format, column, format_time, show
-from kopt.core.audit import AuditEntry, AuditError, Fault, Head, StoredRecord, Verifier, read_record
+from kopt.core.audit import AuditError, Fault, Head, StoredRecord, Verifier, read_record
 from kopt.serving.base.environment import load_settings
 
 if TYPE_CHECKING:
@@ -238,7 +237,7 @@ def _row(stored: StoredRecord) -> AuditRow:
         entry.kind,
         entry.verb,
         " ".join(filter(None, (entry.object_kind, "/".join(filter(None, (entry.namespace, entry.name)))))),
-        entry.text or _summary(entry),
+        entry.summary,
         entry.reason,
         _models(entry.details),
         stored.caller,
@@ -250,33 +249,6 @@ def _row(stored: StoredRecord) -> AuditRow:
     )
 
 
-def _summary(entry: AuditEntry) -> str:
-    """What a write changed, or a decision said, in a line."""
-    if isinstance(entry.details, dict):
-        reasons = entry.details.get("reasons")
-        texts = [str(item.get("message", "")) for item in reasons or () if isinstance(item, dict)]
-        return " ".join(filter(None, texts))
-    return ", ".join(_changed(entry.before, entry.after))
-
-
-def _changed(before: Any, after: Any, path: str = "") -> list[str]:
-    if isinstance(after, dict):
-        of = before if isinstance(before, dict) else {}
-        return [line for key, value in after.items() for line in _changed(of.get(key), value, f"{path}.{key}")]
-    if after is None and before is None:
-        return []
-    was = "" if before is None else f"{_short(before)} → "
-    return [f"{path.lstrip('.')}: {was}{_short(after)}"]
-
-
-def _short(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= _LONGEST_VALUE else text[: _LONGEST_VALUE - 1] + "…"
-
-
 def _models(details: Any) -> list[str]:
     models = details.get("models") if isinstance(details, dict) else None
     return [f"{item.get('name')}@{item.get('version')}" for item in models or () if isinstance(item, dict)]
-
-
-_LONGEST_VALUE = 60

@@ -37,8 +37,8 @@ def why(
         bool,
         typer.Option(
             "--eta/--no-eta",
-            help="Predict when it starts (p50 and p90), by run times from the prediction endpoint; without, only the "
-            "cluster is asked.",
+            help="Ask the prediction endpoint when it starts (p50 and p90), and what the audit log has of it; without, "
+            "only the cluster is asked.",
         ),
     ] = True,
     kubeconfig: Kubeconfig = None,
@@ -51,7 +51,8 @@ def why(
     The most important comes first. A Job, a Pod, a Kueue Workload or any other kind; read with your own rights.
 
     For what waits in Kueue, KAI Scheduler, Volcano or for kube-scheduler: what binds and by how much, the smallest
-    changes with which it would run, each tried on the cluster as it is, and when it starts.
+    changes with which it would run, each tried on the cluster as it is, and when it starts. What components of kopt
+    did to it is shown from the audit log, as far as you may see it (`kopt audit log`).
 
     Examples:
 
@@ -87,6 +88,6 @@ async def _read(kubeconfig: Path | None, wanted: "Wanted", *, eta: bool) -> "Job
     predictions = EndpointPredictions(settings.endpoint, settings.cluster) if eta else None
     async with open_cluster(kubeconfig) as kube:
         try:
-            return await ask(kube, wanted, predictions)
+            return await ask(kube, wanted, predictions, records=settings.endpoint if eta else "")
         except Unknown as error:
             raise Refused(error.message) from error

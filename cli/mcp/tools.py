@@ -38,7 +38,8 @@ class Tools:
 
         predictions = EndpointPredictions(self.settings.endpoint, self.settings.cluster) if eta else None
         try:
-            return (await ask(self.kube, wanted_of(job, namespace), predictions)).to_dict()
+            records = self.settings.endpoint if eta else ""
+            return (await ask(self.kube, wanted_of(job, namespace), predictions, records=records)).to_dict()
         except (Unknown, WrongName) as error:
             raise Refused(str(error)) from error
 

@@ -18,6 +18,7 @@ from kopt.controllers.overview.diagnosis.questions import Predictions
 from kopt.controllers.overview.diagnosis.reading import diagnosed
 from kopt.controllers.overview.job_answer import JobAnswer, Named
 from kopt.controllers.overview.reading import Wanted, is_kind
+from kopt.controllers.overview.recorded import recorded_actions
 from kopt.controllers.overview.why import why as answered
 from kopt.core.settings import Settings
 
@@ -43,28 +44,29 @@ def why(
 
     ``job`` is NAMESPACE/NAME, NAME, KIND/NAME or KIND/NAMESPACE/NAME; it is read with the rights of the kubeconfig, by
     default the one that kubectl takes. With ``eta`` the prediction endpoint is asked for the run times of what is
-    before it. Works inside a running event loop, as in notebooks. Raises WrongName, Unknown for a job that is not
-    there, ApiError for a cluster that cannot be read, NoCluster without one.
+    before it, and for what components of ours did to it. Works inside a running event loop, as in notebooks. Raises
+    WrongName, Unknown for a job that is not there, ApiError for a cluster that cannot be read, NoCluster without one.
     """
     wanted = wanted_of(job, namespace)
     predictions = EndpointPredictions(settings.endpoint, settings.cluster) if eta else None
 
     async def read() -> JobAnswer:
         async with connect(None if kubeconfig is None else Path(kubeconfig)) as kube:
-            return await ask(kube, wanted, predictions)
+            return await ask(kube, wanted, predictions, records=settings.endpoint if eta else "")
 
     with ThreadPoolExecutor(1, thread_name_prefix="kopt-why") as thread:
         return thread.submit(asyncio.run, read()).result()
 
 
-async def ask(kube: Kube, wanted: Wanted, predictions: Predictions | None = None) -> JobAnswer:
-    """The answer, read now; without ``predictions`` it has no start. Raises Unknown for a name without an object, and
-    ApiError."""
+async def ask(kube: Kube, wanted: Wanted, predictions: Predictions | None = None, *, records: str = "") -> JobAnswer:
+    """The answer, read now; without ``predictions`` it has no start. ``records`` is the address of an endpoint whose
+    audit log is read. Raises Unknown for a name without an object, and ApiError."""
     collected = await gather(kube, wanted)
     answer = answered(collected)
+    root, target = Named.of(collected.root), Named.of(collected.target)
     return JobAnswer(
-        Named.of(collected.root),
-        Named.of(collected.target),
+        root,
+        target,
         answer.now,
         answer.summary,
         answer.findings,
@@ -72,6 +74,7 @@ async def ask(kube: Kube, wanted: Wanted, predictions: Predictions | None = None
         await diagnosed(kube, collected, answer, predictions),
         collected.unread,
         collected.now_s,
+        await recorded_actions(records, root.namespace, (root.name, target.name)) if records else (),
     )
 
 

@@ -1,12 +1,14 @@
 """What ``kopt why`` answers about a job, as an object: the same for the command, Python and the pages' interface."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any
 
 from kopt.controllers.overview.diagnosis.words import sentences, start_sentence
 from kopt.controllers.overview.job import Finding, Thing
+from kopt.controllers.overview.recorded import Action
+from kopt.controllers.overview.text import ago
 from kopt.controllers.overview.why import Now
 from kopt.core.notebook import table, waits_chart
 from kopt.core.scheduling.diagnosis import Cause, Change, Diagnosis, StartEstimate
@@ -40,6 +42,8 @@ class JobAnswer:
     diagnosis: Diagnosis | None
     unread: tuple[str, ...]
     at_s: float
+    actions: tuple[Action, ...] = ()
+    """What components of ours did to it, the newest first."""
 
     @property
     def causes(self) -> Sequence[Cause]:
@@ -61,6 +65,7 @@ class JobAnswer:
         """All of it in sentences, as the terminal shows it below the summary."""
         result = [f"• {finding.message}" for finding in self.findings]
         result += sentences(self.diagnosis, self.at_s) if self.diagnosis is not None else []
+        result += [f"Recorded: {action.line(self.at_s)}" for action in self.actions]
         return [*result, f"Next: {self.next}"] if self.next else result
 
     def to_dict(self) -> dict[str, Any]:
@@ -76,6 +81,7 @@ class JobAnswer:
             "diagnosis": None if self.diagnosis is None else self.diagnosis.to_dict(),
             "unread": list(self.unread),
             "at_s": self.at_s,
+            "actions": [asdict(action) for action in self.actions],
         }
 
     def _repr_html_(self) -> str:
@@ -91,6 +97,9 @@ class JobAnswer:
             parts.append(table("It would run with any of these", ("change", "what"), changes))
         parts += [f"<p>{escape(line)}</p>" for line in (start_sentence(self.start),) if line]
         parts += [waits_chart(self.start.p50_s, self.start.p90_s)] if self.start.p50_s is not None else []
+        if self.actions:
+            lines = [(action.component, ago(action.at_s, self.at_s), action.text) for action in self.actions]
+            parts.append(table("Recorded", ("component", "when", "what"), lines))
         parts += [f"<p><b>Next:</b> {escape(self.next)}</p>"] if self.next else []
         return "".join(parts)
 

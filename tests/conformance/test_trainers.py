@@ -71,6 +71,7 @@ EXAMPLES: Mapping[str, Example] = {
         "python fsdp_qlora/train.py --train_type qlora",
         "model_name",
     ),
+    "gpt-neox": Example("python deepy.py train.py neox.yml", "python deepy.py train.py absent.yml", "absent.yml"),
     "hf": Example("trl sft --model_name_or_path gpt2", "trl sft --learning_rate 1", "model_name_or_path"),
     "vllm": Example("vllm serve gpt2 --max-model-len 128", "vllm serve", "model"),
     "sglang": Example("python -m sglang.launch_server --model-path gpt2", "python -m sglang.launch_server", "model"),

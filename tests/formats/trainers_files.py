@@ -8,6 +8,13 @@ from kopt.formats.entrypoint import what_runs
 from kopt.formats.trainers import read_plan
 
 FILES: dict[str, Mapping[str, Any]] = {
+    "neox.yml": {
+        "num-layers": 2,
+        "hidden-size": 64,
+        "num-attention-heads": 4,
+        "seq-length": 128,
+        "train_micro_batch_size_per_gpu": 1,
+    },
     "zero3.json": {
         "bf16": {"enabled": "auto"},
         "train_micro_batch_size_per_gpu": "auto",

@@ -67,7 +67,7 @@ def hf_recipe(framework: str, fields: Fields, around: Surroundings, world_size: 
     # Plain scripts load 32-bit weights unless told otherwise; the trainers on top of it load the model's own 16 bits.
     default = Precision.FP32 if framework == "hf" and low_rank is None else half or Precision.FP32
     held = precision(fields.text("torch_dtype", "dtype", "model_dtype"), default)
-    held = _quantised(fields) or _published_as(fields) or held
+    held = _published_as(fields) or _quantised(fields) or held
     full = fields.flag("packing", "sample_packing", "pad_to_max_length", "pad_to_sequence_len")
     if not full:
         fields.assume("packing", "batches of varying length are taken to reach the longest that is allowed")
@@ -151,6 +151,8 @@ def _quantised(fields: Fields) -> Precision | None:
     if fields.flag("load_in_4bit") or bits == "4":
         double = fields.flag("bnb_4bit_use_double_quant", "double_quantization", "bnb_4bit_use_double_quantization")
         return Precision.NF4_DOUBLE if double else Precision.NF4
+    if fields.flag("q_lora"):
+        return Precision.NF4
     return Precision.INT8 if fields.flag("load_in_8bit") or bits == "8" else None
 
 
@@ -166,15 +168,24 @@ def _ends(framework: str, held: Precision, low_rank: Adapter | None) -> Precisio
     return Precision.FP32 if casts and low_rank is not None else None
 
 
+_SWITCHED_ON, _SWITCHED_RANK = ("use_lora", "lora_enable"), 64
+"""How scripts of their own that came with models switch adapters on (QwenLM/Qwen 2df8e8a and haotian-liu/LLaVA c121f04,
+``finetune.py`` and ``train.py``), and the rank that both have by default."""
+
+
 def _adapter(fields: Fields, model: ModelShape) -> Adapter | None:
     kind = fields.text("finetuning_type", "adapter", "peft_type", "tuner_type", "sft_type", "train_type").lower()
     rank = fields.whole("lora_rank", "lora_r", "r", "lora_dim", default=0)
+    switched = fields.flag(*_SWITCHED_ON)
     if kind in ("full", "freeze", "none") or (
-        not rank and kind not in ("lora", "qlora", "dora") and not fields.flag("use_peft")
+        not rank and kind not in ("lora", "qlora", "dora") and not fields.flag("use_peft") and not switched
     ):
         return None
+    if switched and not rank:
+        rank = _SWITCHED_RANK
+        fields.assume("lora_r", f"the rank of adapters is not given: {rank}, on all linear layers")
     targets = fields.name_list("lora_target", "lora_target_modules", "target_modules", "lora_modules")
-    if fields.flag("lora_target_linear") or fields.has("lora_dim"):
+    if fields.flag("lora_target_linear") or fields.has("lora_dim") or (switched and not targets):
         targets = ["all-linear"]
     dropout = fields.real("lora_dropout", default=0.05) > 0
     made = adapter(model, rank or 8, targets or ["q_proj", "v_proj"], dropout=dropout)

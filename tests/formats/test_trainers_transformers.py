@@ -89,3 +89,15 @@ def test_an_adapter_in_32_bits_keeps_copies_of_what_it_reads() -> None:
     assert cast is not None
     assert plain.inputs == cast.inputs == 4096 + 11008
     assert (plain.copy_bytes, cast.copy_bytes) == (4.0, 2.0)
+
+
+def test_a_switch_of_a_models_own_script_trains_adapters() -> None:
+    options = "--model_name_or_path Qwen/Qwen-7B --data_path x.json --model_max_length 512 --bf16 True --output_dir o"
+    whole, adapted, quantised = (
+        plan(f"python finetune.py {options}{switches}") for switches in ("", " --use_lora", " --use_lora --q_lora")
+    )
+    assert whole.adapter is None
+    assert adapted.adapter is not None
+    assert (adapted.adapter.rank, adapted.adapter.targets) == (64, 7)
+    assert any("rank of adapters" in reason.message for reason in adapted.unknown)
+    assert (adapted.weights, quantised.weights) == (Precision.BF16, Precision.NF4)

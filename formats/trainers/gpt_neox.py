@@ -6,6 +6,7 @@ as ``deepy.py`` merges them; what DeepSpeed itself reads stands among them.
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from kopt.core.workload.training_plan import ModelShape, PlanError, Precision, Style, TrainingPlan
@@ -20,6 +21,8 @@ _NEOX_VOCABULARY = 50277
 _GATED = frozenset({"swiglu", "geglu", "reglu", "bilinear"})
 _PRECISIONS = {"fp16": Precision.FP16, "bfloat16": Precision.BF16, "fp32": Precision.FP32}
 _DEFAULT_OPTIMIZER = {"type": "adam"}
+_OTHER_LAYERS = ("mamba", "rwkv", "gmlp", "amlp")
+"""Kinds of layers in ``attention_config`` that are no attention."""
 
 
 def gpt_neox_plan(settings: Mapping[str, Any], *, world_size: int | None = None) -> TrainingPlan:
@@ -39,6 +42,9 @@ def gpt_neox_plan(settings: Mapping[str, Any], *, world_size: int | None = None)
     precision = _PRECISIONS.get(fields.text("precision", default="fp32"))
     if precision is None:
         raise PlanError(f"precision {fields.text('precision')[:40]!r} is none of {', '.join(_PRECISIONS)}")
+    attention = str(fields.raw("attention_config"))
+    if other := [kind for kind in _OTHER_LAYERS if kind in attention]:
+        raise PlanError(f"layers of kind {', '.join(other)} of GPT-NeoX have no formulas; run the script instead")
     recipe = Recipe(
         framework="gpt-neox",
         model=_model(fields, tensor),
@@ -51,11 +57,14 @@ def gpt_neox_plan(settings: Mapping[str, Any], *, world_size: int | None = None)
         tensor=tensor,
         pipeline=pipeline,
         checkpointing=fields.flag("checkpoint_activations"),
-        flash="flash" in str(fields.raw("attention_config")),
+        flash="flash" in attention,
         style=Style.FUSED,
         unknown=fields.unknown,
     )
-    return apply_deepspeed(recipe, settings).plan()
+    recipe = apply_deepspeed(recipe, settings)
+    if fields.flag("use_bnb_optimizer"):
+        recipe = replace(recipe, optimizer="adamw_8bit")
+    return recipe.plan()
 
 
 def _micro_batch(fields: Fields, data: int) -> int:

@@ -75,6 +75,7 @@ def test_a_whole_batch_is_divided_among_the_ranks() -> None:
         ("deepy.py generate.py configs/410M.yml", {}, "trains nothing"),
         ("deepy.py train.py configs/410M.yml configs/more.yml", {"precision": "fp4"}, "bfloat16"),
         ("deepy.py train.py configs/410M.yml configs/more.yml", {"moe_num_experts": 8}, "no formulas"),
+        ("deepy.py train.py configs/410M.yml configs/more.yml", {"attention_config": [[["mamba"], 24]]}, "mamba"),
         ("deepy.py train.py configs/410M.yml configs/more.yml", {"zero_optimization": {"stage": 7}}, "0 to 3"),
     ],
 )

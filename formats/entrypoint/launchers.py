@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from kopt.core.reason import Reason
-from kopt.formats.entrypoint import options, tools
+from kopt.formats.entrypoint import options, slurm, tools
 from kopt.formats.entrypoint.entrypoint import Entrypoint, EntrypointError, Kind
 from kopt.formats.entrypoint.shell import Command, Shell, check, commands
 
@@ -111,7 +111,19 @@ def _read(command: Command, files: Files, shell: Shell, depth: int) -> Entrypoin
         entrypoint = tools.read_tool(name, argv[1:])
         if entrypoint is None and depth > 0 and not name.startswith("-"):
             return None
-    return None if entrypoint is None else replace(entrypoint, env={**shell.exported, **env, **entrypoint.env})
+    if entrypoint is None:
+        return None
+    entrypoint = _on_allocated(entrypoint, shell)
+    return replace(entrypoint, env={**slurm.without_variables({**shell.exported, **env}), **entrypoint.env})
+
+
+def _on_allocated(entrypoint: Entrypoint, shell: Shell) -> Entrypoint:
+    """Where a launcher starts a process per GPU: as many as Slurm gives a node."""
+    gpus = slurm.whole_number(shell.exported, slurm.GPUS)
+    if gpus is None or entrypoint.launcher in (None, "srun") or entrypoint.world_size is not None:
+        return entrypoint
+    reasons = tuple(reason for reason in entrypoint.unknown if reason.code != "WORLD_SIZE")
+    return replace(entrypoint, world_size=gpus * entrypoint.nodes, unknown=reasons)
 
 
 def _unwrap(command: Command) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -164,6 +176,7 @@ def _through_shell(
             shell.doubt("NO_FILE", f"{_short(path)} cannot be read; give it, or the command it runs")
             return None
         text, inner.positional, inner.script = content, tuple(parsed.rest[1:]), path
+        inner.exported = {**slurm.variables_of_script(content), **inner.exported}
     else:
         return None
     if argv[0] in ("source", "."):
@@ -335,18 +348,27 @@ def _nested(
 
 
 def _srun(arguments: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
+    """What it is not told it takes from the batch script around it; without tasks that is one on each node."""
     parsed = options.read_options(arguments, options.SRUN)
     entrypoint = _launched(parsed, module=False, plain=True, files=files, shell=shell, depth=depth)
-    nodes = number_of(parsed.get("N", "nodes"))
-    per_node = parsed.get("ntasks_per_node")
-    if (
-        entrypoint is not None
-        and entrypoint.launcher is None
-        and per_node is None
-        and (tasks := number_of(parsed.get("n", "ntasks")))
-    ):
-        return _spread(replace(entrypoint), "srun", str(max(1, tasks // (nodes or 1))), nodes, arguments)
+    nodes = number_of(parsed.get("N", "nodes")) or slurm.whole_number(shell.exported, slurm.NODES)
+    per_node = parsed.get("ntasks_per_node") or shell.exported.get(slurm.TASKS_PER_NODE)
+    tasks = number_of(parsed.get("n", "ntasks")) or slurm.whole_number(shell.exported, slurm.TASKS)
+    if entrypoint is not None and entrypoint.launcher is None and per_node is None:
+        if tasks is not None:
+            return _spread(replace(entrypoint), "srun", str(max(1, tasks // (nodes or 1))), nodes, arguments)
+        if slurm.GPUS in shell.exported:
+            per_node = "1"
     return _nested(entrypoint, "srun", per_node, nodes, arguments)
+
+
+def _sbatch(arguments: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
+    """``sbatch [options] FILE ARGS``, or ``--wrap COMMAND``."""
+    parsed = options.read_options(arguments, options.SRUN)
+    env = slurm.variables(parsed)
+    if (wrapped := parsed.get("wrap")) is not None:
+        return _through_shell(("bash", "-c", wrapped), env, files, shell, depth)
+    return _through_shell(("bash", *parsed.rest), env, files, shell, depth) if parsed.rest else None
 
 
 def _horovodrun(arguments: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
@@ -410,6 +432,7 @@ _LAUNCHERS: dict[str, Callable[[Sequence[str], Files, Shell, int], Entrypoint | 
     "mpiexec": _mpirun,
     "orterun": _mpirun,
     "srun": _srun,
+    "sbatch": _sbatch,
     "horovodrun": _horovodrun,
     "composer": _composer,
     "colossalai": _colossalai,

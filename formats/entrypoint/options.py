@@ -98,7 +98,8 @@ MPIRUN = Options(
 )
 SRUN = Options(
     values=name_set(
-        "N n c p t w x J A D o e i C M d q nodes ntasks ntasks_per_node gpus gpus_per_node gpus_per_task "
+        "N n c p t w x J A D o e i C M d q G a nodes ntasks ntasks_per_node gpus gpus_per_node gpus_per_task "
+        "wrap array dependency mail_type mail_user comment "
         "gres cpus_per_task "
         "partition time nodelist exclude job_name account chdir output error input constraint mem mpi "
         "container_image container_mounts container_name container_workdir qos export distribution cpu_bind "

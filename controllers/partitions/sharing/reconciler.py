@@ -40,13 +40,13 @@ _ON_AMD = "AMD's GPUs have time-slicing alone, which nothing sets or limits; sma
 
 @dataclass(frozen=True)
 class SharingSettings:
-    """``drains``: nodes with pods may be emptied; else a node changes once nothing runs on it. ``look_s``: how often
+    """``drains``: nodes with pods may be emptied; else a node changes once nothing runs on it. ``ask_s``: how often
     Prometheus is asked, for ``window_s``. ``mps_lost_s``: how long the daemon of MPS may be away, as when it starts
     anew. ``most_at_once``: nodes that change at a time."""
 
     mode: Mode = Mode.OBSERVE
     drains: bool = False
-    look_s: float = 60.0
+    ask_s: float = 60.0
     window_s: float = 18_000.0
     mps_lost_s: float = 120.0
     most_at_once: int = 1
@@ -93,14 +93,14 @@ class Reconciler(Retrying):
         self._lost_since_s: dict[str, float] = {}
         self._keeps_latency: dict[str, bool] = {}
         """By node, as its last pods were."""
-        self._said: dict[str, tuple[str, str, str]] = {}
+        self._announced: dict[str, tuple[str, str, str]] = {}
         self.measured = 0
         self.changing, self.proposed, self.without_mps = 0, 0, 0
 
     async def step(self) -> float:
         """In how many seconds to run again. Raises Deposed, ApiError."""
         now_s = self._clock()
-        await self._look(now_s)
+        await self._ask(now_s)
         offered = await self._cluster.offered()
         nodes = sorted(await self._cluster.nodes(offered), key=lambda node: node.name)
         self.changing = sum(node.hold is not None and node.hold.phase in CHANGING for node in nodes)
@@ -110,12 +110,12 @@ class Reconciler(Retrying):
             work = partial(self._handle, node, offered, now_s)
             again_s.append(await self._tried(work, Subject.of(NODES, node.document)))
         names = {node.name for node in nodes}
-        self._said = {name: said for name, said in self._said.items() if name in names}
+        self._announced = {name: entry for name, entry in self._announced.items() if name in names}
         self._lost_since_s = {name: since_s for name, since_s in self._lost_since_s.items() if name in names}
         return max(0.05, min(again_s))
 
-    async def _look(self, now_s: float) -> None:
-        if self._measure is None or now_s - self._measured_s < self._settings.look_s:
+    async def _ask(self, now_s: float) -> None:
+        if self._measure is None or now_s - self._measured_s < self._settings.ask_s:
             return
         try:
             self._measured = await self._measure(now_s, self._settings.window_s)
@@ -139,14 +139,14 @@ class Reconciler(Retrying):
             return await self._proceed(node, hold, offered, now_s)
         change = self._wanted(node, offered, now_s)
         if change is None:
-            self._said.pop(node.name, None)
+            self._announced.pop(node.name, None)
             if hold is not None and self._is_settled(hold, now_s):
                 await self._write(node, given_back(node, "it has held as its operators chose"))
             return _IDLE_S
         self.proposed += 1
         why_not = "only proposed" if not acts else await self._obstacle(node)
         if why_not:
-            self._say(node, change, why_not)
+            self._propose(node, change, why_not)
             return _IDLE_S
         own = node.state.label or "" if hold is None else hold.own
         self.changing += 1
@@ -252,13 +252,13 @@ class Reconciler(Retrying):
             return f"it may not be drained: {error}"
         return f"it cannot be drained now: {', '.join(kept[:3])}" if kept else ""
 
-    def _say(self, node: PluginNode, change: RungChange, why_not: str) -> None:
+    def _propose(self, node: PluginNode, change: RungChange, why_not: str) -> None:
         why_not = _ON_AMD if node.is_amd else why_not
         kind = why_not.partition(":")[0]
-        said = (change.rung.name, change.reason.code, kind.lstrip("0123456789 "))
-        if self._said.get(node.name) == said:
+        entry = (change.rung.name, change.reason.code, kind.lstrip("0123456789 "))
+        if self._announced.get(node.name) == entry:
             return
-        self._said[node.name] = said
+        self._announced[node.name] = entry
         wanted = f"It would be shared as {change.rung.name} instead of {node.state.label}"
         note = f"{change.reason.message} {wanted}: {why_not}."
         self._emit_event(_reference(node), "SharingProposed", note)

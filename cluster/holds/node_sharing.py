@@ -22,6 +22,8 @@ from kopt.formats.sharing_terms import CONFIGURATION_LABEL
 
 SHARING = "sharing"
 """The name of the holder, and of the entry among what releasing restores."""
+PROPOSAL = "kaiwo.ai/sharing-proposal"
+"""An annotation of a node: how its GPUs should be shared, and what keeps it from that; for people and pages alone."""
 _LONGEST = 63
 """Of the value of a label."""
 _MOST_GPUS, _LONGEST_S = 64, 1e12
@@ -62,7 +64,7 @@ class SharingHold:
 
     def undo(self) -> dict[str, Any]:
         """For ``kaiwo.ai/held-undo``."""
-        entry = {"own": self.own, "set": self.ours, "before": self.before, "wanted": self.wanted}
+        entry: dict[str, Any] = {"own": self.own, "set": self.ours, "before": self.before, "wanted": self.wanted}
         entry |= {"phase": self.phase.value, "since": self.since_s, "cordoned": self.is_cordoned, "gpus": self.gpus}
         return {SHARING: entry | {"wait": self.wait_s, "raised": self.raised_s}}
 
@@ -83,8 +85,9 @@ def read_sharing(undo: Mapping[str, Any]) -> SharingHold | None:
 
 
 def _number(value: object) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and 0 <= value <= _LONGEST_S else None  # type: ignore[operator]
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if 0 <= value <= _LONGEST_S else None
 
 
 def own_sharing(node: Object, undo: Mapping[str, Any] | None) -> Object:

@@ -1,5 +1,6 @@
 """The ladder over configurations that a cluster offers, and the evidence that moves a node on it."""
 
+import itertools
 import math
 
 import pytest
@@ -60,8 +61,11 @@ def every_30_s(pressure: Pressure, span_s: float, start_s: float = 0.0) -> list[
     return [(start_s + 30.0 * at, pressure) for at in range(math.ceil(span_s / 30) + 1)]
 
 
+OWN = LadderState()
+
+
 def wanted(
-    history: list[tuple[float, Pressure]], state: LadderState = LadderState(), now_s: float = 10_000.0
+    history: list[tuple[float, Pressure]], state: LadderState = OWN, now_s: float = 10_000.0
 ) -> tuple[str, str] | None:
     rungs = configured_rungs(Rung("mps-4", OFFERED["mps-4"]), OFFERED, keeps_latency=False)
     change = next_rung(rungs, state, history, now_s, SETTINGS)
@@ -105,6 +109,6 @@ def test_used_time_is_in_order_and_never_longer_than_the_clock(steps: list[tuple
     times = [at_s for at_s, _ in used]
     assert times == sorted(times)
     assert len(used) == sum(is_used for _, is_used in steps)
-    assert all(later - earlier <= 60.0 for earlier, later in zip(times, times[1:], strict=False))
+    assert all(later - earlier <= 60.0 for earlier, later in itertools.pairwise(times))
     if used:
         assert times[-1] == max(at_s for at_s, each in history if each is EASY)

@@ -9,6 +9,8 @@ import pytest
 from kopt.cluster.client.resources import NODES
 from kopt.cluster.holds.hold import hold_metadata, release, undo_of
 from kopt.cluster.holds.node_sharing import SharingHold, SharingPhase, read_sharing
+from kopt.cluster.workloads.node_standing import statements_of
+from kopt.controllers.overview.reduced import reduced_node
 
 from .sharing_bench import EASY, HARD, SharingBench
 
@@ -38,9 +40,13 @@ def test_a_contended_node_goes_down_the_ladder_once_nothing_runs_on_it() -> None
             "would be shared as mps-2 instead of mps-4: 1 pods with GPUs run on it, and are not drained" in proposed[1]
         )
         assert not bench.is_held
+        (statement,) = (each for each in statements_of(reduced_node(bench.node)) if each.by == "kopt sharing")
+        assert statement.text == proposed[1]
         await bench.ends("batch")
         bench.pressure = None
         await bench.passes(180)
+        (statement,) = (each for each in statements_of(reduced_node(bench.node)) if each.by == "kopt sharing")
+        assert statement.text == "GPUs shared as mps-2 in place of mps-4 (shared)"
         assert (bench.label, bench.is_cordoned) == ("mps-2", False)
         assert bench.reasons[1:] == ["SharingCordon", "SharingApply", "SharingApplied"]
         for expected in ("turns-4", "whole"):
@@ -209,6 +215,25 @@ def test_what_others_do_to_a_node_is_left_alone() -> None:
             await other.passes(120)
             assert (other.label, other.node["spec"]) == ("mps-4", kept["spec"])
             assert "SharingCordon" not in other.reasons
+
+    run(work())
+
+
+def test_a_proposal_is_annotated_but_in_mode_observe_and_goes_with_its_reason() -> None:
+    async def work() -> None:
+        bench = SharingBench()
+        bench.pod("batch")
+        bench.pressure = HARD
+        await bench.passes(180)
+        assert "kaiwo.ai/sharing-proposal" in bench.node["metadata"]["annotations"]
+        bench.pressure = EASY
+        await bench.passes(120)
+        assert "kaiwo.ai/sharing-proposal" not in bench.node["metadata"]["annotations"]
+        bench.gate.is_on = False
+        version, bench.pressure = bench.node["metadata"]["annotations"], HARD
+        await bench.passes(180)
+        assert bench.node["metadata"]["annotations"] == version
+        assert bench.reasons == ["SharingProposed"] * 2
 
     run(work())
 

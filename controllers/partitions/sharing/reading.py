@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from kopt.cluster.client.prometheus import Prometheus, PrometheusError, series_of
 from kopt.cluster.client.resources import Object
 from kopt.cluster.holds.hold import holder_of, undo_of
-from kopt.cluster.holds.node_sharing import SHARING, SharingHold, read_sharing
+from kopt.cluster.holds.node_sharing import PROPOSAL, SHARING, SharingHold, read_sharing
 from kopt.cluster.objects.conditions import condition, is_true
 from kopt.cluster.objects.fields import at, mapping, text
 from kopt.cluster.workloads.sharing.nodes import (
@@ -43,7 +43,8 @@ class Measured:
 @dataclass(frozen=True)
 class PluginNode:
     """``state``: what the plugin offers now. ``gpus``: physical ones, 0 where that is not known. ``pods``: with GPUs,
-    as the API server has them. ``keeps_latency``: one of them is of a class that answers somebody."""
+    as the API server has them. ``keeps_latency``: one of them is of a class that answers somebody. ``proposal``: as it
+    is annotated."""
 
     document: Object = field(compare=False, repr=False)
     name: str
@@ -56,6 +57,7 @@ class PluginNode:
     has_partitions: bool
     keeps_latency: bool
     pods: Sequence[Object] = field(compare=False, repr=False)
+    proposal: str = ""
 
 
 def read_plugin_node(node: Object, pods: Sequence[Object], offered: Mapping[str, ReplicaSetting]) -> PluginNode:
@@ -90,6 +92,7 @@ def read_plugin_node(node: Object, pods: Sequence[Object], offered: Mapping[str,
         or any(str(key).startswith("nvidia.com/mig-") and gpu_amount(allocatable, str(key)) for key in allocatable),
         any(classes[each.workload_class].latency_critical for _, each in with_gpus),
         [pod for pod, _ in with_gpus],
+        text(node, "metadata", "annotations", PROPOSAL),
     )
 
 

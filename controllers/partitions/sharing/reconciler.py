@@ -11,7 +11,7 @@ from kopt.cluster.checkpoints.draining import unevictable
 from kopt.cluster.client.errors import ApiError
 from kopt.cluster.client.prometheus import PrometheusError
 from kopt.cluster.client.resources import NODES, Object
-from kopt.cluster.holds.node_sharing import CHANGING, SHARING, SharingHold, SharingPhase
+from kopt.cluster.holds.node_sharing import CHANGING, PROPOSAL, SHARING, SharingHold, SharingPhase
 from kopt.cluster.runtime.events import EmitEvent
 from kopt.cluster.runtime.isolation import Isolation, Subject
 from kopt.cluster.runtime.retry import Pauses, Retrying
@@ -35,6 +35,7 @@ from kopt.policies.fractions.ladder import LadderSettings, LadderState
 
 _LOG = logging.getLogger(__name__)
 _SOON_S, _IDLE_S = 1.0, 30.0
+_LONGEST_NOTE = 300
 _ON_AMD = "AMD's GPUs have time-slicing alone, which nothing sets or limits; smaller devices are partitions"
 
 
@@ -127,7 +128,8 @@ class Reconciler(Retrying):
         self._measured_s = now_s
 
     async def _handle(self, node: PluginNode, offered: Mapping[str, ReplicaSetting], now_s: float) -> float:
-        hold, acts = node.hold, self._cluster.mode(node, self._settings.mode) is Mode.ENFORCE
+        hold, mode = node.hold, self._cluster.mode(node, self._settings.mode)
+        acts = mode is Mode.ENFORCE
         if node.holder not in ("", SHARING):
             return _IDLE_S
         if node.holder == SHARING and (hold is None or node.state.label != hold.label):
@@ -140,13 +142,16 @@ class Reconciler(Retrying):
         change = self._wanted(node, offered, now_s)
         if change is None:
             self._announced.pop(node.name, None)
+            if node.proposal:
+                await self._cluster.patch_node(node, _annotated(None))
+                return _SOON_S
             if hold is not None and self._is_settled(hold, now_s):
                 await self._write(node, given_back(node, "it has held as its operators chose"))
             return _IDLE_S
         self.proposed += 1
         why_not = "only proposed" if not acts else await self._obstacle(node)
         if why_not:
-            self._propose(node, change, why_not)
+            await self._propose(node, change, why_not, mode)
             return _IDLE_S
         own = node.state.label or "" if hold is None else hold.own
         self.changing += 1
@@ -252,7 +257,8 @@ class Reconciler(Retrying):
             return f"it may not be drained: {error}"
         return f"it cannot be drained now: {', '.join(kept[:3])}" if kept else ""
 
-    def _propose(self, node: PluginNode, change: RungChange, why_not: str) -> None:
+    async def _propose(self, node: PluginNode, change: RungChange, why_not: str, mode: Mode) -> None:
+        """As an event and, but in mode observe, an annotation; both once while they say the same."""
         why_not = _ON_AMD if node.is_amd else why_not
         kind = why_not.partition(":")[0]
         entry = (change.rung.name, change.reason.code, kind.lstrip("0123456789 "))
@@ -262,6 +268,8 @@ class Reconciler(Retrying):
         wanted = f"It would be shared as {change.rung.name} instead of {node.state.label}"
         note = f"{change.reason.message} {wanted}: {why_not}."
         self._emit_event(_reference(node), "SharingProposed", note)
+        if mode is not Mode.OBSERVE:
+            await self._cluster.patch_node(node, _annotated(note[:_LONGEST_NOTE]))
 
     async def _write(self, node: PluginNode, step: Step) -> None:
         await self._cluster.patch_node(node, step.changes)
@@ -271,6 +279,10 @@ class Reconciler(Retrying):
 def _rung(name: str, offered: Mapping[str, ReplicaSetting]) -> Rung | None:
     setting = offered.get(name)
     return None if setting is None else Rung(name, setting)
+
+
+def _annotated(note: str | None) -> Object:
+    return {"metadata": {"annotations": {PROPOSAL: note}}}
 
 
 def _reference(node: PluginNode) -> Object:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from kopt.cluster.client.resources import NODES, Object
 from kopt.cluster.holds.hold import hold_metadata, release
-from kopt.cluster.holds.node_sharing import SHARING, SharingHold, SharingPhase
+from kopt.cluster.holds.node_sharing import PROPOSAL, SHARING, SharingHold, SharingPhase
 from kopt.controllers.partitions.executors import Step
 from kopt.controllers.partitions.sharing.reading import PluginNode
 from kopt.core.sharing.change import ReplicaState
@@ -43,8 +43,10 @@ def start(node: PluginNode, own: str, change: RungChange, now_s: float) -> Step:
         state.wait_s,
         state.raised_s,
     )
+    changes = marked(hold)
+    changes["metadata"]["annotations"][PROPOSAL] = None
     sentence = f"{node.name} takes no pods for now: its GPUs are to be shared as {change.rung.name}. "
-    return Step(marked(hold) | {"spec": {"unschedulable": True}}, "SharingCordon", sentence + change.reason.message)
+    return Step(changes | {"spec": {"unschedulable": True}}, "SharingCordon", sentence + change.reason.message)
 
 
 def proceed(

@@ -9,6 +9,7 @@ import pytest
 from kopt.cluster.client.resources import NODES
 from kopt.cluster.holds.hold import hold_metadata, release, undo_of
 from kopt.cluster.holds.node_sharing import SharingHold, SharingPhase, read_sharing
+from kopt.cluster.teardown.changes import release_held
 from kopt.cluster.workloads.node_standing import statements_of
 from kopt.controllers.overview.reduced import reduced_node
 
@@ -186,6 +187,23 @@ def test_switched_off_it_is_given_back_once_nothing_runs_on_it() -> None:
         await contended(bench)
         await bench.passes(120)
         assert (bench.label, bench.is_held) == ("mps-4", False)
+
+    run(work())
+
+
+def test_off_gives_it_back_once_nothing_runs_on_it() -> None:
+    async def work() -> None:
+        bench = SharingBench()
+        await contended(bench)
+        await bench.passes(120)
+        bench.pod("runs")
+        kube: Any = bench.kube
+        (outcome,) = [each async for each in release_held(kube, NODES, NODES, False, 0.0)]
+        assert "its label stays, as runs has GPUs of it" in outcome.error
+        assert bench.label == "mps-2"
+        await bench.ends("runs")
+        (outcome,) = [each async for each in release_held(kube, NODES, NODES, False, 0.0)]
+        assert (outcome.error, bench.label, bench.is_held) == ("", "mps-4", False)
 
     run(work())
 

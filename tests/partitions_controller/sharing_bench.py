@@ -70,7 +70,10 @@ class Gate:
 class SharingBench:
     """``second`` is the time of the clock; ``pressure``: what is measured from now on, None for nothing."""
 
-    def __init__(self, label: str = "mps-4", *, measures: bool = True, **settings: Any) -> None:
+    def __init__(
+        self, label: str = "mps-4", *, without: Sequence[str] = (), measures: bool = True, **settings: Any
+    ) -> None:
+        """``without``: configurations that the cluster does not offer."""
         self.kube, self.gate, self.now_s = MemoryKube(), Gate(), 1_000_000.0
         self.history: list[tuple[float, Pressure]] = []
         self.pressure: Pressure | None = None
@@ -78,12 +81,17 @@ class SharingBench:
         self.events: list[tuple[str, str]] = []
         self.labels: list[str] = []
         self.data = {name: configuration_text(setting, None) for name, setting in OFFERED.items()}
+        self.data = {name: text for name, text in self.data.items() if name not in without}
         self.kube.put(CONFIG_MAPS, {"metadata": {"name": WHERE[1], "namespace": WHERE[0]}, "data": self.data})
         self.kube.put(NODES, node("n0", GPUS, **{CONFIGURATION_LABEL: label}))
         self._plugin()
+        self.settings, self._measures = SharingSettings(Mode.ENFORCE, **settings), measures
+        self.leads_anew()
+
+    def leads_anew(self) -> None:
+        """Another replica, which knows what is on objects."""
         nodes = LiveNodes(self.kube, Patching(self.kube), self.gate, WHERE)  # type: ignore[arg-type]
-        self.settings = SharingSettings(Mode.ENFORCE, **settings)
-        measure = self._measure if measures else None
+        measure = self._measure if self._measures else None
         self.reconciler = Reconciler(nodes, self.settings, measure, self._event, lambda: self.now_s)
 
     async def _measure(self, now_s: float, window_s: float) -> Measured:

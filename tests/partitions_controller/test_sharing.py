@@ -83,16 +83,24 @@ def test_after_a_calm_it_goes_up_again_and_is_given_back() -> None:
     run(work())
 
 
-def test_a_pod_with_a_latency_to_keep_leaves_turns_out() -> None:
+@pytest.mark.parametrize(
+    ("workload_class", "leads_anew", "next_label"),
+    [("inference", False, "whole"), ("unattended", False, "turns-4"), ("unattended", True, "whole")],
+)
+def test_turns_are_left_out_where_a_latency_is_to_be_kept_or_nobody_knows(
+    workload_class: str, leads_anew: bool, next_label: str
+) -> None:
     async def work() -> None:
-        bench = SharingBench("mps-2")
-        bench.pod("chat", workload_class="inference")
+        bench = SharingBench(without=["mps-2"])
+        bench.pod("chat", workload_class=workload_class)
         bench.pressure = HARD
         await bench.passes(180)
         await bench.ends("chat")
         bench.pressure = None
+        if leads_anew:
+            bench.leads_anew()
         await bench.passes(120)
-        assert bench.labels == ["mps-2", "whole"]
+        assert bench.labels == ["mps-4", next_label]
 
     run(work())
 
@@ -167,6 +175,25 @@ def test_a_pod_that_came_meanwhile_keeps_its_gpus() -> None:
         await bench.passes(60)
         assert (bench.labels, bench.is_cordoned) == (["mps-4"], False)
         assert [each["metadata"]["name"] for each in bench.pods()] == ["late"]
+
+    run(work())
+
+
+def test_a_pod_that_came_to_a_node_that_was_changed_before_keeps_its_gpus() -> None:
+    async def work() -> None:
+        bench = SharingBench()
+        await contended(bench)
+        await bench.passes(420)
+        bench.pod("batch")
+        bench.pressure = HARD
+        await bench.passes(180)
+        await bench.ends("batch")
+        bench.pressure = None
+        await bench.passes(30)
+        assert bench.is_cordoned
+        bench.pod("late")
+        await bench.passes(60)
+        assert (bench.labels, bench.is_cordoned, bench.is_held) == (["mps-4", "mps-2"], False, True)
 
     run(work())
 

@@ -42,8 +42,8 @@ _ON_AMD = "AMD's GPUs have time-slicing alone, which nothing sets or limits; sma
 @dataclass(frozen=True)
 class SharingSettings:
     """``drains``: nodes with pods may be emptied; else a node changes once nothing runs on it. ``ask_s``: how often
-    Prometheus is asked, for ``window_s``. ``mps_lost_s``: how long the daemon of MPS may be away, as when it starts
-    anew. ``most_at_once``: nodes that change at a time."""
+    Prometheus is asked, for ``window_s``, in which the longest calm has to lie. ``mps_lost_s``: how long the daemon of
+    MPS may be away, as when it starts anew. ``most_at_once``: nodes that change at a time."""
 
     mode: Mode = Mode.OBSERVE
     drains: bool = False
@@ -52,7 +52,7 @@ class SharingSettings:
     mps_lost_s: float = 120.0
     most_at_once: int = 1
     steps: StepSettings = field(default_factory=StepSettings)
-    ladder: LadderSettings = field(default_factory=lambda: LadderSettings(most_calm_s=14_400.0))
+    ladder: LadderSettings = field(default_factory=lambda: LadderSettings(most_calm_s=3600.0))
 
 
 class Cluster(Protocol):

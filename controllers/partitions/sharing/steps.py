@@ -24,7 +24,7 @@ class StepSettings:
     drain_s: float = 600.0
     in_force_s: float = 300.0
     calm_s: float = 900.0
-    most_calm_s: float = 14_400.0
+    most_calm_s: float = 3600.0
 
 
 def start(node: PluginNode, own: str, change: RungChange, now_s: float) -> Step:

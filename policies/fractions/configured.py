@@ -19,6 +19,7 @@ from kopt.policies.fractions.ladder import LadderSettings, LadderState, observe,
 
 IN_USE_SMS, IN_USE_MEMORY = 0.02, 0.02
 """Below both a GPU is idle: a process that only has a context holds half a gigabyte."""
+MPS_AWAY = Reason("SHARING_WITHOUT_MPS", "The daemon of MPS is away, and the plugin offers no GPU meanwhile.")
 _LONGEST_GAP_S = 60.0
 """Between two samples that count as one span of use."""
 

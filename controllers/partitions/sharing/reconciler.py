@@ -26,11 +26,10 @@ from kopt.controllers.partitions.sharing.steps import (
     start,
 )
 from kopt.core.decision import Mode
-from kopt.core.reason import Reason
 from kopt.core.sharing.modes import SharingMode
 from kopt.core.sharing.pressure import Pressure
 from kopt.formats.sharing_terms import ReplicaSetting
-from kopt.policies.fractions.configured import Rung, RungChange, configured_rungs, next_rung, without_mps
+from kopt.policies.fractions.configured import MPS_AWAY, Rung, RungChange, configured_rungs, next_rung, without_mps
 from kopt.policies.fractions.ladder import LadderSettings, LadderState
 
 _LOG = logging.getLogger(__name__)
@@ -220,10 +219,9 @@ class Reconciler(Retrying):
         rung = without_mps(rungs, now)
         if lost_s < self._settings.mps_lost_s or rung is None:
             return None
-        text = "The daemon of MPS is away, and the plugin offers no GPU meanwhile."
         # MPS is tried again after the longest calm.
         after = replace(state, rung=rungs.index(rung), wait_s=self._settings.ladder.most_calm_s, moved_s=now_s)
-        return RungChange(rung, Reason("SHARING_WITHOUT_MPS", text), after)
+        return RungChange(rung, MPS_AWAY, after)
 
     def _history(self, node: PluginNode) -> list[tuple[float, Pressure]]:
         """Of the node, with the worst slow-down of its pods at each time."""

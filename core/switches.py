@@ -52,6 +52,9 @@ FEATURES = (
     Feature("gangs", "gangs", "workloads", "holds gangs and evicts pods where gangs wait for each other"),
     Feature("reservations", "reservations", "reservations", "holds GPUs and workloads for reservations", "runtime"),
     Feature("partitions", "partitions", "strategies", "cuts GPUs of idle nodes into MIG instances or AMD partitions"),
+    Feature(
+        "sharing", "partitions", "nodes", "sets how device plugins share GPUs of nodes where pods disturb each other"
+    ),
     Feature("budgets", "meter", "budgets", "stops LocalQueues of budgets that are spent"),
     Feature("health", "health", "nodes", "has placement avoid nodes at fault, and taints them"),
     Feature(

@@ -6,13 +6,12 @@ are those that a pod fills while it runs. GPUs that several pods have are of no 
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from kopt.core.sharing.pressure import Pressure, SmUse
 from kopt.data.demand.prometheus import PrometheusError, Server
+from kopt.formats.gpu_pressure import PRESSURE_QUERIES, Series, pressures_by_node, series_points
 
 Pod = tuple[str, str]
 """Namespace and name."""
@@ -40,18 +39,12 @@ def read_pressure(
     and ``pod``. Raises PrometheusError."""
     start_s = now_s - since_s
     series = {
-        field: server.query_range(query, start_s, now_s, _STEP_S)
-        for field, query in (("sm_active", _BUSIEST), ("memory", _FULLEST))
+        field: _points(server.query_range(query, start_s, now_s, _STEP_S)) for field, query in PRESSURE_QUERIES.items()
     }
-    result: dict[str, dict[float, Pressure]] = defaultdict(dict)
-    for field, answer in series.items():
-        for labels, points in _points(answer):
-            for at_s, value in points:
-                before = result[labels.get("node", "")].get(at_s, Pressure())
-                result[labels.get("node", "")][at_s] = replace(before, **{field: value})
+    pressures = pressures_by_node(series)
     slowdowns = server.query_range(slowdown_query, start_s, now_s, _STEP_S) if slowdown_query else []
     by_pod = {(labels.get("namespace", ""), labels.get("pod", "")): points for labels, points in _points(slowdowns)}
-    return {node: sorted(points.items()) for node, points in result.items()}, by_pod
+    return pressures, by_pod
 
 
 def _of_pods(ours: str, exporters: str) -> str:
@@ -60,17 +53,6 @@ def _of_pods(ours: str, exporters: str) -> str:
     moved = f'label_replace({moved},"pod","$1","exported_pod","(.*)")'
     own = f'{exporters}{{exported_pod="",container!="",pod!=""}}'
     return f'max by (namespace,pod) ({ours}{{pod!=""}} or {moved} or {own})'
-
-
-def _of_nodes(ours: str, exporters: str) -> str:
-    return f'max by (node) ({ours} or label_replace({exporters},"node","$1","Hostname","(.+)"))'
-
-
-_BUSIEST = _of_nodes("kopt_gpu_sm_active_ratio", "DCGM_FI_PROF_SM_ACTIVE")
-_FULLEST = _of_nodes(
-    "kopt_gpu_memory_used_bytes / kopt_gpu_memory_total_bytes",
-    "DCGM_FI_DEV_FB_USED / (DCGM_FI_DEV_FB_USED + DCGM_FI_DEV_FB_FREE)",
-)
 
 
 def _high(query: str, since_s: float) -> str:
@@ -83,12 +65,8 @@ def _by_pod(answer: list[dict[str, Any]]) -> Iterator[tuple[Pod, float]]:
             yield (labels.get("namespace", ""), labels["pod"]), min(1.0, max(0.0, points[-1][1]))
 
 
-def _points(answer: list[dict[str, Any]]) -> Iterator[tuple[Mapping[str, str], list[tuple[float, float]]]]:
-    """Finite numbers alone."""
+def _points(answer: list[dict[str, Any]]) -> Iterator[Series]:
     try:
-        for item in answer:
-            labels = {str(key): str(value) for key, value in item["metric"].items()}
-            numbers = [(float(at_s), float(value)) for at_s, value in item["values"]]
-            yield labels, [(at_s, value) for at_s, value in numbers if math.isfinite(value)]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise PrometheusError("not a matrix of numbers as Prometheus answers it") from error
+        yield from series_points(answer)
+    except ValueError as error:
+        raise PrometheusError(str(error)) from error

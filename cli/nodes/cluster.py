@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kopt.cli.errors import Refused
+from kopt.cli.nodes.draining import DrainedNode, Say
 from kopt.cli.open_cluster import open_cluster
 from kopt.core.dsse import Envelope, envelope_document
 from kopt.core.node_plan.plan import envelope_digest
@@ -46,21 +47,35 @@ def _refused(message: str) -> "list[ReportedNode]":
     raise Refused(message)
 
 
-def applied(kubeconfig: Path | None, node: str, envelope: Envelope, wait_s: float) -> "ReportedNode":
-    """The report about ``envelope``, or the last one once ``wait_s`` are over. Raises Refused."""
-    return asyncio.run(_applied(kubeconfig, node, envelope, wait_s))
+def applied(
+    kubeconfig: Path | None, node: str, envelope: Envelope, wait_s: float, say: Say | None = None
+) -> "ReportedNode":
+    """The report about ``envelope``, or the last one once ``wait_s`` are over. With ``say``, which takes what is done
+    as lines, the node is emptied before, and opened again where the plan has left it as planned or as before. Raises
+    Refused."""
+    return asyncio.run(_applied(kubeconfig, node, envelope, wait_s, say))
 
 
-async def _applied(kubeconfig: Path | None, node: str, envelope: Envelope, wait_s: float) -> "ReportedNode":
+async def _applied(
+    kubeconfig: Path | None, node: str, envelope: Envelope, wait_s: float, say: Say | None
+) -> "ReportedNode":
     from kopt.cluster.client.api import NotFound
     from kopt.cluster.client.resources import NODE_PLANS
 
+    until_s = time.monotonic() + wait_s
     async with open_cluster(kubeconfig, failed=f"the NodePlan of {node} cannot be written") as kube:
         try:
-            await kube.patch(NODE_PLANS, node, {"spec": {"envelope": envelope_document(envelope)}})
-            return await _settled(kube, node, envelope_digest(envelope), time.monotonic() + wait_s)
+            await kube.get(NODE_PLANS, node)
         except NotFound as error:
             raise Refused(f"no executor has reported about node {node}: there is no NodePlan to write to") from error
+        drained = None if say is None else DrainedNode(kube, node, say)
+        if drained is not None:
+            await drained.empty(until_s)
+        await kube.patch(NODE_PLANS, node, {"spec": {"envelope": envelope_document(envelope)}})
+        result = await _settled(kube, node, envelope_digest(envelope), until_s)
+        if drained is not None and result.phase in ("Applied", "RolledBack"):
+            await drained.open()
+        return result
 
 
 async def _settled(kube: "Kube", node: str, digest: str, until_s: float) -> "ReportedNode":

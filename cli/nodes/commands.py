@@ -1,5 +1,6 @@
 """``kopt nodes``: how nodes' GPUs are partitioned, and signed plans that change it."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -147,24 +148,32 @@ def sign(
 def apply(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What `kopt nodes sign` wrote.")],
     wait: Annotated[str, typer.Option("--wait", metavar="SPAN", help="How long to wait for the executor.")] = "5m",
+    drain: Annotated[
+        bool, typer.Option("--drain", help="Cordon the node and evict its pods with GPUs before, and open it after.")
+    ] = False,
     kubeconfig: Kubeconfig = None,
     output: Output = Format.TABLE,
 ) -> None:
     """Put a signed plan on its node's NodePlan and wait until the executor has applied, undone or refused it.
 
     Ends with status 1 unless it was applied. A plan that is refused while processes use the GPUs is tried again until
-    it expires, or another one takes its place.
+    it expires, or another one takes its place. With --drain pods are evicted as disruption budgets let them, and none
+    where one of them would not be started anew elsewhere; a plan that is still refused, or that failed, leaves the node
+    cordoned.
 
     Examples:
 
         kopt nodes apply gpu-7.plan.signed
+
+        kopt nodes apply gpu-7.plan.signed --drain --wait 20m
     """
     from kopt.cli.nodes.cluster import applied
     from kopt.cli.nodes.plans import read_envelope
     from kopt.cli.nodes.view import show_status
 
     envelope, plan = read_envelope(file)
-    result = applied(kubeconfig, plan.node, envelope, float(seconds(wait, "--wait")))
+    say = partial(typer.echo, err=True) if drain else None
+    result = applied(kubeconfig, plan.node, envelope, float(seconds(wait, "--wait")), say)
     show_status([result], output)
     if result.phase != "Applied":
         typer.echo(f"kopt: {result.phase or 'nothing yet'}: {result.message} ({result.reason})", err=True)

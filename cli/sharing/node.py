@@ -141,49 +141,17 @@ class SharedNode:
         return configuration_text(ReplicaSetting(change.after.mode, change.after.replicas), base)
 
     def unevictable(self) -> list[str]:
-        """Pods with GPUs that a drain would not move, each with why: as ``kubectl drain`` holds it without force."""
-        from kopt.cluster.objects.fields import mapping, text
+        """Pods with GPUs that a drain would not move, each with why."""
+        from kopt.cluster.checkpoints.draining import unevictable
 
-        result = []
-        for pod in self._pods:
-            annotations, kind = mapping(pod, "metadata", "annotations"), _controller_kind(pod)
-            name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
-            if "deletionTimestamp" in pod["metadata"]:
-                continue
-            if text(annotations, "cluster-autoscaler.kubernetes.io/safe-to-evict") == "false":
-                result.append(f"{name} (its annotation safe-to-evict forbids it)")
-            elif kind in ("", "Node"):
-                result.append(f"{name} (nothing would create it anew)")
-            elif kind == "DaemonSet":
-                result.append(f"{name} (its DaemonSet would start it here again)")
-        return result
+        return unevictable(self._pods)
 
     async def evict(self) -> list[str]:
         """Every pod with GPUs that does not end yet; what kept one from being evicted. Raises ApiError but where a
         disruption budget forbids it. A pod that writes a checkpoint is left until it has."""
-        from kopt.agents.logtail.annotator import STATE
-        from kopt.cluster.client.api import ApiError, NotFound
-        from kopt.cluster.client.resources import key_of
-        from kopt.cluster.objects.fields import text
-        from kopt.cluster.runtime.eviction import evict_pod
+        from kopt.cluster.checkpoints.draining import evict_pods
 
-        kept = []
-        for pod in self._pods:
-            if "deletionTimestamp" in pod["metadata"]:
-                continue
-            name = "/".join(key_of(pod))
-            if text(pod, "metadata", "annotations", STATE) == "CKPT_WRITING":
-                kept.append(f"{name} writes a checkpoint")
-                continue
-            try:
-                await evict_pod(self._kube, key_of(pod), pod["metadata"]["uid"])
-            except NotFound:
-                continue
-            except ApiError as error:
-                if error.status != 429:
-                    raise
-                kept.append(f"{name}: {error.message}")
-        return kept
+        return await evict_pods(self._kube, self._pods)
 
     async def check(self, change: SharingChange) -> None:
         """Whether the API server would take every write. Raises ApiError."""
@@ -261,10 +229,3 @@ class SharedNode:
 def unfinished(changes: Sequence[SharingChange]) -> SharingChange | None:
     """The one that is under way, or was left."""
     return next((change for change in changes if change.outcome in UNFINISHED), None)
-
-
-def _controller_kind(pod: "Object") -> str:
-    from kopt.cluster.objects.fields import at, items, text
-
-    references = [item for _, item in items(pod, "metadata", "ownerReferences") if at(item, "controller") is True]
-    return text(references[0], "kind") if references else ""

@@ -9,7 +9,8 @@ A hold is one write that changes the object and marks it, so that no crash leave
   ``stopPolicy`` (what a LocalQueue had, see ``cluster.holds.queue_stop``), ``priority`` with ``raised`` (a Kueue
   Workload's own priority and the one that stands there instead), ``quota`` (what a queue owns, see
   ``cluster.holds.quota_loan``), ``migConfig`` with ``set`` (the configuration that a node's GPUs were cut by and the
-  one that stands there instead, see ``cluster.holds.node_layout``). Other names are left alone.
+  one that stands there instead, see ``cluster.holds.node_layout``), ``sharing`` (the configuration of a node's device
+  plugin, see ``cluster.holds.node_sharing``). Other names are left alone.
   Without the annotation, or where it is no JSON object, everything that a hold of this kind can have changed is undone.
   What is a JSON object is honoured whatever else stands in it (ADR 31).
 
@@ -46,6 +47,7 @@ from kopt.cluster.client.resources import (
     Resource,
 )
 from kopt.cluster.holds.node_layout import own_layout
+from kopt.cluster.holds.node_sharing import own_sharing
 from kopt.cluster.holds.original_request import with_request
 from kopt.cluster.holds.queue_stop import FIELD, HOLD, is_stopped, opened
 from kopt.cluster.holds.quota_loan import restored
@@ -210,7 +212,7 @@ def release(resource: Resource, document: Object) -> Object:
     if resource == KUEUE_LOCAL_QUEUES:
         changes = opened(document, undo)
     elif resource == NODES:
-        changes = own_layout(document, undo)
+        changes = own_layout(document, undo) or own_sharing(document, undo)
         labels |= changes.pop("metadata", {}).get("labels", {})
     elif resource in QUEUES:
         changes = restored(resource, document, undo)

@@ -23,6 +23,7 @@ from kopt.cluster.objects.volcano import resume
 from kopt.cluster.teardown.steps import Outcome, Step, do, find, write_newest
 from kopt.cluster.workloads.kueue.order import ORDER_KEY, give_back, is_dispatched
 from kopt.cluster.workloads.requests.gpus import gpus_of
+from kopt.formats.sharing_terms import CONFIGURATION_LABEL as PLUGIN_LABEL
 
 
 async def release_held(
@@ -42,9 +43,10 @@ async def release_held(
 
 
 async def _use_of_node(kube: Kube, node: Object) -> str:
-    """Why a node stays as we had it cut: mig-manager would cut it as soon as it gets its own label back."""
+    """Why a node stays as we had it cut, or shared: mig-manager, or the device plugin, would take the GPUs from its
+    pods as soon as it gets its own label back."""
     name = node["metadata"]["name"]
-    if CONFIGURATION_LABEL not in release(NODES, node)["metadata"]["labels"]:
+    if not {CONFIGURATION_LABEL, PLUGIN_LABEL} & release(NODES, node)["metadata"]["labels"].keys():
         return ""
     try:
         pods = (await kube.list(PODS, field_selector=f"spec.nodeName={name}")).items

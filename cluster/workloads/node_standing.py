@@ -6,6 +6,8 @@ from typing import Any
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.holds.device_taint import GPU_ANNOTATION
+from kopt.cluster.holds.hold import UNDO_ANNOTATION, undo_of
+from kopt.cluster.holds.node_sharing import PROPOSAL, read_sharing
 from kopt.cluster.holds.node_taint import MARK_LABEL, TAINT_KEY, our_condition
 from kopt.cluster.objects.custom.node_health import record_of
 from kopt.cluster.objects.fields import items, mapping, text
@@ -13,7 +15,9 @@ from kopt.core.scheduling.gpu_map import NodeStanding, Statement
 
 OF_GPUS = re.compile(r"gpu|xid|nvlink|nvswitch|infiniband|accelerat", re.IGNORECASE)
 """Conditions that speak of GPUs, by their type: ours, NVSentinel's, node-problem-detector's, those of cloud agents."""
-KOPT = "kopt health"
+KOPT, KOPT_SHARING = "kopt health", "kopt sharing"
+NODE_ANNOTATIONS = (PROPOSAL, UNDO_ANNOTATION)
+"""Annotations of nodes that statements are read from."""
 _OF_KUBERNETES = "node.kubernetes.io/"
 _LONGEST = 300
 
@@ -27,8 +31,9 @@ def standing_of(document: Object) -> NodeStanding:
 
 
 def statements_of(node: Object, rules: Iterable[Object] = ()) -> tuple[Statement, ...]:
-    """Taints and conditions of a Node, and the DeviceTaintRules for devices of its pool."""
-    return (*_taints(node), *_conditions(node), *map(_rule, rules))
+    """Taints and conditions of a Node, the DeviceTaintRules for devices of its pool, and how its GPUs are shared in
+    another way than its operators chose, or should be."""
+    return (*_taints(node), *_conditions(node), *map(_rule, rules), *_sharing(node))
 
 
 def pool_of_rule(rule: Object) -> str:
@@ -51,6 +56,14 @@ def _conditions(node: Object) -> Iterator[Statement]:
             by = KOPT if item is ours else text(item, "reason") or "unknown"
             content = text(item, "message") or text(item, "reason")
             yield Statement("", by[:80], f"condition {kind[:80]}={text(item, 'status')[:8]}: {content[:_LONGEST]}")
+
+
+def _sharing(node: Object) -> Iterator[Statement]:
+    if proposal := text(node, "metadata", "annotations", PROPOSAL):
+        yield Statement("", KOPT_SHARING, proposal[:_LONGEST])
+    hold = read_sharing(undo_of(node))
+    if hold is not None and hold.label != hold.own:
+        yield Statement("", KOPT_SHARING, f"GPUs shared as {hold.label} in place of {hold.own} ({hold.phase})")
 
 
 def _rule(rule: Object) -> Statement:

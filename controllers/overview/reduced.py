@@ -7,7 +7,7 @@ from typing import Any
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import at, items, mapping, text
-from kopt.cluster.workloads.node_standing import OF_GPUS
+from kopt.cluster.workloads.node_standing import NODE_ANNOTATIONS, OF_GPUS
 
 _OF_CONTAINERS = ("containers", "initContainers")
 
@@ -30,7 +30,11 @@ def reduced_node(node: Object) -> Object:
         if OF_GPUS.search(text(item, "type"))
     ]
     return {
-        "metadata": {"name": text(metadata, "name"), "labels": dict(mapping(metadata, "labels"))},
+        "metadata": {
+            "name": text(metadata, "name"),
+            "labels": dict(mapping(metadata, "labels")),
+            "annotations": {name: note for name in NODE_ANNOTATIONS if (note := text(metadata, "annotations", name))},
+        },
         "spec": {name: spec[name] for name in ("taints", "unschedulable") if name in spec},
         "status": {"allocatable": dict(mapping(node, "status", "allocatable")), "conditions": ready + of_gpus},
     }

@@ -173,16 +173,25 @@ def executor_of(
     plans: Sequence[ObservedPlan],
     is_dynamic: bool,
     manager: MigManager,
+    *,
+    signs: bool = False,
 ) -> Executor:
-    """``strategies``: the names of all MIGStrategies that select the node. Raises Refused."""
+    """``strategies``: the names of all MIGStrategies that select the node. ``signs``: our node executor has reported
+    its GPUs, and does what a person has signed. Raises Refused."""
     require_one_authority(node, strategies, plans)
     if is_dynamic:
         return dynamic_driver(node, CONFIGURATION_LABEL)
-    if node.labels.get(MANAGER_LABEL) != "true" and STATE_LABEL not in node.labels:
-        raise Refused("NoExecutor", f"{node.name} has neither mig-manager nor a driver that cuts on demand")
+    has_manager = node.labels.get(MANAGER_LABEL) == "true" or STATE_LABEL in node.labels
+    if not has_manager and not signs:
+        raise Refused(
+            "NoExecutor",
+            f"{node.name} has neither mig-manager, a driver that cuts on demand, nor our node executor",
+        )
     if node.labels.get(STRATEGY_LABEL, "mixed") != "mixed":
         strategy = node.labels[STRATEGY_LABEL]
         raise Refused("NotMixed", f"{node.name} publishes instances as whole GPUs ({STRATEGY_LABEL}={strategy})")
+    if not has_manager:
+        return SignedPlans()
     require_our_label(node, CONFIGURATION_LABEL)
     return manager
 

@@ -1,9 +1,14 @@
 """``kopt controller partitions``: one replica, from start to the end."""
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 
 from kopt.cluster.client.api import Kube, KubeSettings, connect
+from kopt.cluster.client.prometheus import Prometheus, token_of
 from kopt.cluster.client.resources import (
     CONFIG_MAPS,
     MIG_STRATEGIES,
@@ -24,10 +29,14 @@ from kopt.cluster.runtime.switches import OPEN, Gate, LiveSwitches
 from kopt.cluster.workloads.requests.devices import PublishedSlice, read_slice
 from kopt.cluster.workloads.requests.external import CLAIMS, DEVICE_CLASSES, RESOURCE_SLICES
 from kopt.controllers.partitions.demand import PartitionClaim, read_partition_claim
-from kopt.controllers.partitions.options import DEFAULT_CONFIGURATIONS, DEFAULT_PROFILES
+from kopt.controllers.partitions.options import DEFAULT_CONFIGURATIONS, DEFAULT_PROFILES, DEFAULT_SHARING
 from kopt.controllers.partitions.reading import busy_pods
 from kopt.controllers.partitions.reconciler import ControllerSettings, Reconciler
 from kopt.controllers.partitions.reports import Observed
+from kopt.controllers.partitions.sharing.live import LiveNodes
+from kopt.controllers.partitions.sharing.reading import Measure, read_measured
+from kopt.controllers.partitions.sharing.reconciler import Reconciler as Sharing
+from kopt.controllers.partitions.sharing.reconciler import SharingSettings
 from kopt.controllers.partitions.views import (
     ObservedConfigurations,
     ObservedNode,
@@ -50,25 +59,48 @@ from kopt.core.switches import Owner
 NAME = "partitions"
 _GATHER_S = 0.2
 """Changes within this time are handled together."""
-_WHERE, _PROFILES = (tuple(name.split("/")) for name in (DEFAULT_CONFIGURATIONS, DEFAULT_PROFILES))
+_TIMEOUT_S = 60.0
+_WHERE, _PROFILES, _SHARING = (
+    tuple(name.split("/")) for name in (DEFAULT_CONFIGURATIONS, DEFAULT_PROFILES, DEFAULT_SHARING)
+)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessSettings(ReplicaSettings):
-    """Everything of one replica. ``configurations``, ``profiles``: namespace and name of the ConfigMaps of mig-manager
-    and of AMD's device config manager."""
+    """Everything of one replica. ``configurations``, ``profiles``, ``sharing_configurations``: namespace and name of
+    the ConfigMaps of mig-manager, of AMD's device config manager, and of NVIDIA's device plugin. ``sharing``: None
+    where nobody watches how GPUs are shared; ``slowdown``: a query of the Prometheus at ``prometheus``."""
 
     controller: ControllerSettings = field(default_factory=ControllerSettings)
     configurations: Key = (_WHERE[0], _WHERE[1])
     profiles: Key = (_PROFILES[0], _PROFILES[1])
+    sharing: SharingSettings | None = None
+    sharing_configurations: Key = (_SHARING[0], _SHARING[1])
+    slowdown: str = ""
+    prometheus: str = ""
+    token_file: Path | None = None
+    certificate_authority: Path | None = None
     port: int = 9464
 
 
 async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) -> None:
     """Run until SIGTERM, SIGINT or ``stop``. Raises NoCluster when no cluster is configured."""
     ending = end_signals(stop)
-    async with connect(settings.kubeconfig, KubeSettings(user_agent="kopt-partitions")) as kube:
-        await run_until(ending, Replica(kube, settings))
+    async with (
+        connect(settings.kubeconfig, KubeSettings(user_agent="kopt-partitions")) as kube,
+        _measuring(settings) as measure,
+    ):
+        await run_until(ending, Replica(kube, settings, measure))
+
+
+@contextlib.asynccontextmanager
+async def _measuring(settings: ProcessSettings) -> AsyncIterator[Measure | None]:
+    if not settings.prometheus:
+        yield None
+        return
+    token, authority = token_of(settings.token_file), settings.certificate_authority
+    async with Prometheus(settings.prometheus, token=token, authority=authority, timeout_s=_TIMEOUT_S) as server:
+        yield partial(read_measured, server, settings.slowdown)
 
 
 class LiveCluster(LiveState):
@@ -152,18 +184,51 @@ class Replica(LedReplica):
 
     action = "Partitioning"
 
-    def __init__(self, kube: Kube, settings: ProcessSettings) -> None:
-        self._settings = settings.controller
-        switches = LiveSwitches(kube, NAME)
+    def __init__(self, kube: Kube, settings: ProcessSettings, measure: Measure | None = None) -> None:
+        self._kube, self._process, self._settings, self._measure = kube, settings, settings.controller, measure
+        self._partitions: Reconciler | None = None
+        self._sharing: Sharing | None = None
+        self._switches = switches = LiveSwitches(kube, NAME)
         self.cluster = LiveCluster(kube, settings, switches)
         super().__init__(kube, NAME, settings, self.cluster.informers, switches)
-        self.gauge_of_stepper("cutting", "Nodes that are being cut.")
-        self.gauge_of_stepper("planned", "Idle nodes that are to be cut.")
-        self.gauge_of_stepper("waiting_requests", "Instances that wait, by pods and claims.", "pending")
-        self.gauge_of_stepper("undone", "What MIGStrategies ask for and is not done.")
+        for what, attribute, text in (
+            ("cutting", "cutting", "Nodes that are being cut."),
+            ("planned", "planned", "Idle nodes that are to be cut."),
+            ("waiting_requests", "pending", "Instances that wait, by pods and claims."),
+            ("undone", "undone", "What MIGStrategies ask for and is not done."),
+        ):
+            self.gauge(what, text, partial(self._of_partitions, attribute))
+        for what, attribute, text in (
+            ("sharing_changing", "changing", "Nodes whose device plugin is to share GPUs in another way, right now."),
+            ("sharing_proposed", "proposed", "Nodes that should share GPUs in another way, and do not change now."),
+            ("sharing_without_mps", "without_mps", "Nodes that offer no GPU as the daemon of MPS is away."),
+            ("sharing_measured", "measured", "1 while Prometheus says how hard GPUs are used."),
+        ):
+            self.gauge(what, text, partial(self._of_sharing, attribute))
         self.gauge("errors", "Writes that failed and are retried.", lambda: self.errors)
 
     async def lead(self, fence: Fence) -> None:
         self.cluster.begin(fence)
-        reconciler = Reconciler(self.cluster, self._settings, self.emit_event, isolation=self.isolation)
-        await self.step_through(reconciler, self.cluster.changed, _GATHER_S)
+        self._partitions = reconciler = Reconciler(
+            self.cluster, self._settings, self.emit_event, isolation=self.isolation
+        )
+        work = [asyncio.create_task(self.step_through(reconciler, self.cluster.changed, _GATHER_S))]
+        if self._process.sharing is not None:
+            nodes = LiveNodes(self._kube, fence, self._switches, self._process.sharing_configurations)
+            self._sharing = Sharing(
+                nodes, self._process.sharing, self._measure, self.emit_event, isolation=self.isolation
+            )
+            # Nothing but time and switches wakes it: what it reads is not watched.
+            work.append(asyncio.create_task(self.step_through(self._sharing, asyncio.Event(), _GATHER_S)))
+        try:
+            await asyncio.gather(*work)
+        finally:
+            self._partitions = self._sharing = None
+            for task in work:
+                task.cancel()
+
+    def _of_partitions(self, attribute: str) -> float:
+        return float(getattr(self._partitions, attribute, 0))
+
+    def _of_sharing(self, attribute: str) -> float:
+        return float(getattr(self._sharing, attribute, 0))

@@ -3,7 +3,14 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
-from kopt.cluster.runtime.options import ControllerOptions, Flag, Kind, refuse
+from kopt.cluster.runtime.options import (
+    ControllerOptions,
+    Flag,
+    Kind,
+    PrometheusAuthority,
+    PrometheusToken,
+    refuse,
+)
 from kopt.core.decision import Mode
 
 if TYPE_CHECKING:
@@ -11,6 +18,7 @@ if TYPE_CHECKING:
 
 DEFAULT_CONFIGURATIONS = "gpu-operator/default-mig-parted-config"
 DEFAULT_PROFILES = "kube-amd-gpu/default-dcm-config"
+DEFAULT_SHARING = "gpu-operator/device-plugin-config"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,9 +33,16 @@ class Options(ControllerOptions):
     as before. Nodes whose driver cuts on demand are left to it. What runs is touched only with --drain, on nodes with
     AMD's GPUs, where what waits is worth more than what is lost. `kopt off` gives labels of mig-manager back.
 
+    With --share it also watches nodes whose device plugin shares GPUs by MPS or time-slicing. Where Prometheus shows
+    that pods disturb each other, or MPS has lost its daemon, the next of the plugin's own configurations is proposed as
+    an event (SharingProposed): MPS for fewer clients, time-slicing, a GPU for each; and back after a calm. With enforce
+    one node at a time gets its label, once nothing runs on it or, with --share-drain, once its pods have been evicted.
+
     Examples:
 
         kopt controller partitions --kubeconfig admin.conf --mode enforce
+
+        kopt controller partitions --share --prometheus http://127.0.0.1:9090
     """
 
     mode: Annotated[Mode, Flag("enforce cuts nodes; else the plan is shown.")] = Mode.OBSERVE
@@ -52,6 +67,28 @@ class Options(ControllerOptions):
         Flag("After so long the device plugin has to offer what was wanted.", name="verify-within", kind=Kind.SPAN),
     ] = 300.0
 
+    share: Annotated[bool, Flag("Watch how device plugins share GPUs, as well.", is_switch=True)] = False
+    share_drain: Annotated[
+        bool, Flag("Empty nodes that are to be shared in another way.", name="share-drain", is_switch=True)
+    ] = False
+    share_configurations: Annotated[
+        str,
+        Flag("ConfigMap of the device plugin's configurations.", name="share-configurations", metavar="NAMESPACE/NAME"),
+    ] = DEFAULT_SHARING
+    share_slowdown: Annotated[
+        str,
+        Flag(
+            "Latency or step time over what it should be, by namespace and pod; above 1 is contended.",
+            name="share-slowdown",
+            metavar="PROMQL",
+        ),
+    ] = ""
+    prometheus: Annotated[
+        str, Flag("The Prometheus that scrapes GPU exporters; without it only lost daemons of MPS are seen.")
+    ] = ""
+    token_file: PrometheusToken = None
+    certificate_authority: PrometheusAuthority = None
+
     def settings(self) -> "ProcessSettings":
         from kopt.controllers.partitions.amd_pools import AmdSettings
         from kopt.controllers.partitions.dcm import DeviceConfigManager
@@ -59,9 +96,22 @@ class Options(ControllerOptions):
         from kopt.controllers.partitions.main import ProcessSettings
         from kopt.controllers.partitions.pools import Managers
         from kopt.controllers.partitions.reconciler import ControllerSettings
+        from kopt.controllers.partitions.sharing.reconciler import SharingSettings
+        from kopt.controllers.partitions.sharing.steps import StepSettings
 
+        for given, option in (
+            (self.share_drain, "--share-drain"),
+            (self.share_slowdown, "--share-slowdown"),
+            (self.prometheus, "--prometheus"),
+        ):
+            if given and not self.share:
+                refuse("this is for --share, which is not given", option)
         maps = []
-        for written, option in ((self.configurations, "--configurations"), (self.profiles, "--profiles")):
+        for written, option in (
+            (self.configurations, "--configurations"),
+            (self.profiles, "--profiles"),
+            (self.share_configurations, "--share-configurations"),
+        ):
             namespace, slash, name = written.partition("/")
             if not namespace or not slash or not name:
                 refuse(f"{written!r} is no NAMESPACE/NAME", option)
@@ -72,4 +122,16 @@ class Options(ControllerOptions):
             AmdSettings(self.drains, least_ratio=self.drain_ratio),
         )
         controller = ControllerSettings(self.mode, self.at_once, managers)
-        return ProcessSettings(controller=controller, configurations=maps[0], profiles=maps[1], **self.replica)
+        steps = StepSettings(settle_s=self.settle_s, in_force_s=self.verify_s)
+        return ProcessSettings(
+            controller=controller,
+            configurations=maps[0],
+            profiles=maps[1],
+            sharing=SharingSettings(self.mode, self.share_drain, steps=steps) if self.share else None,
+            sharing_configurations=maps[2],
+            slowdown=self.share_slowdown,
+            prometheus=self.prometheus,
+            token_file=self.token_file,
+            certificate_authority=self.certificate_authority,
+            **self.replica,
+        )

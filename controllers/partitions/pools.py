@@ -11,7 +11,14 @@ from kopt.controllers.partitions.amd_nodes import AmdNode, amd_executor, dividin
 from kopt.controllers.partitions.amd_pools import AmdSettings, ModePlanning
 from kopt.controllers.partitions.dcm import DeviceConfigManager
 from kopt.controllers.partitions.demand import dynamic_drivers, dynamic_instances, profile_of
-from kopt.controllers.partitions.executors import DynamicDriver, MigManager, Refused, executor_of, since_s
+from kopt.controllers.partitions.executors import (
+    DynamicDriver,
+    MigManager,
+    Refused,
+    SignedPlans,
+    executor_of,
+    since_s,
+)
 from kopt.controllers.partitions.reports import NodeReport, Observed, StrategyReport, Undone
 from kopt.controllers.partitions.views import (
     AMD_GPU,
@@ -26,6 +33,7 @@ from kopt.core.times import stamp
 from kopt.policies.partitions.configurations import (
     InfeasibleError,
     NodeOption,
+    Rules,
     model_rules,
     node_option,
     smallest_profile,
@@ -56,6 +64,7 @@ class _Reading:
         self._observed, self._managers = observed, managers
         self._divides = dividing_drivers(observed.slices)
         self._reported = {each.node: each for each in observed.reported if each.gpus}
+        self._signs = {each.node for each in observed.reported if each.has_mig}
         self._amd: dict[str, AmdNode] = {}
         self._dynamic = dynamic_drivers(observed.slices)
         self._instances = dynamic_instances(observed.slices, observed.claims)
@@ -91,11 +100,12 @@ class _Reading:
     def _node(self, node: ObservedNode, strategies: Sequence[str]) -> NodeReport:
         try:
             is_dynamic = node.name in self._dynamic
-            executor = executor_of(node, strategies, self._observed.plans, is_dynamic, self._managers.mig)
+            signs = node.name in self._signs
+            executor = executor_of(node, strategies, self._observed.plans, is_dynamic, self._managers.mig, signs=signs)
         except Refused as refused:
             report = NodeReport(node, None, node.instances, refused.reason, str(refused))
         else:
-            actual = node.instances if executor.cuts else self._instances.get(node.name, {})
+            actual = self._instances.get(node.name, {}) if isinstance(executor, DynamicDriver) else node.instances
             report = NodeReport(node, executor, actual, "Stays", executor.remark)
         report.is_idle = not self._on.get(node.name)
         return report
@@ -142,7 +152,7 @@ class _Reading:
     def _plan(self, spec: MigStrategy, report: StrategyReport) -> None:
         pools: dict[tuple[str, int], list[NodeReport]] = {}
         for each in report.nodes:
-            if each.executor is None or not each.executor.cuts:
+            if each.executor is None or isinstance(each.executor, DynamicDriver):
                 continue
             model, gpus = _model(each.node), each.node.labels.get(COUNT_LABEL, "")
             if model is None or not gpus.isdecimal() or not 0 < int(gpus) <= 64:
@@ -158,7 +168,7 @@ class _Reading:
 
     def _count_claims(self, report: StrategyReport) -> None:
         """Claims are served by drivers that cut on demand."""
-        nodes = [each.node for each in report.nodes if each.executor is not None and not each.executor.cuts]
+        nodes = [each.node for each in report.nodes if isinstance(each.executor, DynamicDriver)]
         pods = {pod.uid: pod for pod in self._observed.pods if not pod.node}
         for claim in self._observed.claims:
             pod = pods.get(claim.pod)
@@ -185,6 +195,7 @@ class _PoolPlanning:
     ) -> None:
         self._observed, self._spec, self._report, self._members = observed, spec, report, members
         self._model, self._gpus, self._geometry = model, gpus, mig_geometry(model)
+        self._rules: dict[str, Rules] = {}
         self._options = self._read_options()
         self._by_name = {option.name: option for option in self._options}
 
@@ -207,10 +218,30 @@ class _PoolPlanning:
             if option is not None:
                 each.wanted, each.reason = option, "ToCut"
                 each.message = f"It is idle, and would be cut as {option.name}."
+                if isinstance(each.executor, SignedPlans):
+                    each.reason, each.message = "AwaitsSignature", self._order(each, option)
         self._report.pending.update(pending)
         self._report.served.update(plan.served)
         self._explain(pending, plan)
         return plan
+
+    def _order(self, each: NodeReport, option: NodeOption) -> str:
+        """What a person runs to have the node cut so."""
+        return (
+            f"It is idle; a person may sign it: `kopt nodes plan {each.node.name} "
+            f"{' '.join(f'--layout {words}' for words in self._layouts(option.name))}`."
+        )
+
+    def _layouts(self, name: str) -> list[str]:
+        """Of each GPU by its number, or of all of them, as `kopt nodes plan` takes it."""
+        layouts = ["off"] * self._gpus
+        for gpus, instances in self._rules[name]:
+            for at in range(self._gpus):
+                if gpus is None or at in gpus:
+                    layouts[at] = _layout(instances)
+        if len(set(layouts)) == 1:
+            return [f"all={layouts[0]}"]
+        return [f"{at}={layout}" for at, layout in enumerate(layouts)]
 
     @property
     def _names(self) -> frozenset[str]:
@@ -224,6 +255,7 @@ class _PoolPlanning:
                 continue
             try:
                 result.append(node_option(self._geometry, self._gpus, name, own))
+                self._rules[name] = own
             except InfeasibleError as error:
                 self._leave(f"configuration {name}", "Infeasible", str(error))
         if self._observed.configurations.error:
@@ -300,6 +332,13 @@ class _PoolPlanning:
 
     def _leave(self, subject: str, reason: str, message: str) -> None:
         self._report.undone.append(Undone(subject, reason, message))
+
+
+def _layout(instances: Mapping[str, int] | None) -> str:
+    """As `kopt nodes plan` writes it."""
+    if instances is None:
+        return "off"
+    return ",".join(f"{count}x{profile}" for profile, count in sorted(instances.items())) or "empty"
 
 
 def _may_run_on(pod: ObservedPod, each: NodeReport) -> bool:

@@ -22,7 +22,7 @@ from kopt.cluster.objects.mig_configurations import (
 from kopt.cluster.workloads.kueue.reading import requests_of
 from kopt.cluster.workloads.requests.gpus import gpus_of, memory_of
 from kopt.core.hardware.amd_modes import ModeError, amd_mode
-from kopt.core.node_plan.state import PartitionedGpu
+from kopt.core.node_plan.state import MigGpu, PartitionedGpu
 from kopt.core.times import seconds_or_none
 from kopt.core.units import Bytes, MilliGpu, parse_bytes
 from kopt.policies.partitions.configurations import WHOLE
@@ -238,16 +238,19 @@ def read_profile_map(document: Object) -> ObservedProfiles:
 
 @dataclass(frozen=True)
 class ReportedModes:
-    """What the node executor of a node reads from amd-smi. ``gpus``: whole ones; ``partitions`` by mode."""
+    """What the node executor of a node reads from its driver. ``gpus``: whole ones of AMD's; ``partitions`` by mode.
+    ``has_mig``: whether it has GPUs of NVIDIA's that can be cut."""
 
     node: str
     gpus: int
     partitions: Mapping[str, int]
+    has_mig: bool = False
 
 
 def read_reported_modes(plan: Object) -> ReportedModes:
     """Of a NodePlan; without GPUs where it reports none of AMD's."""
     reported = reported_of(plan)
+    has_mig = reported.state is not None and any(isinstance(gpu, MigGpu) for gpu in reported.state.gpus)
     gpus = [] if reported.state is None else [gpu for gpu in reported.state.gpus if isinstance(gpu, PartitionedGpu)]
     partitions: dict[str, int] = {}
     for gpu in gpus:
@@ -256,4 +259,4 @@ def read_reported_modes(plan: Object) -> ReportedModes:
         except ModeError:
             return ReportedModes(reported.node, 0, {})
         partitions[mode.name] = partitions.get(mode.name, 0) + mode.partitions
-    return ReportedModes(reported.node, len(gpus), partitions)
+    return ReportedModes(reported.node, len(gpus), partitions, has_mig)

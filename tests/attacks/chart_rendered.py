@@ -31,7 +31,7 @@ EVERYTHING: Object = {
     "nodeExecutor": {"enabled": True, "keysConfigMap": "keys"},
     "pairs": {"enabled": True},
     "preemption": {"enabled": True, "plainPods": True, "kai": True},
-    "partitions": {"enabled": True, "drain": {"enabled": True}},
+    "partitions": {"enabled": True, "drain": {"enabled": True}, "sharing": {"enabled": True}},
     "staging": {"enabled": True},
     "ledger": {"enabled": True},
     "reallocation": {"enabled": True},

@@ -26,7 +26,7 @@ HEAVY = {"ray", "mlflow", "feast", "torch", "lightgbm", "sklearn", "pandas"}
 EVERY_CONTROLLER = {spec.name: {"enabled": True} for spec in CONTROLLERS} | {
     "predictions": {"url": "http://kopt.example.com:8700"},
     "preemption": {"enabled": True, "plainPods": True, "kai": True},
-    "partitions": {"enabled": True, "drain": {"enabled": True}},
+    "partitions": {"enabled": True, "drain": {"enabled": True}, "sharing": {"enabled": True}},
     "meter": {"enabled": True, "prometheus": {"url": "http://prometheus.example.com:9090"}},
 }
 SHARED_KINDS = {"events.events.k8s.io", "leases.coordination.k8s.io"}

@@ -38,6 +38,28 @@ def test_it_is_off_unless_it_is_asked_for(charts: Any) -> None:
     assert {"Deployment", "ServiceAccount", "ClusterRole", "Role", "NetworkPolicy"} <= kinds
 
 
+@pytest.mark.parametrize("sharing", [{}, {"enabled": True}, {"enabled": True, "drain": True, "slowdown": "a > 1"}])
+def test_sharing_is_watched_and_nodes_drained_only_where_that_is_asked_for(
+    charts: Any, sharing: dict[str, Any]
+) -> None:
+    documents = charts.render({"partitions": {"enabled": True, "sharing": sharing}})
+    ours = {item["kind"]: item for item in documents if item["metadata"]["name"] == ACCOUNT}
+    (container,) = ours["Deployment"]["spec"]["template"]["spec"]["containers"]
+    watched = "enabled" in sharing
+    assert ("--share" in container["args"]) is watched
+    assert ("--prometheus=http://prometheus-operated.monitoring:9090" in container["args"]) is watched
+    assert ("--share-slowdown=a > 1" in container["args"]) is ("slowdown" in sharing)
+    assert ("--share-drain" in container["args"]) is ("drain" in sharing)
+    rules = ours["ClusterRole"]["rules"]
+    assert any("pods/eviction" in rule["resources"] for rule in rules) is ("drain" in sharing)
+    (maps,) = (rule["resourceNames"] for rule in rules if "configmaps" in rule["resources"])
+    assert ("device-plugin-config" in maps) is watched
+    fences = {item["metadata"]["name"] for item in documents if item["kind"] == "ValidatingAdmissionPolicy"}
+    assert ("kopt-partitions-evictions" in fences) is ("drain" in sharing)
+    ports = [port["port"] for rule in ours["NetworkPolicy"]["spec"]["egress"] for port in rule.get("ports", ())]
+    assert (9090 in ports) is watched
+
+
 @pytest.fixture
 def kwok(control_plane: ControlPlane) -> Iterator[Kwok]:
     """Of this folder's control plane: the shared fixtures are of the other."""

@@ -21,6 +21,7 @@ from kopt.controllers.partitions.views import (
     read_observed_strategy,
     read_partitioning_plan,
     read_pod,
+    read_reported_modes,
 )
 
 from .conftest import FILE, LABEL, NODE_LABELS
@@ -56,6 +57,7 @@ def planned(
     strategies: list[Object] | None = None,
     plans: list[Object] | None = None,
     file: str = FILE,
+    signed: list[Object] | None = None,
 ) -> list[StrategyReport]:
     config_map = {"metadata": {"name": "a", "namespace": "b"}, "data": {"config.yaml": file}}
     observed = Observed(
@@ -68,6 +70,7 @@ def planned(
         [],
         [read_partitioning_plan(item) for item in plans or []],
         read_config_map(config_map),
+        reported=[read_reported_modes(item) for item in signed or []],
     )
     return read_partitions(observed, Managers())
 
@@ -121,6 +124,36 @@ def test_nodes_that_are_not_ours_to_cut_say_why(changes: Object, reason: str) ->
     (report,) = planned([node("a", **changes)], [pod("one", {SMALL: "1"})])
     assert [each.reason for each in report.nodes] == [reason]
     assert not wanted(report)
+
+
+@pytest.mark.parametrize(
+    ("rules", "layouts"),
+    [
+        ('[{devices: all, mig-enabled: true, mig-devices: {"1g.10gb": 7}}]', "--layout all=7x1g.10gb"),
+        (
+            "[{devices: [0], mig-enabled: false}, "
+            '{devices: [1], mig-enabled: true, mig-devices: {"1g.10gb": 4, "3g.40gb": 1}}]',
+            "--layout 0=off --layout 1=4x1g.10gb,1x3g.40gb",
+        ),
+    ],
+)
+def test_a_node_of_our_executor_names_the_plan_and_waits_for_a_signature(rules: str, layouts: str) -> None:
+    ours = node("a")
+    ours["metadata"]["labels"] = {
+        name: text for name, text in ours["metadata"]["labels"].items() if "manager" not in name and "state" not in name
+    }
+    gpus = [{"uuid": f"GPU-{at}", "model": "H100", "mig": False, "migPending": False, "instances": []} for at in "01"]
+    signed = {"metadata": {"name": "a"}, "status": {"state": {"vendor": "nvidia", "gpus": gpus}}}
+    waits, file = [pod("small", {SMALL: "3"})], f"mig-configs: {{wanted: {rules}}}"
+    (report,) = planned([ours], waits, file=file, signed=[signed])
+    (row,) = report.nodes
+    assert (row.reason, wanted(report)) == ("AwaitsSignature", {"a": "wanted"})
+    assert f"`kopt nodes plan a {layouts}`" in row.message
+    assert row.executor is not None
+    assert not row.executor.cuts
+    assert status_of(report, True, NOW_S)["conditions"][0]["reason"] == "AwaitsSignature"
+    (other,) = planned([ours], waits, file=file)
+    assert other.nodes[0].reason == "NoExecutor"
 
 
 def test_what_cannot_be_done_is_said() -> None:

@@ -37,6 +37,7 @@ from kopt.controllers.lending.reconciler import Reconciler as Lending
 from kopt.controllers.meter.budgets import BudgetKeeper
 from kopt.controllers.pairwise.reconciler import Reconciler as Pairwise
 from kopt.controllers.partitions.reconciler import Reconciler as Partitions
+from kopt.controllers.partitions.sharing.reconciler import Reconciler as Sharing
 from kopt.controllers.preemption.kai.preemptor import KaiPreemption
 from kopt.controllers.preemption.kube_scheduler.preemptor import PlainPreemption
 from kopt.controllers.preemption.reconciler import Reconciler as Preemption
@@ -56,6 +57,7 @@ from .scenarios import (
     QUEUE_ORDER,
     RESERVATIONS,
     RIGHTSIZING,
+    SHARING,
     requested_cpu,
 )
 
@@ -143,6 +145,14 @@ def _is_as_before(kube: MemoryKube) -> bool:
     return not {"nvidia.com/mig.config", "kaiwo.ai/held"} & labels.keys() and not node["spec"].get("unschedulable")
 
 
+def _is_shared_as_before(kube: MemoryKube) -> bool:
+    node = kube.find(NODES, "n0")
+    assert node is not None
+    labels = node["metadata"]["labels"]
+    is_own = labels["nvidia.com/device-plugin.config"] == "mps-2"
+    return is_own and "kaiwo.ai/held" not in labels and not node["spec"].get("unschedulable")
+
+
 ACTING = (
     Acting("profiling", _scenario("sizing"), (Sizing, "reconcile"), undone=_is_free),
     Acting("staging", _scenario("staging"), (Staging, "step"), undone=_is_free),
@@ -154,6 +164,7 @@ ACTING = (
     Acting("gangs", GANGS, (Gangs, "step"), undone=_runs),
     Acting("budgets", BUDGETS, (BudgetKeeper, "step"), undone=_is_open),
     Acting("partitions", PARTITIONS, (Partitions, "step"), undone=_is_as_before),
+    Acting("sharing", SHARING, (Sharing, "step"), undone=_is_shared_as_before),
     Acting("health", HEALTH, (Health, "step"), undone=_takes_pods),
     Acting("reservations", RESERVATIONS, (Reservations, "step"), undone=_is_left),
     Acting("rightsizing", RIGHTSIZING, (Rightsizing, "step"), undone=_is_given_back),

@@ -48,6 +48,8 @@ from kopt.controllers.meter.store import CostStore
 from kopt.controllers.partitions import main as partitions
 from kopt.controllers.partitions.executors import MigManager
 from kopt.controllers.partitions.pools import Managers
+from kopt.controllers.partitions.sharing.reconciler import SharingSettings
+from kopt.controllers.partitions.sharing.steps import StepSettings
 from kopt.controllers.queues import main as declared_queues
 from kopt.controllers.queues.reconciler import Carrying
 from kopt.controllers.reservations import main as reservations
@@ -55,9 +57,11 @@ from kopt.controllers.rightsizing import main as rightsizing
 from kopt.controllers.rightsizing.reconciler import RightsizingSettings
 from kopt.core.decision import Mode
 from kopt.core.scheduling.queue_tree import Engine
+from kopt.core.sharing.modes import SharingMode
 from kopt.core.times import stamp
 from kopt.core.units import GIB
 from kopt.core.workload.rightsizing import ContainerUse
+from kopt.formats.sharing_terms import ReplicaSetting, configuration_text
 from kopt.policies.gangs import GangSettings
 from kopt.policies.priority.queue_order import QueueOrder
 from kopt.policies.rightsizing.watch import WatchSettings
@@ -216,6 +220,28 @@ def _is_being_cut(kube: MemoryKube) -> bool:
 
 
 PARTITIONS = Scenario("partitions", _fill_partitions, _partitions, _is_being_cut, ())
+
+
+def _fill_sharing(kube: MemoryKube) -> None:
+    """An empty node whose plugin offers nothing, as the daemon of MPS is away."""
+    labels = {"nvidia.com/gpu.count": "4", "nvidia.com/device-plugin.config": "mps-2"}
+    kube.put(NODES, node("n0", gpus=0, **labels))
+    settings = {"mps-2": ReplicaSetting(SharingMode.MPS, 2), "turns-2": ReplicaSetting(SharingMode.TIME_SLICING, 2)}
+    data = {name: configuration_text(setting, None) for name, setting in settings.items()}
+    kube.put(CONFIG_MAPS, {"metadata": {"name": "device-plugin-config", "namespace": "gpu-operator"}, "data": data})
+
+
+def _sharing(kube: Any) -> LedReplica:
+    steps = StepSettings(settle_s=0.0)
+    watched = SharingSettings(Mode.ENFORCE, mps_lost_s=0.0, steps=steps)
+    return partitions.Replica(kube, partitions.ProcessSettings(lease=LEASE, sharing=watched, port=0))
+
+
+def _takes_turns(kube: MemoryKube) -> bool:
+    return label_of(kube, NODES, "n0", label="nvidia.com/device-plugin.config", namespace="") == "turns-2"
+
+
+SHARING = Scenario("sharing", _fill_sharing, _sharing, _takes_turns, ())
 
 
 def _fill_health(kube: MemoryKube) -> None:

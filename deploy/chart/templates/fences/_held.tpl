@@ -94,10 +94,10 @@ it may be given back), `release` (what is not held is not touched).
 
 {{/*
 What waits in a queue is parked in one that does not exist; Kueue itself may write that of a namespace's default. A node's
-configuration is what mig-manager, or AMD's device config manager, cuts it by.
+configuration is what mig-manager, or AMD's device config manager, cuts it by, or NVIDIA's device plugin shares its GPUs by.
 */}}
 {{- define "kopt.parkedLabel" -}}
-variables.podLabels[?name].hasValue() && variables.podLabels[?name] == variables.labelsAfter[?name] || name == 'kueue.x-k8s.io/queue-name' && (variables.labelsBefore[?name].orValue('') == 'kaiwo-held' || variables.labelsAfter[?name].orValue('') == 'kaiwo-held' || variables.labelsBefore[?name].orValue('') == '' && variables.labelsAfter[?name].orValue('') == 'default') || name in ['nvidia.com/mig.config', 'dcm.amd.com/gpu-config-profile', 'dcm.amd.com/gpu-config-profile-state'] && variables.kind == '/nodes'
+variables.podLabels[?name].hasValue() && variables.podLabels[?name] == variables.labelsAfter[?name] || name == 'kueue.x-k8s.io/queue-name' && (variables.labelsBefore[?name].orValue('') == 'kaiwo-held' || variables.labelsAfter[?name].orValue('') == 'kaiwo-held' || variables.labelsBefore[?name].orValue('') == '' && variables.labelsAfter[?name].orValue('') == 'default') || name in ['nvidia.com/mig.config', 'nvidia.com/device-plugin.config', 'dcm.amd.com/gpu-config-profile', 'dcm.amd.com/gpu-config-profile-state'] && variables.kind == '/nodes'
 {{- end }}
 
 {{/* A Job asks for something else while its size is found out (`cluster/holds/original_request.py`), and its pods go where its data is. */}}

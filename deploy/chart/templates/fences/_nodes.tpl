@@ -38,5 +38,5 @@ a list of the root, the component, and whether it gives back: only what is marke
 - expression: "'kaiwo.ai/held' in variables.labelsBefore || object.spec.?unschedulable == oldObject.spec.?unschedulable"
   message: it takes pods again only where we have cordoned it
 {{- end }}
-{{ include "kopt.ourMetadata" (ternary "name == 'nvidia.com/mig.config'" "false" .) }}
+{{ include "kopt.ourMetadata" (ternary "name in ['nvidia.com/mig.config', 'nvidia.com/device-plugin.config']" "false" .) }}
 {{- end }}

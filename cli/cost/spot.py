@@ -166,18 +166,18 @@ def _planned(run: _Run, listed: "Price", cheap: "Price") -> Answer:
     expected = plan.expected_hours(available=True) * listed.micro_per_gpu_hour
     alone = alone_s / 3600 * listed.micro_per_gpu_hour
     rows, steps = [SpotRow("on-demand", listed.micro_per_gpu_hour / 1e6, alone_s, alone)], list[_Step]()
-    verdict = ["No: on-demand capacity from the start is the cheapest that is in time."]
+    sentences = ["No: on-demand capacity from the start is the cheapest that is in time."]
     if expected < alone:
         rows.append(SpotRow("spot, as planned", None, deadline_s, expected))
         steps = [_Step(share * run.work_s, plan.least_hours_to_wait(share * run.work_s)) for share in _SHARES]
-        verdict = [f"Yes: the plan is expected to cost {1 - expected / alone:.0%} less, and is in time."]
-        verdict += ["Use spot capacity whenever it is to be had.", *(step.sentence for step in steps)]
+        sentences = [f"Yes: the plan is expected to cost {1 - expected / alone:.0%} less, and is in time."]
+        sentences += ["Use spot capacity whenever it is to be had.", *(step.sentence for step in steps)]
     header = {
         "use_spot": expected < alone,
         "wait": [{"work_seconds": step.work_s, "while_hours_left": step.least_h} for step in steps],
         "currency": listed.currency,
     }
-    return Answer("capacities", rows, header, remarks=[*verdict, *_sources(run, listed, cheap)], hide_header=True)
+    return Answer("capacities", rows, header, remarks=[*sentences, *_sources(run, listed, cheap)], hide_header=True)
 
 
 _SHARES = (1.0, 0.5, 0.25)

@@ -20,7 +20,7 @@ _HOUR_S = 3600.0
 _LEAST_TICK_S, _MOST_TICKS = 60.0, 288
 _NEVER = 1e12
 """The cost of missing the deadline: finite, so that a probability of 0 times it is 0."""
-_WAITING = 1e-6
+_TICK_OF_REST = 1e-6
 """What a tick of waiting costs, of a tick of on-demand capacity: of plans that cost the same the soonest is taken."""
 
 Costs = NDArray[np.float64]
@@ -81,13 +81,13 @@ class SpotPlan:
         self._ticks = int(run.deadline_s / self.tick_s + 1e-9)
         self._choices: list[NDArray[np.int8]] = []
         """By ticks left: index into ``_ORDER`` by what is held, state of spot capacity, and ticks of work left."""
-        self._waiting = self._solve()
+        self._at_rest = self._solve()
 
     def expected_hours(self, *, available: bool, age_s: float = 0.0) -> float:
         """What the run costs from now on, in hours of on-demand capacity, with spot capacity there, or away, for
         ``age_s``."""
         work = self._ticks_of(self.run.work_s)
-        return float(self._waiting[_state(available=available, age_s=age_s)][work]) * self.tick_s / _HOUR_S
+        return float(self._at_rest[_state(available=available, age_s=age_s)][work]) * self.tick_s / _HOUR_S
 
     def choose(self, left_s: float, work_s: float, held: Capacity, *, available: bool, age_s: float) -> Capacity:
         """What to compute on, with ``left_s`` until the deadline, ``work_s`` to compute and ``held`` now.
@@ -123,7 +123,7 @@ class SpotPlan:
         none[:, 0] = 0.0
         spot, on_demand = none.copy(), none.copy()
         for ticks in range(1, size):
-            waits, paid = _WAITING + chain @ none, chain @ on_demand
+            waits, paid = _TICK_OF_REST + chain @ none, chain @ on_demand
             begins, starts = self._on_spot(fresh, spot, none, chain, ticks), 1 + _at(paid, fresh)
             goes_on = self._on_spot(kept, spot, none, chain, ticks)
             decided = (

@@ -1,7 +1,6 @@
 """Who has acknowledged which alert, in a database: rows are only added, so nobody's word takes another's place."""
 
-from dataclasses import dataclass
-
+from kopt.core.alerts.acknowledgement import Acknowledgement
 from kopt.serving.base.database.opening import Location, open_database
 
 KEEP_S = 400 * 86_400
@@ -10,16 +9,6 @@ CREATE TABLE IF NOT EXISTS alert_acknowledgements (
     identity TEXT NOT NULL, at_s REAL NOT NULL, who TEXT NOT NULL, note TEXT NOT NULL,
     PRIMARY KEY (identity, at_s, who)) WITHOUT ROWID
 """
-
-
-@dataclass(frozen=True)
-class Acknowledgement:
-    """``identity`` is the alert's, with its labels; it counts until the alert is resolved."""
-
-    identity: str
-    at_s: float
-    who: str
-    note: str = ""
 
 
 class Acknowledgements:

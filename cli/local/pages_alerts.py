@@ -18,10 +18,12 @@ if TYPE_CHECKING:
 
 
 class RecordedAlerts:
-    """``server`` connects anew with each reading, as its token changes."""
+    """``server`` connects anew with each reading, as its token changes. The database may be one that the pages only
+    read: then nothing can be acknowledged."""
 
     def __init__(self, server: "Callable[[], Server]", where: Location) -> None:
         self._server, self._store = server, Acknowledgements(where)
+        self._readable = Acknowledgements(where, read_only=True)
 
     def history(self, window_s: int) -> AlertHistory:
         try:
@@ -32,7 +34,7 @@ class RecordedAlerts:
         oldest_s = min((each.fired_s for each in listed), default=0.0) - step_s
         try:
             with _answering():
-                return AlertHistory(tuple(listed), tuple(self._store.since(oldest_s)), step_s)
+                return AlertHistory(tuple(listed), tuple(self._readable.since(oldest_s)), step_s)
         except AlertsError as error:
             # What fires is worth more than who looks after it.
             return AlertHistory(tuple(listed), (), step_s, f"{error}")

@@ -25,6 +25,7 @@ from kopt.dashboard.login.sessions import Session, Sessions
 from kopt.dashboard.pages.alerts.data import ALERTS, DAY_S, Alerts, rights_to
 from kopt.dashboard.pages.alerts.view import WIDTH, alerts_page
 from kopt.data.demand.prometheus import Server
+from kopt.serving.base.database.interface import DatabaseError
 from tests.alerts.made_alerts import episode
 from tests.dashboard.test_login import ADDRESS, KEY, KnownUsers
 from tests.gpu_history import Metric, history
@@ -195,7 +196,20 @@ def test_acknowledgements_are_the_same_in_postgresql(postgres: PostgresServer) -
     expected = [Acknowledgement("a", 100.25, "ada", "looking"), Acknowledgement("a", 100.25, "bob")]
     assert first.since(0) == second.since(100.25) == expected
     assert first.since(101) == []
-    first.close(), second.close()
+    first.close()
+    second.close()
+
+
+@pytest.mark.long
+def test_a_user_of_postgresql_who_may_only_read_shows_what_others_acknowledged(postgres: PostgresServer) -> None:
+    url = postgres.new_database()
+    reader = Acknowledgements(url, read_only=True)
+    assert reader.since(0) == []
+    writer = Acknowledgements(url)
+    writer.add(Acknowledgement("a", 100.0, "ada"))
+    assert [each.who for each in reader.since(0)] == ["ada"]
+    with pytest.raises(DatabaseError):
+        reader.add(Acknowledgement("a", 101.0, "bob"))
 
 
 @pytest.mark.services

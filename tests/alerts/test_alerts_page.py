@@ -158,6 +158,9 @@ def test_bars_lie_where_alerts_fired_and_words_count_for_their_own_episode() -> 
     assert [bool(line.acknowledged) for line in page.rows] == [False, True, False]
     assert (len(page.firing), page.unacknowledged) == (1, 1)
     assert page.firing[0].do
+    unusual = episode("KoptDemandUnusual", "info", NOW_S - 60, service="research/chat", direction="lower")
+    (line,) = alerts_page(AlertHistory((unusual,)), DAY_S, NOW_S).firing
+    assert line.summary == "Demand of research/chat is lower than its past lets expect."
     assert not re.search(r"[{}]", page.firing[0].summary)
 
 

@@ -111,9 +111,10 @@ def _line(episode: Episode, history: AlertHistory, rule: AlertRule | None, now_s
 
 
 def _filled(template: str, labels: Mapping[str, str]) -> str:
-    """A summary with its labels; empty where it has more than labels, as values are not among what is read."""
-    text = _LABEL.sub(lambda match: labels.get(match[1], ""), template)
-    return "" if "{{" in text else text
+    """A summary with its labels, up to the first thing that is none: values are not among what is read."""
+    text, more, _ = _LABEL.sub(lambda match: labels.get(match[1], ""), template).partition("{{")
+    clause, colon, _ = text.rpartition(":")
+    return text if not more else f"{clause}." if colon else ""
 
 
 def _lane(lines: Sequence[EpisodeLine], window_s: int, now_s: float) -> Lane:

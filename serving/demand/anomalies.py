@@ -61,7 +61,7 @@ class DemandAnomalies:
         """Takes the new buckets of histories."""
         for series in all_series:
             with self._lock:
-                self._take(series)
+                self._update(series)
         with self._lock:
             self._forget_silent()
 
@@ -73,14 +73,14 @@ class DemandAnomalies:
         try:
             if series.name not in self._watches:
                 return None
-            anomaly = self._take(series)
+            anomaly = self._update(series)
         finally:
             self._lock.release()
         if anomaly is None or self._clock() - _end_s(series) > STALE_S:
             return None
         return AnomalyOut(anomaly.direction, anomaly.since_s, anomaly.value, anomaly.expected, anomaly.severity)
 
-    def _take(self, series: DemandSeries) -> Anomaly | None:
+    def _update(self, series: DemandSeries) -> Anomaly | None:
         anomaly = self._watches.observe(series)
         self._show(series.name, anomaly, _end_s(series))
         return anomaly

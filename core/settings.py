@@ -5,6 +5,7 @@ prefix (``home``, ``api_port``) may stand in a TOML text. The environment wins. 
 is ``serving.base.environment.load_settings``.
 """
 
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -14,6 +15,8 @@ KUBE_CONTEXT = "KOPT_KUBE_CONTEXT"
 """The variable that names a context of the kubeconfig, as ``--context`` does; like KUBECONFIG it is no setting."""
 
 _MOST_MIB = 1 << 20
+_FALSE_ALARMS = (0.25, 2.0)
+"""Per service and week; no others have been measured (``models.demand.anomalies``)."""
 
 
 class SettingsError(ValueError):
@@ -55,6 +58,8 @@ class Settings:
     record_logs_mib: int = 0
     """Mebibytes of redacted log lines, with what lay in checkpoint folders, that the endpoint keeps for
     ``kopt train checkpoint --from-cluster``; 0 keeps none."""
+    anomaly_false_alarms: float = 0.5
+    """Alarms per live service and week, from 0.25 to 2, that may be none: how soon demand counts as unusual."""
     ray_address: str = ""
     """Ray cluster to join; empty starts a local one."""
     mlflow_uri: str = ""
@@ -119,8 +124,21 @@ def _convert(name: str, text: str) -> object:
         if not text.isdigit() or int(text) > _MOST_MIB:
             raise SettingsError(f"KOPT_{name.upper()} is {text!r}; it is a number of MiB from 0 to {_MOST_MIB:,}")
         return int(text)
+    if name == "anomaly_false_alarms":
+        return _false_alarms(text)
     if not name.endswith("_port"):
         return text
     if not text.isdigit() or int(text) > 65535:
         raise SettingsError(f"KOPT_{name.upper()} is {text!r}; a port is a number from 0 to 65535")
     return int(text)
+
+
+def _false_alarms(text: str) -> float:
+    least, most = _FALSE_ALARMS
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = math.nan
+    if not least <= rate <= most:
+        raise SettingsError(f"KOPT_ANOMALY_FALSE_ALARMS is {text!r}; it is a number per week from {least} to {most}")
+    return rate

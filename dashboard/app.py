@@ -1,8 +1,8 @@
 """The web application of the pages.
 
-Read only: no form changes anything (one sends a text to be drawn). On one's own machine there is no cookie and no
-session; in a cluster everybody logs in (``kopt.dashboard.login``). ``serve`` is the process that ``kopt up`` starts,
-``create_app`` the application for tests and for mounting.
+Read only but for one form: whoever is logged in may acknowledge an alert; the other forms send what is to be drawn. On
+one's own machine there is no cookie and no session; in a cluster everybody logs in (``kopt.dashboard.login``).
+``serve`` is the process that ``kopt up`` starts, ``create_app`` the application for tests and for mounting.
 """
 
 import asyncio
@@ -15,6 +15,7 @@ from fastapi import FastAPI, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from kopt.core.settings import Settings
+from kopt.dashboard.data.alerts import AlertSource
 from kopt.dashboard.data.costs import Costs
 from kopt.dashboard.data.feed import Source
 from kopt.dashboard.data.gpu_hours import GpuHourSource
@@ -55,12 +56,13 @@ def create_app(
     costs: Costs | None = None,
     gpu_hours: GpuHourSource | None = None,
     utilisation: UtilisationSource | None = None,
+    alerts: AlertSource | None = None,
 ) -> FastAPI:
     """The pages over ``source``; by default over the endpoint, registry and home that ``settings`` name.
 
     ``hosts`` are further names under which the pages may be opened; ``cluster`` reads nodes and controllers, ``costs``
     what the meter has recorded, ``gpu_hours`` what GPUs were used for, ``utilisation`` how
-    busy they were over months.
+    busy they were over months, ``alerts`` what fired and who looks after it.
     ``example`` marks every page: what it shows is no real cluster's. With ``login`` everybody logs in and sees what
     they may list in the cluster.
     """
@@ -77,6 +79,7 @@ def create_app(
             costs=costs,
             gpu_hours=gpu_hours,
             utilisation=utilisation,
+            alerts=alerts,
             cluster_name=settings.cluster,
         )
         source = live
@@ -142,6 +145,7 @@ def serve(
     costs: Costs | None = None,
     gpu_hours: GpuHourSource | None = None,
     utilisation: UtilisationSource | None = None,
+    alerts: AlertSource | None = None,
 ) -> None:
     """Serve the pages until the process is told to end; loopback unless the settings name another interface."""
     uvicorn.run(
@@ -154,6 +158,7 @@ def serve(
             costs=costs,
             gpu_hours=gpu_hours,
             utilisation=utilisation,
+            alerts=alerts,
         ),
         host=settings.api_host,
         port=settings.pages_port if port is None else port,

@@ -33,6 +33,7 @@ COLOURS: Mapping[str, str] = {
     "champion": "#0072b2",
     "challenger": "#d55e00",
 }
+_ANOMALY_OPACITY = 0.16
 BAND_OPACITY = (0.44, 0.32, 0.21, 0.13)
 
 
@@ -117,7 +118,10 @@ def fan(service: Service, hours: float) -> go.Figure:
     layout: dict[str, Any] = {
         "xaxis": axis.layout | {"showgrid": False},
         "yaxis": {"title": {"text": _per_bucket(service)}, "range": [0, highest], "fixedrange": True},
-        "shapes": [now_line(axis.at(float(series.times_s[-1])))],
+        "shapes": [
+            now_line(axis.at(float(series.times_s[-1]))),
+            *_anomaly_band(service, axis, float(recent.times_s[0])),
+        ],
     }
     if service.capacity.per_gpu:
         # An axis is only drawn when something lies on it.
@@ -211,6 +215,26 @@ def tail_cap(service: Service) -> float | None:
     recent = service.series.tail(max(1, 7 * 86_400 // service.series.step_s)).value
     finite = recent[np.isfinite(recent)]
     return 2 * float(finite.max()) if len(finite) and finite.max() > 0 else None
+
+
+def _anomaly_band(service: Service, axis: Axis, first_s: float) -> list[dict[str, Any]]:
+    """From where demand became unusual to the newest bucket."""
+    anomaly = service.forecast.anomaly if service.forecast else None
+    if anomaly is None:
+        return []
+    return [
+        {
+            "type": "rect",
+            "x0": axis.at(max(anomaly.since_s, first_s)),
+            "x1": axis.at(float(service.series.times_s[-1])),
+            "y0": 0,
+            "y1": 1,
+            "yref": "paper",
+            "line": {"width": 0},
+            "fillcolor": faded(COLOURS["limit"], _ANOMALY_OPACITY),
+            "layer": "below",
+        }
+    ]
 
 
 def _per_bucket(service: Service) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
+from kopt.dashboard.data.alerts import AlertSource
 from kopt.dashboard.data.costs import Costs
 from kopt.dashboard.data.feed import AnyFeed, Connections, Feed, Reader, Versions
 from kopt.dashboard.data.gpu_hours import GpuHourSource
@@ -47,6 +48,7 @@ class LiveSource:
         gpu_hours: GpuHourSource | None = None,
         cluster_name: str = "",
         utilisation: UtilisationSource | None = None,
+        alerts: AlertSource | None = None,
     ) -> None:
         served = Served(client)
         self.connections = Connections(
@@ -63,6 +65,7 @@ class LiveSource:
             gpu_hours,
             cluster_name,
             utilisation,
+            alerts,
         )
         self._snapshot = SnapshotReader(self.connections)
         self._readers: dict[AnyFeed, Reader[object]] = {feed: feed.open(self.connections) for feed in FEEDS}

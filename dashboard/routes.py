@@ -150,7 +150,7 @@ class Routes:
 _ERROR_TEXTS = {
     403: ("Not from here", "A form of another site asked for this page; open it from these pages themselves."),
     404: ("Not here", "This page does not exist."),
-    405: ("Only to be read", "These pages are read only; nothing can be changed through them."),
+    405: ("Only to be read", "This address is read only; nothing can be changed through it."),
     413: ("Too much", "This form is longer than any that these pages send."),
     503: ("The cluster does not answer", "What you may see cannot be looked up now; try again."),
     500: ("Something broke", "This page could not be drawn. The log of the pages says why; the other pages may work."),

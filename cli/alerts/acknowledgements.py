@@ -1,7 +1,7 @@
 """Who has acknowledged which alert, in a database: rows are only added, so nobody's word takes another's place."""
 
-from dataclasses import dataclass
-
+from kopt.core.alerts.acknowledgement import Acknowledgement
+from kopt.serving.base.database.interface import NoTableError
 from kopt.serving.base.database.opening import Location, open_database
 
 KEEP_S = 400 * 86_400
@@ -12,21 +12,11 @@ CREATE TABLE IF NOT EXISTS alert_acknowledgements (
 """
 
 
-@dataclass(frozen=True)
-class Acknowledgement:
-    """``identity`` is the alert's, with its labels; it counts until the alert is resolved."""
-
-    identity: str
-    at_s: float
-    who: str
-    note: str = ""
-
-
 class Acknowledgements:
-    """Methods block, and raise DatabaseError."""
+    """Methods block, and raise DatabaseError. ``read_only``, for PostgreSQL, needs no right but to read."""
 
-    def __init__(self, where: Location) -> None:
-        self._database = open_database(where, _SCHEMA)
+    def __init__(self, where: Location, *, read_only: bool = False) -> None:
+        self._database = open_database(where, _SCHEMA, read_only=read_only)
 
     def close(self) -> None:
         self._database.close()
@@ -42,7 +32,10 @@ class Acknowledgements:
 
     def since(self, at_s: float) -> list[Acknowledgement]:
         """In the order of time."""
-        rows = self._database.query(
-            "SELECT identity, at_s, who, note FROM alert_acknowledgements WHERE at_s >= ? ORDER BY at_s, who", (at_s,)
-        )
+        sql = "SELECT identity, at_s, who, note FROM alert_acknowledgements WHERE at_s >= ? ORDER BY at_s, who"
+        try:
+            rows = self._database.query(sql, (at_s,))
+        except NoTableError:
+            # Nobody has acknowledged anything yet, and a reader creates nothing.
+            return []
         return [Acknowledgement(str(identity), float(at), str(who), str(note)) for identity, at, who, note in rows]

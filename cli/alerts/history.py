@@ -1,7 +1,6 @@
 """``kopt alerts history`` and ``acknowledge``: what fired, until when, and who has seen it, without an Alertmanager."""
 
 import getpass
-import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,17 +10,18 @@ from typing import Annotated
 
 import typer
 
-from kopt.cli.alerts.acknowledgements import Acknowledgement, Acknowledgements
+from kopt.cli.alerts.acknowledgements import Acknowledgements
+from kopt.cli.alerts.reading import SHORTEST_STEP_S, read_episodes
 from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Output, seconds
 from kopt.cli.output import Answer, Format, column, show
 from kopt.cli.progress import print_status
-from kopt.core.alerts.catalogue import alert_rules
-from kopt.core.alerts.episodes import Episode, episodes
+from kopt.core.alerts.acknowledgement import LONGEST_NOTE, Acknowledgement, is_printable_note
+from kopt.core.alerts.episodes import Episode
 from kopt.core.units import format_span
 from kopt.policies.cost.budgets import stamp
 
-_SHORTEST_STEP_S, _MOST_STEPS, _LONGEST_S, _LONGEST_NOTE = 60, 2_000, 400 * 86_400, 400
+_LONGEST_S = 400 * 86_400
 PrometheusOption = Annotated[
     str, typer.Option("--prometheus", metavar="URL", help="Where the rules of `kopt alerts rules` are evaluated.")
 ]
@@ -64,7 +64,7 @@ def history(
         kopt alerts history --prometheus http://prometheus:9090 --since 30d -o json
     """
     span_s = seconds(since, "--since")
-    if not _SHORTEST_STEP_S <= span_s <= _LONGEST_S:
+    if not SHORTEST_STEP_S <= span_s <= _LONGEST_S:
         usage_error("a window is 1min to 400d long", "--since")
     listed, step_s = _read(prometheus, span_s, token_file, every=every)
     with _opened() as store:
@@ -88,8 +88,8 @@ def acknowledge(
 
         kopt alerts acknowledge 3fa9c01b77 --prometheus http://prometheus:9090 --note "node drained, GPU ordered"
     """
-    if len(note) > _LONGEST_NOTE or not note.isprintable() or not who.isprintable():
-        usage_error(f"a note is printable text of at most {_LONGEST_NOTE} characters", "--note")
+    if not is_printable_note(note) or not who.isprintable():
+        usage_error(f"a note is printable text of at most {LONGEST_NOTE} characters", "--note")
     listed, _ = _read(prometheus, 3600, token_file, every=True)
     firing = {each.identity: each for each in listed if each.resolved_s is None}
     if identity not in firing:
@@ -105,21 +105,11 @@ def _read(url: str, span_s: int, token_file: Path | None, *, every: bool) -> tup
     from kopt.cli.sizing.measured import read_token
     from kopt.data.demand.prometheus import PrometheusError, Server
 
-    step_s = max(_SHORTEST_STEP_S, math.ceil(span_s / _MOST_STEPS))
-    until_s = int(time.time()) // step_s * step_s
     try:
         with Server(url, token=read_token(token_file)) as server:
-            answer = server.query_range('ALERTS{alertstate="firing"}', until_s - span_s, until_s, step_s)
-            series = [(item["metric"], _times_s(item["values"])) for item in answer]
-    except (PrometheusError, KeyError, TypeError, ValueError) as error:
+            return read_episodes(server, span_s, every=every)
+    except (PrometheusError, ValueError) as error:
         raise Refused(f"alerts cannot be read: {error}") from error
-    ours = {rule.alert for rule in alert_rules()}
-    return [each for each in episodes(series, step_s, until_s) if every or each.alert in ours], step_s
-
-
-def _times_s(samples: Sequence[tuple[float, str]]) -> list[float]:
-    """When it fired."""
-    return [float(at_s) for at_s, value in samples if float(value) > 0]
 
 
 def _row(episode: Episode, known: Sequence[Acknowledgement], step_s: int) -> EpisodeRow:

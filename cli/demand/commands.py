@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kopt.cli.demand import inputs
+from kopt.cli.demand.anomalies import anomalies_of, anomaly_remark
 from kopt.cli.demand.ingest import ingest
 from kopt.cli.errors import Refused, usage_error
 from kopt.cli.options import Label, Output, Query, Since, Step, Unit, probabilities, seconds, several_seconds
@@ -79,7 +80,8 @@ def forecast(
 ) -> None:
     """Quantiles of demand per series and horizon, counted from the end of each series.
 
-    Without a registry on this machine the shipped model answers.
+    Without a registry on this machine the shipped model answers. Series that end in demand that their past does not
+    let expect are named.
 
     Examples:
 
@@ -95,7 +97,9 @@ def forecast(
     answer = _answer(demand_series, model, ahead, wanted, now or source.is_prometheus)
     rows = [_row(service.name, prediction) for service in answer for prediction in service.predictions]
     header = {"model": answer.model.to_dict()}
-    remarks = ["kopt demand explain INPUT --series NAME says why"]
+    unusual = anomalies_of(demand_series)
+    remarks = [anomaly_remark(each, unusual[each.name]) for each in demand_series if each.name in unusual]
+    remarks.append("kopt demand explain INPUT --series NAME says why")
     show(Answer("forecasts", rows, header, title="demand forecast", remarks=remarks, document=answer.to_dict()), output)
 
 

@@ -3,8 +3,8 @@
 With ``KUBECONFIG``, or in a pod, the pages show the nodes of the cluster and what controllers say there;
 ``~/.kube/config`` alone is not taken, as pages ask for as long as they run. ``KOPT_PAGES_EXAMPLE=true`` says on every
 page that what it shows is an example. With ``KOPT_PAGES_LOGIN`` everybody logs in (``pages_login``). What the meter
-has recorded is read where ``pages_costs`` and ``pages_utilisation`` say, and what GPU-hours were used for where
-``pages_efficiency`` does.
+has recorded is read where ``pages_costs`` and ``pages_utilisation`` say, what GPU-hours were used for where
+``pages_efficiency`` does, and which alerts fired where ``pages_alerts`` does.
 ``KOPT_PAGES_PROMETHEUS`` is the address of a Prometheus that scrapes GPU exporters,
 ``KOPT_PAGES_PROMETHEUS_TOKEN_FILE`` a file with a bearer token for it, ``KOPT_PAGES_PROMETHEUS_CA_FILE`` one with the
 authority of its certificate. With ``KOPT_PAGES_DIAGNOSES=true`` why a workload waits is written as an Event on it.
@@ -14,6 +14,7 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from kopt.cli.local.pages_alerts import alerts_of
 from kopt.cli.local.pages_cluster import ClusterWatch
 from kopt.cli.local.pages_costs import PriceBookError, costs_of
 from kopt.cli.local.pages_efficiency import gpu_hours_of
@@ -116,6 +117,7 @@ def main(environ: Mapping[str, str]) -> None:
         costs=costs,
         gpu_hours=gpu_hours_of(environ),
         utilisation=utilisation_of(environ, settings),
+        alerts=alerts_of(environ, settings),
     )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from kopt.dashboard.data.access import Holds, Right
+from kopt.dashboard.data.alerts import AlertSource
 from kopt.dashboard.data.costs import Costs
 from kopt.dashboard.data.gpu_hours import GpuHourSource
 from kopt.dashboard.data.histories import Histories
@@ -53,6 +54,7 @@ class Connections:
     gpu_hours: GpuHourSource | None = None
     cluster_name: str = ""
     utilisation: UtilisationSource | None = None
+    alerts: AlertSource | None = None
 
 
 class Reader(Protocol[T_co]):

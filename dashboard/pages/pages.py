@@ -1,5 +1,6 @@
 """The pages: a new one is a folder of its own and a line here. Their order is that of the navigation."""
 
+from kopt.dashboard.pages.alerts import page as alerts
 from kopt.dashboard.pages.capacity import page as capacity
 from kopt.dashboard.pages.cluster import page as cluster
 from kopt.dashboard.pages.cost import page as cost
@@ -27,6 +28,7 @@ PAGES: tuple[Page, ...] = (
     gpus.PAGE,
     topology.PAGE,
     cluster.PAGE,
+    alerts.PAGE,
     efficiency.PAGE,
     cost.PAGE,
     models.PAGE,

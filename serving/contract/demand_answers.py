@@ -1,7 +1,7 @@
 """What callers of ``/v1/demand`` ask and get, as frozen values. Standard library only."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -83,13 +83,32 @@ class HorizonForecast:
 
 
 @dataclass(frozen=True)
+class AnomalyOut:
+    """Demand that is not what the service's past lets expect, as of its newest bucket."""
+
+    direction: Literal["lower", "higher"]
+    since_s: float
+    """Start of the bucket with which it began."""
+    value: float
+    expected: float
+    """Demand in the newest bucket, and what was expected of it, in the series' unit."""
+    severity: float
+    """The largest evidence since it began over what an anomaly takes, at least 1."""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
 class SeriesForecast:
-    """All horizons of one service; demand is the sum over a bucket of ``bucket_s`` seconds."""
+    """All horizons of one service; demand is the sum over a bucket of ``bucket_s`` seconds. ``anomaly`` is that of a
+    live service."""
 
     name: str
     unit: str
     bucket_s: int
     horizons: tuple[HorizonForecast, ...]
+    anomaly: AnomalyOut | None = None
 
     @property
     def fallback(self) -> bool:
@@ -102,6 +121,7 @@ class SeriesForecast:
             "bucket_s": self.bucket_s,
             "fallback": self.fallback,
             "horizons": [horizon.to_dict() for horizon in self.horizons],
+            "anomaly": None if self.anomaly is None else self.anomaly.to_dict(),
         }
 
 
@@ -193,11 +213,13 @@ class SeriesOut:
     """Demand is the sum over a bucket of this many seconds; finer histories are summed to 300 s first."""
     fallback: bool
     horizons: tuple[HorizonOut, ...]
+    anomaly: AnomalyOut | None = None
+    """Of a service that is asked about by name; null as well while the endpoint has not observed it since its start."""
 
     @property
     def forecast(self) -> SeriesForecast:
         horizons = tuple(horizon.forecast for horizon in self.horizons)
-        return SeriesForecast(self.name, self.unit, self.bucket_s, horizons)
+        return SeriesForecast(self.name, self.unit, self.bucket_s, horizons, self.anomaly)
 
 
 @dataclass(frozen=True, kw_only=True)

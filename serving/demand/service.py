@@ -26,6 +26,7 @@ from kopt.serving.client.gpus import gpus_prediction
 from kopt.serving.contract.demand_answers import DemandForecast, HorizonForecast, SeriesForecast
 from kopt.serving.contract.live_answers import PushedDemand
 from kopt.serving.contract.schemas import DemandRequest, PushRequest, SeriesIn
+from kopt.serving.demand.anomalies import DemandAnomalies
 from kopt.serving.demand.feature_lookup import Stored, StoredFeatures
 from kopt.serving.demand.histories import demand_series
 from kopt.serving.demand.live import LiveDemand
@@ -101,6 +102,8 @@ class History:
     kept: Remembered
     now_s: float | None = None
     """The moment of the question, where the history's age is to count."""
+    is_live: bool = False
+    """Whether it was pushed, and not sent with the question."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +131,7 @@ class DemandService(PredictorService[DemandModel]):
         *,
         features: StoredFeatures | None = None,
         live: LiveDemand | None = None,
+        anomalies: DemandAnomalies | None = None,
         memories: Memories | None = None,
         observer: Observer | None = None,
         challenger: ModelSlot | None = None,
@@ -141,6 +145,7 @@ class DemandService(PredictorService[DemandModel]):
         super().__init__(slot, metrics, self._counters, challenger)
         self.observer, self.table = observer, table
         self._features, self._live, self._advice_age_s = features, live, advice_age_s
+        self._anomalies = anomalies
         self._memories = memories or Memories()
         self._lending, self._clock = lending or LendingSettings(), clock
         self._preparation = None if live is None else Preparation(live, self._memories, clock)
@@ -270,7 +275,7 @@ class DemandService(PredictorService[DemandModel]):
         now_s = self._clock() if job.request.now_s is None else job.request.now_s
         # Only for old histories: answers are the same, and kept, as long as the clock is not part of the question.
         is_old = now_s - (series.start_s + len(series) * series.step_s) > STALE_S
-        return History(series, series, kept, now_s if is_old else None)
+        return History(series, series, kept, now_s if is_old else None, is_live=True)
 
     async def _in_time(self, job: Job, tasks: list[Task]) -> list[SeriesForecast]:
         if job.deadline.remaining_s() <= 0:
@@ -309,8 +314,15 @@ class DemandService(PredictorService[DemandModel]):
             elif job.deadline.remaining_s() <= 0:
                 answers.append(self._fallback(job.request, task.entry, job.deadline.reason, task.history))
             else:
-                answers.append(self._answer(job, task.entry, task.history))
+                answers.append(self._with_anomaly(job, task.history, self._answer(job, task.entry, task.history)))
         return answers
+
+    def _with_anomaly(self, job: Job, history: History, answer: SeriesForecast) -> SeriesForecast:
+        """Only what was pushed is watched: other histories belong to their callers, and may be of any time."""
+        if self._anomalies is None or not history.is_live or job.request.replay:
+            return answer
+        anomaly = self._anomalies.latest(history.raw)
+        return answer if anomaly is None else replace(answer, anomaly=anomaly)
 
     def _answer(self, job: Job, entry: SeriesIn, history: History) -> SeriesForecast:
         raw, on_grid = history.raw, history.on_grid

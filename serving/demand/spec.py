@@ -27,13 +27,13 @@ def assemble(assembly: Assembly) -> DemandService:
     challenger = ModelSlot(assembly.source, alias=CHALLENGER)
     source = assembly.parts.features
     features = source if isinstance(source, StoredFeatures) else StoredFeatures(open_feature_store(settings))
+    anomalies = DemandAnomalies(metrics.registry, false_alarms_per_week=settings.anomaly_false_alarms)
     return DemandService(
         champion,
         metrics,
         features=features,
-        live=LiveDemand(
-            lambda: open_histories(settings), features.materialise, observe=DemandAnomalies(metrics.registry).observe
-        ),
+        live=LiveDemand(lambda: open_histories(settings), features.materialise, observe=anomalies.observe),
+        anomalies=anomalies,
         observer=TableObserver(table, metrics, champion=champion, challenger=challenger, adviser=Adviser(table)),
         challenger=challenger,
         table=table,

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from prometheus_server import RunningPrometheus
 from typer.testing import CliRunner
 
-from kopt.cli.alerts.acknowledgements import KEEP_S, Acknowledgement, Acknowledgements
+from kopt.cli.alerts.acknowledgements import KEEP_S, Acknowledgements
 from kopt.cli.main import app
+from kopt.core.alerts.acknowledgement import Acknowledgement
 from kopt.core.alerts.episodes import Episode, episodes
 from tests.gpu_history import EVERY_S, Metric, history
 

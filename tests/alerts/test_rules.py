@@ -66,6 +66,29 @@ def test_rules_fire_and_resolve(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.services
+def test_unusual_demand_is_told_with_what_was_expected(tmp_path: Path) -> None:
+    (rule,) = (rule for rule in alert_rules() if rule.name == "DemandUnusual")
+    groups = [group for group in rule_groups() if group["name"] == f"kopt-{rule.kind}"]
+    (document,) = (each for each in groups[0]["rules"] if each["alert"] == rule.alert)
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": [{"name": "one", "rules": [document]}]}))
+    case = case_of(rule)
+    case["input_series"] += [
+        {"series": f'kopt_demand_anomaly_{name}{{service="{service}"}}', "values": values}
+        for service, observed, expected in (("research/chat", "12.5x120", "400x120"), ("other", "7x120", "7x120"))
+        for name, values in (("observed", observed), ("expected", expected))
+    ]
+    summary = (
+        "Demand of research/chat is lower than its past lets expect: 12.5 in the newest five minutes, where 400 was "
+        "expected."
+    )
+    annotations = {"summary": summary, "description": document["annotations"]["description"]}
+    case["alert_rule_test"][1]["exp_alerts"][0]["exp_annotations"] = annotations
+    test = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": [case]}
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump(test))
+    promtool("test", "rules", "test.yaml", folder=tmp_path)
+
+
+@pytest.mark.services
 def test_what_is_written_for_a_prometheus_is_valid(tmp_path: Path) -> None:
     """Templates of summaries included."""
     (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": rule_groups(labels={"team": "platform"})}))

@@ -23,6 +23,7 @@ from kopt.dashboard.data.histories import FolderHistories
 from kopt.dashboard.data.snapshot import SNAPSHOT
 from kopt.dashboard.data.sources import ClusterNode, Endpoint, Nodes, PastForecast, Service, Snapshot
 from kopt.dashboard.live import FEEDS, LiveSource
+from kopt.dashboard.pages.alerts.data import ALERTS
 from kopt.dashboard.pages.capacity.data import CAPACITY
 from kopt.dashboard.pages.cluster.data import OVERVIEW
 from kopt.dashboard.pages.cost.data import COSTS
@@ -45,6 +46,7 @@ from kopt.serving.contract.bandwidth.pairwise_answers import PairNodeOut, PairsR
 from kopt.serving.contract.checkpoint_answers import ChangeOut, JobOut
 from kopt.serving.contract.common import ModelOut
 from kopt.serving.contract.size_advice import SizeAdvice
+from tests.alerts import made_alerts
 from tests.capacity import made_capacity
 from tests.cost import metered
 from tests.dashboard import cluster_objects as objects
@@ -88,6 +90,7 @@ def full(name: str) -> Mapping[AnyFeed, Any]:
         GPUS: VisibleMap(gpus.gpu_map(4, name=name, problems=(name,))),
         QUEUE: queues.state(NOW_S, queues.queued(f"n/{name}", now_s=NOW_S, queue=name, message=name), problems=(name,)),
         QUOTAS: quota_objects.quotas(NOW_S, name),
+        ALERTS: made_alerts.state(name, NOW_S),
         COSTS: metered.state(name),
         EFFICIENCY: made_hours.state(name),
         CAPACITY: made_capacity.state(name),

@@ -32,7 +32,7 @@ from tests.efficiency.made_hours import history_of
 
 ADDRESS = "http://127.0.0.1:8701"
 KEY = Fernet.generate_key().decode()
-OF_NAMESPACES = ("/", "/jobs", "/recommendations", "/queue", "/lending", "/quotas", "/efficiency")
+OF_NAMESPACES = ("/", "/jobs", "/recommendations", "/queue", "/lending", "/quotas", "/efficiency", "/alerts")
 EVERYTHING = (pods_in(access.ALL_NAMESPACES), access.POOLS, access.NODES)
 
 

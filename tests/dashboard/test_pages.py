@@ -11,6 +11,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import httpx
 import numpy as np
 import pytest
+from pages_source import FixedSource
 
 from kopt.dashboard.app import create_app, pages_client, refreshing
 from kopt.dashboard.data.feed import AnyFeed
@@ -23,7 +24,7 @@ from kopt.dashboard.pages.services.replay import Replays
 from kopt.dashboard.pages.services.view import data_url, service_url
 from kopt.data.demand.table import DemandSeries
 from kopt.models.registry.registry import RegisteredModel
-from kopt.serving.contract.demand_answers import DemandForecast, DemandQuery
+from kopt.serving.contract.demand_answers import AnomalyOut, DemandForecast, DemandQuery
 from kopt.serving.demand.service import DemandService
 from tests.dashboard.conftest import HOSTILE, MemoryRegistry, Platform, Wire
 
@@ -421,3 +422,24 @@ async def test_a_registry_that_is_down_is_not_blamed_on_the_endpoint(
     await platform.refresh()
     assert "prediction endpoint does not answer" not in await page(pages, "/")
     assert "The model registry does not answer" in await page(pages, "/models")
+
+
+async def test_unusual_demand_is_marked_in_the_list_and_on_the_services_chart(
+    platform: Platform, pages: httpx.AsyncClient, services: list[DemandSeries]
+) -> None:
+    assert "than usual" not in await page(pages, "/") + await page(pages, service_url(services[0].name))
+    snapshot = await platform.live.latest(SNAPSHOT)
+    service = snapshot.services[services[0].name]
+    assert service.forecast is not None
+    anomaly = AnomalyOut("lower", service.clock_s - 3600, 3.0, 400.0, 1.5)
+    service = replace(service, forecast=replace(service.forecast, anomaly=anomaly))
+    snapshot = replace(snapshot, services={**snapshot.services, service.name: service})
+    app = create_app(platform.settings, source=FixedSource({SNAPSHOT: snapshot}))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=str(pages.base_url)) as client:
+        listed, alone = await page(client, "/"), await page(client, service_url(service.name))
+    text = "lower than usual for 60 min: 3 where 400 was expected"
+    assert listed.count(text) == 1
+    assert "Unusual demand</dt><dd><b>1</b>" in listed
+    assert text in alone
+    (_, band) = figures_in(alone)["fan"]["layout"]["shapes"]  # type: ignore[index]
+    assert band["x1"] > band["x0"]

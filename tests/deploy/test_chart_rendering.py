@@ -387,6 +387,14 @@ def test_the_webhook_has_a_token_for_predictions_and_for_nothing_else(charts: An
         assert environment["KOPT_AUTH_AUDIENCES"] == token["audience"]
 
 
+def test_how_soon_demand_counts_as_unusual_reaches_every_replica(charts: Any, everything: Object) -> None:
+    values = {**everything, "predictions": {**everything["predictions"], "anomalies": {"falseAlarmsPerWeek": 1}}}
+    service = named(charts.render(values), "RayService", "kopt-predictions")["spec"]["rayClusterConfig"]
+    for group in (service["headGroupSpec"], *service["workerGroupSpecs"]):
+        environment = {one["name"]: one.get("value") for one in group["template"]["spec"]["containers"][0]["env"]}
+        assert environment["KOPT_ANOMALY_FALSE_ALARMS"] == "1"
+
+
 def test_replicas_of_the_endpoint_share_what_they_keep(charts: Any, everything: Object) -> None:
     objects = charts.render(everything)
     cluster = named(objects, "RayService", "kopt-predictions")["spec"]["rayClusterConfig"]

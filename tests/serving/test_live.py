@@ -261,6 +261,12 @@ def severities(metrics: str) -> dict[str, float]:
     return {"lower" if "lower" in line else "higher": float(line.rpartition(" ")[2]) for line in ours}
 
 
+async def answer_of(http: httpx.AsyncClient, service: str) -> dict[str, Any]:
+    reply = await http.post("/v1/demand", json={"series": [{"name": service}]})
+    series: dict[str, Any] = reply.json()["series"][0]
+    return series
+
+
 async def shown(http: httpx.AsyncClient) -> dict[str, float]:
     for _ in range(100):
         if severity := severities((await http.get("/metrics")).text):
@@ -278,7 +284,17 @@ async def test_a_service_that_dies_is_a_metric_also_after_a_start(build: Callabl
         severity = await shown(http)
         assert severity["lower"] >= 1
         assert severity["higher"] == 0
-        assert "ml/calm" not in (await http.get("/metrics")).text
+        text = (await http.get("/metrics")).text
+        assert "ml/calm" not in text
+        assert 'kopt_demand_anomaly_observed{service="ml/chat"} 0.0' in text
+        assert 300 < float(text.partition('kopt_demand_anomaly_expected{service="ml/chat"} ')[2].split()[0]) < 500
+        anomaly = (await answer_of(http, "ml/chat"))["anomaly"]
+        assert anomaly["direction"] == "lower"
+        assert anomaly["value"] == 0
+        assert 300 < anomaly["expected"] < 500
+        assert anomaly["severity"] == severity["lower"]
+        assert NOW - 4 * GRID_S <= anomaly["since_s"] < NOW
+        assert (await answer_of(http, "ml/calm"))["anomaly"] is None
     async with caller_of(build()) as http:
         await http.put("/v1/demand/ml/chat", json={"t": times(1), "value": [0.0]})
         assert await shown(http) == severity

@@ -9,7 +9,7 @@ import numpy as np
 
 from kopt.core.units import WHOLE_GPU
 from kopt.dashboard.data.sources import Service, Snapshot
-from kopt.dashboard.formatting import amount
+from kopt.dashboard.formatting import amount, span
 from kopt.dashboard.pages.lending.view import own_pool
 from kopt.dashboard.pages.services.sparkline import Sparkline, sparkline
 from kopt.dashboard.pages.services.state import Condition, State, condition
@@ -43,6 +43,8 @@ class Row:
     ahead: tuple[Ahead, ...]
     lendable: int | None
     url: str
+    unusual: str
+    """How demand differs from what the service's past lets expect; empty where it does not."""
 
     @property
     def name(self) -> str:
@@ -102,6 +104,7 @@ class Overview:
     held: int
     lendable: int
     assumed: bool
+    unusual: int
 
 
 def overview(snapshot: Snapshot, choice: Choice) -> Overview:
@@ -122,6 +125,7 @@ def overview(snapshot: Snapshot, choice: Choice) -> Overview:
         held=sum(row.service.capacity.gpus for row in rows if row.service.capacity.per_gpu),
         lendable=sum(row.lendable or 0 for row in rows),
         assumed=any(row.service.capacity.assumed for row in rows),
+        unusual=sum(bool(row.unusual) for row in rows),
     )
 
 
@@ -159,7 +163,16 @@ def row_of(service: Service) -> Row:
         ahead=tuple(_ahead(service, horizon_s) for horizon_s in HORIZONS_S),
         lendable=lendable_at_end(pool.curve),
         url=service_url(service.name),
+        unusual=_unusual(service),
     )
+
+
+def _unusual(service: Service) -> str:
+    anomaly = service.forecast.anomaly if service.forecast else None
+    if anomaly is None:
+        return ""
+    amounts = f"{amount(anomaly.value)} where {amount(anomaly.expected)} was expected"
+    return f"{anomaly.direction} than usual for {span(max(0.0, service.clock_s - anomaly.since_s))}: {amounts}"
 
 
 def lendable_at_end(curve: Sequence[CurvePoint]) -> int | None:

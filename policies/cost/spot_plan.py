@@ -126,13 +126,13 @@ class SpotPlan:
             waits, paid = _TICK_OF_REST + chain @ none, chain @ on_demand
             begins, starts = self._on_spot(fresh, spot, none, chain, ticks), 1 + _at(paid, fresh)
             goes_on = self._on_spot(kept, spot, none, chain, ticks)
-            decided = (
+            paths = (
                 _cheapest(waits, begins, starts),
                 _cheapest(waits, goes_on, starts),
                 _cheapest(waits, begins, 1 + _at(paid, kept)),
             )
-            (none, spot, on_demand), choices = zip(*decided, strict=True)
-            self._choices.append(np.stack(choices))
+            none, spot, on_demand = (costs for costs, _ in paths)
+            self._choices.append(np.stack([choices for _, choices in paths]))
         return none
 
     def _on_spot(self, left: NDArray[np.int_], spot: Costs, none: Costs, chain: Costs, ticks: int) -> Costs:

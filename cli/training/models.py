@@ -246,7 +246,7 @@ def _show_model(model: "RegisteredModel", what: str, output: Format) -> None:
 
 def _row(model: "RegisteredModel") -> ModelRow:
     created = datetime.fromtimestamp(model.created_s, UTC).strftime("%Y-%m-%d %H:%M")
-    gate = model.gate or "not judged"
+    gate = model.gate or "not evaluated"
     return ModelRow(
         model.name, int(model.version), list(model.aliases), gate, created, model.digest, model.gate_summary
     )

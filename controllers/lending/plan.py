@@ -25,7 +25,7 @@ class Evaluation:
     needy: str
     """namespace/name of the service that asks for most."""
     queued: tuple[Queued, ...]
-    """For each queue its workloads that were told to stop and have not returned."""
+    """For each queue its workloads that were asked to stop and have not returned."""
 
     @property
     def borrowed(self) -> int:
@@ -45,7 +45,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class QueuePlan:
-    """What is to be done about a borrowing queue; ``queue`` is as it will be once the victims are told to stop."""
+    """What is to be done about a borrowing queue; ``queue`` is as it will be once the victims are asked to stop."""
 
     queue: BorrowingQueue
     running: tuple[Borrowing, ...]
@@ -86,7 +86,7 @@ class Outcome:
     """What became of a plan, as far as it was applied."""
 
     victims: list[str] = field(default_factory=list)
-    """Workloads that were told to stop."""
+    """Workloads that were asked to stop."""
     refused: list[str] = field(default_factory=list)
     """Workloads whose change, or whose queue's change, the API server refuses."""
     saves_s: list[float] = field(default_factory=list)

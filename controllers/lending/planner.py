@@ -198,7 +198,7 @@ class Planner:
 
 
 def _queue_plans(evaluation: Evaluation, stopped: Collection[str]) -> tuple[QueuePlan, ...]:
-    """For the queues without a problem, with the shares that they have once these workloads are told to stop."""
+    """For the queues without a problem, with the shares that they have once these workloads are asked to stop."""
     queues = [queue.without(stopped) for queue in evaluation.queues]
     claims = [its.claim(queue, evaluation.now_s) for queue, its in zip(queues, evaluation.queued, strict=True)]
     owed = shares(evaluation.plan.lent, claims)

@@ -168,7 +168,7 @@ class BorrowingQueue:
 
     @property
     def terminating_gpus(self) -> int:
-        """Milli-GPUs of workloads that were told to stop."""
+        """Milli-GPUs of workloads that were asked to stop."""
         return sum(borrowing.gpus for borrowing in self.terminating)
 
     @property
@@ -179,7 +179,7 @@ class BorrowingQueue:
         return max(own, self.used) if self.borrower.system is System.KAI else own
 
     def without(self, names: Collection[str]) -> "BorrowingQueue":
-        """As it is once these workloads are told to stop."""
+        """As it is once these workloads are asked to stop."""
         stopping = tuple(borrowing for borrowing in self.running if borrowing.name in names)
         return replace(
             self,

@@ -31,7 +31,7 @@ from kopt.serving.base.database.opening import Location, open_database
 
 _LOG = logging.getLogger(__name__)
 _BACK_S = 15 * DAY_S
-"""How far back hours are looked for: as long as Prometheus keeps series unless it is told otherwise."""
+"""How far back hours are looked for: as long as Prometheus keeps series unless configured otherwise."""
 _FAILED_S = 60.0
 _LARGEST_BYTES = 64 << 20
 """A node has up to 21 series of twelve numbers an hour, 6 KiB."""

@@ -181,7 +181,7 @@ def _sector(start: float, end: float) -> tuple[Point, ...]:
 
 
 def _numa_text(node: NodeTopology, numa: int) -> str:
-    return f"NUMA node {numa}" if any(gpu.numa is not None for gpu in node.gpus) else "NUMA node not told"
+    return f"NUMA node {numa}" if any(gpu.numa is not None for gpu in node.gpus) else "NUMA node unknown"
 
 
 def _numa_labels(node: NodeTopology, ring: _Ring) -> list[Label]:

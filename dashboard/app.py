@@ -15,13 +15,10 @@ from fastapi import FastAPI, Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from kopt.core.settings import Settings
-from kopt.dashboard.data.alerts import AlertSource
-from kopt.dashboard.data.costs import Costs
 from kopt.dashboard.data.feed import Source
-from kopt.dashboard.data.gpu_hours import GpuHourSource
 from kopt.dashboard.data.histories import FolderHistories, LiveServices
+from kopt.dashboard.data.records import NO_RECORDS, Records
 from kopt.dashboard.data.sources import Cluster
-from kopt.dashboard.data.utilisation import UtilisationSource
 from kopt.dashboard.heads import ImpatientProtocol
 from kopt.dashboard.live import UNWELL_REFRESH_S, LiveSource
 from kopt.dashboard.login.middleware import LoginRequired
@@ -53,18 +50,13 @@ def create_app(
     cluster: Cluster | None = None,
     example: bool = False,
     login: Login | None = None,
-    costs: Costs | None = None,
-    gpu_hours: GpuHourSource | None = None,
-    utilisation: UtilisationSource | None = None,
-    alerts: AlertSource | None = None,
+    records: Records = NO_RECORDS,
 ) -> FastAPI:
     """The pages over ``source``; by default over the endpoint, registry and home that ``settings`` name.
 
-    ``hosts`` are further names under which the pages may be opened; ``cluster`` reads nodes and controllers, ``costs``
-    what the meter has recorded, ``gpu_hours`` what GPUs were used for, ``utilisation`` how
-    busy they were over months, ``alerts`` what fired and who looks after it.
-    ``example`` marks every page: what it shows is no real cluster's. With ``login`` everybody logs in and sees what
-    they may list in the cluster.
+    ``hosts`` are further names under which the pages may be opened; ``cluster`` reads nodes and controllers,
+    ``records`` what others have recorded. ``example`` marks every page: what it shows is no real cluster's. With
+    ``login`` everybody logs in and sees what they may list in the cluster.
     """
     background: Callable[[], contextlib.AbstractAsyncContextManager[None]] = contextlib.nullcontext
     if source is None:
@@ -76,10 +68,7 @@ def create_app(
             url=settings.endpoint,
             home=settings.home,
             cluster=cluster,
-            costs=costs,
-            gpu_hours=gpu_hours,
-            utilisation=utilisation,
-            alerts=alerts,
+            records=records,
             cluster_name=settings.cluster,
         )
         source = live
@@ -142,10 +131,7 @@ def serve(
     *,
     example: bool = False,
     login: Login | None = None,
-    costs: Costs | None = None,
-    gpu_hours: GpuHourSource | None = None,
-    utilisation: UtilisationSource | None = None,
-    alerts: AlertSource | None = None,
+    records: Records = NO_RECORDS,
 ) -> None:
     """Serve the pages until the process is told to end; loopback unless the settings name another interface."""
     uvicorn.run(
@@ -155,10 +141,7 @@ def serve(
             cluster=cluster,
             example=example,
             login=login,
-            costs=costs,
-            gpu_hours=gpu_hours,
-            utilisation=utilisation,
-            alerts=alerts,
+            records=records,
         ),
         host=settings.api_host,
         port=settings.pages_port if port is None else port,

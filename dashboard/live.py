@@ -8,15 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from kopt.dashboard.data.alerts import AlertSource
-from kopt.dashboard.data.costs import Costs
 from kopt.dashboard.data.feed import AnyFeed, Connections, Feed, Reader, Versions
-from kopt.dashboard.data.gpu_hours import GpuHourSource
 from kopt.dashboard.data.histories import Histories
+from kopt.dashboard.data.records import NO_RECORDS, Records
 from kopt.dashboard.data.served import Served
 from kopt.dashboard.data.snapshot import SNAPSHOT, SnapshotReader
 from kopt.dashboard.data.sources import Cluster
-from kopt.dashboard.data.utilisation import UtilisationSource
 from kopt.dashboard.pages.pages import PAGES
 from kopt.serving.client.client import AsyncPredictionClient
 
@@ -44,11 +41,8 @@ class LiveSource:
         clock: Callable[[], float] = time.time,
         patience_s: float = PATIENCE_S,
         cluster: Cluster | None = None,
-        costs: Costs | None = None,
-        gpu_hours: GpuHourSource | None = None,
+        records: Records = NO_RECORDS,
         cluster_name: str = "",
-        utilisation: UtilisationSource | None = None,
-        alerts: AlertSource | None = None,
     ) -> None:
         served = Served(client)
         self.connections = Connections(
@@ -61,11 +55,8 @@ class LiveSource:
             home,
             clock,
             patience_s,
-            costs,
-            gpu_hours,
+            records,
             cluster_name,
-            utilisation,
-            alerts,
         )
         self._snapshot = SnapshotReader(self.connections)
         self._readers: dict[AnyFeed, Reader[object]] = {feed: feed.open(self.connections) for feed in FEEDS}

@@ -32,6 +32,7 @@ from kopt.core.scheduling.overview import Overview
 from kopt.core.scheduling.queue_standing import QueueTreeState
 from kopt.core.scheduling.queued import QueueState
 from kopt.dashboard.app import serve
+from kopt.dashboard.data.records import Records
 from kopt.dashboard.data.sources import Nodes
 from kopt.serving.base.environment import load_settings
 
@@ -114,10 +115,7 @@ def main(environ: Mapping[str, str]) -> None:
         cluster=cluster,
         example=environ.get("KOPT_PAGES_EXAMPLE", "") == "true",
         login=login,
-        costs=costs,
-        gpu_hours=gpu_hours_of(environ),
-        utilisation=utilisation_of(environ, settings),
-        alerts=alerts_of(environ, settings),
+        records=Records(costs, gpu_hours_of(environ), utilisation_of(environ, settings), alerts_of(environ, settings)),
     )
 
 

@@ -10,13 +10,10 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from kopt.dashboard.data.access import Holds, Right
-from kopt.dashboard.data.alerts import AlertSource
-from kopt.dashboard.data.costs import Costs
-from kopt.dashboard.data.gpu_hours import GpuHourSource
 from kopt.dashboard.data.histories import Histories
+from kopt.dashboard.data.records import NO_RECORDS, Records
 from kopt.dashboard.data.served import Served
 from kopt.dashboard.data.sources import Cluster
-from kopt.dashboard.data.utilisation import UtilisationSource
 from kopt.models.registry.registry import MetricRow, RegisteredModel
 from kopt.serving.client.client import AsyncPredictionClient
 from kopt.serving.client.transport import EndpointFailure, RequestRefused
@@ -50,11 +47,8 @@ class Connections:
     home: Path
     clock: Callable[[], float]
     patience_s: float
-    costs: Costs | None = None
-    gpu_hours: GpuHourSource | None = None
+    records: Records = NO_RECORDS
     cluster_name: str = ""
-    utilisation: UtilisationSource | None = None
-    alerts: AlertSource | None = None
 
 
 class Reader(Protocol[T_co]):

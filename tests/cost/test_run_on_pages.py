@@ -22,6 +22,7 @@ from kopt.core.settings import Settings
 from kopt.dashboard.app import create_app
 from kopt.dashboard.data.feed import Connections
 from kopt.dashboard.data.histories import FolderHistories
+from kopt.dashboard.data.records import Records
 from kopt.dashboard.data.served import Served
 from kopt.dashboard.data.snapshot import SNAPSHOT
 from kopt.dashboard.data.sources import Endpoint, Snapshot
@@ -76,7 +77,9 @@ def state_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str
         client = AsyncPredictionClient(url, deadline_s=5.0)
         histories = FolderHistories(Path("/nowhere"))
         reader = COSTS.open(
-            Connections(histories, client, None, None, Served(client), url, Path("/nowhere"), time.time, 5.0, costs)
+            Connections(
+                histories, client, None, None, Served(client), url, Path("/nowhere"), time.time, 5.0, Records(costs)
+            )
         )
         asyncio.run(reader.refresh())
         return asyncio.run(reader.latest())

@@ -20,6 +20,7 @@ from kopt.core.units import GIB, Bytes
 from kopt.core.workload.sizing import MemoryBreakdown, Method, TraceCoverage
 from kopt.dashboard.app import create_app, pages_client
 from kopt.dashboard.data.histories import FolderHistories
+from kopt.dashboard.data.records import Records
 from kopt.dashboard.data.snapshot import SNAPSHOT
 from kopt.dashboard.live import LiveSource
 from kopt.dashboard.pages.efficiency.data import EFFICIENCY
@@ -229,7 +230,7 @@ async def platform(tmp_path: Path, registry: MemoryRegistry, services: list[Dema
         url="http://endpoint",
         home=tmp_path,
         patience_s=60,
-        gpu_hours=ExampleGpuHours(),
+        records=Records(gpu_hours=ExampleGpuHours()),
     )
     made = Platform(settings, registry, endpoint, live, down)
     made.write(services)

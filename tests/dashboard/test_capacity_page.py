@@ -15,6 +15,7 @@ from kopt.core.workload.run_time import JobRun
 from kopt.dashboard.data.access import ALL_NAMESPACES, Right, pods_in
 from kopt.dashboard.data.costs import Recorded
 from kopt.dashboard.data.gpu_hours import GpuHoursError
+from kopt.dashboard.data.records import Records
 from kopt.dashboard.pages.capacity.data import (
     CAPACITY,
     REPLAY_EVERY_S,
@@ -209,8 +210,9 @@ class Platform:
         self.gate: asyncio.Event | None = None
         self.jobs: Sequence[JobRun] = ()
         connections: Any = type("Made", (), {})()
-        connections.gpu_hours, connections.client, connections.cluster = self.source, self.client, self.cluster
-        connections.costs, connections.cluster_name, connections.clock = None, "west", lambda: self.now_s
+        connections.client, connections.cluster = self.client, self.cluster
+        connections.records = Records(gpu_hours=self.source)
+        connections.cluster_name, connections.clock = "west", lambda: self.now_s
         self.connections = connections
         self.reader = CapacityReader(connections, self.replay)
 
@@ -327,5 +329,5 @@ async def test_prices_are_those_of_the_meters_book_where_it_is_read() -> None:
     assert public["h100"] is not None
     own = Price(find_gpu("NVIDIA-H100-80GB-HBM3").name, "own", "", "on-demand", 7_000_000, "USD", 0, "")
     platform = Platform()
-    platform.connections.costs = Costs([own])
+    platform.connections.records = Records(Costs([own]), platform.source)
     assert {pool.pool: pool.price for pool in (await platform.after()).pools} == {"h100": 7.0, "l4": None}

@@ -16,6 +16,7 @@ from kopt.core.workload.gpu_hours import ClusterStep, GpuHourHistory
 from kopt.dashboard.data.access import pods_in
 from kopt.dashboard.data.feed import Connections
 from kopt.dashboard.data.gpu_hours import GpuHoursError
+from kopt.dashboard.data.records import Records
 from kopt.dashboard.data.utilisation import UtilisationError
 from kopt.dashboard.pages.efficiency.data import DAY_S, EFFICIENCY, WINDOWS_S, Efficiency
 from kopt.dashboard.pages.efficiency.view import HEIGHT, MOST_COLUMNS, WIDTH, efficiency_page
@@ -94,7 +95,7 @@ class Server:
 async def test_a_slow_server_is_read_in_the_background_and_one_that_is_away_is_named() -> None:
     server, now_s = Server(), [0.0]
     connections: Any = dict.fromkeys(Connections.__dataclass_fields__)
-    connections |= {"home": Path(), "clock": lambda: now_s[0], "gpu_hours": server}
+    connections |= {"home": Path(), "clock": lambda: now_s[0], "records": Records(gpu_hours=server)}
     reader = cast(Any, EFFICIENCY.open(Connections(**connections)))
     await reader.refresh()
     await reader.refresh()
@@ -174,7 +175,7 @@ async def test_pools_are_read_again_at_once_until_they_are_known_and_then_now_an
     server, cluster, now_s = Server(), Cluster(), [0.0]
     server.may_answer.set()
     connections: Any = dict.fromkeys(Connections.__dataclass_fields__)
-    connections |= {"home": Path(), "clock": lambda: now_s[0], "gpu_hours": server, "cluster": cluster}
+    connections |= {"home": Path(), "clock": lambda: now_s[0], "records": Records(gpu_hours=server), "cluster": cluster}
     reader = cast(Any, EFFICIENCY.open(Connections(**connections)))
     await reader.refresh()
     await reader.background.task
@@ -218,7 +219,7 @@ class Stored:
 async def test_pools_over_months_need_no_prometheus_and_stay_while_the_database_is_away() -> None:
     stored, now_s = Stored(), [1.9e9]
     connections: Any = dict.fromkeys(Connections.__dataclass_fields__)
-    connections |= {"home": Path(), "clock": lambda: now_s[0], "utilisation": stored}
+    connections |= {"home": Path(), "clock": lambda: now_s[0], "records": Records(utilisation=stored)}
     reader = cast(Any, EFFICIENCY.open(Connections(**connections)))
     await reader.refresh()
     await reader.background_of_days.task

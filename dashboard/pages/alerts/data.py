@@ -36,7 +36,7 @@ class Alerts:
 
 class _Reader:
     def __init__(self, connections: Connections) -> None:
-        self._source, self._clock = connections.alerts, connections.clock
+        self._source, self._clock = connections.records.alerts, connections.clock
         self._latest = Alerts(acknowledge=None if self._source is None else self._acknowledge)
         self._due_s: dict[str, float] = {}
         self.background = Background(self._read, connections.clock)

@@ -93,27 +93,27 @@ class CapacityReader:
         self._from, self._replay = connections, replay
         self._replay_lock = asyncio.Lock()
         self._latest = Capacity(
-            configured=connections.gpu_hours is not None,
+            configured=connections.records.gpu_hours is not None,
             cluster=connections.cluster is not None,
             questions=Questions(self._answer, connections.clock),
         )
         self.background = Background(self._read, connections.clock)
 
     async def refresh(self) -> None:
-        if self._from.gpu_hours is not None:
+        if self._from.records.gpu_hours is not None:
             self.background.begin()
 
     async def latest(self) -> Capacity:
         return self._latest
 
     async def _read(self) -> float:
-        assert self._from.gpu_hours is not None
+        assert self._from.records.gpu_hours is not None
         pools = ClusterPools(ready=True) if self._from.cluster is None else await self._from.cluster.pools()
         if not pools.ready:
             self._latest = replace(self._latest, problems=pools.problems)
             return _UNREAD_S
         try:
-            needs, end_s = await self._needs(self._from.gpu_hours, pools)
+            needs, end_s = await self._needs(self._from.records.gpu_hours, pools)
         except GpuHoursError as error:
             self._latest = replace(self._latest, ready=True, problems=(*pools.problems, f"{error}"))
             return _AGAIN_S
@@ -140,9 +140,9 @@ class CapacityReader:
 
     async def _prices(self) -> PriceBook:
         """Those of the meter's book where the pages read its database, else the public ones."""
-        if self._from.costs is not None:
+        if self._from.records.costs is not None:
             try:
-                recorded = await asyncio.to_thread(self._from.costs.recorded)
+                recorded = await asyncio.to_thread(self._from.records.costs.recorded)
             except DatabaseError:
                 recorded = None
             if recorded is not None and recorded.prices:

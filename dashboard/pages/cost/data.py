@@ -47,7 +47,7 @@ class CostState:
 
 class _Reader:
     def __init__(self, connections: Connections) -> None:
-        self._costs: Costs | None = connections.costs
+        self._costs: Costs | None = connections.records.costs
         self._connections = connections
         self._latest = CostState(self._costs, epochs_of=self._epochs_of)
 

@@ -40,8 +40,8 @@ class Efficiency:
 
 class _Reader:
     def __init__(self, connections: Connections) -> None:
-        self._source, self._cluster, self._clock = connections.gpu_hours, connections.cluster, connections.clock
-        self._utilisation = connections.utilisation
+        self._source, self._cluster, self._clock = connections.records.gpu_hours, connections.cluster, connections.clock
+        self._utilisation = connections.records.utilisation
         self._pools_due_s = 0.0
         self._latest = Efficiency(configured=self._source is not None)
         self.background = Background(self._read, connections.clock)

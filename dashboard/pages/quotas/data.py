@@ -30,11 +30,11 @@ class _Reader:
     """Asks the cluster's watch, and now and then the meter's database and a Prometheus."""
 
     def __init__(self, connections: Connections) -> None:
-        self._cluster, self._costs, self._clock = connections.cluster, connections.costs, connections.clock
+        self._cluster, self._costs, self._clock = connections.cluster, connections.records.costs, connections.clock
         self._latest = Quotas(QueueTreeState(cluster=self._cluster is not None, ready=self._cluster is None))
         self._use: Mapping[tuple[str, str], tuple[float | None, ...]] = {}
         self._start_s, self._due_s, self._problem = 0.0, 0.0, ""
-        self._gpu_hours, self._waits_problem = connections.gpu_hours, ""
+        self._gpu_hours, self._waits_problem = connections.records.gpu_hours, ""
         self._waits: Mapping[str, tuple[float | None, ...]] = {}
         self.background = Background(self._read_waits, self._clock)
 

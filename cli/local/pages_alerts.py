@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING
 
 from kopt.cli.alerts.acknowledgements import Acknowledgements
 from kopt.cli.alerts.reading import read_episodes
+from kopt.cli.local.example.alerts import ExampleAlerts
 from kopt.cli.local.pages_prometheus import prometheus_of
 from kopt.core.alerts.acknowledgement import Acknowledgement
 from kopt.core.settings import Settings
-from kopt.dashboard.data.alerts import AlertHistory, AlertsError
+from kopt.dashboard.data.alerts import AlertHistory, AlertsError, AlertSource
 from kopt.serving.base.database.interface import DatabaseError
 from kopt.serving.base.database.opening import Location, location
 
@@ -52,9 +53,9 @@ def _answering() -> Iterator[None]:
         raise AlertsError(f"Acknowledgements cannot be used: {error}") from error
 
 
-def alerts_of(environ: Mapping[str, str], settings: Settings) -> RecordedAlerts | None:
-    """None where the environment names no Prometheus, and for the example's pages: what fired here is no example."""
+def alerts_of(environ: Mapping[str, str], settings: Settings) -> AlertSource | None:
+    """None where the environment names no Prometheus; the example's pages have the example's alerts."""
     if environ.get("KOPT_PAGES_EXAMPLE", "") == "true":
-        return None
+        return ExampleAlerts()
     prometheus = prometheus_of(environ)
     return None if prometheus is None else RecordedAlerts(prometheus, location(settings, "alerts"))

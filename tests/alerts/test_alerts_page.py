@@ -13,8 +13,10 @@ from postgres_server import PostgresServer, postgres
 from prometheus_server import RunningPrometheus
 
 from kopt.cli.alerts.acknowledgements import Acknowledgements
+from kopt.cli.local.example.alerts import ExampleAlerts
 from kopt.cli.local.pages_alerts import RecordedAlerts, alerts_of
 from kopt.core.alerts.acknowledgement import LONGEST_NOTE, Acknowledgement
+from kopt.core.alerts.catalogue import alert_rules
 from kopt.core.settings import Settings
 from kopt.dashboard.app import create_app
 from kopt.dashboard.data.access import ALL_NAMESPACES, Right, pods_in
@@ -22,7 +24,7 @@ from kopt.dashboard.data.alerts import AlertHistory, AlertsError
 from kopt.dashboard.login.authority import User
 from kopt.dashboard.login.routes import Login
 from kopt.dashboard.login.sessions import Session, Sessions
-from kopt.dashboard.pages.alerts.data import ALERTS, DAY_S, Alerts, rights_to
+from kopt.dashboard.pages.alerts.data import ALERTS, DAY_S, WINDOWS_S, Alerts, rights_to
 from kopt.dashboard.pages.alerts.view import WIDTH, alerts_page
 from kopt.data.demand.prometheus import Server
 from kopt.serving.base.database.interface import DatabaseError
@@ -231,5 +233,22 @@ def test_a_prometheus_that_is_away_is_a_sentence(tmp_path: Path) -> None:
         source.history(DAY_S)
     named = {"KOPT_PAGES_PROMETHEUS": "http://127.0.0.1:9"}
     assert alerts_of(named, Settings(home=tmp_path)) is not None
-    assert alerts_of({**named, "KOPT_PAGES_EXAMPLE": "true"}, Settings(home=tmp_path)) is None
+    assert isinstance(alerts_of({**named, "KOPT_PAGES_EXAMPLE": "true"}, Settings(home=tmp_path)), ExampleAlerts)
     assert alerts_of({}, Settings(home=tmp_path)) is None
+
+
+@pytest.mark.parametrize("now_s", [NOW_S, NOW_S + 40_000.0, NOW_S + 200_000.0])
+def test_the_example_has_alerts_of_its_rules_in_every_window(now_s: float) -> None:
+    example = ExampleAlerts(lambda: now_s)
+    needed = {rule.alert: set(rule.example.labels) for rule in alert_rules()}
+    for window_s in WINDOWS_S.values():
+        shown = example.history(window_s)
+        assert any(each.resolved_s is None for each in shown.episodes)
+        for each in shown.episodes:
+            assert now_s - window_s < (each.resolved_s or now_s) <= now_s
+            assert each.fired_s < now_s
+            assert set(dict(each.labels)) == {"alertname", "severity", *needed[each.alert]}
+        said = {each.identity for each in shown.acknowledgements}
+        assert said <= {each.identity for each in shown.episodes}
+    with pytest.raises(AlertsError, match="example"):
+        example.acknowledge(Acknowledgement("a", now_s, "ada"))

@@ -14,7 +14,7 @@ from prometheus_server import RunningPrometheus
 
 from kopt.cli.alerts.acknowledgements import Acknowledgements
 from kopt.cli.local.example.alerts import ExampleAlerts
-from kopt.cli.local.pages_alerts import RecordedAlerts, alerts_of
+from kopt.cli.local.pages.alerts import RecordedAlerts, alerts_of
 from kopt.core.alerts.acknowledgement import LONGEST_NOTE, Acknowledgement
 from kopt.core.alerts.catalogue import alert_rules
 from kopt.core.settings import Settings

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 
 from dashboard import cluster_objects as objects
-from kopt.cli.local.pages_cluster import ClusterWatch
+from kopt.cli.local.pages.cluster import ClusterWatch
 from kopt.cluster.client.resources import EVICTIONS, LENDING_POOLS, NODE_TOPOLOGIES, Object
 from kopt.cluster.objects.custom.staged_data import STAGED_DATA
 from kopt.core.settings import Settings

@@ -11,8 +11,8 @@ from fastapi import FastAPI
 from fastapi.responses import JSONResponse, StreamingResponse
 
 from dashboard import cluster_objects as objects
-from kopt.cli.local.pages_cluster import ClusterWatch
-from kopt.cli.local.watch_problems import STALE_S
+from kopt.cli.local.pages.cluster import ClusterWatch
+from kopt.cli.local.pages.watch_problems import STALE_S
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.credentials import Credentials
 from kopt.cluster.runtime.informer import InformerSettings
@@ -143,7 +143,7 @@ async def test_a_server_that_goes_away_leaves_what_was_known_and_says_how_old_it
     watch, server = await watching()
     await until(watch, lambda one: one.pools and one.ledger)
     server.down = True
-    monkeypatch.setattr("kopt.cli.local.watch_problems.STALE_S", 0.1)
+    monkeypatch.setattr("kopt.cli.local.pages.watch_problems.STALE_S", 0.1)
     await until(watch, lambda overview: any("etcd is away" in problem for problem in overview.problems))
     # A stream that was open when the server went away may end later than the first failed watch.
     old = "Data about lendingpools.kaiwo.ai is "

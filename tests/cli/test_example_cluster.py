@@ -20,7 +20,7 @@ from kopt.cli.local.example.kubeconfig import kubeconfig_of, read_access, write_
 from kopt.cli.local.example.server import application
 from kopt.cli.local.example.starting import wants_example
 from kopt.cli.local.example.store import Store
-from kopt.cli.local.pages_cluster import ClusterWatch
+from kopt.cli.local.pages.cluster import ClusterWatch
 from kopt.cluster.client.api import Kube, Unauthorized
 from kopt.cluster.client.credentials import Credentials, KubeconfigAccess
 from kopt.cluster.client.resources import EVICTIONS, JOBS, KAI_QUEUES, KUEUE_CLUSTER_QUEUES, LENDING_POOLS, PODS

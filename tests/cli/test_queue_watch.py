@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kopt.cli.local.example.cluster import objects_at
-from kopt.cli.local.pages_queue import QueueWatch
+from kopt.cli.local.pages.queue import QueueWatch
 from kopt.cluster.client.api import Kube, connect
 from kopt.cluster.client.credentials import Credentials
 from kopt.cluster.client.resources import JOBS, KUEUE_WORKLOADS, NODES, PODS, Object, Resource

@@ -10,7 +10,7 @@ from pages_source import FixedSource
 from playwright.async_api import expect
 
 from kopt.cli.local.example.costs import ExampleCosts, costs_file
-from kopt.cli.local.pages_costs import costs_of
+from kopt.cli.local.pages.costs import costs_of
 from kopt.cluster.objects.custom.kaiwo_budget import standing_of
 from kopt.core.scheduling.overview import Overview
 from kopt.core.settings import Settings

@@ -13,8 +13,8 @@ from gpu_history import Metric, dcgm, history
 from pages_source import FixedSource
 from prometheus_server import RunningPrometheus
 
-from kopt.cli.local.pages_costs import MeterDatabase, costs_of
-from kopt.cli.local.pages_prometheus import FAILED_S, KEPT_S, PodActivities, prometheus_of
+from kopt.cli.local.pages.costs import MeterDatabase, costs_of
+from kopt.cli.local.pages.prometheus import FAILED_S, KEPT_S, PodActivities, prometheus_of
 from kopt.core.cost.metering import GPU_HOUR
 from kopt.core.scheduling.overview import Overview
 from kopt.core.settings import Settings

@@ -21,7 +21,7 @@ from fastapi.responses import JSONResponse
 from playwright.async_api import Page, expect
 
 from kopt.agents.topology.documents import spec_of
-from kopt.cli.local.pages import cluster_of
+from kopt.cli.local.pages.serve import cluster_of
 from kopt.core.hardware.bandwidth import Collective
 from kopt.core.hardware.node_topology import DegradedPart, NodeTopology
 from kopt.core.scheduling.gpu_map import GpuMap
@@ -326,7 +326,7 @@ async def test_the_pages_read_what_agents_publish(tmp_path: Path, monkeypatch: p
             assert found.nodes[0].degraded == (DegradedPart("link GPU0 GPU3", 2, 1),)
             assert "gpu-8" in found.problem
             down[0] = True
-            monkeypatch.setattr("kopt.cli.local.watch_problems.STALE_S", 0.0)
+            monkeypatch.setattr("kopt.cli.local.pages.watch_problems.STALE_S", 0.0)
             async with asyncio.timeout(60):
                 while "etcd" not in (known := await reader.nodes()).problem:
                     await asyncio.sleep(0.05)

@@ -15,7 +15,7 @@ from cost.conftest import GPU, PRODUCT, Team
 from prometheus_server import RunningPrometheus
 from typer.testing import CliRunner
 
-from kopt.cli.local.pages_utilisation import utilisation_of
+from kopt.cli.local.pages.utilisation import utilisation_of
 from kopt.cli.main import app
 from kopt.policies.efficiency.groups import GONE
 from kopt.serving.base.environment import load_settings

@@ -260,7 +260,10 @@ def served(control_plane: ControlPlane, install: Callable[..., None], tmp_path_f
     api.namespace(SPACE)
     port = free_port()
     home = tmp_path_factory.mktemp("home")
-    code = f"from kopt.cli.local.pages import *; serve(load_settings(), {port}, cluster=cluster_of(os.environ))"
+    code = (
+        "import os; from kopt.cli.local.pages.serve import *; "
+        f"serve(load_settings(), {port}, cluster=cluster_of(os.environ))"
+    )
     env = {key: value for key, value in os.environ.items() if not key.startswith("KOPT_")}
     env |= {"KUBECONFIG": str(control_plane.kubeconfig_for(ACCOUNT, NAMESPACE)), "KOPT_HOME": str(home)}
     server = control_plane.start_server("pages", [sys.executable, "-P", "-c", code], env)

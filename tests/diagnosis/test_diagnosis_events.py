@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from controlplane.plane import ControlPlane
 
-from kopt.cli.local.pages_cluster import ClusterWatch
-from kopt.cli.local.pages_diagnoses import _without_other_namespaces
+from kopt.cli.local.pages.cluster import ClusterWatch
+from kopt.cli.local.pages.diagnoses import _without_other_namespaces
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.credentials import KubeconfigAccess
 from kopt.controllers.overview.diagnosis.events import FEATURE, MOST_EXPLAINED, QUIET_S, REASON, DiagnosisEvents

@@ -10,7 +10,7 @@ from prometheus_server import RunningPrometheus
 from typer.testing import CliRunner
 
 from kopt.cli.cluster.efficiency import By, answer
-from kopt.cli.local.pages_efficiency import gpu_hours_of
+from kopt.cli.local.pages.efficiency import gpu_hours_of
 from kopt.cli.main import app
 from kopt.core.workload.gpu_hours import GpuHours
 from kopt.dashboard.data.gpu_hours import GpuHoursError

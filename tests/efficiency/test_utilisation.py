@@ -16,7 +16,7 @@ from postgres_server import PostgresServer, postgres
 from prometheus_server import RunningPrometheus
 from typer.testing import CliRunner
 
-from kopt.cli.local.pages_utilisation import RecordedUtilisation, utilisation_of
+from kopt.cli.local.pages.utilisation import RecordedUtilisation, utilisation_of
 from kopt.cli.main import app
 from kopt.cli.utilisation import commands
 from kopt.cli.utilisation.commands import Every, answer

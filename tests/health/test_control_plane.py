@@ -9,7 +9,7 @@ from controlplane.kwok import Nodes
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
 
-from kopt.cli.local.pages_cluster import ClusterWatch
+from kopt.cli.local.pages.cluster import ClusterWatch
 from kopt.cluster.client.api import connect
 from kopt.dashboard.pages.gpus.data import VisibleMap
 from kopt.dashboard.pages.gpus.health import NodeHealthLine

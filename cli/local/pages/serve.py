@@ -2,25 +2,24 @@
 
 With ``KUBECONFIG``, or in a pod, the pages show the nodes of the cluster and what controllers say there;
 ``~/.kube/config`` alone is not taken, as pages ask for as long as they run. ``KOPT_PAGES_EXAMPLE=true`` says on every
-page that what it shows is an example. With ``KOPT_PAGES_LOGIN`` everybody logs in (``pages_login``). What the meter
-has recorded is read where ``pages_costs`` and ``pages_utilisation`` say, what GPU-hours were used for where
-``pages_efficiency`` does, and which alerts fired where ``pages_alerts`` does.
+page that what it shows is an example. With ``KOPT_PAGES_LOGIN`` everybody logs in (``login``). What the meter
+has recorded is read where ``costs`` and ``utilisation`` say, what GPU-hours were used for where
+``efficiency`` does, and which alerts fired where ``alerts`` does.
 ``KOPT_PAGES_PROMETHEUS`` is the address of a Prometheus that scrapes GPU exporters,
 ``KOPT_PAGES_PROMETHEUS_TOKEN_FILE`` a file with a bearer token for it, ``KOPT_PAGES_PROMETHEUS_CA_FILE`` one with the
 authority of its certificate. With ``KOPT_PAGES_DIAGNOSES=true`` why a workload waits is written as an Event on it.
 """
 
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from kopt.cli.local.pages_alerts import alerts_of
-from kopt.cli.local.pages_cluster import ClusterWatch
-from kopt.cli.local.pages_costs import PriceBookError, costs_of
-from kopt.cli.local.pages_efficiency import gpu_hours_of
-from kopt.cli.local.pages_gpus import activity_of
-from kopt.cli.local.pages_login import LoginSettingsError, login_of
-from kopt.cli.local.pages_utilisation import utilisation_of
+from kopt.cli.local.pages.alerts import alerts_of
+from kopt.cli.local.pages.cluster import ClusterWatch
+from kopt.cli.local.pages.costs import PriceBookError, costs_of
+from kopt.cli.local.pages.efficiency import gpu_hours_of
+from kopt.cli.local.pages.gpus import activity_of
+from kopt.cli.local.pages.login import LoginSettingsError, login_of
+from kopt.cli.local.pages.utilisation import utilisation_of
 from kopt.cluster.client.api import Kube, KubeSettings
 from kopt.cluster.client.credentials import SERVICE_ACCOUNT, Access, KubeconfigAccess, ServiceAccountAccess
 from kopt.controllers.overview.devices.gpu_map import Activity
@@ -117,7 +116,3 @@ def main(environ: Mapping[str, str]) -> None:
         login=login,
         records=Records(costs, gpu_hours_of(environ), utilisation_of(environ, settings), alerts_of(environ, settings)),
     )
-
-
-if __name__ == "__main__":
-    main(os.environ)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from kopt.cli.local.example.costs import costs_file, example_activity
-from kopt.cli.local.pages_prometheus import Pod, PodActivities, prometheus_of
+from kopt.cli.local.pages.prometheus import Pod, PodActivities, prometheus_of
 from kopt.controllers.meter.reports import CostReports
 from kopt.controllers.meter.store import CostStore
 from kopt.core.cost.metering import Milliseconds

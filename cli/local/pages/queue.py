@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kopt.cli.local.watch_problems import is_ready, missing, problems
+from kopt.cli.local.pages.watch_problems import is_ready, missing, problems
 from kopt.cluster.client.api import Forbidden, Kube, Unauthorized
 from kopt.cluster.client.resources import KUEUE_WORKLOADS, PODS, UNFINISHED_PODS, Object, Resource
 from kopt.cluster.runtime.informer import Change, Informer, InformerSettings

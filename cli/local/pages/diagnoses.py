@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Callable
 
-from kopt.cli.local.pages_queue import QueueWatch
+from kopt.cli.local.pages.queue import QueueWatch
 from kopt.cluster.client.api import Kube
 from kopt.cluster.runtime.events import EventRecorder
 from kopt.controllers.overview.diagnosis.events import DiagnosisEvents

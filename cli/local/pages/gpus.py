@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from kopt.cli.local.pages_prometheus import prometheus_of
-from kopt.cli.local.watch_problems import is_ready, problems
+from kopt.cli.local.pages.prometheus import prometheus_of
+from kopt.cli.local.pages.watch_problems import is_ready, problems
 from kopt.cluster.client.resources import DEVICE_TAINT_RULES, NODE_HEALTHS, NODES, PODS, Object, Resource
 from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.workloads.requests.external import CLAIMS, RESOURCE_SLICES

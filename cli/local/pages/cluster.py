@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kopt.cli.local.pages_diagnoses import DiagnosisWriter
-from kopt.cli.local.pages_gpus import GpuWatch
-from kopt.cli.local.pages_queue import QueueWatch
-from kopt.cli.local.watch_problems import is_ready, problem, problems
+from kopt.cli.local.pages.diagnoses import DiagnosisWriter
+from kopt.cli.local.pages.gpus import GpuWatch
+from kopt.cli.local.pages.queue import QueueWatch
+from kopt.cli.local.pages.watch_problems import is_ready, problem, problems
 from kopt.cluster.client.api import Forbidden, Kube, NotFound, Unauthorized
 from kopt.cluster.client.resources import (
     DEVICE_TAINT_RULES,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from kopt.cli.alerts.acknowledgements import Acknowledgements
 from kopt.cli.alerts.reading import read_episodes
 from kopt.cli.local.example.alerts import ExampleAlerts
-from kopt.cli.local.pages_prometheus import prometheus_of
+from kopt.cli.local.pages.prometheus import prometheus_of
 from kopt.core.alerts.acknowledgement import Acknowledgement
 from kopt.core.settings import Settings
 from kopt.dashboard.data.alerts import AlertHistory, AlertsError, AlertSource

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from kopt.cli.local.example.gpu_hours import ExampleGpuHours
-from kopt.cli.local.pages_prometheus import prometheus_of
+from kopt.cli.local.pages.prometheus import prometheus_of
 from kopt.core.scheduling.queue_demand import QueueDemandHistory
 from kopt.core.workload.gpu_hours import GpuHourHistory
 from kopt.dashboard.data.gpu_hours import GpuHoursError, GpuHourSource

@@ -1,0 +1,1 @@
+"""The web pages as a process: what they read from a cluster, a Prometheus and databases, and who logs in."""

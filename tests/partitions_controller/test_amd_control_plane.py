@@ -4,20 +4,18 @@ by evictions where that is worth it, divided by a stand-in of AMD's device confi
 import contextlib
 import json
 import threading
-import time
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
 import pytest
 import yaml
+from agent_notes import checkpoint_notes
 from controlplane.api import Api, Refused
 from controlplane.kwok import Kwok, Nodes
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
 from replicas import ControllerProcess, replicas
-
-from kopt.core.times import stamp
 
 from .conftest import CRD, Bench
 from .test_amd import LABEL, LABELS, MODE, PROFILES, SMALL, STATE, WHOLE
@@ -115,12 +113,7 @@ def test_a_pod_that_waits_for_a_part_of_a_gpu_gets_it_and_what_fails_is_put_back
     shares = {"cpx_nps4": "70%", "spx_nps1": "30%"}
     try:
         # Jobs run on both nodes; nothing is idle.
-        notes = {
-            "kaiwo.ai/checkpoint-state": "TRAIN",
-            "kaiwo.ai/checkpoint-safe": "true",
-            "kaiwo.ai/last-checkpoint-step": "7",
-            "kaiwo.ai/checkpoint-observed-at": stamp(time.time()),
-        }
+        notes = checkpoint_notes("TRAIN", True, 60, -5.0)
         amd.pod("cheap", WHOLE, 1, first, **notes)
         amd.pod("unknown", WHOLE, 1, second)
         assert (amd.bound("cheap"), amd.bound("unknown")) == (first, second)

@@ -161,9 +161,9 @@ def _in_image(words: Sequence[str]) -> tuple[str, ...]:
 
 
 def _through_shell(
-    argv: Sequence[str], env: dict[str, str], files: Files, shell: Shell, depth: int
+    argv: Sequence[str], env: dict[str, str], files: Files, shell: Shell, depth: int, submitted: Sequence[str] = ()
 ) -> Entrypoint | None:
-    """``bash -c TEXT`` or ``bash FILE ARGS``."""
+    """``bash -c TEXT`` or ``bash FILE ARGS``; ``submitted`` are the options that ``sbatch`` was given for it."""
     parsed = options.read_options(argv[1:], options.Options(values=frozenset("oO"), bare_is_flag=True))
     clustered = {letter for name, _ in parsed.values for letter in name if len(name) <= 4}
     inner, outer_script = shell.inner({**shell.exported, **env}), shell.script
@@ -176,7 +176,7 @@ def _through_shell(
             shell.doubt("NO_FILE", f"{_short(path)} cannot be read; give it, or the command it runs")
             return None
         text, inner.positional, inner.script = content, tuple(parsed.rest[1:]), path
-        inner.exported = {**slurm.variables_of_script(content), **inner.exported}
+        inner.exported = {**inner.exported, **slurm.variables_of_script(content, submitted)}
     else:
         return None
     if argv[0] in ("source", "."):
@@ -330,7 +330,9 @@ def _included(text: str) -> str | None:
 def _mpirun(arguments: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
     parsed = options.read_options(arguments, options.MPIRUN)
     entrypoint = _launched(parsed, module=False, plain=True, files=files, shell=shell, depth=depth)
-    entrypoint = _nested(entrypoint, "mpirun", parsed.get("np", "n", "c"), 1, arguments)
+    # Within Slurm it starts the job's tasks, on all nodes.
+    total = parsed.get("np", "n", "c") or slurm.tasks(shell.exported)
+    entrypoint = _nested(entrypoint, "mpirun", total, 1, arguments)
     env = dict(pair.partition("=")[::2] for pair in parsed.all("x") if "=" in pair)
     return None if entrypoint is None else replace(entrypoint, env={**env, **entrypoint.env})
 
@@ -365,10 +367,10 @@ def _srun(arguments: Sequence[str], files: Files, shell: Shell, depth: int) -> E
 def _sbatch(arguments: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
     """``sbatch [options] FILE ARGS``, or ``--wrap COMMAND``."""
     parsed = options.read_options(arguments, options.SRUN)
-    env = slurm.variables(parsed)
+    given = tuple(arguments[: len(arguments) - len(parsed.rest)])
     if (wrapped := parsed.get("wrap")) is not None:
-        return _through_shell(("bash", "-c", wrapped), env, files, shell, depth)
-    return _through_shell(("bash", *parsed.rest), env, files, shell, depth) if parsed.rest else None
+        return _through_shell(("bash", "-c", wrapped), slurm.variables(parsed), files, shell, depth)
+    return _through_shell(("bash", *parsed.rest), {}, files, shell, depth, given) if parsed.rest else None
 
 
 def _horovodrun(arguments: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:

@@ -5,7 +5,7 @@ its first command; the variables set here are outputs of ``sbatch`` and inputs o
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from kopt.formats.entrypoint.options import SRUN, ParsedOptions, read_options
 
@@ -23,10 +23,11 @@ _AMOUNT = re.compile(r"(?:[\w.-]+:)?(\d{1,6})")
 _NODE_COUNT = re.compile(r"(\d{1,6})(?:-\d{1,6})?")
 
 
-def variables_of_script(text: str) -> dict[str, str]:
-    """What the lines of a script set; empty where it has none."""
-    words = [word for line in _directives(text) for word in _WORD.findall(line)]
-    return variables(read_options([word.replace('"', "").replace("'", "") for word in words], SRUN))
+def variables_of_script(text: str, before: Sequence[str] = ()) -> dict[str, str]:
+    """What the lines of a script set; empty where it has none. ``before`` are options of the command line and win."""
+    lines = [[re.sub("[\"']", "", word) for word in _WORD.findall(line)] for line in _directives(text)]
+    values = [pair for words in (*lines, before) for pair in read_options(words, SRUN).values]
+    return variables(ParsedOptions(tuple(values), ()))
 
 
 def _directives(text: str) -> Iterator[str]:
@@ -40,17 +41,28 @@ def _directives(text: str) -> Iterator[str]:
 def variables(options: ParsedOptions) -> dict[str, str]:
     """By options of ``sbatch``; numbers that are none are left out."""
     nodes = _number(_NODE_COUNT, options.get("N", "nodes"))
-    tasks = _number(_AMOUNT, options.get("n", "ntasks"))
+    number = _number(_AMOUNT, options.get("n", "ntasks"))
     each = _number(_AMOUNT, options.get("ntasks_per_node"))
     whole = _number(_AMOUNT, options.get("G", "gpus"))
     gpus = _number(_AMOUNT, options.get("gpus_per_node")) or _of_resources(options.get("gres"))
+    per_task = _number(_AMOUNT, options.get("gpus_per_task"))
+    if gpus is None and per_task is not None:
+        gpus = per_task * (each or max(1, (number or 1) // (nodes or 1)))
     if gpus is None and whole is not None:
         gpus = max(1, whole // (nodes or 1))
-    result = {NODES: nodes, TASKS: tasks, TASKS_PER_NODE: each, GPUS: gpus}
+    result = {NODES: nodes, TASKS: number, TASKS_PER_NODE: each, GPUS: gpus}
     known = {name: str(number) for name, number in result.items() if number}
     same = {"SLURM_JOB_NUM_NODES": NODES, "SLURM_NPROCS": TASKS, "SLURM_GPUS_PER_NODE": GPUS}
     known |= {name: known[of] for name, of in same.items() if of in known}
     return known | _FIRST if known else {}
+
+
+def tasks(exported: Mapping[str, str]) -> str | None:
+    """The tasks of a job on all its nodes; None where nothing says how many."""
+    if whole := whole_number(exported, TASKS):
+        return str(whole)
+    each = whole_number(exported, TASKS_PER_NODE)
+    return str(each * (whole_number(exported, NODES) or 1)) if each else None
 
 
 def whole_number(exported: Mapping[str, str], name: str) -> int | None:
@@ -67,7 +79,7 @@ def _of_resources(gres: str | None) -> int | None:
     """``gpu:8``, ``gpu:h100:8``, ``gpu``."""
     for part in (gres or "").split(","):
         if part == "gpu" or part.startswith("gpu:"):
-            last = part.rpartition(":")[2]
+            last = part.partition("(")[0].rpartition(":")[2]
             return int(last) if last.isdecimal() and len(last) <= 6 else 1
     return None
 

@@ -35,6 +35,9 @@ def test_srun_starts_the_tasks_of_the_script(command: str) -> None:
         ("-N 2 --gres=gpu:8", "srun torchrun --nproc_per_node $SLURM_GPUS_ON_NODE --nnodes 2", ("torchrun", 16, 2)),
         ("--gpus-per-node=h100:8", "torchrun --nproc_per_node=gpu", ("torchrun", 8, 1)),
         ("--gres=gpu:4", "accelerate launch", ("accelerate", 4, 1)),
+        ("--gres=gpu:a100:8(S:0-1)", "deepspeed", ("deepspeed", 8, 1)),
+        ("-N 2 --ntasks-per-node=1 --gpus-per-task=8", "srun torchrun --nproc_per_node=gpu", ("torchrun", 16, 2)),
+        ("-N 4 --ntasks-per-node=8 --gpus-per-node=8", "mpirun python", ("mpirun", 32, 1)),
         ("--gpus=4", "deepspeed", ("deepspeed", 4, 1)),
         ("-N 2 --gpus=16 --ntasks-per-node=1", "srun torchrun --nproc_per_node 8 --nnodes 2", ("torchrun", 16, 2)),
     ],
@@ -46,6 +49,8 @@ def test_launchers_take_what_they_are_not_told(lines: str, inside: str, expected
 def test_options_of_sbatch_win_over_the_script() -> None:
     script = f"{TWO_NODES}srun python {TRAIN}"
     assert processes("sbatch -N 4 job.sh", script) == ("srun", 32, 4)
+    whole = f"#!/bin/bash\n#SBATCH --gpus=16\nsrun torchrun --nproc_per_node=gpu --nnodes 2 {TRAIN}"
+    assert processes("sbatch -N 2 --ntasks-per-node=1 job.sh", whole) == ("torchrun", 16, 2)
     assert processes(f"sbatch -N 2 --ntasks-per-node=4 --wrap 'srun python {TRAIN}'", "") == ("srun", 8, 2)
 
 

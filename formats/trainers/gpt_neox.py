@@ -1,7 +1,7 @@
 """GPT-NeoX (https://github.com/EleutherAI/gpt-neox): ``deepy.py train.py CONFIG.yml …``, Megatron on DeepSpeed.
 
-Settings are named as in its ``megatron/neox_arguments``, with dashes or underscores. Those of all files count together,
-as ``deepy.py`` merges them; what DeepSpeed itself reads stands among them.
+Settings are named as in its ``megatron/neox_arguments``, with dashes or underscores. Those of all files count together;
+what DeepSpeed itself reads stands among them.
 """
 
 import re
@@ -35,7 +35,8 @@ def gpt_neox_plan(settings: Mapping[str, Any], *, world_size: int | None = None)
     tensor = max(1, fields.whole("model_parallel_size", default=1))
     # 0 is one stage without the engine of pipelines.
     pipeline = max(1, fields.whole("pipe_parallel_size", default=0))
-    gpus = world_size or fields.whole("num_gpus", default=0)
+    # DeepSpeed's launcher counts them on each node.
+    gpus = world_size or fields.whole("num_gpus", default=0) * max(1, fields.whole("num_nodes", default=1))
     if not gpus:
         gpus = tensor * pipeline
         fields.assume("world_size", f"the number of GPUs is not given: {gpus}, the fewest these sizes need")
@@ -127,10 +128,12 @@ def _plan(inputs: PlanInputs) -> TrainingPlan:
         raise PlanError(f"{programs[0][:80]} trains nothing; its memory is not worked out from GPT-NeoX' settings")
     settings = dict(inputs.settings)
     for word in words:
-        if word.endswith((".yml", ".yaml")):
-            content = inputs.load(f"{folder.rstrip('/')}/{word}" if folder else word)
+        if not word.endswith(".py"):
+            # As deepy.py completes it.
+            path = word if word.endswith((".yml", ".yaml", ".json")) else f"{word}.yml"
+            content = inputs.load(f"{folder.rstrip('/')}/{path}" if folder else path)
             if content is None:
-                raise PlanError(f"the configuration {word[:200]} cannot be read; give it beside the command")
+                raise PlanError(f"the configuration {path[:200]} cannot be read; give it beside the command")
             settings |= content
     return gpt_neox_plan(settings, world_size=inputs.world_size)
 

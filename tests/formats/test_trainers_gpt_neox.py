@@ -30,6 +30,7 @@ def plan(command: str, world_size: int | None = None, **more: Any) -> TrainingPl
         "python ./deepy.py train.py -d configs 410M.yml local_setup.yml",
         "python deepy.py train.py configs/410M.yml configs/local_setup.yml",
         "./deepy.py train.py --conf_dir configs 410M.yml local_setup.yml",
+        "./deepy.py train.py -d configs 410M local_setup",
     ],
 )
 def test_the_files_of_a_command_count_together(command: str) -> None:
@@ -49,6 +50,7 @@ def test_splits_and_zero_are_those_of_the_files() -> None:
     assert (of.data, of.tensor, of.pipeline, of.sharding, of.offload_optimizer) == (2, 4, 2, Sharding.OPTIMIZER, True)
     assert result.model.vocab % (128 * 4) == 0
     assert plan(command, **split).parallel.data == 1, "the fewest GPUs that these sizes need"
+    assert plan(command, **split, num_gpus=8, num_nodes=4).parallel.data == 4
     with pytest.raises(PlanError, match="multiple of 8"):
         plan(command, 12, **split)
 

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 ID_LENGTH = 10
 _NOT_OF_AN_ALERT = frozenset({"__name__", "alertname", "alertstate", "severity"})
@@ -30,7 +31,7 @@ class Episode:
         """What it is about, by its other labels."""
         return ", ".join(f"{name}={value}" for name, value in self.labels if name not in _NOT_OF_AN_ALERT)
 
-    @property
+    @cached_property
     def identity(self) -> str:
         """Of the alert with its labels, whenever it fires."""
         text = "\0".join(f"{name}\0{value}" for name, value in self.labels if name != "alertstate")

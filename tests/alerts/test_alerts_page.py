@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,40 @@ async def test_what_cannot_be_acknowledged_is_said_and_not_kept(fields: dict[str
     assert kept.items == []
 
 
+async def test_somebody_who_acknowledges_without_end_is_stopped() -> None:
+    kept = Kept()
+    said = tuple(Acknowledgement(OF_A.identity, time.time() - number, "ann") for number in range(60))
+    history = AlertHistory((OF_A,), said, 60)
+    source = FixedSource({ALERTS: Alerts((("1d", history),), kept)})
+    login = Login(KnownUsers(), Sessions(KEY, secure=False), "kopt-pages")
+    async with browser(create_app(Settings(home=Path("/nowhere")), source=source, login=login), "ann") as client:
+        reply = await client.post("/alerts", data={"alert": OF_A.identity})
+    assert "within an hour" in reply.text
+    assert kept.items == []
+
+
+def test_what_fires_now_is_known_by_the_closest_samples_and_since_when_by_the_longest() -> None:
+    began, over = (episode("KoptGpuIdle", "info", NOW_S - 9 * DAY_S, namespace=name) for name in ("a", "b"))
+    fresh = episode("KoptGpuXidFatal", "critical", NOW_S - 600, node="n")
+    close = AlertHistory((fresh, replace(began, fired_s=NOW_S - DAY_S)), (), 60)
+    coarse = AlertHistory((began, over), (), 1296)
+    firing = Alerts((("1d", close), ("30d", coarse))).firing
+    assert firing == (fresh, began)
+    page = alerts_page(coarse, 30 * DAY_S, NOW_S, firing)
+    assert [line.alert for line in page.firing] == ["KoptGpuXidFatal", "KoptGpuIdle"]
+
+
+def test_thousands_of_bars_of_a_rule_are_not_drawn_on_one_another() -> None:
+    flaps = [
+        episode("KoptPodRestarts", "warning", NOW_S - number * 60, NOW_S - number * 60 + 30, pod=f"p{number}")
+        for number in range(20_000)
+    ]
+    page = alerts_page(AlertHistory(tuple(flaps), (), 60), 30 * DAY_S, NOW_S)
+    (lane,) = page.lanes
+    assert len(lane.bars) <= WIDTH / 3 + 1
+    assert lane.text.startswith("KoptPodRestarts fired 20000 times")
+
+
 async def test_a_database_that_is_away_is_said() -> None:
     async with browser(app_of(Kept("Acknowledgements cannot be used: away")), "ann") as client:
         assert "cannot be used: away" in (await client.post("/alerts", data={"alert": OF_A.identity})).text
@@ -154,7 +189,7 @@ def test_bars_lie_where_alerts_fired_and_words_count_for_their_own_episode() -> 
     said = Acknowledgement(first.identity, NOW_S - 15 * 3600, "ada", "looking")
     page = alerts_page(AlertHistory((again, first, older), (said,), 60), DAY_S, NOW_S)
     assert [lane.alert for lane in page.lanes] == ["KoptGpuXidFatal", "KoptGpuIdle"]
-    assert [(bar.x, bar.width) for bar in page.lanes[1].bars] == [(958.3, 41.7), (250.0, 250.0)]
+    assert [(bar.x, bar.width) for bar in page.lanes[1].bars] == [(250.0, 250.0), (958.3, 41.7)]
     assert page.lanes[1].text == "KoptGpuIdle fired 2 times, 1 of them still"
     assert all(bar.x >= 0 and bar.x + bar.width <= WIDTH for lane in page.lanes for bar in lane.bars)
     assert [bool(line.acknowledged) for line in page.rows] == [False, True, False]

@@ -32,7 +32,9 @@ class RecordedAlerts:
                 listed, step_s = read_episodes(server, window_s)
         except (ValueError, OSError) as error:
             raise AlertsError(f"Alerts cannot be read: {error}") from error
-        oldest_s = min((each.fired_s for each in listed), default=0.0) - step_s
+        if not listed:
+            return AlertHistory((), (), step_s)
+        oldest_s = min(each.fired_s for each in listed) - step_s
         try:
             with _answering():
                 return AlertHistory(tuple(listed), tuple(self._readable.since(oldest_s)), step_s)

@@ -33,12 +33,25 @@ class Alerts:
         """None before it was read first."""
         return dict(self.histories).get(window)
 
+    @property
+    def firing(self) -> tuple[Episode, ...]:
+        """What fires now, by the history whose samples are closest, from when it fired by the longest."""
+        since_s: dict[str, float] = {}
+        for _, history in self.histories:
+            for each in history.episodes:
+                if each.resolved_s is None:
+                    since_s[each.identity] = min(each.fired_s, since_s.get(each.identity, each.fired_s))
+        shortest = self.histories[0][1].episodes if self.histories else ()
+        return tuple(replace(each, fired_s=since_s[each.identity]) for each in shortest if each.resolved_s is None)
+
 
 class _Reader:
     def __init__(self, connections: Connections) -> None:
         self._source, self._clock = connections.records.alerts, connections.clock
         self._latest = Alerts(acknowledge=None if self._source is None else self._acknowledge)
         self._due_s: dict[str, float] = {}
+        self._own: list[Acknowledgement] = []
+        """Of the last minutes: a history that is read meanwhile may not have them."""
         self.background = Background(self._read, connections.clock)
 
     async def refresh(self) -> None:
@@ -58,6 +71,8 @@ class _Reader:
             except AlertsError as error:
                 self._latest = replace(self._latest, problem=f"{error}")
                 return _AFTER_FAILURE_S
+            added = [each for each in self._own if each not in history.acknowledgements]
+            history = replace(history, acknowledgements=(*history.acknowledgements, *added))
             histories = {**dict(self._latest.histories), name: history}
             self._latest = replace(self._latest, histories=tuple(histories.items()), problem="")
             # Thirty days change little in ten minutes, and cost Prometheus more.
@@ -67,6 +82,7 @@ class _Reader:
     async def _acknowledge(self, item: Acknowledgement) -> None:
         assert self._source is not None
         await asyncio.to_thread(self._source.acknowledge, item)
+        self._own = [each for each in self._own if each.at_s > item.at_s - _LONG_EVERY_S] + [item]
         histories = tuple(
             (name, replace(each, acknowledgements=(*each.acknowledgements, item)))
             for name, each in self._latest.histories

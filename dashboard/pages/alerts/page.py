@@ -18,6 +18,8 @@ from kopt.dashboard.pages.page import Content, Page, PageRequest
 _DEFAULT_WINDOW = "7d"
 _LONGEST_FORM = 8 << 10
 _MOST_FIELDS = 10
+_HOUR_S, _MOST_AN_HOUR = 3600.0, 60
+"""Acknowledgements of one person: more are a program, and fill the database."""
 
 
 class RefusedError(Exception):
@@ -37,7 +39,8 @@ async def alerts(request: PageRequest) -> Content | Response:
         except (RefusedError, AlertsError) as error:
             refused = f"{error}"
     history = state.history(window)
-    drawn = await asyncio.to_thread(alerts_page, history or AlertHistory(), WINDOWS_S[window], time.time())
+    shown = history or AlertHistory()
+    drawn = await asyncio.to_thread(alerts_page, shown, WINDOWS_S[window], time.time(), state.firing)
     return {
         "view": drawn,
         "alerts": state,
@@ -65,10 +68,18 @@ async def _acknowledge(request: PageRequest, state: Alerts) -> None:
     identity, note = fields.get("alert", [""])[-1], fields.get("note", [""])[-1].strip()
     if not is_printable_note(note):
         raise RefusedError(f"A note is one line of at most {LONGEST_NOTE} characters; nothing was kept.")
-    firing = {each.identity for _, history in state.histories for each in history.episodes if each.resolved_s is None}
-    if identity not in firing:
+    if identity not in {each.identity for each in state.firing}:
         raise RefusedError("This alert does not fire any more, or is not yours to see; nothing was kept.")
-    await state.acknowledge(Acknowledgement(identity, time.time(), user.name, note))
+    now_s = time.time()
+    lately = {
+        each
+        for _, history in state.histories
+        for each in history.acknowledgements
+        if each.who == user.name and each.at_s > now_s - _HOUR_S
+    }
+    if len(lately) >= _MOST_AN_HOUR:
+        raise RefusedError(f"You have acknowledged {len(lately)} alerts within an hour; nothing was kept.")
+    await state.acknowledge(Acknowledgement(identity, now_s, user.name, note))
 
 
 PAGE = Page("/alerts", "alerts/template.html", alerts, "Alerts", feeds=(ALERTS,), takes_forms=True)

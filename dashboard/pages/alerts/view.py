@@ -12,6 +12,8 @@ from kopt.dashboard.formatting import clock, span
 
 WIDTH = 1000
 MOST_ROWS = 100
+MOST_SAID = 5
+"""Acknowledgements of one episode: the newest."""
 _NARROWEST = 3.0
 _LABEL = re.compile(r"\{\{\s*\$labels\.(\w+)\s*\}\}")
 _RANK = {severity.value: rank for rank, severity in enumerate(reversed(Severity))}
@@ -67,11 +69,24 @@ class AlertsPage:
     step: str
 
 
-def alerts_page(history: AlertHistory, window_s: int, now_s: float) -> AlertsPage:
-    """``now_s``: Unix seconds, where the window ends."""
+def alerts_page(
+    history: AlertHistory, window_s: int, now_s: float, current: Sequence[Episode] | None = None
+) -> AlertsPage:
+    """``now_s``: Unix seconds, where the window ends. ``current`` are the episodes that fire now where others know that
+    better than ``history``, whose samples may be far apart."""
     rules = {rule.alert: rule for rule in alert_rules()}
-    lines = [_line(each, history, rules.get(each.alert), now_s) for each in history.episodes]
-    firing = sorted((line for line in lines if line.resolved_s is None), key=_urgency)
+    said: dict[str, list[Acknowledgement]] = {}
+    for each in history.acknowledgements:
+        said.setdefault(each.identity, []).append(each)
+
+    def line_of(episode: Episode) -> EpisodeLine:
+        own = said.get(episode.identity, ())
+        return _line(episode, own, history.step_s, rules.get(episode.alert), now_s)
+
+    lines = [line_of(each) for each in history.episodes]
+    if current is None:
+        current = [each for each in history.episodes if each.resolved_s is None]
+    firing = sorted(map(line_of, current), key=_urgency)
     by_rule: dict[tuple[int, str], list[EpisodeLine]] = {}
     for line in lines:
         by_rule.setdefault((_RANK.get(line.severity, len(_RANK)), line.alert), []).append(line)
@@ -92,8 +107,9 @@ def _urgency(line: EpisodeLine) -> tuple[int, bool, float]:
     return _RANK.get(line.severity, len(_RANK)), bool(line.acknowledged), line.fired_s
 
 
-def _line(episode: Episode, history: AlertHistory, rule: AlertRule | None, now_s: float) -> EpisodeLine:
-    known = [each for each in history.acknowledgements if each.identity == episode.identity]
+def _line(
+    episode: Episode, said: Sequence[Acknowledgement], step_s: int, rule: AlertRule | None, now_s: float
+) -> EpisodeLine:
     end_s = now_s if episode.resolved_s is None else episode.resolved_s
     return EpisodeLine(
         episode.identity,
@@ -106,7 +122,7 @@ def _line(episode: Episode, history: AlertHistory, rule: AlertRule | None, now_s
         episode.fired_s,
         episode.resolved_s,
         span(max(0.0, end_s - episode.fired_s)),
-        tuple(each for each in known if episode.has(each.at_s, history.step_s)),
+        tuple(each for each in said if episode.has(each.at_s, step_s))[-MOST_SAID:],
     )
 
 
@@ -118,14 +134,22 @@ def _filled(template: str, labels: Mapping[str, str]) -> str:
 
 
 def _lane(lines: Sequence[EpisodeLine], window_s: int, now_s: float) -> Lane:
-    bars = []
-    for line in lines:
+    bars = list[Bar]()
+    for line in sorted(lines, key=lambda line: line.fired_s):
         end_s = now_s if line.resolved_s is None else min(line.resolved_s, now_s)
         begin = min(max(0.0, (line.fired_s - (now_s - window_s)) / window_s * WIDTH), WIDTH - _NARROWEST)
         width = max(_NARROWEST, (end_s - (now_s - window_s)) / window_s * WIDTH - begin)
         until = "still fires" if line.resolved_s is None else f"until {clock(line.resolved_s)}"
         tooltip = f"{line.about or line.alert}: from {clock(line.fired_s)}, {until}"
-        bars.append(Bar(round(begin, 1), round(width, 1), tooltip))
+        last = bars[-1] if bars else None
+        if last is not None and begin < last.x + last.width:
+            # Nobody can point at bars that lie on one another, and there may be thousands.
+            whole = max(last.width, begin + width - last.x)
+            bars[-1] = Bar(
+                last.x, round(whole, 1), f"{last.tooltip.partition('; ')[0]}; and others up to {clock(end_s)}"
+            )
+        else:
+            bars.append(Bar(round(begin, 1), round(width, 1), tooltip))
     fires = sum(line.resolved_s is None for line in lines)
     times = "once" if len(lines) == 1 else f"{len(lines)} times"
     text = f"{lines[0].alert} fired {times}{f', {fires} of them still' if fires else ''}"

@@ -15,6 +15,7 @@ from kopt.core.units import format_span
 
 if TYPE_CHECKING:
     from kopt.core.cost.prices import Price
+    from kopt.policies.cost.spot_plan import SpotPlan
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,8 @@ def spot(
     listed, cheap = (book.of(Offer(model, provider, "", capacity), now_ms) for capacity in ("on-demand", "spot"))
     if listed is None or cheap is None or listed.currency != cheap.currency:
         raise Refused(f"no prices of {model} {provider} on demand and on spot in one currency; see kopt cost prices")
+    if not listed.micro_per_gpu_hour:
+        raise Refused(f"on-demand capacity of {model} {provider} costs nothing by {listed.source}: nothing is saved")
     run = _Run(
         seconds(run_time, "--run-time"),
         seconds(restart, "--restart"),
@@ -116,8 +119,13 @@ def _history(count: int | None, over: str, outage: str, question: Question, mode
 
 
 def _of_nodes(history: History, nodes: int) -> History:
-    """Any of its nodes stops the run."""
-    return replace(history, busy_s=history.busy_s / nodes, interruptions=history.interruptions.times(nodes))
+    """Any of its nodes stops the run, and it waits for all of them."""
+    return replace(
+        history,
+        busy_s=history.busy_s / nodes,
+        interruptions=history.interruptions.of_any(nodes),
+        returns=history.returns.of_all(nodes),
+    )
 
 
 def _advised(run: _Run, listed: "Price", cheap: "Price") -> Answer:
@@ -163,18 +171,30 @@ def _planned(run: _Run, listed: "Price", cheap: "Price") -> Answer:
     if alone_s > deadline_s:
         usage_error(f"the run takes {format_span(alone_s)} on on-demand capacity, start included", "--deadline")
     plan = SpotPlan(SpotRun(run.work_s, deadline_s, run.restart_s, run.loss.mean_s, run.loss.most_s, ratio, *rates))
-    expected = plan.expected_hours(available=True) * listed.micro_per_gpu_hour
-    alone = alone_s / 3600 * listed.micro_per_gpu_hour
-    rows, steps = [SpotRow("on-demand", listed.micro_per_gpu_hour / 1e6, alone_s, alone)], list[_Step]()
+    price = listed.micro_per_gpu_hour
+    there, away = (plan.expected_hours(available=available) * price for available in (True, False))
+    alone = alone_s / 3600 * price
+    rows, steps = [SpotRow("on-demand", price / 1e6, alone_s, alone)], list[_Step]()
     sentences = ["No: on-demand capacity from the start is the cheapest that is in time."]
-    if expected < alone:
-        rows.append(SpotRow("spot, as planned", None, deadline_s, expected))
-        steps = [_Step(share * run.work_s, plan.least_hours_to_wait(share * run.work_s)) for share in _SHARES]
-        sentences = [f"Yes: the plan is expected to cost {1 - expected / alone:.0%} less, and is in time."]
-        sentences += ["Use spot capacity whenever it is to be had.", *(step.sentence for step in steps)]
+    if there < alone:
+        rows += [SpotRow("spot, as planned", None, deadline_s, there)]
+        rows += [SpotRow("spot, none to be had now", None, deadline_s, away)]
+        steps = [_step(plan, share * run.work_s) for share in _SHARES]
+        saves = (
+            f"{1 - there / alone:.0%} less with spot capacity to be had now, {max(0.0, 1 - away / alone):.0%} without"
+        )
+        sentences = [f"Yes: the plan is expected to cost {saves}, and is in time."]
+        sentences += [step.sentence for step in steps]
     header = {
-        "use_spot": expected < alone,
-        "wait": [{"work_seconds": step.work_s, "while_hours_left": step.least_h} for step in steps],
+        "use_spot": there < alone,
+        "plan": [
+            {
+                "work_seconds": step.work_s,
+                "spot_while_hours_left": step.spot_h,
+                "wait_while_hours_left": step.wait_h,
+            }
+            for step in steps
+        ],
         "currency": listed.currency,
     }
     return Answer("capacities", rows, header, remarks=[*sentences, *_sources(run, listed, cheap)], hide_header=True)
@@ -186,17 +206,27 @@ _SHARES = (1.0, 0.5, 0.25)
 
 @dataclass(frozen=True)
 class _Step:
-    """With ``work_s`` still to compute and no spot capacity: wait while more than ``least_h`` are left; None: never."""
+    """With ``work_s`` still to compute: use spot capacity while more than ``spot_h`` are left until the deadline, and
+    wait for it, where it has been away for an hour, while more than ``wait_h`` are left; None: never."""
 
     work_s: float
-    least_h: float | None
+    spot_h: float | None
+    wait_h: float | None
 
     @property
     def sentence(self) -> str:
-        begin = f"With {format_span(self.work_s)} still to compute and no spot capacity to be had,"
-        if self.least_h is None:
+        begin = f"With {format_span(self.work_s)} still to compute,"
+        if self.spot_h is None:
             return f"{begin} use on-demand capacity."
-        return f"{begin} wait while more than {format_span(self.least_h * 3600)} are left, else use on-demand capacity."
+        use = f"{begin} use spot capacity while more than {format_span(self.spot_h * 3600)} are left"
+        if self.wait_h is None:
+            return f"{use}, and on-demand capacity while there is none; then on-demand capacity."
+        wait = f"wait for it while more than {format_span(self.wait_h * 3600)} are left"
+        return f"{use}, and {wait}; else on-demand capacity."
+
+
+def _step(plan: "SpotPlan", work_s: float) -> _Step:
+    return _Step(work_s, plan.least_hours_for_spot(work_s), plan.least_hours_to_wait(work_s))
 
 
 def _sources(run: _Run, listed: "Price", cheap: "Price") -> list[str]:

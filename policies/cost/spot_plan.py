@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from kopt.policies.cost.spot_rates import YOUNG_S, Rates
 
 _HOUR_S = 3600.0
-_LEAST_TICK_S, _MOST_TICKS = 60.0, 288
+_TICKS = 288
 _NEVER = 1e12
 """The cost of missing the deadline: finite, so that a probability of 0 times it is 0."""
 _TICK_OF_REST = 1e-6
@@ -70,24 +70,27 @@ class SpotRun:
 
 
 class SpotPlan:
-    """What to do in each state of a run, in steps of a 288th of the time until the deadline, or a minute.
+    """What to do in each state of a run, in steps of a 288th of the time until the deadline.
 
     Solving takes 0.1 to 0.3 s of a core.
     """
 
     def __init__(self, run: SpotRun) -> None:
         self.run = run
-        self.tick_s = max(_LEAST_TICK_S, run.deadline_s / _MOST_TICKS)
-        self._ticks = int(run.deadline_s / self.tick_s + 1e-9)
+        self.tick_s = run.deadline_s / _TICKS
         self._choices: list[NDArray[np.int8]] = []
         """By ticks left: index into ``_ORDER`` by what is held, state of spot capacity, and ticks of work left."""
         self._at_rest = self._solve()
 
     def expected_hours(self, *, available: bool, age_s: float = 0.0) -> float:
         """What the run costs from now on, in hours of on-demand capacity, with spot capacity there, or away, for
-        ``age_s``."""
+        ``age_s``. Where a run needs all its time, that is on-demand capacity alone."""
+        alone = (self.run.work_s + self.run.restart_s) / _HOUR_S
         work = self._ticks_of(self.run.work_s)
-        return float(self._at_rest[_state(available=available, age_s=age_s)][work]) * self.tick_s / _HOUR_S
+        if work > _TICKS:
+            return alone
+        planned = float(self._at_rest[_state(available=available, age_s=age_s)][work]) * self.tick_s / _HOUR_S
+        return planned if planned < _NEVER * self.tick_s / _HOUR_S else alone
 
     def choose(self, left_s: float, work_s: float, held: Capacity, *, available: bool, age_s: float) -> Capacity:
         """What to compute on, with ``left_s`` until the deadline, ``work_s`` to compute and ``held`` now.
@@ -95,8 +98,8 @@ class SpotPlan:
         ``available``: whether spot capacity is to be had, and ``age_s`` for how long it has, or has not, been so. Where
         the deadline can no longer be met the answer is on-demand capacity.
         """
-        ticks, work = min(int(left_s / self.tick_s), self._ticks), self._ticks_of(work_s)
-        if ticks < 1 or work > self._ticks:
+        ticks, work = min(int(left_s / self.tick_s), _TICKS), self._ticks_of(work_s)
+        if ticks < 1 or work > _TICKS:
             return Capacity.ON_DEMAND
         if held is Capacity.SPOT and not available:
             held = Capacity.NONE
@@ -106,9 +109,18 @@ class SpotPlan:
     def least_hours_to_wait(self, work_s: float) -> float | None:
         """The least time left, in hours, at which waiting is better than on-demand capacity while spot capacity has
         been away for an hour; None where it never is."""
-        for ticks in range(1, self._ticks + 1):
+        return self._least_hours(work_s, Capacity.NONE)
+
+    def least_hours_for_spot(self, work_s: float) -> float | None:
+        """The least time left, in hours, at which spot capacity that has been there for an hour is used by a run that
+        holds nothing; None where it never is."""
+        return self._least_hours(work_s, Capacity.SPOT)
+
+    def _least_hours(self, work_s: float, wanted: Capacity) -> float | None:
+        there = wanted is Capacity.SPOT
+        for ticks in range(1, _TICKS + 1):
             left_s = ticks * self.tick_s
-            if self.choose(left_s, work_s, Capacity.NONE, available=False, age_s=YOUNG_S) is Capacity.NONE:
+            if self.choose(left_s, work_s, Capacity.NONE, available=there, age_s=YOUNG_S) is wanted:
                 return left_s / _HOUR_S
         return None
 
@@ -117,7 +129,7 @@ class SpotPlan:
 
     def _solve(self) -> Costs:
         """Costs of a run that holds nothing, by state and work, with all the time until the deadline."""
-        size, chain, restart = self._ticks + 1, self._chain(), self._ticks_of(self.run.restart_s)
+        size, chain, restart = _TICKS + 1, self._chain(), self._ticks_of(self.run.restart_s)
         kept, fresh = np.arange(size) - 1, np.arange(size) + restart - 1
         none = np.full((4, size), _NEVER)
         none[:, 0] = 0.0

@@ -32,8 +32,14 @@ class Rates:
     def alike(cls, per_hour: float) -> "Rates":
         return cls(per_hour, per_hour)
 
-    def times(self, factor: float) -> "Rates":
-        return Rates(self.young * factor, self.old * factor)
+    def of_any(self, count: int) -> "Rates":
+        """Of the first of ``count`` independent ends."""
+        return Rates(self.young * count, self.old * count)
+
+    def of_all(self, count: int) -> "Rates":
+        """About those of the last of ``count`` independent ends: one in the mean of the longest of as many spells."""
+        longer = sum(1 / number for number in range(1, count + 1))
+        return Rates(self.young / longer, self.old / longer)
 
 
 def rates_of(spells: Iterable[Spell]) -> Rates:

@@ -82,6 +82,16 @@ def test_what_was_before_the_window_does_not_count(ledger: Ledger) -> None:
     assert len(ledger.counted(since_hours=100)[0].away) == 1
 
 
+def test_a_node_that_gets_another_offer_while_it_is_used_was_not_interrupted(ledger: Ledger) -> None:
+    named = Offer(SPOT.model, SPOT.provider, "eu-north1", "spot")
+    ledger.node("n", 0, 1, (0, 1))
+    ledger.node("n", 1, None, (1, 10), offer=named)
+    assert {each.offer: (each.count, each.busy_s) for each in ledger.counted()} == {
+        SPOT: (0, 3600.0),
+        named: (0, 9 * 3600.0),
+    }
+
+
 def test_times_in_which_pods_share_a_node_count_once() -> None:
     node = SpotNode(SPOT, 0, None, [(0, 10), (5, 20), (30, 40), (32, 35)])
     assert node.busy_ms == 30
@@ -105,7 +115,10 @@ def test_the_command_reads_what_the_meter_has_seen(
     assert json.loads(CliRunner().invoke(app, [*words, "-o", "json"]).stdout) == json.loads(given.stdout)
     planned = json.loads(CliRunner().invoke(app, [*words, "--deadline", "48h", "-o", "json"]).stdout)
     assert planned["use_spot"] is True
-    assert [step["work_seconds"] for step in planned["wait"]] == [86400, 43200, 21600]
+    assert [step["work_seconds"] for step in planned["plan"]] == [86400, 43200, 21600]
+    for step in planned["plan"]:
+        # Spot capacity leaves room for what an interruption loses, and what comes too late to be used is not waited for.
+        assert step["wait_while_hours_left"] >= step["spot_while_hours_left"] > step["work_seconds"] / 3600 + 0.5
     narrow = CliRunner().invoke(app, [*words, "--deadline", "24h"])
     assert narrow.exit_code == 2
     other = CliRunner().invoke(app, [*words[:3], "a100-80gb", *words[4:]])

@@ -119,6 +119,27 @@ def test_without_time_to_spare_nothing_but_on_demand_capacity_is_used() -> None:
 
 
 @pytest.mark.parametrize(
+    ("work_s", "restart_s", "deadline_s"), [(7230, 5, 7240), (30, 5, 50), (1, 0, 1), (60, 60, 120)]
+)
+def test_short_runs_and_tight_deadlines_have_a_plan(work_s: float, restart_s: float, deadline_s: float) -> None:
+    run = SpotRun(work_s, deadline_s, restart_s, 1.0, 2.0, 0.5, Rates.alike(0.1), Rates.alike(1.0))
+    plan = SpotPlan(run)
+    for available in (False, True):
+        expected = plan.expected_hours(available=available)
+        assert 0 < expected <= (work_s + restart_s) / HOUR * 1.02
+        plan.choose(deadline_s, work_s, Capacity.NONE, available=available, age_s=0.0)
+
+
+def test_spot_capacity_leaves_room_for_an_interruption_and_is_not_waited_for_in_vain() -> None:
+    plan = plan_of(24, 36, 0.3, Rates.alike(0.1), Rates.alike(0.5))
+    spot_h, wait_h = plan.least_hours_for_spot(12 * HOUR), plan.least_hours_to_wait(12 * HOUR)
+    assert spot_h is not None
+    assert wait_h is not None
+    assert spot_h >= 12 + (MOST_LOST_S + RESTART_S) / HOUR
+    assert wait_h >= spot_h
+
+
+@pytest.mark.parametrize(
     ("fields", "words"),
     [
         ((0.0, 10.0, 1.0, 1.0, 1.0, 0.5), "work is above 0"),

@@ -1,6 +1,7 @@
 """What components of ours did to a job, by the audit log that the prediction endpoint keeps."""
 
-from collections.abc import Iterable, Iterator
+import asyncio
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,16 +24,18 @@ class Action:
     component: str
     kind: str
     verb: str
-    object: str
+    object_kind: str
+    name: str
     text: str
 
     def line(self, now_s: float) -> str:
         """For people."""
-        return f"{self.component}, {ago(self.at_s, now_s)}: {self.verb} {self.object}: {sentence(self.text, 200)}"
+        done = f"{self.verb} {self.object_kind} {self.name}"
+        return f"{self.component}, {ago(self.at_s, now_s)}: {done}: {sentence(self.text, 200)}"
 
 
-async def recorded_actions(url: str, namespace: str, names: Iterable[str]) -> tuple[Action, ...]:
-    """The newest first, of objects with these names; none where the endpoint does not answer, or does not show them to
+async def recorded_actions(url: str, namespace: str, objects: Collection[tuple[str, str]]) -> tuple[Action, ...]:
+    """The newest first, of objects by kind and name; none where the endpoint does not answer, or does not show them to
     the caller."""
     # Not before it is needed: every `kopt` that reads a cluster imports this package.
     from kopt.serving.client.client import AsyncPredictionClient
@@ -42,13 +45,14 @@ async def recorded_actions(url: str, namespace: str, names: Iterable[str]) -> tu
 
     stored: list[StoredRecord] = []
     try:
-        async with AsyncPredictionClient(url, deadline_s=_DEADLINE_S) as client:
-            for name in dict.fromkeys(names):
+        async with asyncio.timeout(_DEADLINE_S), AsyncPredictionClient(url, deadline_s=_DEADLINE_S) as client:
+            for name in dict.fromkeys(name for _, name in objects):
                 answer = await client.audit(AuditQuery(namespace=namespace, name=name, limit=_EACH))
                 stored += [item.stored for item in answer.records]
-    except (EndpointFailure, RequestRefused, AnswerError):
+    except (EndpointFailure, RequestRefused, AnswerError, TimeoutError):
         return ()
-    return tuple(sorted(_actions(stored), key=lambda action: -action.at_s)[:_MOST])
+    actions = [action for action in _actions(stored) if (action.object_kind, action.name) in objects]
+    return tuple(sorted(actions, key=lambda action: -action.at_s)[:_MOST])
 
 
 def _actions(stored: "Iterable[StoredRecord]") -> "Iterator[Action]":
@@ -58,6 +62,4 @@ def _actions(stored: "Iterable[StoredRecord]") -> "Iterator[Action]":
         except AuditError:
             # `kopt audit verify` says what is wrong with it.
             continue
-        yield Action(
-            entry.at_s, entry.component, entry.kind, entry.verb, f"{entry.object_kind} {entry.name}", entry.summary
-        )
+        yield Action(entry.at_s, entry.component, entry.kind, entry.verb, entry.object_kind, entry.name, entry.summary)

@@ -72,7 +72,8 @@ def read_plugin_configuration(document: object) -> ReplicaSetting | None:
         return None
     sharing = document.get("sharing") or {}
     for mode, block in _BLOCKS.items():
-        resources = (sharing.get(block) or {}).get("resources") if isinstance(sharing, dict) else None
+        shared = sharing.get(block) if isinstance(sharing, dict) else None
+        resources = shared.get("resources") if isinstance(shared, dict) else None
         for resource in resources if isinstance(resources, list) else ():
             replicas = _replicas(resource)
             if replicas:

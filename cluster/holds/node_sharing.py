@@ -26,7 +26,7 @@ PROPOSAL = "kaiwo.ai/sharing-proposal"
 """An annotation of a node: how its GPUs should be shared, and what keeps it from that; for people and pages alone."""
 _LONGEST = 63
 """Of the value of a label."""
-_MOST_GPUS, _LONGEST_S = 64, 1e12
+MOST_GPUS, _LONGEST_S = 64, 1e12
 
 
 class SharingPhase(StrEnum):
@@ -76,7 +76,7 @@ def read_sharing(undo: Mapping[str, Any]) -> SharingHold | None:
     since_s, gpus, wait_s = (_number(entry.get(name)) for name in ("since", "gpus", "wait"))
     if entry.get("phase") not in set(SharingPhase) or not labels[0] or any(len(each) > _LONGEST for each in labels):
         return None
-    if since_s is None or gpus is None or not 1 <= gpus <= _MOST_GPUS:
+    if since_s is None or gpus is None or not 1 <= gpus <= MOST_GPUS:
         return None
     own, ours, before, wanted = labels
     phase, cordoned = SharingPhase(entry["phase"]), entry.get("cordoned") is True

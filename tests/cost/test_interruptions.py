@@ -117,7 +117,7 @@ def test_the_command_reads_what_the_meter_has_seen(
     assert planned["use_spot"] is True
     assert [step["work_seconds"] for step in planned["plan"]] == [86400, 43200, 21600]
     for step in planned["plan"]:
-        # Spot capacity leaves room for what an interruption loses, and what comes too late to be used is not waited for.
+        # Spot capacity leaves room for what an interruption loses; what comes too late for that is not waited for.
         assert step["wait_while_hours_left"] >= step["spot_while_hours_left"] > step["work_seconds"] / 3600 + 0.5
     narrow = CliRunner().invoke(app, [*words, "--deadline", "24h"])
     assert narrow.exit_code == 2

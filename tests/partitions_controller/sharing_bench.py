@@ -16,6 +16,7 @@ from kopt.core.decision import Mode
 from kopt.core.sharing.modes import SharingMode
 from kopt.core.sharing.pressure import Pressure
 from kopt.core.switches import Owner
+from kopt.core.times import stamp
 from kopt.formats.sharing_terms import (
     CONFIGURATION_LABEL,
     ReplicaSetting,
@@ -149,6 +150,7 @@ class SharingBench:
     def pod(self, name: str, *, workload_class: str = "", owner: str = "ReplicaSet") -> None:
         made = pod(name, on="n0", gpus=1)
         made["metadata"]["labels"] = {"kaiwo.ai/class": workload_class} if workload_class else {}
+        made["status"]["startTime"] = stamp(self.now_s)
         made["metadata"]["ownerReferences"] = [{"kind": owner, "name": "o", "uid": "o", "controller": True}]
         self.kube.put(PODS, made)
 

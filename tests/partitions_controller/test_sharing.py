@@ -12,6 +12,7 @@ from kopt.cluster.holds.node_sharing import SharingHold, SharingPhase, read_shar
 from kopt.cluster.teardown.changes import release_held
 from kopt.cluster.workloads.node_standing import statements_of
 from kopt.controllers.overview.reduced import reduced_node
+from kopt.formats.sharing_terms import read_plugin_configuration
 
 from .sharing_bench import EASY, HARD, SharingBench
 
@@ -61,6 +62,31 @@ def test_a_contended_node_goes_down_the_ladder_once_nothing_runs_on_it() -> None
         assert bench.labels == ["mps-4", "mps-2", "turns-4", "whole"]
 
     run(work())
+
+
+def test_pods_are_not_ended_for_what_others_did_before_them() -> None:
+    async def work() -> None:
+        bench = SharingBench(drains=True)
+        bench.pod("before")
+        bench.pressure = HARD
+        await bench.passes(30)
+        await bench.ends("before")
+        bench.pressure = None
+        bench.history += [(bench.now_s + second, HARD) for second in range(0, 120, 30)]
+        bench.now_s += 3600.0
+        bench.pod("late")
+        await bench.passes(180)
+        assert bench.label == "mps-4"
+        assert [each["metadata"]["name"] for each in bench.pods()] == ["late"]
+
+    run(work())
+
+
+@pytest.mark.parametrize("sharing", [{"mps": ["a"]}, {"mps": {"resources": "all"}}, "mps", ["mps"], {"timeSlicing": 3}])
+def test_a_configuration_that_is_no_sharing_shares_nothing_and_stops_nothing(sharing: Any) -> None:
+    read = read_plugin_configuration({"version": "v1", "sharing": sharing})
+    assert read is not None
+    assert read.replicas == 1
 
 
 def test_after_a_calm_it_goes_up_again_and_is_given_back() -> None:

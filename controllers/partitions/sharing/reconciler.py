@@ -11,7 +11,8 @@ from kopt.cluster.checkpoints.draining import unevictable
 from kopt.cluster.client.errors import ApiError
 from kopt.cluster.client.prometheus import PrometheusError
 from kopt.cluster.client.resources import NODES, Object
-from kopt.cluster.holds.node_sharing import CHANGING, PROPOSAL, SHARING, SharingHold, SharingPhase
+from kopt.cluster.holds.node_sharing import CHANGING, MOST_GPUS, PROPOSAL, SHARING, SharingHold, SharingPhase
+from kopt.cluster.objects.fields import text
 from kopt.cluster.runtime.events import EmitEvent
 from kopt.cluster.runtime.isolation import Isolation, Subject
 from kopt.cluster.runtime.retry import Pauses, Retrying
@@ -28,6 +29,7 @@ from kopt.controllers.partitions.sharing.steps import (
 from kopt.core.decision import Mode
 from kopt.core.sharing.modes import SharingMode
 from kopt.core.sharing.pressure import Pressure
+from kopt.core.times import seconds_or_none
 from kopt.formats.sharing_terms import ReplicaSetting
 from kopt.policies.fractions.configured import MPS_AWAY, Rung, RungChange, configured_rungs, next_rung, without_mps
 from kopt.policies.fractions.ladder import LadderSettings, LadderState
@@ -135,7 +137,7 @@ class Reconciler(Retrying):
             await self._write(node, given_back(node, "others have changed its label, or our mark on it"))
             return _SOON_S
         if hold is not None and not acts:
-            return await self._give_back(node, hold)
+            return await self._give_back(node, hold, now_s)
         if hold is not None and hold.phase in CHANGING:
             return await self._proceed(node, hold, offered, now_s)
         change = self._wanted(node, offered, now_s)
@@ -171,9 +173,12 @@ class Reconciler(Retrying):
             await self._write(node, outrun(node, hold, now_s))
         return _SOON_S
 
-    async def _give_back(self, node: PluginNode, hold: SharingHold) -> float:
-        """Once nothing runs on it, where its label changes by that: pods lose their GPUs as the plugin starts anew."""
+    async def _give_back(self, node: PluginNode, hold: SharingHold, now_s: float) -> float:
+        """Once nothing runs on it, where its label changes by that: pods lose their GPUs as the plugin starts anew. A
+        node that waits to be empty takes pods again at once."""
         if hold.label != hold.own and node.pods:
+            if hold.phase is SharingPhase.CORDONED:
+                await self._write(node, outrun(node, hold, now_s))
             return _IDLE_S
         await self._write(node, given_back(node, "its switch is off, or nothing is to be changed"))
         return _SOON_S
@@ -224,11 +229,16 @@ class Reconciler(Retrying):
         return RungChange(rung, MPS_AWAY, after)
 
     def _history(self, node: PluginNode) -> list[tuple[float, Pressure]]:
-        """Of the node, with the worst slow-down of its pods at each time."""
-        pressures = dict(self._measured.pressures.get(node.name, ()))
+        """Of the node since the youngest of its pods started, with the worst slow-down of them at each time: what pods
+        before them did to each other is no reason to end these."""
+        starts = (seconds_or_none(text(pod, "status", "startTime")) for pod in node.pods)
+        since_s = max((start for start in starts if start is not None), default=0.0)
+        pressures = {at_s: each for at_s, each in self._measured.pressures.get(node.name, ()) if at_s >= since_s}
         for pod in node.pods:
             key = (pod["metadata"]["namespace"], pod["metadata"]["name"])
             for at_s, value in self._measured.slowdowns.get(key, ()):
+                if at_s < since_s:
+                    continue
                 before = pressures.get(at_s, Pressure())
                 pressures[at_s] = replace(before, slowdown=max(value, before.slowdown or 0.0))
         return sorted(pressures.items())
@@ -239,7 +249,7 @@ class Reconciler(Retrying):
             return _ON_AMD
         if node.state.is_cordoned:
             return "others have cordoned it"
-        if not node.gpus:
+        if not 1 <= node.gpus <= MOST_GPUS:
             return "how many GPUs it has is not known: it needs the label nvidia.com/gpu.count"
         if self.changing >= self._settings.most_at_once:
             return "another node is being changed"

@@ -50,14 +50,14 @@ class ExampleAlerts:
 
     def history(self, window_s: int) -> AlertHistory:
         now_s = self._clock()
-        said: list[Acknowledgement] = []
+        acknowledgements = list[Acknowledgement]()
         listed = []
         for episode, note in self._every(now_s, now_s - window_s):
             listed.append(episode)
             if note:
-                said.append(Acknowledgement(episode.identity, episode.fired_s + 600, _OPERATOR, note))
+                acknowledgements.append(Acknowledgement(episode.identity, episode.fired_s + 600, _OPERATOR, note))
         newest = sorted(listed, key=lambda episode: (-episode.fired_s, episode.alert))
-        return AlertHistory(tuple(newest), tuple(said), _STEP_S)
+        return AlertHistory(tuple(newest), tuple(acknowledgements), _STEP_S)
 
     def acknowledge(self, item: Acknowledgement) -> None:
         raise AlertsError("These alerts are an example; nothing was kept.")

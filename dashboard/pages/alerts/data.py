@@ -112,8 +112,8 @@ def _restrict(alerts: Alerts, holds: Holds) -> Alerts:
     for name, history in alerts.histories:
         visible = tuple(each for each in history.episodes if held.issuperset(rights_to(each)))
         known = {each.identity for each in visible}
-        said = tuple(each for each in history.acknowledgements if each.identity in known)
-        histories.append((name, replace(history, episodes=visible, acknowledgements=said)))
+        acknowledged = tuple(each for each in history.acknowledgements if each.identity in known)
+        histories.append((name, replace(history, episodes=visible, acknowledgements=acknowledged)))
     # Why Prometheus does not answer names its address.
     problem = "Alerts cannot be read now." if alerts.problem else ""
     return replace(alerts, histories=tuple(histories), problem=problem, hides=True)

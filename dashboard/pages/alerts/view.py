@@ -12,7 +12,7 @@ from kopt.dashboard.formatting import clock, span
 
 WIDTH = 1000
 MOST_ROWS = 100
-MOST_SAID = 5
+MOST_ACKNOWLEDGED = 5
 """Acknowledgements of one episode: the newest."""
 _NARROWEST = 3.0
 _LABEL = re.compile(r"\{\{\s*\$labels\.(\w+)\s*\}\}")
@@ -75,12 +75,12 @@ def alerts_page(
     """``now_s``: Unix seconds, where the window ends. ``current`` are the episodes that fire now where others know that
     better than ``history``, whose samples may be far apart."""
     rules = {rule.alert: rule for rule in alert_rules()}
-    said: dict[str, list[Acknowledgement]] = {}
+    by_identity: dict[str, list[Acknowledgement]] = {}
     for each in history.acknowledgements:
-        said.setdefault(each.identity, []).append(each)
+        by_identity.setdefault(each.identity, []).append(each)
 
     def line_of(episode: Episode) -> EpisodeLine:
-        own = said.get(episode.identity, ())
+        own = by_identity.get(episode.identity, ())
         return _line(episode, own, history.step_s, rules.get(episode.alert), now_s)
 
     lines = [line_of(each) for each in history.episodes]
@@ -108,7 +108,7 @@ def _urgency(line: EpisodeLine) -> tuple[int, bool, float]:
 
 
 def _line(
-    episode: Episode, said: Sequence[Acknowledgement], step_s: int, rule: AlertRule | None, now_s: float
+    episode: Episode, known: Sequence[Acknowledgement], step_s: int, rule: AlertRule | None, now_s: float
 ) -> EpisodeLine:
     end_s = now_s if episode.resolved_s is None else episode.resolved_s
     return EpisodeLine(
@@ -122,7 +122,7 @@ def _line(
         episode.fired_s,
         episode.resolved_s,
         span(max(0.0, end_s - episode.fired_s)),
-        tuple(each for each in said if episode.has(each.at_s, step_s))[-MOST_SAID:],
+        tuple(each for each in known if episode.has(each.at_s, step_s))[-MOST_ACKNOWLEDGED:],
     )
 
 

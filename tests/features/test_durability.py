@@ -53,7 +53,7 @@ def test_a_full_disk_keeps_the_old_rows(store: DemandFeatureStore, daily: Daily)
     assert not list((store.folder / "staging").iterdir())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_full_disk_keeps_the_old_online_rows(store: DemandFeatureStore, daily: Daily) -> None:
     old, new = daily(), daily(seed=1)
     store.write([old])

@@ -97,6 +97,7 @@ def test_it_saves_once_for_each_request_and_trains_on(started: Callable[..., Tra
     training.end()
 
 
+@pytest.mark.long
 def test_all_ranks_save_although_one_alone_was_asked(started: Callable[..., Training]) -> None:
     training = started("-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=0", "--standalone")
     before = training.step()

@@ -151,7 +151,7 @@ def simulated(openb_data_dir: Path) -> Simulate:
     ("variant", "reach"),
     [
         ("default", 95.6),
-        ("gpuspec33", 94.55),
+        pytest.param("gpuspec33", 94.55, marks=pytest.mark.long),
         pytest.param("cpu250", 93.41, marks=pytest.mark.thorough),
         pytest.param("gpushare100", 86.90, marks=pytest.mark.thorough),
         pytest.param("multigpu50", 97.18, marks=pytest.mark.thorough),
@@ -164,7 +164,7 @@ def test_the_real_trace_fills_more_than_published(simulated: Simulate, variant: 
     assert 130 >= 100 * ours.requested[-1] > 129.9
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_baselines_come_near_the_published_figures(simulated: Simulate) -> None:
     for policy, published in (
         ("fgd", 95.4),

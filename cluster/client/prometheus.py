@@ -13,6 +13,7 @@ from typing import Any, Self
 import httpx
 import orjson
 
+TIMEOUT_S = 10.0
 LARGEST_ANSWER_BYTES = 4 << 20
 """One series of two weeks is 150 KiB."""
 
@@ -58,7 +59,7 @@ class Prometheus:
         *,
         token: Callable[[], str] | None = None,
         authority: Path | None = None,
-        timeout_s: float = 10.0,
+        timeout_s: float = TIMEOUT_S,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._token, self._timeout_s = token, timeout_s
@@ -119,13 +120,23 @@ Query = Callable[[str], Awaitable[list[tuple[dict[str, str], float]]]]
 
 
 @contextlib.asynccontextmanager
-async def asking(address: PrometheusAddress, largest_bytes: int = LARGEST_ANSWER_BYTES) -> AsyncIterator[Query | None]:
-    """What asks a server as long as the context lasts; None where there is none."""
+async def server_at(address: PrometheusAddress, timeout_s: float = TIMEOUT_S) -> AsyncIterator[Prometheus | None]:
+    """The server as long as the context lasts; None where there is none."""
     if not address.url:
         yield None
         return
     token, authority = token_of(address.token_file), address.certificate_authority
-    async with Prometheus(address.url, token=token, authority=authority) as server:
+    async with Prometheus(address.url, token=token, authority=authority, timeout_s=timeout_s) as server:
+        yield server
+
+
+@contextlib.asynccontextmanager
+async def asking(address: PrometheusAddress, largest_bytes: int = LARGEST_ANSWER_BYTES) -> AsyncIterator[Query | None]:
+    """What asks a server as long as the context lasts; None where there is none."""
+    async with server_at(address) as server:
+        if server is None:
+            yield None
+            return
 
         async def query(text: str) -> list[tuple[dict[str, str], float]]:
             return await server.now(text, largest_bytes)

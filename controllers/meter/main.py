@@ -10,7 +10,7 @@ from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 
 from kopt.cluster.client.api import Kube, KubeSettings, connect
-from kopt.cluster.client.prometheus import Prometheus, token_of
+from kopt.cluster.client.prometheus import PrometheusAddress, server_at
 from kopt.cluster.client.resources import KAIWO_BUDGETS, KUEUE_LOCAL_QUEUES, KUEUE_WORKLOADS, Object
 from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import Collected, LedReplica, ReplicaSettings
@@ -67,12 +67,12 @@ async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) ->
 
 @contextlib.asynccontextmanager
 async def _recording(kube: Kube, settings: ProcessSettings) -> AsyncIterator[BusyRecorder | None]:
-    if not settings.prometheus:
-        yield None
-        return
-    token, authority = token_of(settings.token_file), settings.certificate_authority
-    with contextlib.closing(BusyHours(settings.busy)) as hours:
-        async with Prometheus(settings.prometheus, token=token, authority=authority, timeout_s=_PROMETHEUS_S) as server:
+    address = PrometheusAddress(settings.prometheus, settings.token_file, settings.certificate_authority)
+    async with server_at(address, _PROMETHEUS_S) as server:
+        if server is None:
+            yield None
+            return
+        with contextlib.closing(BusyHours(settings.busy)) as hours:
             yield BusyRecorder(kube, hours, server)
 
 

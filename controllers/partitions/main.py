@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from kopt.cluster.client.api import Kube, KubeSettings, connect
-from kopt.cluster.client.prometheus import Prometheus, token_of
+from kopt.cluster.client.prometheus import PrometheusAddress, server_at
 from kopt.cluster.client.resources import (
     CONFIG_MAPS,
     MIG_STRATEGIES,
@@ -95,12 +95,9 @@ async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) ->
 
 @contextlib.asynccontextmanager
 async def _measuring(settings: ProcessSettings) -> AsyncIterator[Measure | None]:
-    if not settings.prometheus:
-        yield None
-        return
-    token, authority = token_of(settings.token_file), settings.certificate_authority
-    async with Prometheus(settings.prometheus, token=token, authority=authority, timeout_s=_TIMEOUT_S) as server:
-        yield partial(read_measured, server, settings.slowdown)
+    address = PrometheusAddress(settings.prometheus, settings.token_file, settings.certificate_authority)
+    async with server_at(address, _TIMEOUT_S) as server:
+        yield None if server is None else partial(read_measured, server, settings.slowdown)
 
 
 class LiveCluster(LiveState):

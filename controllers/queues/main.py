@@ -3,14 +3,14 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kopt.cluster.client.api import Kube, KubeSettings, connect
-from kopt.cluster.client.prometheus import Prometheus, token_of
+from kopt.cluster.client.prometheus import PrometheusAddress, server_at
 from kopt.cluster.client.resources import (
     KAIWO_POOLS,
     KAIWO_QUEUES,
@@ -76,21 +76,12 @@ class ProcessSettings(ReplicaSettings):
 async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) -> None:
     """Run until SIGTERM, SIGINT or ``stop``. Raises NoCluster when no cluster is configured."""
     ending = end_signals(stop)
+    address = PrometheusAddress(settings.prometheus, settings.token_file, settings.certificate_authority)
     async with (
         connect(settings.kubeconfig, KubeSettings(user_agent="kopt-queues-status")) as kube,
-        _history(settings) as history,
+        server_at(address) as history,
     ):
         await run_until(ending, Replica(kube, settings, history))
-
-
-@contextlib.asynccontextmanager
-async def _history(settings: ProcessSettings) -> AsyncIterator[Prometheus | None]:
-    if not settings.prometheus:
-        yield None
-        return
-    token, authority = token_of(settings.token_file), settings.certificate_authority
-    async with Prometheus(settings.prometheus, token=token, authority=authority) as server:
-        yield server
 
 
 class _KueueState:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from kopt.cluster.client.api import Kube, KubeSettings, connect
-from kopt.cluster.client.prometheus import Prometheus, token_of
+from kopt.cluster.client.prometheus import PrometheusAddress, server_at
 from kopt.cluster.objects.resize_history import RESIZING
 from kopt.cluster.runtime.annotation_checks import checks
 from kopt.cluster.runtime.lease import Fence
@@ -53,11 +53,11 @@ async def _nothing() -> Use:
 
 @contextlib.asynccontextmanager
 async def _reading(settings: ProcessSettings) -> AsyncIterator[ReadUse]:
-    if not settings.prometheus:
-        yield _nothing
-        return
-    token, authority = token_of(settings.token_file), settings.certificate_authority
-    async with Prometheus(settings.prometheus, token=token, authority=authority, timeout_s=_TIMEOUT_S) as server:
+    address = PrometheusAddress(settings.prometheus, settings.token_file, settings.certificate_authority)
+    async with server_at(address, _TIMEOUT_S) as server:
+        if server is None:
+            yield _nothing
+            return
 
         async def read() -> Use:
             return await read_use(server, "", settings.since_s)

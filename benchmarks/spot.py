@@ -173,7 +173,6 @@ def oracle_hours(run: Run) -> float:
     never = 1e12
     later = np.full((3, ticks + 1), never)
     later[:, 0] = 0.0
-    order = (Capacity.NONE, Capacity.SPOT, Capacity.ON_DEMAND)
     for tick in reversed(range(ticks)):
         there = run.trace.available[run.start + tick]
         now = np.empty_like(later)
@@ -187,7 +186,7 @@ def oracle_hours(run: Run) -> float:
             now[held] = np.minimum(np.min(options, axis=0), never)
         now[:, 0] = 0.0
         later = now
-    return float(later[order.index(Capacity.NONE)][int(run.work_s / gap_s)]) * gap_s / _HOUR_S
+    return float(later[0][int(run.work_s / gap_s)]) * gap_s / _HOUR_S
 
 
 def traces_of(folder: Path) -> Iterator[Trace]:

@@ -6,8 +6,6 @@ from kopt.controllers.meter.store import CostStore, Window, offer_of
 from kopt.core.cost.metering import Milliseconds
 from kopt.policies.cost.interruptions import SpotNode
 
-_SPOT = "spot"
-
 
 def spot_nodes(store: CostStore, window: Window) -> list[SpotNode]:
     """Those that were there in the window, one of each offer that a node has had; only the last of these can have been
@@ -36,5 +34,4 @@ def spot_nodes(store: CostStore, window: Window) -> list[SpotNode]:
             busy[str(uid), str(offer)],
         )
         for uid, offer, start, end in rows
-        if offer_of(str(offer)).capacity == _SPOT
     ]

@@ -18,8 +18,8 @@ from kopt.serving.base.environment import load_settings
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from kopt.controllers.ingest.demand_source import DemandSource
     from kopt.controllers.ingest.ingester import Followed, Ingester, IngestSettings, Report
-    from kopt.core.scheduling.demand_source import DemandSource
 
 
 @dataclass(frozen=True)

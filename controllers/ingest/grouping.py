@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 
 from kopt.cluster.client.prometheus import PrometheusError
+from kopt.controllers.ingest.demand_source import DemandSource
 from kopt.controllers.ingest.prometheus import Buckets
-from kopt.core.scheduling.demand_source import DemandSource
 
 LARGEST_GROUP = 250
 """Services in one query: its text stays below 100 KiB, and its answer far below what is read."""

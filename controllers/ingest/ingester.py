@@ -13,9 +13,9 @@ from enum import StrEnum
 
 from kopt.cluster.client.prometheus import PrometheusError
 from kopt.cluster.runtime.backoff import Backoff
+from kopt.controllers.ingest.demand_source import DemandSource
 from kopt.controllers.ingest.grouping import GroupedReads, Read, ReadGroup
 from kopt.controllers.ingest.prometheus import Buckets
-from kopt.core.scheduling.demand_source import DemandSource
 from kopt.serving.client.transport import EndpointFailure, RequestRefused
 from kopt.serving.contract.common import GRID_S, AnswerError
 from kopt.serving.contract.live_answers import PushedDemand

@@ -17,9 +17,9 @@ from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
 from kopt.cluster.runtime.signals import end_signals, run_until
 from kopt.controllers.ingest.connections import Connections, connected
+from kopt.controllers.ingest.demand_source import DemandSource
 from kopt.controllers.ingest.ingester import Followed, Ingester, IngestSettings, SourceState
 from kopt.controllers.ingest.sources import SourceError, read_services, sources_of_pool, unique
-from kopt.core.scheduling.demand_source import DemandSource
 from kopt.serving.contract.common import GRID_S
 
 _LOG = logging.getLogger(__name__)

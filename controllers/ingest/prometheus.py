@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from kopt.cluster.client.prometheus import Prometheus, PrometheusError, series_of
-from kopt.core.scheduling.demand_source import DemandSource
+from kopt.controllers.ingest.demand_source import DemandSource
 from kopt.formats.serving_metrics import STEP, grouped_query_of
 from kopt.serving.contract.common import GRID_S
 

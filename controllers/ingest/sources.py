@@ -18,7 +18,7 @@ from typing import Any
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import mapping, text
-from kopt.core.scheduling.demand_source import DemandSource
+from kopt.controllers.ingest.demand_source import DemandSource
 from kopt.formats.serving_metrics import query_of
 
 LONGEST_QUERY = 4096

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from kopt.cluster.client.prometheus import PrometheusError
+from kopt.controllers.ingest.demand_source import DemandSource
 from kopt.controllers.ingest.grouping import LARGEST_GROUP, GroupedReads
 from kopt.controllers.ingest.prometheus import Buckets, read_groups
 from kopt.controllers.ingest.sources import source_of
-from kopt.core.scheduling.demand_source import DemandSource
 from kopt.formats.serving_metrics import grouped_query_of
 
 FIRST, LAST = 5_668_000, 5_668_005

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kopt.cluster.client.prometheus import PrometheusError
+from kopt.controllers.ingest.demand_source import DemandSource
 from kopt.controllers.ingest.ingester import Followed, Ingester, IngestSettings, SourceState
 from kopt.controllers.ingest.prometheus import Buckets
-from kopt.core.scheduling.demand_source import DemandSource
 from kopt.features.live import Record, merged
 from kopt.serving.client.transport import EndpointFailure
 from kopt.serving.contract.live_answers import PushedDemand

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from kopt.cluster.client import prometheus
 from kopt.cluster.client.prometheus import Prometheus, PrometheusError
+from kopt.controllers.ingest.demand_source import DemandSource
 from kopt.controllers.ingest.prometheus import DemandQueries, read_matrix
-from kopt.core.scheduling.demand_source import DemandSource
 
 FIRST = 5_668_000
 SOURCE = DemandSource("ml/chat", "sum(increase(x[$step]))")

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
+from kopt.controllers.ingest.demand_source import DemandSource
 from kopt.controllers.ingest.sources import SourceError, read_services, sources_of_pool, unique
-from kopt.core.scheduling.demand_source import DemandSource
 from kopt.formats.serving_metrics import ENGINES, UnknownEngineError, query_of
 
 

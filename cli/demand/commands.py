@@ -106,7 +106,7 @@ def forecast(
 def _answer(
     demand_series: "list[DemandSeries]", model: str, ahead: tuple[int, ...], wanted: tuple[float, ...], live: bool
 ) -> "Forecast":
-    from kopt.models.registry.lightgbm_io import import_lightgbm_alone
+    from kopt.models.lightgbm.booster import import_lightgbm_alone
     from kopt.sdk import forecast as api
 
     import_lightgbm_alone()
@@ -294,7 +294,7 @@ def explain(
     ahead = seconds(horizon, "--horizon")
     (demand_series,) = choose(inputs.read(inputs.Source(where, query, label, since, step_, unit)), [series])
     from kopt.models.demand.predictor import DemandRequest
-    from kopt.models.registry.lightgbm_io import import_lightgbm_alone
+    from kopt.models.lightgbm.booster import import_lightgbm_alone
     from kopt.sdk import forecast as api
 
     import_lightgbm_alone()

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from kopt.features.demand import CARRIERS, HORIZONS_S, INPUTS
 from kopt.models.demand.network import Network
 from kopt.models.demand.table import TrainingTable
-from kopt.models.registry.lightgbm_io import load_booster
+from kopt.models.lightgbm.booster import load_booster
 from kopt.models.registry.model_files import read_json
 
 if TYPE_CHECKING:

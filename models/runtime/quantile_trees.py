@@ -16,7 +16,7 @@ import numpy as np
 
 from kopt.core.workload.run_time import LEVELS
 from kopt.features.job_history import FEATURES, Array
-from kopt.models.registry.trees import TreeGroup, Trees
+from kopt.models.lightgbm.trees import TreeGroup, Trees
 from kopt.models.runtime.distribution import LogTimes, sorted_rows
 from kopt.models.runtime.table import RunTimeTable
 

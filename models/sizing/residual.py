@@ -15,7 +15,7 @@ import numpy as np
 from kopt.core.gpu_catalogue import find_gpu, gpu_catalogue
 from kopt.core.units import GIB, MIB
 from kopt.core.workload.sizing import AllocationKind
-from kopt.models.registry.trees import Trees
+from kopt.models.lightgbm.trees import Trees
 from kopt.models.sizing.table import Array, Questions, SizingTable
 
 LEVELS = (0.1, 0.5, 0.9)

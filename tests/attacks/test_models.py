@@ -17,10 +17,10 @@ from ratio_quantiles import RatioQuantiles
 
 from kopt.core.settings import Settings
 from kopt.core.signing_keys import signing_key
+from kopt.models.lightgbm.booster import load_booster
+from kopt.models.lightgbm.text import TreeTextError, checked_text
 from kopt.models.registry import trial
 from kopt.models.registry.artifact import ModelCard, save_model
-from kopt.models.registry.lightgbm_io import load_booster
-from kopt.models.registry.lightgbm_text import TreeTextError, checked_text
 from kopt.models.registry.loading import load_predictor
 from kopt.models.registry.promotion_seals import SEAL_TAG, SealMemory
 from kopt.models.registry.registry import Registry, RegistryError, UnsealedError
@@ -381,7 +381,7 @@ _CIRCLE = """
 import sys
 from pathlib import Path
 import numpy as np
-from kopt.models.registry.lightgbm_io import load_booster
+from kopt.models.lightgbm.booster import load_booster
 try:
     load_booster(Path(sys.argv[1])).predict(np.zeros((1, 2)))
 except ValueError as error:

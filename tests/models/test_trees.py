@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kopt.models.registry.lightgbm_text import checked_text
+from kopt.models.lightgbm.text import checked_text
+from kopt.models.lightgbm.trees import TreeGroup, Trees
 from kopt.models.registry.shipped import shipped_folder
-from kopt.models.registry.trees import TreeGroup, Trees
 
 SHIPPED = sorted(shipped_folder("sizing").glob("*.txt"))
 

@@ -70,7 +70,7 @@ def test_the_check_sees_a_heavy_import() -> None:
 
 def test_lightgbm_comes_without_scikit_learn_which_can_be_had_afterwards() -> None:
     code = (
-        "import sys; from kopt.models.registry.lightgbm_io import import_lightgbm_alone as alone;"
+        "import sys; from kopt.models.lightgbm.booster import import_lightgbm_alone as alone;"
         "alone(); before = set(sys.modules);"
         "import lightgbm, sklearn.base, numpy as np; lightgbm.Dataset(np.eye(99), [0] * 99).construct();"
         "print(sorted({'sklearn', 'lightgbm'} & before))"

@@ -13,7 +13,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from kopt.models.registry.lightgbm_text import checked_text
+from kopt.models.lightgbm.text import checked_text
 
 Array = NDArray[np.float64]
 _DEFAULT_LEFT, _ZERO_IS_MISSING, _NAN_IS_MISSING = 2, 4, 8

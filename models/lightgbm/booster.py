@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kopt.models.registry.lightgbm_text import checked_text
+from kopt.models.lightgbm.text import checked_text
 
 if TYPE_CHECKING:
     import lightgbm

@@ -1,5 +1,6 @@
 """Fixtures that all tests share: a state folder of their own, and the real data where it is."""
 
+import gc
 import logging
 import os
 import sys
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 # Fixtures of the control plane and of the trainers' environments.
 pytest_plugins = ["controlplane.plugin", "trainer_environments"]
 
+# What modules hold stays until the end: looking through it again and again took a quarter of the time of imports.
+# ``pytest_collection_finish`` switches the garbage collector on.
+gc.disable()
 # Tests start Python hundreds of times; without compiled modules on disk each start compiles what it imports again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -30,8 +34,8 @@ for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 # Ray gives its workers way to all other processes, here to the other groups of tests; then a fit never ends.
 os.environ.setdefault("RAY_worker_niceness", "0")
-# Half of the garbage collections of etcd, API servers and what watches them, for some memory.
-os.environ.setdefault("GOGC", "200")
+# A quarter of the garbage collections of etcd, API servers and what watches them, for some memory.
+os.environ.setdefault("GOGC", "400")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -69,6 +73,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             # One that may take long shows once more that it cannot, and leaves time for the others.
             limit = item.get_closest_marker("timeout")
             item.add_marker(pytest.mark.flaky(reruns=1 if limit and limit.args[0] > _LONG_S else 2))
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+    gc.enable()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,6 +1,7 @@
 """Fixtures that all tests share: a state folder of their own, and the real data where it is."""
 
 import gc
+import hashlib
 import logging
 import os
 import sys
@@ -107,6 +108,16 @@ def kopt_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home.mkdir()
     monkeypatch.setenv("KOPT_HOME", str(home))
     return home
+
+
+@pytest.fixture
+def compiled_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts run on a fake device that is compiled once for its source, and not once for each home."""
+    from kopt.tracing import trace
+
+    source = b"".join((trace.PROBE / name).read_bytes() for name in ("device.py", "fake_device.cpp"))
+    kept = Path.home() / ".cache" / "kopt" / f"fake-device-{hashlib.sha256(source).hexdigest()[:16]}"
+    monkeypatch.setattr(trace, "environment_cache", lambda *_: kept)
 
 
 @pytest.fixture(scope="session")

@@ -148,6 +148,7 @@ def surfaces(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Surfaces]:
         yield Surfaces(url, home)
 
 
+@pytest.mark.usefixtures("compiled_before")
 @every_question
 def test_the_command_line_estimates_what_the_endpoint_answers(surfaces: Surfaces, name: str) -> None:
     answer, estimate = surfaces.endpoint(name), surfaces.estimate(name)

@@ -1,5 +1,7 @@
 """Fixtures that all tests share: a state folder of their own, and the real data where it is."""
 
+import gc
+import hashlib
 import logging
 import os
 import sys
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
 # Fixtures of the control plane and of the trainers' environments.
 pytest_plugins = ["controlplane.plugin", "trainer_environments"]
 
+# What modules hold stays until the end: looking through it again and again took a quarter of the time of imports.
+# ``pytest_collection_finish`` switches the garbage collector on.
+gc.disable()
 # Tests start Python hundreds of times; without compiled modules on disk each start compiles what it imports again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -30,8 +35,8 @@ for _threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 # Ray gives its workers way to all other processes, here to the other groups of tests; then a fit never ends.
 os.environ.setdefault("RAY_worker_niceness", "0")
-# Half of the garbage collections of etcd, API servers and what watches them, for some memory.
-os.environ.setdefault("GOGC", "200")
+# A quarter of the garbage collections of etcd, API servers and what watches them, for some memory.
+os.environ.setdefault("GOGC", "400")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -71,6 +76,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.flaky(reruns=1 if limit and limit.args[0] > _LONG_S else 2))
 
 
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+    gc.enable()
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Why a first try failed: without it a second try that fails for its own reasons hides the first."""
     for report in terminalreporter.stats.get("rerun", []):
@@ -96,6 +108,16 @@ def kopt_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home.mkdir()
     monkeypatch.setenv("KOPT_HOME", str(home))
     return home
+
+
+@pytest.fixture
+def compiled_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts run on a fake device that is compiled once for its source, and not once for each home."""
+    from kopt.tracing import trace
+
+    source = b"".join((trace.PROBE / name).read_bytes() for name in ("device.py", "fake_device.cpp"))
+    kept = Path.home() / ".cache" / "kopt" / f"fake-device-{hashlib.sha256(source).hexdigest()[:16]}"
+    monkeypatch.setattr(trace, "environment_cache", lambda *_: kept)
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ _LINK = re.compile(r"!?\[(?:[^\[\]]|\[[^\]]*\])*\]\((?P<target>[^)\s]+)\)")
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block. ``mark`` is that of the comment above it: run, run: slow, output, or empty."""
+    """A fenced block. ``mark`` is that of the comment above it: run, run: slow, run: long, output, or empty."""
 
     file: Path
     line: int

@@ -29,14 +29,20 @@ def promtool(*arguments: str | Path, folder: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def groups_of(kind: str) -> list[dict[str, Any]]:
-    """What the rules of a kind need, without annotations, which promtool would compare as well."""
-    groups = [group for group in rule_groups() if group["name"] in ("kopt-recorded", f"kopt-{kind}")]
-    for group in groups:
-        # Sums are for pages and dashboards, and are looked at in ``test_recorded.py``.
-        group["rules"] = [rule for rule in group["rules"] if rule.get("record", "kopt:").startswith("kopt:")]
-        for rule in group["rules"]:
-            rule.pop("annotations", None)
+def groups_of(rule: AlertRule) -> list[dict[str, Any]]:
+    """A rule and the recorded series that it reads, without annotations, which promtool would compare as well."""
+    expressions = {recorded.name: recorded.expr for recorded in recorded_rules()}
+    needed, new = set[str](), named_in(rule.expr)
+    while new := {name for name in new if name in expressions} - needed:
+        needed |= new
+        new = set().union(*(named_in(expressions[name]) for name in new))
+    groups = []
+    for group in rule_groups():
+        kept = [each for each in group["rules"] if each.get("record") in needed or each.get("alert") == rule.alert]
+        for each in kept:
+            each.pop("annotations", None)
+        if kept:
+            groups.append({**group, "rules": kept})
     return groups
 
 
@@ -58,11 +64,14 @@ def case_of(rule: AlertRule) -> dict[str, Any]:
 @pytest.mark.services
 @pytest.mark.parametrize("kind", kinds())
 def test_rules_fire_and_resolve(kind: str, tmp_path: Path) -> None:
-    cases = [case_of(rule) for rule in alert_rules() if rule.kind == kind]
-    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": groups_of(kind)}))
-    test = {"rule_files": ["rules.yaml"], "evaluation_interval": "1m", "tests": cases}
-    (tmp_path / "test.yaml").write_text(yaml.safe_dump(test))
-    promtool("test", "rules", "test.yaml", folder=tmp_path)
+    files = []
+    for rule in (rule for rule in alert_rules() if rule.kind == kind):
+        # Files of their own: promtool evaluates every rule of a file for each of its tests.
+        (tmp_path / f"{rule.name}.rules.yaml").write_text(yaml.safe_dump({"groups": groups_of(rule)}))
+        files.append(f"{rule.name}.yaml")
+        test = {"rule_files": [f"{rule.name}.rules.yaml"], "evaluation_interval": "1m", "tests": [case_of(rule)]}
+        (tmp_path / files[-1]).write_text(yaml.safe_dump(test))
+    promtool("test", "rules", *files, folder=tmp_path)
 
 
 @pytest.mark.services

@@ -224,6 +224,7 @@ def test_ctrl_c_ends_what_runs_and_leaves_nothing_behind(tmp_path: Path) -> None
     assert b"\x1b" not in (tmp_path / "err").read_bytes(), "no terminal, no drawing"
 
 
+@pytest.mark.usefixtures("compiled_before")
 def test_a_quoted_line_may_be_longer_than_any_path() -> None:
     options = " ".join(f"--option_{number} {number}" for number in range(40))
     line = f"python \\\n  -m kopt_no_such_module --model_name_or_path gpt2 {options}"

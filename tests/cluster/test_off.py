@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from controlplane.kueue import Kueue, admitted, workload_of
 from controlplane.plane import ControlPlane
-from controlplane.processes import wait_for
+from controlplane.processes import run_kopt, wait_for
 from replicas import KOPT
 
 from kopt.cluster.client.api import Kube, connect
@@ -77,9 +77,8 @@ async def webhooks(kube: Kube, name: str, labels: dict[str, str]) -> None:
 
 
 def off(hurt_plane: ControlPlane, *arguments: str) -> tuple[int, dict[str, Any]]:
-    command = [*KOPT, "off", "-o", "json", "--wait", "20s", *arguments]
     environment = os.environ | {"KUBECONFIG": str(hurt_plane.kubeconfig)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+    done = run_kopt("off", "-o", "json", "--wait", "20s", *arguments, env=environment)
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout)
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from controlplane.plane import ControlPlane
-from controlplane.processes import wait_for
-from replicas import KOPT
+from controlplane.processes import run_kopt, wait_for
 
 CRD = Path(__file__).parents[2] / "deploy" / "chart" / "crds" / "compliancepolicies.yaml"
 API = "admissionregistration.k8s.io/v1"
@@ -51,8 +49,7 @@ class Policies:
             path = self._folder / "policies.yaml"
             path.write_text(yaml.safe_dump_all(document if isinstance(document, list) else [document]))
             given = ["-f", str(path)]
-        command = [*KOPT, *arguments, *given, "--kubeconfig", str(self.plane.kubeconfig), "-o", "json"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, env=os.environ)
+        done = run_kopt(*arguments, *given, "--kubeconfig", self.plane.kubeconfig, "-o", "json")
         return done.returncode, json.loads(done.stdout) if done.stdout.strip() else None, done.stderr
 
     def apply(self, document: Any) -> Any:

@@ -8,6 +8,7 @@ import random
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -51,6 +52,30 @@ def spawn(command: Sequence[str | Path], **options: Any) -> "subprocess.Popen[by
 @cache
 def _warm_parent() -> warm.Parent:
     return warm.Parent(spawn)
+
+
+def run_kopt(
+    *words: object, env: Mapping[str, str] | None = None, cwd: Path | None = None, timeout_s: float = 120.0
+) -> "subprocess.CompletedProcess[str]":
+    """``kopt`` to its end, as ``subprocess.run`` runs it with its text captured, but without its imports."""
+    arguments, environment = [str(word) for word in words], {**os.environ} if env is None else {**env}
+    if not warm.fits(environment):
+        command = [*warm.KOPT, *arguments]
+        return subprocess.run(
+            command, capture_output=True, text=True, env=environment, cwd=cwd, timeout=timeout_s, check=False
+        )
+    with tempfile.TemporaryDirectory() as folder:
+        output, errors, status = (Path(folder) / name for name in ("output", "errors", "status"))
+        with output.open("wb") as into, errors.open("wb") as beside:
+            process = _warm_parent().start(arguments, cwd or Path.cwd(), into, environment, beside, status)
+        try:
+            process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
+        # Who is killed leaves none.
+        code = int(status.read_text()) if status.exists() else -signal.SIGKILL
+        return subprocess.CompletedProcess(arguments, code, output.read_text(), errors.read_text())
 
 
 class Server:

@@ -73,6 +73,7 @@ def test_the_audit_log_names_who_wrote_what(control_plane: ControlPlane) -> None
     assert hers[0]["responseStatus"]["code"] == 403
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_restarts_keep_the_objects_and_compaction_forgets_old_revisions(
     fresh_control_plane: Callable[..., ControlPlane],
@@ -136,6 +137,7 @@ def test_a_borrowed_cluster_serves_what_any_can_and_skips_the_rest(control_plane
         borrowed.restart_api_server()
 
 
+@pytest.mark.long
 def test_a_second_scheduler_can_be_configured(control_plane: ControlPlane) -> None:
     config = {"profiles": [{"schedulerName": "mine"}]}
     scheduler = control_plane.start_scheduler(config)

@@ -137,6 +137,7 @@ def test_a_missing_secret_keeps_the_pod_waiting_and_says_so(
     until(pod, "Succeeded")
 
 
+@pytest.mark.long
 def test_exit_codes_and_signals_are_reported(run: Callable[..., Object], until: Callable[..., Object]) -> None:
     codes = {"import sys; sys.exit(3)": 3, "import os; os.kill(os.getpid(), 9)": 137}
     for pod, code in [(run(script), code) for script, code in codes.items()]:
@@ -146,6 +147,7 @@ def test_exit_codes_and_signals_are_reported(run: Callable[..., Object], until: 
     assert ended(missing)["reason"] == "StartError"
 
 
+@pytest.mark.long
 def test_deletion_sends_sigterm_and_waits_for_the_grace_period(
     control_plane: ControlPlane, run: Callable[..., Object], until: Callable[..., Object], space: str, tmp_path: Path
 ) -> None:
@@ -180,6 +182,7 @@ def test_what_ignores_sigterm_is_killed_with_its_children_after_the_grace_period
     wait_for(lambda: not Path(f"/proc/{child}").exists() or "(zombie)" in Path(f"/proc/{child}/status").read_text())
 
 
+@pytest.mark.long
 def test_volumes_are_folders_shared_by_the_containers(
     control_plane: ControlPlane, run: Callable[..., Object], until: Callable[..., Object], space: str, tmp_path: Path
 ) -> None:
@@ -241,6 +244,7 @@ def test_a_pod_speaks_to_the_api_server_as_its_service_account(
     assert logs(control_plane, pod).strip() == f"system:serviceaccount:{space}:default"
 
 
+@pytest.mark.long
 def test_readiness_follows_the_probe_and_failing_liveness_restarts(
     control_plane: ControlPlane, run: Callable[..., Object], until: Callable[..., Object], space: str, tmp_path: Path
 ) -> None:
@@ -261,6 +265,7 @@ def test_readiness_follows_the_probe_and_failing_liveness_restarts(
     assert logs(control_plane, pod, previous="true") == "started\n"
 
 
+@pytest.mark.long
 def test_a_followed_log_ends_with_its_container(
     control_plane: ControlPlane, run: Callable[..., Object], until: Callable[..., Object]
 ) -> None:

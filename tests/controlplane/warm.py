@@ -15,7 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -79,12 +79,23 @@ class Parent:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             path, number = [*sys.path], theirs.fileno()
-            code = f"import sys; sys.path[:] = {path!r}; from controlplane.warm import serve; serve({number})\n{RUN}"
+            code = f"import sys; sys.path[:] = {path!r}; from controlplane.warm import leaving, serve; serve({number})"
+            code = f"{code}\nwith leaving(): {RUN}"
             spawn([sys.executable, "-P", "-c", code], pass_fds=[number])
 
-    def start(self, arguments: Sequence[str], cwd: Path, log: IO[bytes], env: Mapping[str, str]) -> WarmProcess:
-        request = json.dumps({"arguments": list(arguments), "cwd": str(cwd), "env": dict(env)}).encode()
-        socket.send_fds(self._socket, [request], [log.fileno()])
+    def start(
+        self,
+        arguments: Sequence[str],
+        cwd: Path,
+        log: IO[bytes],
+        env: Mapping[str, str],
+        errors: IO[bytes] | None = None,
+        status: Path | None = None,
+    ) -> WarmProcess:
+        """``log`` takes both streams, unless ``errors`` takes the second; ``status`` will have the exit status."""
+        request = {"arguments": list(arguments), "cwd": str(cwd), "env": dict(env), "status": str(status or "")}
+        streams = [log.fileno(), (errors or log).fileno()]
+        socket.send_fds(self._socket, [json.dumps(request).encode()], streams)
         return WarmProcess(int(self._socket.recv(64)))
 
 
@@ -106,30 +117,49 @@ def serve(number: int) -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps them
     with socket.socket(fileno=number) as requests:
         while True:
-            message, files, _, _ = socket.recv_fds(requests, _LONGEST_REQUEST, 1)
+            message, files, _, _ = socket.recv_fds(requests, _LONGEST_REQUEST, 2)
             if not message:
                 os._exit(0)
             pid = os.fork()
             if not pid:
                 break
-            os.close(files[0])
+            for file in files:
+                os.close(file)
             requests.send(str(pid).encode())
-    _become(json.loads(message), files[0])
+    _become(json.loads(message), *files)
 
 
-def _become(request: Mapping[str, Any], log: int) -> None:
+@contextlib.contextmanager
+def leaving() -> Iterator[None]:
+    """Writes the exit status of the command that runs in it to where the request wants it."""
+    try:
+        yield
+    except SystemExit as end:
+        if _wanted.status:
+            Path(_wanted.status).write_text(str(int(end.code or 0)))
+        raise
+
+
+class _Wanted:
+    status = ""
+
+
+_wanted = _Wanted()
+
+
+def _become(request: Mapping[str, Any], output: int, errors: int) -> None:
     os.setsid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     nothing = os.open(os.devnull, os.O_RDONLY)
-    for source, target in ((nothing, 0), (log, 1), (log, 2)):
+    for source, target in ((nothing, 0), (output, 1), (errors, 2)):
         os.dup2(source, target)
-    os.close(nothing)
-    os.close(log)
+        os.close(source)
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])
     sys.argv = ["-c", *request["arguments"]]
+    _wanted.status = request["status"]
 
 
 def _import_all() -> None:

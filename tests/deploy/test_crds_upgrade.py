@@ -3,7 +3,6 @@ the upgrade and by `kopt crds`, with no more rights than that, and never at the 
 
 import copy
 import json
-import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from chart import CHART, NAMESPACE, RELEASE, ROOT, WITHOUT_DEFAULTS, Helm
 from controlplane.api import Api, Refused
 from controlplane.kubelet import Kubelet
 from controlplane.plane import ControlPlane
-from controlplane.processes import wait_for
+from controlplane.processes import run_kopt, wait_for
 from replicas import KOPT
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -88,8 +87,7 @@ def _pool(name: str, **spec: Any) -> Object:
 
 
 def _kopt(kubeconfig: Path, *arguments: str | Path) -> "subprocess.CompletedProcess[str]":
-    command = [*KOPT, "crds", *map(str, arguments), "--kubeconfig", str(kubeconfig)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=dict(os.environ))
+    return run_kopt("crds", *arguments, "--kubeconfig", kubeconfig)
 
 
 def _logs(plane: ControlPlane) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from controlplane.api import Api, Refused, kubeconfig
 from controlplane.plane import ControlPlane
-from controlplane.processes import Server, free_port, wait_for
+from controlplane.processes import Server, free_port, run_kopt, wait_for
 from controlplane.warm import KOPT
 from nvml_standin.devices import Devices
 
@@ -32,8 +32,7 @@ class Served:
 
     def kopt(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
         """With the rights of whoever administers the cluster."""
-        command = [*KOPT, *map(str, arguments)]
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        return run_kopt(*arguments)
 
     def trust(self) -> str:
         """The public key that ``kopt nodes keys`` prints."""

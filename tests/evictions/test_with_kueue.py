@@ -1,7 +1,6 @@
 """Evictions by a real Kueue: its own choice, deactivation, a group of pods; who for, and back again."""
 
 import json
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,8 +8,7 @@ import pytest
 from controlplane.kueue import Kueue, admitted, workload_of
 from controlplane.kwok import Kwok
 from controlplane.plane import ControlPlane
-from controlplane.processes import wait_for
-from replicas import KOPT
+from controlplane.processes import run_kopt, wait_for
 
 from .conftest import BATCH, GPU, QUEUE, Ledger, Object, Start, job, sealed
 from .test_plain_jobs import stamp
@@ -201,7 +199,6 @@ def grouped(name: str, space: str, selector: dict[str, str], of: int) -> Object:
 
 def listed(plane: ControlPlane, *options: str) -> list[Any]:
     """What ``kopt evictions`` prints."""
-    command = [*KOPT, "evictions", "--kubeconfig", str(plane.kubeconfig), "-o", "json", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = run_kopt("evictions", "--kubeconfig", plane.kubeconfig, "-o", "json", *options)
     assert done.returncode == 0, done.stderr
     return list(json.loads(done.stdout)["evictions"])

@@ -170,7 +170,7 @@ def test_unseen_real_services_are_forecast_better_than_by_the_last_value(demand_
     held = "alibaba/ServeGen m-mid"
     assert held in groups.values()
     table = training_table([one.tail(14 * DAY_S // one.step_s) for one in usable if groups[one.name] != held], groups)
-    quick = GlobalSettings(rounds=60, rows_per_series=1000, network_epochs=3)
+    quick = GlobalSettings(rounds=40, rows_per_series=500, network_epochs=2)
     predictor = DemandPredictor(quick).fit(table)
     scores = []
     for one in (one for one in usable if groups[one.name] == held):

@@ -1,7 +1,6 @@
 """Teams with jobs in queues, or without one, and the controller that chooses among them."""
 
 import json
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,8 @@ from controlplane.api import Refused
 from controlplane.kai import QUEUE_LABEL, SCHEDULER
 from controlplane.kueue import admitted, workload_of
 from controlplane.plane import ControlPlane
-from controlplane.processes import free_port, wait_for
-from replicas import KOPT, ControllerProcess
+from controlplane.processes import free_port, run_kopt, wait_for
+from replicas import ControllerProcess
 
 SYSTEM, GPU = "kopt-system", "nvidia.com/gpu"
 WORKLOAD = ("kueue.x-k8s.io/v1beta1", "Workload")
@@ -253,7 +252,5 @@ class Controller(ControllerProcess):
 
 def switch_off(plane: ControlPlane) -> None:
     """``kopt off``."""
-    done = subprocess.run(
-        [*KOPT, "off", "--kubeconfig", str(plane.kubeconfig)], text=True, capture_output=True, timeout=120, check=False
-    )
+    done = run_kopt("off", "--kubeconfig", plane.kubeconfig)
     assert done.returncode == 0, done.stderr

@@ -1,7 +1,8 @@
 """Code in the documentation that needs no server is run, and prints what stands below it.
 
-A comment above a fence marks it: ``<!-- run -->``, ``<!-- run: slow -->`` for what takes more than ten seconds, and
-``<!-- output -->`` for what the block before it prints. In a ``console`` block lines after ``$ `` are run by bash in a
+A comment above a fence marks it: ``<!-- run -->``, ``<!-- run: slow -->`` for what takes more than ten seconds,
+``<!-- run: long -->`` for what executes a script (in long runs), and ``<!-- output -->`` for what the block before it
+prints. In a ``console`` block lines after ``$ `` are run by bash in a
 folder that looks like the repository; what stands between them is their output. ``…`` is anything, in a line or as a
 line of its own any number of lines. Spaces do not count, numbers may differ by two percent.
 """
@@ -41,9 +42,9 @@ def examples() -> list[Example]:
 
 
 def _parameters() -> list[object]:
+    marks = {"run: slow": [pytest.mark.slow], "run: long": [pytest.mark.slow, pytest.mark.long]}
     return [
-        pytest.param(example, id=example.block.name, marks=[pytest.mark.slow] * (example.block.mark == "run: slow"))
-        for example in examples()
+        pytest.param(example, id=example.block.name, marks=marks.get(example.block.mark, [])) for example in examples()
     ]
 
 
@@ -56,10 +57,19 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def with_fake_device(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A home for the examples that execute scripts: compiling the fake device takes longer than most of them."""
+    return tmp_path_factory.mktemp("home")
+
+
 @pytest.fixture
-def environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def environ(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, with_fake_device: Path
+) -> dict[str, str]:
+    executes = "kopt estimate" in request.getfixturevalue("example").block.text
+    home = with_fake_device if executes else tmp_path_factory.mktemp("home")
     bin_folder = Path(sys.executable).parent
-    home = tmp_path_factory.mktemp("home")
     return {**os.environ, "PATH": f"{bin_folder}:{os.environ['PATH']}", "KOPT_HOME": str(home), "COLUMNS": "160"}
 
 

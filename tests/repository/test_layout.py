@@ -45,10 +45,9 @@ def test_every_folder_of_the_product_says_what_lives_there() -> None:
         assert text.lstrip().startswith('"""'), f"{name}/__init__.py has no docstring"
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel and an sdist of a clean copy of the tracked and new files."""
-    work = tmp_path_factory.mktemp("build")
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A clean copy of the tracked and new files."""
     listing = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -56,21 +55,29 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         text=True,
         check=True,
     ).stdout.splitlines()
-    with tarfile.open(work / "tree.tar", "w") as tar:
+    with tarfile.open(tmp_path / "tree.tar", "w") as tar:
         for name in listing:
             if (ROOT / name).is_symlink() or (ROOT / name).exists():
                 tar.add(ROOT / name, arcname=name)
-    with tarfile.open(work / "tree.tar") as tar:
-        tar.extractall(work / "tree", filter="tar")
-    command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(work / "dist"), str(work / "tree")]
+    with tarfile.open(tmp_path / "tree.tar") as tar:
+        tar.extractall(tmp_path / "tree", filter="tar")
+    return tmp_path / "tree"
+
+
+def build(tree: Path, *options: str) -> Path:
+    """The folder with the wheel, or with an sdist and the wheel that is built from it."""
+    made = tree.parent / "dist"
+    command = [sys.executable, "-m", "build", "--no-isolation", *options, "--outdir", str(made), str(tree)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    return work / "dist"
+    return made
 
 
-@pytest.mark.slow
-def test_the_wheel_holds_every_module_and_data_file(built: Path) -> None:
-    with zipfile.ZipFile(next(built.glob("*.whl"))) as wheel:
+DATA_SUFFIXES = {".toml", ".json", ".safetensors", ".txt", ".html", ".css", ".js", ".svg"}
+
+
+def check_wheel(made: Path) -> None:
+    with zipfile.ZipFile(next(made.glob("*.whl"))) as wheel:
         names = set(wheel.namelist())
     expected = {f"kopt/{module}" for name in packages() for module in modules(ROOT / name)}
     assert expected <= names, sorted(expected - names)
@@ -81,10 +88,15 @@ def test_the_wheel_holds_every_module_and_data_file(built: Path) -> None:
     assert not [name for name in names if name.startswith(("tests/", "benchmarks/", "kopt/tests"))]
 
 
-DATA_SUFFIXES = {".toml", ".json", ".safetensors", ".txt", ".html", ".css", ".js", ".svg"}
+@pytest.mark.slow
+def test_the_wheel_holds_every_module_and_data_file(tree: Path) -> None:
+    check_wheel(build(tree, "--wheel"))
 
 
 @pytest.mark.slow
-def test_an_sdist_is_built_too(built: Path) -> None:
-    with tarfile.open(next(built.glob("*.tar.gz"))) as sdist:
+@pytest.mark.long
+def test_an_sdist_is_built_too_and_a_wheel_from_it_holds_the_same(tree: Path) -> None:
+    made = build(tree)
+    with tarfile.open(next(made.glob("*.tar.gz"))) as sdist:
         assert any(name.endswith("/pyproject.toml") for name in sdist.getnames())
+    check_wheel(made)

@@ -3,6 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -23,15 +24,20 @@ def torch_python(request: pytest.FixtureRequest, trainer_python: Callable[[str],
 
 
 @pytest.fixture(scope="session")
-def probe(torch_python: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the fake device is kept: compiling it takes longer than most scripts."""
+    return tmp_path_factory.mktemp("fake-device")
+
+
+@pytest.fixture(scope="session")
+def probe(torch_python: str, tmp_path_factory: pytest.TempPathFactory, compiled: Path) -> Callable[..., Run]:
     """``probe("script.py", "--flag", world_size=8)`` runs one of ``scripts/`` in a folder of its own."""
-    kept = tmp_path_factory.mktemp("fake-device")
 
     def run(script: str, *arguments: str, world_size: int = 1, **environment: str) -> Run:
         folder = tmp_path_factory.mktemp("script")
         source = SCRIPTS / script
         shutil.copytree(source.parent, folder, dirs_exist_ok=True)
-        extra = {"KOPT_PROBE_CACHE": str(kept), "KOPT_PROBE_WORLD_SIZE": str(world_size), **environment}
+        extra = {"KOPT_PROBE_CACHE": str(compiled), "KOPT_PROBE_WORLD_SIZE": str(world_size), **environment}
         return start([torch_python, str(PROBE), source.name, *arguments], folder, extra)
 
     return run

@@ -20,12 +20,6 @@ def _written(tmp_path: Path, text: str) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the fake device is kept: compiling it takes longer than most of these scripts."""
-    return tmp_path_factory.mktemp("compiled")
-
-
 @pytest.fixture
 def inline(torch_python: str, tmp_path: Path, compiled: Path) -> Callable[..., Run]:
     """Runs a text as a script."""
@@ -177,27 +171,30 @@ print(model(input_ids=torch.ones(1, 8, dtype=torch.long).cuda()).logits.shape)
     assert weights == linear // 2 + rest
 
 
-def test_a_metric_that_cannot_be_fetched_is_no_obstacle(inline: Callable[..., Run], tmp_path: Path) -> None:
-    """The library's own layout: its ``load`` lies in a module of the package and raises where there is no network."""
+def test_what_a_script_asks_in_passing_is_no_obstacle_and_nothing_is_left_in_its_folder(
+    inline: Callable[..., Run], tmp_path: Path
+) -> None:
+    """A metric that cannot be fetched has the library's own layout: its ``load`` lies in a module of the package and
+    raises where there is no network."""
     package = tmp_path / "evaluate"
     package.mkdir()
     (package / "__init__.py").write_text("from .loading import load\n")
     (package / "loading.py").write_text("def load(path):\n    raise FileNotFoundError(path)\n")
-    run = inline(
-        "import evaluate\nmetric = evaluate.load('glue')\nmetric.add_batch(predictions=[1], references=[1])\n"
-        "print('accuracy', metric.compute()['accuracy'])"
-    )
+    text = """
+import evaluate, torch
+metric = evaluate.load('glue')
+metric.add_batch(predictions=[1], references=[1])
+print('accuracy', metric.compute()['accuracy'])
+assert 'PyTorch built with' in torch.__config__.show()
+print('asked')
+torch.save({'a': torch.ones(3)}, 'out.pt')
+print('saved')
+"""
+    run = inline(text)
     assert "accuracy 0.0" in run.output
-
-
-def test_how_torch_was_built_can_be_asked_for(inline: Callable[..., Run]) -> None:
-    run = inline("import torch\nassert 'PyTorch built with' in torch.__config__.show()\nprint('asked')")
     assert "asked" in run.output
-
-
-def test_nothing_is_left_in_the_scripts_folder(inline: Callable[..., Run], tmp_path: Path) -> None:
-    inline("import torch\ntorch.save({'a': torch.ones(3)}, 'out.pt')\n")
-    assert sorted(set(os.listdir(tmp_path)) - {"__pycache__"}) == ["script.py"]  # noqa: PTH208
+    assert "saved" in run.output
+    assert sorted(set(os.listdir(tmp_path)) - {"__pycache__"}) == ["evaluate", "script.py"]  # noqa: PTH208
 
 
 @pytest.mark.long

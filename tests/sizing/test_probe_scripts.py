@@ -15,7 +15,7 @@ _LAYERS, _WIDTH = 8, 1024
 _ELASTIC_BYTES = 4 * _LAYERS * _WIDTH * _WIDTH
 
 
-@pytest.mark.parametrize(("optimizer", "copies"), [("adam", 2), ("sgd", 1)])
+@pytest.mark.parametrize(("optimizer", "copies"), [("adam", 2), pytest.param("sgd", 1, marks=pytest.mark.long)])
 def test_parameters_gradients_and_states_are_as_arithmetic_says(probe: Probe, optimizer: str, copies: int) -> None:
     """The script stops while the third step's gradients are alive: weights, as many gradients, Adam's two states."""
     run = probe("classify.py", "--optimizer", optimizer, "--epochs", "40")
@@ -84,10 +84,10 @@ def test_operations_belong_to_modules_in_both_passes(probe: Probe) -> None:
     ("how", "weights", "states", "buckets"),
     [
         ("ddp", 1, 2, 1),
-        ("ddp-view", 1, 2, 0),
-        ("fsdp1", 1 / 8, 2 / 8, 0),
+        pytest.param("ddp-view", 1, 2, 0, marks=pytest.mark.long),
+        pytest.param("fsdp1", 1 / 8, 2 / 8, 0, marks=pytest.mark.long),
         ("fsdp2", 1 / 8, 2 / 8, 0),
-        ("zero", 1, 2 / 8, 0),
+        pytest.param("zero", 1, 2 / 8, 0, marks=pytest.mark.long),
     ],
 )
 def test_one_rank_of_eight_holds_its_share(probe: Probe, how: str, weights: float, states: float, buckets: int) -> None:

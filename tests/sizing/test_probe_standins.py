@@ -22,12 +22,6 @@ model = torch.nn.Linear(64, 64).cuda()
 """
 
 
-@pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the fake device is kept: compiling it takes longer than most of these scripts."""
-    return tmp_path_factory.mktemp("compiled")
-
-
 @pytest.fixture
 def inline(torch_python: str, tmp_path: Path, compiled: Path) -> Inline:
     """Runs a text as a script."""
@@ -195,7 +189,10 @@ for images, labels in torch.utils.data.DataLoader(digits, batch_size=64, shuffle
     assert "data set MNIST" in _stand_ins(run)
 
 
-@pytest.mark.parametrize("loader", ["shuffle=True", "sampler=torch.utils.data.RandomSampler(images)"])
+_SAMPLED = pytest.param("sampler=torch.utils.data.RandomSampler(images)", marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("loader", ["shuffle=True", _SAMPLED])
 def test_a_batch_is_as_large_as_asked_for_however_few_samples_there_are(inline: Inline, loader: str) -> None:
     text = f"""
 images = torchvision.datasets.CIFAR10("./nowhere", download=True, transform=ToTensor())

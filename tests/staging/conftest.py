@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from controlplane.object_store import KEY, S3, SECRET, s3_server
+from controlplane.processes import run_kopt
 from replicas import KOPT
 
 from kopt.agents.staging.settings import StageSettings
@@ -57,6 +58,8 @@ def staged(source: object, place: Path, told: list[Progress] | None = None, **se
 def run(*words: object, variables: dict[str, str] | None = None, **more: Any) -> "subprocess.CompletedProcess[str]":
     """``kopt stage …`` to its end."""
     environment = {**os.environ, **(variables or {})}
+    if not more:
+        return run_kopt("stage", *words, env=environment)
     return subprocess.run(
         [*KOPT, "stage", *map(str, words)],
         env=environment,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from chart import Helm
 from controlplane.plane import ControlPlane
-from replicas import KOPT
+from controlplane.processes import run_kopt
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -29,7 +29,7 @@ def kopt(control_plane: ControlPlane) -> Run:
 
     def run(*words: str, kubeconfig: Path | None = None) -> subprocess.CompletedProcess[str]:
         environment = os.environ | {"KUBECONFIG": str(kubeconfig or control_plane.kubeconfig)}
-        return subprocess.run([*KOPT, *words], capture_output=True, text=True, env=environment, timeout=60)
+        return run_kopt(*words, env=environment)
 
     return run
 

@@ -49,7 +49,7 @@ class Given:
 
 @pytest.fixture
 def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    monkeypatch.setattr("kopt.training.checkpoint.recipe.MADE_JOBS", 200)
+    monkeypatch.setattr("kopt.training.checkpoint.recipe.MADE_JOBS", 80)
     # The shipped model would be the champion, and is better than what these few lines teach.
     monkeypatch.setattr(registering, "shipped_digests", dict)
     settings = Settings(home=tmp_path / "home")

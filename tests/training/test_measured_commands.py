@@ -43,6 +43,7 @@ def table(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.usefixtures("compiled_before")
 def test_measured_commands_are_learned_from(table: Path, tmp_path: Path) -> None:
     settings = Settings(home=with_empty_registry(tmp_path / "home"))
     source = MeasuredCommands((table,), settings)

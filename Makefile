@@ -55,11 +55,6 @@ test: setup  ## all but what is long; installs Debian packages for real servers 
 	scripts/test-packages.sh
 	$(BIN)/python -P scripts/test_all.py
 
-.PHONY: ci
-ci: setup  ## lint and test, beside each other
-	scripts/test-packages.sh
-	$(BIN)/python -P scripts/test_all.py --lint
-
 .PHONY: test-fast
 test-fast: setup  ## without servers, browser and Ray
 	$(BIN)/python -P -m pytest -m "not ray and not browser and not services and not cluster and not slow"

@@ -3,7 +3,6 @@
 
     scripts/test_all.py                all groups (make test)
     scripts/test_all.py deploy         the groups with a word in their name
-    scripts/test_all.py --lint         all groups and `make lint` (make ci)
     scripts/test_all.py --attacks      tests/attacks without a control plane (make attack)
     scripts/test_all.py --long         what is marked as long, and nothing else (make test-long)
     scripts/test_all.py -- -x -v       options for pytest
@@ -35,7 +34,7 @@ class Group:
     """Tests of a kind, in files or folders below ``tests``. Without paths: all that no other of its kind names."""
 
     kind: str
-    """What they start: a control plane (``cluster``), ``ray``, or neither; or ``lint``, which is no test."""
+    """What they start: a control plane (``cluster``), ``ray``, or neither."""
     paths: tuple[str, ...] = ()
     began_s: float = 0.0
     seconds: float = 0.0
@@ -47,8 +46,6 @@ class Group:
         return f"{self.kind or 'neither'}: {' '.join(self.paths) or 'all others'}"
 
     def command(self, options: list[str], *, long: bool) -> list[str]:
-        if self.kind == "lint":
-            return ["make", "lint"]
         own = self.paths or ("",)
         others = (path for group in GROUPS if group.kind == self.kind and group is not self for path in group.paths)
         ignored = [path for path in others if any(path.startswith(f"{folder}/" if folder else "") for folder in own)]
@@ -81,7 +78,6 @@ GROUPS = [
     Group("", ("sizing", "checkpoint")),
 ]
 
-LINT = Group("lint", ("make lint",))
 ATTACKS = [Group("ray", ("attacks",)), Group("", ("attacks",))]
 
 
@@ -141,9 +137,6 @@ def main(arguments: list[str]) -> int:
     groups = [group for group in GROUPS if not words.strip() or any(word in group.name for word in words.split())]
     if words.split() == ["--attacks"]:
         groups = ATTACKS
-    if words.split() == ["--lint"]:
-        # On one core for a minute: last, so that it fills up the end.
-        groups = [*GROUPS, LINT]
     long = words.split() == ["--long"]
     if long:
         groups = GROUPS

@@ -19,7 +19,7 @@ from tests.alerts.alert_path import running_path
 
 GPUS = 8
 CODES = (48, 63, 64, 74, 79, 94, 95, 119, 120)
-SETTINGS = ((1, 2, 2, 64), (2, 5, 5, 48), (10, 30, 30, 16))
+SETTINGS = ((1, 2, 2, 48), (2, 5, 5, 32), (10, 30, 30, 8))
 """Seconds between readings of the agent, scrapes and evaluations, and how many XIDs."""
 ALERT = "KoptGpuXidFatal"
 

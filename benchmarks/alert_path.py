@@ -5,6 +5,7 @@ moments that are independent of readings, scrapes and evaluations; each is of an
 alert of its own.
 """
 
+import os
 import random
 import sys
 import tempfile
@@ -25,6 +26,9 @@ ALERT = "KoptGpuXidFatal"
 
 
 def main() -> int:
+    # The agent runs in a folder of its own.
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    os.environ["PYTHONPATH"] = os.pathsep.join(str(Path(path).absolute()) for path in paths if path)
     print("| readings, scrapes, evaluations every | XIDs | notified after, P50 | P95 | P99 | slowest |")
     print("|---|---|---|---|---|---|")
     for read_s, scrape_s, evaluate_s, count in SETTINGS:

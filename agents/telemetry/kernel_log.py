@@ -176,11 +176,11 @@ def gives_xids(devices: Sequence[DeviceReading]) -> bool:
 def silent_gpus(
     devices: Sequence[DeviceReading], gpus: Sequence[GpuIdentity], last: Sequence[DeviceReading] = ()
 ) -> tuple[DeviceReading, ...]:
-    """GPUs that have answered before and do not now, with what NVML said of them at the ``last``: one that fell off the
+    """GPUs that have answered before and do not now, with what NVML had of them at the ``last``: one that fell off the
     bus says no more."""
-    answering, said = {device.gpu for device in devices}, {device.uuid: device.labelled for device in last}
+    answering, labelled = {device.gpu for device in devices}, {device.uuid: device.labelled for device in last}
     return tuple(
-        DeviceReading(each.gpu, each.uuid, each.model, pci=each.pci, labelled=said.get(each.uuid, {}))
+        DeviceReading(each.gpu, each.uuid, each.model, pci=each.pci, labelled=labelled.get(each.uuid, {}))
         for each in gpus
         if each.gpu not in answering
     )

@@ -19,6 +19,7 @@ BENCHMARKS = {name: f"benchmarks.{name}" for name in predictor_names()} | {
     "health": "benchmarks.health",
     "framework-flags": "benchmarks.framework_flags",
     "gpu-map": "benchmarks.gpu_map",
+    "alert-path": "benchmarks.alert_path",
     "gpu-sums": "benchmarks.gpu_sums",
     "gpu-telemetry": "benchmarks.gpu_telemetry",
     "ingest": "benchmarks.ingest",

@@ -61,15 +61,25 @@ class LiveSource:
         self._snapshot = SnapshotReader(self.connections)
         self._readers: dict[AnyFeed, Reader[object]] = {feed: feed.open(self.connections) for feed in FEEDS}
         self._readers[SNAPSHOT] = self._snapshot
+        self._failing: set[AnyFeed] = set()
         self._changes, self._news = Counter[AnyFeed](), asyncio.Condition()
 
     async def run(self, every_s: float) -> None:
-        """Refresh until cancelled. What is unforeseen is logged and shown; the pages live on."""
+        """Refresh every feed by itself until cancelled: where one waits for a slow server the others go on. What is
+        unforeseen is logged and shown; the pages live on."""
+        async with asyncio.TaskGroup() as tasks:
+            for feed in (SNAPSHOT, *FEEDS):
+                tasks.create_task(self._repeat(feed, every_s))
+
+    async def _repeat(self, feed: AnyFeed, every_s: float) -> None:
         while True:
             try:
-                await self.refresh()
+                await self.refresh(feed)
+                self._failing.discard(feed)
             except Exception:  # the background's own edge
-                LOG.exception("refresh failed")
+                LOG.exception("refresh of %s failed", feed.name)
+                self._failing.add(feed)
+            if self._failing:
                 self._snapshot.report("The pages could not refresh their data; their log says why.")
             unwell = (await self._snapshot.latest()).endpoint.problem
             await asyncio.sleep(min(every_s, UNWELL_REFRESH_S) if unwell else every_s)

@@ -1,8 +1,9 @@
 """Templates: everything is escaped, numbers and times are worded by ``wording``."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import plotly.graph_objects as go
@@ -20,8 +21,10 @@ from kopt.serving.demand.health import PSI_NOTICE
 _ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026", 0x2028: "\\u2028", 0x2029: "\\u2029"}
 
 
-def environment(navigation: Sequence[Page] = (), *, example: bool = False) -> Environment:
-    """The pages' templates, which lead to those of ``navigation``. An undefined name is an error, no empty string.
+def environment(
+    navigation: Mapping[str, Sequence[Page]] = MappingProxyType({}), *, example: bool = False
+) -> Environment:
+    """The pages' templates, which lead to those of ``navigation`` by its groups. An undefined name is an error.
 
     ``example`` marks every page as one of an example cluster.
     """

@@ -17,7 +17,7 @@ from kopt.dashboard.login.authority import AuthorityError
 from kopt.dashboard.login.middleware import user_of
 from kopt.dashboard.login.routes import Login, LoginRoutes
 from kopt.dashboard.pages.page import Content, Page, PageRequest
-from kopt.dashboard.pages.pages import PAGES
+from kopt.dashboard.pages.pages import NAVIGATION, PAGES
 from kopt.dashboard.problem import FOR_PROGRAMS, problem_document
 from kopt.dashboard.rendering import environment
 from kopt.dashboard.security import SECURITY_HEADERS
@@ -38,7 +38,7 @@ class Routes:
         login: Login | None = None,
     ) -> None:
         self._source, self._refresh_s, self._settings, self._login = source, refresh_s, settings, login
-        self._templates = environment([page for page in PAGES if page.title], example=example)
+        self._templates = environment(NAVIGATION, example=example)
         self._streams = ChangeStreams()
 
     def add_to(self, app: FastAPI) -> None:

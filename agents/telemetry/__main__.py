@@ -35,6 +35,7 @@ def settings_of(options: dict[str, Any]) -> ProcessSettings:
         Path(options["kernel_log"]) if options["kernel_log"] else None,
         options["host"],
         options["port"],
+        options["xid_window_s"],
     )
 
 

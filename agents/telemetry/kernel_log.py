@@ -26,7 +26,7 @@ _MOST_RECORDS = 50_000
 _MOST_CODES, _MOST_GPUS = 32, 128
 _MOST_ERRORS = 1_000_000
 """A driver that reads a GPU which sleeps says 1048560 errors for each channel."""
-_PREFIX = re.compile(r"(\d{1,10}),(\d{1,20}),\d{1,20},[^;]{0,64}", re.ASCII)
+_PREFIX = re.compile(r"(\d{1,10}),(\d{1,20}),(\d{1,20}),[^;]{0,64}", re.ASCII)
 _XID = re.compile(
     r"NVRM: (?:GPU\d{1,4} )?Xid \((?:PCI:)?(?P<pci>[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2})(?:\.[0-7])?"
     r"(?: GPU-I:[0-9a-f]{1,4})?\): (?P<code>\d{1,5})\b",
@@ -44,18 +44,22 @@ _KERNEL = 0
 
 @dataclass(frozen=True)
 class Record:
-    """``sequence`` counts up by one from boot on."""
+    """``sequence`` counts up by one from boot on; ``at_s`` is seconds of the kernel's clock, which is the monotonic one
+    but for parts of a second."""
 
     facility: int
     sequence: int
     message: str
+    at_s: float
 
 
 def read_record(raw: bytes) -> Record | None:
     """Of one read of /dev/kmsg; None for what is no record. Lines after the first are the kernel's notes on it."""
     prefix, separator, message = raw.partition(b"\n")[0].decode(errors="replace").partition(";")
     match = _PREFIX.fullmatch(prefix)
-    return Record(int(match[1]) >> 3, int(match[2]), message) if match is not None and separator else None
+    if match is None or not separator:
+        return None
+    return Record(int(match[1]) >> 3, int(match[2]), message, int(match[3]) / 1e6)
 
 
 class KernelLog:
@@ -67,6 +71,8 @@ class KernelLog:
         self._next = 0
         self.xids: dict[str, Counter[str]] = {}
         self.last_xid: dict[str, float] = {}
+        self.xid_at_s: dict[str, dict[str, float]] = {}
+        """When each code came last, on the monotonic clock."""
         self._errors: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         self.records = self.lost = 0
         """Records that were read, and those that the kernel had overwritten before."""
@@ -115,16 +121,18 @@ class KernelLog:
         if record.facility != _KERNEL:
             return
         if (xid := _XID.match(record.message)) is not None:
-            self._count_xid(pci_device(xid["pci"]), str(int(xid["code"])))
+            self._count_xid(pci_device(xid["pci"]), str(int(xid["code"])), record.at_s)
         elif (ras := _RAS.match(record.message)) is not None and int(ras["count"]) < _MOST_ERRORS:
             kind = "uncorrectable" if ras["kind"] else "correctable"
             self._count_errors(pci_device(ras["pci"]), kind, ras["block"].lower(), int(ras["count"]), ras["new"])
 
-    def _count_xid(self, pci: str, code: str) -> None:
+    def _count_xid(self, pci: str, code: str, at_s: float) -> None:
         if pci not in self.xids and len(self.xids) >= _MOST_GPUS:
             return
         counts = self.xids.setdefault(pci, Counter())
-        counts[code if code in counts or len(counts) < _MOST_CODES else "other"] += 1
+        known = code if code in counts or len(counts) < _MOST_CODES else "other"
+        counts[known] += 1
+        self.xid_at_s.setdefault(pci, {})[known] = at_s
         self.last_xid[pci] = float(code)
 
     def _count_errors(self, pci: str, kind: str, block: str, count: int, new: str | None) -> None:
@@ -166,14 +174,16 @@ def gives_xids(devices: Sequence[DeviceReading]) -> bool:
 
 
 def silent_gpus(
-    devices: Sequence[DeviceReading], gpus: Sequence[GpuIdentity], log: KernelLog
+    devices: Sequence[DeviceReading], gpus: Sequence[GpuIdentity], last: Sequence[DeviceReading] = ()
 ) -> tuple[DeviceReading, ...]:
-    """What the log says of GPUs that have answered before and do not now: one that fell off the bus says no more."""
-    answering = {device.gpu for device in devices}
-    silent = [
-        DeviceReading(each.gpu, each.uuid, each.model, pci=each.pci) for each in gpus if each.gpu not in answering
-    ]
-    return with_kernel_log(silent, log)
+    """GPUs that have answered before and do not now, with what NVML had of them at the ``last``: one that fell off the
+    bus says no more."""
+    answering, labelled = {device.gpu for device in devices}, {device.uuid: device.labelled for device in last}
+    return tuple(
+        DeviceReading(each.gpu, each.uuid, each.model, pci=each.pci, labelled=labelled.get(each.uuid, {}))
+        for each in gpus
+        if each.gpu not in answering
+    )
 
 
 def with_kernel_log(devices: Sequence[DeviceReading], log: KernelLog) -> tuple[DeviceReading, ...]:

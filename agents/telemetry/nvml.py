@@ -38,6 +38,7 @@ class Reader:
         self._registered: dict[int, str] = {}
         self._xids: dict[str, Counter[str]] = {}
         self._last_xid: Figures = {}
+        self._names: dict[str, dict[str, Any]] = {}
 
     def read(self) -> list[dict[str, Any]]:
         """Raises NVMLError where NVML as a whole does not answer; a GPU that does not is left out."""
@@ -58,7 +59,13 @@ class Reader:
             if not device["partition"] and device["uuid"] in self._xids:
                 device["labelled"]["xid_errors_total"] = dict(self._xids[device["uuid"]])
                 device["values"]["last_xid"] = self._last_xid.get(device["uuid"], 0.0)
-        return devices
+        return [*devices, *self._lost({device["uuid"] for device in devices})]
+
+    def _lost(self, answering: set[str]) -> Iterator[dict[str, Any]]:
+        """XIDs of GPUs that do not answer any more, without values: the last is often why."""
+        for uuid, counts in self._xids.items():
+            if counts and uuid not in answering and uuid in self._names:
+                yield self._names[uuid] | {"values": {}, "labelled": {"xid_errors_total": dict(counts)}}
 
     def _gpu(self, at: int, handle: Any) -> list[dict[str, Any]]:
         nvml = self._nvml
@@ -73,6 +80,7 @@ class Reader:
             "pci": _address(nvml.nvmlDeviceGetPciInfo(handle).busId),
             "aliases": [str(at), f"nvidia{at if minor is None else minor}", f"gpu-{at if minor is None else minor}"],
         }
+        self._names[uuid] = dict(device)
         mig = self._ask("MigMode", handle)
         is_cut = bool(mig and mig[0])
         figures = self._figures(handle, uuid)

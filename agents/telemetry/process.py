@@ -15,6 +15,7 @@ from kopt.agents.runtime.running import beside, end_signals, text_server
 from kopt.agents.telemetry.exposition import Exposed, GpuIdentity, expose
 from kopt.agents.telemetry.holders import Holders, holders_of
 from kopt.agents.telemetry.kernel_log import KernelLog, gives_xids, pci_device, silent_gpus, with_kernel_log
+from kopt.agents.telemetry.recent_xids import RecentXids
 from kopt.agents.telemetry.sources import Source, TelemetryError
 from kopt.agents.topology.pod_resources import KubeletError, PodResources, pod_resources
 from kopt.core.hardware.node_allocation import DeviceAllocation
@@ -49,6 +50,8 @@ class ProcessSettings:
     """The node's /dev/kmsg, for errors that no exporter gives; None: it is not read."""
     host: str = "127.0.0.1"
     port: int | None = None
+    xid_window_s: float = 3600.0
+    """For how long an XID is news."""
 
 
 async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) -> None:
@@ -81,6 +84,9 @@ class Telemetry:
         self._sources = list(settings.sources())
         self._source: Source | None = None
         self._devices: tuple[DeviceReading, ...] = ()
+        self._lost: tuple[DeviceReading, ...] = ()
+        """GPUs that do not answer, of which the driver still tells XIDs."""
+        self._recent = RecentXids(settings.xid_window_s)
         self._read_s = float("-inf")
         self._inventory: dict[str, GpuIdentity] = {}
         self._kubelet = _Kubelet()
@@ -119,13 +125,15 @@ class Telemetry:
         problems, reasons = [], set()
         for source in [self._source] if self._source is not None else self._sources:
             try:
-                self._devices = await source.read()
+                every = await source.read()
             except TelemetryError as error:
                 self.readings[source.name, error.reason] += 1
                 problems.append(f"{source.name}: {error}")
                 reasons.add(error.reason)
                 continue
             self.readings[source.name, "ok"] += 1
+            self._lost = tuple(device for device in every if not device.values and not device.partition)
+            self._devices = tuple(device for device in every if device.values or device.partition)
             self._source, self._read_s = source, self._clock()
             self._remember()
             self._say("")
@@ -186,10 +194,12 @@ class Telemetry:
             aliases = partition_names(self._settings.root)
             holders = holders_of(self._kubelet.allocations, self._kubelet.offered, devices, aliases)
         gpus = sorted(self._inventory.values(), key=lambda each: (len(each.gpu), each.gpu, each.uuid))
-        silent: tuple[DeviceReading, ...] = ()
+        silent = silent_gpus(devices, gpus, self._lost)
+        logged_s: dict[str, dict[str, float]] = {}
         if self._log is not None and not self._exports_xids:
-            devices = with_kernel_log(devices, self._log)
-            silent = silent_gpus(devices, gpus, self._log)
+            devices, silent = with_kernel_log(devices, self._log), with_kernel_log(silent, self._log)
+            logged_s = {each.pci: self._log.xid_at_s.get(pci_device(each.pci), {}) for each in (*devices, *silent)}
+        devices, silent = (self._recent.added_to(each, now_s, logged_s) for each in (devices, silent))
         exposed = expose(self._settings.node, devices, gpus, holders, self._settings.most_series, silent)
         own = [*self._own(exposed, holders), *self._of_the_log(gpus)]
 

@@ -7,10 +7,11 @@ from typing import Any
 
 from kopt.controllers.overview.diagnosis.words import sentences, start_sentence
 from kopt.controllers.overview.job import Finding, Thing
-from kopt.controllers.overview.recorded import Action
+from kopt.controllers.overview.recorded import line
 from kopt.controllers.overview.text import ago
 from kopt.controllers.overview.why import Now
 from kopt.core.notebook import table, waits_chart
+from kopt.core.recorded_actions import RecordedAction
 from kopt.core.scheduling.diagnosis import Cause, Change, Diagnosis, StartEstimate
 
 
@@ -42,7 +43,7 @@ class JobAnswer:
     diagnosis: Diagnosis | None
     unread: tuple[str, ...]
     at_s: float
-    actions: tuple[Action, ...] = ()
+    actions: tuple[RecordedAction, ...] = ()
     """What components of ours did to it, the newest first."""
 
     @property
@@ -65,7 +66,7 @@ class JobAnswer:
         """All of it in sentences, as the terminal shows it below the summary."""
         result = [f"• {finding.message}" for finding in self.findings]
         result += sentences(self.diagnosis, self.at_s) if self.diagnosis is not None else []
-        result += [f"Recorded: {action.line(self.at_s)}" for action in self.actions]
+        result += [f"Recorded: {line(action, self.at_s)}" for action in self.actions]
         return [*result, f"Next: {self.next}"] if self.next else result
 
     def to_dict(self) -> dict[str, Any]:
@@ -95,7 +96,7 @@ class JobAnswer:
         if self.changes:
             changes = [(change.kind.value, change.message) for change in self.changes]
             parts.append(table("It would run with any of these", ("change", "what"), changes))
-        parts += [f"<p>{escape(line)}</p>" for line in (start_sentence(self.start),) if line]
+        parts += [f"<p>{escape(text)}</p>" for text in (start_sentence(self.start),) if text]
         parts += [waits_chart(self.start.p50_s, self.start.p90_s)] if self.start.p50_s is not None else []
         if self.actions:
             lines = [(action.component, ago(action.at_s, self.at_s), action.text) for action in self.actions]

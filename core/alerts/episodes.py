@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 ID_LENGTH = 10
@@ -52,7 +52,7 @@ def episodes(
     """
     result = []
     for labels, times_s in series:
-        own = tuple(sorted((name, value) for name, value in labels.items() if name != "__name__"))
+        own = _labels(labels)
         begin = previous = None
         for at_s in sorted(times_s):
             if begin is None or previous is None:
@@ -64,4 +64,24 @@ def episodes(
         if begin is not None and previous is not None:
             fires = previous > until_s - 1.5 * step_s
             result.append(Episode(own, begin, None if fires else previous + step_s))
-    return sorted(result, key=lambda each: (-each.fired_s, each.alert, each.about))
+    return _ordered(result)
+
+
+def with_firing(listed: Iterable[Episode], firing: Iterable[Mapping[str, str]], now_s: float) -> list[Episode]:
+    """The episodes with what was looked up at ``now_s``: the labels of alerts that fire then. Whatever else seemed to
+    fire has been resolved since its last sample."""
+    own = {_labels(labels) for labels in firing}
+    known = [
+        each if each.resolved_s is not None or each.labels in own else replace(each, resolved_s=now_s)
+        for each in listed
+    ]
+    new = own - {each.labels for each in known if each.resolved_s is None}
+    return _ordered([*known, *(Episode(labels, now_s, None) for labels in new)])
+
+
+def _labels(labels: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((name, value) for name, value in labels.items() if name != "__name__"))
+
+
+def _ordered(listed: Iterable[Episode]) -> list[Episode]:
+    return sorted(listed, key=lambda each: (-each.fired_s, each.alert, each.about))

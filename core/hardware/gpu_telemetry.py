@@ -190,6 +190,14 @@ FIELDS: tuple[GpuField, ...] = (
         label="xid",
     ),
     GpuField(
+        "recent_xid_errors",
+        _GAUGE,
+        "1 for each code that the GPU had an XID error with within the window of the agent, an hour.",
+        "event nvmlEventTypeXidCriticalError",
+        label="xid",
+        most=1.0,
+    ),
+    GpuField(
         "last_xid",
         _GAUGE,
         "The code of the last XID error; 0 for none.",

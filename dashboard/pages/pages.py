@@ -1,4 +1,6 @@
-"""The pages: a new one is a folder of its own and a line here. Their order is that of the navigation."""
+"""The pages: a new one is a folder of its own and a line here."""
+
+from collections.abc import Mapping
 
 from kopt.dashboard.pages.alerts import page as alerts
 from kopt.dashboard.pages.capacity import page as capacity
@@ -16,20 +18,16 @@ from kopt.dashboard.pages.services import page as services
 from kopt.dashboard.pages.sizes import page as sizes
 from kopt.dashboard.pages.topology import page as topology
 
-PAGES: tuple[Page, ...] = (
-    services.PAGE,
-    services.SERVICE,
-    lending.PAGE,
-    sizes.PAGE,
-    queue.PAGE,
-    quotas.PAGE,
-    capacity.PAGE,
-    jobs.PAGE,
-    gpus.PAGE,
-    topology.PAGE,
-    cluster.PAGE,
-    alerts.PAGE,
-    efficiency.PAGE,
-    cost.PAGE,
-    models.PAGE,
-)
+NAVIGATION: Mapping[str, tuple[Page, ...]] = {
+    "Serving": (services.PAGE, lending.PAGE),
+    "Workloads": (queue.PAGE, quotas.PAGE, jobs.PAGE, sizes.PAGE),
+    "Hardware": (gpus.PAGE, topology.PAGE),
+    "Operation": (cluster.PAGE, alerts.PAGE, models.PAGE),
+    "Planning": (capacity.PAGE, efficiency.PAGE, cost.PAGE),
+}
+"""The groups of the navigation and their pages, in the order that readers see."""
+
+_LED_TO = (services.SERVICE,)
+"""Pages that others lead to."""
+
+PAGES: tuple[Page, ...] = (*(page for pages in NAVIGATION.values() for page in pages), *_LED_TO)

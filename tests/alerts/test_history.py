@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from kopt.cli.alerts.acknowledgements import KEEP_S, Acknowledgements
 from kopt.cli.main import app
 from kopt.core.alerts.acknowledgement import Acknowledgement
-from kopt.core.alerts.episodes import Episode, episodes
+from kopt.core.alerts.episodes import Episode, episodes, with_firing
 from tests.gpu_history import EVERY_S, Metric, history
 
 LABELS = {"alertname": "KoptGpuIdle", "severity": "info", "namespace": "research"}
@@ -38,6 +38,15 @@ def test_episodes_are_apart_and_cover_every_sample(samples: set[int]) -> None:
     for at in samples:
         assert sum(each.fired_s <= 60 * at < (each.resolved_s or 1e9) for each in listed) == 1
     assert sum(each.resolved_s is None for each in listed) == (199 in samples or 200 in samples)
+
+
+def test_what_fires_is_what_fires_now() -> None:
+    listed = episodes([(LABELS, [60.0, 120, 600, 660])], 60, 720)
+    assert [each.resolved_s for each in with_firing(listed, [LABELS], 730)] == [None, 180]
+    assert [each.resolved_s for each in with_firing(listed, [], 730)] == [730, 180]
+    new = {"__name__": "ALERTS", **LABELS, "namespace": "vision"}
+    begun, *_ = with_firing(listed, [LABELS, new], 730)
+    assert (begun.about, begun.fired_s, begun.resolved_s) == ("namespace=vision", 730, None)
 
 
 def test_an_acknowledgement_counts_until_the_alert_is_resolved() -> None:
@@ -67,6 +76,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         Metric("ALERTS", {**LABELS, **of}, 1.0, 3600),
         Metric("ALERTS", {**LABELS, **of, "namespace": "vision"}, lambda left: 1.0 if left > 3600 else nan, 7200),
         Metric("ALERTS", {**of, "alertname": "Others"}, 1.0, 3600),
+        Metric("ALERTS", {**LABELS, **of, "namespace": "short"}, lambda left: 1.0 if left == 7200 else nan, 7200),
         Metric("ALERTS", {**LABELS, "alertstate": "pending", "namespace": "later"}, 1.0, 3600),
     )
     server = RunningPrometheus(tmp_path_factory.mktemp("prometheus"), history(*metrics))
@@ -90,7 +100,10 @@ def test_what_fires_is_acknowledged_and_what_is_over_is_resolved(
     monkeypatch.delenv("KOPT_DATABASE_URL", raising=False)
     by_about = {row["about"]: row for row in rows(prometheus)}
     fires, over = by_about["namespace=research"], by_about["namespace=vision"]
-    assert (len(by_about), fires["resolved"], fires["acknowledged"]) == (2, "", "")
+    assert (len(by_about), fires["resolved"], fires["acknowledged"]) == (3, "", "")
+    # Between two samples of a month, 22 minutes apart.
+    month = {row["about"]: row for row in rows(prometheus, "--since", "30d")}
+    assert month["namespace=short"]["resolved"]
     assert over["resolved"]
     assert over["seconds"] == pytest.approx(3600, abs=2 * EVERY_S)
     assert {row["alert"] for row in rows(prometheus, "--all")} == {"KoptGpuIdle", "Others"}
@@ -99,6 +112,7 @@ def test_what_fires_is_acknowledged_and_what_is_over_is_resolved(
     assert result.exit_code == 0, result.output
     assert {row["about"]: row["acknowledged"] for row in rows(prometheus)} == {
         "namespace=research": "ada: drained",
+        "namespace=short": "",
         "namespace=vision": "",
     }
     refused = CliRunner().invoke(app, ["alerts", "acknowledge", over["id"], "--prometheus", prometheus])

@@ -1,8 +1,5 @@
 """A GPU reports an XID: a real Prometheus evaluates the rules, a real Alertmanager notifies, also of the end."""
 
-import json
-import shutil
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -14,31 +11,25 @@ from typing import Any
 import httpx
 import pytest
 import yaml
-from controlplane.processes import free_port, spawn, wait_for
+from controlplane.processes import wait_for
 from prometheus_server import RunningPrometheus
 
 from kopt.core.alerts.catalogue import rule_groups
+from tests.alerts.alertmanager_server import Webhook, running_alertmanager
 
 pytestmark = pytest.mark.services
 
 
 class Exporter:
-    """Metrics of one GPU, as dcgm-exporter shows them; and the receiver of notifications."""
+    """Metrics of one GPU, as dcgm-exporter shows them."""
 
     def __init__(self) -> None:
-        self.xid, self.received = 0, list[dict[str, Any]]()
+        self.xid = 0
         exporter = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
-                text = f'DCGM_FI_DEV_XID_ERRORS{{gpu="3",Hostname="gpu-1"}} {exporter.xid}\n'
-                self._answer(text.encode())
-
-            def do_POST(self) -> None:
-                exporter.received.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-                self._answer(b"")
-
-            def _answer(self, content: bytes) -> None:
+                content = f'DCGM_FI_DEV_XID_ERRORS{{gpu="3",Hostname="gpu-1"}} {exporter.xid}\n'.encode()
                 self.send_response(200)
                 self.send_header("content-length", str(len(content)))
                 self.end_headers()
@@ -55,14 +46,6 @@ class Exporter:
         self._server.shutdown()
         self._server.server_close()
 
-    def notified(self, alert: str, status: str) -> list[dict[str, Any]]:
-        return [
-            item
-            for notification in self.received
-            for item in notification["alerts"]
-            if (item["labels"]["alertname"], item["status"]) == (alert, status)
-        ]
-
 
 @pytest.fixture
 def exporter() -> Iterator[Exporter]:
@@ -72,31 +55,17 @@ def exporter() -> Iterator[Exporter]:
 
 
 @pytest.fixture
-def alertmanager(exporter: Exporter, tmp_path: Path) -> Iterator[str]:
-    binary = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
-    if binary is None:
-        pytest.skip("Alertmanager is not installed (Debian package prometheus-alertmanager)")
-    receiver = {"name": "team", "webhook_configs": [{"url": f"http://{exporter.address}/", "send_resolved": True}]}
-    route = {"receiver": "team", "group_by": ["alertname"], "group_wait": "0s", "group_interval": "1s"}
-    configuration = tmp_path / "alertmanager.yml"
-    configuration.write_text(yaml.safe_dump({"route": route, "receivers": [receiver]}))
-    subprocess.run(["amtool", "check-config", configuration], check=True, capture_output=True, timeout=60)
-    address = f"127.0.0.1:{free_port()}"
-    with (tmp_path / "alertmanager.log").open("wb") as log:
-        process = spawn(
-            [
-                binary,
-                f"--config.file={configuration}",
-                f"--storage.path={tmp_path / 'alertmanager'}",
-                f"--web.listen-address={address}",
-                "--cluster.listen-address=",
-            ],
-            stdout=log,
-            stderr=log,
-        )
-    yield address
-    process.kill()
-    process.wait()
+def webhook() -> Iterator[Webhook]:
+    server = Webhook()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def alertmanager(webhook: Webhook, tmp_path: Path) -> Iterator[str]:
+    route = {"group_by": ["alertname"], "group_wait": "0s", "group_interval": "1s"}
+    with running_alertmanager(tmp_path, webhook, route) as address:
+        yield address
 
 
 def asked(prometheus: RunningPrometheus, question: str) -> Any:
@@ -112,7 +81,9 @@ def evaluated_s(prometheus: RunningPrometheus) -> float:
     return datetime.fromisoformat(text[:19] + "+00:00").timestamp()
 
 
-def test_from_an_xid_to_its_notification_and_back(exporter: Exporter, alertmanager: str, tmp_path: Path) -> None:
+def test_from_an_xid_to_its_notification_and_back(
+    exporter: Exporter, webhook: Webhook, alertmanager: str, tmp_path: Path
+) -> None:
     folder = tmp_path / "prometheus"
     folder.mkdir()
     (folder / "kopt.yaml").write_text(yaml.safe_dump({"groups": rule_groups(labels={"team": "platform"})}))
@@ -129,20 +100,21 @@ def test_from_an_xid_to_its_notification_and_back(exporter: Exporter, alertmanag
         wait_for(lambda: asked(prometheus, "query?query=DCGM_FI_DEV_XID_ERRORS==31")["result"], what="it is scraped")
         seen_s = time.time()
         wait_for(lambda: evaluated_s(prometheus) > seen_s, what="the rules are evaluated with it")
-        assert not exporter.received
+        assert not webhook.received
         exporter.xid = 79
-        (alert,) = wait_for(lambda: exporter.notified("KoptGpuXidFatal", "firing"), what="the alert is notified")
+        ((_, alert),) = wait_for(lambda: webhook.alerts("KoptGpuXidFatal", "firing"), what="the alert is notified")
         assert alert["labels"] == {
             "alertname": "KoptGpuXidFatal",
             "severity": "critical",
             "kind": "gpu",
             "node": "gpu-1",
             "gpu": "3",
+            "xid": "79",
             "team": "platform",
         }
         assert alert["annotations"]["summary"] == "GPU 3 of gpu-1 reported XID 79."
         assert "Drain the node" in alert["annotations"]["description"]
         exporter.xid = 0
-        wait_for(lambda: exporter.notified("KoptGpuXidFatal", "resolved"), what="its end is notified")
+        wait_for(lambda: webhook.alerts("KoptGpuXidFatal", "resolved"), what="its end is notified")
     finally:
         prometheus.stop()

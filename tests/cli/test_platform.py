@@ -126,6 +126,12 @@ CONTENT = {
     "/topology": "#cluster.drawn",
     "/cluster": ".chart.drawn",
     "/models": "table.metrics td.n",
+    "/quotas": "table.quotas tbody tr",
+    "/capacity": "section.pool",
+    "/gpus": ".gpumap canvas",
+    "/alerts": "table.alerts tbody tr",
+    "/efficiency": "svg.hours",
+    "/cost": "table.costs tbody tr",
 }
 """What each page of the navigation has to show in an example: its first services, sizes with patches, jobs, …"""
 

@@ -1,7 +1,7 @@
 """What every page does: it is answered without data, with data and with the endpoint away; hostile text stays text."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,8 @@ from pages_source import FixedSource
 from kopt.controllers.overview.documents import pool_of
 from kopt.core.hardware.pairwise import Health
 from kopt.core.prediction import ModelVersion
+from kopt.core.recorded_actions import RecordedAction
+from kopt.core.scheduling.queued import Queued
 from kopt.core.settings import Settings
 from kopt.core.workload.checkpoint import JobState, JobStatus
 from kopt.core.workload.sizing import ShareKind
@@ -34,6 +36,7 @@ from kopt.dashboard.pages.models.data import MODELS, Models
 from kopt.dashboard.pages.page import Page
 from kopt.dashboard.pages.pages import PAGES
 from kopt.dashboard.pages.queue.data import QUEUE
+from kopt.dashboard.pages.queue.recorded import RECORDED, Recorded
 from kopt.dashboard.pages.quotas.data import QUOTAS
 from kopt.dashboard.pages.services.data import PAST
 from kopt.dashboard.pages.services.replay import Past
@@ -79,8 +82,12 @@ def full(name: str) -> Mapping[AnyFeed, Any]:
     async def past(_: Service, __: Endpoint) -> Past:
         return Past((PastForecast(NOW_S, 3600, {0.5: 1.0}, 2.0),), problem=name)
 
+    async def recorded(_: Sequence[Queued]) -> Recorded:
+        return Recorded((RecordedAction(NOW_S, name, name, name, name, name, name),), problem=name)
+
     return {
         SNAPSHOT: snapshot,
+        RECORDED: recorded,
         PAST: past,
         SIZES: Sizes((size,), problem=name),
         JOBS: Jobs((job,), NOW_S, problem=name),

@@ -162,6 +162,35 @@ async def test_a_keyboard_alone_reaches_everything_with_its_focus_in_sight(
     assert await page.evaluate("document.activeElement.id") == "main"
 
 
+@pytest.mark.parametrize("width", [1280, 1024, 390])
+async def test_every_page_is_a_key_press_away_and_no_navigation_wraps(
+    address: str, open_page: Callable[..., Any], width: int
+) -> None:
+    """Beside the content where there is room, else in a menu that closes with Escape."""
+    page: Page = (await open_page(viewport={"width": width, "height": 740})).page
+    await page.goto(address + "/queue")
+    links, menu = page.locator("nav a"), page.locator(".opens")
+    head = await page.locator("header.top").bounding_box()
+    assert head is not None
+    assert head["height"] < 70 if width < 960 else head["width"] < 200
+    if width < 960:
+        assert await links.first.is_hidden()
+        await menu.focus()
+        await page.keyboard.press("Enter")
+    else:
+        assert await menu.is_hidden()
+    boxes = [await link.bounding_box() for link in await links.all()]
+    assert len(boxes) == len([page for page in PAGES if page.title])
+    assert all(box is not None and box["height"] >= 24 and box["x"] >= 0 for box in boxes)
+    assert await page.locator("nav a[aria-current]").inner_text() == "Queue"
+    if width < 960:
+        await page.keyboard.press("Tab")
+        assert await page.evaluate("document.activeElement.textContent") == await links.first.inner_text()
+        await page.keyboard.press("Escape")
+        assert await links.first.is_hidden()
+        assert await page.evaluate("document.activeElement.className") == "opens"
+
+
 async def test_no_page_scrolls_sideways_on_a_phone_or_a_tablet(
     address: str, open_page: Callable[..., Any], services: list[DemandSeries], asked: Platform
 ) -> None:

@@ -9,7 +9,7 @@ from asgi_server import served
 from fastapi import FastAPI
 from fastapi.responses import Response
 
-from kopt.controllers.overview.recorded import recorded_actions
+from kopt.controllers.overview.recorded import line, recorded_actions
 from kopt.core.audit import AuditChain, read_record
 from kopt.serving.audit.service import AuditService
 from kopt.serving.audit.table import AuditTable
@@ -59,7 +59,7 @@ async def test_actions_are_those_of_the_job_the_newest_first(table: AuditTable) 
         assert await recorded_actions(url, "research", {("StagedData", "train")}) == ()
         nothing = await recorded_actions(url, "other", {("Job", "train")})
     assert [action.component for action in actions] == ["staging", "preemption"]
-    assert actions[1].line(NOW_S) == (
+    assert line(actions[1], NOW_S) == (
         "preemption, 10 min ago: event Job train: Chosen as it loses the least work: 12 GPU-seconds."
     )
     assert [action.text for action in busy] == [f"number {number}" for number in range(5)]

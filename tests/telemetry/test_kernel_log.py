@@ -272,7 +272,24 @@ def test_beside_an_exporter_that_is_scraped_an_event_counts_once_also_when_it_fa
     assert read_health(both[:1] + temperature, {}, 1.0, 15.0).evidence[ON][0].code == "XID_79"
 
 
+def test_a_gpu_that_nvml_has_lost_is_down_and_its_last_xid_is_news(ring: Ring) -> None:
+    said = DeviceReading("0", "GPU-0", "H100", labelled={"xid_errors_total": {"79": 1.0}})
+    source = Readings("nvml", GPUS)
+    telemetry = agent(source)
+    assert "kopt_gpu_recent_xid_errors{" not in scraped(telemetry)
+    source.devices = (GPUS[1], said)
+    series = {
+        (name, own["gpu"], own.get("xid", "")): value
+        for name, own, value in series_of(scraped(telemetry))
+        if "gpu" in own
+    }
+    assert series["kopt_gpu_up", "0", ""] == 0
+    assert series["kopt_gpu_up", "1", ""] == 1
+    assert series["kopt_gpu_recent_xid_errors", "0", "79"] == 1
+    assert series["kopt_gpu_xid_errors_total", "0", "79"] == 1
+
+
 def test_only_what_does_not_answer_is_silent() -> None:
     gpus = [GpuIdentity("0", "u0", "H100", f"{BUS}.0"), GpuIdentity("1", "u1", "H100", "0000:3c:00.0")]
-    silent = silent_gpus([DeviceReading("1")], gpus, lines(FALLEN))
+    silent = with_kernel_log(silent_gpus([DeviceReading("1")], gpus), lines(FALLEN))
     assert [(each.gpu, each.values) for each in silent] == [("0", {"last_xid": 79.0})]

@@ -119,6 +119,17 @@ async def test_a_gpu_that_vanishes_is_left_out_and_the_others_are_read(devices: 
     assert left.uuid == devices.uuid(1)
 
 
+async def test_a_gpu_that_vanishes_says_why(devices: Devices) -> None:
+    async with reading() as read:
+        await read()
+        devices.xid(0, 79)
+        devices.state.activity[0].lost = 1
+        left, lost = await read()
+    assert left.uuid == devices.uuid(1)
+    assert (lost.uuid, lost.gpu, lost.pci, lost.values) == (devices.uuid(0), "0", "0000:1a:00.0", {})
+    assert lost.labelled == {"xid_errors_total": {"79": 1.0}}
+
+
 async def test_a_storm_of_xids_is_counted_by_code_and_bounded(devices: Devices) -> None:
     async with reading() as read:
         await read()

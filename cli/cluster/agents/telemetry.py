@@ -42,6 +42,9 @@ def telemetry(
     interval: Annotated[float, typer.Option(metavar="SECONDS", help="Between readings.")] = 10,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="The longest that a reading may take.")] = 5,
     stale: Annotated[float, typer.Option(metavar="SECONDS", help="Older readings are not shown.")] = 60,
+    xid_window: Annotated[
+        float, typer.Option("--xid-window", metavar="SECONDS", help="How long XID errors are shown as recent.")
+    ] = 3600,
     max_series: Annotated[int, typer.Option(help="The most series of GPUs; what is beyond is counted.")] = 2000,
     host: Annotated[str, typer.Option(help="Interface of metrics.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port of metrics.")] = 9468,
@@ -67,6 +70,7 @@ def telemetry(
         (interval, "--interval"),
         (timeout, "--timeout"),
         (stale, "--stale"),
+        (xid_window, "--xid-window"),
         (max_series, "--max-series"),
     ):
         if value <= 0:
@@ -94,6 +98,7 @@ def telemetry(
         "most_series": max_series,
         "host": host,
         "port": port,
+        "xid_window_s": xid_window,
     }
     # In this process's place: what the command line has loaded would stay in a node's memory for ever.
     command = [sys.executable, "-P", "-m", "kopt.agents.telemetry", json.dumps(arguments)]

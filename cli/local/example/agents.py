@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
+from kopt.cli.local.example.actions import recorded_at
 from kopt.cli.local.example.cluster import NODES, objects_at, topologies
 from kopt.cli.local.example.history import runs_of_pool
 from kopt.cli.local.example.jobs import LENT
 from kopt.cli.local.example.kubeconfig import NAME
 from kopt.cluster.client.resources import KUEUE_WORKLOADS
 from kopt.cluster.workloads.runs import run_of_workload
+from kopt.core.audit import read_record
 from kopt.core.hardware.bandwidth import Collective
 from kopt.core.hardware.pairwise import Health, MeasuredPair, MeasuredPoint
 from kopt.core.units import GIB, Bytes
@@ -29,6 +31,7 @@ from kopt.models.sizing.code import CodeEstimate
 from kopt.models.sizing.trace_summary import summary
 from kopt.serving.client.client import AsyncPredictionClient
 from kopt.serving.client.transport import EndpointFailure, RequestRefused
+from kopt.serving.contract.audit_answers import MAX_RECORDS, AuditQuery
 from kopt.serving.contract.common import AnswerError
 
 LOG = logging.getLogger(__name__)
@@ -174,6 +177,7 @@ async def report(url: str, clock: Callable[[], float] = time.time) -> None:
         tasks.create_task(_report_sizes(client))
         tasks.create_task(_report_measurements(client, clock))
         tasks.create_task(_report_runs(client, clock))
+        tasks.create_task(_report_actions(client, clock))
         for training in TRAININGS:
             tasks.create_task(_follow(client, training, clock))
 
@@ -200,6 +204,19 @@ async def _report_runs(client: AsyncPredictionClient, clock: Callable[[], float]
 
     async def send() -> Mapping[str, Any]:
         await client.send_runs(runs)
+        return {}
+
+    await _answered(send)
+
+
+async def _report_actions(client: AsyncPredictionClient, clock: Callable[[], float]) -> None:
+    async def send() -> Mapping[str, Any]:
+        # What an earlier start has reported is there still.
+        known = await client.audit(AuditQuery(limit=MAX_RECORDS))
+        stored = [item.stored.record for item in known.records]
+        after_s = max((read_record(record).at_s for record in stored), default=0.0)
+        if records := recorded_at(clock(), after_s):
+            await client.send_audit(records)
         return {}
 
     await _answered(send)

@@ -1,0 +1,53 @@
+"""Feeds in the background: each is refreshed by itself, whatever the others do."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kopt.dashboard.app import pages_client
+from kopt.dashboard.data.feed import Feed
+from kopt.dashboard.data.histories import FolderHistories
+from kopt.dashboard.data.snapshot import SNAPSHOT
+from kopt.dashboard.live import LiveSource
+
+EVERY_S = 0.02
+
+
+async def test_one_that_is_slow_or_broken_keeps_no_other_from_what_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refreshed = Counter[str]()
+
+    class Named:
+        def __init__(self, name: str) -> None:
+            self._name = name
+
+        async def refresh(self) -> None:
+            refreshed[self._name] += 1
+            if self._name == "slow":
+                await asyncio.Event().wait()
+            if self._name == "broken":
+                raise RuntimeError("unforeseen")
+
+        async def latest(self) -> int:
+            return refreshed[self._name]
+
+    def feed(name: str) -> Feed[Any]:
+        return Feed(name, int, lambda _: Named(name), lambda value, _: value)
+
+    monkeypatch.setattr("kopt.dashboard.live.FEEDS", [feed(name) for name in ("slow", "broken", "quick")])
+    client = pages_client("http://127.0.0.1:9")
+    live = LiveSource(FolderHistories(tmp_path), client, None, url="http://127.0.0.1:9", home=tmp_path)
+    running = asyncio.create_task(live.run(EVERY_S))
+    async with asyncio.timeout(20):
+        while min(refreshed["quick"], refreshed["broken"]) < 3:
+            await asyncio.sleep(EVERY_S)
+    assert refreshed["slow"] == 1
+    async with asyncio.timeout(20):
+        while not (await live.latest(SNAPSHOT)).problems:
+            await asyncio.sleep(EVERY_S)
+    running.cancel()
+    await client.close()

@@ -16,12 +16,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from kopt.core.workload.sizing import SizingEstimate
+from kopt.cli.script_arguments import command_of
+from kopt.core.units import GIB
+from kopt.models.sizing.assembly import refusal
+from kopt.models.sizing.estimate import EstimateOptions, estimate_and_code
 
 FOLDER = "KOPT_DRAWN_DIR"
 PER_REPOSITORY = 3
+_GPU = "a100-80gb"
+_NO_PYTHON = "/no-python"
+"""Scripts are not run: what is asked is how much the command says."""
+_NOT_RUN = "give the path of the Python that runs the script; "
 _LARGEST_BYTES = 64 << 10
-_FENCED = re.compile(r"^[ \t]*```[ \t]*(?:bash|sh|shell|console|zsh)?[ \t]*\n(.*?)^[ \t]*```", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^[ \t>]*(?:```|~~~)[ \t]*(\w*)[^\n]*$", re.MULTILINE)
+_SHELLS = {"", "bash", "sh", "shell", "console", "zsh"}
 _STARTS = re.compile(
     r"\b(?:torchrun|accelerate launch|deepspeed|torch\.distributed\.(?:run|launch)|composer|xtuner|nemo|python3?|srun)\b"
 )
@@ -48,10 +56,18 @@ def candidates(root: Path) -> Iterator[tuple[str, str]]:
             continue
         text = file.read_text(encoding="utf-8", errors="replace")
         name = str(file.relative_to(root))
-        blocks = [text] if file.suffix == ".sh" else _FENCED.findall(text)
+        blocks = [text] if file.suffix == ".sh" else list(fenced(text))
         for number, block in enumerate(blocks):
             if launches(block):
                 yield f"{name}#{number}", name if file.suffix == ".sh" else block
+
+
+def fenced(text: str) -> Iterator[str]:
+    """Blocks of a document between fences, those that name another language than a shell's left out."""
+    fences = list(_FENCE.finditer(text))
+    for opens, closes in zip(fences[::2], fences[1::2], strict=False):
+        if opens[1].lower() in _SHELLS:
+            yield text[opens.end() : closes.start()].strip("\n")
 
 
 def launches(block: str) -> bool:
@@ -66,3 +82,61 @@ def drawn(root: Path) -> list[Drawn]:
     repository = root.name.replace("+", "/", 1)
     found = sorted(candidates(root), key=lambda each: hashlib.sha256(f"{repository}:{each[0]}".encode()).hexdigest())
     return [Drawn(repository, path.rpartition("#")[0], command) for path, command in found[:PER_REPOSITORY]]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a drawn command was answered with: the framework that was read, or why nothing was."""
+
+    drawn: Drawn
+    framework: str = ""
+    reason: str = ""
+    gib: float = 0.0
+
+
+def outcome(root: Path, command: Drawn) -> Outcome:
+    """Read in its own folder and, where that is refused, in the root of its checkout. Scripts are not run."""
+    folder = (root / command.path).parent
+    inside = str((root / command.path).relative_to(folder)) if command.path.endswith(".sh") else command.command
+    own = _read(folder, inside, command)
+    return own if own.framework or folder == root else _first(_read(root, command.command, command), own)
+
+
+def _first(one: Outcome, other: Outcome) -> Outcome:
+    return one if one.framework or not other.framework else other
+
+
+def _read(folder: Path, line: str, command: Drawn) -> Outcome:
+    options = EstimateOptions(_GPU, python=_NO_PYTHON, folder=folder)
+    try:
+        with contextlib.chdir(folder):
+            words = command_of(line, [])
+        made, result = estimate_and_code(words, model="shipped", settings=None, options=options)
+    except (ValueError, OSError) as error:
+        return Outcome(command, reason=str(error)[:200])
+    refused = refusal(made)
+    if refused is not None:
+        return Outcome(command, reason=(result.problem or refused.message).rpartition(_NOT_RUN)[2][:200])
+    return Outcome(command, framework=str(result.code.method), gib=(made.memory.value or 0) / GIB)
+
+
+def main() -> int:
+    folder = os.environ.get(FOLDER)
+    if not folder:
+        print(f"set {FOLDER} to a folder with checkouts named owner+name", file=sys.stderr)
+        return 0
+    outcomes = []
+    for root in sorted(path for path in Path(folder).resolve().iterdir() if path.is_dir()):
+        outcomes += [outcome(root, command) for command in drawn(root)]
+    counts = collections.Counter(each.drawn.repository for each in outcomes)
+    answered = collections.Counter(each.drawn.repository for each in outcomes if each.framework)
+    for repository, count in sorted(counts.items()):
+        print(f"{repository}: {answered[repository]} of {count}")
+    for each in outcomes:
+        print(f"  {each.drawn.repository} {each.drawn.path}: {f'{each.gib:.1f} GiB' if each.framework else each.reason}")
+    print(f"answered {sum(answered.values())} of {len(outcomes)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -14,6 +14,7 @@ from kopt.formats.trainers import (
     serving,
     torchtitan,
     torchtune,
+    xtuner,
 )
 from kopt.formats.trainers import transformers as hf
 from kopt.formats.trainers.reinforced import deepspeed_chat, openrlhf, verl
@@ -34,6 +35,7 @@ TRAINERS: tuple[Trainer, ...] = (
     finetuning.SWIFT,
     fsdp_qlora.TRAINER,
     gpt_neox.TRAINER,
+    xtuner.TRAINER,
     hf.TRAINER,
     serving.VLLM,
     serving.SGLANG,

@@ -44,6 +44,7 @@ from kopt.formats.entrypoint import (
     read_script,
     what_runs,
 )
+from kopt.formats.python_config import read_python_config
 from kopt.formats.pod_request import requested_executor, requested_gpus
 from kopt.formats.processes import NO_REQUEST, Processes, Slots, count_processes
 from kopt.formats.trainers import read_plan
@@ -313,7 +314,10 @@ def settings_in(script: ScriptFacts) -> Mapping[str, Any]:
 
 
 def _loader(folder: Path, *, inside: bool = False) -> Callable[[str], Mapping[str, Any] | None]:
-    """Decoded YAML, JSON or TOML by the path a command gives; None for what is absent or no table."""
+    """Decoded YAML, JSON, TOML or a configuration in Python by the path a command gives; None for what is no table.
+
+    Python is read, never run. Raises EntrypointError for such a file that cannot be read.
+    """
     read = _reader(folder, inside=inside)
 
     def load(name: str) -> Mapping[str, Any] | None:
@@ -323,6 +327,8 @@ def _loader(folder: Path, *, inside: bool = False) -> Callable[[str], Mapping[st
         if text is None or len(text) > _MAX_CONFIG_CHARACTERS:
             return None
         try:
+            if name.endswith(".py"):
+                return read_python_config(text)
             result = tomllib.loads(text) if name.endswith(".toml") else load_yaml(text)
         except (RecursionError, ValueError):
             return None

@@ -17,10 +17,12 @@ from kopt.formats.trainers import (
     xtuner,
 )
 from kopt.formats.trainers import transformers as hf
+from kopt.formats.trainers.nemo import trainer as nemo
 from kopt.formats.trainers.reinforced import deepspeed_chat, openrlhf, verl
 from kopt.formats.trainers.trainer import Trainer
 
 TRAINERS: tuple[Trainer, ...] = (
+    nemo.TRAINER,
     megatron.TRAINER,
     megatron_swift.TRAINER,
     deepspeed_chat.TRAINER,

@@ -106,6 +106,8 @@ def _read(command: Command, files: Files, shell: Shell, depth: int) -> Entrypoin
     elif name.endswith(".sh"):
         entrypoint = _through_shell(("bash", *argv), env, files, shell, depth)
     elif name in _CHORES:
+        if name == "cd" and len(argv) == 2:
+            shell.entered.append(argv[1])
         return None
     else:
         entrypoint = tools.read_tool(name, argv[1:])
@@ -114,6 +116,8 @@ def _read(command: Command, files: Files, shell: Shell, depth: int) -> Entrypoin
     if entrypoint is None:
         return None
     entrypoint = _on_allocated(entrypoint, shell)
+    if shell.entered and not entrypoint.folders:
+        entrypoint = replace(entrypoint, folders=tuple(shell.entered[:_MAX_DEPTH]))
     return replace(entrypoint, env={**slurm.without_variables({**shell.exported, **env}), **entrypoint.env})
 
 

@@ -64,6 +64,8 @@ class Shell:
     positional: tuple[str, ...] = ()
     script: str = ""
     """The path of the file that is read; empty where it is none, or not known which."""
+    entered: list[str] = field(default_factory=list)
+    """Folders that ``cd`` was given, in order, whether they exist or not."""
     unknown: dict[str, Reason] = field(default_factory=dict)
     remaining_texts: list[int] = field(default_factory=lambda: [_MAX_TEXTS])
     """How many more scripts may be read, counted over all shells within shells."""
@@ -365,6 +367,8 @@ def _expansion(raw: str, at: int, shell: Shell) -> tuple[int, Sequence[str]]:
     """The values of the expansion at ``at``, and where it ends."""
     if raw[at] == "`" or raw.startswith("$(", at):
         end = _after_quote(raw, at) if raw[at] == "`" else _after_bracket(raw, at + 1)
+        if raw.startswith("`#", at):
+            return end, ()  # how scripts write a comment between the lines of one command
         if (number := _computed(raw[at:end], shell)) is not None:
             return end, (str(number),)
         if shell.script and (folder := _OWN_FOLDER.fullmatch(raw, at, end)) is not None:

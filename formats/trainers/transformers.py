@@ -249,4 +249,5 @@ TRAINER = Trainer(
     options=lambda names: len(names & _OPTIONS) >= 2,
     config_options=("--config",),
     config_is_word=True,
+    config_is_first=True,
 )

@@ -148,6 +148,7 @@ def estimate_and_code(
     gpu = find_gpu(options.gpu)
     folder = (options.folder or Path.cwd()).resolve()
     entrypoint = _entrypoint(command, folder)
+    folder = _entered(folder, entrypoint, inside=isinstance(command, Mapping))
     processes = _processes(entrypoint, command, folder, options)
     with ThreadPoolExecutor(1) as beside:
         # The script runs in a process of its own: meanwhile the learned part is loaded here.
@@ -178,6 +179,7 @@ def read_code(
     """What the code alone says, without the learned part. Raises as ``estimate``."""
     folder = (options.folder or Path.cwd()).resolve()
     entrypoint = _entrypoint(command, folder)
+    folder = _entered(folder, entrypoint, inside=isinstance(command, Mapping))
     processes = _processes(entrypoint, command, folder, options)
     gpu, named = find_gpu(options.gpu), named_by(command)
     result = _code(entrypoint, gpu, processes, folder, options, settings, progress, named)
@@ -223,6 +225,15 @@ def _entrypoint(command: str | Sequence[str] | Mapping[str, Any], folder: Path) 
         return pod_entrypoint(command, _reader(folder, inside=True))
     files = _reader(folder)
     return what_runs(command if isinstance(command, str) else list(command), files)
+
+
+def _entered(folder: Path, entrypoint: Entrypoint, *, inside: bool) -> Path:
+    """The folder that the command enters before it runs, as far as there are such; a manifest's are its container's."""
+    for name in () if inside else entrypoint.folders:
+        with contextlib.suppress(OSError, ValueError, RuntimeError):
+            below = (folder / name).resolve()
+            folder = below if below.is_dir() else folder
+    return folder
 
 
 def _reader(folder: Path, *, inside: bool = False) -> Callable[[str], str | None]:

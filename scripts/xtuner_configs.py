@@ -67,8 +67,12 @@ def main(checkout: str) -> None:
             name: wrapper[name] for name in ("type", "dtype", "accumulative_counts") if name in wrapper
         } | {"optimizer": {"type": optimizer.get("type", "AdamW")}}
         configs[path.stem] = result
-    lines = (f" {json.dumps(name)}: {json.dumps(each, sort_keys=True)}" for name, each in configs.items())
-    TARGET.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    # Most differ by their data alone: each set of settings stands once, with the names that have it.
+    by_settings: dict[str, list[str]] = {}
+    for name, each in configs.items():
+        by_settings.setdefault(json.dumps(each, sort_keys=True), []).append(name)
+    lines = (f' {{"names": {json.dumps(names)}, "settings": {text}}}' for text, names in by_settings.items())
+    TARGET.write_text("[\n" + ",\n".join(lines) + "\n]\n", encoding="utf-8")
     print(f"{TARGET}: {len(configs)} configurations")
 
 

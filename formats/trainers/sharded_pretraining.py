@@ -47,7 +47,7 @@ def foundry_plan(
 ) -> TrainingPlan:
     """A configuration of LLM Foundry's. Raises PlanError where the model is not known or a value cannot be."""
     fields = Fields(settings)
-    length = fields.whole("max_seq_len", "variables.max_seq_len", "model.max_seq_len", default=2048)
+    length = _whole(fields, "max_seq_len", default=fields.whole("variables.max_seq_len", default=2048))
     recipe = _recipe("llm-foundry", fields, _foundry_model(fields, model_config), length, world_size)
     shards = fields.part("fsdp_config")
     recipe = replace(

@@ -142,8 +142,8 @@ def configurations() -> dict[str, dict[str, Any]]:
     # As torchtune's: no installed package can be imported where strangers' sources are read.
     import orjson
 
-    result: dict[str, dict[str, Any]] = orjson.loads(files(__package__).joinpath("xtuner_configs.json").read_bytes())
-    return result
+    kept = orjson.loads(files(__package__).joinpath("xtuner_configs.json").read_bytes())
+    return {name: each["settings"] for each in kept for name in each["names"]}
 
 
 def _plan(inputs: PlanInputs) -> TrainingPlan:
@@ -162,6 +162,9 @@ def _plan(inputs: PlanInputs) -> TrainingPlan:
     stage = behind[0].removeprefix("deepspeed_") if behind else ""
     own = {**inputs.settings, "deepspeed": stage}
     document = replace(inputs, settings=own).deepspeed() if stage else None
+    if document is not None and not behind[0].endswith(".json"):
+        half = "bf16" if Fields(settings).text("optim_wrapper.dtype") == "bfloat16" else "fp16"
+        document = {"zero_optimization": document["zero_optimization"], half: {"enabled": True}}
     model = inputs.load(f"{_model_name(Fields(settings)).rstrip('/')}/config.json")
     around = Surroundings(document, None, model)
     return xtuner_plan({**settings, **own}, around=around, world_size=inputs.world_size)

@@ -337,9 +337,9 @@ def _loader(folder: Path, *, inside: bool = False) -> Callable[[str], Mapping[st
         text = read(name)
         if text is None or len(text) > _MAX_CONFIG_CHARACTERS:
             return None
+        if name.endswith(".py"):
+            return read_python_config(text)
         try:
-            if name.endswith(".py"):
-                return read_python_config(text)
             result = tomllib.loads(text) if name.endswith(".toml") else load_yaml(text)
         except (RecursionError, ValueError):
             return None

@@ -183,7 +183,9 @@ def _nearest(names: list[str]) -> str:
 
 def _model(name: str) -> tuple[ModelShape | None, dict[str, Any]]:
     known = _CLASSES.get(name, name)
-    return (None, dict(known)) if isinstance(known, dict) else (find_language_model(known), {})
+    if isinstance(known, dict):
+        return None, {"group_query_attention": "num_query_groups" in known, **known}
+    return find_language_model(known), {}
 
 
 def _megatron(words: Fields) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 Of checkouts in the folder ``KOPT_DRAWN_DIR`` (``owner+name``), none of which is stored here. The rule: documents
 (``.md``, ``.rst``) and shell scripts of at most 64 KiB; a candidate is a script, or one fenced block of a document, with a
 line that launches training by its words; of each repository the ``PER_REPOSITORY`` with the smallest hash of
-repository, path and number of the block. Commands are read where they lie and, where that fails, from the root.
+repository, path and number of the block (``KOPT_DRAWN_SKIP=3``: the next). Commands are read where they lie and, where
+that fails, from the root.
 """
 
 import collections
@@ -21,7 +22,7 @@ from kopt.core.units import GIB
 from kopt.models.sizing.assembly import refusal
 from kopt.models.sizing.estimate import EstimateOptions, estimate_and_code
 
-FOLDER = "KOPT_DRAWN_DIR"
+FOLDER, SKIP = "KOPT_DRAWN_DIR", "KOPT_DRAWN_SKIP"
 PER_REPOSITORY = 3
 _GPU = "a100-80gb"
 _NO_PYTHON = "/no-python"
@@ -77,11 +78,11 @@ def launches(block: str) -> bool:
     return any(_STARTS.search(line) and _TRAINS.search(line) and not _DOES_NOT.search(line) for line in lines)
 
 
-def drawn(root: Path) -> list[Drawn]:
-    """The commands of one checkout that the rule takes."""
+def drawn(root: Path, skip: int = 0) -> list[Drawn]:
+    """The commands of one checkout that the rule takes, after the first ``skip`` of them."""
     repository = root.name.replace("+", "/", 1)
     found = sorted(candidates(root), key=lambda each: hashlib.sha256(f"{repository}:{each[0]}".encode()).hexdigest())
-    return [Drawn(repository, path.rpartition("#")[0], command) for path, command in found[:PER_REPOSITORY]]
+    return [Drawn(repository, path.rpartition("#")[0], command) for path, command in found[skip : skip + PER_REPOSITORY]]
 
 
 @dataclass(frozen=True)
@@ -126,8 +127,9 @@ def main() -> int:
         print(f"set {FOLDER} to a folder with checkouts named owner+name", file=sys.stderr)
         return 0
     outcomes = []
+    skip = int(os.environ.get(SKIP, "0"))
     for root in sorted(path for path in Path(folder).resolve().iterdir() if path.is_dir()):
-        outcomes += [outcome(root, command) for command in drawn(root)]
+        outcomes += [outcome(root, command) for command in drawn(root, skip)]
     counts = collections.Counter(each.drawn.repository for each in outcomes)
     answered = collections.Counter(each.drawn.repository for each in outcomes if each.framework)
     for repository, count in sorted(counts.items()):

@@ -1,8 +1,8 @@
 """Training commands that public repositories publish, drawn by a rule, through the readers that users go through.
 
 Of checkouts in the folder ``KOPT_DRAWN_DIR`` (``owner+name``), none of which is stored here. The rule: documents
-(``.md``, ``.rst``) and shell scripts of at most 64 KiB; a candidate is a script, or one fenced block of a document, with a
-line that launches training by its words; of each repository the ``PER_REPOSITORY`` with the smallest hash of
+(``.md``, ``.rst``) and shell scripts of at most 64 KiB; a candidate is a script, or one fenced block of a document,
+with a line that launches training by its words; of each repository the ``PER_REPOSITORY`` with the smallest hash of
 repository, path and number of the block (``KOPT_DRAWN_SKIP=3``: the next). Commands are read where they lie and, where
 that fails, from the root.
 """
@@ -32,7 +32,8 @@ _LARGEST_BYTES = 64 << 10
 _FENCE = re.compile(r"^[ \t>]*(?:```|~~~)[ \t]*(\w*)[^\n]*$", re.MULTILINE)
 _SHELLS = {"", "bash", "sh", "shell", "console", "zsh"}
 _STARTS = re.compile(
-    r"\b(?:torchrun|accelerate launch|deepspeed|torch\.distributed\.(?:run|launch)|composer|xtuner|nemo|python3?|srun)\b"
+    r"\b(?:torchrun|accelerate launch|deepspeed|torch\.distributed\.(?:run|launch)|composer|xtuner|nemo"
+    r"|python3?|srun)\b"
 )
 _TRAINS = re.compile(r"(?i)train|fine-?tun|sft|dpo|ppo|grpo|rlhf|lora")
 _DOES_NOT = re.compile(
@@ -82,7 +83,9 @@ def drawn(root: Path, skip: int = 0) -> list[Drawn]:
     """The commands of one checkout that the rule takes, after the first ``skip`` of them."""
     repository = root.name.replace("+", "/", 1)
     found = sorted(candidates(root), key=lambda each: hashlib.sha256(f"{repository}:{each[0]}".encode()).hexdigest())
-    return [Drawn(repository, path.rpartition("#")[0], command) for path, command in found[skip : skip + PER_REPOSITORY]]
+    return [
+        Drawn(repository, path.rpartition("#")[0], command) for path, command in found[skip : skip + PER_REPOSITORY]
+    ]
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,9 @@ def main() -> int:
     for repository, count in sorted(counts.items()):
         print(f"{repository}: {answered[repository]} of {count}")
     for each in outcomes:
-        print(f"  {each.drawn.repository} {each.drawn.path}: {f'{each.gib:.1f} GiB' if each.framework else each.reason}")
+        print(
+            f"  {each.drawn.repository} {each.drawn.path}: {f'{each.gib:.1f} GiB' if each.framework else each.reason}"
+        )
     print(f"answered {sum(answered.values())} of {len(outcomes)}")
     return 0
 

@@ -1,8 +1,8 @@
 """Configurations that are Python files (mmengine's, XTuner's), read as the mapping they set; nothing is executed.
 
-Names that the module sets, literals, ``dict(…)``, arithmetic on numbers, conditions on what is known. A call of anything
-else is a mapping of its keywords under the callee's name ("type"), an imported name is its own text, and what can only be
-known by running something is left out. One pass over the tree: time and memory grow with the text.
+Names that the module sets, literals, ``dict(…)``, arithmetic on numbers, conditions on what is known. A call of
+anything else is a mapping of its keywords under the callee's name ("type"), an imported name is its own text, and what
+can only be known by running something is left out. One pass over the tree: time and memory grow with the text.
 """
 
 import ast

@@ -15,7 +15,7 @@ import json
 import sys
 import types
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 TARGET = Path(__file__).resolve().parents[1] / "formats" / "trainers" / "nemo" / "recipes.json"
 RECIPES = "nemo.collections.llm.recipes"
@@ -100,7 +100,7 @@ def decorator(*arguments: Any, **options: Any) -> Any:
 
 
 class Replaced(types.ModuleType):
-    __path__: list[str] = []
+    __path__: ClassVar[list[str]] = []
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

@@ -25,7 +25,9 @@ def apply_deepspeed(recipe: Recipe, document: Mapping[str, Any]) -> Recipe:
     stage = zero.whole("stage", default=0)
     if fields.has(STAGE_IN_NAME):
         # 16 bits, whichever: both take the same memory.
-        message = f"{fields.text(STAGE_IN_NAME)[:80]} cannot be read: ZeRO stage {stage}, as its name says, with defaults"
+        message = (
+            f"{fields.text(STAGE_IN_NAME)[:80]} cannot be read: ZeRO stage {stage}, as its name says, with defaults"
+        )
         recipe = replace(recipe, unknown=(*recipe.unknown, Reason("ASSUMED", message, {"setting": "deepspeed"})))
     half = recipe.weights
     if fields.part("bf16").flag("enabled"):

@@ -28,7 +28,9 @@ def nanotron_plan(settings: Mapping[str, Any], *, world_size: int | None = None)
         raise PlanError("state-space models of nanotron have no formulas; run the script instead")
     dtype = _DTYPES.get(fields.text("model.dtype"))
     if dtype is None:
-        raise PlanError(f"model.dtype {fields.text('model.dtype')[:40]!r} is none of {', '.join(filter(None, _DTYPES))}")
+        raise PlanError(
+            f"model.dtype {fields.text('model.dtype')[:40]!r} is none of {', '.join(filter(None, _DTYPES))}"
+        )
     degrees = {name: max(1, fields.whole(f"parallelism.{name}", default=1)) for name in ("dp", "tp", "pp")}
     context = max(1, fields.whole("parallelism.context_parallel_size", default=1))
     reduces = fields.text("parallelism.tp_mode", default="REDUCE_SCATTER").upper() == "REDUCE_SCATTER"

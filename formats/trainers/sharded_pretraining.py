@@ -19,13 +19,15 @@ _OLMO_VOCABULARY, _FOUNDRY_VOCABULARY = 50304, 50368
 _MICRO = "device_train_microbatch_size"
 _REFERENCE = re.compile(r"\$\{([\w.]+)\}")
 _FUSED_LOSS, _PLAIN_LOSS = 8.0, 14.0
-"""Bytes per logit: 16-bit logits, a 32-bit copy in which the gradient is written, and its cast; or each of them apart."""
+"""Bytes per logit: 16-bit logits, a 32-bit copy that the gradient is written into, its cast; or each of them apart."""
 
 
 def olmo_plan(settings: Mapping[str, Any], *, world_size: int | None = None) -> TrainingPlan:
     """A configuration of OLMo's trainer. Raises PlanError where a dimension is missing or a value cannot be."""
     fields = Fields(settings)
-    recipe = _recipe("olmo", fields, _olmo_model(fields), fields.whole("model.max_sequence_length", default=1024), world_size)
+    recipe = _recipe(
+        "olmo", fields, _olmo_model(fields), fields.whole("model.max_sequence_length", default=1024), world_size
+    )
     mode = fields.text("activation_checkpointing").lower()
     if mode not in ("", "none", "null", "whole_layer", "fine_grained"):
         fields.assume("activation_checkpointing", f"checkpointing {mode[:40]} is taken as none")
@@ -33,7 +35,8 @@ def olmo_plan(settings: Mapping[str, Any], *, world_size: int | None = None) -> 
         recipe,
         checkpointing=mode == "whole_layer",
         checkpoint_products=mode == "fine_grained",
-        flash=fields.flag("model.flash_attention"),
+        # Without the package of that name PyTorch's own kernel is used, which keeps no scores unless they have a bias.
+        flash=not fields.flag("model.alibi"),
         loss=_FUSED_LOSS if fields.flag("fused_loss") else _PLAIN_LOSS,
         unknown=fields.unknown,
     )
@@ -143,7 +146,9 @@ def _foundry_model(fields: Fields, config: Mapping[str, Any] | None) -> ModelSha
         heads=heads,
         kv_heads=fields.whole("model.attn_config.kv_n_heads", default=heads),
         head_dim=max(1, hidden // max(1, heads)),
-        ffn=fields.whole("model.ffn_config.ffn_hidden_size", default=fields.whole("model.expansion_ratio", default=4) * hidden),
+        ffn=fields.whole(
+            "model.ffn_config.ffn_hidden_size", default=fields.whole("model.expansion_ratio", default=4) * hidden
+        ),
         vocab=fields.whole("model.vocab_size", default=_FOUNDRY_VOCABULARY),
         gated=fields.text("model.ffn_config.ffn_type") == "mptglu",
         tied=fields.flag("model.tie_word_embeddings", default=True),
@@ -160,8 +165,11 @@ def _foundry(inputs: PlanInputs) -> TrainingPlan:
 
 
 def _is_olmo(content: Mapping[str, Any]) -> bool:
-    return _MICRO in content and isinstance(model := content.get("model"), Mapping) and "d_model" in model and (
-        "train_loader" not in content
+    return (
+        _MICRO in content
+        and isinstance(model := content.get("model"), Mapping)
+        and "d_model" in model
+        and ("train_loader" not in content)
     )
 
 

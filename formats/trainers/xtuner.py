@@ -1,7 +1,7 @@
 """XTuner's training configurations (https://xtuner.readthedocs.io): mmengine's, in Python or by a built-in name.
 
 What a model is made of stands in ``model``, batches in ``train_dataloader``, precision and optimizer in
-``optim_wrapper``; those that come with it are known by name (XTuner b934f46, Apache-2.0; ``scripts/xtuner_configs.py``).
+``optim_wrapper``; its own are known by name (XTuner b934f46, Apache-2.0; ``scripts/xtuner_configs.py``).
 """
 
 from collections.abc import Mapping
@@ -125,7 +125,9 @@ def _with_vision(recipe: Recipe, fields: Fields, read: Fields) -> Recipe:
     numbers = next((count for part, count in _VISION_NUMBERS.items() if part in name), 0)
     if not numbers:
         numbers = _OTHER_VISION
-        read.assume("visual_encoder", f"the encoder {name[:60]!r} is taken to have {numbers:,} numbers, as CLIP's large")
+        read.assume(
+            "visual_encoder", f"the encoder {name[:60]!r} is taken to have {numbers:,} numbers, as CLIP's large"
+        )
     frozen = fields.flag("model.freeze_visual_encoder")
     each = 2.0 if frozen or recipe.adapter is not None else 16.0
     recipe = replace(recipe, beside=recipe.beside + each * numbers, unknown=read.unknown)

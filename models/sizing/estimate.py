@@ -44,9 +44,9 @@ from kopt.formats.entrypoint import (
     read_script,
     what_runs,
 )
-from kopt.formats.python_config import read_python_config
 from kopt.formats.pod_request import requested_executor, requested_gpus
 from kopt.formats.processes import NO_REQUEST, Processes, Slots, count_processes
+from kopt.formats.python_config import read_python_config
 from kopt.formats.trainers import read_plan
 from kopt.formats.yaml_text import load_yaml
 from kopt.models.registry.aliases import CHAMPION

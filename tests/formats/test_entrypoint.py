@@ -217,7 +217,9 @@ def test_a_here_document_may_fill_a_variable() -> None:
 
 
 def test_a_line_that_is_evaluated_is_read() -> None:
-    script = 'run_cmd="torchrun --nproc_per_node 4\n pretrain_gpt.py --num-layers 2"\necho ${run_cmd}\neval ${run_cmd}\n'
+    script = (
+        'run_cmd="torchrun --nproc_per_node 4\n pretrain_gpt.py --num-layers 2"\necho ${run_cmd}\neval ${run_cmd}\n'
+    )
     found = what_runs("bash train.sh", {"train.sh": script}.get)
     assert (found.script, found.world_size, found.arguments) == ("pretrain_gpt.py", 4, ("--num-layers", "2"))
 
@@ -235,7 +237,9 @@ def test_comments_between_the_lines_of_a_command_are_no_arguments() -> None:
 
 
 def test_what_readers_fill_in_may_have_spaces() -> None:
-    script = "DATA=<Specify path and prefix>_text\nLOAD=<Path of a model>\n\nARGS='--nproc_per_node 8'\ntorchrun $ARGS t.py"
+    script = (
+        "DATA=<Specify path and prefix>_text\nLOAD=<Path of a model>\n\nARGS='--nproc_per_node 8'\ntorchrun $ARGS t.py"
+    )
     assert what_runs(script, nothing).world_size == 8
 
 
@@ -244,7 +248,10 @@ def test_a_document_s_prompt_is_no_program() -> None:
 
 
 def test_folders_that_are_entered_are_known(tmp_path: Path) -> None:
-    assert what_runs("git clone u && cd repository && cd scripts && python t.py", nothing).folders == ("repository", "scripts")
+    assert what_runs("git clone u && cd repository && cd scripts && python t.py", nothing).folders == (
+        "repository",
+        "scripts",
+    )
     assert what_runs("python t.py && cd after", nothing).folders == ()
     (tmp_path / "scripts").mkdir()
     config = "model_name_or_path: gpt2\nper_device_train_batch_size: 1\nmax_length: 128\n"

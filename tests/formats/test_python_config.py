@@ -103,7 +103,10 @@ def test_bombs_take_no_time(source: str) -> None:
     assert time.monotonic() - began < 1
 
 
-@given(st.text(max_size=80) | st.from_regex(r"(a|model|b)\s?=\s?(dict\(a=b, \*\*a\)|a\.b|a\[0\]|-a|\{a: b\}|1 if a else b)", fullmatch=True))
+@given(
+    st.text(max_size=80)
+    | st.from_regex(r"(a|model|b)\s?=\s?(dict\(a=b, \*\*a\)|a\.b|a\[0\]|-a|\{a: b\}|1 if a else b)", fullmatch=True)
+)
 def test_any_text_is_read_or_refused(source: str) -> None:
     try:
         assert isinstance(read_python_config(source), dict)

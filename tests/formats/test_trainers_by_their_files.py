@@ -1,4 +1,4 @@
-"""Trainers whose settings are a file: nanotron, OLMo, LLM Foundry, EasyR1, and DeepSpeed's where only its name is known."""
+"""Trainers whose settings are a file: nanotron, OLMo, LLM Foundry, EasyR1; DeepSpeed's where only its name is known."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -26,7 +26,11 @@ EASY: Mapping[str, Any] = {
 
 
 def plan(command: str, **more: Mapping[str, Any]) -> TrainingPlan:
-    files = {**FILES, "easy.yaml": EASY, **{f"{name}.yaml": {**FILES[f"{name}.yaml"], **own} for name, own in more.items()}}
+    files = {
+        **FILES,
+        "easy.yaml": EASY,
+        **{f"{name}.yaml": {**FILES[f"{name}.yaml"], **own} for name, own in more.items()},
+    }
     entrypoint = what_runs(command, lambda _: None)
     return read_plan(entrypoint, files.get, world_size=processes_of(entrypoint, files.get))
 
@@ -44,7 +48,11 @@ def test_nanotron_splits_as_its_file_says() -> None:
 def test_a_script_of_any_name_is_known_by_its_file(command: str) -> None:
     result = plan(f"torchrun --nproc_per_node 8 {command}")
     assert (result.framework, result.micro_batch, result.sequence, result.model.ffn) == ("olmo", 4, 4096, 8192)
-    assert (result.weights, result.compute, result.parallel.sharding) == (Precision.FP32, Precision.BF16, Sharding.GRADIENTS)
+    assert (result.weights, result.compute, result.parallel.sharding) == (
+        Precision.FP32,
+        Precision.BF16,
+        Sharding.GRADIENTS,
+    )
     assert result.model.parameters() == pytest.approx(1.48e9, rel=0.01), "OLMo 2 1B"
 
 
@@ -64,7 +72,7 @@ def test_easy_r1_is_verl_in_other_words() -> None:
     assert (result.parallel.world, result.engine_share, result.engine_split) == (4, 0.5, 2)
     low_rank = plan(f"{command} worker.actor.model.lora.rank=64")
     assert low_rank.adapter is not None
-    with pytest.raises(PlanError, match="absent.yaml cannot be read; give"):
+    with pytest.raises(PlanError, match=r"absent\.yaml cannot be read; give"):
         plan("python3 -m verl.trainer.main config=absent.yaml")
 
 

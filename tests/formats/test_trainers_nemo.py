@@ -40,13 +40,17 @@ def test_a_recipe_has_its_own_degrees_batch_and_gpus() -> None:
     result = plan("nemo llm pretrain --factory llama3_8b")
     assert (result.framework, result.model.name, result.sequence) == ("nemo", "Llama-3-8B", 8192)
     assert (result.parallel.world, result.parallel.context, result.parallel.data) == (8, 2, 4)
-    assert (result.parallel.sharding, result.weights, result.gradient_bytes) == (Sharding.OPTIMIZER, Precision.BF16, 4.0)
+    assert (result.parallel.sharding, result.weights, result.gradient_bytes) == (
+        Sharding.OPTIMIZER,
+        Precision.BF16,
+        4.0,
+    )
     assert result.adapter is None
 
 
 def test_arguments_and_settings_win_over_the_recipe() -> None:
     result = plan(
-        "nemo llm pretrain --factory \"llama3_70b(num_nodes=4, performance_mode=True)\" trainer.devices=8 "
+        'nemo llm pretrain --factory "llama3_70b(num_nodes=4, performance_mode=True)" trainer.devices=8 '
         "trainer.strategy.tensor_model_parallel_size=8 trainer.strategy.pipeline_model_parallel_size=2 "
         "trainer.strategy.virtual_pipeline_model_parallel_size=2 trainer.strategy.context_parallel_size=1 "
         "data.micro_batch_size=2 model.config.recompute_granularity=full"
@@ -74,13 +78,18 @@ def test_mixtures_and_models_that_only_nemo_names_have_plans() -> None:
 def test_a_setting_that_is_not_understood_is_named_with_the_nearest() -> None:
     result = plan("nemo llm pretrain --factory llama3_8b trainer.strategy.tensor_parallel_size=8 optim.config.lr=1e-4")
     messages = [reason.message for reason in result.unknown]
-    assert any("tensor_parallel_size is not understood" in text and "tensor_model_parallel_size" in text for text in messages)
+    assert any(
+        "tensor_parallel_size is not understood" in text and "tensor_model_parallel_size" in text for text in messages
+    )
     assert not any("lr " in text for text in messages)
 
 
 @pytest.mark.parametrize(
     "command",
-    ["python nlp/megatron_gpt_pretraining.py", "python x/megatron_gpt_pretraining.py --config-path=conf --config-name=mine"],
+    [
+        "python nlp/megatron_gpt_pretraining.py",
+        "python x/megatron_gpt_pretraining.py --config-path=conf --config-name=mine",
+    ],
 )
 def test_a_hydra_file_is_found_and_its_references_followed(command: str) -> None:
     result = plan(f"{command} model.micro_batch_size=2 model.sequence_parallel=True")
@@ -110,10 +119,16 @@ def test_a_checkpoint_s_name_says_the_model() -> None:
         (f"nemo llm pretrain --factory '{'(' * 3000}'", "no name with arguments; give"),
         ("nemo llm pretrain --factory llama31_405b", "multiple of 256"),
         ("python nlp/train_gpt_sft.py", "checkpoint that is not named; give"),
-        ("python nlp/train_gpt_sft.py model.restore_from_path=/x/ours.nemo", "name says no model that is known here; give"),
+        (
+            "python nlp/train_gpt_sft.py model.restore_from_path=/x/ours.nemo",
+            "name says no model that is known here; give",
+        ),
         ("python nlp/train_gpt_ppo_actor.py", "more than one model at once"),
         ("python nlp/megatron_gpt_pretraining.py --config-name=absent", "absent.yaml cannot be read; give"),
-        ("python nlp/train_gpt_sft.py model.restore_from_path=llama-3-8b model.peft.peft_scheme=ia3", "no formulas; give"),
+        (
+            "python nlp/train_gpt_sft.py model.restore_from_path=llama-3-8b model.peft.peft_scheme=ia3",
+            "no formulas; give",
+        ),
         ("python nlp/megatron_gpt_pretraining.py trainer.devices=-1", "as many as the machine has; give"),
         ("python nlp/megatron_gpt_pretraining.py model.hidden_size=${model.hidden_size}", "hidden_size"),
     ],

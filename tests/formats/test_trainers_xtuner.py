@@ -43,7 +43,10 @@ def test_a_built_in_name_is_as_good_as_a_file() -> None:
     assert len(configurations()) > 580
     result = plan("xtuner train internlm2_chat_7b_qlora_oasst1_e3")
     assert (result.weights, result.micro_batch) == (Precision.NF4_DOUBLE, 1)
-    assert plan("xtuner train internlm2_chat_7b_qlora_oasst1_e3 --cfg-options train_dataloader.batch_size=6").micro_batch == 6
+    assert (
+        plan("xtuner train internlm2_chat_7b_qlora_oasst1_e3 --cfg-options train_dataloader.batch_size=6").micro_batch
+        == 6
+    )
 
 
 def test_a_projector_alone_is_trained_in_front_of_a_frozen_model() -> None:

@@ -1,7 +1,7 @@
 """NeMo 1 and NeMo-Aligner: ``megatron_gpt_pretraining.py --config-name=X model.micro_batch_size=4 trainer.devices=8``.
 
-Hydra's file by name, the command's own settings over it, references (``${model.hidden_size}``) followed. Defaults where no
-file is at hand are those of the configurations in NVIDIA/NeMo 8cfedd7 and NVIDIA/NeMo-Aligner af2b3bd.
+Hydra's file by name, the command's own settings over it, references (``${model.hidden_size}``) followed. Defaults where
+no file is at hand are those of the configurations in NVIDIA/NeMo 8cfedd7 and NVIDIA/NeMo-Aligner af2b3bd.
 """
 
 import re
@@ -17,7 +17,9 @@ from kopt.formats.trainers.nemo.common import nemo_plan, with_adapter
 from kopt.formats.trainers.preferences import LOG_PROBABILITIES
 from kopt.formats.trainers.trainer import PlanInputs
 
-SCRIPTS = re.compile(r"(megatron_gpt_(pretraining|continue_training|finetuning|sft|peft_tuning)|train_gpt_\w+|train_reward_model)\.py")
+SCRIPTS = re.compile(
+    r"(megatron_gpt_(pretraining|continue_training|finetuning|sft|peft_tuning)|train_gpt_\w+|train_reward_model)\.py"
+)
 _CONFIGS = {
     "megatron_gpt_pretraining": "megatron_gpt_config",
     "megatron_gpt_continue_training": "megatron_gpt_config",
@@ -32,12 +34,30 @@ _CONFIGS = {
 """Which file each script reads from ``conf`` beside it, unless another one is named."""
 _SEQUENCES = {"train_gpt_dpo": 2, "train_reward_model": 2}
 """Sequences that one example of a batch makes."""
-_SAME = (
-    "micro_batch_size global_batch_size tensor_model_parallel_size pipeline_model_parallel_size context_parallel_size "
-    "expert_model_parallel_size num_layers hidden_size ffn_hidden_size num_attention_heads kv_channels num_query_groups "
-    "max_position_embeddings hidden_dropout attention_dropout make_vocab_size_divisible_by sequence_parallel "
-    "position_embedding_type num_moe_experts moe_router_topk vocab_size override_vocab_size"
-).split()
+_SAME = [
+    "micro_batch_size",
+    "global_batch_size",
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+    "num_layers",
+    "hidden_size",
+    "ffn_hidden_size",
+    "num_attention_heads",
+    "kv_channels",
+    "num_query_groups",
+    "max_position_embeddings",
+    "hidden_dropout",
+    "attention_dropout",
+    "make_vocab_size_divisible_by",
+    "sequence_parallel",
+    "position_embedding_type",
+    "num_moe_experts",
+    "moe_router_topk",
+    "vocab_size",
+    "override_vocab_size",
+]
 _OURS = {
     "encoder_seq_length": "seq_length",
     "num_moe_experts": "num_experts",
@@ -60,7 +80,9 @@ def hydra_plan(inputs: PlanInputs) -> TrainingPlan:
     script = PurePosixPath(inputs.script).stem
     settings = _settings(inputs, script)
     if script not in _CONFIGS:
-        raise PlanError(f"{script[:60]} trains more than one model at once, which no formula here follows; run the script")
+        raise PlanError(
+            f"{script[:60]} trains more than one model at once, which no formula here follows; run the script"
+        )
     fields = Fields(settings)
     model = _model(fields)
     # Between what adapters are called and what is done with them NeMo knows only these two.
@@ -147,7 +169,9 @@ def _value(text: str, root: Fields, section: str, most: int) -> Any:
         return _value(found, root, section, most - 1) if isinstance(found, str) else found
     if (product := _PRODUCT.fullmatch(text)) is not None:
         factors = [str(_value(part.strip(), root, section, most - 1)) for part in product.groups()]
-        return int(factors[0]) * int(factors[1]) if all(each.isdecimal() and len(each) < 9 for each in factors) else None
+        return (
+            int(factors[0]) * int(factors[1]) if all(each.isdecimal() and len(each) < 9 for each in factors) else None
+        )
     return None if text == "???" or "${" in text else text
 
 
@@ -158,8 +182,8 @@ def _model(fields: Fields) -> ModelShape | None:
     if not checkpoint or checkpoint in ("null", "None", "???"):
         if not fields.has("model.hidden_size"):
             raise PlanError(
-                "the model stands in a checkpoint that is not named; give model.restore_from_path with the model's name, "
-                "or model.hidden_size, model.num_layers and model.num_attention_heads"
+                "the model stands in a checkpoint that is not named; give model.restore_from_path with the model's "
+                "name, or model.hidden_size, model.num_layers and model.num_attention_heads"
             )
         return None
     try:
@@ -193,7 +217,9 @@ def _megatron(fields: Fields, script: str, *, has_model: bool) -> dict[str, Any]
         "num_virtual_stages_per_pipeline_rank": stages if str(stages) not in ("None", "null") else None,
         "swiglu": activation.removeprefix("fast-") in ("swiglu", "geglu", "reglu"),
         "group_query_attention": "num_query_groups" in result,
-        "untie_embeddings_and_output_weights": not fields.flag("model.share_embeddings_and_output_weights", default=True),
+        "untie_embeddings_and_output_weights": not fields.flag(
+            "model.share_embeddings_and_output_weights", default=True
+        ),
         "disable_bias_linear": not fields.flag("model.bias", default=True),
         "use_distributed_optimizer": "distributed" in optimizer or optimizer == "mcore_distributed_optim",
         "use_torch_fsdp2": fields.flag("model.fsdp"),

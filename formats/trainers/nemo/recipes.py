@@ -1,4 +1,4 @@
-"""NeMo 2's recipes: ``nemo llm pretrain --factory llama3_8b(num_nodes=2) trainer.strategy.tensor_model_parallel_size=2``.
+"""NeMo 2's recipes: ``nemo llm pretrain --factory llama3_8b(num_nodes=2) trainer.devices=8 data.micro_batch_size=2``.
 
 What each recipe sets was read from NVIDIA-NeMo/NeMo 8cfedd7 (Apache-2.0; ``scripts/nemo_recipes.py``).
 """
@@ -27,17 +27,22 @@ _CLASSES: dict[str, str | dict[str, Any]] = {
     "GPTConfig175B": {"num_layers": 96, "hidden_size": 12288, "num_attention_heads": 96, "ffn_hidden_size": 49152}
     | {"max_position_embeddings": 2048},
     "nvidia/Minitron-4B-Base": {"num_layers": 32, "hidden_size": 3072, "ffn_hidden_size": 9216}
-    | {"num_attention_heads": 24, "num_query_groups": 8, "kv_channels": 128} | _NEMOTRON,
+    | {"num_attention_heads": 24, "num_query_groups": 8, "kv_channels": 128}
+    | _NEMOTRON,
     "thhaus/nemotron3-8b": {"num_layers": 32, "hidden_size": 4096, "ffn_hidden_size": 16384}
-    | {"num_attention_heads": 32} | _NEMOTRON,
+    | {"num_attention_heads": 32}
+    | _NEMOTRON,
     "Nemotron3Config22B": {"num_layers": 40, "hidden_size": 6144, "ffn_hidden_size": 24576}
-    | {"num_attention_heads": 48} | _NEMOTRON,
+    | {"num_attention_heads": 48}
+    | _NEMOTRON,
     "Nemotron4Config15B": {"num_layers": 32, "hidden_size": 6144, "ffn_hidden_size": 24576}
-    | {"num_attention_heads": 48, "num_query_groups": 8} | _NEMOTRON,
+    | {"num_attention_heads": 48, "num_query_groups": 8}
+    | _NEMOTRON,
     "mgoin/Nemotron-4-340B-Base-hf": {"num_layers": 96, "hidden_size": 18432, "ffn_hidden_size": 73728}
-    | {"num_attention_heads": 96, "num_query_groups": 8, "kv_channels": 192} | _NEMOTRON,
+    | {"num_attention_heads": 96, "num_query_groups": 8, "kv_channels": 192}
+    | _NEMOTRON,
 }
-"""Models that the catalogue knows by another name, or whose dimensions are those of ``nemo/collections/llm/gpt/model``."""
+"""Models that the catalogue knows by another name, or with the dimensions of ``nemo/collections/llm/gpt/model``."""
 _CLASSES["thhaus/nemotron3-22b-hf"] = _CLASSES["Nemotron3Config22B"]
 _CLASSES["thhaus/nemotron4-15b-base-hf"] = _CLASSES["Nemotron4Config15B"]
 _NO_FORMULAS = re.compile(r"(?i)mamba|hyena|nemotron_?h|nemotron_?nano_(9|12)|t5|bert|e5_|embedding|reranker|hf_auto")
@@ -51,17 +56,44 @@ _STRATEGY = {
 _ARGUMENTS = {"num_nodes": "num_nodes", "num_gpus_per_node": "devices", "seq_length": "seq_length"}
 _SECTIONS = ("trainer.strategy.", "model.config.", "optim.config.", "data.", "trainer.plugins.", "trainer.")
 _KNOWN = frozenset(
-    "tensor_model_parallel_size pipeline_model_parallel_size context_parallel_size expert_model_parallel_size "
-    "sequence_parallel account_for_embedding_in_pipeline_split account_for_loss_in_pipeline_split fsdp devices "
-    "num_nodes micro_batch_size global_batch_size seq_length recompute_granularity recompute_method "
-    "recompute_num_layers recompute_modules cross_entropy_loss_fusion optimizer use_distributed_optimizer precision "
-    "grad_reduce_in_fp32 num_layers hidden_size ffn_hidden_size num_attention_heads num_query_groups kv_channels "
-    "mtp_num_layers fp8".split()
+    [
+        "tensor_model_parallel_size",
+        "pipeline_model_parallel_size",
+        "context_parallel_size",
+        "expert_model_parallel_size",
+        "sequence_parallel",
+        "account_for_embedding_in_pipeline_split",
+        "account_for_loss_in_pipeline_split",
+        "fsdp",
+        "devices",
+        "num_nodes",
+        "micro_batch_size",
+        "global_batch_size",
+        "seq_length",
+        "recompute_granularity",
+        "recompute_method",
+        "recompute_num_layers",
+        "recompute_modules",
+        "cross_entropy_loss_fusion",
+        "optimizer",
+        "use_distributed_optimizer",
+        "precision",
+        "grad_reduce_in_fp32",
+        "num_layers",
+        "hidden_size",
+        "ffn_hidden_size",
+        "num_attention_heads",
+        "num_query_groups",
+        "kv_channels",
+        "mtp_num_layers",
+        "fp8",
+    ]
 ) | set(_STRATEGY)
 _ELSEWHERE = re.compile(
     r"lr|(max|min|warmup|constant)_\w+|weight_decay|adam_\w+|clip_grad|val_check_interval|limit_\w+|log\w*|ckpt_\w+|"
     r"save_\w+|paths|split|seed|num_workers|tokenizer\w*|callbacks|enable_checkpointing|dataset_\w+|index_\w+|profiler|"
-    r"accelerator|use_distributed_sampler|path|delete_raw|pad_\w+|hidden_dropout|attention_dropout|accumulate_grad_batches"
+    r"accelerator|use_distributed_sampler|path|delete_raw|pad_\w+|hidden_dropout|attention_dropout|"
+    r"accumulate_grad_batches"
 )
 """Settings that leave memory as it is."""
 
@@ -77,12 +109,12 @@ def recipe_plan(inputs: PlanInputs) -> TrainingPlan:
     name, arguments = _factory(fields)
     recipe = recipes().get(name)
     if _NO_FORMULAS.search(name):
-        raise PlanError(f"the recipe {name[:60]} is none of a decoder of attention alone, and has no formulas; run it instead")
+        raise PlanError(
+            f"the recipe {name[:60]} is none of a decoder of attention alone, and has no formulas; run it instead"
+        )
     if recipe is None:
         near = difflib.get_close_matches(name, recipes(), 3)
-        raise PlanError(
-            f"{name[:60]!r} is no recipe of NeMo that is known here{_nearest(near)}; give one by --factory"
-        )
+        raise PlanError(f"{name[:60]!r} is no recipe of NeMo that is known here{_nearest(near)}; give one by --factory")
     low_rank, kind = _tuning(fields, verb, arguments)
     own = recipe.get(kind) or recipe.get("full") or recipe.get("lora")
     if own is None:
@@ -132,7 +164,9 @@ def _factory(fields: Fields) -> tuple[str, dict[str, Any]]:
         return tree.id, {}
     if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):
         constants = [word for word in tree.keywords if isinstance(word.value, ast.Constant)]
-        return tree.func.id, {str(word.arg): word.value.value for word in constants if isinstance(word.value, ast.Constant)}
+        return tree.func.id, {
+            str(word.arg): word.value.value for word in constants if isinstance(word.value, ast.Constant)
+        }
     raise PlanError(f"the recipe {text[:60]!r} is no name with arguments; give --factory NAME(num_nodes=2)")
 
 
@@ -192,7 +226,9 @@ def _megatron(words: Fields) -> dict[str, Any]:
     """A recipe's settings in Megatron-LM's names."""
     precision = words.text("precision", default="bf16-mixed")
     shards = words.text("fsdp").lower()
-    result: dict[str, Any] = {name: words.raw(name) for name in words.names() if name not in ("peft", "precision", "fsdp")}
+    result: dict[str, Any] = {
+        name: words.raw(name) for name in words.names() if name not in ("peft", "precision", "fsdp")
+    }
     result |= {ours: words.raw(theirs) for theirs, ours in _STRATEGY.items() if words.raw(theirs) not in (None, "None")}
     half = "bf16" if "bf16" in precision else "fp16" if "16" in precision else "fp32"
     return result | {

@@ -39,7 +39,7 @@ _DEFAULTS = {
     "algorithm.adv_estimator": "gae",
     "trainer.n_gpus_per_node": 8,
 }
-"""Of ``verl/workers/*/config.py`` and ``verl/trainer/config.py`` (hiyouga/EasyR1 b44b311), where they differ from verl's."""
+"""Of ``verl/workers/*/config.py`` and ``verl/trainer/config.py`` (hiyouga/EasyR1 b44b311), unless as verl's."""
 
 
 def is_easy_r1(settings: Mapping[str, Any]) -> bool:

@@ -4,6 +4,7 @@ What a model is made of stands in ``model``, batches in ``train_dataloader``, pr
 ``optim_wrapper``; its own are known by name (XTuner b934f46, Apache-2.0; ``scripts/xtuner_configs.py``).
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -22,7 +23,9 @@ _OTHER_VISION = 304_000_000
 _VISION_WIDTH = 1024
 _BASES = "_base_"
 """Files that a configuration builds on, as ``formats.python_config`` names them."""
+_COPY = "kopt_copy_of"
 _TRAINERS = ("TrainerConfig", "RLColocateTrainerConfig")
+_V1 = "configurations of XTuner V1 have no formulas; give one of `xtuner train`, or run the script"
 _METHODS = {"DPO": "dpo", "ORPO": "orpo", "RewardModel": "reward"}
 
 
@@ -39,6 +42,8 @@ def xtuner_plan(
     _refuse_others(fields)
     words = _in_transformers_words(fields, sharded=around.deepspeed is not None)
     read = Fields(words)
+    if fields.has(_COPY):
+        read.assume("config", f"{fields.text(_COPY)[:100]} cannot be read: taken as the built-in that its name has")
     recipe = hf_recipe("xtuner", read, around, world_size)
     return _with_vision(recipe, fields, read).plan()
 
@@ -46,7 +51,7 @@ def xtuner_plan(
 def _refuse_others(fields: Fields) -> None:
     kind = fields.text("trainer.type").rpartition(".")[2]
     if kind in _TRAINERS or fields.text("model.type").endswith("Config"):
-        raise PlanError("configurations of XTuner V1 have no formulas; give one of `xtuner train`, or run the script")
+        raise PlanError(_V1)
     if fields.has(_BASES) and not fields.has("model"):
         names = ", ".join(fields.name_list(_BASES))[:100]
         raise PlanError(f"the configuration builds on {names}, which is not read; give one that says all of it")
@@ -150,6 +155,8 @@ def configurations() -> dict[str, dict[str, Any]]:
 
 def _plan(inputs: PlanInputs) -> TrainingPlan:
     fields = Fields(inputs.settings)
+    if re.search(r"\bv1\b", inputs.script):
+        raise PlanError(_V1)
     words = [*fields.positional(), *fields.name_list("config")]
     behind = fields.name_list("deepspeed")
     words += behind[1:]
@@ -159,6 +166,10 @@ def _plan(inputs: PlanInputs) -> TrainingPlan:
     if named is None:
         raise PlanError("no configuration is named; give xtuner train and a file or a built-in name")
     settings = inputs.load(named) if named.endswith(".py") else configurations().get(named)
+    copied = named.rpartition("/")[2].removesuffix("_copy.py")
+    if settings is None and named.endswith("_copy.py") and copied in configurations():
+        # What `xtuner copy-cfg` makes of a built-in name, before anybody edits it.
+        settings = {**configurations()[copied], _COPY: named}
     if settings is None:
         raise PlanError(f"the configuration {named[:200]} cannot be read; give it beside the command")
     stage = behind[0].removeprefix("deepspeed_") if behind else ""

@@ -243,6 +243,13 @@ def test_what_readers_fill_in_may_have_spaces() -> None:
     assert what_runs(script, nothing).world_size == 8
 
 
+def test_what_measures_coverage_starts_what_follows() -> None:
+    found = what_runs(
+        "coverage run -a --data-file=c --source=/src megatron_gpt_pretraining.py model.hidden_size=8", nothing
+    )
+    assert (found.script, found.trainer) == ("megatron_gpt_pretraining.py", "nemo")
+
+
 def test_a_document_s_prompt_is_no_program() -> None:
     assert what_runs("$ pip install x\n$ python train.py", nothing).script == "train.py"
 

@@ -49,6 +49,12 @@ def test_a_built_in_name_is_as_good_as_a_file() -> None:
     )
 
 
+def test_a_copy_of_a_built_in_that_is_not_at_hand_is_taken_for_it() -> None:
+    result = plan("xtuner train ./internlm2_chat_7b_qlora_oasst1_e3_copy.py")
+    assert result.weights is Precision.NF4_DOUBLE
+    assert any("taken as the built-in" in reason.message for reason in result.unknown)
+
+
 def test_a_projector_alone_is_trained_in_front_of_a_frozen_model() -> None:
     result = plan("xtuner train llava_llama3_8b_instruct_clip_vit_large_p14_336_e1_gpu8_pretrain")
     assert result.adapter is not None
@@ -62,6 +68,8 @@ def test_a_projector_alone_is_trained_in_front_of_a_frozen_model() -> None:
         ("xtuner train absent.py", {}, "absent.py cannot be read; give"),
         ("xtuner train no_such_name", {}, "no_such_name cannot be read; give"),
         ("xtuner train", {}, "no configuration is named; give"),
+        ("torchrun xtuner/v1/train/cli/sft.py --config c.py", {}, "XTuner V1 have no formulas; give"),
+        ("xtuner train absent_copy.py", {}, "absent_copy.py cannot be read; give"),
         ("xtuner chat internlm2", {}, "does not train; give"),
         ("xtuner train c.py", {"trainer": {"type": "TrainerConfig"}}, "XTuner V1 have no formulas; give"),
         ("xtuner train c.py", {"model": None, "_base_": [".base"]}, "builds on .base, which is not read; give"),

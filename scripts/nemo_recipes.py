@@ -15,7 +15,7 @@ import json
 import sys
 import types
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 TARGET = Path(__file__).resolve().parents[1] / "formats" / "trainers" / "nemo" / "recipes.json"
 RECIPES = "nemo.collections.llm.recipes"
@@ -39,8 +39,15 @@ STRATEGY = (
     "num_layers_in_last_pipeline_stage",
     "fsdp",
 )
-MODEL = ("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules", "mtp_num_layers")
-MODEL += ("cross_entropy_loss_fusion", "seq_length")
+MODEL = (
+    "recompute_granularity",
+    "recompute_method",
+    "recompute_num_layers",
+    "recompute_modules",
+    "mtp_num_layers",
+    "cross_entropy_loss_fusion",
+    "seq_length",
+)
 DATA = ("seq_length", "micro_batch_size", "global_batch_size")
 TRAINER = ("devices", "num_nodes")
 
@@ -100,7 +107,9 @@ def decorator(*arguments: Any, **options: Any) -> Any:
 
 
 class Replaced(types.ModuleType):
-    __path__: ClassVar[list[str]] = []
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__: list[str] = []
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -155,7 +164,7 @@ def model_of(recipe: Kept) -> str:
     path = part(recipe, "resume", "restore_config").values.get("path")
     if isinstance(path, str) and path.startswith("nemo://"):
         return path.removeprefix("nemo://")
-    return part(recipe, "model", "config").made_of
+    return str(part(recipe, "model", "config").made_of)
 
 
 def main(checkout: str) -> None:

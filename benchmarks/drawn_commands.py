@@ -82,9 +82,9 @@ def launches(block: str) -> bool:
 def drawn(root: Path, skip: int = 0) -> list[Drawn]:
     """The commands of one checkout that the rule takes, after the first ``skip`` of them."""
     repository = root.name.replace("+", "/", 1)
-    found = sorted(candidates(root), key=lambda each: hashlib.sha256(f"{repository}:{each[0]}".encode()).hexdigest())
+    ordered = sorted(candidates(root), key=lambda each: hashlib.sha256(f"{repository}:{each[0]}".encode()).hexdigest())
     return [
-        Drawn(repository, path.rpartition("#")[0], command) for path, command in found[skip : skip + PER_REPOSITORY]
+        Drawn(repository, path.rpartition("#")[0], command) for path, command in ordered[skip : skip + PER_REPOSITORY]
     ]
 
 

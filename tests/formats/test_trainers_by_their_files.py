@@ -59,7 +59,8 @@ def test_a_script_of_any_name_is_known_by_its_file(command: str) -> None:
 def test_llm_foundry_takes_references_and_checkpoints() -> None:
     result = plan("composer train/train.py foundry.yaml")
     assert (result.framework, result.micro_batch, result.sequence) == ("llm-foundry", 8, 2048)
-    assert (result.recompute, result.model.parameters()) == (Recompute.FULL, pytest.approx(1.31e9, rel=0.02))
+    assert result.recompute is Recompute.FULL
+    assert result.model.parameters() == pytest.approx(1.31e9, rel=0.02)
     hub = {"model": {"name": "hf_causal_lm", "pretrained_model_name_or_path": "gpt2", "peft_config": {"r": 8}}}
     low_rank = plan("llmfoundry train foundry.yaml", foundry=hub)
     assert (low_rank.model.name, low_rank.adapter is not None) == ("gpt2", True)

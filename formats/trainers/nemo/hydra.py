@@ -165,8 +165,8 @@ def _value(text: str, root: Fields, section: str, most: int) -> Any:
         return None
     if (whole := _REFERENCE.fullmatch(text)) is not None:
         name = f"{section}.{whole[2]}" if whole[1] else whole[2]
-        found = root.raw(name)
-        return _value(found, root, section, most - 1) if isinstance(found, str) else found
+        other = root.raw(name)
+        return _value(other, root, section, most - 1) if isinstance(other, str) else other
     if (product := _PRODUCT.fullmatch(text)) is not None:
         factors = [str(_value(part.strip(), root, section, most - 1)) for part in product.groups()]
         return (

@@ -37,6 +37,7 @@ BENCHMARKS = {name: f"benchmarks.{name}" for name in predictor_names()} | {
     "priorities": "benchmarks.priorities",
     "order-reactions": "benchmarks.order_reactions",
     "published-commands": "benchmarks.published_commands",
+    "drawn-commands": "benchmarks.drawn_commands",
     "queues": "benchmarks.queues",
     "reactions": "benchmarks.reactions",
     "reclaims": "benchmarks.reclaims",

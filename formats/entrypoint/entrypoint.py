@@ -33,6 +33,7 @@ class Entrypoint:
     ``world_size`` is their number over all ``nodes``, None where it depends on the machine. ``trainer`` names the
     tool whose arguments can be read without running anything (see ``formats.trainers``) and ``config`` its file;
     ``launcher_config`` is the launcher's own (accelerate's). ``unknown`` says what could not be told.
+    ``folders`` are those that the command enters before (``cd``), one after the other; a document's may not exist.
     ``default_processes``: ``world_size`` is the launcher's default, or a process per GPU, not what the command says.
     """
 
@@ -49,6 +50,7 @@ class Entrypoint:
     launcher_arguments: tuple[str, ...] = ()
     unknown: tuple[Reason, ...] = ()
     default_processes: bool = False
+    folders: tuple[str, ...] = ()
 
     @property
     def states_processes(self) -> bool:

@@ -105,7 +105,11 @@ def _read(command: Command, files: Files, shell: Shell, depth: int) -> Entrypoin
         entrypoint = _script(argv)
     elif name.endswith(".sh"):
         entrypoint = _through_shell(("bash", *argv), env, files, shell, depth)
+    elif name == "eval":
+        entrypoint = _evaluated(argv[1:], files, shell, depth)
     elif name in _CHORES:
+        if name == "cd" and len(argv) == 2:
+            shell.entered.append(argv[1])
         return None
     else:
         entrypoint = tools.read_tool(name, argv[1:])
@@ -114,6 +118,8 @@ def _read(command: Command, files: Files, shell: Shell, depth: int) -> Entrypoin
     if entrypoint is None:
         return None
     entrypoint = _on_allocated(entrypoint, shell)
+    if shell.entered and not entrypoint.folders:
+        entrypoint = replace(entrypoint, folders=tuple(shell.entered[:_MAX_DEPTH]))
     return replace(entrypoint, env={**slurm.without_variables({**shell.exported, **env}), **entrypoint.env})
 
 
@@ -185,6 +191,13 @@ def _through_shell(
     entrypoints = [_read(command, files, inner, depth + 1) for command in commands(text, inner)]
     shell.script = outer_script
     return _best(entrypoints, inner) if any(entrypoint is not None for entrypoint in entrypoints) else None
+
+
+def _evaluated(words: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:
+    """``eval $run_cmd``: the words are a line of the same shell."""
+    shell.count_text()
+    entrypoints = [_read(command, files, shell, depth + 1) for command in commands(" ".join(words), shell)]
+    return _best(entrypoints, shell) if any(entrypoint is not None for entrypoint in entrypoints) else None
 
 
 def _python(arguments: Sequence[str], files: Files, shell: Shell, depth: int) -> Entrypoint | None:

@@ -163,6 +163,7 @@ SUBCOMMANDS: dict[tuple[str, str], Options] = {
     ("micromamba", "run"): Options(),
     ("nsys", "profile"): Options(),
     ("py-spy", "record"): Options(),
+    ("coverage", "run"): Options(flags=name_set("a append branch p parallel_mode timid pylib L")),
     ("singularity", "exec"): DOCKER,
     ("apptainer", "exec"): DOCKER,
     ("docker", "run"): DOCKER,

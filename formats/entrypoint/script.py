@@ -72,19 +72,24 @@ def read_script(source: str) -> ScriptFacts:
     Raises:
         EntrypointError: not Python, or larger or more deeply nested than scripts are; the message gives the line.
     """
+    tree = parsed(source)
+    try:
+        return _literals(tree)
+    except RecursionError:
+        raise EntrypointError("an expression of the source is nested too deeply to read") from None
+
+
+def parsed(source: str) -> ast.Module:
+    """The tree of one source, within bounds. Raises EntrypointError as ``read_script``."""
     _screen(source)
     try:
-        tree = ast.parse(source)
+        return ast.parse(source)
     except SyntaxError as error:
         raise EntrypointError(f"not Python: {error.msg} in line {error.lineno}; give the script as it runs") from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise EntrypointError(
             f"the source cannot be parsed: {type(error).__name__}; give the script as it runs"
         ) from None
-    try:
-        return _literals(tree)
-    except RecursionError:
-        raise EntrypointError("an expression of the source is nested too deeply to read") from None
 
 
 def _screen(source: str) -> None:

@@ -44,6 +44,8 @@ _KEYWORDS = {
 }
 _PLACEHOLDER = re.compile(r"<[A-Za-z][\w./-]*>(?=\s|$)")
 """What documents write for a value that readers fill in: ``--model <your-model>``; no redirection looks like it."""
+_VALUE_GAP = re.compile(r"(?<==)<[A-Za-z][\w./, -]{0,80}>")
+"""The same behind a name, where it may have spaces: ``DATA_PATH=<Specify path and prefix>``."""
 _DECLARATIONS = {"export", "local", "declare", "readonly", "typeset"}
 
 
@@ -64,6 +66,8 @@ class Shell:
     positional: tuple[str, ...] = ()
     script: str = ""
     """The path of the file that is read; empty where it is none, or not known which."""
+    entered: list[str] = field(default_factory=list)
+    """Folders that ``cd`` was given, in order, whether they exist or not."""
     unknown: dict[str, Reason] = field(default_factory=dict)
     remaining_texts: list[int] = field(default_factory=lambda: [_MAX_TEXTS])
     """How many more scripts may be read, counted over all shells within shells."""
@@ -74,10 +78,14 @@ class Shell:
         Raises:
             EntrypointError: scripts that start scripts without end.
         """
+        self.count_text()
+        return Shell(exported=dict(exported), unknown=self.unknown, remaining_texts=self.remaining_texts)
+
+    def count_text(self) -> None:
+        """One more text is read as commands. Raises EntrypointError beyond what scripts have."""
         self.remaining_texts[0] -= 1
         if self.remaining_texts[0] < 0:
             raise EntrypointError(f"more than {_MAX_TEXTS} scripts start each other; give the command that trains")
-        return Shell(exported=dict(exported), unknown=self.unknown, remaining_texts=self.remaining_texts)
 
     def doubt(self, code: str, message: str) -> None:
         self.unknown.setdefault(code + message, Reason(code, message))
@@ -131,6 +139,8 @@ class _Statement:
             self._consume_list_word(*self._list, token)
         elif token in ("(", ")"):
             pass
+        elif not self._argv and token == "$":
+            pass  # the prompt of a document's shell
         elif not self._argv and token in _KEYWORDS:
             if token in ("if", "for", "while", "case"):
                 self._shell.doubt("BRANCHES", f"commands inside '{token}' are taken as if all of them ran")
@@ -203,7 +213,7 @@ def _statements(text: str) -> Iterator[list[str]]:
             at = gap.end()
             tokens.append(f"'{gap[0]}'")
         elif char in "<>":
-            redirection = re.compile(r"<<-?\s*['\"]?([\w.]+)|[<>]+&?\s*(?:\d+|-)?").match(text, at)
+            redirection = re.compile(r"<<-?[ \t]*['\"]?([\w.]+)|[<>]+&?[ \t]*(?:\d+|-)?").match(text, at)
             assert redirection is not None
             here = redirection[1] or here
             at = redirection.end()
@@ -280,7 +290,7 @@ def _skip_word(text: str, at: int) -> int:
 def _word(text: str, at: int) -> tuple[int, str]:
     """Where the word that starts at ``at`` ends, and its raw text."""
     start, end = at, len(text)
-    while at < end and (text[at] not in " \t\r\n;&|()<>" or (gap := _PLACEHOLDER.match(text, at)) is not None):
+    while at < end and (text[at] not in " \t\r\n;&|()<>" or (gap := _gap(text, at)) is not None):
         char = text[at]
         if char == "<":
             assert gap is not None
@@ -294,6 +304,10 @@ def _word(text: str, at: int) -> tuple[int, str]:
         else:
             at += 1
     return min(at, end), text[start : min(at, end)]
+
+
+def _gap(text: str, at: int) -> re.Match[str] | None:
+    return _PLACEHOLDER.match(text, at) or _VALUE_GAP.match(text, at)
 
 
 def _after_quote(text: str, at: int) -> int:
@@ -365,6 +379,8 @@ def _expansion(raw: str, at: int, shell: Shell) -> tuple[int, Sequence[str]]:
     """The values of the expansion at ``at``, and where it ends."""
     if raw[at] == "`" or raw.startswith("$(", at):
         end = _after_quote(raw, at) if raw[at] == "`" else _after_bracket(raw, at + 1)
+        if raw.startswith("`#", at):
+            return end, ()  # how scripts write a comment between the lines of one command
         if (number := _computed(raw[at:end], shell)) is not None:
             return end, (str(number),)
         if shell.script and (folder := _OWN_FOLDER.fullmatch(raw, at, end)) is not None:

@@ -1,5 +1,6 @@
 """Trainers and servers that are recognised by their command: which one it is and where its configuration lies."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
@@ -10,6 +11,8 @@ from kopt.formats.trainers.trainers import TRAINERS, trainer_of
 _CONFIG_SUFFIXES = (".yaml", ".yml", ".json", ".toml")
 _ALWAYS_A_FILE = ("--config", "--config_file", "--job.config_file")
 """Options whose value is a file whatever its suffix."""
+_HYDRAS = re.compile(r"\+{0,2}[A-Za-z_]\w*(\.\w+)+=")
+"""Settings in Hydra's words, which have no dashes in front."""
 
 
 def read_tool(name: str, arguments: Sequence[str]) -> Entrypoint | None:
@@ -42,7 +45,7 @@ def _by_name(entrypoint: Entrypoint) -> str | None:
 
 
 def _by_options(arguments: Sequence[str]) -> str | None:
-    names = {word.partition("=")[0] for word in arguments if word.startswith("--")}
+    names = {word.partition("=")[0] for word in arguments if word.startswith("--") or _HYDRAS.match(word)}
     return next((trainer.name for trainer in TRAINERS if trainer.options(names)), None)
 
 
@@ -72,6 +75,10 @@ def _config(name: str, arguments: Sequence[str]) -> str | None:
         for before, word in zip(("", *arguments), arguments, strict=False)
         if word.endswith(_CONFIG_SUFFIXES)
     ]
+    if trainer.config_is_first:
+        # A script's other files are its data: ``train.py --data_mixture mixture.yaml``.
+        first = arguments[:2] if arguments[:1] and not arguments[0].startswith("-") else ()
+        return next((word for word in first if word.endswith(_CONFIG_SUFFIXES)), None)
     own = [word for before, word in files if not word.startswith("-") and not _takes_a_value(before)]
     behind = [word for _, word in files if not word.startswith("-") and word.endswith((".yaml", ".yml"))]
     return next(iter(own or behind), None)

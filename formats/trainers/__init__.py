@@ -4,6 +4,7 @@ Mappings in, ``core.workload.training_plan.TrainingPlan`` out; files are read an
 ``trainers.TRAINERS`` lists what is supported.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from kopt.formats.trainers.trainers import TRAINERS, trainer_of
 
 _TRAINERS_OWN = frozenset({"model_name_or_path", "per_device_train_batch_size", "output_dir", "learning_rate"})
 _MOST_WORDS = 1000
+_SETTING = re.compile(r"[A-Za-z_][\w.]*=")
 
 __all__ = ["TRAINERS", "Load", "generation_plan", "processes_of", "read_plan"]
 
@@ -36,24 +38,31 @@ def read_plan(
         PlanError: no such trainer, or too little to make a plan of; the message says what to give.
     """
     name = trainer or entrypoint.trainer
-    config = entrypoint.config
-    if name is None and (config := _transformers_file(entrypoint.arguments, load)) is not None:
-        name = "hf"
+    config, own_file = entrypoint.config, None
+    if name in (None, "deepspeed") and (recognised := _by_its_file(entrypoint.arguments, load)) is not None:
+        # DeepSpeed's own file stays behind its option.
+        name, own_file = recognised
+        config = own_file
     selected = trainer_of(name)
     if selected is None:
         names = ", ".join(supported.name for supported in TRAINERS)
         raise PlanError(f"no formulas for {name or 'this script'}; known trainers: {names}")
-    return selected.plan(_inputs(entrypoint, load, settings or {}, world_size, config))
+    return selected.plan(_inputs(entrypoint, load, settings or {}, world_size, config, own_file=own_file is not None))
 
 
-def _transformers_file(arguments: Sequence[str], load: Load) -> str | None:
-    """The file of a script's own that holds the settings of transformers' trainer: ``sft.py --config recipe.yaml``."""
+def _by_its_file(arguments: Sequence[str], load: Load) -> tuple[str, str] | None:
+    """The trainer whose settings a script's own file holds, and the file: ``sft.py --config recipe.yaml``."""
     for word in arguments[:_MOST_WORDS]:
-        path = word.rpartition("=")[2] if word.startswith("-") else word
+        path = word.rpartition("=")[2] if word.startswith("-") or _SETTING.match(word) else word
         if path.endswith((".yaml", ".yml", ".json")):
             content = load(path)
-            if content is not None and len(_TRAINERS_OWN & content.keys()) > 1:
-                return path
+            if content is None:
+                continue
+            if len(_TRAINERS_OWN & content.keys()) > 1:
+                return "hf", path
+            named = next((trainer.name for trainer in TRAINERS if trainer.recognises(content)), None)
+            if named is not None:
+                return named, path
     return None
 
 
@@ -82,10 +91,16 @@ def _launched(accelerate: Mapping[str, Any]) -> int | None:
 
 
 def _inputs(
-    entrypoint: Command, load: Load, settings: Mapping[str, Any], world_size: int | None, config: str | None
+    entrypoint: Command,
+    load: Load,
+    settings: Mapping[str, Any],
+    world_size: int | None,
+    config: str | None,
+    *,
+    own_file: bool = False,
 ) -> PlanInputs:
     recognised = trainer_of(entrypoint.trainer)
-    has_deepspeeds = recognised is not None and recognised.config_is_deepspeeds
+    has_deepspeeds = recognised is not None and recognised.config_is_deepspeeds and not own_file
     own = {} if has_deepspeeds else _from_file(config, load, recognised)
     return PlanInputs(
         {**settings, **own, **settings_of_arguments(entrypoint.arguments)},

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from kopt.core.reason import Reason
 from kopt.core.workload.training_plan import Precision, TrainingPlan
 from kopt.formats.trainers.fields import Fields
 from kopt.formats.trainers.models import model_of
 from kopt.formats.trainers.recipe import Recipe
-from kopt.formats.trainers.trainer import PlanInputs, Trainer
+from kopt.formats.trainers.trainer import STAGE_IN_NAME, PlanInputs, Trainer
 
 _DEFAULT_BUCKET = 5e8
 
@@ -22,6 +23,12 @@ def apply_deepspeed(recipe: Recipe, document: Mapping[str, Any]) -> Recipe:
     fields = Fields(document)
     zero = fields.part("zero_optimization")
     stage = zero.whole("stage", default=0)
+    if fields.has(STAGE_IN_NAME):
+        # 16 bits, whichever: both take the same memory.
+        message = (
+            f"{fields.text(STAGE_IN_NAME)[:80]} cannot be read: ZeRO stage {stage}, as its name says, with defaults"
+        )
+        recipe = replace(recipe, unknown=(*recipe.unknown, Reason("ASSUMED", message, {"setting": "deepspeed"})))
     half = recipe.weights
     if fields.part("bf16").flag("enabled"):
         half = Precision.BF16

@@ -63,6 +63,10 @@ class Fields:
         """Notes that ``name`` was not given and what was taken instead."""
         self.unknown.append(Reason("ASSUMED", message, {"setting": name}))
 
+    def names(self) -> list[str]:
+        """Of all that is given, as it is written: nested mappings by their first name."""
+        return list(self._values)
+
     def has(self, *names: str) -> bool:
         return any(self.raw(name) is not None for name in names)
 

@@ -15,6 +15,22 @@ _VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES
 _STAGES = ("zero0", "zero1", "zero2", "zero3", "zero2_offload", "zero3_offload")
 
 
+_STAGE = re.compile(r"(?i)(?:zero|stage|_z)[_-]?([0-3])(?!\d)")
+STAGE_IN_NAME = "kopt_stage_in_name"
+
+
+def _stage_in_name(path: str) -> dict[str, Any] | None:
+    """What a configuration that is not at hand says by its name: ``ds_zero2_no_offload.json``."""
+    name = path.rpartition("/")[2]
+    stage = _STAGE.search(name)
+    if stage is None:
+        return None
+    off = re.search(r"(?i)(no[_-]?)?offload", name)
+    device = {"device": "cpu"} if off is not None and not off[1] else {}
+    zero = {"stage": int(stage[1]), "offload_optimizer": device}
+    return {"zero_optimization": zero, "bf16": {"enabled": True}, STAGE_IN_NAME: name}
+
+
 class Command(Protocol):
     """What a plan needs of the command that is run: the part of ``formats.entrypoint.Entrypoint`` that is read here."""
 
@@ -84,6 +100,8 @@ class PlanInputs:
             zero = {"stage": int(named[4]), "offload_optimizer": device}
             return {"zero_optimization": zero, "bf16": {"enabled": True}}
         content = self.load(named)
+        if content is None and (by_name := _stage_in_name(named)) is not None:
+            return by_name
         if content is None:
             raise PlanError(f"DeepSpeed's configuration {named[:200]} cannot be read; give it beside the command")
         return content
@@ -106,6 +124,10 @@ class PlanInputs:
 
 
 def _never(_: Set[str]) -> bool:
+    return False
+
+
+def _no_document(_: Mapping[str, Any]) -> bool:
     return False
 
 
@@ -133,7 +155,11 @@ class Trainer:
     options: Callable[[Set[str]], bool] = _never
     config_options: tuple[str, ...] = ()
     config_is_word: bool = False
+    config_is_first: bool = False
+    """Such a word counts only as the first argument, or the second behind a word (``trl sft config.yaml``)."""
     config_keys: tuple[str, ...] = ()
+    recognises: Callable[[Mapping[str, Any]], bool] = _no_document
+    """Whether the content of a file that a script of any name is given is this trainer's."""
     configs: Callable[[str], Mapping[str, Any] | None] = _nothing
     """A configuration that comes with it, by the name that stands in place of a file."""
     config_is_deepspeeds: bool = False

@@ -11,15 +11,20 @@ from kopt.formats.trainers import (
     litgpt,
     megatron,
     megatron_swift,
+    nanotron,
     serving,
+    sharded_pretraining,
     torchtitan,
     torchtune,
+    xtuner,
 )
 from kopt.formats.trainers import transformers as hf
+from kopt.formats.trainers.nemo import trainer as nemo
 from kopt.formats.trainers.reinforced import deepspeed_chat, openrlhf, verl
 from kopt.formats.trainers.trainer import Trainer
 
 TRAINERS: tuple[Trainer, ...] = (
+    nemo.TRAINER,
     megatron.TRAINER,
     megatron_swift.TRAINER,
     deepspeed_chat.TRAINER,
@@ -34,6 +39,10 @@ TRAINERS: tuple[Trainer, ...] = (
     finetuning.SWIFT,
     fsdp_qlora.TRAINER,
     gpt_neox.TRAINER,
+    xtuner.TRAINER,
+    nanotron.TRAINER,
+    sharded_pretraining.OLMO,
+    sharded_pretraining.FOUNDRY,
     hf.TRAINER,
     serving.VLLM,
     serving.SGLANG,

@@ -164,7 +164,7 @@ def _published_as(fields: Fields) -> Precision | None:
 
 def _ends(framework: str, held: Precision, low_rank: Adapter | None) -> Precision | None:
     """PEFT's ``prepare_model_for_kbit_training`` casts all that bitsandbytes did not quantise to 32 bits."""
-    casts = framework in ("hf", "ms-swift") and held in (Precision.NF4, Precision.NF4_DOUBLE, Precision.INT8)
+    casts = framework in ("hf", "ms-swift", "xtuner") and held in (Precision.NF4, Precision.NF4_DOUBLE, Precision.INT8)
     return Precision.FP32 if casts and low_rank is not None else None
 
 
@@ -249,4 +249,5 @@ TRAINER = Trainer(
     options=lambda names: len(names & _OPTIONS) >= 2,
     config_options=("--config",),
     config_is_word=True,
+    config_is_first=True,
 )

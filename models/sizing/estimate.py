@@ -46,6 +46,7 @@ from kopt.formats.entrypoint import (
 )
 from kopt.formats.pod_request import requested_executor, requested_gpus
 from kopt.formats.processes import NO_REQUEST, Processes, Slots, count_processes
+from kopt.formats.python_config import read_python_config
 from kopt.formats.trainers import read_plan
 from kopt.formats.yaml_text import load_yaml
 from kopt.models.registry.aliases import CHAMPION
@@ -147,6 +148,7 @@ def estimate_and_code(
     gpu = find_gpu(options.gpu)
     folder = (options.folder or Path.cwd()).resolve()
     entrypoint = _entrypoint(command, folder)
+    folder = _entered(folder, entrypoint, inside=isinstance(command, Mapping))
     processes = _processes(entrypoint, command, folder, options)
     with ThreadPoolExecutor(1) as beside:
         # The script runs in a process of its own: meanwhile the learned part is loaded here.
@@ -177,6 +179,7 @@ def read_code(
     """What the code alone says, without the learned part. Raises as ``estimate``."""
     folder = (options.folder or Path.cwd()).resolve()
     entrypoint = _entrypoint(command, folder)
+    folder = _entered(folder, entrypoint, inside=isinstance(command, Mapping))
     processes = _processes(entrypoint, command, folder, options)
     gpu, named = find_gpu(options.gpu), named_by(command)
     result = _code(entrypoint, gpu, processes, folder, options, settings, progress, named)
@@ -222,6 +225,15 @@ def _entrypoint(command: str | Sequence[str] | Mapping[str, Any], folder: Path) 
         return pod_entrypoint(command, _reader(folder, inside=True))
     files = _reader(folder)
     return what_runs(command if isinstance(command, str) else list(command), files)
+
+
+def _entered(folder: Path, entrypoint: Entrypoint, *, inside: bool) -> Path:
+    """The folder that the command enters before it runs, as far as there are such; a manifest's are its container's."""
+    for name in () if inside else entrypoint.folders:
+        with contextlib.suppress(OSError, ValueError, RuntimeError):
+            below = (folder / name).resolve()
+            folder = below if below.is_dir() else folder
+    return folder
 
 
 def _reader(folder: Path, *, inside: bool = False) -> Callable[[str], str | None]:
@@ -313,7 +325,10 @@ def settings_in(script: ScriptFacts) -> Mapping[str, Any]:
 
 
 def _loader(folder: Path, *, inside: bool = False) -> Callable[[str], Mapping[str, Any] | None]:
-    """Decoded YAML, JSON or TOML by the path a command gives; None for what is absent or no table."""
+    """Decoded YAML, JSON, TOML or a configuration in Python by the path a command gives; None for what is no table.
+
+    Python is read, never run. Raises EntrypointError for such a file that cannot be read.
+    """
     read = _reader(folder, inside=inside)
 
     def load(name: str) -> Mapping[str, Any] | None:
@@ -322,6 +337,8 @@ def _loader(folder: Path, *, inside: bool = False) -> Callable[[str], Mapping[st
         text = read(name)
         if text is None or len(text) > _MAX_CONFIG_CHARACTERS:
             return None
+        if name.endswith(".py"):
+            return read_python_config(text)
         try:
             result = tomllib.loads(text) if name.endswith(".toml") else load_yaml(text)
         except (RecursionError, ValueError):

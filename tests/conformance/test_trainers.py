@@ -26,6 +26,9 @@ class Example:
 
 
 EXAMPLES: Mapping[str, Example] = {
+    "nemo": Example(
+        "nemo llm finetune --factory llama3_8b", "nemo llm finetune trainer.max_steps=10", "--factory llama3_8b"
+    ),
     "megatron": Example(
         f"python pretrain_gpt.py --hidden-size 64 --vocab-size 512 {SIZES}",
         f"python pretrain_gpt.py --vocab-size 512 {SIZES}",
@@ -72,6 +75,18 @@ EXAMPLES: Mapping[str, Example] = {
         "model_name",
     ),
     "gpt-neox": Example("python deepy.py train.py neox.yml", "python deepy.py train.py absent.yml", "absent.yml"),
+    "xtuner": Example("xtuner train xtuner.py --work-dir out", "xtuner train absent.py", "absent.py"),
+    "nanotron": Example(
+        "torchrun --nproc_per_node 4 run_train.py --config-file nanotron.yaml",
+        "torchrun --nproc_per_node 4 run_train.py --config-file absent.yaml",
+        "absent.yaml",
+    ),
+    "olmo": Example(
+        "torchrun --nproc_per_node 8 OLMo/scripts/train.py olmo.yaml",
+        "torchrun --nproc_per_node 8 OLMo/scripts/train.py",
+        "model.d_model",
+    ),
+    "llm-foundry": Example("llmfoundry train foundry.yaml", "llmfoundry train absent.yaml", "absent.yaml"),
     "hf": Example("trl sft --model_name_or_path gpt2", "trl sft --learning_rate 1", "model_name_or_path"),
     "vllm": Example("vllm serve gpt2 --max-model-len 128", "vllm serve", "model"),
     "sglang": Example("python -m sglang.launch_server --model-path gpt2", "python -m sglang.launch_server", "model"),

@@ -22,6 +22,7 @@ from kopt.formats.entrypoint import (
     what_runs,
 )
 from kopt.formats.processes import count_processes
+from kopt.models.sizing.estimate import EstimateOptions, read_code
 
 
 def nothing(path: str) -> None:
@@ -213,6 +214,73 @@ def test_a_here_document_may_fill_a_variable() -> None:
     found = what_runs("bash train.sh", {"train.sh": script}.get)
     assert (found.script, found.trainer, found.world_size) == ("openrlhf.cli.train_sft", "openrlhf", 4)
     assert found.arguments[:2] == ("--data.max_len", "2048")
+
+
+def test_a_line_that_is_evaluated_is_read() -> None:
+    script = (
+        'run_cmd="torchrun --nproc_per_node 4\n pretrain_gpt.py --num-layers 2"\necho ${run_cmd}\neval ${run_cmd}\n'
+    )
+    found = what_runs("bash train.sh", {"train.sh": script}.get)
+    assert (found.script, found.world_size, found.arguments) == ("pretrain_gpt.py", 4, ("--num-layers", "2"))
+
+
+def test_lines_that_evaluate_lines_are_read_a_bounded_number_of_times() -> None:
+    with pytest.raises(EntrypointError, match="deep; give"):
+        what_runs("x='eval $x; eval $x; eval $x'; eval $x", nothing)
+    with pytest.raises(EntrypointError, match="start each other"):
+        what_runs("eval 'python t.py'; " * 150, nothing)
+
+
+def test_comments_between_the_lines_of_a_command_are_no_arguments() -> None:
+    found = what_runs("python t.py --rank 16 \\\n `# adapters` \\\n --alpha 32", nothing)
+    assert found.arguments == ("--rank", "16", "--alpha", "32")
+
+
+def test_what_readers_fill_in_may_have_spaces() -> None:
+    script = (
+        "DATA=<Specify path and prefix>_text\nLOAD=<Path of a model>\n\nARGS='--nproc_per_node 8'\ntorchrun $ARGS t.py"
+    )
+    assert what_runs(script, nothing).world_size == 8
+
+
+def test_what_measures_coverage_starts_what_follows() -> None:
+    found = what_runs(
+        "coverage run -a --data-file=c --source=/src megatron_gpt_pretraining.py model.hidden_size=8", nothing
+    )
+    assert (found.script, found.trainer) == ("megatron_gpt_pretraining.py", "nemo")
+
+
+def test_a_document_s_prompt_is_no_program() -> None:
+    assert what_runs("$ pip install x\n$ python train.py", nothing).script == "train.py"
+
+
+def test_folders_that_are_entered_are_known(tmp_path: Path) -> None:
+    assert what_runs("git clone u && cd repository && cd scripts && python t.py", nothing).folders == (
+        "repository",
+        "scripts",
+    )
+    assert what_runs("python t.py && cd after", nothing).folders == ()
+    (tmp_path / "scripts").mkdir()
+    config = "model_name_or_path: gpt2\nper_device_train_batch_size: 1\nmax_length: 128\n"
+    (tmp_path / "scripts/c.yaml").write_text(config, encoding="utf-8")
+    options = EstimateOptions(folder=tmp_path, python="/no-python")
+    for enters in ("cd repository && cd scripts", "cd scripts"):
+        assert not read_code(f"{enters} && trl sft --config c.yaml", settings=None, options=options).problem
+    assert read_code("trl sft --config c.yaml", settings=None, options=options).problem
+
+
+@pytest.mark.parametrize(
+    ("command", "config"),
+    [
+        ("trl sft recipe.yaml", "recipe.yaml"),
+        ("python train.py recipe.yaml --model_name_or_path m --output_dir o", "recipe.yaml"),
+        ("python train.py --model_name_or_path m --output_dir o --data_mixture mixture.yaml", None),
+        ("python train.py --model_name_or_path m --output_dir o --train_data a.json b.json", None),
+    ],
+)
+def test_data_of_a_script_are_not_its_settings(command: str, config: str | None) -> None:
+    found = what_runs(command, nothing)
+    assert (found.trainer, found.config) == ("hf", config)
 
 
 def test_a_path_with_spaces_is_a_path() -> None:

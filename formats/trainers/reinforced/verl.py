@@ -13,6 +13,7 @@ from kopt.formats.trainers.models import beside, model_of
 from kopt.formats.trainers.names import adapter, precision
 from kopt.formats.trainers.preferences import LOG_PROBABILITIES
 from kopt.formats.trainers.recipe import Recipe
+from kopt.formats.trainers.reinforced.easy_r1 import in_verls_words, is_easy_r1
 from kopt.formats.trainers.trainer import PlanInputs, Trainer
 
 _ACTOR, _ROLLOUT, _MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
@@ -213,13 +214,24 @@ def _offloads(fields: Fields, *sections: str) -> bool:
     return any(fields.flag(f"{section}.{kind}.param_offload") for section in sections for kind in kinds)
 
 
+def _settings(inputs: PlanInputs) -> Mapping[str, Any]:
+    return in_verls_words(inputs) if is_easy_r1(inputs.settings) else inputs.settings
+
+
 def _plan(inputs: PlanInputs) -> TrainingPlan:
-    return verl_plan(inputs.settings, model_config=inputs.model_config(), world_size=inputs.world_size)
+    return verl_plan(_settings(inputs), model_config=inputs.model_config(), world_size=inputs.world_size)
 
 
 def _processes(inputs: PlanInputs) -> int | None:
-    fields = Fields(inputs.settings)
-    return _gpus(fields) if any(name.startswith("actor_rollout_ref") for name in inputs.settings) else None
+    settings = _settings(inputs)
+    return _gpus(Fields(settings)) if any(name.startswith("actor_rollout_ref") for name in settings) else None
 
 
-TRAINER = Trainer("verl", _plan, modules=("verl.trainer",), processes=_processes)
+TRAINER = Trainer(
+    "verl",
+    _plan,
+    modules=("verl.trainer",),
+    # Programs of others on top of it, in its words: ``python -m recipe.dapo.main_dapo actor_rollout_ref.…``.
+    options=lambda names: any(name.lstrip("+").startswith(f"{_MODEL}.path") for name in names),
+    processes=_processes,
+)

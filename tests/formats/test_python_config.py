@@ -1,0 +1,115 @@
+"""Configurations in Python: read as what they set, never run, whatever they hold."""
+
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kopt.formats.entrypoint import EntrypointError
+from kopt.formats.python_config import read_python_config
+
+MMENGINE = """
+import torch
+from peft import LoraConfig
+from transformers import AutoModelForCausalLM
+path = 'internlm/internlm2-7b'
+max_length = int(2048 - (336 / 14) ** 2)
+sequence_parallel_size = 2
+accumulative_counts = 16
+accumulative_counts *= sequence_parallel_size
+sampler = Special if sequence_parallel_size > 1 else Plain
+model = dict(
+    llm=dict(type=AutoModelForCausalLM.from_pretrained, name=path, torch_dtype=torch.float16),
+    lora=dict(type=LoraConfig, r=64, alpha=-1),
+)
+loader = {**dict(batch_size=1), 'length': max_length, 'known': unknown(1)['x']}
+hooks = [dict(type=Info)]
+if sequence_parallel_size > 1:
+    hooks += [dict(type=Varlen)]
+else:
+    model = None
+model['llm']['name'] = f'{path}-chat'
+trainer = TrainerConfig(model_cfg=Qwen3Dense8BConfig(), steps=len(hooks), batch=os.environ.get('B', 4))
+"""
+
+
+def test_a_configuration_is_what_its_names_are_in_the_end() -> None:
+    found = read_python_config(MMENGINE)
+    assert (found["max_length"], found["accumulative_counts"], found["sampler"]) == (1472, 32, "Special")
+    assert found["model"]["llm"] == {
+        "type": "AutoModelForCausalLM.from_pretrained",
+        "name": "internlm/internlm2-7b-chat",
+        "torch_dtype": "torch.float16",
+    }
+    assert found["model"]["lora"] == {"type": "LoraConfig", "r": 64, "alpha": -1}
+    assert found["loader"] == {"batch_size": 1, "length": 1472}
+    assert [hook["type"] for hook in found["hooks"]] == ["Info", "Varlen"]
+    assert found["trainer"]["model_cfg"] == {"type": "Qwen3Dense8BConfig"}
+    assert found["trainer"]["batch"] == 4
+    assert "type" in found["trainer"]["steps"], "a call that nobody makes is its name, not a number"
+
+
+def test_files_that_it_builds_on_are_named() -> None:
+    source = "from mmengine.config import read_base\nwith read_base():\n    from .base.llama import *\nx = 1\n"
+    assert read_python_config(source) == {"_base_": [".base.llama"], "x": 1}
+
+
+def test_nothing_is_executed(tmp_path: Path) -> None:
+    target = tmp_path / "made"
+    source = (
+        f"open({str(target)!r}, 'w').write('x')\n__import__('os').system('touch {target}')\n"
+        f"class Evil:\n    open({str(target)!r}, 'w')\n"
+        f"batch_size = (lambda: open({str(target)!r}, 'w'))()\n"
+        f"x = [open({str(target)!r}, 'w') for _ in range(3)]\nimport {target.stem}\n"
+    )
+    found = read_python_config(source)
+    assert not target.exists()
+    assert not isinstance(found.get("batch_size"), int)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("model = dict(", "not Python"),
+        ("\0", "NUL"),
+        ("x = " + "[" * 5000, "nested"),
+        ("x = 1\n" * (1 << 20), "characters"),
+    ],
+    ids=["cut", "nul", "nested", "huge"],
+)
+def test_what_is_no_configuration_is_refused(source: str, message: str) -> None:
+    with pytest.raises(EntrypointError, match=message):
+        read_python_config(source)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "x = 9 ** 9 ** 9 ** 9",
+        "x = 'a' * 10 ** 12",
+        "x = 1\n" + "x = x * x + 7\n" * 300,
+        "x = 'a'\n" + "x = x + x\n" * 60,
+        "x = [1]\n" + "x = x + x\n" * 60,
+        "a = dict()\n" + "a = dict(a=a, b=a)\n" * 60,
+        "a = 1 / 0\nb = 5 % 0\nc = 2.0 ** 1024",
+        "",
+    ],
+)
+def test_bombs_take_no_time(source: str) -> None:
+    began = time.monotonic()
+    read_python_config(source)
+    assert time.monotonic() - began < 1
+
+
+@given(
+    st.text(max_size=80)
+    | st.from_regex(r"(a|model|b)\s?=\s?(dict\(a=b, \*\*a\)|a\.b|a\[0\]|-a|\{a: b\}|1 if a else b)", fullmatch=True)
+)
+def test_any_text_is_read_or_refused(source: str) -> None:
+    try:
+        assert isinstance(read_python_config(source), dict)
+    except EntrypointError as refusal:
+        message = str(refusal)
+        assert message.strip()

@@ -1,0 +1,108 @@
+"""Trainers whose settings are a file: nanotron, OLMo, LLM Foundry, EasyR1; DeepSpeed's where only its name is known."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from formats.trainers_files import FILES
+
+from kopt.core.workload.training_plan import PlanError, Precision, Recompute, Sharding, TrainingPlan
+from kopt.formats.entrypoint import what_runs
+from kopt.formats.trainers import processes_of, read_plan
+
+EASY: Mapping[str, Any] = {
+    "data": {"max_prompt_length": 1024, "max_response_length": 2048},
+    "algorithm": {"adv_estimator": "grpo", "disable_kl": False},
+    "worker": {
+        "actor": {
+            "micro_batch_size_per_device_for_update": 2,
+            "model": {"model_path": "Qwen/Qwen2.5-7B-Instruct", "lora": {"rank": 0}},
+            "fsdp": {"enable_cpu_offload": False},
+        },
+        "rollout": {"gpu_memory_utilization": 0.5, "tensor_parallel_size": 2},
+    },
+    "trainer": {"n_gpus_per_node": 8},
+}
+
+
+def plan(command: str, **more: Mapping[str, Any]) -> TrainingPlan:
+    files = {
+        **FILES,
+        "easy.yaml": EASY,
+        **{f"{name}.yaml": {**FILES[f"{name}.yaml"], **own} for name, own in more.items()},
+    }
+    entrypoint = what_runs(command, lambda _: None)
+    return read_plan(entrypoint, files.get, world_size=processes_of(entrypoint, files.get))
+
+
+def test_nanotron_splits_as_its_file_says() -> None:
+    result = plan("torchrun --nproc_per_node 4 run_train.py --config-file nanotron.yaml")
+    of = result.parallel
+    assert (of.data, of.tensor, of.sequence_parallel, of.sharding) == (2, 2, True, Sharding.OPTIMIZER)
+    assert (result.micro_batch, result.accumulation, result.gradient_bytes, result.master_bytes) == (4, 2, 4.0, 4.0)
+    recomputed = {"parallelism": {"dp": 1, "tp": 4, "recompute_layer": True}}
+    assert plan("python run_train.py --config-file nanotron.yaml", nanotron=recomputed).recompute is Recompute.FULL
+
+
+@pytest.mark.parametrize("command", ["scripts/train.py olmo.yaml --run_name x", "OLMo/scripts/train.py olmo.yaml"])
+def test_a_script_of_any_name_is_known_by_its_file(command: str) -> None:
+    result = plan(f"torchrun --nproc_per_node 8 {command}")
+    assert (result.framework, result.micro_batch, result.sequence, result.model.ffn) == ("olmo", 4, 4096, 8192)
+    assert (result.weights, result.compute, result.parallel.sharding) == (
+        Precision.FP32,
+        Precision.BF16,
+        Sharding.GRADIENTS,
+    )
+    assert result.model.parameters() == pytest.approx(1.48e9, rel=0.01), "OLMo 2 1B"
+
+
+def test_llm_foundry_takes_references_and_checkpoints() -> None:
+    result = plan("composer train/train.py foundry.yaml")
+    assert (result.framework, result.micro_batch, result.sequence) == ("llm-foundry", 8, 2048)
+    assert result.recompute is Recompute.FULL
+    assert result.model.parameters() == pytest.approx(1.31e9, rel=0.02)
+    hub = {"model": {"name": "hf_causal_lm", "pretrained_model_name_or_path": "gpt2", "peft_config": {"r": 8}}}
+    low_rank = plan("llmfoundry train foundry.yaml", foundry=hub)
+    assert (low_rank.model.name, low_rank.adapter is not None) == ("gpt2", True)
+
+
+def test_easy_r1_is_verl_in_other_words() -> None:
+    command = "python3 -m verl.trainer.main config=easy.yaml worker.actor.micro_batch_size_per_device_for_update=4"
+    result = plan(f"{command} trainer.n_gpus_per_node=4")
+    assert (result.framework, result.model.name, result.micro_batch, result.sequence) == ("verl", "Qwen2.5-7B", 4, 3072)
+    assert (result.parallel.world, result.engine_share, result.engine_split) == (4, 0.5, 2)
+    low_rank = plan(f"{command} worker.actor.model.lora.rank=64")
+    assert low_rank.adapter is not None
+    with pytest.raises(PlanError, match=r"absent\.yaml cannot be read; give"):
+        plan("python3 -m verl.trainer.main config=absent.yaml")
+
+
+def test_programs_on_top_of_verl_are_known_by_its_words() -> None:
+    result = plan("python3 recipe/main_dapo.py actor_rollout_ref.model.path=gpt2 trainer.n_gpus_per_node=2")
+    assert (result.framework, result.parallel.world) == ("verl", 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "sharding", "offloads"),
+    [
+        ("ds_config_zero2.json", Sharding.GRADIENTS, False),
+        ("ds_zero2_no_offload.json", Sharding.GRADIENTS, False),
+        ("deepspeed_z3_config_bf16.json", Sharding.PARAMETERS, False),
+        ("stage3_offload.json", Sharding.PARAMETERS, True),
+    ],
+)
+def test_a_stage_in_the_name_of_an_absent_file_is_taken_and_said(name: str, sharding: Sharding, offloads: bool) -> None:
+    command = f"deepspeed --num_gpus 4 t.py --model_name_or_path gpt2 --output_dir o --deepspeed configs/{name}"
+    result = plan(command)
+    assert (result.parallel.sharding, result.parallel.offload_optimizer) == (sharding, offloads)
+    assert any(name in reason.message and "as its name says" in reason.message for reason in result.unknown)
+
+
+def test_a_name_without_a_stage_says_nothing() -> None:
+    with pytest.raises(PlanError, match=r"ds_config\.json cannot be read; give"):
+        plan("deepspeed t.py --model_name_or_path gpt2 --deepspeed ds_config.json")
+
+
+def test_a_script_s_own_settings_count_beside_deepspeed_s() -> None:
+    result = plan("torchrun --nproc_per_node 2 train.py factory.yaml --deepspeed=zero3.json")
+    assert (result.model.name, result.parallel.sharding) == ("Qwen2.5-7B", Sharding.PARAMETERS)

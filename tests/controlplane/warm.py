@@ -131,13 +131,17 @@ def serve(number: int) -> None:
 
 @contextlib.contextmanager
 def leaving() -> Iterator[None]:
-    """Writes the exit status of the command that runs in it to where the request wants it."""
+    """Writes the exit status of the command that runs in it to where the request wants it, as the interpreter would."""
+    status = 1
     try:
         yield
+        status = 0
     except SystemExit as end:
-        if _wanted.status:
-            Path(_wanted.status).write_text(str(int(end.code or 0)))
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
         raise
+    finally:
+        if _wanted.status:
+            Path(_wanted.status).write_text(str(status))
 
 
 class _Wanted:

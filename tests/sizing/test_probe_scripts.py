@@ -85,9 +85,9 @@ def test_operations_belong_to_modules_in_both_passes(probe: Probe) -> None:
     [
         ("ddp", 1, 2, 1),
         pytest.param("ddp-view", 1, 2, 0, marks=pytest.mark.long),
-        pytest.param("fsdp1", 1 / 8, 2 / 8, 0, marks=pytest.mark.long),
+        ("fsdp1", 1 / 8, 2 / 8, 0),
         ("fsdp2", 1 / 8, 2 / 8, 0),
-        pytest.param("zero", 1, 2 / 8, 0, marks=pytest.mark.long),
+        ("zero", 1, 2 / 8, 0),
     ],
 )
 def test_one_rank_of_eight_holds_its_share(probe: Probe, how: str, weights: float, states: float, buckets: int) -> None:

@@ -1,293 +1,136 @@
-"""A day of Philly's arrivals through one tree of KaiwoQueues on the real Kueue: how far each queue is from its ideal.
+"""A day of Philly's arrivals through one tree of KaiwoQueues on the real Kueue and KAI: how far each queue is from its
+ideal.
 
 The five largest virtual clusters of the first day on which most are busy share 96 GPUs; quotas are three quarters of
-the capacity, by what each demanded on the days before. Time runs 240 times as fast, one hour in 15 s. A job is one pod,
-of its queue's quota at most, and one that is evicted goes on from where it was. Every second the use of each queue is
-held against `policies.shares`; an hour's share error is the largest of any queue's mean over the hour. Arms: the tree
-as Kueue carries it out (aggressive), and conservative with `kopt controller queues`, graces and pauses as fast as the
-rest. No pod is started: quota is what is shared. Prints Markdown; returns 1 where a goal is missed.
+the capacity, by what each demanded on the days before. Idle time passes as fast as ``--speed`` says; while an engine
+works, time is the world's. A job is one pod, and one that is evicted goes on from where it was. An hour's share error
+is that of the queue furthest from its ideal (`policies.shares`) on average over the hour; beside it stands what is left
+of it where any jobs could be started and stopped at each event. Arms: objects as compiled, with nobody else; without
+fair sharing; and ``kopt controller queues``, with aggressive queues and with conservative ones, whose graces and pauses
+are as fast as idle time. KAI binds pods to one simulated node. Prints Markdown; returns 1 where a goal is missed.
 
-    python -m benchmarks.shares --jobs philly.csv.gz
+    python -m benchmarks.shares --jobs philly.csv.gz --arm kueue --arm kai
 """
 
 import argparse
-import asyncio
-import contextlib
-import csv
-import gzip
 import statistics
 import sys
 import tempfile
-import threading
-import time
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
+from benchmarks.shares.arms import ARMS, Arm, running
+from benchmarks.shares.day import DAY_S, GPUS, TraceJob, day_of
+from benchmarks.shares.ledger import HOUR_S, Ledger
+from benchmarks.shares.replay import Replay
 from benchmarks.tables import markdown
-from kopt.core.scheduling.queue_tree import GPU
-from kopt.policies.shares import QueueUse, ShareQueue, misallocated, share_rows
 
-SPEED, HOURS, QUEUES, GPUS = 240, 24, 5, 96
-BUSY, LEAST, MOST = 20, 4, 1000
-"""Jobs of a virtual cluster that is busy on a day, GPUs of the smallest quota, and jobs of a day: what a test's control
-plane can bear at this speed."""
-DAY_S = 86_400
-RESOURCE, V = "nvidia.com/gpu", "kueue.x-k8s.io/v1beta2"
-GOAL = 0.02
+GOAL, WITHIN_S = 0.02, 600.0
 HEAD = [
-    "queues",
-    "share error of an hour: mean",
+    "engine and arm",
+    "share error of an hour: median",
     "P95",
     "worst",
+    "of whole jobs: median",
+    "worst",
     "not with whom it belongs",
-    "below quota, min",
+    "below quota, queue-min",
     "evictions",
+    "of one job, most",
+    "within 10 min",
     "wait P50, min",
     "P95",
+    "mean",
     "jobs ended",
 ]
-Object = dict[str, Any]
 
 
-@dataclass
-class ReplayedJob:
-    """Times in seconds of the day; ``left_s`` is what it still has to run."""
+@dataclass(frozen=True)
+class Run:
+    """An arm's day, measured."""
 
-    name: str
-    queue: str
-    at_s: float
-    gpus: int
-    left_s: float
-    since_s: float | None = None
-    waited_s: float = 0.0
-    document: Object = field(default_factory=dict)
-
-
-@dataclass
-class Measured:
-    """Of one arm: by hour the samples of each queue, and what happened."""
-
-    errors: dict[int, dict[str, list[float]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
-    misallocated: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
-    broken_s: float = 0.0
-    evictions: int = 0
-    waits_s: list[float] = field(default_factory=list)
-    ended: int = 0
+    arm: Arm
+    ledger: Ledger
+    ended: int
+    causes: Mapping[str, int]
 
 
 def main() -> int:
-    """Print the table; 0 when both goals are reached by every arm."""
+    """Print the table; 0 when every arm reaches both goals."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--jobs", type=Path, required=True, help="job_id,submit_time,duration,gpus,vc")
-    parser.add_argument("--hours", type=int, default=HOURS, help="of the day")
+    parser.add_argument("--hours", type=int, default=DAY_S // HOUR_S, help="of the day")
+    parser.add_argument("--arm", action="append", choices=list(ARMS), help="default: all")
+    parser.add_argument("--speed", type=float, default=240.0, help="seconds of the day in an idle second")
+    parser.add_argument("--quiet", type=float, default=0.6, help="seconds after the last event until an engine is idle")
     options = parser.parse_args()
     jobs, quotas = day_of(options.jobs)
-    jobs = [job for job in jobs if job.at_s < options.hours * 3600]
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-    from controlplane.kueue import Kueue
-    from controlplane.plane import ControlPlane
-
-    arms = {}
-    with tempfile.TemporaryDirectory(prefix="kopt-bench-", ignore_cleanup_errors=True) as folder:
-        plane = ControlPlane(Path(folder))
-        try:
-            kueue = Kueue(plane)
-            for name in ("aggressive", "conservative"):
-                arms[name] = _arm(plane, name, [ReplayedJob(**vars(job)) for job in jobs], quotas, options.hours)
-                print(markdown(HEAD, [_row(name, arms[name])]), file=sys.stderr, flush=True)
-            kueue.stop()
-        finally:
-            plane.stop()
-    print(f"{len(jobs)} jobs, {options.hours} hours, quotas {quotas} of {GPUS} GPUs")
-    print(markdown(HEAD, [_row(name, measured) for name, measured in arms.items()]))
-    worst = max(max(_hourly(measured)) for measured in arms.values())
-    return 0 if worst <= GOAL and not any(measured.broken_s for measured in arms.values()) else 1
+    jobs = [job for job in jobs if job.at_s < options.hours * HOUR_S]
+    print(f"{len(jobs)} jobs, {options.hours} hours, quotas {quotas} of {GPUS} GPUs\n", flush=True)
+    runs = []
+    for name in options.arm or ARMS:
+        runs.append(_run(ARMS[name], jobs, quotas, options))
+        print(markdown(HEAD, [row(runs[-1])]), file=sys.stderr, flush=True)
+        print(f"{ARMS[name].text}: evictions by {dict(runs[-1].causes)}", file=sys.stderr, flush=True)
+        print(_by_hour(runs[-1].ledger), file=sys.stderr, flush=True)
+    print(markdown(HEAD, map(row, runs)))
+    hours = [hour for run in runs for hour in run.ledger.hours.values()]
+    return 0 if all(hour.share_error <= GOAL and not hour.broken_s for hour in hours) else 1
 
 
-def day_of(path: Path) -> tuple[list[ReplayedJob], dict[str, int]]:
-    """The jobs of the first day on which most virtual clusters are busy, and quotas by the demand before that."""
-    with gzip.open(path, "rt") as file:
-        rows = list(csv.DictReader(file))
-    by_day: dict[int, Counter[str]] = defaultdict(Counter)
-    for row in rows:
-        by_day[int(float(row["submit_time"])) // DAY_S][row["vc"]] += 1
-    calm = [day for day in by_day if sum(count for _, count in by_day[day].most_common(QUEUES)) <= MOST]
-    day = min(calm, key=lambda day: (-sum(count >= BUSY for count in by_day[day].values()), day))
-    largest = [vc for vc, _ in by_day[day].most_common(QUEUES)]
-    before: Counter[str] = Counter()
-    for row in rows:
-        if int(float(row["submit_time"])) // DAY_S < day and row["vc"] in largest:
-            before[row["vc"]] += int(row["gpus"]) * int(min(float(row["duration"]), DAY_S))
-    total = sum(before.values())
-    quotas = {vc: max(LEAST, round(0.75 * GPUS * before[vc] / total)) for vc in largest}
-    jobs = [
-        ReplayedJob(
-            row["job_id"],
-            row["vc"],
-            float(row["submit_time"]) - day * DAY_S,
-            min(int(row["gpus"]), quotas[row["vc"]]),
-            max(SPEED, float(row["duration"])),
-        )
-        for row in rows
-        if int(float(row["submit_time"])) // DAY_S == day and row["vc"] in largest
-    ]
-    return sorted(jobs, key=lambda job: job.at_s), quotas
+def _run(arm: Arm, jobs: Sequence[TraceJob], quotas: Mapping[str, int], options: argparse.Namespace) -> Run:
+    ledger = Ledger(quotas, GPUS)
+    with (
+        tempfile.TemporaryDirectory(prefix="kopt-bench-", ignore_cleanup_errors=True) as folder,
+        running(arm, quotas, GPUS, options.speed, Path(folder)) as engine,
+    ):
+        replay = Replay(engine, ledger, jobs, speed=options.speed, quiet_s=options.quiet)
+        replay.run(options.hours * HOUR_S)
+    return Run(arm, ledger, replay.ended, replay.causes)
 
 
-def _arm(plane: Any, arm: str, jobs: Sequence[ReplayedJob], quotas: Mapping[str, int], hours: int) -> Measured:
-    space = f"day-{arm}"
-    for name in (space, "kopt-system"):
-        plane.api.namespace(name)
-    plane.apply_crds([Path("deploy/chart/crds") / f"{name}.yaml" for name in ("kaiwoqueues", "kaiwopools")])
-    with _controller(plane):
-        root = f"{arm}-all"
-        _declare(plane, root, {"resources": {"gpu": {"quota": GPUS}}})
-        for vc, quota in quotas.items():
-            fairness = (
-                {"reclaimStrategy": arm, "gracePeriod": "2s"} if arm == "conservative" else {"reclaimStrategy": arm}
-            )
-            gpu = {"quota": quota, "overQuotaWeight": quota}
-            spec = {"parentQueue": root, "namespaces": [space], "resources": {"gpu": gpu}, "fairness": fairness}
-            _declare(plane, f"{arm}-{vc}", spec)
-        plane.api.wait(V, "LocalQueue", f"{arm}-{jobs[-1].queue}", lambda item: bool(item.get("status")), space)
-        return _Replay(plane, arm, space, jobs, quotas).run(hours)
-
-
-class _Replay:
-    def __init__(
-        self, plane: Any, arm: str, space: str, jobs: Sequence[ReplayedJob], quotas: Mapping[str, int]
-    ) -> None:
-        self._plane, self._arm, self._space, self._jobs, self._quotas = plane, arm, space, jobs, quotas
-        self._measured, self._last_s = Measured(), 0.0
-
-    def run(self, hours: int) -> Measured:
-        began_s, number, there = time.monotonic(), 0, dict[str, ReplayedJob]()
-        while (now_s := (time.monotonic() - began_s) * SPEED) < hours * 3600:
-            while number < len(self._jobs) and self._jobs[number].at_s <= now_s:
-                job = self._jobs[number]
-                job.document = self._submit(job)
-                there[job.document["metadata"]["uid"]] = job
-                number += 1
-            self._observe(there, now_s)
-            time.sleep(1.0 - (time.monotonic() - began_s) % 1.0)
-        self._measured.waits_s += [job.waited_s for job in there.values()]
-        return self._measured
-
-    def _submit(self, job: ReplayedJob) -> Object:
-        container = {"name": "main", "image": "any", "resources": {"limits": {RESOURCE: str(job.gpus)}}}
-        labels = {"kueue.x-k8s.io/queue-name": f"{self._arm}-{job.queue}"}
-        spec = {"suspend": True, "template": {"spec": {"containers": [container], "restartPolicy": "Never"}}}
-        metadata = {"name": job.name, "namespace": self._space, "labels": labels}
-        created: Object = self._plane.api.create(
-            {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
-        )
-        return created
-
-    def _observe(self, there: dict[str, ReplayedJob], now_s: float) -> None:
-        use: dict[str, int] = Counter()
-        demand: dict[str, int] = Counter()
-        for document in self._plane.api.list(V, "Workload", self._space):
-            owner = next((item["uid"] for item in document["metadata"].get("ownerReferences") or ()), "")
-            job = there.get(owner)
-            if job is None:
-                continue
-            conditions = {item["type"]: item["status"] for item in document.get("status", {}).get("conditions") or ()}
-            runs = conditions.get("Admitted") == "True" and conditions.get("Evicted") != "True"
-            self._advance(job, runs, now_s)
-            if job.left_s <= 0:
-                self._end(job, document, there)
-                continue
-            demand[job.queue] += 1000 * job.gpus
-            use[job.queue] += 1000 * job.gpus * runs
-        self._compare(use, demand, now_s)
-        self._last_s = now_s
-
-    def _advance(self, job: ReplayedJob, runs: bool, now_s: float) -> None:
-        passed_s = now_s - self._last_s
-        if runs:
-            job.left_s -= passed_s if job.since_s is not None else 0.0
-            job.since_s = now_s if job.since_s is None else job.since_s
-        else:
-            self._measured.evictions += job.since_s is not None
-            job.since_s = None
-            job.waited_s += passed_s
-
-    def _end(self, job: ReplayedJob, workload: Object, there: dict[str, ReplayedJob]) -> None:
-        there.pop(job.document["metadata"]["uid"])
-        self._plane.api.delete("batch/v1", "Job", job.name, self._space, propagationPolicy="Background")
-        self._plane.api.delete(V, "Workload", workload["metadata"]["name"], self._space)
-        self._measured.waits_s.append(job.waited_s)
-        self._measured.ended += 1
-
-    def _compare(self, use: Mapping[str, int], demand: Mapping[str, int], now_s: float) -> None:
-        queues = [
-            ShareQueue(vc, weight=1000 * quota, quota={GPU: 1000 * quota}, demand={GPU: demand.get(vc, 0)})
-            for vc, quota in self._quotas.items()
-        ]
-        rows = share_rows(queues, {vc: QueueUse({GPU: use.get(vc, 0)}) for vc in self._quotas}, {GPU: 1000 * GPUS})
-        hour = int(now_s // 3600)
-        for row in rows:
-            self._measured.errors[hour][row.queue.name].append(row.share_error)
-            self._measured.broken_s += now_s - self._last_s if row.broken else 0.0
-        self._measured.misallocated[hour].append(misallocated(rows))
-
-
-def _hourly(measured: Measured) -> list[float]:
-    """By hour, the largest error of a queue's mean share."""
-    return [max(abs(statistics.fmean(item)) for item in hour.values()) for hour in measured.errors.values()]
-
-
-def _row(name: str, measured: Measured) -> tuple[str, ...]:
-    hourly, waits = sorted(_hourly(measured)), sorted(measured.waits_s)
-    lost = statistics.fmean(statistics.fmean(hour) for hour in measured.misallocated.values())
+def row(run: Run) -> tuple[str, ...]:
+    """Of the table."""
+    hours, waits = list(run.ledger.hours.values()), run.ledger.waits_s()
+    errors, whole = sorted(hour.share_error for hour in hours), sorted(hour.whole_jobs_error for hour in hours)
+    evicted = [job.evicted_s for job in run.ledger.jobs.values()]
+    lost = sum(hour.misallocated for hour in hours) / sum(hour.seconds for hour in hours)
     return (
-        name,
-        *(
-            f"{100 * value:.1f} %"
-            for value in (statistics.fmean(hourly), hourly[int(0.95 * (len(hourly) - 1))], hourly[-1])
-        ),
+        run.arm.text,
+        *(f"{100 * value:.1f} %" for value in (statistics.median(errors), _quantile(errors, 0.95), errors[-1])),
+        *(f"{100 * value:.1f} %" for value in (statistics.median(whole), whole[-1])),
         f"{100 * lost:.1f} %",
-        f"{measured.broken_s / 60:.0f}",
-        str(measured.evictions),
-        *(f"{waits[int(part * (len(waits) - 1))] / 60:.0f}" for part in (0.5, 0.95)),
-        str(measured.ended),
+        f"{sum(hour.broken_s for hour in hours) / 60:.0f}",
+        str(sum(map(len, evicted))),
+        str(max(map(len, evicted), default=0)),
+        str(max(map(_most_within, evicted), default=0)),
+        *(f"{value / 60:.1f}" for value in (_quantile(waits, 0.5), _quantile(waits, 0.95), statistics.fmean(waits))),
+        str(run.ended),
     )
 
 
-def _declare(plane: Any, name: str, spec: Object) -> None:
-    plane.api.apply({"apiVersion": "kaiwo.ai/v1alpha2", "kind": "KaiwoQueue", "metadata": {"name": name}, "spec": spec})
+def _by_hour(ledger: Ledger) -> str:
+    rows = [
+        (
+            str(number),
+            f"{100 * hour.share_error:.2f} %",
+            f"{100 * hour.whole_jobs_error:.2f} %",
+            f"{hour.broken_s / 60:.1f}",
+            ", ".join(f"{name} {100 * value / hour.seconds:+.2f}" for name, value in hour.error.items()),
+        )
+        for number, hour in sorted(ledger.hours.items())
+    ]
+    return markdown(["hour", "share error", "of whole jobs", "below quota, queue-min", "by queue, %"], rows)
 
 
-@contextlib.contextmanager
-def _controller(plane: Any) -> Iterator[None]:
-    """The product's controller, its pause as fast as the replay; constants of this process alone."""
-    from kopt.cluster.client.api import connect
-    from kopt.cluster.runtime.signals import run_until
-    from kopt.controllers.queues import evicting
-    from kopt.controllers.queues.main import ProcessSettings, Replica
-    from kopt.controllers.queues.reconciler import Carrying
-    from kopt.core.decision import Mode
-    from kopt.policies.queues import reclaim
+def _most_within(times_s: Sequence[float]) -> int:
+    """Of the evictions of one job, the most within ten minutes."""
+    return max((sum(0 <= other - at_s < WITHIN_S for other in times_s) for at_s in times_s), default=0)
 
-    reclaim.PAUSE_S = evicting.PAUSE_S = 600 / SPEED
-    reclaim.LONGEST_S, evicting.RECHECK_S = 60 / SPEED, 0.5
-    settings = ProcessSettings(kubeconfig=plane.kubeconfig, carrying=Carrying(mode=Mode.ENFORCE, prune=True), port=0)
-    loop, stop = asyncio.new_event_loop(), asyncio.Event()
 
-    async def serve() -> None:
-        async with connect(plane.kubeconfig) as kube:
-            await run_until(stop, Replica(kube, settings))
-
-    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()), daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(30)
+def _quantile(ordered: Sequence[float], part: float) -> float:
+    return ordered[int(part * (len(ordered) - 1))]
 
 
 if __name__ == "__main__":

@@ -43,9 +43,11 @@ _FRAMEWORKS = (
 class Kueue:
     """A running Kueue, ready when the constructor returns."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, fair_sharing: bool = False) -> None:
+        """``fair_sharing``: what is idle is shared by the queues' weights, and taken back by them."""
         self._cluster = cluster
         self._api = cluster.api
+        self._fair_sharing = fair_sharing
         self._numbers = itertools.count(1)
         self._port = free_port()
         self._certificates = cluster.folder / "kueue-certificates"
@@ -145,7 +147,9 @@ class Kueue:
         return {"name": _SERVICE, "namespace": NAMESPACE, "port": self._port}
 
     def _configuration(self, health: int) -> Object:
+        strategies = ["LessThanOrEqualToFinalShare", "LessThanInitialShare"]
         return {
+            **({"fairSharing": {"preemptionStrategies": strategies}} if self._fair_sharing else {}),
             "apiVersion": "config.kueue.x-k8s.io/v1beta2",
             "kind": "Configuration",
             "namespace": NAMESPACE,

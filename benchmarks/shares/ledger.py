@@ -1,0 +1,195 @@
+"""What each queue had of the GPUs, integrated over time from the events of a replay, beside what it ideally had.
+
+In: for each job when the engine could see it, when it held its GPUs and when it let go of them. Between two events
+nothing changes, so that nothing is sampled. Ideal is `policies.shares` of what was there to be run at that time.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kopt.core.scheduling.queue_tree import GPU
+from kopt.policies.shares import QueueUse, ShareQueue, misallocated, share_rows
+
+HOUR_S = 3600
+_MILLI = 1000
+
+
+@dataclass
+class JobRecord:
+    """A job as the engine has it. Times are seconds of the day; ``evicted_s`` are its evictions."""
+
+    name: str
+    queue: str
+    gpus: int
+    appeared_s: float
+    held_since_s: float | None = None
+    held_s: float = 0.0
+    left_s: float | None = None
+    evicted_s: list[float] = field(default_factory=list)
+
+    def waited_s(self, until_s: float) -> float:
+        """Without GPUs, from when the engine could see it until it left."""
+        end_s = until_s if self.left_s is None else self.left_s
+        held_s = self.held_s + (0.0 if self.held_since_s is None else end_s - self.held_since_s)
+        return end_s - self.appeared_s - held_s
+
+
+@dataclass
+class Hour:
+    """Integrals over one hour, in parts of the capacity times seconds: ``error`` by queue is what it held above its
+    ideal, ``whole_jobs`` the same for the nearest division into whole jobs. ``broken_s`` is of queues below quota."""
+
+    seconds: float = 0.0
+    error: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    whole_jobs: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    misallocated: float = 0.0
+    broken_s: float = 0.0
+
+    @property
+    def share_error(self) -> float:
+        """Of the queue that was furthest from its ideal, over the hour."""
+        return max((abs(value) for value in self.error.values()), default=0.0) / self.seconds
+
+    @property
+    def whole_jobs_error(self) -> float:
+        """The same where at each event any jobs could have been started and stopped at once."""
+        return max((abs(value) for value in self.whole_jobs.values()), default=0.0) / self.seconds
+
+
+class Ledger:
+    """Takes events in the order of their times. Raises ValueError for one of an unknown job, or from the past."""
+
+    def __init__(self, quotas: Mapping[str, int], capacity: int) -> None:
+        """In GPUs; weights are the quotas."""
+        self.quotas, self.capacity = dict(quotas), capacity
+        self.jobs: dict[str, JobRecord] = {}
+        self.hours: dict[int, Hour] = defaultdict(Hour)
+        self._now_s = 0.0
+        self._there: dict[str, JobRecord] = {}
+        self._standing: _Standing | None = None
+
+    def appears(self, name: str, queue: str, gpus: int, at_s: float) -> None:
+        self.advance(at_s)
+        self.jobs[name] = self._there[name] = JobRecord(name, queue, gpus, at_s)
+        self._standing = None
+
+    def holds(self, name: str, at_s: float) -> None:
+        """The job has its GPUs; again is no event."""
+        job = self._job(name)
+        if job.held_since_s is None:
+            self.advance(at_s)
+            job.held_since_s, self._standing = at_s, None
+
+    def lets_go(self, name: str, at_s: float) -> None:
+        """The job was evicted, and its GPUs are free."""
+        job = self._job(name)
+        if job.held_since_s is not None:
+            self.advance(at_s)
+            job.held_s += at_s - job.held_since_s
+            job.held_since_s, self._standing = None, None
+            job.evicted_s.append(at_s)
+
+    def leaves(self, name: str, at_s: float) -> None:
+        """The job is gone, and its GPUs are free."""
+        job = self._job(name)
+        self.advance(at_s)
+        if job.held_since_s is not None:
+            job.held_s += at_s - job.held_since_s
+        job.held_since_s, job.left_s, self._standing = None, at_s, None
+        del self._there[name]
+
+    def advance(self, at_s: float) -> None:
+        """Nothing happened until then."""
+        if at_s < self._now_s:
+            raise ValueError(f"an event of {at_s:.3f} s after one of {self._now_s:.3f} s")
+        while self._now_s < at_s:
+            hour = int(self._now_s // HOUR_S)
+            end_s = min(at_s, (hour + 1) * HOUR_S)
+            self._add(self.hours[hour], end_s - self._now_s)
+            self._now_s = end_s
+
+    def waits_s(self) -> list[float]:
+        """Of all jobs, sorted; those that are there have waited until now."""
+        return sorted(job.waited_s(self._now_s) for job in self.jobs.values())
+
+    def _job(self, name: str) -> JobRecord:
+        if name not in self._there:
+            raise ValueError(f"there is no job {name}")
+        return self._there[name]
+
+    def _add(self, hour: Hour, seconds: float) -> None:
+        if self._standing is None:
+            self._standing = _Standing.of(self._there.values(), self.quotas, self.capacity)
+        standing = self._standing
+        hour.seconds += seconds
+        hour.misallocated += seconds * standing.misallocated
+        hour.broken_s += seconds * standing.broken
+        for queue in self.quotas:
+            hour.error[queue] += seconds * standing.error[queue]
+            hour.whole_jobs[queue] += seconds * standing.whole_jobs[queue]
+
+
+@dataclass(frozen=True)
+class _Standing:
+    """Between two events. ``broken`` counts queues."""
+
+    error: Mapping[str, float]
+    whole_jobs: Mapping[str, float]
+    misallocated: float
+    broken: int
+
+    @classmethod
+    def of(cls, jobs: Iterable[JobRecord], quotas: Mapping[str, int], capacity: int) -> "_Standing":
+        use, sizes = Counter[str](), defaultdict[str, list[int]](list)
+        for job in jobs:
+            sizes[job.queue].append(job.gpus)
+            use[job.queue] += job.gpus if job.held_since_s is not None else 0
+        queues = [
+            ShareQueue(
+                name,
+                weight=_MILLI * quota,
+                quota={GPU: _MILLI * quota},
+                demand={GPU: _MILLI * sum(sizes[name])},
+            )
+            for name, quota in quotas.items()
+        ]
+        uses = {name: QueueUse({GPU: _MILLI * use[name]}) for name in quotas}
+        rows = share_rows(queues, uses, {GPU: _MILLI * capacity})
+        ideal = {row.queue.name: row.ideal.get(GPU, 0) / _MILLI for row in rows}
+        nearest = nearest_whole_jobs(ideal, sizes, capacity)
+        return cls(
+            {row.queue.name: row.share_error for row in rows},
+            {name: (nearest[name] - ideal[name]) / capacity for name in quotas},
+            misallocated(rows),
+            sum(bool(row.broken) for row in rows),
+        )
+
+
+def nearest_whole_jobs(ideal: Mapping[str, float], sizes: Mapping[str, Sequence[int]], capacity: int) -> dict[str, int]:
+    """GPUs of each queue if it runs whole jobs of ``sizes``, together within the capacity, such that the queue that is
+    furthest from its ideal is as near as can be."""
+    sums = {name: _subset_sums(sizes.get(name, ())) for name in ideal}
+    for bound in sorted({abs(value - ideal[name]) for name, values in sums.items() for value in values}):
+        within = {
+            name: [value for value in values if abs(value - ideal[name]) <= bound] for name, values in sums.items()
+        }
+        if all(within.values()) and sum(map(min, within.values())) <= capacity:
+            return _nearest_each(within, ideal, capacity)
+    raise AssertionError("nothing at all is always within the capacity")
+
+
+def _nearest_each(within: Mapping[str, list[int]], ideal: Mapping[str, float], capacity: int) -> dict[str, int]:
+    """Of what is near enough, for each queue in turn what is nearest, with room for the least of the others."""
+    result = {name: min(values) for name, values in within.items()}
+    for name, values in within.items():
+        room = capacity - sum(result.values()) + result[name]
+        result[name] = min((value for value in values if value <= room), key=lambda value: abs(value - ideal[name]))
+    return result
+
+
+def _subset_sums(sizes: Sequence[int]) -> list[int]:
+    bits = 1
+    for size in sizes:
+        bits |= bits << size
+    return [value for value in range(bits.bit_length()) if bits >> value & 1]

@@ -3,8 +3,8 @@
 import csv
 import gzip
 from collections import Counter, defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,17 @@ def day_of(path: Path) -> tuple[list[TraceJob], dict[str, int]]:
         if int(float(row["submit_time"])) // DAY_S == day and row["vc"] in largest
     ]
     return sorted(jobs, key=lambda job: job.at_s), quotas
+
+
+def of_hours(jobs: Sequence[TraceJob], from_s: float, until_s: float) -> list[TraceJob]:
+    """Those that come within a part of the day, and before them, all at its beginning and with what they have left to
+    run, those that would still run if nobody had ever had to wait. Times are of the part."""
+    result = []
+    for job in jobs:
+        passed_s = max(0.0, from_s - job.at_s)
+        if job.at_s < until_s and passed_s < job.runs_s:
+            result.append(replace(job, at_s=max(0.0, job.at_s - from_s), runs_s=job.runs_s - passed_s))
+    return result
 
 
 def queue_documents(

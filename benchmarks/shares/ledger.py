@@ -4,7 +4,7 @@ In: for each job when the engine could see it, when it held its GPUs and when it
 nothing changes, so that nothing is sampled. Ideal is `policies.shares` of what was there to be run at that time.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -37,24 +37,35 @@ class JobRecord:
 
 @dataclass
 class Hour:
-    """Integrals over one hour, in parts of the capacity times seconds: ``error`` by queue is what it held above its
-    ideal, ``whole_jobs`` the same for the nearest division into whole jobs. ``broken_s`` is of queues below quota."""
+    """Integrals over one hour, in parts of the capacity times seconds. By queue: ``error`` is what it held above its
+    ideal, ``whole_jobs`` the same for the nearest division into whole jobs, ``in_place`` for the nearest in which no
+    queue stops jobs of its own to start others of its own. ``broken_s`` is of queues below their quota."""
 
     seconds: float = 0.0
     error: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     whole_jobs: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    in_place: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    contended_s: float = 0.0
     misallocated: float = 0.0
     broken_s: float = 0.0
 
     @property
     def share_error(self) -> float:
         """Of the queue that was furthest from its ideal, over the hour."""
-        return max((abs(value) for value in self.error.values()), default=0.0) / self.seconds
+        return self._largest(self.error)
 
     @property
     def whole_jobs_error(self) -> float:
         """The same where at each event any jobs could have been started and stopped at once."""
-        return max((abs(value) for value in self.whole_jobs.values()), default=0.0) / self.seconds
+        return self._largest(self.whole_jobs)
+
+    @property
+    def in_place_error(self) -> float:
+        """The same where at each event, from what ran, each queue could have either started or stopped jobs."""
+        return self._largest(self.in_place)
+
+    def _largest(self, values: Mapping[str, float]) -> float:
+        return max((abs(value) for value in values.values()), default=0.0) / self.seconds
 
 
 class Ledger:
@@ -125,58 +136,75 @@ class Ledger:
         hour.seconds += seconds
         hour.misallocated += seconds * standing.misallocated
         hour.broken_s += seconds * standing.broken
+        hour.contended_s += seconds * standing.contended
         for queue in self.quotas:
             hour.error[queue] += seconds * standing.error[queue]
             hour.whole_jobs[queue] += seconds * standing.whole_jobs[queue]
+            hour.in_place[queue] += seconds * standing.in_place[queue]
 
 
 @dataclass(frozen=True)
 class _Standing:
-    """Between two events. ``broken`` counts queues."""
+    """Between two events. ``broken`` counts queues; ``contended``: not everything could run."""
 
     error: Mapping[str, float]
     whole_jobs: Mapping[str, float]
+    in_place: Mapping[str, float]
     misallocated: float
     broken: int
+    contended: bool
 
     @classmethod
     def of(cls, jobs: Iterable[JobRecord], quotas: Mapping[str, int], capacity: int) -> "_Standing":
-        use, sizes = Counter[str](), defaultdict[str, list[int]](list)
+        runs, waits = defaultdict[str, list[int]](list), defaultdict[str, list[int]](list)
         for job in jobs:
-            sizes[job.queue].append(job.gpus)
-            use[job.queue] += job.gpus if job.held_since_s is not None else 0
+            (waits if job.held_since_s is None else runs)[job.queue].append(job.gpus)
+        demand = {name: sum(runs[name]) + sum(waits[name]) for name in quotas}
         queues = [
             ShareQueue(
                 name,
                 weight=_MILLI * quota,
                 quota={GPU: _MILLI * quota},
-                demand={GPU: _MILLI * sum(sizes[name])},
+                demand={GPU: _MILLI * demand[name]},
             )
             for name, quota in quotas.items()
         ]
-        uses = {name: QueueUse({GPU: _MILLI * use[name]}) for name in quotas}
+        uses = {name: QueueUse({GPU: _MILLI * sum(runs[name])}) for name in quotas}
         rows = share_rows(queues, uses, {GPU: _MILLI * capacity})
         ideal = {row.queue.name: row.ideal.get(GPU, 0) / _MILLI for row in rows}
-        nearest = nearest_whole_jobs(ideal, sizes, capacity)
+        sums = {name: subset_sums([*runs[name], *waits[name]]) for name in quotas}
+        from_here = {
+            name: [*subset_sums(runs[name]), *(sum(runs[name]) + more for more in subset_sums(waits[name])[1:])]
+            for name in quotas
+        }
         return cls(
             {row.queue.name: row.share_error for row in rows},
-            {name: (nearest[name] - ideal[name]) / capacity for name in quotas},
+            _errors(nearest_division(ideal, sums, capacity), ideal, capacity),
+            _errors(nearest_division(ideal, from_here, capacity), ideal, capacity),
             misallocated(rows),
             sum(bool(row.broken) for row in rows),
+            sum(demand.values()) > capacity,
         )
 
 
-def nearest_whole_jobs(ideal: Mapping[str, float], sizes: Mapping[str, Sequence[int]], capacity: int) -> dict[str, int]:
-    """GPUs of each queue if it runs whole jobs of ``sizes``, together within the capacity, such that the queue that is
-    furthest from its ideal is as near as can be."""
-    sums = {name: _subset_sums(sizes.get(name, ())) for name in ideal}
-    for bound in sorted({abs(value - ideal[name]) for name, values in sums.items() for value in values}):
+def nearest_division(ideal: Mapping[str, float], amounts: Mapping[str, Sequence[int]], capacity: int) -> dict[str, int]:
+    """GPUs of each queue out of ``amounts`` that it can have, 0 among them, together within the capacity, such that the
+    queue that is furthest from its ideal is as near as can be."""
+    for bound in sorted({abs(value - ideal[name]) for name, values in amounts.items() for value in values}):
         within = {
-            name: [value for value in values if abs(value - ideal[name]) <= bound] for name, values in sums.items()
+            name: [value for value in values if abs(value - ideal[name]) <= bound] for name, values in amounts.items()
         }
         if all(within.values()) and sum(map(min, within.values())) <= capacity:
             return _nearest_each(within, ideal, capacity)
-    raise AssertionError("nothing at all is always within the capacity")
+    raise ValueError("a queue cannot have 0 GPUs")
+
+
+def subset_sums(sizes: Sequence[int]) -> list[int]:
+    """What whole jobs of these sizes can have together, in order; the first is 0."""
+    bits = 1
+    for size in sizes:
+        bits |= bits << size
+    return [value for value in range(bits.bit_length()) if bits >> value & 1]
 
 
 def _nearest_each(within: Mapping[str, list[int]], ideal: Mapping[str, float], capacity: int) -> dict[str, int]:
@@ -188,8 +216,5 @@ def _nearest_each(within: Mapping[str, list[int]], ideal: Mapping[str, float], c
     return result
 
 
-def _subset_sums(sizes: Sequence[int]) -> list[int]:
-    bits = 1
-    for size in sizes:
-        bits |= bits << size
-    return [value for value in range(bits.bit_length()) if bits >> value & 1]
+def _errors(division: Mapping[str, int], ideal: Mapping[str, float], capacity: int) -> dict[str, float]:
+    return {name: (value - ideal[name]) / capacity for name, value in division.items()}

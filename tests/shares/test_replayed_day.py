@@ -36,6 +36,22 @@ def test_a_share_is_integrated_between_events_and_by_hour() -> None:
     assert second.misallocated == pytest.approx(0.5 * 3600)
 
 
+def test_in_place_a_queue_does_not_stop_its_own_jobs_for_others_of_its_own() -> None:
+    ledger = ledgers.Ledger(**DAY)
+    for number in range(6):
+        ledger.appears(f"small-{number}", "a", 1, 0)
+        ledger.holds(f"small-{number}", 0)
+    ledger.appears("large", "b", 4, 0)
+    ledger.appears("one", "b", 1, 0)
+    ledger.holds("one", 0)
+    ledger.advance(3600)
+    hour = ledger.hours[0]
+    # Ideal are 4 and 4. Nearest are 4 and 4, with one stopped for large; in place 4 and 1 or 3 and 5.
+    assert (hour.whole_jobs_error, hour.in_place_error) == (0, pytest.approx(1 / 8))
+    assert hour.share_error == pytest.approx(3 / 8)
+    assert hour.contended_s == 3600
+
+
 def test_a_job_that_has_ended_counts_until_its_quota_is_free() -> None:
     ledger = ledgers.Ledger(**DAY)
     ledger.appears("first", "a", 8, 0)
@@ -78,7 +94,7 @@ def test_waits_are_all_times_without_gpus() -> None:
 def test_the_nearest_division_is_of_whole_jobs_within_the_capacity(
     ideal: dict[str, float], sizes: dict[str, list[int]], nearest: dict[str, int]
 ) -> None:
-    result = ledgers.nearest_whole_jobs(ideal, sizes, 8)
+    result = ledgers.nearest_division(ideal, {name: ledgers.subset_sums(sizes.get(name, ())) for name in ideal}, 8)
     assert sum(result.values()) <= 8
     worst = max(abs(result[name] - ideal[name]) for name in ideal)
     assert worst == max(abs(nearest[name] - ideal[name]) for name in ideal)
@@ -109,7 +125,7 @@ class World:
 
 
 class OneQueue:
-    """An engine with room for one job, which takes ``delay_s`` of the world for each step, and stops it ``evict_at_s``."""
+    """With room for one job, which it stops ``evict_at_s``; each step takes ``delay_s`` of the world."""
 
     def __init__(self, world: World, delay_s: float, evict_at_s: float = float("inf")) -> None:
         self._world, self._delay_s, self._evict_at_s = world, delay_s, evict_at_s

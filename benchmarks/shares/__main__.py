@@ -6,10 +6,10 @@ the capacity, by what each demanded on the days before. Idle time passes as fast
 works, time is the world's. A job is one pod, and one that is evicted goes on from where it was. An hour's share error
 is that of the queue furthest from its ideal (`policies.shares`) on average over the hour; beside it stands the least
 that whole jobs allow, where at each event any could be started and stopped at once, and where no queue stops its own
-jobs to start others of its own (in place). Hours without contention are left out. Arms: objects as compiled, with nobody
-else; without fair sharing; and ``kopt controller queues``, with aggressive queues and with conservative ones, whose
-graces and pauses are as fast as idle time. KAI binds pods to one simulated node. Prints Markdown; returns 1 where a
-goal is missed.
+jobs to start others of its own (in place). Hours without contention are left out. Arms: objects as compiled, with
+nobody else; without fair sharing; and ``kopt controller queues``, with aggressive queues and with conservative ones,
+whose graces and pauses are as fast as idle time. KAI binds pods to one simulated node. Prints Markdown; returns 1 where
+a goal is missed.
 
     python -m benchmarks.shares --jobs philly.csv.gz --arm kueue --arm kai
 """

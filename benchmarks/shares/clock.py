@@ -16,6 +16,10 @@ class TraceClock:
         """Something happened that an engine may have to act on."""
         self._busy_until_s = max(self._busy_until_s, self._wall_s + self._quiet_s)
 
+    def settle(self) -> None:
+        """The engine has nothing to do: nobody waits."""
+        self._busy_until_s = self._wall_s
+
     def advance(self, wall_s: float, due_s: float) -> float:
         """The time of the day now, at ``wall_s`` of the world, not past ``due_s`` while idle: something is to be done
         then."""

@@ -120,6 +120,17 @@ class Ledger:
             self._add(self.hours[hour], end_s - self._now_s)
             self._now_s = end_s
 
+    @property
+    def waiting(self) -> int:
+        """Jobs without GPUs."""
+        return sum(job.held_since_s is None for job in self._there.values())
+
+    @property
+    def has_room(self) -> bool:
+        """Whether a job without GPUs would fit into what is free."""
+        free = self.capacity - sum(job.gpus for job in self._there.values() if job.held_since_s is not None)
+        return any(job.held_since_s is None and job.gpus <= free for job in self._there.values())
+
     def waits_s(self) -> list[float]:
         """Of all jobs, sorted; those that are there have waited until now."""
         return sorted(job.waited_s(self._now_s) for job in self.jobs.values())

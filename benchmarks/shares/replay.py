@@ -11,6 +11,8 @@ from benchmarks.shares.day import TraceJob
 from benchmarks.shares.ledger import Ledger
 
 _STEP_S = 0.01
+_PATIENCE_S = 20.0
+"""Of the world: so long after the last event an engine may take to start a job for which there is room."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,12 @@ class _Progress:
     left_s: float
     since_s: float | None = None
     ended: bool = False
+    state: JobState | None = None
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the engine has done what it surely will: take the job, free what it evicted, let go of what ended."""
+        return self.state is not None and not self.ended and self.state.holds == self.state.runs
 
     @property
     def ends_s(self) -> float:
@@ -69,6 +77,7 @@ class Replay:
         self._due = sorted(jobs, key=lambda job: -job.at_s)
         self._clock, self._wall, self._sleep = TraceClock(wall(), speed, quiet_s), wall, sleep
         self._progress: dict[str, _Progress] = {}
+        self._last_s = wall()
         self.ended = 0
         self.causes: Counter[str] = Counter()
         """Of evictions."""
@@ -78,12 +87,26 @@ class Replay:
         while self._clock.now_s < until_s:
             now_s = self._clock.advance(self._wall(), min(until_s, self._next_s()))
             for state in self._engine.states():
-                self._clock.touch()
+                self._touch()
                 self._take(state, now_s)
             self._end_due(now_s)
             self._submit_due(now_s)
+            self._wait_or_settle()
             self._sleep(_STEP_S)
         self._ledger.advance(until_s)
+
+    def _wait_or_settle(self) -> None:
+        """Time is the world's while the engine surely has to act, however busy the machine is."""
+        if not all(item.is_answered for item in self._progress.values()):
+            self._clock.touch()
+        elif not self._ledger.waiting:
+            self._clock.settle()
+        elif self._ledger.has_room and self._wall() - self._last_s < _PATIENCE_S:
+            self._clock.touch()
+
+    def _touch(self) -> None:
+        self._last_s = self._wall()
+        self._clock.touch()
 
     def _next_s(self) -> float:
         ends_s = min((item.ends_s for item in self._progress.values()), default=float("inf"))
@@ -94,18 +117,19 @@ class Replay:
             job = self._due.pop()
             self._progress[job.name] = _Progress(job, job.runs_s)
             self._engine.submit(job)
-            self._clock.touch()
+            self._touch()
 
     def _end_due(self, now_s: float) -> None:
         for name in [name for name, item in self._progress.items() if item.ends_s <= now_s]:
             self._progress[name].since_s, self._progress[name].ended = None, True
             self._engine.end(name)
-            self._clock.touch()
+            self._touch()
 
     def _take(self, state: JobState, now_s: float) -> None:
         item = self._progress.get(state.name)
         if item is None:
             return
+        item.state = state
         if state.name not in self._ledger.jobs:
             self._ledger.appears(state.name, item.job.queue, item.job.gpus, now_s)
         if state.gone:

@@ -110,6 +110,9 @@ def test_the_clock_is_the_worlds_while_an_engine_works() -> None:
     # What is due has come already: nothing passes but what the engine takes.
     clock.touch()
     assert clock.advance(104.0, due_s=100) == pytest.approx(131)
+    clock.touch()
+    clock.settle()
+    assert clock.advance(104.1, due_s=1000) == pytest.approx(137)
 
 
 class World:
@@ -173,6 +176,16 @@ def test_a_replay_counts_what_an_engine_takes_as_long_as_it_is() -> None:
     assert ledger.waits_s() == [pytest.approx(0.2, abs=0.1), pytest.approx(540, abs=2)]
     assert ledger.hours[0].share_error * 3600 == pytest.approx(0.5, abs=0.4)
     assert world.now_s < 20
+
+
+@pytest.mark.parametrize("delay_s", [0.1, 3.0])
+def test_a_slow_engine_costs_the_seconds_that_it_takes(delay_s: float) -> None:
+    world, ledger = World(), ledgers.Ledger({"a": 4}, 4)
+    jobs = [TraceJob("first", "a", 60, 4, 600), TraceJob("second", "a", 120, 4, 600)]
+    engine = OneQueue(world, delay_s)
+    replays.Replay(engine, ledger, jobs, speed=600, quiet_s=0.5, wall=world.wall, sleep=world.sleep).run(7200)
+    assert ledger.waits_s()[0] == pytest.approx(2 * delay_s, abs=0.1)
+    assert ledger.waits_s()[1] == pytest.approx(540 + 4 * delay_s, abs=2)
 
 
 def test_an_evicted_job_goes_on_from_where_it_was() -> None:

@@ -92,7 +92,12 @@ def _run(arm: Arm, jobs: Sequence[TraceJob], quotas: Mapping[str, int], options:
         tempfile.TemporaryDirectory(prefix="kopt-bench-", ignore_cleanup_errors=True) as folder,
         running(arm, quotas, GPUS, options.speed, Path(folder)) as engine,
     ):
-        replay = Replay(engine, ledger, jobs, speed=options.speed, quiet_s=options.quiet)
+
+        def report(hour: int) -> None:
+            print(f"{arm.text}, to the end of hour {options.from_hour + hour}", file=sys.stderr)
+            print(_by_hour(ledger), file=sys.stderr, flush=True)
+
+        replay = Replay(engine, ledger, jobs, speed=options.speed, quiet_s=options.quiet, each_hour=report)
         replay.run(options.hours * HOUR_S)
     return Run(arm, ledger, replay.ended, replay.causes)
 

@@ -14,6 +14,7 @@ from benchmarks.shares.day import queue_documents, queue_name
 from benchmarks.shares.engines import KaiPods, KueueJobs
 from benchmarks.shares.replay import Engine
 
+FINAL, INITIAL = "LessThanOrEqualToFinalShare", "LessThanInitialShare"
 _SPACE = "day"
 _GRACE_S, _PAUSE_S, _LONGEST_S = 600, 600.0, 60.0
 _PATIENCE_S = 60.0
@@ -21,19 +22,20 @@ _PATIENCE_S = 60.0
 
 @dataclass(frozen=True)
 class Arm:
-    """``fair_sharing``: in Kueue's own configuration. ``conservative``: the queues take back after a grace, which our
-    controller sees to."""
+    """``strategies``: of fair sharing in Kueue's own configuration, which has none without them. ``conservative``: the
+    queues take back after a grace, which our controller sees to."""
 
     text: str
     engine: str
-    fair_sharing: bool = True
+    strategies: tuple[str, ...] = (FINAL,)
     controller: bool = False
     conservative: bool = False
 
 
 ARMS = {
     "kueue": Arm("Kueue, objects as compiled", "kueue"),
-    "kueue-unfair": Arm("Kueue without fair sharing", "kueue", fair_sharing=False),
+    "kueue-both": Arm("Kueue, both strategies", "kueue", (FINAL, INITIAL)),
+    "kueue-unfair": Arm("Kueue without fair sharing", "kueue", ()),
     "kueue-controller": Arm("Kueue, our controller, aggressive", "kueue", controller=True),
     "kueue-conservative": Arm("Kueue, our controller, conservative", "kueue", controller=True, conservative=True),
     "kai": Arm("KAI, objects as compiled", "kai"),
@@ -65,7 +67,7 @@ def running(arm: Arm, quotas: Mapping[str, int], capacity: int, speed: float, fo
 def _kueue(plane: Any, arm: Arm, capacity: int, stack: contextlib.ExitStack) -> Engine:
     from controlplane.kueue import Kueue
 
-    stack.callback(Kueue(plane, fair_sharing=arm.fair_sharing).stop)
+    stack.callback(Kueue(plane, strategies=arm.strategies).stop)
     return KueueJobs(plane, _SPACE)
 
 

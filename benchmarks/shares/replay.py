@@ -8,7 +8,7 @@ from typing import Protocol
 
 from benchmarks.shares.clock import TraceClock
 from benchmarks.shares.day import TraceJob
-from benchmarks.shares.ledger import Ledger
+from benchmarks.shares.ledger import HOUR_S, Ledger
 
 _STEP_S = 0.01
 _PATIENCE_S = 20.0
@@ -72,19 +72,25 @@ class Replay:
         quiet_s: float,
         wall: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        each_hour: Callable[[int], None] = lambda hour: None,
     ) -> None:
         self._engine, self._ledger = engine, ledger
         self._due = sorted(jobs, key=lambda job: -job.at_s)
         self._clock, self._wall, self._sleep = TraceClock(wall(), speed, quiet_s), wall, sleep
         self._progress: dict[str, _Progress] = {}
-        self._last_s = wall()
+        self._last_s, self._each_hour = wall(), each_hour
         self.ended = 0
         self.causes: Counter[str] = Counter()
         """Of evictions."""
 
     def run(self, until_s: float) -> None:
         """Raises RuntimeError for a job that the engine lost."""
+        hour = 0
         while self._clock.now_s < until_s:
+            if self._clock.now_s >= (hour + 1) * HOUR_S:
+                self._ledger.advance((hour + 1) * HOUR_S)
+                self._each_hour(hour)
+                hour += 1
             now_s = self._clock.advance(self._wall(), min(until_s, self._next_s()))
             for state in self._engine.states():
                 self._touch()

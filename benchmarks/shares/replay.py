@@ -88,7 +88,7 @@ class Replay:
         hour = 0
         while self._clock.now_s < until_s:
             if self._clock.now_s >= (hour + 1) * HOUR_S:
-                self._ledger.advance((hour + 1) * HOUR_S)
+                self._ledger.advance(self._clock.now_s)
                 self._each_hour(hour)
                 hour += 1
             now_s = self._clock.advance(self._wall(), min(until_s, self._next_s()))

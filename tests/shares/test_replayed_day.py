@@ -214,3 +214,20 @@ def test_a_job_that_an_engine_loses_ends_the_replay() -> None:
     replay = replays.Replay(engine, ledger, [job], speed=600, quiet_s=0.5, wall=world.wall, sleep=world.sleep)
     with pytest.raises(RuntimeError, match="lost is gone"):
         replay.run(3600)
+
+
+def test_each_hour_is_reported_once_it_is_over() -> None:
+    world, ledger, hours = World(), ledgers.Ledger({"a": 4}, 4), list[tuple[int, float]]()
+    engine = OneQueue(world, 0.1)
+    replay = replays.Replay(
+        engine,
+        ledger,
+        [TraceJob("job", "a", 3599.9, 4, 3600)],
+        speed=600,
+        quiet_s=0.5,
+        wall=world.wall,
+        sleep=world.sleep,
+        each_hour=lambda hour: hours.append((hour, ledger.hours[hour].seconds)),
+    )
+    replay.run(3 * 3600)
+    assert hours == [(0, 3600), (1, 3600)]

@@ -27,14 +27,14 @@ class Arm:
 
     text: str
     engine: str
-    strategies: tuple[str, ...] = (FINAL,)
+    strategies: tuple[str, ...] = (FINAL, INITIAL)
     controller: bool = False
     conservative: bool = False
 
 
 ARMS = {
     "kueue": Arm("Kueue, objects as compiled", "kueue"),
-    "kueue-both": Arm("Kueue, both strategies", "kueue", (FINAL, INITIAL)),
+    "kueue-final-share": Arm("Kueue, objects as compiled, the first strategy alone", "kueue", (FINAL,)),
     "kueue-unfair": Arm("Kueue without fair sharing", "kueue", ()),
     "kueue-controller": Arm("Kueue, our controller, aggressive", "kueue", controller=True),
     "kueue-conservative": Arm("Kueue, our controller, conservative", "kueue", controller=True, conservative=True),

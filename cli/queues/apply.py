@@ -9,12 +9,14 @@ import typer
 
 from kopt.cli.open_cluster import open_cluster
 from kopt.cli.output import Answer, Format, column, show
+from kopt.cli.queues.fair_sharing import fair_sharing_for
 from kopt.cli.queues.view import remarks_of
 from kopt.core.scheduling.queue_tree import Compiled, Engine
 from kopt.core.units import counted
 from kopt.policies.queues.differences import Action, ObjectChange, in_words
 
 if TYPE_CHECKING:
+    from kopt.cluster.workloads.kueue.own_configuration import FairSharingState
     from kopt.policies.queues import QueueTree
     from kopt.policies.queues.differences import ApplyPlan
 
@@ -44,10 +46,11 @@ def apply_tree(
     prune: bool,
 ) -> None:
     """Shows what changes, then writes it. Ends with status 1 where something is refused."""
-    plan, applied, error = asyncio.run(_run(tree, engine, compiled, kubeconfig, dry_run=dry_run, prune=prune))
+    plan, applied, error, fair = asyncio.run(_run(tree, engine, compiled, kubeconfig, dry_run=dry_run, prune=prune))
     problems = [*plan.problems, *([error] if error else [])]
     header = {"engine": engine.value, "dry_run": dry_run, "applied": applied, "problems": problems}
-    remarks = [_summary(plan, applied, dry_run), *remarks_of(tree, compiled)]
+    header |= {"fair_sharing": fair.state.value} if fair else {}
+    remarks = [_summary(plan, applied, dry_run), *remarks_of(tree, compiled, fair)]
     rows = [row for change in plan.changes for row in _rows(change)]
     answer = Answer("changes", rows, header=header, remarks=remarks, empty="nothing changes", hide_header=True)
     show(answer, output)
@@ -59,8 +62,8 @@ def apply_tree(
 
 async def _run(
     tree: "QueueTree", engine: Engine, compiled: Compiled, kubeconfig: Path | None, *, dry_run: bool, prune: bool
-) -> "tuple[ApplyPlan, int, str]":
-    """The plan, how many objects were written, and the error that ended it."""
+) -> "tuple[ApplyPlan, int, str, FairSharingState | None]":
+    """The plan, how many objects were written, the error that ended it, and whether weights count."""
     from kopt.controllers.queues.applying import apply_plan, plan_apply
 
     applied, error = 0, ""
@@ -68,10 +71,11 @@ async def _run(
         kubeconfig, missing=f"{_NAMES[engine]} is not installed in this cluster", forbidden="you may not do this"
     ) as kube:
         plan = await plan_apply(kube, tree, compiled, engine, prune=prune)
+        fair = await fair_sharing_for(kube, compiled, engine)
         if not plan.problems and not dry_run:
             async for _, error in apply_plan(kube, plan):
                 applied += not error
-    return plan, applied, error
+    return plan, applied, error, fair
 
 
 def _rows(change: ObjectChange) -> list[ChangeRow]:

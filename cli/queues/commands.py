@@ -23,11 +23,18 @@ GpuResource = Annotated[str, typer.Option(metavar="NAME", help="What gpu means i
 
 @app.command("plan")
 def plan(
-    file: Files, engine: EngineOption, gpu_resource: GpuResource = DEFAULT_GPU_RESOURCE, output: Output = Format.TABLE
+    file: Files,
+    engine: EngineOption,
+    gpu_resource: GpuResource = DEFAULT_GPU_RESOURCE,
+    kubeconfig: Annotated[
+        Path | None, typer.Option("--kubeconfig", metavar="FILE", help="Also look whether its Kueue counts weights.")
+    ] = None,
+    output: Output = Format.TABLE,
 ) -> None:
     """Show the objects that the queues become, and what the engine cannot express. Needs no cluster.
 
-    With -o yaml the objects can be applied as they are; what they leave out stands in comments.
+    With -o yaml the objects can be applied as they are; what they leave out stands in comments. With --kubeconfig, a
+    tree with weights is held against Kueue's own configuration, as far as you may read it.
 
     Examples:
 
@@ -35,11 +42,14 @@ def plan(
 
         kopt queues plan -f queues.yaml --engine kai -o yaml
     """
+    from kopt.cli.queues.fair_sharing import fair_sharing_in
     from kopt.cli.queues.manifests import tree_of
     from kopt.cli.queues.view import compiled_of, show_plan
 
     tree = tree_of(file)
-    show_plan(tree, engine, compiled_of(tree, engine, gpu_resource), output)
+    compiled = compiled_of(tree, engine, gpu_resource)
+    fair = None if kubeconfig is None else fair_sharing_in(kubeconfig, compiled, engine)
+    show_plan(tree, engine, compiled, output, fair)
 
 
 @app.command("explain")

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from kopt.cli.output import Answer, Format, column, printable, show
+from kopt.cli.queues.fair_sharing import requirements
 from kopt.cli.queues.manifests import refused
 from kopt.core.scheduling.queue_tree import Compiled, Engine
 
 if TYPE_CHECKING:
+    from kopt.cluster.workloads.kueue.own_configuration import FairSharingState
     from kopt.policies.queues import QueueTree
 
 
@@ -46,20 +48,23 @@ def compiled_of(tree: "QueueTree", engine: Engine, gpu_resource: str) -> Compile
         raise refused(error) from None
 
 
-def show_plan(tree: "QueueTree", engine: Engine, compiled: Compiled, output: Format) -> None:
-    """The desired objects; for YAML as documents that can be applied."""
+def show_plan(
+    tree: "QueueTree", engine: Engine, compiled: Compiled, output: Format, fair: "FairSharingState | None" = None
+) -> None:
+    """The desired objects; for YAML as documents that can be applied. ``fair``: what a cluster's Kueue says of it."""
     if output is Format.YAML:
-        typer.echo(yaml_of(tree, compiled), nl=False)
+        typer.echo(yaml_of(tree, compiled, fair), nl=False)
         return
     document = {
         "engine": engine.value,
         "objects": compiled.objects,
         "not_expressible": [{"code": it.code, "path": it.path, "text": it.text} for it in compiled.not_expressible],
         "requires": list(compiled.requires),
+        **({"fair_sharing": fair.state.value} if fair else {}),
         "notes": tree.assumptions(),
     }
     rows = [_planned(item) for item in compiled.objects]
-    show(Answer("objects", rows, remarks=remarks_of(tree, compiled), document=document), output)
+    show(Answer("objects", rows, remarks=remarks_of(tree, compiled, fair), document=document), output)
 
 
 def show_explanations(tree: "QueueTree", engine: Engine, compiled: Compiled, queue: str, output: Format) -> None:
@@ -77,21 +82,20 @@ def show_explanations(tree: "QueueTree", engine: Engine, compiled: Compiled, que
     show(Answer("queues", rows, header=header, remarks=remarks, hide_header=True), output)
 
 
-def remarks_of(tree: "QueueTree", compiled: Compiled) -> list[str]:
+def remarks_of(tree: "QueueTree", compiled: Compiled, fair: "FairSharingState | None" = None) -> list[str]:
     """What cannot be expressed, what the engine needs, what is assumed."""
     unmet = [f"{it.path}: {it.text} ({it.code})" for it in compiled.not_expressible]
-    needs = [f"Needs {it}" for it in compiled.requires]
-    return [*unmet, *needs, *(f"{assumption}." for assumption in tree.assumptions())]
+    return [*unmet, *requirements(compiled, fair), *(f"{assumption}." for assumption in tree.assumptions())]
 
 
-def yaml_of(tree: "QueueTree", compiled: Compiled) -> str:
+def yaml_of(tree: "QueueTree", compiled: Compiled, fair: "FairSharingState | None" = None) -> str:
     """Documents for ``kubectl apply -f -``, with the remarks as comments at their head."""
     import yaml
 
     comments = [f"# {it.code} {printable(it.path)}: {printable(it.text)}" for it in compiled.not_expressible]
     if comments:
         comments.insert(0, "# What these objects cannot express:")
-    comments += [f"# Needs {printable(it)}" for it in compiled.requires]
+    comments += [f"# {printable(it)}" for it in requirements(compiled, fair)]
     comments += [f"# {printable(assumption)}" for assumption in tree.assumptions()]
     body = yaml.safe_dump_all(compiled.objects, sort_keys=False, allow_unicode=True)
     return "".join(f"{line}\n" for line in comments) + body

@@ -31,10 +31,11 @@ UNBOUNDED = {CPU: 10**6 * 1000, MEMORY: (1 << 50) * 1000}
 """Kueue has no unlimited quota: this is more than any cluster has, and sums of it stay within 64 bits."""
 _SILENT = Share()
 _UNBOUNDED_COUNT = 10**6 * 1000
-_FAIR = (
+FAIR_SHARING = (
     "Kueue: `fairSharing: {preemptionStrategies: [LessThanOrEqualToFinalShare, LessThanInitialShare]}` in its "
-    "Configuration; without it weights do not count."
+    "Configuration (with `enable: true` in v1beta1), read when it starts; without it weights do not count."
 )
+"""What weights need (kueue v0.15.0, apis/config: v1beta2 has no `enable`)."""
 _ONLY = ("fairSharing", "resourceGroups", "cohort", "cohortName")
 """Fields of a ClusterQueue that follow from the tree alone."""
 
@@ -53,7 +54,7 @@ def compiled(tree: QueueTree, settings: Settings) -> Compiled:
     objects += [kueue.cluster_queue(name) for name in leaf_names]
     objects += [local for name in leaf_names for local in kueue.local_queues(name)]
     weighed = any(weight_of(tree, name)[0] is not None for name in tree.queues)
-    return Compiled(tuple(objects), tuple(kueue.report.entries), (_FAIR,) if weighed else ())
+    return Compiled(tuple(objects), tuple(kueue.report.entries), (FAIR_SHARING,) if weighed else ())
 
 
 class _Kueue:

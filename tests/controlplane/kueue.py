@@ -6,7 +6,7 @@ the certificates that Kueue makes is written to the folder where a pod would mou
 
 import base64
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -43,9 +43,11 @@ _FRAMEWORKS = (
 class Kueue:
     """A running Kueue, ready when the constructor returns."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, strategies: Sequence[str] = ()) -> None:
+        """``strategies``: of fair sharing, which is off without any: weights of queues do not count then."""
         self._cluster = cluster
         self._api = cluster.api
+        self._strategies = list(strategies)
         self._numbers = itertools.count(1)
         self._port = free_port()
         self._certificates = cluster.folder / "kueue-certificates"
@@ -53,7 +55,12 @@ class Kueue:
         self._install()
         config = cluster.folder / "kueue.yaml"
         health = free_port()
-        config.write_text(yaml.safe_dump(self._configuration(health)))
+        text = yaml.safe_dump(self._configuration(health))
+        config.write_text(text)
+        # Where its manifests have it from.
+        meta = {"name": "kueue-manager-config", "namespace": NAMESPACE}
+        data = {"controller_manager_config.yaml": text}
+        self._api.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": meta, "data": data})
         command: list[str | Path] = [
             build.binaries("kueue") / "kueue",
             f"--config={config}",
@@ -146,6 +153,7 @@ class Kueue:
 
     def _configuration(self, health: int) -> Object:
         return {
+            **({"fairSharing": {"preemptionStrategies": self._strategies}} if self._strategies else {}),
             "apiVersion": "config.kueue.x-k8s.io/v1beta2",
             "kind": "Configuration",
             "namespace": NAMESPACE,

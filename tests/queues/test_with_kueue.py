@@ -159,6 +159,26 @@ def _lacks_its_share(team: Team) -> None:
 
 
 @pytest.mark.long
+def test_weights_that_kueue_does_not_count_are_named(team: Team) -> None:
+    assert "fair_sharing" not in team.kopt("--dry-run")
+    team.tree[team.research] = team.queue(4, overQuotaWeight=2)
+    assert team.kopt("--dry-run")["fair_sharing"] == "off"
+    words = ["queues", "plan", "-f", str(team.file), "--engine", "kueue", "--kubeconfig"]
+    done = CliRunner().invoke(app, [*words, str(team.plane.kubeconfig)])
+    assert done.exit_code == 0, done.output
+    assert "Weights do not count: ConfigMap kueue-system/kueue-manager-config" in " ".join(done.output.split())
+    name = ("v1", "ConfigMap", "kueue-manager-config")
+    data = team.api.get(*name, "kueue-system")["data"]
+    text = yaml.safe_load(data["controller_manager_config.yaml"])
+    fair = yaml.safe_dump({**text, "fairSharing": {"preemptionStrategies": ["LessThanOrEqualToFinalShare"]}})
+    try:
+        team.api.patch(*name, {"data": {"controller_manager_config.yaml": fair}}, "kueue-system")
+        assert team.kopt("--dry-run")["fair_sharing"] == "on"
+    finally:
+        team.api.patch(*name, {"data": data}, "kueue-system")
+
+
+@pytest.mark.long
 def test_fields_of_others_are_named_and_never_taken(team: Team) -> None:
     spec = {"stopPolicy": "Hold", "queueingStrategy": "StrictFIFO", "cohortName": "theirs"}
     theirs = {"apiVersion": V, "kind": "ClusterQueue", "metadata": {"name": team.research}, "spec": spec}

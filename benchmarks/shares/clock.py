@@ -12,9 +12,9 @@ class TraceClock:
         self._busy_until_s = wall_s
         self.now_s = 0.0
 
-    def touch(self) -> None:
-        """Something happened that an engine may have to act on."""
-        self._busy_until_s = max(self._busy_until_s, self._wall_s + self._quiet_s)
+    def touch(self, wall_s: float) -> None:
+        """Something happened by ``wall_s`` of the world that an engine may have to act on; all since counts as busy."""
+        self._busy_until_s = max(self._busy_until_s, wall_s + self._quiet_s)
 
     def settle(self) -> None:
         """The engine has nothing to do: nobody waits."""

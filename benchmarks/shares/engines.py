@@ -21,10 +21,13 @@ class Watched:
     def __init__(self, api: Any, api_version: str, kind: str, space: str) -> None:
         self._api, self._path = api, api.path(api_version, kind, space)
         self._events: queue.SimpleQueue[tuple[str, Object]] = queue.SimpleQueue()
+        self._error = ""
         threading.Thread(target=self._follow, daemon=True).start()
 
     def drained(self) -> list[tuple[str, Object]]:
-        """Types and objects since the last call."""
+        """Types and objects since the last call. Raises RuntimeError where the watch broke."""
+        if self._error:
+            raise RuntimeError(f"the watch of {self._path} broke: {self._error}")
         return [self._events.get() for _ in range(self._events.qsize())]
 
     def _follow(self) -> None:
@@ -35,6 +38,9 @@ class Watched:
                 with self._api.http.stream("GET", self._path, params=params, timeout=None) as answer:
                     for line in answer.iter_lines():
                         event = json.loads(line)
+                        if event["type"] == "ERROR":
+                            self._error = str(event["object"].get("message", event["object"]))
+                            return
                         version = event["object"]["metadata"]["resourceVersion"]
                         self._events.put((event["type"], event["object"]))
             except (httpx.TransportError, RuntimeError):

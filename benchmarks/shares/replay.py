@@ -104,15 +104,15 @@ class Replay:
     def _wait_or_settle(self) -> None:
         """Time is the world's while the engine surely has to act, however busy the machine is."""
         if not all(item.is_answered for item in self._progress.values()):
-            self._clock.touch()
+            self._clock.touch(self._wall())
         elif not self._ledger.waiting:
             self._clock.settle()
         elif self._ledger.has_room and self._wall() - self._last_s < _PATIENCE_S:
-            self._clock.touch()
+            self._clock.touch(self._wall())
 
     def _touch(self) -> None:
         self._last_s = self._wall()
-        self._clock.touch()
+        self._clock.touch(self._last_s)
 
     def _next_s(self) -> float:
         ends_s = min((item.ends_s for item in self._progress.values()), default=float("inf"))

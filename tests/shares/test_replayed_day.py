@@ -104,15 +104,18 @@ def test_the_clock_is_the_worlds_while_an_engine_works() -> None:
     clock = TraceClock(100.0, speed=60, quiet_s=0.5)
     assert clock.advance(101.0, due_s=1000) == 60
     assert clock.advance(102.0, due_s=70) == 70
-    clock.touch()
+    clock.touch(102.0)
     assert clock.advance(102.25, due_s=1000) == pytest.approx(70.25)
     assert clock.advance(103.5, due_s=1000) == pytest.approx(70.5 + 60)
     # What is due has come already: nothing passes but what the engine takes.
-    clock.touch()
+    clock.touch(103.5)
     assert clock.advance(104.0, due_s=100) == pytest.approx(131)
-    clock.touch()
+    clock.touch(104.0)
     clock.settle()
     assert clock.advance(104.1, due_s=1000) == pytest.approx(137)
+    # A job took five seconds to be sent: the engine heard of it after them.
+    clock.touch(109.1)
+    assert clock.advance(109.6, due_s=1000) == pytest.approx(142.5)
 
 
 class World:

@@ -23,7 +23,7 @@ def fair_sharing_in(kubeconfig: Path, compiled: Compiled, engine: Engine) -> "Fa
 
 
 async def fair_sharing_for(kube: "Kube", compiled: Compiled, engine: Engine) -> "FairSharingState | None":
-    """None where no queue has a weight, or another engine counts it. Raises ApiError."""
+    """None where no queue has a weight, or another engine counts it."""
     from kopt.cluster.workloads.kueue.own_configuration import fair_sharing
     from kopt.policies.queues.kueue import FAIR_SHARING
 

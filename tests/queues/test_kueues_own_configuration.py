@@ -1,5 +1,6 @@
 """Whether weights count is read from Kueue's own configuration, and where it cannot be, that is what is written."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,8 @@ from typer.testing import CliRunner
 
 from kopt.cli.main import app
 from kopt.cli.queues.fair_sharing import requirements
-from kopt.cluster.workloads.kueue.own_configuration import FairSharing, FairSharingState, fair_sharing_of
+from kopt.cluster.client.errors import ApiError, Unauthorized
+from kopt.cluster.workloads.kueue.own_configuration import FairSharing, FairSharingState, fair_sharing, fair_sharing_of
 from kopt.core.scheduling.queue_tree import GPU, Engine, KaiwoQueue, Share
 from kopt.policies.queues import QueueTree, compile_tree
 
@@ -47,6 +49,17 @@ def test_where_there_is_none_or_more_than_one_it_is_not_known() -> None:
     assert fair_sharing_of([]).state is FairSharing.UNKNOWN
     assert fair_sharing_of([good, good]).state is FairSharing.UNKNOWN
     assert fair_sharing_of([config_map("", "other.yaml")]).state is FairSharing.UNKNOWN
+
+
+@pytest.mark.parametrize("error", [ApiError(503, "ServiceUnavailable", "busy"), Unauthorized(401, "Unauthorized", "")])
+def test_a_failure_to_read_it_stops_nothing_and_is_the_reason(error: ApiError) -> None:
+    class Failing:
+        async def get(self, *_: object) -> None:
+            raise error
+
+    read = asyncio.run(fair_sharing(Failing()))  # type: ignore[arg-type]
+    assert read.state is FairSharing.UNKNOWN
+    assert str(error) in read.reason
 
 
 def test_a_tree_with_weights_warns_where_they_do_not_count() -> None:

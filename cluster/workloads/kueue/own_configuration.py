@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kopt.cluster.client.api import Forbidden, Kube, NotFound
+from kopt.cluster.client.errors import ApiError
 from kopt.cluster.client.resources import CONFIG_MAPS, Object
 from kopt.cluster.objects.fields import at, mapping, text
 from kopt.formats.yaml_text import YamlError, load_yaml
@@ -35,7 +36,7 @@ class FairSharingState:
 
 
 async def fair_sharing(kube: Kube) -> FairSharingState:
-    """Of the Kueue of a cluster, as far as the caller may read ConfigMaps."""
+    """Of the Kueue of a cluster, as far as it can be read: a failure is a reason, as this only adds to an answer."""
     try:
         documents = [await kube.get(CONFIG_MAPS, NAME, NAMESPACE)]
     except NotFound:
@@ -44,8 +45,12 @@ async def fair_sharing(kube: Kube) -> FairSharingState:
         except Forbidden:
             why = f"there is no ConfigMap {NAMESPACE}/{NAME}, and you may not list those of other namespaces"
             return FairSharingState(FairSharing.UNKNOWN, why)
+        except ApiError as error:
+            return FairSharingState(FairSharing.UNKNOWN, f"ConfigMaps cannot be listed: {error}")
     except Forbidden:
         return FairSharingState(FairSharing.UNKNOWN, f"you may not read the ConfigMap {NAMESPACE}/{NAME}")
+    except ApiError as error:
+        return FairSharingState(FairSharing.UNKNOWN, f"the ConfigMap {NAMESPACE}/{NAME} cannot be read: {error}")
     return fair_sharing_of(documents)
 
 

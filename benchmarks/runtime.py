@@ -12,7 +12,7 @@ longer than that. *Left*: of what runs at random starts and ends, as starts of w
 much as another. Beside the model's quantiles at the start, given what has passed, stand those of the class's last runs
 that were longer.
 
-    python -m benchmarks runtime [FOLDER [TRACE …]]
+    python -m benchmarks.runtime [FOLDER [TRACE …]]
 
 Nine models are fitted, which is most of the time. ``FOLDER`` keeps them by what they were fitted on, so that a run that
 was broken off goes on where it was; only these traces are answered about, all by default. A trace's rows are printed to

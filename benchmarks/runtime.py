@@ -11,14 +11,24 @@ predecessor are left out. Losses are mean pinballs of log seconds over seven lev
 longer than that. *Left*: of what runs at random starts and ends, as starts of what waits hang on it; a queue counts as
 much as another. Beside the model's quantiles at the start, given what has passed, stand those of the class's last runs
 that were longer.
+
+    python -m benchmarks.runtime [FOLDER [TRACE …]]
+
+Nine models are fitted, which is most of the time. ``FOLDER`` keeps them by what they were fitted on, so that a run that
+was broken off goes on where it was; only these traces are answered about, all by default. A trace's rows are printed to
+standard error as soon as they are known.
 """
 
+import bisect
+import hashlib
 import itertools
 import os
 import random
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +36,7 @@ import numpy as np
 from benchmarks.tables import markdown
 from kopt.core.settings import Settings
 from kopt.core.workload.run_time import LEVELS, JobRun, RunTimeQuestion
-from kopt.features.job_history import Array, JobHistory, in_order
+from kopt.features.job_history import Array, JobHistory, in_order, quantiles_of
 from kopt.models.runtime.cluster_runs import ClusterRuns, Outcome
 from kopt.models.runtime.distribution import LogTimes
 from kopt.models.runtime.predictor import RunTimePredictor, RunTimeRequest
@@ -34,7 +44,7 @@ from kopt.models.runtime.recent import recent_quantiles
 from kopt.models.runtime.records import pinball
 from kopt.models.runtime.steps import remaining_of
 from kopt.models.runtime.still_running import remaining_of_longer, remaining_while_running
-from kopt.models.runtime.table import RunTimeTable, Trace, joined, table_of
+from kopt.models.runtime.table import RunTimeTable, Trace, joined, run_as_of, table_of
 from kopt.training.runtime.default_data import DEFAULT_DATA
 from kopt.training.runtime.recipe import RunDataset, window_start_s
 from kopt.training.runtime.scoring import MONTH_S
@@ -54,49 +64,94 @@ def main(arguments: Sequence[str] = ()) -> int:
         print("KOPT_DATA_DIR names no folder with jobs/")
         return 1
     dataset: RunDataset = DEFAULT_DATA.read(folder, Settings(home=Path()))
+    kept = Path(arguments[0]) if arguments else None
     tables = {trace.name: table_of(trace) for trace in dataset.traces}
     rows: list[tuple[object, ...]] = []
     months: list[tuple[object, ...]] = []
     unseen: list[Outcome] = []
     for trace in dataset.traces:
-        model = _fitted(trace, tables)
-        from_s = window_start_s(tables[trace.name]) if trace.name == _PHILLY else -np.inf
-        outcomes = [item for item in model.cluster_runs().observe(trace.runs) if item.recent is not None]
-        outcomes = [item for item in outcomes if item.run.started_s >= from_s]
+        if arguments[1:] and trace.name not in arguments[1:]:
+            continue
+        fits = _Fits(trace.name, tables, kept)
+        model, from_s = fits.first(), fits.from_s
+        outcomes = _of_known(model.cluster_runs().observe(trace.runs), from_s)
         if trace.name == _PHILLY:
-            rows += _of_outcomes("later (Philly)", trace, outcomes)
-            rows.append(_trained_again("later (Philly)", trace, tables[trace.name], from_s))
-            rows += _left(trace, model, from_s)
-            rows += _left_at_random("left (Philly, later)", trace, model, from_s)
+            of_trace = _of_outcomes("later (Philly)", trace, outcomes)
+            of_trace.append(_trained_again("later (Philly)", trace, fits, outcomes))
+            of_trace += _left(trace, model, from_s)
+            of_trace += _left_at_random("left (Philly, later)", trace, model, from_s)
         else:
             unseen += outcomes
-            rows += _left_at_random(f"left ({trace.name.removeprefix('ms_itp_')})", trace, model, from_s)
-            rows += [_row(trace.name.removeprefix("ms_itp_"), "model", *_answered(outcomes))]
-        months += _months(trace.name, outcomes)
-    rows += _both("never seen (ITP)", unseen)
+            of_trace = _left_at_random(f"left ({trace.name.removeprefix('ms_itp_')})", trace, model, from_s)
+            of_trace += [_row(trace.name.removeprefix("ms_itp_"), "model", *_answered(outcomes))]
+        of_months = _months(trace.name, outcomes)
+        for row in (*of_trace, *of_months):
+            print("; ".join(map(str, row)), file=sys.stderr, flush=True)
+        rows += of_trace
+        months += of_months
+    if not rows:
+        print("no trace of that name")
+        return 1
+    rows += _both("never seen (ITP)", unseen) if unseen else []
     print(markdown(_HEAD, rows))
     print("\n" + markdown(("trace", "month", "n", "loss", "last 20", "error", "last 20", "5-95 %"), months))
-    print(f"\nOne answer: {_milliseconds(dataset.traces[-1], model):.1f} ms")
+    print(f"\nOne answer: {_milliseconds(trace, model):.1f} ms")
     return 0
 
 
-def _trained_again(label: str, trace: Trace, table: RunTimeTable, from_s: float) -> tuple[object, ...]:
-    """The model fitted anew as the tested part goes on, each time on what was known then."""
-    starts_s = table.started_s[table.started_s >= from_s]
-    edges_s = [*np.quantile(starts_s, np.arange(_TIMES) / _TIMES), np.inf]
-    outcomes: list[Outcome] = []
-    for since_s, until_s in itertools.pairwise(edges_s):
-        model = RunTimePredictor().fit(table.as_of(float(since_s)))
-        answered = model.cluster_runs().observe(trace.runs)
-        outcomes += [o for o in answered if o.recent is not None and since_s <= o.run.started_s < until_s]
+def _of_known(outcomes: Sequence[Outcome], from_s: float, until_s: float = np.inf) -> list[Outcome]:
+    """Those that had a predecessor and started in this time."""
+    return [item for item in outcomes if item.recent is not None and from_s <= item.run.started_s < until_s]
+
+
+@dataclass(frozen=True)
+class _Fits:
+    """The models that answer about a trace; ``kept``: the folder that has those that were fitted before."""
+
+    trace: str
+    tables: dict[str, RunTimeTable]
+    kept: Path | None
+
+    @property
+    def from_s(self) -> float:
+        """Runs are asked about from here on."""
+        return window_start_s(self.tables[self.trace]) if self.trace == _PHILLY else -np.inf
+
+    def first(self) -> RunTimePredictor:
+        if self.trace == _PHILLY:
+            return self.as_of(self.from_s)
+        return self._fitted(joined([rows for name, rows in self.tables.items() if name != self.trace]))
+
+    def as_of(self, at_s: float) -> RunTimePredictor:
+        """On what was known of the trace itself."""
+        return self._fitted(self.tables[self.trace].as_of(at_s))
+
+    def _fitted(self, rows: RunTimeTable) -> RunTimePredictor:
+        model = RunTimePredictor()
+        if self.kept is None:
+            return model.fit(rows)
+        columns = (rows.features, rows.base, rows.log_seconds, rows.censored, rows.bursts)
+        by = repr((model.settings, metadata.version("lightgbm")))
+        digest = hashlib.sha256(by.encode() + b"".join(each.tobytes() for each in columns))
+        folder = self.kept / digest.hexdigest()[:16]
+        if not folder.is_dir():
+            parts = folder.with_suffix(".part")
+            parts.mkdir(parents=True, exist_ok=True)
+            model.fit(rows).save(parts)
+            parts.rename(folder)
+        return RunTimePredictor.load(folder)
+
+
+def _trained_again(label: str, trace: Trace, fits: _Fits, first: Sequence[Outcome]) -> tuple[object, ...]:
+    """The model fitted anew as the tested part goes on, each time on what was known then. ``first``: what the model of
+    its beginning answered, until the next one."""
+    started_s = fits.tables[trace.name].started_s
+    later_s = np.quantile(started_s[started_s >= fits.from_s], np.arange(1, _TIMES) / _TIMES)
+    outcomes = _of_known(first, fits.from_s, later_s[0])
+    for since_s, until_s in itertools.pairwise([*later_s.tolist(), np.inf]):
+        runs = [run for run in trace.runs if run.started_s < until_s]
+        outcomes += _of_known(fits.as_of(since_s).cluster_runs().observe(runs), since_s, until_s)
     return _row(label, f"model, trained again {_TIMES - 1} times", *_answered(outcomes))
-
-
-def _fitted(trace: Trace, tables: dict[str, RunTimeTable]) -> RunTimePredictor:
-    if trace.name == _PHILLY:
-        rows = tables[trace.name]
-        return RunTimePredictor().fit(rows.as_of(window_start_s(rows)))
-    return RunTimePredictor().fit(joined([rows for name, rows in tables.items() if name != trace.name]))
 
 
 def _answered(outcomes: Sequence[Outcome]) -> tuple[Array, Array]:
@@ -118,13 +173,13 @@ def _of_outcomes(label: str, trace: Trace, outcomes: Sequence[Outcome]) -> list[
     for _, has_ended, run in in_order(trace.runs):
         if has_ended:
             history.end(run)
-            ended.setdefault(run.kind.queue, []).append(np.log(max(1.0, run.duration_seconds or 0.0)))
+            bisect.insort(ended.setdefault(run.kind.queue, []), float(np.log(max(1.0, run.duration_seconds or 0.0))))
             continue
         values, of_queue = history.recent_log_seconds(run.kind), ended.get(run.kind.queue)
         history.start(run)
         if run.job in jobs and run.duration_seconds is not None:
             last.append(recent_quantiles(values[-1:]))
-            queue.append(np.quantile(of_queue or [0.0], LEVELS))
+            queue.append(quantiles_of(of_queue or [0.0], LEVELS))
             actual.append(np.log(max(1.0, run.duration_seconds)))
     logs = np.array(actual)
     return [
@@ -176,7 +231,7 @@ def _left_at_random(label: str, trace: Trace, model: RunTimePredictor, from_s: f
         number for numbers in by_queue.values() for number in draw.sample(numbers, min(_ASKED_AT, len(numbers) // 3))
     }
     runs = model.cluster_runs()
-    runs.observe([run for run in trace.runs if run.started_s < from_s and (run.ended_s or np.inf) < from_s])
+    fed = [run_as_of(run, from_s) for run in trace.runs if run.started_s < from_s]
     running: dict[str, dict[str, JobRun]] = {}
     by: dict[str, dict[str, list[Array]]] = {name: {} for name in ("model at its start", "longer runs", "model")}
     actual: dict[str, list[float]] = {}
@@ -186,9 +241,11 @@ def _left_at_random(label: str, trace: Trace, model: RunTimePredictor, from_s: f
             of_queue.pop(run.job, None)
         else:
             of_queue[run.job] = run
-        runs.observe([run if has_ended else JobRun(run.job, run.kind, run.started_s)])
+        fed.append(run if has_ended else JobRun(run.job, run.kind, run.started_s))
         if number not in asked_at:
             continue
+        runs.observe(fed)
+        fed = []
         for other in draw.sample(sorted(of_queue.values(), key=lambda each: each.job), min(10, len(of_queue))):
             elapsed_s, queue = at_s - other.started_s, other.kind.queue
             if elapsed_s <= 0 or other.ended_s is None:

@@ -11,7 +11,7 @@ The first fifth of a queue's jobs only teaches. *Earlier* are jobs up to 60 %: w
 with three waves says little, however many waited. The goals are therefore set on the waves of all queues, each counting
 the same. Prints Markdown; returns 1 when the later ones miss a goal.
 
-    python -m benchmarks start-times [QUEUE …]
+    python -m benchmarks.start_times [QUEUE …]
 """
 
 import heapq

@@ -125,8 +125,8 @@ class _Group:
         if self._ended is None:
             values = list(self.finished)
             statistics = _statistics(values, self.count, self.fast, self.slow, self.last_end_s)
-            quantiles = np.quantile(values, ENDED_LEVELS) if values else np.empty(0)
-            self._ended = statistics, tuple(values[-RECENT:]), EndedRuns(len(values), tuple(quantiles.tolist()))
+            quantiles = quantiles_of(sorted(values), ENDED_LEVELS) if values else ()
+            self._ended = statistics, tuple(values[-RECENT:]), EndedRuns(len(values), quantiles)
         return self._ended
 
     def state(self) -> "GroupState":
@@ -402,6 +402,18 @@ def keys_of(kind: JobKind) -> Iterable[Key]:
 def _log_seconds(seconds: float) -> float:
     """The logarithm, of a second at least."""
     return math.log(max(1.0, seconds))
+
+
+def quantiles_of(ordered: Sequence[float], levels: Sequence[float]) -> tuple[float, ...]:
+    """Of values in ascending order, linear between them: what ``np.quantile`` answers to the last bit, for a hundred
+    values in a tenth of its time. Raises IndexError without any."""
+    last, result = len(ordered) - 1, []
+    for level in levels:
+        at = level * last
+        below = int(at)
+        share, low, high = at - below, ordered[below], ordered[min(below + 1, last)]
+        result.append(high - (high - low) * (1 - share) if share >= 0.5 else low + (high - low) * share)
+    return tuple(result)
 
 
 def in_order(runs: Sequence[JobRun]) -> Iterable[tuple[float, bool, JobRun]]:

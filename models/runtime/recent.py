@@ -6,7 +6,7 @@ from functools import lru_cache
 import numpy as np
 
 from kopt.core.workload.run_time import LEVELS
-from kopt.features.job_history import RECENT, Array
+from kopt.features.job_history import RECENT, Array, quantiles_of
 
 _SPREAD_OF_FEW = 1.2
 """Log units that an answer from a few runs is wider by, shrinking with their root: a factor of 3."""
@@ -23,9 +23,8 @@ def recent_quantiles(log_seconds: Sequence[float]) -> Array:
 @lru_cache(maxsize=4096)
 def _quantiles(log_seconds: tuple[float, ...]) -> Array:
     """Kept: questions about a class are many, and its runs end rarely."""
-    values = np.array(log_seconds)
-    widened = np.sign(np.array(LEVELS) - 0.5) * _SPREAD_OF_FEW / np.sqrt(len(values) + 1)
+    widened = np.sign(np.array(LEVELS) - 0.5) * _SPREAD_OF_FEW / np.sqrt(len(log_seconds) + 1)
     widened[[2, 4]] *= 0.5
-    result: Array = np.quantile(values, LEVELS) + widened
+    result: Array = np.array(quantiles_of(sorted(log_seconds), LEVELS)) + widened
     result.flags.writeable = False
     return result

@@ -1,8 +1,9 @@
-"""What is left of a job that runs: its quantiles at the start, and how long such jobs went on that had run as long.
+"""What is left of a job: its quantiles at the start, and how long such jobs went on that had run as long.
 
 A model says how long a job runs from what is known when it starts. That it still runs is said best by runs like it that
 were longer: a class of which one job in ten lasts a week has a week left after a day, whatever its median. Both are
-averaged in log seconds, the runs by more the more of them were longer.
+averaged in log seconds, the runs by more the more of them were longer. Before it runs all of them were. What bounds the
+interval is left to the model then, whose outer quantiles follow what ended.
 """
 
 import math
@@ -26,14 +27,14 @@ def remaining_while_running(log_times: LogTimes, elapsed_seconds: float, ended: 
     """Quantiles (7,) of what is left, in seconds. ``log_times``: of the whole run, as it was answered at its start;
     ``ended``: runs like it, the nearest group first."""
     by_model = remaining_of(log_times, elapsed_seconds)
-    if elapsed_seconds <= 0:
-        return by_model
     by_runs, longer = remaining_of_longer(elapsed_seconds, ended)
     if by_runs is None:
         return by_model
     weight = longer / (longer + MODEL_WEIGHT)
     logs = [np.log(np.maximum(_SHORTEST_S, each)) for each in (by_model, by_runs)]
     result: Array = np.exp((1 - weight) * logs[0] + weight * logs[1])
+    if elapsed_seconds <= 0:
+        result[0], result[-1] = min(by_model[0], result[1]), max(by_model[-1], result[-2])
     return result
 
 

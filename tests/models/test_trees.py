@@ -53,7 +53,6 @@ def test_fitted_trees_answer_as_lightgbm(seed: int, leaves: int, missing: str, a
     new = np.concatenate([inputs, random.normal(size=(50, 5)), np.full((1, 5), np.nan), np.full((1, 5), 1e-36)])
     expected, trees = _by_lightgbm(text, new), Trees(text)
     np.testing.assert_array_equal(trees.predict(new), expected)
-    # One row takes a way of its own.
     np.testing.assert_array_equal([trees.predict(row[None])[0] for row in new[-60:]], expected[-60:])
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kopt.core.workload.run_time import JobKind, JobRun, RunTimeError
-from kopt.features.job_history import FEATURES, JobHistory
+from kopt.features.job_history import ENDED_LEVELS, FEATURES, JobHistory, quantiles_of
 from kopt.models.runtime.table import BURST_GAP_S, Trace, joined, table_of
 
 _OF_WHOM = (("", ""), ("t", "u"))
@@ -135,3 +135,9 @@ def test_bursts_count_as_less_than_their_runs() -> None:
 def test_runs_that_cannot_be_are_refused(started_s: float, ended_s: float | None) -> None:
     with pytest.raises(RunTimeError, match="job 'x'"):
         JobRun("x", JobKind("a", 1), started_s, ended_s)
+
+
+@given(st.lists(st.floats(0, 20), min_size=1, max_size=120))
+def test_quantiles_are_those_of_numpy(values: list[float]) -> None:
+    expected = np.quantile(values, ENDED_LEVELS)
+    np.testing.assert_array_equal(quantiles_of(sorted(values), ENDED_LEVELS), expected)

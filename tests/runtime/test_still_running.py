@@ -70,11 +70,6 @@ def test_the_model_alone_answers_where_nothing_was_longer(durations_s: list[floa
     assert (both == remaining_of(MODEL, 1_000.0)).all()
 
 
-def test_before_it_runs_the_model_alone_answers() -> None:
-    both = remaining_while_running(MODEL, 0.0, history([5_000.0] * 50).ended(KIND))
-    assert (both == remaining_of(MODEL, 0.0)).all()
-
-
 @given(
     st.lists(st.floats(0.0, 1e9), min_size=0, max_size=150),
     st.floats(0.001, 1e9),
@@ -96,3 +91,14 @@ def test_what_is_stored_of_a_group_says_the_same(durations_s: list[float]) -> No
 
 def test_without_runs_no_group_has_quantiles() -> None:
     assert set(JobHistory().ended(KIND)) == {EndedRuns(0, ())}
+
+
+def test_before_it_runs_the_middle_is_drawn_to_its_class_and_the_interval_is_the_models() -> None:
+    both = remaining_while_running(MODEL, 0.0, history([5_000.0] * 90).ended(KIND))
+    model = remaining_of(MODEL, 0.0)
+    assert both[MEDIAN] == pytest.approx(math.exp(0.1 * math.log(600) + 0.9 * math.log(5_000)))
+    assert both[0] == model[0]
+    assert (np.diff(both) >= 0).all()
+    close = remaining_while_running(MODEL, 0.0, history([600.0] * 90).ended(KIND))
+    assert (close[0], close[-1]) == (model[0], model[-1])
+    assert close[MEDIAN + 1] < model[MEDIAN + 1]

@@ -33,6 +33,7 @@ from pathlib import Path
 
 import numpy as np
 
+import kopt.models.runtime
 from benchmarks.tables import markdown
 from kopt.core.settings import Settings
 from kopt.core.workload.run_time import LEVELS, JobRun, RunTimeQuestion
@@ -131,8 +132,9 @@ class _Fits:
         if self.kept is None:
             return model.fit(rows)
         columns = (rows.features, rows.base, rows.log_seconds, rows.censored, rows.bursts)
-        by = repr((model.settings, metadata.version("lightgbm")))
-        digest = hashlib.sha256(by.encode() + b"".join(each.tobytes() for each in columns))
+        by = repr((model.settings, metadata.version("lightgbm"))).encode()
+        code = [path.read_bytes() for path in sorted(Path(kopt.models.runtime.__file__).parent.glob("*.py"))]
+        digest = hashlib.sha256(b"".join([by, *code, *(each.tobytes() for each in columns)]))
         folder = self.kept / digest.hexdigest()[:16]
         if not folder.is_dir():
             parts = folder.with_suffix(".part")

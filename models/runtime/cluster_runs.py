@@ -135,6 +135,10 @@ class ClusterRuns:
         """How long the last runs took that are like it, the nearest first."""
         return self.history.ended(kind)
 
+    def has_drifted(self, kind: JobKind) -> bool:
+        """Whether its queue is answered by the last runs alone."""
+        return self.queues.get(kind.queue, _FRESH).has_drifted
+
     def calibrations(self, kinds: Iterable[JobKind] | None = None) -> dict[Key, Calibration]:
         """How answers have held, by queue and by name, of the queues and names of ``kinds`` or of all."""
         selected = None if kinds is None else set(kinds)

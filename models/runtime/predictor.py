@@ -117,8 +117,9 @@ class RunTimePredictor(Predictor):
             if question.progress is not None:
                 seconds = remaining_seconds(question.progress, question.at_s)
             else:
-                log_times, ended = LogTimes(tuple(next(rows).tolist())), runs.ended(question.kind)
-                seconds = remaining_while_running(log_times, _elapsed(question), ended)
+                log_times, elapsed = LogTimes(tuple(next(rows).tolist())), _elapsed(question)
+                ended = () if elapsed <= 0 and runs.has_drifted(question.kind) else runs.ended(question.kind)
+                seconds = remaining_while_running(log_times, elapsed, ended)
             is_answered = finished > 0 or question.progress is not None
             result.append(Remaining(tuple(seconds.tolist()) if is_answered else None, level, finished))
         return result
@@ -212,6 +213,9 @@ def _answer(
     by_recent: bool,
 ) -> RunTimeAnswer:
     elapsed = _elapsed(question)
+    if by_recent and elapsed <= 0:
+        # The last twenty alone: older ones are of a time that has passed.
+        ended = ()
     remaining = remaining_while_running(LogTimes(tuple(log_quantiles.tolist())), elapsed, ended)
     return RunTimeAnswer(
         tuple((remaining + elapsed).tolist()),

@@ -101,6 +101,9 @@ def test_a_queue_that_changes_raises_the_alarm_and_falls_back_until_it_holds_aga
     assert {reason.code for reason in answer.reasons} == {"SIMILAR_RUNS", "RUN_TIME_DRIFT"}
     assert answer.run_seconds is not None
     assert 450 < answer.run_seconds[3] < 650
+    last = pytest.approx(np.exp(recent_quantiles(runs.history.recent_log_seconds(kind))))
+    assert answer.run_seconds == last, "older runs do not count"
+    assert predictor.remaining([request.question], runs)[0].seconds == last
     model.relative = np.linspace(-0.05, 0.05, 7)
     feed(LEAST_COMPARED + WINDOW, 2 * WINDOW)
     assert not predictor.answer(request).by_recent, "it answers again once it is nearer"

@@ -1,5 +1,5 @@
-"""The text of ``/metrics``: every series of the node's GPUs, in the order of the table, up to a limit; and which of them
-``/metrics/faults`` has.
+"""The text of ``/metrics``: every series of the node's GPUs, in the order of the table, up to a limit; and which are
+those of faults.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -287,12 +287,12 @@ class Telemetry:
 
 
 def _with_xids(device: DeviceReading, xids: Mapping[str, DeviceReading]) -> DeviceReading:
-    found = xids.get(device.uuid) if not device.partition else None
-    if found is None:
+    newer = xids.get(device.uuid) if not device.partition else None
+    if newer is None:
         return device
     # One that does not answer has no values, which is how it is known.
-    values = {**device.values, **found.values} if device.values else device.values
-    return replace(device, values=values, labelled={**device.labelled, **found.labelled})
+    values = {**device.values, **newer.values} if device.values else device.values
+    return replace(device, values=values, labelled={**device.labelled, **newer.labelled})
 
 
 def _written(metrics: Sequence["Metric"]) -> bytes:

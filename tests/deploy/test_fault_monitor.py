@@ -11,8 +11,8 @@ def endpoints(charts: Any, **monitoring: Any) -> list[dict[str, Any]]:
     (monitor,) = [
         each for each in objects if each["kind"] == "PodMonitor" and each["metadata"]["name"] == "kopt-telemetry"
     ]
-    found: list[dict[str, Any]] = monitor["spec"]["podMetricsEndpoints"]
-    return found
+    scraped: list[dict[str, Any]] = monitor["spec"]["podMetricsEndpoints"]
+    return scraped
 
 
 def test_faults_have_an_interval_of_their_own_and_come_by_one_path(charts: Any) -> None:

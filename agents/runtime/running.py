@@ -8,7 +8,7 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any
 
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
@@ -67,8 +67,11 @@ async def metrics_server(collect: Callable[[], Iterator[Any]], host: str, port: 
 
 
 @contextlib.asynccontextmanager
-async def text_server(text: Callable[[], bytes], host: str, port: int | None) -> AsyncIterator[None]:
-    """``text`` as ``/metrics`` in the same way: exposition that may be made once for many scrapes.
+async def text_server(
+    text: Callable[[], bytes], host: str, port: int | None, more: Mapping[str, Callable[[], bytes]] | None = None
+) -> AsyncIterator[None]:
+    """``text`` as ``/metrics`` in the same way: exposition that may be made once for many scrapes. ``more`` has texts
+    by their paths beside that.
 
     It is compressed once, too, for callers that take gzip, as Prometheus does: a tenth of the bytes is one packet or
     two, where caller and agent would else wake each other for each part.
@@ -78,15 +81,18 @@ async def text_server(text: Callable[[], bytes], host: str, port: int | None) ->
         return
     from kopt.cluster.runtime.http import SMALL_BODY_BYTES, HttpLimits, HttpServer, Reply, Request
 
-    @functools.lru_cache(maxsize=1)
+    texts = {"/metrics": text, **(more or {})}
+
+    @functools.lru_cache(maxsize=len(texts))
     def compressed(plain: bytes) -> Reply:
-        more = "Content-Encoding: gzip\r\nVary: Accept-Encoding\r\n"
-        return Reply(gzip.compress(plain, _GZIP_LEVEL, mtime=0), content_type=_METRICS, more=more)
+        headers = "Content-Encoding: gzip\r\nVary: Accept-Encoding\r\n"
+        return Reply(gzip.compress(plain, _GZIP_LEVEL, mtime=0), content_type=_METRICS, more=headers)
 
     def answer(request: Request) -> Reply:
-        if request.path == "/metrics":
-            return compressed(text()) if request.takes_gzip else Reply(text(), content_type=_METRICS)
-        return Reply.text("there is /metrics\n", 404)
+        asked = texts.get(request.path)
+        if asked is None:
+            return Reply.text(f"there is {' and '.join(texts)}\n", 404)
+        return compressed(asked()) if request.takes_gzip else Reply(asked(), content_type=_METRICS)
 
     # Any pod may connect: a thread for each connection would cost a node its memory.
     limits = HttpLimits(connections=_MOST_CONNECTIONS, buffered_bytes=_MOST_BUFFERED_BYTES)

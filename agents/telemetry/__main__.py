@@ -36,6 +36,7 @@ def settings_of(options: dict[str, Any]) -> ProcessSettings:
         options["host"],
         options["port"],
         options["xid_window_s"],
+        options["fault_interval_s"],
     )
 
 

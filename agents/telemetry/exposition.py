@@ -1,4 +1,6 @@
-"""The text of ``/metrics``: every series of the node's GPUs, in the order of the table, up to a limit."""
+"""The text of ``/metrics``: every series of the node's GPUs, in the order of the table, up to a limit; and which are
+those of faults.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -6,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from kopt.agents.telemetry.holders import Holder, Holders
 from kopt.core.hardware.gpu_telemetry import (
+    FAULTS,
     FIELDS,
     HELD,
     HELD_DESCRIPTION,
@@ -43,6 +46,11 @@ class Exposed:
     metrics: tuple["Metric", ...]
     series: int
     dropped: int
+
+    @property
+    def faults(self) -> tuple["Metric", ...]:
+        """Those that may be scraped more often than the rest."""
+        return tuple(metric for metric in self.metrics if metric.name in FAULTS)
 
 
 def expose(

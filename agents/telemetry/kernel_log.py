@@ -74,6 +74,8 @@ class KernelLog:
         self.xid_at_s: dict[str, dict[str, float]] = {}
         """When each code came last, on the monotonic clock."""
         self._errors: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        self.events = 0
+        """XIDs so far."""
         self.records = self.lost = 0
         """Records that were read, and those that the kernel had overwritten before."""
         self.problem = ""
@@ -134,6 +136,7 @@ class KernelLog:
         counts[known] += 1
         self.xid_at_s.setdefault(pci, {})[known] = at_s
         self.last_xid[pci] = float(code)
+        self.events += 1
 
     def _count_errors(self, pci: str, kind: str, block: str, count: int, new: str | None) -> None:
         if (pci, kind) not in self._errors and len(self._errors) >= 2 * _MOST_GPUS:

@@ -1,4 +1,5 @@
-"""Readings of NVIDIA's GPUs through NVML (the package ``nvidia-ml-py``): one line of JSON for each line on its input.
+"""Readings of NVIDIA's GPUs through NVML (the package ``nvidia-ml-py``): one line of JSON for each line on its input;
+for the line ``xids`` only what XIDs there were.
 
 A program of its own (``python -m kopt.agents.telemetry.nvml``): where a driver hangs, the call never returns, and only
 another process can be given up. It imports nothing else of the product, to be small. From Hopper on, GPM gives the
@@ -60,6 +61,19 @@ class Reader:
                 device["labelled"]["xid_errors_total"] = dict(self._xids[device["uuid"]])
                 device["values"]["last_xid"] = self._last_xid.get(device["uuid"], 0.0)
         return [*devices, *self._lost({device["uuid"] for device in devices})]
+
+    def xids(self) -> list[dict[str, Any]]:
+        """Of GPUs that had XIDs since the program began, their counts; no GPU is asked anything."""
+        self._drain()
+        return [
+            self._names[uuid]
+            | {
+                "values": {"last_xid": self._last_xid.get(uuid, 0.0)},
+                "labelled": {"xid_errors_total": dict(counts)},
+            }
+            for uuid, counts in self._xids.items()
+            if counts and uuid in self._names
+        ]
 
     def _lost(self, answering: set[str]) -> Iterator[dict[str, Any]]:
         """XIDs of GPUs that do not answer any more, without values: the last is often why."""
@@ -291,9 +305,9 @@ def main() -> int:
         missing = (nvml.NVML_ERROR_LIBRARY_NOT_FOUND, nvml.NVML_ERROR_DRIVER_NOT_LOADED)
         return _EXIT_ABSENT if error.value in missing else 1
     reader = Reader(nvml)
-    for _ in sys.stdin:
+    for line in sys.stdin:
         try:
-            devices = reader.read()
+            devices = reader.xids() if line == "xids\n" else reader.read()
         except nvml.NVMLError as error:
             sys.stderr.write(f"NVML does not answer any more: {error}\n")
             return 1

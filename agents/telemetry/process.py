@@ -6,8 +6,8 @@ import logging
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,13 +52,16 @@ class ProcessSettings:
     port: int | None = None
     xid_window_s: float = 3600.0
     """For how long an XID is news."""
+    fault_interval_s: float = 2.0
+    """Between two looks for XIDs, where they are to be had without a reading."""
 
 
 async def serve(settings: ProcessSettings, stop: asyncio.Event | None = None) -> None:
     """Until SIGTERM, SIGINT or ``stop``."""
     ending = end_signals(stop)
     telemetry = Telemetry(settings)
-    async with text_server(telemetry.text, settings.host, settings.port):
+    more = {"/metrics/faults": telemetry.faults_text}
+    async with text_server(telemetry.text, settings.host, settings.port, more):
         try:
             async with beside([telemetry.run()]):
                 await ending.wait()
@@ -95,7 +98,7 @@ class Telemetry:
         """Whether the exporter that is read gives them: then the kernel log would count them twice."""
         self._problem = ""
         self._is_absent = False
-        self._text, self._good_until_s = b"", float("-inf")
+        self._text, self._faults_text, self._good_until_s = b"", b"", float("-inf")
         self.readings: Counter[tuple[str, str]] = Counter()
         """By source and outcome."""
 
@@ -118,7 +121,28 @@ class Telemetry:
             if self._log is not None:
                 await asyncio.to_thread(self._log.read_new)
             self.make()
-            await asyncio.sleep(max(0.1, self._settings.interval_s - (self._clock() - begin_s)))
+            end_s = max(begin_s + self._settings.interval_s, self._clock() + 0.1)
+            while end_s - self._clock() > self._settings.fault_interval_s:
+                await asyncio.sleep(self._settings.fault_interval_s)
+                if await self.read_faults():
+                    self.make()
+            await asyncio.sleep(max(0.0, end_s - self._clock()))
+
+    async def read_faults(self) -> bool:
+        """Only XIDs, from the source that answered and the kernel log; whether there are new ones."""
+        before = self._devices, self._lost, self._log and self._log.events
+        if self._source is not None:
+            try:
+                xids = {device.uuid: device for device in await self._source.read_xids()}
+            except TelemetryError as error:
+                # The next reading says more.
+                self.readings[self._source.name, error.reason] += 1
+                xids = {}
+            self._devices = tuple(_with_xids(device, xids) for device in self._devices)
+            self._lost = tuple(_with_xids(device, xids) for device in self._lost)
+        if self._log is not None:
+            await asyncio.to_thread(self._log.read_new)
+        return before != (self._devices, self._lost, self._log and self._log.events)
 
     async def read(self) -> None:
         """Once, from the source that answered before, or from the first that does."""
@@ -175,7 +199,7 @@ class Telemetry:
 
     def make(self) -> None:
         """The text of what is known now, so that a scrape does not wait for it."""
-        self._text, self._good_until_s = self._made(self._clock())
+        self._text, self._faults_text, self._good_until_s = self._made(self._clock())
 
     def text(self) -> bytes:
         """What ``/metrics`` answers; made anew where something has become too old since."""
@@ -183,10 +207,12 @@ class Telemetry:
             self.make()
         return self._text
 
-    def _made(self, now_s: float) -> tuple[bytes, float]:
-        from prometheus_client import CollectorRegistry, generate_latest
-        from prometheus_client.registry import Collector
+    def faults_text(self) -> bytes:
+        """What ``/metrics/faults`` answers: of the same text the few series that alerts on faults go by."""
+        self.text()
+        return self._faults_text
 
+    def _made(self, now_s: float) -> tuple[bytes, bytes, float]:
         ends = [at_s + self._settings.stale_s for at_s in (self._read_s, self._kubelet.at_s)]
         devices = self._devices if ends[0] >= now_s else ()
         holders = _NOBODY
@@ -201,16 +227,9 @@ class Telemetry:
             logged_s = {each.pci: self._log.xid_at_s.get(pci_device(each.pci), {}) for each in (*devices, *silent)}
         devices, silent = (self._recent.added_to(each, now_s, logged_s) for each in (devices, silent))
         exposed = expose(self._settings.node, devices, gpus, holders, self._settings.most_series, silent)
-        own = [*self._own(exposed, holders), *self._of_the_log(gpus)]
-
-        class Made(Collector):
-            def collect(self) -> "Iterator[Metric]":
-                yield from exposed.metrics
-                yield from own
-
-        registry = CollectorRegistry()
-        registry.register(Made())
-        return generate_latest(registry), min([end for end in ends if end >= now_s], default=float("inf"))
+        text = _written((*exposed.metrics, *self._own(exposed, holders), *self._of_the_log(gpus)))
+        good_until_s = min([end for end in ends if end >= now_s], default=float("inf"))
+        return text, _written(exposed.faults), good_until_s
 
     def _own(self, exposed: Exposed, holders: Holders) -> "Iterator[Metric]":
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -265,6 +284,29 @@ class Telemetry:
             self._log.close()
         for source in self._sources:
             await source.close()
+
+
+def _with_xids(device: DeviceReading, xids: Mapping[str, DeviceReading]) -> DeviceReading:
+    newer = xids.get(device.uuid) if not device.partition else None
+    if newer is None:
+        return device
+    # One that does not answer has no values, which is how it is known.
+    values = {**device.values, **newer.values} if device.values else device.values
+    return replace(device, values=values, labelled={**device.labelled, **newer.labelled})
+
+
+def _written(metrics: Sequence["Metric"]) -> bytes:
+    """As Prometheus reads it."""
+    from prometheus_client import CollectorRegistry, generate_latest
+    from prometheus_client.registry import Collector
+
+    class Made(Collector):
+        def collect(self) -> "Iterator[Metric]":
+            return iter(metrics)
+
+    registry = CollectorRegistry()
+    registry.register(Made())
+    return generate_latest(registry)
 
 
 def partition_names(root: Path) -> dict[str, str]:

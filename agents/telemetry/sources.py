@@ -44,6 +44,10 @@ class Source(Protocol):
     async def read(self) -> tuple[DeviceReading, ...]:
         """Within a limit of time. Raises TelemetryError."""
 
+    async def read_xids(self) -> tuple[DeviceReading, ...]:
+        """What is known of XIDs since the last reading, and nothing else: of GPUs that had any, with their counts so
+        far. Costs far less than a reading; empty where they come no sooner. Raises TelemetryError."""
+
     async def close(self) -> None:
         """Leaves nothing behind but what cannot be killed."""
 
@@ -59,6 +63,13 @@ class ProgramSource:
         self._stuck: asyncio.subprocess.Process | None = None
 
     async def read(self) -> tuple[DeviceReading, ...]:
+        return await self._answer(b"\n")
+
+    async def read_xids(self) -> tuple[DeviceReading, ...]:
+        # One that was just started listens to no GPU before its first reading.
+        return await self._answer(b"xids\n") if self.name == "nvml" and self._process is not None else ()
+
+    async def _answer(self, question: bytes) -> tuple[DeviceReading, ...]:
         if self._stuck is not None:
             if self._stuck.returncode is None:
                 raise TelemetryError("stuck", "the reading process does not end, not even when killed")
@@ -66,7 +77,7 @@ class ProgramSource:
         try:
             async with asyncio.timeout(self._limit_s):
                 process = self._process = self._process or await self._start()
-                line = await self._ask(process)
+                line = await self._ask(process, question)
                 if not line.endswith(b"\n"):
                     raise await self._ended(process)
             return readings_of(decode(line.decode(errors="replace"), longest_chars=_MOST_BYTES))
@@ -93,11 +104,11 @@ class ProgramSource:
             raise TelemetryError("failed", f"cannot be started: {error.strerror}") from error
 
     @staticmethod
-    async def _ask(process: asyncio.subprocess.Process) -> bytes:
+    async def _ask(process: asyncio.subprocess.Process, question: bytes) -> bytes:
         assert process.stdin is not None
         assert process.stdout is not None
         with contextlib.suppress(ConnectionError):
-            process.stdin.write(b"\n")
+            process.stdin.write(question)
             await process.stdin.drain()
         return await process.stdout.readline()
 
@@ -151,6 +162,10 @@ class ToolSource:
         self._read_s = time.monotonic()
         return self._last
 
+    async def read_xids(self) -> tuple[DeviceReading, ...]:
+        """AMD's GPUs have none."""
+        return ()
+
     @staticmethod
     async def _described(tool: Tool) -> str:
         """Empty where this release does not say: devices are known by their numbers then."""
@@ -189,6 +204,10 @@ class ExporterSource:
             raise TelemetryError("other-node", message)
         self._counters, self._read_s = exported.counters, now_s
         return tuple(exported.devices)
+
+    async def read_xids(self) -> tuple[DeviceReading, ...]:
+        """An exporter has what it gathered last; to ask it more often brings nothing sooner."""
+        return ()
 
     def _fetch(self) -> str:
         """In a thread, which ends by itself: each wait has a limit, and all together."""

@@ -50,7 +50,9 @@ class Example:
 
 @dataclass(frozen=True)
 class AlertRule:
-    """``summary`` is one of Prometheus' templates; ``wait`` is for how long ``expr`` has to hold."""
+    """``summary`` is one of Prometheus' templates; ``wait`` is for how long ``expr`` has to hold. ``every`` is for what
+    somebody has to know sooner than by Prometheus' own interval, which is where it is empty; only series that are
+    scraped as often are worth it."""
 
     name: str
     kind: str
@@ -62,6 +64,7 @@ class AlertRule:
     means: str
     do: str
     example: Example
+    every: str = ""
 
     @property
     def alert(self) -> str:
@@ -134,14 +137,11 @@ def rule_groups(without: Collection[str] = (), labels: Mapping[str, str] | None 
         if name not in names:
             raise KeyError(name)
     groups = [*_recorded_groups()]
-    for kind in kinds():
-        rules = [
-            _document(rule, labels or {})
-            for rule in alert_rules()
-            if rule.kind == kind and not {rule.name, rule.alert} & set(without)
-        ]
-        if rules:
-            groups.append({"name": f"kopt-{kind}", "rules": rules})
+    kept = [rule for rule in alert_rules() if not {rule.name, rule.alert} & set(without)]
+    # By kind and interval; those with Prometheus' own interval are a kind's first group.
+    for kind, every in sorted({(rule.kind, rule.every) for rule in kept}):
+        rules = [_document(rule, labels or {}) for rule in kept if (rule.kind, rule.every) == (kind, every)]
+        groups.append(_group(kind, every, rules))
     return groups
 
 
@@ -149,8 +149,12 @@ def _recorded_groups() -> Iterator[dict[str, Any]]:
     """By interval; those with an interval of their own come after what they need."""
     for every in dict.fromkeys(rule.every for rule in recorded_rules()):
         rules = [rule.document for rule in recorded_rules() if rule.every == every]
-        interval = {"interval": every} if every else {}
-        yield {"name": f"kopt-recorded{every and '-' + every}", **interval, "rules": rules}
+        yield _group(_RECORDED, every, rules)
+
+
+def _group(kind: str, every: str, rules: list[dict[str, Any]]) -> dict[str, Any]:
+    interval = {"interval": every} if every else {}
+    return {"name": f"kopt-{kind}{every and '-' + every}", **interval, "rules": rules}
 
 
 def _document(rule: AlertRule, labels: Mapping[str, str]) -> dict[str, Any]:
@@ -175,6 +179,7 @@ def _rule(kind: str, name: str, entry: Mapping[str, Any]) -> AlertRule:
         entry["means"],
         entry["do"],
         Example(**entry["example"]),
+        entry.get("every", ""),
     )
 
 

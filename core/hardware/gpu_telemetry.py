@@ -270,6 +270,8 @@ UP_DESCRIPTION = (
     "1 while the GPU answers; 0 once one that was seen before does not. Its other series are absent then, but for "
     "errors in the kernel log."
 )
+FAULTS = (UP, PREFIX + "recent_xid_errors")
+"""Names of the series that are few, and that alerts which somebody waits for go by: they may be scraped more often."""
 HELD = PREFIX + "held"
 HELD_DESCRIPTION = "1 for each device that a pod has, of a device plugin or of a claim, alone or beside others."
 SHARE = PREFIX + "pod_share_ratio"

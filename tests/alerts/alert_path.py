@@ -16,6 +16,7 @@ from nvml_standin.devices import Devices
 from prometheus_server import RunningPrometheus
 
 from kopt.core.alerts.catalogue import rule_groups
+from kopt.core.hardware.gpu_telemetry import FAULTS
 from tests.alerts.alertmanager_server import Webhook, running_alertmanager
 
 NODE = "gpu-7"
@@ -41,18 +42,23 @@ def running_path(
     *,
     gpus: int = 2,
     read_s: float = 2,
+    fault_read_s: float = 2,
     scrape_s: int = 2,
+    fault_scrape_s: int = 0,
     evaluate_s: int = 2,
     window_s: float = 3600,
     route: Mapping[str, Any] = AT_ONCE,
 ) -> Iterator[AlertPath]:
-    """Seconds between readings of the GPUs, scrapes and evaluations; ``window_s``: for how long an XID is recent."""
+    """Seconds between readings of the GPUs, scrapes and evaluations (rules with an interval of their own keep it), and
+    between those of faults, which are scraped with the rest where that is 0; ``window_s``: for how long an XID is
+    recent."""
     with ExitStack() as running:
         webhook = Webhook()
         running.callback(webhook.close)
         devices = Devices(folder / "gpus", gpus=gpus)
         port = free_port()
         options = [f"--node={NODE}", f"--port={port}", f"--interval={read_s}", f"--xid-window={window_s}"]
+        options += [f"--fault-interval={fault_read_s}"]
         agent = Server("telemetry", [*KOPT, "agent", "telemetry", *options], folder, devices.environment)
         running.callback(agent.stop)
         alertmanager = running.enter_context(running_alertmanager(folder, webhook, route))
@@ -64,9 +70,27 @@ def running_path(
         configuration = {
             "global": {"scrape_interval": f"{scrape_s}s", "evaluation_interval": f"{evaluate_s}s"},
             "rule_files": ["kopt.yaml"],
-            "scrape_configs": [{"job_name": "telemetry", "honor_labels": True, "static_configs": targets}],
+            "scrape_configs": _scrapes(targets, fault_scrape_s),
             "alerting": {"alertmanagers": [{"static_configs": [{"targets": [alertmanager]}]}]},
         }
         prometheus = RunningPrometheus(own, configuration=yaml.safe_dump(configuration))
         running.callback(prometheus.stop)
         yield AlertPath(devices, webhook, prometheus.url, f"http://127.0.0.1:{port}/metrics")
+
+
+def _scrapes(targets: list[dict[str, Any]], fault_scrape_s: int) -> list[dict[str, Any]]:
+    """As the operator makes them of the chart's monitor: both paths are one job."""
+    every: dict[str, Any] = {"job_name": "telemetry", "honor_labels": True, "static_configs": targets}
+    if not fault_scrape_s:
+        return [every]
+    faults = every | {
+        "job_name": "faults",
+        "metrics_path": "/metrics/faults",
+        "scrape_interval": f"{fault_scrape_s}s",
+        "relabel_configs": [
+            {"target_label": "job", "replacement": "telemetry"},
+            {"source_labels": ["__metrics_path__"], "target_label": "metrics_path"},
+        ],
+    }
+    left_out = {"action": "drop", "source_labels": ["__name__"], "regex": "|".join(FAULTS)}
+    return [every | {"metric_relabel_configs": [left_out]}, faults]

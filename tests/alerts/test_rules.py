@@ -14,6 +14,7 @@ from documents import ROOT
 from kopt.core.alerts.catalogue import AlertRule, Severity, alert_rules, kinds, recorded_rules, rule_groups
 from kopt.core.dashboards.catalogue import dashboards
 from kopt.core.hardware import gpu_telemetry
+from kopt.core.hardware.gpu_telemetry import FAULTS
 from kopt.data.gpu_hours import QUERIES
 from tests.metric_names import named_in
 
@@ -115,6 +116,20 @@ def test_names_are_unique_and_summaries_name_labels_that_the_alert_has() -> None
     for rule in alert_rules():
         named = set(re.findall(r"\$labels\.([a-z_]+)", rule.summary))
         assert named <= set(rule.example.labels), rule.name
+
+
+def test_what_is_evaluated_more_often_goes_by_series_that_are_scraped_more_often() -> None:
+    """And by those of dcgm-exporter, whose interval is its own."""
+    often = {rule.name: named_in(rule.expr) for rule in alert_rules() if rule.every}
+    assert set(often) == {"GpuXidFatal", "GpuLost"}
+    ours = {name for named in often.values() for name in named if name.startswith("kopt")}
+    assert ours == set(FAULTS)
+    (group,) = (group for group in rule_groups() if group["name"] == "kopt-gpu-3s")
+    assert group["interval"] == "3s"
+    assert {(rule["alert"], rule["for"]) for rule in group["rules"]} == {
+        ("KoptGpuXidFatal", "0m"),
+        ("KoptGpuLost", "1m"),
+    }
 
 
 def test_recorded_series_are_used_and_used_ones_recorded() -> None:

@@ -128,7 +128,8 @@ def test_whoever_may_be_scraped_has_one_monitor_that_finds_its_port(objects: lis
     scraped = {}
     for monitor in monitors:
         pods, spec = monitor["kind"] == "PodMonitor", monitor["spec"]
-        (endpoint,) = spec["podMetricsEndpoints" if pods else "endpoints"]
+        endpoint, *more = spec["podMetricsEndpoints" if pods else "endpoints"]
+        assert all(each["port"] == endpoint["port"] for each in more)
         assert monitor["metadata"]["labels"]["release"] == "prometheus"
         assert endpoint["interval"] == "15s"
         if not pods:

@@ -42,8 +42,8 @@ class Agent:
         with (folder / "agent.log").open("wb") as log:
             self._process = subprocess.Popen(command, env={**os.environ, **devices.environment}, stderr=log)
 
-    def text(self) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=2) as answer:
+    def text(self, path: str = "/metrics") -> str:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=2) as answer:
             return str(answer.read().decode())
 
     def values(self, name: str, *labels: str) -> dict[tuple[str, ...], float]:
@@ -160,6 +160,26 @@ def test_nothing_hangs_and_nothing_lies(tmp_path: Path, devices: Devices, kubele
         assert agent.stop() == 0
 
 
+def test_xids_wait_for_no_reading_and_the_few_series_of_faults_have_a_path(tmp_path: Path, devices: Devices) -> None:
+    agent = Agent(tmp_path, devices, "--interval=60", "--stale=120", "--fault-interval=0.2")
+    try:
+        agent.until(lambda: len(agent.values("kopt_gpu_up", "gpu")) == 3, "the only reading")
+        assert "recent_xid_errors" not in agent.text("/metrics/faults")
+        devices.xid(1, 79, 45)
+        faults = lambda: agent.text("/metrics/faults")  # noqa: E731
+        agent.until(lambda: 'xid="79"' in faults(), "the XID")
+        families = list(text_string_to_metric_families(faults()))
+        assert {family.name for family in families} == {"kopt_gpu_up", "kopt_gpu_recent_xid_errors"}
+        series = {(sample.name, *sorted(sample.labels.items())) for family in families for sample in family.samples}
+        assert len(series) == 5
+        every = [sample for family in text_string_to_metric_families(agent.text()) for sample in family.samples]
+        assert series < {(sample.name, *sorted(sample.labels.items())) for sample in every}
+        assert agent.values("kopt_gpu_xid_errors_total", "gpu", "xid") == {("1", "79"): 1.0, ("1", "45"): 1.0}
+        assert sum(agent.values("kopt_telemetry_readings_total", "outcome").values()) == 1
+    finally:
+        assert agent.stop() == 0
+
+
 def test_an_exporter_of_the_node_is_read_and_no_gpu_is(tmp_path: Path, devices: Devices) -> None:
     answers = [recorded.dcgm()]
 
@@ -202,6 +222,7 @@ def test_an_exporter_of_the_node_is_read_and_no_gpu_is(tmp_path: Path, devices: 
         (("--node=a", "--source=rocm"), "amd-smi"),
         (("--node=a", "--exporter=localhost:9400"), "no address of metrics"),
         (("--node=a", "--max-series=0"), "positive"),
+        (("--node=a", "--fault-interval=0"), "positive"),
     ],
 )
 def test_it_says_what_it_was_asked_wrongly(options: tuple[str, ...], words: str) -> None:

@@ -33,6 +33,17 @@ async def test_callers_get_what_they_take(accepted: str, is_compressed: bool) ->
     assert (int(answer.headers["Content-Length"]) < len(text)) == is_compressed
 
 
+async def test_each_path_has_its_own_text() -> None:
+    port = free_port()
+    async with (
+        text_server(lambda: b"a 1\n", "127.0.0.1", port, {"/metrics/faults": lambda: b"b 1\n"}),
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", trust_env=False) as client,
+    ):
+        assert [(await client.get(path)).text for path in ("/metrics", "/metrics/faults")] == ["a 1\n", "b 1\n"]
+        other = await client.get("/metrics/other")
+    assert (other.status_code, other.text) == (404, "there is /metrics and /metrics/faults\n")
+
+
 async def test_a_text_is_compressed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     texts, made, port = [b"a 1\n", b"a 2\n"], list[bytes](), free_port()
     compress = gzip.compress

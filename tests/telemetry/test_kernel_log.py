@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -181,9 +182,13 @@ class Readings(Source):
 
     def __init__(self, name: str, devices: Iterable[DeviceReading]) -> None:
         self.name, self.devices = name, tuple(devices)
+        self.xids: tuple[DeviceReading, ...] = ()
 
     async def read(self) -> tuple[DeviceReading, ...]:
         return self.devices
+
+    async def read_xids(self) -> tuple[DeviceReading, ...]:
+        return self.xids
 
     async def close(self) -> None: ...
 
@@ -293,3 +298,26 @@ def test_only_what_does_not_answer_is_silent() -> None:
     gpus = [GpuIdentity("0", "u0", "H100", f"{BUS}.0"), GpuIdentity("1", "u1", "H100", "0000:3c:00.0")]
     silent = with_kernel_log(silent_gpus([DeviceReading("1")], gpus), lines(FALLEN))
     assert [(each.gpu, each.values) for each in silent] == [("0", {"last_xid": 79.0})]
+
+
+def test_between_readings_only_new_xids_make_a_new_text(ring: Ring) -> None:
+    source = Readings("nvml", [DeviceReading("0", "GPU-a", pci=f"{BUS}.0", values={"power_watts": 400.0})])
+    telemetry = agent(source)
+    scraped(telemetry)
+    ring.answers = [record(1, "usb 1-1: new device"), errno.EAGAIN]
+    assert not asyncio.run(telemetry.read_faults())
+    ring.answers = [f"3,2,{time.monotonic() * 1e6:.0f},-;{FALLEN}\n".encode(), errno.EAGAIN]
+    assert asyncio.run(telemetry.read_faults())
+    assert not asyncio.run(telemetry.read_faults())
+    # What NVML tells of a GPU that does not answer any more does not bring it back.
+    telemetry._devices, telemetry._lost = (), (DeviceReading("0", "GPU-a", pci=f"{BUS}.0"),)
+    source.xids = (
+        DeviceReading("0", "GPU-a", values={"last_xid": 48.0}, labelled={"xid_errors_total": {"48": 1.0}}),
+        DeviceReading("9", "GPU-z", values={"last_xid": 48.0}, labelled={"xid_errors_total": {"48": 1.0}}),
+    )
+    assert asyncio.run(telemetry.read_faults())
+    telemetry.make()
+    text = telemetry.faults_text().decode()
+    series = {(name, labels["gpu"], labels.get("xid")): value for name, labels, value in series_of(text)}
+    recent = "kopt_gpu_recent_xid_errors"
+    assert series == {("kopt_gpu_up", "0", None): 0.0, (recent, "0", "48"): 1.0, (recent, "0", "79"): 1.0}

@@ -130,6 +130,21 @@ async def test_a_gpu_that_vanishes_says_why(devices: Devices) -> None:
     assert lost.labelled == {"xid_errors_total": {"79": 1.0}}
 
 
+async def test_xids_come_between_readings_and_stay(devices: Devices) -> None:
+    source = ProgramSource("nvml")
+    try:
+        assert await source.read_xids() == ()
+        await source.read()
+        devices.xid(1, 79, 45)
+        (struck,) = await source.read_xids()
+        assert (struck.uuid, set(struck.values)) == (devices.uuid(1), {"last_xid"})
+        assert struck.labelled == {"xid_errors_total": {"79": 1.0, "45": 1.0}}
+        _, struck = await source.read()
+        assert struck.labelled["xid_errors_total"] == {"79": 1.0, "45": 1.0}
+    finally:
+        await source.close()
+
+
 async def test_a_storm_of_xids_is_counted_by_code_and_bounded(devices: Devices) -> None:
     async with reading() as read:
         await read()

@@ -40,6 +40,10 @@ def telemetry(
         typer.Option(metavar="DEVICE", help="The node's /dev/kmsg: errors of GPUs that no exporter gives."),
     ] = None,
     interval: Annotated[float, typer.Option(metavar="SECONDS", help="Between readings.")] = 10,
+    fault_interval: Annotated[
+        float,
+        typer.Option("--fault-interval", metavar="SECONDS", help="Between looks for XIDs of NVML and the kernel log."),
+    ] = 2,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="The longest that a reading may take.")] = 5,
     stale: Annotated[float, typer.Option(metavar="SECONDS", help="Older readings are not shown.")] = 60,
     xid_window: Annotated[
@@ -68,6 +72,7 @@ def telemetry(
         usage_error("name the node, or set NODE_NAME", "--node")
     for value, option in (
         (interval, "--interval"),
+        (fault_interval, "--fault-interval"),
         (timeout, "--timeout"),
         (stale, "--stale"),
         (xid_window, "--xid-window"),
@@ -99,6 +104,7 @@ def telemetry(
         "host": host,
         "port": port,
         "xid_window_s": xid_window,
+        "fault_interval_s": fault_interval,
     }
     # In this process's place: what the command line has loaded would stay in a node's memory for ever.
     command = [sys.executable, "-P", "-m", "kopt.agents.telemetry", json.dumps(arguments)]

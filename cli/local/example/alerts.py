@@ -72,7 +72,7 @@ class ExampleAlerts:
                     yield self._episode(each.alert, each.labels, fired_s, end_s if end_s < now_s else None), each.note
         # The errors that the example's health has against a GPU: the node keeps new pods off while they count.
         at_s = now_s - now_s % _HOUR_S
-        labels = {"node": NODES[1], "gpu": "4"}
+        labels = {"node": NODES[1], "gpu": "4", "xid": "94"}
         yield self._episode("KoptGpuXidFatal", labels, at_s - 5 * _HOUR_S, at_s - 4 * _HOUR_S), "node reset, watched"
         yield self._episode("KoptGpuNodesCondemned", {}, at_s - 5 * _HOUR_S, None), "replacement ordered"
 

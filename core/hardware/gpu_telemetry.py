@@ -268,7 +268,7 @@ BY_NAME = {field.name: field for field in FIELDS}
 UP = PREFIX + "up"
 UP_DESCRIPTION = (
     "1 while the GPU answers; 0 once one that was seen before does not. Its other series are absent then, but for "
-    "errors in the kernel log."
+    "errors in the kernel log. Absent while nothing can be read of any."
 )
 HELD = PREFIX + "held"
 HELD_DESCRIPTION = "1 for each device that a pod has, of a device plugin or of a claim, alone or beside others."

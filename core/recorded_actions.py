@@ -8,7 +8,8 @@ from kopt.core.audit import AuditError, StoredRecord, read_record
 
 @dataclass(frozen=True)
 class RecordedAction:
-    """``at_s`` is Unix time by the clock of the component; ``kind`` is write, event or decision."""
+    """``at_s`` is Unix time by the clock of the component; ``kind`` is write, event or decision. ``uid`` is that of the
+    object, empty where it is not known."""
 
     at_s: float
     component: str
@@ -17,6 +18,7 @@ class RecordedAction:
     object_kind: str
     name: str
     text: str
+    uid: str = ""
 
 
 def actions_in(stored: Iterable[StoredRecord]) -> Iterator[RecordedAction]:
@@ -27,6 +29,8 @@ def actions_in(stored: Iterable[StoredRecord]) -> Iterator[RecordedAction]:
         except AuditError:
             # `kopt audit verify` says what is wrong with it.
             continue
+        # A decision about a pod that is to be made has the uid of the question.
+        uid = "" if entry.kind == "decision" else entry.uid
         yield RecordedAction(
-            entry.at_s, entry.component, entry.kind, entry.verb, entry.object_kind, entry.name, entry.summary
+            entry.at_s, entry.component, entry.kind, entry.verb, entry.object_kind, entry.name, entry.summary, uid
         )

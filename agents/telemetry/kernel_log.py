@@ -10,6 +10,7 @@ import errno
 import logging
 import os
 import re
+import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -42,10 +43,15 @@ _KERNEL = 0
 """The facility of the kernel's own messages. Processes may write to the log too, but not with this one."""
 
 
+def _raw_s() -> float:
+    """Seconds since boot that NTP has not corrected, as in records."""
+    return time.clock_gettime(time.CLOCK_MONOTONIC_RAW)
+
+
 @dataclass(frozen=True)
 class Record:
-    """``sequence`` counts up by one from boot on; ``at_s`` is seconds of the kernel's clock, which is the monotonic one
-    but for parts of a second."""
+    """``sequence`` counts up by one from boot on; ``at_s`` is seconds of the processor's clock, which NTP does not
+    correct: over months it may be minutes away from the monotonic one."""
 
     facility: int
     sequence: int
@@ -65,14 +71,22 @@ def read_record(raw: bytes) -> Record | None:
 class KernelLog:
     """What was read so far, by PCI address without function. ``problem``: why nothing is read, empty while it is."""
 
-    def __init__(self, path: Path = Path("/dev/kmsg"), read: Callable[[int, int], bytes] = os.read) -> None:
-        self._path, self._read = path, read
+    def __init__(
+        self,
+        path: Path = Path("/dev/kmsg"),
+        read: Callable[[int, int], bytes] = os.read,
+        clock: Callable[[], float] = time.monotonic,
+        raw_clock: Callable[[], float] = _raw_s,
+    ) -> None:
+        self._path, self._read, self._clock, self._raw_clock = path, read, clock, raw_clock
         self._file: int | None = None
+        self._is_backlog = True
+        """Until the end of the log was reached once: what is read then came before, what comes later came just now."""
         self._next = 0
         self.xids: dict[str, Counter[str]] = {}
         self.last_xid: dict[str, float] = {}
         self.xid_at_s: dict[str, dict[str, float]] = {}
-        """When each code came last, on the monotonic clock."""
+        """When each code came last, on ``clock`` (monotonic)."""
         self._errors: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
         self.events = 0
         """XIDs so far."""
@@ -102,6 +116,7 @@ class KernelLog:
             try:
                 raw = self._read(file, _RECORD_BYTES)
             except BlockingIOError:
+                self._is_backlog = False
                 return
             except OSError as error:
                 # EPIPE: overwritten before it was read, the next read has the oldest. EINVAL: longer than can be.
@@ -123,10 +138,14 @@ class KernelLog:
         if record.facility != _KERNEL:
             return
         if (xid := _XID.match(record.message)) is not None:
-            self._count_xid(pci_device(xid["pci"]), str(int(xid["code"])), record.at_s)
+            self._count_xid(pci_device(xid["pci"]), str(int(xid["code"])), self._clock() - self._age_s(record))
         elif (ras := _RAS.match(record.message)) is not None and int(ras["count"]) < _MOST_ERRORS:
             kind = "uncorrectable" if ras["kind"] else "correctable"
             self._count_errors(pci_device(ras["pci"]), kind, ras["block"].lower(), int(ras["count"]), ras["new"])
+
+    def _age_s(self, record: Record) -> float:
+        """Only of what was there before does the log's own time count; the raw clock drifts as it does."""
+        return max(0.0, self._raw_clock() - record.at_s) if self._is_backlog else 0.0
 
     def _count_xid(self, pci: str, code: str, at_s: float) -> None:
         if pci not in self.xids and len(self.xids) >= _MOST_GPUS:
@@ -163,7 +182,7 @@ class KernelLog:
     def close(self) -> None:
         if self._file is not None:
             os.close(self._file)
-        self._file = None
+        self._file, self._is_backlog = None, True
 
 
 def pci_device(written: str) -> str:

@@ -93,7 +93,7 @@ class Telemetry:
         self._read_s = float("-inf")
         self._inventory: dict[str, GpuIdentity] = {}
         self._kubelet = _Kubelet()
-        self._log = KernelLog(settings.kernel_log) if settings.kernel_log is not None else None
+        self._log = KernelLog(settings.kernel_log, clock=clock) if settings.kernel_log is not None else None
         self._exports_xids = False
         """Whether the exporter that is read gives them: then the kernel log would count them twice."""
         self._problem = ""
@@ -220,16 +220,22 @@ class Telemetry:
             aliases = partition_names(self._settings.root)
             holders = holders_of(self._kubelet.allocations, self._kubelet.offered, devices, aliases)
         gpus = sorted(self._inventory.values(), key=lambda each: (len(each.gpu), each.gpu, each.uuid))
-        silent = silent_gpus(devices, gpus, self._lost)
-        logged_s: dict[str, dict[str, float]] = {}
-        if self._log is not None and not self._exports_xids:
-            devices, silent = with_kernel_log(devices, self._log), with_kernel_log(silent, self._log)
-            logged_s = {each.pci: self._log.xid_at_s.get(pci_device(each.pci), {}) for each in (*devices, *silent)}
-        devices, silent = (self._recent.added_to(each, now_s, logged_s) for each in (devices, silent))
-        exposed = expose(self._settings.node, devices, gpus, holders, self._settings.most_series, silent)
+        devices, silent = (self._with_xids(each, now_s) for each in (devices, silent_gpus(devices, gpus, self._lost)))
+        # Where nothing is read, nobody knows which of them answer.
+        known = gpus if ends[0] >= now_s else []
+        exposed = expose(self._settings.node, devices, known, holders, self._settings.most_series, silent)
         text = _written((*exposed.metrics, *self._own(exposed, holders), *self._of_the_log(gpus)))
         good_until_s = min([end for end in ends if end >= now_s], default=float("inf"))
         return text, _written(exposed.faults), good_until_s
+
+    def _with_xids(self, devices: Sequence[DeviceReading], now_s: float) -> tuple[DeviceReading, ...]:
+        """With what the kernel log says of them. Where an exporter gives XIDs its counts are left alone, but not which
+        are news: it has the last code of each GPU, and 79 may be followed by another one."""
+        if self._log is None:
+            return self._recent.added_to(devices, now_s)
+        logged_s = {each.pci: self._log.xid_at_s.get(pci_device(each.pci), {}) for each in devices}
+        counted = with_kernel_log(devices, self._log)
+        return self._recent.added_to(devices if self._exports_xids else counted, now_s, logged_s, counted)
 
     def _own(self, exposed: Exposed, holders: Holders) -> "Iterator[Metric]":
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -249,7 +255,11 @@ class Telemetry:
         if self._read_s > float("-inf"):
             # A time, not an age: the text is made once for several scrapes.
             at_s = time.time() - (self._clock() - self._read_s)
-            yield GaugeMetricFamily("kopt_telemetry_last_reading_seconds", "When the GPUs last answered.", value=at_s)
+            last = GaugeMetricFamily(
+                "kopt_telemetry_last_reading_seconds", "When the GPUs last answered.", labels=["node"]
+            )
+            last.add_metric([self._settings.node], at_s)
+            yield last
         yield GaugeMetricFamily("kopt_telemetry_series", "Series of GPUs that are shown.", value=exposed.series)
         yield GaugeMetricFamily(
             "kopt_telemetry_series_limit", "How many there may be.", value=self._settings.most_series

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from kopt.formats.gpu_metrics.device_reading import DeviceReading
 
@@ -21,26 +22,33 @@ class RecentXids:
         self._at_s: dict[str, dict[str, float]] = {}
 
     def added_to(
-        self, devices: Sequence[DeviceReading], now_s: float, logged_s: Mapping[str, Mapping[str, float]]
+        self,
+        devices: Sequence[DeviceReading],
+        now_s: float,
+        logged_s: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
+        counted: Sequence[DeviceReading] | None = None,
     ) -> tuple[DeviceReading, ...]:
         """The readings with their field ``recent_xid_errors``. ``logged_s``: when codes came last by the kernel log, by
-        the PCI address of the reading, on the clock of ``now_s`` (monotonic)."""
+        the PCI address of the reading, on the clock of ``now_s`` (monotonic). ``counted``: the same readings, in the
+        same order, with the counts to go by where they are not those to show."""
         return tuple(
-            device if device.partition else self._with_recent(device, now_s, logged_s.get(device.pci, {}))
-            for device in devices
+            device if device.partition else self._with_recent(device, counts, now_s, logged_s.get(device.pci, {}))
+            for device, counts in zip(devices, devices if counted is None else counted, strict=True)
         )
 
-    def _with_recent(self, device: DeviceReading, now_s: float, logged_s: Mapping[str, float]) -> DeviceReading:
+    def _with_recent(
+        self, device: DeviceReading, counted: DeviceReading, now_s: float, logged_s: Mapping[str, float]
+    ) -> DeviceReading:
         gpu = device.uuid or device.gpu
         if gpu not in self._at_s and len(self._at_s) >= _MOST_GPUS:
             return device
         at_s = self._at_s.setdefault(gpu, {})
-        counts = _counts(device)
+        counts = _counts(counted)
         before = self._counts.get(gpu, {})
         for code, count in counts.items():
             if count > before.get(code, 0.0) and (code in at_s or len(at_s) < _MOST_CODES):
                 at_s[code] = logged_s.get(code, now_s)
-        if counts or device.values:
+        if counts or counted.values:
             # One that does not answer says nothing of what it counted.
             self._counts[gpu] = counts
         for code in [code for code, then_s in at_s.items() if now_s - then_s >= self._window_s]:

@@ -74,7 +74,7 @@ async def ask(kube: Kube, wanted: Wanted, predictions: Predictions | None = None
         await diagnosed(kube, collected, answer, predictions),
         collected.unread,
         collected.now_s,
-        await recorded_actions(records, root.namespace, {(each.kind, each.name) for each in (root, target)})
+        await recorded_actions(records, root.namespace, {(each.kind, each.name, each.uid) for each in (root, target)})
         if records
         else (),
     )

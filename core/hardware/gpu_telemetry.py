@@ -268,7 +268,7 @@ BY_NAME = {field.name: field for field in FIELDS}
 UP = PREFIX + "up"
 UP_DESCRIPTION = (
     "1 while the GPU answers; 0 once one that was seen before does not. Its other series are absent then, but for "
-    "errors in the kernel log."
+    "errors in the kernel log. Absent while nothing can be read of any."
 )
 FAULTS = (UP, PREFIX + "recent_xid_errors")
 """Names of the series that are few, and that alerts which somebody waits for go by: they may be scraped more often."""

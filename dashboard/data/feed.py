@@ -148,8 +148,8 @@ class Polled(Generic[A]):
 
 
 class Background:
-    """Reads in a task of its own, so that a slow server keeps no other feed from what is new. ``read`` gives the
-    seconds after which it is due again."""
+    """Reads in a task of its own, so that the rest of its feed, and what is refreshed together with it as the cluster
+    changes, does not wait for a slow server. ``read`` gives the seconds after which it is due again."""
 
     def __init__(self, read: Callable[[], Awaitable[float]], clock: Callable[[], float]) -> None:
         self._read, self._clock, self._due_s = read, clock, 0.0

@@ -75,6 +75,46 @@ def test_rules_fire_and_resolve(kind: str, tmp_path: Path) -> None:
     promtool("test", "rules", *files, folder=tmp_path)
 
 
+KOPT, COUNT, LAST = "kopt_gpu_recent_xid_errors", "DCGM_EXP_XID_ERRORS_COUNT", "DCGM_FI_DEV_XID_ERRORS"
+
+
+@pytest.mark.services
+@pytest.mark.parametrize(
+    "series",
+    [
+        {f'{KOPT}{{node="{node}",gpu="3",xid="79"}}': "_x5 1x10 stale stale stale 1x10 stale" for node in "ab"},
+        {f'{COUNT}{{Hostname="{node}",gpu="3",xid="79"}}': "0x5 1x10 stale stale stale 1x10 0x60" for node in "ab"},
+        # Where the exporter's own label is left out, the target's says on which node it is.
+        {f'{LAST}{{node="{node}",gpu="3"}}': "0x5 79x10 stale stale stale 79x10 0x60" for node in "ab"},
+        {f'{LAST}{{Hostname="{node}",node="z",gpu="3"}}': "0x5 79x10 stale stale stale 79x10 0x60" for node in "ab"},
+    ],
+    ids=["agent", "counts", "last", "last-with-hostname"],
+)
+def test_an_xid_is_one_alert_for_each_gpu_whoever_tells_of_it_and_outlasts_a_failed_scrape(
+    series: dict[str, str], tmp_path: Path
+) -> None:
+    (rule,) = (rule for rule in alert_rules() if rule.name == "GpuXidFatal")
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": groups_of(rule)}))
+    own = {"severity": rule.severity.value, "kind": rule.kind, "gpu": "3", "xid": "79"}
+    fires = [{"exp_labels": {**own, "node": node}} for node in "ab"]
+    times = {"4m": [], "8m": fires, "17m": fires, "19m": fires, "22m": fires, "40m": []}
+    test = {
+        "rule_files": ["rules.yaml"],
+        "evaluation_interval": "1m",
+        "tests": [
+            {
+                "interval": "1m",
+                "input_series": [{"series": name, "values": values} for name, values in series.items()],
+                "alert_rule_test": [
+                    {"eval_time": at, "alertname": rule.alert, "exp_alerts": alerts} for at, alerts in times.items()
+                ],
+            }
+        ],
+    }
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump(test))
+    promtool("test", "rules", "test.yaml", folder=tmp_path)
+
+
 @pytest.mark.services
 def test_unusual_demand_is_told_with_what_was_expected(tmp_path: Path) -> None:
     (rule,) = (rule for rule in alert_rules() if rule.name == "DemandUnusual")

@@ -36,7 +36,7 @@ from kopt.dashboard.pages.models.data import MODELS, Models
 from kopt.dashboard.pages.page import Page
 from kopt.dashboard.pages.pages import PAGES
 from kopt.dashboard.pages.queue.data import QUEUE
-from kopt.dashboard.pages.queue.recorded import RECORDED, Recorded
+from kopt.dashboard.pages.queue.recorded import RECORDED, Recorded, RecordedActions
 from kopt.dashboard.pages.quotas.data import QUOTAS
 from kopt.dashboard.pages.services.data import PAST
 from kopt.dashboard.pages.services.replay import Past
@@ -87,7 +87,7 @@ def full(name: str) -> Mapping[AnyFeed, Any]:
 
     return {
         SNAPSHOT: snapshot,
-        RECORDED: recorded,
+        RECORDED: RecordedActions(recorded),
         PAST: past,
         SIZES: Sizes((size,), problem=name),
         JOBS: Jobs((job,), NOW_S, problem=name),

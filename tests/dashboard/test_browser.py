@@ -191,6 +191,26 @@ async def test_every_page_is_a_key_press_away_and_no_navigation_wraps(
         assert await page.evaluate("document.activeElement.className") == "opens"
 
 
+@pytest.mark.long
+async def test_a_menu_that_is_open_while_the_window_is_widened_covers_nothing(
+    address: str, open_page: Callable[..., Any]
+) -> None:
+    page: Page = (await open_page(viewport={"width": 390, "height": 740})).page
+    await page.goto(address + "/queue")
+    await page.locator(".opens").click()
+    await page.set_viewport_size({"width": 1280, "height": 740})
+    covered = "document.elementFromPoint({}, 300).closest('.side') !== null"
+    assert await page.evaluate("document.getElementById('pages').matches(':popover-open')")
+    assert [await page.evaluate(covered.format(x)) for x in (80, 240, 640, 1200)] == [True, False, False, False]
+    opened = [await link.bounding_box() for link in await page.locator("nav a").all()]
+    await page.keyboard.press("Escape")
+    closed = [await link.bounding_box() for link in await page.locator("nav a").all()]
+    for one, other in zip(opened, closed, strict=True):
+        assert one is not None
+        assert other is not None
+        assert (one["x"], one["y"]) == (pytest.approx(other["x"], abs=3), pytest.approx(other["y"], abs=6))
+
+
 async def test_no_page_scrolls_sideways_on_a_phone_or_a_tablet(
     address: str, open_page: Callable[..., Any], services: list[DemandSeries], asked: Platform
 ) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,4 +51,6 @@ async def test_one_that_is_slow_or_broken_keeps_no_other_from_what_is_new(
         while not (await live.latest(SNAPSHOT)).problems:
             await asyncio.sleep(EVERY_S)
     running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
     await client.close()

@@ -54,10 +54,10 @@ def answering(status: int, body: str) -> FastAPI:
 async def test_actions_are_those_of_the_job_the_newest_first(table: AuditTable) -> None:
     endpoint = Endpoint({}, EndpointMetrics(), audit=AuditService(table))
     with served(create_app(endpoint, manage=False)) as url:
-        actions = await recorded_actions(url, "research", {("Job", "train")})
-        busy = await recorded_actions(url, "research", {("Job", "busy")})
-        assert await recorded_actions(url, "research", {("StagedData", "train")}) == ()
-        nothing = await recorded_actions(url, "other", {("Job", "train")})
+        actions = await recorded_actions(url, "research", {("Job", "train", "")})
+        busy = await recorded_actions(url, "research", {("Job", "busy", "")})
+        assert await recorded_actions(url, "research", {("StagedData", "train", "")}) == ()
+        nothing = await recorded_actions(url, "other", {("Job", "train", "")})
     assert [action.component for action in actions] == ["staging", "preemption"]
     assert line(actions[1], NOW_S) == (
         "preemption, 10 min ago: event Job train: Chosen as it loses the least work: 12 GPU-seconds."
@@ -69,8 +69,8 @@ async def test_actions_are_those_of_the_job_the_newest_first(table: AuditTable) 
 @pytest.mark.parametrize(("status", "body"), [(403, "{}"), (500, "torn"), (200, "{}"), (200, "torn")])
 async def test_an_endpoint_that_does_not_show_it_changes_nothing_else(status: int, body: str) -> None:
     with served(answering(status, body)) as url:
-        assert await recorded_actions(url, "research", {("Job", "train")}) == ()
+        assert await recorded_actions(url, "research", {("Job", "train", "")}) == ()
 
 
 async def test_no_endpoint_is_no_error() -> None:
-    assert await recorded_actions("http://127.0.0.1:9", "research", {("Job", "train")}) == ()
+    assert await recorded_actions("http://127.0.0.1:9", "research", {("Job", "train", "")}) == ()

@@ -151,7 +151,8 @@ def test_nothing_hangs_and_nothing_lies(tmp_path: Path, devices: Devices, kubele
         devices.state.activity[1].hangs = 1
         agent.until(lambda: agent.values("kopt_gpu_power_watts") == {}, "no figures")
         begin_s = time.monotonic()
-        assert agent.values("kopt_gpu_up", "gpu") == {("0",): 0.0, ("1",): 0.0, ("2",): 0.0}
+        # Nobody knows which of them answer.
+        assert agent.values("kopt_gpu_up", "gpu") == {}
         assert time.monotonic() - begin_s < 1
         assert agent.values("kopt_telemetry_readings_total", "outcome")["timeout",] >= 1
         devices.state.activity[1].hangs = 0

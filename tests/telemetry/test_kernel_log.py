@@ -5,6 +5,7 @@ import errno
 import os
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from kopt.formats.gpu_metrics.health import read_health
 
 OLD, BUS, ON = "NVRM: Xid (0000:03:00): 14, Channel 00000001", "0000:3b:00", "gpu-7"
 FALLEN = "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."
+CLEANED = "NVRM: Xid (PCI:0000:3b:00): 45, pid=7194, name=python, Ch 00000008"
 FAULT = "NVRM: Xid (PCI:0000:3b:00 GPU-I:05): 31, pid=7194, name=python, Ch 0000000a, intr 00000000. MMU Fault"
 
 
@@ -196,7 +198,7 @@ class Readings(Source):
 @pytest.fixture
 def ring(monkeypatch: pytest.MonkeyPatch) -> Ring:
     answers = Ring()
-    monkeypatch.setattr("kopt.agents.telemetry.process.KernelLog", lambda path: KernelLog(path, answers))
+    monkeypatch.setattr("kopt.agents.telemetry.process.KernelLog", lambda path, **more: KernelLog(path, answers, **more))
     return answers
 
 
@@ -263,6 +265,59 @@ def test_where_the_exporter_gives_xids_the_log_adds_none(ring: Ring) -> None:
     assert "xid_errors_total{" not in scraped(agent(Readings("exporter", giving)))
     ring.answers = [record(0, FALLEN)]
     assert 'xid="79"' in scraped(agent(Readings("exporter", GPUS)))
+
+
+def recent_codes(text: str) -> set[str]:
+    return {own["xid"] for name, own, _ in series_of(text) if name == "kopt_gpu_recent_xid_errors" and own["gpu"] == "0"}
+
+
+def test_beside_an_exporter_a_fault_is_news_that_another_xid_follows(ring: Ring) -> None:
+    def giving(code: float) -> list[DeviceReading]:
+        return [replace(each, values={"last_xid": code if each.gpu == "0" else 0.0}) for each in GPUS]
+
+    source = Readings("exporter", giving(0.0))
+    telemetry = agent(source)
+    assert recent_codes(scraped(telemetry)) == set()
+    ring.answers = [record(0, FALLEN), record(1, CLEANED)]
+    source.devices = tuple(giving(45.0))
+    text = scraped(telemetry)
+    assert recent_codes(text) == {"79", "45"}
+    assert "kopt_gpu_xid_errors_total{" not in text
+
+
+def test_when_an_xid_came_is_not_read_off_a_clock_that_drifts() -> None:
+    """The log's own is two hours behind the monotonic clock, as may be after a year."""
+    now_s, behind_s = 40_000_000.0, 7200.0
+    raw_s = now_s - behind_s
+    ring = Ring(f"3,1,{(raw_s - 60) * 1e6:.0f},-;{FAULT}".encode())
+    log = KernelLog(Path(os.devnull), ring, lambda: now_s, lambda: raw_s)
+    log.read_new()
+    ring.answers = [f"3,2,{raw_s * 1e6:.0f},-;{FALLEN}".encode()]
+    now_s += 10
+    log.read_new()
+    assert log.xid_at_s == {BUS: {"31": pytest.approx(40_000_000.0 - 60), "79": 40_000_010.0}}
+    log.close()
+
+
+def test_where_nothing_is_read_any_more_no_gpu_counts_as_lost(ring: Ring) -> None:
+    clock_s = 1000.0
+    source = Readings("exporter", GPUS)
+    settings = ProcessSettings(ON, lambda: [source], kernel_log=Path(os.devnull), stale_s=60.0)
+    telemetry = Telemetry(settings, lambda: clock_s)
+    ring.answers = [record(0, FALLEN)]
+
+    def up(text: str) -> dict[str, float]:
+        return {own["gpu"]: value for name, own, value in series_of(text) if name == "kopt_gpu_up"}
+
+    assert up(scraped(telemetry)) == {"0": 1.0, "1": 1.0}
+    source.devices = tuple(GPUS[1:])
+    assert up(scraped(telemetry)) == {"0": 0.0, "1": 1.0}
+    clock_s += 61
+    text = telemetry.text().decode()
+    assert up(text) == {}
+    # What the kernel says of them does not depend on it, and since when nothing is read is there to tell of.
+    assert 'xid="79"' in text
+    assert f'kopt_telemetry_last_reading_seconds{{node="{ON}"}}' in text
 
 
 def test_beside_an_exporter_that_is_scraped_an_event_counts_once_also_when_it_falls_silent() -> None:

@@ -14,8 +14,8 @@ async def queue(request: PageRequest) -> Content:
     view = await asyncio.to_thread(queue_page, state, choice)
     recorded = Recorded()
     if view.selected is not None and view.selected.explained:
-        of = await request.latest(RECORDED)
-        recorded = await of([row.queued for row, _ in view.selected.explained])
+        actions = await request.latest(RECORDED)
+        recorded = await actions.of([row.queued for row, _ in view.selected.explained])
     return {"view": view, "choice": choice, "recorded": recorded}
 
 

@@ -9,6 +9,7 @@ from formats.trainers_files import FILES
 from kopt.core.workload.training_plan import PlanError, Precision, Recompute, Sharding, TrainingPlan
 from kopt.formats.entrypoint import what_runs
 from kopt.formats.trainers import processes_of, read_plan
+from kopt.models.sizing.analytic import estimate_plan
 
 EASY: Mapping[str, Any] = {
     "data": {"max_prompt_length": 1024, "max_response_length": 2048},
@@ -44,6 +45,27 @@ def test_nanotron_splits_as_its_file_says() -> None:
     assert plan("python run_train.py --config-file nanotron.yaml", nanotron=recomputed).recompute is Recompute.FULL
 
 
+def gib(result: TrainingPlan) -> float:
+    return int(estimate_plan(result, gpu_bytes=80 << 30).worst.total) / (1 << 30)
+
+
+def test_nanotron_s_defaults_hold_more() -> None:
+    command = "torchrun --nproc_per_node 4 run_train.py --config-file nanotron.yaml"
+
+    def sized(**own: Any) -> float:
+        return gib(plan(command, nanotron={"parallelism": {"dp": 1, "tp": 4, "pp": 1, **own}}))
+
+    scattered, reduced = sized(tp_mode="reduce_scatter", pp_engine="1f1b"), sized(pp_engine="1f1b")
+    assert reduced == sized(tp_mode="ALL_REDUCE", pp_engine="1f1b") > scattered + 2
+    assert sized() == sized(pp_engine="afab") > 1.5 * reduced - 3, "both micro-batches wait for their backward pass"
+    staged = {"parallelism": {"dp": 1, "tp": 2, "pp": 2}, "tokens": {**FILES["nanotron.yaml"]["tokens"]}}
+    staged["tokens"]["batch_accumulation_per_replica"] = 16
+    alternating = {**staged, "parallelism": {**staged["parallelism"], "pp_engine": "1f1b"}}
+    assert gib(plan(command, nanotron=staged)) > 4 * gib(plan(command, nanotron=alternating))
+    with pytest.raises(PlanError, match=r"pp_engine 'ZB' is neither AFAB nor 1F1B; give"):
+        sized(pp_engine="zb")
+
+
 @pytest.mark.parametrize("command", ["scripts/train.py olmo.yaml --run_name x", "OLMo/scripts/train.py olmo.yaml"])
 def test_a_script_of_any_name_is_known_by_its_file(command: str) -> None:
     result = plan(f"torchrun --nproc_per_node 8 {command}")
@@ -75,6 +97,19 @@ def test_easy_r1_is_verl_in_other_words() -> None:
     assert low_rank.adapter is not None
     with pytest.raises(PlanError, match=r"absent\.yaml cannot be read; give"):
         plan("python3 -m verl.trainer.main config=absent.yaml")
+
+
+def test_easy_r1_keeps_32_bits_and_what_its_sums_lose() -> None:
+    # A small engine, so that training is what needs most.
+    command = "python3 -m verl.trainer.main config=easy.yaml worker.rollout.gpu_memory_utilization=0.1"
+    usual, own = plan(command), plan(f"{command} worker.actor.optim.strategy=adamw_bf16")
+    assert (own.weights, own.state_bytes_each) == (Precision.FP32, 3.0)
+    numbers = own.model.parameters() / own.parallel.world
+    assert gib(usual) - gib(own) < 3 * numbers / (1 << 30), "two bytes of eight per number, and as much less unused"
+    short = plan(f"{command} worker.actor.optim.strategy=adamw_bf16 worker.actor.fsdp.torch_dtype=bf16")
+    assert short.weights is Precision.BF16
+    whole = plan(f"{command} worker.actor.fsdp.enable_full_shard=false")
+    assert gib(whole) > gib(usual) + 10, "all weights stay gathered in 16 bits"
 
 
 def test_programs_on_top_of_verl_are_known_by_its_words() -> None:

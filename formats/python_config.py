@@ -2,8 +2,8 @@
 
 Names that the module sets, literals, ``dict(…)``, arithmetic on numbers, conditions on what is known. A call of
 anything else is a mapping of its keywords under the callee's name ("type"), an imported name is its own text, and what
-can only be known by running something (loops, ``try``, conditions on what is not known) is left out, and named. One pass
-over the tree; what is copied has a budget.
+can only be known by running something (loops, ``try``, conditions on what is not known) is left out, and named. One
+pass over the tree; what is copied has a budget.
 """
 
 import ast
@@ -23,7 +23,18 @@ _LONGEST, _LARGEST = 10_000, 1 << 60
 _BUDGET, _ENTRY = 2_000_000, 10
 """Characters that may be copied in one file, and as how many an entry of a list or mapping counts."""
 _NUMBER = re.compile(r"-?\d{1,18}(\.\d{0,18})?")
-_CHANGES = {"update", "pop", "popitem", "setdefault", "clear", "append", "extend", "insert", "remove", "merge_from_dict"}
+_CHANGES = {
+    "update",
+    "pop",
+    "popitem",
+    "setdefault",
+    "clear",
+    "append",
+    "extend",
+    "insert",
+    "remove",
+    "merge_from_dict",
+}
 """Methods that change what they are called on."""
 _UNKNOWN: Any = object()
 _NUMBERS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -132,9 +143,12 @@ class _Reader:
 
     def _changed(self, node: ast.expr) -> None:
         """``model.update(…)``: what it is called on is another one after it."""
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _CHANGES:
-            if isinstance(self.value(node.func.value), dict | list):
-                self._set(node.func.value, _UNKNOWN)
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr not in _CHANGES:
+            return
+        holder = node.func.value
+        # What a call returns has no name; and chains of calls are not read once for each.
+        if isinstance(holder, ast.Name | ast.Attribute | ast.Subscript) and isinstance(self.value(holder), dict | list):
+            self._set(holder, _UNKNOWN)
 
     def _set(self, target: ast.expr, value: Any) -> None:
         if isinstance(target, ast.Name):

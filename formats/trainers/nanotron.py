@@ -63,9 +63,7 @@ def nanotron_plan(settings: Mapping[str, Any], *, world_size: int | None = None)
     data = world // max(1, degrees["tp"] * degrees["pp"] * context)
     words["global_batch_size"] = words["micro_batch_size"] * max(1, steps) * max(1, data)
     plan = megatron_plan(words, model=shape_of_config(config, "nanotron model"), world_size=world)
-    return replace(
-        plan, framework="nanotron", backward_last=engine == "AFAB", unknown=(*plan.unknown, *fields.unknown)
-    )
+    return replace(plan, framework="nanotron", backward_last=engine == "AFAB", unknown=(*plan.unknown, *fields.unknown))
 
 
 def _named(fields: Fields, name: str, known: tuple[str, str]) -> str:

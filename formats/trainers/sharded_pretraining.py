@@ -116,7 +116,9 @@ def foundry_plan(
         return replace(recipe, sharding=Sharding.NONE).plan()
     mixed = shards.raw("mixed_precision")
     if isinstance(mixed, Mapping):
-        fields.assume("fsdp_config.mixed_precision", "fsdp_config.mixed_precision of several values is taken as DEFAULT")
+        fields.assume(
+            "fsdp_config.mixed_precision", "fsdp_config.mixed_precision of several values is taken as DEFAULT"
+        )
     precision = "DEFAULT" if isinstance(mixed, Mapping) else shards.text("mixed_precision", default="DEFAULT")
     recipe = replace(_sharded(recipe, shards, precision), unknown=fields.unknown)
     if not shards.flag("auto_wrap", default=True):
@@ -178,7 +180,9 @@ def _whole(fields: Fields, name: str, default: int | None = None) -> int:
     reference = _REFERENCE.fullmatch(str(fields.raw(name))[:200])
     names = (reference[1], f"variables.{reference[1]}") if reference else (name,)
     if name == _MICRO and fields.raw(*names) == "auto":
-        raise PlanError(f"{name} is auto, which fills whatever GPU there is; give the sequences that a GPU takes at once")
+        raise PlanError(
+            f"{name} is auto, which fills whatever GPU there is; give the sequences that a GPU takes at once"
+        )
     number = fields.whole(*names, default=default)
     if not number:
         raise PlanError(f"{name} is zero; give the sequences that a GPU takes at once")
@@ -186,7 +190,7 @@ def _whole(fields: Fields, name: str, default: int | None = None) -> int:
 
 
 def _sharded(recipe: Recipe, shards: Fields, precision: str) -> Recipe:
-    """FSDP in ``precision``: "pure" is all in 16 bits; "mixed" and "default" reduce gradients in 32, each layer's at once.
+    """FSDP in ``precision``: "pure" is all in 16 bits; "mixed" and "default" reduce gradients in 32, a layer's at once.
 
     "full" gathers weights in 32 bits, and PyTorch casts them: each layer's casts stay until its backward pass.
     """

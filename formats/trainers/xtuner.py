@@ -25,10 +25,10 @@ _VISION_WIDTH = 1024
 _BASES, _UNREAD = "_base_", "_unread_"
 """Files that a configuration builds on, and names of what it computes, as ``formats.python_config`` gives them."""
 _DECIDE = name_set(
-    "model llm lora llm_lora r target_modules modules_to_save quantization_config load_in_4bit load_in_8bit torch_dtype "
-    "quantization_llm bnb_4bit_use_double_quant use_activation_checkpointing attn_implementation visual_encoder "
-    "freeze_llm freeze_visual_encoder train_dataloader dataset train_dataset batch_size max_length pack_to_max_length "
-    "optim_wrapper optimizer dtype accumulative_counts sequence_parallel_size"
+    "model llm lora llm_lora r target_modules modules_to_save quantization_config load_in_4bit load_in_8bit "
+    "torch_dtype quantization_llm bnb_4bit_use_double_quant use_activation_checkpointing attn_implementation "
+    "visual_encoder freeze_llm freeze_visual_encoder train_dataloader dataset train_dataset batch_size max_length "
+    "pack_to_max_length optim_wrapper optimizer dtype accumulative_counts sequence_parallel_size"
 )
 """What of a configuration decides memory."""
 _COPY = "kopt_copy_of"

@@ -35,7 +35,8 @@ def entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.mark.parametrize(
-    "enters", ["{all}/secret", "../secret", "..", "/", "link", "data; cd ../../secret", "{all}/secret; cd keys", "../own/.."]
+    "enters",
+    ["{all}/secret", "../secret", "..", "/", "link", "data; cd ../../secret", "{all}/secret; cd keys", "../own/.."],
 )
 @pytest.mark.parametrize("command", ["bash train.sh", "bash train.sh .. /", "source train.sh"])
 def test_no_script_opens_what_the_user_did_not_name(entered: Any, command: str, enters: str) -> None:
@@ -51,7 +52,9 @@ def test_folders_below_and_those_that_the_user_named_are_entered(entered: Any) -
     assert entered("bash train.sh", "cd data/deep\npython t.py") == "own/data/deep"
     assert entered("cd {all}/secret && cd keys && python t.py") == "secret/keys"
     assert entered("cd ../secret && python t.py") == "secret"
-    assert entered("bash train.sh {all}/secret", "cd {all}/secret/keys\npython t.py") == "own", "an argument is one path"
+    assert entered("bash train.sh {all}/secret", "cd {all}/secret/keys\npython t.py") == "own", (
+        "an argument is one path"
+    )
     assert entered("bash train.sh {all}/secret", "cd $1\npython t.py") == "secret"
 
 

@@ -131,7 +131,10 @@ def test_no_number_ends_the_reading(source: str) -> None:
         "s = 'a'\n" + "s = s + s\n" * 13 + "d = dict()\n" + "".join(f"d['{n}']=s+'a'\n" for n in range(2000)),
         "s = 'a'\n" + "s = s + s\n" * 13 + "d = dict()\n" + "".join(f"d['{n}']=f'{{s}}'\n" for n in range(2000)),
         "s = a\n" + "s = s.aaaaaaaa\n" * 2000 + "d = dict()\n" + "".join(f"d['{n}']=s.b\n" for n in range(2000)),
-        "d = dict(" + ",".join(f"a{n}=1" for n in range(2000)) + ")\n" + "".join(f"d.b{n} = dict(**d)\n" for n in range(2000)),
+        "d = dict("
+        + ",".join(f"a{n}=1" for n in range(2000))
+        + ")\n"
+        + "".join(f"d.b{n} = dict(**d)\n" for n in range(2000)),
     ],
     ids=["lists", "texts", "formats", "attributes", "mappings"],
 )
@@ -169,10 +172,23 @@ def test_what_a_part_that_is_not_run_sets_is_not_known(changes: str) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    ["for n in range(2):\n    loader['batch_size'] = n", "if X:\n    del loader['batch_size']", "loader.update(more())"]
-    + ["loader[KEY] = 16", "try:\n    loader.update(batch_size=2)\nfinally:\n    pass", "loader['batch_size'] = -X"],
+    [
+        "for n in range(2):\n    loader['batch_size'] = n",
+        "if X:\n    del loader['batch_size']",
+        "loader.update(more())",
+        "loader[KEY] = 16",
+        "try:\n    loader.update(batch_size=2)\nfinally:\n    pass",
+        "loader['batch_size'] = -X",
+    ],
 )
 def test_entries_that_a_part_that_is_not_run_sets_are_not_known(changes: str) -> None:
     result = read_python_config(f"loader = dict(batch_size=1)\n{changes}\n")
     assert "batch_size" not in result.get("loader", {})
     assert {"batch_size", "loader"} & set(result["_unread_"])
+
+
+def test_chains_of_calls_are_read_once() -> None:
+    source = "try:\n" + ("    a" + ".update()" * 200 + "\n") * 100 + "finally:\n    pass\n"
+    began = time.process_time()
+    read_python_config(f"a = dict()\n{source}")
+    assert time.process_time() - began < 1

@@ -67,8 +67,8 @@ def in_verls_words(inputs: PlanInputs) -> dict[str, Any]:
     result |= {theirs: fields.raw(ours) for ours, theirs in _WORDS.items() if fields.has(ours)}
     result |= {name: fields.raw(name) for name in _SAME if fields.has(name)}
     if fields.text("worker.actor.optim.strategy") == "adamw_bf16":
-        # AnyPrecisionAdamW (verl/utils/torch_functional.py): 16 bits for each moment and for what its sums lose; weights
-        # stay in 32 (verl/workers/fsdp_workers.py).
+        # AnyPrecisionAdamW (verl/utils/torch_functional.py): 16 bits for each moment and for what its sums lose;
+        # weights stay in 32 (verl/workers/fsdp_workers.py).
         result[STATE_BYTES] = 3.0
     result[f"{_ACTOR}.use_kl_loss"] = not fields.flag("algorithm.disable_kl")
     result["actor_rollout_ref.ref.fsdp_config.param_offload"] = fields.flag(

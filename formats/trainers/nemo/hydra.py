@@ -111,9 +111,10 @@ def hydra_plan(inputs: PlanInputs) -> TrainingPlan:
 
 
 def _casts_weights(plan: TrainingPlan) -> TrainingPlan:
-    """Without ``megatron_amp_O2``, and always under FSDP, weights stay in 32 bits, and PyTorch casts them for products.
+    """Without ``megatron_amp_O2``, and always under FSDP, weights stay in 32 bits and are cast for each product.
 
-    The casts stay until the backward pass (``nemo/collections/nlp/models/language_modeling``: ``enable_autocast``).
+    So in ``nemo/collections/nlp/models/language_modeling`` (``enable_autocast``). Transformer Engine's layers keep the
+    casts for the backward pass; recomputed layers may keep fewer than are counted.
     """
     if plan.weights is Precision.FP32:
         return plan

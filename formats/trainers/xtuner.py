@@ -12,7 +12,6 @@ from importlib.resources import files
 from typing import Any
 
 from kopt.core.workload.training_plan import Adapter, PlanError, TrainingPlan
-from kopt.formats.entrypoint.options import name_set
 from kopt.formats.trainers.fields import Fields
 from kopt.formats.trainers.recipe import Recipe
 from kopt.formats.trainers.trainer import PlanInputs, Trainer
@@ -24,11 +23,11 @@ _OTHER_VISION = 304_000_000
 _VISION_WIDTH = 1024
 _BASES, _UNREAD = "_base_", "_unread_"
 """Files that a configuration builds on, and names of what it computes, as ``formats.python_config`` gives them."""
-_DECIDE = name_set(
+_DECIDE = frozenset(
     "model llm lora llm_lora r target_modules modules_to_save quantization_config load_in_4bit load_in_8bit "
     "torch_dtype quantization_llm bnb_4bit_use_double_quant use_activation_checkpointing attn_implementation "
     "visual_encoder freeze_llm freeze_visual_encoder train_dataloader dataset train_dataset batch_size max_length "
-    "pack_to_max_length optim_wrapper optimizer dtype accumulative_counts sequence_parallel_size"
+    "pack_to_max_length optim_wrapper optimizer dtype accumulative_counts sequence_parallel_size".split()
 )
 """What of a configuration decides memory."""
 _COPY = "kopt_copy_of"

@@ -23,13 +23,13 @@ _OTHER_VISION = 304_000_000
 _VISION_WIDTH = 1024
 _BASES, _UNREAD = "_base_", "_unread_"
 """Files that a configuration builds on, and names of what it computes, as ``formats.python_config`` gives them."""
-_DECIDE = frozenset(
+_DECIDE = (
     "model llm lora llm_lora r target_modules modules_to_save quantization_config load_in_4bit load_in_8bit "
     "torch_dtype quantization_llm bnb_4bit_use_double_quant use_activation_checkpointing attn_implementation "
     "visual_encoder freeze_llm freeze_visual_encoder train_dataloader dataset train_dataset batch_size max_length "
-    "pack_to_max_length optim_wrapper optimizer dtype accumulative_counts sequence_parallel_size".split()
+    "pack_to_max_length optim_wrapper optimizer dtype accumulative_counts sequence_parallel_size"
 )
-"""What of a configuration decides memory."""
+"""Names of what decides memory in a configuration."""
 _COPY = "kopt_copy_of"
 _TRAINERS = ("TrainerConfig", "RLColocateTrainerConfig")
 _V1 = "configurations of XTuner V1 have no formulas; give one of `xtuner train`, or run the script"
@@ -51,7 +51,7 @@ def xtuner_plan(
     read = Fields(words)
     if fields.has(_COPY):
         read.assume("config", f"{fields.text(_COPY)[:100]} cannot be read: taken as the built-in that its name has")
-    unread = sorted(_DECIDE.intersection(fields.name_list(_UNREAD)))
+    unread = sorted(set(_DECIDE.split()).intersection(fields.name_list(_UNREAD)))
     if unread:
         # As a script's defaults: each of them may be anything.
         names = ", ".join(unread)[:200]

@@ -2,19 +2,40 @@
 
 Names that the module sets, literals, ``dict(…)``, arithmetic on numbers, conditions on what is known. A call of
 anything else is a mapping of its keywords under the callee's name ("type"), an imported name is its own text, and what
-can only be known by running something is left out. One pass over the tree: time and memory grow with the text.
+can only be known by running something (loops, ``try``, conditions on what is not known) is left out, and named. One
+pass over the tree; what is copied has a budget.
 """
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from kopt.formats.entrypoint.entrypoint import EntrypointError
 from kopt.formats.entrypoint.script import parsed
 
 BASES = "_base_"
 """Files that a configuration builds on, which are not read here."""
-_LONGEST, _LARGEST, _MOST = 10_000, 1 << 60, 5_000
+UNREAD = "_unread_"
+"""Names that are set to what only running the file would tell, in whatever mapping they stand."""
+_LONGEST, _LARGEST = 10_000, 1 << 60
+_BUDGET, _ENTRY = 2_000_000, 10
+"""Characters that may be copied in one file, and as how many an entry of a list or mapping counts."""
+_NUMBER = re.compile(r"-?\d{1,18}(\.\d{0,18})?")
+_CHANGES = {
+    "update",
+    "pop",
+    "popitem",
+    "setdefault",
+    "clear",
+    "append",
+    "extend",
+    "insert",
+    "remove",
+    "merge_from_dict",
+}
+"""Methods that change what they are called on."""
 _UNKNOWN: Any = object()
 _NUMBERS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -45,17 +66,30 @@ def read_python_config(source: str) -> dict[str, Any]:
     reader = _Reader()
     try:
         reader.run(parsed(source).body)
-    except RecursionError:
-        return {}
-    return {name: value for name, value in reader.names.items() if value is not _UNKNOWN}
+    except EntrypointError:
+        raise
+    except (RecursionError, ValueError) as error:
+        raise EntrypointError(f"the configuration cannot be read: {type(error).__name__}; give a simpler one") from None
+    unread = reader.unread | {name for name, value in reader.names.items() if value is _UNKNOWN}
+    known = {name: value for name, value in reader.names.items() if value is not _UNKNOWN}
+    return known | ({UNREAD: sorted(unread)} if unread else {})
+
+
+class _Name(str):
+    """The text of a name that the file does not set: neither true nor false, nor equal to anything."""
+
+    __slots__ = ()
 
 
 class _Reader:
     def __init__(self) -> None:
         self.names: dict[str, Any] = {}
+        self.unread: set[str] = set()
+        self._left = _BUDGET
 
     def run(self, body: list[ast.stmt]) -> None:
         for node in body:
+            self._spend(_ENTRY)
             if isinstance(node, ast.Assign):
                 value = self.value(node.value)
                 for target in node.targets:
@@ -64,41 +98,91 @@ class _Reader:
                 self._set(node.target, self.value(node.value))
             elif isinstance(node, ast.AugAssign):
                 self._set(node.target, _calculated(node.op, self.value(node.target), self.value(node.value)))
-            elif isinstance(node, ast.If):
-                test = self.value(node.test)
-                if _decided(test):
-                    self.run(node.body if test else node.orelse)
+            elif isinstance(node, ast.If) and _decided(test := self.value(node.test)):
+                self.run(node.body if test else node.orelse)
             elif isinstance(node, ast.With):
                 self._with(node)
+            elif isinstance(node, ast.Expr):
+                self.value(node.value)
+                self._changed(node.value)
+            else:
+                self._leave_out(node)
+
+    def _spend(self, characters: int) -> None:
+        self._left -= characters
+        if self._left < 0:
+            raise EntrypointError("what the file sets is larger than configurations are; give the part that trains")
 
     def _with(self, node: ast.With) -> None:
         """``with read_base():`` names the files that this one builds on; other blocks run as they stand."""
         imported = [each for each in node.body if isinstance(each, ast.ImportFrom)]
+        for each in node.items:
+            if each.optional_vars is not None:
+                self._set(each.optional_vars, _UNKNOWN)
         if imported:
             self.names[BASES] = [f"{'.' * each.level}{each.module or ''}" for each in imported]
         else:
             self.run(node.body)
 
+    def _leave_out(self, statement: ast.stmt) -> None:
+        """Whatever a statement that is not run may set is not known any more."""
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                for each in node.names:
+                    self.names.pop((each.asname or each.name).partition(".")[0], None)
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                self.names.pop(node.name, None)
+            elif isinstance(node, ast.Global):
+                self.names |= dict.fromkeys(node.names, _UNKNOWN)
+            elif isinstance(node, ast.Name | ast.Attribute | ast.Subscript) and not isinstance(node.ctx, ast.Load):
+                # A function's own names are not the file's.
+                if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+                    self._set(node, _UNKNOWN)
+            elif isinstance(node, ast.Call):
+                self._changed(node)
+
+    def _changed(self, node: ast.expr) -> None:
+        """``model.update(…)``: what it is called on is another one after it."""
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr not in _CHANGES:
+            return
+        holder = node.func.value
+        # What a call returns has no name; and chains of calls are not read once for each.
+        if isinstance(holder, ast.Name | ast.Attribute | ast.Subscript) and isinstance(self.value(holder), dict | list):
+            self._set(holder, _UNKNOWN)
+
     def _set(self, target: ast.expr, value: Any) -> None:
         if isinstance(target, ast.Name):
-            if len(self.names) < _MOST:
-                self.names[target.id] = value
+            self.names[target.id] = value
         elif isinstance(target, ast.Subscript | ast.Attribute):
-            holder = self.value(target.value)
-            name = target.attr if isinstance(target, ast.Attribute) else self.value(target.slice)
-            if isinstance(holder, dict) and isinstance(name, str):
-                holder[name] = value
+            self._set_inside(target, value)
+        elif isinstance(target, ast.Starred):
+            self._set(target.value, _UNKNOWN)
         elif isinstance(target, ast.Tuple | ast.List):
-            values = value if isinstance(value, list) and len(value) == len(target.elts) else None
+            starred = any(isinstance(each, ast.Starred) for each in target.elts)
+            alike = isinstance(value, list) and len(value) == len(target.elts) and not starred
             for at, each in enumerate(target.elts):
-                self._set(each, values[at] if values is not None else _UNKNOWN)
+                self._set(each, value[at] if alike else _UNKNOWN)
+
+    def _set_inside(self, target: ast.Subscript | ast.Attribute, value: Any) -> None:
+        holder = self.value(target.value)
+        name = target.attr if isinstance(target, ast.Attribute) else self.value(target.slice)
+        if not isinstance(holder, dict | list):
+            return
+        if not isinstance(holder, dict) or not isinstance(name, str) or isinstance(name, _Name):
+            self._set(target.value, _UNKNOWN)
+        elif value is _UNKNOWN:
+            holder.pop(name, None)
+            self.unread.add(name)
+        else:
+            holder[name] = value
 
     def value(self, node: ast.expr) -> Any:
         """The value of an expression; ``_UNKNOWN`` where only running it would tell."""
         if isinstance(node, ast.Constant):
-            return node.value if isinstance(node.value, str | int | float | bool | None) else _UNKNOWN
+            plain = node.value is None or isinstance(node.value, str | bool) or _number(node.value)
+            return node.value if plain else _UNKNOWN
         if isinstance(node, ast.Name):
-            return self.names.get(node.id, node.id)
+            return self.names.get(node.id, _Name(node.id))
         if isinstance(node, ast.Attribute):
             return self._attribute(node)
         if isinstance(node, ast.Dict):
@@ -107,28 +191,46 @@ class _Reader:
             return [None if (value := self.value(each)) is _UNKNOWN else value for each in node.elts]
         if isinstance(node, ast.Call):
             return self._call(node)
+        if isinstance(node, ast.NamedExpr):
+            value = self.value(node.value)
+            self._set(node.target, value)
+            return value
         return self._calculation(node)
 
     def _attribute(self, node: ast.Attribute) -> Any:
         holder = self.value(node.value)
         if isinstance(holder, dict):
             return holder.get(node.attr, _UNKNOWN)
-        return f"{holder}.{node.attr}"[:_LONGEST] if isinstance(holder, str) else _UNKNOWN
+        if not isinstance(holder, str):
+            return _UNKNOWN
+        self._spend(len(holder))
+        return _Name(f"{holder}.{node.attr}"[:_LONGEST])
 
     def _dict(self, node: ast.Dict) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for key, each in zip(node.keys, node.values, strict=True):
             value = self.value(each)
             if key is None:
-                result |= value if isinstance(value, dict) else {}
+                self._merge(result, value)
             elif isinstance(name := self.value(key), str):
                 result[name] = value
-        return _known(result)
+        return self._known(result)
+
+    def _merge(self, into: dict[str, Any], value: Any) -> None:
+        if isinstance(value, dict):
+            self._spend(_ENTRY * len(value))
+            into |= value
+
+    def _known(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        self.unread |= {name for name, value in values.items() if value is _UNKNOWN}
+        return {name: value for name, value in values.items() if value is not _UNKNOWN}
 
     def _call(self, node: ast.Call) -> Any:
         called = self.value(node.func)
         arguments = [self.value(each) for each in node.args]
         if called in ("int", "float", "str", "copy.deepcopy", "deepcopy", "Path", "round"):
+            if arguments and isinstance(arguments[0], dict):
+                self._spend(_ENTRY * len(arguments[0]))
             return _converted(str(called), arguments)
         if called in ("os.environ.get", "os.getenv"):
             return arguments[1] if len(arguments) > 1 else _UNKNOWN
@@ -136,17 +238,20 @@ class _Reader:
         for each in node.keywords:
             value = self.value(each.value)
             if each.arg is None:
-                keywords |= value if isinstance(value, dict) else {}
+                self._merge(keywords, value)
             else:
                 keywords[each.arg] = value
         if called in ("dict", "ConfigDict"):
-            first = arguments[0] if arguments and isinstance(arguments[0], dict) else {}
-            return _known({**first, **keywords})
-        return _known({"type": called if isinstance(called, str) else _UNKNOWN, **keywords})
+            result: dict[str, Any] = {}
+            self._merge(result, arguments[0] if arguments else None)
+            return self._known(result | keywords)
+        return self._known({"type": called if isinstance(called, str) else _UNKNOWN, **keywords})
 
     def _calculation(self, node: ast.expr) -> Any:
         if isinstance(node, ast.BinOp):
-            return _calculated(node.op, self.value(node.left), self.value(node.right))
+            result = _calculated(node.op, self.value(node.left), self.value(node.right))
+            self._spend(len(result) * (_ENTRY if isinstance(result, list) else 1) if hasattr(result, "__len__") else 0)
+            return result
         if isinstance(node, ast.UnaryOp):
             value = self.value(node.operand)
             if isinstance(node.op, ast.Not):
@@ -174,13 +279,10 @@ class _Reader:
 
     def _joined(self, node: ast.JoinedStr) -> Any:
         parts = [self.value(part.value if isinstance(part, ast.FormattedValue) else part) for part in node.values]
-        if not all(isinstance(part, str | int | float) for part in parts):
+        if not all(_number(part) or (isinstance(part, str) and _decided(part)) for part in parts):
             return _UNKNOWN
-        return "".join(str(part)[:_LONGEST] for part in parts)[:_LONGEST]
-
-
-def _known(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not _UNKNOWN}
+        self._spend(sum(len(part) for part in parts if isinstance(part, str)))
+        return "".join(str(part) for part in parts)[:_LONGEST]
 
 
 def _number(value: Any) -> bool:
@@ -188,7 +290,7 @@ def _number(value: Any) -> bool:
 
 
 def _decided(value: Any) -> bool:
-    return value is None or isinstance(value, str | int | float | bool)
+    return value is None or (isinstance(value, str | int | float | bool) and not isinstance(value, _Name))
 
 
 def _converted(called: str, arguments: list[Any]) -> Any:
@@ -196,7 +298,7 @@ def _converted(called: str, arguments: list[Any]) -> Any:
     if called in ("str", "Path", "deepcopy", "copy.deepcopy"):
         # A copy, so that what is set in one is not set in the other.
         return dict(value) if isinstance(value, dict) else value
-    if isinstance(value, str) and len(value) < 20 and value.lstrip("-").replace(".", "", 1).isdecimal():
+    if isinstance(value, str) and value.isascii() and _NUMBER.fullmatch(value):
         value = float(value)
     if not _number(value):
         return _UNKNOWN
@@ -206,6 +308,8 @@ def _converted(called: str, arguments: list[Any]) -> Any:
 def _calculated(operation: ast.operator, left: Any, right: Any) -> Any:
     """Numbers within bounds, and sums of texts and lists."""
     if isinstance(operation, ast.Add) and type(left) is type(right) and isinstance(left, str | list):
+        if isinstance(left, _Name):
+            return _UNKNOWN
         return left + right if len(left) + len(right) <= _LONGEST else _UNKNOWN
     if not (_number(left) and _number(right)):
         return _UNKNOWN

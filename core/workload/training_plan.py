@@ -376,6 +376,7 @@ class TrainingPlan:
     layer reads is kept, where that is not the compute precision (1 for FP8 products); 0 where it is. ``again``: parts
     that are thrown away and computed again whatever ``recompute`` says: "norms" (their outputs), "latent" (what latent
     attention expands), "activation" (of experts), "mlp" (of dense layers), "shared" and "experts" (the whole of them).
+    ``backward_last``: all micro-batches of a step go forward before the first goes backward, with or without stages.
     """
 
     framework: str
@@ -420,6 +421,7 @@ class TrainingPlan:
     adapter: Adapter | None = None
     serving: Serving | None = None
     loads_whole: bool = False
+    backward_last: bool = False
     unknown: tuple[Reason, ...] = ()
 
     def __post_init__(self) -> None:

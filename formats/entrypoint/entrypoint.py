@@ -33,7 +33,8 @@ class Entrypoint:
     ``world_size`` is their number over all ``nodes``, None where it depends on the machine. ``trainer`` names the
     tool whose arguments can be read without running anything (see ``formats.trainers``) and ``config`` its file;
     ``launcher_config`` is the launcher's own (accelerate's). ``unknown`` says what could not be told.
-    ``folders`` are those that the command enters before (``cd``), one after the other; a document's may not exist.
+    ``folders`` are those that the command enters before (``cd``), one after the other, ``-`` the one before; they
+    may not exist.
     ``default_processes``: ``world_size`` is the launcher's default, or a process per GPU, not what the command says.
     """
 

@@ -43,8 +43,9 @@ def what_runs(command: Sequence[str] | str, files: Files) -> Entrypoint:
         command = [command]  # a path, spaces and all
     if isinstance(command, str):
         shell = Shell()
-        result = list(commands(command, shell))
-        return _best([_read(item, files, shell, 0) for item in result], shell, result)
+        # One after the other: what is entered in a subshell ends where it does.
+        result = [(item, _read(item, files, shell, 0)) for item in commands(command, shell)]
+        return _best([entrypoint for _, entrypoint in result], shell, [item for item, _ in result])
     for word in command:
         check(word)
     shell = Shell()

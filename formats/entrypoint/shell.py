@@ -67,7 +67,9 @@ class Shell:
     script: str = ""
     """The path of the file that is read; empty where it is none, or not known which."""
     entered: list[str] = field(default_factory=list)
-    """Folders that ``cd`` was given, in order, whether they exist or not."""
+    """Folders that ``cd`` was given, in order, whether they exist or not; ``-`` is the one before."""
+    brackets: list[int] = field(default_factory=list)
+    """How many were entered at each bracket that is open: what a subshell enters ends with it."""
     unknown: dict[str, Reason] = field(default_factory=dict)
     remaining_texts: list[int] = field(default_factory=lambda: [_MAX_TEXTS])
     """How many more scripts may be read, counted over all shells within shells."""
@@ -79,7 +81,17 @@ class Shell:
             EntrypointError: scripts that start scripts without end.
         """
         self.count_text()
-        return Shell(exported=dict(exported), unknown=self.unknown, remaining_texts=self.remaining_texts)
+        return Shell(
+            exported=dict(exported),
+            entered=list(self.entered),
+            unknown=self.unknown,
+            remaining_texts=self.remaining_texts,
+        )
+
+    def close_brackets(self, count: int) -> None:
+        """Leaves ``count`` subshells, and what was entered in them."""
+        for _ in range(min(count, len(self.brackets))):
+            del self.entered[self.brackets.pop() :]
 
     def count_text(self) -> None:
         """One more text is read as commands. Raises EntrypointError beyond what scripts have."""
@@ -121,6 +133,7 @@ def commands(text: str, shell: Shell) -> Iterator[Command]:
         command = statement.finish()
         if command is not None:
             yield command
+        shell.close_brackets(statement.closed)
 
 
 class _Statement:
@@ -132,13 +145,17 @@ class _Statement:
         self._env: dict[str, str] = {}
         self._list: tuple[str, list[str]] | None = None
         self._declares = False
+        self.closed = 0
+        """Brackets that end with this statement, after its command."""
 
     def consume(self, token: str) -> int:
         """Adds a raw word; how much it counts against the limit."""
         if self._list is not None:
             self._consume_list_word(*self._list, token)
-        elif token in ("(", ")"):
-            pass
+        elif token == "(":
+            self._shell.brackets.append(len(self._shell.entered))
+        elif token == ")":
+            self.closed += 1
         elif not self._argv and token == "$":
             pass  # the prompt of a document's shell
         elif not self._argv and token in _KEYWORDS:

@@ -1,4 +1,9 @@
-"""nanotron (https://github.com/huggingface/nanotron): one YAML with the model's configuration, degrees and tokens."""
+"""nanotron (https://github.com/huggingface/nanotron): one YAML with the model's configuration, degrees and tokens.
+
+Defaults are those of ``src/nanotron/config/parallelism_config.py`` (huggingface/nanotron 19f88fb): whole activations on
+every tensor-parallel rank (ALL_REDUCE), and all micro-batches forward before the first goes backward (afab), which
+``src/nanotron/parallel/pipeline_parallel/engine.py`` does with one stage too.
+"""
 
 import re
 from collections.abc import Mapping
@@ -33,7 +38,8 @@ def nanotron_plan(settings: Mapping[str, Any], *, world_size: int | None = None)
         )
     degrees = {name: max(1, fields.whole(f"parallelism.{name}", default=1)) for name in ("dp", "tp", "pp")}
     context = max(1, fields.whole("parallelism.context_parallel_size", default=1))
-    reduces = fields.text("parallelism.tp_mode", default="REDUCE_SCATTER").upper() == "REDUCE_SCATTER"
+    mode = _named(fields, "parallelism.tp_mode", ("ALL_REDUCE", "REDUCE_SCATTER"))
+    engine = _named(fields, "parallelism.pp_engine", ("AFAB", "1F1B"))
     words = {
         "tensor_model_parallel_size": degrees["tp"],
         "pipeline_model_parallel_size": degrees["pp"],
@@ -44,7 +50,7 @@ def nanotron_plan(settings: Mapping[str, Any], *, world_size: int | None = None)
         dtype: True,
         "grad_reduce_in_bf16": not fields.flag("optimizer.accumulate_grad_in_fp32", default=True),
         "use_distributed_optimizer": fields.whole("optimizer.zero_stage", default=0) > 0,
-        "sequence_parallel": reduces,
+        "sequence_parallel": mode == "REDUCE_SCATTER",
         "recompute_granularity": "full" if fields.flag("parallelism.recompute_layer") else "",
         "hidden_dropout": 0,
         "attention_dropout": 0,
@@ -57,7 +63,17 @@ def nanotron_plan(settings: Mapping[str, Any], *, world_size: int | None = None)
     data = world // max(1, degrees["tp"] * degrees["pp"] * context)
     words["global_batch_size"] = words["micro_batch_size"] * max(1, steps) * max(1, data)
     plan = megatron_plan(words, model=shape_of_config(config, "nanotron model"), world_size=world)
-    return replace(plan, framework="nanotron", unknown=(*plan.unknown, *fields.unknown))
+    return replace(plan, framework="nanotron", backward_last=engine == "AFAB", unknown=(*plan.unknown, *fields.unknown))
+
+
+def _named(fields: Fields, name: str, known: tuple[str, str]) -> str:
+    """One of two words in capitals, the first where none is given. Raises PlanError for another."""
+    word = fields.text(name).upper()
+    if word in ("NONE", "NULL", ""):
+        return known[0]
+    if word not in known:
+        raise PlanError(f"{name} {word[:40]!r} is neither {known[0]} nor {known[1]}; give one of them")
+    return word
 
 
 def _plan(inputs: PlanInputs) -> TrainingPlan:

@@ -21,8 +21,15 @@ _VISION_NUMBERS = {"clip-vit-large": 304_000_000, "siglip-so400m": 428_000_000, 
 """Of encoders, by a part of their names, from their repositories on the hub."""
 _OTHER_VISION = 304_000_000
 _VISION_WIDTH = 1024
-_BASES = "_base_"
-"""Files that a configuration builds on, as ``formats.python_config`` names them."""
+_BASES, _UNREAD = "_base_", "_unread_"
+"""Files that a configuration builds on, and names of what it computes, as ``formats.python_config`` gives them."""
+_DECIDE = (
+    "model llm lora llm_lora r target_modules modules_to_save quantization_config load_in_4bit load_in_8bit "
+    "torch_dtype quantization_llm bnb_4bit_use_double_quant use_activation_checkpointing attn_implementation "
+    "visual_encoder freeze_llm freeze_visual_encoder train_dataloader dataset train_dataset batch_size max_length "
+    "pack_to_max_length optim_wrapper optimizer dtype accumulative_counts sequence_parallel_size"
+)
+"""Names of what decides memory in a configuration."""
 _COPY = "kopt_copy_of"
 _TRAINERS = ("TrainerConfig", "RLColocateTrainerConfig")
 _V1 = "configurations of XTuner V1 have no formulas; give one of `xtuner train`, or run the script"
@@ -44,6 +51,11 @@ def xtuner_plan(
     read = Fields(words)
     if fields.has(_COPY):
         read.assume("config", f"{fields.text(_COPY)[:100]} cannot be read: taken as the built-in that its name has")
+    unread = sorted(set(_DECIDE.split()).intersection(fields.name_list(_UNREAD)))
+    if unread:
+        # As a script's defaults: each of them may be anything.
+        names = ", ".join(unread)[:200]
+        read.assume("config", f"{names}: only running the configuration would tell; taken as if they were not given")
     recipe = hf_recipe("xtuner", read, around, world_size)
     return _with_vision(recipe, fields, read).plan()
 
@@ -52,8 +64,8 @@ def _refuse_others(fields: Fields) -> None:
     kind = fields.text("trainer.type").rpartition(".")[2]
     if kind in _TRAINERS or fields.text("model.type").endswith("Config"):
         raise PlanError(_V1)
-    if fields.has(_BASES) and not fields.has("model"):
-        names = ", ".join(fields.name_list(_BASES))[:100]
+    if names := ", ".join(fields.name_list(_BASES))[:100]:
+        # Whatever stands there (a quantised model, an adapter) is not in this file.
         raise PlanError(f"the configuration builds on {names}, which is not read; give one that says all of it")
 
 

@@ -148,7 +148,7 @@ def estimate_and_code(
     gpu = find_gpu(options.gpu)
     folder = (options.folder or Path.cwd()).resolve()
     entrypoint = _entrypoint(command, folder)
-    folder = _entered(folder, entrypoint, inside=isinstance(command, Mapping))
+    folder = _entered(folder, entrypoint, named_by(command), inside=isinstance(command, Mapping))
     processes = _processes(entrypoint, command, folder, options)
     with ThreadPoolExecutor(1) as beside:
         # The script runs in a process of its own: meanwhile the learned part is loaded here.
@@ -179,7 +179,7 @@ def read_code(
     """What the code alone says, without the learned part. Raises as ``estimate``."""
     folder = (options.folder or Path.cwd()).resolve()
     entrypoint = _entrypoint(command, folder)
-    folder = _entered(folder, entrypoint, inside=isinstance(command, Mapping))
+    folder = _entered(folder, entrypoint, named_by(command), inside=isinstance(command, Mapping))
     processes = _processes(entrypoint, command, folder, options)
     gpu, named = find_gpu(options.gpu), named_by(command)
     result = _code(entrypoint, gpu, processes, folder, options, settings, progress, named)
@@ -227,12 +227,24 @@ def _entrypoint(command: str | Sequence[str] | Mapping[str, Any], folder: Path) 
     return what_runs(command if isinstance(command, str) else list(command), files)
 
 
-def _entered(folder: Path, entrypoint: Entrypoint, *, inside: bool) -> Path:
-    """The folder that the command enters before it runs, as far as there are such; a manifest's are its container's."""
+def _entered(folder: Path, entrypoint: Entrypoint, named: frozenset[str], *, inside: bool) -> Path:
+    """The folder that the command enters before it runs, as far as there are such; a manifest's are its container's.
+
+    A script of someone else may enter any: what the traced program is shown whole lies below ``folder``, or is a path
+    that the user gave (``named``), or lies below such a path.
+    """
+    start, before = folder, folder
+    opened = [start]
     for name in () if inside else entrypoint.folders:
         with contextlib.suppress(OSError, ValueError, RuntimeError):
-            below = (folder / name).resolve()
-            folder = below if below.is_dir() else folder
+            below = (before if name == "-" else folder / name).resolve()
+            before = folder
+            given = name in named and below == (start / name).resolve()
+            if not below.is_dir() or not (given or any(map(below.is_relative_to, opened))):
+                continue
+            folder = below
+            # One above the start (``..``, ``/``) opens itself and not what else lies there.
+            opened += [below] if not start.is_relative_to(below) else []
     return folder
 
 

@@ -260,11 +260,15 @@ def test_folders_that_are_entered_are_known(tmp_path: Path) -> None:
         "scripts",
     )
     assert what_runs("python t.py && cd after", nothing).folders == ()
+    assert what_runs("(cd data && make) && (cd more) ; python t.py", nothing).folders == ()
+    assert what_runs("cd a; (cd b && python t.py)", nothing).folders == ("a", "b")
+    assert what_runs("cd a && bash x.sh", {"x.sh": "cd b\npython t.py"}.get).folders == ("a", "b")
     (tmp_path / "scripts").mkdir()
     config = "model_name_or_path: gpt2\nper_device_train_batch_size: 1\nmax_length: 128\n"
     (tmp_path / "scripts/c.yaml").write_text(config, encoding="utf-8")
     options = EstimateOptions(folder=tmp_path, python="/no-python")
-    for enters in ("cd repository && cd scripts", "cd scripts"):
+    (tmp_path / "data").mkdir()
+    for enters in ("cd repository && cd scripts", "cd scripts", "cd scripts && cd ../data && cd -"):
         assert not read_code(f"{enters} && trl sft --config c.yaml", settings=None, options=options).problem
     assert read_code("trl sft --config c.yaml", settings=None, options=options).problem
 

@@ -1,6 +1,7 @@
 """Configurations in Python: read as what they set, never run, whatever they hold."""
 
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -113,3 +114,81 @@ def test_any_text_is_read_or_refused(source: str) -> None:
     except EntrypointError as refusal:
         message = str(refusal)
         assert message.strip()
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["x = int('--5')", "x = int('²')", f"x = f'{{0x{'f' * 9000}}}'", f"x = 0x{'f' * 9000}\ny = str(x)\nz = x - 1"],
+)
+def test_no_number_ends_the_reading(source: str) -> None:
+    assert read_python_config(source) == {"_unread_": [name for name in "xyz" if f"{name} =" in source]}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "l = ['']\n" + "l = l + l\n" * 12 + "d = dict()\n" + "".join(f"d['{n}']=l+['']\n" for n in range(2000)),
+        "s = 'a'\n" + "s = s + s\n" * 13 + "d = dict()\n" + "".join(f"d['{n}']=s+'a'\n" for n in range(2000)),
+        "s = 'a'\n" + "s = s + s\n" * 13 + "d = dict()\n" + "".join(f"d['{n}']=f'{{s}}'\n" for n in range(2000)),
+        "s = a\n" + "s = s.aaaaaaaa\n" * 2000 + "d = dict()\n" + "".join(f"d['{n}']=s.b\n" for n in range(2000)),
+        "d = dict("
+        + ",".join(f"a{n}=1" for n in range(2000))
+        + ")\n"
+        + "".join(f"d.b{n} = dict(**d)\n" for n in range(2000)),
+    ],
+    ids=["lists", "texts", "formats", "attributes", "mappings"],
+)
+def test_what_is_copied_has_a_budget(source: str) -> None:
+    tracemalloc.start()
+    with pytest.raises(EntrypointError, match="larger than configurations are; give"):
+        read_python_config(source)
+    _, most_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most_bytes < 40 << 20
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        "try:\n    batch_size = 16\nexcept ImportError:\n    pass",
+        "for _ in range(3):\n    batch_size *= 2",
+        "while more():\n    batch_size += 1",
+        "if torch.cuda.device_count() > 1:\n    batch_size = 16",
+        "if UNDEFINED:\n    pass\nelse:\n    batch_size = 16",
+        "if UNDEFINED:\n    batch_size = 16",
+        "if UNDEFINED == 'x':\n    pass\nelse:\n    batch_size = 16",
+        "def f():\n    global batch_size\n    batch_size = 16\nf()",
+        "with open('x') as batch_size:\n    pass",
+        "batch_size, *others = 16, 2",
+        "match x:\n    case 1:\n        batch_size = 16",
+        "batch_size = read()['x'] * 2",
+    ],
+)
+def test_what_a_part_that_is_not_run_sets_is_not_known(changes: str) -> None:
+    result = read_python_config(f"batch_size = 1\n{changes}\n")
+    assert "batch_size" not in result
+    assert "batch_size" in result["_unread_"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        "for n in range(2):\n    loader['batch_size'] = n",
+        "if X:\n    del loader['batch_size']",
+        "loader.update(more())",
+        "loader[KEY] = 16",
+        "try:\n    loader.update(batch_size=2)\nfinally:\n    pass",
+        "loader['batch_size'] = -X",
+    ],
+)
+def test_entries_that_a_part_that_is_not_run_sets_are_not_known(changes: str) -> None:
+    result = read_python_config(f"loader = dict(batch_size=1)\n{changes}\n")
+    assert "batch_size" not in result.get("loader", {})
+    assert {"batch_size", "loader"} & set(result["_unread_"])
+
+
+def test_chains_of_calls_are_read_once() -> None:
+    source = "try:\n" + ("    a" + ".update()" * 200 + "\n") * 100 + "finally:\n    pass\n"
+    began = time.process_time()
+    read_python_config(f"a = dict()\n{source}")
+    assert time.process_time() - began < 1

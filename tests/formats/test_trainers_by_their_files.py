@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 from formats.trainers_files import FILES
 
-from kopt.core.workload.training_plan import PlanError, Precision, Recompute, Sharding, TrainingPlan
+from kopt.core.workload.training_plan import OptimizerKind, PlanError, Precision, Recompute, Sharding, TrainingPlan
 from kopt.formats.entrypoint import what_runs
 from kopt.formats.trainers import processes_of, read_plan
+from kopt.models.sizing.analytic import estimate_plan
 
 EASY: Mapping[str, Any] = {
     "data": {"max_prompt_length": 1024, "max_response_length": 2048},
@@ -44,6 +45,27 @@ def test_nanotron_splits_as_its_file_says() -> None:
     assert plan("python run_train.py --config-file nanotron.yaml", nanotron=recomputed).recompute is Recompute.FULL
 
 
+def gib(result: TrainingPlan) -> float:
+    return int(estimate_plan(result, gpu_bytes=80 << 30).worst.total) / (1 << 30)
+
+
+def test_nanotron_s_defaults_hold_more() -> None:
+    command = "torchrun --nproc_per_node 4 run_train.py --config-file nanotron.yaml"
+
+    def sized(**own: Any) -> float:
+        return gib(plan(command, nanotron={"parallelism": {"dp": 1, "tp": 4, "pp": 1, **own}}))
+
+    scattered, reduced = sized(tp_mode="reduce_scatter", pp_engine="1f1b"), sized(pp_engine="1f1b")
+    assert reduced == sized(tp_mode="ALL_REDUCE", pp_engine="1f1b") > scattered + 2
+    assert sized() == sized(pp_engine="afab") > 1.5 * reduced - 3, "both micro-batches wait for their backward pass"
+    staged = {"parallelism": {"dp": 1, "tp": 2, "pp": 2}, "tokens": {**FILES["nanotron.yaml"]["tokens"]}}
+    staged["tokens"]["batch_accumulation_per_replica"] = 16
+    alternating = {**staged, "parallelism": {**staged["parallelism"], "pp_engine": "1f1b"}}
+    assert gib(plan(command, nanotron=staged)) > 4 * gib(plan(command, nanotron=alternating))
+    with pytest.raises(PlanError, match=r"pp_engine 'ZB' is neither AFAB nor 1F1B; give"):
+        sized(pp_engine="zb")
+
+
 @pytest.mark.parametrize("command", ["scripts/train.py olmo.yaml --run_name x", "OLMo/scripts/train.py olmo.yaml"])
 def test_a_script_of_any_name_is_known_by_its_file(command: str) -> None:
     result = plan(f"torchrun --nproc_per_node 8 {command}")
@@ -66,6 +88,67 @@ def test_llm_foundry_takes_references_and_checkpoints() -> None:
     assert (low_rank.model.name, low_rank.adapter is not None) == ("gpt2", True)
 
 
+OLMO = "torchrun --nnodes 32 --nproc_per_node 8 scripts/train.py olmo.yaml"
+FOUNDRY = "composer --world_size 256 train/train.py foundry.yaml"
+
+
+def fsdp(**own: Any) -> Mapping[str, Any]:
+    return {"fsdp": {"wrapping_strategy": "by_block", **own}}
+
+
+def test_hybrid_sharding_goes_over_a_part_of_the_gpus() -> None:
+    everywhere, hybrid = plan(OLMO, olmo=fsdp()), plan(OLMO, olmo=fsdp(sharding_strategy="HYBRID_SHARD"))
+    assert (everywhere.parallel.shard_ranks, hybrid.parallel.shard_ranks) == (256, 8)
+    assert "number is not given: 8" in hybrid.unknown[-1].message
+    copies = fsdp(sharding_strategy="HYBRID_SHARD", hybrid_sharding_num_model_replicas=2)
+    assert (plan(OLMO, olmo=copies).parallel.shard_ranks, plan(OLMO, olmo=copies).unknown) == (128, ())
+    numbers = hybrid.model.parameters()
+    assert gib(hybrid) - gib(everywhere) > 0.9 * 8 * numbers / 8 / (1 << 30), "weights and moments over 8, not 256"
+
+
+@pytest.mark.parametrize(
+    ("own", "ranks"),
+    [
+        ({"data_parallel_shard_degree": 16}, 16),
+        ({"sharding_strategy": "HYBRID_SHARD", "data_parallel_replicate_degree": 8}, 32),
+        ({"sharding_strategy": "HYBRID_SHARD"}, 8),
+        ({"sharding_strategy": "HYBRID_SHARD", "device_mesh": [64, 4]}, 4),
+        ({"data_parallel_shard_degree": -1}, 256),
+    ],
+)
+def test_foundry_shards_over_as_many_as_it_is_told(own: dict[str, Any], ranks: int) -> None:
+    assert plan(FOUNDRY, foundry={"fsdp_config": own}).parallel.shard_ranks == ranks
+
+
+def test_olmo_s_defaults_are_its_own() -> None:
+    whole, blocks = plan(OLMO, olmo={"fsdp": {}}), plan(OLMO, olmo=fsdp())
+    numbers = blocks.model.parameters()
+    assert gib(whole) - gib(blocks) > 0.8 * 4 * numbers / (1 << 30), "all weights and gradients in 16 bits at once"
+    half = plan(OLMO, olmo=fsdp(wrapping_strategy="one_in_two"))
+    assert gib(blocks) < gib(half) < gib(whole)
+    assert "is not known" in plan(OLMO, olmo=fsdp(wrapping_strategy="other")).unknown[-1].message
+    assert blocks.model.bias
+    assert blocks.optimizer is OptimizerKind.LION
+    assert plan(OLMO, olmo={"activation_checkpointing": True}).recompute is Recompute.FULL
+    assert plan(OLMO, olmo={"activation_checkpointing": False}).recompute is Recompute.NONE
+
+
+def test_foundry_s_precisions_attention_and_batches() -> None:
+    def sized(**own: Any) -> float:
+        return gib(plan(FOUNDRY, foundry={"fsdp_config": own}))
+
+    assert sized() == sized(mixed_precision="DEFAULT") > sized(mixed_precision="PURE")
+    assert sized(mixed_precision="FULL") > sized() + 2
+    assert sized(auto_wrap=False) > sized() + 4
+    assert "taken as DEFAULT" in plan(FOUNDRY, foundry={"fsdp_config": {"mixed_precision": {}}}).unknown[0].message
+    few = {"model": {**FILES["foundry.yaml"]["model"], "attn_config": {"attn_type": "multiquery_attention"}}}
+    assert plan(FOUNDRY, foundry=few).model.kv_heads == 1
+    with pytest.raises(PlanError, match="is auto, which fills whatever GPU there is; give"):
+        plan(FOUNDRY, foundry={"device_train_microbatch_size": "auto"})
+    with pytest.raises(PlanError, match="cpu_offload is refused by Composer; give"):
+        sized(cpu_offload=True)
+
+
 def test_easy_r1_is_verl_in_other_words() -> None:
     command = "python3 -m verl.trainer.main config=easy.yaml worker.actor.micro_batch_size_per_device_for_update=4"
     result = plan(f"{command} trainer.n_gpus_per_node=4")
@@ -75,6 +158,19 @@ def test_easy_r1_is_verl_in_other_words() -> None:
     assert low_rank.adapter is not None
     with pytest.raises(PlanError, match=r"absent\.yaml cannot be read; give"):
         plan("python3 -m verl.trainer.main config=absent.yaml")
+
+
+def test_easy_r1_keeps_32_bits_and_what_its_sums_lose() -> None:
+    # A small engine, so that training is what needs most.
+    command = "python3 -m verl.trainer.main config=easy.yaml worker.rollout.gpu_memory_utilization=0.1"
+    usual, own = plan(command), plan(f"{command} worker.actor.optim.strategy=adamw_bf16")
+    assert (own.weights, own.state_bytes_each) == (Precision.FP32, 3.0)
+    numbers = own.model.parameters() / own.parallel.world
+    assert gib(usual) - gib(own) < 3 * numbers / (1 << 30), "two bytes of eight per number, and as much less unused"
+    short = plan(f"{command} worker.actor.optim.strategy=adamw_bf16 worker.actor.fsdp.torch_dtype=bf16")
+    assert short.weights is Precision.BF16
+    whole = plan(f"{command} worker.actor.fsdp.enable_full_shard=false")
+    assert gib(whole) > gib(usual) + 10, "all weights stay gathered in 16 bits"
 
 
 def test_programs_on_top_of_verl_are_known_by_its_words() -> None:

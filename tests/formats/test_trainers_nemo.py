@@ -8,6 +8,7 @@ import pytest
 from kopt.core.workload.training_plan import PlanError, Precision, Recompute, Sharding, TrainingPlan
 from kopt.formats.entrypoint import what_runs
 from kopt.formats.trainers import processes_of, read_plan
+from kopt.models.sizing.analytic import estimate_plan
 
 GPT: Mapping[str, Any] = {
     "trainer": {"devices": 8, "num_nodes": 2, "precision": "bf16"},
@@ -82,6 +83,36 @@ def test_a_setting_that_is_not_understood_is_named_with_the_nearest() -> None:
         "tensor_parallel_size is not understood" in text and "tensor_model_parallel_size" in text for text in messages
     )
     assert not any("lr " in text for text in messages)
+
+
+def test_arguments_of_a_recipe_count_or_are_named() -> None:
+    arguments = "tensor_parallelism=8, micro_batch_size=16, pipeline_parallelism=1, precision='16-mixed', name='x'"
+    result = plan(f'nemo llm pretrain --factory "nemotron3_8b({arguments})"')
+    assert (result.parallel.tensor, result.micro_batch, result.unknown) == (8, 16, ())
+    result = plan('nemo llm pretrain --factory "llama3_8b(nope=8, tensor_paralellism=2, micro_batch_size=2*8)"')
+    assert [reason.message for reason in result.unknown] == [
+        "nope of the recipe is not understood and left out",
+        "tensor_paralellism of the recipe is not understood and left out (nearest: tensor_parallelism, "
+        "expert_parallelism)",
+        "micro_batch_size of the recipe is no number or word and left out",
+    ]
+    assert "argument 1" in plan('nemo llm pretrain --factory "llama3_8b(8)"').unknown[0].message
+
+
+def test_weights_stay_in_32_bits_unless_o2_is_set() -> None:
+    low_rank = "python nlp/train_gpt_sft.py model.restore_from_path=llama-2-7b model.peft.peft_scheme=lora"
+    usual, half = plan(low_rank), plan(f"{low_rank} model.megatron_amp_O2=True")
+    assert (usual.weights, usual.compute, half.weights) == (Precision.FP32, Precision.BF16, Precision.BF16)
+    assert sized(usual) - sized(half) > 2 * 6.7e9
+    whole = plan("python nlp/megatron_gpt_pretraining.py model.megatron_amp_O2=False")
+    assert (whole.weights, whole.gradient_bytes) == (Precision.FP32, 4.0)
+    assert plan("python nlp/megatron_gpt_pretraining.py trainer.precision=32").buffer_bytes == 0
+    preferences = plan("python nlp/train_gpt_dpo.py model.restore_from_path=llama-3-8b model.encoder_seq_length=1024")
+    assert preferences.weights is Precision.BF16, "its own file sets O2"
+
+
+def sized(result: TrainingPlan) -> int:
+    return int(estimate_plan(result).worst.total)
 
 
 @pytest.mark.parametrize(

@@ -73,6 +73,8 @@ def test_a_projector_alone_is_trained_in_front_of_a_frozen_model() -> None:
         ("xtuner chat internlm2", {}, "does not train; give"),
         ("xtuner train c.py", {"trainer": {"type": "TrainerConfig"}}, "XTuner V1 have no formulas; give"),
         ("xtuner train c.py", {"model": None, "_base_": [".base"]}, "builds on .base, which is not read; give"),
+        ("xtuner train c.py", {"_base_": ["./qlora.py"]}, "builds on ./qlora.py, which is not read; give"),
+        ("xtuner train c.py", {"_base_": "./qlora.py"}, "builds on ./qlora.py, which is not read; give"),
         ("xtuner train c.py", {"model": {}}, "no model is named; give"),
         ("xtuner train c.py", {"train_dataloader": {"batch_size": [1, {}]}}, "batch_size"),
     ],
@@ -80,6 +82,14 @@ def test_a_projector_alone_is_trained_in_front_of_a_frozen_model() -> None:
 def test_what_cannot_be_read_is_refused_with_what_to_give(command: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(PlanError, match=message):
         plan(command, **changes)
+
+
+def test_settings_that_only_running_it_would_tell_are_named(tmp_path: Path) -> None:
+    result = plan("xtuner train c.py", _unread_=["batch_size", "hooks", "lora"])
+    assert [reason.message for reason in result.unknown if "only running" in reason.message] == [
+        "batch_size, lora: only running the configuration would tell; taken as if they were not given"
+    ]
+    assert not plan("xtuner train c.py", _unread_=["hooks"]).unknown
 
 
 @pytest.mark.parametrize(

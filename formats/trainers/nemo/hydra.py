@@ -11,7 +11,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from kopt.core.workload.language_models import UnknownModelError, find_language_model
-from kopt.core.workload.training_plan import ModelShape, PlanError, TrainingPlan
+from kopt.core.workload.training_plan import ModelShape, PlanError, Precision, Sharding, TrainingPlan
 from kopt.formats.trainers.fields import Fields
 from kopt.formats.trainers.nemo.common import nemo_plan, with_adapter
 from kopt.formats.trainers.preferences import LOG_PROBABILITIES
@@ -34,6 +34,8 @@ _CONFIGS = {
 """Which file each script reads from ``conf`` beside it, unless another one is named."""
 _SEQUENCES = {"train_gpt_dpo": 2, "train_reward_model": 2}
 """Sequences that one example of a batch makes."""
+_HALF_WEIGHTS = {"train_gpt_dpo", "train_gpt_kto", "train_reward_model"}
+"""Scripts whose own files set ``megatron_amp_O2``; all others' have it off (``examples/nlp`` of both repositories)."""
 _SAME = [
     "micro_batch_size",
     "global_batch_size",
@@ -92,6 +94,8 @@ def hydra_plan(inputs: PlanInputs) -> TrainingPlan:
     world = inputs.world_size or _gpus(fields)
     words = Fields(_megatron(fields, script, has_model=model is not None))
     plan = nemo_plan({name: words.raw(name) for name in words.names()}, model, world, words.unknown)
+    if not fields.flag("model.megatron_amp_O2", default=script in _HALF_WEIGHTS) or fields.flag("model.fsdp"):
+        plan = _casts_weights(plan)
     if script in _SEQUENCES:
         plan = replace(plan, micro_batch=plan.micro_batch * _SEQUENCES[script])
     if script in ("train_gpt_dpo", "train_gpt_kto"):
@@ -104,6 +108,26 @@ def hydra_plan(inputs: PlanInputs) -> TrainingPlan:
     targets = fields.name_list(f"{own}.target_modules") or ["attention_qkv"]
     rank = fields.whole(f"{own}.adapter_dim", default=32)
     return with_adapter(plan, rank, targets, dropout=fields.real(f"{own}.adapter_dropout", default=0.0) > 0)
+
+
+def _casts_weights(plan: TrainingPlan) -> TrainingPlan:
+    """Without ``megatron_amp_O2``, and always under FSDP, weights stay in 32 bits and are cast for each product.
+
+    So in ``nemo/collections/nlp/models/language_modeling`` (``enable_autocast``). Transformer Engine's layers keep the
+    casts for the backward pass; recomputed layers may keep fewer than are counted.
+    """
+    if plan.weights is Precision.FP32:
+        return plan
+    of = plan.parallel
+    casts = plan.compute.bytes_each * plan.model.parameters() / (of.tensor * of.pipeline)
+    return replace(
+        plan,
+        weights=Precision.FP32,
+        gradient_bytes=4.0,
+        # The distributed optimizer keeps its part of the weights once more, whatever their precision.
+        master_bytes=plan.master_bytes if of.sharding is Sharding.OPTIMIZER else 0.0,
+        buffer_bytes=plan.buffer_bytes + (0.0 if of.sharding is Sharding.PARAMETERS else casts),
+    )
 
 
 def processes(inputs: PlanInputs) -> int | None:

@@ -53,7 +53,23 @@ _STRATEGY = {
     "num_layers_in_last_pipeline_stage": "decoder_last_pipeline_num_layers",
 }
 """Megatron-LM's names of what MegatronStrategy calls otherwise."""
-_ARGUMENTS = {"num_nodes": "num_nodes", "num_gpus_per_node": "devices", "seq_length": "seq_length"}
+_ARGUMENTS = {
+    "num_nodes": "num_nodes",
+    "num_gpus_per_node": "devices",
+    "tensor_parallelism": "tensor_model_parallel_size",
+    "pipeline_parallelism": "pipeline_model_parallel_size",
+    "virtual_pipeline_parallelism": "virtual_pipeline_model_parallel_size",
+    "context_parallelism": "context_parallel_size",
+    "expert_parallelism": "expert_model_parallel_size",
+    "sequence_parallelism": "sequence_parallel",
+    "precision": "precision",
+    "seq_length": "seq_length",
+    "micro_batch_size": "micro_batch_size",
+    "global_batch_size": "global_batch_size",
+}
+"""What functions under ``nemo/collections/llm/recipes`` take (``nemotron3_8b.py`` nearly all of it)."""
+_READ_ARGUMENTS = {"performance_mode", "packed_sequence", "peft_scheme"}
+_OTHER_ARGUMENTS = {"name", "dir", "resume_path", "fn", "pipeline_parallelism_type"}
 _SECTIONS = ("trainer.strategy.", "model.config.", "optim.config.", "data.", "trainer.plugins.", "trainer.")
 _KNOWN = frozenset(
     [
@@ -124,6 +140,7 @@ def recipe_plan(inputs: PlanInputs) -> TrainingPlan:
     model, dimensions = _model(str(recipe["model"]))
     world = inputs.world_size or words.whole("devices", default=8) * max(1, words.whole("num_nodes", default=1))
     _not_understood(fields, words)
+    _arguments_left_out(arguments, words)
     plan = nemo_plan({**_megatron(words), **dimensions}, model, world, words.unknown)
     if not low_rank:
         return plan
@@ -163,9 +180,11 @@ def _factory(fields: Fields) -> tuple[str, dict[str, Any]]:
     if isinstance(tree, ast.Name):
         return tree.id, {}
     if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):
-        constants = [word for word in tree.keywords if isinstance(word.value, ast.Constant)]
+        given = {str(word.arg or "**"): word.value for word in tree.keywords}
+        given |= {f"argument {place}": value for place, value in enumerate(tree.args, 1)}
+        # What is no literal is kept as what it is not.
         return tree.func.id, {
-            str(word.arg): word.value.value for word in constants if isinstance(word.value, ast.Constant)
+            name: value.value if isinstance(value, ast.Constant) else ... for name, value in given.items()
         }
     raise PlanError(f"the recipe {text[:60]!r} is no name with arguments; give --factory NAME(num_nodes=2)")
 
@@ -180,8 +199,12 @@ def _tuning(fields: Fields, verb: str, arguments: Mapping[str, Any]) -> tuple[bo
 
 
 def _of_arguments(arguments: Mapping[str, Any], verb: str) -> dict[str, Any]:
-    result = {_ARGUMENTS[name]: value for name, value in arguments.items() if name in _ARGUMENTS and value is not None}
-    if arguments.get("performance_mode") and verb == "pretrain":
+    result = {
+        _ARGUMENTS[name]: value
+        for name, value in arguments.items()
+        if name in _ARGUMENTS and value is not None and value is not ...
+    }
+    if arguments.get("performance_mode") is True and verb == "pretrain":
         result["grad_reduce_in_fp32"] = False
     if arguments.get("packed_sequence") and "seq_length" not in result:
         result["seq_length"] = 4096
@@ -209,6 +232,17 @@ def _not_understood(fields: Fields, words: Fields) -> None:
                 continue
             near = _nearest(difflib.get_close_matches(leaf, sorted(_KNOWN), 2, 0.5))
             words.assume(f"{prefix}{name}", f"{prefix}{name[:60]} is not understood and left out{near}")
+
+
+def _arguments_left_out(arguments: Mapping[str, Any], words: Fields) -> None:
+    """The recipe's arguments that nothing here reads, and those that are no literals."""
+    for name, value in arguments.items():
+        known = name in _ARGUMENTS or name in _READ_ARGUMENTS
+        if known and value is ...:
+            words.assume(name, f"{name[:60]} of the recipe is no number or word and left out")
+        elif not known and name not in _OTHER_ARGUMENTS and not _ELSEWHERE.fullmatch(name):
+            near = _nearest(difflib.get_close_matches(name, sorted(_ARGUMENTS), 2, 0.5))
+            words.assume(name, f"{name[:60]} of the recipe is not understood and left out{near}")
 
 
 def _nearest(names: list[str]) -> str:

@@ -20,12 +20,15 @@ _WORDS = {
     "worker.actor.fsdp.enable_cpu_offload": f"{_ACTOR}.fsdp_config.offload_policy",
     "worker.actor.fsdp.fsdp_size": f"{_ACTOR}.fsdp_config.fsdp_size",
     "worker.actor.fsdp.torch_dtype": f"{_ACTOR}.fsdp_config.model_dtype",
+    "worker.actor.fsdp.enable_full_shard": f"{_ACTOR}.fsdp_config.reshard_after_forward",
     "worker.actor.offload.offload_params": f"{_ACTOR}.fsdp_config.param_offload",
     "worker.rollout.gpu_memory_utilization": f"{_ROLLOUT}.gpu_memory_utilization",
     "worker.rollout.tensor_parallel_size": f"{_ROLLOUT}.tensor_model_parallel_size",
     "worker.critic.model.model_path": "critic.model.path",
     "worker.critic.offload.offload_params": "critic.model.fsdp_config.param_offload",
 }
+STATE_BYTES = f"{_ACTOR}.optim.bytes_of_each_moment"
+"""A word of neither: of the optimizer's two moments, what else it keeps spread over both."""
 _SAME = (
     "data.max_prompt_length",
     "data.max_response_length",
@@ -64,7 +67,9 @@ def in_verls_words(inputs: PlanInputs) -> dict[str, Any]:
     result |= {theirs: fields.raw(ours) for ours, theirs in _WORDS.items() if fields.has(ours)}
     result |= {name: fields.raw(name) for name in _SAME if fields.has(name)}
     if fields.text("worker.actor.optim.strategy") == "adamw_bf16":
-        result.setdefault(f"{_ACTOR}.fsdp_config.model_dtype", "bf16")
+        # AnyPrecisionAdamW (verl/utils/torch_functional.py): 16 bits for each moment and for what its sums lose;
+        # weights stay in 32 (verl/workers/fsdp_workers.py).
+        result[STATE_BYTES] = 3.0
     result[f"{_ACTOR}.use_kl_loss"] = not fields.flag("algorithm.disable_kl")
     result["actor_rollout_ref.ref.fsdp_config.param_offload"] = fields.flag(
         "worker.ref.fsdp.enable_cpu_offload"

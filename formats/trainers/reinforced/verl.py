@@ -13,7 +13,7 @@ from kopt.formats.trainers.models import beside, model_of
 from kopt.formats.trainers.names import adapter, precision
 from kopt.formats.trainers.preferences import LOG_PROBABILITIES
 from kopt.formats.trainers.recipe import Recipe
-from kopt.formats.trainers.reinforced.easy_r1 import in_verls_words, is_easy_r1
+from kopt.formats.trainers.reinforced.easy_r1 import STATE_BYTES, in_verls_words, is_easy_r1
 from kopt.formats.trainers.trainer import PlanInputs, Trainer
 
 _ACTOR, _ROLLOUT, _MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
@@ -108,6 +108,9 @@ def _fsdp_actor(fields: Fields, model: ModelShape, gpus: int) -> Recipe:
             ),
         ),
         sharding=Sharding.PARAMETERS,
+        state_bytes=fields.real(STATE_BYTES, default=0.0) or None,
+        # What is gathered for the forward pass may stay until the backward pass.
+        gather_numbers=0.0 if fields.flag(f"{own}.reshard_after_forward", default=True) else model.parameters(),
         shards=max(0, fields.whole(f"{own}.fsdp_size", default=0)) if fields.text(f"{own}.fsdp_size") != "-1" else 0,
         checkpointing=fields.flag(f"{_MODEL}.enable_gradient_checkpointing", default=True),
         offload_activations=fields.flag(f"{_MODEL}.enable_activation_offload"),

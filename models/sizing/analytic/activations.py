@@ -138,8 +138,11 @@ def _feed_forward(model: ModelShape, plan: TrainingPlan, layer: int) -> float:
 def in_flight(plan: TrainingPlan, stage: int) -> float:
     """Micro-batches whose activations a stage holds at once, in the one-forward-one-backward schedule.
 
-    With interleaving (Narayanan et al. 2021) chunks of the stage's layers are counted.
+    With interleaving (Narayanan et al. 2021) chunks of the stage's layers are counted. Where all go forward before the
+    first goes backward (GPipe: Huang et al. 2019), it is all of them.
     """
+    if plan.backward_last:
+        return float(plan.accumulation)
     stages, chunks = plan.parallel.pipeline, plan.parallel.virtual_stages
     if stages == 1:
         return 1.0
@@ -166,7 +169,14 @@ def kept(plan: TrainingPlan, stage: int) -> float:
         each *= _ON_THEIR_WAY / len(layers)
     if plan.model.cross_layers and layers:
         each += layers[0].all * 1.4 * plan.model.cross_layers / plan.parallel.pipeline * _target_share(plan)
-    return (each + _ends(plan, stage)) * in_flight(plan, stage)
+    return (each + _ends(plan, stage)) * in_flight(plan, stage) + _waiting_softmax(plan, stage)
+
+
+def _waiting_softmax(plan: TrainingPlan, stage: int) -> float:
+    """The 32-bit softmax of each micro-batch but the last, that its loss keeps until it goes backward."""
+    if not plan.backward_last or not plan.logit_bytes or stage != plan.parallel.pipeline - 1:
+        return 0.0
+    return 4.0 * (plan.accumulation - 1) * tokens(plan) * plan.model.vocab / plan.parallel.tensor
 
 
 def _second_products(plan: TrainingPlan) -> float:

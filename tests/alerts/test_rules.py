@@ -159,10 +159,10 @@ def test_names_are_unique_and_summaries_name_labels_that_the_alert_has() -> None
 
 
 def test_what_is_evaluated_more_often_goes_by_series_that_are_scraped_more_often() -> None:
-    """And by those of dcgm-exporter, whose interval is its own."""
+    """And by a recorded one of dcgm-exporter, which would be dear to look at as often."""
     often = {rule.name: named_in(rule.expr) for rule in alert_rules() if rule.every}
     assert set(often) == {"GpuXidFatal", "GpuLost"}
-    ours = {name for named in often.values() for name in named if name.startswith("kopt")}
+    ours = {name for named in often.values() for name in named if name.startswith("kopt_")}
     assert ours == set(FAULTS)
     (group,) = (group for group in rule_groups() if group["name"] == "kopt-gpu-3s")
     assert group["interval"] == "3s"

@@ -19,8 +19,8 @@ def line(action: RecordedAction, now_s: float) -> str:
 async def recorded_actions(
     url: str, namespace: str, objects: Collection[tuple[str, str, str]]
 ) -> tuple[RecordedAction, ...]:
-    """The newest first, of objects by kind, name and uid; none where the endpoint does not answer, or does not show them to
-    the caller."""
+    """The newest first, of objects by kind, name and uid; none where the endpoint does not answer, or does not show
+    them to the caller."""
     # Not before it is needed: every `kopt` that reads a cluster imports this package.
     from kopt.serving.client.client import AsyncPredictionClient
     from kopt.serving.client.recorded import actions_on

@@ -108,7 +108,9 @@ def test_from_the_driver_to_a_notification_an_acknowledgement_and_the_end(
         kopt("alerts", "acknowledge", row["id"], "--prometheus", path.prometheus_url, "--by=ada", "--note=drained")
         page_says(address, lambda text: "drained" in firing_part(text), "the page shows who looks after it")
         ((resolved_s, end),) = wait_for(
-            lambda: path.webhook.alerts(ALERT, "resolved"), timeout_s=WINDOW_S + OUTLASTS_S + 90, what="its end is notified"
+            lambda: path.webhook.alerts(ALERT, "resolved"),
+            timeout_s=WINDOW_S + OUTLASTS_S + 90,
+            what="its end is notified",
         )
         assert end["fingerprint"] == alert["fingerprint"]
         page_says(

@@ -140,7 +140,9 @@ class Watched:
 async def test_a_namespace_that_had_workloads_stays_known(tmp_path: Path) -> None:
     async with pages_client("http://127.0.0.1:9") as client:
         cluster = Watched(JOB)
-        live = LiveSource(FolderHistories(tmp_path), client, None, url="", home=tmp_path, cluster=cast(Cluster, cluster))
+        live = LiveSource(
+            FolderHistories(tmp_path), client, None, url="", home=tmp_path, cluster=cast(Cluster, cluster)
+        )
         assert (await live.latest(RECORDED)).namespaces is None
         await live.refresh(RECORDED)
         cluster.queued = (objects.queued("vision/embed"),)

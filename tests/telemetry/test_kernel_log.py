@@ -198,7 +198,9 @@ class Readings(Source):
 @pytest.fixture
 def ring(monkeypatch: pytest.MonkeyPatch) -> Ring:
     answers = Ring()
-    monkeypatch.setattr("kopt.agents.telemetry.process.KernelLog", lambda path, **more: KernelLog(path, answers, **more))
+    monkeypatch.setattr(
+        "kopt.agents.telemetry.process.KernelLog", lambda path, **more: KernelLog(path, answers, **more)
+    )
     return answers
 
 
@@ -268,7 +270,9 @@ def test_where_the_exporter_gives_xids_the_log_adds_none(ring: Ring) -> None:
 
 
 def recent_codes(text: str) -> set[str]:
-    return {own["xid"] for name, own, _ in series_of(text) if name == "kopt_gpu_recent_xid_errors" and own["gpu"] == "0"}
+    return {
+        own["xid"] for name, own, _ in series_of(text) if name == "kopt_gpu_recent_xid_errors" and own["gpu"] == "0"
+    }
 
 
 def test_beside_an_exporter_a_fault_is_news_that_another_xid_follows(ring: Ring) -> None:

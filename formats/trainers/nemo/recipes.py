@@ -181,7 +181,7 @@ def _factory(fields: Fields) -> tuple[str, dict[str, Any]]:
         return tree.id, {}
     if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name):
         given = {str(word.arg or "**"): word.value for word in tree.keywords}
-        given |= {f"argument {place}": value for place, value in enumerate(tree.args, 1)}
+        given |= {f"argument {number}": value for number, value in enumerate(tree.args, 1)}
         # What is no literal is kept as what it is not.
         return tree.func.id, {
             name: value.value if isinstance(value, ast.Constant) else ... for name, value in given.items()

@@ -169,10 +169,10 @@ def kept(plan: TrainingPlan, stage: int) -> float:
         each *= _ON_THEIR_WAY / len(layers)
     if plan.model.cross_layers and layers:
         each += layers[0].all * 1.4 * plan.model.cross_layers / plan.parallel.pipeline * _target_share(plan)
-    return (each + _ends(plan, stage)) * in_flight(plan, stage) + _waiting_softmax(plan, stage)
+    return (each + _ends(plan, stage)) * in_flight(plan, stage) + _kept_softmax(plan, stage)
 
 
-def _waiting_softmax(plan: TrainingPlan, stage: int) -> float:
+def _kept_softmax(plan: TrainingPlan, stage: int) -> float:
     """The 32-bit softmax of each micro-batch but the last, that its loss keeps until it goes backward."""
     if not plan.backward_last or not plan.logit_bytes or stage != plan.parallel.pipeline - 1:
         return 0.0

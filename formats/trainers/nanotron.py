@@ -13,7 +13,7 @@ from typing import Any
 from kopt.core.workload.language_models import shape_of_config
 from kopt.core.workload.training_plan import PlanError, TrainingPlan
 from kopt.formats.trainers.fields import Fields
-from kopt.formats.trainers.megatron import megatron_plan
+from kopt.formats.trainers.megatron.trainer import megatron_plan
 from kopt.formats.trainers.trainer import PlanInputs, Trainer
 
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "": "bf16"}

@@ -7,10 +7,7 @@ from kopt.formats.trainers import (
     deepspeed,
     finetuning,
     fsdp_qlora,
-    gpt_neox,
     litgpt,
-    megatron,
-    megatron_swift,
     nanotron,
     serving,
     sharded_pretraining,
@@ -19,6 +16,9 @@ from kopt.formats.trainers import (
     xtuner,
 )
 from kopt.formats.trainers import transformers as hf
+from kopt.formats.trainers.megatron import gpt_neox
+from kopt.formats.trainers.megatron import swift as megatron_swift
+from kopt.formats.trainers.megatron import trainer as megatron
 from kopt.formats.trainers.nemo import trainer as nemo
 from kopt.formats.trainers.reinforced import deepspeed_chat, openrlhf, verl
 from kopt.formats.trainers.trainer import Trainer

@@ -11,7 +11,7 @@ from typing import Any
 from kopt.core.workload.split import Framework, Matmul, Settings, Split, TrainingJob
 from kopt.core.workload.training_plan import ModelShape, Recompute, Sharding, TrainingPlan
 from kopt.formats.trainers.deepspeed import deepspeed_plan
-from kopt.formats.trainers.megatron import megatron_plan
+from kopt.formats.trainers.megatron.trainer import megatron_plan
 from kopt.formats.trainers.torchtitan import torchtitan_plan
 
 _ZERO_STAGES = {Sharding.NONE: 0, Sharding.OPTIMIZER: 1, Sharding.GRADIENTS: 2, Sharding.PARAMETERS: 3}

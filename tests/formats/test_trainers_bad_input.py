@@ -19,7 +19,7 @@ from kopt.formats.trainers.fields import Fields, settings_of_arguments
 from kopt.formats.trainers.finetuning import axolotl_plan, llamafactory_plan, swift_plan
 from kopt.formats.trainers.fsdp_qlora import fsdp_qlora_plan
 from kopt.formats.trainers.litgpt import litgpt_plan
-from kopt.formats.trainers.megatron import megatron_plan
+from kopt.formats.trainers.megatron.trainer import megatron_plan
 from kopt.formats.trainers.serving import generation_plan, sglang_plan, tgi_plan, vllm_plan
 from kopt.formats.trainers.torchtitan import torchtitan_plan
 from kopt.formats.trainers.torchtune import torchtune_plan

@@ -6,8 +6,8 @@ import pytest
 from formats.trainers_files import plan
 
 from kopt.core.workload.training_plan import Attention, PlanError, Precision, Recompute, Sharding
-from kopt.formats.trainers.megatron import megatron_plan
-from kopt.formats.trainers.megatron_model import layout_stages
+from kopt.formats.trainers.megatron.model import layout_stages
+from kopt.formats.trainers.megatron.trainer import megatron_plan
 
 
 def test_megatron_arguments_set_parallelism_precision_and_optimizer() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from kopt.core.units import GIB
 from kopt.formats.trainers.finetuning import SWIFT, axolotl_plan, llamafactory_plan
-from kopt.formats.trainers.megatron_swift import TRAINER as MEGATRON_SWIFT
+from kopt.formats.trainers.megatron.swift import TRAINER as MEGATRON_SWIFT
 from kopt.formats.trainers.serving import vllm_plan
 from kopt.formats.trainers.trainer import PlanInputs
 from kopt.formats.trainers.transformers import hf_plan

@@ -6,7 +6,7 @@ from typing import Any
 
 from kopt.core.reason import Reason
 from kopt.core.workload.training_plan import ModelShape, TrainingPlan
-from kopt.formats.trainers.megatron import megatron_plan
+from kopt.formats.trainers.megatron.trainer import megatron_plan
 from kopt.formats.trainers.names import adapter
 
 TARGETS = {

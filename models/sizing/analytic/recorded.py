@@ -17,7 +17,7 @@ from kopt.core.workload.training_plan import Adapter, ModelShape, PlanError, Pre
 from kopt.data.memory.table import MemoryRun
 from kopt.formats.trainers.finetuning import swift_plan
 from kopt.formats.trainers.litgpt import in_litgpt, litgpt_plan
-from kopt.formats.trainers.megatron import megatron_plan
+from kopt.formats.trainers.megatron.trainer import megatron_plan
 from kopt.formats.trainers.names import adapter
 from kopt.formats.trainers.recipe import Recipe
 from kopt.formats.trainers.serving import generation_plan

@@ -18,7 +18,7 @@ from kopt.core.workload.training_plan import (
     TrainingPlan,
 )
 from kopt.formats.trainers.fields import Fields
-from kopt.formats.trainers.megatron_model import distils, layout_stages, megatron_model
+from kopt.formats.trainers.megatron.model import distils, layout_stages, megatron_model
 from kopt.formats.trainers.trainer import PlanInputs, Trainer
 
 _OPTIONS = {"--num-layers", "--hidden-size", "--micro-batch-size", "--tensor-model-parallel-size"}

@@ -6,7 +6,7 @@ from typing import Any
 
 from kopt.core.workload.training_plan import PlanError, TrainingPlan
 from kopt.formats.trainers.fields import Fields
-from kopt.formats.trainers.megatron import megatron_plan
+from kopt.formats.trainers.megatron.trainer import megatron_plan
 from kopt.formats.trainers.models import model_of
 from kopt.formats.trainers.names import adapter
 from kopt.formats.trainers.preferences import METHODS

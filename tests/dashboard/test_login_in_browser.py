@@ -48,6 +48,7 @@ async def test_a_session_from_its_beginning_to_its_end(
     await page.get_by_label("Token").fill("token-of-a")
     await page.get_by_role("button", name="Log in").click()
     await expect(page.get_by_role("heading", name="team-a/secret-of-a")).to_be_visible()
+    await page.get_by_role("button", name="Menu").click()
     await page.get_by_role("button", name="Log out").click()
     await expect(page.get_by_role("heading", name="Log in")).to_be_visible()
     await page.goto(f"{address}/jobs")

@@ -74,25 +74,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 raise pytest.UsageError(f"{item.nodeid} is marked as {marker}; its module or conftest.py has to say so")
 
 
-_SHARED = ("control_plane", "kwok", "kueue", "kai")
-"""What one process of tests starts once, in the order in which their tests come: idle servers use processors too."""
-
-
 def _definitions(item: pytest.Item) -> dict[str, pytest.FixtureDef[Any]]:
     """The fixtures that a test uses, by name."""
     info = getattr(item, "_fixtureinfo", None)
     return {name: known[-1] for name, known in info.name2fixturedefs.items()} if info is not None else {}
-
-
-def _order(items: list[pytest.Item]) -> dict[pytest.FixtureDef[Any], pytest.Item]:
-    """Puts the modules first that need fewer of the shared servers; the last test by fixture of the session."""
-    needed: dict[Path, int] = {}
-    for item in items:
-        shared = [name for name, known in _definitions(item).items() if known.func.__module__ == __name__]
-        most = max((_SHARED.index(name) + 1 for name in shared if name in _SHARED), default=0)
-        needed[item.path] = max(needed.get(item.path, 0), most)
-    items.sort(key=lambda item: needed[item.path])
-    return {known: item for item in items for known in _definitions(item).values() if known.scope == "session"}
 
 
 _last_tests: dict[pytest.FixtureDef[Any], pytest.Item] = {}
@@ -109,7 +94,8 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Builds what the chosen tests need and is not there yet; a failed build fails those tests, with its reason."""
-    _last_tests.update(_order(session.items))
+    for item in session.items:
+        _last_tests.update({known: item for known in _definitions(item).values() if known.scope == "session"})
     if session.config.option.collectonly:
         return
     # Who skips a test for a long run builds nothing for it either.

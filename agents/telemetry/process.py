@@ -220,7 +220,9 @@ class Telemetry:
             aliases = partition_names(self._settings.root)
             holders = holders_of(self._kubelet.allocations, self._kubelet.offered, devices, aliases)
         gpus = sorted(self._inventory.values(), key=lambda each: (len(each.gpu), each.gpu, each.uuid))
-        devices, silent = (self._with_xids(each, now_s) for each in (devices, silent_gpus(devices, gpus, self._lost)))
+        devices, silent = (
+            self._with_recent_xids(each, now_s) for each in (devices, silent_gpus(devices, gpus, self._lost))
+        )
         # Where nothing is read, nobody knows which of them answer.
         known = gpus if ends[0] >= now_s else []
         exposed = expose(self._settings.node, devices, known, holders, self._settings.most_series, silent)
@@ -228,7 +230,7 @@ class Telemetry:
         good_until_s = min([end for end in ends if end >= now_s], default=float("inf"))
         return text, _written(exposed.faults), good_until_s
 
-    def _with_xids(self, devices: Sequence[DeviceReading], now_s: float) -> tuple[DeviceReading, ...]:
+    def _with_recent_xids(self, devices: Sequence[DeviceReading], now_s: float) -> tuple[DeviceReading, ...]:
         """With what the kernel log says of them. Where an exporter gives XIDs its counts are left alone, but not which
         are news: it has the last code of each GPU, and 79 may be followed by another one."""
         if self._log is None:

@@ -31,7 +31,7 @@ class Pauses:
     missing_s: float | None = None
     """After NotFound, if that is no change that the watch will show: the kind or the namespace is missing."""
     refused_s: float | None = None
-    """After Forbidden and Invalid, if not ``failed_s``."""
+    """After Forbidden, and Invalid where no ``Isolation`` guards the attempt, if not ``failed_s``."""
 
     def after(self, error: ApiError) -> float:
         if isinstance(error, NotFound) and self.missing_s is not None:

@@ -118,28 +118,23 @@ SCORES: Mapping[str, Score] = {
     "cpu_fit": cpu_fit,
 }
 
-WEIGHTS: Mapping[str, float] = {
-    "fragmentation": 1.0,
-    "reserve": 0.2,
-    "topology": 2.0,
-    "apart": 0.5,
-    "utilisation": 0.0,
-    "cost": 0.0,
-    "health": 8.0,
-    "fit": 1e-3,
-    "cpu_fit": 0.2,
-}
-
 
 def weights_of(selection: SelectionWeights) -> Mapping[str, float]:
-    """The weights of all scores under a policy; those of `WEIGHTS` under its defaults."""
+    """The weights of all scores, by the name in `SCORES`, under a NodeSelectionPolicy."""
     return {
-        **WEIGHTS,
-        "utilisation": selection.utilisation_history,
-        "health": selection.health,
+        "fragmentation": 1.0,
+        "reserve": 0.2,
         "topology": selection.topology,
         "apart": selection.distribution,
+        "utilisation": selection.utilisation_history,
+        "cost": 0.0,
+        "health": selection.health,
+        "fit": 1e-3,
+        "cpu_fit": 0.2,
     }
+
+
+WEIGHTS = weights_of(SelectionWeights())
 
 
 def weigh(scored: Scored, weights: Mapping[str, float]) -> tuple[Floats, dict[str, Floats | float]]:

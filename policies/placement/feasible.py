@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kopt.core.scheduling.placement import PodRequest
+from kopt.core.units import WHOLE_GPU
 from kopt.policies.placement.request import allowed_models, free_enough
 from kopt.policies.placement.state import FleetState
 
@@ -87,9 +88,16 @@ def capacity(state: FleetState, request: PodRequest, rows: Ints | slice = slice(
     if request.gpus.count == 1:
         shares = np.maximum(state.gpu_free_milli[rows], 0) // int(request.gpus.share)
         np.minimum(array, shares.sum(axis=1), out=array)
-    elif request.gpus.count:
+    elif request.gpus.share == WHOLE_GPU and request.gpus.count:
         whole = np.count_nonzero(free_enough(state, request, rows), axis=1)
         np.minimum(array, whole // request.gpus.count, out=array)
+    elif request.gpus.count:
+        shares = np.maximum(state.gpu_free_milli[rows], 0) // int(request.gpus.share)
+        # So many pods find room where each takes its shares of different GPUs.
+        pods = np.zeros(len(codes), dtype=np.int64)
+        for number in range(1, WHOLE_GPU // int(request.gpus.share) * state.slots // request.gpus.count + 1):
+            pods[np.minimum(shares, number).sum(axis=1) >= number * request.gpus.count] = number
+        np.minimum(array, pods, out=array)
     array[codes != Refusal.NONE] = 0
     return array
 

@@ -54,7 +54,7 @@ class UsableTables:
         for (cpu, count, share, wanted), weight in typical.weights.items():
             first = int(np.searchsorted(steps, cpu)) + 1
             rows = [code for code, model in enumerate(models) if not wanted or model in wanted]
-            if count == 1:
+            if count == 1 or share < WHOLE_GPU:
                 array[rows, first:, share:] += weight
             elif count <= slots:
                 many[rows, first:, count:] += weight
@@ -110,8 +110,8 @@ def _after(state: FleetState, request: PodRequest, rows: Ints) -> tuple[Ints, In
         after[np.arange(len(index)), slot] -= int(request.gpus.share)
         return index, slot, state.cpu_free_milli[rows[index]] - request.cpu_milli, after
     after = free.copy()
-    whole = free >= WHOLE_GPU
-    after[whole & (np.cumsum(whole, axis=1) <= request.gpus.count)] = 0
+    enough = free >= request.gpus.share
+    after[enough & (np.cumsum(enough, axis=1) <= request.gpus.count)] -= request.gpus.share
     index = np.arange(len(rows))
     return index, np.full(len(rows), -1), state.cpu_free_milli[rows] - request.cpu_milli, after
 

@@ -10,7 +10,8 @@ from kopt.core.units import WHOLE_GPU, Bytes, MilliGpu, UnitError, parse_bytes, 
 MEMORY_ANNOTATION = "kaiwo.ai/gpu-memory"
 FRACTION_ANNOTATIONS = ("kaiwo.ai/gpu-fraction", "gpu-fraction")
 MEMORY_ANNOTATIONS = (MEMORY_ANNOTATION, "gpu-memory")
-DEVICES_ANNOTATION = "gpu-fraction-num-devices"
+DEVICES_ANNOTATIONS = ("kaiwo.ai/gpu-count", "gpu-fraction-num-devices")
+"""Of how many GPUs a fraction or memory by annotation is: our own word and KAI's."""
 
 GPU_DRIVERS = frozenset({"gpu.nvidia.com", "gpu.amd.com", "gpu.intel.com"})
 """DRA drivers of GPUs."""
@@ -55,6 +56,11 @@ def memory_of(annotations: Mapping[str, Any]) -> Bytes:
     return Bytes(0)
 
 
+def devices_of(annotations: Mapping[str, Any]) -> int:
+    """Of how many GPUs a pod with a fraction or memory by annotation asks for that; 1 where it does not say."""
+    return next((number for name in DEVICES_ANNOTATIONS if (number := _quantity(annotations.get(name)))), 1)
+
+
 def milli_of(resource: str, amount: Any) -> int:
     """Milli-GPU of ``amount`` of an extended resource; 0 for resources that are no GPUs."""
     quantity = _quantity(amount)
@@ -89,7 +95,7 @@ def _quantity(amount: Any) -> int:
 
 
 def _by_annotation(annotations: Mapping[str, Any]) -> int:
-    devices = _quantity(annotations.get(DEVICES_ANNOTATION)) or 1
+    devices = devices_of(annotations)
     for name in FRACTION_ANNOTATIONS:
         if value := text(annotations, name):
             try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kopt.cluster.client.resources import Object
-from kopt.cluster.workloads.requests.gpus import FRACTION_ANNOTATIONS, memory_of, milli_of
+from kopt.cluster.workloads.requests.gpus import FRACTION_ANNOTATIONS, devices_of, memory_of, milli_of
 from kopt.core.hardware.bandwidth import BandwidthMinimum
 from kopt.core.scheduling.cluster import GpuRequest
 from kopt.core.scheduling.placement import Ask, PodRequest, TopologyPreference
@@ -127,7 +127,8 @@ def _added(parts: list[dict[str, int]]) -> dict[str, int]:
 
 
 def _by_annotation(annotations: Mapping[str, Any]) -> tuple[int, MilliGpu, Bytes]:
-    """(count, share, bytes of the share) of a pod that asks for a part of one GPU; a count of 0 when it does not."""
+    """(count, share, bytes of the share) of a pod that asks for a part of GPUs; a count of 0 when it does not."""
+    devices = devices_of(annotations)
     for name in FRACTION_ANNOTATIONS:
         written = annotations.get(name)
         if isinstance(written, str):
@@ -136,10 +137,9 @@ def _by_annotation(annotations: Mapping[str, Any]) -> tuple[int, MilliGpu, Bytes
             except UnitError:
                 continue
             if milli and (milli < WHOLE_GPU or milli % WHOLE_GPU == 0):
-                whole = max(1, milli // WHOLE_GPU)
-                return whole, MilliGpu(min(milli, WHOLE_GPU)), Bytes(0)
+                return devices * max(1, milli // WHOLE_GPU), MilliGpu(min(milli, WHOLE_GPU)), Bytes(0)
     memory = memory_of(annotations)
-    return (1, WHOLE_GPU, memory) if memory else (0, WHOLE_GPU, Bytes(0))
+    return (devices, WHOLE_GPU, memory) if memory else (0, WHOLE_GPU, Bytes(0))
 
 
 def _models(spec: Mapping[str, Any]) -> tuple[str, ...]:

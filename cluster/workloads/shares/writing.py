@@ -10,9 +10,9 @@ from kopt.cluster.objects.json_patch import JsonPatch
 from kopt.cluster.workloads.kinds import PodSet
 from kopt.cluster.workloads.pod_sizing import changed_resources, write_annotations
 from kopt.cluster.workloads.requests.external import CLAIM_TEMPLATES
-from kopt.cluster.workloads.requests.gpus import SHARE_CLAIM, resources_milli
-from kopt.core.units import WHOLE_GPU
-from kopt.core.workload.gpu_share import Enforcement, ShareExecutor, ShareRequest
+from kopt.cluster.workloads.requests.gpus import SHARE_CLAIM, milli_of, resources_milli
+from kopt.core.units import WHOLE_GPU, counted
+from kopt.core.workload.gpu_share import COUNT, Enforcement, ShareExecutor, ShareRequest
 from kopt.core.workload.share_enforcement import ENFORCED
 from kopt.formats.gpu_shares import KAI_CONTAINER, WHOLE_GPU_RESOURCE
 from kopt.formats.share_terms import ShareForm
@@ -38,8 +38,8 @@ class Sharer:
     is_first: bool
 
 
-def sharer_of(document: Object, pods: PodSet) -> Sharer:
-    """The one container that asks for a GPU, else the first. Raises CannotShare."""
+def sharer_of(document: Object, pods: PodSet, count: int = 1) -> Sharer:
+    """The one container that asks for GPUs, as many as the share is of, else the first. Raises CannotShare."""
     if pods.spec is None or pods.metadata is None:
         raise CannotShare("this kind has no pod template that could say it")
     containers = list(_containers(document, pods.spec))
@@ -50,9 +50,9 @@ def sharer_of(document: Object, pods: PodSet) -> Sharer:
         raise CannotShare("an init container asks for GPUs beside the share")
     asking = [item for item in containers if resources_milli(mapping(item.body, "resources"))]
     if len(asking) > 1:
-        raise CannotShare("several containers ask for GPUs, and a share is of one")
-    if asking and not _requests_single_gpu(asking[0].body):
-        raise CannotShare("it asks for more than one whole GPU, or for a part by another name, beside the share")
+        raise CannotShare("several containers ask for GPUs, and a share is of one container")
+    if asking and not _names_whole(mapping(asking[0].body, "resources"), count):
+        raise CannotShare(f"it asks for {_stated(asking[0].body)} beside shares of {counted(count, 'GPU')} ({COUNT})")
     return asking[0] if asking else containers[0]
 
 
@@ -66,21 +66,23 @@ def _containers(document: Object, spec: Path) -> Iterator[Sharer]:
         yield Sharer((*spec, "model"), model, is_first=True)
 
 
-def _requests_single_gpu(container: Mapping[str, Any]) -> bool:
-    resources = mapping(container, "resources")
-    wholes = {str(mapping(resources, part).get(WHOLE_GPU_RESOURCE, "1")) for part in ("limits", "requests")}
-    return wholes == {"1"} and resources_milli(resources) == WHOLE_GPU and _names_whole(resources)
+def _names_whole(resources: Mapping[str, Any], count: int) -> bool:
+    """Whether it asks for that many whole GPUs and nothing else, which give way to the share."""
+    amounts = [mapping(resources, part).get(WHOLE_GPU_RESOURCE) for part in ("limits", "requests")]
+    wholes = {str(amount) for amount in amounts if amount is not None}
+    return wholes == {str(count)} and resources_milli(resources) == count * WHOLE_GPU
 
 
-def _names_whole(resources: Mapping[str, Any]) -> bool:
-    return any(WHOLE_GPU_RESOURCE in mapping(resources, part) for part in ("limits", "requests"))
+def _stated(container: Mapping[str, Any]) -> str:
+    amounts = {**mapping(container, "resources", "requests"), **mapping(container, "resources", "limits")}
+    return ", ".join(f"{amount} {name}" for name, amount in amounts.items() if milli_of(str(name), amount))
 
 
 def write_share(
     patch: JsonPatch, pods: PodSet, request: ShareRequest, executor: ShareExecutor, form: ShareForm, template: str
 ) -> None:
     """``template`` names the claim template where the form has a claim. Raises CannotShare before it writes."""
-    sharer = sharer_of(patch.document, pods)
+    sharer = sharer_of(patch.document, pods, request.count)
     env = _with_env(sharer, form.env)
     assert pods.spec is not None, "a sharer is in a template"
     annotations = dict(form.annotations)

@@ -31,6 +31,7 @@ from kopt.core.scheduling.submission import DEFAULT_SCHEDULER, Framework
 from kopt.core.units import counted
 from kopt.core.workload.executor import Executor
 from kopt.core.workload.gpu_share import (
+    COUNT,
     FRACTION,
     FRACTION_LIMIT,
     ISOLATION,
@@ -160,7 +161,7 @@ def changed_share(workload: Workload, before: Workload | None, mode: Mode) -> Re
 
 
 def _share_annotations(annotations: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(annotations.get(name) for name in (FRACTION, MEMORY, FRACTION_LIMIT, MEMORY_LIMIT, ISOLATION))
+    return tuple(annotations.get(name) for name in (FRACTION, MEMORY, FRACTION_LIMIT, MEMORY_LIMIT, ISOLATION, COUNT))
 
 
 def _planned(
@@ -168,7 +169,7 @@ def _planned(
 ) -> PlannedShare:
     spec = mapping(workload.document, *(pods.spec or ()))
     try:
-        sharer_of(workload.document, pods)
+        sharer_of(workload.document, pods, request.count)
     except CannotShare as error:
         return PlannedShare(pods, request, ShareChoice(None, refusals=(str(error),)), None)
     queued = {

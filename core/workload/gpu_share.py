@@ -17,6 +17,8 @@ FRACTION, MEMORY = "kaiwo.ai/gpu-fraction", "kaiwo.ai/gpu-memory"
 FRACTION_LIMIT, MEMORY_LIMIT = "kaiwo.ai/gpu-fraction-limit", "kaiwo.ai/gpu-memory-limit"
 ISOLATION = "kaiwo.ai/gpu-isolation"
 COUNT = "kaiwo.ai/gpu-count"
+CHARGE_RESOURCE = "kaiwo.ai/milli-gpu"
+"""What a queue of Kueue has quota for to be charged for shares by claims: thousandths of a GPU."""
 LEAST = MilliGpu(100)
 MOST_GPUS = 32
 """Devices of one ResourceClaim (``AllocationResultsMaxSize``, resource.k8s.io/v1); no node has more GPUs either."""
@@ -71,8 +73,8 @@ class ShareExecutor(StrEnum):
 
 @dataclass(frozen=True)
 class ShareRequest:
-    """Of each of ``count`` different GPUs of a node. 0 where nothing is asked: a guarantee stands in one of ``milli`` and
-    ``mib`` at least."""
+    """Of each of ``count`` different GPUs of a node. 0 where nothing is asked: a guarantee stands in one of ``milli``
+    and ``mib`` at least."""
 
     milli: MilliGpu = MilliGpu(0)
     mib: int = 0

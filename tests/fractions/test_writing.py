@@ -294,7 +294,8 @@ async def test_what_stands_in_the_way_is_named() -> None:
     assert "it asks for 2 nvidia.com/gpu beside shares of 1 GPU (kaiwo.ai/gpu-count)" in two.answer.refusal
     queued = asking(fraction="0.5")
     queued["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
-    assert "quota does not count" in (await admit(queued, ShareExecutor.DRA, framework="Kueue")).answer.refusal
+    refusal = (await admit(queued, ShareExecutor.DRA, framework="Kueue")).answer.refusal
+    assert "what that has quota for is not known" in refusal
     other = asking(fraction="0.5")
     other["spec"]["schedulerName"] = "mine"
     assert "its scheduler is volcano" in (await admit(other, ShareExecutor.VOLCANO)).answer.refusal

@@ -12,7 +12,7 @@ from kopt.cluster.workloads.pod_sizing import changed_resources, write_annotatio
 from kopt.cluster.workloads.requests.external import CLAIM_TEMPLATES
 from kopt.cluster.workloads.requests.gpus import SHARE_CLAIM, milli_of, resources_milli
 from kopt.core.units import WHOLE_GPU, counted
-from kopt.core.workload.gpu_share import COUNT, Enforcement, ShareExecutor, ShareRequest
+from kopt.core.workload.gpu_share import COUNT, MOST_GPUS, Enforcement, ShareExecutor, ShareRequest
 from kopt.core.workload.share_enforcement import ENFORCED
 from kopt.formats.gpu_shares import KAI_CONTAINER, WHOLE_GPU_RESOURCE
 from kopt.formats.share_terms import ShareForm
@@ -23,6 +23,9 @@ SHARE_LABEL = "kaiwo.ai/gpu-share"
 """On a workload that was given a share, and on the claim templates that were made for it: the same word."""
 WORKLOAD_ANNOTATION = "kaiwo.ai/gpu-share-of"
 """On a claim template: PLURAL.VERSION.GROUP of the workload with its label."""
+CHARGE_ANNOTATION = "kaiwo.ai/gpu-charge"
+"""On a claim template: thousandths of a GPU that a queue of Kueue charges a pod with such a claim."""
+_MOST_MILLI = MOST_GPUS * WHOLE_GPU
 
 
 class CannotShare(ValueError):
@@ -121,9 +124,12 @@ def _with_env(sharer: Sharer, wanted: Mapping[str, str]) -> list[Object]:
     return [*now, *({"name": name, "value": value} for name, value in wanted.items() if name not in names)]
 
 
-def claim_template(name: str, namespace: str, word: str, workload: str, form: ShareForm) -> Object:
-    """The ResourceClaimTemplate of a share; see ``SHARE_LABEL`` and ``WORKLOAD_ANNOTATION``."""
+def claim_template(
+    name: str, namespace: str, word: str, workload: str, form: ShareForm, charged_milli: int = 0
+) -> Object:
+    """The ResourceClaimTemplate of a share; see ``SHARE_LABEL``, ``WORKLOAD_ANNOTATION`` and ``CHARGE_ANNOTATION``."""
     labels = {PART_OF_LABEL: PART_OF, SHARE_LABEL: word}
+    charge = {CHARGE_ANNOTATION: str(charged_milli)} if charged_milli else {}
     return {
         "apiVersion": CLAIM_TEMPLATES.api_version,
         "kind": CLAIM_TEMPLATES.kind,
@@ -131,7 +137,13 @@ def claim_template(name: str, namespace: str, word: str, workload: str, form: Sh
             "name": name,
             "namespace": namespace,
             "labels": labels,
-            "annotations": {WORKLOAD_ANNOTATION: workload},
+            "annotations": {WORKLOAD_ANNOTATION: workload, **charge},
         },
         "spec": {"spec": {"devices": form.claim}},
     }
+
+
+def charge_of_template(template: Object) -> int:
+    """Thousandths of a GPU, as ``CHARGE_ANNOTATION`` says; 0 for a template that is not of a share in a queue."""
+    charged = text(template, "metadata", "annotations", CHARGE_ANNOTATION)
+    return min(int(charged), _MOST_MILLI) if charged.isascii() and charged.isdigit() and len(charged) < 7 else 0

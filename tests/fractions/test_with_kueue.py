@@ -10,6 +10,8 @@ from controlplane.kueue import Kueue, admitted, workload_of
 from controlplane.plane import ControlPlane
 from controlplane.processes import wait_for
 
+from kopt.cluster.workloads.kueue.reading import amount
+
 from .conftest import template
 from .test_on_control_plane import dividing
 
@@ -49,9 +51,10 @@ def created(webhooks: Webhooks, document: Object) -> Object:
     return wait_for(tried, what=f"{document['metadata']['name']} is let in")
 
 
-def charged(workload: Object) -> str:
+def charged(workload: Object) -> int:
+    """Milli-GPU; Kueue writes amounts in its own way."""
     (assignment,) = workload["status"]["admission"]["podSetAssignments"]
-    return str(assignment["resourceUsage"].get(MILLI_GPU, ""))
+    return amount(assignment["resourceUsage"].get(MILLI_GPU, "0")) // 1000
 
 
 def test_claims_are_charged_what_they_are_of_a_gpu(enforcing: Webhooks, kueue: Kueue) -> None:
@@ -61,7 +64,7 @@ def test_claims_are_charged_what_they_are_of_a_gpu(enforcing: Webhooks, kueue: K
         jobs = [created(enforcing, job(space, f"quarter-{at}", node, QUARTER)) for at in range(3)]
         for one in jobs:
             workload = wait_for(lambda one=one: admitted(found := workload_of(enforcing.plane, one)) and found)
-            assert charged(workload) == "250"
+            assert charged(workload) == 250
         late = created(enforcing, job(space, "late", node, QUARTER))
         waiting = api.wait(
             "kueue.x-k8s.io/v1beta2",
@@ -88,15 +91,17 @@ def test_halves_of_two_gpus_are_charged_as_one_and_pods_as_jobs(enforcing: Webho
     with dividing(enforcing, 2) as node, kueue.queue(space, {MILLI_GPU: 1500}):
         both = created(enforcing, job(space, "both", node, HALVES))
         workload = wait_for(lambda: admitted(found := workload_of(enforcing.plane, both)) and found)
-        assert charged(workload) == "1000"
+        assert charged(workload) == 1000
         pods = template(node, QUARTER)
         pods["metadata"]["labels"] = {"app": "serve"}
         spec = {"replicas": 3, "selector": {"matchLabels": {"app": "serve"}}, "template": pods}
         metadata = {"name": "serve", "namespace": space, "labels": {QUEUE: "gpus"}}
         created(enforcing, {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec})
-        wait_for(lambda: len(api.list("v1", "Pod", space, fields="spec.nodeName!=")) == 3, what="two replicas run")
+        wait_for(
+            lambda: len(api.list("v1", "Pod", space, fields="spec.nodeName!=")) == 3, what="two of three replicas run"
+        )
         workloads = api.list("kueue.x-k8s.io/v1beta2", "Workload", space)
-        assert sorted(charged(one) for one in workloads if admitted(one)) == ["1000", "250", "250"]
+        assert sorted(charged(one) for one in workloads if admitted(one)) == [250, 250, 1000]
         api.delete("apps/v1", "Deployment", "serve", space, propagationPolicy="Background")
         api.delete("batch/v1", "Job", "both", space, propagationPolicy="Background")
 

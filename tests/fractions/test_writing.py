@@ -57,7 +57,7 @@ VIEWS = {
     ShareExecutor.DRA_HAMI: devices(HAMI_DRIVER, node({})),
     ShareExecutor.KAI: sharing_of([WHOLE], [], [], [KAI_ON]),
     ShareExecutor.HAMI: sharing_of([node(annotations=HAMI, **{"nvidia.com__gpu": "10"})], [], [], []),
-    ShareExecutor.VOLCANO: sharing_of([node(**{"volcano.sh__vgpu-memory": "81920"})], [], [], []),
+    ShareExecutor.VOLCANO: sharing_of([node(**{"volcano.sh__vgpu-memory": "163840"})], [], [], []),
     ShareExecutor.MPS: sharing_of([replicas("mps")], [], [], []),
     ShareExecutor.TIME_SLICING: sharing_of([replicas("time-slicing", renamed=False)], [], [], []),
 }

@@ -3,7 +3,7 @@
 Each pod answers a window of twelve hours of public traces of requests, as in ``benchmarks.sharing``, of which the
 traces kept back there are used; nothing was fitted to this. A pod's slow-down is the 99th percentile of its latency
 over that of the same requests on a GPU alone, and the worst pod of all windows counts. *replicas*: of NVIDIA's device
-plugin by MPS or in turns, all of them taken. *kopt*: as many pods as the policy plans for a node of a device plugin.
+plugin by MPS or in turns, all of them taken. *kopt*: as many pods of a GPU as the policy plans for 48 on a node.
 *most*: the largest number of equal parts that keeps the bound, found by trying all: what a planner could reach that
 knew the future. Interference is the model of ``simulator.sharing``, as no measurements of many pods on one GPU are
 public.
@@ -13,7 +13,7 @@ public.
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -32,7 +32,11 @@ from kopt.policies.fractions.sharing import (
 )
 from kopt.simulator.sharing import Service, SharedGpu, replay
 
-_BOUND, _QUANTILE, _WINDOWS, _MOST = 1.3, 0.99, 3, 16
+_BOUND, _QUANTILE, _WINDOWS, _MOST = 1.3, 0.99, 3, 12
+_NODE = 48
+"""Pods of a node that are planned for."""
+_FEWEST = 500
+"""Requests in a window; those with fewer have no 99th percentile to speak of, and are drawn again."""
 _H100 = SharingHardware(SharingExecutor.DEVICE_PLUGIN, 81_559, (9, 0))
 
 
@@ -46,6 +50,14 @@ class Small:
     mib: int
     pull: float
     busiest: float
+
+
+@dataclass(frozen=True)
+class Window:
+    """``alone_s``: of each service the quantile of its latency on a GPU of its own."""
+
+    services: Sequence[Service]
+    alone_s: Sequence[float]
 
 
 FAMILIES = (
@@ -69,8 +81,9 @@ def main() -> int:
 
 
 def _rows(family: Small, series: Sequence[DemandSeries], number: int) -> list[tuple[str, ...]]:
-    windows = [_services(family, series, np.random.default_rng([number, window])) for window in range(_WINDOWS)]
-    planned = plan_node(_H100, [service.sharer for service in windows[0]], SharingSettings())
+    windows = [_window(family, series, np.random.default_rng([number, window])) for window in range(_WINDOWS)]
+    sharers = [replace(windows[0].services[0].sharer, name=f"pod-{at}") for at in range(_NODE)]
+    planned = plan_node(_H100, sharers, SharingSettings())
     ways = {
         "a GPU for each": (SharingMode.EXCLUSIVE, 1),
         "4 replicas in turns": (SharingMode.TIME_SLICING, 4),
@@ -90,21 +103,28 @@ def _rows(family: Small, series: Sequence[DemandSeries], number: int) -> list[tu
 def _services(family: Small, series: Sequence[DemandSeries], generator: np.random.Generator) -> list[Service]:
     result = []
     for at in range(_MOST):
-        item = series[int(generator.integers(len(series)))]
+        arrivals: list[float] = []
+        while len(arrivals) < _FEWEST:
+            item = series[int(generator.integers(len(series)))]
+            arrivals = drawn_arrivals(item, generator, family.busiest)
         sharer = Sharer(
             f"pod-{at}", WorkloadClass.INFERENCE, family.width, family.width * 4 // 10, family.mib, owner="a"
         )
-        result.append(Service(sharer, drawn_arrivals(item, generator, family.busiest), SERVICE_S, 5 * SERVICE_S))
+        result.append(Service(sharer, arrivals, SERVICE_S, 5 * SERVICE_S))
     return result
 
 
-def _worst(family: Small, windows: Sequence[Sequence[Service]], mode: SharingMode, pods: int) -> float:
+def _window(family: Small, series: Sequence[DemandSeries], generator: np.random.Generator) -> Window:
+    services = _services(family, series, generator)
+    return Window(services, _latencies(SharedGpu(services, ()), SharingMode.EXCLUSIVE))
+
+
+def _worst(family: Small, windows: Sequence[Window], mode: SharingMode, pods: int) -> float:
     """The largest slow-down of a pod in any window."""
     result = 1.0
-    for services in windows:
-        gpu = SharedGpu(services[:pods], (), pull=family.pull)
-        alone, shared = (_latencies(gpu, each) for each in (SharingMode.EXCLUSIVE, mode))
-        result = max(result, *(after / before for before, after in zip(alone, shared, strict=True)))
+    for window in windows if mode is not SharingMode.EXCLUSIVE else ():
+        shared = _latencies(SharedGpu(window.services[:pods], (), pull=family.pull), mode)
+        result = max(result, *(after / before for before, after in zip(window.alone_s, shared, strict=False)))
     return result
 
 

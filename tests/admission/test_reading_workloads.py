@@ -59,6 +59,7 @@ def test_init_containers_count_as_the_scheduler_counts_them() -> None:
         ({"kaiwo.ai/gpu-fraction": "0.25"}, 250),
         ({"gpu-memory": "2000"}, 1000),
         ({"gpu-fraction": "0.5", "gpu-fraction-num-devices": "3"}, 1500),
+        ({"kaiwo.ai/gpu-fraction": "0.25", "kaiwo.ai/gpu-count": "2", "gpu-fraction-num-devices": "2"}, 500),
         ({"gpu-fraction": "half"}, 0),
         ({"kaiwo.ai/gpu-memory": "many"}, 0),
         ({"gpu-fraction": 0.5}, 0),

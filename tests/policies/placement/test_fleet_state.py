@@ -14,7 +14,7 @@ from kopt.core.scheduling.placement import FleetNode, PodRequest
 from kopt.core.units import Bytes, MilliGpu
 from kopt.policies.placement.cache import FragmentationCache
 from kopt.policies.placement.choose import best, choose
-from kopt.policies.placement.feasible import Refusal, refusals
+from kopt.policies.placement.feasible import Refusal, capacity, refusals
 from kopt.policies.placement.fragmentation import gradient
 from kopt.policies.placement.reserve import Room
 from kopt.policies.placement.state import FleetState, PlacementError, allocate, occupy, release
@@ -31,6 +31,7 @@ def requests() -> st.SearchStrategy[PodRequest]:
         st.builds(lambda milli: GpuRequest(1, MilliGpu(milli)), shares),
         st.builds(lambda milli: GpuRequest(1, MilliGpu(milli), models=("t4",)), shares),
         st.builds(lambda count: GpuRequest(count), st.sampled_from([2, 4, 8])),
+        st.builds(lambda count, milli: GpuRequest(count, MilliGpu(milli)), st.sampled_from([2, 4]), shares),
     )
     cpu = st.sampled_from([0, 500, 3152, 12_000, 40_000])
     return st.builds(PodRequest, cpu, st.sampled_from([Bytes(0), Bytes(1 << 30), Bytes(300 << 30)]), gpus)
@@ -204,3 +205,18 @@ def test_a_long_absent_cache_is_told_to_start_again(pod: Make, node: MakeNode) -
     for slot in range(8):
         allocate(state, str(first.node), [slot], pod())
     assert choose(state, pod(), cache=cache).node != first.node
+
+
+@given(st.lists(st.integers(0, 10), min_size=8, max_size=8), st.sampled_from([2, 3]), st.sampled_from([200, 500, 700]))
+def test_as_many_pods_find_room_as_are_counted(used: list[int], count: int, milli: int) -> None:
+    """With the same share of several GPUs each; one after the other on the GPUs with most room is the best there is."""
+    state = FleetState([FleetNode("one", 96_000, Bytes(1 << 40), 8, "a100")])
+    for slot, tenths in enumerate(used):
+        if tenths:
+            allocate(state, "one", (slot,), PodRequest(0, Bytes(0), GpuRequest(1, MilliGpu(100 * tenths))))
+    asked = PodRequest(0, Bytes(0), GpuRequest(count, MilliGpu(milli)))
+    counted = int(capacity(state, asked)[0])
+    for _ in range(counted):
+        slots = np.argsort(-state.gpu_free_milli[0], kind="stable")[:count]
+        allocate(state, "one", [int(slot) for slot in slots], asked)
+    assert refusals(state, asked)[0] != Refusal.NONE

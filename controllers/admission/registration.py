@@ -111,10 +111,12 @@ def mutating_configuration(address: Address, policy: ConformancePolicy) -> Objec
                 },
             ]
         )
-    versions = (CLAIMS.version,)
-    webhooks.append(_hook("mutate", CLAIMS, versions, ("CREATE",), address, policy, claim_condition()))
-    versions = (KUEUE_WORKLOADS.version, "v1beta2")
-    webhooks.append(_hook("mutate", KUEUE_WORKLOADS, versions, ("CREATE",), address, policy, charge_condition()))
+    made_by_others = (
+        (CLAIMS, (CLAIMS.version,), claim_condition()),
+        (KUEUE_WORKLOADS, (KUEUE_WORKLOADS.version, "v1beta2"), charge_condition()),
+    )
+    for resource, versions, condition in made_by_others:
+        webhooks.append(_hook("mutate", resource, versions, ("CREATE",), address, policy, condition))
     return _configuration("MutatingWebhookConfiguration", webhooks)
 
 

@@ -51,6 +51,11 @@ def created(webhooks: Webhooks, document: Object) -> Object:
     return wait_for(tried, what=f"{document['metadata']['name']} is let in")
 
 
+def admitted_workload(webhooks: Webhooks, owner: Object) -> Object:
+    wait_for(lambda: admitted(workload_of(webhooks.plane, owner)), what=f"{owner['metadata']['name']} has quota")
+    return workload_of(webhooks.plane, owner)
+
+
 def charged(workload: Object) -> int:
     """Milli-GPU; Kueue writes amounts in its own way."""
     (assignment,) = workload["status"]["admission"]["podSetAssignments"]
@@ -63,7 +68,7 @@ def test_claims_are_charged_what_they_are_of_a_gpu(enforcing: Webhooks, kueue: K
     with dividing(enforcing, 2) as node, kueue.queue(space, {MILLI_GPU: 750}) as queue:
         jobs = [created(enforcing, job(space, f"quarter-{at}", node, QUARTER)) for at in range(3)]
         for one in jobs:
-            workload = wait_for(lambda one=one: admitted(found := workload_of(enforcing.plane, one)) and found)
+            workload = admitted_workload(enforcing, one)
             assert charged(workload) == 250
         late = created(enforcing, job(space, "late", node, QUARTER))
         waiting = api.wait(
@@ -90,7 +95,7 @@ def test_halves_of_two_gpus_are_charged_as_one_and_pods_as_jobs(enforcing: Webho
     api, space = enforcing.api, enforcing.namespace()
     with dividing(enforcing, 2) as node, kueue.queue(space, {MILLI_GPU: 1500}):
         both = created(enforcing, job(space, "both", node, HALVES))
-        workload = wait_for(lambda: admitted(found := workload_of(enforcing.plane, both)) and found)
+        workload = admitted_workload(enforcing, both)
         assert charged(workload) == 1000
         pods = template(node, QUARTER)
         pods["metadata"]["labels"] = {"app": "serve"}

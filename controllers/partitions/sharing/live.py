@@ -36,7 +36,8 @@ class LiveNodes:
         for selector in (CONFIGURATION_LABEL, f"{HELD_LABEL}={SHARING}"):
             listed = await self._kube.list(NODES, label_selector=selector)
             named |= {item["metadata"]["name"]: item for item in listed.items}
-        result, before, self._quiet = [], self._quiet, {}
+        before, self._quiet = self._quiet, {}
+        result: list[PluginNode] = []
         for name, node in named.items():
             setting = offered.get(text(node, "metadata", "labels", CONFIGURATION_LABEL))
             if holder_of(node) != SHARING and (setting is None or setting.replicas < 2):

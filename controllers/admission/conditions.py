@@ -11,6 +11,7 @@ from kopt.cluster.workloads.kinds import BY_KEY, OF_DEPLOYMENT, OTHER_OWNERS, RE
 from kopt.cluster.workloads.requests.gpus import CLASS_PREFIX, FRACTION_ANNOTATIONS, MEMORY_ANNOTATIONS, SHARE_CLAIM
 from kopt.cluster.workloads.workload import OPT_OUT_ANNOTATION
 from kopt.controllers.admission.policy import ConformancePolicy
+from kopt.core.workload.gpu_share import CHARGE_RESOURCE
 from kopt.policies.admission.hardware import HARDWARE_KEY, MEMORY_KEY
 
 _BYPASS = "authorizer.group('kaiwo.ai').resource('conformancepolicies').check('bypass').allowed()"
@@ -54,9 +55,21 @@ def claim_condition() -> Object:
 
 
 def charge_condition() -> Object:
-    """Kueue's Workloads of which pods have claims of shares that we wrote."""
+    """Kueue's Workloads of which pods have claims of shares that we wrote, and are not charged for them yet; none that
+    has its quota, as its pods stay, and none that is being deleted."""
     claims = "has(p.template.spec.resourceClaims) && p.template.spec.resourceClaims.exists(c, c.name == "
-    return _condition("has-a-share", f"object.spec.podSets.exists(p, {claims}'{SHARE_CLAIM}'))")
+    overhead = "p.template.spec.overhead"
+    charged = f"has({overhead}) && '{CHARGE_RESOURCE}' in {overhead}"
+    conditions = "oldObject.status.conditions"
+    reserved = f"has(oldObject.status) && has({conditions}) && {conditions}.exists(c, c.type == 'QuotaReserved' && "
+    changes = f"!has(object.metadata.deletionTimestamp) && !({reserved}c.status == 'True'))"
+    return _condition(
+        "has-a-share",
+        _and(
+            f"object.spec.podSets.exists(p, {claims}'{SHARE_CLAIM}') && !({charged}))",
+            f"request.operation == 'CREATE' || ({changes})",
+        ),
+    )
 
 
 def unqueued_condition(kind: WorkloadKind, policy: ConformancePolicy) -> Object:

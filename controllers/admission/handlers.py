@@ -80,7 +80,7 @@ class Admissions:
         if _is_claim(review):
             return await self._claim(review)
         if is_kueue_workload(review):
-            return Admission(Answer(patch=(await charge_workload(review, self._lookups)).operations))
+            return Admission(await charge_workload(review, self._lookups))
         workload = await self._lookups.workload(review)
         if workload is None:
             return LET_THROUGH

@@ -112,11 +112,12 @@ def mutating_configuration(address: Address, policy: ConformancePolicy) -> Objec
             ]
         )
     made_by_others = (
-        (CLAIMS, (CLAIMS.version,), claim_condition()),
-        (KUEUE_WORKLOADS, (KUEUE_WORKLOADS.version, "v1beta2"), charge_condition()),
+        (CLAIMS, (CLAIMS.version,), ("CREATE",), claim_condition()),
+        # Kueue builds the pods of one that is pending anew where its job changes.
+        (KUEUE_WORKLOADS, (KUEUE_WORKLOADS.version, "v1beta2"), ("CREATE", "UPDATE"), charge_condition()),
     )
-    for resource, versions, condition in made_by_others:
-        webhooks.append(_hook("mutate", resource, versions, ("CREATE",), address, policy, condition))
+    for resource, versions, operations, condition in made_by_others:
+        webhooks.append(_hook("mutate", resource, versions, operations, address, policy, condition))
     return _configuration("MutatingWebhookConfiguration", webhooks)
 
 

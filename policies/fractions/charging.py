@@ -35,17 +35,20 @@ def charge_of(request: ShareRequest, form: ShareForm, offer: ShareOffer, covered
     requested = [name for name, amount in form.limits.items() if amount is not None]
     if covered is None:
         return Charge()
+    warnings = []
+    if without := [name for name in requested if name not in covered]:
+        names = ", ".join(without)
+        warnings.append(f"its ClusterQueue has no quota for {names}: it waits, unless Kueue is set to ignore that")
     part = _milli(form, offer)
     if WHOLE_GPU_RESOURCE in requested and part < WHOLE_GPU:
         gpus = counted(request.count, "whole GPU")
-        return Charge(warning=f"Kueue charges {gpus} for {format_gpus(part)} of each: it counts {WHOLE_GPU_RESOURCE}")
-    without = [name for name in requested if name not in covered]
-    if without:
-        names = ", ".join(without)
-        return Charge(
-            warning=f"its ClusterQueue has no quota for {names}: it waits, unless Kueue is set to ignore that"
-        )
-    return Charge()
+        warnings.append(f"Kueue charges {gpus} for {format_gpus(part)} of each: it counts {WHOLE_GPU_RESOURCE}")
+    return Charge(warning="; and ".join(warnings))
+
+
+def charge_of_claim(request: ShareRequest, form: ShareForm, offer: ShareOffer) -> int:
+    """Thousandths of a GPU that a pod with this claim is charged, in whichever queue it comes to wait."""
+    return request.count * _milli(form, offer)
 
 
 def _of_claim(request: ShareRequest, form: ShareForm, offer: ShareOffer, covered: Collection[str] | None) -> Charge:
@@ -54,7 +57,7 @@ def _of_claim(request: ShareRequest, form: ShareForm, offer: ShareOffer, covered
     if CHARGE_RESOURCE not in covered:
         what = f"without quota for {CHARGE_RESOURCE}, as which claims are charged"
         return Charge(problem=f"the workload waits in a queue of Kueue {what}")
-    return Charge(request.count * _milli(form, offer))
+    return Charge(charge_of_claim(request, form, offer))
 
 
 def _milli(form: ShareForm, offer: ShareOffer) -> int:

@@ -82,12 +82,31 @@ def test_claims_are_charged_what_they_are_of_a_gpu(enforcing: Webhooks, kueue: K
         wait_for(lambda: len(api.list("v1", "Pod", space, fields="spec.nodeName!=")) == 3, what="three run")
         for pod in api.list("v1", "Pod", space):
             assert "overhead" not in pod["spec"], "kube-scheduler would look for it on nodes"
-        usage = api.get("kueue.x-k8s.io/v1beta2", "ClusterQueue", queue)["status"]["flavorsReservation"]
-        assert [each["total"] for each in usage[0]["resources"] if each["name"] == MILLI_GPU] == ["750"]
+
+        def reserved() -> list[str]:
+            usage = api.get("kueue.x-k8s.io/v1beta2", "ClusterQueue", queue)["status"]["flavorsReservation"]
+            return [each["total"] for each in usage[0]["resources"] if each["name"] == MILLI_GPU]
+
+        wait_for(lambda: reserved() == ["750"], what="the queue counts three quarters")
         api.delete("batch/v1", "Job", "quarter-0", space, propagationPolicy="Background")
         wait_for(lambda: admitted(workload_of(enforcing.plane, late)), what="the fourth is admitted")
         for name in ("quarter-1", "quarter-2", "late"):
             api.delete("batch/v1", "Job", name, space, propagationPolicy="Background")
+
+
+def test_a_job_that_changes_while_it_waits_is_still_charged(enforcing: Webhooks, kueue: Kueue) -> None:
+    """Kueue writes its Workload anew, with the pods of the job."""
+    api, space = enforcing.api, enforcing.namespace()
+    with dividing(enforcing, 2) as node, kueue.queue(space, {MILLI_GPU: 400}):
+        several = job(space, "several", node, QUARTER)
+        several["spec"] |= {"parallelism": 3, "completions": 3}
+        owner = created(enforcing, several)
+        assert not admitted(workload_of(enforcing.plane, owner))
+        api.patch("batch/v1", "Job", "several", {"spec": {"parallelism": 1}}, space)
+        workload = admitted_workload(enforcing, owner)
+        assert workload["spec"]["podSets"][0]["count"] == 1
+        assert charged(workload) == 250
+        api.delete("batch/v1", "Job", "several", space, propagationPolicy="Background")
 
 
 def test_halves_of_two_gpus_are_charged_as_one_and_pods_as_jobs(enforcing: Webhooks, kueue: Kueue) -> None:

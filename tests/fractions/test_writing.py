@@ -12,6 +12,7 @@ from admission.workloads import Object, every_kind, pod, review
 from kopt.cluster.admission.review import parse_review
 from kopt.cluster.objects.device_slices import DevicePool, shared_gpus
 from kopt.cluster.workloads.shares.offers import HAMI_DRIVER, SharedGpus, sharing_of
+from kopt.cluster.workloads.shares.writing import charge_of_template
 from kopt.controllers.admission.answers import Admission
 from kopt.controllers.admission.evaluation import FixedState
 from kopt.controllers.admission.handlers import Admissions
@@ -135,6 +136,7 @@ async def test_each_executor_is_asked_in_its_terms(executor: ShareExecutor, limi
     assert bool(claims.created) is is_dra
     if is_dra:
         (template,) = claims.created
+        assert charge_of_template(template) == 250, "it may come to wait in a queue later"
         (request,) = template["spec"]["spec"]["devices"]["requests"]
         assert request["exactly"]["capacity"] == {"requests": {"memory": "20480Mi", "milliGPU": "250"}}
         (entry,) = admitted["spec"]["resourceClaims"]
@@ -171,6 +173,7 @@ async def test_shares_of_several_gpus_are_asked_of_different_ones(
     assert admitted["spec"]["containers"][0]["resources"]["limits"] == wanted
     assert annotations.items() <= admitted["metadata"]["annotations"].items()
     for template in claims.created:
+        assert charge_of_template(template) == 1000
         devices = template["spec"]["spec"]["devices"]
         driver = HAMI_DRIVER if executor is ShareExecutor.DRA_HAMI else "gpu.nvidia.com"
         assert devices["requests"][0]["exactly"]["count"] == 2

@@ -46,7 +46,7 @@ from kopt.core.workload.gpu_share import (
 from kopt.core.workload.share_offer import ShareOffer
 from kopt.formats.gpu_shares import SCHEDULERS, stated_executor
 from kopt.formats.share_terms import ShareForm, share_form
-from kopt.policies.fractions.charging import Charge, charge_of
+from kopt.policies.fractions.charging import Charge, charge_of, charge_of_claim
 from kopt.policies.fractions.choose import ShareChoice, choose_share
 
 RECOMMENDED_ANNOTATION = "kaiwo.ai/recommended-gpu-executor"
@@ -251,7 +251,7 @@ def _written(
             record = Record("fractions", "GPU_SHARE_NOT_GIVEN", records[0].mode, f"{share.request}: {error}.")
             return Shares([record], record)
         if share.form.claim is not None:
-            charged = share.charge.milli
+            charged = charge_of_claim(share.request, share.form, share.choice.offer)
             result.templates.append(claim_template(name, workload.namespace, word, of, share.form, charged))
     patch.put(("metadata", "labels", SHARE_LABEL), word)
     return result

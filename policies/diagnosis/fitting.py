@@ -125,7 +125,11 @@ def _fill(fleet: FleetState, shape: PodShape, array: Ints, pods: int) -> None:
     """Allocate pods of a shape, on the rows with the least room first."""
     for row in np.argsort(array, kind="stable").tolist():
         for _ in range(min(pods, int(array[row]))):
-            allocate(fleet, row, slots_for(fleet, row, shape.request), shape.request)
+            slots = slots_for(fleet, row, shape.request)
+            if len(slots) < shape.request.gpus.count:
+                # Healthy GPUs were taken before degraded ones with more left, of which shares of several need others.
+                break
+            allocate(fleet, row, slots, shape.request)
             pods -= 1
         if not pods:
             return

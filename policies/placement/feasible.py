@@ -93,13 +93,21 @@ def capacity(state: FleetState, request: PodRequest, rows: Ints | slice = slice(
         np.minimum(array, whole // request.gpus.count, out=array)
     elif request.gpus.count:
         shares = np.maximum(state.gpu_free_milli[rows], 0) // int(request.gpus.share)
-        # So many pods find room where each takes its shares of different GPUs.
-        pods = np.zeros(len(codes), dtype=np.int64)
-        for number in range(1, WHOLE_GPU // int(request.gpus.share) * state.slots // request.gpus.count + 1):
-            pods[np.minimum(shares, number).sum(axis=1) >= number * request.gpus.count] = number
-        np.minimum(array, pods, out=array)
+        np.minimum(array, _pods_on_different(shares, request.gpus.count), out=array)
     array[codes != Refusal.NONE] = 0
     return array
+
+
+def _pods_on_different(shares: Ints, count: int) -> Ints:
+    """How many pods find room where each takes ``count`` shares of different GPUs, (rows,), by how many shares each GPU
+    has, (rows, G). As many fit as there are shares where none is counted more often than pods are; that so many fit
+    means that fewer do, so it is bisected."""
+    least, most = np.zeros(len(shares), dtype=np.int64), shares.sum(axis=1) // count
+    while (least < most).any():
+        middle = (least + most + 1) // 2
+        fits = np.minimum(shares, middle[:, None]).sum(axis=1) >= middle * count
+        least, most = np.where(fits, middle, least), np.where(fits, most, middle - 1)
+    return least
 
 
 def refusal_counts(codes: NDArray[np.int8]) -> dict[Refusal, int]:

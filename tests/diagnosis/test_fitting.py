@@ -27,9 +27,10 @@ GPU = "nvidia.com/gpu"
 
 def requests() -> st.SearchStrategy[PodRequest]:
     shares = st.builds(GpuRequest, st.just(1), st.sampled_from([MilliGpu(250), MilliGpu(500), MilliGpu(700)]))
+    several = st.builds(GpuRequest, st.sampled_from([2, 3]), st.sampled_from([MilliGpu(300), MilliGpu(500)]))
     whole = st.builds(GpuRequest, st.integers(1, 8))
     cpu, memory = st.integers(0, 40_000), st.integers(0, 200).map(lambda gib: Bytes(gib * GIB))
-    return st.builds(PodRequest, cpu, memory, shares | whole)
+    return st.builds(PodRequest, cpu, memory, shares | several | whole)
 
 
 def fleet_of(nodes: list[tuple[int, list[PodRequest]]]) -> tuple[FleetState, list[RunningWorkload]]:

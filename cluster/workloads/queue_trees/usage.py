@@ -10,8 +10,6 @@ from kopt.cluster.objects.kai import QUEUE_LABEL
 from kopt.cluster.workloads.kueue.reading import amount, read_kueue_workload, requests_of
 from kopt.cluster.workloads.requests.pods import is_gpu
 from kopt.core.scheduling.queue_tree import GPU
-from kopt.core.units import WHOLE_GPU
-from kopt.core.workload.gpu_share import CHARGE_RESOURCE
 
 _ENDED = ("Succeeded", "Failed")
 
@@ -47,12 +45,12 @@ def kueue_usage(
         if workload.reserved_s is not None:
             requests = Counter[str]()
             for (_, resource), value in workload.uses.items():
-                requests.update(_in_tree(resource, value, resources))
+                requests[_name(resource, resources)] += value
             result.setdefault(workload.cluster_queue, LeafUsage()).add(requests, runs=True)
         elif workload.active and (queue := local_queues.get((workload.key[0], workload.queue))):
             requests = Counter[str]()
             for resource, value in workload.requests.items():
-                requests.update(_in_tree(resource, value, resources))
+                requests[_name(resource, resources)] += value
             result.setdefault(queue, LeafUsage()).add(requests, runs=False)
     return {queue: _within(usage, resources) for queue, usage in result.items()}
 
@@ -76,13 +74,6 @@ def node_capacity(nodes: Iterable[Object], names: Iterable[str]) -> dict[str, in
             allocatable = mapping(node, "status", "allocatable")
             total.update({_name(str(name), resources): amount(value) for name, value in allocatable.items()})
     return {name: value for name, value in total.items() if name in resources}
-
-
-def _in_tree(resource: str, value: int, resources: frozenset[str]) -> dict[str, int]:
-    """Shares are charged in thousandths of a GPU."""
-    if resource == CHARGE_RESOURCE and resource not in resources and GPU in resources:
-        return {GPU: value // WHOLE_GPU}
-    return {_name(resource, resources): value}
 
 
 def _name(resource: str, resources: frozenset[str]) -> str:

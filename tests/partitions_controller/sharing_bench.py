@@ -80,6 +80,7 @@ class SharingBench:
         self.history: list[tuple[float, Pressure]] = []
         self.pressure: Pressure | None = None
         self.has_mps, self.has_plugin, self.fails = True, True, False
+        self.informer_is_late, self._informed = False, frozenset[str]()
         self.events: list[tuple[str, str]] = []
         self.labels: list[str] = []
         self.data = {name: configuration_text(setting, None) for name, setting in OFFERED.items()}
@@ -103,8 +104,10 @@ class SharingBench:
 
     def _pods_on(self, node: str) -> frozenset[str]:
         """As an informer would have them."""
-        read = [read_pod(each) for each in self.kube.all(PODS)]
-        return frozenset(pod.uid for pod in read if pod is not None and pod.node == node)
+        if not self.informer_is_late:
+            read = [read_pod(each) for each in self.kube.all(PODS)]
+            self._informed = frozenset(pod.uid for pod in read if pod is not None and pod.node == node)
+        return self._informed
 
     async def _measure(self, now_s: float, window_s: float) -> Measured:
         if self.fails:

@@ -245,6 +245,25 @@ def test_switched_off_it_is_given_back_once_nothing_runs_on_it() -> None:
     run(work())
 
 
+def test_a_pod_of_which_the_informer_does_not_know_keeps_its_label() -> None:
+    async def work() -> None:
+        bench = SharingBench()
+        await contended(bench)
+        await bench.passes(120)
+        # A node that changes is read anew, and so are its pods.
+        bench.informer_is_late, bench.has_plugin = True, False
+        await bench.passes(60)
+        bench.pod("runs")
+        bench.gate.is_on = False
+        await bench.passes(120)
+        assert (bench.label, bench.is_held) == ("mps-2", True)
+        await bench.ends("runs")
+        await bench.passes(60)
+        assert (bench.label, bench.is_held) == ("mps-4", False)
+
+    run(work())
+
+
 def test_off_gives_it_back_once_nothing_runs_on_it() -> None:
     async def work() -> None:
         bench = SharingBench()

@@ -11,6 +11,7 @@ from kopt.cluster.holds.node_sharing import CHANGING, SHARING
 from kopt.cluster.objects.fields import text
 from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.switches import Gate
+from kopt.cluster.workloads.sharing.nodes import gpu_pod
 from kopt.controllers.partitions.sharing.reading import PluginNode, read_offered, read_plugin_node
 from kopt.core.decision import Mode
 from kopt.core.switches import Owner
@@ -55,6 +56,11 @@ class LiveNodes:
 
     def mode(self, node: PluginNode, mode: Mode) -> Mode:
         return self._gate.mode(SHARING, Owner.of(NODES.plural, "", node.name), mode)
+
+    async def has_gpu_pods(self, node: PluginNode) -> bool:
+        selector = f"spec.nodeName={node.name},{UNFINISHED_PODS}"
+        listed = await self._kube.list(PODS, field_selector=selector)
+        return any(gpu_pod(pod) is not None for pod in listed.items)
 
     async def patch_node(self, node: PluginNode, changes: Object) -> None:
         await self._fence.patch(NODES, node.document, changes)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kopt.cluster.client.api import ApiError, Kube, NotFound
+from kopt.cluster.client.api import ApiError, Forbidden, Kube, NotFound
 from kopt.cluster.client.resources import (
     CONFORMANCE_POLICIES,
     DEPLOYMENTS,
@@ -298,8 +298,14 @@ async def read_once(kube: Kube) -> FixedState:
     existing = None if queues is None else [key_of(queue) for queue in queues]
     covered: dict[tuple[str, str], frozenset[str]] = {}
     if policy.queues.framework is Framework.KUEUE and queues:
-        kept = {key_of(each)[1]: covered_resources(each) for each in await _all(kube, KUEUE_CLUSTER_QUEUES) or []}
-        covered = {key_of(queue): kept.get(_cluster_queue_of(queue), frozenset()) for queue in queues}
+        try:
+            cluster_queues = await _all(kube, KUEUE_CLUSTER_QUEUES)
+        except Forbidden:
+            # Only what shares by claims are charged in their queues is not known then.
+            cluster_queues = None
+        if cluster_queues is not None:
+            kept = {key_of(each)[1]: covered_resources(each) for each in cluster_queues}
+            covered = {key_of(queue): kept.get(_cluster_queue_of(queue), frozenset()) for queue in queues}
     return FixedState(policy, namespaces, existing, covered_resources=covered)
 
 

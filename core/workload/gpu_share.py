@@ -22,8 +22,8 @@ CHARGE_RESOURCE = "kaiwo.ai/milli-gpu"
 LEAST = MilliGpu(100)
 MOST_GPUS = 32
 """Devices of one ResourceClaim (``AllocationResultsMaxSize``, resource.k8s.io/v1); no node has more GPUs either."""
-_MIB = re.compile(r"[1-9]\d{0,6}")
-_COUNT = re.compile(r"[1-9]\d?")
+_MIB = re.compile(r"[1-9][0-9]{0,6}")
+_COUNT = re.compile(r"[1-9][0-9]?")
 
 
 class ShareError(ValueError):

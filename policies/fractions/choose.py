@@ -66,28 +66,29 @@ def choose_share(
         if node.offer is None:
             contested += len(node.offers) > 1
             continue
-        problem = excluded(node.offer) or problem_of(request, node.offer)
+        problem = problem_of(request, node.offer) or excluded(node.offer)
         if problem:
             refused[f"{node.offer.executor}: {problem}"] = None
         else:
             usable[node.offer] += 1
     if not usable:
         return ShareChoice(None, refusals=_refusals(request, refused, contested))
-    best = min(usable, key=lambda offer: _rank(offer, usable))
-    same = [offer for offer in usable if _terms(offer) == _terms(best)]
+    best = min(usable, key=lambda offer: _rank(offer, usable, request.count))
+    same = [offer for offer in usable if _terms(offer, request.count) == _terms(best, request.count)]
     # Of GPUs of several sizes the smallest: a part of it is a part of all.
     smallest = min(same, key=lambda offer: offer.gpu_mib)
     return ShareChoice(smallest, sum(usable[offer] for offer in same), tuple(refused))
 
 
-def _rank(offer: ShareOffer, usable: Counter[ShareOffer]) -> tuple[int | str, ...]:
-    nodes = sum(number for other, number in usable.items() if _terms(other) == _terms(offer))
+def _rank(offer: ShareOffer, usable: Counter[ShareOffer], count: int) -> tuple[int | str, ...]:
+    nodes = sum(number for other, number in usable.items() if _terms(other, count) == _terms(offer, count))
     order = list(ShareExecutor).index(offer.executor)
     return -limits_enforced(offer.executor), -nodes, order, offer.driver, offer.resource, offer.replicas, offer.gpu_mib
 
 
-def _terms(offer: ShareOffer) -> ShareOffer:
-    return replace(offer, gpu_mib=0, gpus=0)
+def _terms(offer: ShareOffer, count: int) -> ShareOffer:
+    """Without what no form of this request says."""
+    return replace(offer, gpu_mib=0, gpus=0, distinct=offer.distinct if count > 1 else "")
 
 
 def _not_kept(request: ShareRequest, offer: ShareOffer) -> str:

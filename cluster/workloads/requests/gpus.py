@@ -62,8 +62,8 @@ def memory_of(annotations: Mapping[str, Any]) -> Bytes:
 def devices_of(annotations: Mapping[str, Any]) -> int:
     """Of how many GPUs a pod with a fraction or memory by annotation asks for that; 1 where it does not say, and the
     larger number where it asks in our words and in KAI's."""
-    pairs = zip(FRACTION_ANNOTATIONS, MEMORY_ANNOTATIONS, DEVICES_ANNOTATIONS, strict=True)
-    asked = (number for fraction, memory, number in pairs if fraction in annotations or memory in annotations)
+    words = zip(FRACTION_ANNOTATIONS, MEMORY_ANNOTATIONS, DEVICES_ANNOTATIONS, strict=True)
+    asked = (number for fraction, memory, number in words if fraction in annotations or memory in annotations)
     return max((_devices(annotations, number) for number in asked), default=1)
 
 

@@ -192,6 +192,11 @@ def slots_for(state: FleetState, row: int, request: PodRequest, preferred: int =
         return _well_first(state, row, request, preferred)
     if preferred >= 0:
         return (preferred,)
+    return roomiest_slots(state, row, request)
+
+
+def roomiest_slots(state: FleetState, row: int, request: PodRequest) -> tuple[int, ...]:
+    """As ``slots_for``, however well the GPUs are: as many pods find room one after another as can."""
     free = state.gpu_free_milli[row]
     enough = np.flatnonzero(free >= request.gpus.share)
     if request.gpus.count > 1 and request.gpus.share < WHOLE_GPU:

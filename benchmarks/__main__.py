@@ -12,6 +12,7 @@ BENCHMARKS = {name: f"benchmarks.{name}" for name in predictor_names()} | {
     "cost": "benchmarks.cost",
     "backfilling": "benchmarks.backfilling",
     "demand-stress": "benchmarks.demand_stress",
+    "density": "benchmarks.density",
     "devices": "benchmarks.devices",
     "lending": "benchmarks.lending",
     "serving": "benchmarks.serving_latency",

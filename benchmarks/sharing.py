@@ -37,7 +37,7 @@ from kopt.policies.fractions.sharing import (
 )
 from kopt.simulator.sharing import Batch, Outage, Service, SharedGpu, SharedRun, replay
 
-_SPAN_S, _SERVICE_S, _PROMISED_S, _BUSIEST = 12 * 3600.0, 0.25, 1.25, 0.4
+SPAN_S, SERVICE_S, _PROMISED_S, _BUSIEST = 12 * 3600.0, 0.25, 1.25, 0.4
 _H100 = SharingHardware(SharingExecutor.DRA, 81_559, (9, 0))
 _SETTINGS, _LADDER = SharingSettings(), LadderSettings()
 _SEEDS = 3
@@ -76,7 +76,7 @@ KEPT_BACK = (
 
 def main() -> int:
     """Print both tables; 0 where nothing is worse over the families kept back."""
-    series = _series()
+    series = request_series()
     if not series:
         print("No traces of requests: KOPT_DATA_DIR names a folder with demand/.", file=sys.stderr)
         return 0
@@ -102,14 +102,14 @@ def _table(families: Sequence[Family], series: Sequence[DemandSeries]) -> dict[s
     return totals
 
 
-def _series() -> list[DemandSeries]:
+def request_series() -> list[DemandSeries]:
     """Requests by the minute, for as long as a run at least."""
     folder = Path(os.environ.get("KOPT_DATA_DIR", "")) / "demand"
     if not folder.exists():
         return []
     listed = [item for item in load(folder) if item.unit == "requests" and item.step_s <= 300]
     listed.sort(key=lambda item: item.name)
-    return [item for item in listed if len(item.value) * item.step_s >= 2 * _SPAN_S]
+    return [item for item in listed if len(item.value) * item.step_s >= 2 * SPAN_S]
 
 
 def _gpu(family: Family, series: Sequence[DemandSeries], number: int, seed: int) -> SharedGpu:
@@ -118,18 +118,19 @@ def _gpu(family: Family, series: Sequence[DemandSeries], number: int, seed: int)
     for at, width in enumerate(family.widths):
         sharer = Sharer(f"service-{at}", WorkloadClass.INFERENCE, width, width * 4 // 10, 12_000, owner="a")
         item = series[int(generator.integers(len(series)))]
-        services.append(Service(sharer, _arrivals(item, generator), _SERVICE_S, _PROMISED_S))
+        services.append(Service(sharer, drawn_arrivals(item, generator), SERVICE_S, _PROMISED_S))
     batch = Sharer("batch", WorkloadClass.UNATTENDED, family.batch, family.batch, 24_000, owner="a")
     return SharedGpu(services, [Batch(batch, family.pull, family.works)], family.outage)
 
 
-def _arrivals(item: DemandSeries, generator: np.random.Generator) -> list[float]:
-    """A window of the series as requests one by one, scaled to the service."""
-    steps = int(_SPAN_S // item.step_s)
+def drawn_arrivals(item: DemandSeries, generator: np.random.Generator, busiest: float = _BUSIEST) -> list[float]:
+    """A window of the series as requests one by one, scaled so that the busiest minutes take that part of the time of a
+    service."""
+    steps = int(SPAN_S // item.step_s)
     start = int(generator.integers(len(item.value) - steps))
     window = np.nan_to_num(np.asarray(item.value[start : start + steps], dtype=float))
-    rates = window / max(float(np.quantile(window, 0.99)), 1e-9) * _BUSIEST / _SERVICE_S * item.step_s
-    counts = generator.poisson(np.minimum(rates, 2 * _BUSIEST / _SERVICE_S * item.step_s))
+    rates = window / max(float(np.quantile(window, 0.99)), 1e-9) * busiest / SERVICE_S * item.step_s
+    counts = generator.poisson(np.minimum(rates, 2 * busiest / SERVICE_S * item.step_s))
     times = [step * item.step_s + generator.random(count) * item.step_s for step, count in enumerate(counts)]
     return sorted(float(at_s) for each in times for at_s in each)
 
@@ -139,14 +140,14 @@ def _fixed(mode: SharingMode) -> Callable[[SharedGpu], SharedRun]:
         percent = 100 if mode is SharingMode.EXCLUSIVE else 100 // len(gpu.sharers)
         shares = tuple(ClientShare(each.name, percent, each.mib) for each in gpu.sharers)
         replicas = 1 if mode is SharingMode.EXCLUSIVE else len(shares)
-        return replay(gpu, [SharingPlan(mode, replicas, shares)], _SPAN_S)
+        return replay(gpu, [SharingPlan(mode, replicas, shares)], SPAN_S)
 
     return run
 
 
 def _kopt(gpu: SharedGpu) -> SharedRun:
     plan = plan_claim(_H100, gpu.sharers, _SETTINGS)
-    return replay(gpu, rungs(plan, _H100, gpu.sharers, _SETTINGS), _SPAN_S, _LADDER)
+    return replay(gpu, rungs(plan, _H100, gpu.sharers, _SETTINGS), SPAN_S, _LADDER)
 
 
 WAYS: dict[str, Callable[[SharedGpu], SharedRun]] = {

@@ -5,6 +5,7 @@ from typing import Any
 
 from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
 from kopt.core.workload.executor import Executor
+from kopt.core.workload.gpu_share import COUNT
 from kopt.core.workload.sizing import RequestedGpus
 from kopt.formats.gpu_shares import KAI_DEVICES, KAI_FRACTION, KAI_MEMORY, container_memory_mib, stated_executor
 
@@ -68,7 +69,7 @@ def requested_gpus(manifest: Mapping[str, Any]) -> RequestedGpus:
     """What the GPU container of a pod, a template, or what holds one asks for, and their annotations."""
     annotations, spec = _pod(manifest)
     container = gpu_container(spec)
-    if annotations.get(KAI_DEVICES) is not None:
+    if annotations.get(KAI_DEVICES) is not None or annotations.get(COUNT, "1") != "1":
         return RequestedGpus(_gpus(container))
     memory = _first(annotations, "kaiwo.ai/gpu-memory", KAI_MEMORY)
     fraction = _first(annotations, "kaiwo.ai/gpu-fraction", KAI_FRACTION)

@@ -12,6 +12,7 @@ Names and rules as in ``formats.gpu_shares``, and further:
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from kopt.core.units import WHOLE_GPU, format_gpus
 from kopt.core.workload.executor import Executor
@@ -19,6 +20,7 @@ from kopt.core.workload.gpu_share import ShareExecutor, ShareRequest
 from kopt.core.workload.share_offer import ShareOffer
 from kopt.formats.gpu_shares import (
     HAMI_MEMORY,
+    KAI_DEVICES,
     KAI_FRACTION,
     KAI_MEMORY,
     SCHEDULERS,
@@ -37,13 +39,13 @@ MPS_THREADS, MPS_MEMORY = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_
 @dataclass(frozen=True)
 class ShareForm:
     """What a pod says to be given its share. None removes what would contradict. ``booked_milli`` and ``booked_mib``
-    are what the executor counts, at least what was asked; 0 where it does not count that."""
+    are what the executor counts of each GPU, at least what was asked; 0 where it does not count that."""
 
     limits: Mapping[str, str | None]
     annotations: Mapping[str, str | None] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
     scheduler: str = ""
-    claim: Mapping[str, object] | None = None
+    claim: Mapping[str, Any] | None = None
     """``spec.devices`` of a ResourceClaim."""
     booked_milli: int = 0
     booked_mib: int = 0
@@ -78,13 +80,14 @@ def _kai(request: ShareRequest, gpu_mib: int) -> ShareForm:
     of_memory = -(-request.mib * 100 // gpu_mib) * 10 if gpu_mib else 0
     booked = max(request.milli, of_memory)
     if request.milli and booked >= WHOLE_GPU:
-        none = {KAI_FRACTION: None, KAI_MEMORY: None}
-        return ShareForm({WHOLE_GPU_RESOURCE: "1"}, none, {}, scheduler, None, WHOLE_GPU, gpu_mib)
+        none = {KAI_FRACTION: None, KAI_MEMORY: None, KAI_DEVICES: None}
+        return ShareForm({WHOLE_GPU_RESOURCE: str(request.count)}, none, {}, scheduler, None, WHOLE_GPU, gpu_mib)
     removed = {WHOLE_GPU_RESOURCE: None}
+    devices = {KAI_DEVICES: str(request.count) if request.count > 1 else None}
     if request.milli:
-        share = {KAI_FRACTION: format_gpus(booked), KAI_MEMORY: None}
+        share = {KAI_FRACTION: format_gpus(booked), KAI_MEMORY: None, **devices}
         return ShareForm(removed, share, {}, scheduler, None, booked, booked * gpu_mib // WHOLE_GPU)
-    memory = {KAI_MEMORY: str(request.mib), KAI_FRACTION: None}
+    memory = {KAI_MEMORY: str(request.mib), KAI_FRACTION: None, **devices}
     return ShareForm(removed, memory, {}, scheduler, None, booked, max(request.mib, booked * gpu_mib // WHOLE_GPU))
 
 
@@ -96,7 +99,8 @@ def _percent(request: ShareRequest, names: tuple[str, str, str, str], scheduler:
     share = {memory: str(request.mib)} if request.mib else {percentage: str(percent)}
     share |= {cores: str(percent)} if percent else {}
     mib = request.mib or percent * gpu_mib // 100
-    return ShareForm({**removed, number: "1", **share}, {}, {}, scheduler, None, percent * WHOLE_GPU // 100, mib)
+    limits = {**removed, number: str(request.count), **share}
+    return ShareForm(limits, {}, {}, scheduler, None, percent * WHOLE_GPU // 100, mib)
 
 
 def _replica(request: ShareRequest, offer: ShareOffer) -> ShareForm:
@@ -125,11 +129,15 @@ def _claim(request: ShareRequest, offer: ShareOffer) -> ShareForm:
     if offer.compute_capacity and units:
         amounts[offer.compute_capacity] = str(units)
     shared = f'device.driver == "{offer.driver}" && device.allowMultipleAllocations'
-    exactly = {
+    exactly: dict[str, Any] = {
         "deviceClassName": offer.device_class,
         "selectors": [{"cel": {"expression": shared}}],
         "capacity": {"requests": amounts},
     }
     booked = units * WHOLE_GPU // offer.compute_units if offer.compute_capacity and units else 0
-    claim = {"requests": [{"name": "share", "exactly": exactly}]}
+    claim: dict[str, Any] = {"requests": [{"name": "share", "exactly": exactly}]}
+    if request.count > 1:
+        # Without it kube-scheduler may give two shares of one device.
+        exactly["count"] = request.count
+        claim["constraints"] = [{"requests": ["share"], "distinctAttribute": offer.distinct}]
     return ShareForm({WHOLE_GPU_RESOURCE: None}, {}, {}, "", claim, booked, mib if offer.memory_capacity else 0)

@@ -67,17 +67,21 @@ class SharedRun:
     gpu_s: float = 0.0
     moves: int = 0
     rungs_s: dict[int, float] = field(default_factory=dict)
+    latencies_s: list[list[float]] = field(default_factory=list)
+    """Of the requests of each service."""
 
 
 @dataclass(frozen=True)
 class SharedGpu:
-    """What shares a GPU. ``restart_s``: so long batch is away when its part or the mode changes; services are replaced
-    one after the other and answer meanwhile, but hold a further GPU where the mode changes."""
+    """What shares a GPU. ``pull``: of services on each other, where no batch has one. ``restart_s``: so long batch is
+    away when its part or the mode changes; services are replaced one after the other and answer meanwhile, but hold a
+    further GPU where the mode changes."""
 
     services: Sequence[Service]
     batches: Sequence[Batch]
     outage: Outage = Outage()
     restart_s: float = 60.0
+    pull: float = 1.0
 
     @property
     def sharers(self) -> list[Sharer]:
@@ -89,7 +93,7 @@ def replay(
     gpu: SharedGpu, rungs: Sequence[SharingPlan], until_s: float, ladder: LadderSettings | None = None
 ) -> SharedRun:
     """From rung 0; without a ladder it stays there. ``rungs``: shares in the order of ``gpu.sharers``."""
-    run, state = SharedRun(), LadderState()
+    run, state = SharedRun(latencies_s=[[] for _ in gpu.services]), LadderState()
     clients = [_Client(service) for service in gpu.services]
     away_s = [0.0] * len(gpu.sharers)
     now_s = 0.0
@@ -144,6 +148,7 @@ def _serve(
             run.requests += 1
             run.late += late_s > client.service.promised_s
             client.recent.append((came_s, late_s))
+            run.latencies_s[number].append(late_s)
             client.at += 1
         client.busy_share = min(1.0, busy_s / _EVERY_S)
 
@@ -162,7 +167,7 @@ def _slowdown(gpu: SharedGpu, plan: SharingPlan, number: int, busy: Sequence[flo
         for batch, share, works in zip(gpu.batches, plan.shares[len(gpu.services) :], working, strict=True)
         if works
     ]
-    beside = others * max((batch.pull for batch in gpu.batches), default=1.0) * width / 100
+    beside = others * max((batch.pull for batch in gpu.batches), default=gpu.pull) * width / 100
     return max(1.0, width / plan.shares[number].percent) * (1.0 + sum(pulls) + beside)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from kopt.agents.logtail.annotator import LAST_STEP, LAST_TIME, MODEL
 from kopt.cluster.client.resources import Key, Object
 from kopt.cluster.objects.namespace import MODE_ANNOTATION, NamespaceSettings
-from kopt.cluster.workloads.requests.gpus import FRACTION_ANNOTATIONS, MEMORY_ANNOTATIONS
+from kopt.cluster.workloads.requests.gpus import FRACTION_ANNOTATIONS, MEMORY_ANNOTATIONS, devices_of
 from kopt.core.decision import Mode
 from kopt.policies.admission.mode import effective_mode
 
@@ -124,13 +124,13 @@ def mode_of(
 
 
 def gpus_of(spec: Mapping[str, Any], annotations: Mapping[str, Any]) -> float:
-    """Devices that a pod's containers ask for together; a share by annotation counts as one."""
+    """Devices that a pod's containers ask for together; a share by annotation counts as one of each GPU it is of."""
     requested = 0
     for container in (*(spec.get("containers") or ()), *_sidecars(spec)):
         resources = container.get("resources") or {}
         wanted = resources.get("limits") or resources.get("requests") or {}
         requested += sum(_count(amount) for name, amount in wanted.items() if _GPU.fullmatch(str(name)))
-    return float(requested) or (1.0 if any(name in annotations for name in _SHARES) else 0.0)
+    return float(requested) or (float(devices_of(annotations)) if any(name in annotations for name in _SHARES) else 0.0)
 
 
 def claims_of(spec: Mapping[str, Any]) -> tuple[str, ...]:

@@ -185,7 +185,8 @@ def planned(plans: "Sequence[ManifestPlan]") -> Answer:
             of_request = {str(field) for field in share.request.fields}
             enforced = [field for field in _enforced(offer.executor if offer else None) if field in of_request]
             name = str(offer.executor) if offer else ""
-            message = share.reason.message
+            reasons = (share.reason, share.charged_otherwise)
+            message = " ".join(reason.message for reason in reasons if reason is not None)
             rows.append(ShareRow(workload, str(share.request), name, share.choice.nodes, enforced, message, *written))
         if each.refusal and not each.shares:
             rows.append(ShareRow(workload, "", "", 0, [], each.refusal, [], []))

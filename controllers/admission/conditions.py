@@ -8,9 +8,10 @@ from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.custom.staged_data import NAMES_ANNOTATION, REQUEST_ANNOTATION
 from kopt.cluster.workloads.frameworks import QUEUE_REFERENCES
 from kopt.cluster.workloads.kinds import BY_KEY, OF_DEPLOYMENT, OTHER_OWNERS, REPLICA_SET, WorkloadKind
-from kopt.cluster.workloads.requests.gpus import CLASS_PREFIX, FRACTION_ANNOTATIONS, MEMORY_ANNOTATIONS
+from kopt.cluster.workloads.requests.gpus import CLASS_PREFIX, FRACTION_ANNOTATIONS, MEMORY_ANNOTATIONS, SHARE_CLAIM
 from kopt.cluster.workloads.workload import OPT_OUT_ANNOTATION
 from kopt.controllers.admission.policy import ConformancePolicy
+from kopt.core.workload.gpu_share import CHARGE_RESOURCE
 from kopt.policies.admission.hardware import HARDWARE_KEY, MEMORY_KEY
 
 _BYPASS = "authorizer.group('kaiwo.ai').resource('conformancepolicies').check('bypass').allowed()"
@@ -51,6 +52,24 @@ def claim_condition() -> Object:
     """Claims that Kubernetes makes for a pod from a template."""
     owned = "has(object.metadata.ownerReferences) && object.metadata.ownerReferences.exists(o, o.kind == 'Pod')"
     return _condition("generated-claim", owned)
+
+
+def charge_condition() -> Object:
+    """Kueue's Workloads of which pods have claims of shares that we wrote, and are not charged for them yet; none that
+    has its quota, as its pods stay, and none that is being deleted."""
+    claims = "has(p.template.spec.resourceClaims) && p.template.spec.resourceClaims.exists(c, c.name == "
+    overhead = "p.template.spec.overhead"
+    charged = f"has({overhead}) && '{CHARGE_RESOURCE}' in {overhead}"
+    conditions = "oldObject.status.conditions"
+    reserved = f"has(oldObject.status) && has({conditions}) && {conditions}.exists(c, c.type == 'QuotaReserved' && "
+    changes = f"!has(object.metadata.deletionTimestamp) && !({reserved}c.status == 'True'))"
+    return _condition(
+        "has-a-share",
+        _and(
+            f"object.spec.podSets.exists(p, {claims}'{SHARE_CLAIM}') && !({charged}))",
+            f"request.operation == 'CREATE' || ({changes})",
+        ),
+    )
 
 
 def unqueued_condition(kind: WorkloadKind, policy: ConformancePolicy) -> Object:

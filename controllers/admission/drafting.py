@@ -65,7 +65,7 @@ class Draft:
             return self.settled
         if not self.records:
             return Admission(Answer(patch=self.patch.operations), trace=self.trace)
-        warnings = warnings_of(self.workload, self.evaluation)
+        warnings = (*warnings_of(self.workload, self.evaluation), *self.shares.warnings)
         answer = Answer(patch=self.patch.operations, warnings=warnings, audit=audit_annotations(self.records))
         return Admission(answer, tuple(self.records), self.trace)
 
@@ -146,6 +146,7 @@ class Drafting:
                 # All nodes are gone through for it.
                 self._cluster.sharing() if requests_share(workload) else None,
                 policy.queues.framework,
+                self._cluster.covered,
             )
             if (record := draft.shares.refused) is not None:
                 draft.settled = refused(record)

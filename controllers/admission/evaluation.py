@@ -67,6 +67,10 @@ class ClusterState(Protocol):
         """What nodes offer shares of GPUs by; None when that is not known."""
         ...
 
+    def covered(self, namespace: str, queue: str) -> Collection[str] | None:
+        """The resources that a queue of Kueue has quota for; None when that is not known."""
+        ...
+
     def find(self, location: ObjectRef) -> Object | None:
         """An object that may have GPUs of a workload; None for one that is not known (yet)."""
         ...
@@ -98,6 +102,8 @@ class FixedState:
     node_pools: Mapping[str, KaiwoPool] | None = None
     node_hardware: Sequence[NodeHardware] | None = None
     share_offers: SharedGpus | None = None
+    covered_resources: Mapping[tuple[str, str], Collection[str]] = field(default_factory=dict)
+    """By namespace and name of a queue of Kueue."""
 
     def namespace(self, name: str) -> NamespaceDefaults | None:
         return self.namespaces.get(name, NamespaceDefaults())
@@ -119,6 +125,9 @@ class FixedState:
 
     def sharing(self) -> SharedGpus | None:
         return self.share_offers
+
+    def covered(self, namespace: str, queue: str) -> Collection[str] | None:
+        return self.covered_resources.get((namespace, queue))
 
     def find(self, location: ObjectRef) -> Object | None:
         return self.elsewhere.get(location)

@@ -18,6 +18,7 @@ from kopt.controllers.admission.lookups import Lookups, Reader, in_time, read
 from kopt.controllers.admission.makers import maker_of, with_stated
 from kopt.controllers.admission.mutating import Record
 from kopt.controllers.admission.request_cache import Repeats
+from kopt.controllers.admission.shares.charging import charge_workload, is_kueue_workload
 from kopt.controllers.admission.shares.writing import requests_share
 from kopt.controllers.admission.sizes.advice import apply_sizing
 from kopt.controllers.admission.sizes.cache import SizingCache
@@ -78,6 +79,8 @@ class Admissions:
         """Labels, scheduler, recommendation, trace context, and the devices of claims, as the modes allow."""
         if _is_claim(review):
             return await self._claim(review)
+        if is_kueue_workload(review):
+            return Admission(await charge_workload(review, self._lookups))
         workload = await self._lookups.workload(review)
         if workload is None:
             return LET_THROUGH
@@ -112,6 +115,8 @@ class Admissions:
         """The same from memory; None where something has to be waited for."""
         if _is_claim(review):
             return None if self._devices is not None and self._devices.is_wanted(review.object) else LET_THROUGH
+        if is_kueue_workload(review):
+            return None
         # With a source of sizes the answer rests on what that has brought so far, too.
         key = None if self._sizes.has_source else self._repeats.key(review, traceparent)
         if key is not None and (cached := self._repeats.find(key)) is not None:

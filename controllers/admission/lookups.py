@@ -51,6 +51,13 @@ class Lookups:
         read = self._reader.read if self._reader is not None else None
         return await in_time(completed(workload, self._cluster.find, read)) or workload
 
+    async def find(self, location: ObjectRef) -> Object | None:
+        """None for what is not there, and where that is not known in time."""
+        result = self._cluster.find(location)
+        if result is None and self._reader is not None:
+            result = await in_time(self._reader.read(location))
+        return result
+
     async def stated(self, review: Review, workload: Workload) -> Stated:
         """What is said for a new workload on the object that it was made of; nothing where that is not known in
         time."""

@@ -16,6 +16,7 @@ from kopt.cluster.admission.address import TIMEOUT_S, Address
 from kopt.cluster.client.api import AlreadyExists, Conflict, Kube, NotFound
 from kopt.cluster.client.resources import (
     COMPONENT_LABEL,
+    KUEUE_WORKLOADS,
     MIG_STRATEGIES,
     MUTATING_WEBHOOKS,
     PART_OF,
@@ -30,6 +31,7 @@ from kopt.cluster.workloads.frameworks import QUEUE_REFERENCES, QUEUE_SOURCE
 from kopt.cluster.workloads.kinds import WORKLOAD_KINDS, WorkloadKind
 from kopt.cluster.workloads.requests.external import CLAIMS
 from kopt.controllers.admission.conditions import (
+    charge_condition,
     claim_condition,
     mutate_condition,
     opting_out_condition,
@@ -87,7 +89,7 @@ def _with_bundles(wanted: Object, result: Object) -> Object:
 
 
 def mutating_configuration(address: Address, policy: ConformancePolicy) -> Object:
-    """One webhook for each kind of workload, two for pods, and one for claims of devices."""
+    """One webhook for each kind of workload, two for pods, one for claims of devices, one for what Kueue charges."""
     webhooks: list[Object] = []
     for kind in WORKLOAD_KINDS:
         hook = _webhook("mutate", kind, address, policy, mutate_condition(kind, policy))
@@ -109,8 +111,13 @@ def mutating_configuration(address: Address, policy: ConformancePolicy) -> Objec
                 },
             ]
         )
-    versions = (CLAIMS.version,)
-    webhooks.append(_hook("mutate", CLAIMS, versions, ("CREATE",), address, policy, claim_condition()))
+    made_by_others = (
+        (CLAIMS, (CLAIMS.version,), ("CREATE",), claim_condition()),
+        # Kueue builds the pods of one that is pending anew where its job changes.
+        (KUEUE_WORKLOADS, (KUEUE_WORKLOADS.version, "v1beta2"), ("CREATE", "UPDATE"), charge_condition()),
+    )
+    for resource, versions, operations, condition in made_by_others:
+        webhooks.append(_hook("mutate", resource, versions, operations, address, policy, condition))
     return _configuration("MutatingWebhookConfiguration", webhooks)
 
 

@@ -8,11 +8,12 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from kopt.cluster.client.api import ApiError, Kube, NotFound
+from kopt.cluster.client.api import ApiError, Forbidden, Kube, NotFound
 from kopt.cluster.client.resources import (
     CONFORMANCE_POLICIES,
     DEPLOYMENTS,
     KAIWO_POOLS,
+    KUEUE_CLUSTER_QUEUES,
     KUEUE_FLAVORS,
     KUEUE_LOCAL_QUEUES,
     LEASES,
@@ -30,6 +31,7 @@ from kopt.cluster.runtime.informer import Informer
 from kopt.cluster.runtime.isolation import Isolation
 from kopt.cluster.runtime.switches import LiveSwitches, read_switches
 from kopt.cluster.workloads.hardware import NodeHardware
+from kopt.cluster.workloads.kueue.queues import covered_resources
 from kopt.cluster.workloads.node_pools import pool_of_flavor
 from kopt.cluster.workloads.requests.external import (
     CLAIM_TEMPLATES,
@@ -104,6 +106,8 @@ class LiveState:
         for informer in informers:
             informer.isolation = self._isolation
         self._queues: Informer[str] | None = None
+        self._cluster_queues: Informer[frozenset[str]] | None = None
+        """Of Kueue: what each has quota for."""
         self._changes = 0
         """Of queues and node pools."""
         self._evidence: dict[Evidence, Informer[float]] = {}
@@ -190,6 +194,12 @@ class LiveState:
             return None
         return shared_gpus(self._nodes.objects, self._slices.objects, classes.objects, self._kai.objects)
 
+    def covered(self, namespace: str, queue: str) -> Collection[str] | None:
+        queues, cluster_queues = self._queues, self._cluster_queues
+        if queues is None or cluster_queues is None or not (queues.synced.is_set() and cluster_queues.synced.is_set()):
+            return None
+        return cluster_queues.objects.get(("", queues.objects.get((namespace, queue), "")))
+
     def version(self) -> Hashable:
         informer = self._queues
         served = informer is not None and (informer.synced.is_set(), isinstance(informer.error, NotFound))
@@ -218,14 +228,15 @@ class LiveState:
     async def _watch_what_policy_names(self) -> None:
         """Queues and schedulers of the present policy, until there is another one."""
         policy = self._policy
-        self._queues = Informer(
-            self._kube, QUEUE_KINDS[policy.queues.framework], keep=lambda item: item["metadata"]["name"]
-        )
+        self._queues = Informer(self._kube, QUEUE_KINDS[policy.queues.framework], keep=_cluster_queue_of)
+        is_kueue = policy.queues.framework is Framework.KUEUE
+        self._cluster_queues = Informer(self._kube, KUEUE_CLUSTER_QUEUES, keep=covered_resources) if is_kueue else None
         self._count_change()
         self._queues.subscribe(self._count_change)
         self._evidence = {evidence: self._evidence_informer(evidence) for evidence in policy.evidence}
         tasks = [asyncio.ensure_future(self._queues.run())]
         tasks += [asyncio.ensure_future(informer.run()) for informer in self._evidence.values()]
+        tasks += [asyncio.ensure_future(self._cluster_queues.run())] if self._cluster_queues is not None else []
         try:
             await self._new_policy.wait()
         finally:
@@ -284,7 +295,18 @@ async def read_once(kube: Kube) -> FixedState:
         text(item, "metadata", "name"): namespace_annotations(item) for item in await _all(kube, NAMESPACES) or []
     }
     queues = await _all(kube, QUEUE_KINDS[policy.queues.framework])
-    return FixedState(policy, namespaces, None if queues is None else [key_of(queue) for queue in queues])
+    existing = None if queues is None else [key_of(queue) for queue in queues]
+    covered: dict[tuple[str, str], frozenset[str]] = {}
+    if policy.queues.framework is Framework.KUEUE and queues:
+        try:
+            cluster_queues = await _all(kube, KUEUE_CLUSTER_QUEUES)
+        except Forbidden:
+            # Only what shares by claims are charged in their queues is not known then.
+            cluster_queues = None
+        if cluster_queues is not None:
+            kept = {key_of(each)[1]: covered_resources(each) for each in cluster_queues}
+            covered = {key_of(queue): kept.get(_cluster_queue_of(queue), frozenset()) for queue in queues}
+    return FixedState(policy, namespaces, existing, covered_resources=covered)
 
 
 async def _all(kube: Kube, resource: Resource) -> list[Object] | None:
@@ -293,6 +315,11 @@ async def _all(kube: Kube, resource: Resource) -> list[Object] | None:
         return (await kube.list(resource)).items
     except NotFound:
         return None
+
+
+def _cluster_queue_of(document: Object) -> str:
+    """Of a LocalQueue of Kueue; empty for queues of others."""
+    return text(document, "spec", "clusterQueue")
 
 
 def namespace_annotations(document: Object) -> NamespaceDefaults:

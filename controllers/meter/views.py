@@ -12,7 +12,7 @@ from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.cluster.objects.progress import progress_of
 from kopt.cluster.workloads.node_selection import GPU_PRODUCT_LABELS
 from kopt.cluster.workloads.owners import owner_of, run_of
-from kopt.cluster.workloads.requests.gpus import DEVICES_ANNOTATION, FRACTION_ANNOTATIONS, memory_of
+from kopt.cluster.workloads.requests.gpus import FRACTION_ANNOTATIONS, devices_of, memory_of
 from kopt.cluster.workloads.requests.pods import quantity
 from kopt.core.cost.metering import Attributes, Idle, MeteredNode, Milliseconds, Offer
 from kopt.core.cost.prices import CAPACITIES
@@ -183,7 +183,7 @@ def request_of(pod: Object) -> Request:
         {name: min(amount, _MOST_DEVICES) for name, amount in totals.items() if amount},
         _fraction(annotations),
         int(memory_of(annotations)),
-        min(_amount(text(annotations, DEVICES_ANNOTATION)) or 1, _MOST_DEVICES),
+        min(devices_of(annotations), _MOST_DEVICES),
         next((limits[name] for name in MEMORY_RESOURCES if limits.get(name)), 0),
         limits.get(MEMORY_PERCENT_RESOURCE, 0),
         next((limits[name] for name in CORES_RESOURCES if limits.get(name)), 0),

@@ -20,6 +20,8 @@ from kopt.cluster.workloads.queue_trees.usage import LeafUsage, kueue_usage
 from kopt.cluster.workloads.requests.pods import is_gpu
 from kopt.core.scheduling.queue_standing import QueueStanding
 from kopt.core.scheduling.queue_tree import GPU, UNLIMITED
+from kopt.core.units import WHOLE_GPU
+from kopt.core.workload.gpu_share import CHARGE_RESOURCE
 from kopt.policies.queues import QueueTree, TreeError
 from kopt.policies.queues.shares import divisions
 from kopt.policies.shares import Amounts, QueueUse, ShareRow, share_rows
@@ -100,19 +102,28 @@ def _standing(tree: QueueTree, row: ShareRow, namespaces: frozenset[str]) -> Que
 
 
 def _bound(tree: QueueTree, name: str) -> int | None:
-    quotas = [tree.quota(name, pool, resource) for pool, resource in tree.places(name) if _is_gpu(resource)]
-    return None if UNLIMITED in quotas else sum(quota or 0 for quota in quotas)
+    quotas = [(resource, tree.quota(name, pool, resource)) for pool, resource in tree.places(name) if _is_gpu(resource)]
+    if any(quota == UNLIMITED for _, quota in quotas):
+        return None
+    return sum(_in_gpus(resource, quota or 0) for resource, quota in quotas)
 
 
 def _limit(tree: QueueTree, name: str) -> int | None:
-    shares = [tree.share(name, pool, resource) for pool, resource in tree.places(name) if _is_gpu(resource)]
-    limits = [share.limit for share in shares]
-    return None if not limits or None in limits or UNLIMITED in limits else sum(limit or 0 for limit in limits)
+    places = [(pool, resource) for pool, resource in tree.places(name) if _is_gpu(resource)]
+    limits = [(resource, tree.share(name, pool, resource).limit) for pool, resource in places]
+    if not limits or any(limit in (None, UNLIMITED) for _, limit in limits):
+        return None
+    return sum(_in_gpus(resource, limit or 0) for resource, limit in limits)
 
 
 def _gpus(amounts: Mapping[str, int]) -> int:
-    return sum(value for name, value in amounts.items() if _is_gpu(name))
+    return sum(_in_gpus(name, value) for name, value in amounts.items() if _is_gpu(name))
+
+
+def _in_gpus(resource: str, value: int) -> int:
+    """Shares by claims are charged in thousandths of a GPU."""
+    return value // WHOLE_GPU if resource == CHARGE_RESOURCE else value
 
 
 def _is_gpu(resource: str) -> bool:
-    return resource == GPU or is_gpu(resource)
+    return resource in (GPU, CHARGE_RESOURCE) or is_gpu(resource)

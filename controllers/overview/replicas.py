@@ -102,7 +102,7 @@ def _usual(books: ClusterBooks, pool: Pool) -> dict[int, float]:
     """Pods with whole GPUs by their number; empty where none runs."""
     result: dict[int, float] = {}
     for workload in books.running(pool):
-        gpus: Sequence[int] = [len(slots) for _, slots, request in workload.slots if not request.is_share]
+        gpus: Sequence[int] = [len(slots) for _, slots, request in workload.slots if request.gpus.share == WHOLE_GPU]
         for count in filter(None, gpus):
             result[count] = result.get(count, 0.0) + 1
     return result

@@ -20,6 +20,7 @@ from kopt.cluster.client.resources import (
     Object,
 )
 from kopt.cluster.runtime.eviction import evict_pod
+from kopt.cluster.runtime.index import Index
 from kopt.cluster.runtime.informer import Informer
 from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
@@ -113,6 +114,8 @@ class LiveCluster(LiveState):
         )
         self._nodes: ObjectCache[ObservedNode] = ObjectCache(Informer(kube, NODES, keep=read_node, required=True))
         self._pods: Informer[ObservedPod] = Informer(kube, PODS, keep=read_pod, required=True)
+        self._by_node: Index[str, ObservedPod] = Index(lambda pod: [pod.node] if pod.node else [])
+        self._pods.subscribe(self._by_node.follow)
         self._claims: Informer[PartitionClaim] = Informer(kube, CLAIMS, keep=read_partition_claim)
         self._classes: Informer[Object] = Informer(kube, DEVICE_CLASSES)
         self._slices: Informer[PublishedSlice] = Informer(kube, RESOURCE_SLICES, keep=read_slice)
@@ -157,6 +160,10 @@ class LiveCluster(LiveState):
             self._profiles.objects.get(self._profiles_at, no_profiles),
             list(self._reported.objects.values()),
         )
+
+    def pods_on(self, node: str) -> frozenset[str]:
+        """The uids of the pods with GPUs on a node."""
+        return frozenset(pod.uid for pod in self._by_node.of(node))
 
     def mode(self, strategy: ObservedStrategy) -> Mode:
         owner = Owner.of(MIG_STRATEGIES.plural, "", strategy.name)
@@ -211,11 +218,12 @@ class Replica(LedReplica):
         )
         work = [asyncio.create_task(self.step_through(reconciler, self.cluster.changed, _GATHER_S))]
         if self._process.sharing is not None:
-            nodes = LiveNodes(self._kube, fence, self._switches, self._process.sharing_configurations)
+            where, pods_on = self._process.sharing_configurations, self.cluster.pods_on
+            nodes = LiveNodes(self._kube, fence, self._switches, where, pods_on)
             self._sharing = Sharing(
                 nodes, self._process.sharing, self._measure, self.emit_event, isolation=self.isolation
             )
-            # Nothing but time and switches wakes it: what it reads is not watched.
+            # Nothing but time and switches wakes it.
             work.append(asyncio.create_task(self.step_through(self._sharing, asyncio.Event(), _GATHER_S)))
         try:
             await asyncio.gather(*work)

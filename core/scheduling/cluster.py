@@ -22,7 +22,7 @@ class Node:
 
 @dataclass(frozen=True)
 class GpuRequest:
-    """``count`` GPUs, ``share`` of each; fractions are only for a single GPU."""
+    """``count`` GPUs, ``share`` of each."""
 
     count: int = 0
     share: MilliGpu = MilliGpu(1000)
@@ -32,8 +32,6 @@ class GpuRequest:
     def __post_init__(self) -> None:
         if self.count < 0 or not 0 < self.share <= 1000:
             raise ValueError(f"{self.count} GPUs with {self.share} milli-GPU each is not a request")
-        if self.count > 1 and self.share != 1000:
-            raise ValueError("a share of a GPU is only for workloads on one GPU")
 
     @property
     def total(self) -> MilliGpu:

@@ -1,4 +1,5 @@
-"""A share of one GPU, as users ask for it, and what of it can be enforced: types and their grammar.
+"""A share of one GPU, or the same share of several, as users ask for it, and what of it can be enforced: types and
+their grammar.
 
 Amounts are whole milli-GPU and MiB, so that 0.1 and 0.2 are 0.3. A guarantee is what a pod can count on, a limit how
 far it may grow; without a limit nothing is asked about what happens above the guarantee.
@@ -15,8 +16,14 @@ from kopt.core.units import WHOLE_GPU, MilliGpu, UnitError, format_gpus, parse_b
 FRACTION, MEMORY = "kaiwo.ai/gpu-fraction", "kaiwo.ai/gpu-memory"
 FRACTION_LIMIT, MEMORY_LIMIT = "kaiwo.ai/gpu-fraction-limit", "kaiwo.ai/gpu-memory-limit"
 ISOLATION = "kaiwo.ai/gpu-isolation"
+COUNT = "kaiwo.ai/gpu-count"
+CHARGE_RESOURCE = "kaiwo.ai/milli-gpu"
+"""What a queue of Kueue has quota for to be charged for shares by claims: thousandths of a GPU."""
 LEAST = MilliGpu(100)
-_MIB = re.compile(r"[1-9]\d{0,6}")
+MOST_GPUS = 32
+"""Devices of one ResourceClaim (``AllocationResultsMaxSize``, resource.k8s.io/v1); no node has more GPUs either."""
+_MIB = re.compile(r"[1-9][0-9]{0,6}")
+_COUNT = re.compile(r"[1-9][0-9]?")
 
 
 class ShareError(ValueError):
@@ -66,13 +73,15 @@ class ShareExecutor(StrEnum):
 
 @dataclass(frozen=True)
 class ShareRequest:
-    """Of one GPU. 0 where nothing is asked: a guarantee stands in one of ``milli`` and ``mib`` at least."""
+    """Of each of ``count`` different GPUs of a node. 0 where nothing is asked: a guarantee stands in one of ``milli``
+    and ``mib`` at least."""
 
     milli: MilliGpu = MilliGpu(0)
     mib: int = 0
     limit_milli: MilliGpu = MilliGpu(0)
     limit_mib: int = 0
     isolation: Isolation | None = None
+    count: int = 1
 
     @property
     def fields(self) -> tuple[ShareField, ...]:
@@ -81,17 +90,19 @@ class ShareRequest:
         return tuple(field for field, amount in zip(ShareField, amounts, strict=True) if amount)
 
     def __str__(self) -> str:
-        parts = [f"{format_gpus(self.milli)} of a GPU"] if self.milli else []
+        gpus = "a GPU" if self.count == 1 else f"each of {self.count} GPUs"
+        parts = [f"{format_gpus(self.milli)} of {gpus}"] if self.milli else []
         parts += [f"{self.mib} MiB of GPU memory"] if self.mib else []
         limits = [format_gpus(self.limit_milli)] if self.limit_milli else []
         limits += [f"{self.limit_mib} MiB"] if self.limit_mib else []
-        text = " with ".join(parts) + (f", at most {' and '.join(limits)}" if limits else "")
+        several = f" of {gpus}" if self.count > 1 and not self.milli else ""
+        text = " with ".join(parts) + several + (f", at most {' and '.join(limits)}" if limits else "")
         return text + (f", isolation {self.isolation}" if self.isolation else "")
 
 
 def parse_share(annotations: Mapping[str, Any]) -> ShareRequest | None:
     """The share that a pod's annotations ask for; None where they ask for none. Raises ShareError."""
-    if not any(name in annotations for name in (FRACTION, MEMORY, FRACTION_LIMIT, MEMORY_LIMIT)):
+    if not any(name in annotations for name in (FRACTION, MEMORY, FRACTION_LIMIT, MEMORY_LIMIT, COUNT)):
         return None
     milli, mib = _fraction(annotations, FRACTION), _mib(annotations, MEMORY)
     limit_milli, limit_mib = _fraction(annotations, FRACTION_LIMIT), _mib(annotations, MEMORY_LIMIT)
@@ -103,7 +114,17 @@ def parse_share(annotations: Mapping[str, Any]) -> ShareRequest | None:
             raise ShareError(f"{names[0]} is a limit above {names[1]}, which is not there")
         if limit and limit < amount:
             raise ShareError(f"{names[0]} {annotations[names[0]]} is less than {names[1]} {annotations[names[1]]}")
-    return ShareRequest(milli, mib, limit_milli, limit_mib, _isolation(annotations))
+    if not milli and not mib:
+        raise ShareError(f"{COUNT} says of how many GPUs {FRACTION} or {MEMORY} is a part, and neither is there")
+    return ShareRequest(milli, mib, limit_milli, limit_mib, _isolation(annotations), gpu_count(annotations))
+
+
+def gpu_count(annotations: Mapping[str, Any]) -> int:
+    """Of how many GPUs a share is asked; 1 where nothing says so. Raises ShareError."""
+    value = annotations.get(COUNT, "1")
+    if isinstance(value, str) and _COUNT.fullmatch(value) and int(value) <= MOST_GPUS:
+        return int(value)
+    raise ShareError(f"{COUNT} is a whole number of GPUs from 1 to {MOST_GPUS}, and not {str(value)[:20]!r}")
 
 
 def _fraction(annotations: Mapping[str, Any], name: str) -> MilliGpu:

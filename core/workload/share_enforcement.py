@@ -6,6 +6,11 @@
 * MPS replicas of NVIDIA's device plugin: the daemon gives each client its part of memory and threads, and a client may
   be limited further by its environment, per process and not per container (k8s-device-plugin#594).
 * KAI Scheduler 0.12 and time-slicing replicas: shares are counted, and nothing limits a process.
+
+Shares of several GPUs are of different ones: HAMi counts physical GPUs with so much memory of each (``docs``),
+Volcano's plugin cards, KAI devices (``gpu-fraction-num-devices``). A claim has to say that its devices differ. Replicas
+of a device plugin may be of one GPU (README of v0.17, "requesting more than one shared GPU"), and with MPS the plugin
+fails a request for more than one (``internal/rm/rm.go``).
 """
 
 from collections.abc import Mapping
@@ -37,6 +42,11 @@ ISOLATIONS: Mapping[ShareExecutor, frozenset[Isolation]] = {
     for executor in ShareExecutor
 }
 """Processes on one GPU take turns, unless MPS lets them run at once. Partitions are devices of their own."""
+WHY_NOT_SEVERAL: Mapping[ShareExecutor, str] = {
+    ShareExecutor.MPS: "the device plugin fails a request for more than one replica with MPS",
+    ShareExecutor.TIME_SLICING: "several replicas may be of one GPU, and are no larger part of it",
+}
+"""Executors that cannot be asked for shares of several GPUs, and why."""
 
 
 def limits_enforced(executor: ShareExecutor) -> int:

@@ -24,6 +24,10 @@ class ShareOffer:
     compute_capacity: str = ""
     compute_units: int = 0
     """Of ``compute_capacity``, how many are a whole GPU."""
+    distinct: str = ""
+    """Attribute by which the devices of a node differ, with its domain; empty where there is none."""
+    gpus: int = 0
+    """Of the node, 0 where nothing tells."""
 
     @property
     def replica_milli(self) -> int:

@@ -102,6 +102,8 @@ def _pod(row: _Row) -> TracePod:
     name, count = row.text("name"), row.number("num_gpu", 1024)
     milli = row.number("gpu_milli", WHOLE_GPU) if count else int(WHOLE_GPU)
     models = tuple(dict.fromkeys(part for part in row.text("gpu_spec").split("|") if part))
+    if count > 1 and milli != WHOLE_GPU:
+        raise row.error("a share of a GPU is only for workloads on one GPU")
     try:
         gpus = GpuRequest(count, MilliGpu(milli), models=models) if count else GpuRequest()
         request = PodRequest(row.number("cpu_milli"), Bytes(row.number("memory_mib") * MIB), gpus)

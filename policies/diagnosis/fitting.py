@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kopt.policies.diagnosis.situation import Bools, Ceiling, Ints, PodShape, Rule, Situation
-from kopt.policies.placement.choose import slots_for
+from kopt.policies.placement.choose import roomiest_slots
 from kopt.policies.placement.feasible import capacity
 from kopt.policies.placement.state import FleetState, allocate
 from kopt.policies.quota import Assignment, Mode, assign
@@ -125,7 +125,8 @@ def _fill(fleet: FleetState, shape: PodShape, array: Ints, pods: int) -> None:
     """Allocate pods of a shape, on the rows with the least room first."""
     for row in np.argsort(array, kind="stable").tolist():
         for _ in range(min(pods, int(array[row]))):
-            allocate(fleet, row, slots_for(fleet, row, shape.request), shape.request)
+            # Healthy GPUs before degraded ones with more left could leave shares of several without another one.
+            allocate(fleet, row, roomiest_slots(fleet, row, shape.request), shape.request)
             pods -= 1
         if not pods:
             return

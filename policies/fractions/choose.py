@@ -15,7 +15,13 @@ from kopt.core.workload.gpu_share import (
     ShareField,
     ShareRequest,
 )
-from kopt.core.workload.share_enforcement import ENFORCED, ISOLATIONS, SINGLE_FIGURE, limits_enforced
+from kopt.core.workload.share_enforcement import (
+    ENFORCED,
+    ISOLATIONS,
+    SINGLE_FIGURE,
+    WHY_NOT_SEVERAL,
+    limits_enforced,
+)
 from kopt.core.workload.share_offer import NodeOffers, ShareOffer
 
 _PARTS = {
@@ -40,7 +46,12 @@ class ShareChoice:
 
 def problem_of(request: ShareRequest, offer: ShareOffer) -> str:
     """Why an offer does not give what is asked; empty where it does."""
-    return _not_kept(request, offer) or _not_isolated(request, offer) or _too_large(request, offer)
+    return (
+        _not_kept(request, offer)
+        or _not_isolated(request, offer)
+        or _not_several(request, offer)
+        or _too_large(request, offer)
+    )
 
 
 def choose_share(
@@ -55,28 +66,29 @@ def choose_share(
         if node.offer is None:
             contested += len(node.offers) > 1
             continue
-        problem = excluded(node.offer) or problem_of(request, node.offer)
+        problem = problem_of(request, node.offer) or excluded(node.offer)
         if problem:
             refused[f"{node.offer.executor}: {problem}"] = None
         else:
             usable[node.offer] += 1
     if not usable:
         return ShareChoice(None, refusals=_refusals(request, refused, contested))
-    best = min(usable, key=lambda offer: _rank(offer, usable))
-    same = [offer for offer in usable if _terms(offer) == _terms(best)]
+    best = min(usable, key=lambda offer: _rank(offer, usable, request.count))
+    same = [offer for offer in usable if _terms(offer, request.count) == _terms(best, request.count)]
     # Of GPUs of several sizes the smallest: a part of it is a part of all.
     smallest = min(same, key=lambda offer: offer.gpu_mib)
     return ShareChoice(smallest, sum(usable[offer] for offer in same), tuple(refused))
 
 
-def _rank(offer: ShareOffer, usable: Counter[ShareOffer]) -> tuple[int | str, ...]:
-    nodes = sum(number for other, number in usable.items() if _terms(other) == _terms(offer))
+def _rank(offer: ShareOffer, usable: Counter[ShareOffer], count: int) -> tuple[int | str, ...]:
+    nodes = sum(number for other, number in usable.items() if _terms(other, count) == _terms(offer, count))
     order = list(ShareExecutor).index(offer.executor)
     return -limits_enforced(offer.executor), -nodes, order, offer.driver, offer.resource, offer.replicas, offer.gpu_mib
 
 
-def _terms(offer: ShareOffer) -> ShareOffer:
-    return replace(offer, gpu_mib=0)
+def _terms(offer: ShareOffer, count: int) -> ShareOffer:
+    """Without what no form of this request says."""
+    return replace(offer, gpu_mib=0, gpus=0, distinct=offer.distinct if count > 1 else "")
 
 
 def _not_kept(request: ShareRequest, offer: ShareOffer) -> str:
@@ -103,6 +115,18 @@ def _not_isolated(request: ShareRequest, offer: ShareOffer) -> str:
     if request.isolation is None or request.isolation in ISOLATIONS[offer.executor]:
         return ""
     return f"isolation {request.isolation} is not what it does, but {', '.join(sorted(ISOLATIONS[offer.executor]))}"
+
+
+def _not_several(request: ShareRequest, offer: ShareOffer) -> str:
+    if request.count == 1:
+        return ""
+    if why := WHY_NOT_SEVERAL.get(offer.executor):
+        return f"it gives no shares of several GPUs: {why}"
+    if offer.is_dra and not offer.distinct:
+        return "it gives no shares of several GPUs: its devices have no attribute (uuid, index) that tells them apart"
+    if offer.gpus and request.count > offer.gpus:
+        return f"a node has {counted(offer.gpus, 'GPU')}, fewer than {request.count}"
+    return ""
 
 
 def _too_large(request: ShareRequest, offer: ShareOffer) -> str:
@@ -143,6 +167,11 @@ def _instead(request: ShareRequest) -> str:
 
 def _lacks(request: ShareRequest, executor: ShareExecutor) -> bool:
     whole = ShareOffer(
-        executor, gpu_mib=1 << 30, memory_capacity="memory", compute_capacity="compute", compute_units=WHOLE_GPU
+        executor,
+        gpu_mib=1 << 30,
+        memory_capacity="memory",
+        compute_capacity="compute",
+        compute_units=WHOLE_GPU,
+        distinct="uuid",
     )
-    return bool(_not_kept(request, whole) or _not_isolated(request, whole))
+    return bool(_not_kept(request, whole) or _not_isolated(request, whole) or _not_several(request, whole))

@@ -191,7 +191,11 @@ class FragmentationCache:
         loss, slot = gradient(state, valuation, request, fits)
         outlook.loss[fits], outlook.slot[fits] = loss, slot
         if len(self.room.sizes.gpus):
-            used = np.full(len(fits), request.gpus.count)
+            used, own = np.full(len(fits), request.gpus.count), request.gpus.count
             if request.is_share:
                 used = (state.gpu_free_milli[fits, slot] >= WHOLE_GPU).astype(np.int64)
-            outlook.broken[fits] = self.room.broken(state, fits, used, request.cpu_milli, request.gpus.count)
+            elif request.gpus.share < WHOLE_GPU:
+                # It takes the emptiest GPUs, and no site is meant for it.
+                used = np.minimum(used, np.count_nonzero(state.gpu_free_milli[fits] >= WHOLE_GPU, axis=1))
+                own = 0
+            outlook.broken[fits] = self.room.broken(state, fits, used, request.cpu_milli, own)

@@ -185,21 +185,31 @@ def _gpus(
 
 
 def slots_for(state: FleetState, row: int, request: PodRequest, preferred: int = -1) -> tuple[int, ...]:
-    """GPU slots for a pod that fits the row: the preferred one for a share, else the first with enough left; degraded
-    ones only if there are no others."""
+    """GPU slots for a pod that fits the row: the preferred one for a share, those with the most left for shares of
+    several GPUs, so that as many pods fit as can, else the first with enough left; degraded ones only if there are no
+    others."""
     if state.poor[row]:
         return _well_first(state, row, request, preferred)
     if preferred >= 0:
         return (preferred,)
-    enough = np.flatnonzero(state.gpu_free_milli[row] >= request.gpus.share)
+    return roomiest_slots(state, row, request)
+
+
+def roomiest_slots(state: FleetState, row: int, request: PodRequest) -> tuple[int, ...]:
+    """As ``slots_for``, however well the GPUs are: as many pods find room one after another as can."""
+    free = state.gpu_free_milli[row]
+    enough = np.flatnonzero(free >= request.gpus.share)
+    if request.gpus.count > 1 and request.gpus.share < WHOLE_GPU:
+        enough = enough[np.argsort(-free[enough], kind="stable")]
     return tuple(int(slot) for slot in enough[: request.gpus.count])
 
 
 def _well_first(state: FleetState, row: int, request: PodRequest, preferred: int) -> tuple[int, ...]:
-    """Healthy slots first; among them the preferred one, then for a share the fullest, else the first."""
+    """Healthy slots first; among them the preferred one, then for a share the fullest, for shares of several GPUs the
+    emptiest, else the first."""
     well, free = well_slots(state, row), state.gpu_free_milli[row]
     slots = np.flatnonzero(free >= request.gpus.share).tolist()
-    fuller = free if request.is_share else np.zeros_like(free)
+    fuller = free if request.is_share else -free if request.gpus.share < WHOLE_GPU else np.zeros_like(free)
     slots.sort(key=lambda slot: (not well[slot], slot != preferred, fuller[slot], slot))
     return tuple(slots[: request.gpus.count])
 

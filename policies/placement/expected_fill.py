@@ -112,10 +112,11 @@ def _gaps(weights: dict[Kind, float], step: int) -> Floats:
 
 
 def _chances(weights: dict[Kind, float], step: int) -> dict[tuple[int, int], float]:
-    """How often a pod on one GPU takes so many CPU rows and tens of milli-GPU, both rounded up."""
+    """How often a pod takes so many CPU rows and tens of milli-GPU of one GPU, both rounded up: on one GPU, or shares
+    of several."""
     chances: dict[tuple[int, int], float] = defaultdict(float)
     for (cpu, count, share, _), weight in weights.items():
-        if count == 1 and (needed := -(-cpu // step)) < CPU_ROWS:
+        if (count == 1 or share < WHOLE_GPU) and (needed := -(-cpu // step)) < CPU_ROWS:
             chances[needed, -(-share // MILLI_STEP)] += weight
     return chances
 
@@ -132,8 +133,8 @@ def _bonus(weights: dict[Kind, float], step: int, slots: int, whole_value: float
     """What whole GPUs are worth beyond one by one, (CPU_ROWS, slots + 1), by pods that need several at once."""
     worth = np.tile(np.arange(slots + 1) * whole_value, (CPU_ROWS, 1))
     chances: dict[tuple[int, int], float] = defaultdict(float)
-    for (cpu, count, _, _), weight in weights.items():
-        if 1 < count <= slots and (needed := -(-cpu // step)) < CPU_ROWS:
+    for (cpu, count, share, _), weight in weights.items():
+        if share == WHOLE_GPU and 1 < count <= slots and (needed := -(-cpu // step)) < CPU_ROWS:
             chances[count, needed] += weight
     start = worth.copy()
     for _ in range(OFFERS):

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kopt.core.scheduling.placement import PodRequest
+from kopt.core.units import WHOLE_GPU
 from kopt.policies.placement.request import allowed_models, free_enough
 from kopt.policies.placement.state import FleetState
 
@@ -87,11 +88,26 @@ def capacity(state: FleetState, request: PodRequest, rows: Ints | slice = slice(
     if request.gpus.count == 1:
         shares = np.maximum(state.gpu_free_milli[rows], 0) // int(request.gpus.share)
         np.minimum(array, shares.sum(axis=1), out=array)
-    elif request.gpus.count:
+    elif request.gpus.share == WHOLE_GPU and request.gpus.count:
         whole = np.count_nonzero(free_enough(state, request, rows), axis=1)
         np.minimum(array, whole // request.gpus.count, out=array)
+    elif request.gpus.count:
+        shares = np.maximum(state.gpu_free_milli[rows], 0) // int(request.gpus.share)
+        np.minimum(array, _pods_on_different(shares, request.gpus.count), out=array)
     array[codes != Refusal.NONE] = 0
     return array
+
+
+def _pods_on_different(shares: Ints, count: int) -> Ints:
+    """How many pods find room where each takes ``count`` shares of different GPUs, (rows,), by how many shares each GPU
+    has, (rows, G). As many fit as there are shares where none is counted more often than pods are; that so many fit
+    means that fewer do, so it is bisected."""
+    least, most = np.zeros(len(shares), dtype=np.int64), shares.sum(axis=1) // count
+    while (least < most).any():
+        middle = (least + most + 1) // 2
+        fits = np.minimum(shares, middle[:, None]).sum(axis=1) >= middle * count
+        least, most = np.where(fits, middle, least), np.where(fits, most, middle - 1)
+    return least
 
 
 def refusal_counts(codes: NDArray[np.int8]) -> dict[Refusal, int]:

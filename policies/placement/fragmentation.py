@@ -36,8 +36,8 @@ class UsableTables:
     """What typical pods can use next, by model, CPU left and GPU left.
 
     ``single[model, cpu, milli]``: milli-GPU of a slot with ``milli`` left that a pod on one GPU can expect to use,
-    times how often such a pod comes. ``many[model, cpu, whole]``: the same for pods on several GPUs and ``whole`` free
-    GPUs.
+    times how often such a pod comes; shares of several GPUs count as one. ``many[model, cpu, whole]``: the same for
+    pods on several GPUs and ``whole`` free GPUs.
     ``cpu_steps`` (ascending) are the CPU requests at which the rows change.
     """
 
@@ -54,7 +54,7 @@ class UsableTables:
         for (cpu, count, share, wanted), weight in typical.weights.items():
             first = int(np.searchsorted(steps, cpu)) + 1
             rows = [code for code, model in enumerate(models) if not wanted or model in wanted]
-            if count == 1:
+            if count == 1 or share < WHOLE_GPU:
                 array[rows, first:, share:] += weight
             elif count <= slots:
                 many[rows, first:, count:] += weight
@@ -110,8 +110,13 @@ def _after(state: FleetState, request: PodRequest, rows: Ints) -> tuple[Ints, In
         after[np.arange(len(index)), slot] -= int(request.gpus.share)
         return index, slot, state.cpu_free_milli[rows[index]] - request.cpu_milli, after
     after = free.copy()
-    whole = free >= WHOLE_GPU
-    after[whole & (np.cumsum(whole, axis=1) <= request.gpus.count)] = 0
+    if request.gpus.share == WHOLE_GPU:
+        enough = free >= WHOLE_GPU
+        after[enough & (np.cumsum(enough, axis=1) <= request.gpus.count)] = 0
+    else:
+        # Those with the most left, as ``choose.slots_for`` takes them.
+        emptiest = np.argsort(-free, axis=1, kind="stable")[:, : request.gpus.count]
+        np.put_along_axis(after, emptiest, np.take_along_axis(free, emptiest, 1) - request.gpus.share, 1)
     index = np.arange(len(rows))
     return index, np.full(len(rows), -1), state.cpu_free_milli[rows] - request.cpu_milli, after
 

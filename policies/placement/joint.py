@@ -77,10 +77,9 @@ def upper_bound(state: FleetState, requests: Sequence[PodRequest], candidates: I
     whole = np.count_nonzero(free >= WHOLE_GPU, axis=1)
     requested = sum(int(request.gpus.total) for request in requests)
     bound = min(requested, int(free.sum()))
-    for size in {request.gpus.count for request in requests if request.gpus.count and not request.is_share}:
-        large = sum(
-            int(request.gpus.total) for request in requests if not request.is_share and request.gpus.count >= size
-        )
+    wholes = [request.gpus for request in requests if request.gpus.count and request.gpus.share == WHOLE_GPU]
+    for size in {gpus.count for gpus in wholes}:
+        large = sum(int(gpus.total) for gpus in wholes if gpus.count >= size)
         room = WHOLE_GPU * int(whole[whole >= size].sum())
         bound = min(bound, requested - large + min(large, room))
     return MilliGpu(bound)

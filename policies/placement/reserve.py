@@ -39,9 +39,11 @@ class Sizes:
 
     @classmethod
     def of(cls, typical: TypicalPods) -> "Sizes":
-        counts = sorted({count for _, count, *_ in typical.weights if count > 1})
-        chance = [sum(w for k, w in typical.weights.items() if k[1] == count) for count in counts]
-        cpu = [_quantile([(k[0], w) for k, w in typical.weights.items() if k[1] == count]) for count in counts]
+        # Shares of several GPUs need no whole ones.
+        several = {kind: weight for kind, weight in typical.weights.items() if kind[1] > 1 and kind[2] == WHOLE_GPU}
+        counts = sorted({count for _, count, *_ in several})
+        chance = [sum(w for k, w in several.items() if k[1] == count) for count in counts]
+        cpu = [_quantile([(k[0], w) for k, w in several.items() if k[1] == count]) for count in counts]
         mean = sum(w * k[1] * k[2] for k, w in typical.weights.items()) / WHOLE_GPU
         return cls(np.array(counts, np.int64), np.array(chance), np.array(cpu, np.int64), mean)
 

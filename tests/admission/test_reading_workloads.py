@@ -9,6 +9,7 @@ from admission.workloads import Object, deployment, every_kind, job, pod, pod_sp
 
 from kopt.cluster.admission.review import parse_review
 from kopt.cluster.workloads.requests.gpus import gpus_of
+from kopt.cluster.workloads.requests.pods import ask_of
 from kopt.cluster.workloads.served import is_evaluated
 from kopt.cluster.workloads.workload import NamespaceDefaults, read_workload, shape_of, submission_of
 from kopt.controllers.admission.evaluation import FixedState
@@ -59,6 +60,12 @@ def test_init_containers_count_as_the_scheduler_counts_them() -> None:
         ({"kaiwo.ai/gpu-fraction": "0.25"}, 250),
         ({"gpu-memory": "2000"}, 1000),
         ({"gpu-fraction": "0.5", "gpu-fraction-num-devices": "3"}, 1500),
+        ({"kaiwo.ai/gpu-fraction": "0.25", "kaiwo.ai/gpu-count": "2", "gpu-fraction-num-devices": "2"}, 500),
+        # Neither of the two lowers what the other asks for.
+        ({"gpu-fraction": "0.5", "gpu-fraction-num-devices": "4", "kaiwo.ai/gpu-count": "1"}, 2000),
+        ({"gpu-fraction": "0.5", "gpu-fraction-num-devices": "4", "kaiwo.ai/gpu-fraction": "0.1"}, 2000),
+        ({"gpu-memory": "2000", "gpu-fraction-num-devices": "4", "kaiwo.ai/gpu-count": "1"}, 4000),
+        ({"kaiwo.ai/gpu-fraction": "0.5", "kaiwo.ai/gpu-count": "9999999"}, 16_000),
         ({"gpu-fraction": "half"}, 0),
         ({"kaiwo.ai/gpu-memory": "many"}, 0),
         ({"gpu-fraction": 0.5}, 0),
@@ -66,6 +73,13 @@ def test_init_containers_count_as_the_scheduler_counts_them() -> None:
 )
 def test_shares_are_asked_for_by_annotation(annotations: Object, milli: int) -> None:
     assert gpus_of(pod_spec(0), annotations) == milli
+    gpus = ask_of({"spec": pod_spec(0), "metadata": {"annotations": annotations}}).request.gpus
+    assert gpus.total == milli
+
+
+def test_a_pod_of_kueues_counts_as_what_it_is_charged() -> None:
+    """Its Workload has no annotations where Kueue made it of a single pod."""
+    assert gpus_of(pod_spec(0) | {"overhead": {"kaiwo.ai/milli-gpu": "250", "cpu": "1"}}, {}) == 250
 
 
 def test_the_pods_of_each_kind_are_counted() -> None:

@@ -78,6 +78,12 @@ def test_services_and_pods_without_gpus_are_left_alone_unless_they_ask(changes: 
     assert (followed_pod(pod(**changes)) is not None) is followed
 
 
+def test_a_share_of_two_gpus_counts_as_two() -> None:
+    found = followed_pod(pod(limits={}, annotations={"kaiwo.ai/gpu-fraction": "0.5", "kaiwo.ai/gpu-count": "2"}))
+    assert found is not None
+    assert found.gpus == 2
+
+
 @pytest.mark.parametrize(
     ("labels", "job"),
     [

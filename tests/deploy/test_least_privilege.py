@@ -272,7 +272,8 @@ def scenario(
     """The chart in mode enforce, two GPU nodes, and the custom resources of the queueing systems and frameworks."""
     control_plane.install_crds("jobset", "lws", "kuberay", "training-operator", "trainer", "kserve", "kaiwo", "volcano")
     bases = build.manifests("kueue") / "config" / "components" / "crd" / "bases"
-    control_plane.apply_crds([bases / f"kueue.x-k8s.io_{name}.yaml" for name in ("localqueues", "workloads")])
+    kinds = ("clusterqueues", "localqueues", "workloads")
+    control_plane.apply_crds([bases / f"kueue.x-k8s.io_{name}.yaml" for name in kinds])
     install(VALUES)
     api = control_plane.api
     api.namespace(SPACE, {"kaiwo.ai/managed": "true"})

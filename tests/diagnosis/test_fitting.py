@@ -27,9 +27,10 @@ GPU = "nvidia.com/gpu"
 
 def requests() -> st.SearchStrategy[PodRequest]:
     shares = st.builds(GpuRequest, st.just(1), st.sampled_from([MilliGpu(250), MilliGpu(500), MilliGpu(700)]))
+    several = st.builds(GpuRequest, st.sampled_from([2, 3]), st.sampled_from([MilliGpu(300), MilliGpu(500)]))
     whole = st.builds(GpuRequest, st.integers(1, 8))
     cpu, memory = st.integers(0, 40_000), st.integers(0, 200).map(lambda gib: Bytes(gib * GIB))
-    return st.builds(PodRequest, cpu, memory, shares | whole)
+    return st.builds(PodRequest, cpu, memory, shares | several | whole)
 
 
 def fleet_of(nodes: list[tuple[int, list[PodRequest]]]) -> tuple[FleetState, list[RunningWorkload]]:
@@ -105,3 +106,16 @@ def test_pods_of_several_shapes_share_the_nodes() -> None:
     result = fits(Situation(three, state))
     assert not result.ok
     assert result.room == (2, 1)
+
+
+def test_what_fits_is_counted_with_degraded_gpus_as_with_others() -> None:
+    """Two pods with halves of two GPUs fit where the degraded one is taken first, and then there is no room for more.
+    Pods are given healthy ones first."""
+    state = FleetState([FleetNode("n", 96_000, Bytes(512 * GIB), 3, poor=0b100)])
+    half = PodRequest(gpus=GpuRequest(1, MilliGpu(500)))
+    for slot in (0, 1):
+        allocate(state, 0, (slot,), half)
+    several = PodRequest(gpus=GpuRequest(2, MilliGpu(500)))
+    assert capacity(state, several).tolist() == [2]
+    shapes = (PodShape("several", 2, 2, several, GPU), PodShape("half", 1, 1, half, GPU))
+    assert fits(Situation(shapes, state)).room == (2, 0)

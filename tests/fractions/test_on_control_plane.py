@@ -1,5 +1,6 @@
 """A share asked for in our words, from the API server through the webhook to the real kube-scheduler's books."""
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from admission.conftest import Webhooks
-from controlplane.api import Refused
+from controlplane.api import Api, Refused
 from controlplane.processes import wait_for
 from typer.testing import CliRunner
 
@@ -32,12 +33,25 @@ def enforcing(webhooks: Webhooks) -> Webhooks:
 @pytest.fixture
 def shared(enforcing: Webhooks) -> Iterator[str]:
     """A node with one GPU of 80 GiB that a driver lets claims divide."""
+    with dividing(enforcing, 1) as name:
+        yield name
+
+
+@pytest.fixture
+def shared_pair(enforcing: Webhooks) -> Iterator[str]:
+    """The same with two."""
+    with dividing(enforcing, 2) as name:
+        yield name
+
+
+@contextlib.contextmanager
+def dividing(enforcing: Webhooks, gpus: int) -> Iterator[str]:
     api = enforcing.api
     selector = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
     device_class = {"apiVersion": API_VERSION, "kind": "DeviceClass", "metadata": {"name": DRIVER}}
     api.apply(device_class | {"spec": {"selectors": [selector]}})
     with node(api) as name:
-        slices = DevicePool(DRIVER, name, shared_gpus(1, "H100", 80)).slices()
+        slices = DevicePool(DRIVER, name, shared_gpus(gpus, "H100", 80)).slices()
         for document in slices:
             api.replace(document)
         yield name
@@ -97,6 +111,40 @@ def test_four_quarters_are_bound_and_the_fifth_waits(enforcing: Webhooks, shared
     assert [(each["milliGPU"], each["memory"]) for each in consumed] == [("250", "20Gi")] * 4
     api.delete("v1", "Pod", "quarter-0", space, gracePeriodSeconds=0)
     api.wait("v1", "Pod", "fifth", lambda found: found["spec"].get("nodeName"), space)
+
+
+def test_halves_of_two_gpus_are_of_different_ones(enforcing: Webhooks, shared_pair: str) -> None:
+    """kube-scheduler would give both halves of the first GPU to a claim that does not say so."""
+    api, space = enforcing.api, enforcing.namespace()
+    halves = {"kaiwo.ai/gpu-fraction": "0.5", "kaiwo.ai/gpu-memory": "20480", "kaiwo.ai/gpu-count": "2"}
+    known(enforcing, space, shared_pair, halves)
+    api.create(pod(space, "beside", shared_pair, QUARTER))
+    api.wait("v1", "Pod", "beside", lambda found: found["spec"].get("nodeName"), space)
+    for name in ("first", "second"):
+        api.create(pod(space, name, shared_pair, halves, limits={"nvidia.com/gpu": "2"}))
+    api.wait("v1", "Pod", "first", lambda found: found["spec"].get("nodeName"), space)
+    waiting = api.wait("v1", "Pod", "second", reason_of, space)
+    assert "nodeName" not in waiting["spec"], "the first GPU has a quarter and a half"
+    given = {
+        name: [(each["device"], each["consumedCapacity"]["milliGPU"]) for each in results]
+        for name, results in allocated(api, space).items()
+    }
+    assert given == {"beside": [("gpu-0", "250")], "first": [("gpu-0", "500"), ("gpu-1", "500")]}
+    rows = command(enforcing, "list", "--node", shared_pair)["gpus"]
+    assert [row["guaranteed_milli_gpu"] for row in rows] == [750, 500]
+    api.delete("v1", "Pod", "beside", space, gracePeriodSeconds=0)
+    api.wait("v1", "Pod", "second", lambda found: found["spec"].get("nodeName"), space)
+    for name in ("first", "second"):
+        api.delete("v1", "Pod", name, space, gracePeriodSeconds=0)
+
+
+def allocated(api: Api, space: str) -> dict[str, list[Object]]:
+    """Devices by the pod that has them."""
+    claims = [claim for claim in api.list(API_VERSION, "ResourceClaim", space) if claim["status"].get("allocation")]
+    return {
+        claim["metadata"]["ownerReferences"][0]["name"]: claim["status"]["allocation"]["devices"]["results"]
+        for claim in claims
+    }
 
 
 @pytest.mark.long

@@ -55,6 +55,24 @@ def test_two_halves_share_a_gpu_and_a_quarter_more_waits(sharing: Webhooks, kai:
             api.delete("v1", "Pod", name, space, gracePeriodSeconds=0)
 
 
+def test_halves_of_two_gpus_are_of_different_ones(sharing: Webhooks, kai: Kai, kwok: Kwok) -> None:
+    api = sharing.api
+    with kai.queue(gpus=2) as queue, kwok.nodes(1, gpus=2, resource="nvidia.com/gpu", labels=LABELS) as nodes:
+        sharing.policy(mode="enforce", framework="KAI", queues={"default": queue})
+        space = sharing.namespace()
+        known(sharing, space, nodes.selector)
+        annotations = {CONFIG_MAP: "both", "kaiwo.ai/gpu-fraction": "0.5", "kaiwo.ai/gpu-count": "2"}
+        container = {"name": "main", "image": "serve", "resources": {"limits": {"nvidia.com/gpu": "2"}}}
+        metadata = {"name": "both", "namespace": space, "annotations": annotations}
+        spec = {"containers": [container], "nodeSelector": dict(nodes.selector)}
+        made = api.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
+        assert made["metadata"]["annotations"]["gpu-fraction-num-devices"] == "2"
+        (pod,) = wait_for(lambda: bound(api, space, 1), what="both halves are given")
+        groups = {name for name in pod["metadata"]["labels"] if name.startswith("runai-gpu-group/")}
+        assert len(groups) == 2, "a group is a GPU"
+        api.delete("v1", "Pod", "both", space, gracePeriodSeconds=0)
+
+
 def unscheduled(pod: Object) -> bool:
     conditions = pod.get("status", {}).get("conditions") or []
     return any(item["type"] == "PodScheduled" and item["status"] == "False" for item in conditions)

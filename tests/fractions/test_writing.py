@@ -12,6 +12,7 @@ from admission.workloads import Object, every_kind, pod, review
 from kopt.cluster.admission.review import parse_review
 from kopt.cluster.objects.device_slices import DevicePool, shared_gpus
 from kopt.cluster.workloads.shares.offers import HAMI_DRIVER, SharedGpus, sharing_of
+from kopt.cluster.workloads.shares.writing import charge_of_template
 from kopt.controllers.admission.answers import Admission
 from kopt.controllers.admission.evaluation import FixedState
 from kopt.controllers.admission.handlers import Admissions
@@ -19,7 +20,7 @@ from kopt.controllers.admission.policy import parse_policy
 from kopt.core.workload.gpu_share import ShareExecutor
 
 GPU = "nvidia.com/gpu"
-MEMORY = {"nvidia.com/gpu.memory": "81920", "nvidia.com/gpu.count": "1"}
+MEMORY = {"nvidia.com/gpu.memory": "81920", "nvidia.com/gpu.count": "2"}
 KAI_ON = {"spec": {"admission": {"gpuSharing": True}}}
 HAMI = {"hami.io/node-nvidia-register": '[{"id":"GPU-1","devmem":81920}]'}
 
@@ -39,8 +40,10 @@ def replicas(strategy: str, number: int = 4, renamed: bool = True) -> Object:
     return made
 
 
-def devices(driver: str, document: Object) -> SharedGpus:
-    slices = DevicePool(driver, "gpu-1", shared_gpus(1, "H100", 80)).slices()
+def devices(driver: str, document: Object, index: bool = True) -> SharedGpus:
+    slices = DevicePool(driver, "gpu-1", shared_gpus(2, "H100", 80)).slices()
+    for device in slices[0]["spec"]["devices"] if not index else ():
+        del device["attributes"]["index"]
     device_class = {"metadata": {"name": driver}, "spec": {"selectors": [_selector(driver)]}}
     return sharing_of([document], slices, [device_class], [])
 
@@ -55,7 +58,7 @@ VIEWS = {
     ShareExecutor.DRA_HAMI: devices(HAMI_DRIVER, node({})),
     ShareExecutor.KAI: sharing_of([WHOLE], [], [], [KAI_ON]),
     ShareExecutor.HAMI: sharing_of([node(annotations=HAMI, **{"nvidia.com__gpu": "10"})], [], [], []),
-    ShareExecutor.VOLCANO: sharing_of([node(**{"volcano.sh__vgpu-memory": "81920"})], [], [], []),
+    ShareExecutor.VOLCANO: sharing_of([node(**{"volcano.sh__vgpu-memory": "163840"})], [], [], []),
     ShareExecutor.MPS: sharing_of([replicas("mps")], [], [], []),
     ShareExecutor.TIME_SLICING: sharing_of([replicas("time-slicing", renamed=False)], [], [], []),
 }
@@ -133,6 +136,7 @@ async def test_each_executor_is_asked_in_its_terms(executor: ShareExecutor, limi
     assert bool(claims.created) is is_dra
     if is_dra:
         (template,) = claims.created
+        assert charge_of_template(template) == 250, "it may come to wait in a queue later"
         (request,) = template["spec"]["spec"]["devices"]["requests"]
         assert request["exactly"]["capacity"] == {"requests": {"memory": "20480Mi", "milliGPU": "250"}}
         (entry,) = admitted["spec"]["resourceClaims"]
@@ -140,6 +144,57 @@ async def test_each_executor_is_asked_in_its_terms(executor: ShareExecutor, limi
         assert container["resources"]["claims"] == [{"name": entry["name"]}]
     again = await admit(copy.deepcopy(admitted), executor)
     assert patched(admitted, again.answer.patch) == admitted, "a second review changes nothing"
+
+
+REPLICAS = (ShareExecutor.MPS, ShareExecutor.TIME_SLICING)
+TWO: dict[ShareExecutor, tuple[Mapping[str, str], Mapping[str, str]]] = {
+    ShareExecutor.KAI: ({}, {"gpu-fraction": "0.5", "gpu-fraction-num-devices": "2"}),
+    ShareExecutor.HAMI: ({GPU: "2", "nvidia.com/gpumem": "20480", "nvidia.com/gpucores": "50"}, {}),
+    ShareExecutor.VOLCANO: (
+        {"volcano.sh/vgpu-number": "2", "volcano.sh/vgpu-memory": "20480", "volcano.sh/vgpu-cores": "50"},
+        {},
+    ),
+    ShareExecutor.DRA: ({}, {}),
+    ShareExecutor.DRA_HAMI: ({}, {}),
+}
+
+
+@pytest.mark.parametrize("executor", TWO)
+@pytest.mark.parametrize("limits", [{}, {GPU: "2"}], ids=["by annotation alone", "beside whole GPUs"])
+async def test_shares_of_several_gpus_are_asked_of_different_ones(
+    executor: ShareExecutor, limits: Mapping[str, str]
+) -> None:
+    claims = Claims()
+    workload = asking(limits, fraction="0.5", memory="20480", count="2")
+    admission = await admit(workload, executor, claims=claims)
+    assert not admission.answer.refusal
+    admitted = patched(workload, admission.answer.patch)
+    wanted, annotations = TWO[executor]
+    assert admitted["spec"]["containers"][0]["resources"]["limits"] == wanted
+    assert annotations.items() <= admitted["metadata"]["annotations"].items()
+    for template in claims.created:
+        assert charge_of_template(template) == 1000
+        devices = template["spec"]["spec"]["devices"]
+        driver = HAMI_DRIVER if executor is ShareExecutor.DRA_HAMI else "gpu.nvidia.com"
+        assert devices["requests"][0]["exactly"]["count"] == 2
+        assert devices["constraints"] == [{"requests": ["share"], "distinctAttribute": f"{driver}/index"}]
+
+
+@pytest.mark.parametrize("executor", REPLICAS)
+async def test_replicas_are_no_shares_of_several_gpus(executor: ShareExecutor) -> None:
+    refusal = (await admit(asking(fraction="0.2", count="2"), executor)).answer.refusal
+    assert "it gives no shares of several GPUs" in refusal
+    assert "what could: dra-hami, dra, hami, volcano, kai" in refusal
+
+
+async def test_no_node_has_fewer_gpus_than_are_asked_for() -> None:
+    for executor in (ShareExecutor.DRA, ShareExecutor.KAI, ShareExecutor.HAMI):
+        refusal = (await admit(asking(fraction="0.2", count="9"), executor)).answer.refusal
+        assert "fewer than 9" in refusal, executor
+    unnamed = devices("gpu.nvidia.com", node({}), index=False)
+    refusal = (await admit(asking(fraction="0.2", count="2"), ShareExecutor.DRA, view=unnamed)).answer.refusal
+    assert "no attribute (uuid, index) that tells them apart" in refusal
+    assert not (await admit(asking(fraction="0.2"), ShareExecutor.DRA, view=unnamed)).answer.refusal
 
 
 async def test_a_limit_goes_to_the_environment_of_mps() -> None:
@@ -215,6 +270,10 @@ async def test_parts_of_hardware_are_asked_for_by_their_names(executor: ShareExe
         ({"fraction_limit": "0.5"}, "which is not there"),
         ({"memory": "5000", "memory_limit": "4000"}, "is less than"),
         ({"fraction": "0.5", "isolation": "strong"}, "is one of time-slicing"),
+        ({"count": "2"}, "neither is there"),
+        ({"fraction": "0.5", "count": "0"}, "from 1 to 32"),
+        ({"fraction": "0.5", "count": "33"}, "from 1 to 32"),
+        ({"fraction": "0.5", "count": "two"}, "and not 'two'"),
     ],
 )
 async def test_requests_that_cannot_be_read_are_refused(annotations: dict[str, str], words: str) -> None:
@@ -235,10 +294,11 @@ async def test_annotate_says_it_and_observe_changes_nothing() -> None:
 
 async def test_what_stands_in_the_way_is_named() -> None:
     two = await admit(asking({GPU: "2"}, fraction="0.5"), ShareExecutor.DRA)
-    assert "more than one whole GPU" in two.answer.refusal
+    assert "it asks for 2 nvidia.com/gpu beside shares of 1 GPU (kaiwo.ai/gpu-count)" in two.answer.refusal
     queued = asking(fraction="0.5")
     queued["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
-    assert "quota does not count" in (await admit(queued, ShareExecutor.DRA, framework="Kueue")).answer.refusal
+    refusal = (await admit(queued, ShareExecutor.DRA, framework="Kueue")).answer.refusal
+    assert "what that has quota for is not known" in refusal
     other = asking(fraction="0.5")
     other["spec"]["schedulerName"] = "mine"
     assert "its scheduler is volcano" in (await admit(other, ShareExecutor.VOLCANO)).answer.refusal

@@ -12,6 +12,7 @@ from kopt.cluster.client.resources import CONFIG_MAPS, NODES, PODS, Object, Reso
 from kopt.controllers.partitions.sharing.live import LiveNodes
 from kopt.controllers.partitions.sharing.reading import Measured
 from kopt.controllers.partitions.sharing.reconciler import Reconciler, SharingSettings
+from kopt.controllers.partitions.views import read_pod
 from kopt.core.decision import Mode
 from kopt.core.sharing.modes import SharingMode
 from kopt.core.sharing.pressure import Pressure
@@ -79,6 +80,7 @@ class SharingBench:
         self.history: list[tuple[float, Pressure]] = []
         self.pressure: Pressure | None = None
         self.has_mps, self.has_plugin, self.fails = True, True, False
+        self.informer_is_late, self._informed = False, frozenset[str]()
         self.events: list[tuple[str, str]] = []
         self.labels: list[str] = []
         self.data = {name: configuration_text(setting, None) for name, setting in OFFERED.items()}
@@ -91,9 +93,21 @@ class SharingBench:
 
     def leads_anew(self) -> None:
         """Another replica, which knows what is on objects."""
-        nodes = LiveNodes(self.kube, Patching(self.kube), self.gate, WHERE)  # type: ignore[arg-type]
         measure = self._measure if self._measures else None
-        self.reconciler = Reconciler(nodes, self.settings, measure, self._event, lambda: self.now_s)
+        self.reconciler = Reconciler(self.live_nodes(), self.settings, measure, self._event, lambda: self.now_s)
+
+    def live_nodes(self) -> LiveNodes:
+        fence: Any = Patching(self.kube)
+        kube: Any = self.kube
+        gate: Any = self.gate
+        return LiveNodes(kube, fence, gate, WHERE, self._pods_on)
+
+    def _pods_on(self, node: str) -> frozenset[str]:
+        """As an informer would have them."""
+        if not self.informer_is_late:
+            read = [read_pod(each) for each in self.kube.all(PODS)]
+            self._informed = frozenset(pod.uid for pod in read if pod is not None and pod.node == node)
+        return self._informed
 
     async def _measure(self, now_s: float, window_s: float) -> Measured:
         if self.fails:

@@ -1,12 +1,13 @@
 """How a node's GPUs are shared, watched and changed: proposals, the ladder, a lost daemon of MPS, and the way back."""
 
 import asyncio
+import copy
 from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 
-from kopt.cluster.client.resources import NODES
+from kopt.cluster.client.resources import NODES, PODS
 from kopt.cluster.holds.hold import hold_metadata, release, undo_of
 from kopt.cluster.holds.node_sharing import SharingHold, SharingPhase, read_sharing
 from kopt.cluster.teardown.changes import release_held
@@ -244,6 +245,25 @@ def test_switched_off_it_is_given_back_once_nothing_runs_on_it() -> None:
     run(work())
 
 
+def test_a_pod_of_which_the_informer_does_not_know_keeps_its_label() -> None:
+    async def work() -> None:
+        bench = SharingBench()
+        await contended(bench)
+        await bench.passes(120)
+        # A node that changes is read anew, and so are its pods.
+        bench.informer_is_late, bench.has_plugin = True, False
+        await bench.passes(60)
+        bench.pod("runs")
+        bench.gate.is_on = False
+        await bench.passes(120)
+        assert (bench.label, bench.is_held) == ("mps-2", True)
+        await bench.ends("runs")
+        await bench.passes(60)
+        assert (bench.label, bench.is_held) == ("mps-4", False)
+
+    run(work())
+
+
 def test_off_gives_it_back_once_nothing_runs_on_it() -> None:
     async def work() -> None:
         bench = SharingBench()
@@ -354,3 +374,62 @@ def test_what_releases_a_node_gives_back_label_and_pods() -> None:
     for change in ({"own": ""}, {"phase": "new"}, {"gpus": 0}, {"own": "x" * 64}, {"since": "now"}, {"since": None}):
         assert read_sharing({"sharing": hold.undo()["sharing"] | change}) is None
     assert read_sharing({"sharing": []}) is None
+
+
+def test_pods_are_read_anew_only_where_some_came_or_went() -> None:
+    """Of 50 nodes that share; a list for each of them and each pass would be 100."""
+
+    async def work() -> None:
+        bench, read = SharingBench(), list[str]()
+        bench.pod("first")
+        for number in range(1, 50):
+            other = copy.deepcopy(bench.node)
+            other["metadata"] |= {"name": f"n{number}", "uid": f"u{number}"}
+            bench.kube.put(NODES, other)
+        listed = bench.kube.list
+
+        async def counting(resource: Any, *args: Any, **more: Any) -> Any:
+            if resource is PODS:
+                read.append(more["field_selector"].split(",")[0].removeprefix("spec.nodeName="))
+            return await listed(resource, *args, **more)
+
+        bench.kube.list = counting  # type: ignore[method-assign]
+        nodes = bench.live_nodes()
+        offered = await nodes.offered()
+        assert len(await nodes.nodes(offered)) == len(read) == 50
+        bench.pod("second")
+        again = {node.name: node for node in await nodes.nodes(offered)}
+        assert (read[50:], again["n0"].state.pods) == (["n0"], ("team/first", "team/second"))
+        await bench.ends("first")
+        await nodes.patch_node(again["n7"], {"metadata": {"annotations": {"other": "1"}}})
+        again = {node.name: node for node in await nodes.nodes(offered)}
+        assert (sorted(read[51:]), again["n0"].state.pods) == (["n0", "n7"], ("team/second",))
+        await nodes.nodes(offered)
+        assert len(read) == 53, "nothing has changed"
+
+    run(work())
+
+
+def test_what_is_awaited_is_read_in_every_pass() -> None:
+    """A pod that ends or has not started, and a daemon of MPS that is away while the plugin offers nothing."""
+
+    async def work() -> None:
+        for change in ("ending", "not started", "nothing offered"):
+            bench = SharingBench()
+            bench.pod("first")
+            pod = bench.pods()[0]
+            if change == "ending":
+                pod["metadata"]["deletionTimestamp"] = "2026-12-01T00:00:00Z"
+            if change == "not started":
+                del pod["status"]["startTime"]
+            bench.kube.put(PODS, pod)
+            if change == "nothing offered":
+                bench.has_mps = False
+                await bench.passes(30)
+            nodes = bench.live_nodes()
+            offered = await nodes.offered()
+            (before,) = await nodes.nodes(offered)
+            (after,) = await nodes.nodes(offered)
+            assert before is not after, change
+
+    run(work())

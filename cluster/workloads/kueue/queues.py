@@ -42,6 +42,11 @@ def read_cluster_queue(document: Object) -> ClusterQueue:
     )
 
 
+def covered_resources(document: Object) -> frozenset[str]:
+    """What a ClusterQueue has quota for: Kueue admits nothing that requests another resource."""
+    return frozenset(resource for _, resource in _quotas(document))
+
+
 def read_cohort(document: Object) -> QuotaNode:
     parent = text(document, "spec", "parentName") or text(document, "spec", "parent")
     return QuotaNode(cohort_key(document["metadata"]["name"]), cohort_key(parent), _quotas(document))

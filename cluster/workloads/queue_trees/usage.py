@@ -48,7 +48,9 @@ def kueue_usage(
                 requests[_name(resource, resources)] += value
             result.setdefault(workload.cluster_queue, LeafUsage()).add(requests, runs=True)
         elif workload.active and (queue := local_queues.get((workload.key[0], workload.queue))):
-            requests = Counter({_name(resource, resources): value for resource, value in workload.requests.items()})
+            requests = Counter[str]()
+            for resource, value in workload.requests.items():
+                requests[_name(resource, resources)] += value
             result.setdefault(queue, LeafUsage()).add(requests, runs=False)
     return {queue: _within(usage, resources) for queue, usage in result.items()}
 

@@ -6,11 +6,13 @@ from typing import Any
 
 from kopt.cluster.objects.fields import items, mapping, text
 from kopt.core.units import WHOLE_GPU, Bytes, MilliGpu, UnitError, parse_bytes, parse_milli_gpu
+from kopt.core.workload.gpu_share import CHARGE_RESOURCE, MOST_GPUS
 
 MEMORY_ANNOTATION = "kaiwo.ai/gpu-memory"
 FRACTION_ANNOTATIONS = ("kaiwo.ai/gpu-fraction", "gpu-fraction")
 MEMORY_ANNOTATIONS = (MEMORY_ANNOTATION, "gpu-memory")
-DEVICES_ANNOTATION = "gpu-fraction-num-devices"
+DEVICES_ANNOTATIONS = ("kaiwo.ai/gpu-count", "gpu-fraction-num-devices")
+"""Of how many GPUs a fraction or memory by annotation is: our own word and KAI's, each beside those of its own."""
 
 GPU_DRIVERS = frozenset({"gpu.nvidia.com", "gpu.amd.com", "gpu.intel.com"})
 """DRA drivers of GPUs."""
@@ -34,7 +36,8 @@ def gpus_of(spec: Any, annotations: Mapping[str, Any]) -> MilliGpu:
     """Milli-GPU of one pod: the larger of its containers' sum and its largest init container, as the scheduler counts.
 
     Shares asked for by annotation (KAI's and our own) count as their fraction; a share given in memory counts as a
-    whole GPU, because how much of one it is depends on where it runs. 0 for a pod without GPUs.
+    whole GPU, because how much of one it is depends on where it runs. In Workloads of Kueue shares by claims count as
+    what they are charged, which stands in the overhead. 0 for a pod without GPUs.
     """
     running = sum([_container(item) for _, item in items(spec, "containers")])
     starting = 0
@@ -43,7 +46,8 @@ def gpus_of(spec: Any, annotations: Mapping[str, Any]) -> MilliGpu:
             running += _container(item)
         else:
             starting = max(starting, _container(item))
-    return MilliGpu(max(running, starting) or _by_annotation(annotations))
+    charged = _quantity(mapping(spec, "overhead").get(CHARGE_RESOURCE))
+    return MilliGpu(max(running, starting) or charged or _by_annotation(annotations))
 
 
 def memory_of(annotations: Mapping[str, Any]) -> Bytes:
@@ -53,6 +57,30 @@ def memory_of(annotations: Mapping[str, Any]) -> Bytes:
         if _QUANTITY.fullmatch(value):
             return parse_bytes(f"{value}Mi")
     return Bytes(0)
+
+
+def devices_of(annotations: Mapping[str, Any]) -> int:
+    """Of how many GPUs a pod with a fraction or memory by annotation asks for that; 1 where it does not say, and the
+    larger number where it asks in our words and in KAI's."""
+    words = zip(FRACTION_ANNOTATIONS, MEMORY_ANNOTATIONS, DEVICES_ANNOTATIONS, strict=True)
+    asked = (number for fraction, memory, number in words if fraction in annotations or memory in annotations)
+    return max((_devices(annotations, number) for number in asked), default=1)
+
+
+def fractions_of(annotations: Mapping[str, Any]) -> list[tuple[MilliGpu, int]]:
+    """(milli-GPU, of how many GPUs) by annotation: in our words, and in KAI's; none that cannot be read."""
+    result = []
+    for name, number in zip(FRACTION_ANNOTATIONS, DEVICES_ANNOTATIONS, strict=True):
+        if value := text(annotations, name):
+            try:
+                result.append((parse_milli_gpu(value[:20]), _devices(annotations, number)))
+            except UnitError:
+                continue
+    return result
+
+
+def _devices(annotations: Mapping[str, Any], number: str) -> int:
+    return min(_quantity(annotations.get(number)), MOST_GPUS) or 1
 
 
 def milli_of(resource: str, amount: Any) -> int:
@@ -89,11 +117,6 @@ def _quantity(amount: Any) -> int:
 
 
 def _by_annotation(annotations: Mapping[str, Any]) -> int:
-    devices = _quantity(annotations.get(DEVICES_ANNOTATION)) or 1
-    for name in FRACTION_ANNOTATIONS:
-        if value := text(annotations, name):
-            try:
-                return parse_milli_gpu(value[:20]) * devices
-            except UnitError:
-                continue
-    return devices * WHOLE_GPU if memory_of(annotations) else 0
+    if fractions := fractions_of(annotations):
+        return max(milli * devices for milli, devices in fractions)
+    return devices_of(annotations) * WHOLE_GPU if memory_of(annotations) else 0

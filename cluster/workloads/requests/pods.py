@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from kopt.cluster.client.resources import Object
-from kopt.cluster.workloads.requests.gpus import FRACTION_ANNOTATIONS, memory_of, milli_of
+from kopt.cluster.workloads.requests.gpus import devices_of, fractions_of, memory_of, milli_of
 from kopt.core.hardware.bandwidth import BandwidthMinimum
 from kopt.core.scheduling.cluster import GpuRequest
 from kopt.core.scheduling.placement import Ask, PodRequest, TopologyPreference
-from kopt.core.units import WHOLE_GPU, Bytes, MilliGpu, UnitError, parse_bytes, parse_milli_gpu
+from kopt.core.units import WHOLE_GPU, Bytes, MilliGpu, parse_bytes
 
 WORKLOAD_LABEL = "kgwe.nvidia.io/workload"
 PRODUCT_LABELS = ("nvidia.com/gpu.product", "amd.com/gpu.product-name")
@@ -127,19 +127,17 @@ def _added(parts: list[dict[str, int]]) -> dict[str, int]:
 
 
 def _by_annotation(annotations: Mapping[str, Any]) -> tuple[int, MilliGpu, Bytes]:
-    """(count, share, bytes of the share) of a pod that asks for a part of one GPU; a count of 0 when it does not."""
-    for name in FRACTION_ANNOTATIONS:
-        written = annotations.get(name)
-        if isinstance(written, str):
-            try:
-                milli = parse_milli_gpu(written[:20])
-            except UnitError:
-                continue
-            if milli and (milli < WHOLE_GPU or milli % WHOLE_GPU == 0):
-                whole = max(1, milli // WHOLE_GPU)
-                return whole, MilliGpu(min(milli, WHOLE_GPU)), Bytes(0)
+    """(count, share, bytes of the share) of a pod that asks for a part of GPUs; a count of 0 when it does not."""
+    readable = [
+        (devices * max(1, milli // WHOLE_GPU), MilliGpu(min(milli, WHOLE_GPU)))
+        for milli, devices in fractions_of(annotations)
+        if milli and (milli < WHOLE_GPU or milli % WHOLE_GPU == 0)
+    ]
+    if readable:
+        count, share = max(readable, key=lambda each: each[0] * each[1])
+        return count, share, Bytes(0)
     memory = memory_of(annotations)
-    return (1, WHOLE_GPU, memory) if memory else (0, WHOLE_GPU, Bytes(0))
+    return (devices_of(annotations), WHOLE_GPU, memory) if memory else (0, WHOLE_GPU, Bytes(0))
 
 
 def _models(spec: Mapping[str, Any]) -> tuple[str, ...]:

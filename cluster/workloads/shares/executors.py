@@ -20,6 +20,7 @@ from kopt.cluster.workloads.launching.launching import launched
 from kopt.cluster.workloads.workload import Workload
 from kopt.core.scheduling.submission import Framework
 from kopt.core.workload.executor import Executor
+from kopt.core.workload.gpu_share import COUNT
 from kopt.formats.gpu_shares import KAI_DEVICES, SCHEDULERS, VOLCANO_MEMORY, stated_executor
 
 POLICY_NAME = "default"
@@ -107,7 +108,7 @@ def executor_for(executor: Executor, document: Object, workload: Workload, pods:
         return Executor.NONE if executor.hands_out else executor
     spec = mapping(document, *pods.spec)
     annotations = {**mapping(document, "metadata", "annotations"), **mapping(document, *pods.metadata, "annotations")}
-    if KAI_DEVICES in annotations:
+    if KAI_DEVICES in annotations or annotations.get(COUNT, "1") != "1":
         return Executor.UNKNOWN
     stated = stated_executor(annotations, spec)
     if stated.hands_out or not executor.hands_out:

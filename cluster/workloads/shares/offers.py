@@ -6,7 +6,7 @@ which devices may be allocated several times.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -31,6 +31,8 @@ HAMI_DRIVER = "hami-core-gpu.project-hami.io"
 SHARED_GPU_RESOURCE = "nvidia.com/gpu.shared"
 _COMPUTE = (MILLI_GPU, "cores")
 """Names of capacities that count compute: of the driver that this is tested with, and HAMi's, in percent."""
+_IDENTITIES = ("uuid", "index", "minor")
+"""Attributes of drivers that name a GPU; those that also share a node's other devices are none."""
 _PARTS = frozenset({"mig", "vfio", "partition"})
 _BY_PLUGIN = {Executor.HAMI: ShareExecutor.HAMI, Executor.VOLCANO: ShareExecutor.VOLCANO}
 _STRATEGIES = {"time-slicing": ShareExecutor.TIME_SLICING, "mps": ShareExecutor.MPS}
@@ -38,23 +40,23 @@ _STRATEGIES = {"time-slicing": ShareExecutor.TIME_SLICING, "mps": ShareExecutor.
 
 @dataclass(frozen=True)
 class SharingNode:
-    """``offers`` are by the node alone; ``executor`` as advice on sizes knows it. ``has_whole_gpus``: NVIDIA's, which
-    KAI can divide."""
+    """``offers`` are by the node alone; ``executor`` as advice on sizes knows it. ``whole_gpus``: NVIDIA's, which KAI
+    can divide."""
 
     labels: Mapping[str, str]
     taints: tuple[Object, ...]
     executor: Executor | None
     offers: tuple[ShareOffer, ...]
     gpu_mib: int
-    has_whole_gpus: bool
+    whole_gpus: int
 
 
 def sharing_node(node: Object) -> SharingNode:
     """Of a node of any shape."""
     labels = {str(name): str(value) for name, value in mapping(node, "metadata", "labels").items()}
-    mib = _number(labels.get("nvidia.com/gpu.memory"))
+    mib, gpus = _number(labels.get("nvidia.com/gpu.memory")), _number(labels.get("nvidia.com/gpu.count"))
     executor = node_executor(node)
-    offers = [ShareOffer(_BY_PLUGIN[executor], mib)] if executor in _BY_PLUGIN else []
+    offers = [ShareOffer(_BY_PLUGIN[executor], mib, gpus=gpus)] if executor in _BY_PLUGIN else []
     allocatable = mapping(node, "status", "allocatable")
     replicas = _number(labels.get(REPLICAS_LABEL))
     strategy = _STRATEGIES.get(labels.get(STRATEGY_LABEL, ""))
@@ -63,8 +65,8 @@ def sharing_node(node: Object) -> SharingNode:
         resource = SHARED_GPU_RESOURCE if renamed else WHOLE_GPU_RESOURCE
         offers.append(ShareOffer(strategy, mib, replicas, resource))
     taints = tuple(item for _, item in items(node, "spec", "taints"))
-    has_whole = not offers and _number(allocatable.get(WHOLE_GPU_RESOURCE)) > 0
-    return SharingNode(labels, taints, executor, tuple(offers), mib, has_whole)
+    whole = 0 if offers else _number(allocatable.get(WHOLE_GPU_RESOURCE))
+    return SharingNode(labels, taints, executor, tuple(offers), mib, whole)
 
 
 def shared_devices(resource_slice: Object) -> tuple[tuple[str, ShareOffer], ...] | None:
@@ -74,9 +76,20 @@ def shared_devices(resource_slice: Object) -> tuple[tuple[str, ShareOffer], ...]
     if driver not in GPU_DRIVERS | {HAMI_DRIVER}:
         return None
     node = text(resource_slice, "spec", "nodeName") or text(resource_slice, "spec", "pool", "name")
-    devices = (item for _, item in items(resource_slice, "spec", "devices"))
-    offers = (_shared(device, driver) for device in devices if at(device, "allowMultipleAllocations") is True)
-    return tuple((node, offer) for offer in offers if offer is not None) or None
+    listed = [item for _, item in items(resource_slice, "spec", "devices")]
+    devices = [device for device in listed if at(device, "allowMultipleAllocations") is True]
+    offers = [offer for device in devices if (offer := _shared(device, driver)) is not None]
+    distinct = _distinct(devices, driver)
+    return tuple((node, replace(offer, distinct=distinct)) for offer in offers) or None
+
+
+def _distinct(devices: Sequence[Object], driver: str) -> str:
+    """The attribute that every device has a value of its own of, qualified as constraints of claims want it."""
+    for name in _IDENTITIES:
+        values = [str(mapping(device, "attributes", name)) for device in devices if at(device, "attributes", name)]
+        if len(set(values)) == len(devices):
+            return f"{driver}/{name}"
+    return ""
 
 
 def _shared(device: Object, driver: str) -> ShareOffer | None:
@@ -109,17 +122,19 @@ class SharedGpus:
     def _of_node(self, node: SharingNode, devices: Mapping[ShareExecutor, ShareOffer]) -> Iterator[ShareOffer]:
         yield from node.offers
         yield from devices.values()
-        if self.has_kai and (node.has_whole_gpus or (node.offers and not devices)):
-            yield ShareOffer(ShareExecutor.KAI, node.gpu_mib)
+        if self.has_kai and (node.whole_gpus or (node.offers and not devices)):
+            yield ShareOffer(ShareExecutor.KAI, node.gpu_mib, gpus=node.whole_gpus)
 
     def _devices(self) -> dict[str, dict[ShareExecutor, ShareOffer]]:
         """By node; of GPUs of several sizes the smallest. Without a class nobody can ask for them."""
         classes = {name: self._class_of(name) for name in {offer.driver for _, offer in self._listed()}}
         result: dict[str, dict[ShareExecutor, ShareOffer]] = {}
         for node, offer in self._listed():
-            device_class, smallest = classes[offer.driver], result.setdefault(node, {}).get(offer.executor)
-            if device_class and (smallest is None or offer.gpu_mib < smallest.gpu_mib):
-                result[node][offer.executor] = replace(offer, device_class=device_class)
+            device_class, before = classes[offer.driver], result.setdefault(node, {}).get(offer.executor)
+            if device_class:
+                smallest = offer if before is None or offer.gpu_mib < before.gpu_mib else before
+                gpus = 1 if before is None else before.gpus + 1
+                result[node][offer.executor] = replace(smallest, device_class=device_class, gpus=gpus)
         return result
 
     def _listed(self) -> Iterator[tuple[str, ShareOffer]]:

@@ -10,9 +10,9 @@ from kopt.cluster.objects.json_patch import JsonPatch
 from kopt.cluster.workloads.kinds import PodSet
 from kopt.cluster.workloads.pod_sizing import changed_resources, write_annotations
 from kopt.cluster.workloads.requests.external import CLAIM_TEMPLATES
-from kopt.cluster.workloads.requests.gpus import SHARE_CLAIM, resources_milli
-from kopt.core.units import WHOLE_GPU
-from kopt.core.workload.gpu_share import Enforcement, ShareExecutor, ShareRequest
+from kopt.cluster.workloads.requests.gpus import SHARE_CLAIM, milli_of, resources_milli
+from kopt.core.units import WHOLE_GPU, counted
+from kopt.core.workload.gpu_share import COUNT, MOST_GPUS, Enforcement, ShareExecutor, ShareRequest
 from kopt.core.workload.share_enforcement import ENFORCED
 from kopt.formats.gpu_shares import KAI_CONTAINER, WHOLE_GPU_RESOURCE
 from kopt.formats.share_terms import ShareForm
@@ -23,6 +23,9 @@ SHARE_LABEL = "kaiwo.ai/gpu-share"
 """On a workload that was given a share, and on the claim templates that were made for it: the same word."""
 WORKLOAD_ANNOTATION = "kaiwo.ai/gpu-share-of"
 """On a claim template: PLURAL.VERSION.GROUP of the workload with its label."""
+CHARGE_ANNOTATION = "kaiwo.ai/gpu-charge"
+"""On a claim template: thousandths of a GPU that a queue of Kueue charges a pod with such a claim."""
+_MOST_MILLI = MOST_GPUS * WHOLE_GPU
 
 
 class CannotShare(ValueError):
@@ -38,8 +41,8 @@ class Sharer:
     is_first: bool
 
 
-def sharer_of(document: Object, pods: PodSet) -> Sharer:
-    """The one container that asks for a GPU, else the first. Raises CannotShare."""
+def sharer_of(document: Object, pods: PodSet, count: int = 1) -> Sharer:
+    """The one container that asks for GPUs, as many as the share is of, else the first. Raises CannotShare."""
     if pods.spec is None or pods.metadata is None:
         raise CannotShare("this kind has no pod template that could say it")
     containers = list(_containers(document, pods.spec))
@@ -50,9 +53,9 @@ def sharer_of(document: Object, pods: PodSet) -> Sharer:
         raise CannotShare("an init container asks for GPUs beside the share")
     asking = [item for item in containers if resources_milli(mapping(item.body, "resources"))]
     if len(asking) > 1:
-        raise CannotShare("several containers ask for GPUs, and a share is of one")
-    if asking and not _requests_single_gpu(asking[0].body):
-        raise CannotShare("it asks for more than one whole GPU, or for a part by another name, beside the share")
+        raise CannotShare("several containers ask for GPUs, and a share is of one container")
+    if asking and not _names_whole(mapping(asking[0].body, "resources"), count):
+        raise CannotShare(f"it asks for {_stated(asking[0].body)} beside shares of {counted(count, 'GPU')} ({COUNT})")
     return asking[0] if asking else containers[0]
 
 
@@ -66,21 +69,23 @@ def _containers(document: Object, spec: Path) -> Iterator[Sharer]:
         yield Sharer((*spec, "model"), model, is_first=True)
 
 
-def _requests_single_gpu(container: Mapping[str, Any]) -> bool:
-    resources = mapping(container, "resources")
-    wholes = {str(mapping(resources, part).get(WHOLE_GPU_RESOURCE, "1")) for part in ("limits", "requests")}
-    return wholes == {"1"} and resources_milli(resources) == WHOLE_GPU and _names_whole(resources)
+def _names_whole(resources: Mapping[str, Any], count: int) -> bool:
+    """Whether it asks for that many whole GPUs and nothing else, which give way to the share."""
+    amounts = [mapping(resources, part).get(WHOLE_GPU_RESOURCE) for part in ("limits", "requests")]
+    wholes = {str(amount) for amount in amounts if amount is not None}
+    return wholes == {str(count)} and resources_milli(resources) == count * WHOLE_GPU
 
 
-def _names_whole(resources: Mapping[str, Any]) -> bool:
-    return any(WHOLE_GPU_RESOURCE in mapping(resources, part) for part in ("limits", "requests"))
+def _stated(container: Mapping[str, Any]) -> str:
+    amounts = {**mapping(container, "resources", "requests"), **mapping(container, "resources", "limits")}
+    return ", ".join(f"{amount} {name}" for name, amount in amounts.items() if milli_of(str(name), amount))
 
 
 def write_share(
     patch: JsonPatch, pods: PodSet, request: ShareRequest, executor: ShareExecutor, form: ShareForm, template: str
 ) -> None:
     """``template`` names the claim template where the form has a claim. Raises CannotShare before it writes."""
-    sharer = sharer_of(patch.document, pods)
+    sharer = sharer_of(patch.document, pods, request.count)
     env = _with_env(sharer, form.env)
     assert pods.spec is not None, "a sharer is in a template"
     annotations = dict(form.annotations)
@@ -119,9 +124,12 @@ def _with_env(sharer: Sharer, wanted: Mapping[str, str]) -> list[Object]:
     return [*now, *({"name": name, "value": value} for name, value in wanted.items() if name not in names)]
 
 
-def claim_template(name: str, namespace: str, word: str, workload: str, form: ShareForm) -> Object:
-    """The ResourceClaimTemplate of a share; see ``SHARE_LABEL`` and ``WORKLOAD_ANNOTATION``."""
+def claim_template(
+    name: str, namespace: str, word: str, workload: str, form: ShareForm, charged_milli: int = 0
+) -> Object:
+    """The ResourceClaimTemplate of a share; see ``SHARE_LABEL``, ``WORKLOAD_ANNOTATION`` and ``CHARGE_ANNOTATION``."""
     labels = {PART_OF_LABEL: PART_OF, SHARE_LABEL: word}
+    charge = {CHARGE_ANNOTATION: str(charged_milli)} if charged_milli else {}
     return {
         "apiVersion": CLAIM_TEMPLATES.api_version,
         "kind": CLAIM_TEMPLATES.kind,
@@ -129,7 +137,13 @@ def claim_template(name: str, namespace: str, word: str, workload: str, form: Sh
             "name": name,
             "namespace": namespace,
             "labels": labels,
-            "annotations": {WORKLOAD_ANNOTATION: workload},
+            "annotations": {WORKLOAD_ANNOTATION: workload, **charge},
         },
         "spec": {"spec": {"devices": form.claim}},
     }
+
+
+def charge_of_template(template: Object) -> int:
+    """Thousandths of a GPU, as ``CHARGE_ANNOTATION`` says; 0 for a template that is not of a share in a queue."""
+    charged = text(template, "metadata", "annotations", CHARGE_ANNOTATION)
+    return min(int(charged), _MOST_MILLI) if charged.isascii() and charged.isdigit() and len(charged) < 7 else 0

@@ -160,6 +160,9 @@ def gpu_pod(pod: Object) -> GpuPod | None:
         share = parse_share(mapping(pod, "metadata", "annotations"))
     except ShareError:
         share = None
+    if share is not None:
+        # One claim may be of several GPUs.
+        gpus = max(gpus, share.count)
     percent, mib = (0, 0) if share is None else (-(-share.milli * 100 // WHOLE_GPU), share.mib)
     threads = next(_threads(containers), None)
     namespace, name = text(pod, "metadata", "namespace"), text(pod, "metadata", "name")

@@ -50,11 +50,11 @@ def plan_manifest(document: Object, state: FixedState, sharing: SharedGpus, name
     apply_queue(patch, workload, evaluation, policy)
     apply_pools(patch, workload, evaluation, policy)
     try:
-        shares = tuple(plan_shares(workload, sharing, policy.queues.framework))
+        shares = tuple(plan_shares(workload, sharing, policy.queues.framework, state.covered))
     except ShareError as error:
         return ManifestPlan(kind, space, name, refusal=f"{error}.")
     review = Review("plan", group, kind, space, name, "CREATE", True, "", (), written)
-    result = apply_shares(patch, review, workload, Mode.ENFORCE, sharing, policy.queues.framework)
+    result = apply_shares(patch, review, workload, Mode.ENFORCE, sharing, policy.queues.framework, state.covered)
     if result.refused is not None:
         return ManifestPlan(kind, space, name, shares, refusal=result.refused.message)
     if not shares and (misplaced := _misplaced(workload)):

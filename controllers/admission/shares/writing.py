@@ -4,7 +4,7 @@ What none of the executors on its nodes can give, or gives without enforcing it,
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,8 @@ from kopt.core.scheduling.submission import DEFAULT_SCHEDULER, Framework
 from kopt.core.units import counted
 from kopt.core.workload.executor import Executor
 from kopt.core.workload.gpu_share import (
+    CHARGE_RESOURCE,
+    COUNT,
     FRACTION,
     FRACTION_LIMIT,
     ISOLATION,
@@ -44,17 +46,22 @@ from kopt.core.workload.gpu_share import (
 from kopt.core.workload.share_offer import ShareOffer
 from kopt.formats.gpu_shares import SCHEDULERS, stated_executor
 from kopt.formats.share_terms import ShareForm, share_form
+from kopt.policies.fractions.charging import Charge, charge_of, charge_of_claim
 from kopt.policies.fractions.choose import ShareChoice, choose_share
 
 RECOMMENDED_ANNOTATION = "kaiwo.ai/recommended-gpu-executor"
 """On a workload in mode annotate: which executor would have been asked for its share."""
-_UNCOUNTED = frozenset({ShareExecutor.DRA, ShareExecutor.DRA_HAMI, ShareExecutor.KAI, ShareExecutor.VOLCANO})
-"""Kueue's quota counts none of what these are asked by (kueue#11726)."""
+Covered = Callable[[str, str], Collection[str] | None]
+"""By namespace and queue of Kueue: the resources that its ClusterQueue has quota for; None where that is not known."""
 _SCHEDULERS = {
     ShareExecutor.KAI: SCHEDULERS[Executor.KAI],
     ShareExecutor.HAMI: SCHEDULERS[Executor.HAMI],
     ShareExecutor.VOLCANO: SCHEDULERS[Executor.VOLCANO],
 }
+
+
+def _uncovered(namespace: str, queue: str) -> None:
+    return None
 
 
 @dataclass
@@ -71,6 +78,11 @@ class Shares:
     def is_written(self) -> bool:
         return bool(self.word)
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """For whoever submits the workload."""
+        return tuple(record.message for record in self.records if record.code == "GPU_SHARE_CHARGED_OTHERWISE")
+
 
 @dataclass(frozen=True)
 class PlannedShare:
@@ -82,6 +94,8 @@ class PlannedShare:
     form: ShareForm | None
     is_for_scheduler: bool = False
     """To the scheduler that the pods name: nothing on their nodes hands out shares."""
+    charge: Charge = Charge()
+    """By the queue of Kueue that the workload waits in."""
 
     @property
     def reason(self) -> Reason:
@@ -93,7 +107,14 @@ class PlannedShare:
             return Reason("GPU_SHARE_NOT_GIVEN", f"{self.request}: {self.choice.text}.")
         nodes = counted(self.choice.nodes, "node")
         text_ = f"{self.request}: given by {offer.executor} on {nodes} that it may use."
+        text_ += f" Its queue charges {self.charge.milli} {CHARGE_RESOURCE} for a pod." if self.charge.milli else ""
         return Reason("GPU_SHARE_WRITTEN", text_, {"executor": str(offer.executor), "nodes": self.choice.nodes})
+
+    @property
+    def charged_otherwise(self) -> Reason | None:
+        if not self.charge.warning:
+            return None
+        return Reason("GPU_SHARE_CHARGED_OTHERWISE", f"{self.request}: {self.charge.warning}.")
 
 
 def requests_share(workload: Workload) -> bool:
@@ -102,11 +123,17 @@ def requests_share(workload: Workload) -> bool:
 
 
 def apply_shares(
-    patch: JsonPatch, review: Review, workload: Workload, mode: Mode, sharing: SharedGpus | None, framework: Framework
+    patch: JsonPatch,
+    review: Review,
+    workload: Workload,
+    mode: Mode,
+    sharing: SharedGpus | None,
+    framework: Framework,
+    covered: Covered = _uncovered,
 ) -> Shares:
     """Writes every share of a workload, or, where one of them cannot be given, none."""
     try:
-        planned = plan_shares(workload, sharing, framework)
+        planned = plan_shares(workload, sharing, framework, covered)
     except ShareError as error:
         record = Record("fractions", "GPU_SHARE_UNREADABLE", mode, f"{error}.")
         return Shares([record], record if mode is Mode.ENFORCE else None)
@@ -116,6 +143,7 @@ def apply_shares(
         text_ = "It is not known yet what hands out shares of GPUs here: the request stays as written."
         return Shares([Record("fractions", "GPU_SHARE_NOT_KNOWN", mode, text_)])
     records = [Record.of("fractions", share.reason, mode) for share in planned]
+    records += [Record.of("fractions", reason, mode) for share in planned if (reason := share.charged_otherwise)]
     if any(share.is_for_scheduler for share in planned):
         return Shares([record for record in records if record.code == "GPU_SHARE_LEFT"][:1])
     refused = next((record for record in records if record.code == "GPU_SHARE_NOT_GIVEN"), None)
@@ -128,10 +156,12 @@ def apply_shares(
     return _written(patch, review, workload, planned, records)
 
 
-def plan_shares(workload: Workload, sharing: SharedGpus | None, framework: Framework) -> list[PlannedShare]:
+def plan_shares(
+    workload: Workload, sharing: SharedGpus | None, framework: Framework, covered: Covered = _uncovered
+) -> list[PlannedShare]:
     """What each template that asks for a share would be given. Raises ShareError for a request that cannot be read."""
     return [
-        _planned(workload, pods, request, sharing or SharedGpus(), framework)
+        _planned(workload, pods, request, sharing or SharedGpus(), framework, covered)
         for pods in workload.pod_sets
         if (annotations := _annotations(workload, pods)) is not None
         and (request := parse_share(annotations)) is not None
@@ -160,28 +190,39 @@ def changed_share(workload: Workload, before: Workload | None, mode: Mode) -> Re
 
 
 def _share_annotations(annotations: Mapping[str, Any]) -> tuple[Any, ...]:
-    return tuple(annotations.get(name) for name in (FRACTION, MEMORY, FRACTION_LIMIT, MEMORY_LIMIT, ISOLATION))
+    return tuple(annotations.get(name) for name in (FRACTION, MEMORY, FRACTION_LIMIT, MEMORY_LIMIT, ISOLATION, COUNT))
 
 
 def _planned(
-    workload: Workload, pods: PodSet, request: ShareRequest, sharing: SharedGpus, framework: Framework
+    workload: Workload,
+    pods: PodSet,
+    request: ShareRequest,
+    sharing: SharedGpus,
+    framework: Framework,
+    covered: Covered,
 ) -> PlannedShare:
     spec = mapping(workload.document, *(pods.spec or ()))
     try:
-        sharer_of(workload.document, pods)
+        sharer_of(workload.document, pods, request.count)
     except CannotShare as error:
         return PlannedShare(pods, request, ShareChoice(None, refusals=(str(error),)), None)
     queued = {
-        each: bool(written_queue(each, workload.kind, workload.document, workload.pod_sets))
+        each: written_queue(each, workload.kind, workload.document, workload.pod_sets)
         for each in {framework, Framework.KAI, Framework.KUEUE}
     }
+
+    in_kueue = queued[Framework.KUEUE]
+    resources = covered(workload.namespace, in_kueue) if in_kueue else None
+
+    def charge(offer: ShareOffer) -> Charge:
+        return charge_of(request, share_form(request, offer), offer, resources) if in_kueue else Charge()
 
     def excluded(offer: ShareOffer) -> str:
         scheduler, named = _SCHEDULERS.get(offer.executor), text(spec, "schedulerName")
         if scheduler and named not in ("", DEFAULT_SCHEDULER, scheduler):
             return f"its scheduler is {scheduler}, and the pods name {named}"
-        if queued[Framework.KUEUE] and offer.executor in _UNCOUNTED:
-            return "the workload waits in a queue of Kueue, whose quota does not count what it is asked by"
+        if problem := charge(offer).problem:
+            return problem
         if offer.executor is ShareExecutor.KAI and not queued[Framework.KAI]:
             return "the pods have no queue of KAI (label kai.scheduler/queue)"
         return ""
@@ -190,7 +231,8 @@ def _planned(
     form = None if choice.offer is None else share_form(request, choice.offer)
     named = text(spec, "schedulerName") not in ("", DEFAULT_SCHEDULER, *SCHEDULERS.values())
     is_for_scheduler = named and not any(node.offers for node in sharing.offered(dict(spec)))
-    return PlannedShare(pods, request, choice, form, is_for_scheduler)
+    charged = Charge() if choice.offer is None else charge(choice.offer)
+    return PlannedShare(pods, request, choice, form, is_for_scheduler, charged)
 
 
 def _written(
@@ -209,7 +251,8 @@ def _written(
             record = Record("fractions", "GPU_SHARE_NOT_GIVEN", records[0].mode, f"{share.request}: {error}.")
             return Shares([record], record)
         if share.form.claim is not None:
-            result.templates.append(claim_template(name, workload.namespace, word, of, share.form))
+            charged = charge_of_claim(share.request, share.form, share.choice.offer)
+            result.templates.append(claim_template(name, workload.namespace, word, of, share.form, charged))
     patch.put(("metadata", "labels", SHARE_LABEL), word)
     return result
 

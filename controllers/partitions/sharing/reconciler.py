@@ -69,6 +69,10 @@ class Cluster(Protocol):
 
     def mode(self, node: PluginNode, mode: Mode) -> Mode: ...
 
+    async def has_gpu_pods(self, node: PluginNode) -> bool:
+        """Whether pods with GPUs are on it as of now, of which an informer may not know yet. Raises ApiError."""
+        ...
+
     async def patch_node(self, node: PluginNode, changes: Object) -> None: ...
 
     async def evict(self, node: PluginNode, *, dry_run: bool = False) -> Sequence[str]:
@@ -176,7 +180,7 @@ class Reconciler(Retrying):
     async def _give_back(self, node: PluginNode, hold: SharingHold, now_s: float) -> float:
         """Once nothing runs on it, where its label changes by that: pods lose their GPUs as the plugin starts anew. A
         node that waits to be empty takes pods again at once."""
-        if hold.label != hold.own and node.pods:
+        if hold.label != hold.own and (node.pods or await self._cluster.has_gpu_pods(node)):
             if hold.phase is SharingPhase.CORDONED:
                 await self._write(node, outrun(node, hold, now_s))
             return _IDLE_S

@@ -1,6 +1,7 @@
 """The fleet's books: nothing is taken twice, and giving back restores them exactly."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,9 +14,9 @@ from kopt.core.scheduling.cluster import GpuRequest
 from kopt.core.scheduling.placement import FleetNode, PodRequest
 from kopt.core.units import Bytes, MilliGpu
 from kopt.policies.placement.cache import FragmentationCache
-from kopt.policies.placement.choose import best, choose
-from kopt.policies.placement.feasible import Refusal, refusals
-from kopt.policies.placement.fragmentation import gradient
+from kopt.policies.placement.choose import best, choose, slots_for
+from kopt.policies.placement.feasible import Refusal, capacity, refusals
+from kopt.policies.placement.fragmentation import UsableTables, fragmented, gradient
 from kopt.policies.placement.reserve import Room
 from kopt.policies.placement.state import FleetState, PlacementError, allocate, occupy, release
 from kopt.policies.placement.typical import TypicalPods
@@ -31,6 +32,7 @@ def requests() -> st.SearchStrategy[PodRequest]:
         st.builds(lambda milli: GpuRequest(1, MilliGpu(milli)), shares),
         st.builds(lambda milli: GpuRequest(1, MilliGpu(milli), models=("t4",)), shares),
         st.builds(lambda count: GpuRequest(count), st.sampled_from([2, 4, 8])),
+        st.builds(lambda count, milli: GpuRequest(count, MilliGpu(milli)), st.sampled_from([2, 4]), shares),
     )
     cpu = st.sampled_from([0, 500, 3152, 12_000, 40_000])
     return st.builds(PodRequest, cpu, st.sampled_from([Bytes(0), Bytes(1 << 30), Bytes(300 << 30)]), gpus)
@@ -204,3 +206,50 @@ def test_a_long_absent_cache_is_told_to_start_again(pod: Make, node: MakeNode) -
     for slot in range(8):
         allocate(state, str(first.node), [slot], pod())
     assert choose(state, pod(), cache=cache).node != first.node
+
+
+@given(st.lists(st.integers(0, 10), min_size=8, max_size=8), st.sampled_from([2, 3]), st.sampled_from([200, 500, 700]))
+def test_as_many_pods_find_room_as_are_counted(used: list[int], count: int, milli: int) -> None:
+    """With the same share of several GPUs each, one after the other on the GPUs that are selected for them."""
+    state = FleetState([FleetNode("one", 96_000, Bytes(1 << 40), 8, "a100")])
+    for slot, tenths in enumerate(used):
+        if tenths:
+            allocate(state, "one", (slot,), PodRequest(0, Bytes(0), GpuRequest(1, MilliGpu(100 * tenths))))
+    asked = PodRequest(0, Bytes(0), GpuRequest(count, MilliGpu(milli)))
+    counted = int(capacity(state, asked)[0])
+    for _ in range(counted):
+        before = state.gpu_free_milli[0].tolist()
+        allocate(state, "one", slots_for(state, 0, asked), asked)
+        assert sum(left != had for left, had in zip(state.gpu_free_milli[0].tolist(), before, strict=True)) == count
+    assert refusals(state, asked)[0] != Refusal.NONE
+
+
+def test_what_a_share_of_several_gpus_costs_is_of_the_gpus_that_it_gets(pod: Make, node: MakeNode) -> None:
+    state = FleetState([node("n", gpus=3)])
+    for slot in (0, 1):
+        allocate(state, "n", [slot], pod(milli=500))
+    asked = pod(gpus=2, milli=500)
+    tables = UsableTables.build(TypicalPods.learn([pod(milli=1000)]), state.models, state.slots)
+    loss, _ = gradient(state, tables, asked, np.array([0]))
+    before = fragmented(state, tables)[0]
+    allocate(state, "n", slots_for(state, 0, asked), asked)
+    assert loss[0] == fragmented(state, tables)[0] - before == 0
+
+
+def test_small_shares_of_several_gpus_are_counted_in_few_passes(
+    node: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousandth of each of two GPUs, of which eight GPUs have 4000 each."""
+    state = FleetState([node(f"n{number}") for number in range(100)])
+    passes = 0
+    minimum = np.minimum
+
+    def counting(*args: Any, **more: Any) -> Any:
+        nonlocal passes
+        passes += 1
+        return minimum(*args, **more)
+
+    monkeypatch.setattr(np, "minimum", counting)
+    asked = PodRequest(0, Bytes(0), GpuRequest(2, MilliGpu(1)))
+    assert capacity(state, asked).tolist() == [4000] * 100
+    assert passes < 30

@@ -129,3 +129,11 @@ def test_rare_kinds_are_left_out_and_cpu_pods_counted_apart(pod: Make) -> None:
     typical = TypicalPods.learn([*[pod(1)] * 3, *[pod(2)] * 2, pod(3), *[pod(4, gpus=0)] * 6], most=2)
     assert {key[0]: weight for key, weight in typical.weights.items()} == {1000: 0.6, 2000: 0.4}
     assert typical.cpu_only == 0.5
+
+
+def test_shares_of_several_gpus_are_worth_as_shares_and_not_as_whole_gpus() -> None:
+    several = TypicalPods.learn([PodRequest(1000, Bytes(0), GpuRequest(2, MilliGpu(500)))])
+    one = TypicalPods.learn([PodRequest(1000, Bytes(0), GpuRequest(1, MilliGpu(500)))])
+    tables, expected = (expected_fill.build(typical, ["m"], 8, 24_000) for typical in (several, one))
+    np.testing.assert_array_equal(tables.gap, expected.gap)
+    assert not tables.bonus.any()

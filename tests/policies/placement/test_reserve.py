@@ -8,6 +8,7 @@ import pytest
 
 from kopt.core.scheduling.placement import FleetNode, PodRequest
 from kopt.policies.placement import state as state_module
+from kopt.policies.placement.cache import FragmentationCache
 from kopt.policies.placement.reserve import Room, Sizes
 from kopt.policies.placement.state import FleetState, allocate, release
 from kopt.policies.placement.typical import TypicalPods
@@ -177,3 +178,16 @@ def test_a_pod_breaks_up_the_sites_that_are_not_left_after_it(pod: Make, sizes: 
     assert room.broken(fleet, rows, 0 * single, 40_000, 1).tolist() == [[1, 1], [0, 0], [0, 0]]
     assert room.broken(fleet, rows, 4 * single, 4_000, 4).tolist() == [[0, 1], [0, 0], [0, 0]], "none of its own size"
     assert room.broken(fleet, rows, 8 * single, 64_000, 8)[0].tolist() == [2, 0]
+
+
+def test_shares_of_several_gpus_break_up_the_whole_gpus_that_they_get(pod: Make, node: MakeNode) -> None:
+    """Four halves on four GPUs of which two are whole: they get these, and no site of four is meant for them."""
+    kinds = [pod(4), pod(8, gpus=2), pod(8, gpus=4), pod(4, gpus=3, milli=500)]
+    cache = FragmentationCache(TypicalPods.learn(kinds))
+    fleet = FleetState([node("whole"), node("used")])
+    for slot in range(6):
+        allocate(fleet, "used", [slot], pod(1, milli=500))
+    outlook = cache.outlook(fleet, pod(1, gpus=4, milli=500))
+    sizes = cache.room.sizes.gpus.tolist()
+    broken = {name: dict(zip(sizes, outlook.broken[fleet.row(name)].tolist(), strict=True)) for name in fleet.index}
+    assert broken == {"whole": {2: 2, 4: 1}, "used": {2: 1, 4: 0}}

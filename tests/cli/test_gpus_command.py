@@ -95,6 +95,17 @@ def test_gpus_of_a_node_that_takes_no_pods_are_closed_and_say_why() -> None:
     ]
 
 
+def test_a_broken_gpu_is_listed_and_what_a_pod_has_of_broken_ones_is_held() -> None:
+    """Capacity is what is there, and paid for; what the device plugin finds unhealthy it takes out of allocatable."""
+    for held, states in (("1", ["held", "free", "closed"]), ("3", ["held"] * 3)):
+        broken = node("a", {GPU: "2"})
+        broken["status"]["capacity"] = {GPU: "3"}
+        gpus = listed(nodes=[broken], pods=[pod("p", "a", count=held)])
+        assert [gpu.state for gpu in gpus] == states
+        assert sum(gpu.free_milli_gpu for gpu in gpus) == 1000 * (3 - int(held))
+    assert "device plugin" in listed(nodes=[broken])[2].problem
+
+
 def test_partitions_that_a_node_offers_stand_beside_whole_gpus() -> None:
     gpus = listed(
         nodes=[node("a", {GPU: "1", MIG: "2"})],

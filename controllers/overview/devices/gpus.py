@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.resources import (
@@ -20,9 +20,10 @@ from kopt.cluster.client.resources import (
 from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.cluster.workloads.hardware import current_slices, inventory_of
 from kopt.cluster.workloads.node_selection import why_closed
+from kopt.cluster.workloads.placement.node_capacity import MOST_SLOTS
 from kopt.cluster.workloads.placement.node_complaints import complaint_in_any_mode
 from kopt.cluster.workloads.requests.external import CLAIMS, RESOURCE_SLICES
-from kopt.cluster.workloads.requests.pods import quantity_or_zero
+from kopt.cluster.workloads.requests.pods import is_gpu, quantity_or_zero
 from kopt.controllers.overview.devices.fleet import fleet_of
 from kopt.controllers.overview.reading import Reader
 from kopt.core.hardware.inventory import Hardware
@@ -101,7 +102,7 @@ def gpus_of_documents(documents: GpuDocuments, unread: tuple[str, ...] = ()) -> 
     """Nothing in the documents makes this raise."""
     closed = {text(node, "metadata", "name"): why for node in documents.nodes if (why := why_closed(node))}
     fleet = fleet_of(
-        documents.nodes,
+        [_installed(node) for node in documents.nodes],
         documents.pods,
         documents.topologies,
         documents.bandwidths,
@@ -110,7 +111,40 @@ def gpus_of_documents(documents: GpuDocuments, unread: tuple[str, ...] = ()) -> 
         documents.allocations,
     )
     gpus = [*_counted(fleet, closed), *_devices(documents, closed)]
-    return GpuList(tuple(sorted(gpus, key=_order)), unread)
+    broken = {key: count for node in documents.nodes for key, count in _broken(node) if count > 0}
+    return GpuList(tuple(sorted(_without_broken(gpus, broken), key=_order)), unread)
+
+
+def _installed(node: Object) -> Object:
+    """As if it offered every GPU that it has: a broken one that a pod has is held, and one that is free is listed."""
+    capacity = mapping(node, "status", "capacity")
+    gpus = {name: amount for name, amount in capacity.items() if is_gpu(str(name)) and quantity_or_zero(amount)}
+    if not gpus:
+        return node
+    status = mapping(node, "status")
+    return {**node, "status": {**status, "allocatable": {**mapping(status, "allocatable"), **gpus}}}
+
+
+def _broken(node: Object) -> Iterator[tuple[tuple[str, str], int]]:
+    """By node and resource: how many GPUs it has that its device plugin offers to nobody."""
+    capacity, offered = (mapping(node, "status", each) for each in ("capacity", "allocatable"))
+    for resource, amount in capacity.items():
+        if is_gpu(str(resource)):
+            has, offers = (min(quantity_or_zero(each), MOST_SLOTS) for each in (amount, offered.get(resource, 0)))
+            yield (text(node, "metadata", "name"), str(resource)), has - offers
+
+
+def _without_broken(gpus: list[GpuDevice], broken: Mapping[tuple[str, str], int]) -> Iterator[GpuDevice]:
+    """Which GPUs of a node are broken nothing says: that they are the last free ones is as good as any."""
+    remaining = dict(broken)
+    for gpu in reversed(gpus):
+        count = remaining.get((gpu.node, gpu.resource), 0)
+        if count and gpu.free_milli_gpu >= WHOLE_GPU:
+            remaining[gpu.node, gpu.resource] = count - 1
+            problem = "; ".join(filter(None, (gpu.problem, "its device plugin offers one GPU less than there are")))
+            yield replace(gpu, takes_pods=False, problem=problem)
+        else:
+            yield gpu
 
 
 def _order(gpu: GpuDevice) -> tuple[str, str, int, str]:

@@ -9,6 +9,7 @@ from kopt.cluster.client.resources import KAIWO_RESERVATIONS, Object
 from kopt.cluster.objects.annotations import INDICES_ANNOTATION
 from kopt.cluster.objects.custom.reservation import held_for
 from kopt.cluster.objects.fields import at, items, mapping, text
+from kopt.cluster.objects.namespace import KAI_RESERVATIONS
 from kopt.cluster.objects.progress import progress_of
 from kopt.cluster.workloads.node_selection import GPU_PRODUCT_LABELS
 from kopt.cluster.workloads.owners import owner_of, run_of
@@ -38,8 +39,6 @@ QUEUE_LABELS = (
 _FIRST_STEP = "kaiwo.ai/first-step"
 """By the log agent: where a run resumed."""
 _GROUP_LABEL = "runai-gpu-group"
-_RESERVATIONS = ("kai-resource-reservation", "runai-reservation")
-"""KAI holds each GPU that it divides by a pod of its own here; whoever shares the GPU is charged for it."""
 _SPOT = {
     "karpenter.sh/capacity-type": "spot",
     "eks.amazonaws.com/capacityType": "SPOT",
@@ -92,7 +91,7 @@ def pod_reader(label_keys: tuple[str, ...]) -> Any:
         node, namespace = text(spec, "nodeName"), text(metadata, "namespace")
         request = request_of(pod)
         claims = at(spec, "resourceClaims")
-        if not node or namespace in _RESERVATIONS or not (_has_gpus(request) or claims):
+        if not node or namespace in KAI_RESERVATIONS or not (_has_gpus(request) or claims):
             return None
         owner = owner_of(pod, "pods")
         labels = mapping(metadata, "labels")
@@ -160,8 +159,20 @@ def read_node(document: Object) -> ObservedNode:
         ),
         _time_ms(text(metadata, "creationTimestamp")) or 0,
         _closed(document),
+        0 if devices is None else _broken(document, devices),
     )
     return ObservedNode(node, devices)
+
+
+def _broken(document: Object, devices: NodeDevices) -> int:
+    """GPUs that the node has and that its device plugin offers to nobody."""
+    capacity, offered = (mapping(document, "status", each) for each in ("capacity", "allocatable"))
+    lacking = {
+        name: max(0, _amount(capacity.get(name)) - _amount(offered.get(name)))
+        for name in devices.units
+        if name in offered
+    }
+    return min(devices.gpus, int(sum(count * devices.units[name].compute for name, count in lacking.items())))
 
 
 def request_of(pod: Object) -> Request:

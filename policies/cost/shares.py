@@ -100,8 +100,15 @@ def _idle(node: MeteredNode, free: Sequence[int], mix: Mix, *, observed: bool) -
         return {Idle.UNOBSERVED.subject: total}
     if node.closed is not None:
         return {node.closed.subject: total}
-    stranded = stranded_milli(free, mix)
-    return {Idle.UNALLOCATED.subject: total - stranded, Idle.STRANDED.subject: stranded}
+    # Which GPUs are broken nothing says: of those that nobody has, any are as good as others.
+    unavailable = WHOLE_GPU * min(node.broken, sum(milli == WHOLE_GPU for milli in free))
+    usable = sorted(free)[: len(free) - unavailable // WHOLE_GPU]
+    stranded = stranded_milli(usable, mix)
+    return {
+        Idle.UNAVAILABLE.subject: unavailable,
+        Idle.UNALLOCATED.subject: total - unavailable - stranded,
+        Idle.STRANDED.subject: stranded,
+    }
 
 
 def stranded_milli(free: Sequence[int], mix: Mix) -> int:

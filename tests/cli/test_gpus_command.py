@@ -106,6 +106,14 @@ def test_a_broken_gpu_is_listed_and_what_a_pod_has_of_broken_ones_is_held() -> N
     assert "device plugin" in listed(nodes=[broken])[2].problem
 
 
+def test_a_gpu_that_kai_divides_is_of_those_who_share_it_and_not_of_its_reservation_too() -> None:
+    reservation = pod("gpu-reservation-x", "a")
+    reservation["metadata"]["namespace"] = "kai-resource-reservation"
+    sharing = [pod(name, "a", resource="cpu", gpu_fraction="0.5") for name in ("left", "right")]
+    gpus = listed(nodes=[node("a", {GPU: "2"})], pods=[reservation, *sharing])
+    assert sum(holder.milli_gpu for gpu in gpus for holder in gpu.holders) == 1000
+
+
 def test_partitions_that_a_node_offers_stand_beside_whole_gpus() -> None:
     gpus = listed(
         nodes=[node("a", {GPU: "1", MIG: "2"})],

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from kopt.controllers.meter.claims import ClaimedDevices, read_claim, read_slice
 from kopt.controllers.meter.views import pod_reader, read_node, read_workload, request_of
-from kopt.core.cost.metering import Demand, Idle, Rule
+from kopt.core.cost.metering import Demand, Idle, MeteredPod, Rule
 from kopt.core.units import GIB
 from kopt.policies.cost.devices import Request, demand_of, node_devices
+from kopt.policies.cost.shares import shares
 
 H100 = "NVIDIA-H100-80GB-HBM3"
 GPU = "nvidia.com/gpu"
@@ -144,6 +145,15 @@ def test_what_is_read_of_a_node() -> None:
 def test_why_what_is_free_cannot_be_had(spec: dict[str, Any], closed: Idle | None) -> None:
     observed = read_node(_node(**spec))
     assert observed.node.closed is closed
+
+
+@pytest.mark.parametrize(("held", "unavailable"), [(0, 2), (7, 1), (8, 0)])
+def test_what_is_broken_and_free_cannot_be_had(held: int, unavailable: int) -> None:
+    node = read_node(_node()).node
+    pods = [MeteredPod("p", "n", Demand(held), 0)] if held else []
+    charged = shares(node, pods, Rule.MAX, {(1, 1000): 1.0})
+    assert charged.get(Idle.UNAVAILABLE.subject, 0) == 1000 * unavailable
+    assert charged.get(Idle.UNALLOCATED.subject, 0) == 1000 * (8 - held - unavailable)
 
 
 def _slice(generation: int, *devices: dict[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from kopt.cluster.client.resources import (
     Object,
 )
 from kopt.cluster.objects.fields import at, items, mapping, text
+from kopt.cluster.objects.namespace import KAI_RESERVATIONS
 from kopt.cluster.workloads.hardware import current_slices, inventory_of
 from kopt.cluster.workloads.node_selection import why_closed
 from kopt.cluster.workloads.placement.node_capacity import MOST_SLOTS
@@ -103,7 +104,7 @@ def gpus_of_documents(documents: GpuDocuments, unread: tuple[str, ...] = ()) -> 
     closed = {text(node, "metadata", "name"): why for node in documents.nodes if (why := why_closed(node))}
     fleet = fleet_of(
         [_installed(node) for node in documents.nodes],
-        documents.pods,
+        [pod for pod in documents.pods if text(pod, "metadata", "namespace") not in KAI_RESERVATIONS],
         documents.topologies,
         documents.bandwidths,
         documents.healths,

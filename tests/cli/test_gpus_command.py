@@ -112,6 +112,7 @@ def test_a_gpu_that_kai_divides_is_of_those_who_share_it_and_not_of_its_reservat
     sharing = [pod(name, "a", resource="cpu", gpu_fraction="0.5") for name in ("left", "right")]
     gpus = listed(nodes=[node("a", {GPU: "2"})], pods=[reservation, *sharing])
     assert sum(holder.milli_gpu for gpu in gpus for holder in gpu.holders) == 1000
+    assert [gpu.free_milli_gpu for gpu in gpus] == [0, 1000], "nobody knows which: they are charged as packed"
 
 
 def test_partitions_that_a_node_offers_stand_beside_whole_gpus() -> None:

@@ -110,6 +110,7 @@ def gpus_of_documents(documents: GpuDocuments, unread: tuple[str, ...] = ()) -> 
         documents.healths,
         complaint_in_any_mode,
         documents.allocations,
+        packs=True,
     )
     gpus = [*_counted(fleet, closed), *_devices(documents, closed)]
     broken = {key: count for node in documents.nodes for key, count in _broken(node) if count > 0}

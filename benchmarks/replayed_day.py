@@ -1,10 +1,10 @@
-"""A day of a cluster, played in minutes onto a real API server: do page, dashboards, alerts, command line and cost say the
-same, and what is true?
+"""A day of a cluster, played in minutes onto a real API server: do page, dashboards, alerts, command line and cost say
+the same, and what is true?
 
-As ``tests/day`` has it, at 1,250 nodes with 8 GPUs: pods of a trace's jobs, kube-state-metrics, the telemetry agents of all
-nodes (the product's code over made-up drivers), a real Prometheus with the shipped rules, the meter and the pages. An hour
-of the day passes in a fraction of one, and so do the windows of the rules that look back an hour. Prints tables in
-Markdown; returns 1 where something does not agree.
+As ``tests/day`` has it, at 1,250 nodes with 8 GPUs: pods of a trace's jobs, kube-state-metrics, the telemetry agents of
+all nodes (the product's code over made-up drivers), a real Prometheus with the shipped rules, the meter and the pages.
+An hour of the day passes in a fraction of one, and so do the windows of the rules that look back an hour. Prints tables
+in Markdown; returns 1 where something does not agree.
 
     python -P -m benchmarks replayed-day
     KOPT_REPLAYED_NODES=20 KOPT_REPLAYED_MINUTES=5 python -P -m benchmarks replayed-day
@@ -71,7 +71,8 @@ def _played(plan: "Plan", nodes: int, span_s: float) -> int:  # type: ignore[nam
                 rows = answers.settled(lambda: answers.so_far(day), 60)
                 wrong += sum(bool(row.wrong) for row in rows)
                 print(f"\nThe day:\n\n{answers.written(rows)}")
-                print(f"\nactions late by at most {day.player.latest_s:.1f} s, all agents read in {day.agents.slowest_s:.1f} s")
+                late_s, read_s = day.player.latest_s, day.agents.slowest_s
+                print(f"\nactions late by at most {late_s:.1f} s, all agents read in {read_s:.1f} s")
         finally:
             kwok.stop()
             plane.stop()

@@ -41,9 +41,7 @@ class Measurements:
 
         namespace = pod_kind.workload.namespace
         uses = {name: self._readings.uses.get((namespace, name)) for name in pod_kind.pod_names}
-        return together(
-            self._since(use, pod_kind.started_s.get(name)) for name, use in uses.items() if use is not None
-        )
+        return together(self._since(use, pod_kind.started_s.get(name)) for name, use in uses.items() if use is not None)
 
     def _since(self, use: "MeasuredUse", started_s: float | None) -> "MeasuredUse":
         """A step with a reading counts in full, however late in it the pod began."""

@@ -18,9 +18,9 @@ _IDLE_PREFIX = "idle:"
 
 
 class Idle(StrEnum):
-    """Why nobody is charged. ``RESERVED``: kept for those who tolerate the node's taint. ``UNAVAILABLE``: it is
-    broken, or its node is cordoned or not ready. ``STRANDED``: too fragmented for what pods usually ask for (Weng et al., ATC 2023).
-    ``UNOBSERVED``: no meter ran."""
+    """Why nobody is charged. ``RESERVED``: kept for those who tolerate the node's taint. ``UNAVAILABLE``: it is broken,
+    or its node is cordoned or not ready. ``STRANDED``: too fragmented for what pods usually ask for (Weng et al., ATC
+    2023). ``UNOBSERVED``: no meter ran."""
 
     UNALLOCATED = "unallocated"
     STRANDED = "stranded"

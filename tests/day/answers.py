@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from kopt.cli.main import app
 from kopt.core.dashboards.catalogue import dashboards
 from tests.day.running import Day
-from tests.day.truth import summed
+from tests.day.truth import Held, summed
 
 SOURCES = ("page", "dashboards", "command line", "cost")
 _OFTEN_S = 3.0
@@ -162,10 +162,14 @@ def so_far(day: Day) -> list[Row]:
     used = truth.gpu_hours(until_s)
     teams = truth.gpu_hours_by_team(until_s)
     hours, of_page = ({row["name"]: row["gpu_hours"] for row in each["costs"]} for each in (costs, page))
-    (price,) = {row["micro"] / row["gpu_hours"] for row in costs["costs"] if row["name"] in teams and row["micro"]} or {0}
+    (price,) = {row["micro"] / row["gpu_hours"] for row in costs["costs"] if row["name"] in teams and row["micro"]} or {
+        0
+    }
     price_h = round(price, -2) / 1e6
     charged = sum(hours.get(team, 0.0) for team in teams)
-    efficiency = kopt("efficiency", "--prometheus", day.prometheus, "--by=team", "--since=1h", "--kubeconfig", day.kubeconfig)
+    efficiency = kopt(
+        "efficiency", "--prometheus", day.prometheus, "--by=team", "--since=1h", "--kubeconfig", day.kubeconfig
+    )
     allocated = {row["name"]: row["allocated_gpu_hours"] for row in efficiency["rows"]}
     rows = [
         _near("GPU-hours", used, slack, cost=charged, page=sum(of_page.get(team, 0.0) for team in teams)),
@@ -190,20 +194,30 @@ def _sampled(day: Day, efficiency: Mapping[str, Any], allocated: Mapping[str, fl
     truth, step_s, late_s = day.truth, efficiency["step_s"], day.times.late_s
     last_s = int(time.time() // step_s * step_s)
     moments = [at_s for at_s in range(last_s - 3600, last_s + 1, step_s) if at_s > truth.began_s]
-    rows = []
-    for team in sorted(allocated):
+
+    def bounds(gpus_of: Callable[[Held], float]) -> tuple[float, float]:
         low = high = 0.0
         for at_s in moments:
-            seen = [
-                truth.at(then_s, lambda each: len(each.run.gpus) * (each.run.team == team))  # noqa: B023
-                for then_s in (at_s - late_s + number * late_s / 12 for number in range(14))
-            ]
+            times_s = [at_s - late_s + number * late_s / 12 for number in range(14)]
+            seen = [truth.at(then_s, gpus_of) for then_s in times_s]
             low, high = low + min(seen) * step_s / 3600, high + max(seen) * step_s / 3600
-        # The newest moments may not be recorded yet, the oldest were before.
-        edge = 2 * step_s / 3600 * truth.installed / len(day.player.spaces)
-        rows.append(
-            within(f"GPU-hours once a minute, {team}", low - edge, high + edge, command_line=allocated[team])
-        )
+        # The newest moment may not be recorded yet, and the oldest have been before.
+        newest = step_s / 3600 * truth.at(last_s, gpus_of)
+        return low - 2 * newest, high + 2 * newest
+
+    rows = []
+    for team in sorted(allocated):
+        low, high = bounds(lambda each: len(each.run.gpus) * (each.run.team == team))  # noqa: B023
+        rows.append(within(f"GPU-hours once a minute, {team}", low, high, command_line=allocated[team]))
+    late = [truth.unavailable_at(at_s - late_s) for at_s in moments]
+    early = [truth.unavailable_at(at_s) for at_s in moments]
+    low, high = (step_s / 3600 * sum(map(of, late, early)) for of in (min, max))
+    # The GPU with the XID beside, at most, and again the newest moment.
+    more = step_s / 3600 * (len(truth.broken) * len(moments) + 2 * truth.unavailable)
+    hours = efficiency["gpu_hours"]["unavailable"]
+    rows.append(within("GPU-hours once a minute, unavailable", low - more, high + more, command_line=hours))
+    charged = by_label(day, query_of("cost", "GPU-hours of the last 24 hours"), "kind").get("charged")
+    rows.append(within("GPU-hours once a minute", *bounds(lambda each: each.gpus), dashboards=charged))
     return rows
 
 

@@ -90,7 +90,9 @@ def planned(
         at_s, number, job = heapq.heappop(pending)
         if at_s >= lost_s and not is_lost:
             is_lost = True
-            held = [sum(len(run.gpus) for run in runs if run.node == node and run.end_s > lost_s) for node in range(nodes)]
+            held = [
+                sum(len(run.gpus) for run in runs if run.node == node and run.end_s > lost_s) for node in range(nodes)
+            ]
             # The first has the XID, the last the fractions.
             lost_node = max(range(1, nodes - 1), key=held.__getitem__)
             cluster.closed.add(lost_node)

@@ -1,5 +1,5 @@
-"""Everything that answers about a replayed day: a real API server, kube-state-metrics, Prometheus with the shipped rules,
-the agents of all nodes, the meter and the pages.
+"""Everything that answers about a replayed day: a real API server, kube-state-metrics, Prometheus with the shipped
+rules, the agents of all nodes, the meter and the pages.
 """
 
 import os
@@ -165,10 +165,7 @@ def _configuration(times: Times, agents: Agents, names: Sequence[str], state: st
 
 def home_of(folder: Path) -> dict[str, str]:
     """The environment of whoever runs commands about a day."""
-    return {"KOPT_HOME": str(folder), "KOPT_DATABASE_URL": "", **{name: "" for name in ("KOPT_STATE_DIR",)}, **_paths()}
-
-
-def _paths() -> dict[str, str]:
     # Processes run in folders of their own.
-    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    return {"PYTHONPATH": os.pathsep.join(str(Path(path).absolute()) for path in paths if path)}
+    paths = [str(Path(path).absolute()) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+    nowhere = dict.fromkeys(("KOPT_DATABASE_URL", "KOPT_STATE_DIR"), "")
+    return {"KOPT_HOME": str(folder), "PYTHONPATH": os.pathsep.join(paths), **nowhere}

@@ -67,6 +67,14 @@ class Truth:
         lost = sum(self.gpus - self._held_on(node) for node in self.closed_since_s)
         return lost + sum(min(count, self.gpus - self._held_on(node)) for node, count in self.broken.items())
 
+    def unavailable_at(self, at_s: float) -> float:
+        """The same at a time; of the lost nodes alone."""
+        return sum(
+            self.gpus - self.at(at_s, lambda each: each.gpus * (each.run.node == node))  # noqa: B023
+            for node, since_s in self.closed_since_s.items()
+            if since_s <= at_s
+        )
+
     @property
     def free(self) -> float:
         return self.installed - self.allocated - self.unavailable
@@ -97,9 +105,7 @@ class Truth:
         """GPUs that have been held and idle for a span: at least, and at most, where begins count to ``slack_s``."""
         idle = [each for each in self.measured if each.run.busy < OF_IDLE]
         held_s = [(each.gpus, now_s - each.bound_s) for each in idle]
-        sure, may = (
-            sum(gpus for gpus, own_s in held_s if own_s >= span_s + more_s) for more_s in (slack_s, -slack_s)
-        )
+        sure, may = (sum(gpus for gpus, own_s in held_s if own_s >= span_s + more_s) for more_s in (slack_s, -slack_s))
         return sure, may
 
     def by(self, name_of: Callable[[Held], str], value: Callable[[Held], float]) -> dict[str, float]:

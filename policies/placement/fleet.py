@@ -446,7 +446,7 @@ class Fleet:
         return [(resource, _share_of(ask, memory_bytes) if ask.share_bytes else ask.request)]
 
     def _slots(self, pool: Pool, node: str, request: PodRequest, named: tuple[int, ...] | None) -> tuple[int, ...]:
-        """The named slots if they can be, else the ones with most room, or with least where shares are packed; the first
+        """The named slots if they can be, else those with most room, or with least where shares are packed; the first
         among equal ones."""
         count = request.gpus.count
         if (

@@ -1,4 +1,4 @@
-"""The same figures by everything that answers: the truth, the pages, the dashboards' queries, the command line, cost."""
+"""The same figures by everything that answers: truth, pages, the dashboards' queries, the command line, and cost."""
 
 import json
 import re

@@ -15,7 +15,7 @@ from kopt.data.jobs.training import TraceJob
 GPUS, DAY_S = 8, 86_400.0
 TEAMS = ("vision", "language", "speech", "science")
 IDLE_SHARE, LOW_SHARE = 0.10, 0.05
-"""Of the pods: those that compute nothing, and those that compute for 10 to 30 % of the time. Others do for 50 to 95 %."""
+"""Of the pods: those that compute nothing, and those that compute for 10 to 30 % of the time; others for 50 to 95."""
 
 
 @dataclass(frozen=True)

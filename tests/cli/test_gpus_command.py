@@ -8,6 +8,7 @@ from controlplane.plane import ControlPlane
 from kopt.cli.cluster.gpus import answer
 from kopt.cli.output import FORMATTERS, Format
 from kopt.controllers.overview.devices.gpus import GpuDocuments, gpus_of_documents
+from kopt.controllers.overview.reduced import reduced_node
 from kopt.core.scheduling.devices import GpuDevice
 from tests.cli.conftest import Kopt
 
@@ -104,6 +105,7 @@ def test_a_broken_gpu_is_listed_and_what_a_pod_has_of_broken_ones_is_held() -> N
         assert [gpu.state for gpu in gpus] == states
         assert sum(gpu.free_milli_gpu for gpu in gpus) == 1000 * (3 - int(held))
     assert "device plugin" in listed(nodes=[broken])[2].problem
+    assert len(listed(nodes=[reduced_node(broken)])) == 3, "so much is kept for the pages"
 
 
 def test_a_gpu_that_kai_divides_is_of_those_who_share_it_and_not_of_its_reservation_too() -> None:

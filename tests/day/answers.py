@@ -162,10 +162,8 @@ def so_far(day: Day) -> list[Row]:
     used = truth.gpu_hours(until_s)
     teams = truth.gpu_hours_by_team(until_s)
     hours, of_page = ({row["name"]: row["gpu_hours"] for row in each["costs"]} for each in (costs, page))
-    (price,) = {row["micro"] / row["gpu_hours"] for row in costs["costs"] if row["name"] in teams and row["micro"]} or {
-        0
-    }
-    price_h = round(price, -2) / 1e6
+    paid = [row for row in costs["costs"] if row["name"] in teams]
+    price_h = round(sum(row["micro"] for row in paid) / sum(row["gpu_hours"] for row in paid), -2) / 1e6
     charged = sum(hours.get(team, 0.0) for team in teams)
     efficiency = kopt(
         "efficiency", "--prometheus", day.prometheus, "--by=team", "--since=1h", "--kubeconfig", day.kubeconfig
@@ -177,7 +175,7 @@ def so_far(day: Day) -> list[Row]:
             "cost",
             used * price_h,
             slack * price_h,
-            cost=sum(row["micro"] for row in costs["costs"] if row["name"] in teams) / 1e6,
+            cost=sum(row["micro"] for row in paid) / 1e6,
             page=sum(int(row["micro"]) for row in page["costs"] if row["name"] in teams) / 1e6,
         ),
     ]

@@ -80,6 +80,8 @@ def planned(
     of all GPU-hours that they ask for, if ``most_jobs`` are enough for it."""
     draws = random.Random(seed)
     cluster = _Cluster([set(range(GPUS)) for _ in range(nodes)])
+    # For fractions.
+    cluster.free[-1].remove(GPUS - 1)
     lost_node, lost_s, deleted_s = 0, 0.45 * DAY_S, 0.55 * DAY_S
     pending: list[tuple[float, int, TraceJob]] = []
     for number, job in enumerate(_chosen(jobs, nodes, most_jobs, load, shortest_s, draws)):

@@ -70,7 +70,7 @@ class Player:
         binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": run.pod}, "target": target}
         path = self.api.path("v1", "Pod", space, run.pod)
         self.api.request("POST", f"{path}/binding", json=binding)
-        self.truth.held[run.pod] = Held(run, space, time.time())
+        self.truth.bound(Held(run, space, time.time()))
 
     def _ends(self, run: Run) -> None:
         held = self.truth.held[run.pod]

@@ -37,8 +37,8 @@ class Times:
 
     span_s: float
     read_s: float = 2
-    scrape_s: float = 2
-    evaluate_s: float = 2
+    scrape_s: float = 4
+    evaluate_s: float = 4
 
     @property
     def faster(self) -> float:

@@ -14,9 +14,9 @@ from tests.day.plan import DAY_S, planned
 from tests.day.running import Day, Times, home_of, running_day
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.services, pytest.mark.timeout(1500)]
-NODES, JOBS, SPAN_S = 20, 120, 300.0
-MOMENTS = (0.2, 0.5, 0.8, 1.0)
-"""Of the day: before a node is lost, while its pods are there still, after an XID, and the end."""
+NODES, JOBS, SPAN_S = 20, 120, 360.0
+MOMENTS = (0.5, 0.8, 1.0)
+"""Of the day: while the pods of a lost node are there still, after an XID, and the end."""
 SETTLED_S = 60.0
 
 
@@ -48,15 +48,19 @@ def day(
 
 
 def test_everything_that_answers_says_what_is_true(day: Day) -> None:
-    tables, is_wrong = [], False
+    is_wrong, tables = False, day.home / "tables.md"
+
+    def write(heading: str, rows: list[answers.Row]) -> bool:
+        with tables.open("a") as file:
+            file.write(f"\n{heading}:\n\n{answers.written(rows)}\n")
+        return any(row.wrong for row in rows)
+
     for moment in MOMENTS:
         day.player.until(moment * DAY_S)
-        assert moment < 0.2 or day.truth.allocated > 40, "there is something to disagree about"
+        assert day.truth.allocated > 40, "there is something to disagree about"
         rows = answers.settled(lambda: answers.now(day), SETTLED_S)
-        tables.append(f"\nAt {moment:.0%} of the day:\n\n{answers.written(rows)}")
-        is_wrong |= any(row.wrong for row in rows)
+        is_wrong |= write(f"At {moment:.0%} of the day", rows)
     rows = answers.settled(lambda: answers.so_far(day), SETTLED_S)
-    tables.append(f"\nThe day:\n\n{answers.written(rows)}")
-    is_wrong |= any(row.wrong for row in rows)
-    assert not is_wrong, "\n".join(tables)
+    is_wrong |= write("The day", rows)
+    assert not is_wrong, tables.read_text()
     assert day.truth.closed_since_s

@@ -39,17 +39,23 @@ class Truth:
     held: dict[str, Held] = field(default_factory=dict)
     closed_since_s: dict[int, float] = field(default_factory=dict)
     broken: dict[int, int] = field(default_factory=dict)
+    on_node: dict[int, list[Held]] = field(default_factory=dict)
+
+    def bound(self, held: Held) -> None:
+        self.held[held.run.pod] = held
+        self.on_node.setdefault(held.run.node, []).append(held)
 
     @property
     def now(self) -> list[Held]:
-        return [each for each in self.held.values() if each.end_s is None]
+        # The agents ask from a thread of their own.
+        return [each for each in list(self.held.values()) if each.end_s is None]
 
     def holders(self, node: int) -> dict[int, Holding]:
         """What its kubelet has given out: of fractions by annotation it knows nothing."""
         return {
             gpu: Holding(each.namespace, each.run.pod, each.run.busy)
-            for each in self.now
-            if each.run.node == node
+            for each in list(self.on_node.get(node, ()))
+            if each.end_s is None
             for gpu in each.run.gpus
         }
 

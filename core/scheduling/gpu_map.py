@@ -122,7 +122,10 @@ def _settled(gpus: list[GpuDevice], activity: Mapping[str, GpuActivity]) -> list
 
 
 def _holding(gpu: GpuDevice, like: GpuDevice) -> GpuDevice:
-    return replace(gpu, holders=like.holders, free_milli_gpu=like.free_milli_gpu)
+    held = replace(gpu, holders=like.holders, free_milli_gpu=like.free_milli_gpu)
+    # That one of a node's free GPUs is broken is said of whichever is free.
+    is_same = gpu.takes_pods == like.takes_pods
+    return held if is_same else replace(held, takes_pods=like.takes_pods, problem=like.problem)
 
 
 def _named(gpu: GpuDevice, reported: GpuActivity | None) -> GpuDevice:

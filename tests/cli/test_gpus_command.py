@@ -10,6 +10,7 @@ from kopt.cli.output import FORMATTERS, Format
 from kopt.controllers.overview.devices.gpus import GpuDocuments, gpus_of_documents
 from kopt.controllers.overview.reduced import reduced_node
 from kopt.core.scheduling.devices import GpuDevice
+from kopt.core.scheduling.gpu_map import GpuActivity, map_node
 from tests.cli.conftest import Kopt
 
 Object = dict[str, Any]
@@ -106,6 +107,9 @@ def test_a_broken_gpu_is_listed_and_what_a_pod_has_of_broken_ones_is_held() -> N
         assert sum(gpu.free_milli_gpu for gpu in gpus) == 1000 * (3 - int(held))
     assert "device plugin" in listed(nodes=[broken])[2].problem
     assert len(listed(nodes=[reduced_node(broken)])) == 3, "so much is kept for the pages"
+    one_held = listed(nodes=[broken], pods=[pod("p", "a")])
+    shown = map_node("a", one_held, {"2": GpuActivity(0.5, ("research", "p"))}, {}, 1)
+    assert [gpu.state for gpu in shown.gpus] == ["closed", "free", "held"], "where the exporter says"
 
 
 def test_a_gpu_that_kai_divides_is_of_those_who_share_it_and_not_of_its_reservation_too() -> None:

@@ -13,6 +13,7 @@ from kopt.cluster.objects.namespace import KAI_RESERVATIONS
 from kopt.cluster.objects.progress import progress_of
 from kopt.cluster.workloads.node_selection import GPU_PRODUCT_LABELS
 from kopt.cluster.workloads.owners import owner_of, run_of
+from kopt.cluster.workloads.placement.node_capacity import shortfalls_of
 from kopt.cluster.workloads.requests.gpus import DEVICES_ANNOTATION, FRACTION_ANNOTATIONS, memory_of
 from kopt.cluster.workloads.requests.pods import quantity
 from kopt.core.cost.metering import Attributes, Idle, MeteredNode, Milliseconds, Offer
@@ -166,13 +167,9 @@ def read_node(document: Object) -> ObservedNode:
 
 def _broken(document: Object, devices: NodeDevices) -> int:
     """GPUs that the node has and that its device plugin offers to nobody."""
-    capacity, offered = (mapping(document, "status", each) for each in ("capacity", "allocatable"))
-    lacking = {
-        name: max(0, _amount(capacity.get(name)) - _amount(offered.get(name)))
-        for name in devices.units
-        if name in offered
-    }
-    return min(devices.gpus, int(sum(count * devices.units[name].compute for name, count in lacking.items())))
+    shortfalls = shortfalls_of(document, devices.units.__contains__)
+    broken = sum(shortfall.broken * devices.units[name].compute for name, shortfall in shortfalls.items())
+    return min(devices.gpus, int(broken))
 
 
 def request_of(pod: Object) -> Request:

@@ -21,7 +21,7 @@ from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.cluster.objects.namespace import KAI_RESERVATIONS
 from kopt.cluster.workloads.hardware import current_slices, inventory_of
 from kopt.cluster.workloads.node_selection import why_closed
-from kopt.cluster.workloads.placement.node_capacity import MOST_SLOTS
+from kopt.cluster.workloads.placement.node_capacity import Shortfall, shortfalls_of
 from kopt.cluster.workloads.placement.node_complaints import complaint_in_any_mode
 from kopt.cluster.workloads.requests.external import CLAIMS, RESOURCE_SLICES
 from kopt.cluster.workloads.requests.pods import is_gpu, quantity_or_zero
@@ -112,9 +112,13 @@ def gpus_of_documents(documents: GpuDocuments, unread: tuple[str, ...] = ()) -> 
         documents.allocations,
         packs=True,
     )
-    gpus = [*_counted(fleet, closed), *_devices(documents, closed)]
-    broken = {key: count for node in documents.nodes for key, count in _broken(node) if count > 0}
-    return GpuList(tuple(sorted(_without_broken(gpus, broken), key=_order)), unread)
+    shortfalls = {
+        (text(node, "metadata", "name"), resource): shortfall
+        for node in documents.nodes
+        for resource, shortfall in shortfalls_of(node).items()
+    }
+    gpus = [*_closed_where_short(_counted(fleet, closed), shortfalls, fleet), *_devices(documents, closed)]
+    return GpuList(tuple(sorted(gpus, key=_order)), unread)
 
 
 def _installed(node: Object) -> Object:
@@ -127,26 +131,35 @@ def _installed(node: Object) -> Object:
     return {**node, "status": {**status, "allocatable": {**mapping(status, "allocatable"), **gpus}}}
 
 
-def _broken(node: Object) -> Iterator[tuple[tuple[str, str], int]]:
-    """By node and resource: how many GPUs it has that its device plugin offers to nobody."""
-    capacity, offered = (mapping(node, "status", each) for each in ("capacity", "allocatable"))
-    for resource, amount in capacity.items():
-        if is_gpu(str(resource)):
-            has, offers = (min(quantity_or_zero(each), MOST_SLOTS) for each in (amount, offered.get(resource, 0)))
-            yield (text(node, "metadata", "name"), str(resource)), has - offers
-
-
-def _without_broken(gpus: list[GpuDevice], broken: Mapping[tuple[str, str], int]) -> Iterator[GpuDevice]:
-    """Which GPUs of a node are broken nothing says: that they are the last free ones is as good as any."""
-    remaining = dict(broken)
-    for gpu in reversed(gpus):
-        count = remaining.get((gpu.node, gpu.resource), 0)
-        if count and gpu.free_milli_gpu >= WHOLE_GPU:
-            remaining[gpu.node, gpu.resource] = count - 1
-            problem = "; ".join(filter(None, (gpu.problem, "its device plugin offers one GPU less than there are")))
-            yield replace(gpu, takes_pods=False, problem=problem)
+def _closed_where_short(
+    gpus: Iterable[GpuDevice], shortfalls: Mapping[tuple[str, str], Shortfall], fleet: Fleet
+) -> Iterator[GpuDevice]:
+    """Which GPUs of a node are broken nothing says: of the free ones those that something is wrong with, and then the
+    last, are as good as any."""
+    remaining = {key: shortfall.broken for key, shortfall in shortfalls.items()}
+    of_short: list[GpuDevice] = []
+    for gpu in gpus:
+        if (gpu.node, gpu.resource) in shortfalls:
+            of_short.append(gpu)
         else:
             yield gpu
+    for gpu in sorted(of_short, key=lambda gpu: (not _is_poor(gpu, fleet), -int(gpu.name))):
+        key = gpu.node, gpu.resource
+        if remaining[key] and gpu.free_milli_gpu >= WHOLE_GPU:
+            remaining[key] -= 1
+            yield replace(gpu, takes_pods=False, shortfall=_sentence(gpu, shortfalls[key]))
+        else:
+            yield gpu
+
+
+def _is_poor(gpu: GpuDevice, fleet: Fleet) -> bool:
+    """Whether something is wrong with it, and not with all of its node."""
+    return bool(fleet.complaints.poor(gpu.node, fleet.nodes[gpu.node][gpu.resource].gpus) >> int(gpu.name) & 1)
+
+
+def _sentence(gpu: GpuDevice, shortfall: Shortfall) -> str:
+    offers = f"its device plugin offers {shortfall.offered} of {shortfall.installed} {gpu.resource}"
+    return f"{offers}; that it is this one is assumed" if shortfall.offered else offers
 
 
 def _order(gpu: GpuDevice) -> tuple[str, str, int, str]:

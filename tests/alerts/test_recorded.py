@@ -141,6 +141,16 @@ AGREEING: dict[str, tuple[dict[str, str], str, dict[str, float]]] = {
         "cluster:kopt_gpus_wanted:sum",
         {"": 0.0},
     ),
+    "what one resource lacks is not taken from another": (
+        {
+            **_offers("a", 8),
+            **_offers("a", 7, "nvidia_com_mig_1g_10gb"),
+            **_request("p", "a", "6x80"),
+            **_request("q", "a", "10x80", "nvidia_com_mig_1g_10gb"),
+        },
+        "node:kopt_gpus_free:sum",
+        {'node="a"': 2.0},
+    ),
     "two replicas of kube-state-metrics say the same": (
         {**_request("p", "a", "4x80", instance="x"), **_request("p", "a", "4x80", instance="y")},
         "node:kopt_gpus_allocated:sum",

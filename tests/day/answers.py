@@ -81,17 +81,12 @@ def now(day: Day) -> list[Row]:
     states = summed((gpu["state"], 1.0) for gpu in gpus)
     panel = lambda name, title, legend="": asked(day, name, title, legend)  # noqa: E731
     kinds = by_label(day, query_of("cost", "GPUs by what they are charged as"), "kind")
-    # Nothing but requests and kubelets tells Prometheus who has a GPU; they do not know fractions by annotation.
-    fractions = truth.fractions
-    installed = panel("cluster", "GPUs")
-    allocated = panel("cluster", "Allocated")
-    cluster_allocated = None if allocated is None or installed is None else allocated * installed + fractions
     rows = [
         exact(
             "GPUs",
             truth.installed,
             page=page.get("GPUs"),
-            dashboards=installed,
+            dashboards=panel("cluster", "GPUs"),
             command_line=float(len(gpus)),
             cost=sum(kinds.values()),
         ),
@@ -99,9 +94,14 @@ def now(day: Day) -> list[Row]:
             "allocated",
             truth.allocated,
             page=page.get("Held"),
-            dashboards=cluster_allocated,
             command_line=sum(amount for _, amount in held),
             cost=kinds.get("charged"),
+        ),
+        # Nothing but requests and kubelets tells Prometheus who has a GPU; they do not know fractions by annotation.
+        exact(
+            "allocated by requests, of all",
+            (truth.allocated - truth.fractions) / truth.installed,
+            dashboards=panel("cluster", "Allocated"),
         ),
         exact(
             "free",
@@ -118,7 +118,7 @@ def now(day: Day) -> list[Row]:
             command_line=states.get("closed", 0.0),
             cost=kinds.get("unavailable"),
         ),
-        exact("busy", truth.busy(fractions), 6e-4, page=page.get("Busy, of those held")),
+        exact("busy", truth.busy(truth.fractions), 6e-4, page=page.get("Busy, of those held")),
         exact("busy, where a pod is named", truth.busy(), 1e-6, dashboards=panel("cluster", "Busy")),
         exact("held and idle now", truth.idle_now, page=page.get("Held and idle")),
     ]
@@ -137,17 +137,12 @@ def now(day: Day) -> list[Row]:
     rows.append(exact("alerts that fire", sum(known.values()), page=_page(day, "/alerts").get("Fire now")))
     by_space = summed((each.namespace, each.gpus) for each in truth.now)
     in_queries = by_label(day, query_of("queues", "GPUs by namespace"), "namespace")
-    without = summed((each.namespace, -each.gpus) for each in truth.now if each.run.fraction_milli)
+    by_requests = summed((each.namespace, each.gpus) for each in truth.now if not each.run.fraction_milli)
     by_command = summed(held)
     for team, space in sorted(day.player.spaces.items()):
-        rows.append(
-            exact(
-                f"allocated, {team}",
-                by_space.get(space, 0.0),
-                dashboards=in_queries.get(space, 0.0) - without.get(space, 0.0),
-                command_line=by_command.get(space, 0.0),
-            )
-        )
+        own, requested = by_space.get(space, 0.0), by_requests.get(space, 0.0)
+        rows.append(exact(f"allocated, {team}", own, command_line=by_command.get(space, 0.0)))
+        rows.append(exact(f"allocated by requests, {team}", requested, dashboards=in_queries.get(space, 0.0)))
     return rows
 
 

@@ -42,6 +42,7 @@ BENCHMARKS = {name: f"benchmarks.{name}" for name in predictor_names()} | {
     "queues": "benchmarks.queues",
     "reactions": "benchmarks.reactions",
     "reclaims": "benchmarks.reclaims",
+    "replayed-day": "benchmarks.replayed_day",
     "replicas": "benchmarks.replicas",
     "reservations": "benchmarks.reservations",
     "rightsizing": "benchmarks.rightsizing",

@@ -12,7 +12,7 @@ from kopt.formats.gpu_metrics import exporters
 
 NEWEST_S = 120
 """Older samples are not now: an exporter that is gone says nothing."""
-_LABELS = "namespace,pod,exported_namespace,exported_pod,gpu,gpu_id,Hostname,hostname"
+_LABELS = "namespace,pod,exported_namespace,exported_pod,gpu,gpu_id,Hostname,hostname,node"
 
 
 def read_gpu_activity(server: Server, now_s: float | None = None) -> Mapping[str, Mapping[str, GpuActivity]]:
@@ -23,7 +23,8 @@ def read_gpu_activity(server: Server, now_s: float | None = None) -> Mapping[str
     at_s = time.time() if now_s is None else now_s
     result: dict[str, dict[str, GpuActivity]] = {}
     for name, whole in ACTIVITY.items():
-        query = f"max by ({_LABELS}) (last_over_time({name}[{NEWEST_S}s]))"
+        # Not the last sample of a window: that of a pod which has ended is no longer one by its end in Prometheus.
+        query = f"max by ({_LABELS}) ({name} and timestamp({name}) >= {at_s - NEWEST_S:.3f})"
         measured = _by_gpu(server.query_range(query, at_s, at_s, 1), whole)
         for node, gpus in measured.items():
             result[node] = {**gpus, **result.get(node, {})}
@@ -36,7 +37,8 @@ def _by_gpu(answer: list[dict[str, Any]], whole: float) -> dict[str, dict[str, G
         for item in answer:
             labels = {str(key): str(value) for key, value in item["metric"].items()}
             share = float(item["values"][-1][1]) / whole
-            node, gpu = labels.get("Hostname") or labels.get("hostname", ""), labels.get("gpu") or labels.get("gpu_id")
+            node = labels.get("Hostname") or labels.get("hostname") or labels.get("node", "")
+            gpu = labels.get("gpu") or labels.get("gpu_id")
             if not node or not gpu or not (math.isfinite(share) and 0 <= share <= 1.01):
                 continue
             gpus = result.setdefault(node, {})

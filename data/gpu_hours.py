@@ -31,6 +31,7 @@ _BY_NODE = {
 _OF_CLUSTER = {
     "installed": "node:kopt_gpus_installed:sum",
     "available": "node:kopt_gpus_available:sum",
+    "free": "node:kopt_gpus_free:sum",
     "requested": _BY_WORKLOAD["requested"],
     **_BY_NODE,
 }
@@ -101,6 +102,10 @@ class _Reading:
         steps = []
         for at_s in sorted(series["installed"]):
             values = {name: points.get(at_s, 0.0) for name, points in series.items()}
+            free = values.pop("free")
+            if at_s in series["free"]:
+                # Added up by node: what pods have on nodes that take no more would else hide free GPUs of others.
+                values["available"] = values["allocated"] + free
             # What Kueue holds back has no pods yet; what it lets in has pods, and is in both.
             values["requested"] = max(values["requested"], queued.get(at_s, 0.0))
             steps.append(ClusterStep(**values, at_s=at_s))

@@ -12,7 +12,7 @@ import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kopt.core.hardware.gpu_telemetry import HELD
@@ -47,11 +47,13 @@ _SHARED_FROM = 0.1
 
 @dataclass(frozen=True)
 class Readings:
-    """Use by pod, and the pods whose readings were no numbers. ``is_named``: some series says whose GPU it is."""
+    """Use by pod, and the pods whose readings were no numbers. ``is_named``: some series says whose GPU it is.
+    ``until_s``: when the window ended, in Unix seconds."""
 
     uses: Mapping[Pod, MeasuredUse]
     not_numbers: frozenset[Pod]
     is_named: bool
+    until_s: float = math.inf
 
     @property
     def activity(self) -> Mapping[Pod, float]:
@@ -92,7 +94,7 @@ def read_gpu_use(server: Server, since_s: float, namespace: str = "", now_s: flo
             devices.add_activity(name, labels, points)
     for labels, points in rows_of(ask(HELD, "max_over_time")):
         devices.add_holder(labels, points)
-    return devices.readings()
+    return replace(devices.readings(), until_s=until_s)
 
 
 def _query(name: str, function: str, step_s: int, namespace: str) -> str:

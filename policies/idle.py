@@ -35,6 +35,6 @@ def should_give_up(state: Idleness, use: MeasuredUse | None, traits: ClassTraits
 
 def unused_gpu_hours(milli_gpu: int, use: MeasuredUse | None) -> float | None:
     """GPU-hours of the measured time in which no kernel ran; None where that is not known."""
-    if use is None or use.activity is None:
+    if use is None or use.unused_s is None:
         return None
-    return milli_gpu / WHOLE_GPU * use.measured_s / 3600 * (1 - use.activity)
+    return milli_gpu / WHOLE_GPU * use.unused_s / 3600

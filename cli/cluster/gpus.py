@@ -109,7 +109,7 @@ def answer(listed: list[GpuDevice], unread: tuple[str, ...] = (), *, free: bool 
             gpu.state,
             gpu.free_milli_gpu,
             [HolderRow(holder.namespace, holder.pod, holder.milli_gpu, holder.assumed) for holder in gpu.holders],
-            gpu.problem,
+            gpu.problems,
         )
         for gpu in selected
     ]

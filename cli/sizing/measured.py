@@ -1,7 +1,7 @@
 """What the pods of workloads really used, from the Prometheus that ``--prometheus`` names."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,8 +40,13 @@ class Measurements:
         from kopt.core.workload.measured import together
 
         namespace = pod_kind.workload.namespace
-        uses = (self._readings.uses.get((namespace, name)) for name in pod_kind.pod_names)
-        return together(use for use in uses if use is not None)
+        uses = {name: self._readings.uses.get((namespace, name)) for name in pod_kind.pod_names}
+        return together(self._since(use, pod_kind.started_s.get(name)) for name, use in uses.items() if use is not None)
+
+    def _since(self, use: "MeasuredUse", started_s: float | None) -> "MeasuredUse":
+        """A step with a reading counts in full, however late in it the pod began."""
+        longest_s = use.measured_s if started_s is None else max(0.0, self._readings.until_s - started_s)
+        return replace(use, measured_s=min(use.measured_s, longest_s))
 
     @property
     def activity(self) -> "Mapping[tuple[str, str], float]":

@@ -18,6 +18,8 @@ SYSTEM_NAMESPACES = (
     "kube-amd-gpu",
     "cert-manager",
 )
+KAI_RESERVATIONS = ("kai-resource-reservation", "runai-reservation")
+"""KAI holds each GPU that it divides by a pod of its own here; whoever shares the GPU has it."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from kopt.controllers.meter.clock import SteadyClock
 from kopt.controllers.meter.reconciler import Metering, MeterSettings
 from kopt.controllers.meter.state import LiveCluster, Resources
 from kopt.controllers.meter.store import CostStore
-from kopt.core.cost.metering import GPU_HOUR, idle_of
+from kopt.core.cost.metering import GPU_HOUR, Idle, idle_of
 from kopt.core.cost.prices import PriceBook, shipped_prices
 from kopt.core.decision import Mode
 from kopt.core.switches import Owner
@@ -161,12 +161,13 @@ class Replica(LedReplica):
         metering = self.metering
         if metering is None:
             return
-        milli: dict[str, int] = {}
+        # A kind of which there is none is 0: a series that comes and goes has a mean of the time when it was there.
+        milli = dict.fromkeys(["charged", *(idle.value for idle in Idle)], 0)
         for meter in metering.meters.values():
             for subject, (_, share) in meter.open.items():
                 idle = idle_of(subject)
                 kind = "charged" if idle is None else idle.value
-                milli[kind] = milli.get(kind, 0) + share
+                milli[kind] += share
         gpus = GaugeMetricFamily("kopt_cost_gpus", "GPUs, by what they are charged as now.", labels=["kind"])
         for kind, share in sorted(milli.items()):
             gpus.add_metric([kind], share / WHOLE_GPU)

@@ -9,9 +9,11 @@ from kopt.cluster.client.resources import KAIWO_RESERVATIONS, Object
 from kopt.cluster.objects.annotations import INDICES_ANNOTATION
 from kopt.cluster.objects.custom.reservation import held_for
 from kopt.cluster.objects.fields import at, items, mapping, text
+from kopt.cluster.objects.namespace import KAI_RESERVATIONS
 from kopt.cluster.objects.progress import progress_of
 from kopt.cluster.workloads.node_selection import GPU_PRODUCT_LABELS
 from kopt.cluster.workloads.owners import owner_of, run_of
+from kopt.cluster.workloads.placement.node_capacity import shortfalls_of
 from kopt.cluster.workloads.requests.gpus import FRACTION_ANNOTATIONS, devices_of, memory_of
 from kopt.cluster.workloads.requests.pods import quantity
 from kopt.core.cost.metering import Attributes, Idle, MeteredNode, Milliseconds, Offer
@@ -38,8 +40,6 @@ QUEUE_LABELS = (
 _FIRST_STEP = "kaiwo.ai/first-step"
 """By the log agent: where a run resumed."""
 _GROUP_LABEL = "runai-gpu-group"
-_RESERVATIONS = ("kai-resource-reservation", "runai-reservation")
-"""KAI holds each GPU that it divides by a pod of its own here; whoever shares the GPU is charged for it."""
 _SPOT = {
     "karpenter.sh/capacity-type": "spot",
     "eks.amazonaws.com/capacityType": "SPOT",
@@ -92,7 +92,7 @@ def pod_reader(label_keys: tuple[str, ...]) -> Any:
         node, namespace = text(spec, "nodeName"), text(metadata, "namespace")
         request = request_of(pod)
         claims = at(spec, "resourceClaims")
-        if not node or namespace in _RESERVATIONS or not (_has_gpus(request) or claims):
+        if not node or namespace in KAI_RESERVATIONS or not (_has_gpus(request) or claims):
             return None
         owner = owner_of(pod, "pods")
         labels = mapping(metadata, "labels")
@@ -160,8 +160,16 @@ def read_node(document: Object) -> ObservedNode:
         ),
         _time_ms(text(metadata, "creationTimestamp")) or 0,
         _closed(document),
+        0 if devices is None else _broken(document, devices),
     )
     return ObservedNode(node, devices)
+
+
+def _broken(document: Object, devices: NodeDevices) -> int:
+    """GPUs that the node has and that its device plugin offers to nobody."""
+    shortfalls = shortfalls_of(document, devices.units.__contains__)
+    broken = sum(shortfall.broken * devices.units[name].compute for name, shortfall in shortfalls.items())
+    return min(devices.gpus, int(broken))
 
 
 def request_of(pod: Object) -> Request:

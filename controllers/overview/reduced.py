@@ -36,7 +36,10 @@ def reduced_node(node: Object) -> Object:
             "annotations": {name: note for name in NODE_ANNOTATIONS if (note := text(metadata, "annotations", name))},
         },
         "spec": {name: spec[name] for name in ("taints", "unschedulable") if name in spec},
-        "status": {"allocatable": dict(mapping(node, "status", "allocatable")), "conditions": ready + of_gpus},
+        "status": {
+            **{name: dict(mapping(node, "status", name)) for name in ("capacity", "allocatable")},
+            "conditions": ready + of_gpus,
+        },
     }
 
 

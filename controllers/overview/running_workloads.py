@@ -31,6 +31,7 @@ from kopt.cluster.workloads.shares.executors import executor_for, executor_in
 from kopt.cluster.workloads.workload import Workload
 from kopt.controllers.overview.measured_advice import advice_of_measured
 from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
+from kopt.core.times import seconds_or_none
 from kopt.core.workload.executor import Executor
 from kopt.core.workload.measured import MeasuredUse
 from kopt.policies.sizing.advice import advise
@@ -45,8 +46,8 @@ _BETWEEN = (REPLICA_SETS, JOBS)
 @dataclass(frozen=True)
 class PodKind:
     """Pods of a workload that are made from one template. ``gpu`` is the product they run on, empty where none runs;
-    ``pod_names`` are all pods of the workload that are on nodes, of whichever template. ``in_cluster``: what hands out
-    shares of a GPU there."""
+    ``pod_names`` are all pods of the workload that are on nodes, of whichever template, ``started_s`` since when, in
+    Unix seconds. ``in_cluster``: what hands out shares of a GPU there."""
 
     resource: Resource
     workload: Workload
@@ -54,6 +55,7 @@ class PodKind:
     gpu: str = ""
     pod_names: tuple[str, ...] = ()
     in_cluster: Executor = Executor.UNKNOWN
+    started_s: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def executor(self) -> Executor:
@@ -157,8 +159,13 @@ async def running(kube: Kube, namespace: str = "") -> AsyncIterator[PodKind]:
                     home = homes.get(text(document, "metadata", "uid"), _Home())
                     others = await _others(kube, document, kind, runtimes)
                     for pod_kind in pods_of(document, kind, resource, others.get):
-                        pod_names = tuple(sorted(home.pods))
-                        yield replace(pod_kind, gpu=home.gpu, pod_names=pod_names, in_cluster=executor)
+                        yield replace(
+                            pod_kind,
+                            gpu=home.gpu,
+                            pod_names=tuple(sorted(home.pods)),
+                            in_cluster=executor,
+                            started_s={name: at_s for name, at_s in home.pods.items() if at_s is not None},
+                        )
         except (NotFound, Forbidden):
             continue
 
@@ -188,9 +195,9 @@ async def _others(
 
 @dataclass
 class _Home:
-    """Where the pods of a workload run: their names, and the products of their GPUs."""
+    """Where the pods of a workload run: their names with when they started, and the products of their GPUs."""
 
-    pods: set[str] = field(default_factory=set)
+    pods: dict[str, float | None] = field(default_factory=dict)
     products: set[str] = field(default_factory=set)
 
     @property
@@ -214,7 +221,7 @@ async def _homes(kube: Kube, namespace: str) -> dict[str, _Home]:
             if not node or text(pod, "status", "phase") in ("Succeeded", "Failed"):
                 continue
             for holder in {text(pod, "metadata", "uid"), owner, owners.get(owner, "")} - {""}:
-                result[holder].pods.add(text(pod, "metadata", "name"))
+                result[holder].pods[text(pod, "metadata", "name")] = seconds_or_none(text(pod, "status", "startTime"))
                 result[holder].products |= {products[node]} if node in products else set()
     except Forbidden:
         return {}

@@ -18,9 +18,9 @@ _IDLE_PREFIX = "idle:"
 
 
 class Idle(StrEnum):
-    """Why nobody is charged. ``RESERVED``: kept for those who tolerate the node's taint. ``UNAVAILABLE``: its node is
-    cordoned or not ready. ``STRANDED``: too fragmented for what pods usually ask for (Weng et al., ATC 2023).
-    ``UNOBSERVED``: no meter ran."""
+    """Why nobody is charged. ``RESERVED``: kept for those who tolerate the node's taint. ``UNAVAILABLE``: it is broken,
+    or its node is cordoned or not ready. ``STRANDED``: too fragmented for what pods usually ask for (Weng et al., ATC
+    2023). ``UNOBSERVED``: no meter ran."""
 
     UNALLOCATED = "unallocated"
     STRANDED = "stranded"
@@ -121,7 +121,8 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class MeteredNode:
-    """``gpus`` are physical ones, however they are cut. ``closed``: why what is free there cannot be had."""
+    """``gpus`` are physical ones, however they are cut; ``broken`` of them are offered to nobody. ``closed``: why what
+    is free there cannot be had."""
 
     uid: str
     name: str
@@ -129,6 +130,7 @@ class MeteredNode:
     offer: Offer
     created_ms: Milliseconds = 0
     closed: Idle | None = None
+    broken: int = 0
 
     @property
     def capacity_milli(self) -> int:

@@ -28,8 +28,14 @@ class GpuDevice:
     free_milli_gpu: int
     holders: tuple[GpuHolder, ...] = ()
     takes_pods: bool = True
-    """Its node is ready and not cordoned, and the device has no taint."""
+    """Its node is ready and not cordoned, the device has no taint, and its device plugin offers it."""
     problem: str = ""
+    shortfall: str = ""
+    """What closes a GPU where its device plugin offers fewer than there are: that it is this one is assumed."""
+
+    @property
+    def problems(self) -> str:
+        return "; ".join(filter(None, (self.problem, self.shortfall)))
 
     @property
     def state(self) -> str:

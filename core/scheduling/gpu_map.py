@@ -122,7 +122,14 @@ def _settled(gpus: list[GpuDevice], activity: Mapping[str, GpuActivity]) -> list
 
 
 def _holding(gpu: GpuDevice, like: GpuDevice) -> GpuDevice:
-    return replace(gpu, holders=like.holders, free_milli_gpu=like.free_milli_gpu)
+    # That one of a node's free GPUs is not offered is said of whichever is free; what is known of a GPU stays with it.
+    return replace(
+        gpu,
+        holders=like.holders,
+        free_milli_gpu=like.free_milli_gpu,
+        takes_pods=like.takes_pods,
+        shortfall=like.shortfall,
+    )
 
 
 def _named(gpu: GpuDevice, reported: GpuActivity | None) -> GpuDevice:

@@ -46,7 +46,7 @@ class GpuHours:
 @dataclass(frozen=True)
 class ClusterStep:
     """GPUs of a cluster at Unix time ``at_s``. ``installed`` has broken ones and those of cordoned nodes, ``available``
-    has not; the rest is as in ``GpuHours``, in GPUs."""
+    leaves out those of them that no pod has; the rest is as in ``GpuHours``, in GPUs."""
 
     installed: float
     available: float

@@ -14,7 +14,8 @@ class MeasuredUse:
     pod with most of it: gaps are left out. ``activity`` is the mean share, 0 to 1, of time in which kernels ran, and
     ``activity_high`` that of the busiest step of the window. ``gpu`` is the model as the exporter calls it. A
     ``partition`` is a MIG device or a partition of an AMD GPU. Of a ``shared`` GPU the figures are those of all its
-    pods together. ``jobs`` are Prometheus' scrape jobs that reported the memory.
+    pods together. ``jobs`` are Prometheus' scrape jobs that reported the memory. ``idle_s``: for how many seconds of
+    what was measured of each no kernel ran, the mean of the pods; None where ``measured_s`` and ``activity`` say it.
     """
 
     peak_bytes: Bytes
@@ -26,6 +27,14 @@ class MeasuredUse:
     partition: bool = False
     shared: bool = False
     jobs: tuple[str, ...] = ()
+    idle_s: float | None = None
+
+    @property
+    def unused_s(self) -> float | None:
+        """Seconds in which no kernel ran; None where that is not measured."""
+        if self.idle_s is not None or self.activity is None:
+            return self.idle_s
+        return self.measured_s * (1 - self.activity)
 
 
 def together(uses: Iterable[MeasuredUse]) -> MeasuredUse | None:
@@ -35,6 +44,8 @@ def together(uses: Iterable[MeasuredUse]) -> MeasuredUse | None:
         return None
     longest = max(pods, key=lambda use: use.measured_s)
     means = [use.activity for use in pods if use.activity is not None]
+    # One that came back a moment ago was not idle for as long as the others were.
+    idle_s = [use.unused_s for use in pods if use.unused_s is not None]
     models = {use.gpu for use in pods}
     return MeasuredUse(
         max(use.peak_bytes for use in pods),
@@ -46,4 +57,5 @@ def together(uses: Iterable[MeasuredUse]) -> MeasuredUse | None:
         any(use.partition for use in pods),
         any(use.shared for use in pods),
         tuple(sorted({job for use in pods for job in use.jobs})),
+        sum(idle_s) / len(idle_s) if idle_s else None,
     )

@@ -98,10 +98,19 @@ def _idle(node: MeteredNode, free: Sequence[int], mix: Mix, *, observed: bool) -
     total = sum(free)
     if not observed:
         return {Idle.UNOBSERVED.subject: total}
+    if node.closed is Idle.UNAVAILABLE:
+        return {Idle.UNAVAILABLE.subject: total}
+    # Which GPUs are broken nothing says: of those that nobody has, any are as good as others.
+    unavailable = WHOLE_GPU * min(node.broken, sum(milli == WHOLE_GPU for milli in free))
     if node.closed is not None:
-        return {node.closed.subject: total}
-    stranded = stranded_milli(free, mix)
-    return {Idle.UNALLOCATED.subject: total - stranded, Idle.STRANDED.subject: stranded}
+        return {Idle.UNAVAILABLE.subject: unavailable, node.closed.subject: total - unavailable}
+    usable = sorted(free)[: len(free) - unavailable // WHOLE_GPU]
+    stranded = stranded_milli(usable, mix)
+    return {
+        Idle.UNAVAILABLE.subject: unavailable,
+        Idle.UNALLOCATED.subject: total - unavailable - stranded,
+        Idle.STRANDED.subject: stranded,
+    }
 
 
 def stranded_milli(free: Sequence[int], mix: Mix) -> int:

@@ -91,9 +91,14 @@ class Placement:
 
 
 class Fleet:
-    """Nodes, and what pods hold of them."""
+    """Nodes, and what pods hold of them.
 
-    def __init__(self, weights: Mapping[str, float] = WEIGHTS) -> None:
+    Of shares of which nothing says on which GPU they are, decisions assume that they are spread; with ``packs`` they
+    are assumed to be packed, as they are charged.
+    """
+
+    def __init__(self, weights: Mapping[str, float] = WEIGHTS, *, packs: bool = False) -> None:
+        self._packs = packs
         self.pools: dict[str, Pool] = {}
         self.complaints = Complaints()
         self.inside: dict[Domain, set[str]] = {}
@@ -441,7 +446,8 @@ class Fleet:
         return [(resource, _share_of(ask, memory_bytes) if ask.share_bytes else ask.request)]
 
     def _slots(self, pool: Pool, node: str, request: PodRequest, named: tuple[int, ...] | None) -> tuple[int, ...]:
-        """The named slots if they can be, else the ones with most room, the first among equal ones."""
+        """The named slots if they can be, else those with most room, or with least where shares are packed; the first
+        among equal ones."""
         count = request.gpus.count
         if (
             named is not None
@@ -450,6 +456,8 @@ class Fleet:
         ):
             return named
         free = pool.state.gpu_free_milli[pool.state.index[node]]
+        if self._packs and request.gpus.share < WHOLE_GPU and np.count_nonzero(free >= request.gpus.share) >= count:
+            free = np.where(free >= request.gpus.share, WHOLE_GPU - free, -1)
         return tuple(sorted(int(slot) for slot in np.argsort(-free, kind="stable")[:count]))
 
 

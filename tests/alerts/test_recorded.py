@@ -73,18 +73,130 @@ def test_sums_by_node_and_workload(tmp_path: Path) -> None:
     cases += [_case("cluster:kopt_gpus_unavailable:sum", {"": 3.0}), _case("cluster:kopt_gpus_wanted:sum", {"": 4.0})]
     # Of .04, .6 and .9 the second, in the middle of its bucket, which ends at .6, as Prometheus interpolates.
     cases.append({**median, "exp_samples": [{"labels": "{}", "value": 0.575}]})
+    evaluated(tmp_path, SERIES, cases)
+
+
+def evaluated(folder: Path, series: dict[str, str], cases: list[dict[str, object]]) -> None:
+    """As promtool does, with a sample a minute."""
     test = {
         "rule_files": ["rules.yaml"],
         "evaluation_interval": "1m",
         "tests": [
             {
                 "interval": "1m",
-                "input_series": [{"series": name, "values": values} for name, values in SERIES.items()],
+                "input_series": [{"series": name, "values": values} for name, values in series.items()],
                 "promql_expr_test": cases,
             }
         ],
     }
     recorded = [group for group in rule_groups() if group["name"].startswith("kopt-recorded")]
-    (tmp_path / "rules.yaml").write_text(yaml.safe_dump({"groups": recorded}))
-    (tmp_path / "test.yaml").write_text(yaml.safe_dump(test))
-    promtool("test", "rules", "test.yaml", folder=tmp_path)
+    (folder / "rules.yaml").write_text(yaml.safe_dump({"groups": recorded}))
+    (folder / "test.yaml").write_text(yaml.safe_dump(test))
+    promtool("test", "rules", "test.yaml", folder=folder)
+
+
+def _request(pod: str, node: str, gpus: str, resource: str = "nvidia_com_gpu", **more: str) -> dict[str, str]:
+    labels = {"namespace": "team", "pod": pod, "node": node, "container": "c", "resource": resource, **more}
+    written = ",".join(f'{name}="{value}"' for name, value in labels.items())
+    return {f"{_REQUESTS}{{{written}}}": gpus}
+
+
+def _offers(node: str, gpus: int, resource: str = "nvidia_com_gpu") -> dict[str, str]:
+    return {
+        f'kube_node_status_{what}{{node="{node}",resource="{resource}"}}': f"{gpus}x80"
+        for what in ("capacity", "allocatable")
+    }
+
+
+def _busy(node: str, gpu: int, pod: str, values: str, partition: str = "") -> dict[str, str]:
+    labels = f'node="{node}",gpu="{gpu}",partition="{partition}",namespace="team",pod="{pod}"'
+    return {f"kopt_gpu_busy_ratio{{{labels}}}": values}
+
+
+AGREEING: dict[str, tuple[dict[str, str], str, dict[str, float]]] = {
+    "what pods have on a node that is lost is allocated, and not unavailable beside": (
+        {
+            **_offers("a", 8),
+            **_offers("lost", 8),
+            'kube_node_status_condition{node="lost",condition="Ready",status="unknown"}': "1x80",
+            **_request("p", "a", "4x80"),
+            **_request("q", "lost", "6x80"),
+        },
+        "cluster:kopt_gpus_unavailable:sum",
+        {"": 2.0},
+    ),
+    "what they have there leaves free GPUs of other nodes to those who wait": (
+        {
+            **_offers("a", 8),
+            **_offers("lost", 8),
+            'kube_node_status_condition{node="lost",condition="Ready",status="unknown"}': "1x80",
+            **_request("q", "lost", "8x80"),
+            **_request("waits", "", "8x80"),
+        },
+        "cluster:kopt_gpus_wanted:sum",
+        {"": 8.0},
+    ),
+    "without a node that takes pods nothing is free": (
+        {**_offers("a", 8), 'kube_node_spec_unschedulable{node="a"}': "1x80", **_request("waits", "", "8x80")},
+        "cluster:kopt_gpus_wanted:sum",
+        {"": 0.0},
+    ),
+    "what one resource lacks is not taken from another": (
+        {
+            **_offers("a", 8),
+            **_offers("a", 7, "nvidia_com_mig_1g_10gb"),
+            **_request("p", "a", "6x80"),
+            **_request("q", "a", "10x80", "nvidia_com_mig_1g_10gb"),
+        },
+        "node:kopt_gpus_free:sum",
+        {'node="a"': 2.0},
+    ),
+    "two replicas of kube-state-metrics say the same": (
+        {**_request("p", "a", "4x80", instance="x"), **_request("p", "a", "4x80", instance="y")},
+        "node:kopt_gpus_allocated:sum",
+        {'node="a"': 4.0},
+    ),
+    "replicas of shared GPUs that are called so count": (
+        {**_offers("a", 32, "nvidia_com_gpu_shared"), **_request("p", "a", "3x80", "nvidia_com_gpu_shared")},
+        "node:kopt_gpus_installed:sum - node:kopt_gpus_allocated:sum",
+        {'node="a"': 29.0},
+    ),
+    "each partition of a GPU that a pod has is measured": (
+        {**_busy("a", 0, "p", "0.5x80", "1"), **_busy("a", 0, "p", "0.7x80", "2")},
+        "node:kopt_gpu_busy_ratio:count",
+        {'node="a"': 2.0},
+    ),
+    "pods whose owners control nothing are in no sum less": (
+        {
+            **_request("p", "a", "4x80"),
+            'kube_pod_owner{namespace="team",pod="p",owner_kind="Backup",owner_is_controller="false"}': "1x80",
+        },
+        "sum by (namespace) (namespace_kind_queue:kopt_gpus_allocated:sum)",
+        {'namespace="team"': 4.0},
+    ),
+    "GPUs of pods that have ended are not held and idle": (
+        {**_busy("a", 0, "p", "0x60 stale"), **_busy("a", 1, "p", "0x80")},
+        "node:kopt_gpus_idle1h:count",
+        {'node="a"': 1.0},
+    ),
+    "nor are those of pods that have just begun": (
+        {**_busy("a", 0, "p", "0x70 stale"), **_busy("a", 0, "q", "_x71 0x9"), **_busy("a", 1, "p", "0x80")},
+        "node:kopt_gpus_idle1h:count",
+        {'node="a"': 1.0},
+    ),
+    "an exporter that is scraped twice draws power once": (
+        {f'kopt_gpu_power_watts{{node="a",gpu="0",instance="{each}"}}': "700x80" for each in "xy"},
+        "node:kopt_gpu_power_watts:sum",
+        {'node="a"': 700.0},
+    ),
+}
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("what", AGREEING)
+def test_every_gpu_counts_once_and_as_what_it_is(what: str, tmp_path: Path) -> None:
+    series, expr, values = AGREEING[what]
+    samples = [{"labels": f"{{{labels}}}", "value": value} for labels, value in values.items()]
+    if " " not in expr:
+        samples = [{**each, "labels": f"{expr}{each['labels']}"} for each in samples]
+    evaluated(tmp_path, series, [{"expr": expr, "eval_time": "78m", "exp_samples": samples}])

@@ -7,8 +7,13 @@ from controlplane.plane import ControlPlane
 
 from kopt.cli.cluster.gpus import answer
 from kopt.cli.output import FORMATTERS, Format
+from kopt.cluster.objects.custom.node_health import HealthRecord, status_of
 from kopt.controllers.overview.devices.gpus import GpuDocuments, gpus_of_documents
+from kopt.controllers.overview.reduced import reduced_node
+from kopt.core.decision import Mode
+from kopt.core.hardware.health import Grade, NodeHealth
 from kopt.core.scheduling.devices import GpuDevice
+from kopt.core.scheduling.gpu_map import GpuActivity, map_node
 from tests.cli.conftest import Kopt
 
 Object = dict[str, Any]
@@ -93,6 +98,62 @@ def test_gpus_of_a_node_that_takes_no_pods_are_closed_and_say_why() -> None:
         ("closed", "its node is cordoned"),
         ("closed", "its node is not ready"),
     ]
+
+
+def test_a_broken_gpu_is_listed_and_what_a_pod_has_of_broken_ones_is_held() -> None:
+    """Capacity is what is there, and paid for; what the device plugin finds unhealthy it takes out of allocatable."""
+    for held, states in (("1", ["held", "free", "closed"]), ("3", ["held"] * 3)):
+        broken = node("a", {GPU: "2"})
+        broken["status"]["capacity"] = {GPU: "3"}
+        gpus = listed(nodes=[broken], pods=[pod("p", "a", count=held)])
+        assert [gpu.state for gpu in gpus] == states
+        assert sum(gpu.free_milli_gpu for gpu in gpus) == 1000 * (3 - int(held))
+    assert (
+        listed(nodes=[broken])[2].problems == f"its device plugin offers 2 of 3 {GPU}; that it is this one is assumed"
+    )
+    assert len(listed(nodes=[reduced_node(broken)])) == 3, "so much is kept for the pages"
+    one_held = listed(nodes=[broken], pods=[pod("p", "a")])
+    shown = map_node("a", one_held, {"2": GpuActivity(0.5, ("research", "p"))}, {}, 1)
+    assert [gpu.state for gpu in shown.gpus] == ["closed", "free", "held"], "where the exporter says"
+
+
+def test_the_free_gpu_that_is_ill_is_taken_for_the_broken_one_and_keeps_its_own_complaint() -> None:
+    broken = node("a", {GPU: "2"})
+    broken["status"]["capacity"] = {GPU: "3"}
+    health = NodeHealth(Grade.SUSPECT, 0.5, {"1": Grade.SUSPECT}, {"1": 0.5})
+    record = HealthRecord("a", health, {}, reason="GPU 1: XID 94", mode=Mode.ENFORCE, gpu_count=3)
+    ill = [{"metadata": {"name": "a"}, "status": status_of(record)}]
+    gpus = gpus_of_documents(GpuDocuments([broken], [pod("p", "a")], [], [], [], [], ill)).gpus
+    assert [(gpu.state, gpu.problem) for gpu in gpus] == [("held", ""), ("closed", "GPU 1: XID 94"), ("free", "")]
+    shown = map_node("a", gpus, {"1": GpuActivity(0.5, ("research", "p"))}, {}, 1).gpus
+    assert [(gpu.state, gpu.problem) for gpu in shown] == [("closed", ""), ("held", "GPU 1: XID 94"), ("free", "")]
+    assert [bool(gpu.shortfall) for gpu in shown] == [True, False, False]
+
+
+def test_what_a_device_plugin_does_not_offer_is_counted_as_it_offers_it() -> None:
+    sliced = node("a", {GPU: "28"})
+    sliced["status"]["capacity"] = {GPU: "32"}
+    closed = [gpu.shortfall for gpu in listed(nodes=[sliced]) if gpu.state == "closed"]
+    assert closed == [f"its device plugin offers 28 of 32 {GPU}; that it is this one is assumed"] * 4
+    sliced["status"]["allocatable"] = {"cpu": "8"}
+    none = [gpu.shortfall for gpu in listed(nodes=[sliced]) if gpu.state == "closed"]
+    assert none == [f"its device plugin offers 0 of 32 {GPU}"] * 32
+
+
+@pytest.mark.parametrize("amount", [["3"], {"a": 1}, None, True, "many", "-1", 1e400])
+def test_a_capacity_that_is_no_quantity_hides_no_other_node(amount: Any) -> None:
+    odd = node("odd", {GPU: "1"})
+    odd["status"]["capacity"] = {GPU: amount}
+    assert [gpu.node for gpu in listed(nodes=[odd, node("well", {GPU: "1"})])] == ["odd", "well"]
+
+
+def test_a_gpu_that_kai_divides_is_of_those_who_share_it_and_not_of_its_reservation_too() -> None:
+    reservation = pod("gpu-reservation-x", "a")
+    reservation["metadata"]["namespace"] = "kai-resource-reservation"
+    sharing = [pod(name, "a", resource="cpu", gpu_fraction="0.5") for name in ("left", "right")]
+    gpus = listed(nodes=[node("a", {GPU: "2"})], pods=[reservation, *sharing])
+    assert sum(holder.milli_gpu for gpu in gpus for holder in gpu.holders) == 1000
+    assert [gpu.free_milli_gpu for gpu in gpus] == [0, 1000], "nobody knows which: they are charged as packed"
 
 
 def test_partitions_that_a_node_offers_stand_beside_whole_gpus() -> None:

@@ -73,6 +73,7 @@ GROUPS = {
         Group("kuberay", module="github.com/ray-project/kuberay/ray-operator", keep=("config/rbac",), rare=True),
         Group("nvidia", rare=True, cgo=True),
         Group("helm"),
+        Group("kubestate", rare=True),
         Group("kustomize"),
         Group("s3"),
         Group("gcs"),

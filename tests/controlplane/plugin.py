@@ -32,6 +32,7 @@ NEEDS = {
     "nvidia_device_plugin": ("nvidia",),
     "helm": ("helm",),
     "s3_server": ("s3",),
+    "kube_state_metrics": ("kubestate",),
 }
 
 
@@ -158,6 +159,12 @@ def _own(cluster: Cluster) -> ControlPlane:
 def helm() -> Path:
     """The command ``helm``."""
     return build.binaries("helm") / "helm"
+
+
+@pytest.fixture(scope="session")
+def kube_state_metrics() -> Path:
+    """The command ``kube-state-metrics``."""
+    return build.binaries("kubestate") / "kube-state-metrics"
 
 
 @pytest.fixture(scope="session")

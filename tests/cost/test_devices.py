@@ -8,9 +8,11 @@ from hypothesis import strategies as st
 
 from kopt.controllers.meter.claims import ClaimedDevices, read_claim, read_slice
 from kopt.controllers.meter.views import pod_reader, read_node, read_workload, request_of
-from kopt.core.cost.metering import Demand, Idle, Rule
+from kopt.controllers.overview.devices.gpus import GpuDocuments, gpus_of_documents
+from kopt.core.cost.metering import Demand, Idle, MeteredPod, Rule
 from kopt.core.units import GIB
 from kopt.policies.cost.devices import Request, demand_of, node_devices
+from kopt.policies.cost.shares import shares
 
 H100 = "NVIDIA-H100-80GB-HBM3"
 GPU = "nvidia.com/gpu"
@@ -144,6 +146,35 @@ def test_what_is_read_of_a_node() -> None:
 def test_why_what_is_free_cannot_be_had(spec: dict[str, Any], closed: Idle | None) -> None:
     observed = read_node(_node(**spec))
     assert observed.node.closed is closed
+
+
+@pytest.mark.parametrize(("held", "unavailable"), [(0, 2), (7, 1), (8, 0)])
+def test_what_is_broken_and_free_cannot_be_had(held: int, unavailable: int) -> None:
+    node = read_node(_node()).node
+    pods = [MeteredPod("p", "n", Demand(held), 0)] if held else []
+    charged = shares(node, pods, Rule.MAX, {(1, 1000): 1.0})
+    assert charged.get(Idle.UNAVAILABLE.subject, 0) == 1000 * unavailable
+    assert charged.get(Idle.UNALLOCATED.subject, 0) == 1000 * (8 - held - unavailable)
+
+
+def test_what_is_broken_behind_a_taint_is_not_reserved() -> None:
+    taints = [{"key": "team", "value": "x", "effect": "NoSchedule"}]
+    charged = shares(read_node(_node(taints=taints)).node, [], Rule.MAX, {})
+    assert charged == {Idle.UNAVAILABLE.subject: 2000, Idle.RESERVED.subject: 6000}
+    cordoned = read_node(_node(taints=taints, unschedulable=True)).node
+    assert shares(cordoned, [], Rule.MAX, {}) == {Idle.UNAVAILABLE.subject: 8000}
+
+
+@pytest.mark.parametrize(("allocatable", "broken"), [({"cpu": "8"}, 8), ({GPU: "0"}, 8), ({GPU: "9"}, 0), ({}, 0)])
+def test_what_a_node_does_not_offer_is_broken_on_the_invoice_as_on_the_page(
+    allocatable: dict[str, str], broken: int
+) -> None:
+    """Where there is no allocatable at all the API server puts the capacity."""
+    document = _node()
+    document["status"]["allocatable"] = allocatable
+    assert read_node(document).node.broken == broken
+    gpus = gpus_of_documents(GpuDocuments([document], [], [], [], [], [])).gpus
+    assert [gpu.state for gpu in gpus].count("closed") == broken
 
 
 def _slice(generation: int, *devices: dict[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from controlplane.plane import ControlPlane
@@ -191,3 +192,21 @@ def test_teams_and_pools_come_from_the_cluster(
     finally:
         api.delete("v1", "Node", "a")
         api.delete("v1", "Namespace", "research")
+
+
+def test_what_pods_have_on_a_lost_node_is_not_unavailable_and_hides_no_free_gpu(tmp_path: Path) -> None:
+    hour_s = 3600.0
+    series = [Metric("node:kopt_gpus_installed:sum", {"node": node}, 8.0, hour_s) for node in ("a", "lost")]
+    series += [Metric(f"node:kopt_gpus_{what}:sum", {"node": "a"}, 8.0, hour_s) for what in ("available", "free")]
+    series.append(Metric("node:kopt_gpus_allocated:sum", {"node": "lost"}, 6.0, hour_s))
+    server = RunningPrometheus(tmp_path, history(*series))
+    try:
+        _, document = rows(server.url, "--since=30m")
+    finally:
+        server.stop()
+    spent = document["gpu_hours"]
+    assert isinstance(spent, dict)
+    hours = {name: value / spent["installed"] * 16 for name, value in spent.items()}
+    assert {name: hours[name] for name in ("unavailable", "free", "unmeasured")} == pytest.approx(
+        {"unavailable": 2, "free": 8, "unmeasured": 6}, abs=0.01
+    )

@@ -14,6 +14,7 @@ from documents import ROOT
 
 from kopt.core.alerts.catalogue import recorded_rules
 from kopt.core.dashboards.catalogue import DATASOURCE, Dashboard, dashboards, document
+from tests.alerts.test_rules import promtool
 from tests.metric_names import named_in
 
 VENDORS = Path(__file__).parent / "vendor_metrics"
@@ -61,6 +62,22 @@ def test_every_expression_parses(tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump({"groups": groups}))
     done = subprocess.run(["promtool", "check", "rules", path], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.services
+def test_a_kind_that_was_there_all_day_has_24_hours_of_it(tmp_path: Path) -> None:
+    """At a full minute, where a whole day has a sample too many before Prometheus 3, and between minutes."""
+    (panel,) = (
+        each for board in dashboards() for each in board.panels if each.title == "GPU-hours of the last 24 hours"
+    )
+    samples = [{"labels": '{kind="charged"}', "value": 24.0}]
+    cases = [
+        {"expr": panel.queries[0].expr, "eval_time": at, "exp_samples": samples} for at in ("25h", "25h1s", "25h59s")
+    ]
+    series = [{"series": 'kopt_cost_gpus{kind="charged"}', "values": "1x1600"}]
+    test = {"tests": [{"interval": "1m", "input_series": series, "promql_expr_test": cases}]}
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump(test))
+    promtool("test", "rules", "test.yaml", folder=tmp_path)
 
 
 @every

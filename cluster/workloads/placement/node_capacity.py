@@ -1,12 +1,14 @@
 """What a node offers, read from its object: one `FleetNode` for each GPU resource it has."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from kopt.cluster.client.resources import Object
+from kopt.cluster.objects.fields import mapping
 from kopt.cluster.workloads.placement.topology_domains import domains_of_node
-from kopt.cluster.workloads.requests.pods import PRODUCT_LABELS, is_gpu, quantity
+from kopt.cluster.workloads.requests.pods import PRODUCT_LABELS, is_gpu, quantity, quantity_or_zero
 from kopt.core.gpu_catalogue import UnknownGpuError, find_gpu
 from kopt.core.scheduling.placement import FleetNode
 from kopt.core.units import MIB, Bytes
@@ -42,6 +44,31 @@ def offers_of(node: Object) -> dict[str, FleetNode]:
                 domains=domains,
             )
     return fleet_nodes
+
+
+@dataclass(frozen=True)
+class Shortfall:
+    """``installed`` of a resource, of which the device plugin offers only ``offered``: the others are broken."""
+
+    installed: int
+    offered: int
+
+    @property
+    def broken(self) -> int:
+        return self.installed - self.offered
+
+
+def shortfalls_of(node: Object, counts: Callable[[str], bool] = is_gpu) -> dict[str, Shortfall]:
+    """By resource, of those that ``counts``; what ``allocatable`` lacks is not offered. Nothing makes this raise."""
+    capacity = mapping(node, "status", "capacity")
+    # Where an object has no allocatable at all the API server answers with the capacity.
+    offered = mapping(node, "status", "allocatable") or capacity
+    read = {
+        name: Shortfall(quantity_or_zero(amount), quantity_or_zero(offered.get(name, 0)))
+        for name, amount in capacity.items()
+        if counts(str(name))
+    }
+    return {name: shortfall for name, shortfall in read.items() if shortfall.broken > 0}
 
 
 def _model(labels: Mapping[str, Any]) -> str:

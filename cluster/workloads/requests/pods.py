@@ -78,7 +78,7 @@ def quantity_or_zero(text: object) -> int:
     """0 for anything that is no quantity."""
     try:
         return quantity(text)
-    except ValueError:
+    except (TypeError, ValueError):
         return 0
 
 

@@ -52,10 +52,13 @@ def fleet_of(
     healths: Iterable[Object],
     health: Callable[[Object], Complaint | None] = of_health,
     allocations: Iterable[Object] = (),
+    *,
+    packs: bool = False,
 ) -> Fleet:
     """From objects of all namespaces; those that cannot be read are left out. ``health`` reads a NodeHealth: what
-    placement goes by, or what is known. ``allocations`` are what kubelets have given to pods."""
-    fleet = Fleet()
+    placement goes by, or what is known. ``allocations`` are what kubelets have given to pods. ``packs``: as ``Fleet``
+    has it."""
+    fleet = Fleet(packs=packs)
     for node, offers in readable(nodes, offers_of):
         fleet.set_node(text(node, "metadata", "name"), offers)
     now_s = time.time()

@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kopt.cluster.client.api import Kube
 from kopt.cluster.client.resources import (
@@ -18,11 +18,13 @@ from kopt.cluster.client.resources import (
     Object,
 )
 from kopt.cluster.objects.fields import at, items, mapping, text
+from kopt.cluster.objects.namespace import KAI_RESERVATIONS
 from kopt.cluster.workloads.hardware import current_slices, inventory_of
 from kopt.cluster.workloads.node_selection import why_closed
+from kopt.cluster.workloads.placement.node_capacity import Shortfall, shortfalls_of
 from kopt.cluster.workloads.placement.node_complaints import complaint_in_any_mode
 from kopt.cluster.workloads.requests.external import CLAIMS, RESOURCE_SLICES
-from kopt.cluster.workloads.requests.pods import quantity_or_zero
+from kopt.cluster.workloads.requests.pods import is_gpu, quantity_or_zero
 from kopt.controllers.overview.devices.fleet import fleet_of
 from kopt.controllers.overview.reading import Reader
 from kopt.core.hardware.inventory import Hardware
@@ -101,16 +103,63 @@ def gpus_of_documents(documents: GpuDocuments, unread: tuple[str, ...] = ()) -> 
     """Nothing in the documents makes this raise."""
     closed = {text(node, "metadata", "name"): why for node in documents.nodes if (why := why_closed(node))}
     fleet = fleet_of(
-        documents.nodes,
-        documents.pods,
+        [_installed(node) for node in documents.nodes],
+        [pod for pod in documents.pods if text(pod, "metadata", "namespace") not in KAI_RESERVATIONS],
         documents.topologies,
         documents.bandwidths,
         documents.healths,
         complaint_in_any_mode,
         documents.allocations,
+        packs=True,
     )
-    gpus = [*_counted(fleet, closed), *_devices(documents, closed)]
+    shortfalls = {
+        (text(node, "metadata", "name"), resource): shortfall
+        for node in documents.nodes
+        for resource, shortfall in shortfalls_of(node).items()
+    }
+    gpus = [*_closed_where_short(_counted(fleet, closed), shortfalls, fleet), *_devices(documents, closed)]
     return GpuList(tuple(sorted(gpus, key=_order)), unread)
+
+
+def _installed(node: Object) -> Object:
+    """As if it offered every GPU that it has: a broken one that a pod has is held, and one that is free is listed."""
+    capacity = mapping(node, "status", "capacity")
+    gpus = {name: amount for name, amount in capacity.items() if is_gpu(str(name)) and quantity_or_zero(amount)}
+    if not gpus:
+        return node
+    status = mapping(node, "status")
+    return {**node, "status": {**status, "allocatable": {**mapping(status, "allocatable"), **gpus}}}
+
+
+def _closed_where_short(
+    gpus: Iterable[GpuDevice], shortfalls: Mapping[tuple[str, str], Shortfall], fleet: Fleet
+) -> Iterator[GpuDevice]:
+    """Which GPUs of a node are broken nothing says: of the free ones those that something is wrong with, and then the
+    last, are as good as any."""
+    remaining = {key: shortfall.broken for key, shortfall in shortfalls.items()}
+    of_short: list[GpuDevice] = []
+    for gpu in gpus:
+        if (gpu.node, gpu.resource) in shortfalls:
+            of_short.append(gpu)
+        else:
+            yield gpu
+    for gpu in sorted(of_short, key=lambda gpu: (not _is_poor(gpu, fleet), -int(gpu.name))):
+        key = gpu.node, gpu.resource
+        if remaining[key] and gpu.free_milli_gpu >= WHOLE_GPU:
+            remaining[key] -= 1
+            yield replace(gpu, takes_pods=False, shortfall=_sentence(gpu, shortfalls[key]))
+        else:
+            yield gpu
+
+
+def _is_poor(gpu: GpuDevice, fleet: Fleet) -> bool:
+    """Whether something is wrong with it, and not with all of its node."""
+    return bool(fleet.complaints.poor(gpu.node, fleet.nodes[gpu.node][gpu.resource].gpus) >> int(gpu.name) & 1)
+
+
+def _sentence(gpu: GpuDevice, shortfall: Shortfall) -> str:
+    offers = f"its device plugin offers {shortfall.offered} of {shortfall.installed} {gpu.resource}"
+    return f"{offers}; that it is this one is assumed" if shortfall.offered else offers
 
 
 def _order(gpu: GpuDevice) -> tuple[str, str, int, str]:

@@ -1,4 +1,4 @@
-"""The changes that running pods bear, and taking one back."""
+"""The changes that running pods and elastic jobs bear, and taking one back."""
 
 import time
 from collections import defaultdict
@@ -8,39 +8,44 @@ from typing import TYPE_CHECKING
 
 from kopt.cli.errors import Refused
 from kopt.cli.output import Answer, column, format_time
-from kopt.cli.rightsize.apply import restored
+from kopt.cli.rightsize.apply import Resized, restored
 from kopt.cli.rightsize.reading import running_pods
+from kopt.cluster.client.resources import key_of
 from kopt.cluster.workloads.resizing.pods import ResizedPods
-from kopt.core.workload.rightsizing import Outcome, ResizeRecord
+from kopt.cluster.workloads.resizing.width import ResizedWidth
+from kopt.core.workload.rightsizing import AnyRecord, Outcome, ResizeRecord, WidthRecord
 
 if TYPE_CHECKING:
     from kopt.cluster.client.api import Kube
-    from kopt.cluster.client.resources import Object
+    from kopt.cluster.client.resources import Object, Resource
+    from kopt.cluster.workloads.resizing.elastic import JobWidth
 
 _UNDO_S = 120.0
 
 
 @dataclass(frozen=True)
 class ResizeRow:
-    """One change of one pod."""
+    """One change of one pod, or of a job's width."""
 
     at: float = column("at", show=format_time)
     namespace: str = column("namespace")
-    pod: str = column("pod")
+    pod: str = column("pod or job")
     change: str = column("change")
     outcome: str = column("outcome")
     reason: str = column("why", drop=1)
 
 
 async def history_answer(kube: "Kube", namespace: str) -> Answer:
-    """Of the pods that run; those whose annotation cannot be read are named."""
+    """Of pods that run and of elastic jobs; those whose annotation cannot be read are named."""
     from kopt.cluster.objects.annotations import AnnotationError
-    from kopt.cluster.objects.resize_history import resizes_of
+    from kopt.cluster.objects.resize_history import changes_of
 
     rows, remarks = [], []
-    for (space, name), pod in (await running_pods(kube, namespace)).items():
+    bearers = [(*key, pod) for key, pod in (await running_pods(kube, namespace)).items()]
+    bearers += [(*key_of(job), job) for _, job in await _jobs(kube, namespace)]
+    for space, name, document in bearers:
         try:
-            records = resizes_of(pod)
+            records = changes_of(document)
         except AnnotationError as error:
             remarks.append(f"{space}/{name}: {error}")
             continue
@@ -49,7 +54,7 @@ async def history_answer(kube: "Kube", namespace: str) -> Answer:
             for record in records
         ]
     rows.sort(key=lambda row: (-row.at, row.namespace, row.pod))
-    return Answer("resizes", rows, remarks=remarks, empty="no pod that runs was resized")
+    return Answer("resizes", rows, remarks=remarks, empty="no pod that runs was resized, and no job has another width")
 
 
 async def taken_back(kube: "Kube", namespace: str, workload: str, say: Callable[[str], None]) -> str:
@@ -65,12 +70,51 @@ async def taken_back(kube: "Kube", namespace: str, workload: str, say: Callable[
         if (namespace, name) in pods
     ]
     record, bearing = _newest(of_it)
-    if record is None:
+    width = await _newest_width(kube, namespace, workload)
+    resized: Resized
+    if width is not None and (record is None or width[1].at_s > record.at_s):
+        job, own = width
+        change: AnyRecord = own
+        resized, of = ResizedWidth(kube, job, own.resize, time.time, own.at_s), workload
+    elif record is not None:
+        change = record
+        resized, of = ResizedPods(kube, bearing, record.resize, time.time, record.at_s), f"{len(bearing)} pods"
+    else:
         raise Refused(f"no change of {workload} in namespace {namespace} stands")
-    resized = ResizedPods(kube, bearing, record.resize, time.time, record.at_s)
-    for each in await restored(resized, "Taken back by hand.", _UNDO_S, say):
-        say(f"{each.pod} was left as it is: {each.why}")
-    return f"taken back: {record.resize.text}, of {len(bearing)} pods"
+    not_done = await restored(resized, "Taken back by hand.", _UNDO_S, say)
+    for each in not_done:
+        say(f"{each.name} was left as it is: {each.why}")
+    return f"taken back: {change.resize.text}, of {of}"
+
+
+async def _jobs(kube: "Kube", namespace: str) -> "list[tuple[Resource, Object]]":
+    """Jobs of the kinds whose width can change that bear a change."""
+    from kopt.cluster.client.api import Forbidden, NotFound
+    from kopt.cluster.objects.fields import mapping
+    from kopt.cluster.objects.resize_history import RESIZES
+    from kopt.cluster.workloads.resizing.elastic import ELASTIC_KINDS
+
+    result = []
+    for resource in ELASTIC_KINDS:
+        try:
+            async for page in kube.pages(resource, namespace):
+                result += [(resource, job) for job in page.items if RESIZES in mapping(job, "metadata", "annotations")]
+        except (NotFound, Forbidden):
+            continue
+    return result
+
+
+async def _newest_width(kube: "Kube", namespace: str, workload: str) -> "tuple[JobWidth, WidthRecord] | None":
+    """Of the job that is named."""
+    from kopt.cluster.objects.resize_history import widths_of
+    from kopt.cluster.workloads.resizing.elastic import width_of_object
+
+    for resource, document in await _jobs(kube, namespace):
+        if f"{resource.kind}/{document['metadata']['name']}".lower() == workload.lower():
+            standing = [record for record in widths_of(document) if record.outcome is not Outcome.UNDONE]
+            if standing:
+                return width_of_object(resource, document), max(standing, key=lambda record: record.at_s)
+    return None
 
 
 def _newest(pods: "list[Object]") -> "tuple[ResizeRecord | None, list[Object]]":

@@ -7,6 +7,7 @@ from kopt.cluster.client.api import Forbidden, Kube, NotFound
 from kopt.cluster.client.resources import REPLICA_SETS, Object, Resource
 from kopt.cluster.objects.fields import mapping, text
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
+from kopt.cluster.objects.resize_history import RESIZING
 from kopt.cluster.workloads.kinds import BY_KEY
 from kopt.cluster.workloads.tracked_pod import controller_ref
 from kopt.cluster.workloads.workload import OPT_OUT_ANNOTATION
@@ -48,6 +49,9 @@ async def read_above(kube: Kube, pods: Sequence[ObservedPod]) -> Above:
         annotations = mapping(owner, "metadata", "annotations")
         mode = mode or text(annotations, MODE_ANNOTATION)
         opts_out = opts_out or annotations.get(OPT_OUT_ANNOTATION) == "true"
+        if RESIZING in mapping(owner, "metadata", "labels"):
+            text_ = f"The width of {reference.name} is being changed."
+            return Above(frozenset(uids), mode, Reason("CHANGE_IS_OPEN", text_))
         reference = controller_ref(mapping(owner, "metadata"))
     why_not = Reason("OPTED_OUT", "It opts out of what kopt changes.") if opts_out else None
     return Above(frozenset(uids), mode, why_not)

@@ -179,10 +179,9 @@ class Reconciler(Retrying):
     async def _end(self, watch: Watch, outcome: Outcome, reason: Reason) -> None:
         left = []
         if outcome is Outcome.KEPT:
-            for pod in await watch.pods.read():
-                await watch.pods.close(pod, outcome, reason.message)
+            await watch.pods.finish(outcome, reason.message)
         else:
-            left = [f" {each.pod} was left as it is: {each.why}." for each in await watch.pods.restore(reason.message)]
+            left = [f" {each.name} was left as it is: {each.why}." for each in await watch.pods.restore(reason.message)]
         text = f"{watch.pods.resize.text}, {outcome}. {reason.message}{''.join(left)}"
         self._emit_event(watch.reference, "ResizeKept" if outcome is Outcome.KEPT else "ResizeUndone", text)
 

@@ -26,6 +26,8 @@ class WatchSettings:
 
     tolerance: float = 0.03
     """Slower by less than this is not slower."""
+    allowed: float = 0.0
+    """What the change may cost in any case; another width: of GPU time for a sample (``width.most_cost``)."""
     keep_alpha: float = 0.005
     """Chance of keeping a change that makes steps slower by the tolerance."""
     undo_alpha: float = 0.1
@@ -106,7 +108,7 @@ def evaluate(watched: Watched, settings: WatchSettings = WatchSettings()) -> Dec
     undo = _slowest(before, watched, settings)
     if broken := _broken(watched, settings):
         return Decision(Action.UNDO, broken, undo)
-    if undo.low > 0:
+    if undo.low > settings.allowed:
         return Decision(Action.UNDO, _reason("STEPS_SLOWER", "Steps are slower", undo), undo)
     keep = slowdown(before, _summary(_latest(watched)), settings.keep_alpha)
     if watched.elapsed_s >= settings.least_s and _may_stay(watched, keep, settings):
@@ -141,7 +143,8 @@ def _may_stay(watched: Watched, keep: Slowdown, settings: WatchSettings) -> bool
     """Steps that are faster though the workload has less are other steps (it evaluates, say), and tell nothing."""
     if keep.estimate < -settings.tolerance and not watched.grows:
         return False
-    return keep.high < settings.tolerance and _in_all(watched) < settings.tolerance + settings.pauses
+    most = settings.allowed + settings.tolerance
+    return keep.high < most and _in_all(watched) < most + settings.pauses
 
 
 def _slowest(before: Summary | None, watched: Watched, settings: WatchSettings) -> Slowdown:

@@ -17,9 +17,9 @@ _POLL_S = 0.5
 
 @dataclass(frozen=True)
 class NotDone:
-    """A pod on which something could not be done, and why."""
+    """A pod or a job of which something could not be done, and why."""
 
-    pod: str
+    name: str
     why: str
 
 
@@ -118,6 +118,11 @@ class ResizedPods:
                 result.append(NotDone(name, f"others have set its {undone.lever} since"))
             await self.close(pod, Outcome.UNDONE, reason)
         return result
+
+    async def finish(self, outcome: Outcome, reason: str) -> None:
+        """Records how the change ended on every pod that still runs."""
+        for pod in await self.read():
+            await self.close(pod, outcome, reason)
 
     async def close(self, pod: "Object", outcome: Outcome, reason: str) -> None:
         """Records how the change ended."""

@@ -1,0 +1,227 @@
+"""The elastic jobs that run, and which width each should have."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from kopt.core.reason import Reason
+from kopt.core.workload.rightsizing import Batch
+from kopt.policies.rightsizing.scaling import speeds_along
+from kopt.policies.rightsizing.width import Elastic, Rest, Room, WidthProposal, own_speeds, propose_width, speed
+
+if TYPE_CHECKING:
+    from kopt.cluster.client.api import Kube
+    from kopt.cluster.client.resources import Object
+    from kopt.cluster.workloads.resizing.elastic import ElasticJob
+    from kopt.controllers.overview.diagnosis.books import ClusterBooks
+    from kopt.controllers.overview.running_workloads import PodKind
+    from kopt.controllers.rightsizing.candidates import RunningWorkload
+
+STALE_S = 90.0
+"""What the log agent writes on pods is written again each minute."""
+Curve = Mapping[int, float]
+"""Tokens a second by number of GPUs."""
+
+
+@dataclass(frozen=True)
+class WidthCandidate:
+    """``job`` is None for a workload that is not elastic. ``result`` is the change, or why there is none."""
+
+    workload: "RunningWorkload"
+    pods: "Sequence[Object]"
+    job: "ElasticJob | None"
+    result: WidthProposal | Reason
+
+    @property
+    def proposal(self) -> WidthProposal | None:
+        return self.result if isinstance(self.result, WidthProposal) else None
+
+
+async def read_widths(
+    kube: "Kube",
+    now_s: float,
+    namespace: str = "",
+    workload: str = "",
+    *,
+    batch: Batch | None = None,
+    target: int | None = None,
+) -> list[WidthCandidate]:
+    """Of every workload with GPUs that runs, or of the one that is named as KIND/NAME; ``batch`` is what the user says
+    of it. Raises ApiError."""
+    from kopt.cli.rightsize.reading import running_pods, workload_of
+    from kopt.cluster.workloads.resizing.elastic import BoundsError, NotElasticError, elastic_of
+    from kopt.controllers.overview.running_workloads import running
+
+    pods = await running_pods(kube, namespace)
+    elastic: list[tuple[PodKind, RunningWorkload, list[Object], ElasticJob]] = []
+    result: list[WidthCandidate] = []
+    async for pod_kind in running(kube, namespace):
+        of_it = [pods[key] for name in pod_kind.pod_names if (key := (pod_kind.workload.namespace, name)) in pods]
+        if not of_it or (workload and pod_kind.label.lower() != workload.lower()):
+            continue
+        own = workload_of(pod_kind)
+        try:
+            job = elastic_of(pod_kind.resource, pod_kind.workload)
+        except NotElasticError as error:
+            result.append(WidthCandidate(own, of_it, None, Reason("NOT_ELASTIC", str(error))))
+        except BoundsError as error:
+            result.append(WidthCandidate(own, of_it, None, Reason("BOUNDS_UNREADABLE", str(error))))
+        else:
+            elastic.append((pod_kind, own, of_it, replace(job, batch=batch or job.batch)))
+    if elastic:
+        surroundings = await _surroundings(kube, now_s)
+        for pod_kind, own, of_it, job in elastic:
+            proposed = await _proposed(kube, pod_kind, own, of_it, job, surroundings, now_s, target)
+            result.append(WidthCandidate(own, of_it, job, proposed))
+    return result
+
+
+@dataclass(frozen=True)
+class _Surroundings:
+    books: "ClusterBooks"
+    pending: "Sequence[tuple[str, str]]"
+    """(uid of the owner, name) of workloads that are pending."""
+
+
+async def _surroundings(kube: "Kube", now_s: float) -> _Surroundings:
+    from kopt.controllers.overview.diagnosis.books import ClusterBooks
+    from kopt.controllers.overview.diagnosis.reading import read_cluster
+    from kopt.controllers.overview.reading import Reader
+    from kopt.core.scheduling.queued import State
+
+    reader = Reader(kube)
+    documents = await read_cluster(reader, "", claims=False)
+    queued = (await reader.lines()).everything(documents.pods, now_s)
+    pending = [(each.owner_uid or each.uid, each.full_name) for each in queued if each.state is State.PENDING]
+    return _Surroundings(ClusterBooks(documents), pending)
+
+
+async def _proposed(
+    kube: "Kube",
+    pod_kind: "PodKind",
+    workload: "RunningWorkload",
+    pods: "Sequence[Object]",
+    job: "ElasticJob",
+    surroundings: _Surroundings,
+    now_s: float,
+    target: int | None,
+) -> WidthProposal | Reason:
+    from kopt.cluster.client.api import Forbidden, NotFound
+    from kopt.cluster.client.resources import KUEUE_WORKLOADS
+    from kopt.cluster.objects.annotations import AnnotationError
+    from kopt.cluster.objects.resize_history import changes_of, widths_of
+    from kopt.cluster.workloads.resizing.elastic import admits_slices
+    from kopt.policies.rightsizing.cool_down import cooling_down
+
+    if workload.obstacle is not None:
+        return workload.obstacle
+    try:
+        own = widths_of(pod_kind.workload.document)
+        history = [*own, *(record for pod in pods for record in changes_of(pod))]
+    except AnnotationError as error:
+        return Reason("HISTORY_UNREADABLE", str(error))
+    if resting := cooling_down(history, "width", now_s):
+        return resting
+    if len(pods) != job.width:
+        return Reason("WORKERS_ABSENT", f"{len(pods)} of its {job.width} workers run: what it has is not settled.")
+    if job.in_kueue:
+        try:
+            workloads = (await kube.list(KUEUE_WORKLOADS, job.namespace)).items
+        except (NotFound, Forbidden):
+            workloads = []
+        if not admits_slices(job, workloads):
+            text = "Kueue would stop it: its gate ElasticJobsViaWorkloadSlices is off, or its Workloads may not be read."
+            return Reason("NOT_ELASTIC", text)
+    rest = rest_of(pods, now_s)
+    speeds: Mapping[int, float] = {}
+    if job.batch is not None:
+        speeds = own_speeds(own, job.batch)
+        if rest.step_seconds:
+            now = speed(job.width, rest.step_seconds, job.batch)
+            factor = now / speeds[job.width] if job.width in speeds else 1.0
+            speeds = {width: value * factor for width, value in speeds.items()} | {job.width: now}
+            curve = await _curve(pod_kind, job, speeds)
+            speeds = speeds_along(curve, job.gpus, speeds, range(max(1, job.width - 1), job.width + 2))
+    room = await _room(kube, pods[0], job, surroundings)
+    elastic = Elastic(job.width, job.least, job.most, job.gpus, job.batch)
+    return propose_width(elastic, speeds, room, rest, target=target)
+
+
+def rest_of(pods: "Sequence[Object]", now_s: float) -> Rest:
+    """What is left of a job, by what the log agent writes on its pods."""
+    from kopt.cluster.objects.progress import progress_of
+
+    progress, status = progress_of(pods), status_of(pods, now_s)
+    risk = None if status is None else status.work_at_risk_gpu_seconds
+    return Rest(
+        None if progress is None else max(0, progress.steps - progress.step),
+        statistics.median(progress.step_seconds) if progress is not None and progress.step_seconds else None,
+        None if risk is None else risk.high,
+    )
+
+
+def status_of(pods: "Sequence[Object]", now_s: float) -> Any:
+    """What the log agent says of the job's checkpoints; None where it says nothing, or has not lately."""
+    from kopt.cluster.checkpoints.status import latest_status
+    from kopt.cluster.objects.fields import mapping
+
+    annotations = [
+        {name: value for name, value in mapping(pod, "metadata", "annotations").items() if isinstance(value, str)}
+        for pod in pods
+    ]
+    reported = latest_status(annotations, now_s, STALE_S)
+    return None if reported is None or now_s - reported.at_s > STALE_S else reported.status
+
+
+async def _room(kube: "Kube", pod: "Object", job: "ElasticJob", surroundings: _Surroundings) -> Room:
+    """Free GPUs of the worker's kind on nodes that its selector allows, and what quotas of its namespace leave."""
+    from kopt.cluster.client.api import Forbidden, NotFound
+    from kopt.cluster.client.resources import RESOURCE_QUOTAS
+    from kopt.cluster.objects.fields import mapping
+    from kopt.cluster.workloads.requests.pods import ask_of, quantity_or_zero
+    from kopt.controllers.overview.replicas import NoGpusError, room_of
+
+    others = sum(uid != job.uid for uid, _ in surroundings.pending)
+    resource, selector = ask_of(pod).pool, mapping(pod, "spec", "nodeSelector").items()
+    try:
+        nodes = room_of(surroundings.books, resource, {}).nodes
+    except NoGpusError:
+        return Room(0, others)
+    labels = {
+        each["metadata"]["name"]: mapping(each, "metadata", "labels").items()
+        for each in surroundings.books.documents.nodes
+    }
+    workers = sum(each.free // job.gpus for each in nodes if selector <= labels.get(each.name, {}).items())
+    try:
+        quotas = (await kube.list(RESOURCE_QUOTAS, job.namespace)).items
+    except (Forbidden, NotFound):
+        quotas = []
+    for quota in quotas:
+        for name, hard in mapping(quota, "status", "hard").items():
+            needs = {f"requests.{resource}": job.gpus, "pods": 1, "count/pods": 1}.get(name)
+            if needs:
+                left = quantity_or_zero(hard) - quantity_or_zero(mapping(quota, "status", "used").get(name))
+                workers = min(workers, max(0, left) // needs)
+    return Room(workers, others)
+
+
+async def _curve(pod_kind: "PodKind", job: "ElasticJob", speeds: Mapping[int, float]) -> Curve:
+    """The endpoint's scaling curve, corrected by the job's own runs; empty where it knows none, or does not answer."""
+    from kopt.serving.base.environment import load_settings
+    from kopt.serving.client.client import AsyncPredictionClient
+    from kopt.serving.client.transport import EndpointFailure
+
+    question = pod_kind.question
+    if question is None:
+        return {}
+    per_batch = job.width if job.batch is Batch.PER_WORKER else 1
+    # As steps of the batch that it has now: what a curve compares.
+    measured = {str(width * job.gpus): per_batch / each for width, each in speeds.items()}
+    try:
+        async with AsyncPredictionClient(load_settings().endpoint, deadline_s=10.0) as client:
+            answer = await client.sizing({**question, "scaling": True, "measured_steps": measured})
+    except EndpointFailure:
+        return {}
+    points = (answer.get("gpu_count") or {}).get("points") or ()
+    return {int(point["gpus"]): float(point["tokens_per_second"]) for point in points}

@@ -35,11 +35,10 @@ async def read_candidates(
 
 def workload_of(pod_kind: "PodKind", *, ended_by_kaiwo: bool = False) -> "RunningWorkload":
     from kopt.cluster.client.resources import PODS
-    from kopt.cluster.workloads.pod_sizing import gpu_container
-    from kopt.controllers.rightsizing.candidates import RunningWorkload
-
     from kopt.cluster.objects.annotations import AnnotationError
     from kopt.cluster.objects.resize_history import widths_of
+    from kopt.cluster.workloads.pod_sizing import gpu_container
+    from kopt.controllers.rightsizing.candidates import RunningWorkload
 
     workload = pod_kind.workload
     container = gpu_container(workload, pod_kind.pods)

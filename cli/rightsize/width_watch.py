@@ -38,7 +38,8 @@ class WidthApplySettings:
 async def apply_width(kube: "Kube", candidate: WidthCandidate, settings: WidthApplySettings, say: Say) -> Decision:
     """Raises Refused where nothing was changed, and where a change could not be taken back."""
     proposal, job = candidate.proposal, candidate.job
-    assert proposal is not None and job is not None
+    assert proposal is not None
+    assert job is not None
     watch = watch_settings(proposal, settings.apply.watch)
     own = ApplySettings(watch, settings.apply.accept_s, settings.apply.poll_s, settings.apply.undo_s)
     resized = ResizedWidth(kube, job, proposal.change, time.time)
@@ -47,7 +48,9 @@ async def apply_width(kube: "Kube", candidate: WidthCandidate, settings: WidthAp
     container = candidate.workload.log_container
     async with Steps(kube, container, time.time() - watch.baseline_s, watch.sample_s) as steps:
         steps.follow(candidate.pods)
-        return await _WidthWatching(kube, candidate.workload.reference, resized, steps, own, say, back_s, settings.settle_s).run()
+        return await _WidthWatching(
+            kube, candidate.workload.reference, resized, steps, own, say, back_s, settings.settle_s
+        ).run()
 
 
 class _WidthWatching(Watching):

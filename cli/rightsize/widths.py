@@ -131,7 +131,9 @@ async def _proposed(
         except (NotFound, Forbidden):
             workloads = []
         if not admits_slices(job, workloads):
-            text = "Kueue would stop it: its gate ElasticJobsViaWorkloadSlices is off, or its Workloads may not be read."
+            text = (
+                "Kueue would stop it: its gate ElasticJobsViaWorkloadSlices is off, or its Workloads may not be read."
+            )
             return Reason("NOT_ELASTIC", text)
     rest = rest_of(pods, now_s)
     speeds: Mapping[int, float] = {}
@@ -189,8 +191,7 @@ async def _room(kube: "Kube", pod: "Object", job: "ElasticJob", surroundings: _S
     except NoGpusError:
         return Room(0, others)
     labels = {
-        each["metadata"]["name"]: mapping(each, "metadata", "labels").items()
-        for each in surroundings.books.documents.nodes
+        each["metadata"]["name"]: mapping(each, "metadata", "labels") for each in surroundings.books.documents.nodes
     }
     workers = sum(each.free // job.gpus for each in nodes if selector <= labels.get(each.name, {}).items())
     try:

@@ -1,9 +1,9 @@
 """``kaiwo.ai/resizes`` on a pod: the changes of its CPU and memory while it ran, the newest first; on a job: those of
 its width.
 
-The entry is written before the change, so that whoever finds it open knows what to put back. While one is open the object
-has the label ``kaiwo.ai/resizing``; where the controller made it, an annotation of that name as well, with the entry
-and a proof: whoever may write a pod may write any history, and a controller puts back only what it had itself.
+The entry is written before the change, so that whoever finds it open knows what to put back. While one is open the
+object has the label ``kaiwo.ai/resizing``; where the controller made it, an annotation of that name as well, with the
+entry and a proof: whoever may write a pod may write any history, and a controller puts back only what it had itself.
 """
 
 import math

@@ -26,8 +26,7 @@ def cooling_down(
         if record.outcome is Outcome.OPEN:
             return Reason(
                 "CHANGE_IS_OPEN",
-                f"A change of {record.resize.subject} is neither kept nor undone; "
-                "`kopt rightsize undo` takes it back.",
+                f"A change of {record.resize.subject} is neither kept nor undone; `kopt rightsize undo` takes it back.",
             )
         is_same = record.resize.subject == subject
         rest_s = settings.after_undone_s if record.outcome is Outcome.UNDONE and is_same else settings.after_kept_s

@@ -136,7 +136,9 @@ class ResizedWidth:
     def commands(self) -> list[str]:
         """The line of kubectl that takes the change back, if the width is still what it made."""
         resource, patch = self._job.resource, json.dumps(self._operations(self.resize.undone), separators=(",", ":"))
-        return [f"kubectl -n {self._job.namespace} patch {resource.full_name} {self._job.name} --type json -p '{patch}'"]
+        return [
+            f"kubectl -n {self._job.namespace} patch {resource.full_name} {self._job.name} --type json -p '{patch}'"
+        ]
 
     async def _patch(self, change: WidthChange, *, dry_run: bool = False) -> None:
         from kopt.cluster.client.api import ApiError, Conflict, Patch

@@ -1,0 +1,42 @@
+"""A trainer that torchrun starts anew with however many workers there are: it saves, and goes on from its last save.
+
+Arguments: a folder, for its checkpoint and for the file ``slow``, with which steps of three workers take three times as
+long.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+EVERY, STEPS, STEP_S = 25, 100_000, 0.2
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    saved, slow, weights = folder / "checkpoint.pt", folder / "slow", torch.zeros(4)
+    done = 0
+    if saved.exists():
+        state = torch.load(saved)
+        done, weights = state["step"], state["weights"]
+        print(f"Resuming training from checkpoint {saved}, step {done}", flush=True)
+    for step in range(done + 1, STEPS + 1):
+        time.sleep(STEP_S * (3 if world > 2 and slow.exists() else 1))
+        gradient = torch.ones(4) * rank
+        dist.all_reduce(gradient)
+        weights += gradient / world
+        if rank == 0:
+            print(f"step {step}/{STEPS} loss {weights.sum() / step:.4f}", flush=True)
+        if rank == 0 and step % EVERY == 0:
+            print(f"Saving model checkpoint to {saved}", flush=True)
+            torch.save({"step": step, "weights": weights}, folder / "writing.pt")
+            (folder / "writing.pt").replace(saved)
+            print(f"Saved checkpoint to {saved} at step {step}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-EVERY, STEPS, STEP_S = 25, 100_000, 0.2
+EVERY, STEPS, STEP_S = 100, 100_000, 0.2
 
 
 def main() -> None:

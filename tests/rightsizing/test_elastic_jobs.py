@@ -30,7 +30,7 @@ from kopt.core.workload.rightsizing import Batch, Outcome, WidthChange
 from kopt.policies.rightsizing.watch import Action, WatchSettings
 from kopt.policies.rightsizing.width import WidthProposal
 
-pytestmark = [pytest.mark.cluster, pytest.mark.services, pytest.mark.long]
+pytestmark = [pytest.mark.cluster, pytest.mark.services, pytest.mark.long, pytest.mark.timeout(1200)]
 GPU = "nvidia.com/gpu"
 TRAINER = Path(__file__).parent / "elastic_trainer.py"
 SETTINGS = WidthApplySettings(
@@ -100,12 +100,12 @@ async def job(control_plane: ControlPlane, tmp_path: Path) -> AsyncIterator[Obje
 async def _candidate(kube: Kube, job: Object, target: int) -> WidthCandidate:
     """Once the log agent calls a moment safe, and tells what is left; of a machine that is busy."""
     space = job["metadata"]["namespace"]
-    for _ in range(240):
+    for _ in range(120):
         candidates = await read_widths(kube, time.time(), space, "job/train", target=target)
         if candidates and isinstance(proposal := candidates[0].result, WidthProposal):
             return replace(candidates[0], result=replace(proposal, allowed=0.8))
-        await asyncio.sleep(0.5)
-    raise AssertionError(candidates)
+        await asyncio.sleep(2)
+    raise AssertionError([each.result for each in candidates])
 
 
 async def _width(kube: Kube, job: Object) -> tuple[int, int]:

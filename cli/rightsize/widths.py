@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 STALE_S = 90.0
 """What the log agent writes on pods is written again each minute."""
+_CURVE_S = 5.0
 Curve = Mapping[int, float]
 """Tokens a second by number of GPUs."""
 
@@ -143,7 +144,8 @@ async def _proposed(
             now = speed(job.width, rest.step_seconds, job.batch)
             factor = now / speeds[job.width] if job.width in speeds else 1.0
             speeds = {width: value * factor for width, value in speeds.items()} | {job.width: now}
-            curve = await _curve(pod_kind, job, speeds)
+            # What somebody asks for is tried, whatever is predicted of it.
+            curve = await _curve(pod_kind, job, speeds) if target is None else {}
             speeds = speeds_along(curve, job.gpus, speeds, range(max(1, job.width - 1), job.width + 2))
     room = await _room(kube, pods[0], job, surroundings)
     elastic = Elastic(job.width, job.least, job.most, job.gpus, job.batch)
@@ -220,7 +222,7 @@ async def _curve(pod_kind: "PodKind", job: "ElasticJob", speeds: Mapping[int, fl
     # As steps of the batch that it has now: what a curve compares.
     measured = {str(width * job.gpus): per_batch / each for width, each in speeds.items()}
     try:
-        async with AsyncPredictionClient(load_settings().endpoint, deadline_s=10.0) as client:
+        async with AsyncPredictionClient(load_settings().endpoint, deadline_s=_CURVE_S) as client:
             answer = await client.sizing({**question, "scaling": True, "measured_steps": measured})
     except EndpointFailure:
         return {}

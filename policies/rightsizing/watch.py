@@ -4,6 +4,7 @@ A change has to earn its place: what is not settled when the time is over is und
 minutes after a change because nobody could tell.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -28,6 +29,9 @@ class WatchSettings:
     """Slower by less than this is not slower."""
     allowed: float = 0.0
     """What the change may cost in any case; another width: of GPU time for a sample (``width.most_cost``)."""
+    most_gained: float | None = None
+    """More than this is not the change's doing: the workload does something else by now. None: the tolerance, or any
+    amount where the change gives more."""
     keep_alpha: float = 0.005
     """Chance of keeping a change that makes steps slower by the tolerance."""
     undo_alpha: float = 0.1
@@ -141,7 +145,8 @@ def _broken(watched: Watched, settings: WatchSettings) -> Reason | None:
 
 def _may_stay(watched: Watched, keep: Slowdown, settings: WatchSettings) -> bool:
     """Steps that are faster though the workload has less are other steps (it evaluates, say), and tell nothing."""
-    if keep.estimate < -settings.tolerance and not watched.grows:
+    usual = math.inf if watched.grows else settings.tolerance
+    if keep.estimate < -(usual if settings.most_gained is None else settings.most_gained):
         return False
     most = settings.allowed + settings.tolerance
     return keep.high < most and _in_all(watched) < most + settings.pauses

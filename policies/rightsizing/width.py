@@ -136,8 +136,10 @@ def most_cost(change: WidthChange, threshold: float, *, for_others: bool = False
 
 
 def watch_settings(proposal: WidthProposal, settings: WatchSettings) -> WatchSettings:
-    """How the change is watched: kept only where it is shown to cost less than ``allowed``."""
-    return replace(settings, allowed=proposal.allowed, tolerance=0.0)
+    """How the change is watched: kept only where it is shown to cost less than ``allowed``. No GPU does more for being
+    one of more: where it looks like that, steps are others."""
+    wider = proposal.change.after > proposal.change.before
+    return replace(settings, allowed=proposal.allowed, tolerance=0.0, most_gained=settings.tolerance if wider else None)
 
 
 def for_each_sample(times: Sequence[StepTime], applied_s: float, change: WidthChange) -> list[StepTime]:

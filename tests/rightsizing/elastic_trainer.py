@@ -6,12 +6,18 @@ long.
 
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
 EVERY, STEPS, STEP_S = 100, 100_000, 0.2
+
+
+def say(text: str) -> None:
+    """With the time, as a kubelet writes it in front of each line; that of the tests does not."""
+    print(f"{datetime.now(UTC).isoformat()} {text}", flush=True)
 
 
 def main() -> None:
@@ -23,19 +29,19 @@ def main() -> None:
     if saved.exists():
         state = torch.load(saved)
         done, weights = state["step"], state["weights"]
-        print(f"Resuming training from checkpoint {saved}, step {done}", flush=True)
+        say(f"Resuming training from checkpoint {saved}, step {done}")
     for step in range(done + 1, STEPS + 1):
         time.sleep(STEP_S * (3 if world > 2 and slow.exists() else 1))
         gradient = torch.ones(4) * rank
         dist.all_reduce(gradient)
         weights += gradient / world
         if rank == 0:
-            print(f"step {step}/{STEPS} loss {weights.sum() / step:.4f}", flush=True)
+            say(f"step {step}/{STEPS} loss {weights.sum() / step:.4f}")
         if rank == 0 and step % EVERY == 0:
-            print(f"Saving model checkpoint to {saved}", flush=True)
+            say(f"Saving model checkpoint to {saved}")
             torch.save({"step": step, "weights": weights}, folder / "writing.pt")
             (folder / "writing.pt").replace(saved)
-            print(f"Saved checkpoint to {saved} at step {step}", flush=True)
+            say(f"Saved checkpoint to {saved} at step {step}")
 
 
 if __name__ == "__main__":

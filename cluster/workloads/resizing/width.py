@@ -90,11 +90,12 @@ class ResizedWidth:
         await self._patch(self.resize)
 
     async def refusal(self, within_s: float) -> str:
-        """Waits until as many pods run as wanted; what is against it, else empty."""
+        """Waits until as many pods run as wanted; what is against it. Empty as well where the job has ended, or others
+        have changed its width."""
         until_s = self._clock() + within_s
         while True:
             runs = len(await self.read())
-            if runs == self.resize.after:
+            if runs == self.resize.after or await self.width() != self.resize.after:
                 return ""
             if self._clock() >= until_s:
                 why = [text async for pod in self._pods() if (text := _unscheduled(pod))]

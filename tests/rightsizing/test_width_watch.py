@@ -28,6 +28,7 @@ from kopt.core.workload.rightsizing import Outcome
 from kopt.policies.rightsizing.watch import Action, Decision, WatchSettings
 from kopt.policies.rightsizing.width import WidthProposal
 
+pytestmark = pytest.mark.long
 SETTINGS = WidthApplySettings(
     ApplySettings(
         WatchSettings(

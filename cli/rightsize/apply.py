@@ -90,8 +90,6 @@ async def apply(kube: "Kube", candidate: "Candidate", settings: ApplySettings, s
 class Watching:
     """One change, from the steps before it to its end."""
 
-    refused = "KUBELET_REFUSES", "The node refuses it"
-
     def __init__(
         self,
         kube: "Kube",
@@ -173,13 +171,16 @@ class Watching:
         await self._resized.apply()
         self._event("ResizeApplied", f"{self._resize.text} and watched.")
         if why := await self._resized.refusal(self._settings.accept_s):
-            code, text = self.refused
-            return Decision(Action.UNDO, Reason(code, f"{text}: {why}."), NO_INTERVAL)
+            return Decision(Action.UNDO, self._refusal(why), NO_INTERVAL)
         if (decision := await self._prepared()) is not None:
             return decision
         self._effective_s = time.time()
         self._say(f"{self._resize.text}; in effect after {self._effective_s - self._applied_s:.0f} s")
         return await self._decided()
+
+    def _refusal(self, why: str) -> Reason:
+        """Of a change that does not come into effect."""
+        return Reason("KUBELET_REFUSES", f"The node refuses it: {why}.")
 
     async def _prepared(self) -> Decision | None:
         """Waits until steps can be compared, once the change is in effect; a decision where they never can."""

@@ -54,8 +54,6 @@ async def apply_width(kube: "Kube", candidate: WidthCandidate, settings: WidthAp
 
 
 class _WidthWatching(Watching):
-    refused = "WORKERS_DO_NOT_START", "Its workers do not all run"
-
     def __init__(
         self,
         kube: "Kube",
@@ -82,6 +80,9 @@ class _WidthWatching(Watching):
         if why := self._unsafe(pods):
             return Decision(Action.UNDO, Reason("MOMENT_PASSED", f"It was not begun: {why}."), NO_INTERVAL)
         return await super()._changed()
+
+    def _refusal(self, why: str) -> Reason:
+        return Reason("WORKERS_DO_NOT_START", f"Its workers do not all run: {why}.")
 
     async def _prepared(self) -> Decision | None:
         """Until the job has started again and done the step that it had, within its bound."""

@@ -179,6 +179,21 @@ def test_a_width_stays_by_what_its_last_worker_brings(change: WidthChange, effic
         assert at_s <= 120, "two windows"
 
 
+@pytest.mark.parametrize(
+    ("change", "action"), [(WidthChange(2, 3, Batch.FIXED), Action.UNDO), (WidthChange(3, 2, Batch.FIXED), Action.KEEP)]
+)
+def test_no_gpu_is_believed_to_do_more_for_being_one_of_more(change: WidthChange, action: Action) -> None:
+    """Then the job does something else, such as evaluating."""
+    rng = random.Random(1)
+    before, after = (
+        [math.exp(rng.gauss(0, 0.02)) for _ in range(60)],
+        [0.8 * math.exp(rng.gauss(0, 0.02)) for _ in range(54)],
+    )
+    proposal = WidthProposal(change, most_cost(change, 0.7), None, Reason("WIDTH_ASKED", ""))  # type: ignore[arg-type]
+    seen = Watched(before, after, 540.0, [10.0 * at for at in range(54)], grows=True)
+    assert evaluate(seen, watch_settings(proposal, WatchSettings())).action is action
+
+
 def _record(before: int, after: int, times: tuple[float, float] | None, outcome: Outcome = Outcome.KEPT) -> WidthRecord:
     return ChangeRecord(WidthChange(before, after, Batch.FIXED), 0.0, outcome, 500.0, "", times)
 

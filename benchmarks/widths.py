@@ -26,20 +26,11 @@ from benchmarks.rightsizing import (
     share,
 )
 from benchmarks.tables import markdown
-from kopt.core.reason import Reason
 from kopt.core.workload.rightsizing import Batch, WidthChange
 from kopt.policies.rightsizing.step_times import Marks, StepMark, longest_gap_s
 from kopt.policies.rightsizing.watch import Action, Since, evaluate, watched
-from kopt.policies.rightsizing.width import (
-    RestartSum,
-    WidthProposal,
-    WidthSettings,
-    for_each_sample,
-    most_cost,
-    watch_settings,
-)
+from kopt.policies.rightsizing.width import WidthSettings, for_each_sample, most_cost, watch_settings
 
-_NO_SUM = RestartSum(0.0, 0.0, 0.0, 0.0, supposed=True)
 WIDTHS = ((2, 3), (4, 5), (8, 9), (3, 2), (5, 4), (9, 8))
 EFFICIENCIES = (1.0, 0.9, 0.65, 0.5, 0.2, -0.5)
 """Marginal ones, of the worker between the two widths; below the threshold a wider job is harmed by staying so, and a
@@ -75,8 +66,7 @@ def _restarted(rng: Generator, marks: Sequence[StepMark]) -> tuple[list[StepMark
 
 def _decide(case: Case, change: WidthChange, at_step: int) -> tuple[Action, float]:
     """And how many seconds after the job was back at its step."""
-    proposal = WidthProposal(change, most_cost(change, WidthSettings().threshold), _NO_SUM, Reason("WIDTH_ASKED", ""))
-    settings = watch_settings(proposal, SETTINGS)
+    settings = watch_settings(change, most_cost(change, WidthSettings().threshold), SETTINGS)
     followed = Marks(1e6)
     for mark in case.marks:
         followed.add(mark)

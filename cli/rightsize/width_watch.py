@@ -40,7 +40,7 @@ async def apply_width(kube: "Kube", candidate: WidthCandidate, settings: WidthAp
     proposal, job = candidate.proposal, candidate.job
     assert proposal is not None
     assert job is not None
-    watch = watch_settings(proposal, settings.apply.watch)
+    watch = watch_settings(proposal.change, proposal.allowed, settings.apply.watch)
     own = ApplySettings(watch, settings.apply.accept_s, settings.apply.poll_s, settings.apply.undo_s)
     resized = ResizedWidth(kube, job, proposal.change, time.time)
     back_s = max(settings.least_back_s, 2 * proposal.rest.restart_s)

@@ -135,11 +135,11 @@ def most_cost(change: WidthChange, threshold: float, *, for_others: bool = False
     return 0.0 if for_others else (after + threshold * (before - after)) / before - 1
 
 
-def watch_settings(proposal: WidthProposal, settings: WatchSettings) -> WatchSettings:
-    """How the change is watched: kept only where it is shown to cost less than ``allowed``. No GPU does more for being
+def watch_settings(change: WidthChange, allowed: float, settings: WatchSettings) -> WatchSettings:
+    """How a change is watched: kept only where it is shown to cost less than ``allowed``. No GPU does more for being
     one of more: where it looks like that, steps are others."""
-    wider = proposal.change.after > proposal.change.before
-    return replace(settings, allowed=proposal.allowed, tolerance=0.0, most_gained=settings.tolerance if wider else None)
+    wider = change.after > change.before
+    return replace(settings, allowed=allowed, tolerance=0.0, most_gained=settings.tolerance if wider else None)
 
 
 def for_each_sample(times: Sequence[StepTime], applied_s: float, change: WidthChange) -> list[StepTime]:

@@ -164,8 +164,7 @@ def test_a_width_stays_by_what_its_last_worker_brings(change: WidthChange, effic
     before = [StepTime(10.0 * at, 10.0 * at + 10, step_s(change.before)) for at in range(-60, -1)]
     after = [StepTime(10.0 * at, 10.0 * at + 10, step_s(change.after)) for at in range(54)]
     compared = for_each_sample([*before, *after], 0.0, change)
-    proposal = WidthProposal(change, most_cost(change, 0.7), None, Reason("WIDTH_ASKED", ""))  # type: ignore[arg-type]
-    settings = watch_settings(proposal, WatchSettings())
+    settings = watch_settings(change, most_cost(change, 0.7), WatchSettings())
     for at_s in range(10, 541, 10):
         seen = [each for each in compared if each.start_s >= 0 and each.end_s <= at_s]
         past = [each.seconds for each in compared if each.end_s <= 0]
@@ -189,9 +188,8 @@ def test_no_gpu_is_believed_to_do_more_for_being_one_of_more(change: WidthChange
         [math.exp(rng.gauss(0, 0.02)) for _ in range(60)],
         [0.8 * math.exp(rng.gauss(0, 0.02)) for _ in range(54)],
     )
-    proposal = WidthProposal(change, most_cost(change, 0.7), None, Reason("WIDTH_ASKED", ""))  # type: ignore[arg-type]
     seen = Watched(before, after, 540.0, [10.0 * at for at in range(54)], grows=True)
-    assert evaluate(seen, watch_settings(proposal, WatchSettings())).action is action
+    assert evaluate(seen, watch_settings(change, most_cost(change, 0.7), WatchSettings())).action is action
 
 
 def _record(before: int, after: int, times: tuple[float, float] | None, outcome: Outcome = Outcome.KEPT) -> WidthRecord:

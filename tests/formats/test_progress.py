@@ -104,6 +104,14 @@ def test_a_run_that_goes_on_from_its_checkpoint_goes_on_counting() -> None:
     assert (progress.step, progress.steps) == (59, 1000)
 
 
+@pytest.mark.parametrize("epoch", [range(50, 981, 10), range(50, 700, 10)])
+def test_a_counter_that_begins_each_epoch_beyond_one_stride_is_no_single_run(epoch: range) -> None:
+    reader = ProgressReader()
+    for index, step in enumerate([*epoch, *epoch, *epoch]):
+        reader.read(f"step {step}/1000", 100.0 + index)
+    assert reader.progress() is None
+
+
 @pytest.mark.parametrize("again", [[1, 2, 3], [50, 100, 150]])
 def test_a_counter_that_starts_over_at_its_beginning_counts_within_epochs(again: list[int]) -> None:
     reader = ProgressReader()

@@ -130,7 +130,7 @@ class Watching:
                 await self._keep(decision)
             else:
                 # A task of its own: what cancels the watch does not cancel this.
-                await asyncio.shield(asyncio.create_task(self._undo(decision)))
+                decision = await asyncio.shield(asyncio.create_task(self._undo(decision)))
         return decision
 
     async def _baseline(self) -> None:
@@ -227,13 +227,14 @@ class Watching:
         self._event("ResizeKept", f"{self._resize.text}, kept. {decision.reason.message}")
         await self._events.flush()
 
-    async def _undo(self, decision: Decision) -> None:
-        """Tries again for a while. Raises Refused with what stands."""
+    async def _undo(self, decision: Decision) -> Decision:
+        """Tries again for a while; how it ended. Raises Refused with what stands."""
         not_done = await restored(self._resized, decision.reason.message, self._settings.undo_s, self._say)
         self._event("ResizeUndone", f"{self._resize.text}, undone. {decision.reason.message}")
         await self._events.flush()
         for each in not_done:
             self._say(f"{each.name} was left as it is: {each.why}")
+        return decision
 
     def _event(self, reason: str, note: str) -> None:
         self._events.record(self._reference, reason, "Rightsizing", note)

@@ -77,11 +77,14 @@ def plan(
     """
     from kopt.cli.rightsize.view import plan_answer
 
+    if token_file is not None and not prometheus:
+        usage_error("it is for --prometheus, which is not given", "--token-file")
     span_s = _span(since)
     rows, refusals, widths = run_interruptibly(
         _planned(prometheus, span_s, token_file, kubeconfig, namespace, workload, check=check, batch=batch)
     )
-    show(plan_answer(rows, refusals, widths, everything=everything), output)
+    answer = plan_answer(rows, refusals, widths, everything=everything, is_measured=bool(prometheus))
+    show(answer, output)
 
 
 @app.command("apply")
@@ -127,8 +130,14 @@ def apply(
     from kopt.cli.rightsize.view import applied_answer, applied_width_answer
     from kopt.policies.rightsizing.watch import Action
 
-    if width is not None and resource is not Changed.WIDTH:
-        usage_error("a number of workers goes with --resource width", "--width")
+    if resource is Changed.WIDTH:
+        others = {"--prometheus": prometheus, "--container": container, "--token-file": token_file}
+        text = "it goes with CPU and memory, not with --resource width"
+    else:
+        others, text = {"--width": width, "--batch": batch}, "it goes with --resource width"
+    for option, given in others.items():
+        if given not in (None, ""):
+            usage_error(text, option)
     if resource is Changed.WIDTH:
         of_width, decision = run_interruptibly(_applied_width(kubeconfig, namespace, workload, batch, width))
         answer = applied_width_answer(of_width, decision)
@@ -149,9 +158,14 @@ def apply(
 def undo(
     workload: Workload,
     namespace: Annotated[str, typer.Option("-n", "--namespace", help="The workload's.")] = "default",
+    now: Annotated[
+        bool, typer.Option("--now", help="A width also at a moment that is not safe: work is lost.")
+    ] = False,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Take back the last change of a workload that stands: one that was kept, or left open.
+
+    Of a width only at a moment that the log agent calls safe, as workers start again; --now does not ask.
 
     Examples:
 
@@ -160,7 +174,9 @@ def undo(
     from kopt.cli.rightsize.history import taken_back
 
     print_status(
-        run_interruptibly(with_kube(kubeconfig, lambda kube: taken_back(kube, namespace, workload, print_status)))
+        run_interruptibly(
+            with_kube(kubeconfig, lambda kube: taken_back(kube, namespace, workload, print_status, at_once=now))
+        )
     )
 
 
@@ -205,9 +221,13 @@ async def _read(
         raise Refused(f"measured use cannot be read: {error}") from error
     result = await read_candidates(kube, use, time.time(), namespace, workload)
     if workload and not result:
-        location = f"namespace {namespace}" if namespace else "any namespace"
-        raise Refused(f"no pod of a workload {workload} with GPUs runs in {location}; `kopt rightsize plan` lists them")
+        raise _not_running(workload, namespace)
     return result
+
+
+def _not_running(workload: str, namespace: str) -> Refused:
+    location = f"namespace {namespace}" if namespace else "any namespace"
+    return Refused(f"no pod of a workload {workload} with GPUs runs in {location}; `kopt rightsize plan` lists them")
 
 
 async def _planned(
@@ -235,7 +255,10 @@ async def _planned(
                     await ResizedPods(kube, candidate.pods, candidate.resize, time.time).check()
                 except ApiError as error:
                     refusals[index] = str(error)
-        return candidates, refusals, await read_widths(kube, time.time(), namespace, workload, batch=batch)
+        widths = await read_widths(kube, time.time(), namespace, workload, batch=batch)
+        if workload and not widths:
+            raise _not_running(workload, namespace)
+        return candidates, refusals, widths
 
     return await with_kube(kubeconfig, work)
 

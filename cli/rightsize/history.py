@@ -57,8 +57,11 @@ async def history_answer(kube: "Kube", namespace: str) -> Answer:
     return Answer("resizes", rows, remarks=remarks, empty="no pod that runs was resized, and no job has another width")
 
 
-async def taken_back(kube: "Kube", namespace: str, workload: str, say: Callable[[str], None]) -> str:
-    """The newest change of a workload that stands; a sentence of what was done. Raises Refused where none stands."""
+async def taken_back(
+    kube: "Kube", namespace: str, workload: str, say: Callable[[str], None], *, at_once: bool = False
+) -> str:
+    """The newest change of a workload that stands; a sentence of what was done. Raises Refused where none stands, and,
+    unless ``at_once``, where that would start workers again at a moment that is not known to be safe."""
     from kopt.controllers.overview.running_workloads import running
 
     pods = await running_pods(kube, namespace)
@@ -75,7 +78,10 @@ async def taken_back(kube: "Kube", namespace: str, workload: str, say: Callable[
     if width is not None and (record is None or width[1].at_s > record.at_s):
         job, own = width
         change: AnyRecord = own
-        resized, of = ResizedWidth(kube, job, own.resize, time.time, own.at_s), workload
+        resized_width = ResizedWidth(kube, job, own.resize, time.time, own.at_s, step_seconds=own.step_seconds)
+        if not at_once:
+            await _require_safe(resized_width)
+        resized, of = resized_width, workload
     elif record is not None:
         change = record
         resized, of = ResizedPods(kube, bearing, record.resize, time.time, record.at_s), f"{len(bearing)} pods"
@@ -85,6 +91,23 @@ async def taken_back(kube: "Kube", namespace: str, workload: str, say: Callable[
     for each in not_done:
         say(f"{each.name} was left as it is: {each.why}")
     return f"taken back: {change.resize.text}, of {of}"
+
+
+async def _require_safe(resized: ResizedWidth) -> None:
+    """Raises Refused. Where others have set the width since, or no worker runs, no worker is started again."""
+    from kopt.cli.rightsize.widths import status_of
+
+    pods = await resized.read()
+    if not pods or await resized.width() != resized.resize.after:
+        return
+    status = status_of(pods, time.time())
+    if status is None or not status.safe:
+        state = "" if status is None else status.state.lower()
+        why = f"that is not safe now ({state})" if state else "no log agent says whether that is safe now"
+        raise Refused(
+            f"its workers would start again from their last checkpoint, and {why}; try again later, or --now does it "
+            "all the same"
+        )
 
 
 async def _jobs(kube: "Kube", namespace: str) -> "list[tuple[Resource, Object]]":

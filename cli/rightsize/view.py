@@ -64,8 +64,10 @@ def plan_answer(
     widths: "Sequence[WidthCandidate]" = (),
     *,
     everything: bool,
+    is_measured: bool = True,
 ) -> Answer:
-    """``refusals``: why the API server would not take a change, by the index of its candidate."""
+    """``is_measured``: CPU and memory were looked at.
+    ``refusals``: why the API server would not take a change, by the index of its candidate."""
     shown = [
         (candidate, refusals.get(index))
         for index, candidate in enumerate(candidates)
@@ -83,6 +85,8 @@ def plan_answer(
         remarks.append("One at a time: kopt rightsize apply KIND/NAME -n NAMESPACE, which watches and undoes.")
     if hidden := len(candidates) + len(widths) - len(rows):
         remarks.append(f"{hidden} more are left as they are (--all says why).")
+    if not is_measured:
+        remarks.append("Widths alone: CPU and memory were not looked at, which --prometheus does.")
     header = {"freed_cpus": cpu, "freed_bytes": memory}
     return Answer("changes", rows, header=header, hide_header=True, remarks=remarks, empty="there is nothing to change")
 

@@ -4,24 +4,34 @@ Workers start their work again from the last checkpoint: steps count once the jo
 """
 
 import asyncio
+import math
 import statistics
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from kopt.cli.errors import Refused
-from kopt.cli.rightsize.apply import NO_INTERVAL, ApplySettings, Say, Watching
+from kopt.cli.rightsize.apply import NO_INTERVAL, ApplySettings, Say, Watching, restored
 from kopt.cli.rightsize.steps import Steps
-from kopt.cli.rightsize.widths import WidthCandidate, status_of
+from kopt.cli.rightsize.widths import WidthCandidate, against, against_wider, status_of
+from kopt.cluster.workloads.resizing.elastic import worker_index
 from kopt.cluster.workloads.resizing.width import ResizedWidth
 from kopt.core.reason import Reason
+from kopt.core.workload.checkpoint import JobState
 from kopt.policies.rightsizing.step_times import StepTime, longest_gap_s
 from kopt.policies.rightsizing.watch import Action, Decision
 from kopt.policies.rightsizing.width import for_each_sample, watch_settings
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from kopt.cluster.client.api import Kube
     from kopt.cluster.client.resources import Object
+
+
+_MOST_FOLLOWED = 4
+_BROKEN = ("RESTARTED", "STEPS_STALLED", "PROGRESS_LOST", "WORKERS_DO_NOT_START")
+"""What a job does not get over by itself."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +42,9 @@ class WidthApplySettings:
     least_back_s: float = 300.0
     """To be back at the step that the job had: this, or twice what starting again was said to cost."""
     settle_s: float = 60.0
-    """Without a sign that workers start again for so long, they do not."""
+    """Without a sign for so long that the workers of a narrower job start again, they do not."""
+    safe_s: float = 120.0
+    """For a safe moment before a width is taken back; then it is at any."""
 
 
 async def apply_width(kube: "Kube", candidate: WidthCandidate, settings: WidthApplySettings, say: Say) -> Decision:
@@ -40,33 +52,39 @@ async def apply_width(kube: "Kube", candidate: WidthCandidate, settings: WidthAp
     proposal, job = candidate.proposal, candidate.job
     assert proposal is not None
     assert job is not None
-    watch = watch_settings(proposal.change, proposal.allowed, settings.apply.watch)
-    own = ApplySettings(watch, settings.apply.accept_s, settings.apply.poll_s, settings.apply.undo_s)
-    resized = ResizedWidth(kube, job, proposal.change, time.time)
-    back_s = max(settings.least_back_s, 2 * proposal.rest.restart_s)
+    for_others = proposal.for_others
+    watch = watch_settings(proposal.change, proposal.allowed, settings.apply.watch, for_others=for_others)
+    resized = ResizedWidth(kube, job, proposal.change, time.time, why_not=lambda: against(kube, candidate))
+    own = replace(
+        settings,
+        apply=replace(settings.apply, watch=watch),
+        least_back_s=max(settings.least_back_s, 2 * proposal.rest.restart_s),
+    )
     say(f"{proposal.change.text}: {proposal.reason.message}")
     container = candidate.workload.log_container
     async with Steps(kube, container, time.time() - watch.baseline_s, watch.sample_s) as steps:
-        steps.follow(candidate.pods)
-        return await _WidthWatching(
-            kube, candidate.workload.reference, resized, steps, own, say, back_s, settings.settle_s
-        ).run()
+        steps.follow(showing(candidate.pods))
+        return await _WidthWatching(kube, candidate, resized, steps, own, say).run()
+
+
+def showing(pods: "Sequence[Object]") -> "list[Object]":
+    """The few whose logs show the steps of all: those of the lowest ranks."""
+    return sorted(pods, key=lambda pod: (worker_index(pod), pod["metadata"]["name"]))[:_MOST_FOLLOWED]
 
 
 class _WidthWatching(Watching):
     def __init__(
         self,
         kube: "Kube",
-        reference: "Object",
+        candidate: WidthCandidate,
         resized: ResizedWidth,
         steps: Steps,
-        settings: ApplySettings,
+        settings: WidthApplySettings,
         say: Say,
-        back_s: float,
-        settle_s: float,
     ) -> None:
-        super().__init__(kube, reference, resized, steps, settings, say, grows=True)
-        self._job, self._change, self._back_s, self._settle_s = resized, resized.resize, back_s, settle_s
+        super().__init__(kube, candidate.workload.reference, resized, steps, settings.apply, say, grows=True)
+        self._kube, self._candidate, self._job, self._change = kube, candidate, resized, resized.resize
+        self._times_s, self._before = settings, steps.last
 
     def _unsafe(self, pods: "list[Object]") -> str:
         """Only a moment that the log agent calls safe will do: what was done since the last checkpoint is lost."""
@@ -79,6 +97,7 @@ class _WidthWatching(Watching):
         pods = await self._job.read()
         if why := self._unsafe(pods):
             return Decision(Action.UNDO, Reason("MOMENT_PASSED", f"It was not begun: {why}."), NO_INTERVAL)
+        self._before = self._steps.last
         return await super()._changed()
 
     def _refusal(self, why: str) -> Reason:
@@ -86,25 +105,32 @@ class _WidthWatching(Watching):
 
     async def _prepared(self) -> Decision | None:
         """Until the job has started again and done the step that it had, within its bound."""
-        before = self._steps.last
+        before, began_s, back_s = self._before, time.time(), self._times_s.least_back_s
         assert before is not None
-        began_s = time.time()
+        # A job that goes on beside a worker that waits for it for ever looks the same, but for its start.
+        settled_s = math.inf if self._change.after > self._change.before else began_s + self._times_s.settle_s
         usual_s = longest_gap_s(self._steps.times) * self._settings.watch.stalled_after
         while True:
             pods = await self._job.read()
             if (over := await self._over(pods)) is not None:
                 return over
-            self._steps.follow(pods)
+            self._steps.follow(showing(pods))
             self._steps.annotated(pods)
             now_s, last = time.time(), self._steps.last
             again_s = self._steps.again_s(self._applied_s, usual_s)
             # Workers of before go on until they notice; a program that need not start again is there at once.
-            since_s = again_s if again_s is not None else began_s + self._settle_s
-            if last is not None and last.step >= before.step and last.at_s >= since_s:
+            since_s = again_s if again_s is not None else settled_s
+            is_there = last is not None and last.step >= before.step
+            if last is not None and is_there and last.at_s >= since_s:
                 self._count_restarts(pods)
                 return None
-            if now_s - self._applied_s >= self._back_s:
-                text = f"It is not back at step {before.step} within {self._back_s:.0f} s of its change."
+            if now_s - began_s >= back_s:
+                if last is not None and is_there and last.at_s > began_s:
+                    text = (
+                        f"It went on for {back_s:.0f} s without starting again: nothing shows that the worker joined."
+                    )
+                    return Decision(Action.UNDO, Reason("WORKER_NOT_JOINED", text), NO_INTERVAL)
+                text = f"It is not back at step {before.step} within {back_s:.0f} s of all workers' start."
                 return Decision(Action.UNDO, Reason("PROGRESS_LOST", text), NO_INTERVAL)
             await asyncio.sleep(self._settings.poll_s)
 
@@ -125,6 +151,53 @@ class _WidthWatching(Watching):
         if before and after:
             self._job.step_seconds = statistics.median(before), statistics.median(after)
         return decision
+
+    async def _undo(self, decision: Decision) -> Decision:
+        """At a safe moment, if one comes soon. GPUs that were given to others are not taken back from them."""
+        if not self._job.is_begun:
+            await restored(self._job, decision.reason.message, self._settings.undo_s, self._say)
+            return decision
+        if decision.reason.code == "CHANGED_BY_OTHERS":
+            return await super()._undo(decision)
+        proposal = self._candidate.proposal
+        if proposal is not None and proposal.for_others and (why := await self._given_away()):
+            reason = Reason("GAVE_WAY", f"{decision.reason.message} It is not widened again: {why}")
+            stays = replace(decision, action=Action.KEEP, reason=reason)
+            self._say(reason.message)
+            await self._keep(stays)
+            return stays
+        await self._safe_moment(is_broken=decision.reason.code in _BROKEN)
+        return await super()._undo(decision)
+
+    async def _given_away(self) -> str:
+        """Why GPUs that were given to others stay theirs; empty where none needs them."""
+        from kopt.cluster.client.api import ApiError
+
+        assert self._candidate.job is not None
+        try:
+            why = await against_wider(self._kube, self._candidate.pods, self._candidate.job)
+        except ApiError as error:
+            return f"nothing tells whether workloads are pending ({error})."
+        return "" if why is None else why.message
+
+    async def _safe_moment(self, *, is_broken: bool) -> None:
+        """Waits for one, for a while: putting the width back starts workers again. For a job that is broken only until
+        a checkpoint is written; without a word of the log agent's, not at all."""
+        from kopt.cluster.client.api import ApiError
+
+        until_s = time.time() + self._times_s.safe_s
+        is_announced = False
+        while time.time() < until_s:
+            try:
+                status = status_of(await self._job.read(), time.time())
+            except ApiError:
+                return
+            if status is None or status.safe or (is_broken and status.state is not JobState.CKPT_WRITING):
+                return
+            if not is_announced:
+                self._say(f"waiting for a safe moment to take it back, for {self._times_s.safe_s:.0f} s at most")
+                is_announced = True
+            await asyncio.sleep(self._settings.poll_s)
 
     def _times(self) -> list[StepTime]:
         return for_each_sample(self._steps.times, self._applied_s, self._change)

@@ -6,7 +6,6 @@ object has the label ``kaiwo.ai/resizing``; where the controller made it, an ann
 entry and a proof: whoever may write a pod may write any history, and a controller puts back only what it had itself.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -34,6 +33,7 @@ MOST_KEPT = 10
 _LONGEST_REASON = 300
 _WIDTH = "width"
 _MOST_WORKERS = 1_000_000
+_LONGEST_STEP_S = 1e7
 
 
 def resizes_of(pod: Object) -> list[ResizeRecord]:
@@ -144,7 +144,7 @@ def _step_seconds(entry: Any) -> tuple[float, float] | None:
     if entry is None:
         return None
     before, after = (float(each) for each in entry)
-    if not (0 < before < math.inf and 0 < after < math.inf):
+    if not (0 < before < _LONGEST_STEP_S and 0 < after < _LONGEST_STEP_S):
         raise UnreadableError("times of steps that cannot be")
     return before, after
 

@@ -9,7 +9,7 @@ from kopt.cluster.objects.resize_history import resizes_of
 from kopt.cluster.workloads.pod_resize import resources_of
 from kopt.cluster.workloads.resizing.use import Use, together
 from kopt.core.reason import Reason
-from kopt.core.workload.rightsizing import Bounds, ContainerUse, Lever, Resize, WidthRecord
+from kopt.core.workload.rightsizing import AnyRecord, Bounds, ContainerUse, Lever, Resize, WidthRecord
 from kopt.policies.rightsizing.cool_down import cooling_down
 from kopt.policies.rightsizing.proposal import propose
 
@@ -92,7 +92,7 @@ def candidates_of(workload: RunningWorkload, pods: Sequence[Object], use: Use, n
 
 def _rest(workload: RunningWorkload, pods: Sequence[Object], subject: str, now_s: float) -> Reason | None:
     try:
-        history = [*workload.widths, *(record for pod in pods for record in resizes_of(pod))]
+        history: list[AnyRecord] = [*workload.widths, *(record for pod in pods for record in resizes_of(pod))]
     except AnnotationError as error:
         return Reason("HISTORY_UNREADABLE", str(error))
     return cooling_down(history, subject, now_s)

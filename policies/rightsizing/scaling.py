@@ -15,7 +15,7 @@ def speeds_along(
     shared = [(width, value) for width in own if (value := _at(known, width * gpus)) is not None]
     if not shared:
         return dict(own)
-    factor = math.exp(sum(math.log(own[width] / value) for width, value in shared) / len(shared))
+    factor = math.exp(sum(math.log(own[width]) - math.log(value) for width, value in shared) / len(shared))
     along = {width: value * factor for width in widths if (value := _at(known, width * gpus)) is not None}
     return along | dict(own)
 

@@ -8,11 +8,12 @@ A change of width starts the job's work again from its last checkpoint. What tha
 brings over the rest of the job, and both are told.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kopt.core.reason import Reason
-from kopt.core.units import format_span
+from kopt.core.units import counted, format_span
 from kopt.core.workload.rightsizing import Batch, Outcome, WidthChange, WidthRecord
 from kopt.policies.rightsizing.step_times import StepTime
 from kopt.policies.rightsizing.watch import WatchSettings
@@ -24,12 +25,14 @@ class WidthSettings:
     """Marginal efficiency below which a worker is not worth its GPUs."""
     most_restart: float = 0.1
     """Share of the time that is left which starting again may cost."""
+    for_others: float = 0.5
+    """By how much GPU time for a sample may grow where a worker was given to others; more is a job that is broken."""
 
 
 @dataclass(frozen=True)
 class Elastic:
     """A job whose number of workers may change between ``least`` and ``most``; ``gpus`` are those of one worker.
-    ``batch`` is None where nobody says what becomes of it."""
+    ``batch`` is None where nothing says what becomes of it."""
 
     width: int
     least: int
@@ -40,10 +43,12 @@ class Elastic:
 
 @dataclass(frozen=True)
 class Room:
-    """``workers``: how many more free GPUs and quotas have room for. ``queued``: workloads that are pending."""
+    """``workers``: how many more free GPUs and quotas have room for. ``queued``: workloads that are pending, of which
+    ``helped`` could run on the GPUs of the job's last worker."""
 
     workers: int
     queued: int = 0
+    helped: int = 0
 
 
 @dataclass(frozen=True)
@@ -82,12 +87,14 @@ class RestartSum:
 
 @dataclass(frozen=True)
 class WidthProposal:
-    """``allowed``: what GPU time for a sample may grow by (negative: has to fall by) for the change to stay."""
+    """``allowed``: what GPU time for a sample may grow by (negative: has to fall by) for the change to stay.
+    ``for_others``: its GPUs are given to workloads that are pending."""
 
     change: WidthChange
     allowed: float
     rest: RestartSum
     reason: Reason
+    for_others: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,25 +128,36 @@ def propose_width(
     if isinstance(restarted, Reason):
         return restarted
     change = WidthChange(job.width, wanted.width, job.batch)
-    allowed = most_cost(change, settings.threshold, for_others=wanted.for_others)
+    allowed = settings.for_others if wanted.for_others else most_cost(change, settings.threshold)
     reason = replace(wanted.reason, message=f"{wanted.reason.message} {restarted.text}.")
-    return WidthProposal(change, allowed, restarted, reason)
+    return WidthProposal(change, allowed, restarted, reason, wanted.for_others)
 
 
-def most_cost(change: WidthChange, threshold: float, *, for_others: bool = False) -> float:
-    """By how much GPU time for a sample may grow, as a ratio less one. ``for_others``: GPUs are given to others that
-    need them, so that it may not grow, and need not fall."""
+def most_cost(change: WidthChange, threshold: float) -> float:
+    """By how much GPU time for a sample may grow, as a ratio less one."""
     before, after = change.before, change.after
     if after > before:
         return after / (before + threshold * (after - before)) - 1
-    return 0.0 if for_others else (after + threshold * (before - after)) / before - 1
+    return (after + threshold * (before - after)) / before - 1
 
 
-def watch_settings(change: WidthChange, allowed: float, settings: WatchSettings) -> WatchSettings:
-    """How a change is watched: kept only where it is shown to cost less than ``allowed``. No GPU does more for being
-    one of more: where it looks like that, steps are others."""
+def watch_settings(
+    change: WidthChange, allowed: float, settings: WatchSettings, *, for_others: bool = False
+) -> WatchSettings:
+    """How a change is watched: kept only where it is shown to cost less than ``allowed``; ``for_others``: undone only
+    where it is shown to cost more, or breaks.
+
+    A wider job may do a little more with each GPU (with a fixed batch each has fewer samples to hold); where it looks
+    like more than the tolerance, steps are others."""
     wider = change.after > change.before
-    return replace(settings, allowed=allowed, tolerance=0.0, most_gained=settings.tolerance if wider else None)
+    return replace(
+        settings,
+        allowed=allowed,
+        tolerance=0.0,
+        of_samples=True,
+        has_to_be_shown=not for_others,
+        most_gained=settings.tolerance if wider else None,
+    )
 
 
 def for_each_sample(times: Sequence[StepTime], applied_s: float, change: WidthChange) -> list[StepTime]:
@@ -168,12 +186,18 @@ def own_speeds(history: Sequence[WidthRecord], batch: Batch) -> dict[int, float]
             continue
         pair = [(change.before, record.step_seconds[0]), (change.after, record.step_seconds[1])]
         measured = {width: speed(width, seconds, batch) for width, seconds in pair}
+        if not all(map(_is_speed, measured.values())):
+            continue
         shared = next((width for width in measured if width in result), None)
         if result and shared is None:
             continue
         factor = 1.0 if shared is None else result[shared] / measured[shared]
-        result = {width: value * factor for width, value in measured.items()} | result
+        result = {width: scaled for width, value in measured.items() if _is_speed(scaled := value * factor)} | result
     return result
+
+
+def _is_speed(value: float) -> bool:
+    return 0 < value < math.inf
 
 
 def marginal_efficiency(speeds: Mapping[int, float], fewer: int, more: int) -> float | None:
@@ -192,23 +216,23 @@ def _asked(job: Elastic, room: Room, target: int) -> _Wanted | Reason:
     if not job.least <= target <= job.most:
         text = f"{target} workers were asked for, and the job says that it may have {job.least} to {job.most}."
         return Reason("WIDTH_OUT_OF_BOUNDS", text)
-    why = _no_room(job, room) if target > job.width else None
+    why = no_room(job.gpus, room) if target > job.width else None
     asked = Reason("WIDTH_ASKED", f"{target} workers were asked for.")
-    return why or _Wanted(target, asked, for_others=target < job.width and room.queued > 0)
+    return why or _Wanted(target, asked, for_others=target < job.width and room.helped > 0)
 
 
 def _wanted(job: Elastic, speeds: Mapping[int, float], room: Room, settings: WidthSettings) -> _Wanted | Reason:
     width, least = job.width, settings.threshold
     last = marginal_efficiency(speeds, width - 1, width)
-    if width > job.least and room.queued:
-        text = f"{room.queued} workloads are pending, and it may have fewer workers."
-        return _Wanted(width - 1, Reason("OTHERS_QUEUE", text, {"queued": room.queued}), for_others=True)
+    if width > job.least and room.helped:
+        text = f"{_are_pending(room.helped)} that could run on its last worker's GPUs, and it may have fewer workers."
+        return _Wanted(width - 1, Reason("OTHERS_QUEUE", text, {"queued": room.helped}), for_others=True)
     if width > job.least and last is not None and last < least:
         text = f"Its last worker brings {last:.0%} of what one brings, less than {least:.0%}."
         return _Wanted(width - 1, Reason("WORKER_NOT_USEFUL", text, {"marginal_efficiency": last}))
     if width >= job.most:
         return Reason("WIDTH_IS_RIGHT", f"It has {width} workers, the most that it may have.")
-    if why := _no_room(job, room):
+    if why := no_room(job.gpus, room):
         return why
     following = marginal_efficiency(speeds, width, width + 1)
     if following is None:
@@ -221,14 +245,19 @@ def _wanted(job: Elastic, speeds: Mapping[int, float], room: Room, settings: Wid
     return _Wanted(width + 1, Reason("WORKER_USEFUL", text, {"marginal_efficiency": following}))
 
 
-def _no_room(job: Elastic, room: Room) -> Reason | None:
+def no_room(gpus: int, room: Room) -> Reason | None:
+    """Why no further worker of so many GPUs may be started; None where one may."""
     if room.queued:
-        text = f"{room.queued} workloads are pending: idle GPUs are theirs first."
+        text = f"{_are_pending(room.queued)}: idle GPUs are theirs first."
         return Reason("OTHERS_QUEUE", text, {"queued": room.queued})
     if room.workers < 1:
-        text = f"No node or quota has room for a worker more of {job.gpus} GPUs."
+        text = f"No node or quota has room for a worker more of {counted(gpus, 'GPU')}."
         return Reason("NO_IDLE_GPUS", text)
     return None
+
+
+def _are_pending(number: int) -> str:
+    return f"{counted(number, 'workload')} {'is' if number == 1 else 'are'} pending"
 
 
 def _restart(
@@ -242,6 +271,8 @@ def _restart(
     known = job.width in speeds and wanted.width in speeds
     ratio = speeds[wanted.width] / speeds[job.width] if known else _least_speed(job.width, wanted.width, settings)
     after_s = before_s / ratio if ratio > 0 else float("inf")
+    if before_s <= 0:
+        return Reason("RESTART_NOT_WORTH_IT", "It would not be worth starting again: no steps are left.")
     restart_s = rest.restart_gpu_s / (job.width * job.gpus)
     gpu_s = job.gpus * (before_s * job.width - (after_s + restart_s) * wanted.width)
     result = RestartSum(restart_s, before_s, after_s, gpu_s, supposed=not known)

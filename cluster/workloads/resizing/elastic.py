@@ -33,6 +33,8 @@ _FIELDS: Mapping[str, tuple[tuple[str, ...], ...]] = {
     JOBS.group: (("spec", "parallelism"), ("spec", "completions")),
     PYTORCH_JOBS.group: (("spec", "pytorchReplicaSpecs", "Worker", "replicas"),),
 }
+_INDEXES = "batch.kubernetes.io/job-completion-index", "training.kubeflow.org/replica-index"
+_INDEX = re.compile(r"[0-9]{1,6}")
 _BOUNDS = re.compile(r"([0-9]{1,6})-([0-9]{1,6})")
 _QUEUE = QUEUE_REFERENCES[Framework.KUEUE].key
 
@@ -100,10 +102,16 @@ def elastic_of(resource: Resource, workload: Workload) -> ElasticJob:
         _batch(annotations),
         _QUEUE in mapping(document, "metadata", "labels"),
     )
-    if job.in_kueue and not (is_job and annotations.get(KUEUE_ELASTIC) == "true"):
+    if job.in_kueue:
+        require_slices(job, annotations)
+    return job
+
+
+def require_slices(job: ElasticJob, annotations: Mapping[str, Any]) -> None:
+    """Of a job that Kueue manages. Raises NotElasticError where it would stop the job."""
+    if job.resource.group != JOBS.group or annotations.get(KUEUE_ELASTIC) != "true":
         text_ = "Kueue would stop it: of its queues, only Jobs with kueue.x-k8s.io/elastic-job may change their width."
         raise NotElasticError(text_)
-    return job
 
 
 def width_of_object(resource: Resource, document: Object) -> JobWidth:
@@ -112,12 +120,26 @@ def width_of_object(resource: Resource, document: Object) -> JobWidth:
     return JobWidth(resource, namespace, name, text(document, "metadata", "uid"))
 
 
+def worker_index(pod: Object) -> int:
+    """Of a worker in its job: rank 0 is where it is lowest, and a narrower job loses the highest. A pod without one has
+    ``MOST_WORKERS``."""
+    written = next((each for name in _INDEXES if (each := text(pod, "metadata", "labels", name))), "")
+    return int(written) if _INDEX.fullmatch(written) else MOST_WORKERS
+
+
+def of_job(job: ElasticJob, workloads: Iterable[Object]) -> list[Object]:
+    """The Workloads that Kueue has of it: also of one in no queue, with ``manageJobsWithoutQueueName``."""
+    return [
+        each
+        for each in workloads
+        if any(text(owner, "uid") == job.uid for owner in at(each, "metadata", "ownerReferences") or ())
+    ]
+
+
 def admits_slices(job: ElasticJob, workloads: Iterable[Object]) -> bool:
     """Whether Kueue's gate is on, as it marks the Workload of an elastic Job only then."""
     return any(
-        text(mapping(each, "metadata", "annotations"), KUEUE_ELASTIC) == "true"
-        for each in workloads
-        if any(text(owner, "uid") == job.uid for owner in at(each, "metadata", "ownerReferences") or ())
+        text(mapping(each, "metadata", "annotations"), KUEUE_ELASTIC) == "true" for each in of_job(job, workloads)
     )
 
 
@@ -154,10 +176,14 @@ def _policy(document: Object) -> tuple[int, int]:
     policy = at(document, "spec", "elasticPolicy")
     if not isinstance(policy, dict):
         raise NotElasticError("It has no elasticPolicy with minReplicas and maxReplicas.")
-    bounds = policy.get("minReplicas"), policy.get("maxReplicas")
-    if not all(map(_is_number, bounds)):
+    if policy.get("metrics"):
+        # hpa.go of the training operator.
+        text_ = "Its elasticPolicy has metrics: the training operator's HorizontalPodAutoscaler sets its width."
+        raise NotElasticError(text_)
+    least, most = policy.get("minReplicas"), policy.get("maxReplicas")
+    if not (isinstance(least, int) and isinstance(most, int) and _is_number(least) and _is_number(most)):
         raise BoundsError("minReplicas and maxReplicas of its elasticPolicy have to be whole numbers.")
-    return _checked(*bounds, "elasticPolicy")
+    return _checked(least, most, "elasticPolicy")
 
 
 def _checked(least: int, most: int, where: str) -> tuple[int, int]:

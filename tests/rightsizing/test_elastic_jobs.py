@@ -133,12 +133,14 @@ async def test_a_job_gets_a_worker_that_stays_loses_one_that_slows_it_and_is_put
     resting = (await read_widths(kube, time.time(), space, "job/train", target=2))[0].result
     assert resting.code == "COOLING_DOWN"  # type: ignore[union-attr]
 
-    assert (await taken_back(kube, space, "job/train", lines.append)).startswith("taken back: width: 2 to 3")
+    assert (await taken_back(kube, space, "job/train", lines.append, at_once=True)).startswith(
+        "taken back: width: 2 to 3"
+    )
     assert await _width(kube, job) == (2, 2)
     await _forget(kube, job)
     (tmp_path / "slow").touch()
     undone = await apply_width(kube, await _candidate(kube, job, 3), SETTINGS, lines.append)
-    assert (undone.action, undone.reason.code) == (Action.UNDO, "STEPS_SLOWER"), lines
+    assert (undone.action, undone.reason.code) == (Action.UNDO, "SAMPLES_COST_MORE"), lines
     assert await _width(kube, job) == (2, 2)
     with pytest.raises(Refused, match="no change of job/train"):
         await taken_back(kube, space, "job/train", lines.append)

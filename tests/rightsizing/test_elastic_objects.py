@@ -92,6 +92,7 @@ def test_a_job_says_by_annotation_and_a_pytorch_job_by_its_policy_how_wide_it_ma
             "A JobSet made it",
         ),
         (_pytorch_job(None), "no elasticPolicy"),
+        (_pytorch_job({"minReplicas": 1, "maxReplicas": 2, "metrics": [{"type": "Resource"}]}), "Autoscaler"),
         (_pytorch_job({"minReplicas": 1, "maxReplicas": 2}, Master={"replicas": 1}), "other roles"),
         (_pytorch_job({"minReplicas": 1, "maxReplicas": 2}, replicas="2"), "other roles, or no number"),
     ],
@@ -177,6 +178,7 @@ def test_kueues_gate_is_on_where_it_has_marked_the_workload() -> None:
         ('"workers":2', '"workers":-1'),
         ('"fixed"', '"other"'),
         ("[0.5,0.4]", "[0.5,-1]"),
+        ("[0.5,0.4]", "[1e308,1e308]"),
     ],
 )
 def test_a_history_that_no_change_of_ours_wrote_is_not_read(old: str, new: str) -> None:

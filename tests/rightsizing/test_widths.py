@@ -46,7 +46,7 @@ SPEEDS = st.dictionaries(st.integers(1, 12), st.floats(1e-3, 1e3), max_size=12)
 @given(
     st.builds(Elastic, *[st.integers(0, 12)] * 3, st.integers(1, 8), st.sampled_from([None, *Batch])),
     SPEEDS,
-    st.builds(Room, st.integers(0, 4), st.integers(0, 2)),
+    st.builds(Room, st.integers(0, 4), st.integers(0, 2), st.integers(0, 2)),
     st.builds(
         Rest,
         st.none() | st.integers(0, 10**6),
@@ -90,6 +90,8 @@ def test_a_job_that_scales_gets_one_more_where_gpus_idle_and_the_sum_is_told() -
         (_job(width=8), LINEAR, ROOM, REST, "WIDTH_IS_RIGHT"),
         (_job(), LINEAR, Room(0), REST, "NO_IDLE_GPUS"),
         (_job(width=2), LINEAR, Room(8, queued=1), REST, "OTHERS_QUEUE"),
+        (_job(), LINEAR, Room(8, queued=1), REST, "OTHERS_QUEUE"),
+        (_job(), LINEAR, Room(8, queued=1, helped=1), Rest(0, 1.0, 0.0), "RESTART_NOT_WORTH_IT"),
         (_job(), {}, ROOM, REST, "SCALING_UNKNOWN"),
         (_job(), LINEAR | {5: 4.6}, ROOM, REST, "WIDTH_IS_RIGHT"),
         (_job(), LINEAR, ROOM, Rest(None, 1.0, 10.0), "REST_UNKNOWN"),
@@ -108,8 +110,9 @@ def test_a_worker_that_brings_little_goes_and_one_that_others_need_does_as_well(
     lazy = _proposed(propose_width(_job(), LINEAR | {4: 3.3}, ROOM, REST))
     assert (lazy.change.after, lazy.reason.code) == (3, "WORKER_NOT_USEFUL")
     assert lazy.allowed < 0, "GPU time for a sample has to fall"
-    needed = _proposed(propose_width(_job(), LINEAR, Room(0, queued=2), REST))
-    assert (needed.change.after, needed.reason.code, needed.allowed) == (3, "OTHERS_QUEUE", 0.0)
+    needed = _proposed(propose_width(_job(), LINEAR, Room(0, queued=2, helped=1), REST))
+    assert (needed.change.after, needed.reason.code, needed.for_others) == (3, "OTHERS_QUEUE", True)
+    assert needed.reason.message.startswith("1 workload is pending that could run on its last worker's GPUs")
 
 
 @pytest.mark.parametrize(
@@ -189,7 +192,9 @@ def test_no_gpu_is_believed_to_do_more_for_being_one_of_more(change: WidthChange
         [0.8 * math.exp(rng.gauss(0, 0.02)) for _ in range(54)],
     )
     seen = Watched(before, after, 540.0, [10.0 * at for at in range(54)], grows=True)
-    assert evaluate(seen, watch_settings(change, most_cost(change, 0.7), WatchSettings())).action is action
+    decision = evaluate(seen, watch_settings(change, most_cost(change, 0.7), WatchSettings()))
+    code = "GAINS_UNEXPLAINED" if action is Action.UNDO else "SAMPLES_WORTH_IT"
+    assert (decision.action, decision.reason.code) == (action, code)
 
 
 def _record(before: int, after: int, times: tuple[float, float] | None, outcome: Outcome = Outcome.KEPT) -> WidthRecord:
@@ -202,6 +207,30 @@ def test_own_runs_say_how_a_job_scales_each_by_the_width_that_it_shares_with_new
     assert speeds == pytest.approx({3: 2.5, 4: 1 / 0.35, 2: 2.5 * 0.5 / 0.7})
     assert own_speeds(newest_first, Batch.PER_WORKER) == {}
     assert own_speeds([_record(3, 4, (0.4, 0.3), Outcome.OPEN), _record(3, 4, None)], Batch.FIXED) == {}
+
+
+@pytest.mark.parametrize("cost", [1.0, 1.3])
+def test_a_worker_that_was_given_to_others_stays_away_unless_the_job_breaks(cost: float) -> None:
+    """Nothing has to be shown of noisy steps; a job that is much slower by far more is broken."""
+    rng = random.Random(2)
+    change = WidthChange(3, 2, Batch.PER_WORKER)
+    proposal = _proposed(propose_width(_job(3, batch=change.batch), LINEAR, Room(0, 1, 1), REST))
+    settings = watch_settings(change, proposal.allowed, WatchSettings(), for_others=proposal.for_others)
+
+    def evaluated(cost: float, noise: float) -> tuple[Action, str]:
+        before = [math.exp(rng.gauss(0, noise)) for _ in range(60)]
+        after = [cost * math.exp(rng.gauss(0, noise)) for _ in range(54)]
+        decision = evaluate(Watched(before, after, 540.0, [10.0 * at for at in range(54)], grows=True), settings)
+        return decision.action, decision.reason.code
+
+    assert evaluated(cost, 0.02) == (Action.KEEP, "SAMPLES_WORTH_IT")
+    assert evaluated(cost, 0.8)[0] is Action.KEEP
+    assert evaluated(2.5, 0.02) == (Action.UNDO, "SAMPLES_COST_MORE")
+
+
+def test_speeds_that_cannot_be_are_dropped_and_leave_the_others() -> None:
+    history = [_record(3, 4, (5e-324, 1.0)), _record(3, 4, (0.4, 0.35)), _record(3, 2, (1e-300, 1e300))]
+    assert own_speeds(history, Batch.FIXED) == pytest.approx({3: 2.5, 4: 1 / 0.35})
 
 
 def test_a_curve_in_other_units_is_followed_from_where_both_are_known() -> None:

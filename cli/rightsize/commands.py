@@ -131,7 +131,7 @@ def apply(
     from kopt.policies.rightsizing.watch import Action
 
     if resource is Changed.WIDTH:
-        others = {"--prometheus": prometheus, "--container": container, "--token-file": token_file}
+        others: dict[str, object] = {"--prometheus": prometheus, "--container": container, "--token-file": token_file}
         text = "it goes with CPU and memory, not with --resource width"
     else:
         others, text = {"--width": width, "--batch": batch}, "it goes with --resource width"

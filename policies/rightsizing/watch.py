@@ -173,7 +173,7 @@ def _not_slower(interval: Slowdown, settings: WatchSettings) -> Reason:
 
 
 def _not_shown(watched: Watched, interval: Slowdown, settings: WatchSettings) -> Reason:
-    if _gains_too_much(watched, interval, settings):
+    if interval.high < settings.allowed + settings.tolerance and _gains_too_much(watched, interval, settings):
         return _reason("GAINS_UNEXPLAINED", "More was gained than the change explains", interval)
     after = f"After {watched.elapsed_s:.0f} s"
     if settings.of_samples:

@@ -48,7 +48,7 @@ pytestmark = pytest.mark.long
 SETTINGS = WidthApplySettings(
     ApplySettings(
         WatchSettings(
-            window_s=1.0, least_s=0.5, deadline_s=3.0, sample_s=0.04, baseline_s=4.0, least_samples=30, pauses=1.0
+            window_s=1.0, least_s=0.5, deadline_s=3.0, sample_s=0.04, baseline_s=8.0, least_samples=16, pauses=1.0
         ),
         accept_s=0.4,
         poll_s=0.03,

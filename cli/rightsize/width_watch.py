@@ -166,7 +166,7 @@ class _WidthWatching(Watching):
             self._say(reason.message)
             await self._keep(stays)
             return stays
-        await self._safe_moment(is_broken=decision.reason.code in _BROKEN)
+        await self._until_safe(is_broken=decision.reason.code in _BROKEN)
         return await super()._undo(decision)
 
     async def _given_away(self) -> str:
@@ -180,7 +180,7 @@ class _WidthWatching(Watching):
             return f"nothing tells whether workloads are pending ({error})."
         return "" if why is None else why.message
 
-    async def _safe_moment(self, *, is_broken: bool) -> None:
+    async def _until_safe(self, *, is_broken: bool) -> None:
         """Waits for one, for a while: putting the width back starts workers again. For a job that is broken only until
         a checkpoint is written; without a word of the log agent's, not at all."""
         from kopt.cluster.client.api import ApiError

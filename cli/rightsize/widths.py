@@ -288,10 +288,10 @@ def _helped(books: "ClusterBooks", resource: str, job: "ElasticJob", freed: "Obj
     result = 0
     for _, pods in unplaced_groups(books):
         try:
-            asks = [ask_of(pod) for pod in pods]
+            requests = [ask_of(pod) for pod in pods]
         except ValueError:
             continue
-        needs = [ask.units.get(resource, 0) for ask in asks]
+        needs = [ask.units.get(resource, 0) for ask in requests]
         fits = all(needs) and sum(needs) <= job.gpus and all(_may_run(pod, freed) for pod in pods)
         has_room = all(
             any(count >= need and _may_run(pod, documents[name]) for name, count in free.items())

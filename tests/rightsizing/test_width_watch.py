@@ -387,7 +387,7 @@ async def test_a_width_is_taken_back_when_no_checkpoint_is_being_written(train: 
     watch = asyncio.create_task(_applied(train))
     await _when(lambda: train.width == 3)
     train.safe, train.state = "false", "CKPT_WRITING"
-    await asyncio.sleep(0.1)
+    train._report(time.time())
     watch.cancel()
     await asyncio.sleep(0.5)
     assert train.width == 3

@@ -36,6 +36,7 @@ BENCHMARKS = {name: f"benchmarks.{name}" for name in predictor_names()} | {
     "placement": "benchmarks.placement",
     "preemption": "benchmarks.preemption",
     "priorities": "benchmarks.priorities",
+    "widths": "benchmarks.widths",
     "order-reactions": "benchmarks.order_reactions",
     "published-commands": "benchmarks.published_commands",
     "drawn-commands": "benchmarks.drawn_commands",

@@ -22,7 +22,7 @@ from kopt.policies.rightsizing.watch import Action, Watched, WatchSettings, eval
 SETTINGS = WatchSettings()
 BY_MINUTES = WatchSettings(baseline_s=1800.0)
 """As the controller has it, which knows of steps what the log agent writes on pods once a minute."""
-_POLL_S, _END_S = 10.0, 600.0
+POLL_S, END_S = 10.0, 600.0
 Generator = np.random.Generator
 Noise = Callable[[Generator, int], np.ndarray]
 
@@ -153,7 +153,7 @@ def _cases(families: dict[str, Noise], seeds: Sequence[int], settings: WatchSett
             for delay_s in DELAYS_S if factor > 1 else (0.0,):
                 for seed in seeds:
                     rng = np.random.default_rng([seed, round(factor * 100), int(delay_s)])
-                    marks = _marks(rng, noise, factor, delay_s, settings.baseline_s)
+                    marks = marks_of(rng, noise, factor, delay_s, settings.baseline_s)
                     yield Case(name, factor, delay_s, marks if settings is SETTINGS else _by_minutes(rng, marks))
 
 
@@ -167,14 +167,16 @@ def _by_minutes(rng: Generator, marks: Sequence[StepMark]) -> list[StepMark]:
     return result
 
 
-def _marks(rng: Generator, noise: Noise, factor: float, delay_s: float, before_s: float) -> list[StepMark]:
-    """From the beginning of the baseline, before the change at 0, until ten minutes after it."""
+def marks_of(
+    rng: Generator, noise: Noise, factor: float, delay_s: float, before_s: float, end_s: float = END_S
+) -> list[StepMark]:
+    """From the beginning of the baseline, before the change at 0, until ``end_s`` after it."""
     seconds = float(rng.choice(STEP_SECONDS))
-    times = np.maximum(noise(rng, int(1.5 * (before_s + _END_S) / seconds) + 600), 0.05) * seconds
+    times = np.maximum(noise(rng, int(1.5 * (before_s + end_s) / seconds / min(factor, 1.0)) + 600), 0.05) * seconds
     at_s, result = -before_s, []
     for step, took in enumerate(times):
         at_s += took * (factor if at_s >= delay_s else 1.0)
-        if at_s > _END_S:
+        if at_s > end_s:
             break
         result.append(StepMark(at_s, step))
     return result
@@ -212,8 +214,8 @@ def _decide(case: Case, rule: Rule, took_s: list[float]) -> tuple[Action, float]
     before, after = before_and_after(times, 0.0, 0.0)
     past, gap_s = [each.seconds for each in before], longest_gap_s(before)
     elapsed_s = 0.0
-    while elapsed_s < _END_S:
-        elapsed_s += _POLL_S
+    while elapsed_s < END_S:
+        elapsed_s += POLL_S
         last_s = max((mark.at_s for mark in case.marks if mark.at_s <= elapsed_s), default=0.0)
         shown = [each for each in after if each.end_s <= elapsed_s]
         watched = Watched(
@@ -260,8 +262,14 @@ class Tally:
         if action is Action.UNDO:
             self.undone_s.append(at_s - case.delay_s)
 
+    def join(self, other: "Tally") -> None:
+        """With those of another."""
+        for name in ("slower", "slower_kept", "early", "clear", "clear_early", "harmless", "harmless_kept"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.undone_s += other.undone_s
 
-def _share(part: int, whole: int) -> str:
+
+def share(part: int, whole: int) -> str:
     return f"{part} of {whole} ({part / whole:.1%})" if whole else "-"
 
 
@@ -293,10 +301,10 @@ def main() -> int:
                 [
                     f"{noise}{' (tuned on)' if noise in TUNED_ON else ''}",
                     rule,
-                    _share(tally.slower_kept, tally.slower),
-                    _share(tally.early, tally.slower),
-                    _share(tally.clear_early, tally.clear),
-                    _share(tally.harmless_kept, tally.harmless),
+                    share(tally.slower_kept, tally.slower),
+                    share(tally.early, tally.slower),
+                    share(tally.clear_early, tally.clear),
+                    share(tally.harmless_kept, tally.harmless),
                 ]
                 for (rule, noise), tally in sorted(tallies.items(), key=lambda item: (item[0][1], item[0][0]))
             ),
@@ -310,16 +318,16 @@ def main() -> int:
         undone_s = median(at_s for each in tallied for at_s in each.undone_s)
         p99_ms = float(np.quantile(took[rule], 0.99)) * 1e3
         print(
-            f"\n{rule}, noise not tuned on: slower and kept {_share(kept, slower)}; slower by 10 % or more and undone "
-            f"in two windows {_share(early, clear)}, any {_share(sum(e.early for e in tallied), slower)}; not slower "
-            f"and kept {_share(fine, harmless)}; undone after {undone_s:.0f} s, median; decided in {p99_ms:.2f} ms, p99"
+            f"\n{rule}, noise not tuned on: slower and kept {share(kept, slower)}; slower by 10 % or more and undone "
+            f"in two windows {share(early, clear)}, any {share(sum(e.early for e in tallied), slower)}; not slower "
+            f"and kept {share(fine, harmless)}; undone after {undone_s:.0f} s, median; decided in {p99_ms:.2f} ms, p99"
         )
     tally = replay_by_minutes(TUNED_ON | REPORTED, range(100, 120))
     print(
         f"\nkopt, steps as the log agent writes them on pods, all noise: slower and kept "
-        f"{_share(tally.slower_kept, tally.slower)}; slower by 10 % or more and undone in two windows "
-        f"{_share(tally.clear_early, tally.clear)}; not slower and kept "
-        f"{_share(tally.harmless_kept, tally.harmless)}; undone after {median(tally.undone_s):.0f} s, median"
+        f"{share(tally.slower_kept, tally.slower)}; slower by 10 % or more and undone in two windows "
+        f"{share(tally.clear_early, tally.clear)}; not slower and kept "
+        f"{share(tally.harmless_kept, tally.harmless)}; undone after {median(tally.undone_s):.0f} s, median"
     )
     return 0
 

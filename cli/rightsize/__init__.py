@@ -1,1 +1,1 @@
-"""``kopt rightsize``: CPU and memory of running GPU workloads, changed in place and watched."""
+"""``kopt rightsize``: CPU, memory and width of running GPU workloads, changed and watched."""

@@ -1,8 +1,9 @@
-"""``kopt rightsize``: CPU and memory of running GPU workloads, changed in place and watched."""
+"""``kopt rightsize``: CPU, memory and width of running GPU workloads, changed and watched."""
 
 import contextlib
 import os
 import time
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,42 +14,62 @@ from kopt.cli.interruption import run_interruptibly, with_kube
 from kopt.cli.options import Kubeconfig, Output, seconds
 from kopt.cli.output import Format, show
 from kopt.cli.progress import print_status
-from kopt.core.workload.rightsizing import Lever
+from kopt.core.workload.rightsizing import Batch, Lever
 
 if TYPE_CHECKING:
+    from kopt.cli.rightsize.widths import WidthCandidate
     from kopt.cluster.client.api import Kube
     from kopt.cluster.workloads.resizing.use import Use
     from kopt.controllers.rightsizing.candidates import Candidate
 
 app = typer.Typer(
-    cls=Edge, no_args_is_help=True, help="Change CPU and memory of running GPU workloads in place, and watch."
+    cls=Edge, no_args_is_help=True, help="Change CPU, memory and width of running GPU workloads, and watch."
 )
-Url = Annotated[str, typer.Option("--prometheus", metavar="URL", help="Where the kubelets' cAdvisor is scraped.")]
+Url = Annotated[
+    str, typer.Option("--prometheus", metavar="URL", help="Where the kubelets' cAdvisor is scraped: CPU and memory.")
+]
 Since = Annotated[str, typer.Option("--since", metavar="SPAN", help="How far back use is read.")]
 Token = Annotated[Path | None, typer.Option("--token-file", metavar="FILE", help="A bearer token for Prometheus.")]
 Namespace = Annotated[str, typer.Option("-n", "--namespace", help="Only this namespace; default: all.")]
 Workload = Annotated[str, typer.Argument(metavar="KIND/NAME", help="Such as job/finetune.")]
+BatchOption = Annotated[
+    Batch | None, typer.Option("--batch", help="What becomes of a step's batch; default: as the job's annotation says.")
+]
 _SHORTEST_S = 3600
+
+
+class Changed(StrEnum):
+    """What ``apply`` changes."""
+
+    CPU = "cpu"
+    MEMORY = "memory"
+    WIDTH = "width"
 
 
 @app.command("plan")
 def plan(
-    prometheus: Url,
     workload: Annotated[str, typer.Argument(metavar="[KIND/NAME]", help="Only this one.")] = "",
+    prometheus: Url = "",
     since: Since = "24h",
     everything: Annotated[bool, typer.Option("--all", help="Also what is not changed, and why.")] = False,
     check: Annotated[bool, typer.Option(help="Ask the API server whether it would take each change.")] = True,
+    batch: BatchOption = None,
     namespace: Namespace = "",
     token_file: Token = None,
     kubeconfig: Kubeconfig = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Show what would be changed of the CPU and memory that running GPU workloads request, and why. Changes nothing.
+    """Show what would be changed of CPU, memory and width of running GPU workloads, and why. Changes nothing.
 
-    CPU requests follow the 95th percentile of what containers used, memory its maximum, each with 15 % more. At most
-    half is taken away at once; a pod's QoS class stays, and no container is restarted.
+    With --prometheus: CPU requests follow the 95th percentile of what containers used, memory its maximum, each with
+    15 % more. At most half is taken away at once; a pod's QoS class stays, and no container is restarted.
+
+    Elastic jobs (kaiwo.ai/elastic-width, elasticPolicy) may have one worker more where GPUs idle and it would be
+    useful, or one fewer where others are pending or the last one is not; what starting again costs is in the sum.
 
     Examples:
+
+        kopt rightsize plan --batch per-worker
 
         kopt rightsize plan --prometheus http://prometheus:9090
 
@@ -56,19 +77,28 @@ def plan(
     """
     from kopt.cli.rightsize.view import plan_answer
 
+    if token_file is not None and not prometheus:
+        usage_error("it is for --prometheus, which is not given", "--token-file")
     span_s = _span(since)
-    rows, refusals = run_interruptibly(
-        _planned(prometheus, span_s, token_file, kubeconfig, namespace, workload, check=check)
+    rows, refusals, widths = run_interruptibly(
+        _planned(prometheus, span_s, token_file, kubeconfig, namespace, workload, check=check, batch=batch)
     )
-    show(plan_answer(rows, refusals, everything=everything), output)
+    answer = plan_answer(rows, refusals, widths, everything=everything, is_measured=bool(prometheus))
+    show(answer, output)
 
 
 @app.command("apply")
 def apply(
     workload: Workload,
-    prometheus: Url,
+    prometheus: Url = "",
     namespace: Annotated[str, typer.Option("-n", "--namespace", help="The workload's.")] = "default",
-    resource: Annotated[Lever | None, typer.Option(help="Default: the one that gives back the larger share.")] = None,
+    resource: Annotated[
+        Changed | None, typer.Option(help="Default: CPU or memory, whichever gives back the larger share.")
+    ] = None,
+    width: Annotated[
+        int | None, typer.Option(metavar="WORKERS", help="With --resource width: one more or one fewer, to be tried.")
+    ] = None,
+    batch: BatchOption = None,
     container: Annotated[str, typer.Option(metavar="NAME", help="Where several could be changed.")] = "",
     tolerance: Annotated[
         float, typer.Option(min=0.5, max=50, metavar="PERCENT", help="Slower by less than this is not slower.")
@@ -78,7 +108,7 @@ def apply(
     kubeconfig: Kubeconfig = None,
     output: Output = Format.TABLE,
 ) -> None:
-    """Change CPU or memory of one workload in place, watch its steps, and keep the change or take it back.
+    """Change CPU, memory or width of one workload, watch its steps, and keep the change or take it back.
 
     Steps are read from the log (step 1200/5000, progress bars), else from the annotations of the log agent. The change
     stays where steps are shown not to be slower; it is taken back where they are, or nothing is shown within nine
@@ -86,20 +116,40 @@ def apply(
 
     Pods that are made later have the size of their template: the last line says what to change there.
 
+    The width of an elastic job changes by one worker, at a moment that the log agent calls safe, and its workers start
+    again from the last checkpoint. It stays where each GPU is shown to do about as much as before.
+
     Examples:
+
+        kopt rightsize apply job/finetune -n research --resource width --batch per-worker
 
         kopt rightsize apply job/finetune -n research --prometheus http://prometheus:9090
 
         kopt rightsize apply job/finetune -n research --resource memory --prometheus http://prometheus:9090
     """
-    from kopt.cli.rightsize.view import applied_answer
+    from kopt.cli.rightsize.view import applied_answer, applied_width_answer
     from kopt.policies.rightsizing.watch import Action
 
-    question = (prometheus, _span(since), token_file, kubeconfig, namespace, workload)
-    candidate, decision = run_interruptibly(
-        _applied(*question, lever=resource, container=container, tolerance=tolerance / 100)
-    )
-    show(applied_answer(candidate, decision), output)
+    if resource is Changed.WIDTH:
+        others: dict[str, object] = {"--prometheus": prometheus, "--container": container, "--token-file": token_file}
+        text = "it goes with CPU and memory, not with --resource width"
+    else:
+        others, text = {"--width": width, "--batch": batch}, "it goes with --resource width"
+    for option, given in others.items():
+        if given not in (None, ""):
+            usage_error(text, option)
+    if resource is Changed.WIDTH:
+        of_width, decision = run_interruptibly(_applied_width(kubeconfig, namespace, workload, batch, width))
+        answer = applied_width_answer(of_width, decision)
+    else:
+        _require_prometheus(prometheus)
+        lever = None if resource is None else Lever(resource.value)
+        question = (prometheus, _span(since), token_file, kubeconfig, namespace, workload)
+        candidate, decision = run_interruptibly(
+            _applied(*question, lever=lever, container=container, tolerance=tolerance / 100)
+        )
+        answer = applied_answer(candidate, decision)
+    show(answer, output)
     if decision.action is not Action.KEEP:
         raise typer.Exit(1)
 
@@ -108,9 +158,14 @@ def apply(
 def undo(
     workload: Workload,
     namespace: Annotated[str, typer.Option("-n", "--namespace", help="The workload's.")] = "default",
+    now: Annotated[
+        bool, typer.Option("--now", help="A width also at a moment that is not safe: work is lost.")
+    ] = False,
     kubeconfig: Kubeconfig = None,
 ) -> None:
     """Take back the last change of a workload that stands: one that was kept, or left open.
+
+    Of a width only at a moment that the log agent calls safe, as workers start again; --now does not ask.
 
     Examples:
 
@@ -119,13 +174,15 @@ def undo(
     from kopt.cli.rightsize.history import taken_back
 
     print_status(
-        run_interruptibly(with_kube(kubeconfig, lambda kube: taken_back(kube, namespace, workload, print_status)))
+        run_interruptibly(
+            with_kube(kubeconfig, lambda kube: taken_back(kube, namespace, workload, print_status, at_once=now))
+        )
     )
 
 
 @app.command("history")
 def history(namespace: Namespace = "", kubeconfig: Kubeconfig = None, output: Output = Format.TABLE) -> None:
-    """List the changes of pods that run, and what came of each, the newest first.
+    """List the changes of pods that run and of elastic jobs, and what came of each, the newest first.
 
     Events on the workloads (ResizeApplied, ResizeKept, ResizeUndone) say the same.
 
@@ -145,6 +202,11 @@ def _span(since: str) -> int:
     return span_s
 
 
+def _require_prometheus(url: str) -> None:
+    if not url:
+        usage_error("CPU and memory are measured there; only --resource width does without", "--prometheus")
+
+
 async def _read(
     kube: "Kube", url: str, span_s: int, token_file: Path | None, namespace: str, workload: str
 ) -> "list[Candidate]":
@@ -159,9 +221,13 @@ async def _read(
         raise Refused(f"measured use cannot be read: {error}") from error
     result = await read_candidates(kube, use, time.time(), namespace, workload)
     if workload and not result:
-        location = f"namespace {namespace}" if namespace else "any namespace"
-        raise Refused(f"no pod of a workload {workload} with GPUs runs in {location}; `kopt rightsize plan` lists them")
+        raise _not_running(workload, namespace)
     return result
+
+
+def _not_running(workload: str, namespace: str) -> Refused:
+    location = f"namespace {namespace}" if namespace else "any namespace"
+    return Refused(f"no pod of a workload {workload} with GPUs runs in {location}; `kopt rightsize plan` lists them")
 
 
 async def _planned(
@@ -173,13 +239,15 @@ async def _planned(
     workload: str,
     *,
     check: bool,
-) -> "tuple[list[Candidate], dict[int, str]]":
-    """And by the index of a candidate why the API server would not take it."""
+    batch: Batch | None,
+) -> "tuple[list[Candidate], dict[int, str], list[WidthCandidate]]":
+    """And by the index of a candidate why the API server would not take it. Without a ``url``: widths alone."""
+    from kopt.cli.rightsize.widths import read_widths
     from kopt.cluster.client.api import ApiError
     from kopt.cluster.workloads.resizing.pods import ResizedPods
 
-    async def work(kube: "Kube") -> "tuple[list[Candidate], dict[int, str]]":
-        candidates = await _read(kube, url, span_s, token_file, namespace, workload)
+    async def work(kube: "Kube") -> "tuple[list[Candidate], dict[int, str], list[WidthCandidate]]":
+        candidates = await _read(kube, url, span_s, token_file, namespace, workload) if url else []
         refusals: dict[int, str] = {}
         for index, candidate in enumerate(candidates):
             if check and candidate.resize is not None:
@@ -187,7 +255,10 @@ async def _planned(
                     await ResizedPods(kube, candidate.pods, candidate.resize, time.time).check()
                 except ApiError as error:
                     refusals[index] = str(error)
-        return candidates, refusals
+        widths = await read_widths(kube, time.time(), namespace, workload, batch=batch)
+        if workload and not widths:
+            raise _not_running(workload, namespace)
+        return candidates, refusals, widths
 
     return await with_kube(kubeconfig, work)
 
@@ -221,5 +292,21 @@ async def _applied(
         return candidate, decision
 
     # The audit log of a cluster is told where there is one; nobody reads its lines on a terminal.
+    with recorded("rightsize") if os.environ.get(AUDIT_URL) else contextlib.nullcontext():
+        return await with_kube(kubeconfig, work)
+
+
+async def _applied_width(
+    kubeconfig: Path | None, namespace: str, workload: str, batch: Batch | None, target: int | None
+) -> Any:
+    from kopt.cli.cluster.process import AUDIT_URL, recorded
+    from kopt.cli.rightsize.width_watch import WidthApplySettings, apply_width, select_width
+    from kopt.cli.rightsize.widths import read_widths
+
+    async def work(kube: "Kube") -> Any:
+        candidates = await read_widths(kube, time.time(), namespace, workload, batch=batch, target=target)
+        candidate = select_width(candidates, workload)
+        return candidate, await apply_width(kube, candidate, WidthApplySettings(), print_status)
+
     with recorded("rightsize") if os.environ.get(AUDIT_URL) else contextlib.nullcontext():
         return await with_kube(kubeconfig, work)

@@ -34,11 +34,19 @@ async def read_candidates(
 
 
 def workload_of(pod_kind: "PodKind", *, ended_by_kaiwo: bool = False) -> "RunningWorkload":
+    from kopt.cluster.client.resources import PODS
+    from kopt.cluster.objects.annotations import AnnotationError
+    from kopt.cluster.objects.resize_history import widths_of
     from kopt.cluster.workloads.pod_sizing import gpu_container
     from kopt.controllers.rightsizing.candidates import RunningWorkload
 
     workload = pod_kind.workload
     container = gpu_container(workload, pod_kind.pods)
+    try:
+        # A pod is a workload, too, with a history of its own.
+        widths = [] if workload.kind.resource == PODS else widths_of(workload.document)
+    except AnnotationError:
+        widths = []
     return RunningWorkload(
         workload.namespace,
         pod_kind.label,
@@ -48,6 +56,7 @@ def workload_of(pod_kind: "PodKind", *, ended_by_kaiwo: bool = False) -> "Runnin
         "" if container is None else str(container[1]["name"]),
         workload.opts_out,
         ended_by_kaiwo,
+        tuple(widths),
     )
 
 

@@ -9,15 +9,17 @@ from kopt.cli.output import Answer, column
 from kopt.controllers.rightsizing.candidates import Candidate
 from kopt.core.reason import Reason
 from kopt.core.units import GIB, format_bytes
-from kopt.core.workload.rightsizing import Bounds, Lever
+from kopt.core.workload.rightsizing import Batch, Bounds, Lever
 
 if TYPE_CHECKING:
+    from kopt.cli.rightsize.widths import WidthCandidate
     from kopt.policies.rightsizing.watch import Decision
 
 
 @dataclass(frozen=True)
 class PlanRow:
-    """One resource of one container, of every pod of a workload. Amounts are milli-CPU or bytes, of one pod."""
+    """One resource of one container, of every pod of a workload, or its width. Amounts are milli-CPU or bytes of one
+    pod; of a width, GPUs of all of them."""
 
     namespace: str = column("namespace")
     workload: str = column("workload")
@@ -56,14 +58,24 @@ class AppliedRow:
     why: str = column("why")
 
 
-def plan_answer(candidates: Sequence[Candidate], refusals: Mapping[int, str], *, everything: bool) -> Answer:
-    """``refusals``: why the API server would not take a change, by the index of its candidate."""
+def plan_answer(
+    candidates: Sequence[Candidate],
+    refusals: Mapping[int, str],
+    widths: "Sequence[WidthCandidate]" = (),
+    *,
+    everything: bool,
+    is_measured: bool = True,
+) -> Answer:
+    """``is_measured``: CPU and memory were looked at.
+    ``refusals``: why the API server would not take a change, by the index of its candidate."""
     shown = [
         (candidate, refusals.get(index))
         for index, candidate in enumerate(candidates)
         if everything or candidate.resize is not None
     ]
     rows = [_row(candidate, refusal) for candidate, refusal in shown]
+    shown_widths = [each for each in widths if everything or each.proposal is not None]
+    rows += [_width_row(each) for each in shown_widths]
     accepted = [each for index, each in enumerate(candidates) if each.resize is not None and index not in refusals]
     cpu = sum(each.freed for each in accepted if each.lever is Lever.CPU) / 1000
     memory = sum(each.freed for each in accepted if each.lever is Lever.MEMORY)
@@ -71,8 +83,10 @@ def plan_answer(candidates: Sequence[Candidate], refusals: Mapping[int, str], *,
     if accepted:
         remarks.append(f"{len(accepted)} changes would give back {cpu:g} CPUs and {memory / GIB:.1f} GiB of requests.")
         remarks.append("One at a time: kopt rightsize apply KIND/NAME -n NAMESPACE, which watches and undoes.")
-    if hidden := len(candidates) - len(shown):
+    if hidden := len(candidates) + len(widths) - len(rows):
         remarks.append(f"{hidden} more are left as they are (--all says why).")
+    if not is_measured:
+        remarks.append("Widths alone: CPU and memory were not looked at, which --prometheus does.")
     header = {"freed_cpus": cpu, "freed_bytes": memory}
     return Answer("changes", rows, header=header, hide_header=True, remarks=remarks, empty="there is nothing to change")
 
@@ -100,6 +114,56 @@ def _row(candidate: Candidate, refusal: str | None) -> PlanRow:
         after.limit,
         candidate.freed,
     )
+
+
+def _width_row(candidate: "WidthCandidate") -> PlanRow:
+    job, proposal = candidate.job, candidate.proposal
+    reason = candidate.result if isinstance(candidate.result, Reason) else candidate.result.reason
+    gpus = 0 if job is None or proposal is None else (proposal.change.before - proposal.change.after) * job.gpus
+    return PlanRow(
+        candidate.workload.namespace,
+        candidate.workload.label,
+        "",
+        "width",
+        len(candidate.pods),
+        "",
+        "" if job is None else f"{job.width} workers",
+        "" if proposal is None else f"{proposal.change.after} workers",
+        f"{gpus:+d} GPUs" if gpus else "",
+        None,
+        reason.message,
+        reason.code,
+        None,
+        None,
+        None,
+        None,
+        gpus,
+    )
+
+
+def applied_width_answer(candidate: "WidthCandidate", decision: "Decision") -> Answer:
+    """How a change of width ended: slower is GPU time for a sample."""
+    proposal = candidate.proposal
+    assert proposal is not None
+    interval = decision.slowdown
+    is_measured = interval.low > -1
+    row = AppliedRow(
+        candidate.workload.namespace,
+        candidate.workload.label,
+        "",
+        "width",
+        f"{proposal.change.before} workers",
+        f"{proposal.change.after} workers",
+        decision.action.value,
+        interval.estimate if is_measured else None,
+        interval.low if is_measured else None,
+        interval.high if is_measured else None,
+        decision.reason.code,
+        decision.reason.message,
+    )
+    fixed = proposal.change.batch is Batch.FIXED
+    compared = "step time × workers: all workers' batch stays" if fixed else "step time: each worker's batch stays"
+    return Answer("changes", [row], remarks=[f"Compared is GPU time for a sample, by {compared}, as was said."])
 
 
 def applied_answer(candidate: Candidate, decision: "Decision") -> Answer:

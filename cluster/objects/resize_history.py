@@ -1,11 +1,12 @@
-"""``kaiwo.ai/resizes`` on a pod: the changes of its CPU and memory while it ran, the newest first.
+"""``kaiwo.ai/resizes`` on a pod: the changes of its CPU and memory while it ran, the newest first; on a job: those of
+its width.
 
-The entry is written before the change, so that whoever finds it open knows what to put back. While one is open the pod
-has the label ``kaiwo.ai/resizing``; where the controller made it, an annotation of that name as well, with the entry
-and a proof: whoever may write a pod may write any history, and a controller puts back only what it had itself.
+The entry is written before the change, so that whoever finds it open knows what to put back. While one is open the
+object has the label ``kaiwo.ai/resizing``; where the controller made it, an annotation of that name as well, with the
+entry and a proof: whoever may write a pod may write any history, and a controller puts back only what it had itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kopt.cluster.client.resources import Object
@@ -14,11 +15,25 @@ from kopt.cluster.objects.fields import mapping, text
 from kopt.cluster.objects.seals import SEAL
 from kopt.core.times import seconds, stamp
 from kopt.core.untrusted import UnreadableError
-from kopt.core.workload.rightsizing import Bounds, Lever, Outcome, Resize, ResizeRecord
+from kopt.core.workload.rightsizing import (
+    AnyRecord,
+    Batch,
+    Bounds,
+    ChangeRecord,
+    Lever,
+    Outcome,
+    Resize,
+    ResizeRecord,
+    WidthChange,
+    WidthRecord,
+)
 
 RESIZES, RESIZING = "kaiwo.ai/resizes", "kaiwo.ai/resizing"
 MOST_KEPT = 10
 _LONGEST_REASON = 300
+_WIDTH = "width"
+_MOST_WORKERS = 1_000_000
+_LONGEST_STEP_S = 1e7
 
 
 def resizes_of(pod: Object) -> list[ResizeRecord]:
@@ -26,7 +41,17 @@ def resizes_of(pod: Object) -> list[ResizeRecord]:
     return records_of(pod, RESIZES, _record, MOST_KEPT)
 
 
-def written(records: Sequence[ResizeRecord]) -> str:
+def widths_of(job: Object) -> list[WidthRecord]:
+    """Raises AnnotationError for what cannot be read."""
+    return records_of(job, RESIZES, _width_record, MOST_KEPT)
+
+
+def changes_of(document: Object) -> list[AnyRecord]:
+    """Of a pod or of a job. Raises AnnotationError for what cannot be read."""
+    return records_of(document, RESIZES, _any_record, MOST_KEPT)
+
+
+def written(records: Sequence[AnyRecord]) -> str:
     """As the annotation holds them."""
     return records_text(map(_entry, records), MOST_KEPT)
 
@@ -48,24 +73,34 @@ def sealed_change(pod: Object) -> ResizeRecord | None:
     return None if entry is None else _record(entry)
 
 
-def open_change(pod: Object) -> ResizeRecord | None:
-    """The change that is open by the history of a pod, whoever made it. Raises AnnotationError."""
-    return next((record for record in resizes_of(pod) if record.outcome is Outcome.OPEN), None)
+def open_change(document: Object) -> AnyRecord | None:
+    """The change that is open by the history of a pod or of a job, whoever made it. Raises AnnotationError."""
+    return next((record for record in changes_of(document) if record.outcome is Outcome.OPEN), None)
 
 
-def _entry(record: ResizeRecord) -> dict[str, Any]:
-    resize = record.resize
-    entry: dict[str, Any] = {
-        "at": stamp(record.at_s),
-        "container": resize.container,
-        "resource": resize.lever.value,
-        "before": _bounds(resize.before),
-        "after": _bounds(resize.after),
-        "outcome": record.outcome.value,
-    }
+def _entry(record: AnyRecord) -> dict[str, Any]:
+    entry: dict[str, Any] = {"at": stamp(record.at_s), **_change(record.resize), "outcome": record.outcome.value}
     if record.ended_s is not None:
         entry |= {"ended": stamp(record.ended_s), "reason": record.reason[:_LONGEST_REASON]}
+    if record.step_seconds is not None:
+        entry["stepSeconds"] = [float(f"{each:.4g}") for each in record.step_seconds]
     return entry
+
+
+def _change(change: Resize | WidthChange) -> dict[str, Any]:
+    if isinstance(change, WidthChange):
+        return {
+            "resource": _WIDTH,
+            "before": {"workers": change.before},
+            "after": {"workers": change.after},
+            "batch": change.batch.value,
+        }
+    return {
+        "container": change.container,
+        "resource": change.lever.value,
+        "before": _bounds(change.before),
+        "after": _bounds(change.after),
+    }
 
 
 def _bounds(bounds: Bounds) -> dict[str, int]:
@@ -74,18 +109,51 @@ def _bounds(bounds: Bounds) -> dict[str, int]:
     return {name: amount for name, amount in amounts.items() if amount is not None}
 
 
+def _any_record(entry: dict[str, Any]) -> AnyRecord:
+    return _width_record(entry) if entry["resource"] == _WIDTH else _record(entry)
+
+
 def _record(entry: dict[str, Any]) -> ResizeRecord:
-    ended = entry.get("ended")
     resize = Resize(
         str(entry["container"]), Lever(entry["resource"]), _read_bounds(entry["before"]), _read_bounds(entry["after"])
     )
-    return ResizeRecord(
-        resize,
-        seconds(str(entry["at"])),
-        Outcome(entry["outcome"]),
-        None if ended is None else seconds(str(ended)),
-        str(entry.get("reason", ""))[:_LONGEST_REASON],
-    )
+    return ChangeRecord(resize, **_ending(entry))
+
+
+def _width_record(entry: dict[str, Any]) -> WidthRecord:
+    if entry["resource"] != _WIDTH:
+        raise UnreadableError("a change of a container on an object that has none")
+    change = WidthChange(_workers(entry["before"]), _workers(entry["after"]), Batch(entry["batch"]))
+    if abs(change.after - change.before) != 1:
+        raise UnreadableError("widths that are not beside each other, as no change of ours has")
+    return ChangeRecord(change, **_ending(entry))
+
+
+def _ending(entry: dict[str, Any]) -> dict[str, Any]:
+    ended = entry.get("ended")
+    return {
+        "at_s": seconds(str(entry["at"])),
+        "outcome": Outcome(entry["outcome"]),
+        "ended_s": None if ended is None else seconds(str(ended)),
+        "reason": str(entry.get("reason", ""))[:_LONGEST_REASON],
+        "step_seconds": _step_seconds(entry.get("stepSeconds")),
+    }
+
+
+def _step_seconds(entry: Any) -> tuple[float, float] | None:
+    if entry is None:
+        return None
+    before, after = (float(each) for each in entry)
+    if not (0 < before < _LONGEST_STEP_S and 0 < after < _LONGEST_STEP_S):
+        raise UnreadableError("times of steps that cannot be")
+    return before, after
+
+
+def _workers(entry: Any) -> int:
+    number = entry.get("workers") if isinstance(entry, Mapping) else None
+    if isinstance(number, bool) or not isinstance(number, int) or not 0 < number <= _MOST_WORKERS:
+        raise UnreadableError("a width that is no number of workers")
+    return number
 
 
 def _read_bounds(entry: Any) -> Bounds:

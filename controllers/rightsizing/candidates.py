@@ -9,7 +9,7 @@ from kopt.cluster.objects.resize_history import resizes_of
 from kopt.cluster.workloads.pod_resize import resources_of
 from kopt.cluster.workloads.resizing.use import Use, together
 from kopt.core.reason import Reason
-from kopt.core.workload.rightsizing import Bounds, ContainerUse, Lever, Resize
+from kopt.core.workload.rightsizing import AnyRecord, Bounds, ContainerUse, Lever, Resize, WidthRecord
 from kopt.policies.rightsizing.cool_down import cooling_down
 from kopt.policies.rightsizing.proposal import propose
 
@@ -26,6 +26,8 @@ class RunningWorkload:
     opts_out: bool = False
     ended_by_kaiwo: bool = False
     """Its GPUs idle, and Kaiwo ends what idles."""
+    widths: Sequence[WidthRecord] = ()
+    """Changes of its width, which a change of its pods has to keep its distance from."""
 
     @property
     def obstacle(self) -> Reason | None:
@@ -83,14 +85,14 @@ def candidates_of(workload: RunningWorkload, pods: Sequence[Object], use: Use, n
     for container in containers:
         used = together([use.get((workload.namespace, pod["metadata"]["name"], container.name)) for pod in pods])
         for lever in Lever if container.resizable else ():
-            why = obstacle or _rest(pods, container.name, lever, now_s)
+            why = obstacle or _rest(workload, pods, f"{lever} of {container.name}", now_s)
             result = why or propose(containers, container.name, lever, used)
             yield Candidate(workload, pods, container.name, lever, container.of(lever), used, result)
 
 
-def _rest(pods: Sequence[Object], container: str, lever: Lever, now_s: float) -> Reason | None:
+def _rest(workload: RunningWorkload, pods: Sequence[Object], subject: str, now_s: float) -> Reason | None:
     try:
-        history = [record for pod in pods for record in resizes_of(pod)]
+        history: list[AnyRecord] = [*workload.widths, *(record for pod in pods for record in resizes_of(pod))]
     except AnnotationError as error:
         return Reason("HISTORY_UNREADABLE", str(error))
-    return cooling_down(history, container, lever, now_s)
+    return cooling_down(history, subject, now_s)

@@ -5,14 +5,17 @@ from dataclasses import dataclass, replace
 
 from kopt.cluster.client.api import Forbidden, Kube, NotFound
 from kopt.cluster.client.resources import REPLICA_SETS, Object, Resource
+from kopt.cluster.objects.annotations import AnnotationError
 from kopt.cluster.objects.fields import mapping, text
 from kopt.cluster.objects.namespace import MODE_ANNOTATION
+from kopt.cluster.objects.resize_history import RESIZING, widths_of
 from kopt.cluster.workloads.kinds import BY_KEY
 from kopt.cluster.workloads.tracked_pod import controller_ref
 from kopt.cluster.workloads.workload import OPT_OUT_ANNOTATION
 from kopt.controllers.rightsizing.views import ObservedPod
 from kopt.core.reason import Reason
 from kopt.core.scheduling.eviction import WorkloadRef
+from kopt.core.workload.rightsizing import WidthRecord
 
 _HIGHEST = 5
 """A pod, its Job, its JobSet, its TrainJob, its KaiwoJob."""
@@ -21,11 +24,12 @@ _HIGHEST = 5
 @dataclass(frozen=True)
 class Above:
     """``uids`` are of all of them. ``mode`` is the nearest one's, empty where none says one; ``why_not`` forbids a
-    change."""
+    change. ``widths``: changes of the width of one of them."""
 
     uids: frozenset[str]
     mode: str = ""
     why_not: Reason | None = None
+    widths: Sequence[WidthRecord] = ()
 
 
 async def read_above(kube: Kube, pods: Sequence[ObservedPod]) -> Above:
@@ -33,6 +37,7 @@ async def read_above(kube: Kube, pods: Sequence[ObservedPod]) -> Above:
     first, uids = pods[0], {pod.uid for pod in pods}
     mode, opts_out = first.mode, any(pod.opts_out for pod in pods)
     reference, namespace = first.controller, text(first.document, "metadata", "namespace")
+    widths: list[WidthRecord] = []
     for _ in range(_HIGHEST):
         resource = None if reference is None else _resource(reference)
         if reference is None or resource is None:
@@ -48,9 +53,16 @@ async def read_above(kube: Kube, pods: Sequence[ObservedPod]) -> Above:
         annotations = mapping(owner, "metadata", "annotations")
         mode = mode or text(annotations, MODE_ANNOTATION)
         opts_out = opts_out or annotations.get(OPT_OUT_ANNOTATION) == "true"
+        if RESIZING in mapping(owner, "metadata", "labels"):
+            text_ = f"The width of {reference.name} is being changed."
+            return Above(frozenset(uids), mode, Reason("CHANGE_IS_OPEN", text_))
+        try:
+            widths += widths_of(owner)
+        except AnnotationError as error:
+            return Above(frozenset(uids), mode, Reason("HISTORY_UNREADABLE", str(error)))
         reference = controller_ref(mapping(owner, "metadata"))
     why_not = Reason("OPTED_OUT", "It opts out of what kopt changes.") if opts_out else None
-    return Above(frozenset(uids), mode, why_not)
+    return Above(frozenset(uids), mode, why_not, widths)
 
 
 def _resource(reference: WorkloadRef) -> Resource | None:

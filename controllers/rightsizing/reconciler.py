@@ -30,6 +30,7 @@ from kopt.core.reason import Reason
 from kopt.core.switches import Owner
 from kopt.core.untrusted import printable
 from kopt.core.workload.rightsizing import Outcome, Resize, ResizeRecord
+from kopt.policies.rightsizing.cool_down import cooling_down
 from kopt.policies.rightsizing.step_times import Marks
 from kopt.policies.rightsizing.watch import WatchSettings, too_few_steps
 
@@ -179,10 +180,9 @@ class Reconciler(Retrying):
     async def _end(self, watch: Watch, outcome: Outcome, reason: Reason) -> None:
         left = []
         if outcome is Outcome.KEPT:
-            for pod in await watch.pods.read():
-                await watch.pods.close(pod, outcome, reason.message)
+            await watch.pods.finish(outcome, reason.message)
         else:
-            left = [f" {each.pod} was left as it is: {each.why}." for each in await watch.pods.restore(reason.message)]
+            left = [f" {each.name} was left as it is: {each.why}." for each in await watch.pods.restore(reason.message)]
         text = f"{watch.pods.resize.text}, {outcome}. {reason.message}{''.join(left)}"
         self._emit_event(watch.reference, "ResizeKept" if outcome is Outcome.KEPT else "ResizeUndone", text)
 
@@ -231,7 +231,8 @@ class Reconciler(Retrying):
         if self._proposed.get(owner) != candidate.resize:
             self._proposed[owner] = candidate.resize
             self._emit_event(candidate.workload.reference, "ResizeProposed", f"{candidate.resize.text}.")
-        if self._may_begin(owner, pods, above):
+        resting = cooling_down(above.widths, candidate.resize.subject, self._clock())
+        if resting is None and self._may_begin(owner, pods, above):
             await self._begin(owner, pods, candidate.resize)
         return self._settings.interval_s
 

@@ -1,7 +1,8 @@
-"""What a container may use of CPU and memory, what it used, and a change of that while it runs."""
+"""What a container may use of CPU and memory, what it used, how many workers a job has, and changes while they run."""
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Generic, TypeVar
 
 from kopt.core.units import MIB
 
@@ -76,6 +77,11 @@ class Resize:
         return (self.before.request or 0) - (self.after.request or 0)
 
     @property
+    def subject(self) -> str:
+        """What is changed, whatever the amounts."""
+        return f"{self.lever} of {self.container}"
+
+    @property
     def undone(self) -> "Resize":
         """The change back."""
         return Resize(self.container, self.lever, self.after, self.before)
@@ -88,7 +94,43 @@ class Resize:
             ("limit", self.before.limit, self.after.limit),
         )
         parts = [f"{name} {self.lever.text(old)} to {self.lever.text(new)}" for name, old, new in bounds if old != new]
-        return f"{self.lever} of {self.container}: {', '.join(parts)}"
+        return f"{self.subject}: {', '.join(parts)}"
+
+
+class Batch(StrEnum):
+    """What becomes of the samples of a step when a job has another width."""
+
+    FIXED = "fixed"
+    """All workers together do as many as before."""
+    PER_WORKER = "per-worker"
+    """Each worker does as many as before."""
+
+
+@dataclass(frozen=True, slots=True)
+class WidthChange:
+    """A change of how many workers (pods) an elastic job has. It restarts their work from the last checkpoint."""
+
+    before: int
+    after: int
+    batch: Batch
+
+    @property
+    def subject(self) -> str:
+        return "width"
+
+    @property
+    def undone(self) -> "WidthChange":
+        """The change back."""
+        return WidthChange(self.after, self.before, self.batch)
+
+    @property
+    def text(self) -> str:
+        """``width: 4 to 3 workers``."""
+        return f"width: {self.before} to {self.after} workers"
+
+
+Change = Resize | WidthChange
+C = TypeVar("C", Resize, WidthChange)
 
 
 class Outcome(StrEnum):
@@ -99,12 +141,19 @@ class Outcome(StrEnum):
     UNDONE = "undone"
 
 
-@dataclass(frozen=True, slots=True)
-class ResizeRecord:
-    """One entry of a pod's history; times are Unix seconds."""
+@dataclass(frozen=True)
+class ChangeRecord(Generic[C]):
+    """One entry of the history of a pod, or of a job; times are Unix seconds. ``step_seconds``: of a step before and
+    after the change, where both were measured: how a job scales by its own runs."""
 
-    resize: Resize
+    resize: C
     at_s: float
     outcome: Outcome = Outcome.OPEN
     ended_s: float | None = None
     reason: str = ""
+    step_seconds: tuple[float, float] | None = None
+
+
+ResizeRecord = ChangeRecord[Resize]
+WidthRecord = ChangeRecord[WidthChange]
+AnyRecord = ResizeRecord | WidthRecord

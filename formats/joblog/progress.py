@@ -37,22 +37,33 @@ _LONGEST_STEP_S = 1e6
 
 @dataclass
 class _Series:
-    """Counts up to one total, under one word. ``done`` counts rounds that came to their end or started over."""
+    """Counts up to one total, under one word. ``rounds`` are those that came to their end or started over;
+    ``stride`` is the longest way from one line to the next, ``first`` where it began."""
 
     total: int
     step: int = -1
     rounds: int = 0
+    stride: int = 0
+    first: int = -1
+    resumed: tuple[int, ...] = ()
     at_s: float | None = None
     count: int = 0
     times: deque[float] = field(default_factory=lambda: deque(maxlen=_KEPT))
 
     def add(self, step: int, at_s: float | None, per_step: float | None) -> None:
         if step < self.step:
-            self.rounds += 1
+            # From its middle to its middle: the run goes on from its last checkpoint, as torchrun's workers do. What
+            # begins where it began, or twice at one step, counts within epochs, whose lines need not begin at 1.
+            is_resumed = self.step + self.stride < self.total and step > max(0, self.first) + self.stride
+            is_resumed = is_resumed and step not in self.resumed
+            self.resumed = (*self.resumed, step)[-_KEPT:]
+            self.rounds += not is_resumed
         elif per_step is None and self.at_s is not None and at_s is not None and step > self.step >= 0:
             per_step = (at_s - self.at_s) / (step - self.step)
         if per_step is not None and 0 < per_step < _LONGEST_STEP_S:
             self.times.append(per_step)
+        self.stride = max(self.stride, step - self.step) if self.step >= 0 else self.stride
+        self.first = step if self.first < 0 else self.first
         self.step, self.count = step, self.count + 1
         self.at_s = self.at_s if at_s is None else at_s
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from kopt.core.reason import Reason
 from kopt.core.units import format_span
-from kopt.core.workload.rightsizing import Lever, Outcome, ResizeRecord
+from kopt.core.workload.rightsizing import AnyRecord, Outcome
 
 
 @dataclass(frozen=True)
@@ -15,27 +15,26 @@ class CoolDown:
     after_kept_s: float = 1800.0
     """Any change: what comes next is compared with step times after this one."""
     after_undone_s: float = 86_400.0
-    """The same lever of the same container."""
+    """What was undone: the same lever of the same container, or the width."""
 
 
 def cooling_down(
-    history: Sequence[ResizeRecord], container: str, lever: Lever, now_s: float, settings: CoolDown = CoolDown()
+    history: Sequence[AnyRecord], subject: str, now_s: float, settings: CoolDown = CoolDown()
 ) -> Reason | None:
-    """Why nothing may be changed now; None where it may."""
+    """Why ``subject`` may not be changed now; None where it may."""
     for record in history:
         if record.outcome is Outcome.OPEN:
             return Reason(
                 "CHANGE_IS_OPEN",
-                f"A change of {record.resize.lever} of {record.resize.container} is neither kept nor undone; "
-                "`kopt rightsize undo` takes it back.",
+                f"A change of {record.resize.subject} is neither kept nor undone; `kopt rightsize undo` takes it back.",
             )
-        is_same = (record.resize.container, record.resize.lever) == (container, lever)
+        is_same = record.resize.subject == subject
         rest_s = settings.after_undone_s if record.outcome is Outcome.UNDONE and is_same else settings.after_kept_s
         left_s = rest_s - (now_s - (record.ended_s or record.at_s))
         if left_s > 0:
             return Reason(
                 "COOLING_DOWN",
-                f"The last change of {record.resize.lever} was {record.outcome}; the next one may be in "
+                f"The last change of {record.resize.subject} was {record.outcome}; the next one may be in "
                 f"{format_span(left_s)}.",
                 {"left_s": left_s},
             )

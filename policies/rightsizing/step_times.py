@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +32,29 @@ class Marks:
         return step_times(self._marks, sample_s)
 
     @property
+    def last(self) -> StepMark | None:
+        """None before the first step."""
+        return self._marks[-1] if self._marks else None
+
+    @property
     def last_s(self) -> float | None:
         """When the last step was done; None before the first."""
         return self._marks[-1].at_s if self._marks else None
 
+    def again_s(self, since_s: float, gap_s: float) -> float | None:
+        """When a step was first done after the program had started again since then: its counter went back, the log
+        began, or no step was done for ``gap_s``; None where it has not."""
+        for last, mark in pairwise([None, *self._marks]):
+            if mark is not None and mark.at_s > since_s and _is_again(last, mark, gap_s):
+                return mark.at_s
+        return None
+
     def __len__(self) -> int:
         return len(self._marks)
+
+
+def _is_again(last: StepMark | None, mark: StepMark, gap_s: float) -> bool:
+    return last is None or mark.step < last.step or mark.at_s - last.at_s > gap_s
 
 
 @dataclass(frozen=True, slots=True)

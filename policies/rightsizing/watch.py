@@ -4,6 +4,7 @@ A change has to earn its place: what is not settled when the time is over is und
 minutes after a change because nobody could tell.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -26,6 +27,15 @@ class WatchSettings:
 
     tolerance: float = 0.03
     """Slower by less than this is not slower."""
+    allowed: float = 0.0
+    """What the change may cost in any case; another width: of GPU time for a sample (``width.most_cost``)."""
+    of_samples: bool = False
+    """Whether what is compared is GPU time for a sample, not the time of a step: reasons say so."""
+    has_to_be_shown: bool = True
+    """Whether what is not shown in time is undone; else only what is shown to be slower, and what breaks, is."""
+    most_gained: float | None = None
+    """More than this is not the change's doing: the workload does something else by now. None: the tolerance, or any
+    amount where the change gives more."""
     keep_alpha: float = 0.005
     """Chance of keeping a change that makes steps slower by the tolerance."""
     undo_alpha: float = 0.1
@@ -106,14 +116,14 @@ def evaluate(watched: Watched, settings: WatchSettings = WatchSettings()) -> Dec
     undo = _slowest(before, watched, settings)
     if broken := _broken(watched, settings):
         return Decision(Action.UNDO, broken, undo)
-    if undo.low > 0:
-        return Decision(Action.UNDO, _reason("STEPS_SLOWER", "Steps are slower", undo), undo)
+    if undo.low > settings.allowed:
+        return Decision(Action.UNDO, _slower(undo, settings), undo)
     keep = slowdown(before, _summary(_latest(watched)), settings.keep_alpha)
     if watched.elapsed_s >= settings.least_s and _may_stay(watched, keep, settings):
-        return Decision(Action.KEEP, _reason("STEPS_NOT_SLOWER", "Steps are not slower", keep), keep)
+        return Decision(Action.KEEP, _not_slower(keep, settings), keep)
     if watched.elapsed_s >= settings.deadline_s:
-        text = f"After {watched.elapsed_s:.0f} s it is not shown that steps are not slower"
-        return Decision(Action.UNDO, _reason("NOT_SHOWN_IN_TIME", text, keep), keep)
+        action = Action.UNDO if settings.has_to_be_shown else Action.KEEP
+        return Decision(action, _not_shown(watched, keep, settings), keep)
     return Decision(Action.WATCH, _reason("WATCHING", "Not settled yet", keep), keep)
 
 
@@ -138,10 +148,42 @@ def _broken(watched: Watched, settings: WatchSettings) -> Reason | None:
 
 
 def _may_stay(watched: Watched, keep: Slowdown, settings: WatchSettings) -> bool:
-    """Steps that are faster though the workload has less are other steps (it evaluates, say), and tell nothing."""
-    if keep.estimate < -settings.tolerance and not watched.grows:
+    if _gains_too_much(watched, keep, settings):
         return False
-    return keep.high < settings.tolerance and _in_all(watched) < settings.tolerance + settings.pauses
+    most = settings.allowed + settings.tolerance
+    return keep.high < most and _in_all(watched) < most + settings.pauses
+
+
+def _gains_too_much(watched: Watched, keep: Slowdown, settings: WatchSettings) -> bool:
+    """Steps that are faster though the workload has less are other steps (it evaluates, say), and tell nothing."""
+    usual = math.inf if watched.grows else settings.tolerance
+    return keep.estimate < -(usual if settings.most_gained is None else settings.most_gained)
+
+
+def _slower(interval: Slowdown, settings: WatchSettings) -> Reason:
+    if settings.of_samples:
+        return _reason("SAMPLES_COST_MORE", f"GPU time for a sample is above {_bound(settings)}", interval)
+    return _reason("STEPS_SLOWER", "Steps are slower", interval)
+
+
+def _not_slower(interval: Slowdown, settings: WatchSettings) -> Reason:
+    if settings.of_samples:
+        return _reason("SAMPLES_WORTH_IT", f"GPU time for a sample is below {_bound(settings)}", interval)
+    return _reason("STEPS_NOT_SLOWER", "Steps are not slower", interval)
+
+
+def _not_shown(watched: Watched, interval: Slowdown, settings: WatchSettings) -> Reason:
+    if interval.high < settings.allowed + settings.tolerance and _gains_too_much(watched, interval, settings):
+        return _reason("GAINS_UNEXPLAINED", "More was gained than the change explains", interval)
+    after = f"After {watched.elapsed_s:.0f} s"
+    if settings.of_samples:
+        text = f"{after} it is not shown that GPU time for a sample is below {_bound(settings)}"
+        return _reason("SAMPLES_NOT_SHOWN_IN_TIME", text, interval)
+    return _reason("NOT_SHOWN_IN_TIME", f"{after} it is not shown that steps are not slower", interval)
+
+
+def _bound(settings: WatchSettings) -> str:
+    return f"its bound of {settings.allowed + settings.tolerance:+.1%}"
 
 
 def _slowest(before: Summary | None, watched: Watched, settings: WatchSettings) -> Slowdown:

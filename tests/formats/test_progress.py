@@ -92,3 +92,29 @@ def test_nothing_that_is_printed_makes_it_raise(lines: list[str], bars: list[tup
         reader.read(line, float(at))
     progress = reader.progress()
     assert progress is None or 0 <= progress.step <= progress.steps
+
+
+def test_a_run_that_goes_on_from_its_checkpoint_goes_on_counting() -> None:
+    """torchrun starts its workers again in the same log, when others join or leave."""
+    reader = ProgressReader()
+    for index, step in enumerate([*range(1, 48), *range(41, 60)]):
+        reader.read(f"step {step}/1000", 100.0 + index)
+    progress = reader.progress()
+    assert progress is not None
+    assert (progress.step, progress.steps) == (59, 1000)
+
+
+@pytest.mark.parametrize("epoch", [range(50, 981, 10), range(50, 700, 10)])
+def test_a_counter_that_begins_each_epoch_beyond_one_stride_is_no_single_run(epoch: range) -> None:
+    reader = ProgressReader()
+    for index, step in enumerate([*epoch, *epoch, *epoch]):
+        reader.read(f"step {step}/1000", 100.0 + index)
+    assert reader.progress() is None
+
+
+@pytest.mark.parametrize("again", [[1, 2, 3], [50, 100, 150]])
+def test_a_counter_that_starts_over_at_its_beginning_counts_within_epochs(again: list[int]) -> None:
+    reader = ProgressReader()
+    for index, step in enumerate([*range(again[0], 981, again[0]), *again]):
+        reader.read(f"step {step}/1000", 100.0 + index)
+    assert reader.progress() is None

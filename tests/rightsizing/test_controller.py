@@ -11,7 +11,16 @@ from kopt.cluster.objects.kaiwo_workloads import GPU_WORKLOADS
 from kopt.cluster.objects.resize_history import RESIZES, RESIZING, marked_open, written
 from kopt.core.decision import Mode
 from kopt.core.times import stamp
-from kopt.core.workload.rightsizing import Bounds, Lever, Outcome, Resize, ResizeRecord
+from kopt.core.workload.rightsizing import (
+    Batch,
+    Bounds,
+    ChangeRecord,
+    Lever,
+    Outcome,
+    Resize,
+    ResizeRecord,
+    WidthChange,
+)
 
 from .trainers import BEFORE, SETTINGS, Leader, Trainers, killed
 
@@ -136,6 +145,18 @@ async def test_the_opt_out_of_the_job_counts_also_while_a_change_is_open() -> No
     trainers.annotate("trains-1", **{RESIZES: None})
     await leader.run(1200)
     assert trainers.requests() == [BEFORE] * 2
+
+
+async def test_a_width_that_was_kept_lately_counts_as_a_change_of_the_workload() -> None:
+    trainers = Trainers()
+    record = ChangeRecord(WidthChange(1, 2, Batch.FIXED), trainers.now_s, Outcome.KEPT, trainers.now_s + 1200, "Fine.")
+    trainers.kube.put(JOBS, job("trains", uid="job-trains", annotations={RESIZES: written([record])}))
+    leader = Leader(trainers)
+    leader.observe(1200)
+    await leader.run(600)
+    assert trainers.requests() == [BEFORE] * 2
+    await leader.run(1500)
+    assert trainers.requests() == [HALF] * 2
 
 
 async def test_what_kaiwo_ends_for_idling_is_left_to_kaiwo() -> None:

@@ -152,5 +152,5 @@ CHANGE = Resize("main", Lever.CPU, Bounds(8000), Bounds(4000))
     ],
 )
 def test_a_workload_rests_after_a_change(record: ResizeRecord, lever: Lever, now_s: float, code: str) -> None:
-    result = cooling_down([record], "main", lever, now_s)
+    result = cooling_down([record], f"{lever} of main", now_s)
     assert (result.code if result else "") == code

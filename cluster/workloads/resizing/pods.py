@@ -17,9 +17,9 @@ _POLL_S = 0.5
 
 @dataclass(frozen=True)
 class NotDone:
-    """A pod on which something could not be done, and why."""
+    """A pod or a job of which something could not be done, and why."""
 
-    pod: str
+    name: str
     why: str
 
 
@@ -80,10 +80,34 @@ class ResizedPods:
                     raise Conflict(409, "Conflict", f"another change of {name} is open")
                 opened.append(pod)
                 await self._record(pod, ResizeRecord(self.resize, at_s), only_as_read=True)
+            # Who changes the width marks the job, and looks at its pods afterwards: one of both sees the other.
+            await self._require_width_settled(opened)
         except (ApiError, asyncio.CancelledError):
             for pod in opened:
                 await self.close(pod, Outcome.UNDONE, "It was not begun.")
             raise
+
+    async def _require_width_settled(self, pods: "Sequence[Object]") -> None:
+        """Raises Conflict where the width of the pods' job is being changed."""
+        from kopt.cluster.client.api import Conflict, Forbidden, NotFound
+        from kopt.cluster.objects.fields import mapping
+        from kopt.cluster.objects.resize_history import RESIZING
+        from kopt.cluster.workloads.resizing.elastic import ELASTIC_KINDS
+
+        owners = {
+            (resource, owner["name"], owner["uid"])
+            for pod in pods
+            for owner in pod["metadata"].get("ownerReferences") or ()
+            for resource in ELASTIC_KINDS
+            if (owner["apiVersion"].rpartition("/")[0], owner["kind"]) == (resource.group, resource.kind)
+        }
+        for resource, name, uid in owners:
+            try:
+                job = await self._kube.get(resource, name, self._namespace)
+            except (NotFound, Forbidden):
+                continue
+            if job["metadata"]["uid"] == uid and RESIZING in mapping(job, "metadata", "labels"):
+                raise Conflict(409, "Conflict", f"the width of {name} is being changed")
 
     async def apply(self) -> None:
         """Makes the change. Raises ApiError on the way."""
@@ -118,6 +142,11 @@ class ResizedPods:
                 result.append(NotDone(name, f"others have set its {undone.lever} since"))
             await self.close(pod, Outcome.UNDONE, reason)
         return result
+
+    async def finish(self, outcome: Outcome, reason: str) -> None:
+        """Records how the change ended on every pod that still runs."""
+        for pod in await self.read():
+            await self.close(pod, outcome, reason)
 
     async def close(self, pod: "Object", outcome: Outcome, reason: str) -> None:
         """Records how the change ended."""

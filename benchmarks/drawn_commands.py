@@ -28,16 +28,51 @@ from kopt.models.sizing.estimate import EstimateOptions, estimate_and_code
 
 FOLDER, SKIP, HALF = "KOPT_DRAWN_DIR", "KOPT_DRAWN_SKIP", "KOPT_DRAWN_HALF"
 PER_REPOSITORY = 3
-THIRD_DRAW = """
-AetherCortex/Llama-X alibaba/ROLL allenai/OLMo-core bigcode-project/starcoder2 ContextualAI/HALOs Facico/Chinese-Vicuna
-FreedomIntelligence/HuatuoGPT-o1 GAIR-NLP/LIMO h2oai/h2o-llmstudio huggingface/nanoVLM inclusionAI/AReaL
-InternLM/InternEvo jingyaogong/minimind KellerJordan/modded-nanogpt LianjiaTech/BELLE linkedin/Liger-Kernel
-microsoft/LMOps NovaSky-AI/SkyThought NVIDIA-NeMo/RL NVlabs/VILA om-ai-lab/VLM-R1 OpenBMB/MiniCPM OpenBMB/ToolBench
-OpenLMLab/LOMO OpenLMLab/MOSS-RLHF oumi-ai/oumi PeterGriffinJin/Search-R1 PKU-Alignment/align-anything PRIME-RL/PRIME
-princeton-nlp/LESS princeton-nlp/LLM-Shearing princeton-nlp/MeZO project-baize/baize-chatbot RLHFlow/Online-RLHF
-RLHFlow/RLHF-Reward-Modeling sail-sg/understand-r1-zero simplescaling/s1 tatsu-lab/alpaca_farm THUDM/slime uclaml/SPPO
-ymcui/Chinese-LLaMA-Alpaca ymcui/Chinese-LLaMA-Alpaca-3 zjunlp/KnowLM
-""".split()
+THIRD_DRAW = [
+    "AetherCortex/Llama-X",
+    "alibaba/ROLL",
+    "allenai/OLMo-core",
+    "bigcode-project/starcoder2",
+    "ContextualAI/HALOs",
+    "Facico/Chinese-Vicuna",
+    "FreedomIntelligence/HuatuoGPT-o1",
+    "GAIR-NLP/LIMO",
+    "h2oai/h2o-llmstudio",
+    "huggingface/nanoVLM",
+    "inclusionAI/AReaL",
+    "InternLM/InternEvo",
+    "jingyaogong/minimind",
+    "KellerJordan/modded-nanogpt",
+    "LianjiaTech/BELLE",
+    "linkedin/Liger-Kernel",
+    "microsoft/LMOps",
+    "NovaSky-AI/SkyThought",
+    "NVIDIA-NeMo/RL",
+    "NVlabs/VILA",
+    "om-ai-lab/VLM-R1",
+    "OpenBMB/MiniCPM",
+    "OpenBMB/ToolBench",
+    "OpenLMLab/LOMO",
+    "OpenLMLab/MOSS-RLHF",
+    "oumi-ai/oumi",
+    "PeterGriffinJin/Search-R1",
+    "PKU-Alignment/align-anything",
+    "PRIME-RL/PRIME",
+    "princeton-nlp/LESS",
+    "princeton-nlp/LLM-Shearing",
+    "princeton-nlp/MeZO",
+    "project-baize/baize-chatbot",
+    "RLHFlow/Online-RLHF",
+    "RLHFlow/RLHF-Reward-Modeling",
+    "sail-sg/understand-r1-zero",
+    "simplescaling/s1",
+    "tatsu-lab/alpaca_farm",
+    "THUDM/slime",
+    "uclaml/SPPO",
+    "ymcui/Chinese-LLaMA-Alpaca",
+    "ymcui/Chinese-LLaMA-Alpaca-3",
+    "zjunlp/KnowLM",
+]
 """Repositories that publish training of language models, none of which was in a set or opened when they were listed."""
 _GPU = "a100-80gb"
 _NO_PYTHON = "/no-python"

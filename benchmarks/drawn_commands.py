@@ -73,7 +73,7 @@ THIRD_DRAW = [
     "ymcui/Chinese-LLaMA-Alpaca-3",
     "zjunlp/KnowLM",
 ]
-"""Repositories that publish training of language models, none of which was in a set or opened when they were listed."""
+"""Repositories that publish training of language models, none of which had been in a set or opened before."""
 _GPU = "a100-80gb"
 _NO_PYTHON = "/no-python"
 """Scripts are not run: what is asked is how much the command says."""

@@ -52,8 +52,8 @@ from kopt.formats.yaml_text import load_yaml
 from kopt.models.registry.aliases import CHAMPION
 from kopt.models.registry.loading import load_as
 from kopt.models.sizing.assembly import ADAPTS, answer
+from kopt.models.sizing.beyond import ImplausibleSizeError, from_plausible_plan
 from kopt.models.sizing.code import CodeEstimate, from_trace
-from kopt.models.sizing.plans import from_plan
 from kopt.models.sizing.predictor import SizingPredictor
 from kopt.models.sizing.table import SizingQuestion
 from kopt.tracing.devices import capability
@@ -107,6 +107,8 @@ class CodeResult:
     timeline: Timeline | None = None
     problem: str = ""
     world_size: int = 1
+    reason: Reason | None = None
+    """Of a problem that has a code of its own."""
 
 
 def estimate(
@@ -158,15 +160,16 @@ def estimate_and_code(
         predictor = loading.result()
     question = SizingQuestion(result.code, gpu.name, processes.world_size, AllocationKind.PROCESS, options.profile)
     executor = requested_executor(command) if isinstance(command, Mapping) else Executor.UNKNOWN
-    made = answer(question, entrypoint, predictor, processes, executor, lambda memory: _because(result.problem, memory))
+    made = answer(question, entrypoint, predictor, processes, executor, lambda memory: _because(result, memory))
     return replace(made, seconds=time.monotonic() - began), replace(result, world_size=processes.world_size)
 
 
-def _because(problem: str, memory: Prediction) -> Prediction:
+def _because(result: CodeResult, memory: Prediction) -> Prediction:
     """A refusal with what is wrong with the code in front."""
-    if not memory.refused or not problem:
+    if not memory.refused or not result.problem:
         return memory
-    return replace(memory, reasons=(Reason("NO_FORMULA", f"{problem.rstrip('.')}."), *memory.reasons))
+    why = result.reason or Reason("NO_FORMULA", f"{result.problem.rstrip('.')}.")
+    return replace(memory, reasons=(why, *memory.reasons))
 
 
 def read_code(
@@ -289,7 +292,8 @@ def _code(
     if not read.problem:
         return replace(read, code=replace(read.code, warnings=(*_not_run(problems), *read.code.warnings)))
     problems.append(read.problem)
-    return CodeResult(replace(NOTHING, warnings=tuple(_not_run(problems[:-1]))), problem="; ".join(problems))
+    nothing = replace(NOTHING, warnings=tuple(_not_run(problems[:-1])))
+    return CodeResult(nothing, problem="; ".join(problems), reason=read.reason)
 
 
 def _not_run(problems: Sequence[str]) -> list[str]:
@@ -318,9 +322,12 @@ def _formulas(
             world_size=world_size,
             settings=settings_by_name,
         )
+        code = from_plausible_plan(plan, gpu_bytes=int(gpu.usable_bytes), processes_stated=world_size is not None)
+    except ImplausibleSizeError as error:
+        return CodeResult(NOTHING, problem=str(error), reason=error.reason)
     except (PlanError, EntrypointError) as error:
         return CodeResult(NOTHING, problem=str(error))
-    return CodeResult(from_plan(plan, gpu_bytes=int(gpu.usable_bytes)))
+    return CodeResult(code)
 
 
 def _settings_in_source(text: str) -> Mapping[str, Any]:

@@ -26,9 +26,9 @@ from kopt.formats.trainers import read_plan
 from kopt.models.registry.aliases import SHIPPED
 from kopt.models.registry.registry import CHALLENGER, CHAMPION
 from kopt.models.sizing.assembly import answer, assemble
+from kopt.models.sizing.beyond import ImplausibleSizeError, from_plausible_plan
 from kopt.models.sizing.code import CodeEstimate
 from kopt.models.sizing.estimate import DEFAULT_GPU, HF, NOTHING, load_sizing, settings_in
-from kopt.models.sizing.plans import from_plan
 from kopt.models.sizing.predictor import UNIT, SizingPredictor
 from kopt.models.sizing.table import SizingQuestion
 from kopt.models.sizing.trace_summary import read_summary
@@ -373,7 +373,11 @@ def _formulas(workload: Workload) -> tuple[CodeEstimate, tuple[Reason, ...]]:
     if workload.problem is not None:
         return NOTHING, (workload.problem,)
     try:
-        return from_plan(_read_plan(workload), gpu_bytes=int(workload.gpu.usable_bytes)), ()
+        stated = workload.processes.total is not None
+        usable = int(workload.gpu.usable_bytes)
+        return from_plausible_plan(_read_plan(workload), gpu_bytes=usable, processes_stated=stated), ()
+    except ImplausibleSizeError as error:
+        return NOTHING, (error.reason,)
     except EntrypointError as error:
         if workload.entrypoint.kind is Kind.SCRIPT:
             raise invalid("workload.script", str(error)) from None

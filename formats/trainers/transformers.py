@@ -28,6 +28,8 @@ _SEQUENCE_NAMES = (
     "max_source_length",
     "max_seq_len",
 )
+COMPUTED = "kopt_computed"
+"""Settings that only running the script would tell, as ``models.sizing`` gives them."""
 _OPTIONS = {"--model_name_or_path", "--per_device_train_batch_size", "--output_dir"}
 LOGIT_BYTES = 16.0
 """16-bit logits, their 32-bit copy, the log-softmax kept for the backward pass, and its gradient: 14; before
@@ -62,6 +64,8 @@ def hf_recipe(framework: str, fields: Fields, around: Surroundings, world_size: 
     if not sequence:
         sequence = 1024
         fields.assume("sequence", "the length of sequences is not given: 1024 tokens")
+    if computed := ", ".join(fields.name_list(COMPUTED))[:200]:
+        fields.assume("script", f"the script computes {computed}: taken as if they were not given")
     half = _half(fields)
     low_rank = _adapter(fields, model)
     # Plain scripts load 32-bit weights unless told otherwise; the trainers on top of it load the model's own 16 bits.
@@ -177,6 +181,8 @@ def _adapter(fields: Fields, model: ModelShape) -> Adapter | None:
     kind = fields.text("finetuning_type", "adapter", "peft_type", "tuner_type", "sft_type", "train_type").lower()
     rank = fields.whole("lora_rank", "lora_r", "r", "lora_dim", default=0)
     switched = fields.flag(*_SWITCHED_ON)
+    if fields.has(*_SWITCHED_ON) and not switched and not fields.flag("use_peft"):
+        return None
     if kind in ("full", "freeze", "none") or (
         not rank and kind not in ("lora", "qlora", "dora") and not fields.flag("use_peft") and not switched
     ):
@@ -218,7 +224,9 @@ def _sharded(recipe: Recipe, fields: Fields, accelerate: Mapping[str, Any] | Non
     off = settings.flag("fsdp_offload_params") or "offload" in mode
     return replace(
         recipe,
-        sharding=Sharding.GRADIENTS if partly else Sharding.PARAMETERS,
+        # FSDP's weights are sharded in either: the whole of them is there from the forward to the backward pass.
+        sharding=Sharding.PARAMETERS,
+        gather_numbers=recipe.model.parameters() if partly else 0.0,
         offload_optimizer=off,
         offload_parameters=off,
         checkpointing=recipe.checkpointing or settings.flag("fsdp_activation_checkpointing"),

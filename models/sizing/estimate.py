@@ -48,6 +48,8 @@ from kopt.formats.pod_request import requested_executor, requested_gpus
 from kopt.formats.processes import NO_REQUEST, Processes, Slots, count_processes
 from kopt.formats.python_config import read_python_config
 from kopt.formats.trainers import read_plan
+from kopt.formats.trainers.fields import settings_of_arguments
+from kopt.formats.trainers.transformers import COMPUTED
 from kopt.formats.yaml_text import load_yaml
 from kopt.models.registry.aliases import CHAMPION
 from kopt.models.registry.loading import load_as
@@ -313,7 +315,7 @@ def _formulas(
     trainer = None if options.trainer in (AUTO, "python") else options.trainer
     text = _reader(folder, inside=inside)(entrypoint.script) if entrypoint.kind is Kind.SCRIPT else None
     try:
-        settings_by_name = _settings_in_source(text) if text is not None else {}
+        settings_by_name = settings_in(read_script(text), entrypoint.arguments) if text is not None else {}
         trainer = trainer or entrypoint.trainer or (HF if settings_by_name else None)
         plan = read_plan(
             entrypoint,
@@ -330,17 +332,20 @@ def _formulas(
     return CodeResult(code)
 
 
-def _settings_in_source(text: str) -> Mapping[str, Any]:
-    """Settings that a script of transformers gives literally, with the model it names; empty for other scripts."""
-    return settings_in(read_script(text))
+def settings_in(script: ScriptFacts, arguments: Sequence[str]) -> Mapping[str, Any]:
+    """Settings among a script's facts, with the model it names; empty for scripts that are not of transformers.
 
-
-def settings_in(script: ScriptFacts) -> Mapping[str, Any]:
-    """Settings among a script's facts, with the model it names; empty for scripts that are not of transformers."""
-    if not script.settings:
+    ``arguments`` are the command's, which decide what is bound to an option.
+    """
+    trains = script.settings or script.computed or "per_device_train_batch_size" in script.bound
+    if not trains:
         return {}
     named = {"model_name_or_path": script.models[0]} if script.models else {}
-    return {**script.defaults, **named, **script.lora, **script.settings}
+    given = {**script.defaults, **settings_of_arguments(arguments)}
+    bound = {name: given[str(option)] for name, option in script.bound.items() if given.get(str(option)) is not None}
+    own = {**script.quantisation, **script.loading, **script.settings}
+    computed = {COMPUTED: sorted(set(script.computed) - bound.keys())} if script.computed else {}
+    return {**script.defaults, **named, **script.lora, **own, **bound, **computed}
 
 
 def _loader(folder: Path, *, inside: bool = False) -> Callable[[str], Mapping[str, Any] | None]:
@@ -357,7 +362,7 @@ def _loader(folder: Path, *, inside: bool = False) -> Callable[[str], Mapping[st
         if text is None or len(text) > _MAX_CONFIG_CHARACTERS:
             return None
         if name.endswith(".py"):
-            return read_python_config(text)
+            return read_python_config(text, name, read)
         try:
             result = tomllib.loads(text) if name.endswith(".toml") else load_yaml(text)
         except (RecursionError, ValueError):

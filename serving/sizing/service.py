@@ -389,7 +389,9 @@ def _formulas(workload: Workload) -> tuple[CodeEstimate, tuple[Reason, ...]]:
 def _read_plan(workload: Workload) -> TrainingPlan:
     """By arguments and literals in the source. Raises PlanError, EntrypointError or ConfinementError."""
     entrypoint = workload.entrypoint
-    script_settings = {} if workload.source is None else settings_in(read_script_confined(workload.source))
+    script_settings = (
+        {} if workload.source is None else settings_in(read_script_confined(workload.source), entrypoint.arguments)
+    )
     return read_plan(
         entrypoint,
         no_file,

@@ -29,10 +29,10 @@ def shape_by_size(key: str, catalogue: Iterable[ModelShape]) -> ModelShape | Non
     total, active = _stated(_TOTAL, key), _stated(_ACTIVE, key)
     if not _LEAST <= total <= _MOST or active >= total or _EXPERTS.search(key):
         return None
-    family = _family(key)
+    words = _words(key)
     nearest = min(
         (shape for shape in catalogue if (shape.experts is not None) == (active > 0) and not shape.blocks),
-        key=lambda shape: _distance(shape, family, total, active),
+        key=lambda shape: _distance(shape, words, total, active),
         default=None,
     )
     if nearest is None:
@@ -46,16 +46,16 @@ def _stated(pattern: re.Pattern[str], key: str) -> float:
     return max((float(number) * (1e9 if unit == "b" else 1e6) for number, unit in pattern.findall(key)), default=0.0)
 
 
-def _family(key: str) -> str:
-    match = re.match(r"[a-z]+", key)
-    return match[0] if match else ""
+def _words(key: str) -> tuple[str, ...]:
+    """Any of which may be the family's: who made a copy stands in front of it (``yahma-llama-7b``)."""
+    return tuple(re.findall(r"[a-z]{3,}", key)) or tuple(re.findall(r"^[a-z]+", key))
 
 
-def _distance(shape: ModelShape, family: str, total: float, active: float) -> float:
+def _distance(shape: ModelShape, words: tuple[str, ...], total: float, active: float) -> float:
     distance = abs(math.log(shape.parameters() / total))
     if active:
         distance += abs(math.log(shape.active_parameters() / active))
-    return distance + (0.0 if family and shape.name.lower().startswith(family) else _OTHER_FAMILY)
+    return distance + (0.0 if words and shape.name.lower().startswith(words) else _OTHER_FAMILY)
 
 
 def _scaled(shape: ModelShape, total: float) -> ModelShape:

@@ -337,7 +337,8 @@ def settings_in(script: ScriptFacts, arguments: Sequence[str]) -> Mapping[str, A
 
     ``arguments`` are the command's, which decide what is bound to an option.
     """
-    trains = script.settings or script.computed or "per_device_train_batch_size" in script.bound
+    # Ranks of adapters alone are no trainer's settings.
+    trains = script.settings or set(script.computed) - {"r"} or "per_device_train_batch_size" in script.bound
     if not trains:
         return {}
     named = {"model_name_or_path": script.models[0]} if script.models else {}

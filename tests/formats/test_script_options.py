@@ -92,3 +92,16 @@ def test_facts_travel_as_a_document() -> None:
     for source in (FIRE, ARGPARSE, FIELDS):
         facts = read_script(source)
         assert ScriptFacts.from_dict(facts.to_dict()) == facts
+
+
+def test_a_file_that_the_command_names_is_read_beside_the_script() -> None:
+    entrypoint = what_runs("python own.py recipe.yaml", lambda _: None)
+    recipe = {"model_name_or_path": "gpt2", "output_dir": "out", "learning_rate": 1.0}
+    settings = settings_in(read_script(FIELDS), entrypoint.arguments)
+    assert settings
+    plan = read_plan(entrypoint, {"recipe.yaml": recipe}.get, trainer="hf", settings=settings)
+    assert (plan.model.name, plan.sequence) == ("gpt2", 512)
+
+
+def test_an_adapter_alone_is_no_trainer() -> None:
+    assert settings_in(read_script("LoraConfig(r=config.rank, target_modules=['q_proj'])"), ()) == {}

@@ -40,7 +40,9 @@ def read_plan(
     name = trainer or entrypoint.trainer
     config, own_file = entrypoint.config, None
     by_source = name == "hf" and entrypoint.trainer is None and bool(settings)
-    if (name in (None, "deepspeed") or by_source) and (recognised := _by_its_file(entrypoint.arguments, load)) is not None:
+    if (name in (None, "deepspeed") or by_source) and (
+        recognised := _by_its_file(entrypoint.arguments, load)
+    ) is not None:
         # DeepSpeed's own file stays behind its option.
         name, own_file = recognised
         config = own_file

@@ -76,6 +76,7 @@ def hf_recipe(framework: str, fields: Fields, around: Surroundings, world_size: 
     if not full:
         fields.assume("packing", "batches of varying length are taken to reach the longest that is allowed")
     parts = max(1, fields.whole("sequence_parallel_size", "sequence_parallel_degree", default=1))
+    optimizer = fields.text("optim", "optimizer", default="adamw_torch")
     recipe = Recipe(
         framework=framework,
         model=model,
@@ -84,7 +85,8 @@ def hf_recipe(framework: str, fields: Fields, around: Surroundings, world_size: 
         accumulation=fields.whole("gradient_accumulation_steps", default=1),
         weights=held,
         compute=half or (Precision.FP32 if held.quantised else held),
-        optimizer="galore" if fields.flag("use_galore") else fields.text("optim", "optimizer", default="adamw_torch"),
+        optimizer="galore" if fields.flag("use_galore") else optimizer,
+        step_in_backward="lomo" in optimizer.lower(),
         gpus=world_size or 1,
         checkpointing=fields.flag("gradient_checkpointing"),
         flash=fields.text("attn_implementation", "flash_attn", "attn_impl", default="sdpa")

@@ -17,6 +17,7 @@ from kopt.models.sizing.analytic import estimate_plan
 from kopt.models.sizing.code import CodeEstimate
 from kopt.models.sizing.plans import LEAST_TOKENS, SHORTER, from_plan
 
+DOUBTFUL_SIZE = "DOUBTFUL_SIZE"
 _ABSURD = 8
 """Times the largest GPU: a few times is a model that needs sharding, more is no job that anybody starts."""
 _MOST_GPUS, _MOST_SPLIT = 1024, 64

@@ -19,7 +19,6 @@ from typing import Any
 
 from kopt.core.gpu import GpuModel
 from kopt.core.gpu_catalogue import find_gpu
-from kopt.core.prediction import Prediction
 from kopt.core.reason import Reason
 from kopt.core.redaction import redact
 from kopt.core.settings import Settings
@@ -53,7 +52,7 @@ from kopt.formats.trainers.transformers import COMPUTED
 from kopt.formats.yaml_text import load_yaml
 from kopt.models.registry.aliases import CHAMPION
 from kopt.models.registry.loading import load_as
-from kopt.models.sizing.assembly import ADAPTS, answer
+from kopt.models.sizing.assembly import ADAPTS, answer, because
 from kopt.models.sizing.beyond import ImplausibleSizeError, from_plausible_plan
 from kopt.models.sizing.code import CodeEstimate, from_trace
 from kopt.models.sizing.predictor import SizingPredictor
@@ -162,16 +161,15 @@ def estimate_and_code(
         predictor = loading.result()
     question = SizingQuestion(result.code, gpu.name, processes.world_size, AllocationKind.PROCESS, options.profile)
     executor = requested_executor(command) if isinstance(command, Mapping) else Executor.UNKNOWN
-    made = answer(question, entrypoint, predictor, processes, executor, lambda memory: _because(result, memory))
+    made = answer(question, entrypoint, predictor, processes, executor, lambda memory: because(_why(result), memory))
     return replace(made, seconds=time.monotonic() - began), replace(result, world_size=processes.world_size)
 
 
-def _because(result: CodeResult, memory: Prediction) -> Prediction:
-    """A refusal with what is wrong with the code in front."""
-    if not memory.refused or not result.problem:
-        return memory
-    why = result.reason or Reason("NO_FORMULA", f"{result.problem.rstrip('.')}.")
-    return replace(memory, reasons=(why, *memory.reasons))
+def _why(result: CodeResult) -> Reason | None:
+    """What is wrong with the code, None where it was read."""
+    if not result.problem:
+        return None
+    return result.reason or Reason("NO_FORMULA", f"{result.problem.rstrip('.')}.")
 
 
 def read_code(

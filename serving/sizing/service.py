@@ -25,8 +25,8 @@ from kopt.formats.entrypoint import EntrypointError, Kind
 from kopt.formats.trainers import read_plan
 from kopt.models.registry.aliases import SHIPPED
 from kopt.models.registry.registry import CHALLENGER, CHAMPION
-from kopt.models.sizing.assembly import answer, assemble
-from kopt.models.sizing.beyond import ImplausibleSizeError, from_plausible_plan
+from kopt.models.sizing.assembly import answer, assemble, because
+from kopt.models.sizing.beyond import DOUBTFUL_SIZE, ImplausibleSizeError, from_plausible_plan
 from kopt.models.sizing.code import CodeEstimate
 from kopt.models.sizing.estimate import DEFAULT_GPU, HF, NOTHING, load_sizing, settings_in
 from kopt.models.sizing.predictor import UNIT, SizingPredictor
@@ -262,8 +262,15 @@ class SizingService(PredictorService[SizingPredictor]):
         model_input = SizingQuestion(evidence.code, gpu, processes.world_size, profile=evidence.profile)
         # A dry run has measured the job itself; only what rests on the model alone is widened.
         widening = self._widening(question, model.version) if evidence.profile is None else HOLDS
-        made = answer(model_input, workload.entrypoint, model, processes, workload.executor, widening.applied)
-        made = replace(made, reasons=(*made.reasons, *evidence.reasons, *question.unread, *workload.reasons))
+        # What was likely misread is the reason for no size, and not that there is none.
+        doubt = next((reason for reason in evidence.reasons if reason.code == DOUBTFUL_SIZE), None)
+
+        def adjusted(memory: Prediction) -> Prediction:
+            return because(doubt, widening.applied(memory))
+
+        made = answer(model_input, workload.entrypoint, model, processes, workload.executor, adjusted)
+        others = (reason for reason in evidence.reasons if reason not in made.reasons)
+        made = replace(made, reasons=(*made.reasons, *others, *question.unread, *workload.reasons))
         self._record(question, made)
         self._compare(model, question, evidence)
         return made

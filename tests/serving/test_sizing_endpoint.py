@@ -173,9 +173,10 @@ async def test_what_no_gpu_holds_is_not_asked_for(http: httpx.AsyncClient) -> No
 async def test_what_was_likely_misread_is_refused_with_its_code(http: httpx.AsyncClient) -> None:
     words = ("litgpt", "finetune_full", "meta-llama/Llama-3.1-405B", "--devices", "1", "--precision", "bf16-true")
     found = await ask(http, _asking(1, *words))
-    assert found["memory"]["value"] is None
     assert "DOUBTFUL_SIZE" in codes(found)
-    assert "likely the number of GPUs" in found["recommendation"]["reason"]["message"]
+    assert found["recommendation"]["kind"] == "none"
+    (advice,) = parse_recommendations((await http.get("/v1/recommendations")).json()).size_advice
+    assert "likely the number of GPUs" in advice.why_no_advice
 
 
 async def test_a_script_is_read_but_never_run(http: httpx.AsyncClient, tmp_path: Path) -> None:

@@ -178,8 +178,8 @@ class _Reader:
                 self._set(each.optional_vars, _UNKNOWN)
         if not imported:
             self.run(node.body)
-        for each in imported:
-            self._import(each)
+        for statement in imported:
+            self._import(statement)
 
     def _import(self, statement: ast.ImportFrom) -> None:
         """The names of a file of the same tree as the import has them; a file that cannot be read is named."""

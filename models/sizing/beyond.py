@@ -118,7 +118,7 @@ def ways_to_fit(plan: TrainingPlan, usable_bytes: int) -> tuple[Way, ...]:
 Change = Callable[[TrainingPlan], TrainingPlan | None]
 
 
-def _one_sequence(plan: TrainingPlan) -> TrainingPlan | None:
+def _single_sequence(plan: TrainingPlan) -> TrainingPlan | None:
     return replace(plan, micro_batch=1, accumulation=max(2, plan.accumulation)) if plan.micro_batch > 1 else None
 
 
@@ -138,7 +138,7 @@ def _same(plan: TrainingPlan) -> TrainingPlan | None:
 
 
 _CHANGES: tuple[tuple[str, Change], ...] = (
-    ("micro-batches of one sequence", _one_sequence),
+    ("micro-batches of one sequence", _single_sequence),
     ("layers recomputed in the backward pass", _recomputed),
     ("", _same),
     (f"adapters of rank {_RANK} in place of all weights", _adapted),

@@ -27,7 +27,7 @@ def plan_of(command: str) -> tuple[TrainingPlan, bool]:
     return plan, processes is not None
 
 
-def said_of(command: str) -> Reason | None:
+def reason_of(command: str) -> Reason | None:
     plan, stated = plan_of(command)
     code = from_plausible_plan(plan, gpu_bytes=A100_BYTES, processes_stated=stated)
     return next((reason for reason in code.reasons if reason.code == "ABOVE_ANY_GPU"), None)
@@ -42,11 +42,11 @@ def refused(command: str) -> str:
 
 
 def test_a_job_that_fits_some_gpu_is_answered_without_a_word() -> None:
-    assert said_of("litgpt finetune_lora meta-llama/Llama-2-7b-hf --devices 1") is None
+    assert reason_of("litgpt finetune_lora meta-llama/Llama-2-7b-hf --devices 1") is None
 
 
 def test_a_job_above_any_gpu_is_told_the_largest_and_what_would_fit() -> None:
-    reason = said_of(f"{FULL_70B} --devices 1")
+    reason = reason_of(f"{FULL_70B} --devices 1")
     assert reason is not None
     assert reason.numbers["largest_bytes"] == max(gpu.usable_bytes for gpu in gpu_catalogue().values())
     assert str(reason.numbers["largest"]) in reason.message
@@ -69,7 +69,7 @@ def test_ways_out_hold_what_the_formulas_say_of_them() -> None:
 
 
 def test_an_engine_is_split_over_more_gpus() -> None:
-    reason = said_of("vllm serve meta-llama/Llama-3.1-405B --tensor-parallel-size 1")
+    reason = reason_of("vllm serve meta-llama/Llama-3.1-405B --tensor-parallel-size 1")
     assert reason is not None
     assert "the model split over 4 GPUs" in reason.message
 

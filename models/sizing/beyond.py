@@ -65,7 +65,11 @@ def from_plausible_plan(plan: TrainingPlan, *, gpu_bytes: int, processes_stated:
     has = f"{largest.name}, the largest GPU of the catalogue, has {format_bytes(largest.usable_bytes)}"
     text = f"it needs {format_bytes(needed)} on each GPU, and {has}"
     fits = f"; it would fit with {', or with '.join(str(way) for way in ways)}" if ways else ""
-    numbers = {"bytes": int(needed), "largest_bytes": int(largest.usable_bytes), "largest": largest.name}
+    numbers: dict[str, float | int | str] = {
+        "bytes": int(needed),
+        "largest_bytes": int(largest.usable_bytes),
+        "largest": largest.name,
+    }
     doubt = _misread(plan, code.breakdown, int(largest.usable_bytes), stated=processes_stated)
     if doubt:
         raise ImplausibleSizeError(Reason("DOUBTFUL_SIZE", f"{text}: {doubt}{fits}", numbers))

@@ -12,14 +12,20 @@ from typing import Any
 
 from kopt.formats.entrypoint.entrypoint import EntrypointError
 from kopt.formats.entrypoint.options import name_set
+from kopt.formats.entrypoint.script_options import (
+    NOT_LITERAL,
+    Literal,
+    Options,
+    assignments,
+    called_name,
+    literal_of,
+)
 
-Literal = str | int | float | bool | None
 MAX_SOURCE_CHARACTERS = 2 << 20
 _MAX_LINE_CHARACTERS = 100_000
 _MAX_NESTING = 100
 _MAX_CHAIN = 1_000
 _MAX_LITERALS = 500
-_MAX_NAMES = 64
 
 _SETTINGS = re.compile(
     r"\w*(TrainingArguments|SFTConfig|DPOConfig|GRPOConfig|PPOConfig|RewardConfig|KTOConfig|ORPOConfig)"
@@ -119,8 +125,8 @@ def _screen(source: str) -> None:
 
 
 def _literals(tree: ast.Module) -> ScriptFacts:
-    constants = dict(_assignments(tree))
-    options = _Options(tree, constants)
+    constants = dict(assignments(tree))
+    options = Options(tree, constants)
     computed: dict[str, None] = {}
     frameworks: dict[str, None] = {}
     models: dict[str, None] = {}
@@ -133,11 +139,11 @@ def _literals(tree: ast.Module) -> ScriptFacts:
             if name in _FRAMEWORKS:
                 frameworks[name] = None
         if isinstance(node, ast.Call):
-            called = _called(node.func)
+            called = called_name(node.func)
             keywords = {
                 word.arg: literal
                 for word in node.keywords
-                if word.arg and (literal := _literal(word.value, constants)) is not _NOT_LITERAL
+                if word.arg and (literal := literal_of(word.value, constants)) is not NOT_LITERAL
             }
             _record_call(called, node, keywords, constants, tables, models)
             _record_options(called, node, keywords, options, tables, computed)
@@ -163,7 +169,6 @@ _WRAPPERS = name_set(
     "DistributedDataParallel DDP FullyShardedDataParallel FSDP fully_shard DataParallel compile Accelerator "
     "GradScaler autocast checkpoint gradient_checkpointing_enable initialize"
 )
-_NOT_LITERAL: Any = object()
 
 
 def _record_call(
@@ -175,7 +180,7 @@ def _record_call(
     models: dict[str, None],
 ) -> None:
     if called == "add_argument" and node.args:
-        option = _literal(node.args[-1], constants)
+        option = literal_of(node.args[-1], constants)
         if isinstance(option, str) and len(tables["defaults"]) < _MAX_LITERALS:
             default = keywords.get("default", False if keywords.get("action") == "store_true" else None)
             tables["defaults"][option.lstrip("-").replace("-", "_")] = default
@@ -186,7 +191,7 @@ def _record_call(
     elif called in _QUANTISATION:
         tables["quantisation"].update(keywords)
     elif called in _MODEL_CALLS and node.args:
-        name = _literal(node.args[0], constants)
+        name = literal_of(node.args[0], constants)
         if isinstance(name, str):
             models[name[:200]] = None
 
@@ -210,13 +215,13 @@ def _record_options(
     called: str,
     node: ast.Call,
     keywords: Mapping[str, Any],
-    options: "_Options",
+    options: "Options",
     tables: Mapping[str, dict[str, Literal]],
     computed: dict[str, None],
 ) -> None:
     """How weights and texts are loaded, and the options that settings take their values from."""
     owner = node.func.value if isinstance(node.func, ast.Attribute) else None
-    is_model = called == "from_pretrained" and re.search(r"Model|LM\b", _called(owner) if owner is not None else "")
+    is_model = called == "from_pretrained" and re.search(r"Model|LM\b", called_name(owner) if owner is not None else "")
     if is_model:
         tables["loading"].update({name: keywords[name] for name in _LOADING if name in keywords})
         if node.args and (option := options.of(node.args[0])):
@@ -239,108 +244,8 @@ def _record_options(
             computed[name] = None
 
 
-class _Options:
-    """Names that stand for options of the command: ``args.NAME``, parameters of what ``fire`` calls, and copies."""
-
-    def __init__(self, tree: ast.Module, constants: Mapping[str, Any]) -> None:
-        self.defaults: dict[str, Literal] = {}
-        self._parameters: set[str] = set()
-        self._copies: dict[str, str] = {}
-        self._given: set[str] = set()
-        fired = {
-            node.args[0].id
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Call)
-            and _called(node.func) == "Fire"
-            and node.args
-            and isinstance(node.args[0], ast.Name)
-        }
-        for node in ast.walk(tree):
-            if isinstance(node, ast.FunctionDef) and node.name in fired:
-                self._parameters_of(node, constants)
-            elif isinstance(node, ast.ClassDef) and node.name.endswith(("Arguments", "Args")):
-                self._fields_of(node, constants)
-            elif isinstance(node, ast.Call) and _called(node.func) == "add_argument" and node.args:
-                option = _literal(node.args[-1], constants)
-                self._given |= {option.lstrip("-").replace("-", "_")} if isinstance(option, str) else set()
-        for statement in tree.body:
-            target = statement.targets[0] if isinstance(statement, ast.Assign) else None
-            if isinstance(statement, ast.Assign) and isinstance(target, ast.Name):
-                self._copies[target.id] = self.of(statement.value)
-
-    def _parameters_of(self, function: ast.FunctionDef, constants: Mapping[str, Any]) -> None:
-        names = [argument.arg for argument in function.args.args]
-        values = function.args.defaults
-        for name, value in zip(names[len(names) - len(values) :], values, strict=True):
-            literal = _literal(value, constants)
-            self.defaults[name] = None if literal is _NOT_LITERAL else literal
-        self._parameters |= set(names)
-
-    def _fields_of(self, owner: ast.ClassDef, constants: Mapping[str, Any]) -> None:
-        """Lengths alone: most other fields have a switch beside them."""
-        for node in owner.body:
-            if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name) or node.value is None:
-                continue
-            self._given.add(node.target.id)
-            value = node.value
-            if isinstance(value, ast.Call):
-                value = next((word.value for word in value.keywords if word.arg == "default"), value)
-            literal = _literal(value, constants)
-            if node.target.id in _LENGTHS and isinstance(literal, int):
-                self.defaults[node.target.id] = literal
-
-    def of(self, node: ast.expr) -> str:
-        """The option that an expression is the value of; empty where it is none's alone."""
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            return node.attr if node.attr in self._given else ""
-        if isinstance(node, ast.Name):
-            return node.id if node.id in self._parameters else self._copies.get(node.id, "")
-        return ""
-
-
-_LENGTHS = {"max_seq_length", "model_max_length", "max_length", "block_size", "cutoff_len", "max_source_length"}
-
-
-def _assignments(tree: ast.Module) -> Iterator[tuple[str, Any]]:
-    """Names that the module sets to a literal, once each."""
-    for node in tree.body:
-        target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
-        if isinstance(target, ast.Name) and isinstance(node, ast.Assign):
-            value = _literal(node.value, {})
-            if value is not _NOT_LITERAL:
-                yield target.id, value
-
-
 def _imported(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Import):
         yield from (alias.name.partition(".")[0] for alias in node.names)
     elif isinstance(node, ast.ImportFrom) and node.module:
         yield node.module.partition(".")[0]
-
-
-def _called(function: ast.expr) -> str:
-    return (
-        function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
-    )
-
-
-def _literal(node: ast.expr, constants: Mapping[str, Any]) -> Any:
-    """The value of a literal (or of a name bound to one), also ``-1``, ``2 * 8``, ``torch.bfloat16``; names joined."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str | int | float | bool | None):
-        return node.value
-    if isinstance(node, ast.Name):
-        return constants.get(node.id, _NOT_LITERAL)
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "torch":
-        return node.attr
-    if isinstance(node, ast.List | ast.Tuple) and 0 < len(node.elts) <= _MAX_NAMES:
-        names = [_literal(entry, {}) for entry in node.elts]
-        return ",".join(names) if all(isinstance(name, str) for name in names) else _NOT_LITERAL
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        value = _literal(node.operand, constants)
-        return -value if isinstance(value, int | float) else _NOT_LITERAL
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Add):
-        first, second = _literal(node.left, constants), _literal(node.right, constants)
-        if not all(isinstance(item, int | float) and abs(item) < 1 << 40 for item in (first, second)):
-            return _NOT_LITERAL
-        return first * second if isinstance(node.op, ast.Mult) else first + second
-    return _NOT_LITERAL

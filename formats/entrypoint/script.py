@@ -12,6 +12,7 @@ from typing import Any
 
 from kopt.formats.entrypoint.entrypoint import EntrypointError
 from kopt.formats.entrypoint.options import name_set
+from kopt.formats.entrypoint.script_loading import bind, record_loading
 from kopt.formats.entrypoint.script_options import (
     NOT_LITERAL,
     Literal,
@@ -19,6 +20,7 @@ from kopt.formats.entrypoint.script_options import (
     assignments,
     called_name,
     literal_of,
+    option_of,
 )
 
 MAX_SOURCE_CHARACTERS = 2 << 20
@@ -47,8 +49,9 @@ class ScriptFacts:
     ``defaults`` are those of ``add_argument``, by option without dashes; ``settings`` the keywords of a
     TrainingArguments-like call, ``lora`` and ``quantisation`` those of PEFT's and bitsandbytes' configurations;
     ``models`` the names given to ``from_pretrained``, ``create_model`` and their like; ``optimizers`` the classes.
-    ``loading`` is how the model and its texts are read; ``bound`` names the option that a setting takes its value from
-    (``per_device_train_batch_size=args.batch``); ``computed`` are settings that only running the script would tell.
+    ``loading`` is how the model that is trained and its texts are read; ``bound`` names the option that a setting takes
+    its value from (``per_device_train_batch_size=args.batch``), or several joined by commas; ``aliases`` gives an
+    option by each name that a command may call it; ``computed`` are settings that only running the script would tell.
     Parameters of a function that ``fire`` calls, and lengths in the fields of ``HfArgumentParser``'s classes, are
     options as well.
     """
@@ -62,6 +65,7 @@ class ScriptFacts:
     quantisation: Mapping[str, Literal] = field(default_factory=dict)
     loading: Mapping[str, Literal] = field(default_factory=dict)
     bound: Mapping[str, Literal] = field(default_factory=dict)
+    aliases: Mapping[str, Literal] = field(default_factory=dict)
     computed: tuple[str, ...] = ()
     wraps: tuple[str, ...] = ()
 
@@ -77,7 +81,7 @@ class ScriptFacts:
         return cls(**lists | tables)
 
 
-_TABLES = ("defaults", "settings", "lora", "quantisation", "loading", "bound")
+_TABLES = ("defaults", "settings", "lora", "quantisation", "loading", "bound", "aliases")
 
 
 def read_script(source: str) -> ScriptFacts:
@@ -134,6 +138,7 @@ def _literals(tree: ast.Module) -> ScriptFacts:
     wraps: dict[str, None] = {}
     tables: dict[str, dict[str, Literal]] = {name: {} for name in _TABLES}
     tables["defaults"].update(options.defaults)
+    tables["aliases"].update(options.aliases)
     for node in ast.walk(tree):
         for name in _imported(node):
             if name in _FRAMEWORKS:
@@ -151,6 +156,8 @@ def _literals(tree: ast.Module) -> ScriptFacts:
                 optimizers[called] = None
             if called in _WRAPPERS:
                 wraps[called] = None
+    if tables["settings"] or computed.keys() - {"r"} or "per_device_train_batch_size" in tables["bound"]:
+        computed |= record_loading(tree, constants, options, tables)
     return ScriptFacts(
         tuple(frameworks),
         tuple(models)[:_MAX_LITERALS],
@@ -180,10 +187,10 @@ def _record_call(
     models: dict[str, None],
 ) -> None:
     if called == "add_argument" and node.args:
-        option = literal_of(node.args[-1], constants)
-        if isinstance(option, str) and len(tables["defaults"]) < _MAX_LITERALS:
+        option = option_of(node, constants)
+        if option and len(tables["defaults"]) < _MAX_LITERALS:
             default = keywords.get("default", False if keywords.get("action") == "store_true" else None)
-            tables["defaults"][option.lstrip("-").replace("-", "_")] = default
+            tables["defaults"][option] = default
     elif _SETTINGS.fullmatch(called):
         tables["settings"].update(keywords)
     elif called in _LORA:
@@ -196,9 +203,6 @@ def _record_call(
             models[name[:200]] = None
 
 
-_LOADING = ("load_in_4bit", "load_in_8bit", "torch_dtype", "dtype", "attn_implementation")
-_LENGTH = "max_length"
-_PREPARES = {"prepare_model_for_kbit_training", "prepare_model_for_int8_training"}
 _DECIDES = {
     "per_device_train_batch_size",
     "max_seq_length",
@@ -215,32 +219,20 @@ def _record_options(
     called: str,
     node: ast.Call,
     keywords: Mapping[str, Any],
-    options: "Options",
+    options: Options,
     tables: Mapping[str, dict[str, Literal]],
     computed: dict[str, None],
 ) -> None:
-    """How weights and texts are loaded, and the options that settings take their values from."""
-    owner = node.func.value if isinstance(node.func, ast.Attribute) else None
-    is_model = called == "from_pretrained" and re.search(r"Model|LM\b", called_name(owner) if owner is not None else "")
-    if is_model:
-        tables["loading"].update({name: keywords[name] for name in _LOADING if name in keywords})
-        if node.args and (option := options.of(node.args[0])):
-            tables["bound"]["model_name_or_path"] = option
-    elif called in _PREPARES:
-        tables["loading"]["gradient_checkpointing"] = bool(keywords.get("use_gradient_checkpointing", True))
-    elif called == "gradient_checkpointing_enable":
-        tables["loading"]["gradient_checkpointing"] = True
-    cuts = any(word.arg == "truncation" for word in node.keywords)
-    settings = _SETTINGS.fullmatch(called) or called in _LORA or is_model
-    if cuts and isinstance(length := keywords.get(_LENGTH), int):
-        tables["loading"][_LENGTH] = max(length, int(tables["loading"].get(_LENGTH) or 0))
-    for word in node.keywords if settings or cuts else ():
+    """The options that settings take their values from."""
+    if not _SETTINGS.fullmatch(called) and called not in _LORA:
+        return
+    for word in node.keywords:
         name = word.arg or ""
-        if name in keywords or not (settings or name == _LENGTH):
+        if name in keywords:
             continue
         if option := options.of(word.value):
-            tables["bound"][name] = option
-        elif name in _DECIDES and (_SETTINGS.fullmatch(called) or called in _LORA):
+            bind(tables["bound"], name, option)
+        elif name in _DECIDES:
             computed[name] = None
 
 

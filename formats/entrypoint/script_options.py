@@ -1,6 +1,8 @@
 """What names and expressions of a Python source stand for, as far as the text says: literals, and options."""
 
 import ast
+import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -8,43 +10,69 @@ Literal = str | int | float | bool | None
 MAX_NAMES = 64
 NOT_LITERAL: Any = object()
 
+_PARSERS = re.compile(r"\w*(HfArgumentParser|H4ArgumentParser|TrlParser)")
+_PARSES = re.compile(r"parse_(known_)?args(_into_dataclasses|_and_config)?")
+_OTHER_USE = re.compile(r"Generat|Eval|Infer", re.I)
+"""In names of classes of options that do not train."""
+_LENGTHS = {"max_seq_length", "model_max_length", "max_length", "block_size", "cutoff_len", "max_source_length"}
+
 
 class Options:
-    """Names that stand for options of the command: ``args.NAME``, parameters of what ``fire`` calls, and copies."""
+    """Names that stand for options of the command: ``args.NAME``, parameters of what ``fire`` calls, and copies.
+
+    ``aliases`` gives the option by every name that a command may call it (``b`` and ``batch_size``).
+    """
 
     def __init__(self, tree: ast.Module, constants: Mapping[str, Any]) -> None:
         self.defaults: dict[str, Literal] = {}
+        self.aliases: dict[str, str] = {}
         self._parameters: set[str] = set()
         self._copies: dict[str, str] = {}
         self._given: set[str] = set()
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
         fired = {
             node.args[0].id
-            for node in ast.walk(tree)
-            if isinstance(node, ast.Call)
-            and called_name(node.func) == "Fire"
-            and node.args
-            and isinstance(node.args[0], ast.Name)
+            for node in calls
+            if called_name(node.func) == "Fire" and node.args and isinstance(node.args[0], ast.Name)
+        }
+        classes = {
+            each.id
+            for node in calls
+            if _PARSERS.fullmatch(called_name(node.func)) and node.args
+            for each in _entries(node.args[0])
+            if isinstance(each, ast.Name) and not _OTHER_USE.search(each.id)
         }
         for node in ast.walk(tree):
             if isinstance(node, ast.FunctionDef) and node.name in fired:
                 self._parameters_of(node, constants)
-            elif isinstance(node, ast.ClassDef) and node.name.endswith(("Arguments", "Args")):
+            elif isinstance(node, ast.ClassDef) and node.name in classes:
                 self._fields_of(node, constants)
-            elif isinstance(node, ast.Call) and called_name(node.func) == "add_argument" and node.args:
-                option = literal_of(node.args[-1], constants)
-                self._given |= {option.lstrip("-").replace("-", "_")} if isinstance(option, str) else set()
+            elif isinstance(node, ast.Call) and called_name(node.func) == "add_argument":
+                self._argument(node, constants)
+        self._parsed = _parsed_names(tree)
+        set_often = {name for name, count in Counter(_stored(tree)).items() if count > 1}
         for statement in tree.body:
             target = statement.targets[0] if isinstance(statement, ast.Assign) else None
-            if isinstance(statement, ast.Assign) and isinstance(target, ast.Name):
+            if isinstance(statement, ast.Assign) and isinstance(target, ast.Name) and target.id not in set_often:
                 self._copies[target.id] = self.of(statement.value)
 
+    def _argument(self, node: ast.Call, constants: Mapping[str, Any]) -> None:
+        if option := option_of(node, constants):
+            self._given.add(option)
+            words = [literal_of(each, constants) for each in node.args]
+            self.aliases |= {_plain(word): option for word in words if isinstance(word, str) and word.startswith("-")}
+
     def _parameters_of(self, function: ast.FunctionDef, constants: Mapping[str, Any]) -> None:
-        names = [argument.arg for argument in function.args.args]
+        names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
         values = function.args.defaults
-        for name, value in zip(names[len(names) - len(values) :], values, strict=True):
+        pairs = [*zip(names[len(names) - len(values) :], values, strict=True)]
+        only = zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
+        pairs += [(argument.arg, value) for argument, value in only if value is not None]
+        for name, value in pairs:
             literal = literal_of(value, constants)
             self.defaults[name] = None if literal is NOT_LITERAL else literal
-        self._parameters |= set(names)
+        self._parameters |= {*names, *(argument.arg for argument in function.args.kwonlyargs)}
+        self.aliases |= {name: name for name in self._parameters}
 
     def _fields_of(self, owner: ast.ClassDef, constants: Mapping[str, Any]) -> None:
         """Lengths alone: most other fields have a switch beside them."""
@@ -52,6 +80,7 @@ class Options:
             if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name) or node.value is None:
                 continue
             self._given.add(node.target.id)
+            self.aliases[node.target.id] = node.target.id
             value = node.value
             if isinstance(value, ast.Call):
                 value = next((word.value for word in value.keywords if word.arg == "default"), value)
@@ -62,13 +91,63 @@ class Options:
     def of(self, node: ast.expr) -> str:
         """The option that an expression is the value of; empty where it is none's alone."""
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            return node.attr if node.attr in self._given else ""
+            return node.attr if node.value.id in self._parsed and node.attr in self._given else ""
         if isinstance(node, ast.Name):
             return node.id if node.id in self._parameters else self._copies.get(node.id, "")
         return ""
 
 
-_LENGTHS = {"max_seq_length", "model_max_length", "max_length", "block_size", "cutoff_len", "max_source_length"}
+def option_of(node: ast.Call, constants: Mapping[str, Any]) -> str:
+    """What ``add_argument`` calls the value that it reads; empty where it does not say."""
+    words = [word for each in node.args if isinstance(word := literal_of(each, constants), str)]
+    stated = next((literal_of(word.value, constants) for word in node.keywords if word.arg == "dest"), None)
+    name = stated or next((word for word in words if word.startswith("--")), words[0] if words else "")
+    return _plain(name) if isinstance(name, str) else ""
+
+
+def _plain(word: str) -> str:
+    return word.lstrip("-").replace("-", "_")
+
+
+def _entries(node: ast.expr) -> list[ast.expr]:
+    return list(node.elts) if isinstance(node, ast.List | ast.Tuple) else [node]
+
+
+def _stored(tree: ast.Module) -> Iterator[str]:
+    """Every name as often as something is set by it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            yield node.id
+
+
+def _parsed_names(tree: ast.Module) -> set[str]:
+    """Names that hold what a command's words were parsed to, and nothing else."""
+    parses = {
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and any(map(_is_parse, ast.walk(node))) and "pars" in node.name
+    }
+    parsed: Counter[str] = Counter()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            if not _is_parse(node.value) and called_name(node.value.func) not in parses:
+                continue
+            for target in node.targets:
+                parsed.update(each.id for each in _entries(target) if isinstance(each, ast.Name))
+    often = Counter(_stored(tree))
+    return {name for name, count in parsed.items() if often[name] == count}
+
+
+def _is_parse(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and _PARSES.fullmatch(called_name(node.func)) is not None
+
+
+def option_named(name: str, aliases: Mapping[str, Literal]) -> str:
+    """The option that a command's word means: by any of its names, or by a beginning that no other shares."""
+    if name in aliases:
+        return str(aliases[name])
+    meant = {str(option) for alias, option in aliases.items() if len(alias) > 1 and alias.startswith(name)}
+    return meant.pop() if name and len(meant) == 1 else name
 
 
 def assignments(tree: ast.Module) -> Iterator[tuple[str, Any]]:

@@ -71,7 +71,10 @@ def hf_recipe(framework: str, fields: Fields, around: Surroundings, world_size: 
     # Plain scripts load 32-bit weights unless told otherwise; the trainers on top of it load the model's own 16 bits.
     default = Precision.FP32 if framework == "hf" and low_rank is None else half or Precision.FP32
     held = precision(fields.text("torch_dtype", "dtype", "model_dtype"), default)
-    held = _published_as(fields) or _quantised(fields) or held
+    bits = _quantised(fields)
+    if framework == "hf" and low_rank is None and bits in _BITSANDBYTES:
+        raise PlanError("4- or 8-bit weights are trained with adapters alone; give their rank (--lora_r), or 16 bits")
+    held = _published_as(fields) or bits or held
     full = fields.flag("packing", "sample_packing", "pad_to_max_length", "pad_to_sequence_len")
     if not full:
         fields.assume("packing", "batches of varying length are taken to reach the longest that is allowed")
@@ -148,6 +151,9 @@ def _half(fields: Fields) -> Precision | None:
     return Precision.BF16 if brain else Precision.FP16 if half else None
 
 
+_BITSANDBYTES = (Precision.NF4, Precision.NF4_DOUBLE, Precision.INT8)
+
+
 def _quantised(fields: Fields) -> Precision | None:
     bits = fields.text("quantization_bit", "quant_bits", "load_in_bits")
     if fields.flag("load_in_4bit") and fields.flag("load_in_8bit"):
@@ -170,7 +176,7 @@ def _published_as(fields: Fields) -> Precision | None:
 
 def _ends(framework: str, held: Precision, low_rank: Adapter | None) -> Precision | None:
     """PEFT's ``prepare_model_for_kbit_training`` casts all that bitsandbytes did not quantise to 32 bits."""
-    casts = framework in ("hf", "ms-swift", "xtuner") and held in (Precision.NF4, Precision.NF4_DOUBLE, Precision.INT8)
+    casts = framework in ("hf", "ms-swift", "xtuner") and held in _BITSANDBYTES
     return Precision.FP32 if casts and low_rank is not None else None
 
 

@@ -37,7 +37,6 @@ from kopt.formats.entrypoint import (
     Entrypoint,
     EntrypointError,
     Kind,
-    ScriptFacts,
     notebook_source,
     pod_entrypoint,
     read_script,
@@ -47,8 +46,6 @@ from kopt.formats.pod_request import requested_executor, requested_gpus
 from kopt.formats.processes import NO_REQUEST, Processes, Slots, count_processes
 from kopt.formats.python_config import read_python_config
 from kopt.formats.trainers import read_plan
-from kopt.formats.trainers.fields import settings_of_arguments
-from kopt.formats.trainers.transformers import COMPUTED
 from kopt.formats.yaml_text import load_yaml
 from kopt.models.registry.aliases import CHAMPION
 from kopt.models.registry.loading import load_as
@@ -56,6 +53,7 @@ from kopt.models.sizing.assembly import ADAPTS, answer, because
 from kopt.models.sizing.beyond import ImplausibleSizeError, from_plausible_plan
 from kopt.models.sizing.code import CodeEstimate, from_trace
 from kopt.models.sizing.predictor import SizingPredictor
+from kopt.models.sizing.script_settings import settings_in
 from kopt.models.sizing.table import SizingQuestion
 from kopt.tracing.devices import capability
 from kopt.tracing.interpreter import NoInterpreterError, find_interpreter
@@ -328,23 +326,6 @@ def _formulas(
     except (PlanError, EntrypointError) as error:
         return CodeResult(NOTHING, problem=str(error))
     return CodeResult(code)
-
-
-def settings_in(script: ScriptFacts, arguments: Sequence[str]) -> Mapping[str, Any]:
-    """Settings among a script's facts, with the model it names; empty for scripts that are not of transformers.
-
-    ``arguments`` are the command's, which decide what is bound to an option.
-    """
-    # Ranks of adapters alone are no trainer's settings.
-    trains = script.settings or set(script.computed) - {"r"} or "per_device_train_batch_size" in script.bound
-    if not trains:
-        return {}
-    named = {"model_name_or_path": script.models[0]} if script.models else {}
-    given = {**script.defaults, **settings_of_arguments(arguments)}
-    bound = {name: given[str(option)] for name, option in script.bound.items() if given.get(str(option)) is not None}
-    own = {**script.quantisation, **script.loading, **script.settings}
-    computed = {COMPUTED: sorted(set(script.computed) - bound.keys())} if script.computed else {}
-    return {**script.defaults, **named, **script.lora, **own, **bound, **computed}
 
 
 def _loader(folder: Path, *, inside: bool = False) -> Callable[[str], Mapping[str, Any] | None]:

@@ -28,8 +28,9 @@ from kopt.models.registry.registry import CHALLENGER, CHAMPION
 from kopt.models.sizing.assembly import answer, assemble, because
 from kopt.models.sizing.beyond import DOUBTFUL_SIZE, ImplausibleSizeError, from_plausible_plan
 from kopt.models.sizing.code import CodeEstimate
-from kopt.models.sizing.estimate import DEFAULT_GPU, HF, NOTHING, load_sizing, settings_in
+from kopt.models.sizing.estimate import DEFAULT_GPU, HF, NOTHING, load_sizing
 from kopt.models.sizing.predictor import UNIT, SizingPredictor
+from kopt.models.sizing.script_settings import settings_in
 from kopt.models.sizing.table import SizingQuestion
 from kopt.models.sizing.trace_summary import read_summary
 from kopt.serving.base.database.interface import DatabaseError

@@ -82,25 +82,41 @@ def read_python_config(source: str, path: str = "", read: ReadText = lambda _: N
 
 
 class _Bases:
-    """The files that a configuration may build on, each read once on the way to it, and the budget of all of them."""
+    """The files that a configuration may build on, each once on the way to it, and the budget of all of them."""
 
     def __init__(self, read: ReadText) -> None:
         self._read = read
+        self._bodies: dict[str, list[ast.stmt] | None] = {}
         self._open: list[str] = []
         self._count = 0
         self.left = _BUDGET
 
     def settings(self, path: str) -> dict[str, Any] | None:
         """None where there is no such file, where it builds on itself, and beyond the most files."""
-        text = self._read(path)
-        if text is None or path in self._open or self._count >= _MOST_BASES:
+        if path in self._open or self._count >= _MOST_BASES:
+            return None
+        body = self._body(path)
+        if body is None:
             return None
         self._count += 1
         self._open.append(path)
         reader = _Reader(self, path)
-        reader.run(parsed(text).body)
+        reader.run(body)
         self._open.pop()
         return reader.result()
+
+    def spend(self, characters: int) -> None:
+        self.left -= characters
+        if self.left < 0:
+            raise EntrypointError("what the file sets is larger than configurations are; give the part that trains")
+
+    def _body(self, path: str) -> list[ast.stmt] | None:
+        """The statements of a file, which is read once; what it is long counts as copied."""
+        if path not in self._bodies:
+            text = self._read(path) if len(self._bodies) < _MOST_BASES else None
+            self.spend(len(text or ""))
+            self._bodies[path] = None if text is None else parsed(text).body
+        return self._bodies[path]
 
 
 def _merged(base: Any, own: Any) -> Any:
@@ -166,9 +182,7 @@ class _Reader:
                 self._leave_out(node)
 
     def _spend(self, characters: int) -> None:
-        self._bases.left -= characters
-        if self._bases.left < 0:
-            raise EntrypointError("what the file sets is larger than configurations are; give the part that trains")
+        self._bases.spend(characters)
 
     def _with(self, node: ast.With) -> None:
         """``with read_base():`` names the files that this one builds on; other blocks run as they stand."""
@@ -213,14 +227,15 @@ class _Reader:
                 if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                     self._set(node, _UNKNOWN)
             elif isinstance(node, ast.Call):
-                self._changed(node)
+                self._changed(node, runs=False)
 
-    def _changed(self, node: ast.expr) -> None:
-        """``model.update(…)``: what it is called on is another one after it."""
+    def _changed(self, node: ast.expr, *, runs: bool = True) -> None:
+        """``model.update(…)``: what it is called on is another one after it, and not known where it may not run."""
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr not in _CHANGES:
             return
         holder = node.func.value
-        if node.func.attr == "update" and len(node.args) == 1 and not node.keywords and self._is_mapping(node.args[0]):
+        is_update = node.func.attr == "update" and len(node.args) == 1 and not node.keywords
+        if runs and is_update and self._is_mapping(node.args[0]):
             self._merge(self.value(holder), self.value(node.args[0]))
             return
         # What a call returns has no name; and chains of calls are not read once for each.

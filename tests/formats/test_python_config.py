@@ -243,3 +243,31 @@ def test_files_that_build_on_each_other_share_one_budget() -> None:
     huge = {f"f{n}.py": "x = [" + "1," * 1000 + "]\n" + "y = x + x\n" * 30 for n in range(20)}
     with pytest.raises(EntrypointError, match="larger than configurations are"):
         read_python_config(f"_base_ = {sorted(huge)}\n", "own.py", huge.get)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        "def never():\n    model.update(dict(b=2))\n",
+        "try:\n    model.update({'b': 2})\nexcept ImportError:\n    pass\n",
+        "if unknown:\n    model.update(dict(b=2))\n",
+    ],
+)
+def test_an_update_that_may_not_run_leaves_nothing_known(changes: str) -> None:
+    result = read_python_config(f"model = dict(b=64)\n{changes}")
+    assert "model" not in result
+    assert "model" in result["_unread_"]
+
+
+def test_files_that_it_builds_on_are_read_once_and_count() -> None:
+    asked: list[str] = []
+
+    def read(path: str) -> str | None:
+        asked.append(path)
+        return "x = 1\n"
+
+    read_python_config("_base_ = ['a.py', 'a.py', 'a.py']\n", "own.py", read)
+    assert asked == ["a.py"]
+    comments = {f"f{n}.py": "#" + "x\n#" * 40_000 for n in range(25)}
+    with pytest.raises(EntrypointError, match="larger than configurations are"):
+        read_python_config(f"_base_ = {sorted(comments)}\n", "own.py", comments.get)

@@ -20,6 +20,11 @@ _EXPERTS = re.compile(r"(?<![a-z0-9.])(\d+e|\d+x\d+(\.\d+)?[bm])(?![a-z0-9])")
 _LEAST, _MOST = 5e6, 5e12
 _OTHER_FAMILY = 0.7
 """What it counts, in logarithms of sizes, that a model is of another family: these differ in words and proportions."""
+_NO_FAMILY = re.compile(
+    "mini|tiny|small|medium|base|large|big|nano|micro|super|ultra|pro|max|lite|flash|chat|instruct|it|hf|sft|dpo|vl|code|"
+    "math|open|chinese|the|new|my|own|models?|llm|lm|text|long|distill|merged|preview|beta|alpha|ai"
+)
+"""Words of names that say how large or how trained a model is, and not whose (``Nemotron-Mini-4B`` is no MiniCPM)."""
 _SCALES = tuple(1.02**step for step in range(-60, 61))
 _BLOCK = 64
 
@@ -48,14 +53,21 @@ def _stated(pattern: re.Pattern[str], key: str) -> float:
 
 def _words(key: str) -> tuple[str, ...]:
     """Any of which may be the family's: who made a copy stands in front of it (``yahma-llama-7b``)."""
-    return tuple(re.findall(r"[a-z]{3,}", key)) or tuple(re.findall(r"^[a-z]+", key))
+    return tuple(word for word in re.findall(r"(?<![a-z0-9])[a-z]{2,}", key) if not _NO_FAMILY.fullmatch(word))
 
 
 def _distance(shape: ModelShape, words: tuple[str, ...], total: float, active: float) -> float:
     distance = abs(math.log(shape.parameters() / total))
     if active:
         distance += abs(math.log(shape.active_parameters() / active))
-    return distance + (0.0 if words and shape.name.lower().startswith(words) else _OTHER_FAMILY)
+    return distance + (0.0 if words and _is_of(shape.name.lower(), words) else _OTHER_FAMILY)
+
+
+def _is_of(name: str, words: tuple[str, ...]) -> bool:
+    """Two letters are a family's name where they are all of its first word: ``yi``."""
+    return name.startswith(tuple(word for word in words if len(word) > 2)) or any(
+        re.match(rf"{word}(?![a-z])", name) for word in words if len(word) == 2
+    )
 
 
 def _scaled(shape: ModelShape, total: float) -> ModelShape:

@@ -3,10 +3,11 @@
 Every way out is the plan with one thing changed, priced by the same formulas.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from kopt.core.gpu import GpuModel
+from kopt.core.gpu import GpuModel, Vendor
 from kopt.core.gpu_catalogue import gpu_catalogue
 from kopt.core.reason import Reason
 from kopt.core.units import format_bytes
@@ -21,6 +22,8 @@ DOUBTFUL_SIZE = "DOUBTFUL_SIZE"
 _ABSURD = 8
 """Times the largest GPU: a few times is a model that needs sharding, more is no job that anybody starts."""
 _MOST_GPUS, _MOST_SPLIT = 1024, 64
+_MOST_LAYERS = 6_000
+"""Layers of all the plans that are priced for one answer: what a price takes grows with them."""
 _RANK = 16
 
 
@@ -43,54 +46,72 @@ class Way:
         return f"{self.change} ({format_bytes(self.needed_bytes)} each)"
 
 
-def largest_gpu() -> GpuModel:
-    """The GPU of the catalogue that a process can have the most memory of."""
-    return max(gpu_catalogue().values(), key=lambda gpu: gpu.usable_bytes)
+def largest_gpu(vendor: Vendor | None = None) -> GpuModel:
+    """The GPU of the catalogue, or of one vendor's, that a process can have the most memory of."""
+    models = (gpu for gpu in gpu_catalogue().values() if vendor in (None, gpu.vendor))
+    return max(models, key=lambda gpu: gpu.usable_bytes)
 
 
-def from_plausible_plan(plan: TrainingPlan, *, gpu_bytes: int, processes_stated: bool) -> CodeEstimate:
-    """The estimate of a plan; above any GPU it says what would make the job fit.
+def from_plausible_plan(plan: TrainingPlan, *, gpu: GpuModel, processes_stated: bool) -> CodeEstimate:
+    """The estimate of a plan for ``gpu``; above any GPU it says what would make the job fit.
 
     ``processes_stated``: the number of processes is the user's or the command's, and not taken as one.
 
     Raises:
         ImplausibleSizeError: so far above that something was likely misread.
     """
-    code = from_plan(plan, gpu_bytes=gpu_bytes)
+    code = from_plan(plan, gpu_bytes=int(gpu.usable_bytes))
     largest = largest_gpu()
-    needed = code.breakdown.total
-    if needed <= largest.usable_bytes:
+    usable, needed = int(largest.usable_bytes), code.breakdown.total
+    if needed <= usable:
         return code
-    ways = ways_to_fit(plan, int(largest.usable_bytes))
-    has = f"{largest.name}, the largest GPU of the catalogue, has {format_bytes(largest.usable_bytes)}"
+    has = f"{largest.name}, the largest GPU of the catalogue, has {format_bytes(usable)}"
     text = f"it needs {format_bytes(needed)} on each GPU, and {has}"
-    fits = f"; it would fit with {', or with '.join(str(way) for way in ways)}" if ways else ""
     numbers: dict[str, float | int | str] = {
         "bytes": int(needed),
-        "largest_bytes": int(largest.usable_bytes),
+        "largest_bytes": usable,
         "largest": largest.name,
     }
-    doubt = _misread(plan, code.breakdown, int(largest.usable_bytes), stated=processes_stated)
+    is_absurd = needed > _ABSURD * usable
+    doubt = _misread(plan, code.breakdown, usable, stated=processes_stated, is_absurd=is_absurd)
+    prices = _Prices(_MOST_LAYERS // plan.model.layers)
+    if is_absurd:
+        raise ImplausibleSizeError(Reason("DOUBTFUL_SIZE", f"{text}: {doubt}", numbers))
+    shorter = "" if doubt else _if_shorter(plan, usable, prices)
+    fits = f"{shorter}{_fits(plan, gpu, prices)}"
     if doubt:
         raise ImplausibleSizeError(Reason("DOUBTFUL_SIZE", f"{text}: {doubt}{fits}", numbers))
     return replace(code, reasons=(*code.reasons, Reason("ABOVE_ANY_GPU", text + fits, numbers)))
 
 
-def _misread(plan: TrainingPlan, parts: MemoryBreakdown, usable: int, *, stated: bool) -> str:
+def _fits(plan: TrainingPlan, gpu: GpuModel, prices: "_Prices") -> str:
+    """What would make it fit the GPU that is asked about; where nothing would, its vendor's largest."""
+    for model in dict.fromkeys((gpu, largest_gpu(gpu.vendor))):
+        if ways := ways_to_fit(plan, int(model.usable_bytes), prices):
+            return f"; it would fit the {model.name} with {', or with '.join(str(way) for way in ways)}"
+    return ""
+
+
+def _if_shorter(plan: TrainingPlan, usable: int, prices: "_Prices") -> str:
+    if not plan.varying:
+        return ""
+    short = replace(plan, sequence=max(LEAST_TOKENS, plan.sequence // SHORTER))
+    if (least := prices.need(short, usable)) > usable:
+        return ""
+    return (
+        f"; its batches may be shorter than the {plan.sequence:,} tokens that are allowed, and with "
+        f"{short.sequence:,} it would need {format_bytes(least)}"
+    )
+
+
+def _misread(plan: TrainingPlan, parts: MemoryBreakdown, usable: int, *, stated: bool, is_absurd: bool) -> str:
     """Why the figure is likely not the job's, with what to give; empty where it likely is."""
     kept = parts.weights + parts.gradients + parts.optimizer
     if not stated and plan.parallel.world == 1 and kept > usable:
         return (
             "the command does not say on how many GPUs it runs and one was taken, so give their number (--world-size)"
         )
-    if plan.varying:
-        short = replace(plan, sequence=max(LEAST_TOKENS, plan.sequence // SHORTER))
-        if (least := _need(short, usable)) <= usable:
-            return (
-                f"its batches may be shorter than the {plan.sequence:,} tokens that are allowed, and with "
-                f"{short.sequence:,} it would need {format_bytes(least)}, so give the length that they really have"
-            )
-    if parts.total <= _ABSURD * usable:
+    if not is_absurd:
         return ""
     if kept > usable:
         gpus = f"{plan.parallel.world:,} GPUs" if plan.parallel.world > 1 else "one GPU"
@@ -104,17 +125,34 @@ def _misread(plan: TrainingPlan, parts: MemoryBreakdown, usable: int, *, stated:
     )
 
 
-def ways_to_fit(plan: TrainingPlan, usable_bytes: int) -> tuple[Way, ...]:
+class _Prices:
+    """What changed plans need, until as many have been asked as is worth their time."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+
+    def need(self, plan: TrainingPlan, usable_bytes: int) -> float:
+        """Infinity where no more are asked."""
+        if self._left <= 0:
+            return math.inf
+        self._left -= 1
+        return int(estimate_plan(plan, gpu_bytes=usable_bytes).worst.total)
+
+
+def ways_to_fit(plan: TrainingPlan, usable_bytes: int, prices: _Prices | None = None) -> tuple[Way, ...]:
     """Single changes that suffice; where none does, as few as do together."""
+    prices = prices or _Prices(_MOST_LAYERS // plan.model.layers)
     if plan.serving is not None:
-        return tuple(_fitting(_served(plan), usable_bytes))
-    single = tuple(way for label, change in _CHANGES for way in _fitting(_shared(plan, label, [change]), usable_bytes))
+        return tuple(_fitting([*_served(plan)], usable_bytes, prices))
+    single = tuple(
+        way for label, change in _CHANGES for way in _fitting([*_shared(plan, label, [change])], usable_bytes, prices)
+    )
     if single:
         return single
     for count in range(2, len(_CHANGES) + 1):
         label = " and ".join(label for label, _ in _CHANGES[:count] if label)
         changes = [change for _, change in _CHANGES[:count]]
-        if together := tuple(_fitting(_shared(plan, label, changes), usable_bytes)):
+        if together := tuple(_fitting([*_shared(plan, label, changes)], usable_bytes, prices)):
             return together
     return ()
 
@@ -183,13 +221,19 @@ def _served(plan: TrainingPlan) -> Iterator[tuple[str, TrainingPlan]]:
         tensor *= 2
 
 
-def _fitting(candidates: Iterator[tuple[str, TrainingPlan]], usable_bytes: int) -> Iterator[Way]:
-    """The first of the candidates that fits."""
-    for label, plan in candidates:
-        if (needed := _need(plan, usable_bytes)) <= usable_bytes:
-            yield Way(label, needed)
+def _fitting(candidates: list[tuple[str, TrainingPlan]], usable_bytes: int, prices: _Prices) -> Iterator[Way]:
+    """The first of the candidates that fits, each of which needs less than the one before it."""
+    low, high, best = 0, len(candidates) - 1, None
+    at = high
+    while low <= high:
+        label, plan = candidates[at]
+        needed = prices.need(plan, usable_bytes)
+        if needed <= usable_bytes:
+            best, high = Way(label, int(needed)), at - 1
+        elif at == len(candidates) - 1:
             return
-
-
-def _need(plan: TrainingPlan, usable_bytes: int) -> int:
-    return int(estimate_plan(plan, gpu_bytes=usable_bytes).worst.total)
+        else:
+            low = at + 1
+        at = (low + high) // 2
+    if best is not None:
+        yield best

@@ -320,7 +320,7 @@ def _formulas(
             world_size=world_size,
             settings=settings_by_name,
         )
-        code = from_plausible_plan(plan, gpu_bytes=int(gpu.usable_bytes), processes_stated=world_size is not None)
+        code = from_plausible_plan(plan, gpu=gpu, processes_stated=world_size is not None)
     except ImplausibleSizeError as error:
         return CodeResult(NOTHING, problem=str(error), reason=error.reason)
     except (PlanError, EntrypointError) as error:

@@ -382,8 +382,7 @@ def _formulas(workload: Workload) -> tuple[CodeEstimate, tuple[Reason, ...]]:
         return NOTHING, (workload.problem,)
     try:
         stated = workload.processes.total is not None
-        usable = int(workload.gpu.usable_bytes)
-        return from_plausible_plan(_read_plan(workload), gpu_bytes=usable, processes_stated=stated), ()
+        return from_plausible_plan(_read_plan(workload), gpu=workload.gpu, processes_stated=stated), ()
     except ImplausibleSizeError as error:
         return NOTHING, (error.reason,)
     except EntrypointError as error:

@@ -1,5 +1,6 @@
 """``/v1/sizing`` with the shipped model: formulas at once, traces and dry runs kept, hostile questions refused."""
 
+import re
 import asyncio
 import copy
 import json
@@ -166,7 +167,7 @@ async def test_what_no_gpu_holds_is_not_asked_for(http: httpx.AsyncClient) -> No
     (advice,) = parse_recommendations((await http.get("/v1/recommendations")).json()).size_advice
     assert (advice.advised, advice.saved_milli_gpu, advice.patch()) == ("no advice", None, None)
     assert "fit no GPU of the catalogue" in advice.why_no_advice
-    assert "sharded over 4 GPUs" in advice.why_no_advice
+    assert re.search(r"it would fit the .* with .*sharded over \d+ GPUs", advice.why_no_advice)
     assert "ABOVE_ANY_GPU" in codes(found)
 
 

@@ -113,6 +113,7 @@ def _inputs(
         config if has_deepspeeds else None,
         entrypoint.launcher_config,
         entrypoint.env,
+        entrypoint.nodes if world_size in (None, entrypoint.world_size) else None,
     )
 
 

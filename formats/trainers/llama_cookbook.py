@@ -5,7 +5,7 @@ Defaults are those of ``src/llama_cookbook/configs`` and ``finetuning.py`` (meta
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,66 @@ from kopt.formats.trainers.recipe import Recipe
 from kopt.formats.trainers.trainer import PlanInputs, Trainer
 from kopt.formats.trainers.transformers import LOGIT_BYTES
 
-_OPTIONS = {"--enable_fsdp", "--peft_method", "--dist_checkpoint_root_folder", "--fsdp_config.pure_bf16"}
+_OWN = frozenset(
+    [
+        "enable_fsdp",
+        "low_cpu_fsdp",
+        "peft_method",
+        "batch_size_training",
+        "batching_strategy",
+        "use_fast_kernels",
+        "run_validation",
+        "dist_checkpoint_root_folder",
+        "dist_checkpoint_folder",
+        "freeze_LLM_only",
+        "fsdp_config.pure_bf16",
+        "fsdp_config.fsdp_activation_checkpointing",
+        "fsdp_config.fsdp_cpu_offload",
+        "fsdp_config.sharding_strategy",
+        "fsdp_config.checkpoint_type",
+        "fsdp_config.optimizer",
+        "lora_config.r",
+    ]
+)
+"""Names that few other trainers have: two of them, and none that its dataclasses do not have, are its command."""
+_OTHERS = frozenset(
+    [
+        "gradient_clipping_threshold",
+        "num_epochs",
+        "max_train_step",
+        "max_eval_step",
+        "num_workers_dataloader",
+        "lr",
+        "weight_decay",
+        "gamma",
+        "seed",
+        "val_batch_size",
+        "dataset",
+        "from_peft_checkpoint",
+        "output_dir",
+        "save_model",
+        "dist_checkpoint_root_folder",
+        "dist_checkpoint_folder",
+        "save_optimizer",
+        "use_wandb",
+        "save_metrics",
+        "flop_counter",
+        "flop_counter_start",
+        "use_profiler",
+        "profiler_dir",
+        "checkpoint_type",
+        "lora_alpha",
+        "bias",
+        "task_type",
+        "inference_mode",
+        "compute_dtype",
+        "quant_storage",
+    ]
+)
+"""Fields of its dataclasses that do not decide memory."""
+_BELOW = re.compile(r"(wandb_config|\w+_dataset)\.\w+")
+_OLD = re.compile(r"llama[-_]recipes|llama_finetuning")
+"""Before 2024-07-11 (808a3f7a) weights were loaded in 32 bits unless ``pure_bf16``: the command does not say which."""
 _KNOWN = frozenset(
     [
         "model_name",
@@ -60,9 +119,16 @@ _NEAR = 0.8
 
 
 def llama_cookbook_plan(
-    settings: Mapping[str, Any], *, model_config: Mapping[str, Any] | None = None, world_size: int | None = None
+    settings: Mapping[str, Any],
+    *,
+    model_config: Mapping[str, Any] | None = None,
+    world_size: int | None = None,
+    nodes: int | None = 1,
+    is_old: bool = False,
 ) -> TrainingPlan:
     """A command of ``finetuning.py``. Without ``--enable_fsdp`` every process trains by itself.
+
+    ``is_old``: of llama-recipes, which loads 32 bits unless ``pure_bf16`` shards them in 16.
 
     Raises:
         PlanError: the model is not known, or a setting that decides memory has no formula or is misspelt.
@@ -73,6 +139,14 @@ def llama_cookbook_plan(
     shards = fields.flag("enable_fsdp")
     packed = fields.text("batching_strategy", default="packing") == "packing"
     held = Precision.FP16 if fields.flag("use_fp16") else Precision.BF16
+    quantised = _quantised(fields)
+    if shards and quantised is Precision.INT8:
+        raise PlanError("8 bits are not trained with FSDP, as the trainer says itself; give --quantization 4bit")
+    if quantised is not None and not fields.flag("use_peft"):
+        raise PlanError("quantised weights are trained with adapters alone; give --use_peft, or no --quantization")
+    whole = is_old and not (shards and _flag(fields, "pure_bf16"))
+    # Sharded in 32 bits, computed with in 16; by itself in 16 where automatic casts are asked for.
+    cast = _flag(fields, "mixed_precision", default=True) if shards else fields.flag("use_fp16")
     recipe = Recipe(
         framework="llama-cookbook",
         model=model,
@@ -80,8 +154,8 @@ def llama_cookbook_plan(
         sequence=fields.whole("context_length", default=4096),
         accumulation=fields.whole("gradient_accumulation_steps", default=1),
         # "auto": as they are published, which is 16 bits for all of Llama's.
-        weights=_quantised(fields) or held,
-        compute=held,
+        weights=quantised or (Precision.FP32 if whole else held),
+        compute=held if not whole or cast else Precision.FP32,
         optimizer="adamw",
         gpus=(world_size or 1) if shards else 1,
         sharding=Sharding.PARAMETERS,
@@ -90,7 +164,7 @@ def llama_cookbook_plan(
         varying=not packed,
         unknown=fields.unknown,
     )
-    return (_sharded(_adapted(recipe, fields), fields) if shards else _adapted(recipe, fields)).plan()
+    return (_sharded(_adapted(recipe, fields), fields, nodes) if shards else _adapted(recipe, fields)).plan()
 
 
 def _flag(fields: Fields, name: str, *, default: bool = False) -> bool:
@@ -141,13 +215,23 @@ def _adapted(recipe: Recipe, fields: Fields) -> Recipe:
     return replace(recipe, adapter=replace(made, held_bytes=held, copy_bytes=2.0 + dropout))
 
 
-def _sharded(recipe: Recipe, fields: Fields) -> Recipe:
+def _each_node(gpus: int, nodes: int | None) -> int:
+    """PyTorch's hybrid sharding without groups of its own: within a node. Raises PlanError: unknown how many."""
+    if nodes is None:
+        raise PlanError("HYBRID_SHARD shards within a node; give --hsdp and --sharding_group_size, or torchrun's nodes")
+    return max(1, gpus // nodes)
+
+
+def _sharded(recipe: Recipe, fields: Fields, nodes: int | None) -> Recipe:
     strategy = fields.text(*_names("sharding_strategy"), default="FULL_SHARD").rpartition(".")[2].upper()
-    group = fields.whole(*_names("sharding_group_size"), default=0) if _flag(fields, "hsdp") else 0
+    hybrid = _flag(fields, "hsdp")
+    group = fields.whole(*_names("sharding_group_size"), default=0) if hybrid else 0
     if strategy == "NO_SHARD":
         return replace(recipe, sharding=Sharding.NONE)
     if strategy not in ("FULL_SHARD", "SHARD_GRAD_OP", "HYBRID_SHARD"):
         raise PlanError(f"sharding_strategy {strategy[:40]!r} is not known; give FULL_SHARD, SHARD_GRAD_OP or NO_SHARD")
+    if strategy == "HYBRID_SHARD" and not hybrid:
+        group = _each_node(recipe.gpus, nodes)
     off = _flag(fields, "fsdp_cpu_offload")
     return replace(
         recipe,
@@ -159,7 +243,25 @@ def _sharded(recipe: Recipe, fields: Fields) -> Recipe:
 
 
 def _plan(inputs: PlanInputs) -> TrainingPlan:
-    return llama_cookbook_plan(inputs.settings, model_config=inputs.model_config(), world_size=inputs.world_size)
+    return llama_cookbook_plan(
+        inputs.settings,
+        model_config=inputs.model_config(),
+        world_size=inputs.world_size,
+        nodes=inputs.nodes,
+        is_old=_OLD.search(inputs.script) is not None,
+    )
+
+
+def _is_its(names: Set[str]) -> bool:
+    """Whether these are options of its ``finetuning.py``, by whatever name it lies there."""
+    words = {name.lstrip("-").replace("-", "_") for name in names if name.startswith("-")}
+    foreign = {word for word in words if not _BELOW.fullmatch(word) and not _is_field(word)}
+    return "model_name" in words and len(words & _OWN) >= 2 and not foreign
+
+
+def _is_field(word: str) -> bool:
+    part, _, own = word.rpartition(".")
+    return part in ("", *_PARTS) and own in _KNOWN | _OTHERS
 
 
 TRAINER = Trainer(
@@ -168,5 +270,5 @@ TRAINER = Trainer(
     modules=("llama_cookbook.", "llama_recipes."),
     script=re.compile(r"llama_finetuning\.py"),
     folders=("llama_cookbook", "llama_recipes"),
-    options=lambda names: "--model_name" in names and bool(names & _OPTIONS),
+    options=_is_its,
 )

@@ -76,9 +76,43 @@ def test_sharding() -> None:
         ("--quantization 3bit", "neither 4bit nor 8bit; give"),
         ("--fsdp_config.fsdp_cpu_offlod", "is no setting .* give fsdp_cpu_offload"),
         ("--batch_size_trainin 8", "give batch_size_training"),
+        ("--quantization 8bit --use_peft", "FSDP, .* give --quantization 4bit"),
+        ("--quantization 4bit", "give --use_peft"),
         ("--sharding_strategy HALF", "not known; give FULL_SHARD"),
     ],
 )
 def test_what_has_no_formula_is_refused(more: str, message: str) -> None:
     with pytest.raises(PlanError, match=message):
-        plan_of(f"{FULL} {more}")
+        plan_of(f"{FULL} {more}".replace("finetuning.py", "-m llama_cookbook.finetuning"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "--enable_fsdp",
+        "--peft_method lora --output_dir out",
+        "--enable_fsdp --peft_method lora --my_own_batch 64",
+        "--enable_fsdp --low_cpu_fsdp --per_device_train_batch_size 4",
+    ],
+)
+def test_a_script_with_other_options_is_another_one(words: str) -> None:
+    assert what_runs(f"torchrun --nproc_per_node 8 own.py {EIGHT_B} {words}", lambda _: None).trainer is None
+
+
+@pytest.mark.parametrize("script", ["-m llama_recipes.finetuning", "llama_finetuning.py"])
+def test_llama_recipes_loads_32_bits(script: str) -> None:
+    old = FULL.replace("finetuning.py", script)
+    assert plan_of(old).weights is Precision.BF16
+    whole = plan_of(old.replace(" --fsdp_config.pure_bf16", ""))
+    assert (whole.weights, whole.compute) == (Precision.FP32, Precision.BF16)
+    alone = plan_of(f"python {script} --use_peft --peft_method lora {EIGHT_B}")
+    assert (alone.weights, alone.compute) == (Precision.FP32, Precision.FP32)
+    assert gib(alone) > 1.5 * gib(plan_of(LORA))
+
+
+def test_hybrid_sharding_is_within_a_node() -> None:
+    two = FULL.replace("--nnodes 1", "--nnodes 2") + " --sharding_strategy HYBRID_SHARD"
+    assert plan_of(two).parallel.shard_ranks == 8
+    entrypoint = what_runs(two, lambda _: None)
+    with pytest.raises(PlanError, match="give --hsdp"):
+        read_plan(entrypoint, lambda _: None, world_size=32)

@@ -5,6 +5,7 @@ sources of others in a confined process all the same (``tracing.confined_reading
 """
 
 import ast
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -138,7 +139,7 @@ def _literals(tree: ast.Module) -> ScriptFacts:
     wraps: dict[str, None] = {}
     tables: dict[str, dict[str, Literal]] = {name: {} for name in _TABLES}
     tables["defaults"].update(options.defaults)
-    tables["aliases"].update(options.aliases)
+    tables["aliases"].update(itertools.islice(options.aliases.items(), _MAX_LITERALS))
     for node in ast.walk(tree):
         for name in _imported(node):
             if name in _FRAMEWORKS:

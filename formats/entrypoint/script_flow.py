@@ -110,7 +110,8 @@ class Flow:
 
     def _made_by(self, given: list[ast.expr]) -> list[ast.Call]:
         made: dict[ast.Call, None] = {}
-        pending, visited = list(given), set()
+        pending: list[ast.expr] = list(given)
+        visited: set[ast.expr | str] = set()
         for _ in range(_MOST_STEPS):
             if not pending:
                 break
@@ -119,7 +120,8 @@ class Flow:
                 continue
             visited.add(node)
             if isinstance(node, ast.Name):
-                pending += self.values(node.id)
+                pending += self.values(node.id) if f"={node.id}" not in visited else []
+                visited.add(f"={node.id}")
             elif isinstance(node, ast.Tuple | ast.List):
                 pending += node.elts
             elif isinstance(node, ast.IfExp):
@@ -128,7 +130,8 @@ class Flow:
                 if loads_model(node):
                     made[node] = None
                     continue
-                if isinstance(node.func, ast.Name):
+                if isinstance(node.func, ast.Name) and node.func.id not in visited:
+                    visited.add(node.func.id)
                     pending += self._returned(node.func.id)
                 elif isinstance(node.func, ast.Attribute):
                     pending.append(node.func.value)

@@ -16,10 +16,11 @@ KBIT_CHECKPOINTING = "kopt_kbit_checkpointing"
 _LOADING = ("load_in_4bit", "load_in_8bit", "torch_dtype", "dtype", "attn_implementation")
 _FEWER_BYTES = frozenset({"load_in_4bit", "load_in_8bit", "torch_dtype", "dtype"})
 _QUANTISATION, _BITS = "BitsAndBytesConfig", ("load_in_4bit", "load_in_8bit")
+_QUANTISED, _MOST_CHOICES = {*_BITS, "bnb_4bit_use_double_quant"}, 16
 _PREPARES = {"prepare_model_for_kbit_training", "prepare_model_for_int8_training"}
 _ADAPTS, _ADAPTERS = {"LoraConfig", "get_peft_model"}, "use_lora"
 _CHECKPOINTING, _LENGTH, _MODEL = "gradient_checkpointing", "max_length", "model_name_or_path"
-_USUAL_LENGTH = 1024
+_USUAL_LENGTH, _MOST_OPTIONS = 1024, 64
 """What is taken where no length is known: a shorter one of another call would be less."""
 Value = tuple[str, Literal]
 """``given`` with a literal, ``option`` with its name, or ``computed``."""
@@ -52,6 +53,8 @@ def record_loading(tree: ast.Module, constants: Mapping[str, Any], options: Opti
 def bind(bound: dict[str, Literal], name: str, option: str) -> None:
     """Notes one more option that a setting takes its value from."""
     before = str(bound.get(name) or "").split(",")
+    if len(before) > _MOST_OPTIONS:
+        return
     bound[name] = ",".join(dict.fromkeys(filter(None, (*before, option))))
 
 
@@ -93,20 +96,23 @@ class _Loading:
         if isinstance(config, ast.Constant) and config.value is None:
             return {}
         choices = self._choices(config)
+        if len(choices) > _MOST_CHOICES:
+            return dict.fromkeys(_BITS, _COMPUTED)
         made = [each for each in choices if isinstance(each, ast.Call) and called_name(each.func) == _QUANTISATION]
         others = [each for each in choices if each not in made and not _is_none(each)]
         if len(made) != 1 or others:
             return dict.fromkeys(_BITS, _COMPUTED)
-        result = {word.arg: self._value(word.value) for word in made[0].keywords if word.arg}
+        result = {word.arg: self._value(word.value) for word in made[0].keywords if word.arg in _QUANTISED}
         guards = self._flow.guards(made[0])
         if guards:
             switched: Value = ("option", option) if (option := self._switch(made[0])) else _COMPUTED
             result |= {name: switched for name in _BITS if name in result and result[name] != ("given", False)}
-        return {name: value for name, value in result.items() if value != _COMPUTED or name in _BITS}
+        return {name: value for name, value in result.items() if name and (value != _COMPUTED or name in _BITS)}
 
     def _choices(self, config: ast.expr) -> list[ast.expr]:
         if isinstance(config, ast.Name):
-            return [choice for each in self._flow.values(config.id) for choice in _branches(each)]
+            values = self._flow.values(config.id)[: _MOST_CHOICES + 1]
+            return [choice for each in values for choice in _branches(each)]
         return _branches(config)
 
     def _value(self, node: ast.expr) -> Value:

@@ -122,20 +122,23 @@ def _stored(tree: ast.Module) -> Iterator[str]:
 
 def _parsed_names(tree: ast.Module) -> set[str]:
     """Names that hold what a command's words were parsed to, and nothing else."""
-    parses = {
-        node.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and any(map(_is_parse, ast.walk(node))) and "pars" in node.name
-    }
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    parses = {node.name for node in functions if "pars" in node.name and any(map(_is_parse, ast.walk(node)))}
+    first = {node.name: node.args.args[0].arg for node in functions if node.args.args}
     parsed: Counter[str] = Counter()
+    handed: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-            if not _is_parse(node.value) and called_name(node.value.func) not in parses:
-                continue
+        if isinstance(node, ast.Assign) and _gives_parsed(node.value, parses):
             for target in node.targets:
                 parsed.update(each.id for each in _entries(target) if isinstance(each, ast.Name))
+        elif isinstance(node, ast.Call) and node.args and _gives_parsed(node.args[0], parses):
+            handed.add(first.get(called_name(node.func), ""))
     often = Counter(_stored(tree))
-    return {name for name, count in parsed.items() if often[name] == count}
+    return {name for name in {*parsed, *handed} if often[name] == parsed[name]}
+
+
+def _gives_parsed(node: ast.expr, parses: set[str]) -> bool:
+    return isinstance(node, ast.Call) and (_is_parse(node) or called_name(node.func) in parses)
 
 
 def _is_parse(node: ast.AST) -> bool:

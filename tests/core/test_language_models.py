@@ -140,7 +140,7 @@ def test_a_larger_size_never_gives_fewer_weights(total: float, family: str) -> N
 
 @pytest.mark.parametrize(
     ("key", "family"),
-    [("yi-1.5-13b-chat", "yi"), ("nemotron-mini-4b-instruct", ""), ("yahma-llama-9b", "llama"), ("yi-coder-11b", "yi")],
+    [("yi-1.5-13b-chat", "yi"), ("nemotron-mini-9b-instruct", ""), ("yahma-llama-9b", "llama"), ("yi-coder-11b", "yi")],
 )
 def test_a_family_is_any_word_that_is_no_size_or_style(key: str, family: str) -> None:
     catalogue = language_models().values()

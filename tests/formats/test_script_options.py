@@ -233,7 +233,7 @@ def test_every_name_of_an_option_is_read() -> None:
 
 
 def test_copies_that_change_are_computed() -> None:
-    plan = plan_of(ARGPARSE.replace("LENGTH = 512", "LENGTH = 512\nMICRO = MICRO * 4"))
+    plan = plan_of(ARGPARSE.replace("LENGTH = 512", "LENGTH = 512\ndef grow():\n    global MICRO\n    MICRO = 64"))
     assert any("per_device_train_batch_size" in each.message for each in plan.unknown)
 
 
@@ -253,3 +253,22 @@ def test_classes_of_options_that_do_not_train_are_not_read() -> None:
     assert plan_of(FIELDS + other, command).sequence == 512
     unused = "class DataArguments:\n    model_max_length: int = 64\n"
     assert plan_of(FIELDS + unused, command).sequence == 512
+
+
+def test_what_is_handed_on_as_it_was_parsed_is_an_option() -> None:
+    handed = ARGPARSE.replace("args = parser.parse_args()", "").replace("MICRO", "1", 1).replace("MICRO", "args.seqs")
+    handed = handed.replace("1 = args.seqs\n", "")
+    body = "".join(f"    {line}\n" for line in handed.splitlines() if not line.startswith("parser"))
+    parser = "".join(f"{line}\n" for line in handed.splitlines() if line.startswith("parser"))
+    plan = plan_of(f"{parser}def main(args):\n{body}main(parser.parse_args())\n", ["python", "own.py", "--seqs", "16"])
+    assert plan.micro_batch == 16
+    assert plan.recompute is Recompute.FULL
+
+
+def test_a_name_that_is_set_over_and_over_is_computed() -> None:
+    loads = "model = get(model, AutoModel.from_pretrained('gpt2', quantization_config=bnb))\n" * 300
+    settings = "bnb = BitsAndBytesConfig(load_in_4bit=True)\n" * 300
+    own = f"def get(m, n):\n    return get(m, n)\n{settings}{loads}{TRAINS}TrainingArguments(bf16=True)\n"
+    facts = read_script(own)
+    assert "load_in_4bit" not in facts.loading
+    assert "load_in_4bit" in facts.computed

@@ -1,9 +1,9 @@
 """``/v1/sizing`` with the shipped model: formulas at once, traces and dry runs kept, hostile questions refused."""
 
-import re
 import asyncio
 import copy
 import json
+import re
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator

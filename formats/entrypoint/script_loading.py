@@ -40,11 +40,11 @@ def record_loading(tree: ast.Module, constants: Mapping[str, Any], options: Opti
         elif values[name] != value and values[name][0] != "given":
             values[name] = _COMPUTED
     computed: dict[str, None] = {}
-    for name, (kind, value) in values.items():
+    for name, (kind, content) in values.items():
         if kind == "given":
-            tables["loading"][name] = value
+            tables["loading"][name] = content
         elif kind == "option":
-            bind(tables["bound"], name, str(value))
+            bind(tables["bound"], name, str(content))
         else:
             computed[name] = None
     return computed | reader.lengths(calls, tables)

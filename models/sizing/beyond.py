@@ -100,7 +100,7 @@ def _if_shorter(plan: TrainingPlan, usable: int, prices: "_Prices") -> str:
         return ""
     return (
         f"; its batches may be shorter than the {plan.sequence:,} tokens that are allowed, and with "
-        f"{short.sequence:,} it would need {format_bytes(least)}"
+        f"{short.sequence:,} it would need {format_bytes(int(least))}"
     )
 
 

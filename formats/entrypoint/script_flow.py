@@ -2,9 +2,10 @@
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 
-from kopt.formats.entrypoint.script_options import called_name
+from kopt.formats.entrypoint.script_options import called_name, stored_names
 
 Guards = tuple[ast.expr | None, ...]
 """Conditions that a call depends on; None for one that is no expression (a loop, a function that nobody calls)."""
@@ -28,6 +29,7 @@ class Flow:
                     for each in target.elts if isinstance(target, ast.Tuple | ast.List) else (target,):
                         if isinstance(each, ast.Name):
                             self._values.setdefault(each.id, []).append(node.value)
+        self._set = Counter(stored_names(tree))
         self._entered: dict[str, Guards] = {}
         pending: list[tuple[list[ast.stmt], Guards]] = [(tree.body, ())]
         while pending:
@@ -49,10 +51,12 @@ class Flow:
                 continue
             if isinstance(node, ast.If):
                 yield from self._note(node.test, guards)
-                inside = guards if _is_main(node.test) else (*guards, node.test)
-                yield from self._block(node.body, inside)
+                decided = _is_main(node.test) or self._decided(node.test)
+                yield from self._block(node.body, guards if decided else (*guards, node.test))
                 yield from self._block(node.orelse, (*guards, None))
-                if any(isinstance(each, ast.Return | ast.Continue | ast.Break) for each in ast.walk(node)):
+                if decided is not False and any(
+                    isinstance(each, ast.Return | ast.Continue | ast.Break) for each in ast.walk(node)
+                ):
                     guards = (*guards, None)
             elif isinstance(node, ast.With | ast.AsyncWith):
                 for each in node.items:
@@ -62,6 +66,18 @@ class Flow:
                 yield from self._note(node, (*guards, None))
             else:
                 yield from self._note(node, guards)
+
+    def _decided(self, test: ast.expr) -> bool | None:
+        """What a condition on one literal says (``USE_8_BIT is True``); None where only running it would tell."""
+        if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Is | ast.Eq):
+            other = test.comparators[0]
+            decided = self._decided(test.left)
+            return decided if isinstance(other, ast.Constant) and other.value is True else None
+        if isinstance(test, ast.Name) and self._set[test.id] == 1 and len(values := self.values(test.id)) == 1:
+            return (
+                values[0].value if isinstance(values[0], ast.Constant) and isinstance(values[0].value, bool) else None
+            )
+        return None
 
     def _note(self, node: ast.AST, guards: Guards) -> Iterator[tuple[list[ast.stmt], Guards]]:
         pending: list[tuple[ast.AST, Guards]] = [(node, guards)]
@@ -158,6 +174,10 @@ def loads_model(node: ast.Call) -> bool:
         return False
     owner = called_name(node.func.value)
     return _MODELS.search(owner) is not None and not owner.startswith(("Peft", "AutoPeft"))
+
+
+def _leaves(node: ast.If) -> bool:
+    return any(isinstance(each, ast.Return | ast.Continue | ast.Break) for each in ast.walk(node))
 
 
 def _is_main(test: ast.expr) -> bool:

@@ -50,7 +50,7 @@ class Options:
             elif isinstance(node, ast.Call) and called_name(node.func) == "add_argument":
                 self._argument(node, constants)
         self._parsed = _parsed_names(tree)
-        set_often = {name for name, count in Counter(_stored(tree)).items() if count > 1}
+        set_often = {name for name, count in Counter(stored_names(tree)).items() if count > 1}
         for statement in tree.body:
             target = statement.targets[0] if isinstance(statement, ast.Assign) else None
             if isinstance(statement, ast.Assign) and isinstance(target, ast.Name) and target.id not in set_often:
@@ -65,10 +65,10 @@ class Options:
     def _parameters_of(self, function: ast.FunctionDef, constants: Mapping[str, Any]) -> None:
         names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
         values = function.args.defaults
-        pairs = [*zip(names[len(names) - len(values) :], values, strict=True)]
+        defaults = [*zip(names[len(names) - len(values) :], values, strict=True)]
         only = zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
-        pairs += [(argument.arg, value) for argument, value in only if value is not None]
-        for name, value in pairs:
+        defaults += [(argument.arg, value) for argument, value in only if value is not None]
+        for name, value in defaults:
             literal = literal_of(value, constants)
             self.defaults[name] = None if literal is NOT_LITERAL else literal
         self._parameters |= {*names, *(argument.arg for argument in function.args.kwonlyargs)}
@@ -113,7 +113,7 @@ def _entries(node: ast.expr) -> list[ast.expr]:
     return list(node.elts) if isinstance(node, ast.List | ast.Tuple) else [node]
 
 
-def _stored(tree: ast.Module) -> Iterator[str]:
+def stored_names(tree: ast.Module) -> Iterator[str]:
     """Every name as often as something is set by it."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
@@ -133,11 +133,13 @@ def _parsed_names(tree: ast.Module) -> set[str]:
                 parsed.update(each.id for each in _entries(target) if isinstance(each, ast.Name))
         elif isinstance(node, ast.Call) and node.args and _gives_parsed(node.args[0], parses):
             handed.add(first.get(called_name(node.func), ""))
-    often = Counter(_stored(tree))
+    often = Counter(stored_names(tree))
     return {name for name in {*parsed, *handed} if often[name] == parsed[name]}
 
 
 def _gives_parsed(node: ast.expr, parses: set[str]) -> bool:
+    """Also ``parser.parse_args_into_dataclasses()[0]``."""
+    node = node.value if isinstance(node, ast.Subscript) else node
     return isinstance(node, ast.Call) and (_is_parse(node) or called_name(node.func) in parses)
 
 

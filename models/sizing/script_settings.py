@@ -36,7 +36,9 @@ def settings_in(script: ScriptFacts, arguments: Sequence[str]) -> Mapping[str, A
         if len(stated) < len(values) and name in _NEEDED:
             computed.add(name)
         if stated:
-            bound[name] = _chosen(name, [*stated, own[name]] if name in own and name in script.loading else stated)
+            bound[name] = _of_most_memory(
+                name, [*stated, own[name]] if name in own and name in script.loading else stated
+            )
     result = {**script.defaults, **meant, **named, **script.lora, **own, **bound}
     if result.pop(KBIT_CHECKPOINTING, False) and Fields(result).flag(*_BITS):
         result["gradient_checkpointing"] = True
@@ -44,7 +46,7 @@ def settings_in(script: ScriptFacts, arguments: Sequence[str]) -> Mapping[str, A
     return result | ({COMPUTED: sorted(computed)} if computed else {})
 
 
-def _chosen(name: str, values: list[Any]) -> Any:
+def _of_most_memory(name: str, values: list[Any]) -> Any:
     """The value of most memory where several options give one."""
     if name in _SMALLER_IF_SET:
         return all(Fields({name: value}).flag(name) for value in values)

@@ -133,6 +133,8 @@ def loaded(changed: str, command: Sequence[str] = ("python", "own.py")) -> Train
         f"class Own:\n    def fit(self):\n        {CHECKPOINTS}",
         f"def main():\n    if args.save:\n        return\n    {CHECKPOINTS}\nmain()",
         "prepare_model_for_kbit_training(model, use_gradient_checkpointing=is_new())",
+        f"KEEP = False\nif KEEP:\n    {CHECKPOINTS}",
+        f"KEEP = True\nfor KEEP in kept:\n    pass\nif KEEP:\n    {CHECKPOINTS}",
         "prepare_model_for_kbit_training(model, use_gradient_checkpointing=args.save)",
     ],
 )
@@ -146,6 +148,7 @@ def test_what_may_not_run_is_not_taken_as_done(calls: str) -> None:
         f"def main():\n    {CHECKPOINTS}\nif __name__ == '__main__':\n    main()",
         f"def inner():\n    with ctx():\n        {CHECKPOINTS}\ndef main():\n    inner()\nfire.Fire(main)",
         "prepare_model_for_kbit_training(model)",
+        f"KEEP = True\nif KEEP is True:\n    {CHECKPOINTS}",
     ],
 )
 def test_what_surely_runs_is(calls: str) -> None:
@@ -241,6 +244,13 @@ def test_only_what_was_parsed_is_an_option() -> None:
     plan = plan_of(ARGPARSE.replace("MICRO = args.seqs", "MICRO = config.seqs"))
     assert any("per_device_train_batch_size" in each.message for each in plan.unknown)
     assert plan.micro_batch == 8
+
+
+def test_the_first_of_what_was_parsed_is_an_option() -> None:
+    fields = FIELDS.replace("(args,) = ", "args = ").replace("dataclasses()", "dataclasses()[0]")
+    source = f"{fields}TrainingArguments(per_device_train_batch_size=args.lora_r)\n"
+    command = ["python", "own.py", "--model_name_or_path", "gpt2", "--lora_r", "4"]
+    assert plan_of(source.replace("(per_device_train_batch_size=1)", "(bf16=True)"), command).micro_batch == 4
 
 
 def test_parameters_by_position_alone_are_options() -> None:

@@ -3,11 +3,13 @@
 Names that the module sets, literals, ``dict(…)``, arithmetic on numbers, conditions on what is known. A call of
 anything else is a mapping of its keywords under the callee's name ("type"), an imported name is its own text, and what
 can only be known by running something (loops, ``try``, conditions on what is not known) is left out, and named. One
-pass over the tree; what is copied has a budget.
+pass over the tree; what is copied has a budget. Files that it builds on (``with read_base():``, ``_base_``) are read in
+the same way where they lie beside it, and named where they do not.
 """
 
 import ast
 import operator
+import posixpath
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,7 +18,11 @@ from kopt.formats.entrypoint.entrypoint import EntrypointError
 from kopt.formats.entrypoint.script import parsed
 
 BASES = "_base_"
-"""Files that a configuration builds on, which are not read here."""
+"""Files that a configuration builds on and that could not be read."""
+_REPLACES, _MOST_BASES = "_delete_", 32
+"""mmengine's key of a mapping that replaces the base's; files that are read for one configuration."""
+ReadText = Callable[[str], str | None]
+"""The text of a file by its path, None where there is none."""
 UNREAD = "_unread_"
 """Names that are set to what only running the file would tell, in whatever mapping they stand."""
 _LONGEST, _LARGEST = 10_000, 1 << 60
@@ -57,22 +63,67 @@ _COMPARISONS: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 }
 
 
-def read_python_config(source: str) -> dict[str, Any]:
+def read_python_config(source: str, path: str = "", read: ReadText = lambda _: None) -> dict[str, Any]:
     """What the module's names are in the end, as far as the text alone says.
+
+    ``path`` is where it lies and ``read`` reads the files that it builds on, by paths relative to the same folder.
 
     Raises:
         EntrypointError: not Python, or larger or more deeply nested than configurations are.
     """
-    reader = _Reader()
+    reader = _Reader(_Bases(read), path)
     try:
         reader.run(parsed(source).body)
+        return reader.result()
     except EntrypointError:
         raise
     except (RecursionError, ValueError) as error:
         raise EntrypointError(f"the configuration cannot be read: {type(error).__name__}; give a simpler one") from None
-    unread = reader.unread | {name for name, value in reader.names.items() if value is _UNKNOWN}
-    known = {name: value for name, value in reader.names.items() if value is not _UNKNOWN}
-    return known | ({UNREAD: sorted(unread)} if unread else {})
+
+
+class _Bases:
+    """The files that a configuration may build on, each once on the way to it, and the budget of all of them."""
+
+    def __init__(self, read: ReadText) -> None:
+        self._read = read
+        self._bodies: dict[str, list[ast.stmt] | None] = {}
+        self._open: list[str] = []
+        self._count = 0
+        self.left = _BUDGET
+
+    def settings(self, path: str) -> dict[str, Any] | None:
+        """None where there is no such file, where it builds on itself, and beyond the most files."""
+        if path in self._open or self._count >= _MOST_BASES:
+            return None
+        body = self._body(path)
+        if body is None:
+            return None
+        self._count += 1
+        self._open.append(path)
+        reader = _Reader(self, path)
+        reader.run(body)
+        self._open.pop()
+        return reader.result()
+
+    def spend(self, characters: int) -> None:
+        self.left -= characters
+        if self.left < 0:
+            raise EntrypointError("what the file sets is larger than configurations are; give the part that trains")
+
+    def _body(self, path: str) -> list[ast.stmt] | None:
+        """The statements of a file, which is read once; what it is long counts as copied."""
+        if path not in self._bodies:
+            text = self._read(path) if len(self._bodies) < _MOST_BASES else None
+            self.spend(len(text or ""))
+            self._bodies[path] = None if text is None else parsed(text).body
+        return self._bodies[path]
+
+
+def _merged(base: Any, own: Any) -> Any:
+    """mmengine's: mappings into each other, unless the own one replaces the base's."""
+    if not isinstance(base, dict) or not isinstance(own, dict) or own.get(_REPLACES) is True:
+        return {name: value for name, value in own.items() if name != _REPLACES} if isinstance(own, dict) else own
+    return base | {name: _merged(base.get(name), value) for name, value in own.items()}
 
 
 class _Name(str):
@@ -82,10 +133,32 @@ class _Name(str):
 
 
 class _Reader:
-    def __init__(self) -> None:
+    def __init__(self, bases: _Bases, path: str) -> None:
         self.names: dict[str, Any] = {}
         self.unread: set[str] = set()
-        self._left = _BUDGET
+        self._bases, self._path = bases, path
+
+    def result(self) -> dict[str, Any]:
+        """What is known in the end, with the files of ``_base_`` below it."""
+        unread = self.unread | {name for name, value in self.names.items() if value is _UNKNOWN}
+        known = {name: value for name, value in self.names.items() if value is not _UNKNOWN}
+        if unread:
+            known[UNREAD] = sorted(unread)
+        paths = known.pop(BASES, [])
+        missing = []
+        for name in reversed([paths] if isinstance(paths, str) else paths if isinstance(paths, list) else []):
+            # Those of ``read_base()`` that could not be read are no paths.
+            below = self._bases.settings(self._beside(name)) if str(name).endswith(".py") else None
+            if below is None or BASES in below:
+                missing.append(name)
+            else:
+                self._spend(_ENTRY * len(below))
+                both = {*below.get(UNREAD, ()), *known.get(UNREAD, ())}
+                known = _merged(below, known) | ({UNREAD: sorted(both)} if both else {})
+        return known | ({BASES: missing[::-1]} if missing else {})
+
+    def _beside(self, name: str) -> str:
+        return posixpath.normpath(posixpath.join(posixpath.dirname(self._path), name))
 
     def run(self, body: list[ast.stmt]) -> None:
         for node in body:
@@ -109,9 +182,7 @@ class _Reader:
                 self._leave_out(node)
 
     def _spend(self, characters: int) -> None:
-        self._left -= characters
-        if self._left < 0:
-            raise EntrypointError("what the file sets is larger than configurations are; give the part that trains")
+        self._bases.spend(characters)
 
     def _with(self, node: ast.With) -> None:
         """``with read_base():`` names the files that this one builds on; other blocks run as they stand."""
@@ -119,10 +190,27 @@ class _Reader:
         for each in node.items:
             if each.optional_vars is not None:
                 self._set(each.optional_vars, _UNKNOWN)
-        if imported:
-            self.names[BASES] = [f"{'.' * each.level}{each.module or ''}" for each in imported]
-        else:
+        if not imported:
             self.run(node.body)
+        for statement in imported:
+            self._import(statement)
+
+    def _import(self, statement: ast.ImportFrom) -> None:
+        """The names of a file of the same tree as the import has them; a file that cannot be read is named."""
+        name = f"{'.' * statement.level}{statement.module or ''}"
+        below = None
+        if statement.level and statement.module:
+            up = "../" * (statement.level - 1)
+            below = self._bases.settings(self._beside(f"{up}{statement.module.replace('.', '/')}.py"))
+        if below is None or BASES in below:
+            self.names.setdefault(BASES, []).append(name)
+            return
+        self.unread |= set(below.pop(UNREAD, ()))
+        for imported in statement.names:
+            if imported.name == "*":
+                self.names |= {name: value for name, value in below.items() if not name.startswith("_")}
+            elif imported.name in below:
+                self.names[imported.asname or imported.name] = below[imported.name]
 
     def _leave_out(self, statement: ast.stmt) -> None:
         """Whatever a statement that is not run may set is not known any more."""
@@ -139,16 +227,28 @@ class _Reader:
                 if not isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                     self._set(node, _UNKNOWN)
             elif isinstance(node, ast.Call):
-                self._changed(node)
+                self._changed(node, runs=False)
 
-    def _changed(self, node: ast.expr) -> None:
-        """``model.update(…)``: what it is called on is another one after it."""
+    def _changed(self, node: ast.expr, *, runs: bool = True) -> None:
+        """``model.update(…)``: what it is called on is another one after it, and not known where it may not run."""
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr not in _CHANGES:
             return
         holder = node.func.value
+        is_update = node.func.attr == "update" and len(node.args) == 1 and not node.keywords
+        if runs and is_update and self._is_mapping(node.args[0]):
+            self._merge(self.value(holder), self.value(node.args[0]))
+            return
         # What a call returns has no name; and chains of calls are not read once for each.
         if isinstance(holder, ast.Name | ast.Attribute | ast.Subscript) and isinstance(self.value(holder), dict | list):
             self._set(holder, _UNKNOWN)
+
+    def _is_mapping(self, node: ast.expr) -> bool:
+        """Whether all of it is written there: what another call makes is not."""
+        if isinstance(node, ast.Call):
+            return (
+                isinstance(node.func, ast.Name) and node.func.id == "dict" and all(each.arg for each in node.keywords)
+            )
+        return isinstance(node, ast.Dict) and None not in node.keys
 
     def _set(self, target: ast.expr, value: Any) -> None:
         if isinstance(target, ast.Name):
@@ -216,8 +316,8 @@ class _Reader:
                 result[name] = value
         return self._known(result)
 
-    def _merge(self, into: dict[str, Any], value: Any) -> None:
-        if isinstance(value, dict):
+    def _merge(self, into: Any, value: Any) -> None:
+        if isinstance(value, dict) and isinstance(into, dict):
             self._spend(_ENTRY * len(value))
             into |= value
 

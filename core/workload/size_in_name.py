@@ -20,6 +20,11 @@ _EXPERTS = re.compile(r"(?<![a-z0-9.])(\d+e|\d+x\d+(\.\d+)?[bm])(?![a-z0-9])")
 _LEAST, _MOST = 5e6, 5e12
 _OTHER_FAMILY = 0.7
 """What it counts, in logarithms of sizes, that a model is of another family: these differ in words and proportions."""
+_NO_FAMILY = re.compile(
+    "mini|tiny|small|medium|base|large|big|nano|micro|super|ultra|pro|max|lite|flash|chat|instruct|it|hf|sft|dpo|vl|code|"
+    "math|open|chinese|the|new|my|own|models?|llm|lm|text|long|distill|merged|preview|beta|alpha|ai"
+)
+"""Words of names that say how large or how trained a model is, and not whose (``Nemotron-Mini-4B`` is no MiniCPM)."""
 _SCALES = tuple(1.02**step for step in range(-60, 61))
 _BLOCK = 64
 
@@ -29,10 +34,10 @@ def shape_by_size(key: str, catalogue: Iterable[ModelShape]) -> ModelShape | Non
     total, active = _stated(_TOTAL, key), _stated(_ACTIVE, key)
     if not _LEAST <= total <= _MOST or active >= total or _EXPERTS.search(key):
         return None
-    family = _family(key)
+    words = _words(key)
     nearest = min(
         (shape for shape in catalogue if (shape.experts is not None) == (active > 0) and not shape.blocks),
-        key=lambda shape: _distance(shape, family, total, active),
+        key=lambda shape: _distance(shape, words, total, active),
         default=None,
     )
     if nearest is None:
@@ -46,16 +51,23 @@ def _stated(pattern: re.Pattern[str], key: str) -> float:
     return max((float(number) * (1e9 if unit == "b" else 1e6) for number, unit in pattern.findall(key)), default=0.0)
 
 
-def _family(key: str) -> str:
-    match = re.match(r"[a-z]+", key)
-    return match[0] if match else ""
+def _words(key: str) -> tuple[str, ...]:
+    """Any of which may be the family's: who made a copy stands in front of it (``yahma-llama-7b``)."""
+    return tuple(word for word in re.findall(r"(?<![a-z0-9])[a-z]{2,}", key) if not _NO_FAMILY.fullmatch(word))
 
 
-def _distance(shape: ModelShape, family: str, total: float, active: float) -> float:
+def _distance(shape: ModelShape, words: tuple[str, ...], total: float, active: float) -> float:
     distance = abs(math.log(shape.parameters() / total))
     if active:
         distance += abs(math.log(shape.active_parameters() / active))
-    return distance + (0.0 if family and shape.name.lower().startswith(family) else _OTHER_FAMILY)
+    return distance + (0.0 if words and _is_of(shape.name.lower(), words) else _OTHER_FAMILY)
+
+
+def _is_of(name: str, words: tuple[str, ...]) -> bool:
+    """Two letters are a family's name where they are all of its first word: ``yi``."""
+    return name.startswith(tuple(word for word in words if len(word) > 2)) or any(
+        re.match(rf"{word}(?![a-z])", name) for word in words if len(word) == 2
+    )
 
 
 def _scaled(shape: ModelShape, total: float) -> ModelShape:

@@ -94,6 +94,9 @@ class OptimizerKind(StrEnum):
     ADAFACTOR = "adafactor"
     LION = "lion"
     MUON = "muon"
+    THREE = "three"
+    """AdEMAMix and GrokAdamW: Adam's two moments and a second average of gradients."""
+    THREE_8BIT = "three-8bit"
     NONE = "none"
 
     def state_bytes(self, each: float) -> float:
@@ -107,6 +110,8 @@ class OptimizerKind(StrEnum):
             "adafactor": 0.02 * each,
             "lion": each,
             "muon": each,
+            "three": 3 * each,
+            "three-8bit": 3 * (1 + 4 / 256),
             "none": 0.0,
         }[self.value]
 

@@ -5,6 +5,7 @@ sources of others in a confined process all the same (``tracing.confined_reading
 """
 
 import ast
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -12,14 +13,22 @@ from typing import Any
 
 from kopt.formats.entrypoint.entrypoint import EntrypointError
 from kopt.formats.entrypoint.options import name_set
+from kopt.formats.entrypoint.script_loading import bind, record_loading
+from kopt.formats.entrypoint.script_options import (
+    NOT_LITERAL,
+    Literal,
+    Options,
+    assignments,
+    called_name,
+    literal_of,
+    option_of,
+)
 
-Literal = str | int | float | bool | None
 MAX_SOURCE_CHARACTERS = 2 << 20
 _MAX_LINE_CHARACTERS = 100_000
 _MAX_NESTING = 100
 _MAX_CHAIN = 1_000
 _MAX_LITERALS = 500
-_MAX_NAMES = 64
 
 _SETTINGS = re.compile(
     r"\w*(TrainingArguments|SFTConfig|DPOConfig|GRPOConfig|PPOConfig|RewardConfig|KTOConfig|ORPOConfig)"
@@ -41,6 +50,11 @@ class ScriptFacts:
     ``defaults`` are those of ``add_argument``, by option without dashes; ``settings`` the keywords of a
     TrainingArguments-like call, ``lora`` and ``quantisation`` those of PEFT's and bitsandbytes' configurations;
     ``models`` the names given to ``from_pretrained``, ``create_model`` and their like; ``optimizers`` the classes.
+    ``loading`` is how the model that is trained and its texts are read; ``bound`` names the option that a setting takes
+    its value from (``per_device_train_batch_size=args.batch``), or several joined by commas; ``aliases`` gives an
+    option by each name that a command may call it; ``computed`` are settings that only running the script would tell.
+    Parameters of a function that ``fire`` calls, and lengths in the fields of ``HfArgumentParser``'s classes, are
+    options as well.
     """
 
     frameworks: tuple[str, ...] = ()
@@ -50,6 +64,10 @@ class ScriptFacts:
     settings: Mapping[str, Literal] = field(default_factory=dict)
     lora: Mapping[str, Literal] = field(default_factory=dict)
     quantisation: Mapping[str, Literal] = field(default_factory=dict)
+    loading: Mapping[str, Literal] = field(default_factory=dict)
+    bound: Mapping[str, Literal] = field(default_factory=dict)
+    aliases: Mapping[str, Literal] = field(default_factory=dict)
+    computed: tuple[str, ...] = ()
     wraps: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -58,12 +76,13 @@ class ScriptFacts:
     @classmethod
     def from_dict(cls, document: Mapping[str, Any]) -> "ScriptFacts":
         """Raises TypeError or ValueError for anything but ``to_dict``'s own."""
-        names = ("frameworks", "models", "optimizers", "wraps")
+        names = ("frameworks", "models", "optimizers", "wraps", "computed")
         lists: dict[str, Any] = {name: tuple(map(str, document[name])) for name in names if name in document}
-        tables = {
-            name: dict(document[name]) for name in ("defaults", "settings", "lora", "quantisation") if name in document
-        }
+        tables = {name: dict(document[name]) for name in _TABLES if name in document}
         return cls(**lists | tables)
+
+
+_TABLES = ("defaults", "settings", "lora", "quantisation", "loading", "bound", "aliases")
 
 
 def read_script(source: str) -> ScriptFacts:
@@ -111,30 +130,42 @@ def _screen(source: str) -> None:
 
 
 def _literals(tree: ast.Module) -> ScriptFacts:
-    constants = dict(_assignments(tree))
+    constants = dict(assignments(tree))
+    options = Options(tree, constants)
+    computed: dict[str, None] = {}
     frameworks: dict[str, None] = {}
     models: dict[str, None] = {}
     optimizers: dict[str, None] = {}
     wraps: dict[str, None] = {}
-    tables: dict[str, dict[str, Literal]] = {"defaults": {}, "settings": {}, "lora": {}, "quantisation": {}}
+    tables: dict[str, dict[str, Literal]] = {name: {} for name in _TABLES}
+    tables["defaults"].update(options.defaults)
+    tables["aliases"].update(itertools.islice(options.aliases.items(), _MAX_LITERALS))
     for node in ast.walk(tree):
         for name in _imported(node):
             if name in _FRAMEWORKS:
                 frameworks[name] = None
         if isinstance(node, ast.Call):
-            called = _called(node.func)
+            called = called_name(node.func)
             keywords = {
                 word.arg: literal
                 for word in node.keywords
-                if word.arg and (literal := _literal(word.value, constants)) is not _NOT_LITERAL
+                if word.arg and (literal := literal_of(word.value, constants)) is not NOT_LITERAL
             }
             _record_call(called, node, keywords, constants, tables, models)
+            _record_options(called, node, keywords, options, tables, computed)
             if called in _OPTIMIZERS:
                 optimizers[called] = None
             if called in _WRAPPERS:
                 wraps[called] = None
+    if tables["settings"] or computed.keys() - {"r"} or "per_device_train_batch_size" in tables["bound"]:
+        computed |= record_loading(tree, constants, options, tables)
     return ScriptFacts(
-        tuple(frameworks), tuple(models)[:_MAX_LITERALS], tuple(optimizers), **tables, wraps=tuple(wraps)
+        tuple(frameworks),
+        tuple(models)[:_MAX_LITERALS],
+        tuple(optimizers),
+        **tables,
+        computed=tuple(computed),
+        wraps=tuple(wraps),
     )
 
 
@@ -146,7 +177,6 @@ _WRAPPERS = name_set(
     "DistributedDataParallel DDP FullyShardedDataParallel FSDP fully_shard DataParallel compile Accelerator "
     "GradScaler autocast checkpoint gradient_checkpointing_enable initialize"
 )
-_NOT_LITERAL: Any = object()
 
 
 def _record_call(
@@ -158,10 +188,10 @@ def _record_call(
     models: dict[str, None],
 ) -> None:
     if called == "add_argument" and node.args:
-        option = _literal(node.args[-1], constants)
-        if isinstance(option, str) and len(tables["defaults"]) < _MAX_LITERALS:
+        option = option_of(node, constants)
+        if option and len(tables["defaults"]) < _MAX_LITERALS:
             default = keywords.get("default", False if keywords.get("action") == "store_true" else None)
-            tables["defaults"][option.lstrip("-").replace("-", "_")] = default
+            tables["defaults"][option] = default
     elif _SETTINGS.fullmatch(called):
         tables["settings"].update(keywords)
     elif called in _LORA:
@@ -169,19 +199,42 @@ def _record_call(
     elif called in _QUANTISATION:
         tables["quantisation"].update(keywords)
     elif called in _MODEL_CALLS and node.args:
-        name = _literal(node.args[0], constants)
+        name = literal_of(node.args[0], constants)
         if isinstance(name, str):
             models[name[:200]] = None
 
 
-def _assignments(tree: ast.Module) -> Iterator[tuple[str, Any]]:
-    """Names that the module sets to a literal, once each."""
-    for node in tree.body:
-        target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
-        if isinstance(target, ast.Name) and isinstance(node, ast.Assign):
-            value = _literal(node.value, {})
-            if value is not _NOT_LITERAL:
-                yield target.id, value
+_DECIDES = {
+    "per_device_train_batch_size",
+    "max_seq_length",
+    "max_length",
+    "r",
+    "gradient_checkpointing",
+    "bf16",
+    "fp16",
+}
+"""Keywords of settings whose default would be another memory than what a script computes for them."""
+
+
+def _record_options(
+    called: str,
+    node: ast.Call,
+    keywords: Mapping[str, Any],
+    options: Options,
+    tables: Mapping[str, dict[str, Literal]],
+    computed: dict[str, None],
+) -> None:
+    """The options that settings take their values from."""
+    if not _SETTINGS.fullmatch(called) and called not in _LORA:
+        return
+    for word in node.keywords:
+        name = word.arg or ""
+        if name in keywords:
+            continue
+        if option := options.of(word.value):
+            bind(tables["bound"], name, option)
+        elif name in _DECIDES:
+            computed[name] = None
 
 
 def _imported(node: ast.AST) -> Iterator[str]:
@@ -189,30 +242,3 @@ def _imported(node: ast.AST) -> Iterator[str]:
         yield from (alias.name.partition(".")[0] for alias in node.names)
     elif isinstance(node, ast.ImportFrom) and node.module:
         yield node.module.partition(".")[0]
-
-
-def _called(function: ast.expr) -> str:
-    return (
-        function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
-    )
-
-
-def _literal(node: ast.expr, constants: Mapping[str, Any]) -> Any:
-    """The value of a literal (or of a name bound to one), also ``-1``, ``2 * 8``, ``torch.bfloat16``; names joined."""
-    if isinstance(node, ast.Constant) and isinstance(node.value, str | int | float | bool | None):
-        return node.value
-    if isinstance(node, ast.Name):
-        return constants.get(node.id, _NOT_LITERAL)
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "torch":
-        return node.attr
-    if isinstance(node, ast.List | ast.Tuple) and 0 < len(node.elts) <= _MAX_NAMES:
-        names = [_literal(entry, {}) for entry in node.elts]
-        return ",".join(names) if all(isinstance(name, str) for name in names) else _NOT_LITERAL
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        value = _literal(node.operand, constants)
-        return -value if isinstance(value, int | float) else _NOT_LITERAL
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        first, second = _literal(node.left, constants), _literal(node.right, constants)
-        small = all(isinstance(item, int | float) and abs(item) < 1 << 40 for item in (first, second))
-        return first * second if small else _NOT_LITERAL
-    return _NOT_LITERAL

@@ -39,7 +39,10 @@ def read_plan(
     """
     name = trainer or entrypoint.trainer
     config, own_file = entrypoint.config, None
-    if name in (None, "deepspeed") and (recognised := _by_its_file(entrypoint.arguments, load)) is not None:
+    by_source = name == "hf" and entrypoint.trainer is None and bool(settings)
+    if (name in (None, "deepspeed") or by_source) and (
+        recognised := _by_its_file(entrypoint.arguments, load)
+    ) is not None:
         # DeepSpeed's own file stays behind its option.
         name, own_file = recognised
         config = own_file
@@ -110,6 +113,7 @@ def _inputs(
         config if has_deepspeeds else None,
         entrypoint.launcher_config,
         entrypoint.env,
+        entrypoint.nodes if world_size in (None, entrypoint.world_size) else None,
     )
 
 

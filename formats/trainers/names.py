@@ -93,6 +93,11 @@ def optimizer_kind(name: str) -> tuple[OptimizerKind, bool]:
     """The kind of an optimizer by its name, and whether it steps with copies of all tensors at once."""
     key = name.strip().lower().rpartition(".")[2]
     fused = "fused" in key or "8bit" in key or "8-bit" in key or "paged" in key
+    if "ademamix" in key or "grokadam" in key:
+        return (OptimizerKind.THREE_8BIT if "8bit" in key else OptimizerKind.THREE), False
+    if "lomo" in key:
+        # AdaLomo keeps rows and columns of second moments, Lomo nothing; either steps in the backward pass.
+        return (OptimizerKind.ADAFACTOR if "ada" in key else OptimizerKind.SGD), False
     if "4bit" in key:
         return OptimizerKind.ADAM_4BIT, False
     if any(part in key for part in ("8bit", "8-bit", "bnb", "fp8")):
@@ -105,6 +110,8 @@ def optimizer_kind(name: str) -> tuple[OptimizerKind, bool]:
         ("adam", OptimizerKind.ADAM),
         ("lamb", OptimizerKind.ADAM),
         ("sgd", OptimizerKind.MOMENTUM),
+        ("rmsprop", OptimizerKind.MOMENTUM),
+        ("adagrad", OptimizerKind.MOMENTUM),
     ):
         if part in key:
             return kind, not fused and kind is OptimizerKind.ADAM

@@ -88,7 +88,7 @@ def _gathered(recipe: Recipe, shards: Fields, numbers: float, ahead: int = 1) ->
     reduced = 0.0 if shards.text("precision", default="pure").lower() == "pure" else 4.0
     # One layer's are counted with every plan.
     whole = max(0.0, numbers - layer) * (recipe.compute.bytes_each + reduced)
-    return replace(recipe, gather_numbers=ahead * numbers, buffers=recipe.buffers + whole)
+    return replace(recipe, gather_numbers=max(recipe.gather_numbers, ahead * numbers), buffers=recipe.buffers + whole)
 
 
 def foundry_plan(
@@ -206,7 +206,9 @@ def _sharded(recipe: Recipe, shards: Fields, precision: str) -> Recipe:
         buffers += 2 * layer * (4.0 - recipe.compute.bytes_each) + casts * recipe.compute.bytes_each
     return replace(
         recipe,
-        sharding=Sharding.GRADIENTS if partly else Sharding.PARAMETERS,
+        # FSDP keeps 32-bit weights sharded in either: what stays whole until the backward pass is their casts.
+        sharding=Sharding.PARAMETERS,
+        gather_numbers=numbers if partly else 0.0,
         buffers=recipe.buffers + buffers,
     )
 

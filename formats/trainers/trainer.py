@@ -47,6 +47,9 @@ class Command(Protocol):
     def world_size(self) -> int | None: ...
 
     @property
+    def nodes(self) -> int: ...
+
+    @property
     def trainer(self) -> str | None: ...
 
     @property
@@ -61,6 +64,7 @@ class PlanInputs:
     """What a plan is made of: settings by name, and the files that they or the command name, read when wanted.
 
     ``deepspeed_file`` is DeepSpeed's configuration where the command names one itself; ``env`` what it sets.
+    ``nodes`` over which the processes are spread, None where these were counted by other means than the command's.
     """
 
     settings: Mapping[str, Any]
@@ -70,6 +74,7 @@ class PlanInputs:
     deepspeed_file: str | None = None
     launcher_config: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
+    nodes: int | None = 1
 
     def model_config(self) -> Mapping[str, Any] | None:
         """The model's own configuration where its name is a folder that holds one."""

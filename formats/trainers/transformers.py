@@ -28,6 +28,8 @@ _SEQUENCE_NAMES = (
     "max_source_length",
     "max_seq_len",
 )
+COMPUTED = "kopt_computed"
+"""Settings that only running the script would tell, as ``models.sizing`` gives them."""
 _OPTIONS = {"--model_name_or_path", "--per_device_train_batch_size", "--output_dir"}
 LOGIT_BYTES = 16.0
 """16-bit logits, their 32-bit copy, the log-softmax kept for the backward pass, and its gradient: 14; before
@@ -62,16 +64,22 @@ def hf_recipe(framework: str, fields: Fields, around: Surroundings, world_size: 
     if not sequence:
         sequence = 1024
         fields.assume("sequence", "the length of sequences is not given: 1024 tokens")
+    if computed := ", ".join(fields.name_list(COMPUTED))[:200]:
+        fields.assume("script", f"the script computes {computed}: taken as if they were not given")
     half = _half(fields)
     low_rank = _adapter(fields, model)
     # Plain scripts load 32-bit weights unless told otherwise; the trainers on top of it load the model's own 16 bits.
     default = Precision.FP32 if framework == "hf" and low_rank is None else half or Precision.FP32
     held = precision(fields.text("torch_dtype", "dtype", "model_dtype"), default)
-    held = _published_as(fields) or _quantised(fields) or held
+    bits = _quantised(fields)
+    if framework == "hf" and low_rank is None and bits in _BITSANDBYTES:
+        raise PlanError("4- or 8-bit weights are trained with adapters alone; give their rank (--lora_r), or 16 bits")
+    held = _published_as(fields) or bits or held
     full = fields.flag("packing", "sample_packing", "pad_to_max_length", "pad_to_sequence_len")
     if not full:
         fields.assume("packing", "batches of varying length are taken to reach the longest that is allowed")
     parts = max(1, fields.whole("sequence_parallel_size", "sequence_parallel_degree", default=1))
+    optimizer = fields.text("optim", "optimizer", default="adamw_torch")
     recipe = Recipe(
         framework=framework,
         model=model,
@@ -80,7 +88,8 @@ def hf_recipe(framework: str, fields: Fields, around: Surroundings, world_size: 
         accumulation=fields.whole("gradient_accumulation_steps", default=1),
         weights=held,
         compute=half or (Precision.FP32 if held.quantised else held),
-        optimizer="galore" if fields.flag("use_galore") else fields.text("optim", "optimizer", default="adamw_torch"),
+        optimizer="galore" if fields.flag("use_galore") else optimizer,
+        step_in_backward="lomo" in optimizer.lower(),
         gpus=world_size or 1,
         checkpointing=fields.flag("gradient_checkpointing"),
         flash=fields.text("attn_implementation", "flash_attn", "attn_impl", default="sdpa")
@@ -142,6 +151,9 @@ def _half(fields: Fields) -> Precision | None:
     return Precision.BF16 if brain else Precision.FP16 if half else None
 
 
+_BITSANDBYTES = (Precision.NF4, Precision.NF4_DOUBLE, Precision.INT8)
+
+
 def _quantised(fields: Fields) -> Precision | None:
     bits = fields.text("quantization_bit", "quant_bits", "load_in_bits")
     if fields.flag("load_in_4bit") and fields.flag("load_in_8bit"):
@@ -164,7 +176,7 @@ def _published_as(fields: Fields) -> Precision | None:
 
 def _ends(framework: str, held: Precision, low_rank: Adapter | None) -> Precision | None:
     """PEFT's ``prepare_model_for_kbit_training`` casts all that bitsandbytes did not quantise to 32 bits."""
-    casts = framework in ("hf", "ms-swift", "xtuner") and held in (Precision.NF4, Precision.NF4_DOUBLE, Precision.INT8)
+    casts = framework in ("hf", "ms-swift", "xtuner") and held in _BITSANDBYTES
     return Precision.FP32 if casts and low_rank is not None else None
 
 
@@ -177,6 +189,8 @@ def _adapter(fields: Fields, model: ModelShape) -> Adapter | None:
     kind = fields.text("finetuning_type", "adapter", "peft_type", "tuner_type", "sft_type", "train_type").lower()
     rank = fields.whole("lora_rank", "lora_r", "r", "lora_dim", default=0)
     switched = fields.flag(*_SWITCHED_ON)
+    if fields.has(*_SWITCHED_ON) and not switched and not fields.flag("use_peft"):
+        return None
     if kind in ("full", "freeze", "none") or (
         not rank and kind not in ("lora", "qlora", "dora") and not fields.flag("use_peft") and not switched
     ):
@@ -218,7 +232,9 @@ def _sharded(recipe: Recipe, fields: Fields, accelerate: Mapping[str, Any] | Non
     off = settings.flag("fsdp_offload_params") or "offload" in mode
     return replace(
         recipe,
-        sharding=Sharding.GRADIENTS if partly else Sharding.PARAMETERS,
+        # FSDP's weights are sharded in either: the whole of them is there from the forward to the backward pass.
+        sharding=Sharding.PARAMETERS,
+        gather_numbers=recipe.model.parameters() if partly else 0.0,
         offload_optimizer=off,
         offload_parameters=off,
         checkpointing=recipe.checkpointing or settings.flag("fsdp_activation_checkpointing"),

@@ -41,6 +41,11 @@ def answer(
     return assemble(question, entrypoint, memory, processes, executor)
 
 
+def because(why: Reason | None, memory: Prediction) -> Prediction:
+    """A refusal with what is wrong with the code in front; other predictions as they are."""
+    return replace(memory, reasons=(why, *memory.reasons)) if memory.refused and why is not None else memory
+
+
 def assemble(
     question: SizingQuestion,
     entrypoint: Entrypoint,

@@ -19,7 +19,6 @@ from typing import Any
 
 from kopt.core.gpu import GpuModel
 from kopt.core.gpu_catalogue import find_gpu
-from kopt.core.prediction import Prediction
 from kopt.core.reason import Reason
 from kopt.core.redaction import redact
 from kopt.core.settings import Settings
@@ -38,7 +37,6 @@ from kopt.formats.entrypoint import (
     Entrypoint,
     EntrypointError,
     Kind,
-    ScriptFacts,
     notebook_source,
     pod_entrypoint,
     read_script,
@@ -51,10 +49,11 @@ from kopt.formats.trainers import read_plan
 from kopt.formats.yaml_text import load_yaml
 from kopt.models.registry.aliases import CHAMPION
 from kopt.models.registry.loading import load_as
-from kopt.models.sizing.assembly import ADAPTS, answer
+from kopt.models.sizing.assembly import ADAPTS, answer, because
+from kopt.models.sizing.beyond import ImplausibleSizeError, from_plausible_plan
 from kopt.models.sizing.code import CodeEstimate, from_trace
-from kopt.models.sizing.plans import from_plan
 from kopt.models.sizing.predictor import SizingPredictor
+from kopt.models.sizing.script_settings import settings_in
 from kopt.models.sizing.table import SizingQuestion
 from kopt.tracing.devices import capability
 from kopt.tracing.interpreter import NoInterpreterError, find_interpreter
@@ -107,6 +106,8 @@ class CodeResult:
     timeline: Timeline | None = None
     problem: str = ""
     world_size: int = 1
+    reason: Reason | None = None
+    """Of a problem that has a code of its own."""
 
 
 def estimate(
@@ -158,15 +159,15 @@ def estimate_and_code(
         predictor = loading.result()
     question = SizingQuestion(result.code, gpu.name, processes.world_size, AllocationKind.PROCESS, options.profile)
     executor = requested_executor(command) if isinstance(command, Mapping) else Executor.UNKNOWN
-    made = answer(question, entrypoint, predictor, processes, executor, lambda memory: _because(result.problem, memory))
+    made = answer(question, entrypoint, predictor, processes, executor, lambda memory: because(_why(result), memory))
     return replace(made, seconds=time.monotonic() - began), replace(result, world_size=processes.world_size)
 
 
-def _because(problem: str, memory: Prediction) -> Prediction:
-    """A refusal with what is wrong with the code in front."""
-    if not memory.refused or not problem:
-        return memory
-    return replace(memory, reasons=(Reason("NO_FORMULA", f"{problem.rstrip('.')}."), *memory.reasons))
+def _why(result: CodeResult) -> Reason | None:
+    """What is wrong with the code, None where it was read."""
+    if not result.problem:
+        return None
+    return result.reason or Reason("NO_FORMULA", f"{result.problem.rstrip('.')}.")
 
 
 def read_code(
@@ -289,7 +290,8 @@ def _code(
     if not read.problem:
         return replace(read, code=replace(read.code, warnings=(*_not_run(problems), *read.code.warnings)))
     problems.append(read.problem)
-    return CodeResult(replace(NOTHING, warnings=tuple(_not_run(problems[:-1]))), problem="; ".join(problems))
+    nothing = replace(NOTHING, warnings=tuple(_not_run(problems[:-1])))
+    return CodeResult(nothing, problem="; ".join(problems), reason=read.reason)
 
 
 def _not_run(problems: Sequence[str]) -> list[str]:
@@ -309,7 +311,7 @@ def _formulas(
     trainer = None if options.trainer in (AUTO, "python") else options.trainer
     text = _reader(folder, inside=inside)(entrypoint.script) if entrypoint.kind is Kind.SCRIPT else None
     try:
-        settings_by_name = _settings_in_source(text) if text is not None else {}
+        settings_by_name = settings_in(read_script(text), entrypoint.arguments) if text is not None else {}
         trainer = trainer or entrypoint.trainer or (HF if settings_by_name else None)
         plan = read_plan(
             entrypoint,
@@ -318,22 +320,12 @@ def _formulas(
             world_size=world_size,
             settings=settings_by_name,
         )
+        code = from_plausible_plan(plan, gpu=gpu, processes_stated=world_size is not None)
+    except ImplausibleSizeError as error:
+        return CodeResult(NOTHING, problem=str(error), reason=error.reason)
     except (PlanError, EntrypointError) as error:
         return CodeResult(NOTHING, problem=str(error))
-    return CodeResult(from_plan(plan, gpu_bytes=int(gpu.usable_bytes)))
-
-
-def _settings_in_source(text: str) -> Mapping[str, Any]:
-    """Settings that a script of transformers gives literally, with the model it names; empty for other scripts."""
-    return settings_in(read_script(text))
-
-
-def settings_in(script: ScriptFacts) -> Mapping[str, Any]:
-    """Settings among a script's facts, with the model it names; empty for scripts that are not of transformers."""
-    if not script.settings:
-        return {}
-    named = {"model_name_or_path": script.models[0]} if script.models else {}
-    return {**script.defaults, **named, **script.lora, **script.settings}
+    return CodeResult(code)
 
 
 def _loader(folder: Path, *, inside: bool = False) -> Callable[[str], Mapping[str, Any] | None]:
@@ -350,7 +342,7 @@ def _loader(folder: Path, *, inside: bool = False) -> Callable[[str], Mapping[st
         if text is None or len(text) > _MAX_CONFIG_CHARACTERS:
             return None
         if name.endswith(".py"):
-            return read_python_config(text)
+            return read_python_config(text, name, read)
         try:
             result = tomllib.loads(text) if name.endswith(".toml") else load_yaml(text)
         except (RecursionError, ValueError):

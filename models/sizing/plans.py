@@ -8,7 +8,7 @@ from kopt.core.workload.training_plan import TrainingPlan
 from kopt.models.sizing.analytic import AnalyticEstimate, estimate_plan, features_of, reserved_bytes
 from kopt.models.sizing.code import CodeEstimate
 
-_SHORTER, _LEAST_TOKENS = 8, 64
+SHORTER, LEAST_TOKENS = 8, 64
 """Data sets of instructions are mostly far shorter than the length that is allowed."""
 
 _UNEVEN = 1.15
@@ -76,7 +76,7 @@ def _shorter(plan: TrainingPlan, full: MemoryBreakdown, gpu_bytes: int | None) -
     """How many times less batches of a part of the allowed length need, where their length is not known."""
     if not plan.varying:
         return 1.0
-    short = replace(plan, sequence=max(_LEAST_TOKENS, plan.sequence // _SHORTER))
+    short = replace(plan, sequence=max(LEAST_TOKENS, plan.sequence // SHORTER))
     return max(1.0, full.total / estimate_plan(short, gpu_bytes=gpu_bytes).worst.total)
 
 

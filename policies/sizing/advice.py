@@ -27,6 +27,8 @@ NOT_FOLLOWED = frozenset({"RAY_WORKERS", "MPI_LAUNCHER", "RUNTIME_UNKNOWN"})
 """Codes of the reasons why nothing can be said of what a job's pods run."""
 NOTHING_ADVISED = frozenset({"UNKNOWN_SIZE", "FALLBACK", "UNSURE", "UNKNOWN_GPU", "FITS_NONE"}) | NOT_FOLLOWED
 """Codes of the reasons for no advice."""
+ABOVE_ANY_GPU = "ABOVE_ANY_GPU"
+"""Code of the reason that says what would bring a job below the largest GPU."""
 NO_EXECUTOR = "NO_EXECUTOR"
 """Code of the reason for no share where nothing in the cluster hands any out."""
 _DEPENDS = "Whether it can have that share depends on the cluster's executor (KAI Scheduler, HAMi or Volcano vGPU)."
@@ -121,7 +123,7 @@ def _advise(
     wanted = needed_bytes(need, observed_peak_bytes)
     count = _count(requested, processes)
     if wanted > model.usable_bytes:
-        return _larger(model, wanted, count)
+        return _larger(model, wanted, count, need)
     whole = _whole(model, wanted, count, requested, processes or count)
     is_alone = count == 1 and (processes or 1) == 1
     if requested.is_share:
@@ -328,14 +330,15 @@ def _no_executor(best: Recommendation) -> Reason:
     return Reason(NO_EXECUTOR, text, {"bytes": int(best.bytes), "milli_gpu": best.milli_gpu})
 
 
-def _larger(model: GpuModel, wanted: Bytes, count: int) -> Recommendation:
+def _larger(model: GpuModel, wanted: Bytes, count: int, need: Prediction) -> Recommendation:
     """The smallest GPU of the same vendor that holds it; no advice without one."""
     numbers: dict[str, float | int | str] = {"bytes": int(wanted), "usable_bytes": int(model.usable_bytes)}
     best = min(_holding(model, wanted), key=lambda gpu_model: gpu_model.usable_bytes, default=None)
     if best is None:
+        ways = next((reason.message for reason in need.reasons if reason.code == ABOVE_ANY_GPU), None)
         text = (
-            f"Nothing is advised, as {format_bytes(wanted)} fit no GPU of the catalogue: split the model over GPUs, or "
-            "lower the batch size."
+            f"Nothing is advised, as {format_bytes(wanted)} fit no GPU of the catalogue: "
+            f"{ways or 'split the model over GPUs, or lower the batch size'}."
         )
         return _nothing(model.name, Reason("FITS_NONE", text, numbers))
     text = (

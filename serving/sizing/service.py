@@ -25,11 +25,12 @@ from kopt.formats.entrypoint import EntrypointError, Kind
 from kopt.formats.trainers import read_plan
 from kopt.models.registry.aliases import SHIPPED
 from kopt.models.registry.registry import CHALLENGER, CHAMPION
-from kopt.models.sizing.assembly import answer, assemble
+from kopt.models.sizing.assembly import answer, assemble, because
+from kopt.models.sizing.beyond import DOUBTFUL_SIZE, ImplausibleSizeError, from_plausible_plan
 from kopt.models.sizing.code import CodeEstimate
-from kopt.models.sizing.estimate import DEFAULT_GPU, HF, NOTHING, load_sizing, settings_in
-from kopt.models.sizing.plans import from_plan
+from kopt.models.sizing.estimate import DEFAULT_GPU, HF, NOTHING, load_sizing
 from kopt.models.sizing.predictor import UNIT, SizingPredictor
+from kopt.models.sizing.script_settings import settings_in
 from kopt.models.sizing.table import SizingQuestion
 from kopt.models.sizing.trace_summary import read_summary
 from kopt.serving.base.database.interface import DatabaseError
@@ -262,8 +263,15 @@ class SizingService(PredictorService[SizingPredictor]):
         model_input = SizingQuestion(evidence.code, gpu, processes.world_size, profile=evidence.profile)
         # A dry run has measured the job itself; only what rests on the model alone is widened.
         widening = self._widening(question, model.version) if evidence.profile is None else HOLDS
-        made = answer(model_input, workload.entrypoint, model, processes, workload.executor, widening.applied)
-        made = replace(made, reasons=(*made.reasons, *evidence.reasons, *question.unread, *workload.reasons))
+        # What was likely misread is the reason for no size, and not that there is none.
+        doubt = next((reason for reason in evidence.reasons if reason.code == DOUBTFUL_SIZE), None)
+
+        def adjusted(memory: Prediction) -> Prediction:
+            return because(doubt, widening.applied(memory))
+
+        made = answer(model_input, workload.entrypoint, model, processes, workload.executor, adjusted)
+        others = (reason for reason in evidence.reasons if reason not in made.reasons)
+        made = replace(made, reasons=(*made.reasons, *others, *question.unread, *workload.reasons))
         self._record(question, made)
         self._compare(model, question, evidence)
         return made
@@ -373,7 +381,10 @@ def _formulas(workload: Workload) -> tuple[CodeEstimate, tuple[Reason, ...]]:
     if workload.problem is not None:
         return NOTHING, (workload.problem,)
     try:
-        return from_plan(_read_plan(workload), gpu_bytes=int(workload.gpu.usable_bytes)), ()
+        stated = workload.processes.total is not None
+        return from_plausible_plan(_read_plan(workload), gpu=workload.gpu, processes_stated=stated), ()
+    except ImplausibleSizeError as error:
+        return NOTHING, (error.reason,)
     except EntrypointError as error:
         if workload.entrypoint.kind is Kind.SCRIPT:
             raise invalid("workload.script", str(error)) from None
@@ -385,7 +396,9 @@ def _formulas(workload: Workload) -> tuple[CodeEstimate, tuple[Reason, ...]]:
 def _read_plan(workload: Workload) -> TrainingPlan:
     """By arguments and literals in the source. Raises PlanError, EntrypointError or ConfinementError."""
     entrypoint = workload.entrypoint
-    script_settings = {} if workload.source is None else settings_in(read_script_confined(workload.source))
+    script_settings = (
+        {} if workload.source is None else settings_in(read_script_confined(workload.source), entrypoint.arguments)
+    )
     return read_plan(
         entrypoint,
         no_file,

@@ -87,6 +87,11 @@ EXAMPLES: Mapping[str, Example] = {
         "model.d_model",
     ),
     "llm-foundry": Example("llmfoundry train foundry.yaml", "llmfoundry train absent.yaml", "absent.yaml"),
+    "llama-cookbook": Example(
+        "torchrun --nproc_per_node 4 -m llama_cookbook.finetuning --enable_fsdp --model_name gpt2",
+        "torchrun --nproc_per_node 4 -m llama_cookbook.finetuning --enable_fsdp",
+        "model_name",
+    ),
     "hf": Example("trl sft --model_name_or_path gpt2", "trl sft --learning_rate 1", "model_name_or_path"),
     "vllm": Example("vllm serve gpt2 --max-model-len 128", "vllm serve", "model"),
     "sglang": Example("python -m sglang.launch_server --model-path gpt2", "python -m sglang.launch_server", "model"),

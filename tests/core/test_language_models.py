@@ -136,3 +136,16 @@ def test_a_larger_size_never_gives_fewer_weights(total: float, family: str) -> N
     assert small is not None
     assert large is not None
     assert small.parameters() < large.parameters()
+
+
+@pytest.mark.parametrize(
+    ("key", "family"),
+    [("yi-1.5-13b-chat", "yi"), ("nemotron-mini-9b-instruct", ""), ("yahma-llama-9b", "llama"), ("yi-coder-11b", "yi")],
+)
+def test_a_family_is_any_word_that_is_no_size_or_style(key: str, family: str) -> None:
+    catalogue = language_models().values()
+    shape = shape_by_size(key, catalogue)
+    assert shape is not None
+    families = {other.name.lower() for other in catalogue if other.vocab == shape.vocab}
+    assert any(name.startswith(family) for name in families)
+    assert family or not any(name.startswith("minicpm") for name in families)

@@ -192,3 +192,82 @@ def test_chains_of_calls_are_read_once() -> None:
     began = time.process_time()
     read_python_config(f"a = dict()\n{source}")
     assert time.process_time() - began < 1
+
+
+BASES = {
+    "configs/base/llm.py": "model = dict(type='SFT', llm=dict(a=1, b=2))\nlr = 1\n_own = 3\n",
+    "configs/base/all.py": "with read_base():\n    from .llm import *\nlr = 2\n",
+    "configs/loop.py": "_base_ = 'loop.py'\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("source", "read"),
+    [
+        ("with read_base():\n    from .base.llm import *\nmodel.llm.a = 5\n", {"llm": {"a": 5, "b": 2}, "lr": 1}),
+        ("with read_base():\n    from ..configs.base.all import *\n", {"llm": {"a": 1, "b": 2}, "lr": 2}),
+        ("with read_base():\n    from .base.llm import lr as rate, model\n", {"llm": {"a": 1, "b": 2}, "rate": 1}),
+        ("_base_ = ['base/llm.py']\nmodel = dict(llm=dict(b=3))\n", {"llm": {"a": 1, "b": 3}, "lr": 1}),
+        ("_base_ = './base/llm.py'\nmodel = dict(llm=dict(_delete_=True, c=3))\n", {"llm": {"c": 3}, "lr": 1}),
+        (
+            "with read_base():\n    from .base.llm import *\nmodel.update(dict(llm=dict(c=1)))",
+            {"llm": {"c": 1}, "lr": 1},
+        ),
+    ],
+)
+def test_files_that_it_builds_on_are_read_where_they_lie_beside(source: str, read: dict[str, object]) -> None:
+    result = read_python_config(source, "configs/own.py", BASES.get)
+    model = result.pop("model")
+    assert {"llm": model["llm"], **{name: result[name] for name in read if name != "llm"}} == read
+    assert model["type"] == "SFT"
+    assert "_base_" not in result
+    assert "_own" not in result or source.startswith("_base_")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "with read_base():\n    from .gone import *\n",
+        "with read_base():\n    from mmengine.base import *\n",
+        "_base_ = ['base/llm.py', 'gone.py']\n",
+        "_base_ = 'loop.py'\n",
+    ],
+)
+def test_what_it_builds_on_and_is_not_there_is_named(source: str) -> None:
+    assert read_python_config(source, "configs/own.py", BASES.get)["_base_"]
+
+
+def test_files_that_build_on_each_other_share_one_budget() -> None:
+    wide = {f"f{n}.py": f"_base_ = ['f{n + 1}.py', 'f{n + 1}.py']\nx{n} = 1\n" for n in range(40)}
+    assert read_python_config(wide["f0.py"], "f0.py", wide.get)["_base_"]
+    huge = {f"f{n}.py": "x = [" + "1," * 1000 + "]\n" + "y = x + x\n" * 30 for n in range(20)}
+    with pytest.raises(EntrypointError, match="larger than configurations are"):
+        read_python_config(f"_base_ = {sorted(huge)}\n", "own.py", huge.get)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        "def never():\n    model.update(dict(b=2))\n",
+        "try:\n    model.update({'b': 2})\nexcept ImportError:\n    pass\n",
+        "if unknown:\n    model.update(dict(b=2))\n",
+    ],
+)
+def test_an_update_that_may_not_run_leaves_nothing_known(changes: str) -> None:
+    result = read_python_config(f"model = dict(b=64)\n{changes}")
+    assert "model" not in result
+    assert "model" in result["_unread_"]
+
+
+def test_files_that_it_builds_on_are_read_once_and_count() -> None:
+    asked: list[str] = []
+
+    def read(path: str) -> str | None:
+        asked.append(path)
+        return "x = 1\n"
+
+    read_python_config("_base_ = ['a.py', 'a.py', 'a.py']\n", "own.py", read)
+    assert asked == ["a.py"]
+    comments = {f"f{n}.py": "#" + "x\n#" * 40_000 for n in range(25)}
+    with pytest.raises(EntrypointError, match="larger than configurations are"):
+        read_python_config(f"_base_ = {sorted(comments)}\n", "own.py", comments.get)

@@ -73,8 +73,9 @@ def test_a_script_of_any_name_is_known_by_its_file(command: str) -> None:
     assert (result.weights, result.compute, result.parallel.sharding) == (
         Precision.FP32,
         Precision.BF16,
-        Sharding.GRADIENTS,
+        Sharding.PARAMETERS,
     )
+    assert result.gather_numbers == result.model.parameters(), "SHARD_GRAD_OP"
     assert result.model.parameters() == pytest.approx(1.48e9, rel=0.01), "OLMo 2 1B"
 
 
@@ -94,6 +95,13 @@ FOUNDRY = "composer --world_size 256 train/train.py foundry.yaml"
 
 def fsdp(**own: Any) -> Mapping[str, Any]:
     return {"fsdp": {"wrapping_strategy": "by_block", **own}}
+
+
+def test_sharded_gradients_keep_casts_of_all_weights_and_not_the_weights() -> None:
+    whole, partly = plan(OLMO, olmo=fsdp()), plan(OLMO, olmo=fsdp(sharding_strategy="SHARD_GRAD_OP"))
+    numbers = partly.model.parameters() / (1 << 30)
+    assert estimate_plan(partly).worst.weights < 0.1 * 4 * numbers * (1 << 30)
+    assert gib(whole) < gib(partly) < gib(whole) + 1.1 * 2 * numbers
 
 
 def test_hybrid_sharding_goes_over_a_part_of_the_gpus() -> None:
@@ -156,6 +164,11 @@ def test_easy_r1_is_verl_in_other_words() -> None:
     assert (result.parallel.world, result.engine_share, result.engine_split) == (4, 0.5, 2)
     low_rank = plan(f"{command} worker.actor.model.lora.rank=64")
     assert low_rank.adapter is not None
+    # verl/workers/fsdp_workers.py casts what is frozen, and keeps the adapter as the weights would have been.
+    assert (result.weights, low_rank.weights, low_rank.adapter.held_bytes) == (Precision.FP32, Precision.BF16, 4.0)
+    short = plan(f"{command} worker.actor.model.lora.rank=64 worker.actor.fsdp.torch_dtype=bf16")
+    assert short.adapter is not None
+    assert short.adapter.held_bytes == 2.0
     with pytest.raises(PlanError, match=r"absent\.yaml cannot be read; give"):
         plan("python3 -m verl.trainer.main config=absent.yaml")
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from formats.trainers_files import plan
 
 from kopt.core.workload.training_plan import OptimizerKind, Precision, Recompute, Sharding
@@ -101,3 +102,22 @@ def test_a_switch_of_a_models_own_script_trains_adapters() -> None:
     assert (adapted.adapter.rank, adapted.adapter.targets) == (64, 7)
     assert any("rank of adapters" in reason.message for reason in adapted.unknown)
     assert (adapted.weights, quantised.weights) == (Precision.BF16, Precision.NF4)
+
+
+@pytest.mark.parametrize(
+    ("name", "state_bytes"),
+    [
+        ("adamw_torch", 8.0),
+        ("ademamix", 12.0),
+        ("grokadamw", 12.0),
+        ("ademamix_8bit", 3 * (1 + 4 / 256)),
+        ("rmsprop", 4.0),
+        ("adagrad", 4.0),
+        ("lomo", 0.0),
+        ("adalomo", 0.08),
+    ],
+)
+def test_optimizers_keep_what_their_papers_say(name: str, state_bytes: float) -> None:
+    plan = hf_plan({"model_name_or_path": "gpt2", "optim": name})
+    assert plan.optimizer.state_bytes(4.0) == pytest.approx(state_bytes)
+    assert (plan.gradient_bytes == 0.0) == ("lomo" in name), "steps while gradients come"

@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import json
+import re
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -166,6 +167,17 @@ async def test_what_no_gpu_holds_is_not_asked_for(http: httpx.AsyncClient) -> No
     (advice,) = parse_recommendations((await http.get("/v1/recommendations")).json()).size_advice
     assert (advice.advised, advice.saved_milli_gpu, advice.patch()) == ("no advice", None, None)
     assert "fit no GPU of the catalogue" in advice.why_no_advice
+    assert re.search(r"it would fit the .* with .*sharded over \d+ GPUs", advice.why_no_advice)
+    assert "ABOVE_ANY_GPU" in codes(found)
+
+
+async def test_what_was_likely_misread_is_refused_with_its_code(http: httpx.AsyncClient) -> None:
+    words = ("litgpt", "finetune_full", "meta-llama/Llama-3.1-405B", "--devices", "1", "--precision", "bf16-true")
+    found = await ask(http, _asking(1, *words))
+    assert "DOUBTFUL_SIZE" in codes(found)
+    assert found["recommendation"]["kind"] == "none"
+    (advice,) = parse_recommendations((await http.get("/v1/recommendations")).json()).size_advice
+    assert "likely the number of GPUs" in advice.why_no_advice
 
 
 async def test_a_script_is_read_but_never_run(http: httpx.AsyncClient, tmp_path: Path) -> None:

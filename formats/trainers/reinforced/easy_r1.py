@@ -8,6 +8,7 @@ from kopt.formats.trainers.fields import Fields
 from kopt.formats.trainers.trainer import PlanInputs
 
 _ACTOR, _ROLLOUT, _MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
+_DTYPE = f"{_ACTOR}.fsdp_config.model_dtype"
 _WORDS = {
     "worker.actor.model.model_path": f"{_MODEL}.path",
     "worker.actor.model.enable_gradient_checkpointing": f"{_MODEL}.enable_gradient_checkpointing",
@@ -19,7 +20,7 @@ _WORDS = {
     "worker.actor.padding_free": f"{_MODEL}.use_remove_padding",
     "worker.actor.fsdp.enable_cpu_offload": f"{_ACTOR}.fsdp_config.offload_policy",
     "worker.actor.fsdp.fsdp_size": f"{_ACTOR}.fsdp_config.fsdp_size",
-    "worker.actor.fsdp.torch_dtype": f"{_ACTOR}.fsdp_config.model_dtype",
+    "worker.actor.fsdp.torch_dtype": _DTYPE,
     "worker.actor.fsdp.enable_full_shard": f"{_ACTOR}.fsdp_config.reshard_after_forward",
     "worker.actor.offload.offload_params": f"{_ACTOR}.fsdp_config.param_offload",
     "worker.rollout.gpu_memory_utilization": f"{_ROLLOUT}.gpu_memory_utilization",
@@ -29,6 +30,8 @@ _WORDS = {
 }
 STATE_BYTES = f"{_ACTOR}.optim.bytes_of_each_moment"
 """A word of neither: of the optimizer's two moments, what else it keeps spread over both."""
+ADAPTER_DTYPE = f"{_ACTOR}.fsdp_config.dtype_of_the_adapter"
+"""A word of neither: what an adapter is held in where that is not the weights' precision."""
 _SAME = (
     "data.max_prompt_length",
     "data.max_response_length",
@@ -70,6 +73,11 @@ def in_verls_words(inputs: PlanInputs) -> dict[str, Any]:
         # AnyPrecisionAdamW (verl/utils/torch_functional.py): 16 bits for each moment and for what its sums lose;
         # weights stay in 32 (verl/workers/fsdp_workers.py).
         result[STATE_BYTES] = 3.0
+    if fields.whole("worker.actor.model.lora.rank", default=0):
+        # What an adapter leaves frozen is cast to 16 bits, the adapter to what the weights would have been
+        # (verl/workers/fsdp_workers.py).
+        result[ADAPTER_DTYPE] = result.get(_DTYPE)
+        result[_DTYPE] = "bfloat16"
     result[f"{_ACTOR}.use_kl_loss"] = not fields.flag("algorithm.disable_kl")
     result["actor_rollout_ref.ref.fsdp_config.param_offload"] = fields.flag(
         "worker.ref.fsdp.enable_cpu_offload"

@@ -13,7 +13,7 @@ from kopt.formats.trainers.models import beside, model_of
 from kopt.formats.trainers.names import adapter, precision
 from kopt.formats.trainers.preferences import LOG_PROBABILITIES
 from kopt.formats.trainers.recipe import Recipe
-from kopt.formats.trainers.reinforced.easy_r1 import STATE_BYTES, in_verls_words, is_easy_r1
+from kopt.formats.trainers.reinforced.easy_r1 import ADAPTER_DTYPE, STATE_BYTES, in_verls_words, is_easy_r1
 from kopt.formats.trainers.trainer import PlanInputs, Trainer
 
 _ACTOR, _ROLLOUT, _MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.rollout", "actor_rollout_ref.model"
@@ -174,7 +174,8 @@ def _with_adapter(recipe: Recipe, fields: Fields, section: str) -> Recipe:
     if not rank:
         return recipe
     targets = fields.name_list(f"{section}.target_modules") or ["all-linear"]
-    return replace(recipe, adapter=adapter(recipe.model, rank, targets, dropout=False))
+    held = precision(fields.text(ADAPTER_DTYPE), Precision.FP32).bytes_each
+    return replace(recipe, adapter=replace(adapter(recipe.model, rank, targets, dropout=False), held_bytes=held))
 
 
 def _with_engine(recipe: Recipe, fields: Fields) -> Recipe:

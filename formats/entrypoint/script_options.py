@@ -1,0 +1,193 @@
+"""What names and expressions of a Python source stand for, as far as the text says: literals, and options."""
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Literal = str | int | float | bool | None
+MAX_NAMES = 64
+NOT_LITERAL: Any = object()
+
+_PARSERS = re.compile(r"\w*(HfArgumentParser|H4ArgumentParser|TrlParser)")
+_PARSES = re.compile(r"parse_(known_)?args(_into_dataclasses|_and_config)?")
+_OTHER_USE = re.compile(r"Generat|Eval|Infer", re.I)
+"""In names of classes of options that do not train."""
+_LENGTHS = {"max_seq_length", "model_max_length", "max_length", "block_size", "cutoff_len", "max_source_length"}
+
+
+class Options:
+    """Names that stand for options of the command: ``args.NAME``, parameters of what ``fire`` calls, and copies.
+
+    ``aliases`` gives the option by every name that a command may call it (``b`` and ``batch_size``).
+    """
+
+    def __init__(self, tree: ast.Module, constants: Mapping[str, Any]) -> None:
+        self.defaults: dict[str, Literal] = {}
+        self.aliases: dict[str, str] = {}
+        self._parameters: set[str] = set()
+        self._copies: dict[str, str] = {}
+        self._given: set[str] = set()
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
+        fired = {
+            node.args[0].id
+            for node in calls
+            if called_name(node.func) == "Fire" and node.args and isinstance(node.args[0], ast.Name)
+        }
+        classes = {
+            each.id
+            for node in calls
+            if _PARSERS.fullmatch(called_name(node.func)) and node.args
+            for each in _entries(node.args[0])
+            if isinstance(each, ast.Name) and not _OTHER_USE.search(each.id)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.FunctionDef) and node.name in fired:
+                self._parameters_of(node, constants)
+            elif isinstance(node, ast.ClassDef) and node.name in classes:
+                self._fields_of(node, constants)
+            elif isinstance(node, ast.Call) and called_name(node.func) == "add_argument":
+                self._argument(node, constants)
+        self._parsed = _parsed_names(tree)
+        set_often = {name for name, count in Counter(stored_names(tree)).items() if count > 1}
+        for statement in tree.body:
+            target = statement.targets[0] if isinstance(statement, ast.Assign) else None
+            if isinstance(statement, ast.Assign) and isinstance(target, ast.Name) and target.id not in set_often:
+                self._copies[target.id] = self.of(statement.value)
+
+    def _argument(self, node: ast.Call, constants: Mapping[str, Any]) -> None:
+        if option := option_of(node, constants):
+            self._given.add(option)
+            words = [literal_of(each, constants) for each in node.args]
+            self.aliases |= {_plain(word): option for word in words if isinstance(word, str) and word.startswith("-")}
+
+    def _parameters_of(self, function: ast.FunctionDef, constants: Mapping[str, Any]) -> None:
+        names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
+        values = function.args.defaults
+        defaults = [*zip(names[len(names) - len(values) :], values, strict=True)]
+        only = zip(function.args.kwonlyargs, function.args.kw_defaults, strict=True)
+        defaults += [(argument.arg, value) for argument, value in only if value is not None]
+        for name, value in defaults:
+            literal = literal_of(value, constants)
+            self.defaults[name] = None if literal is NOT_LITERAL else literal
+        self._parameters |= {*names, *(argument.arg for argument in function.args.kwonlyargs)}
+        self.aliases |= {name: name for name in self._parameters}
+
+    def _fields_of(self, owner: ast.ClassDef, constants: Mapping[str, Any]) -> None:
+        """Lengths alone: most other fields have a switch beside them."""
+        for node in owner.body:
+            if not isinstance(node, ast.AnnAssign) or not isinstance(node.target, ast.Name) or node.value is None:
+                continue
+            self._given.add(node.target.id)
+            self.aliases[node.target.id] = node.target.id
+            value = node.value
+            if isinstance(value, ast.Call):
+                value = next((word.value for word in value.keywords if word.arg == "default"), value)
+            literal = literal_of(value, constants)
+            if node.target.id in _LENGTHS and isinstance(literal, int):
+                self.defaults[node.target.id] = literal
+
+    def of(self, node: ast.expr) -> str:
+        """The option that an expression is the value of; empty where it is none's alone."""
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            return node.attr if node.value.id in self._parsed and node.attr in self._given else ""
+        if isinstance(node, ast.Name):
+            return node.id if node.id in self._parameters else self._copies.get(node.id, "")
+        return ""
+
+
+def option_of(node: ast.Call, constants: Mapping[str, Any]) -> str:
+    """What ``add_argument`` calls the value that it reads; empty where it does not say."""
+    words = [word for each in node.args if isinstance(word := literal_of(each, constants), str)]
+    stated = next((literal_of(word.value, constants) for word in node.keywords if word.arg == "dest"), None)
+    name = stated or next((word for word in words if word.startswith("--")), words[0] if words else "")
+    return _plain(name) if isinstance(name, str) else ""
+
+
+def _plain(word: str) -> str:
+    return word.lstrip("-").replace("-", "_")
+
+
+def _entries(node: ast.expr) -> list[ast.expr]:
+    return list(node.elts) if isinstance(node, ast.List | ast.Tuple) else [node]
+
+
+def stored_names(tree: ast.Module) -> Iterator[str]:
+    """Every name as often as something is set by it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            yield node.id
+
+
+def _parsed_names(tree: ast.Module) -> set[str]:
+    """Names that hold what a command's words were parsed to, and nothing else."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    parses = {node.name for node in functions if "pars" in node.name and any(map(_is_parse, ast.walk(node)))}
+    first = {node.name: node.args.args[0].arg for node in functions if node.args.args}
+    parsed: Counter[str] = Counter()
+    handed: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and _gives_parsed(node.value, parses):
+            for target in node.targets:
+                parsed.update(each.id for each in _entries(target) if isinstance(each, ast.Name))
+        elif isinstance(node, ast.Call) and node.args and _gives_parsed(node.args[0], parses):
+            handed.add(first.get(called_name(node.func), ""))
+    often = Counter(stored_names(tree))
+    return {name for name in {*parsed, *handed} if often[name] == parsed[name]}
+
+
+def _gives_parsed(node: ast.expr, parses: set[str]) -> bool:
+    """Also ``parser.parse_args_into_dataclasses()[0]``."""
+    node = node.value if isinstance(node, ast.Subscript) else node
+    return isinstance(node, ast.Call) and (_is_parse(node) or called_name(node.func) in parses)
+
+
+def _is_parse(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and _PARSES.fullmatch(called_name(node.func)) is not None
+
+
+def option_named(name: str, aliases: Mapping[str, Literal]) -> str:
+    """The option that a command's word means: by any of its names, or by a beginning that no other shares."""
+    if name in aliases:
+        return str(aliases[name])
+    meant = {str(option) for alias, option in aliases.items() if len(alias) > 1 and alias.startswith(name)}
+    return meant.pop() if name and len(meant) == 1 else name
+
+
+def assignments(tree: ast.Module) -> Iterator[tuple[str, Any]]:
+    """Names that the module sets to a literal, once each."""
+    for node in tree.body:
+        target = node.targets[0] if isinstance(node, ast.Assign) and len(node.targets) == 1 else None
+        if isinstance(target, ast.Name) and isinstance(node, ast.Assign):
+            value = literal_of(node.value, {})
+            if value is not NOT_LITERAL:
+                yield target.id, value
+
+
+def called_name(function: ast.expr) -> str:
+    return (
+        function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
+    )
+
+
+def literal_of(node: ast.expr, constants: Mapping[str, Any]) -> Any:
+    """The value of a literal (or of a name bound to one), also ``-1``, ``2 * 8``, ``torch.bfloat16``; names joined."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str | int | float | bool | None):
+        return node.value
+    if isinstance(node, ast.Name):
+        return constants.get(node.id, NOT_LITERAL)
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "torch":
+        return node.attr
+    if isinstance(node, ast.List | ast.Tuple) and 0 < len(node.elts) <= MAX_NAMES:
+        names = [literal_of(entry, {}) for entry in node.elts]
+        return ",".join(names) if all(isinstance(name, str) for name in names) else NOT_LITERAL
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        value = literal_of(node.operand, constants)
+        return -value if isinstance(value, int | float) else NOT_LITERAL
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Add):
+        first, second = literal_of(node.left, constants), literal_of(node.right, constants)
+        if not all(isinstance(item, int | float) and abs(item) < 1 << 40 for item in (first, second)):
+            return NOT_LITERAL
+        return first * second if isinstance(node.op, ast.Mult) else first + second
+    return NOT_LITERAL

@@ -5,9 +5,8 @@ import contextlib
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from benchmarks.shares.day import queue_documents, queue_name
@@ -16,7 +15,7 @@ from benchmarks.shares.replay import Engine
 
 FINAL, INITIAL = "LessThanOrEqualToFinalShare", "LessThanInitialShare"
 _SPACE = "day"
-_GRACE_S, _PAUSE_S, _LONGEST_S = 600, 600.0, 60.0
+_GRACE_S, _LEAST_S = 600, 0.5
 _PATIENCE_S = 60.0
 
 
@@ -110,21 +109,19 @@ def _wait_for_queues(plane: Any, arm: Arm, names: list[str]) -> None:
 
 @contextlib.contextmanager
 def _controller(plane: Any, engine: str, speed: float) -> Iterator[None]:
-    """The product's controller, its pauses as fast as the replay; constants of this process alone."""
+    """The product's controller; all of its spans that the replay compresses are settings, divided by the speed."""
     from kopt.cluster.client.api import connect
     from kopt.cluster.runtime.signals import run_until
-    from kopt.controllers.queues import evicting, reclaiming, reconciler, status
     from kopt.controllers.queues.main import ProcessSettings, Replica
     from kopt.controllers.queues.reconciler import Carrying
     from kopt.core.decision import Mode
     from kopt.core.scheduling.queue_tree import Engine as Compiler
-    from kopt.policies.queues import reclaim
 
-    _set("PAUSE_S", _PAUSE_S / speed, reclaim, evicting, reclaiming)
-    _set("LONGEST_S", max(1.0, _LONGEST_S / speed), reclaim, status)
-    _set("RECHECK_S", 0.5, evicting, reconciler)
-    carrying = Carrying(engine=Compiler(engine), mode=Mode.ENFORCE, prune=True)
-    settings = ProcessSettings(kubeconfig=plane.kubeconfig, carrying=carrying, port=0)
+    settings = ProcessSettings(
+        kubeconfig=plane.kubeconfig,
+        carrying=Carrying(engine=Compiler(engine), mode=Mode.ENFORCE, prune=True, **paced(speed)),
+        port=0,
+    )
     loop, stop = asyncio.new_event_loop(), asyncio.Event()
 
     async def serve() -> None:
@@ -140,9 +137,15 @@ def _controller(plane: Any, engine: str, speed: float) -> Iterator[None]:
         thread.join(30)
 
 
-def _set(name: str, value: float, *modules: ModuleType) -> None:
-    """Wherever it was imported to."""
-    for module in modules:
-        if not hasattr(module, name):
-            raise AttributeError(f"{module.__name__} has no {name}")
-        setattr(module, name, value)
+def paced(speed: float) -> dict[str, Any]:
+    """The spans of the product's controller in a replay, as fields of `controllers.queues.reconciler.Carrying`; nothing
+    is looked at more often than twice a second."""
+    from kopt.controllers.queues.reconciler import Carrying
+    from kopt.policies.queues.reclaim import Pace
+
+    def shorter(span_s: float) -> float:
+        return max(_LEAST_S, span_s / speed)
+
+    usual = Carrying()
+    pace = Pace(**{field.name: shorter(getattr(usual.pace, field.name)) for field in fields(Pace)})
+    return {"pace": pace, "again_s": shorter(usual.again_s), "closely_s": shorter(usual.closely_s)}

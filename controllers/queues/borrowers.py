@@ -1,7 +1,7 @@
 """Who borrows below a conservative queue's root, how their checkpoints stand, and what their quota would make room for,
 as ``policies.queues.victims`` needs it."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,13 +15,14 @@ from kopt.cluster.workloads.kueue.reading import read_gpu_pod
 from kopt.cluster.workloads.queue_trees.live import LiveQueues
 from kopt.cluster.workloads.requests.gpus import milli_of
 from kopt.core.decision import Mode as ActMode
+from kopt.core.scheduling.quota import Admitted, FlavorResource
 from kopt.core.units import MilliGpu
 from kopt.core.workload.checkpoint import JobState
 from kopt.core.workload.save_state import USUAL_S, SaveState
 from kopt.policies.preemption import PreemptionSettings, RunningGang
 from kopt.policies.preemption.evidence import outlook
 from kopt.policies.queues.victims import BorrowedRun, Safety
-from kopt.policies.quota import Mode, QuotaTree, assign
+from kopt.policies.quota import Assignment, Mode, QuotaTree, assign
 
 HOLDER = "reclaim"
 """The value of kaiwo.ai/held on Workloads that were evicted for a conservative queue."""
@@ -30,36 +31,90 @@ _LONGEST_WRITE_S = 900.0
 """A write that is not over by then has not been followed."""
 
 
-class QuotaRoom:
-    """Kueue's arithmetic (``policies.quota``) with a workload that waits in ``owner``, and others gone."""
+class LiveQuotas:
+    """The queues of a cluster as Kueue counts them, and who has quota of theirs; changed by what is decided, so that
+    nothing is given or taken twice."""
 
-    def __init__(self, live: LiveQueues, owner: str, waits: KueueWorkload, admitted: Sequence[KueueWorkload]) -> None:
+    def __init__(self, live: LiveQueues, admitted: Sequence[KueueWorkload]) -> None:
         of_kind: dict[str, list[Object]] = defaultdict(list)
         for (kind, *_), document in live.objects.items():
             of_kind[kind].append(document)
-        self._queues = {queue.name: queue for queue in map(read_cluster_queue, of_kind["ClusterQueue"])}
-        self._nodes = [*map(read_cohort, of_kind["Cohort"]), *(queue.node for queue in self._queues.values())]
-        flavors = {flavor.name: flavor for flavor in map(read_flavor, of_kind["ResourceFlavor"])}
-        self._owner: ClusterQueue = self._queues[owner]
-        self._demand = demand_of(waits, self._owner, flavors)
-        self._admitted = {workload.name: admitted_of(workload) for workload in admitted}
+        self.queues = {queue.name: queue for queue in map(read_cluster_queue, of_kind["ClusterQueue"])}
+        self.nodes = [*map(read_cohort, of_kind["Cohort"]), *(queue.node for queue in self.queues.values())]
+        self.flavors = {flavor.name: flavor for flavor in map(read_flavor, of_kind["ResourceFlavor"])}
+        self.admitted = {workload.name: admitted_of(workload) for workload in admitted}
+
+    def free_of_own(self, name: str) -> Mapping[str, int]:
+        """By resource, the most that a queue's own quota has left in one flavour."""
+        used: Counter[FlavorResource] = Counter()
+        for item in self.admitted.values():
+            used.update(item.uses if item.queue == name else {})
+        free: Counter[str] = Counter()
+        for at_flavor, quota in self.queues[name].quotas.items():
+            free[at_flavor[1]] = max(free[at_flavor[1]], quota.nominal - used[at_flavor])
+        return free
+
+    def decide(self, owner: str, waits: KueueWorkload, gone: Collection[str]) -> None:
+        """``waits`` has its quota from now on, and those who are ``gone`` have none."""
+        room = QuotaRoom(self, owner, waits)
+        uses = room.assignment(gone).requests
+        for name in gone:
+            self.admitted.pop(name, None)
+        own = Admitted(waits.name, owner, waits.priority, waits.created_s, 0.0, uses)
+        self.admitted[waits.name] = own
+
+
+class QuotaRoom:
+    """Kueue's arithmetic (``policies.quota``) with a workload that waits in ``owner``, and others gone."""
+
+    def __init__(self, quotas: LiveQuotas, owner: str, waits: KueueWorkload) -> None:
+        self._owner: ClusterQueue = quotas.queues[owner]
+        self._demand = demand_of(waits, self._owner, quotas.flavors)
+        self._wanted = {resource for pods in self._demand.pod_sets for resource in pods.requests}
+        self._admitted = dict(quotas.admitted)
+        self._tree = QuotaTree.of(quotas.nodes, self._admitted.values())
+        self._gone = set[str]()
 
     def fits(self, evicted: Collection[str]) -> bool:
-        remaining = [item for name, item in self._admitted.items() if name not in evicted]
-        tree = QuotaTree.of(self._nodes, remaining)
-        return assign(self._demand, self._owner.rules, tree, remaining).mode is Mode.FIT
+        return self.assignment(evicted).mode is Mode.FIT
+
+    def assignment(self, evicted: Collection[str]) -> Assignment:
+        tree = self._without(evicted)
+        remaining = [item for name, item in self._admitted.items() if name not in self._gone]
+        return assign(self._demand, self._owner.rules, tree, remaining)
 
     def lends(self, name: str, evicted: Collection[str]) -> bool:
-        workload = self._admitted[name]
-        tree = QuotaTree.of(self._nodes, (item for other, item in self._admitted.items() if other not in evicted))
+        return bool(self._lent(name, self._without(evicted)))
+
+    def shortfall(self, name: str, evicted: Collection[str]) -> float:
+        tree, workload = self._without(evicted), self._admitted[name]
+        lacks = [0.0]
+        for at_flavor in self._lent(name, tree):
+            quota = tree.quota(workload.queue, at_flavor).nominal
+            after = tree.used(workload.queue, at_flavor) - workload.uses[at_flavor]
+            lacks.append((quota - after) / quota if quota else 0.0)
+        return max(lacks)
+
+    def _lent(self, name: str, tree: QuotaTree) -> list[FlavorResource]:
+        """What a workload uses of what its queue, and those above it that the owner is not in, have from others."""
+        workload = self._admitted.get(name)
+        if workload is None:
+            return []
         shared = set(tree.lineage(self._owner.name))
         between = [key for key in tree.lineage(workload.queue) if key not in shared]
-        wanted = {resource for pods in self._demand.pod_sets for resource in pods.requests}
-        return bool(between) and any(
-            all(tree.exceeds(key, at_flavor) for key in between)
+        return [
+            at_flavor
             for at_flavor in workload.uses
-            if at_flavor[1] in wanted
-        )
+            if at_flavor[1] in self._wanted and between and all(tree.exceeds(key, at_flavor) for key in between)
+        ]
+
+    def _without(self, evicted: Collection[str]) -> QuotaTree:
+        """One tree that is changed: those are many of whom it is asked in turn."""
+        gone = {name for name in evicted if name in self._admitted}
+        for name, sign in [*((name, -1) for name in gone - self._gone), *((name, 1) for name in self._gone - gone)]:
+            self._tree.add(self._admitted[name].queue, self._admitted[name].uses, sign)
+        self._gone = gone
+        return self._tree
 
 
 @dataclass(frozen=True)

@@ -4,39 +4,51 @@ it, so that borrowers are not admitted and evicted in turns (kueue#14468).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kopt.core.reason import Reason
 from kopt.core.workload.save_state import SaveState
 from kopt.policies.queues.victims import BorrowedRun, Room, Safety, victims_of
 
 DEFAULT_GRACE_S = 600
-PAUSE_S = 600.0
-"""Between the beginnings of two reclaims of one queue, and from the return of a workload that was evicted until it is
-evicted again."""
-LONGEST_S = 60.0
-"""For how long borrowers are evicted once that has begun, for workloads whose grace was over then."""
-_STAMP_S = 1.0
-"""What a time that is written in whole seconds may be early by."""
-_RECHECK_S = 2.0
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Spans in seconds. ``pause_s``: from the beginning of a reclaim until the next one of that queue, for what came
+    since; and from the return of a workload that was evicted until it is evicted again. ``longest_s``: for how long
+    borrowers are evicted for one workload once that has begun, if others get what they leave. ``recheck_s``: until what
+    others do is looked at again."""
+
+    pause_s: float = 600.0
+    longest_s: float = 60.0
+    recheck_s: float = 2.0
+
+
+PACE = Pace()
 
 
 @dataclass(frozen=True)
 class OwnerState:
-    """A conservative queue. ``waits_since_s``: of its oldest workload that its own quota would hold, None without one;
-    ``reclaimed_s``: when its last reclaim began. All in Unix seconds."""
+    """A conservative queue, for one of the workloads that wait for its own quota. ``waits_since_s``: of this one, None
+    without one; ``attempted_s``: when borrowers were first evicted for it, of those that are held; ``reclaimed_s``: when
+    the queue's last reclaim began; ``is_full``: workloads wait, and none of them fits beside what its own ones use. All
+    in Unix seconds."""
 
     name: str
     grace_s: int = DEFAULT_GRACE_S
     waits_since_s: float | None = None
     reclaimed_s: float | None = None
+    attempted_s: float | None = None
+    is_full: bool = False
 
 
 @dataclass(frozen=True)
 class ReclaimDecision:
     """Whether borrowers are evicted for the queue now, why, and in how many seconds that may change by itself.
 
-    ``victims`` are evicted now; of ``saves`` a checkpoint is requested, and they are evicted when they have it.
+    ``victims`` are evicted now; of ``saves`` a checkpoint is requested, and they are evicted when they have it. Both are
+    among ``claimed``, who are nobody else's to evict; ``is_served``: with these gone the workload has its quota.
     """
 
     reclaims: bool
@@ -44,66 +56,93 @@ class ReclaimDecision:
     again_s: float = float("inf")
     victims: tuple[str, ...] = ()
     saves: tuple[str, ...] = ()
+    claimed: tuple[str, ...] = ()
+    is_served: bool = False
 
 
-def delayed_reclaim(owner: OwnerState, borrowed: Sequence[BorrowedRun], room: Room, now_s: float) -> ReclaimDecision:
-    """What to do for the oldest workload that waits for the owner's quota; ``room`` is that for this workload."""
+def delayed_reclaim(
+    owner: OwnerState, borrowed: Sequence[BorrowedRun], room: Room, now_s: float, pace: Pace = PACE
+) -> ReclaimDecision:
+    """What to do for one workload that waits for the owner's quota; ``room`` is that for this workload, and for those
+    that were decided about before it."""
     if owner.waits_since_s is None:
-        return ReclaimDecision(False, Reason("NOTHING_WAITS", "No workload waits for the queue's own quota."))
+        return ReclaimDecision(False, _nothing(owner))
     waited_s = now_s - owner.waits_since_s
     if waited_s < owner.grace_s:
         why = f"A workload waits for the queue's own quota since {waited_s:.0f} s; the grace is {owner.grace_s} s."
         return ReclaimDecision(False, Reason("IN_GRACE", why), owner.grace_s - waited_s)
-    since_s = None if owner.reclaimed_s is None else now_s - owner.reclaimed_s
-    if since_s is not None and since_s < PAUSE_S and not _is_due(owner, since_s):
-        why = f"Quota was taken back {since_s:.0f} s ago, and is again after {PAUSE_S:.0f} s at the earliest."
-        return ReclaimDecision(False, Reason("BACKS_OFF", why), PAUSE_S - since_s)
-    victims = victims_of([run for run in borrowed if run.terminating or _remaining_s(run, now_s) <= 0], room)
+    paused_s = _paused_s(owner, now_s, pace)
+    if paused_s > 0:
+        why = f"Quota was taken back {pace.pause_s - paused_s:.0f} s ago, and is again after {pace.pause_s:.0f} s."
+        return ReclaimDecision(False, Reason("BACKS_OFF", why), paused_s)
+    free_to_go = [run for run in borrowed if run.terminating or _remaining_s(run, now_s, pace) <= 0]
+    victims = victims_of(free_to_go, room)
     if victims is None:
-        return _nobody(borrowed, room, now_s)
-    return _reclaimed(victims, waited_s)
+        return _nobody(borrowed, room, now_s, pace)
+    return _reclaimed(victims, waited_s, pace)
 
 
-def _is_due(owner: OwnerState, since_s: float) -> bool:
-    """Whether what waits is among that for which the last reclaim began."""
-    began_s, waits_s = owner.reclaimed_s or 0.0, owner.waits_since_s or 0.0
-    return since_s < LONGEST_S and waits_s + owner.grace_s <= began_s + _STAMP_S
+def in_order(decisions: Sequence[ReclaimDecision]) -> ReclaimDecision:
+    """What to report of a queue: of what is done for its workloads what is done first, else what the oldest waits for;
+    looked at again when the first of them says. ``decisions`` are one at least, the oldest's first."""
+    first = min(decisions, key=lambda it: (not it.reclaims, not it.saves))
+    return replace(first, again_s=min(it.again_s for it in decisions))
 
 
-def _reclaimed(victims: Sequence[BorrowedRun], waited_s: float) -> ReclaimDecision:
-    waits = f"A workload waits for the queue's own quota since {waited_s:.0f} s"
+def _nothing(owner: OwnerState) -> Reason:
+    if owner.is_full:
+        why = "What waits does not fit into what the queue's own workloads leave of its quota."
+        return Reason("OWN_QUOTA_IN_USE", why)
+    return Reason("NOTHING_WAITS", "No workload waits for the queue's own quota.")
+
+
+def _paused_s(owner: OwnerState, now_s: float, pace: Pace) -> float:
+    """For how long it backs off. What waited already when the last reclaim began is due with it, whenever its grace
+    ends; a workload for which borrowers went in vain is not, as others got what they left."""
+    rests_s = [0.0]
+    if owner.reclaimed_s is not None and (owner.waits_since_s or 0.0) > owner.reclaimed_s:
+        rests_s.append(owner.reclaimed_s + pace.pause_s - now_s)
+    if owner.attempted_s is not None and now_s - owner.attempted_s >= pace.longest_s:
+        rests_s.append(owner.attempted_s + pace.pause_s - now_s)
+    return max(rests_s)
+
+
+def _reclaimed(victims: Sequence[BorrowedRun], waited_s: float, pace: Pace) -> ReclaimDecision:
+    waits, again_s = f"A workload waits for the queue's own quota since {waited_s:.0f} s", pace.recheck_s
     if not victims:
         why = f"{waits}; it is free once those that were evicted have ended."
-        return ReclaimDecision(False, Reason("COMES_FREE", why), _RECHECK_S)
+        return ReclaimDecision(False, Reason("COMES_FREE", why), again_s, is_served=True)
+    claimed = tuple(run.name for run in victims)
     unready = [run for run in victims if run.safety is Safety.SAVES or run.save in (SaveState.ASKED, SaveState.ASKABLE)]
     if unready:
         saves = tuple(run.name for run in victims if run.save is SaveState.ASKABLE)
         why = f"{waits}; {', '.join(run.name for run in unready)} saves a checkpoint first."
-        return ReclaimDecision(False, Reason("SAVES_FIRST", why), _RECHECK_S, saves=saves)
-    names = tuple(run.name for run in victims)
-    return ReclaimDecision(
-        True, Reason("RECLAIMS", f"{waits}: {', '.join(names)} is evicted for it."), _RECHECK_S, names
-    )
+        reason = Reason("SAVES_FIRST", why)
+        return ReclaimDecision(False, reason, again_s, saves=saves, claimed=claimed, is_served=True)
+    reason = Reason("RECLAIMS", f"{waits}: {', '.join(claimed)} is evicted for it.")
+    return ReclaimDecision(True, reason, again_s, claimed, claimed=claimed, is_served=True)
 
 
-def _nobody(borrowed: Sequence[BorrowedRun], room: Room, now_s: float) -> ReclaimDecision:
+def _nobody(borrowed: Sequence[BorrowedRun], room: Room, now_s: float, pace: Pace) -> ReclaimDecision:
     young = [
-        (remaining_s, run) for run in borrowed if not run.terminating and (remaining_s := _remaining_s(run, now_s)) > 0
+        (remaining_s, run)
+        for run in borrowed
+        if not run.terminating and (remaining_s := _remaining_s(run, now_s, pace)) > 0
     ]
     if not young or victims_of(borrowed, room) is None:
         why = "All workloads that may be evicted do not free what a workload of the queue waits for."
         return ReclaimDecision(False, Reason("NO_VICTIMS", why))
     remaining_s, run = min(young, key=lambda item: (item[0], item[1].name))
     why = (
-        f"{run.name} has run for less than {_protected_s(run):.0f} s, "
+        f"{run.name} has run for less than {_protected_s(run, pace):.0f} s, "
         f"and is left alone for another {remaining_s:.0f} s."
     )
     return ReclaimDecision(False, Reason("IN_MIN_RUNTIME", why), remaining_s)
 
 
-def _protected_s(run: BorrowedRun) -> float:
-    return max(run.min_runtime_s, PAUSE_S if run.was_evicted else 0.0)
+def _protected_s(run: BorrowedRun, pace: Pace) -> float:
+    return max(run.min_runtime_s, pace.pause_s if run.was_evicted else 0.0)
 
 
-def _remaining_s(run: BorrowedRun, now_s: float) -> float:
-    return run.started_s + _protected_s(run) - now_s
+def _remaining_s(run: BorrowedRun, now_s: float, pace: Pace) -> float:
+    return run.started_s + _protected_s(run, pace) - now_s

@@ -1,5 +1,10 @@
-"""Which borrowers make room for a queue that takes its quota back: those whose checkpoints are safe before all others,
-by the work that they lose, and no more than it takes."""
+"""Which borrowers make room for a queue that takes its quota back: those without whom their own queue still uses its
+quota, of these those whose checkpoints are safe before all others, by the work that they lose, and no more than it
+takes.
+
+A queue that borrows one GPU with a job of 16 would be 15 below its own quota without that job, and the job may never
+fit beside what its queue starts meanwhile: one guarantee would be kept by breaking another.
+"""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -48,25 +53,45 @@ class Room(Protocol):
         """Whether the queue of a workload, and those above it that the owner is not in, still use more than theirs."""
         ...
 
+    def shortfall(self, name: str, evicted: Collection[str]) -> float:
+        """The part of its quota that the queue of a workload that lends would lack without it; 0 where it has all."""
+        ...
+
 
 def victims_of(runs: Sequence[BorrowedRun], room: Room) -> tuple[BorrowedRun, ...] | None:
     """The victims, beside those that are terminating already; empty where nobody else has to go, None where all of them
     together do not free enough.
 
-    No workload whose checkpoint is not safe is among them while others would do.
+    No queue is taken below its own quota while others would do; among those who are like in that nobody whose checkpoint
+    is not safe goes while others would do.
     """
     terminating = [run.name for run in runs if run.terminating]
     if room.fits(terminating):
         return ()
-    result: list[BorrowedRun] = []
+    picked: list[BorrowedRun] = []
     evicted = list(terminating)
-    for run in sorted((run for run in runs if not run.terminating), key=_order):
-        if room.lends(run.name, evicted):
-            result.append(run)
-            evicted.append(run.name)
-            if room.fits(evicted):
-                return _needed(result, terminating, room)
+    alive = sorted((run for run in runs if not run.terminating), key=_order)
+    # Whoever would take its queue below its quota still would when others have gone from it.
+    below = list[BorrowedRun]()
+    for run in alive:
+        if not room.lends(run.name, evicted):
+            continue
+        if room.shortfall(run.name, evicted) > 0:
+            below.append(run)
+        elif _picked(run, picked, evicted, room):
+            return _needed(picked, terminating, room)
+    lacks = {run.name: room.shortfall(run.name, evicted) for run in below}
+    for run in sorted(below, key=lambda run: (lacks[run.name], *_order(run))):
+        if room.lends(run.name, evicted) and _picked(run, picked, evicted, room):
+            return _needed(picked, terminating, room)
     return None
+
+
+def _picked(run: BorrowedRun, picked: list[BorrowedRun], evicted: list[str], room: Room) -> bool:
+    """Whether it is enough with this one, too."""
+    picked.append(run)
+    evicted.append(run.name)
+    return room.fits(evicted)
 
 
 def _needed(victims: list[BorrowedRun], terminating: list[str], room: Room) -> tuple[BorrowedRun, ...]:

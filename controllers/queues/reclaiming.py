@@ -33,7 +33,6 @@ from kopt.policies.queues.reclaim import (
     in_order,
 )
 
-
 _MOST_LOOKED_AT = 100
 """Workloads of one queue that are decided about in one pass, the oldest ones."""
 

@@ -31,9 +31,9 @@ PACE = Pace()
 @dataclass(frozen=True)
 class OwnerState:
     """A conservative queue, for one of the workloads that wait for its own quota. ``waits_since_s``: of this one, None
-    without one; ``attempted_s``: when borrowers were first evicted for it, of those that are held; ``reclaimed_s``: when
-    the queue's last reclaim began; ``is_full``: workloads wait, and none of them fits beside what its own ones use. All
-    in Unix seconds."""
+    without one; ``reclaimed_s``: when the queue's last reclaim began; ``attempted_s``: when borrowers were first evicted
+    for this workload, of those that are held; all in Unix seconds. ``is_full``: workloads wait, and none of them fits
+    beside what the queue's own ones use."""
 
     name: str
     grace_s: int = DEFAULT_GRACE_S
@@ -47,8 +47,8 @@ class OwnerState:
 class ReclaimDecision:
     """Whether borrowers are evicted for the queue now, why, and in how many seconds that may change by itself.
 
-    ``victims`` are evicted now; of ``saves`` a checkpoint is requested, and they are evicted when they have it. Both are
-    among ``claimed``, who are nobody else's to evict; ``is_served``: with these gone the workload has its quota.
+    ``victims`` are evicted now; of ``saves`` a checkpoint is requested, and they are evicted when they have it. Both
+    are among ``claimed``, who go for no other workload; ``is_served``: with these gone this one has its quota.
     """
 
     reclaims: bool

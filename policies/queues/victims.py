@@ -62,8 +62,8 @@ def victims_of(runs: Sequence[BorrowedRun], room: Room) -> tuple[BorrowedRun, ..
     """The victims, beside those that are terminating already; empty where nobody else has to go, None where all of them
     together do not free enough.
 
-    No queue is taken below its own quota while others would do; among those who are like in that nobody whose checkpoint
-    is not safe goes while others would do.
+    No queue is taken below its own quota while others would do; and among those who leave their queue its quota nobody
+    whose checkpoint is not safe goes while others would do.
     """
     terminating = [run.name for run in runs if run.terminating]
     if room.fits(terminating):

@@ -31,8 +31,8 @@ PACE = Pace()
 @dataclass(frozen=True)
 class OwnerState:
     """A conservative queue, for one of the workloads that wait for its own quota. ``waits_since_s``: of this one, None
-    without one; ``reclaimed_s``: when the queue's last reclaim began; ``attempted_s``: when borrowers were first evicted
-    for this workload, of those that are held; all in Unix seconds. ``is_full``: workloads wait, and none of them fits
+    without one; ``reclaimed_s``: when the queue's last reclaim began; ``attempted_s``: when borrowers were first
+    evicted for this workload, of those that are held; all in Unix seconds. ``is_full``: workloads wait, and none of them fits
     beside what the queue's own ones use."""
 
     name: str

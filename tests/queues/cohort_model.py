@@ -85,8 +85,8 @@ class Work:
 
 
 class Cohort:
-    """``quotas`` and ``capacity`` in GPUs; workloads that are evicted keep their quota for ``ends_s``. With ``extra``
-    above the quotas, which belongs to the cohort."""
+    """``quotas`` and ``capacity`` in GPUs; workloads that are evicted keep their quota for ``ends_s``.
+    What the capacity has above the quotas belongs to the cohort."""
 
     def __init__(self, quotas: Mapping[str, int], capacity: int, fairness: Object, ends_s: float) -> None:
         self.quotas, self.capacity, self.ends_s = dict(quotas), capacity, ends_s

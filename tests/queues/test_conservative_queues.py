@@ -14,6 +14,7 @@ from deploy.rights import start_controller
 
 from .teams import QUEUE, Object, Team
 
+RESTS = ("NothingWaits", "OwnQuotaInUse", "BacksOff")
 VALUES: Object = {
     "queues": {"enabled": True, "mode": "enforce", "prune": True},
     **{name: {"enabled": False} for name in ("webhook", "sizing", "extender")},
@@ -119,8 +120,7 @@ def test_borrowers_are_not_evicted_and_admitted_in_turns(team: Team) -> None:
     team.job("latest", second, 2)
     for owner in (team.owner, second):
         # What fits runs, and for what does not nobody is evicted again.
-        rests = ("NothingWaits", "OwnQuotaInUse", "BacksOff")
-        wait_for(lambda owner=owner: team.condition("Reclaiming", owner) in rests, what=owner)
+        wait_for(lambda owner=owner: team.condition("Reclaiming", owner) in RESTS, what=owner)
     assert [team.evictions(job) for job in (*borrows, more)] == [1, 1, 0]
 
 

@@ -21,14 +21,14 @@ _PATIENCE_S = 60.0
 
 @dataclass(frozen=True)
 class Arm:
-    """``strategies``: of fair sharing in Kueue's own configuration, which has none without them. ``conservative``: the
-    queues take back after a grace, which our controller sees to."""
+    """``strategies``: of fair sharing in Kueue's own configuration, which has none without them. ``reclaim``: the
+    queues' strategy; what is not aggressive our controller sees to."""
 
     text: str
     engine: str
     strategies: tuple[str, ...] = (FINAL, INITIAL)
     controller: bool = False
-    conservative: bool = False
+    reclaim: str = "aggressive"
 
 
 ARMS = {
@@ -36,7 +36,8 @@ ARMS = {
     "kueue-final-share": Arm("Kueue, objects as compiled, the first strategy alone", "kueue", (FINAL,)),
     "kueue-unfair": Arm("Kueue without fair sharing", "kueue", ()),
     "kueue-controller": Arm("Kueue, our controller, aggressive", "kueue", controller=True),
-    "kueue-conservative": Arm("Kueue, our controller, conservative", "kueue", controller=True, conservative=True),
+    "kueue-conservative": Arm("Kueue, our controller, conservative", "kueue", controller=True, reclaim="conservative"),
+    "kueue-balanced": Arm("Kueue, our controller, balanced", "kueue", controller=True, reclaim="balanced"),
     "kai": Arm("KAI, objects as compiled", "kai"),
     "kai-controller": Arm("KAI, our controller", "kai", controller=True),
 }
@@ -51,8 +52,8 @@ def running(arm: Arm, quotas: Mapping[str, int], capacity: int, speed: float, fo
     plane = ControlPlane(folder)
     try:
         plane.api.namespace(_SPACE)
-        grace = {"gracePeriod": f"{max(1, round(_GRACE_S / speed))}s"} if arm.conservative else {}
-        fairness = {"reclaimStrategy": "conservative" if arm.conservative else "aggressive", **grace}
+        grace = {"gracePeriod": f"{max(1, round(_GRACE_S / speed))}s"} if arm.reclaim == "conservative" else {}
+        fairness = {"reclaimStrategy": arm.reclaim, **grace}
         documents = queue_documents(quotas, capacity, _SPACE, fairness)
         with contextlib.ExitStack() as stack:
             engine = (_kueue if arm.engine == "kueue" else _kai)(plane, arm, capacity, stack)

@@ -14,6 +14,7 @@ from kopt.cluster.workloads.kueue.queues import admitted_of, demand_of, read_clu
 from kopt.cluster.workloads.kueue.reading import read_gpu_pod
 from kopt.cluster.workloads.queue_trees.live import LiveQueues
 from kopt.cluster.workloads.requests.gpus import milli_of
+from kopt.cluster.workloads.requests.pods import is_gpu
 from kopt.core.decision import Mode as ActMode
 from kopt.core.scheduling.quota import Admitted, FlavorResource
 from kopt.core.units import MilliGpu
@@ -53,6 +54,11 @@ class LiveQuotas:
         for at_flavor, quota in self.queues[name].quotas.items():
             free[at_flavor[1]] = max(free[at_flavor[1]], quota.nominal - used[at_flavor])
         return free
+
+    def gpus(self, name: str, gone: Collection[str] = ()) -> int:
+        """What a queue uses, in thousandths of a GPU."""
+        own = [item for item in self.admitted.values() if item.queue == name and item.name not in gone]
+        return sum(gpus_of(item.uses) for item in own)
 
     def decide(self, owner: str, waits: KueueWorkload, gone: Collection[str]) -> None:
         """``waits`` has its quota from now on, and those who are ``gone`` have none."""
@@ -143,6 +149,11 @@ def borrower_of(
         terminating=workload.terminating or workload.holder == HOLDER,
     )
     return Borrower(workload, run, saving)
+
+
+def gpus_of(uses: Mapping[FlavorResource, int]) -> int:
+    """Thousandths of a GPU, of all kinds."""
+    return sum(amount for (_, resource), amount in uses.items() if is_gpu(resource))
 
 
 def is_ours_to_evict(workload: KueueWorkload) -> bool:

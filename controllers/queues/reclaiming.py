@@ -1,5 +1,6 @@
 """What a conservative queue of Kueue's waits for, and who has borrowed, as ``policies.queues.reclaim`` needs it."""
 
+from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,21 +18,26 @@ from kopt.controllers.queues.borrowers import (
     LiveQuotas,
     QuotaRoom,
     borrower_of,
+    gpus_of,
     is_ours_to_evict,
     pods_by_workload,
 )
-from kopt.core.scheduling.queue_tree import Engine, Reclaim
+from kopt.core.scheduling.queue_tree import GPU, Engine, Reclaim
 from kopt.core.times import seconds_or_none
 from kopt.policies.queues import QueueTree
+from kopt.policies.queues.balance import SharedRun, Shares
 from kopt.policies.queues.reclaim import (
     DEFAULT_GRACE_S,
     PACE,
     OwnerState,
     Pace,
     ReclaimDecision,
+    balancing_reclaim,
     delayed_reclaim,
     in_order,
 )
+from kopt.policies.queues.shares import divisions
+from kopt.policies.shares import share_rows
 
 _MOST_LOOKED_AT = 100
 """Workloads of one queue that are decided about in one pass, the oldest ones."""
@@ -68,7 +74,7 @@ async def reclaims_due(
     owners = [
         name
         for name, queue in tree.queues.items()
-        if queue.reclaim is Reclaim.CONSERVATIVE and tree.is_leaf(name) and queue.parent
+        if queue.reclaim is not None and queue.reclaim.is_delayed and tree.is_leaf(name) and queue.parent
     ]
     if not owners:
         return Reclaiming()
@@ -80,45 +86,76 @@ async def reclaims_due(
     admitted = [each for each in workloads if each.reserved_s is not None and not each.finished]
     quotas, attempts = LiveQuotas(live, admitted), _attempts(workloads)
     decisions, steps, borrowers = dict[str, ReclaimDecision](), list[Step](), dict[str, Borrower]()
-    for name in owners:
+    balanced = {name for name in owners if tree.queues[name].reclaim is Reclaim.BALANCED}
+    ideal = ideal_gpus(tree, live, workloads) if any(waits[name] for name in balanced) else {}
+    lacks = {name: ideal.get(name, 0) - quotas.gpus(name) for name in balanced}
+    # Whoever lacks most of its share is first.
+    for name in sorted(owners, key=lambda name: -lacks.get(name, 0)):
         plain = _owner(tree, name, documents, is_full=bool(waits[name]))
         own = _borrowed(live, tree, name, admitted, pods, now_s, pace) if waits[name] else []
-        of_queue = _steps(plain, waits[name], own, quotas, attempts, now_s, pace)
+        queue = _Queue(plain, own, quotas, attempts, ideal if name in balanced else None, now_s, pace)
+        of_queue = queue.steps(waits[name])
         steps += of_queue
         borrowers |= {each.run.name: each for each in own}
         nothing = delayed_reclaim(plain, (), _NO_ROOM, now_s, pace)
-        decisions[name] = in_order([step.decision for step in of_queue] or [nothing])
+        decision = in_order([step.decision for step in of_queue] or [nothing])
+        again_s = min(decision.again_s, pace.look_s) if name in balanced and waits[name] else decision.again_s
+        decisions[name] = replace(decision, again_s=again_s)
     return Reclaiming(decisions, steps, borrowers)
 
 
-def _steps(
-    plain: OwnerState,
-    waits: Sequence[KueueWorkload],
-    borrowed: Sequence[Borrower],
-    quotas: LiveQuotas,
-    attempts: Mapping[str, float],
-    now_s: float,
-    pace: Pace,
-) -> list[Step]:
-    """For each workload that fits the queue's own quota beside what it uses and what is decided for older ones, up to
-    the first whose grace is not over."""
-    result = list[Step]()
-    for workload in waits:
-        free = quotas.free_of_own(plain.name)
-        if any(value > free.get(name, 0) for name, value in workload.requests.items() if name != "pods"):
-            continue
-        since_s, attempted_s = waits_since_s(workload), attempts.get(workload.name)
-        owner = replace(plain, waits_since_s=since_s, attempted_s=attempted_s)
-        runs = [each.run for each in borrowed if each.run.name in quotas.admitted]
-        room = QuotaRoom(quotas, plain.name, workload)
-        decision = delayed_reclaim(owner, runs, room, now_s, pace)
-        result.append(Step(plain.name, workload, decision))
-        if decision.reason.code == "IN_GRACE" or len(result) == _MOST_LOOKED_AT:
-            break
+@dataclass(frozen=True)
+class _Queue:
+    """What one queue is decided by. ``ideal``: of all leaves, where it is balanced."""
+
+    plain: OwnerState
+    borrowed: Sequence[Borrower]
+    quotas: LiveQuotas
+    attempts: Mapping[str, float]
+    ideal: Mapping[str, int] | None
+    now_s: float
+    pace: Pace
+
+    def steps(self, waits: Sequence[KueueWorkload]) -> list[Step]:
+        """For each workload that fits the queue's own quota, or its share, beside what it uses and what is decided for
+        older ones, up to the first whose grace is not over."""
+        result = list[Step]()
+        for workload in waits:
+            decision = self._decision(workload)
+            if decision is None:
+                continue
+            result.append(Step(self.plain.name, workload, decision))
+            if decision.reason.code == "IN_GRACE" or len(result) == _MOST_LOOKED_AT:
+                break
+        return result
+
+    def _decision(self, workload: KueueWorkload) -> ReclaimDecision | None:
+        """Gives the workload its quota where that is decided; None for one for which nothing is to be done."""
+        since_s, attempted_s = waits_since_s(workload), self.attempts.get(workload.name)
+        owner = replace(self.plain, waits_since_s=since_s, attempted_s=attempted_s)
+        borrowed = [each for each in self.borrowed if each.run.name in self.quotas.admitted]
+        runs = [each.run for each in borrowed]
+        room = QuotaRoom(self.quotas, owner.name, workload)
+        decision = None if self.ideal is None else self._balanced(owner, workload, borrowed, room)
+        if decision is None:
+            free = self.quotas.free_of_own(owner.name)
+            if any(value > free.get(name, 0) for name, value in workload.requests.items() if name != "pods"):
+                return None
+            decision = delayed_reclaim(owner, runs, room, self.now_s, self.pace)
         if decision.is_served:
             terminating = [run.name for run in runs if run.terminating] if not room.fits(decision.claimed) else []
-            quotas.decide(plain.name, workload, [*terminating, *decision.claimed])
-    return result
+            self.quotas.decide(owner.name, workload, [*terminating, *decision.claimed])
+        return decision
+
+    def _balanced(
+        self, owner: OwnerState, workload: KueueWorkload, borrowed: Sequence[Borrower], room: QuotaRoom
+    ) -> ReclaimDecision | None:
+        gone = {each.run.name for each in borrowed if each.run.terminating}
+        use = {name: self.quotas.gpus(name, gone) for name in self.quotas.queues}
+        runs = [SharedRun(each.run, each.workload.cluster_queue, gpus_of(each.workload.uses)) for each in borrowed]
+        wanted = gpus_of({("", name): amount for name, amount in workload.requests.items()})
+        shares = Shares(use, self.ideal or {})
+        return balancing_reclaim(owner, wanted, runs, shares, room, self.now_s, self.pace)
 
 
 class _Nowhere:
@@ -136,9 +173,34 @@ _NO_ROOM = _Nowhere()
 
 
 def _owner(tree: QueueTree, name: str, documents: Mapping[str, Object], *, is_full: bool) -> OwnerState:
-    grace_s = tree.queues[name].grace_s
     last = seconds_or_none(text(documents.get(name, {}), "status", "lastReclaimTime"))
-    return OwnerState(name, DEFAULT_GRACE_S if grace_s is None else grace_s, reclaimed_s=last, is_full=is_full)
+    return OwnerState(name, _grace_s(tree, name), reclaimed_s=last, is_full=is_full)
+
+
+def _grace_s(tree: QueueTree, name: str) -> int:
+    queue = tree.queues[name]
+    if queue.grace_s is not None:
+        return queue.grace_s
+    return 0 if queue.reclaim is Reclaim.BALANCED else DEFAULT_GRACE_S
+
+
+def ideal_gpus(tree: QueueTree, live: LiveQueues, workloads: Sequence[KueueWorkload]) -> Mapping[str, int]:
+    """By leaf, thousandths of a GPU: of what runs and waits, those among it that we hold, by ``policies.shares``."""
+    demands: dict[str, Counter[str]] = defaultdict(Counter)
+    for workload in workloads:
+        name = workload.cluster_queue
+        if workload.reserved_s is None:
+            local = live.objects.get(("LocalQueue", workload.key[0], workload.queue))
+            name = "" if local is None else local_queue_target(local)
+        if workload.finished or name not in tree.queues or not (workload.active or workload.holder == HOLDER):
+            continue
+        asked = {("", resource): value for resource, value in workload.requests.items()}
+        demands[name][GPU] += gpus_of(asked if workload.reserved_s is None else workload.uses)
+    result = dict[str, int]()
+    for division in divisions(tree, demands):
+        rows = share_rows(division.queues, {}, division.capacity)
+        result |= {row.queue.name: row.ideal.get(GPU, 0) for row in rows}
+    return result
 
 
 def _attempts(workloads: Sequence[KueueWorkload]) -> Mapping[str, float]:
@@ -159,12 +221,7 @@ async def _pods(
     now_s: float,
 ) -> Mapping[str, list[GpuPod]]:
     """Read only where a grace is over: pods are many."""
-    graces = {name: tree.queues[name].grace_s for name in waits}
-    due = any(
-        now_s - waits_since_s(own[0]) >= (DEFAULT_GRACE_S if (grace := graces[name]) is None else grace)
-        for name, own in waits.items()
-        if own
-    )
+    due = any(now_s - waits_since_s(own[0]) >= _grace_s(tree, name) for name, own in waits.items() if own)
     return pods_by_workload((await kube.list(PODS)).items, workloads) if due else {}
 
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from kopt.core.scheduling.queue_tree import GPU, UNLIMITED, Compiled, Engine, KaiwoQueue, Reclaim, Share
+from kopt.core.scheduling.queue_tree import GPU, UNLIMITED, Compiled, Engine, KaiwoQueue, Share
 from kopt.core.units import counted, format_thousandths
 from kopt.policies.queues.tree import QueueTree
 
@@ -112,7 +112,7 @@ def _reclaim(tree: QueueTree, queue: KaiwoQueue, engine: Engine) -> str:
                 "reclaimWithinCohort", "Never" if queue.kueue.get("preemption") else "Any"
             )
         )
-        policy = own if queue.reclaim is None else "Never" if queue.reclaim is Reclaim.CONSERVATIVE else "Any"
+        policy = own if queue.reclaim is None else "Never" if queue.reclaim.is_delayed else "Any"
         how = {
             "Any": "Takes its quota back at once: Kueue evicts borrowers, the lowest priority first.",
             "LowerPriority": "Takes its quota back at once from borrowers of a lower priority.",

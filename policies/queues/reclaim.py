@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from kopt.core.reason import Reason
 from kopt.core.workload.save_state import SaveState
+from kopt.policies.queues.balance import SharedRun, Shares, balancing_victims
 from kopt.policies.queues.victims import BorrowedRun, Room, Safety, victims_of
 
 DEFAULT_GRACE_S = 600
@@ -23,6 +24,8 @@ class Pace:
     pause_s: float = 600.0
     longest_s: float = 60.0
     recheck_s: float = 2.0
+    look_s: float = 10.0
+    """How often a balanced queue is looked at while something waits in it."""
 
 
 PACE = Pace()
@@ -32,8 +35,8 @@ PACE = Pace()
 class OwnerState:
     """A conservative queue, for one of the workloads that wait for its own quota. ``waits_since_s``: of this one, None
     without one; ``reclaimed_s``: when the queue's last reclaim began; ``attempted_s``: when borrowers were first
-    evicted for this workload, of those that are held; all in Unix seconds. ``is_full``: workloads wait, and none of them fits
-    beside what the queue's own ones use."""
+    evicted for this workload, of those that are held; all in Unix seconds. ``is_full``: workloads wait, and none
+    fits beside what the queue's own ones use."""
 
     name: str
     grace_s: int = DEFAULT_GRACE_S
@@ -96,6 +99,27 @@ def _nothing(owner: OwnerState) -> Reason:
     return Reason("NOTHING_WAITS", "No workload waits for the queue's own quota.")
 
 
+def balancing_reclaim(
+    owner: OwnerState,
+    wanted: int,
+    runs: Sequence[SharedRun],
+    shares: Shares,
+    room: Room,
+    now_s: float,
+    pace: Pace = PACE,
+) -> ReclaimDecision | None:
+    """What to do for a workload of ``wanted`` thousandths of a GPU that brings its queue nearer its ideal share; None
+    where nothing does. Borrowers are left alone as ``delayed_reclaim`` leaves them alone."""
+    waited_s = 0.0 if owner.waits_since_s is None else now_s - owner.waits_since_s
+    if owner.waits_since_s is None or waited_s < owner.grace_s:
+        return None
+    if _paused_s(replace(owner, reclaimed_s=None), now_s, pace) > 0:
+        return None
+    able = [each for each in runs if each.run.terminating or _remaining_s(each.run, now_s, pace) <= 0]
+    victims = balancing_victims(owner.name, wanted, able, shares, room)
+    return None if victims is None else _reclaimed(victims, waited_s, pace, "its share")
+
+
 def _paused_s(owner: OwnerState, now_s: float, pace: Pace) -> float:
     """For how long it backs off. What waited already when the last reclaim began is due with it, whenever its grace
     ends; a workload for which borrowers went in vain is not, as others got what they left."""
@@ -107,8 +131,10 @@ def _paused_s(owner: OwnerState, now_s: float, pace: Pace) -> float:
     return max(rests_s)
 
 
-def _reclaimed(victims: Sequence[BorrowedRun], waited_s: float, pace: Pace) -> ReclaimDecision:
-    waits, again_s = f"A workload waits for the queue's own quota since {waited_s:.0f} s", pace.recheck_s
+def _reclaimed(
+    victims: Sequence[BorrowedRun], waited_s: float, pace: Pace, what: str = "the queue's own quota"
+) -> ReclaimDecision:
+    waits, again_s = f"A workload waits for {what} since {waited_s:.0f} s", pace.recheck_s
     if not victims:
         why = f"{waits}; it is free once those that were evicted have ended."
         return ReclaimDecision(False, Reason("COMES_FREE", why), again_s, is_served=True)

@@ -70,7 +70,7 @@ def victims_of(runs: Sequence[BorrowedRun], room: Room) -> tuple[BorrowedRun, ..
         return ()
     picked: list[BorrowedRun] = []
     evicted = list(terminating)
-    alive = sorted((run for run in runs if not run.terminating), key=_order)
+    alive = sorted((run for run in runs if not run.terminating), key=order)
     # Whoever would take its queue below its quota still would when others have gone from it.
     below = list[BorrowedRun]()
     for run in alive:
@@ -79,11 +79,11 @@ def victims_of(runs: Sequence[BorrowedRun], room: Room) -> tuple[BorrowedRun, ..
         if room.shortfall(run.name, evicted) > 0:
             below.append(run)
         elif _picked(run, picked, evicted, room):
-            return _needed(picked, terminating, room)
+            return needed(picked, terminating, room)
     lacks = {run.name: room.shortfall(run.name, evicted) for run in below}
-    for run in sorted(below, key=lambda run: (lacks[run.name], *_order(run))):
+    for run in sorted(below, key=lambda run: (lacks[run.name], *order(run))):
         if room.lends(run.name, evicted) and _picked(run, picked, evicted, room):
-            return _needed(picked, terminating, room)
+            return needed(picked, terminating, room)
     return None
 
 
@@ -94,7 +94,7 @@ def _picked(run: BorrowedRun, picked: list[BorrowedRun], evicted: list[str], roo
     return room.fits(evicted)
 
 
-def _needed(victims: list[BorrowedRun], terminating: list[str], room: Room) -> tuple[BorrowedRun, ...]:
+def needed(victims: list[BorrowedRun], terminating: list[str], room: Room) -> tuple[BorrowedRun, ...]:
     """Without those that were selected before the last ones made them needless; the worst are spared first."""
     result = list(victims)
     for run in reversed(victims):
@@ -104,5 +104,6 @@ def _needed(victims: list[BorrowedRun], terminating: list[str], room: Room) -> t
     return tuple(result)
 
 
-def _order(run: BorrowedRun) -> tuple[Safety, float, float, str]:
+def order(run: BorrowedRun) -> tuple[Safety, float, float, str]:
+    """Who goes first where nothing else counts."""
     return run.safety, run.lost_s, -run.started_s, run.name

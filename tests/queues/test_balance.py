@@ -1,0 +1,96 @@
+"""Balanced queues come nearer their shares with each eviction, keep everybody's quota, and nobody goes twice within ten
+minutes; on random mixes under a model of Kueue that evicts nobody itself."""
+
+import random
+from collections.abc import Collection
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kopt.policies.queues.balance import STEP, SharedRun, Shares, balancing_victims
+from kopt.policies.queues.reclaim import PACE
+from kopt.policies.queues.victims import BorrowedRun
+
+from .cohort_model import Cohort, Work, run
+
+QUEUES = ("own", "a", "b")
+
+
+class PlainRoom:
+    """A pool of which nothing is free, with what each queue has above its quota."""
+
+    def __init__(self, runs: list[SharedRun], above: dict[str, int], wanted: int) -> None:
+        self._runs = {each.run.name: each for each in runs}
+        self._above, self._wanted = above, wanted
+
+    def fits(self, gone: Collection[str]) -> bool:
+        return sum(self._runs[name].amount for name in gone) >= self._wanted
+
+    def lends(self, name: str, gone: Collection[str]) -> bool:
+        return self._left(name, gone) > 0
+
+    def shortfall(self, name: str, gone: Collection[str]) -> float:
+        return max(0, self._runs[name].amount - self._left(name, gone)) / 1000
+
+    def _left(self, name: str, gone: Collection[str]) -> int:
+        queue = self._runs[name].queue
+        return self._above[queue] - sum(self._runs[other].amount for other in gone if self._runs[other].queue == queue)
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([1, 2, 4, 8])), max_size=8),
+    st.dictionaries(st.sampled_from(QUEUES), st.integers(0, 20)),
+    st.integers(1, 8),
+    st.integers(0, 12),
+)
+def test_each_step_lessens_the_largest_error_and_keeps_quotas(
+    mix: list[tuple[str, int]], ideal: dict[str, int], wanted: int, quota: int
+) -> None:
+    runs = [
+        SharedRun(BorrowedRun(f"team/{number}", float(number)), queue, 1000 * gpus)
+        for number, (queue, gpus) in enumerate(mix)
+    ]
+    use = {name: sum(each.amount for each in runs if each.queue == name) for name in QUEUES}
+    shares = Shares(use, {name: 1000 * ideal.get(name, 0) for name in QUEUES})
+    room = PlainRoom(runs, {name: use[name] - 1000 * quota for name in QUEUES}, 1000 * wanted)
+    victims = balancing_victims("own", 1000 * wanted, runs, shares, room)
+    if not victims:
+        return
+    gone = [each for each in runs if each.run in victims]
+    after = shares.moved("own", 1000 * wanted)
+    for each in gone:
+        after = after.moved(each.queue, -each.amount)
+    touched = ["own", *(each.queue for each in gone)]
+    assert after.error(touched) <= shares.error(touched) - STEP
+    assert all(after.use[each.queue] >= 1000 * quota for each in gone)
+    assert room.fits([each.run.name for each in gone])
+
+
+def mix(seed: int) -> tuple[Cohort, list[Work]]:
+    """More than the pool holds in every queue, in jobs of one size or of many."""
+    chance = random.Random(seed)
+    quotas = {name: chance.choice([4, 8, 12]) for name in ("a", "b", "c")}
+    cohort = Cohort(quotas, sum(quotas.values()) + chance.choice([0, 8, 16]), {"reclaimStrategy": "balanced"}, 1.0)
+    works = list[Work]()
+    for queue, quota in quotas.items():
+        sizes = chance.choice([[1], [1, 2], [1, 4, 8], [2, 4]])
+        for _ in range(25):
+            runs_s = chance.uniform(600, 7200)
+            gpus = min(quota, chance.choice(sizes))
+            works.append(Work(f"{queue}-{len(works):03}", queue, gpus, chance.uniform(0, 5400), runs_s))
+    return cohort, works
+
+
+def check(seed: int) -> None:
+    cohort, works = mix(seed)
+    run(cohort, works, 7200.0, lambda: None)
+    for work in works:
+        near = [b - a for a, b in zip(work.evictions, work.evictions[1:], strict=False)]
+        assert min(near, default=PACE.pause_s) >= PACE.pause_s, f"{seed}: {work.name} went at {work.evictions}"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(6))
+def test_nobody_goes_twice_within_ten_minutes(seed: int) -> None:
+    check(seed)

@@ -118,6 +118,8 @@ def _reclaim(tree: QueueTree, queue: KaiwoQueue, engine: Engine) -> str:
             "LowerPriority": "Takes its quota back at once from borrowers of a lower priority.",
             "Never": "Waits until borrowers end, or until `kopt controller queues` evicts them after the grace.",
         }
+        if queue.reclaim is Reclaim.BALANCED:
+            how["Never"] = "Waits until borrowers end, or until `kopt controller queues` evicts some to balance shares."
         return how.get(policy, policy) if queue.parent else "Has nothing to take back."
     how_kai = "Takes its quota back at once: KAI evicts borrowers, of the queue that is furthest above its share first."
     how_volcano = "Takes its quota back at once: Volcano evicts borrowers of reclaimable queues."

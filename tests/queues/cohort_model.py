@@ -98,7 +98,8 @@ class Cohort:
             "fairness": {"reclaimStrategy": "conservative", **fairness},
         }
         specs = {"all": root} | {
-            name: {**leaf, "resources": {"gpu": {"quota": quota}}} for name, quota in self.quotas.items()
+            name: {**leaf, "resources": {"gpu": {"quota": quota, "overQuotaWeight": quota}}}
+            for name, quota in self.quotas.items()
         }
         self.documents = {name: {"metadata": {"name": name}, "spec": spec} for name, spec in specs.items()}
         pool = {"metadata": {"name": "default"}, "spec": {"nodeLabels": {"gpu": "there-is"}}}

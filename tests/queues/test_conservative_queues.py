@@ -149,3 +149,24 @@ def test_what_no_quota_holds_evicts_nobody_and_what_one_holds_does_once(team: Te
         time.sleep(0.5)
     assert team.runs(four)
     assert not team.runs(three)
+
+
+@pytest.mark.long
+def test_balanced_queues_share_what_is_above_quotas_and_stay_so(team: Team) -> None:
+    """Eight GPUs, of which four are quotas: each of two queues ideally has four, and more jobs than that."""
+    parent = {"metadata": {"name": f"{team.space}-all"}, "spec": {"resources": {"gpu": {"quota": 8}}}}
+    team.api.apply({"apiVersion": QUEUE[0], "kind": QUEUE[1], **parent})
+    for name in (team.owner, team.borrower):
+        team.declare(name, reclaimStrategy="balanced")
+    wait_for(lambda: team.condition("Applied") == "AsDeclared", what="the queues are there")
+    borrows = [team.job(f"borrows-{number}", team.borrower, 2) for number in range(4)]
+    wait_for(lambda: all(team.runs(job) for job in borrows), what="the borrower has all eight GPUs")
+    own = [team.job(f"own-{number}", team.owner, 2) for number in range(3)]
+    wait_for(lambda: sum(map(team.runs, own)) == 2, what="the owner has its share, of which half is above its quota")
+    wait_for(lambda: sum(map(team.runs, borrows)) == 2, what="two have gone for it")
+    end_s = time.monotonic() + 15.0
+    while time.monotonic() < end_s:
+        assert sorted(team.evictions(job) for job in (*borrows, *own)) == [0, 0, 0, 0, 0, 1, 1]
+        assert sum(map(team.runs, own)) <= 2
+        time.sleep(0.5)
+    assert team.reclaims() == "Never"

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from kopt.core.scheduling.queue_tree import GPU, UNLIMITED, Compiled, Engine, KaiwoQueue, Share
+from kopt.core.scheduling.queue_tree import GPU, UNLIMITED, Compiled, Engine, KaiwoQueue, Reclaim, Share
 from kopt.core.units import counted, format_thousandths
 from kopt.policies.queues.tree import QueueTree
 

@@ -46,9 +46,9 @@ class Shares:
 
 
 def wants_share(shares: Shares, owner: str, wanted: int) -> bool:
-    """Whether the owner is nearer its share with a workload of this size."""
+    """Whether the owner is nearer its share with a workload of this size, by a step at least."""
     lacks = shares.lacks(owner)
-    return lacks > 0 and abs(lacks - wanted) < lacks
+    return abs(lacks - wanted) <= lacks - STEP
 
 
 def balancing_victims(
@@ -70,11 +70,7 @@ def balancing_victims(
         rest.remove(best)
         picked.append(best)
         after = after.moved(best.queue, -best.amount)
-    remaining = needed([each.run for each in picked], terminating, room)
-    picked = [each for each in picked if each.run in remaining]
-    if picked and _error_after(owner, wanted, picked, shares) > _error_before(owner, picked, shares) - STEP:
-        return None
-    return tuple(each.run for each in picked)
+    return needed([each.run for each in picked], terminating, room)
 
 
 def _rank(shares: Shares, each: SharedRun) -> tuple[Any, ...]:
@@ -84,6 +80,7 @@ def _rank(shares: Shares, each: SharedRun) -> tuple[Any, ...]:
 
 
 def _may_go(each: SharedRun, shares: Shares, most: int, gone: Sequence[str], room: Room) -> bool:
+    """Of a queue above its share, which is then below it by ``most`` at the utmost, and not below its quota."""
     above = -shares.lacks(each.queue)
     return (
         above > 0
@@ -91,14 +88,3 @@ def _may_go(each: SharedRun, shares: Shares, most: int, gone: Sequence[str], roo
         and room.lends(each.run.name, gone)
         and room.shortfall(each.run.name, gone) <= 0
     )
-
-
-def _error_before(owner: str, picked: Sequence[SharedRun], shares: Shares) -> int:
-    return shares.error([owner, *(each.queue for each in picked)])
-
-
-def _error_after(owner: str, wanted: int, picked: Sequence[SharedRun], shares: Shares) -> int:
-    after = shares.moved(owner, wanted)
-    for each in picked:
-        after = after.moved(each.queue, -each.amount)
-    return after.error([owner, *(each.queue for each in picked)])

@@ -39,10 +39,10 @@ class PlainRoom:
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([1, 2, 4, 8])), max_size=8),
-    st.dictionaries(st.sampled_from(QUEUES), st.integers(0, 20)),
-    st.integers(1, 8),
-    st.integers(0, 12),
+    st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([1, 2, 4, 8])), min_size=2, max_size=8),
+    st.fixed_dictionaries({"own": st.integers(1, 10), "a": st.integers(0, 6), "b": st.integers(0, 6)}),
+    st.integers(1, 12),
+    st.integers(0, 4),
 )
 def test_each_step_lessens_the_largest_error_and_keeps_quotas(
     mix: list[tuple[str, int]], ideal: dict[str, int], wanted: int, quota: int
@@ -52,7 +52,7 @@ def test_each_step_lessens_the_largest_error_and_keeps_quotas(
         for number, (queue, gpus) in enumerate(mix)
     ]
     use = {name: sum(each.amount for each in runs if each.queue == name) for name in QUEUES}
-    shares = Shares(use, {name: 1000 * ideal.get(name, 0) for name in QUEUES})
+    shares = Shares(use, {name: 1000 * ideal[name] for name in QUEUES})
     room = PlainRoom(runs, {name: use[name] - 1000 * quota for name in QUEUES}, 1000 * wanted)
     victims = balancing_victims("own", 1000 * wanted, runs, shares, room)
     if not victims:
@@ -65,6 +65,14 @@ def test_each_step_lessens_the_largest_error_and_keeps_quotas(
     assert after.error(touched) <= shares.error(touched) - STEP
     assert all(after.use[each.queue] >= 1000 * quota for each in gone)
     assert room.fits([each.run.name for each in gone])
+
+
+def test_a_job_that_is_larger_than_what_its_queue_lacks_twice_over_takes_nobody() -> None:
+    runs = [SharedRun(BorrowedRun(f"team/{number}", 0.0), "a", 1000) for number in range(20)]
+    shares = Shares({"a": 20_000}, {"a": 16_000, "own": 4_000})
+    for wanted, gone in ((9, None), (8, None), (7, 7), (4, 4), (1, 1)):
+        victims = balancing_victims("own", 1000 * wanted, runs, shares, PlainRoom(runs, {"a": 20_000}, 1000 * wanted))
+        assert (None if victims is None else len(victims)) == gone
 
 
 def mix(seed: int) -> tuple[Cohort, list[Work]]:

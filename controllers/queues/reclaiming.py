@@ -81,7 +81,7 @@ async def reclaims_due(
     live = await read_live(kube, Engine.KUEUE)
     pending = any(_pending(live, name) for name in owners)
     workloads = [read_kueue_workload(item) for item in (await kube.list(KUEUE_WORKLOADS)).items] if pending else []
-    waits = {name: _waiting(live, name, workloads, now_s) for name in owners}
+    waits = {name: _queued(live, name, workloads, now_s) for name in owners}
     pods = await _pods(kube, tree, waits, workloads, now_s)
     admitted = [each for each in workloads if each.reserved_s is not None and not each.finished]
     quotas, attempts = LiveQuotas(live, admitted), _attempts(workloads)
@@ -230,7 +230,7 @@ def _pending(live: LiveQueues, name: str) -> bool:
     return queue is not None and count(queue, "status", "pendingWorkloads", default=0) > 0
 
 
-def _waiting(live: LiveQueues, name: str, workloads: list[KueueWorkload], now_s: float) -> list[KueueWorkload]:
+def _queued(live: LiveQueues, name: str, workloads: list[KueueWorkload], now_s: float) -> list[KueueWorkload]:
     """What Kueue may admit in a queue, the oldest first; nothing where the queue takes nothing now."""
     document = live.objects.get(("ClusterQueue", "", name))
     if document is None or not read_cluster_queue(document).active:

@@ -99,7 +99,7 @@ async def reclaims_due(
         borrowers |= {each.run.name: each for each in own}
         nothing = delayed_reclaim(plain, (), _NO_ROOM, now_s, pace)
         decision = in_order([step.decision for step in of_queue] or [nothing])
-        again_s = min(decision.again_s, pace.look_s) if name in balanced and waits[name] else decision.again_s
+        again_s = min(decision.again_s, pace.review_s) if name in balanced and waits[name] else decision.again_s
         decisions[name] = replace(decision, again_s=again_s)
     return Reclaiming(decisions, steps, borrowers)
 

@@ -24,7 +24,7 @@ class Pace:
     pause_s: float = 600.0
     longest_s: float = 60.0
     recheck_s: float = 2.0
-    look_s: float = 10.0
+    review_s: float = 10.0
     """How often a balanced queue is looked at while something waits in it."""
 
 

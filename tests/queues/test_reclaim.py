@@ -161,7 +161,7 @@ def test_an_eviction_that_does_not_get_it_done_is_tried_again_after_the_pause() 
     assert when[599.0].reason.code == "BACKS_OFF"
 
 
-def test_what_came_after_a_reclaim_waits_for_the_next_one_and_what_waited_then_does_not() -> None:
+def test_what_came_after_a_reclaim_backs_off_and_what_waited_then_does_not() -> None:
     run, room = BorrowedRun("team/run", 0.0), PlainRoom({"team/run": 1}, {"team/run": "a"}, {"a": 1}, 1)
 
     def at(waits_s: float, now_s: float) -> str:

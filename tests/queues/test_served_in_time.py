@@ -39,7 +39,7 @@ class Waits:
         self._cohort, self._since = cohort, dict[str, float]()
         self.longest_s, self.of, self.reason = 0.0, "", ""
 
-    def look(self) -> None:
+    def follow(self) -> None:
         cohort, fitting = self._cohort, set[str]()
         for work in cohort.works.values():
             free = cohort.quotas[work.queue] - cohort.used(work.queue)
@@ -59,7 +59,7 @@ BOUND_S = max(PACE.pause_s, MIN_RUNTIME_S) + AGAIN_S + 30.0 + 10.0
 def check(seed: int) -> None:
     cohort, works = history(seed)
     waits = Waits(cohort)
-    run(cohort, works, HOURS * 3600.0, waits.look)
+    run(cohort, works, HOURS * 3600.0, waits.follow)
     assert waits.longest_s <= BOUND_S, f"{seed}: {waits.of} waited for {waits.longest_s:.0f} s, {waits.reason}"
     for work in works:
         near = [b - a for a, b in zip(work.evictions, work.evictions[1:], strict=False)]

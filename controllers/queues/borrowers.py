@@ -41,33 +41,58 @@ class LiveQuotas:
         for (kind, *_), document in live.objects.items():
             of_kind[kind].append(document)
         self.queues = {queue.name: queue for queue in map(read_cluster_queue, of_kind["ClusterQueue"])}
-        self.nodes = [*map(read_cohort, of_kind["Cohort"]), *(queue.node for queue in self.queues.values())]
+        nodes = [*map(read_cohort, of_kind["Cohort"]), *(queue.node for queue in self.queues.values())]
         self.flavors = {flavor.name: flavor for flavor in map(read_flavor, of_kind["ResourceFlavor"])}
         self.admitted = {workload.name: admitted_of(workload) for workload in admitted}
+        self._tree, self._gone = QuotaTree.of(nodes, self.admitted.values()), set[str]()
+        self._gpus = Counter[str]()
+        for item in self.admitted.values():
+            self._gpus[item.queue] += gpus_of(item.uses)
 
     def free_of_own(self, name: str) -> Mapping[str, int]:
         """By resource, the most that a queue's own quota has left in one flavour."""
-        used: Counter[FlavorResource] = Counter()
-        for item in self.admitted.values():
-            used.update(item.uses if item.queue == name else {})
-        free: Counter[str] = Counter()
+        tree, free = self.without(()), Counter[str]()
         for at_flavor, quota in self.queues[name].quotas.items():
-            free[at_flavor[1]] = max(free[at_flavor[1]], quota.nominal - used[at_flavor])
+            free[at_flavor[1]] = max(free[at_flavor[1]], quota.nominal - tree.used(name, at_flavor))
         return free
 
-    def gpus(self, name: str, gone: Collection[str] = ()) -> int:
-        """What a queue uses, in thousandths of a GPU."""
-        own = [item for item in self.admitted.values() if item.queue == name and item.name not in gone]
-        return sum(gpus_of(item.uses) for item in own)
+    def gpus(self, gone: Collection[str] = ()) -> Mapping[str, int]:
+        """What each queue uses, in thousandths of a GPU."""
+        result = Counter(self._gpus)
+        for item in (self.admitted[name] for name in gone if name in self.admitted):
+            result[item.queue] -= gpus_of(item.uses)
+        return result
+
+    def newer(self, since_s: float) -> list[str]:
+        """Who was admitted since then; Kubernetes' times are whole seconds."""
+        return [name for name, item in self.admitted.items() if item.reserved_s >= int(since_s)]
+
+    def remaining(self) -> list[Admitted]:
+        """Who is in the tree now."""
+        return [item for name, item in self.admitted.items() if name not in self._gone]
+
+    def without(self, evicted: Collection[str]) -> QuotaTree:
+        """One tree that is changed: those are many of whom it is asked in turn."""
+        gone = {name for name in evicted if name in self.admitted}
+        for name in gone - self._gone:
+            self._tree.add(self.admitted[name].queue, self.admitted[name].uses, -1)
+        for name in self._gone - gone:
+            self._tree.add(self.admitted[name].queue, self.admitted[name].uses)
+        self._gone = gone
+        return self._tree
 
     def decide(self, owner: str, waits: KueueWorkload, gone: Collection[str]) -> None:
         """``waits`` has its quota from now on, and those who are ``gone`` have none."""
         room = QuotaRoom(self, owner, waits)
         uses = room.assignment(gone).requests
-        for name in gone:
-            self.admitted.pop(name, None)
-        own = Admitted(waits.name, owner, waits.priority, waits.created_s, 0.0, uses)
-        self.admitted[waits.name] = own
+        for name in set(gone) & self.admitted.keys():
+            item = self.admitted.pop(name)
+            self._gpus[item.queue] -= gpus_of(item.uses)
+        # Those who are gone are not in the tree any more.
+        self._gone = set()
+        self.admitted[waits.name] = Admitted(waits.name, owner, waits.priority, waits.created_s, 0.0, uses)
+        self._tree.add(owner, uses)
+        self._gpus[owner] += gpus_of(uses)
 
 
 class QuotaRoom:
@@ -77,50 +102,44 @@ class QuotaRoom:
         self._owner: ClusterQueue = quotas.queues[owner]
         self._demand = demand_of(waits, self._owner, quotas.flavors)
         self._wanted = {resource for pods in self._demand.pod_sets for resource in pods.requests}
-        self._admitted = dict(quotas.admitted)
-        self._tree = QuotaTree.of(quotas.nodes, self._admitted.values())
-        self._gone = set[str]()
+        self._quotas = quotas
 
     def fits(self, evicted: Collection[str]) -> bool:
         return self.assignment(evicted).mode is Mode.FIT
 
     def assignment(self, evicted: Collection[str]) -> Assignment:
-        tree = self._without(evicted)
-        remaining = [item for name, item in self._admitted.items() if name not in self._gone]
-        return assign(self._demand, self._owner.rules, tree, remaining)
+        tree, rules = self._quotas.without(evicted), self._owner.rules
+        # Kueue's own victims alone hang on who is admitted.
+        preempts = rules.borrows or (rules.within, rules.reclaim) != ("Never", "Never")
+        return assign(self._demand, rules, tree, self._quotas.remaining() if preempts else ())
 
     def lends(self, name: str, evicted: Collection[str]) -> bool:
-        return bool(self._lent(name, self._without(evicted)))
+        return bool(self._lent(name, self._quotas.without(evicted)))
 
     def shortfall(self, name: str, evicted: Collection[str]) -> float:
-        tree, workload = self._without(evicted), self._admitted[name]
-        lacks = [0.0]
-        for at_flavor in self._lent(name, tree):
-            quota = tree.quota(workload.queue, at_flavor).nominal
-            after = tree.used(workload.queue, at_flavor) - workload.uses[at_flavor]
-            lacks.append((quota - after) / quota if quota else 0.0)
+        lent = self._lent(name, self._quotas.without(evicted))
+        tree, lacks = self._quotas.without([*evicted, name]), [0.0]
+        for at_flavor in lent:
+            for key in self._between(name, tree):
+                quota = tree.subtree(key, at_flavor)
+                lacks.append((quota - tree.used(key, at_flavor)) / quota if quota else 0.0)
         return max(lacks)
 
     def _lent(self, name: str, tree: QuotaTree) -> list[FlavorResource]:
         """What a workload uses of what its queue, and those above it that the owner is not in, have from others."""
-        workload = self._admitted.get(name)
-        if workload is None:
+        workload, between = self._quotas.admitted.get(name), self._between(name, tree)
+        if workload is None or not between:
             return []
-        shared = set(tree.lineage(self._owner.name))
-        between = [key for key in tree.lineage(workload.queue) if key not in shared]
         return [
             at_flavor
             for at_flavor in workload.uses
-            if at_flavor[1] in self._wanted and between and all(tree.exceeds(key, at_flavor) for key in between)
+            if at_flavor[1] in self._wanted and all(tree.exceeds(key, at_flavor) for key in between)
         ]
 
-    def _without(self, evicted: Collection[str]) -> QuotaTree:
-        """One tree that is changed: those are many of whom it is asked in turn."""
-        gone = {name for name in evicted if name in self._admitted}
-        for name, sign in [*((name, -1) for name in gone - self._gone), *((name, 1) for name in self._gone - gone)]:
-            self._tree.add(self._admitted[name].queue, self._admitted[name].uses, sign)
-        self._gone = gone
-        return self._tree
+    def _between(self, name: str, tree: QuotaTree) -> list[str]:
+        """The queue of a workload, and those above it that the owner is not in."""
+        workload, shared = self._quotas.admitted.get(name), tree.lineage(self._owner.name)
+        return [] if workload is None else [key for key in tree.lineage(workload.queue) if key not in shared]
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from kopt.cluster.objects.eviction import EVICTING_ANNOTATION, notice_of, notice
 from kopt.cluster.workloads.kueue.objects import KueueWorkload
 from kopt.cluster.workloads.kueue.reading import read_kueue_workload
 from kopt.controllers.queues.borrowers import HOLDER, Borrower
-from kopt.controllers.queues.reclaiming import Reclaiming
+from kopt.controllers.queues.reclaiming import Attempts, Reclaiming
 from kopt.core.scheduling.eviction import Cause, Notice
 from kopt.core.workload.save_state import USUAL_S
 from kopt.policies.queues.reclaim import PACE, Pace
@@ -36,14 +36,25 @@ class Evictions:
 
     def __init__(self, kube: Kube, writer: Writer, emit: Emit, clock: Callable[[], float], pace: Pace = PACE) -> None:
         self._kube, self._writer, self._emit, self._clock, self._pace = kube, writer, emit, clock, pace
+        self.attempts: dict[str, Attempts] = {}
+        """By workload that waits: of this term, and longer than borrowers are held for it."""
 
     async def carry_out(self, reclaiming: Reclaiming) -> None:
         """What was decided: a checkpoint is asked for, or borrowers are held."""
+        self.attempts = {name: it for name, it in self.attempts.items() if name in reclaiming.pending}
         for step in reclaiming.steps:
+            if step.decision.victims:
+                self._count(step.waits.name)
             for name in step.decision.saves:
                 await self._request_save(reclaiming.borrowers[name], step.waits, step.decision.reason.message)
             for name in step.decision.victims:
                 await self._evict(reclaiming.borrowers[name], step.waits, step.decision.reason.message)
+
+    def _count(self, name: str) -> None:
+        """Writes that failed belong to the attempt, and are made up for by the next passes."""
+        last, now_s = self.attempts.get(name, Attempts(0)), self._clock()
+        if not last.number or now_s - last.last_s >= self._pace.longest_s:
+            self.attempts[name] = Attempts(last.number + 1, now_s)
 
     async def give_back(self, *, acts: bool) -> int:
         """Held Workloads whose owner has its quota, is gone, or has not had it for too long; all of them where the

@@ -134,7 +134,8 @@ class Reconciler(Retrying):
         if not self._delays:
             return Reclaiming()
         try:
-            due = await reclaims_due(self._kube, tree, documents, self._clock(), self._carrying.pace)
+            attempts, pace = self._evictions.attempts, self._carrying.pace
+            due = await reclaims_due(self._kube, tree, documents, self._clock(), pace, attempts)
         except NotFound:
             return Reclaiming()
         rollout = self._rollout(tree)

@@ -15,13 +15,14 @@ APPLIED, RECLAIMING, ADVISED = "Applied", "Reclaiming", "Advised"
 _MEANINGS = {
     "NOTHING_WAITS": "No workload waits for the queue's own quota.",
     "OWN_QUOTA_IN_USE": "What waits does not fit into what the queue's own workloads leave of its quota.",
+    "NO_FAIR_SHARING": "Only quota is taken back: Kueue's Configuration has no fairSharing: what is freed goes by age.",
     "IN_GRACE": "A workload waits for the queue's own quota; borrowers have their grace.",
-    "BACKS_OFF": "A workload waits for the queue's own quota; some was taken back a short time ago.",
+    "BACKS_OFF": "A workload waits for the queue's own quota or share; borrowers went a short time ago.",
     "IN_MIN_RUNTIME": "A workload waits for the queue's own quota; borrowers are in their minimum run time.",
     "NO_VICTIMS": "A workload waits for the queue's own quota; no workloads that may be evicted free it.",
-    "SAVES_FIRST": "A workload waits for the queue's own quota; borrowers save a checkpoint first.",
-    "COMES_FREE": "A workload waits for the queue's own quota; borrowers were evicted for it, and end.",
-    "RECLAIMS": "A workload waits for the queue's own quota: borrowers are evicted for it.",
+    "SAVES_FIRST": "A workload waits for the queue's own quota or share; borrowers save a checkpoint first.",
+    "COMES_FREE": "A workload waits for the queue's own quota or share; borrowers were evicted for it, and end.",
+    "RECLAIMS": "A workload waits for the queue's own quota or share: borrowers are evicted for it.",
 }
 _LONGEST_CHARS = 1024
 _MOST_FINDINGS, _MOST_ADVICE = 256, 64

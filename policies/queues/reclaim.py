@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from kopt.core.reason import Reason
 from kopt.core.workload.save_state import SaveState
-from kopt.policies.queues.balance import SharedRun, Shares, balancing_victims
+from kopt.policies.queues.balance import SharedRun, Shares, balancing_victims, wants_share
 from kopt.policies.queues.victims import BorrowedRun, Room, Safety, victims_of
 
 DEFAULT_GRACE_S = 600
@@ -22,6 +22,8 @@ class Pace:
     others do is looked at again."""
 
     pause_s: float = 600.0
+    longest_pause_s: float = 14_400.0
+    """Up to this a workload for which victims went in vain again waits for twice the pause that it waited before."""
     longest_s: float = 60.0
     recheck_s: float = 2.0
     review_s: float = 10.0
@@ -35,15 +37,19 @@ PACE = Pace()
 class OwnerState:
     """A conservative queue, for one of the workloads that wait for its own quota. ``waits_since_s``: of this one, None
     without one; ``reclaimed_s``: when the queue's last reclaim began; ``attempted_s``: when borrowers were first
-    evicted for this workload, of those that are held; all in Unix seconds. ``is_full``: workloads wait, and none
-    fits beside what the queue's own ones use."""
+    evicted for this workload the last time; all in Unix seconds. ``attempts``: how often they were. ``sufficed``: it
+    would have its quota now, had nobody else been admitted since. ``is_full``: workloads wait, and none fits beside
+    what the queue's own ones use. ``by_age``: a balanced queue, in which the engine does not share what is freed."""
 
     name: str
     grace_s: int = DEFAULT_GRACE_S
     waits_since_s: float | None = None
     reclaimed_s: float | None = None
     attempted_s: float | None = None
+    attempts: int = 0
+    sufficed: bool = False
     is_full: bool = False
+    by_age: bool = False
 
 
 @dataclass(frozen=True)
@@ -76,8 +82,7 @@ def delayed_reclaim(
         return ReclaimDecision(False, Reason("IN_GRACE", why), owner.grace_s - waited_s)
     paused_s = _paused_s(owner, now_s, pace)
     if paused_s > 0:
-        why = f"Quota was taken back {pace.pause_s - paused_s:.0f} s ago, and is again after {pace.pause_s:.0f} s."
-        return ReclaimDecision(False, Reason("BACKS_OFF", why), paused_s)
+        return _backs_off(paused_s)
     free_to_go = [run for run in borrowed if run.terminating or _remaining_s(run, now_s, pace) <= 0]
     victims = victims_of(free_to_go, room)
     if victims is None:
@@ -92,7 +97,15 @@ def in_order(decisions: Sequence[ReclaimDecision]) -> ReclaimDecision:
     return replace(first, again_s=min(it.again_s for it in decisions))
 
 
+def _backs_off(paused_s: float) -> ReclaimDecision:
+    why = f"Borrowers were evicted a short time ago, and are again in {paused_s:.0f} s at the earliest."
+    return ReclaimDecision(False, Reason("BACKS_OFF", why), paused_s)
+
+
 def _nothing(owner: OwnerState) -> Reason:
+    if owner.by_age:
+        why = "Kueue's Configuration has no fairSharing, so that what is freed goes by age: only quota is taken back."
+        return Reason("NO_FAIR_SHARING", why)
     if owner.is_full:
         why = "What waits does not fit into what the queue's own workloads leave of its quota."
         return Reason("OWN_QUOTA_IN_USE", why)
@@ -111,10 +124,11 @@ def balancing_reclaim(
     """What to do for a workload of ``wanted`` thousandths of a GPU that brings its queue nearer its ideal share; None
     where nothing does. Borrowers are left alone as ``delayed_reclaim`` leaves them alone."""
     waited_s = 0.0 if owner.waits_since_s is None else now_s - owner.waits_since_s
-    if owner.waits_since_s is None or waited_s < owner.grace_s:
+    if owner.waits_since_s is None or waited_s < owner.grace_s or not wants_share(shares, owner.name, wanted):
         return None
-    if _paused_s(replace(owner, reclaimed_s=None), now_s, pace) > 0:
-        return None
+    paused_s = _paused_s(replace(owner, reclaimed_s=None), now_s, pace)
+    if paused_s > 0:
+        return _backs_off(paused_s)
     able = [each for each in runs if each.run.terminating or _remaining_s(each.run, now_s, pace) <= 0]
     victims = balancing_victims(owner.name, wanted, able, shares, room)
     return None if victims is None else _reclaimed(victims, waited_s, pace, "its share")
@@ -122,13 +136,19 @@ def balancing_reclaim(
 
 def _paused_s(owner: OwnerState, now_s: float, pace: Pace) -> float:
     """For how long it backs off. What waited already when the last reclaim began is due with it, whenever its grace
-    ends; a workload for which borrowers went in vain is not, as others got what they left."""
+    ends; a workload for which borrowers went in vain is not, as others got what they left, and would again."""
     rests_s = [0.0]
     if owner.reclaimed_s is not None and (owner.waits_since_s or 0.0) > owner.reclaimed_s:
         rests_s.append(owner.reclaimed_s + pace.pause_s - now_s)
-    if owner.attempted_s is not None and now_s - owner.attempted_s >= pace.longest_s:
-        rests_s.append(owner.attempted_s + pace.pause_s - now_s)
+    if owner.attempted_s is not None and (owner.sufficed or now_s - owner.attempted_s >= pace.longest_s):
+        rests_s.append(owner.attempted_s + _attempt_pause_s(owner.attempts, pace) - now_s)
     return max(rests_s)
+
+
+def _attempt_pause_s(attempts: int, pace: Pace) -> float:
+    """From the beginning of an attempt until the next one."""
+    doublings = min(max(attempts, 1) - 1, 30)
+    return max(pace.pause_s, min(pace.longest_pause_s, pace.pause_s * 2**doublings))
 
 
 def _reclaimed(

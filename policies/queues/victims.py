@@ -3,7 +3,8 @@ quota, of these those whose checkpoints are safe before all others, by the work 
 takes.
 
 A queue that borrows one GPU with a job of 16 would be 15 below its own quota without that job, and the job may never
-fit beside what its queue starts meanwhile: one guarantee would be kept by breaking another.
+fit beside what its queue starts meanwhile: one guarantee would be kept by breaking another. So a selection that breaks
+none is searched for, with a bounded number of looks, as there are more selections than can be tried.
 """
 
 from collections.abc import Collection, Sequence
@@ -12,6 +13,9 @@ from enum import IntEnum
 from typing import Protocol
 
 from kopt.core.workload.save_state import SaveState
+
+_MOST_LOOKS = 2000
+"""Workloads that are looked at, all together, while other selections than the first are tried."""
 
 
 class Safety(IntEnum):
@@ -68,9 +72,16 @@ def victims_of(runs: Sequence[BorrowedRun], room: Room) -> tuple[BorrowedRun, ..
     terminating = [run.name for run in runs if run.terminating]
     if room.fits(terminating):
         return ()
+    if not room.fits([run.name for run in runs]):
+        return None
+    alive = sorted((run for run in runs if not run.terminating), key=order)
+    looks = _MOST_LOOKS
+    for worst in sorted({run.safety for run in alive}):
+        victims, looks = _keeping_quotas([run for run in alive if run.safety <= worst], terminating, room, looks)
+        if victims is not None:
+            return needed(victims, terminating, room)
     picked: list[BorrowedRun] = []
     evicted = list(terminating)
-    alive = sorted((run for run in runs if not run.terminating), key=order)
     # Whoever would take its queue below its quota still would when others have gone from it.
     below = list[BorrowedRun]()
     for run in alive:
@@ -85,6 +96,38 @@ def victims_of(runs: Sequence[BorrowedRun], room: Room) -> tuple[BorrowedRun, ..
         if room.lends(run.name, evicted) and _picked(run, picked, evicted, room):
             return needed(picked, terminating, room)
     return None
+
+
+def _keeping_quotas(
+    runs: Sequence[BorrowedRun], terminating: Sequence[str], room: Room, looks: int
+) -> tuple[list[BorrowedRun] | None, int]:
+    """The first selection, in order, that is enough and leaves all queues their quota, and the looks that are left.
+    Where the first that was begun ends without being enough its last one is left out, and so on."""
+    picked, start, is_first = list[int](), 0, True
+
+    def gone(more: Sequence[BorrowedRun] = ()) -> list[str]:
+        return [*terminating, *(runs[index].name for index in picked), *(run.name for run in more)]
+
+    if not room.fits(gone(runs)):
+        return None, looks
+    while is_first or looks > 0:
+        evicted = gone()
+        for index in range(start, len(runs)):
+            looks -= 0 if is_first else 1
+            name = runs[index].name
+            if room.lends(name, evicted) and room.shortfall(name, evicted) <= 0:
+                picked.append(index)
+                evicted.append(name)
+                if room.fits(evicted):
+                    return [runs[each] for each in picked], looks
+        is_first = False
+        while picked:
+            start = picked.pop() + 1
+            if room.fits(gone(runs[start:])):
+                break
+        else:
+            return None, looks
+    return None, looks
 
 
 def _picked(run: BorrowedRun, picked: list[BorrowedRun], evicted: list[str], room: Room) -> bool:

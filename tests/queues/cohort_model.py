@@ -1,7 +1,8 @@
 """Queues of one cohort as Kueue 0.15 runs them, with the API's objects, and the product's controller beside them: its
 decisions and its writes, on a clock that goes from event to event.
 
-Each cycle takes the first workload of every queue, those first that borrow least for their weight; what does not fit is
+Each cycle takes the first workload of every queue, those first that borrow least for their weight, or without fair
+sharing those that do not borrow and then the oldest; what does not fit is
 put aside until something is freed, and keeps for its cycle what its queue's quota has left (kueue v0.15,
 pkg/scheduler/scheduler.go). Queues are conservative, so that Kueue itself evicts nobody.
 """
@@ -86,9 +87,21 @@ class Work:
 
 class Cohort:
     """``quotas`` and ``capacity`` in GPUs; workloads that are evicted keep their quota for ``ends_s``.
-    What the capacity has above the quotas belongs to the cohort."""
+    What the capacity has above the quotas belongs to the cohort. ``fair``: Kueue's Configuration has ``fairSharing``;
+    ``strict``: nothing passes what is first in a queue."""
 
-    def __init__(self, quotas: Mapping[str, int], capacity: int, fairness: Object, ends_s: float) -> None:
+    def __init__(
+        self,
+        quotas: Mapping[str, int],
+        capacity: int,
+        fairness: Object,
+        ends_s: float,
+        *,
+        fair: bool = True,
+        strict: bool = False,
+    ) -> None:
+        self.fair, self.strict = fair, strict
+        self.pods_listed = 0
         self.quotas, self.capacity, self.ends_s = dict(quotas), capacity, ends_s
         self.now_s, self.works = 0.0, dict[str, Work]()
         root = {"resources": {"gpu": {"quota": capacity}}}
@@ -96,6 +109,7 @@ class Cohort:
             "parentQueue": "all",
             "namespaces": [SPACE],
             "fairness": {"reclaimStrategy": "conservative", **fairness},
+            **({"kueue": {"queueingStrategy": "StrictFIFO"}} if strict else {}),
         }
         specs = {"all": root} | {
             name: {**leaf, "resources": {"gpu": {"quota": quota, "overQuotaWeight": quota}}}
@@ -140,7 +154,8 @@ class Cohort:
     async def controlled(self) -> float:
         """One pass of the controller; in how many seconds the next one is due."""
         held = await self.evictions.give_back(acts=True)
-        reclaiming = await reclaims_due(self._kube, self.tree, self.documents, self.clock())
+        attempts = self.evictions.attempts
+        reclaiming = await reclaims_due(self._kube, self.tree, self.documents, self.clock(), attempts=attempts)
         changed = False
         for name, document in self.documents.items():
             decision = reclaiming.decisions.get(name)
@@ -184,6 +199,7 @@ class Cohort:
             key, _, value = label_selector.partition("=")
             works = [work for work in self.works.values() if not key or work.metadata["labels"].get(key) == value]
             return SimpleNamespace(items=[work.document for work in works])
+        self.pods_listed += resource.kind == "Pod"
         own = [item for item in self._compiled if item["kind"] == resource.kind]
         if resource.kind == "ClusterQueue":
             own = [{**item, "status": self._status(item["metadata"]["name"])} for item in own]
@@ -193,6 +209,7 @@ class Cohort:
         used = self.used(queue)
         row = {"name": GPU_RESOURCE, "total": str(used), "borrowed": str(max(0, used - self.quotas[queue]))}
         return {
+            **({"fairSharing": {"weightedShare": 0}} if self.fair else {}),
             "conditions": [_condition("Active", 0.0)],
             "pendingWorkloads": sum(work.queue == queue and work.waits for work in self.works.values()),
             "flavorsReservation": [{"name": "default", "resources": [row]}],
@@ -203,7 +220,7 @@ class Cohort:
             work.aside = work.aside and not afresh
         while heads := self._heads():
             free = self.free
-            for work in sorted(heads, key=lambda work: (self._share(work), work.waits_since_s, work.name)):
+            for work in sorted(heads, key=lambda work: (self._rank(work), work.waits_since_s, work.name)):
                 if work.gpus <= free and not work.fits_nowhere:
                     work.reserved_s, work.evicted_s = self.now_s, None
                     free -= work.gpus
@@ -212,15 +229,16 @@ class Cohort:
                     free -= 0 if work.fits_nowhere else self._kept(work, free)
 
     def _heads(self) -> Sequence[Work]:
-        ready = [work for work in self.works.values() if work.waits and not work.aside]
+        ready = [work for work in self.works.values() if work.waits and (self.strict or not work.aside)]
         first = dict[str, Work]()
         for work in sorted(ready, key=lambda work: (work.waits_since_s, work.name)):
             first.setdefault(work.queue, work)
-        return list(first.values())
+        return [work for work in first.values() if not work.aside]
 
-    def _share(self, work: Work) -> float:
-        above = self.used(work.queue) + work.gpus - self.quotas[work.queue]
-        return max(0, above) / self.quotas[work.queue]
+    def _rank(self, work: Work) -> float:
+        """What it uses above its quota for its weight; without fair sharing whether it uses any."""
+        above = max(0, self.used(work.queue) + work.gpus - self.quotas[work.queue])
+        return above / self.quotas[work.queue] if self.fair else float(above > 0)
 
     def _kept(self, work: Work, free: int) -> int:
         """What Kueue keeps for a workload that it could admit if somebody went."""

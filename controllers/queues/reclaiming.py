@@ -173,14 +173,20 @@ class _Queue:
         """For each workload that fits the queue's own quota, or its share, beside what it uses and what is decided for
         older ones, up to the first whose grace is not over; where the queue is strict, up to the first that is not
         served, as Kueue admits none of those behind it."""
-        result, looks = list[Step](), 0
+        result, looks, failed = list[Step](), 0, dict[str, ReclaimDecision | None]()
         is_strict = bool(waits) and self.quotas.queues[self.plain.name].strict
         gone = [each.run.name for each in self.borrowed if each.run.terminating]
         for workload in waits:
             decision = None
-            if self._fits_own(workload) or self._wants_share(workload, gone):
+            alike = _wish(workload)
+            if alike in failed:
+                decision = failed[alike]
+            elif self._fits_own(workload) or self._wants_share(workload, gone):
                 looks += 1
                 decision = self._decision(workload, gone)
+                if decision is None or decision.reason.code in ("NO_VICTIMS", "IN_MIN_RUNTIME"):
+                    # What is given and taken for others in between leaves less for those that are alike.
+                    failed[alike] = decision
             if decision is not None:
                 result.append(Step(self.plain.name, workload, decision))
             is_served, in_grace = decision is not None and decision.is_served, _is_in_grace(decision)
@@ -229,6 +235,11 @@ class _Queue:
 
 def _wanted(workload: KueueWorkload) -> int:
     return gpus_of({("", name): amount for name, amount in workload.requests.items()})
+
+
+def _wish(workload: KueueWorkload) -> str:
+    """The same for workloads that ask for the same."""
+    return repr([(sorted(pods.requests.items()), pods.spec) for pods in workload.pod_sets])
 
 
 def _is_in_grace(decision: ReclaimDecision | None) -> bool:

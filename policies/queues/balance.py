@@ -6,6 +6,7 @@ be nearer afterwards, by a GPU at least: while nothing comes or ends, each step 
 touches, so that it is never undone.
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -59,17 +60,23 @@ def balancing_victims(
     if not wants_share(shares, owner, wanted):
         return None
     terminating = [each.run.name for each in runs if each.run.terminating]
-    rest = [each for each in runs if not each.run.terminating]
+    alike: dict[tuple[str, int], list[SharedRun]] = defaultdict(list)
+    for each in sorted(runs, key=lambda each: order(each.run), reverse=True):
+        if not each.run.terminating:
+            alike[each.queue, each.amount].append(each)
     picked, after, most = list[SharedRun](), shares, shares.lacks(owner) - STEP
-    while not room.fits([*terminating, *(each.run.name for each in picked)]):
-        gone = [*terminating, *(each.run.name for each in picked)]
-        able = [each for each in rest if _may_go(each, after, most, gone, room)]
-        if not able:
+    gone = list(terminating)
+    while not room.fits(gone):
+        heads = [others[-1] for others in alike.values() if others]
+        if not heads:
             return None
-        best = min(able, key=partial(_rank, after))
-        rest.remove(best)
-        picked.append(best)
-        after = after.moved(best.queue, -best.amount)
+        best = min(heads, key=partial(_rank, after))
+        alike[best.queue, best.amount].pop()
+        # Whoever may not go now may not when others have gone from its queue either.
+        if _may_go(best, after, most, gone, room):
+            picked.append(best)
+            gone.append(best.run.name)
+            after = after.moved(best.queue, -best.amount)
     return needed([each.run for each in picked], terminating, room)
 
 

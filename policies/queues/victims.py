@@ -72,14 +72,14 @@ def victims_of(runs: Sequence[BorrowedRun], room: Room) -> tuple[BorrowedRun, ..
     terminating = [run.name for run in runs if run.terminating]
     if room.fits(terminating):
         return ()
-    if not room.fits([run.name for run in runs]):
-        return None
     alive = sorted((run for run in runs if not run.terminating), key=order)
     looks = _MOST_LOOKS
     for worst in sorted({run.safety for run in alive}):
         victims, looks = _keeping_quotas([run for run in alive if run.safety <= worst], terminating, room, looks)
         if victims is not None:
             return needed(victims, terminating, room)
+    if not room.fits([run.name for run in runs]):
+        return None
     picked: list[BorrowedRun] = []
     evicted = list(terminating)
     # Whoever would take its queue below its quota still would when others have gone from it.
@@ -108,8 +108,6 @@ def _keeping_quotas(
     def gone(more: Sequence[BorrowedRun] = ()) -> list[str]:
         return [*terminating, *(runs[index].name for index in picked), *(run.name for run in more)]
 
-    if not room.fits(gone(runs)):
-        return None, looks
     while is_first or looks > 0:
         evicted = gone()
         for index in range(start, len(runs)):
@@ -120,6 +118,8 @@ def _keeping_quotas(
                 evicted.append(name)
                 if room.fits(evicted):
                     return [runs[each] for each in picked], looks
+        if is_first and not room.fits(gone([run for index, run in enumerate(runs) if index not in picked])):
+            return None, looks
         is_first = False
         while picked:
             start = picked.pop() + 1

@@ -136,12 +136,10 @@ class _Snapshot:
         able = _borrowed(live, tree, admitted, pods, now_s, pace) if any(waits.values()) else []
         # Whoever lacks most of its share is first.
         for name in sorted(owners, key=lambda name: -shared[name]):
-            # Others of this process have a Lease to renew.
-            await asyncio.sleep(0)
             plain = _owner(tree, name, self.documents, is_full=bool(waits[name]), by_age=name in by_age)
             own = [each for each in able if _may_go_for(tree, name, each)] if waits[name] else []
             queue = _Queue(plain, own, quotas, self.attempts, ideal if name in balanced else None, now_s, pace)
-            of_queue = queue.steps(waits[name])
+            of_queue = await queue.steps(waits[name])
             steps += of_queue
             borrowers |= {each.run.name: each for each in own}
             nothing = delayed_reclaim(plain, (), _NO_ROOM, now_s, pace)
@@ -169,7 +167,7 @@ class _Queue:
     now_s: float
     pace: Pace
 
-    def steps(self, waits: Sequence[KueueWorkload]) -> list[Step]:
+    async def steps(self, waits: Sequence[KueueWorkload]) -> list[Step]:
         """For each workload that fits the queue's own quota, or its share, beside what it uses and what is decided for
         older ones, up to the first whose grace is not over; where the queue is strict, up to the first that is not
         served, as Kueue admits none of those behind it."""
@@ -183,6 +181,8 @@ class _Queue:
                 decision = failed[alike]
             elif self._fits_own(workload) or self._wants_share(workload, gone):
                 looks += 1
+                # The process has a Lease to renew, too.
+                await asyncio.sleep(0)
                 decision = self._decision(workload, gone)
                 if decision is None or decision.reason.code in ("NO_VICTIMS", "IN_MIN_RUNTIME"):
                     # What is given and taken for others in between leaves less for those that are alike.

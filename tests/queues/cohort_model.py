@@ -8,6 +8,7 @@ pkg/scheduler/scheduler.go). Queues are conservative, so that Kueue itself evict
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -18,9 +19,11 @@ from kopt.cluster.objects.custom.kaiwo_queue import pool_of, queue_of
 from kopt.controllers.queues.evicting import Evictions
 from kopt.controllers.queues.reclaiming import reclaims_due
 from kopt.controllers.queues.status import status_of
-from kopt.core.scheduling.queue_tree import Engine
+from kopt.core.scheduling.queue_tree import GPU, Engine
 from kopt.core.times import stamp
 from kopt.policies.queues import QueueTree, Settings, compile_tree
+from kopt.policies.queues.shares import divisions
+from kopt.policies.shares import share_rows
 
 Object = dict[str, Any]
 SPACE, GPU_RESOURCE, EPOCH_S = "team", "nvidia.com/gpu", 1_700_000_000
@@ -126,6 +129,16 @@ class Cohort:
 
     def used(self, queue: str) -> int:
         return sum(work.gpus for work in self.works.values() if work.queue == queue and work.reserved_s is not None)
+
+    @property
+    def largest_error(self) -> float:
+        """Of all queues, from what they ideally have of what runs and waits, in GPUs."""
+        asked = Counter[str]()
+        for work in self.works.values():
+            asked[work.queue] += 1000 * work.gpus
+        division = divisions(self.tree, {name: {GPU: milli} for name, milli in asked.items()})[0]
+        rows = {row.queue.name: row.ideal.get(GPU, 0) for row in share_rows(division.queues, {}, division.capacity)}
+        return max(abs(rows.get(name, 0) / 1000 - self.used(name)) for name in self.quotas)
 
     @property
     def free(self) -> int:

@@ -152,8 +152,9 @@ def test_what_no_quota_holds_evicts_nobody_and_what_one_holds_does_once(team: Te
 
 
 @pytest.mark.long
-def test_balanced_queues_share_what_is_above_quotas_and_stay_so(team: Team) -> None:
-    """Eight GPUs, of which four are quotas: each of two queues ideally has four, and more jobs than that."""
+def test_balanced_queues_share_what_is_above_quotas_where_kueue_shares_fairly(team: Team, kueue: Kueue) -> None:
+    """Eight GPUs, of which four are quotas: each of two queues ideally has four, and more jobs than that. Without fair
+    sharing in Kueue's Configuration the owner has its quota alone, and its status says why."""
     parent = {"metadata": {"name": f"{team.space}-all"}, "spec": {"resources": {"gpu": {"quota": 8}}}}
     team.api.apply({"apiVersion": QUEUE[0], "kind": QUEUE[1], **parent})
     for name in (team.owner, team.borrower):
@@ -162,7 +163,15 @@ def test_balanced_queues_share_what_is_above_quotas_and_stay_so(team: Team) -> N
     borrows = [team.job(f"borrows-{number}", team.borrower, 2) for number in range(4)]
     wait_for(lambda: all(team.runs(job) for job in borrows), what="the borrower has all eight GPUs")
     own = [team.job(f"own-{number}", team.owner, 2) for number in range(3)]
-    wait_for(lambda: sum(map(team.runs, own)) == 2, what="the owner has its share, of which half is above its quota")
+    wait_for(lambda: sum(map(team.runs, own)) == 1, what="the owner has its quota")
+    wait_for(lambda: team.condition("Reclaiming") == "NoFairSharing", what="no share is taken")
+    assert sum(map(team.runs, borrows)) == 3
+    with kueue.shares_fairly("LessThanOrEqualToFinalShare"):
+        _balanced(team, borrows, own)
+
+
+def _balanced(team: Team, borrows: list[Object], own: list[Object]) -> None:
+    wait_for(lambda: sum(map(team.runs, own)) == 2, 180, "the owner has its share, of which half is above its quota")
     wait_for(lambda: sum(map(team.runs, borrows)) == 2, what="two have gone for it")
     end_s = time.monotonic() + 15.0
     while time.monotonic() < end_s:

@@ -1,17 +1,24 @@
 """A conservative queue takes its quota back after the grace, from nobody in its minimum run time or in a write, from
 those with a safe checkpoint first, and not in turns."""
 
+import itertools
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kopt.cluster.workloads.kueue.reading import read_kueue_workload
+from kopt.controllers.queues.borrowers import LiveQuotas, QuotaRoom
 from kopt.core.workload.save_state import SaveState
 from kopt.policies.queues.reclaim import PACE, OwnerState, ReclaimDecision, delayed_reclaim
 from kopt.policies.queues.victims import BorrowedRun, Safety, victims_of
+
+from .cohort_model import Work
 
 LONGEST_S, PAUSE_S = PACE.longest_s, PACE.pause_s
 TIMES = st.floats(0.0, 5000.0, allow_nan=False)
@@ -83,6 +90,49 @@ def test_nobody_unsafe_goes_while_others_would_do_and_nobody_for_nothing(
     for run in victims or ():
         assert not room.fits([other.name for other in victims or () if other is not run])
     assert victims is None or room.fits([run.name for run in victims])
+
+
+@given(situations())
+def test_no_queue_is_below_its_quota_while_any_other_selection_would_do(
+    situation: tuple[list[BorrowedRun], PlainRoom],
+) -> None:
+    runs, room = situation
+    keeping = any(
+        room.fits([run.name for run in some]) and not breaks(some, room)
+        for number in range(len(runs) + 1)
+        for some in itertools.combinations(runs, number)
+    )
+    victims = victims_of(runs, room)
+    assert keeping == (victims is not None and not breaks(victims, room))
+
+
+def test_a_small_job_stays_where_a_large_one_alone_fits_what_its_queue_borrows() -> None:
+    x, y, z = (BorrowedRun(name, 0.0, lost_s=lost_s) for name, lost_s in (("a/x", 1.0), ("a/y", 2.0), ("b/z", 3.0)))
+    room = PlainRoom({"a/x": 3, "a/y": 4, "b/z": 1}, {"a/x": "a", "a/y": "a", "b/z": "b"}, {"a": 4, "b": 1}, 5)
+    assert victims_of([x, y, z], room) == (y, z)
+
+
+def test_the_quota_of_a_cohort_counts_beside_that_of_its_queues() -> None:
+    """A leaf without quota has all nine GPUs of a cohort of eight: without them the cohort lacks all of its quota."""
+    own, cohort = {"cohortName": "root", **groups(8)}, {"parentName": "root", **groups(8)}
+    objects = {
+        ("ClusterQueue", "", "own"): {"metadata": {"name": "own"}, "spec": own},
+        ("ClusterQueue", "", "leaf"): {"metadata": {"name": "leaf"}, "spec": {"cohortName": "mid", **groups(0)}},
+        ("Cohort", "", "mid"): {"metadata": {"name": "mid"}, "spec": cohort},
+    }
+    waits = Work("own-0", "own", 8, 0.0, 60.0)
+    nine = Work("leaf-0", "leaf", 9, 0.0, 60.0, reserved_s=0.0)
+    admitted = [read_kueue_workload(nine.document)]
+    quotas = LiveQuotas(SimpleNamespace(objects=objects), admitted)  # type: ignore[arg-type]
+    room = QuotaRoom(quotas, "own", read_kueue_workload(waits.document))
+    assert room.lends("team/leaf-0", [])
+    assert room.shortfall("team/leaf-0", []) == 1.0
+
+
+def groups(gpus: int) -> dict[str, Any]:
+    resources = [{"name": "nvidia.com/gpu", "nominalQuota": str(gpus)}]
+    flavors = [{"name": "default", "resources": resources}]
+    return {"resourceGroups": [{"coveredResources": ["nvidia.com/gpu"], "flavors": flavors}]}
 
 
 def breaks(victims: Sequence[BorrowedRun], room: PlainRoom) -> bool:

@@ -80,7 +80,8 @@ def delayed_reclaim(
     if waited_s < owner.grace_s:
         why = f"A workload waits for the queue's own quota since {waited_s:.0f} s; the grace is {owner.grace_s} s."
         return ReclaimDecision(False, Reason("IN_GRACE", why), owner.grace_s - waited_s)
-    paused_s = _paused_s(owner, now_s, pace)
+    # For quota there are more victims for a while where others got what the first left: a pause would serve it later.
+    paused_s = _paused_s(replace(owner, sufficed=False), now_s, pace)
     if paused_s > 0:
         return _backs_off(paused_s)
     free_to_go = [run for run in borrowed if run.terminating or _remaining_s(run, now_s, pace) <= 0]

@@ -124,9 +124,8 @@ def outcome(seed: int, *, fair: bool) -> tuple[float, int]:
 @pytest.mark.parametrize("seed", range(6))
 def test_shares_are_near_and_nobody_goes_twice_within_ten_minutes(seed: int, fair: bool) -> None:
     error, evictions = outcome(seed, fair=fair)
-    print(f"RESULT {seed} {fair} {error:.2f} {evictions}")
-    assert evictions <= 100
-    assert error <= 100 or not fair
+    assert evictions <= 40
+    assert error <= (3.0 if fair else 6.0)
 
 
 def test_where_kueue_does_not_share_fairly_nobody_goes_for_a_share() -> None:
@@ -136,7 +135,7 @@ def test_where_kueue_does_not_share_fairly_nobody_goes_for_a_share() -> None:
     works += [Work(f"own-{number}", "own", 1, 10.0, 36_000.0) for number in range(6)]
     run(cohort, works, 840.0, lambda: None)
     assert cohort.used("own") == 2
-    assert sum(len(work.evictions) for work in works) == 2
+    assert sum(len(work.evictions) for work in works) <= 4
     assert cohort.reason("own") == "NoFairSharing"
 
 

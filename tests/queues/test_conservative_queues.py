@@ -165,7 +165,7 @@ def test_balanced_queues_share_what_is_above_quotas_where_kueue_shares_fairly(te
     own = [team.job(f"own-{number}", team.owner, 2) for number in range(3)]
     wait_for(lambda: sum(map(team.runs, own)) == 1, what="the owner has its quota")
     wait_for(lambda: team.condition("Reclaiming") == "NoFairSharing", what="no share is taken")
-    assert sum(map(team.runs, borrows)) == 3
+    wait_for(lambda: sum(map(team.runs, borrows)) == 3, what="one has gone for it")
     with kueue.shares_fairly("LessThanOrEqualToFinalShare"):
         _balanced(team, borrows, own)
 

@@ -211,6 +211,15 @@ def test_an_eviction_that_does_not_get_it_done_is_tried_again_after_the_pause() 
     assert when[599.0].reason.code == "BACKS_OFF"
 
 
+def test_the_pause_grows_with_each_attempt_in_vain() -> None:
+    run, room = BorrowedRun("team/run", 0.0), PlainRoom({"team/run": 1}, {"team/run": "a"}, {"a": 1}, 1)
+    for attempts, pause_s in ((1, 600.0), (2, 1200.0), (3, 2400.0), (9, 14_400.0)):
+        owner = OwnerState("own", 0, 0.0, attempted_s=0.0, attempts=attempts)
+        decision = delayed_reclaim(owner, [run], room, 60.0)
+        assert (decision.reason.code, decision.again_s) == ("BACKS_OFF", pause_s - 60.0)
+        assert delayed_reclaim(owner, [run], room, pause_s).reclaims
+
+
 def test_what_came_after_a_reclaim_backs_off_and_what_waited_then_does_not() -> None:
     run, room = BorrowedRun("team/run", 0.0), PlainRoom({"team/run": 1}, {"team/run": "a"}, {"a": 1}, 1)
 

@@ -94,16 +94,6 @@ def test_behind_a_head_that_never_fits_a_strict_queue_evicts_nobody() -> None:
     assert (evictions(cohort), cohort.used("own")) == (0, 0)
 
 
-def test_evictions_in_vain_become_rare() -> None:
-    """What is first in the owner's queue fits nowhere, and is looked at before the one that somebody goes for, so that
-    the borrower's next ones have what is freed: each time."""
-    cohort = Cohort({"own": 8, "a": 8}, 16, {"gracePeriod": "60s"}, 1.0, fair=False)
-    works = [Work(f"a-{number:02}", "a", 1, 0.0, 36_000.0) for number in range(40)]
-    works += [Work("own-0", "own", 4, 10.0, 36_000.0, fits_nowhere=True), Work("own-1", "own", 4, 20.0, 36_000.0)]
-    run(cohort, works, 4 * 3600.0, lambda: None)
-    assert cohort.used("own") == 4 or evictions(cohort) <= 4 * 5
-
-
 def test_pods_are_listed_only_where_somebody_may_go() -> None:
     cohort = Cohort({"own": 8, "a": 8}, 16, {"gracePeriod": "60s"}, 1.0)
     never = Work("own-0", "own", 4, 0.0, 36_000.0, fits_nowhere=True)

@@ -149,7 +149,7 @@ def _paused_s(owner: OwnerState, now_s: float, pace: Pace) -> float:
 def _attempt_pause_s(attempts: int, pace: Pace) -> float:
     """From the beginning of an attempt until the next one."""
     doublings = min(max(attempts, 1) - 1, 30)
-    return max(pace.pause_s, min(pace.longest_pause_s, pace.pause_s * 2**doublings))
+    return max(pace.pause_s, min(pace.longest_pause_s, pace.pause_s * float(2**doublings)))
 
 
 def _reclaimed(

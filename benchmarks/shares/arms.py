@@ -5,9 +5,8 @@ import contextlib
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from benchmarks.shares.day import queue_documents, queue_name
@@ -16,20 +15,20 @@ from benchmarks.shares.replay import Engine
 
 FINAL, INITIAL = "LessThanOrEqualToFinalShare", "LessThanInitialShare"
 _SPACE = "day"
-_GRACE_S, _PAUSE_S, _LONGEST_S = 600, 600.0, 60.0
+_GRACE_S, _LEAST_S = 600, 0.5
 _PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True)
 class Arm:
-    """``strategies``: of fair sharing in Kueue's own configuration, which has none without them. ``conservative``: the
-    queues take back after a grace, which our controller sees to."""
+    """``strategies``: of fair sharing in Kueue's own configuration, which has none without them. ``reclaim``: the
+    queues' strategy; what is not aggressive our controller sees to."""
 
     text: str
     engine: str
     strategies: tuple[str, ...] = (FINAL, INITIAL)
     controller: bool = False
-    conservative: bool = False
+    reclaim: str = "aggressive"
 
 
 ARMS = {
@@ -37,7 +36,8 @@ ARMS = {
     "kueue-final-share": Arm("Kueue, objects as compiled, the first strategy alone", "kueue", (FINAL,)),
     "kueue-unfair": Arm("Kueue without fair sharing", "kueue", ()),
     "kueue-controller": Arm("Kueue, our controller, aggressive", "kueue", controller=True),
-    "kueue-conservative": Arm("Kueue, our controller, conservative", "kueue", controller=True, conservative=True),
+    "kueue-conservative": Arm("Kueue, our controller, conservative", "kueue", controller=True, reclaim="conservative"),
+    "kueue-balanced": Arm("Kueue, our controller, balanced", "kueue", controller=True, reclaim="balanced"),
     "kai": Arm("KAI, objects as compiled", "kai"),
     "kai-controller": Arm("KAI, our controller", "kai", controller=True),
 }
@@ -52,8 +52,8 @@ def running(arm: Arm, quotas: Mapping[str, int], capacity: int, speed: float, fo
     plane = ControlPlane(folder)
     try:
         plane.api.namespace(_SPACE)
-        grace = {"gracePeriod": f"{max(1, round(_GRACE_S / speed))}s"} if arm.conservative else {}
-        fairness = {"reclaimStrategy": "conservative" if arm.conservative else "aggressive", **grace}
+        grace = {"gracePeriod": f"{max(1, round(_GRACE_S / speed))}s"} if arm.reclaim == "conservative" else {}
+        fairness = {"reclaimStrategy": arm.reclaim, **grace}
         documents = queue_documents(quotas, capacity, _SPACE, fairness)
         with contextlib.ExitStack() as stack:
             engine = (_kueue if arm.engine == "kueue" else _kai)(plane, arm, capacity, stack)
@@ -110,21 +110,19 @@ def _wait_for_queues(plane: Any, arm: Arm, names: list[str]) -> None:
 
 @contextlib.contextmanager
 def _controller(plane: Any, engine: str, speed: float) -> Iterator[None]:
-    """The product's controller, its pauses as fast as the replay; constants of this process alone."""
+    """The product's controller; all of its spans that the replay compresses are settings, divided by the speed."""
     from kopt.cluster.client.api import connect
     from kopt.cluster.runtime.signals import run_until
-    from kopt.controllers.queues import evicting, reclaiming, reconciler, status
     from kopt.controllers.queues.main import ProcessSettings, Replica
     from kopt.controllers.queues.reconciler import Carrying
     from kopt.core.decision import Mode
     from kopt.core.scheduling.queue_tree import Engine as Compiler
-    from kopt.policies.queues import reclaim
 
-    _set("PAUSE_S", _PAUSE_S / speed, reclaim, evicting, reclaiming)
-    _set("LONGEST_S", max(1.0, _LONGEST_S / speed), reclaim, status)
-    _set("RECHECK_S", 0.5, evicting, reconciler)
-    carrying = Carrying(engine=Compiler(engine), mode=Mode.ENFORCE, prune=True)
-    settings = ProcessSettings(kubeconfig=plane.kubeconfig, carrying=carrying, port=0)
+    settings = ProcessSettings(
+        kubeconfig=plane.kubeconfig,
+        carrying=Carrying(engine=Compiler(engine), mode=Mode.ENFORCE, prune=True, **paced(speed)),
+        port=0,
+    )
     loop, stop = asyncio.new_event_loop(), asyncio.Event()
 
     async def serve() -> None:
@@ -140,9 +138,15 @@ def _controller(plane: Any, engine: str, speed: float) -> Iterator[None]:
         thread.join(30)
 
 
-def _set(name: str, value: float, *modules: ModuleType) -> None:
-    """Wherever it was imported to."""
-    for module in modules:
-        if not hasattr(module, name):
-            raise AttributeError(f"{module.__name__} has no {name}")
-        setattr(module, name, value)
+def paced(speed: float) -> dict[str, Any]:
+    """The spans of the product's controller in a replay, as fields of `controllers.queues.reconciler.Carrying`; nothing
+    is looked at more often than twice a second."""
+    from kopt.controllers.queues.reconciler import Carrying
+    from kopt.policies.queues.reclaim import Pace
+
+    def shorter(span_s: float) -> float:
+        return max(_LEAST_S, span_s / speed)
+
+    usual = Carrying()
+    pace = Pace(**{field.name: shorter(getattr(usual.pace, field.name)) for field in fields(Pace)})
+    return {"pace": pace, "again_s": shorter(usual.again_s), "closely_s": shorter(usual.closely_s)}

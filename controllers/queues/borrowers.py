@@ -1,7 +1,7 @@
 """Who borrows below a conservative queue's root, how their checkpoints stand, and what their quota would make room for,
 as ``policies.queues.victims`` needs it."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -14,14 +14,16 @@ from kopt.cluster.workloads.kueue.queues import admitted_of, demand_of, read_clu
 from kopt.cluster.workloads.kueue.reading import read_gpu_pod
 from kopt.cluster.workloads.queue_trees.live import LiveQueues
 from kopt.cluster.workloads.requests.gpus import milli_of
+from kopt.cluster.workloads.requests.pods import is_gpu
 from kopt.core.decision import Mode as ActMode
+from kopt.core.scheduling.quota import Admitted, FlavorResource
 from kopt.core.units import MilliGpu
 from kopt.core.workload.checkpoint import JobState
 from kopt.core.workload.save_state import USUAL_S, SaveState
 from kopt.policies.preemption import PreemptionSettings, RunningGang
 from kopt.policies.preemption.evidence import outlook
 from kopt.policies.queues.victims import BorrowedRun, Safety
-from kopt.policies.quota import Mode, QuotaTree, assign
+from kopt.policies.quota import Assignment, Mode, QuotaTree, assign
 
 HOLDER = "reclaim"
 """The value of kaiwo.ai/held on Workloads that were evicted for a conservative queue."""
@@ -30,36 +32,114 @@ _LONGEST_WRITE_S = 900.0
 """A write that is not over by then has not been followed."""
 
 
-class QuotaRoom:
-    """Kueue's arithmetic (``policies.quota``) with a workload that waits in ``owner``, and others gone."""
+class LiveQuotas:
+    """The queues of a cluster as Kueue counts them, and who has quota of theirs; changed by what is decided, so that
+    nothing is given or taken twice."""
 
-    def __init__(self, live: LiveQueues, owner: str, waits: KueueWorkload, admitted: Sequence[KueueWorkload]) -> None:
+    def __init__(self, live: LiveQueues, admitted: Sequence[KueueWorkload]) -> None:
         of_kind: dict[str, list[Object]] = defaultdict(list)
         for (kind, *_), document in live.objects.items():
             of_kind[kind].append(document)
-        self._queues = {queue.name: queue for queue in map(read_cluster_queue, of_kind["ClusterQueue"])}
-        self._nodes = [*map(read_cohort, of_kind["Cohort"]), *(queue.node for queue in self._queues.values())]
-        flavors = {flavor.name: flavor for flavor in map(read_flavor, of_kind["ResourceFlavor"])}
-        self._owner: ClusterQueue = self._queues[owner]
-        self._demand = demand_of(waits, self._owner, flavors)
-        self._admitted = {workload.name: admitted_of(workload) for workload in admitted}
+        self.queues = {queue.name: queue for queue in map(read_cluster_queue, of_kind["ClusterQueue"])}
+        nodes = [*map(read_cohort, of_kind["Cohort"]), *(queue.node for queue in self.queues.values())]
+        self.flavors = {flavor.name: flavor for flavor in map(read_flavor, of_kind["ResourceFlavor"])}
+        self.admitted = {workload.name: admitted_of(workload) for workload in admitted}
+        self._tree, self._gone = QuotaTree.of(nodes, self.admitted.values()), set[str]()
+        self._gpus = Counter[str]()
+        for item in self.admitted.values():
+            self._gpus[item.queue] += gpus_of(item.uses)
+
+    def free_of_own(self, name: str) -> Mapping[str, int]:
+        """By resource, the most that a queue's own quota has left in one flavour."""
+        tree, free = self.without(()), Counter[str]()
+        for at_flavor, quota in self.queues[name].quotas.items():
+            free[at_flavor[1]] = max(free[at_flavor[1]], quota.nominal - tree.used(name, at_flavor))
+        return free
+
+    def gpus(self, gone: Collection[str] = ()) -> Mapping[str, int]:
+        """What each queue uses, in thousandths of a GPU."""
+        result = Counter(self._gpus)
+        for item in (self.admitted[name] for name in gone if name in self.admitted):
+            result[item.queue] -= gpus_of(item.uses)
+        return result
+
+    def newer(self, since_s: float) -> list[str]:
+        """Who was admitted since then; Kubernetes' times are whole seconds."""
+        return [name for name, item in self.admitted.items() if item.reserved_s >= int(since_s)]
+
+    def remaining(self) -> list[Admitted]:
+        """Who is in the tree now."""
+        return [item for name, item in self.admitted.items() if name not in self._gone]
+
+    def without(self, evicted: Collection[str]) -> QuotaTree:
+        """One tree that is changed: those are many of whom it is asked in turn."""
+        gone = {name for name in evicted if name in self.admitted}
+        for name in gone - self._gone:
+            self._tree.add(self.admitted[name].queue, self.admitted[name].uses, -1)
+        for name in self._gone - gone:
+            self._tree.add(self.admitted[name].queue, self.admitted[name].uses)
+        self._gone = gone
+        return self._tree
+
+    def decide(self, owner: str, waits: KueueWorkload, gone: Collection[str]) -> None:
+        """``waits`` has its quota from now on, and those who are ``gone`` have none."""
+        room = QuotaRoom(self, owner, waits)
+        uses = room.assignment(gone).requests
+        for name in set(gone) & self.admitted.keys():
+            item = self.admitted.pop(name)
+            self._gpus[item.queue] -= gpus_of(item.uses)
+        # Those who are gone are not in the tree any more.
+        self._gone = set()
+        self.admitted[waits.name] = Admitted(waits.name, owner, waits.priority, waits.created_s, 0.0, uses)
+        self._tree.add(owner, uses)
+        self._gpus[owner] += gpus_of(uses)
+
+
+class QuotaRoom:
+    """Kueue's arithmetic (``policies.quota``) with a workload that waits in ``owner``, and others gone."""
+
+    def __init__(self, quotas: LiveQuotas, owner: str, waits: KueueWorkload) -> None:
+        self._owner: ClusterQueue = quotas.queues[owner]
+        self._demand = demand_of(waits, self._owner, quotas.flavors)
+        self._wanted = {resource for pods in self._demand.pod_sets for resource in pods.requests}
+        self._quotas = quotas
 
     def fits(self, evicted: Collection[str]) -> bool:
-        remaining = [item for name, item in self._admitted.items() if name not in evicted]
-        tree = QuotaTree.of(self._nodes, remaining)
-        return assign(self._demand, self._owner.rules, tree, remaining).mode is Mode.FIT
+        return self.assignment(evicted).mode is Mode.FIT
+
+    def assignment(self, evicted: Collection[str]) -> Assignment:
+        tree, rules = self._quotas.without(evicted), self._owner.rules
+        # Kueue's own victims alone hang on who is admitted.
+        preempts = rules.borrows or (rules.within, rules.reclaim) != ("Never", "Never")
+        return assign(self._demand, rules, tree, self._quotas.remaining() if preempts else ())
 
     def lends(self, name: str, evicted: Collection[str]) -> bool:
-        workload = self._admitted[name]
-        tree = QuotaTree.of(self._nodes, (item for other, item in self._admitted.items() if other not in evicted))
-        shared = set(tree.lineage(self._owner.name))
-        between = [key for key in tree.lineage(workload.queue) if key not in shared]
-        wanted = {resource for pods in self._demand.pod_sets for resource in pods.requests}
-        return bool(between) and any(
-            all(tree.exceeds(key, at_flavor) for key in between)
+        return bool(self._lent(name, self._quotas.without(evicted)))
+
+    def shortfall(self, name: str, evicted: Collection[str]) -> float:
+        lent = self._lent(name, self._quotas.without(evicted))
+        tree, lacks = self._quotas.without([*evicted, name]), [0.0]
+        for at_flavor in lent:
+            for key in self._between(name, tree):
+                quota = tree.subtree(key, at_flavor)
+                lacks.append((quota - tree.used(key, at_flavor)) / quota if quota else 0.0)
+        return max(lacks)
+
+    def _lent(self, name: str, tree: QuotaTree) -> list[FlavorResource]:
+        """What a workload uses of what its queue, and those above it that the owner is not in, have from others."""
+        workload, between = self._quotas.admitted.get(name), self._between(name, tree)
+        if workload is None or not between:
+            return []
+        return [
+            at_flavor
             for at_flavor in workload.uses
-            if at_flavor[1] in wanted
-        )
+            if at_flavor[1] in self._wanted and all(tree.exceeds(key, at_flavor) for key in between)
+        ]
+
+    def _between(self, name: str, tree: QuotaTree) -> list[str]:
+        """The queue of a workload, and those above it that the owner is not in."""
+        workload, shared = self._quotas.admitted.get(name), tree.lineage(self._owner.name)
+        return [] if workload is None else [key for key in tree.lineage(workload.queue) if key not in shared]
 
 
 @dataclass(frozen=True)
@@ -88,6 +168,11 @@ def borrower_of(
         terminating=workload.terminating or workload.holder == HOLDER,
     )
     return Borrower(workload, run, saving)
+
+
+def gpus_of(uses: Mapping[FlavorResource, int]) -> int:
+    """Thousandths of a GPU, of all kinds."""
+    return sum(amount for (_, resource), amount in uses.items() if is_gpu(resource))
 
 
 def is_ours_to_evict(workload: KueueWorkload) -> bool:

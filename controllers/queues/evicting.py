@@ -17,14 +17,13 @@ from kopt.cluster.objects.eviction import EVICTING_ANNOTATION, notice_of, notice
 from kopt.cluster.workloads.kueue.objects import KueueWorkload
 from kopt.cluster.workloads.kueue.reading import read_kueue_workload
 from kopt.controllers.queues.borrowers import HOLDER, Borrower
-from kopt.controllers.queues.reclaiming import Reclaiming
+from kopt.controllers.queues.reclaiming import Attempts, Reclaiming
 from kopt.core.scheduling.eviction import Cause, Notice
 from kopt.core.workload.save_state import USUAL_S
-from kopt.policies.queues.reclaim import PAUSE_S
+from kopt.policies.queues.reclaim import PACE, Pace
 
 _LOG = logging.getLogger(__name__)
 MINE = "kopt-queues"
-RECHECK_S = 2.0
 Emit = Callable[[Object, str, str], None]
 
 
@@ -35,16 +34,27 @@ class Writer(Protocol):
 class Evictions:
     """The writes of one term."""
 
-    def __init__(self, kube: Kube, writer: Writer, emit: Emit, clock: Callable[[], float]) -> None:
-        self._kube, self._writer, self._emit, self._clock = kube, writer, emit, clock
+    def __init__(self, kube: Kube, writer: Writer, emit: Emit, clock: Callable[[], float], pace: Pace = PACE) -> None:
+        self._kube, self._writer, self._emit, self._clock, self._pace = kube, writer, emit, clock, pace
+        self.attempts: dict[str, Attempts] = {}
+        """By workload that waits: of this term, and longer than borrowers are held for it."""
 
     async def carry_out(self, reclaiming: Reclaiming) -> None:
         """What was decided: a checkpoint is asked for, or borrowers are held."""
-        for owner, decision in reclaiming.decisions.items():
-            for name in decision.saves:
-                await self._request_save(reclaiming.borrowers[name], reclaiming.waits[owner], decision.reason.message)
-            for name in decision.victims:
-                await self._evict(reclaiming.borrowers[name], reclaiming.waits[owner], decision.reason.message)
+        self.attempts = {name: it for name, it in self.attempts.items() if name in reclaiming.pending}
+        for step in reclaiming.steps:
+            if step.decision.victims:
+                self._count(step.waits.name)
+            for name in step.decision.saves:
+                await self._request_save(reclaiming.borrowers[name], step.waits, step.decision.reason.message)
+            for name in step.decision.victims:
+                await self._evict(reclaiming.borrowers[name], step.waits, step.decision.reason.message)
+
+    def _count(self, name: str) -> None:
+        """Writes that failed belong to the attempt, and are made up for by the next passes."""
+        last, now_s = self.attempts.get(name, Attempts(0)), self._clock()
+        if not last.number or now_s - last.last_s >= self._pace.longest_s:
+            self.attempts[name] = Attempts(last.number + 1, now_s)
 
     async def give_back(self, *, acts: bool) -> int:
         """Held Workloads whose owner has its quota, is gone, or has not had it for too long; all of them where the
@@ -70,8 +80,8 @@ class Evictions:
         notice = notice_of(document)
         if notice is None:
             return "it does not say for whom it was evicted"
-        if self._clock() - notice.at_s >= PAUSE_S:
-            return f"{notice.for_whom} was not admitted within {PAUSE_S:.0f} s"
+        if self._clock() - notice.at_s >= self._pace.pause_s:
+            return f"{notice.for_whom} was not admitted within {self._pace.pause_s:.0f} s"
         if read_kueue_workload(document).reserved_s is not None:
             # Kueue has not ended its pods yet; active again, it would count as admitted.
             return ""

@@ -16,7 +16,7 @@ from kopt.cluster.runtime.retry import Pauses, Retrying
 from kopt.cluster.runtime.switches import OPEN, Gate
 from kopt.controllers.queues.advising import StandingAdvice
 from kopt.controllers.queues.applying import apply_plan, plan_apply
-from kopt.controllers.queues.evicting import RECHECK_S, Evictions
+from kopt.controllers.queues.evicting import Evictions
 from kopt.controllers.queues.reclaiming import Reclaiming, reclaims_due
 from kopt.controllers.queues.rollout import FEATURE, FLAVOR, Rollout, queue_of_change
 from kopt.controllers.queues.status import status_of
@@ -25,12 +25,9 @@ from kopt.core.scheduling.queue_tree import DEFAULT_GPU_RESOURCE, Compiled, Engi
 from kopt.core.units import counted
 from kopt.policies.queues import QueueTree, Settings, TreeError, compile_tree
 from kopt.policies.queues.differences import ApplyPlan
-from kopt.policies.queues.reclaim import ReclaimDecision
+from kopt.policies.queues.reclaim import PACE, Pace, ReclaimDecision
 
 _LOG = logging.getLogger(__name__)
-_AGAIN_S = 60.0
-"""What others own, and workloads in queues that are to go, change without an event of the kinds that are watched."""
-_CLOSELY_S = 1.0
 _PAUSES = Pauses(refused_s=30.0, missing_s=30.0)
 Emit = Callable[[Object, str, str], None]
 
@@ -43,6 +40,12 @@ class Carrying:
     mode: Mode = Mode.OBSERVE
     prune: bool = False
     gpu_resource: str = DEFAULT_GPU_RESOURCE
+    pace: Pace = PACE
+    again_s: float = 60.0
+    """What others own, workloads in queues that are to go, and what fits into a quota change without an event of the
+    kinds that are watched."""
+    closely_s: float = 1.0
+    """Between two passes at least, where nothing is changed."""
 
 
 class Writer(Protocol):
@@ -91,7 +94,7 @@ class Reconciler(Retrying):
         self._kube, self._writer, self._carrying, self._gate = kube, writer, carrying, gate
         self._queues, self._pools, self._emit, self._clock = queues, pools, emit, clock
         self._advice = advice
-        self._evictions = Evictions(kube, writer, emit, clock)
+        self._evictions = Evictions(kube, writer, emit, clock, carrying.pace)
 
     async def step(self) -> float | None:
         """In how many seconds to run again if nothing changes before."""
@@ -101,7 +104,7 @@ class Reconciler(Retrying):
         documents = {item["metadata"]["name"]: item for item in self._queues()}
         held = await self._evictions.give_back(acts=self._delays) if self._carrying.engine is Engine.KUEUE else 0
         if not documents and not self._carrying.prune:
-            return _AGAIN_S
+            return self._carrying.again_s
         try:
             tree = self._tree(list(documents.values()))
             reclaiming = await self._reclaims(tree, documents)
@@ -111,13 +114,16 @@ class Reconciler(Retrying):
             # One contradiction stops all: half a tree would take from queues what the other half gives them.
             reason = "Contradiction" if isinstance(error, TreeError) else "Unreadable"
             await self._report(documents, (), Outcome(False, reason, " ".join(str(error).split())))
-            return _AGAIN_S
+            return self._carrying.again_s
         outcome = await self._carried_out(tree, compiled)
         await self._report(documents, compiled.not_expressible, outcome, decisions)
         if outcome.applied:
             await self._evictions.carry_out(reclaiming)
-        rechecks = [RECHECK_S] if held else []
-        return min([_AGAIN_S, *rechecks, *(_again_s(decision) for decision in decisions.values())])
+        carrying = self._carrying
+        rechecks = [carrying.pace.recheck_s] if held else []
+        # What the rest of a span says is rounded up.
+        rechecks += [max(carrying.closely_s, decision.again_s) for decision in decisions.values()]
+        return min([carrying.again_s, *rechecks])
 
     def _tree(self, documents: Sequence[Object]) -> QueueTree:
         queues = [queue_of(document) for document in sorted(documents, key=_name)]
@@ -128,11 +134,16 @@ class Reconciler(Retrying):
         if not self._delays:
             return Reclaiming()
         try:
-            due = await reclaims_due(self._kube, tree, documents, self._clock())
+            attempts, pace = self._evictions.attempts, self._carrying.pace
+            due = await reclaims_due(self._kube, tree, documents, self._clock(), pace, attempts)
         except NotFound:
             return Reclaiming()
         rollout = self._rollout(tree)
-        return replace(due, decisions={name: it for name, it in due.decisions.items() if rollout.includes(name)})
+        return replace(
+            due,
+            decisions={name: it for name, it in due.decisions.items() if rollout.includes(name)},
+            steps=[step for step in due.steps if rollout.includes(step.owner)],
+        )
 
     def _rollout(self, tree: QueueTree) -> Rollout:
         return Rollout(tree, self._gate, self._carrying.mode)
@@ -189,6 +200,7 @@ class Reconciler(Retrying):
                 self._clock(),
                 decisions.get(name),
                 self._advice(),
+                self._carrying.pace,
             )
             if document.get("status") == status:
                 continue
@@ -214,11 +226,6 @@ def _excluded(plan: ApplyPlan, rollout: Rollout) -> dict[str, Outcome]:
             message = f"The feature {FEATURE} is switched off for it: {counted(count, 'object')} would be written."
             result[name] = Outcome(not count, "AsDeclared" if not count else "OnlyObserved", message)
     return result
-
-
-def _again_s(decision: ReclaimDecision) -> float:
-    """What the rest of a span says is rounded up."""
-    return max(_CLOSELY_S, decision.again_s)
 
 
 def _name(document: Object) -> str:

@@ -9,18 +9,20 @@ from kopt.core.scheduling.queue_tree import Engine, NotExpressible
 from kopt.core.times import seconds_or_none, stamp
 from kopt.core.units import format_gpus
 from kopt.policies.queues.advice import QuotaAdvice
-from kopt.policies.queues.reclaim import LONGEST_S, ReclaimDecision
+from kopt.policies.queues.reclaim import PACE, Pace, ReclaimDecision
 
 APPLIED, RECLAIMING, ADVISED = "Applied", "Reclaiming", "Advised"
 _MEANINGS = {
     "NOTHING_WAITS": "No workload waits for the queue's own quota.",
+    "OWN_QUOTA_IN_USE": "What waits does not fit into what the queue's own workloads leave of its quota.",
+    "NO_FAIR_SHARING": "Only quota is taken back: Kueue's Configuration has no fairSharing: what is freed goes by age.",
     "IN_GRACE": "A workload waits for the queue's own quota; borrowers have their grace.",
-    "BACKS_OFF": "A workload waits for the queue's own quota; some was taken back a short time ago.",
+    "BACKS_OFF": "A workload waits for the queue's own quota or share; borrowers went a short time ago.",
     "IN_MIN_RUNTIME": "A workload waits for the queue's own quota; borrowers are in their minimum run time.",
     "NO_VICTIMS": "A workload waits for the queue's own quota; no workloads that may be evicted free it.",
-    "SAVES_FIRST": "A workload waits for the queue's own quota; borrowers save a checkpoint first.",
-    "COMES_FREE": "A workload waits for the queue's own quota; borrowers were evicted for it, and end.",
-    "RECLAIMS": "A workload waits for the queue's own quota: borrowers are evicted for it.",
+    "SAVES_FIRST": "A workload waits for the queue's own quota or share; borrowers save a checkpoint first.",
+    "COMES_FREE": "A workload waits for the queue's own quota or share; borrowers were evicted for it, and end.",
+    "RECLAIMS": "A workload waits for the queue's own quota or share: borrowers are evicted for it.",
 }
 _LONGEST_CHARS = 1024
 _MOST_FINDINGS, _MOST_ADVICE = 256, 64
@@ -34,6 +36,7 @@ def status_of(
     now_s: float,
     reclaim: ReclaimDecision | None = None,
     advice: StandingAdvice | None = None,
+    pace: Pace = PACE,
 ) -> Object:
     """``applied``: whether its queues are as declared, with the condition's reason and message; ``reclaim``: of a queue
     that takes its quota back after a grace; ``advice``: where quotas are advised. Times of changes are kept while
@@ -43,7 +46,7 @@ def status_of(
     if reclaim is not None:
         conditions.append(_condition(document, RECLAIMING, reclaim.reclaims, *_reason_texts(reclaim), now_s))
         begun = seconds_or_none(last)
-        if reclaim.reclaims and (begun is None or now_s - begun >= LONGEST_S):
+        if reclaim.reclaims and (begun is None or now_s - begun >= pace.pause_s):
             last = stamp(now_s)
     conditions += _advised(document, advice, now_s)
     rows = _advice_rows(document, advice)

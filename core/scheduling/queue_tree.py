@@ -45,10 +45,17 @@ class Engine(StrEnum):
 
 
 class Reclaim(StrEnum):
-    """How a queue takes back quota that others borrow: at once, or after a grace."""
+    """How a queue takes back quota that others borrow: at once, or after a grace; a balanced queue also its share of
+    what is above quotas, as far as that brings queues nearer their shares."""
 
     AGGRESSIVE = "aggressive"
     CONSERVATIVE = "conservative"
+    BALANCED = "balanced"
+
+    @property
+    def is_delayed(self) -> bool:
+        """Whether Kueue itself evicts nobody for it: our controller does."""
+        return self is not Reclaim.AGGRESSIVE
 
 
 class OtherResources(StrEnum):

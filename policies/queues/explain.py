@@ -112,12 +112,14 @@ def _reclaim(tree: QueueTree, queue: KaiwoQueue, engine: Engine) -> str:
                 "reclaimWithinCohort", "Never" if queue.kueue.get("preemption") else "Any"
             )
         )
-        policy = own if queue.reclaim is None else "Never" if queue.reclaim is Reclaim.CONSERVATIVE else "Any"
+        policy = own if queue.reclaim is None else "Never" if queue.reclaim.is_delayed else "Any"
         how = {
             "Any": "Takes its quota back at once: Kueue evicts borrowers, the lowest priority first.",
             "LowerPriority": "Takes its quota back at once from borrowers of a lower priority.",
             "Never": "Waits until borrowers end, or until `kopt controller queues` evicts them after the grace.",
         }
+        if queue.reclaim is Reclaim.BALANCED:
+            how["Never"] = "Waits until borrowers end, or until `kopt controller queues` evicts some to balance shares."
         return how.get(policy, policy) if queue.parent else "Has nothing to take back."
     how_kai = "Takes its quota back at once: KAI evicts borrowers, of the queue that is furthest above its share first."
     how_volcano = "Takes its quota back at once: Volcano evicts borrowers of reclaimable queues."

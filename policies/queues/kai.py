@@ -20,7 +20,6 @@ from kopt.core.scheduling.queue_tree import (
     KaiwoQueue,
     NotExpressible,
     OtherResources,
-    Reclaim,
 )
 from kopt.policies.queues.settings import Report, Settings, format_shares, in_words, manifest
 from kopt.policies.queues.tree import QueueTree, TreeError
@@ -108,7 +107,7 @@ class _Kai:
         report.of_another(queue, Engine.KUEUE, queue.kueue, Engine.KAI)
 
     def _unsaid_of_reclaim(self, queue: KaiwoQueue) -> None:
-        if queue.reclaim is Reclaim.CONSERVATIVE:
+        if queue.reclaim is not None and queue.reclaim.is_delayed:
             text = "KAI takes quota back at once; only the borrowers' own minRuntime delays it."
             path = f"{queue.name}/spec.fairness.reclaimStrategy"
             self.report.add(NotExpressible("RECLAIM_AFTER_GRACE", path, text))

@@ -19,7 +19,6 @@ from kopt.core.scheduling.queue_tree import (
     KaiwoQueue,
     NotExpressible,
     OtherResources,
-    Reclaim,
     Share,
 )
 from kopt.core.units import format_thousandths
@@ -203,7 +202,7 @@ class _Kueue:
         own = queue.kueue.get("preemption") or {}
         if queue.reclaim is None and own:
             return dict(own)
-        reclaim = "Never" if queue.reclaim is Reclaim.CONSERVATIVE else "Any"
+        reclaim = "Never" if queue.reclaim is not None and queue.reclaim.is_delayed else "Any"
         return {"withinClusterQueue": "LowerPriority", **own, "reclaimWithinCohort": reclaim}
 
     def _weight(self, name: str, spec: dict[str, Any]) -> None:
@@ -228,8 +227,9 @@ class _Kueue:
             kept = " from aggressive queues" if self._settings.delays_reclaim else ""
             text = f"Kueue evicts however short a workload has run; {queue.min_runtime_s} s are not kept{kept}."
             report.add(NotExpressible("MIN_RUNTIME", f"{name}/spec.fairness.minRuntime", text))
-        delays = self._settings.delays_reclaim and queue.reclaim is Reclaim.CONSERVATIVE and queue.parent
-        if queue.reclaim is Reclaim.CONSERVATIVE and not department and not delays:
+        delayed = queue.reclaim is not None and queue.reclaim.is_delayed
+        delays = self._settings.delays_reclaim and delayed and queue.parent
+        if delayed and not department and not delays:
             text = (
                 "Kueue takes quota back at once or never: Never is written, and borrowers go when they end, unless "
                 "`kopt controller queues` evicts them after the grace."

@@ -13,7 +13,6 @@ from kopt.core.scheduling.queue_tree import (
     KaiwoQueue,
     NotExpressible,
     OtherResources,
-    Reclaim,
 )
 from kopt.core.units import format_thousandths
 from kopt.policies.queues.settings import (
@@ -78,8 +77,8 @@ class _Volcano:
         if queue.min_runtime_s is not None:
             text = f"Volcano evicts however short a job has run; {queue.min_runtime_s} s are not kept."
             add(NotExpressible("MIN_RUNTIME", f"{name}/spec.fairness.minRuntime", text))
-        if queue.reclaim is Reclaim.CONSERVATIVE:
-            text = "Volcano takes quota back at once."
+        if queue.reclaim is not None and queue.reclaim.is_delayed:
+            text = "Volcano takes quota back at once, by rules of its own."
             add(NotExpressible("RECLAIM_AFTER_GRACE", f"{name}/spec.fairness.reclaimStrategy", text))
         if queue.grace_s is not None:
             text = f"Volcano knows no grace before it reclaims; {queue.grace_s} s do not count."

@@ -53,7 +53,25 @@ class Kueue:
         self._certificates = cluster.folder / "kueue-certificates"
         self._certificates.mkdir(exist_ok=True)
         self._install()
-        config = cluster.folder / "kueue.yaml"
+        self.server = self._started()
+
+    @contextmanager
+    def shares_fairly(self, *strategies: str) -> Iterator[None]:
+        """Started anew with fair sharing, and without it afterwards."""
+        before = self._strategies
+        self._restart(strategies)
+        try:
+            yield
+        finally:
+            self._restart(before)
+
+    def _restart(self, strategies: Sequence[str]) -> None:
+        self.server.kill()
+        self._strategies = list(strategies)
+        self.server = self._started()
+
+    def _started(self) -> Server:
+        cluster, config = self._cluster, self._cluster.folder / "kueue.yaml"
         health = free_port()
         text = yaml.safe_dump(self._configuration(health))
         config.write_text(text)
@@ -69,14 +87,15 @@ class Kueue:
         ]
         url = f"http://127.0.0.1:{health}"
         env = {"KUBECONFIG": str(cluster.kubeconfig)}
-        self.server = Server("kueue", command, cluster.folder, env, url=url)
+        self.server = server = Server("kueue", command, cluster.folder, env, url=url)
         try:
-            self.server.wait_until(self._mount_certificates, what="Kueue has made its certificates")
-            self.server.wait_until(lambda: cluster.api.http.get(f"{url}/readyz").is_success)
-            self.server.wait_until(self._answers, what="Kueue's webhooks answer")
+            server.wait_until(self._mount_certificates, what="Kueue has made its certificates")
+            server.wait_until(lambda: cluster.api.http.get(f"{url}/readyz").is_success)
+            server.wait_until(self._answers, what="Kueue's webhooks answer")
         except NotReady:
             self.stop()
             raise
+        return server
 
     def stop(self) -> None:
         """Ends Kueue and takes its webhooks away, which would refuse every pod without it."""

@@ -14,6 +14,7 @@ from deploy.rights import start_controller
 
 from .teams import QUEUE, Object, Team
 
+RESTS = ("NothingWaits", "OwnQuotaInUse", "BacksOff")
 VALUES: Object = {
     "queues": {"enabled": True, "mode": "enforce", "prune": True},
     **{name: {"enabled": False} for name in ("webhook", "sizing", "extender")},
@@ -119,7 +120,7 @@ def test_borrowers_are_not_evicted_and_admitted_in_turns(team: Team) -> None:
     team.job("latest", second, 2)
     for owner in (team.owner, second):
         # What fits runs, and for what does not nobody is evicted again.
-        wait_for(lambda owner=owner: team.condition("Reclaiming", owner) in ("NothingWaits", "BacksOff"), what=owner)
+        wait_for(lambda owner=owner: team.condition("Reclaiming", owner) in RESTS, what=owner)
     assert [team.evictions(job) for job in (*borrows, more)] == [1, 1, 0]
 
 
@@ -148,3 +149,33 @@ def test_what_no_quota_holds_evicts_nobody_and_what_one_holds_does_once(team: Te
         time.sleep(0.5)
     assert team.runs(four)
     assert not team.runs(three)
+
+
+@pytest.mark.long
+def test_balanced_queues_share_what_is_above_quotas_where_kueue_shares_fairly(team: Team, kueue: Kueue) -> None:
+    """Eight GPUs, of which four are quotas: each of two queues ideally has four, and more jobs than that. Without fair
+    sharing in Kueue's Configuration the owner has its quota alone, and its status says why."""
+    parent = {"metadata": {"name": f"{team.space}-all"}, "spec": {"resources": {"gpu": {"quota": 8}}}}
+    team.api.apply({"apiVersion": QUEUE[0], "kind": QUEUE[1], **parent})
+    for name in (team.owner, team.borrower):
+        team.declare(name, reclaimStrategy="balanced")
+    wait_for(lambda: team.condition("Applied") == "AsDeclared", what="the queues are there")
+    borrows = [team.job(f"borrows-{number}", team.borrower, 2) for number in range(4)]
+    wait_for(lambda: all(team.runs(job) for job in borrows), what="the borrower has all eight GPUs")
+    own = [team.job(f"own-{number}", team.owner, 2) for number in range(3)]
+    wait_for(lambda: sum(map(team.runs, own)) == 1, what="the owner has its quota")
+    wait_for(lambda: team.condition("Reclaiming") == "NoFairSharing", what="no share is taken")
+    wait_for(lambda: sum(map(team.runs, borrows)) == 3, what="one has gone for it")
+    with kueue.shares_fairly("LessThanOrEqualToFinalShare"):
+        _balanced(team, borrows, own)
+
+
+def _balanced(team: Team, borrows: list[Object], own: list[Object]) -> None:
+    wait_for(lambda: sum(map(team.runs, own)) == 2, 180, "the owner has its share, of which half is above its quota")
+    wait_for(lambda: sum(map(team.runs, borrows)) == 2, what="two have gone for it")
+    end_s = time.monotonic() + 15.0
+    while time.monotonic() < end_s:
+        assert sorted(team.evictions(job) for job in (*borrows, *own)) == [0, 0, 0, 0, 0, 1, 1]
+        assert sum(map(team.runs, own)) <= 2
+        time.sleep(0.5)
+    assert team.reclaims() == "Never"

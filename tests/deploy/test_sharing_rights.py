@@ -114,7 +114,9 @@ def test_a_contended_node_is_drained_changed_and_given_back(
         parts.callback(prometheus.stop)
         options = [f"--prometheus={prometheus.url}", f"--share-configurations={space}/plugin"]
         with leading(control_plane, charts, VALUES, ACCOUNT, options) as server:
-            server.wait_until(lambda: _state(api, node) == ("mps-2", str(2 * GPUS), False), what="it is changed")
+            # A minute of contention since its pods began, asked about once a minute: up to two, and the change.
+            changed = ("mps-2", str(2 * GPUS), False)
+            server.wait_until(lambda: _state(api, node) == changed, timeout_s=240.0, what="it is changed")
             after = wait_for(lambda: _bound(api, space, node), what="its pods are back")
             assert not before & after
             held = api.get("v1", "Node", node, "")

@@ -238,8 +238,14 @@ def _wanted(workload: KueueWorkload) -> int:
 
 
 def _wish(workload: KueueWorkload) -> str:
-    """The same for workloads that ask for the same."""
-    return repr([(sorted(pods.requests.items()), pods.spec) for pods in workload.pod_sets])
+    """The same for workloads that ask for the same, on the same nodes."""
+    return repr([(sorted(pods.requests.items()), *_where(pods.spec)) for pods in workload.pod_sets])
+
+
+def _where(spec: Mapping[str, object]) -> list[object]:
+    """What of a pod decides where it may run: its environment does not."""
+    resources = [mapping(container, "resources") for _, container in items(spec, "containers")]
+    return [resources, *(spec.get(name) for name in ("initContainers", "nodeSelector", "affinity", "tolerations"))]
 
 
 def _is_in_grace(decision: ReclaimDecision | None) -> bool:

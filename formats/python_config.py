@@ -19,6 +19,7 @@ from kopt.formats.entrypoint.script import parsed
 
 BASES = "_base_"
 """Files that a configuration builds on and that could not be read."""
+_COMPUTED = "(computed)"
 _REPLACES, _MOST_BASES = "_delete_", 32
 """mmengine's key of a mapping that replaces the base's; files that are read for one configuration."""
 ReadText = Callable[[str], str | None]
@@ -105,6 +106,16 @@ class _Bases:
         self._open.pop()
         return reader.result()
 
+    def merged(self, base: Any, own: Any) -> Any:
+        """mmengine's: mappings into each other, unless the own one replaces the base's. Each entry counts as often as
+        it is merged: what is named twice on every level is merged twice as often on the next."""
+        if not isinstance(own, dict):
+            return own
+        self.spend(_ENTRY * (1 + len(own)))
+        if not isinstance(base, dict) or own.get(_REPLACES) is True:
+            return {name: value for name, value in own.items() if name != _REPLACES}
+        return base | {name: self.merged(base.get(name), value) for name, value in own.items()}
+
     def spend(self, characters: int) -> None:
         self.left -= characters
         if self.left < 0:
@@ -117,13 +128,6 @@ class _Bases:
             self.spend(len(text or ""))
             self._bodies[path] = None if text is None else parsed(text).body
         return self._bodies[path]
-
-
-def _merged(base: Any, own: Any) -> Any:
-    """mmengine's: mappings into each other, unless the own one replaces the base's."""
-    if not isinstance(base, dict) or not isinstance(own, dict) or own.get(_REPLACES) is True:
-        return {name: value for name, value in own.items() if name != _REPLACES} if isinstance(own, dict) else own
-    return base | {name: _merged(base.get(name), value) for name, value in own.items()}
 
 
 class _Name(str):
@@ -141,7 +145,7 @@ class _Reader:
     def result(self) -> dict[str, Any]:
         """What is known in the end, with the files of ``_base_`` below it."""
         unread = self.unread | {name for name, value in self.names.items() if value is _UNKNOWN}
-        known = {name: value for name, value in self.names.items() if value is not _UNKNOWN}
+        known = {name: value for name, value in self.names.items() if value is not _UNKNOWN and name != UNREAD}
         if unread:
             known[UNREAD] = sorted(unread)
         paths = known.pop(BASES, [])
@@ -150,11 +154,11 @@ class _Reader:
             # Those of ``read_base()`` that could not be read are no paths.
             below = self._bases.settings(self._beside(name)) if str(name).endswith(".py") else None
             if below is None or BASES in below:
-                missing.append(name)
+                missing.append(name if isinstance(name, str) else _COMPUTED)
             else:
                 self._spend(_ENTRY * len(below))
                 both = {*below.get(UNREAD, ()), *known.get(UNREAD, ())}
-                known = _merged(below, known) | ({UNREAD: sorted(both)} if both else {})
+                known = self._bases.merged(below, known) | ({UNREAD: sorted(both)} if both else {})
         return known | ({BASES: missing[::-1]} if missing else {})
 
     def _beside(self, name: str) -> str:
@@ -203,7 +207,8 @@ class _Reader:
             up = "../" * (statement.level - 1)
             below = self._bases.settings(self._beside(f"{up}{statement.module.replace('.', '/')}.py"))
         if below is None or BASES in below:
-            self.names.setdefault(BASES, []).append(name)
+            before = self.names.get(BASES)
+            self.names[BASES] = [*(before if isinstance(before, list) else [before] if before else []), name]
             return
         self.unread |= set(below.pop(UNREAD, ()))
         for imported in statement.names:

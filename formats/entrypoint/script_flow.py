@@ -57,7 +57,7 @@ class Flow:
                 if decided is not False and any(
                     isinstance(each, ast.Return | ast.Continue | ast.Break) for each in ast.walk(node)
                 ):
-                    guards = (*guards, None)
+                    guards = guards if None in guards else (*guards, None)
             elif isinstance(node, ast.With | ast.AsyncWith):
                 for each in node.items:
                     yield from self._note(each.context_expr, guards)
@@ -174,10 +174,6 @@ def loads_model(node: ast.Call) -> bool:
         return False
     owner = called_name(node.func.value)
     return _MODELS.search(owner) is not None and not owner.startswith(("Peft", "AutoPeft"))
-
-
-def _leaves(node: ast.If) -> bool:
-    return any(isinstance(each, ast.Return | ast.Continue | ast.Break) for each in ast.walk(node))
 
 
 def _is_main(test: ast.expr) -> bool:

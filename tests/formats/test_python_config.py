@@ -271,3 +271,21 @@ def test_files_that_it_builds_on_are_read_once_and_count() -> None:
     comments = {f"f{n}.py": "#" + "x\n#" * 40_000 for n in range(25)}
     with pytest.raises(EntrypointError, match="larger than configurations are"):
         read_python_config(f"_base_ = {sorted(comments)}\n", "own.py", comments.get)
+
+
+def test_mappings_named_twice_on_each_level_are_not_merged_without_end() -> None:
+    body = "m0 = dict(x=1)\n" + "".join(f"m{at} = dict(a=m{at - 1}, b=m{at - 1})\n" for at in range(1, 30))
+    files = {"deep.py": body}
+    with pytest.raises(EntrypointError, match="larger than configurations are"):
+        read_python_config("_base_ = './deep.py'\n" + body, "own.py", files.get)
+
+
+@pytest.mark.parametrize(
+    ("base", "named"), [("'./x.py'", []), ("f()", ["(computed)"]), ("3", ["(computed)"]), ("['./x.py']", [])]
+)
+def test_both_ways_to_build_on_files_stand_in_one_configuration(base: str, named: list[str]) -> None:
+    source = f"_base_ = {base}\nwith read_base():\n    from .missing import *\n"
+    read = read_python_config(source, "own.py", {"x.py": "_unread_ = 4\nsize = 1\n"}.get)
+    assert read["_base_"] == [*named, ".missing"]
+    assert read.get("size") == (None if named else 1)
+    assert "_unread_" not in read

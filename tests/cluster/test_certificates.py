@@ -121,7 +121,10 @@ async def test_rotations_under_requests_of_the_real_api_server(
             serials.append(await shake_hands(kube, webhook, port))
         # On a busy machine two rotations may lie between two handshakes.
         assert 4 <= len(set(serials)) <= first.rotations + 1
-        assert second.rotations == first.rotations
+        # One of them may hear of a rotation a moment after the other.
+        async with asyncio.timeout(PATIENCE_S):
+            while second.rotations != first.rotations:
+                await asyncio.sleep(0.01)
 
 
 @pytest.mark.long

@@ -3,7 +3,7 @@
 import base64
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from kopt.cli.main import app
-from kopt.cluster.client.resources import KUEUE_LOCAL_QUEUES, OURS, Resource
+from kopt.cluster.client.resources import KUEUE_CLUSTER_QUEUES, KUEUE_LOCAL_QUEUES, OURS, Resource
 from kopt.cluster.objects.custom.feature_rollout import switches_of
 from kopt.cluster.workloads.kinds import WORKLOAD_KINDS
 from kopt.cluster.workloads.requests.external import ELSEWHERE
@@ -180,15 +180,20 @@ def test_the_audit_may_read_every_kind_of_the_webhooks_table(charts: Any) -> Non
 
 
 @pytest.mark.parametrize(
-    ("framework", "queues"), [("Kueue", KUEUE_LOCAL_QUEUES), ("KAI", KAI_QUEUES), ("Volcano", VOLCANO_QUEUES)]
+    ("framework", "queues"),
+    [
+        ("Kueue", [KUEUE_CLUSTER_QUEUES, KUEUE_LOCAL_QUEUES]),
+        ("KAI", [KAI_QUEUES]),
+        ("Volcano", [VOLCANO_QUEUES]),
+    ],
 )
 def test_the_webhook_may_read_the_queues_of_the_framework_and_of_no_other(
-    charts: Any, framework: str, queues: Resource
+    charts: Any, framework: str, queues: Sequence[Resource]
 ) -> None:
     objects = charts.render({"policy": {"spec": {"framework": framework}}})
     rules = named(objects, "ClusterRole", "kopt-webhook")["rules"]
     found = [(rule["apiGroups"], rule["resources"]) for rule in rules if "queues" in rule["resources"][0]]
-    assert found == [([queues.group], [queues.plural])]
+    assert found == [([queues[0].group], [each.plural for each in queues])]
 
 
 def test_the_webhook_configurations_have_the_name_that_the_process_fills(charts: Any) -> None:

@@ -5,25 +5,22 @@ It scrapes what the telemetry agents and kube-state-metrics would show, and eval
 ways are asked in turn, and have to give the same.
 """
 
-import contextlib
-import http.server
 import json
 import math
 import statistics
 import sys
 import tempfile
-import threading
 import time
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from controlplane.processes import wait_for
+from exposition_server import serving
 from prometheus_server import RunningPrometheus
 
 from kopt.core.alerts.catalogue import rule_groups
@@ -68,7 +65,7 @@ _MEDIAN_ERROR = 0.05
 def main() -> int:
     with ExitStack() as parts:
         folder = Path(parts.enter_context(tempfile.TemporaryDirectory()))
-        target = parts.enter_context(_target("\n".join([*_telemetry(), *_objects(), ""]).encode()))
+        target = parts.enter_context(serving([*_telemetry(), *_objects()]))
         (folder / "rules.yaml").write_text(json.dumps({"groups": rule_groups()}))
         prometheus = RunningPrometheus(folder, configuration=_configuration(target))
         parts.callback(prometheus.stop)
@@ -170,30 +167,6 @@ scrape_configs:
 - job_name: prometheus
   static_configs: [{{targets: ['PROMETHEUS']}}]
 """
-
-
-@contextlib.contextmanager
-def _target(text: bytes) -> Iterator[str]:
-    """The address of a server of ``/metrics`` while the block runs."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4")
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-
-        def log_message(self, *_: Any) -> None:
-            """Nothing is logged."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
 
 
 def _get(url: str, query: str, *, is_range: bool = False) -> bytes:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kopt.cli.output import Answer, column
-from kopt.controllers.rightsizing.candidates import Candidate
+from kopt.controllers.rightsizing.candidates import Candidate, RunningWorkload
 from kopt.core.reason import Reason
 from kopt.core.units import GIB, format_bytes
 from kopt.core.workload.rightsizing import Batch, Bounds, Lever
@@ -145,22 +145,8 @@ def applied_width_answer(candidate: "WidthCandidate", decision: "Decision") -> A
     """How a change of width ended: slower is GPU time for a sample."""
     proposal = candidate.proposal
     assert proposal is not None
-    interval = decision.slowdown
-    is_measured = interval.low > -1
-    row = AppliedRow(
-        candidate.workload.namespace,
-        candidate.workload.label,
-        "",
-        "width",
-        f"{proposal.change.before} workers",
-        f"{proposal.change.after} workers",
-        decision.action.value,
-        interval.estimate if is_measured else None,
-        interval.low if is_measured else None,
-        interval.high if is_measured else None,
-        decision.reason.code,
-        decision.reason.message,
-    )
+    change = "", "width", f"{proposal.change.before} workers", f"{proposal.change.after} workers"
+    row = _applied_row(candidate.workload, change, decision)
     fixed = proposal.change.batch is Batch.FIXED
     compared = "step time × workers: all workers' batch stays" if fixed else "step time: each worker's batch stays"
     return Answer("changes", [row], remarks=[f"Compared is GPU time for a sample, by {compared}, as was said."])
@@ -169,15 +155,23 @@ def applied_width_answer(candidate: "WidthCandidate", decision: "Decision") -> A
 def applied_answer(candidate: Candidate, decision: "Decision") -> Answer:
     """With what to change in the template, for pods that are made later."""
     assert candidate.resize is not None
-    resize, interval = candidate.resize, decision.slowdown
+    resize = candidate.resize
+    before, after = (_bounds(resize.lever, bounds) for bounds in (resize.before, resize.after))
+    row = _applied_row(candidate.workload, (resize.container, resize.lever.value, before, after), decision)
+    remarks = []
+    if decision.action.value == "keep":
+        remarks.append(f"Pods made later have their template's size; for these, too: {_template(candidate)}")
+    return Answer("changes", [row], remarks=remarks)
+
+
+def _applied_row(workload: RunningWorkload, change: tuple[str, str, str, str], decision: "Decision") -> AppliedRow:
+    """``change``: container, what of it, before and after."""
+    interval = decision.slowdown
     is_measured = interval.low > -1
-    row = AppliedRow(
-        candidate.workload.namespace,
-        candidate.workload.label,
-        resize.container,
-        resize.lever.value,
-        _bounds(resize.lever, resize.before),
-        _bounds(resize.lever, resize.after),
+    return AppliedRow(
+        workload.namespace,
+        workload.label,
+        *change,
         decision.action.value,
         interval.estimate if is_measured else None,
         interval.low if is_measured else None,
@@ -185,10 +179,6 @@ def applied_answer(candidate: Candidate, decision: "Decision") -> Answer:
         decision.reason.code,
         decision.reason.message,
     )
-    remarks = []
-    if decision.action.value == "keep":
-        remarks.append(f"Pods made later have their template's size; for these, too: {_template(candidate)}")
-    return Answer("changes", [row], remarks=remarks)
 
 
 def _template(candidate: Candidate) -> str:

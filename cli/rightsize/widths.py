@@ -228,15 +228,11 @@ def rest_of(pods: "Sequence[Object]", now_s: float) -> Rest:
 
 def status_of(pods: "Sequence[Object]", now_s: float) -> Any:
     """What the log agent says of the job's checkpoints; None where it says nothing, or has not lately."""
-    from kopt.cluster.checkpoints.status import latest_status
+    from kopt.cluster.checkpoints.status import recent_status
     from kopt.cluster.objects.fields import mapping
 
-    annotations = [
-        {name: value for name, value in mapping(pod, "metadata", "annotations").items() if isinstance(value, str)}
-        for pod in pods
-    ]
-    reported = latest_status(annotations, now_s, STALE_S)
-    return None if reported is None or now_s - reported.at_s > STALE_S else reported.status
+    reported = recent_status((mapping(pod, "metadata", "annotations") for pod in pods), now_s, STALE_S)
+    return None if reported is None else reported.status
 
 
 async def _room(kube: "Kube", pods: "Sequence[Object]", job: "ElasticJob", surroundings: _Surroundings) -> Room:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from typing import Any
 
 from kopt.cluster.objects.custom.checkpoint import source_of
 from kopt.cluster.workloads.kueue.objects import GpuPod
@@ -61,6 +62,13 @@ def member(gpus: MilliGpu, reported: ReportedStatus | None, node: str = "") -> M
         if reported is None
         else Member(gpus, reported.status, reported.at_s, node, reported.claimed)
     )
+
+
+def recent_status(annotations: Iterable[Mapping[str, Any]], now_s: float, stale_s: float) -> ReportedStatus | None:
+    """The status that counts among annotations as objects have them; None where none is younger than ``stale_s``."""
+    texts = [{name: value for name, value in each.items() if isinstance(value, str)} for each in annotations]
+    reported = latest_status(texts, now_s, stale_s)
+    return None if reported is None or now_s - reported.at_s > stale_s else reported
 
 
 def latest_status(annotations: Sequence[Mapping[str, str]], now_s: float, stale_s: float) -> ReportedStatus | None:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kopt.cluster.checkpoints.status import latest_status
+from kopt.cluster.checkpoints.status import recent_status
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.fields import text
 from kopt.cluster.workloads.pod_resize import ResizeState, restarts_of, state_of_all
@@ -71,10 +71,8 @@ class Watch:
 
 def is_writing(pods: Sequence[ObservedPod], now_s: float) -> bool:
     """Whether a checkpoint is being written, by what the log agent says on the pods."""
-    annotations = [{name: value for name, value in pod.annotations.items() if isinstance(value, str)} for pod in pods]
-    reported = latest_status(annotations, now_s, STALE_S)
-    is_recent = reported is not None and now_s - reported.at_s <= STALE_S
-    return is_recent and reported is not None and reported.status.state is JobState.CKPT_WRITING
+    reported = recent_status((pod.annotations for pod in pods), now_s, STALE_S)
+    return reported is not None and reported.status.state is JobState.CKPT_WRITING
 
 
 def restarts_before(pods: Sequence[ObservedPod]) -> dict[str, int]:

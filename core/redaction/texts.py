@@ -11,6 +11,10 @@ _LOOKS_DRAWN = re.compile(r"(?=[^\d\s]*\d)(?=[^a-zA-Z\s]*[a-zA-Z])[\w+/=-]{16,}"
 """What may be a key where a name says no more than ``key``."""
 _ACCOUNTS = frozenset({"git", "hg", "svn", "ssh", "root", "user", "admin", "postgres", "mysql", "ubuntu", "anonymous"})
 
+_LONGEST_REMEMBERED, _MOST_REMEMBERED = 256, 4096
+_HARMLESS: dict[str, None] = {}
+"""Short texts without secrets that were looked at before: keys, reasons and paths come again with every record. No text
+with a secret is kept, which a cache of answers would do."""
 Span = tuple[int, int]
 Finder = Callable[[str, str], Iterable[Span]]
 """Text and the same in lower case → where the secrets in it stand."""
@@ -22,8 +26,15 @@ def redact(text: str) -> str:
     >>> redact("saving to s3://me:hunter2@store with api_key=abcdef")
     'saving to s3://***@store with api_key=***'
     """
-    secrets = spans(text)
-    return without(text, secrets) if secrets else text
+    if text in _HARMLESS:
+        return text
+    if secrets := spans(text):
+        return without(text, secrets)
+    if len(text) <= _LONGEST_REMEMBERED:
+        if len(_HARMLESS) >= _MOST_REMEMBERED:
+            _HARMLESS.clear()
+        _HARMLESS[text] = None
+    return text
 
 
 def spans(text: str) -> list[Span]:

@@ -20,6 +20,7 @@ from kopt.agents.logtail.sender import ByteBudget, Counters, Sender, SenderSetti
 from kopt.cli.errors import explain
 from kopt.cluster.runtime.events import EventRecorder
 from kopt.core.redaction import HIDDEN, redact, redact_arguments, redact_document
+from kopt.core.redaction.texts import _HARMLESS as remembered
 from kopt.core.secret_names import names_a_secret
 from kopt.core.settings import Settings
 from kopt.core.staging.manifest import redacted
@@ -48,6 +49,18 @@ def words_of(text: str) -> list[str]:
 def test_the_corpus_is_large_enough() -> None:
     assert len({form.template for form in FORMS}) >= 100
     assert len(set(HARMLESS)) >= 60
+
+
+def test_only_short_texts_without_secrets_are_remembered() -> None:
+    for form in FORMS:
+        secret, text = form.drawn(0)
+        assert redact(text) == redact(text)
+        assert not any(left_of(secret, kept) for kept in remembered)
+    for number in range(10_000):
+        redact(f"pod-{number}")
+    redact("a" * 100_000)
+    assert len(remembered) < 10_000
+    assert max(map(len, remembered)) < 1000
 
 
 @pytest.mark.parametrize("form", FORMS, ids=IDS)

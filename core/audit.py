@@ -234,14 +234,17 @@ def touched(document: Any, changes: Any) -> Any:
     return {key: touched(of.get(key), value) for key, value in changes.items()}
 
 
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=str)
+
+
 def _canonical(document: Mapping[str, Any]) -> str:
-    return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True, default=str)
+    return _CANONICAL.encode(document)
 
 
 def _readable(value: Any, deepest: int) -> Any:
     """What every reader takes: finite numbers that are exact everywhere, whole characters, no depth without end."""
     if isinstance(value, str):
-        return value.encode(errors="replace").decode()
+        return value if value.isascii() else value.encode(errors="replace").decode()
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, int) and abs(value) > LARGEST:

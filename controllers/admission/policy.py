@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, field, fields
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 from kopt.cluster.client.resources import Object
@@ -61,9 +62,9 @@ class Rollout:
             min(self.fractions, switches.percent("fractions")),
         )
 
-    @property
+    @cached_property
     def picks_by_name(self) -> bool:
-        """Whether a row acts on some workloads and not on others."""
+        """Whether a row acts on some workloads and not on others. Asked for every pod."""
         return any(0 < percent < 100 for percent in astuple(self))
 
 

@@ -51,6 +51,8 @@ from kopt.training.runtime.recipe import RunDataset, window_start_s
 from kopt.training.runtime.scoring import MONTH_S
 
 _PHILLY = "philly_first_half"
+_FITTED_BY = ("distribution.py", "quantile_trees.py", "table.py")
+"""What a fit depends on besides its rows; answers depend on more."""
 _HOUR_S = 3_600.0
 _LEAST_OF_MONTH = 100
 _TIMES = 4
@@ -133,7 +135,8 @@ class _Fits:
             return model.fit(rows)
         columns = (rows.features, rows.base, rows.log_seconds, rows.censored, rows.bursts)
         by = repr((model.settings, metadata.version("lightgbm"))).encode()
-        code = [path.read_bytes() for path in sorted(Path(kopt.models.runtime.__file__).parent.glob("*.py"))]
+        modules = Path(kopt.models.runtime.__file__).parent
+        code = [(modules / name).read_bytes() for name in _FITTED_BY]
         digest = hashlib.sha256(b"".join([by, *code, *(each.tobytes() for each in columns)]))
         folder = self.kept / digest.hexdigest()[:16]
         if not folder.is_dir():

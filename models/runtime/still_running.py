@@ -3,7 +3,8 @@
 A model says how long a job runs from what is known when it starts. That it still runs is said best by runs like it that
 were longer: a class of which one job in ten lasts a week has a week left after a day, whatever its median. Both are
 averaged in log seconds, the runs by more the more of them were longer. Before it runs all of them were. What bounds the
-interval is left to the model then, whose outer quantiles follow what ended.
+interval is left to the model then, whose outer quantiles follow what ended; of a job that runs, it is the lower and the
+higher one of both: where they are apart, neither is sure, and means of bounds hold less than either.
 """
 
 import math
@@ -33,8 +34,9 @@ def remaining_while_running(log_times: LogTimes, elapsed_seconds: float, ended: 
     weight = longer / (longer + MODEL_WEIGHT)
     logs = [np.log(np.maximum(_SHORTEST_S, each)) for each in (by_model, by_runs)]
     result: Array = np.exp((1 - weight) * logs[0] + weight * logs[1])
-    if elapsed_seconds <= 0:
-        result[0], result[-1] = min(by_model[0], result[1]), max(by_model[-1], result[-2])
+    bounds = [by_model] if elapsed_seconds <= 0 else [by_model, by_runs]
+    result[0] = min(result[1], *(each[0] for each in bounds))
+    result[-1] = max(result[-2], *(each[-1] for each in bounds))
     return result
 
 

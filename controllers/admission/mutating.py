@@ -3,18 +3,23 @@
 from dataclasses import dataclass
 
 from kopt.cluster.admission.review import Review
+from kopt.cluster.client.resources import PODS
 from kopt.cluster.objects.annotations import RECOMMENDED_POOLS_ANNOTATION, SCHEDULER_ANNOTATION
-from kopt.cluster.objects.fields import mapping, text
+from kopt.cluster.objects.fields import controller_of, mapping, text
 from kopt.cluster.objects.json_patch import JsonPatch
 from kopt.cluster.runtime.tracing import (
+    JOB_TRACEPARENT_ANNOTATION,
     TRACEPARENT_ANNOTATION,
     TraceContext,
     is_sampled,
+    job_context_of,
     new_context,
     parse_traceparent,
 )
 from kopt.cluster.workloads.frameworks import QUEUE_SOURCE, write_gang, write_queue
+from kopt.cluster.workloads.kinds import BY_KEY
 from kopt.cluster.workloads.node_pools import write_kai_pool, write_pools
+from kopt.cluster.workloads.tracked_pod import gang_name
 from kopt.cluster.workloads.workload import OPT_OUT_ANNOTATION, Workload
 from kopt.cluster.workloads.workload_class import CLASS_KEY, stated_class
 from kopt.controllers.admission.evaluation import Evaluation
@@ -130,21 +135,43 @@ def apply_class(patch: JsonPatch, workload: Workload, evaluation: Evaluation) ->
     return [Record.of("class", class_.reasons[0], mode)]
 
 
-def apply_trace(patch: JsonPatch, review: Review, policy: ConformancePolicy, arrived_with: str) -> TraceContext | None:
-    """O6: a trace context on the pods that are sampled; the API server's own trace goes on where it has one."""
-    if parse_traceparent(text(review.object, "metadata", "annotations", TRACEPARENT_ANNOTATION)):
+def apply_trace(
+    patch: JsonPatch, review: Review, workload: Workload, policy: ConformancePolicy, arrived_with: str
+) -> TraceContext | None:
+    """O6: a trace context on the pods and Jobs (of any kind that ends) that are sampled; the trace of a pod's Job, or the
+    API server's own, goes on. A Job's context stands in its templates as well, under a name of its own: a pod that is
+    reviewed twice would else be taken for its own parent."""
+    is_pod = workload.kind.resource == PODS
+    templates = [] if is_pod else [pod_set.metadata for pod_set in workload.pod_sets if pod_set.metadata is not None]
+    if workload.kind.mutable or any(job_context_of(mapping(workload.document, *path)) for path in templates):
         return None
-    if not is_traced(review, policy, arrived_with):
-        return None
-    context = new_context(parse_traceparent(arrived_with))
-    patch.put(("metadata", "annotations", TRACEPARENT_ANNOTATION), str(context))
+    context, carried = None, parse_traceparent(workload.annotations.get(TRACEPARENT_ANNOTATION))
+    if carried is None:
+        if not is_traced(review, policy, arrived_with):
+            return None
+        parent = job_context_of(mapping(review.object, "metadata")) or parse_traceparent(arrived_with)
+        carried = context = new_context(parent)
+        patch.put(("metadata", "annotations", TRACEPARENT_ANNOTATION), str(context))
+    for path in templates if carried.sampled else ():
+        patch.put((*path, "annotations", JOB_TRACEPARENT_ANNOTATION), str(carried))
     return context
 
 
 def is_traced(review: Review, policy: ConformancePolicy, arrived_with: str) -> bool:
-    """Whether a review is sampled, here or by the API server."""
-    parent = parse_traceparent(arrived_with)
-    return (parent is not None and parent.sampled) or is_sampled(review.uid, policy.trace_per_mille)
+    """Whether a review is sampled, here, by the API server, or with the Job of its pod."""
+    arrived, job = parse_traceparent(arrived_with), job_context_of(mapping(review.object, "metadata"))
+    if (arrived is not None and arrived.sampled) or (job is not None and job.sampled):
+        return True
+    maker = BY_KEY.get(controller_of(review.object)) if review.kind == "Pod" else None
+    if maker is not None and not maker.mutable:
+        return False  # Its Job is not traced, and all of its pods are alike.
+    return is_sampled(_together(review) or review.uid, policy.trace_per_mille)
+
+
+def _together(review: Review) -> str:
+    """What the pods of a gang, which are traced together, have in common; empty for anything else."""
+    group = gang_name(mapping(review.object, "metadata")) if review.kind == "Pod" else ""
+    return f"{review.namespace}/{group}" if group else ""
 
 
 def warnings_of(workload: Workload, evaluation: Evaluation) -> tuple[str, ...]:

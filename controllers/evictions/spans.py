@@ -1,0 +1,179 @@
+"""The spans of traced pods and Workloads after the webhook's and the extender's (O6): from queue to the end of the run.
+
+Every span follows from times on the objects, and its id from the object's uid and the phase. So what is sent again,
+after a restart or by the next leader, is the same span. The leader alone sends.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from kopt.cluster.runtime.tracing import Span, SpanExport, TraceContext, derived_context
+from kopt.cluster.workloads.traced import TracedPod, TracedWorkload
+from kopt.cluster.workloads.tracked_pod import TrackedPod
+from kopt.controllers.evictions.observations import Observed
+from kopt.controllers.evictions.views import TrackedWorkload
+
+WAIT_FOR_NODE, START, BECOME_READY, RUN = "wait for node", "start containers", "become ready", "run pod"
+WAIT_FOR_QUOTA, PASS_CHECKS, HOLD_QUOTA = "wait for quota", "pass admission checks", "hold quota"
+_NEVER_BOUND, _NEVER_RAN = "it was never bound to a node", "it never ran"
+
+
+class LifeSpans:
+    """Subscribe ``pod`` and ``workload`` after ``observed``; ``send_all`` when a term begins. ``clock``: Unix seconds."""
+
+    def __init__(
+        self, observed: Observed, export: SpanExport, leads: Callable[[], bool], clock: Callable[[], float]
+    ) -> None:
+        self._observed, self._export, self._leads, self._clock = observed, export, leads, clock
+        self._sent: dict[str, set[str]] = {}
+        self._before: dict[str, TracedWorkload] = {}
+        """Of each Workload what its conditions have said last of its quota, which they forget at an eviction."""
+
+    def pod(self, old: TrackedPod | None, new: TrackedPod | None) -> None:
+        pod = new or old
+        if pod is None or pod.traced is None or not self._export.wanted:
+            return
+        self._send_pod(pod, self._clock() if new is None else None)
+        if new is None:
+            self._sent.pop(pod.uid, None)
+
+    def workload(self, old: TrackedWorkload | None, new: TrackedWorkload | None) -> None:
+        workload = new or old
+        if workload is None or workload.traced is None or not self._export.wanted:
+            return
+        before = self._before.get(workload.uid)
+        gone_s = self._clock() if new is None else None
+        self._send(workload.uid, workload_spans(workload.uid, workload.traced, before, gone_s))
+        if new is None:
+            self._before.pop(workload.uid, None)
+            self._sent.pop(workload.uid, None)
+        else:
+            self._before[workload.uid] = _remembered(workload.traced, before)
+
+    def send_all(self) -> None:
+        """What has happened before this replica led, of objects that are still there."""
+        if not self._export.wanted:
+            return
+        for pod in list(self._observed.pods.values()):
+            if pod.traced is not None:
+                self._send_pod(pod, None)
+        for workload in list(self._observed.workloads.values()):
+            if workload.traced is not None:
+                before = self._before.get(workload.uid)
+                self._send(workload.uid, workload_spans(workload.uid, workload.traced, before, None))
+
+    def _send_pod(self, pod: TrackedPod, gone_s: float | None) -> None:
+        if pod.traced is not None and self._leads():
+            self._send(pod.uid, pod_spans(pod.uid, pod.traced, gone_s, self._links(pod)))
+
+    def _send(self, uid: str, spans: Iterator[Span]) -> None:
+        if not self._leads():
+            return
+        sent = self._sent.setdefault(uid, set())
+        for span in spans:
+            if span.context.span_id not in sent:
+                sent.add(span.context.span_id)
+                self._export.record(span)
+
+    def _links(self, pod: TrackedPod) -> tuple[TraceContext, ...]:
+        """Of a gang's pod: the first pod of the gang, and the wait for the quota that all of them were given at once."""
+        root = self._observed.root_of(pod).uid
+        gang = [other for other in self._observed.pods_of(root) if other.traced is not None]
+        if len(gang) < 2:
+            return ()
+        first = min(gang, key=lambda other: (_created_s(other), other.key))
+        links = [] if first.uid == pod.uid or first.traced is None else [_start_of(first.uid, first.traced)]
+        for workload in self._observed.workloads_of(root):
+            if workload.traced is not None:
+                links.append(_waited(workload.uid, workload.traced, workload.traced.created_s))
+        return tuple(links)
+
+
+def pod_spans(
+    uid: str, pod: TracedPod, gone_s: float | None = None, links: tuple[TraceContext, ...] = ()
+) -> Iterator[Span]:
+    """What has ended of a pod's life. ``gone_s``: when its object had gone, None while it is there. A phase that its end
+    cut off ends with it, as an error."""
+    about = {"k8s.namespace.name": pod.namespace, "k8s.pod.name": pod.name, "k8s.pod.uid": uid}
+    about |= {"k8s.node.name": pod.node} if pod.node else {}
+    end_s = _first(pod.ended_s, None if gone_s is None else _first(pod.deleted_s, gone_s))
+    cut = pod.failed or ("" if pod.ended_s is not None else "deleted")
+
+    def span(name: str, start_s: float, until_s: float, error: str = "") -> Span:
+        context = _start_of(uid, pod) if name == START else derived_context(pod.context, uid, name)
+        joined = links if name in (START, RUN) else ()
+        return Span(name, context, _ns(start_s), _ns(max(start_s, until_s)), about, error, joined)
+
+    if pod.bound_s is None:
+        if end_s is not None:
+            yield span(WAIT_FOR_NODE, pod.created_s, end_s, f"{cut}: {_NEVER_BOUND}")
+        return
+    yield span(WAIT_FOR_NODE, pod.created_s, pod.bound_s)
+    if pod.started_s is None:
+        if end_s is not None:
+            yield span(START, pod.bound_s, end_s, f"{cut}: {_NEVER_RAN}")
+        return
+    yield span(START, pod.bound_s, pod.started_s)
+    if pod.ready_s is not None:
+        yield span(BECOME_READY, pod.started_s, pod.ready_s)
+    if end_s is not None:
+        yield span(RUN, pod.started_s, end_s, cut)
+
+
+def workload_spans(
+    uid: str, workload: TracedWorkload, before: TracedWorkload | None = None, gone_s: float | None = None
+) -> Iterator[Span]:
+    """What has ended of a Workload's way through its queue. ``before``: what was remembered of it; ``gone_s``: when its
+    object had gone. After an eviction it waits anew; since when is only known to who has seen the eviction."""
+    about = {"k8s.namespace.name": workload.namespace, "kueue.workload.name": workload.name}
+    about |= {"kueue.queue.name": workload.queue} if workload.queue else {}
+    end_s = _first(workload.finished_s, None if gone_s is None else _first(workload.deleted_s, gone_s))
+
+    def span(name: str, start_s: float, until_s: float, error: str = "") -> Span:
+        context = derived_context(workload.context, uid, name, _ns(start_s))
+        return Span(name, context, _ns(start_s), _ns(max(start_s, until_s)), about, error)
+
+    if workload.evicted_s is not None:
+        waited_from_s: float | None = workload.evicted_s
+    else:
+        waited_from_s = workload.created_s if not workload.was_evicted else before.evicted_s if before else None
+    if waited_from_s is not None:
+        if workload.evicted_s is None and workload.reserved_s is not None:
+            yield span(WAIT_FOR_QUOTA, waited_from_s, workload.reserved_s)
+        elif end_s is not None:
+            yield span(WAIT_FOR_QUOTA, waited_from_s, end_s, workload.failed or "deleted: it was never admitted")
+    if workload.checked and workload.reserved_s is not None and workload.admitted_s is not None:
+        yield span(PASS_CHECKS, workload.reserved_s, workload.admitted_s)
+    admitted_s = _first(workload.admitted_s, before.admitted_s if before else None)
+    ended_s = _first(workload.evicted_s, end_s)
+    if admitted_s is not None and ended_s is not None and admitted_s <= ended_s:
+        yield span(HOLD_QUOTA, admitted_s, ended_s, workload.failed or ("" if workload.finished_s else "deleted"))
+
+
+def _remembered(now: TracedWorkload, before: TracedWorkload | None) -> TracedWorkload:
+    """Its admission until it has waited anew, and its last eviction."""
+    if before is None:
+        return now
+    waits_anew = now.evicted_s is None and now.admitted_s is None and before.evicted_s is not None
+    admitted_s = None if waits_anew else _first(now.admitted_s, before.admitted_s)
+    return replace(now, admitted_s=admitted_s, evicted_s=_first(now.evicted_s, before.evicted_s))
+
+
+def _start_of(uid: str, pod: TracedPod) -> TraceContext:
+    return derived_context(pod.context, uid, START)
+
+
+def _waited(uid: str, workload: TracedWorkload, from_s: float) -> TraceContext:
+    return derived_context(workload.context, uid, WAIT_FOR_QUOTA, _ns(from_s))
+
+
+def _created_s(pod: TrackedPod) -> float:
+    return pod.traced.created_s if pod.traced is not None else 0.0
+
+
+def _first(*times_s: float | None) -> float | None:
+    return next((at_s for at_s in times_s if at_s is not None), None)
+
+
+def _ns(at_s: float) -> int:
+    return round(at_s * 1e9)

@@ -2,25 +2,26 @@
 
 import asyncio
 import contextlib
+import copy
 from collections.abc import AsyncIterator
 from typing import Any
 
 import orjson
 import pytest
 from admission.patching import patched
-from admission.workloads import Object, pod, review
+from admission.workloads import Object, deployment, job, pod, review
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from kopt.cluster.admission.review import parse_review
-from kopt.cluster.runtime.tracing import SpanExport, TraceContext, is_sampled, new_context, parse_traceparent
+from kopt.cluster.runtime.tracing import Span, SpanExport, TraceContext, is_sampled, new_context, parse_traceparent
 from kopt.controllers.admission.evaluation import FixedState
 from kopt.controllers.admission.handlers import Admissions
 from kopt.controllers.admission.policy import parse_policy
 
-ANNOTATION = "kaiwo.ai/traceparent"
+ANNOTATION, OF_JOB = "kaiwo.ai/traceparent", "kaiwo.ai/job-traceparent"
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
@@ -50,6 +51,79 @@ async def test_a_trace_of_the_api_server_is_carried_on() -> None:
     assert context.trace_id == "0af7651916cd43dd8448eb211c80319c"
     assert context.span_id != "b7ad6b7169203331"
     assert ANNOTATION not in await admit(0, PARENT[:-1] + "0")
+
+
+async def submit(document: Object, per_mille: int = 1000, uid: str = "") -> Object:
+    """A workload as the webhook leaves it."""
+    spec = {"mode": "annotate", "queues": {"default": "main"}, "tracing": {"samplesPerThousand": per_mille}}
+    view = FixedState(parse_policy({"metadata": {"name": "default"}, "spec": spec}))
+    body = review(copy.deepcopy(document), **({"uid": uid} if uid else {}))
+    done = await Admissions(view).mutate(parse_review(orjson.dumps(body)))
+    return patched(copy.deepcopy(document), done.answer.patch)
+
+
+def of_job(document: Object) -> Object:
+    """A pod that a Job makes of its template."""
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "job", "controller": True}
+    made = pod("train-0")
+    made["metadata"] |= {"ownerReferences": [owner]} | document["spec"]["template"].get("metadata", {})
+    return made
+
+
+async def test_all_pods_of_a_traced_job_carry_on_its_trace() -> None:
+    traced = await submit(job("train"))
+    context = parse_traceparent(traced["metadata"]["annotations"][ANNOTATION])
+    assert context is not None
+    assert traced["spec"]["template"]["metadata"]["annotations"][OF_JOB] == str(context)
+    # A pod is not sampled for itself then; and who is asked twice about it begins no second span.
+    made = await submit(of_job(traced), per_mille=0)
+    of_pod = parse_traceparent(made["metadata"]["annotations"][ANNOTATION])
+    assert of_pod is not None
+    assert (of_pod.trace_id, of_pod.span_id != context.span_id) == (context.trace_id, True)
+    assert await submit(made, per_mille=0) == made
+
+
+async def test_a_job_that_is_submitted_again_or_made_of_a_traced_one_keeps_its_trace() -> None:
+    traced = await submit(job("train"))
+    assert await submit(traced) == traced
+    made = copy.deepcopy(traced)
+    del made["metadata"]["annotations"][ANNOTATION]
+    assert ANNOTATION not in (await submit(made))["metadata"]["annotations"]
+
+
+async def test_pods_of_a_job_that_is_not_traced_are_not_traced_either() -> None:
+    plain = await submit(job("train"), per_mille=0)
+    assert ANNOTATION not in plain["metadata"].get("annotations", {})
+    assert "annotations" not in plain["spec"]["template"].get("metadata", {})
+    assert ANNOTATION not in (await submit(of_job(plain)))["metadata"].get("annotations", {})
+
+
+async def test_a_trace_that_a_job_was_submitted_with_goes_on_in_its_pods() -> None:
+    brought = job("train")
+    brought["metadata"]["annotations"] = {ANNOTATION: PARENT}
+    traced = await submit(brought, per_mille=0)
+    assert traced["metadata"]["annotations"][ANNOTATION] == PARENT
+    assert traced["spec"]["template"]["metadata"]["annotations"][OF_JOB] == PARENT
+
+
+async def test_templates_that_change_carry_no_trace() -> None:
+    served = await submit(deployment("serve"))
+    assert ANNOTATION not in served["metadata"].get("annotations", {})
+    assert OF_JOB not in served["spec"]["template"]["metadata"].get("annotations", {})
+
+
+async def test_pods_of_one_group_are_traced_together() -> None:
+    def grouped(number: int) -> Object:
+        member = pod("p")
+        member["metadata"]["labels"] = {"kueue.x-k8s.io/pod-group-name": f"group-{number}"}
+        return member
+
+    shares = []
+    for number in range(100):
+        found = [await submit(grouped(number), per_mille=500, uid=f"uid-{number}-{member}") for member in range(3)]
+        shares.append({ANNOTATION in one["metadata"].get("annotations", {}) for one in found})
+    assert all(len(one) == 1 for one in shares)
+    assert 20 < sum({True} == one for one in shares) < 80
 
 
 @given(st.one_of(st.text(max_size=60), st.from_regex(r"00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}", fullmatch=True)))
@@ -89,7 +163,7 @@ async def test_a_span_arrives_at_the_collector_under_the_ids_that_were_given_awa
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
         export = SpanExport("kopt-webhook")
         context = new_context(TraceContext("0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"))
-        export.record("admit pod", context, 1_000, 2_000, {"k8s.pod.name": "p"})
+        export.record(Span("admit pod", context, 1_000, 2_000, {"k8s.pod.name": "p"}))
         await asyncio.to_thread(export.close)
         spans = [
             span
@@ -107,5 +181,5 @@ def test_without_a_collector_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT", raising=False)
     export = SpanExport("kopt-webhook")
     assert not export.wanted
-    export.record("admit pod", new_context(), 1, 2, {})
+    export.record(Span("admit pod", new_context(), 1, 2))
     export.close()

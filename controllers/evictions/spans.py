@@ -19,7 +19,7 @@ _NEVER_BOUND, _NEVER_RAN = "it was never bound to a node", "it never ran"
 
 
 class LifeSpans:
-    """Subscribe ``pod`` and ``workload`` after ``observed``; ``send_all`` when a term begins. ``clock``: Unix seconds."""
+    """Subscribe ``pod`` and ``workload`` after ``observed``; ``send_all`` as a term begins. ``clock``: Unix seconds."""
 
     def __init__(
         self, observed: Observed, export: SpanExport, leads: Callable[[], bool], clock: Callable[[], float]
@@ -76,7 +76,7 @@ class LifeSpans:
                 self._export.record(span)
 
     def _links(self, pod: TrackedPod) -> tuple[TraceContext, ...]:
-        """Of a gang's pod: the first pod of the gang, and the wait for the quota that all of them were given at once."""
+        """Of a gang's pod: the gang's first pod, and the wait for the quota that all of them were given at once."""
         root = self._observed.root_of(pod).uid
         gang = [other for other in self._observed.pods_of(root) if other.traced is not None]
         if len(gang) < 2:
@@ -92,8 +92,8 @@ class LifeSpans:
 def pod_spans(
     uid: str, pod: TracedPod, gone_s: float | None = None, links: tuple[TraceContext, ...] = ()
 ) -> Iterator[Span]:
-    """What has ended of a pod's life. ``gone_s``: when its object had gone, None while it is there. A phase that its end
-    cut off ends with it, as an error."""
+    """What has ended of a pod's life. ``gone_s``: when its object had gone, None while it is there. A phase that its
+    end cut off ends with it, as an error."""
     about = {"k8s.namespace.name": pod.namespace, "k8s.pod.name": pod.name, "k8s.pod.uid": uid}
     about |= {"k8s.node.name": pod.node} if pod.node else {}
     end_s = _first(pod.ended_s, None if gone_s is None else _first(pod.deleted_s, gone_s))

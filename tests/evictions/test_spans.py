@@ -119,7 +119,10 @@ def test_a_workload_waits_and_holds_its_quota() -> None:
     done = replace(WORKLOAD, finished_s=200.0)
     assert brief(workload_spans("uid", done))[-1] == ("hold quota", 95, 200, "")
     checked = replace(WORKLOAD, checked=True, admitted_s=99.0)
-    assert brief(workload_spans("uid", checked)) == [("wait for quota", 90, 95, ""), ("pass admission checks", 95, 99, "")]
+    assert brief(workload_spans("uid", checked)) == [
+        ("wait for quota", 90, 95, ""),
+        ("pass admission checks", 95, 99, ""),
+    ]
     never = replace(WORKLOAD, reserved_s=None, admitted_s=None)
     assert brief(workload_spans("uid", never)) == []
     assert brief(workload_spans("uid", never, gone_s=130.0)) == [
@@ -173,7 +176,11 @@ def test_an_eviction_and_the_way_back_are_spans_of_their_own() -> None:
     for conditions in (
         [],
         [("QuotaReserved", "True", 95.0, ""), ("Admitted", "True", 95.0, "")],
-        [("QuotaReserved", "False", 200.0, ""), ("Admitted", "False", 200.0, ""), ("Evicted", "True", 200.0, "Preempted")],
+        [
+            ("QuotaReserved", "False", 200.0, ""),
+            ("Admitted", "False", 200.0, ""),
+            ("Evicted", "True", 200.0, "Preempted"),
+        ],
         back,
         [*back, ("Finished", "True", 400.0, "Succeeded")],
     ):

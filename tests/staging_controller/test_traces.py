@@ -3,6 +3,7 @@
 Webhook, staging, Kueue, extender, scheduler, kubelet and ledger are the real ones; only the node's GPUs are not.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -73,7 +74,9 @@ def ledger(plane: ControlPlane, traced: Server) -> Iterator[Callable[[], Ledger]
         yield start
 
 
-def gang(team: Team, name: str, *, data: str = "", script: str = "sleep 2", gpus: int = 1, scheduler: str = "") -> Object:
+def gang(
+    team: Team, name: str, *, data: str = "", script: str = "sleep 2", gpus: int = 1, scheduler: str = ""
+) -> Object:
     """A Job of two pods in the queue."""
     container = {
         "name": "train",
@@ -129,7 +132,7 @@ def check_whole(trace: list[ReceivedSpan], pods: int) -> None:
         assert span.start_ns <= span.end_ns, span
         assert span.error == "", span
     ends = {name: [span.end_ns for span in trace if span.name == name] for name in ORDER}
-    for earlier, later in zip(ORDER, ORDER[1:], strict=False):
+    for earlier, later in itertools.pairwise(ORDER):
         # Kubernetes writes times in whole seconds, rounded down. Kueue admits the gang before any of its pods is made.
         assert min(ends[earlier]) < max(ends[later]) + SECOND_NS, (earlier, later)
     starts = [span for span in trace if span.name == "start containers"]

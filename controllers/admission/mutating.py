@@ -139,8 +139,8 @@ def apply_trace(
     patch: JsonPatch, review: Review, workload: Workload, policy: ConformancePolicy, arrived_with: str
 ) -> TraceContext | None:
     """O6: a trace context on the pods and Jobs (of any kind that ends) that are sampled; the trace of a pod's Job, or
-    the API server's own, goes on. A Job's context stands in its templates as well, under a name of its own: a pod that is
-    reviewed twice would else be taken for its own parent."""
+    the API server's own, goes on. A Job's context stands in its templates as well, under a name of its own: a pod that
+    is reviewed twice would else be taken for its own parent."""
     is_pod = workload.kind.resource == PODS
     templates = [] if is_pod else [pod_set.metadata for pod_set in workload.pod_sets if pod_set.metadata is not None]
     if workload.kind.mutable or any(job_context_of(mapping(workload.document, *path)) for path in templates):

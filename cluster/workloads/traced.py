@@ -93,9 +93,9 @@ def read_traced_workload(workload: Object) -> TracedWorkload | None:
     """None for a Workload whose Job is not traced."""
     context = next(
         (
-            found
+            carried
             for _, item in items(workload, "spec", "podSets")
-            if (found := job_context_of(mapping(item, "template", "metadata"))) is not None and found.sampled
+            if (carried := job_context_of(mapping(item, "template", "metadata"))) is not None and carried.sampled
         ),
         None,
     )

@@ -57,7 +57,8 @@ async def submit(document: Object, per_mille: int = 1000, uid: str = "") -> Obje
     """A workload as the webhook leaves it."""
     spec = {"mode": "annotate", "queues": {"default": "main"}, "tracing": {"samplesPerThousand": per_mille}}
     view = FixedState(parse_policy({"metadata": {"name": "default"}, "spec": spec}))
-    body = review(copy.deepcopy(document), **({"uid": uid} if uid else {}))
+    fields: dict[str, Any] = {"uid": uid} if uid else {}
+    body = review(copy.deepcopy(document), **fields)
     done = await Admissions(view).mutate(parse_review(orjson.dumps(body)))
     return patched(copy.deepcopy(document), done.answer.patch)
 

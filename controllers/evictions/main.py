@@ -109,7 +109,7 @@ class Replica(LedReplica):
         await asyncio.to_thread(self.spans.close)
 
     async def lead(self, fence: Fence) -> None:
-        self.lives.send_all()
+        await self.lives.send_all()
         await self._read_evictions()
         recorder = Recorder(
             self.observed, self.store, fence, self._emit_event, self._keeping, time.monotonic, time.time, self.isolation

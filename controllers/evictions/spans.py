@@ -4,8 +4,11 @@ Every span follows from times on the objects, and its id from the object's uid a
 after a restart or by the next leader, is the same span. The leader alone sends.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+from weakref import WeakValueDictionary
 
 from kopt.cluster.runtime.tracing import Span, SpanExport, TraceContext, derived_context
 from kopt.cluster.workloads.traced import TracedPod, TracedWorkload
@@ -15,7 +18,29 @@ from kopt.controllers.evictions.views import TrackedWorkload
 
 WAIT_FOR_NODE, START, BECOME_READY, RUN = "wait for node", "start containers", "become ready", "run pod"
 WAIT_FOR_QUOTA, PASS_CHECKS, HOLD_QUOTA = "wait for quota", "pass admission checks", "hold quota"
+_AT_ONCE = 100
+"""Pods between two turns of the loop, which renews the Lease."""
 _NEVER_BOUND, _NEVER_RAN = "it was never bound to a node", "it never ran"
+
+
+@dataclass(eq=False)
+class _Gang:
+    """Pods of a workload that were given their quota at once; it lives as long as one of them does."""
+
+    first: tuple[float, str]
+    """When the first of them was created, and its name."""
+    start: TraceContext
+    """The start of the first one's containers."""
+    waited: TraceContext | None
+    """The wait for their quota."""
+
+
+class _Wait(NamedTuple):
+    """The last wait for quota of a workload that has ended."""
+
+    workload_uid: str
+    until_s: float
+    context: TraceContext
 
 
 class LifeSpans:
@@ -28,45 +53,63 @@ class LifeSpans:
         self._sent: dict[str, set[str]] = {}
         self._before: dict[str, TracedWorkload] = {}
         """Of each Workload what its conditions have said last of its quota, which they forget at an eviction."""
+        self._waits: dict[str, _Wait] = {}
+        """By root."""
+        self._gang_of: dict[str, _Gang] = {}
+        """By the pod's uid."""
+        self._gangs: WeakValueDictionary[tuple[str, TraceContext | None], _Gang] = WeakValueDictionary()
 
     def pod(self, old: TrackedPod | None, new: TrackedPod | None) -> None:
         pod = new or old
         if pod is None or pod.traced is None or not self._export.wanted:
             return
-        self._send_pod(pod, self._clock() if new is None else None)
+        self._join(pod, pod.traced)
+        self._send_pod(pod, pod.traced, self._clock() if new is None else None)
         if new is None:
             self._sent.pop(pod.uid, None)
+            self._gang_of.pop(pod.uid, None)
 
     def workload(self, old: TrackedWorkload | None, new: TrackedWorkload | None) -> None:
         workload = new or old
         if workload is None or workload.traced is None or not self._export.wanted:
             return
-        before = self._before.get(workload.uid)
-        gone_s = self._clock() if new is None else None
-        self._send(workload.uid, workload_spans(workload.uid, workload.traced, before, gone_s))
+        self._send_workload(workload, workload.traced, self._clock() if new is None else None)
         if new is None:
             self._before.pop(workload.uid, None)
             self._sent.pop(workload.uid, None)
+            root = _root_of(workload)
+            if root in self._waits and self._waits[root].workload_uid == workload.uid:
+                del self._waits[root]
         else:
-            self._before[workload.uid] = _remembered(workload.traced, before)
+            self._before[workload.uid] = _remembered(workload.traced, self._before.get(workload.uid))
 
-    def send_all(self) -> None:
+    async def send_all(self) -> None:
         """What has happened before this replica led, of objects that are still there."""
         if not self._export.wanted:
             return
-        for pod in list(self._observed.pods.values()):
-            if pod.traced is not None:
-                self._send_pod(pod, None)
         for workload in list(self._observed.workloads.values()):
             if workload.traced is not None:
-                before = self._before.get(workload.uid)
-                self._send(workload.uid, workload_spans(workload.uid, workload.traced, before, None))
+                self._send_workload(workload, workload.traced, None)
+        traced = [pod.uid for pod in self._observed.pods.values() if pod.traced is not None]
+        for act in (self._join, self._send_pod):
+            for number, uid in enumerate(traced):
+                if number % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
+                pod = self._observed.pods.get(uid)
+                if pod is not None and pod.traced is not None:
+                    act(pod, pod.traced)
 
-    def _send_pod(self, pod: TrackedPod, gone_s: float | None) -> None:
-        if pod.traced is not None and self._leads():
-            self._send(pod.uid, pod_spans(pod.uid, pod.traced, gone_s, self._links(pod)))
+    def _send_pod(self, pod: TrackedPod, traced: TracedPod, gone_s: float | None = None) -> None:
+        self._send(pod.uid, pod_spans(pod.uid, traced, gone_s, self._links(pod.uid, traced)))
 
-    def _send(self, uid: str, spans: Iterator[Span]) -> None:
+    def _send_workload(self, workload: TrackedWorkload, traced: TracedWorkload, gone_s: float | None) -> None:
+        spans = list(workload_spans(workload.uid, traced, self._before.get(workload.uid), gone_s))
+        for span in spans:
+            if span.name == WAIT_FOR_QUOTA and not span.error and traced.reserved_s is not None:
+                self._waits[_root_of(workload)] = _Wait(workload.uid, traced.reserved_s, span.context)
+        self._send(workload.uid, spans)
+
+    def _send(self, uid: str, spans: Iterable[Span]) -> None:
         if not self._leads():
             return
         sent = self._sent.setdefault(uid, set())
@@ -75,18 +118,31 @@ class LifeSpans:
                 sent.add(span.context.span_id)
                 self._export.record(span)
 
-    def _links(self, pod: TrackedPod) -> tuple[TraceContext, ...]:
-        """Of a gang's pod: the gang's first pod, and the wait for the quota that all of them were given at once."""
-        root = self._observed.root_of(pod).uid
-        gang = [other for other in self._observed.pods_of(root) if other.traced is not None]
-        if len(gang) < 2:
+    def _join(self, pod: TrackedPod, traced: TracedPod) -> None:
+        """Count a pod to its gang. Gangs are kept up with, not looked for: 1,000 pods would each go through 1,000."""
+        # Workloads of groups without an owner are not traced, and are looked for among all.
+        root = self._observed.root_of(pod).uid if pod.owner is not None else pod.anchor
+        wait = self._waits.get(root)
+        if wait is not None and wait.until_s > traced.created_s:
+            if pod.uid in self._gang_of:
+                return  # It was made after an earlier wait.
+            wait = None
+        waited = None if wait is None else wait.context
+        first, start = (traced.created_s, traced.name), _start_of(pod.uid, traced)
+        gang = self._gangs.get((root, waited))
+        if gang is None:
+            gang = self._gangs[root, waited] = _Gang(first, start, waited)
+        elif first < gang.first:
+            gang.first, gang.start = first, start
+        self._gang_of[pod.uid] = gang
+
+    def _links(self, uid: str, traced: TracedPod) -> tuple[TraceContext, ...]:
+        """The first pod of its gang, where that is another, and the wait for the quota that all were given at once."""
+        gang = self._gang_of.get(uid)
+        if gang is None:
             return ()
-        first = min(gang, key=lambda other: (_created_s(other), other.key))
-        links = [] if first.uid == pod.uid or first.traced is None else [_start_of(first.uid, first.traced)]
-        for workload in self._observed.workloads_of(root):
-            if workload.traced is not None:
-                links.append(_waited(workload.uid, workload.traced, workload.traced.created_s))
-        return tuple(links)
+        links = () if gang.start == _start_of(uid, traced) else (gang.start,)
+        return links if gang.waited is None else (*links, gang.waited)
 
 
 def pod_spans(
@@ -163,12 +219,8 @@ def _start_of(uid: str, pod: TracedPod) -> TraceContext:
     return derived_context(pod.context, uid, START)
 
 
-def _waited(uid: str, workload: TracedWorkload, from_s: float) -> TraceContext:
-    return derived_context(workload.context, uid, WAIT_FOR_QUOTA, _ns(from_s))
-
-
-def _created_s(pod: TrackedPod) -> float:
-    return pod.traced.created_s if pod.traced is not None else 0.0
+def _root_of(workload: TrackedWorkload) -> str:
+    return (workload.owner or workload.ref).uid
 
 
 def _first(*times_s: float | None) -> float | None:

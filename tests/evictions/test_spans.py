@@ -1,6 +1,8 @@
 """Spans that follow from the times on pods and Kueue's Workloads: each phase once, with its end and why it ended."""
 
+import asyncio
 import itertools
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -28,27 +30,27 @@ def brief(spans: Any) -> list[tuple[str, float, float, str]]:
     return [(span.name, span.start_ns / 1e9, span.end_ns / 1e9, span.error) for span in spans]
 
 
-def pod(name: str = "train-0", **status: Any) -> Object:
+def pod(name: str = "train-0", *, owner: str = "job", created_s: float = 100, **status: Any) -> Object:
     container = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
-    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "job-uid", "controller": True}
+    by = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": f"{owner}-uid", "controller": True}
     metadata = {
         "name": name,
         "namespace": "team",
         "uid": f"uid-{name}",
-        "creationTimestamp": stamp(100),
+        "creationTimestamp": stamp(created_s),
         "annotations": {"kaiwo.ai/traceparent": PARENT},
-        "ownerReferences": [owner],
+        "ownerReferences": [by],
     }
     return {"metadata": metadata, "spec": {"nodeName": "node", "containers": [container]}, "status": status}
 
 
-def running(name: str = "train-0") -> Object:
+def running(name: str = "train-0", *, owner: str = "job", created_s: float = 100) -> Object:
     conditions = [
-        {"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(110)},
-        {"type": "Ready", "status": "True", "lastTransitionTime": stamp(125)},
+        {"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(created_s + 10)},
+        {"type": "Ready", "status": "True", "lastTransitionTime": stamp(created_s + 25)},
     ]
-    state = {"running": {"startedAt": stamp(120)}}
-    return pod(name, phase="Running", conditions=conditions, containerStatuses=[{"name": "main", "state": state}])
+    states = [{"name": "main", "state": {"running": {"startedAt": stamp(created_s + 20)}}}]
+    return pod(name, owner=owner, created_s=created_s, phase="Running", conditions=conditions, containerStatuses=states)
 
 
 def workload(*conditions: tuple[str, str, float, str], annotation: str = PARENT) -> Object:
@@ -204,20 +206,20 @@ def test_a_ledger_that_has_not_seen_the_eviction_makes_nothing_up() -> None:
     assert ledger.brief() == []
 
 
-def test_the_next_leader_sends_the_same_spans() -> None:
+async def test_the_next_leader_sends_the_same_spans() -> None:
     first, second = Ledger(), Ledger(leads=False)
     for ledger in (first, second):
         ledger.workload(workload(("QuotaReserved", "True", 95.0, ""), ("Admitted", "True", 95.0, "")))
         ledger.pod(running())
     assert second.export.spans == []
     second.leads = True
-    second.lives.send_all()
+    await second.lives.send_all()
     key = [(span.name, span.context, span.start_ns, span.end_ns) for span in first.export.spans]
     assert sorted(key, key=str) == sorted(
         ((span.name, span.context, span.start_ns, span.end_ns) for span in second.export.spans), key=str
     )
     assert len(key) == 4
-    second.lives.send_all()
+    await second.lives.send_all()
     assert len(second.export.spans) == 4
 
 
@@ -236,11 +238,58 @@ def test_pods_of_a_gang_are_linked_to_the_first_and_to_the_wait_for_their_quota(
     assert links == {"train-0": [waited], "train-1": [first, waited], "train-2": [first, waited]}
 
 
-def test_a_pod_alone_is_linked_to_nothing() -> None:
+def test_a_pod_alone_is_linked_to_the_wait_for_its_quota() -> None:
     ledger = Ledger()
+    ledger.pod(running("train-1", owner="other"))
     ledger.workload(workload(("QuotaReserved", "True", 95.0, ""), ("Admitted", "True", 95.0, "")))
     ledger.pod(running())
-    assert [span.links for span in ledger.export.spans] == [()] * 4
+    assert [span.links for span in ledger.export.spans if span.about.get("k8s.pod.name") == "train-1"] == [()] * 3
+    waited = next(span for span in ledger.export.spans if span.name == "wait for quota").context.span_id
+    assert [[link.span_id for link in span.links] for span in ledger.export.spans if span.links] == [[waited]]
+
+
+def test_pods_of_the_next_attempt_are_linked_to_each_other_and_to_the_wait_before_it() -> None:
+    ledger = Ledger()
+    ledger.workload(workload(("QuotaReserved", "True", 95.0, ""), ("Admitted", "True", 95.0, "")))
+    for name in ("old-0", "old-1"):
+        ledger.pod(running(name))
+    gone = [("QuotaReserved", "False", 200.0, ""), ("Evicted", "True", 200.0, "Preempted")]
+    ledger.workload(workload(*gone))
+    ledger.pod(running("old-0"), gone=True)
+    back = [("QuotaReserved", "True", 300.0, ""), ("Admitted", "True", 300.0, ""), ("Evicted", "False", 300.0, "")]
+    for late in (False, True):
+        # A pod of the first attempt may still be there, or its end be seen late.
+        if late:
+            ledger.workload(workload(*back))
+        ledger.pod(running("old-1"), gone=late)
+    for name in ("new-1", "new-0"):
+        ledger.pod(pod(name, created_s=301.0, phase="Pending"))
+    for name in ("new-0", "new-1"):
+        ledger.pod(running(name, created_s=301.0))
+    first, second = (span.context.span_id for span in ledger.export.spans if span.name == "wait for quota")
+    starts = {span.about["k8s.pod.name"]: span for span in ledger.export.spans if span.name == "start containers"}
+    links = {name: [link.span_id for link in span.links] for name, span in starts.items()}
+    assert links["old-1"] == [starts["old-0"].context.span_id, first]
+    assert links["new-0"] == [second]
+    assert links["new-1"] == [starts["new-0"].context.span_id, second]
+    ends = {span.about["k8s.pod.name"]: span.links for span in ledger.export.spans if span.name == "run pod"}
+    assert ends == {name: starts[name].links for name in ("old-0", "old-1")}
+
+
+async def test_a_large_gang_leaves_the_loop_to_the_lease() -> None:
+    ledger = Ledger(leads=False)
+    ledger.workload(workload(("QuotaReserved", "True", 95.0, ""), ("Admitted", "True", 95.0, "")))
+    for number in range(1000):
+        ledger.pod(running(f"train-{number}"))
+    ledger.leads = True
+    longest_s, sending = 0.0, asyncio.create_task(ledger.lives.send_all())
+    while not sending.done():
+        began = time.process_time()
+        await asyncio.sleep(0)
+        longest_s = max(longest_s, time.process_time() - began)
+    assert len(ledger.export.spans) == 1 + 3 * 1000
+    assert sum(len(span.links) for span in ledger.export.spans) == 2 * 1000 - 1
+    assert longest_s < 0.5, "Links that each pod looked for in its gang took 3 s."
 
 
 @pytest.mark.parametrize("annotation", ["", "nonsense", PARENT[:-1] + "0", PARENT * 2])

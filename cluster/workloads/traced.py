@@ -9,15 +9,16 @@ from typing import Any
 
 from kopt.cluster.client.resources import Object
 from kopt.cluster.objects.conditions import condition, since_s, turned_s
-from kopt.cluster.objects.fields import items, mapping, text
+from kopt.cluster.objects.fields import count, items, mapping, text
 from kopt.cluster.runtime.tracing import TraceContext, context_of, job_context_of
 from kopt.core.times import seconds_or_none
 
 
 @dataclass(frozen=True)
 class TracedPod:
-    """Unix seconds, None for what has not happened. ``started_s``: all its containers had started. ``failed``: why it
-    ended badly, or was evicted; empty for neither."""
+    """Unix seconds, None for what has not happened. ``started_s``: all its containers had started, for the first time
+    that its status still shows; ``restarted``: since then one has started again. ``failed``: why it ended badly, or was
+    evicted; empty for neither."""
 
     context: TraceContext
     namespace: str
@@ -30,6 +31,7 @@ class TracedPod:
     ended_s: float | None
     deleted_s: float | None
     failed: str
+    restarted: bool = False
 
 
 @dataclass(frozen=True)
@@ -57,15 +59,10 @@ def read_traced_pod(pod: Object) -> TracedPod | None:
     if context is None:
         return None
     metadata, status = mapping(pod, "metadata"), mapping(pod, "status")
-    states = [mapping(item, "state") for _, item in items(status, "containerStatuses")]
+    containers = [item for _, item in items(status, "containerStatuses")]
     wanted = sum(1 for _ in items(pod, "spec", "containers"))
-    began = [
-        at_s
-        for state in states
-        for kind in ("running", "terminated")
-        if (at_s := seconds_or_none(text(state, kind, "startedAt"))) is not None
-    ]
-    ends = [seconds_or_none(text(state, "terminated", "finishedAt")) for state in states]
+    began = [at_s for item in containers if (at_s := _began_s(item)) is not None]
+    ends = [seconds_or_none(text(item, "state", "terminated", "finishedAt")) for item in containers]
     disruption = condition(pod, "DisruptionTarget")
     disrupted_s, phase = since_s(pod, "DisruptionTarget"), text(status, "phase")
     failed = text(status, "reason") or "Failed" if phase == "Failed" else ""
@@ -86,6 +83,7 @@ def read_traced_pod(pod: Object) -> TracedPod | None:
         ended_s if phase in ("Succeeded", "Failed") else None,
         None if deleted_s is None else deleted_s - (grace_s if isinstance(grace_s, int) else 0),
         failed,
+        any(count(item, "restartCount", default=0) > 0 for item in containers),
     )
 
 
@@ -125,6 +123,16 @@ def _why_it_ended(evicted: Mapping[str, Any], finished: Mapping[str, Any]) -> st
         return f"evicted: {text(evicted, 'reason')}"
     reason = text(finished, "reason") if text(finished, "status") == "True" else ""
     return "" if reason in ("", "Succeeded", "JobFinished") else reason
+
+
+def _began_s(container: Mapping[str, Any]) -> float | None:
+    """The earliest start in a container's status, which keeps its present and its last run."""
+    starts = [
+        seconds_or_none(text(container, state, kind, "startedAt"))
+        for state in ("lastState", "state")
+        for kind in ("running", "terminated")
+    ]
+    return min((at_s for at_s in starts if at_s is not None), default=None)
 
 
 def _written_s(pod: Object) -> float | None:

@@ -51,6 +51,8 @@ class LifeSpans:
     ) -> None:
         self._observed, self._export, self._leads, self._clock = observed, export, leads, clock
         self._sent: dict[str, set[str]] = {}
+        self._started: dict[str, TracedPod] = {}
+        """Pods as they were when their containers had first started; a status forgets it after two more starts."""
         self._before: dict[str, TracedWorkload] = {}
         """Of each Workload what its conditions have said last of its quota, which they forget at an eviction."""
         self._waits: dict[str, _Wait] = {}
@@ -63,11 +65,13 @@ class LifeSpans:
         pod = new or old
         if pod is None or pod.traced is None or not self._export.wanted:
             return
+        if pod.traced.started_s is not None:
+            self._started.setdefault(pod.uid, pod.traced)
         self._join(pod, pod.traced)
         self._send_pod(pod, pod.traced, self._clock() if new is None else None)
         if new is None:
-            self._sent.pop(pod.uid, None)
-            self._gang_of.pop(pod.uid, None)
+            for kept in (self._sent, self._gang_of, self._started):
+                kept.pop(pod.uid, None)
 
     def workload(self, old: TrackedWorkload | None, new: TrackedWorkload | None) -> None:
         workload = new or old
@@ -100,6 +104,8 @@ class LifeSpans:
                     act(pod, pod.traced)
 
     def _send_pod(self, pod: TrackedPod, traced: TracedPod, gone_s: float | None = None) -> None:
+        if (first := self._started.get(pod.uid)) is not None:
+            traced = replace(traced, started_s=first.started_s, ready_s=_first(first.ready_s, traced.ready_s))
         self._send(pod.uid, pod_spans(pod.uid, traced, gone_s, self._links(pod.uid, traced)))
 
     def _send_workload(self, workload: TrackedWorkload, traced: TracedWorkload, gone_s: float | None) -> None:
@@ -166,7 +172,7 @@ def pod_spans(
         return
     yield span(WAIT_FOR_NODE, pod.created_s, pod.bound_s)
     if pod.started_s is None:
-        if end_s is not None:
+        if end_s is not None and not pod.restarted:
             yield span(START, pod.bound_s, end_s, f"{cut}: {_NEVER_RAN}")
         return
     yield span(START, pod.bound_s, pod.started_s)

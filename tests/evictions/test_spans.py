@@ -102,6 +102,45 @@ def test_a_phase_that_is_cut_off_ends_as_an_error_that_says_why() -> None:
     assert brief(pod_spans("uid", evicted, gone_s=170.0))[-1] == ("run pod", 120, 160, "PreemptionByScheduler")
 
 
+def restarted(*runs: tuple[float, float | None], count: int) -> Object:
+    """A running pod whose container has run before; of its runs a status has the last two."""
+    document, (last, *now) = running(), runs
+    ended = {"terminated": {"startedAt": stamp(last[0]), "finishedAt": stamp(last[1] or 0.0), "exitCode": 1}}
+    state = {"running": {"startedAt": stamp(now[0][0])}} if now else {"waiting": {"reason": "CrashLoopBackOff"}}
+    document["status"]["containerStatuses"] = [{"state": state, "lastState": ended, "restartCount": count}]
+    return document
+
+
+def test_a_pod_runs_from_the_first_start_of_its_containers() -> None:
+    for document in (restarted((120, 28920), count=1), restarted((120, 300), (310, None), count=1)):
+        ledger = Ledger()
+        ledger.pod(document)
+        ledger.pod(document, gone=True)
+        assert ledger.brief("start containers") == [("start containers", 110, 120, "")]
+        assert ledger.brief("run pod") == [("run pod", 120, 1000, "deleted")]
+
+
+def test_what_has_started_often_is_remembered_by_who_has_seen_the_first_start() -> None:
+    ledger = Ledger()
+    for document in (running(), restarted((120, 300), (310, None), count=1), restarted((310, 400), count=2)):
+        ledger.pod(document)
+    ledger.pod(document, gone=True)
+    assert ledger.brief()[1:] == [
+        ("start containers", 110, 120, ""),
+        ("become ready", 120, 125, ""),
+        ("run pod", 120, 1000, "deleted"),
+    ]
+
+
+def test_who_has_not_seen_a_start_says_nothing_of_it() -> None:
+    unknown = restarted((120, 300), count=3)
+    del unknown["status"]["containerStatuses"][0]["lastState"]
+    ledger = Ledger()
+    ledger.pod(unknown)
+    ledger.pod(unknown, gone=True)
+    assert ledger.brief() == [("wait for node", 100, 110, "")]
+
+
 def test_no_span_ends_before_it_starts_where_clocks_differ() -> None:
     late = replace(POD, bound_s=130.0)
     assert ("start containers", 130, 130, "") in brief(pod_spans("uid", late))

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 from admission.patching import patched
-from admission.workloads import Object, deployment, job, pod, review
+from admission.workloads import Object, deployment, every_kind, job, pod, review
 from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
@@ -84,12 +84,63 @@ async def test_all_pods_of_a_traced_job_carry_on_its_trace() -> None:
     assert await submit(made, per_mille=0) == made
 
 
+def made_by(kind: str, api_version: str, document: Object) -> Object:
+    """An object that another, which controls it, has made."""
+    owner = {"apiVersion": api_version, "kind": kind, "name": "maker", "uid": "maker", "controller": True}
+    made = copy.deepcopy(document)
+    made["metadata"]["ownerReferences"] = [owner]
+    return made
+
+
 async def test_a_job_that_is_submitted_again_or_made_of_a_traced_one_keeps_its_trace() -> None:
     traced = await submit(job("train"))
     assert await submit(traced) == traced
-    made = copy.deepcopy(traced)
+    made = made_by("JobSet", "jobset.x-k8s.io/v1alpha2", traced)
     del made["metadata"]["annotations"][ANNOTATION]
-    assert ANNOTATION not in (await submit(made))["metadata"]["annotations"]
+    assert await submit(made) == made
+
+
+MAKERS = {
+    "Job": ("batch/v1", False),
+    "JobSet": ("jobset.x-k8s.io/v1alpha2", False),
+    "RayCluster": ("ray.io/v1", False),
+    "CronJob": ("batch/v1", True),
+    "ReplicaSet": ("apps/v1", True),
+    "TrainJob": ("trainer.kubeflow.org/v1alpha1", True),
+    "KaiwoJob": ("kaiwo.silogen.ai/v1alpha1", True),
+}
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+async def test_what_a_job_makes_is_traced_with_it_or_not_at_all(kind: str) -> None:
+    version, by_itself = MAKERS[kind]
+    for document in (job("train"), pod("p")):
+        made = await submit(made_by(kind, version, document))
+        assert (ANNOTATION in made["metadata"].get("annotations", {})) is by_itself
+
+
+async def test_kinds_without_templates_are_not_traced_but_what_they_make() -> None:
+    trained = [document for document in every_kind("train") if document["kind"] in ("KaiwoJob", "TrainJob")]
+    assert len(trained) == 2
+    for document in trained:
+        assert ANNOTATION not in (await submit(document))["metadata"].get("annotations", {})
+
+
+@pytest.mark.parametrize("flags", ["00", "01"])
+@pytest.mark.parametrize("per_mille", [0, 1000])
+async def test_what_users_write_into_templates_is_not_believed(flags: str, per_mille: int) -> None:
+    of_others = PARENT[:-2] + flags
+    written = job("train")
+    written["spec"]["template"]["metadata"] = {"annotations": {OF_JOB: of_others}}
+    admitted = await submit(written, per_mille)
+    ours = admitted["metadata"].get("annotations", {}).get(ANNOTATION)
+    assert (ours is not None) is (per_mille == 1000)
+    assert admitted["spec"]["template"]["metadata"]["annotations"].get(OF_JOB) == ours
+    assert ours is None or PARENT[:36] not in ours
+    for document in (pod("p"), deployment("serve")):
+        metadata = document["metadata"] if document["kind"] == "Pod" else document["spec"]["template"]["metadata"]
+        metadata["annotations"] = {OF_JOB: of_others}
+        assert PARENT[3:35] not in str(await submit(document, per_mille))
 
 
 async def test_pods_of_a_job_that_is_not_traced_are_not_traced_either() -> None:

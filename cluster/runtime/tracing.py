@@ -148,6 +148,11 @@ class SpanExport:
             )
         )
 
+    def flush(self) -> None:
+        """Send what is kept; blocks for as long as the collector takes."""
+        if self._processor is not None:
+            self._processor.force_flush()
+
     def close(self) -> None:
         """Send what is left; blocks for as long as the collector takes."""
         if self._processor is not None:

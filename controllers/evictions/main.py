@@ -109,7 +109,14 @@ class Replica(LedReplica):
         await asyncio.to_thread(self.spans.close)
 
     async def lead(self, fence: Fence) -> None:
-        await self.lives.send_all()
+        # Beside the records, which wait for no collector.
+        sending = asyncio.create_task(self.lives.send_all())
+        try:
+            await self._record(fence)
+        finally:
+            sending.cancel()
+
+    async def _record(self, fence: Fence) -> None:
         await self._read_evictions()
         recorder = Recorder(
             self.observed, self.store, fence, self._emit_event, self._keeping, time.monotonic, time.time, self.isolation

@@ -5,21 +5,24 @@ after a restart or by the next leader, is the same span. The leader alone sends.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from weakref import WeakValueDictionary
 
 from kopt.cluster.runtime.tracing import Span, SpanExport, TraceContext, derived_context
 from kopt.cluster.workloads.traced import TracedPod, TracedWorkload
 from kopt.cluster.workloads.tracked_pod import TrackedPod
-from kopt.controllers.evictions.observations import Observed
+from kopt.controllers.evictions.observations import FORGOTTEN_AFTER_S, Observed
 from kopt.controllers.evictions.views import TrackedWorkload
 
 WAIT_FOR_NODE, START, BECOME_READY, RUN = "wait for node", "start containers", "become ready", "run pod"
 WAIT_FOR_QUOTA, PASS_CHECKS, HOLD_QUOTA = "wait for quota", "pass admission checks", "hold quota"
 _AT_ONCE = 100
-"""Pods between two turns of the loop, which renews the Lease."""
+"""Pods, of at most four spans, that are sent before the collector has to have taken them; OpenTelemetry keeps 2,048."""
+_MOST_UNSENT = 10_000
+T = TypeVar("T")
 _NEVER_BOUND, _NEVER_RAN = "it was never bound to a node", "it never ran"
 
 
@@ -51,6 +54,8 @@ class LifeSpans:
     ) -> None:
         self._observed, self._export, self._leads, self._clock = observed, export, leads, clock
         self._sent: dict[str, set[str]] = {}
+        self._unsent: deque[tuple[float, Span]] = deque(maxlen=_MOST_UNSENT)
+        """Of what had gone while another replica led, with that time: its leader may not have sent them."""
         self._started: dict[str, TracedPod] = {}
         """Pods as they were when their containers had first started; a status forgets it after two more starts."""
         self._before: dict[str, TracedWorkload] = {}
@@ -63,66 +68,85 @@ class LifeSpans:
 
     def pod(self, old: TrackedPod | None, new: TrackedPod | None) -> None:
         pod = new or old
-        if pod is None or pod.traced is None or not self._export.wanted:
+        if pod is None or not self._export.wanted:
             return
-        if pod.traced.started_s is not None:
-            self._started.setdefault(pod.uid, pod.traced)
-        self._join(pod, pod.traced)
-        self._send_pod(pod, pod.traced, self._clock() if new is None else None)
+        if pod.traced is not None:
+            if pod.traced.started_s is not None:
+                self._started.setdefault(pod.uid, pod.traced)
+            self._join(pod, pod.traced)
+            self._send_pod(pod, pod.traced, gone=new is None)
         if new is None:
+            # Also of what has lost its annotation since.
             for kept in (self._sent, self._gang_of, self._started):
                 kept.pop(pod.uid, None)
 
     def workload(self, old: TrackedWorkload | None, new: TrackedWorkload | None) -> None:
         workload = new or old
-        if workload is None or workload.traced is None or not self._export.wanted:
+        if workload is None or not self._export.wanted:
             return
-        self._send_workload(workload, workload.traced, self._clock() if new is None else None)
+        if workload.traced is not None:
+            self._send_workload(workload, workload.traced, gone=new is None)
+            self._before[workload.uid] = _remembered(workload.traced, self._before.get(workload.uid))
         if new is None:
             self._before.pop(workload.uid, None)
             self._sent.pop(workload.uid, None)
             root = _root_of(workload)
             if root in self._waits and self._waits[root].workload_uid == workload.uid:
                 del self._waits[root]
-        else:
-            self._before[workload.uid] = _remembered(workload.traced, self._before.get(workload.uid))
 
     async def send_all(self) -> None:
-        """What has happened before this replica led, of objects that are still there."""
+        """What has happened before this replica led, no faster than the collector takes it."""
         if not self._export.wanted:
             return
-        for workload in list(self._observed.workloads.values()):
+        since_s, unsent = self._clock() - FORGOTTEN_AFTER_S, list(self._unsent)
+        self._unsent.clear()
+        async for gone_s, span in self._paced(unsent):
+            if gone_s >= since_s and self._leads():
+                self._export.record(span)
+        async for workload in self._paced([each for each in self._observed.workloads.values() if each.traced]):
             if workload.traced is not None:
-                self._send_workload(workload, workload.traced, None)
-        traced = [pod.uid for pod in self._observed.pods.values() if pod.traced is not None]
-        for act in (self._join, self._send_pod):
-            for number, uid in enumerate(traced):
-                if number % _AT_ONCE == 0:
-                    await asyncio.sleep(0)
-                pod = self._observed.pods.get(uid)
-                if pod is not None and pod.traced is not None:
-                    act(pod, pod.traced)
+                self._send_workload(workload, workload.traced)
+        pods = [pod for pod in self._observed.pods.values() if pod.traced is not None]
+        for pod in pods:
+            if pod.traced is not None:
+                self._join(pod, pod.traced)
+        async for pod in self._paced(pods):
+            if pod.traced is not None and pod.uid in self._observed.pods:
+                self._send_pod(pod, pod.traced)
 
-    def _send_pod(self, pod: TrackedPod, traced: TracedPod, gone_s: float | None = None) -> None:
+    async def _paced(self, items: Sequence[T]) -> AsyncIterator[T]:
+        for number, item in enumerate(items, 1):
+            yield item
+            if number % _AT_ONCE == 0:
+                await asyncio.to_thread(self._export.flush)
+
+    def _send_pod(self, pod: TrackedPod, traced: TracedPod, *, gone: bool = False) -> None:
         if (first := self._started.get(pod.uid)) is not None:
             traced = replace(traced, started_s=first.started_s, ready_s=_first(first.ready_s, traced.ready_s))
-        self._send(pod.uid, pod_spans(pod.uid, traced, gone_s, self._links(pod.uid, traced)))
+        gone_s = self._clock() if gone else None
+        self._send(pod.uid, pod_spans(pod.uid, traced, gone_s, self._links(pod.uid, traced)), gone_s)
 
-    def _send_workload(self, workload: TrackedWorkload, traced: TracedWorkload, gone_s: float | None) -> None:
+    def _send_workload(self, workload: TrackedWorkload, traced: TracedWorkload, *, gone: bool = False) -> None:
+        gone_s = self._clock() if gone else None
         spans = list(workload_spans(workload.uid, traced, self._before.get(workload.uid), gone_s))
         for span in spans:
             if span.name == WAIT_FOR_QUOTA and not span.error and traced.reserved_s is not None:
                 self._waits[_root_of(workload)] = _Wait(workload.uid, traced.reserved_s, span.context)
-        self._send(workload.uid, spans)
+        self._send(workload.uid, spans, gone_s)
 
-    def _send(self, uid: str, spans: Iterable[Span]) -> None:
-        if not self._leads():
-            return
+    def _send(self, uid: str, spans: Iterable[Span], gone_s: float | None) -> None:
+        leads = self._leads()
+        if not leads and gone_s is None:
+            return  # It is still there when this replica leads.
         sent = self._sent.setdefault(uid, set())
         for span in spans:
-            if span.context.span_id not in sent:
-                sent.add(span.context.span_id)
+            if span.context.span_id in sent:
+                continue
+            sent.add(span.context.span_id)
+            if leads:
                 self._export.record(span)
+            elif gone_s is not None:
+                self._unsent.append((gone_s, span))
 
     def _join(self, pod: TrackedPod, traced: TracedPod) -> None:
         """Count a pod to its gang. Gangs are kept up with, not looked for: 1,000 pods would each go through 1,000."""

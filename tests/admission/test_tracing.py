@@ -1,19 +1,16 @@
 """Trace contexts: valid, sampled as asked, carried on from the API server, and sent to a real collector's wire."""
 
 import asyncio
-import contextlib
 import copy
-from collections.abc import AsyncIterator
 from typing import Any
 
 import orjson
 import pytest
+from admission.collecting import collector
 from admission.patching import patched
 from admission.workloads import Object, deployment, every_kind, job, pod, review
-from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from kopt.cluster.admission.review import parse_review
 from kopt.cluster.runtime.tracing import Span, SpanExport, TraceContext, is_sampled, new_context, parse_traceparent
@@ -184,27 +181,6 @@ def test_what_is_read_is_written_back_the_same(text: str) -> None:
     if context is not None:
         assert str(context)[:52] == text[:52]
         assert parse_traceparent(str(context)) == context
-
-
-@contextlib.asynccontextmanager
-async def collector() -> AsyncIterator[tuple[str, list[ExportTraceServiceRequest]]]:
-    """Takes OTLP over HTTP as a collector does."""
-    received: list[ExportTraceServiceRequest] = []
-
-    async def take(request: web.Request) -> web.Response:
-        batch = ExportTraceServiceRequest()
-        batch.ParseFromString(await request.read())
-        received.append(batch)
-        return web.Response()
-
-    application = web.Application()
-    application.router.add_post("/v1/traces", take)
-    runner = web.AppRunner(application)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    yield f"http://127.0.0.1:{runner.addresses[0][1]}", received
-    await runner.cleanup()
 
 
 async def test_a_span_arrives_at_the_collector_under_the_ids_that_were_given_away(

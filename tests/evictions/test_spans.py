@@ -3,10 +3,12 @@
 import asyncio
 import itertools
 import time
+from collections.abc import Sized
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from admission.collecting import collector
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -184,6 +186,9 @@ class Recorded(SpanExport):
     def record(self, span: Span) -> None:
         self.spans.append(span)
 
+    def flush(self) -> None:
+        pass
+
 
 class Ledger:
     """Observes as the process does; the leader unless told otherwise."""
@@ -313,6 +318,70 @@ def test_pods_of_the_next_attempt_are_linked_to_each_other_and_to_the_wait_befor
     assert links["new-1"] == [starts["new-0"].context.span_id, second]
     ends = {span.about["k8s.pod.name"]: span.links for span in ledger.export.spans if span.name == "run pod"}
     assert ends == {name: starts[name].links for name in ("old-0", "old-1")}
+
+
+async def test_what_was_deleted_between_two_leaders_is_sent_by_the_next() -> None:
+    first, second = Ledger(), Ledger(leads=False)
+    for ledger in (first, second):
+        ledger.workload(workload(("QuotaReserved", "True", 95.0, ""), ("Admitted", "True", 95.0, "")))
+        ledger.pod(running())
+        ledger.pod(running(), gone=True)
+        ledger.workload(None)
+    assert second.export.spans == []
+    second.leads = True
+    await second.lives.send_all()
+    assert {span.context.span_id: span for span in second.export.spans} == {
+        span.context.span_id: span for span in first.export.spans
+    }
+    await second.lives.send_all()
+    assert len(second.export.spans) == len(first.export.spans) == 6
+
+
+async def test_what_was_deleted_long_before_was_sent_by_its_leader() -> None:
+    ledger = Ledger(leads=False)
+    ledger.pod(running())
+    ledger.pod(running(), gone=True)
+    ledger.leads, ledger.now_s = True, 2000.0
+    await ledger.lives.send_all()
+    assert ledger.export.spans == []
+
+
+def test_of_what_has_gone_nothing_is_kept_whatever_became_of_its_annotation() -> None:
+    def kept(ledger: Ledger) -> int:
+        return sum(len(value) for value in vars(ledger.lives).values() if isinstance(value, Sized))
+
+    queued, plain = workload(("QuotaReserved", "True", 95.0, "")), running()
+    del plain["metadata"]["annotations"]
+    for last_pod, last in ((running(), queued), (plain, workload(("QuotaReserved", "True", 95.0, ""), annotation=""))):
+        ledger = Ledger()
+        ledger.workload(queued)
+        ledger.pod(running())
+        assert kept(ledger) > 5
+        ledger.pod(last_pod)
+        ledger.pod(last_pod, gone=True)
+        ledger.workload(last)
+        ledger.workload(None)
+        assert kept(ledger) == 0
+
+
+async def test_a_slow_collector_gets_every_span_of_a_large_gang(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with collector(delay_s=0.05) as (url, received):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
+        export, observed = SpanExport("kopt-evictions"), Observed(lambda: 0.0)
+        lives = LifeSpans(observed, export, lambda: True, lambda: 1000.0)
+        for number in range(1000):
+            observed.pod(None, read_pod(running(f"train-{number}")))
+        await lives.send_all()
+        await asyncio.to_thread(export.close)
+        spans = [
+            span.span_id
+            for batch in received
+            for resource in batch.resource_spans
+            for scope in resource.scope_spans
+            for span in scope.spans
+        ]
+        assert len(spans) == len({*spans}) == 3000, "OpenTelemetry keeps 2,048."
 
 
 async def test_a_large_gang_leaves_the_loop_to_the_lease() -> None:

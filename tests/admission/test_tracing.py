@@ -17,6 +17,7 @@ from kopt.cluster.runtime.tracing import Span, SpanExport, TraceContext, is_samp
 from kopt.controllers.admission.evaluation import FixedState
 from kopt.controllers.admission.handlers import Admissions
 from kopt.controllers.admission.policy import parse_policy
+from kopt.controllers.admission.server import name_attributes
 
 ANNOTATION, OF_JOB = "kaiwo.ai/traceparent", "kaiwo.ai/job-traceparent"
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -181,6 +182,19 @@ def test_what_is_read_is_written_back_the_same(text: str) -> None:
     if context is not None:
         assert str(context)[:52] == text[:52]
         assert parse_traceparent(str(context)) == context
+
+
+def test_kinds_are_named_by_conventions_where_there_are_any() -> None:
+    names = {}
+    volcano = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": {"name": "w"}}
+    for document in (*every_kind("w"), volcano):
+        named = name_attributes(parse_review(orjson.dumps(review(document))))
+        names[tuple(sorted(named.items()))] = document["kind"]
+    assert len(names) == len(every_kind("w")) + 1, "no two kinds are named alike"
+    assert (("k8s.pod.name", "w"),) in names
+    assert (("k8s.job.name", "w"),) in names
+    assert (("kaiwo.workload.kind", "Job.batch.volcano.sh"), ("kaiwo.workload.name", "w")) in names
+    assert sum("k8s." in key[0][0] for key in names) == 2
 
 
 async def test_a_span_arrives_at_the_collector_under_the_ids_that_were_given_away(

@@ -88,7 +88,7 @@ class Replica(LedReplica):
             kube, EVENTS, keep=evict_event, field_selector="reason=Evict"
         )
         kaiwo: Informer[GpuWorkload] = Informer(kube, GPU_WORKLOADS, keep=read_gpu_workload)
-        self.spans = SpanExport("kopt-ledger")
+        self.spans = SpanExport("kopt-evictions")
         self.lives = LifeSpans(self.observed, self.spans, lambda: self._leader.leading, time.time)
         kaiwo.subscribe(self._to(self.observed.kaiwo))
         pods.subscribe(self._to(self.observed.pod))

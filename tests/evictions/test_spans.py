@@ -368,9 +368,12 @@ async def test_a_slow_collector_gets_every_span_of_a_large_gang(monkeypatch: pyt
     async with collector(delay_s=0.05) as (url, received):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
+        # A fourth of the defaults, so that a gang of 300 is large.
+        monkeypatch.setenv("OTEL_BSP_MAX_QUEUE_SIZE", "512")
+        monkeypatch.setenv("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", "128")
         export, observed = SpanExport("kopt-evictions"), Observed(lambda: 0.0)
         lives = LifeSpans(observed, export, lambda: True, lambda: 1000.0)
-        for number in range(1000):
+        for number in range(300):
             observed.pod(None, read_pod(running(f"train-{number}")))
         await lives.send_all()
         await asyncio.to_thread(export.close)
@@ -381,7 +384,7 @@ async def test_a_slow_collector_gets_every_span_of_a_large_gang(monkeypatch: pyt
             for scope in resource.scope_spans
             for span in scope.spans
         ]
-        assert len(spans) == len({*spans}) == 3000, "OpenTelemetry keeps 2,048."
+        assert len(spans) == len({*spans}) == 900
 
 
 async def test_a_large_gang_leaves_the_loop_to_the_lease() -> None:

@@ -1,6 +1,6 @@
 """One trace of a gang, from the webhook to the end of its run, as OpenTelemetry's own collector receives it.
 
-Webhook, staging, Kueue, extender, scheduler, kubelet and ledger are the real ones; only the node's GPUs are not.
+Webhook, controllers, Kueue, extender, scheduler and kubelet are the real ones; only the node's GPUs are not.
 """
 
 import itertools
@@ -26,16 +26,16 @@ SECOND_NS = 1_000_000_000
 PARENTS = {
     ("kopt-webhook", "admit job"): "",
     ("kopt-staging", "stage data"): "admit job",
-    ("kopt-ledger", "wait for quota"): "admit job",
-    ("kopt-ledger", "hold quota"): "admit job",
+    ("kopt-evictions", "wait for quota"): "admit job",
+    ("kopt-evictions", "hold quota"): "admit job",
     ("kopt-webhook", "admit pod"): "admit job",
     ("kopt-extender", "schedule pod"): "admit pod",
     ("kopt-extender", "filter"): "schedule pod",
     ("kopt-extender", "bind"): "schedule pod",
-    ("kopt-ledger", "wait for node"): "admit pod",
-    ("kopt-ledger", "start containers"): "admit pod",
-    ("kopt-ledger", "become ready"): "admit pod",
-    ("kopt-ledger", "run pod"): "admit pod",
+    ("kopt-evictions", "wait for node"): "admit pod",
+    ("kopt-evictions", "start containers"): "admit pod",
+    ("kopt-evictions", "become ready"): "admit pod",
+    ("kopt-evictions", "run pod"): "admit pod",
 }
 """Who sends which span, and what it belongs to."""
 OF_PODS = {name for (_, name), parent in PARENTS.items() if parent in ("admit pod", "schedule pod")} | {"admit pod"}
@@ -46,8 +46,8 @@ ORDER = (
 """By their ends."""
 
 
-class Ledger(ControllerProcess):
-    """A replica of the ledger."""
+class EvictionsController(ControllerProcess):
+    """A replica of the evictions controller."""
 
     def __init__(self, plane: ControlPlane) -> None:
         super().__init__(plane, "evictions")
@@ -68,8 +68,8 @@ def traced(plane: ControlPlane, otel_collector: Collector, monkeypatch: pytest.M
 
 
 @pytest.fixture
-def ledger(plane: ControlPlane, traced: Server) -> Iterator[Callable[[], Ledger]]:
-    with replicas(partial(Ledger, plane)) as start:
+def evictions(plane: ControlPlane, traced: Server) -> Iterator[Callable[[], EvictionsController]]:
+    with replicas(partial(EvictionsController, plane)) as start:
         yield start
 
 
@@ -149,11 +149,11 @@ def test_a_gang_is_one_trace_from_the_webhook_to_the_end_of_its_run(
     traced: Server,
     controller: Callable[..., Controller],
     start_extender: Callable[..., RunningExtender],
-    ledger: Callable[[], Ledger],
+    evictions: Callable[[], EvictionsController],
     otel_collector: Collector,
 ) -> None:
     controller()
-    ledger()
+    evictions()
     start_extender(plane, team.space).start_scheduler(team.space)
     team.wait_reviewed()
     team.s3.put(f"{team.space}/a", b"content")
@@ -174,9 +174,13 @@ def test_a_gang_is_one_trace_from_the_webhook_to_the_end_of_its_run(
 
 
 def test_what_is_cut_off_ends_as_an_error(
-    team: Team, plane: ControlPlane, kueue: Kueue, ledger: Callable[[], Ledger], otel_collector: Collector
+    team: Team,
+    plane: ControlPlane,
+    kueue: Kueue,
+    evictions: Callable[[], EvictionsController],
+    otel_collector: Collector,
 ) -> None:
-    first = ledger()
+    first = evictions()
     wait_traced(team)
     job = gang(team, "stopped", script="sleep 600")
     wait_for(lambda: team.job("stopped")["status"].get("ready") == 2, what="both pods run")
@@ -187,7 +191,7 @@ def test_what_is_cut_off_ends_as_an_error(
     # The next leader sends the same spans again, and none beside them.
     sent = len(otel_collector.spans())
     first.server.kill()
-    ledger()
+    evictions()
     wait_for(lambda: len(otel_collector.spans()) > sent, what="the next leader sends what has happened")
     path = ("kueue.x-k8s.io/v1beta1", "Workload", workload["metadata"]["name"])
     plane.api.patch(*path, {"spec": {"active": False}}, team.space)
@@ -197,7 +201,7 @@ def test_what_is_cut_off_ends_as_an_error(
     unique = {span.span_id: span for span in received}
     assert all(span == unique[span.span_id] for span in received)
     assert len(unique) < len(received)
-    names = sorted(span.name for span in unique.values() if span.service == "kopt-ledger")
+    names = sorted(span.name for span in unique.values() if span.service == "kopt-evictions")
     of_pods = ["become ready", "run pod", "start containers", "wait for node"]
     assert names == sorted(["hold quota", "wait for quota", *of_pods, *of_pods])
     errors = {span.name: span.error for span in spans if span.error}

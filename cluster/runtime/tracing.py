@@ -91,6 +91,13 @@ class Span:
     links: tuple[TraceContext, ...] = ()
 
 
+def name_attributes(group: str, kind: str, name: str) -> dict[str, str]:
+    """A workload's name by OpenTelemetry's conventions, which backends join by; by our own where these have none."""
+    if (group, kind) in (("", "Pod"), ("batch", "Job")):
+        return {f"k8s.{kind.lower()}.name": name}
+    return {"kaiwo.workload.kind": f"{kind}.{group}" if group else kind, "kaiwo.workload.name": name}
+
+
 def untraced(span: Span) -> None:
     """Where a span goes that nobody wants."""
 

@@ -23,7 +23,7 @@ from kopt.cluster.admission.review import (
     parse_review,
 )
 from kopt.cluster.runtime.http import SMALL_BODY_BYTES, HttpLimits, HttpServer, Reply, Request
-from kopt.cluster.runtime.tracing import Span, SpanExport
+from kopt.cluster.runtime.tracing import Span, SpanExport, name_attributes
 from kopt.controllers.admission.answers import LET_THROUGH, UNJUDGED, Admission
 from kopt.controllers.admission.handlers import Admissions
 from kopt.controllers.admission.metrics import WebhookMetrics
@@ -157,7 +157,7 @@ class WebhookServer:
             return
         if admission.trace is not None and self._spans.wanted:
             kind = review.kind.lower()
-            about = {"k8s.namespace.name": review.namespace} | name_attributes(review)
+            about = {"k8s.namespace.name": review.namespace} | name_attributes(review.group, review.kind, review.name)
             self._spans.record(Span(f"admit {kind}", admission.trace, began.unix_ns, ended.unix_ns, about))
         self._metrics.decided(admission.records)
         if admission.records and DECISIONS.isEnabledFor(logging.INFO):
@@ -195,14 +195,6 @@ class WebhookServer:
         if request.path == "/metrics":
             return Reply(self._metrics.exposition(), content_type=_EXPOSITION)
         return Reply.text("there are /healthz, /readyz and /metrics", 404)
-
-
-def name_attributes(review: Review) -> dict[str, str]:
-    """Its name by OpenTelemetry's conventions, which backends join by; by ours where these have none for its kind."""
-    if (review.group, review.kind) in (("", "Pod"), ("batch", "Job")):
-        return {f"k8s.{review.kind.lower()}.name": review.name}
-    kind = f"{review.kind}.{review.group}" if review.group else review.kind
-    return {"kaiwo.workload.kind": kind, "kaiwo.workload.name": review.name}
 
 
 def _largest_body(path: str) -> int:

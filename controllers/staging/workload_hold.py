@@ -16,7 +16,7 @@ from kopt.cluster.objects.custom.staged_data import (
     staging_report_of,
 )
 from kopt.cluster.runtime.events import EmitEvent
-from kopt.cluster.runtime.tracing import Span, context_of, derived_context, untraced
+from kopt.cluster.runtime.tracing import Span, context_of, derived_context, name_attributes, untraced
 from kopt.cluster.workloads.jobs import JOB_NAME_LABEL, has_begun
 from kopt.cluster.workloads.owners import owner_of
 from kopt.controllers.staging.affinity import affinity_to
@@ -252,10 +252,9 @@ def _span_of(workload: RequestingWorkload, released_s: float, *, ready: bool) ->
     created_s = seconds_or_none(metadata.get("creationTimestamp"))
     if context is None or created_s is None:
         return None
-    kind = workload.resource.kind.lower()
-    about = {"k8s.namespace.name": workload.key[0], f"k8s.{kind}.name": workload.key[1]}
-    about["kopt.data"] = ",".join(workload.request.all_names)
-    error = "" if ready else "let go before its data was complete"
+    about = {"k8s.namespace.name": workload.key[0], "kopt.data": ",".join(workload.request.all_names)}
+    about |= name_attributes(workload.resource.group, workload.resource.kind, workload.key[1])
+    error = "" if ready else "released before its data was complete"
     start_ns, end_ns = round(created_s * 1e9), round(released_s * 1e9)
     return Span("stage data", derived_context(context, workload.uid, "stage data"), start_ns, end_ns, about, error)
 

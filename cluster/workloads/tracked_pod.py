@@ -10,6 +10,7 @@ from kopt.cluster.objects.custom.checkpoint import source_of
 from kopt.cluster.objects.eviction import proven_notice_of
 from kopt.cluster.objects.fields import at, items, mapping, text
 from kopt.cluster.workloads.requests.gpus import gpus_of
+from kopt.cluster.workloads.traced import TracedPod, read_traced_pod
 from kopt.core.scheduling.eviction import LastReport, Notice, System, WorkloadRef
 from kopt.core.times import seconds_or_none
 
@@ -35,6 +36,11 @@ class Disruption:
 def pod_group_of(annotations: Mapping[str, Any]) -> str:
     """The name of a pod's PodGroup, KAI's or Volcano's; empty for none."""
     return next((name for key in _GROUP_ANNOTATIONS if (name := text(annotations, key))), "")
+
+
+def gang_name(metadata: Mapping[str, Any]) -> str:
+    """The name of a pod's group, by Kueue's label or as ``pod_group_of``; empty for none."""
+    return text(metadata, "labels", _POD_GROUP_LABEL) or pod_group_of(mapping(metadata, "annotations"))
 
 
 def group_anchor(namespace: str, name: str) -> str:
@@ -63,6 +69,7 @@ class TrackedPod:
     node_lost: bool
     notice: Notice | None
     report: LastReport | None
+    traced: TracedPod | None = None
 
     @property
     def anchor(self) -> str:
@@ -106,6 +113,7 @@ def read_pod(pod: Object) -> TrackedPod | None:
         text(pod, "status", "reason") == "NodeLost",
         proven_notice_of(pod),
         _last_report(annotations),
+        read_traced_pod(pod),
     )
 
 

@@ -113,8 +113,8 @@ class Drafting:
             return None
         evaluation = evaluate(workload, self._cluster, namespace, review.groups)
         draft = Draft(workload, evaluation, JsonPatch(review.object), is_sized=False)
-        if creates and workload.kind.resource.kind == "Pod" and evaluation.acts:
-            draft.trace = apply_trace(draft.patch, review, policy, traceparent)
+        if creates and evaluation.acts:
+            draft.trace = apply_trace(draft.patch, review, workload, policy, traceparent)
         if not is_evaluated(workload):
             # Pods of a Deployment's or a StatefulSet's wait for their data one by one.
             draft.records += self.held(draft, only_for_data=True) if creates else []

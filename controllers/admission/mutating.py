@@ -3,18 +3,23 @@
 from dataclasses import dataclass
 
 from kopt.cluster.admission.review import Review
+from kopt.cluster.client.resources import PODS
 from kopt.cluster.objects.annotations import RECOMMENDED_POOLS_ANNOTATION, SCHEDULER_ANNOTATION
-from kopt.cluster.objects.fields import mapping, text
+from kopt.cluster.objects.fields import controller_of, mapping, text
 from kopt.cluster.objects.json_patch import JsonPatch
 from kopt.cluster.runtime.tracing import (
+    JOB_TRACEPARENT_ANNOTATION,
     TRACEPARENT_ANNOTATION,
     TraceContext,
     is_sampled,
+    job_context_of,
     new_context,
     parse_traceparent,
 )
 from kopt.cluster.workloads.frameworks import QUEUE_SOURCE, write_gang, write_queue
+from kopt.cluster.workloads.kinds import BY_KEY, KAIWO_JOBS, RAY_CLUSTERS, TRAIN_JOBS
 from kopt.cluster.workloads.node_pools import write_kai_pool, write_pools
+from kopt.cluster.workloads.tracked_pod import gang_name
 from kopt.cluster.workloads.workload import OPT_OUT_ANNOTATION, Workload
 from kopt.cluster.workloads.workload_class import CLASS_KEY, stated_class
 from kopt.controllers.admission.evaluation import Evaluation
@@ -26,6 +31,9 @@ from kopt.core.scheduling.submission import Framework
 from kopt.policies.admission.pools import preference_weights
 from kopt.policies.admission.queue import Source
 from kopt.policies.admission.scheduler import Placement
+
+_WITHOUT_TEMPLATES = {(kind.group, kind.kind) for kind in (TRAIN_JOBS, KAIWO_JOBS)}
+"""Kinds that have no templates, or not always: the trace begins at what they make."""
 
 
 @dataclass(frozen=True)
@@ -130,21 +138,58 @@ def apply_class(patch: JsonPatch, workload: Workload, evaluation: Evaluation) ->
     return [Record.of("class", class_.reasons[0], mode)]
 
 
-def apply_trace(patch: JsonPatch, review: Review, policy: ConformancePolicy, arrived_with: str) -> TraceContext | None:
-    """O6: a trace context on the pods that are sampled; the API server's own trace goes on where it has one."""
-    if parse_traceparent(text(review.object, "metadata", "annotations", TRACEPARENT_ANNOTATION)):
+def apply_trace(
+    patch: JsonPatch, review: Review, workload: Workload, policy: ConformancePolicy, arrived_with: str
+) -> TraceContext | None:
+    """O6: a trace context on the pods and Jobs (of any kind that ends) that are sampled; the trace of a pod's Job, or
+    the API server's own, goes on. A Job's context stands in its templates as well, under a name of its own: a pod that
+    is reviewed twice would else be taken for its own parent. What users have written there is taken away."""
+    is_pod, is_made = workload.kind.resource == PODS, _made_by_job(review)
+    paths = [pod_set.metadata for pod_set in workload.pod_sets if pod_set.metadata is not None]
+    written = [path for path in paths if job_context_of(mapping(workload.document, *path)) is not None]
+    if is_made and written and not is_pod:
         return None
-    if not is_traced(review, policy, arrived_with):
-        return None
-    context = new_context(parse_traceparent(arrived_with))
-    patch.put(("metadata", "annotations", TRACEPARENT_ANNOTATION), str(context))
+    context, carried = None, parse_traceparent(workload.annotations.get(TRACEPARENT_ANNOTATION))
+    if carried is None and not workload.kind.mutable and is_traced(review, policy, arrived_with):
+        carried = context = new_context(_context_of_job(review) or parse_traceparent(arrived_with))
+        patch.put(("metadata", "annotations", TRACEPARENT_ANNOTATION), str(context))
+    if carried is not None and carried.sampled and not is_pod and not workload.kind.mutable:
+        for path in paths:
+            patch.put((*path, "annotations", JOB_TRACEPARENT_ANNOTATION), str(carried))
+    elif not is_made:
+        for path in written:
+            patch.drop((*path, "annotations", JOB_TRACEPARENT_ANNOTATION))
     return context
 
 
 def is_traced(review: Review, policy: ConformancePolicy, arrived_with: str) -> bool:
-    """Whether a review is sampled, here or by the API server."""
-    parent = parse_traceparent(arrived_with)
-    return (parent is not None and parent.sampled) or is_sampled(review.uid, policy.trace_per_mille)
+    """Whether a review is sampled, here, by the API server, or with the Job of its pod."""
+    arrived, job = parse_traceparent(arrived_with), _context_of_job(review)
+    if (arrived is not None and arrived.sampled) or (job is not None and job.sampled):
+        return True
+    if _made_by_job(review) or (review.group, review.kind) in _WITHOUT_TEMPLATES:
+        return False  # All that an untraced Job makes is alike; without templates a trace would end here.
+    return is_sampled(_together(review) or review.uid, policy.trace_per_mille)
+
+
+def _context_of_job(review: Review) -> TraceContext | None:
+    """The context that a pod has from the template of its Job; anybody may have written that of another pod."""
+    return job_context_of(mapping(review.object, "metadata")) if _made_by_job(review) else None
+
+
+def _made_by_job(review: Review) -> bool:
+    """Whether something that ends, and has written its context into its templates if it is traced, has made it.
+    RayClusters are made by RayJobs, mostly, and nothing shows which are not."""
+    maker = BY_KEY.get(controller_of(review.object))
+    if maker is None or maker.key in _WITHOUT_TEMPLATES:
+        return False
+    return not maker.mutable or maker.resource == RAY_CLUSTERS
+
+
+def _together(review: Review) -> str:
+    """What the pods of a gang, which are traced together, have in common; empty for anything else."""
+    group = gang_name(mapping(review.object, "metadata")) if review.kind == "Pod" else ""
+    return f"{review.namespace}/{group}" if group else ""
 
 
 def warnings_of(workload: Workload, evaluation: Evaluation) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from kopt.cluster.admission.review import (
     parse_review,
 )
 from kopt.cluster.runtime.http import SMALL_BODY_BYTES, HttpLimits, HttpServer, Reply, Request
-from kopt.cluster.runtime.tracing import SpanExport
+from kopt.cluster.runtime.tracing import Span, SpanExport, name_attributes
 from kopt.controllers.admission.answers import LET_THROUGH, UNJUDGED, Admission
 from kopt.controllers.admission.handlers import Admissions
 from kopt.controllers.admission.metrics import WebhookMetrics
@@ -156,8 +156,9 @@ class WebhookServer:
         if review.dry_run:
             return
         if admission.trace is not None and self._spans.wanted:
-            about = {"k8s.namespace.name": review.namespace, "k8s.pod.name": review.name}
-            self._spans.record("admit pod", admission.trace, began.unix_ns, ended.unix_ns, about)
+            kind = review.kind.lower()
+            about = {"k8s.namespace.name": review.namespace} | name_attributes(review.group, review.kind, review.name)
+            self._spans.record(Span(f"admit {kind}", admission.trace, began.unix_ns, ended.unix_ns, about))
         self._metrics.decided(admission.records)
         if admission.records and DECISIONS.isEnabledFor(logging.INFO):
             DECISIONS.info(

@@ -28,9 +28,11 @@ from kopt.cluster.runtime.informer import Change, Informer
 from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
 from kopt.cluster.runtime.signals import end_signals, run_until
+from kopt.cluster.runtime.tracing import SpanExport
 from kopt.cluster.workloads.tracked_pod import TrackedPod, read_pod
 from kopt.controllers.evictions.observations import Evicted, Observed
 from kopt.controllers.evictions.recorder import Recorder
+from kopt.controllers.evictions.spans import LifeSpans
 from kopt.controllers.evictions.store import EvictionStore, StoredEviction
 from kopt.controllers.evictions.views import (
     TrackedJob,
@@ -86,10 +88,14 @@ class Replica(LedReplica):
             kube, EVENTS, keep=evict_event, field_selector="reason=Evict"
         )
         kaiwo: Informer[GpuWorkload] = Informer(kube, GPU_WORKLOADS, keep=read_gpu_workload)
+        self.spans = SpanExport("kopt-evictions")
+        self.lives = LifeSpans(self.observed, self.spans, lambda: self._leader.leading, time.time)
         kaiwo.subscribe(self._to(self.observed.kaiwo))
         pods.subscribe(self._to(self.observed.pod))
         jobs.subscribe(self._to(self.observed.job))
         kueue.subscribe(self._to(self.observed.workload))
+        pods.subscribe(self._to(self.lives.pod))
+        kueue.subscribe(self._to(self.lives.workload))
         groups.subscribe(self._to(self.observed.group))
         evict_events.subscribe(self._to(self._group_evicted))
         self.store.informer.subscribe(self._eviction_changed)
@@ -98,7 +104,19 @@ class Replica(LedReplica):
         self.gauge("waiting", "Evicted workloads that have not resumed.", self._pending_count)
         self.gauge("errors", "Writes that failed and are retried.", lambda: self.errors)
 
+    async def stop(self) -> None:
+        await super().stop()
+        await asyncio.to_thread(self.spans.close)
+
     async def lead(self, fence: Fence) -> None:
+        # Beside the records, which wait for no collector.
+        sending = asyncio.create_task(self.lives.send_all())
+        try:
+            await self._record(fence)
+        finally:
+            sending.cancel()
+
+    async def _record(self, fence: Fence) -> None:
         await self._read_evictions()
         recorder = Recorder(
             self.observed, self.store, fence, self._emit_event, self._keeping, time.monotonic, time.time, self.isolation

@@ -9,6 +9,7 @@ from kopt.cluster.objects.conditions import condition, since_s, turned_s
 from kopt.cluster.objects.eviction import proven_notice_of
 from kopt.cluster.objects.fields import at, count, items, mapping, text
 from kopt.cluster.workloads.requests.gpus import gpus_of
+from kopt.cluster.workloads.traced import TracedWorkload, read_traced_workload
 from kopt.cluster.workloads.tracked_pod import controller_ref, ref_of
 from kopt.core.scheduling.eviction import Notice, WorkloadRef
 from kopt.core.times import seconds
@@ -57,6 +58,7 @@ class TrackedWorkload:
     finished: bool
     holder: str
     notice: Notice | None
+    traced: TracedWorkload | None = None
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,7 @@ def read_workload(workload: Object) -> TrackedWorkload | None:
         since_s(workload, "Finished") is not None,
         holder_of(workload),
         proven_notice_of(workload),
+        read_traced_workload(workload),
     )
 
 

@@ -11,6 +11,7 @@ from kopt.cluster.runtime.lease import Fence
 from kopt.cluster.runtime.manager import LedReplica, ReplicaSettings
 from kopt.cluster.runtime.signals import end_signals, run_until
 from kopt.cluster.runtime.switches import LiveSwitches
+from kopt.cluster.runtime.tracing import SpanExport
 from kopt.controllers.staging.ports import StagingSettings
 from kopt.controllers.staging.progress import LogProgress
 from kopt.controllers.staging.reconciler import Reconciler
@@ -49,7 +50,7 @@ class Replica(LedReplica):
     def __init__(self, kube: Kube, settings: ProcessSettings) -> None:
         switches = LiveSwitches(kube, NAME)
         self._kube, self._staging = kube, replace(settings.staging, gate=switches)
-        self._reads_logs = settings.reads_logs
+        self._reads_logs, self._spans = settings.reads_logs, SpanExport("kopt-staging")
         self.cluster = LiveCluster(kube)
         super().__init__(kube, NAME, settings, self.cluster.informers, switches)
         self.gauge(
@@ -62,11 +63,22 @@ class Replica(LedReplica):
         self.gauge("bytes_per_second", "Of all downloads together.", self._bytes_per_second)
         self.gauge("errors", "Writes that failed and are retried.", lambda: self.errors)
 
+    async def stop(self) -> None:
+        await super().stop()
+        await asyncio.to_thread(self._spans.close)
+
     async def lead(self, fence: Fence) -> None:
         changed = self.cluster.changed
         progress = LogProgress(self._kube, changed.set) if self._reads_logs else None
         reconciler = Reconciler(
-            self.cluster, self._kube, fence, self._staging, self.emit_event, progress, isolation=self.isolation
+            self.cluster,
+            self._kube,
+            fence,
+            self._staging,
+            self.emit_event,
+            progress,
+            isolation=self.isolation,
+            trace=self._spans.record,
         )
         try:
             await self.step_through(reconciler, changed, _GATHER_S)

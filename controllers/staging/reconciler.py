@@ -11,6 +11,7 @@ from kopt.cluster.objects.custom.staged_data import STAGED_DATA
 from kopt.cluster.runtime.events import EmitEvent
 from kopt.cluster.runtime.isolation import Isolation, Subject
 from kopt.cluster.runtime.retry import Pauses, Retrying
+from kopt.cluster.runtime.tracing import Span, untraced
 from kopt.controllers.staging.downloads import Downloads
 from kopt.controllers.staging.ports import Cluster, Progresses, Reads, Silent, StagingSettings, Writes
 from kopt.controllers.staging.snapshot import snapshot_of
@@ -35,12 +36,13 @@ class Reconciler(Retrying):
         progress: Progresses | None = None,
         clock: Callable[[], float] = time.time,
         isolation: Isolation | None = None,
+        trace: Callable[[Span], None] = untraced,
     ) -> None:
         self._cluster, self._settings, self._clock = cluster, settings, clock
         super().__init__(isolation or Isolation("staging"), _PAUSES)
         self._progress = progress or Silent()
         self._downloads = Downloads(cluster, reads, writes, settings, emit_event, clock)
-        self._holding = Holding(cluster, reads, writes, settings, emit_event, clock)
+        self._holding = Holding(cluster, reads, writes, settings, emit_event, clock, trace)
 
     async def step(self) -> float:
         """In how many seconds to run again if nothing changes before. Raises Deposed."""

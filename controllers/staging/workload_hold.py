@@ -16,6 +16,7 @@ from kopt.cluster.objects.custom.staged_data import (
     staging_report_of,
 )
 from kopt.cluster.runtime.events import EmitEvent
+from kopt.cluster.runtime.tracing import Span, context_of, derived_context, name_attributes, untraced
 from kopt.cluster.workloads.jobs import JOB_NAME_LABEL, has_begun
 from kopt.cluster.workloads.owners import owner_of
 from kopt.controllers.staging.affinity import affinity_to
@@ -24,7 +25,7 @@ from kopt.controllers.staging.snapshot import StagingSnapshot, mode_of
 from kopt.controllers.staging.views import HOLDER, QueuedWorkload, RequestingWorkload
 from kopt.core.decision import Mode
 from kopt.core.staging.staged_data import DataPhase, NodeCache, StagedData
-from kopt.core.times import seconds
+from kopt.core.times import seconds, seconds_or_none
 from kopt.policies.staging.decide import is_ready
 from kopt.policies.staging.holding import DataWorkload, Hold, hold_for
 
@@ -47,9 +48,10 @@ class Holding:
         settings: StagingSettings,
         emit_event: EmitEvent,
         clock: Callable[[], float] = time.time,
+        trace: Callable[[Span], None] = untraced,
     ) -> None:
         self._cluster, self._reads, self._writes, self._settings = cluster, reads, writes, settings
-        self._emit_event, self._clock = emit_event, clock
+        self._emit_event, self._clock, self._trace = emit_event, clock, trace
         self._reported: dict[str, str] = {}
 
     async def reconcile(self, workload: RequestingWorkload, snapshot: StagingSnapshot) -> float | None:
@@ -169,6 +171,8 @@ class Holding:
         if nodes is not None and not workload.finished:
             changes = changes | {"spec": _merged(changes.get("spec") or {}, self._steered(workload, nodes))}
         await self._patch(workload, changes, self._annotation(workload, staged_datas, state))
+        if (span := _span_of(workload, self._clock(), ready=ready)) is not None:
+            self._trace(span)
         if ready:
             self._emit(workload, "DataReady", "Its data is complete: it is released to its queue.")
         else:
@@ -240,6 +244,19 @@ def _asker(
         workload.holder not in ("", HOLDER),
         workload.next,
     )
+
+
+def _span_of(workload: RequestingWorkload, released_s: float, *, ready: bool) -> Span | None:
+    """The time that a traced workload has waited for its data; None for one that is not traced."""
+    context, metadata = context_of(workload.document), workload.document["metadata"]
+    created_s = seconds_or_none(metadata.get("creationTimestamp"))
+    if context is None or created_s is None:
+        return None
+    about = {"k8s.namespace.name": workload.key[0], "kopt.data": ",".join(workload.request.all_names)}
+    about |= name_attributes(workload.resource.group, workload.resource.kind, workload.key[1])
+    error = "" if ready else "released before its data was complete"
+    start_ns, end_ns = round(created_s * 1e9), round(released_s * 1e9)
+    return Span("stage data", derived_context(context, workload.uid, "stage data"), start_ns, end_ns, about, error)
 
 
 def _state(

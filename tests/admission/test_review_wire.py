@@ -137,10 +137,12 @@ async def test_workloads_without_gpus_are_left_alone() -> None:
         assert not (await Admissions(VIEW).mutate(parse_review(orjson.dumps(review(workload))))).answer.patch
 
 
-async def test_a_pod_of_a_job_gets_a_trace_and_no_label() -> None:
+async def test_a_pod_of_a_traced_job_gets_a_trace_and_no_label() -> None:
     one = pod("p")
+    of_job = {"kaiwo.ai/job-traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
+    one["metadata"]["annotations"] = of_job
     one["metadata"]["ownerReferences"] = [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "controller": True}]
     answer = (await Admissions(VIEW).mutate(parse_review(orjson.dumps(review(one))))).answer
     after = patched(one, answer.patch)
     assert "labels" not in after["metadata"]
-    assert after["metadata"]["annotations"].keys() == {"kaiwo.ai/traceparent"}
+    assert after["metadata"]["annotations"].keys() == {"kaiwo.ai/traceparent", *of_job}

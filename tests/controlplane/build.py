@@ -1,7 +1,8 @@
 """Builds the real Kubernetes components that the tests run against, from published Go modules.
 
-Each folder beside this file is one Go module (only ``go.mod`` and ``go.sum``) that names commands by ``tool`` lines;
-their requirements differ too much for one module. ``binaries(group)`` builds a group when it is first needed, into
+Each folder beside this file is one Go module (only ``go.mod`` and ``go.sum``; OpenTelemetry's collector, which nobody
+publishes as a command with just what is needed, also has its ``main.go``) that names commands by ``tool`` lines; their
+requirements differ too much for one module. ``binaries(group)`` builds a group when it is first needed, into
 ``${XDG_CACHE_HOME:-~/.cache}/kopt/control-plane/<group>-<digest>/``; the digest covers the module files, the Go
 version and the build flags, so that a changed version builds again and everything else is found at once.
 
@@ -74,6 +75,7 @@ GROUPS = {
         Group("nvidia", rare=True, cgo=True),
         Group("helm"),
         Group("kubestate", rare=True),
+        Group("collector", renamed=(("collector", "otelcol"),), rare=True),
         Group("kustomize"),
         Group("s3"),
         Group("gcs"),
@@ -230,8 +232,8 @@ def cache() -> Path:
 
 def _folder(group: str, *more: str, label: str = "") -> Path:
     digest = hashlib.sha256()
-    for name in ("go.mod", "go.sum"):
-        digest.update((HERE / group / name).read_bytes())
+    for path in (HERE / group / "go.mod", HERE / group / "go.sum", *sorted((HERE / group).glob("*.go"))):
+        digest.update(path.read_bytes())
     for part in (_go_version(go()) or "", platform.machine(), *_BUILD, *more) if not label else more:
         digest.update(part.encode() + b"\0")
     return cache() / f"{label or group}-{digest.hexdigest()[:16]}"

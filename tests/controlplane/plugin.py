@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from controlplane import build
 from controlplane.borrowed import BorrowedCluster
+from controlplane.collector_server import Collector
 from controlplane.kai import Kai
 from controlplane.kubelet import Kubelet
 from controlplane.kueue import Kueue
@@ -33,6 +34,7 @@ NEEDS = {
     "helm": ("helm",),
     "s3_server": ("s3",),
     "kube_state_metrics": ("kubestate",),
+    "otel_collector": ("collector",),
 }
 
 
@@ -165,6 +167,14 @@ def helm() -> Path:
 def kube_state_metrics() -> Path:
     """The command ``kube-state-metrics``."""
     return build.binaries("kubestate") / "kube-state-metrics"
+
+
+@pytest.fixture
+def otel_collector(tmp_path: Path) -> Iterator[Collector]:
+    """OpenTelemetry's collector, running."""
+    running = Collector(build.binaries("collector") / "otelcol", tmp_path)
+    yield running
+    running.stop()
 
 
 @pytest.fixture(scope="session")

@@ -691,7 +691,7 @@ def _prefers(node: int, gpu: int, start: int, devices: str) -> Step:
 
     def step(bench: Bench) -> None:
         driver = bench.drivers[0]
-        selector = choice_selector(driver, gpu_uuid(bench.nodes[node], gpu), start, whole=False)
+        selector = choice_selector(driver, gpu_uuid(bench.nodes[node], gpu), start)
         name = f"{bench.prefix}-{len(bench.claims)}"
         bench.claims.append(name)
         claim = bench.claim(name, (mig(ONE),))

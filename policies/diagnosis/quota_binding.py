@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 
 from kopt.core.scheduling.diagnosis import Binding, Cause
 from kopt.core.scheduling.quota import FlavorResource, ResourceGroup
+from kopt.core.workload.gpu_share import CHARGE_RESOURCE
 from kopt.policies.diagnosis import sentences
 from kopt.policies.diagnosis.situation import KueueSide, Situation
 from kopt.policies.quota import Assignment, Mode
@@ -14,6 +15,9 @@ def quota_causes(situation: Situation, assignment: Assignment) -> Iterator[Cause
     """What is short, GPUs first; then whom Kueue would preempt; or what is ahead where quota is free."""
     side = situation.kueue
     assert side is not None, "there is an assignment only with quota"
+    if absent := _without_quota(side):
+        yield sentences.no_quota(side, absent)
+        return
     if assignment.mode is Mode.FIT:
         if side.strict and side.ahead:
             yield sentences.ahead(side)
@@ -28,6 +32,13 @@ def quota_causes(situation: Situation, assignment: Assignment) -> Iterator[Cause
     yield from sorted(causes, key=lambda cause: cause.unit != "GPUs")
     if assignment.victims:
         yield sentences.preempts(assignment)
+
+
+def _without_quota(side: KueueSide) -> int:
+    """Thousandths of a milli-GPU that shares by claims are charged where the queue has no quota for these."""
+    if any(CHARGE_RESOURCE in group.resources for group in side.rules.groups):
+        return 0
+    return sum(pods.requests.get(CHARGE_RESOURCE, 0) for pods in side.demand.pod_sets)
 
 
 def _wanted(side: KueueSide, group: ResourceGroup) -> Mapping[tuple[str, ...], Mapping[str, int]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from kopt.cluster.client.resources import Key, Object
 from kopt.cluster.objects.fields import at
-from kopt.cluster.workloads.requests.pods import is_gpu
+from kopt.cluster.workloads.requests.gpus import devices_in
 from kopt.cluster.workloads.workload_class import class_of_kueue_workload
 from kopt.core.scheduling.classify import Classified
 from kopt.core.scheduling.queue_order import OrderMark
@@ -152,7 +152,7 @@ class KueueWorkload:
     @property
     def gpu_resource(self) -> str:
         """The one GPU resource that it requests; empty where there is none, or several."""
-        result = [name for name, amount in self.requests.items() if amount and is_gpu(name)]
+        result = [name for name, amount in self.requests.items() if amount and devices_in(name, 1000)]
         return result[0] if len(result) == 1 else ""
 
 

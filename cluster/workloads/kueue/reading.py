@@ -143,12 +143,25 @@ def _container(item: Any) -> Counter[str]:
 
 
 def _pod_sets(document: Object) -> tuple[PodSet, ...]:
-    remaining, result = _remaining_counts(document), []
+    remaining, counted, result = _remaining_counts(document), _as_kueue_counts(document), []
     for _, pods in items(document, "spec", "podSets"):
         number, spec = remaining.get(text(pods, "name"), 0), mapping(pods, "template", "spec")
         requests = {name: value * number for name, value in requests_of(spec).items()}
+        requests = counted.get(text(pods, "name"), requests)
         result.append(PodSet({"pods": 1000 * number, **requests}, spec))
     return tuple(result)
+
+
+def _as_kueue_counts(document: Object) -> dict[str, dict[str, int]]:
+    """By pod set what Kueue last found a Workload without quota to request: after its transformations of resources, and
+    without what it is set to ignore. Empty until it has looked."""
+    if at(document, "status", "admission"):
+        return {}
+    return {
+        text(pods, "name"): {str(name): amount(value) for name, value in requested.items()}
+        for _, pods in items(document, "status", "resourceRequests")
+        if (requested := mapping(pods, "resources"))
+    }
 
 
 def _requests(pod_sets: Iterable[PodSet]) -> dict[str, int]:

@@ -10,6 +10,7 @@ from kopt.cluster.objects.fields import at, items, text
 from kopt.cluster.workloads.kueue.objects import ClusterQueue, Flavor, KueueWorkload
 from kopt.cluster.workloads.kueue.queues import admitted_of, demand_of, read_cluster_queue
 from kopt.cluster.workloads.kueue.reading import amount
+from kopt.cluster.workloads.requests.gpus import milli_of, per_device
 from kopt.controllers.lending.queueing.borrowers import Sorting, Weighing
 from kopt.controllers.lending.state import LiveCluster
 from kopt.controllers.lending.views import HOLDER, Borrowing, BorrowingQueue, ObservedPod
@@ -18,6 +19,7 @@ from kopt.core.scheduling.eviction import Entry
 from kopt.core.scheduling.lending_pool import Borrower
 from kopt.core.scheduling.quota import Quota
 from kopt.core.units import WHOLE_GPU
+from kopt.core.workload.gpu_share import CHARGE_RESOURCE
 from kopt.policies.lending import Candidate
 from kopt.policies.quota import QuotaTree
 
@@ -46,6 +48,9 @@ class Kueue:
         if document is None:
             return _without(borrower, Reason("NO_QUEUE", f"There is no ClusterQueue {borrower.queue}."))
         flavor_resource = _flavor_resource(document, borrower.flavor, gpu)
+        if flavor_resource is None and milli_of(gpu, 1) == WHOLE_GPU:
+            # Kueue may count whole GPUs in thousandths, too.
+            flavor_resource = _flavor_resource(document, borrower.flavor, CHARGE_RESOURCE)
         if flavor_resource is None:
             what = f"flavour {borrower.flavor} with {gpu}" if borrower.flavor else f"one flavour with {gpu}"
             return _without(
@@ -69,8 +74,8 @@ class Kueue:
             borrower,
             KUEUE_CLUSTER_QUEUES,
             document,
-            _gpus(own),
-            _gpus(stands),
+            _gpus(flavor_resource[1], own),
+            _gpus(flavor_resource[1], stands),
             values={flavor_resource: (own, stands), **_lending_limit(document, limit, owned, cluster_queue.cohort)},
             marked=holder_of(document) == HOLDER and (flavor_resource in owned or not owned),
         )
@@ -80,7 +85,8 @@ class Kueue:
 
     def _backed(self, queue: ClusterQueue, flavor_resource: tuple[str, str], own: int, now_s: float) -> int:
         """What the queue could use of its own quota if it used nothing, with what others use of it now."""
-        quota = Quota(own * WHOLE_GPU, 0, queue.quotas[flavor_resource].lending_limit)
+        per_gpu = per_device(flavor_resource[1])
+        quota = Quota(own * WHOLE_GPU * per_gpu, 0, queue.quotas[flavor_resource].lending_limit)
         nodes = {name: item.node for name, item in self._cluster_queues().items()}
         nodes[queue.name] = replace(queue.node, quotas={flavor_resource: quota})
         others = [
@@ -90,7 +96,7 @@ class Kueue:
             if name != queue.name and not workload.pending
         ]
         tree = QuotaTree.of([*self._cluster.cohorts(), *nodes.values()], others)
-        return tree.available(queue.name, flavor_resource)
+        return tree.available(queue.name, flavor_resource) // per_gpu
 
     def _cluster_queues(self) -> Mapping[str, ClusterQueue]:
         """By name. Each object is read once for each of its versions: every borrower in a cohort needs all of them."""
@@ -122,12 +128,10 @@ class Kueue:
         *,
         weigh: bool,
     ) -> BorrowingQueue:
-        sorting, flavors = Sorting(), self._cluster.flavors()
+        sorting, flavors, per_gpu = Sorting(), self._cluster.flavors(), per_device(flavor_resource[1])
         for workload in index.by_queue.get(queue.borrower.queue, ()):
-            uses, wants = (
-                workload.uses.get((flavor_resource[0], flavor_resource[1]), 0),
-                workload.requests.get(flavor_resource[1], 0),
-            )
+            uses = workload.uses.get(flavor_resource, 0) // per_gpu
+            wants = workload.requests.get(flavor_resource[1], 0) // per_gpu
             if uses:
                 sorting.used += uses
                 borrowing = _borrowing(workload, uses, _pods_of(workload, index.pods))
@@ -212,8 +216,8 @@ def _flavor_resource(document: Object, flavor: str, gpu: str) -> tuple[str, str]
     return result[0] if len(result) == 1 else None
 
 
-def _gpus(quantity: object) -> int:
-    return amount(quantity) // WHOLE_GPU
+def _gpus(resource: str, quantity: object) -> int:
+    return amount(quantity) // WHOLE_GPU // per_device(resource)
 
 
 def _by_name(pods: Iterable[ObservedPod]) -> Mapping[tuple[str, str], list[ObservedPod]]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from admission.patching import patched
+from admission.workloads import every_kind
 from attacks.api_in_memory import MemoryKube
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,7 +36,9 @@ from kopt.policies.fractions.charging import charge_of
 from kopt.policies.fractions.choose import choose_share, problem_of
 
 from .test_shares_add_up import offers, requests
+from .test_writing import admit, asking
 
+QUEUE = "kueue.x-k8s.io/queue-name"
 GPU, SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
 CLAIMS = ShareOffer(ShareExecutor.DRA, 81_920, 0, "", "d", "d", "memory", "milliGPU", WHOLE_GPU, "d/uuid")
 HAMI = ShareOffer(ShareExecutor.HAMI, 81_920)
@@ -227,3 +230,37 @@ async def test_who_may_not_list_cluster_queues_still_gets_an_answer() -> None:
     state = await read_once(kube)
     assert state.covered("team", "gpus") is None
     assert state.policy.queues.framework is Framework.KUEUE
+
+
+@pytest.mark.parametrize("framework", ["KAI", "Volcano"])
+async def test_where_queues_of_kueue_are_not_read_that_is_why_its_claims_are_refused(framework: str) -> None:
+    workload = asking(fraction="0.25")
+    workload["metadata"]["labels"] = {QUEUE: "gpus", "kai.scheduler/queue": "team"}
+    refusal = (await admit(workload, ShareExecutor.DRA, framework=framework)).answer.refusal
+    assert f"the ConformancePolicy's framework is {framework}: take the name of Kueue's queue, gpus, off" in refusal
+    assert "spec.queues.framework" not in refusal, "there is no such field"
+    missing = (await admit(workload, ShareExecutor.DRA, framework="Kueue")).answer.refusal
+    assert "there is no LocalQueue team/gpus whose ClusterQueue exists" in missing
+
+
+async def test_who_puts_shares_into_a_queue_without_quota_for_them_is_told_that_they_wait() -> None:
+    before = next(each for each in every_kind("one", 0) if each["kind"] == "Deployment")
+    before["spec"]["template"]["metadata"].setdefault("annotations", {})["kaiwo.ai/gpu-fraction"] = "0.25"
+    before = patched(before, (await admit(before, ShareExecutor.DRA)).answer.patch)
+    late = copy.deepcopy(before)
+    late["metadata"].setdefault("labels", {})[QUEUE] = "gpus"
+
+    async def warnings(covered: set[str], workload: dict[str, Any] = late, executor: str = "dra") -> tuple[str, ...]:
+        made = copy.deepcopy(workload)
+        made["spec"]["template"]["metadata"]["annotations"]["kaiwo.ai/gpu-executor"] = executor
+        fields = {"operation": "UPDATE", "oldObject": before, "covered": {("team", "gpus"): covered}}
+        answer = (await admit(made, ShareExecutor.DRA, framework="Kueue", **fields)).answer
+        assert not answer.refusal
+        return tuple(each for each in answer.warnings if CHARGE_RESOURCE in each)
+
+    (warning,) = await warnings({GPU, "cpu"})
+    assert "It waits in queue gpus" in warning
+    assert "1000 for each GPU" in warning
+    assert not await warnings({CHARGE_RESOURCE})
+    assert not await warnings({GPU}, before), "it is in no queue"
+    assert not await warnings({GPU}, executor="hami"), "Kueue charges these what their pods request"

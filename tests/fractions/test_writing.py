@@ -86,12 +86,13 @@ async def admit(
     framework: str = "",
     claims: Claims | None = None,
     view: SharedGpus | None = None,
+    covered: Mapping[tuple[str, str], Any] | None = None,
     **fields: Any,
 ) -> Admission:
     framework = framework or FRAMEWORKS.get(executor, "Volcano")
     spec = {"mode": mode, "framework": framework, "queues": {"default": "team"}, "tracing": {"samplesPerThousand": 0}}
     policy = parse_policy({"metadata": {"name": "default"}, "spec": spec})
-    state = FixedState(policy, share_offers=view or VIEWS[executor])
+    state = FixedState(policy, share_offers=view or VIEWS[executor], covered_resources=covered or {})
     admissions = Admissions(state, share_claims=claims or Claims())
     wanted = parse_review(orjson.dumps(review(workload, **fields)))
     at_once = admissions.mutate_at_once(copy.deepcopy(wanted))

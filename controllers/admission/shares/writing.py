@@ -268,7 +268,7 @@ def _why_unknown(framework: Framework, namespace: str, queue: str) -> str:
     if framework is not Framework.KUEUE:
         return (
             f"queues of Kueue are not read where the ConformancePolicy's framework is {framework}: take the name of "
-            f"Kueue's queue, {queue}, off the workload, or set spec.queues.framework to Kueue"
+            f"Kueue's queue, {queue}, off the workload, or set the policy's spec.framework to Kueue"
         )
     return f"there is no LocalQueue {namespace}/{queue} whose ClusterQueue exists, or it is too young to be known"
 

@@ -1,0 +1,215 @@
+"""1,000 ``kaiwo.ai/milli-gpu`` of quota are a GPU to whatever of ours reads quota: it decides as with whole ones."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from lending.in_memory import World
+from preemption_controller.builders import NOW_S, notes, pod, queue, workload
+
+from kopt.cluster.client.resources import KUEUE_CLUSTER_QUEUES, KUEUE_WORKLOADS
+from kopt.cluster.workloads.kueue.objects import ClusterQueue, Flavor
+from kopt.cluster.workloads.kueue.reading import read_kueue_workload
+from kopt.cluster.workloads.queue_trees.usage import kueue_usage
+from kopt.cluster.workloads.requests.gpus import devices_in, gpus_in, milli_of
+from kopt.controllers.preemption.snapshot import QueueSnapshot, snapshot_for
+from kopt.controllers.queues.borrowers import gpus_of
+from kopt.controllers.queues.demand import queued_gpus
+from kopt.controllers.reservations.snapshot import Observed, read_reservations
+from kopt.controllers.reservations.views import read_node, read_reserved
+from kopt.core.decision import Mode
+from kopt.core.scheduling.queue_demand import QueueDemandHistory
+from kopt.core.scheduling.queue_tree import KaiwoQueue, Share
+from kopt.core.scheduling.quota import Quota, ResourceGroup
+from kopt.core.times import stamp
+from kopt.core.workload.gpu_share import CHARGE_RESOURCE
+from kopt.policies.preemption import decide
+from kopt.policies.queues import QueueTree
+from kopt.policies.queues.quota_groups import advised_quotas
+
+GPU = "nvidia.com/gpu"
+Object = dict[str, Any]
+
+
+def charged(document: Object) -> Object:
+    """A Workload as it is where Kueue counts GPUs in thousandths, and as our webhook charges shares by claims."""
+    result: Object = json.loads(json.dumps(document))
+    (pods,) = result["spec"]["podSets"]
+    (container,) = pods["template"]["spec"]["containers"]
+    pods["template"]["spec"]["overhead"] = {CHARGE_RESOURCE: str(1000 * int(container["resources"]["limits"].pop(GPU)))}
+    for usage in result["status"].get("admission", {}).get("podSetAssignments", ()):
+        usage["flavors"][CHARGE_RESOURCE] = usage["flavors"].pop(GPU)
+        usage["resourceUsage"][CHARGE_RESOURCE] = f"{usage['resourceUsage'].pop(GPU)}k"
+    return result
+
+
+def charging(whole: ClusterQueue) -> ClusterQueue:
+    """The same queue with its quota in thousandths."""
+
+    def named(resource: str) -> str:
+        return CHARGE_RESOURCE if resource == GPU else resource
+
+    quotas = {
+        (flavor, named(resource)): Quota(quota.nominal * (1000 if resource == GPU else 1))
+        for (flavor, resource), quota in whole.quotas.items()
+    }
+    groups = tuple(
+        ResourceGroup(tuple(map(named, group.resources)), tuple(group.flavors)) for group in whole.rules.groups
+    )
+    return replace(whole, quotas=quotas, rules=replace(whole.rules, groups=groups))
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 8), st.integers(0, 900), st.integers(0, 10_000)), max_size=6), st.integers(1, 8)
+)
+def test_preemption_decides_the_same(running: list[tuple[int, int, int]], asks: int) -> None:
+    documents = [
+        workload(f"gang-{number}", gpus, 100, started_s=NOW_S - 1000 - age)
+        for number, (gpus, _, age) in enumerate(running)
+    ]
+    urgent = workload("urgent", asks, 1000, held=True)
+    pods = {
+        f"uid-gang-{number}": [pod(f"gang-{number}", gpus, notes(lost=lost))]
+        for number, (gpus, lost, _) in enumerate(running)
+    }
+    whole = queue(sum(gpus for gpus, *_ in running))
+    results = []
+    for as_it_is, make in ((whole, dict), (charging(whole), charged)):
+        views = [read_kueue_workload(make(each)) for each in documents]
+        waiting = read_kueue_workload(make(urgent))
+        assert waiting.gpu_resource
+        snapshot = snapshot_for(waiting, QueueSnapshot(NOW_S, as_it_is, views, pods), 0.0)
+        results.append((snapshot.preemptor, snapshot.free, [gang.gpus for gang in snapshot.gangs], decide(snapshot)[0]))
+    assert results[0] == results[1]
+
+
+class Thousandths(World):
+    """Kueue counts whole GPUs in thousandths, too."""
+
+    def queue(self, name: str = "lent", quotas: Object | None = None, **spec: Any) -> None:
+        super().queue(name, quotas, **spec)
+        (group,) = self.get(KUEUE_CLUSTER_QUEUES, name)["spec"]["resourceGroups"]
+        group["coveredResources"] = [CHARGE_RESOURCE]
+        for flavor in group["flavors"]:
+            quota = str(1000 * int(flavor["resources"][0]["nominalQuota"]))
+            flavor["resources"] = [{"name": CHARGE_RESOURCE, "nominalQuota": quota}]
+
+    def submit(self, name: str, gpus: int, queue: str = "lent") -> None:
+        super().submit(name, gpus, queue)
+        requested = {"name": "main", "resources": {CHARGE_RESOURCE: f"{gpus}k"}}
+        self.get(KUEUE_WORKLOADS, name, "team")["status"] = {"resourceRequests": [requested]}
+
+    def _admit(self, one: Object) -> None:
+        queue = self.get(KUEUE_CLUSTER_QUEUES, one["spec"]["queueName"])
+        quotas = [flavor["resources"][0] for flavor in queue["spec"]["resourceGroups"][0]["flavors"]]
+        before = [quota["nominalQuota"] for quota in quotas]
+        for quota in quotas:
+            quota["nominalQuota"] = str(int(quota["nominalQuota"]) // 1000)
+        super()._admit(one)
+        for quota, amount in zip(quotas, before, strict=True):
+            quota["nominalQuota"] = amount
+        for usage in one["status"].get("admission", {}).get("podSetAssignments", ()):
+            usage["flavors"][CHARGE_RESOURCE] = usage["flavors"][GPU]
+            usage["resourceUsage"] = {CHARGE_RESOURCE: f"{usage['resourceUsage'][GPU]}k"}
+
+
+@pytest.mark.parametrize(("make", "unit"), [(World, 1), (Thousandths, 1000)])
+def test_lending_lends_and_takes_back_the_same(make: type[World], unit: int) -> None:
+    world = make()
+    world.queue(quotas={"h100": "1"})
+    world.demand = {"serving/chat": 2.0}
+    world.pool(gpus=8)
+    for name in ("one", "two", "three"):
+        world.submit(name, 2)
+    world.lives(4)
+    assert (world.quota(), world.runs()) == (7 * unit, {"one", "two", "three"})
+    assert world.status()["lentGpus"] == 6
+    world.demand["serving/chat"] = 8.0
+    world.lives(4)
+    assert (world.quota(), world.runs()) == (unit, set())
+    assert world.status()["lentGpus"] == 0
+
+
+def reserving(quotas: dict[str, int], *, offers: str = GPU) -> Observed:
+    spec = {
+        "queueName": "nightly",
+        "nodes": 1,
+        "gpusPerNode": 8,
+        "start": stamp(NOW_S + 60),
+        "until": stamp(NOW_S + 600),
+    }
+    metadata = {"name": "night", "namespace": "team", "uid": "r-1", "resourceVersion": "1", "generation": 1}
+    status = {"allocatable": {offers: "8"}, "conditions": [{"type": "Ready", "status": "True"}]}
+    node = read_node({"metadata": {"name": "n1", "labels": {}}, "spec": {}, "status": status})
+    assert node is not None
+    queue = ClusterQueue("all", {("h100", name): Quota(1000 * amount) for name, amount in quotas.items()}, active=True)
+    return Observed(
+        NOW_S,
+        [read_reserved({"metadata": metadata, "spec": spec})],
+        [],
+        [],
+        [node],
+        [],
+        {("team", "nightly"): "all"},
+        {"all": queue},
+        {"h100": Flavor("h100")},
+        {},
+        {},
+        lambda _: Mode.ENFORCE,
+        lambda _: Mode.ENFORCE,
+    )
+
+
+def test_reservations_hold_what_nodes_offer_and_count_what_the_queue_charges() -> None:
+    (accepted,) = read_reservations(reserving({CHARGE_RESOURCE: 8000})).accepted
+    assert (accepted.resource, accepted.charged) == (GPU, CHARGE_RESOURCE)
+    reason, message = read_reservations(reserving({CHARGE_RESOURCE: 7999})).refused["team/night"]
+    assert reason == "QuotaTooSmall"
+    assert "may use 7 of h100" in message
+    (beside,) = read_reservations(reserving({CHARGE_RESOURCE: 500, GPU: 8})).accepted
+    assert beside.charged == GPU, "a quota of whole GPUs is meant, and not that of shares"
+    reason, message = read_reservations(reserving({CHARGE_RESOURCE: 8000}, offers="cpu")).refused["team/night"]
+    assert reason == "UnknownPool"
+    assert "by claims alone" in message
+
+
+def test_a_queues_demand_is_of_gpus() -> None:
+    running, pending = charged(workload("one", 2)), charged(workload("two", 3, runs=False))
+    views = [queued_gpus(read_kueue_workload(each)) for each in (running, pending)]
+    assert [view and view.gpus for view in views] == [(("h100", 2000),), (("", 3000),)]
+    assert gpus_of({("h100", CHARGE_RESOURCE): 250_000, ("h100", GPU): 1000, ("h100", "cpu"): 9000}) == 1250
+    usage = kueue_usage([running, pending], {("team", "gpus"): "research"}, {"gpu", "cpu"})
+    assert (usage["research"].use["gpu"], usage["research"].demand["gpu"]) == (2000, 5000)
+
+
+def test_kueues_own_count_of_what_waits_goes_before_what_its_pods_request() -> None:
+    """After its transformations, and once it has quota no more."""
+    document = workload("one", 2, runs=False)
+    document["status"]["resourceRequests"] = [{"name": "main", "resources": {CHARGE_RESOURCE: "2k", "cpu": "1"}}]
+    assert read_kueue_workload(document).requests == {CHARGE_RESOURCE: 2_000_000, "cpu": 1000, "pods": 1000}
+    document["status"]["admission"] = {"clusterQueue": "research"}
+    assert read_kueue_workload(document).requests[GPU] == 2000
+
+
+@given(st.integers(0, 10**9))
+def test_a_thousand_are_one_and_no_thousandth_is_lost(thousandths: int) -> None:
+    assert gpus_in(CHARGE_RESOURCE, thousandths) == devices_in(CHARGE_RESOURCE, thousandths) == thousandths // 1000
+    assert gpus_in(GPU, thousandths) == devices_in(GPU, thousandths) == thousandths
+    assert gpus_in("cpu", thousandths) == devices_in("cpu", thousandths) == 0
+    assert milli_of(CHARGE_RESOURCE, thousandths) == thousandths
+
+
+def test_quotas_beside_shares_are_not_advised() -> None:
+    """As what was demanded of each is not known."""
+
+    def tree(*more: str) -> QueueTree:
+        shares = {"gpu": Share(quota=4000), **{name: Share(quota=4_000_000) for name in more}}
+        leaves = [KaiwoQueue(name, "all", pools={"h100": shares}) for name in ("a", "b")]
+        return QueueTree.of([KaiwoQueue("all"), *leaves], [])
+
+    history = QueueDemandHistory(0, {}, {})
+    assert len(advised_quotas(tree(), history, lambda name: name == "gpu")) == 2
+    assert not advised_quotas(tree(CHARGE_RESOURCE), history, lambda name: name == "gpu")

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from lending.in_memory import World
 from preemption_controller.builders import NOW_S, notes, pod, queue, workload
 
+from kopt.cluster.checkpoints.status import members_of
 from kopt.cluster.client.resources import KUEUE_CLUSTER_QUEUES, KUEUE_WORKLOADS
-from kopt.cluster.workloads.kueue.objects import ClusterQueue, Flavor
-from kopt.cluster.workloads.kueue.reading import read_kueue_workload
+from kopt.cluster.workloads.kueue.objects import ClusterQueue, Flavor, GpuPod
+from kopt.cluster.workloads.kueue.reading import read_gpu_pod, read_kueue_workload
 from kopt.cluster.workloads.queue_trees.usage import kueue_usage
 from kopt.cluster.workloads.requests.gpus import devices_in, gpus_in, milli_of
 from kopt.controllers.preemption.snapshot import QueueSnapshot, snapshot_for
@@ -213,3 +214,21 @@ def test_quotas_beside_shares_are_not_advised() -> None:
     history = QueueDemandHistory(0, {}, {})
     assert len(advised_quotas(tree(), history, lambda name: name == "gpu")) == 2
     assert not advised_quotas(tree(CHARGE_RESOURCE), history, lambda name: name == "gpu")
+
+
+def test_pods_with_shares_are_observed_as_what_their_workload_is_charged() -> None:
+    """Their specs have no GPUs: else none would count as observed, and no moment as safe, or all of them as idle."""
+
+    def shared(number: int, **annotations: str) -> GpuPod:
+        claims = [{"name": "kaiwo-gpu-share", "resourceClaimTemplateName": "share-0"}]
+        metadata = {"name": f"p-{number}", "namespace": "team", "uid": f"p-{number}", "annotations": annotations}
+        spec = {"containers": [{"name": "main"}], "resourceClaims": claims}
+        result = read_gpu_pod({"metadata": metadata, "spec": spec, "status": {"phase": "Running"}})
+        assert result is not None
+        return result
+
+    pods = [shared(number, **notes(), **{"kaiwo.ai/gpu-fraction": "0.25"}) for number in range(3)]
+    (one,) = members_of(500, pods, NOW_S, 600.0)
+    assert (one.gpus, one.status and one.status.safe) == (500, True)
+    beside = pod("gang", 1, notes())
+    assert sorted(each.gpus for each in members_of(1500, [beside, *pods], NOW_S, 600.0)) == [500, 1000]

@@ -206,7 +206,8 @@ class Flavor:
 
 @dataclass(frozen=True)
 class GpuPod:
-    """A pod that has not ended: its Workload or owner, its GPUs, and our annotations on it."""
+    """A pod that has not ended: its Workload or owner, its GPUs, and our annotations on it. ``shares``: it has shares
+    of GPUs by a claim, of which its spec does not say how much they are."""
 
     key: Key
     uid: str
@@ -216,6 +217,7 @@ class GpuPod:
     annotations: Mapping[str, str]
     version: str = field(default="", compare=False)
     started_s: float | None = None
+    shares: bool = False
 
 
 @dataclass(frozen=True)

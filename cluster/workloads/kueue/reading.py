@@ -25,6 +25,7 @@ from kopt.cluster.workloads.kueue.objects import (
     Shield,
 )
 from kopt.cluster.workloads.kueue.order import is_dispatched, order_mark_of, own_priority
+from kopt.cluster.workloads.requests.gpus import SHARE_CLAIM
 from kopt.cluster.workloads.requests.pods import is_gpu, quantity
 from kopt.core.times import seconds_or_none
 
@@ -100,6 +101,7 @@ def read_gpu_pod(pod: Object) -> GpuPod | None:
         own_annotations,
         text(metadata, "resourceVersion"),
         seconds_or_none(text(pod, "status", "startTime")),
+        any(text(claim, "name") == SHARE_CLAIM for _, claim in items(pod, "spec", "resourceClaims")),
     )
 
 

@@ -31,7 +31,7 @@ from kopt.controllers.admission.mutating import (
     warnings_of,
 )
 from kopt.controllers.admission.policy import Namespaces
-from kopt.controllers.admission.shares.writing import Shares, apply_shares, changed_share, late_charge, requests_share
+from kopt.controllers.admission.shares.writing import Shares, apply_shares, changed_share, requests_share
 from kopt.core.decision import Mode
 from kopt.core.reason import Reason
 from kopt.core.scheduling.submission import Framework
@@ -128,10 +128,6 @@ class Drafting:
                 draft.settled = refused(record)
                 return draft
             draft.evaluation = self._evaluated_at_update(evaluation, review)
-            framework, covered = policy.queues.framework, self._cluster.covered
-            record = late_charge(workload, before_change(review), framework, covered, evaluation.fractions_mode)
-            draft.shares = Shares([record] if record is not None else [])
-            draft.records += draft.shares.records
         if evaluation.acts:
             write_stated(draft.patch, stated)
         draft.records += apply_queue(draft.patch, workload, draft.evaluation, policy)

@@ -4,14 +4,15 @@ import copy
 from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
 from admission.patching import patched
-from admission.workloads import every_kind
+from admission.workloads import every_kind, review
 from attacks.api_in_memory import MemoryKube
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kopt.cluster.admission.review import Answer, Review
+from kopt.cluster.admission.review import Answer, Review, parse_review
 from kopt.cluster.client.api import Forbidden, Listing
 from kopt.cluster.client.resources import (
     CONFORMANCE_POLICIES,
@@ -25,6 +26,7 @@ from kopt.cluster.workloads.requests.external import CLAIM_TEMPLATES, ObjectRef
 from kopt.cluster.workloads.shares.writing import charge_of_template, claim_template
 from kopt.controllers.admission.evaluation import FixedState
 from kopt.controllers.admission.handlers import Admissions
+from kopt.controllers.admission.policy import parse_policy
 from kopt.controllers.admission.state import read_once
 from kopt.controllers.overview.queue_standings import queue_standings
 from kopt.core.scheduling.submission import Framework
@@ -253,9 +255,11 @@ async def test_who_puts_shares_into_a_queue_without_quota_for_them_is_told_that_
     async def warnings(covered: set[str], workload: dict[str, Any] = late, executor: str = "dra") -> tuple[str, ...]:
         made = copy.deepcopy(workload)
         made["spec"]["template"]["metadata"]["annotations"]["kaiwo.ai/gpu-executor"] = executor
-        fields = {"operation": "UPDATE", "oldObject": before, "covered": {("team", "gpus"): covered}}
-        answer = (await admit(made, ShareExecutor.DRA, framework="Kueue", **fields)).answer
-        assert not answer.refusal
+        spec = {"mode": "enforce", "framework": "Kueue", "queues": {"default": "gpus"}}
+        policy = parse_policy({"metadata": {"name": "default"}, "spec": spec})
+        state = FixedState(policy, covered_resources={("team", "gpus"): covered})
+        body = review(made, operation="UPDATE", oldObject=before)
+        answer = (await Admissions(state).validate(parse_review(orjson.dumps(body)))).answer
         return tuple(each for each in answer.warnings if CHARGE_RESOURCE in each)
 
     (warning,) = await warnings({GPU, "cpu"})

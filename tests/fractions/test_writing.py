@@ -299,7 +299,7 @@ async def test_what_stands_in_the_way_is_named() -> None:
     queued = asking(fraction="0.5")
     queued["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "team"}
     refusal = (await admit(queued, ShareExecutor.DRA, framework="Kueue")).answer.refusal
-    assert "what that has quota for is not known" in refusal
+    assert "there is no LocalQueue team/team whose ClusterQueue exists" in refusal
     other = asking(fraction="0.5")
     other["spec"]["schedulerName"] = "mine"
     assert "its scheduler is volcano" in (await admit(other, ShareExecutor.VOLCANO)).answer.refusal

@@ -7,9 +7,11 @@ from kopt.cluster.holds.hold import HELD_LABEL, HoldError, hold, hold_metadata, 
 from kopt.cluster.holds.quota_loan import LENDING_LIMIT, QuotaPath, quota_from_undo, quota_undo, restored, with_values
 from kopt.cluster.objects.eviction import EVICTING_ANNOTATION, notice_text
 from kopt.cluster.objects.volcano import ABORT, RESUME, STEP
+from kopt.cluster.workloads.kueue.reading import amount
 from kopt.cluster.workloads.requests.gpus import per_device
 from kopt.controllers.lending.views import ADVICE_ANNOTATION, HOLDER, MINE, Borrowing, BorrowingQueue
 from kopt.core.scheduling.eviction import Cause, Notice, System
+from kopt.core.units import WHOLE_GPU
 
 _LONGEST = 900
 
@@ -45,8 +47,11 @@ def _more(queue: BorrowingQueue, path: QuotaPath, own: object, lent: int) -> obj
     per_gpu = per_device(path[1]) if queue.resource == KUEUE_CLUSTER_QUEUES else 1
     if LENDING_LIMIT in path:
         return str(queue.own * per_gpu) if lent else own
+    if per_gpu > 1:
+        # Its own may be no whole number of GPUs.
+        return str(amount(own) // WHOLE_GPU + lent * per_gpu)
     if queue.borrower.system is not System.KAI:
-        return str((queue.own + lent) * per_gpu)
+        return str(queue.own + lent)
     return own + lent if isinstance(own, int | float) and own >= 0 else own
 
 

@@ -11,7 +11,7 @@ from lending.in_memory import World
 from preemption_controller.builders import NOW_S, notes, pod, queue, workload
 
 from kopt.cluster.checkpoints.status import members_of
-from kopt.cluster.client.resources import KUEUE_CLUSTER_QUEUES, KUEUE_WORKLOADS
+from kopt.cluster.client.resources import KUEUE_CLUSTER_QUEUES, KUEUE_WORKLOADS, LENDING_POOLS
 from kopt.cluster.workloads.kueue.objects import ClusterQueue, Flavor, GpuPod
 from kopt.cluster.workloads.kueue.reading import read_gpu_pod, read_kueue_workload
 from kopt.cluster.workloads.queue_trees.usage import kueue_usage
@@ -132,6 +132,22 @@ def test_lending_lends_and_takes_back_the_same(make: type[World], unit: int) -> 
     world.lives(4)
     assert (world.quota(), world.runs()) == (unit, set())
     assert world.status()["lentGpus"] == 0
+
+
+def test_a_part_of_a_gpu_that_a_queue_owns_stays_its_own_while_it_is_lent_to() -> None:
+    world = Thousandths()
+    world.queue(quotas={"h100": "1"})
+    (flavor,) = world.get(KUEUE_CLUSTER_QUEUES, "lent")["spec"]["resourceGroups"][0]["flavors"]
+    flavor["resources"][0]["nominalQuota"] = "1500"
+    world.demand = {"serving/chat": 2.0}
+    world.pool(gpus=8)
+    for name in ("one", "two", "three"):
+        world.submit(name, 2)
+    world.lives(4)
+    assert world.quota() == 7500
+    world.delete(LENDING_POOLS, "chat")
+    world.lives(2)
+    assert world.quota() == 1500
 
 
 def reserving(quotas: dict[str, int], *, offers: str = GPU) -> Observed:

@@ -95,6 +95,10 @@ def test_claims_are_charged_what_they_are_of_a_gpu(enforcing: Webhooks, kueue: K
             return [each["total"] for each in usage[0]["resources"] if each["name"] == MILLI_GPU]
 
         wait_for(lambda: reserved() == ["750"], what="the queue counts three quarters")
+        kubeconfig = ["--kubeconfig", str(enforcing.plane.kubeconfig)]
+        table = CliRunner().invoke(app, ["queues", "shares", "--queue", queue, "-o", "json", *kubeconfig])
+        (row,) = json.loads(table.stdout)["queues"]
+        assert (row["quota"], row["use"], row["demand"]["gpu"]) == ({"gpu": "750m"}, {"gpu": "750m"}, "1")
         api.delete("batch/v1", "Job", "quarter-0", space, propagationPolicy="Background")
         wait_for(lambda: admitted(workload_of(enforcing.plane, late)), what="the fourth is admitted")
         for name in ("quarter-1", "quarter-2", "late"):
@@ -202,6 +206,7 @@ def bound(webhooks: Webhooks, space: str, name: str) -> None:
     api.patch("v1", "Pod", wait_for(pod)["metadata"]["name"], status, space, subresource="status")
 
 
+@pytest.mark.long
 def test_a_share_that_comes_late_into_a_queue_without_quota_for_it_is_told_why_it_waits(
     enforcing: Webhooks, kueue: Kueue
 ) -> None:

@@ -9,7 +9,7 @@ from kopt.cluster.checkpoints.status import members_of
 from kopt.cluster.client.resources import Key
 from kopt.cluster.objects.namespace import NamespaceSettings
 from kopt.cluster.workloads.kueue.objects import ClusterQueue, Flavor
-from kopt.cluster.workloads.kueue.queues import allows
+from kopt.cluster.workloads.kueue.queues import allows, charged_of
 from kopt.cluster.workloads.requests.gpus import devices_in
 from kopt.cluster.workloads.requests.pods import is_gpu
 from kopt.controllers.reservations.pod_engines import NODE_POOL_LABEL
@@ -334,7 +334,7 @@ def _may_use(observed: Observed, each: ObservedWorkload, pool: str, resource: st
     if workload.holder not in ("", HOLDER) or workload.mirrored or not (workload.active or workload.holder):
         return False
     queue = observed.queues.get(observed.local_queues.get((workload.key[0], workload.queue), ""))
-    if queue is None or not workload.requests.get(resource):
+    if queue is None or not charged_of(workload.requests, resource, queue, is_counted=workload.is_counted):
         return False
     flavors = queue.flavors(resource)
     keys = {key for name in flavors if name in observed.flavors for key in observed.flavors[name].labels}
@@ -366,12 +366,13 @@ def _pending(observed: Observed, each: ObservedWorkload, resource: str, lead_s: 
     quantiles = observed.run_times.get(workload.uid)
     bounds_s += [] if quantiles is None else [quantiles.seconds[LEVELS.index(LEVEL)]]
     queue = observed.queues.get(observed.local_queues.get((workload.key[0], workload.queue), ""))
+    gpus = 0 if queue is None else charged_of(workload.requests, resource, queue, is_counted=workload.is_counted)
     preempts = queue is not None and {queue.rules.within, queue.rules.reclaim} != {"Never"}
     stoppable = each.is_askable and lead_s >= 2 * USUAL_S and observed.mode(each) is Mode.ENFORCE
     return Pending(
         workload.name,
         each.queue,
-        devices_in(resource, workload.requests.get(resource, 0)),
+        gpus,
         min(bounds_s, default=None),
         stoppable,
         preempts,

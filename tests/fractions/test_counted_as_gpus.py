@@ -4,7 +4,6 @@ import json
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lending.in_memory import World
@@ -13,6 +12,7 @@ from preemption_controller.builders import NOW_S, notes, pod, queue, workload
 from kopt.cluster.checkpoints.status import members_of
 from kopt.cluster.client.resources import KUEUE_CLUSTER_QUEUES, KUEUE_WORKLOADS, LENDING_POOLS
 from kopt.cluster.workloads.kueue.objects import ClusterQueue, Flavor, GpuPod
+from kopt.cluster.workloads.kueue.queues import charged_of
 from kopt.cluster.workloads.kueue.reading import read_gpu_pod, read_kueue_workload
 from kopt.cluster.workloads.queue_trees.usage import kueue_usage
 from kopt.cluster.workloads.requests.gpus import devices_in, gpus_in, milli_of
@@ -117,9 +117,8 @@ class Thousandths(World):
             usage["resourceUsage"] = {CHARGE_RESOURCE: f"{usage['resourceUsage'][GPU]}k"}
 
 
-@pytest.mark.parametrize(("make", "unit"), [(World, 1), (Thousandths, 1000)])
-def test_lending_lends_and_takes_back_the_same(make: type[World], unit: int) -> None:
-    world = make()
+def lent_and_returned(world: World, unit: int) -> list[tuple[float, set[str], set[str]]]:
+    """Quota in GPUs, what runs and what is held after each step from when all is stopped until all of it runs again."""
     world.queue(quotas={"h100": "1"})
     world.demand = {"serving/chat": 2.0}
     world.pool(gpus=8)
@@ -132,6 +131,38 @@ def test_lending_lends_and_takes_back_the_same(make: type[World], unit: int) -> 
     world.lives(4)
     assert (world.quota(), world.runs()) == (unit, set())
     assert world.status()["lentGpus"] == 0
+    steps = []
+    for busy in (7.0, 7.0, 7.0, 7.0, 2.0, 2.0, 2.0):
+        world.demand["serving/chat"] = busy
+        world.lives(1)
+        steps.append((world.quota() / unit, world.runs(), world.held()))
+    assert steps[3] == (2, {"one"}, {"lent"})
+    assert steps[-1] == (7, {"one", "two", "three"}, {"lent"})
+    return steps
+
+
+def test_lending_lends_takes_back_and_returns_the_same() -> None:
+    """Kueue does not look at what was stopped: of that only its pods say what it wants."""
+    assert lent_and_returned(World(), 1) == lent_and_returned(Thousandths(), 1000)
+
+
+def test_what_kueue_has_not_looked_at_counts_by_its_pods() -> None:
+    """Also where reservations and lending would else find that nothing waits."""
+    document = workload("one", 2, runs=False)
+    seen = read_kueue_workload(document)
+    own = ClusterQueue("all", {("h100", CHARGE_RESOURCE): Quota(8_000_000)})
+    both = ClusterQueue("all", {**own.quotas, ("a100", GPU): Quota(8000)})
+
+    def charge(queue: ClusterQueue, resource: str = CHARGE_RESOURCE) -> int:
+        return charged_of(seen.requests, resource, queue, is_counted=seen.is_counted)
+
+    assert (charge(own), charge(both), charge(both, GPU)) == (2000, 0, 2000)
+    document["status"]["resourceRequests"] = [{"name": "main", "resources": {GPU: "2"}}]
+    seen = read_kueue_workload(document)
+    assert charge(own) == 0, "Kueue charges it nothing of these"
+    document["status"]["resourceRequests"] = [{"name": "main", "resources": {CHARGE_RESOURCE: "2k"}}]
+    seen = read_kueue_workload(document)
+    assert charge(own) == charge(both) == 2000
 
 
 def test_a_part_of_a_gpu_that_a_queue_owns_stays_its_own_while_it_is_lent_to() -> None:

@@ -94,6 +94,8 @@ class KueueWorkload:
     """MultiKueue has it in two clusters, and deletes the remote job when the specs of the two differ."""
     order: OrderMark | None = None
     """What its priority was before its rank in the order was written there."""
+    is_counted: bool = False
+    """Kueue has looked at it and said what it counts: that are ``requests``. Else they are what its pods request."""
 
     @property
     def name(self) -> str:

@@ -11,6 +11,7 @@ from kopt.cluster.objects.fields import at, has_condition, items, mapping, text,
 from kopt.cluster.workloads.kueue.objects import ClusterQueue, Flavor, KueueWorkload
 from kopt.cluster.workloads.kueue.reading import amount
 from kopt.cluster.workloads.node_selection import runs_on
+from kopt.cluster.workloads.requests.gpus import devices_in, gpus_in
 from kopt.core.scheduling.quota import (
     Admitted,
     Demand,
@@ -22,6 +23,7 @@ from kopt.core.scheduling.quota import (
     ResourceGroup,
     cohort_key,
 )
+from kopt.core.workload.gpu_share import CHARGE_RESOURCE
 
 _TERMS = ("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
 
@@ -74,6 +76,19 @@ def demand_of(workload: KueueWorkload, queue: ClusterQueue, flavors: Mapping[str
         }
         pod_sets.append(PodSetDemand(pods.requests, frozenset(allowed)))
     return Demand(workload.name, queue.name, workload.priority, workload.created_s, tuple(pod_sets))
+
+
+def charged_of(requests: Mapping[str, int], resource: str, queue: ClusterQueue, *, is_counted: bool) -> int:
+    """What requests take of a queue's quota of a GPU resource, in thousandths of devices.
+
+    Kueue may count whole GPUs as ``kaiwo.ai/milli-gpu``, and says so only of what it has looked at and not given quota
+    (``is_counted``). Until then whole GPUs count as these where the queue has no quota of their own for them.
+    """
+    charged = devices_in(resource, requests.get(resource, 0))
+    if resource != CHARGE_RESOURCE or is_counted:
+        return charged
+    others = (gpus_in(name, each) for name, each in requests.items() if name not in queue.resources)
+    return charged + sum(others)
 
 
 def admitted_of(workload: KueueWorkload) -> Admitted:

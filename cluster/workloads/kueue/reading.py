@@ -73,6 +73,7 @@ def read_kueue_workload(document: Object) -> KueueWorkload:
         let_go_s=seconds_or_none(text(undo_of(document) if holder == HOLDER else decision, "since")),
         mirrored=is_dispatched(document),
         order=order,
+        is_counted=bool(_as_kueue_counts(document)),
     )
 
 

@@ -8,7 +8,7 @@ from kopt.cluster.holds.hold import holder_of, undo_of
 from kopt.cluster.holds.quota_loan import LENDING_LIMIT, QuotaPath, is_same, quota_from_undo, value_at
 from kopt.cluster.objects.fields import at, items, text
 from kopt.cluster.workloads.kueue.objects import ClusterQueue, Flavor, KueueWorkload
-from kopt.cluster.workloads.kueue.queues import admitted_of, demand_of, read_cluster_queue
+from kopt.cluster.workloads.kueue.queues import admitted_of, charged_of, demand_of, read_cluster_queue
 from kopt.cluster.workloads.kueue.reading import amount
 from kopt.cluster.workloads.requests.gpus import milli_of, per_device
 from kopt.controllers.lending.queueing.borrowers import Sorting, Weighing
@@ -131,7 +131,7 @@ class Kueue:
         sorting, flavors, per_gpu = Sorting(), self._cluster.flavors(), per_device(flavor_resource[1])
         for workload in index.by_queue.get(queue.borrower.queue, ()):
             uses = workload.uses.get(flavor_resource, 0) // per_gpu
-            wants = workload.requests.get(flavor_resource[1], 0) // per_gpu
+            wants = charged_of(workload.requests, flavor_resource[1], cluster_queue, is_counted=workload.is_counted)
             if uses:
                 sorting.used += uses
                 borrowing = _borrowing(workload, uses, _pods_of(workload, index.pods))
@@ -202,7 +202,11 @@ def _suits(
     flavor, gpu = flavor_resource
     # Flavours that are not known yet exclude nothing.
     pod_sets = demand_of(workload, queue, flavors if flavor in flavors else None).pod_sets
-    return all(flavor in pods.flavors for pods in pod_sets if pods.requests.get(gpu))
+    return all(
+        flavor in pods.flavors
+        for pods in pod_sets
+        if charged_of(pods.requests, gpu, queue, is_counted=workload.is_counted)
+    )
 
 
 def _flavor_resource(document: Object, flavor: str, gpu: str) -> tuple[str, str] | None:

@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from lending.in_memory import World
@@ -179,6 +180,22 @@ def test_a_part_of_a_gpu_that_a_queue_owns_stays_its_own_while_it_is_lent_to() -
     world.delete(LENDING_POOLS, "chat")
     world.lives(2)
     assert world.quota() == 1500
+
+
+@pytest.mark.parametrize("flavor", ["", "shares"])
+def test_quota_of_shares_is_not_lent_beside_that_of_whole_gpus(flavor: str) -> None:
+    world = World()
+    world.queue(quotas={"a100": "1", "h100": "1"})
+    groups = world.get(KUEUE_CLUSTER_QUEUES, "lent")["spec"]["resourceGroups"]
+    shares = {"name": CHARGE_RESOURCE, "nominalQuota": "1000"}
+    groups.append({"coveredResources": [CHARGE_RESOURCE], "flavors": [{"name": "shares", "resources": [shares]}]})
+    world.demand = {"serving/chat": 2.0}
+    world.pool(gpus=8, borrowers=[{"system": "Kueue", "queue": "lent", **({"flavor": flavor} if flavor else {})}])
+    world.submit("one", 2)
+    world.lives(3)
+    assert groups == world.get(KUEUE_CLUSTER_QUEUES, "lent")["spec"]["resourceGroups"]
+    (ready,) = (each for each in world.status()["conditions"] if each["type"] == "Ready")
+    assert ready["reason"] == "Flavour"
 
 
 def reserving(quotas: dict[str, int], *, offers: str = GPU) -> Observed:

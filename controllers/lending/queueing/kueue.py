@@ -47,16 +47,15 @@ class Kueue:
         document = self._cluster.queues(KUEUE_CLUSTER_QUEUES).get(borrower.queue)
         if document is None:
             return _without(borrower, Reason("NO_QUEUE", f"There is no ClusterQueue {borrower.queue}."))
-        flavor_resource = _flavor_resource(document, borrower.flavor, gpu)
-        if flavor_resource is None and milli_of(gpu, 1) == WHOLE_GPU:
-            # Kueue may count whole GPUs in thousandths, too.
-            flavor_resource = _flavor_resource(document, borrower.flavor, CHARGE_RESOURCE)
+        cluster_queue = self._cluster_queues()[borrower.queue]
+        counts_thousandths = milli_of(gpu, 1) == WHOLE_GPU and gpu not in cluster_queue.resources
+        # Beside a quota of whole GPUs, that of thousandths is of shares alone.
+        flavor_resource = _flavor_resource(document, borrower.flavor, CHARGE_RESOURCE if counts_thousandths else gpu)
         if flavor_resource is None:
             what = f"flavour {borrower.flavor} with {gpu}" if borrower.flavor else f"one flavour with {gpu}"
             return _without(
                 borrower, Reason("FLAVOUR", f"ClusterQueue {borrower.queue} does not have {what}."), document
             )
-        cluster_queue = self._cluster_queues()[borrower.queue]
         if cluster_queue.cohort and cluster_queue.quotas[flavor_resource].borrowing_limit != 0:
             why = (
                 f"ClusterQueue {borrower.queue} may also borrow {gpu} of flavour {flavor_resource[0]} in cohort "

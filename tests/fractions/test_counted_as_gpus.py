@@ -17,12 +17,15 @@ from kopt.cluster.workloads.kueue.queues import charged_of
 from kopt.cluster.workloads.kueue.reading import read_gpu_pod, read_kueue_workload
 from kopt.cluster.workloads.queue_trees.usage import kueue_usage
 from kopt.cluster.workloads.requests.gpus import devices_in, gpus_in, milli_of
+from kopt.controllers.lending.views import BorrowingQueue
 from kopt.controllers.preemption.snapshot import QueueSnapshot, snapshot_for
 from kopt.controllers.queues.borrowers import gpus_of
 from kopt.controllers.queues.demand import queued_gpus
 from kopt.controllers.reservations.snapshot import Observed, read_reservations
 from kopt.controllers.reservations.views import read_node, read_reserved
 from kopt.core.decision import Mode
+from kopt.core.scheduling.eviction import System
+from kopt.core.scheduling.lending_pool import Borrower
 from kopt.core.scheduling.queue_demand import QueueDemandHistory
 from kopt.core.scheduling.queue_tree import KaiwoQueue, Share
 from kopt.core.scheduling.quota import Quota, ResourceGroup
@@ -180,6 +183,33 @@ def test_a_part_of_a_gpu_that_a_queue_owns_stays_its_own_while_it_is_lent_to() -
     world.delete(LENDING_POOLS, "chat")
     world.lives(2)
     assert world.quota() == 1500
+
+
+def test_in_a_cohort_a_queue_lends_all_that_it_owns_while_it_is_lent_to() -> None:
+    world = Thousandths()
+    world.queue(quotas={"h100": "1"}, cohort="all")
+    (flavor,) = world.get(KUEUE_CLUSTER_QUEUES, "lent")["spec"]["resourceGroups"][0]["flavors"]
+    flavor["resources"][0] |= {"nominalQuota": "1500", "borrowingLimit": "0"}
+    world.demand = {"serving/chat": 8.0}
+    world.pool(gpus=8)
+    for name in ("one", "two"):
+        world.submit(name, 1)
+    world.lives(2)
+    assert (world.runs(), world.status()["borrowedGpus"]) == ({"one"}, 0)
+    world.demand["serving/chat"] = 2.0
+    world.lives(3)
+    (flavor,) = world.get(KUEUE_CLUSTER_QUEUES, "lent")["spec"]["resourceGroups"][0]["flavors"]
+    (quota,) = flavor["resources"]
+    assert (quota["nominalQuota"], quota["lendingLimit"]) == ("7500", "1500")
+    assert world.runs() == {"one", "two"}
+
+
+def test_a_queue_may_use_the_part_of_a_gpu_that_it_owns() -> None:
+    queue = BorrowingQueue(Borrower(System.KUEUE, "lent"), KUEUE_CLUSTER_QUEUES, None, own=1, own_part=500)
+    for backed, unborrowed in ((None, 1500), (1200, 1200), (2000, 1500)):
+        used = replace(queue, used=1500, backed=backed)
+        assert (used.unborrowed, used.beyond) == (unborrowed, 1500 - unborrowed)
+    assert replace(queue, used=1501).borrowed == 1
 
 
 @pytest.mark.parametrize("flavor", ["", "shares"])

@@ -11,7 +11,7 @@ from kopt.cluster.objects.fields import at, has_condition, items, mapping, text,
 from kopt.cluster.workloads.kueue.objects import ClusterQueue, Flavor, KueueWorkload
 from kopt.cluster.workloads.kueue.reading import amount
 from kopt.cluster.workloads.node_selection import runs_on
-from kopt.cluster.workloads.requests.gpus import devices_in, gpus_in
+from kopt.cluster.workloads.requests.gpus import gpus_in, per_device
 from kopt.core.scheduling.quota import (
     Admitted,
     Demand,
@@ -84,7 +84,7 @@ def charged_of(requests: Mapping[str, int], resource: str, queue: ClusterQueue, 
     Kueue may count whole GPUs as ``kaiwo.ai/milli-gpu``, and says so only of what it has looked at and not given quota
     (``is_counted``). Until then whole GPUs count as these where the queue has no quota of their own for them.
     """
-    charged = devices_in(resource, requests.get(resource, 0))
+    charged = requests.get(resource, 0) // per_device(resource)
     if resource != CHARGE_RESOURCE or is_counted:
         return charged
     others = (gpus_in(name, each) for name, each in requests.items() if name not in queue.resources)

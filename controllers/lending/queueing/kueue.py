@@ -68,24 +68,26 @@ class Kueue:
         if not is_same(was_set, stands):
             # Another quota was written over ours: that is its own now.
             own = stands
-        limit = (*flavor_resource, LENDING_LIMIT)
+        limit, own_milli = (*flavor_resource, LENDING_LIMIT), amount(own) // per_device(flavor_resource[1])
         queue = BorrowingQueue(
             borrower,
             KUEUE_CLUSTER_QUEUES,
             document,
-            _gpus(flavor_resource[1], own),
-            _gpus(flavor_resource[1], stands),
+            own_milli // WHOLE_GPU,
+            amount(stands) // per_device(flavor_resource[1]) // WHOLE_GPU,
             values={flavor_resource: (own, stands), **_lending_limit(document, limit, owned, cluster_queue.cohort)},
+            # A part of what comes in whole ones cannot be used.
+            own_part=own_milli % WHOLE_GPU if counts_thousandths else 0,
             marked=holder_of(document) == HOLDER and (flavor_resource in owned or not owned),
         )
         if cluster_queue.cohort:
-            queue = replace(queue, backed=self._backed(cluster_queue, flavor_resource, queue.own, now_s))
+            queue = replace(queue, backed=self._backed(cluster_queue, flavor_resource, queue.own_milli, now_s))
         return self._with_workloads(queue, self._index(now_s), flavor_resource, cluster_queue, weigh=weigh)
 
     def _backed(self, queue: ClusterQueue, flavor_resource: tuple[str, str], own: int, now_s: float) -> int:
-        """What the queue could use of its own quota if it used nothing, with what others use of it now."""
+        """Milli-GPU: what the queue could use of its own quota if it used nothing, with what others use of it now."""
         per_gpu = per_device(flavor_resource[1])
-        quota = Quota(own * WHOLE_GPU * per_gpu, 0, queue.quotas[flavor_resource].lending_limit)
+        quota = Quota(own * per_gpu, 0, queue.quotas[flavor_resource].lending_limit)
         nodes = {name: item.node for name, item in self._cluster_queues().items()}
         nodes[queue.name] = replace(queue.node, quotas={flavor_resource: quota})
         others = [
@@ -217,10 +219,6 @@ def _flavor_resource(document: Object, flavor: str, gpu: str) -> tuple[str, str]
     ]
     result = [flavor_resource for flavor_resource in flavor_resources if flavor in ("", flavor_resource[0])]
     return result[0] if len(result) == 1 else None
-
-
-def _gpus(resource: str, quantity: object) -> int:
-    return amount(quantity) // WHOLE_GPU // per_device(resource)
 
 
 def _by_name(pods: Iterable[ObservedPod]) -> Mapping[tuple[str, str], list[ObservedPod]]:

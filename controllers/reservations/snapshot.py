@@ -9,7 +9,7 @@ from kopt.cluster.checkpoints.status import members_of
 from kopt.cluster.client.resources import Key
 from kopt.cluster.objects.namespace import NamespaceSettings
 from kopt.cluster.workloads.kueue.objects import ClusterQueue, Flavor
-from kopt.cluster.workloads.kueue.queues import allows, charged_of
+from kopt.cluster.workloads.kueue.queues import allows, charged_of, not_in_thousandths
 from kopt.cluster.workloads.requests.gpus import devices_in
 from kopt.cluster.workloads.requests.pods import is_gpu
 from kopt.controllers.reservations.pod_engines import NODE_POOL_LABEL
@@ -93,6 +93,8 @@ class Accepted:
     charged: str
     occurrence: Occurrence
     jobs: tuple[HoldJob, ...] = ()
+    problem: str = ""
+    """Why what holds its GPUs is not admitted."""
 
     @property
     def owner(self) -> str:
@@ -167,11 +169,12 @@ def _accepted(observed: Observed, reserved: Reserved) -> Accepted | None:
     if pool not in observed.flavors:
         raise Refusal("UnknownPool", f"There is no ResourceFlavor {pool}, which queue {queue_name} names.")
     resource = _on_nodes(observed, pool) if charged == CHARGE_RESOURCE else charged
+    problem = _not_in_thousandths(observed, queue, (pool, charged), resource)
     _fits(observed, spec, queue, (pool, charged), resource)
     if not own:
         return None
     jobs = tuple(job for job in observed.jobs if job.owner_uid == reserved.uid and job.key[0] == spec.namespace)
-    return Accepted(reserved, spec, pool, resource, charged, own[0], jobs)
+    return Accepted(reserved, spec, pool, resource, charged, own[0], jobs, problem)
 
 
 def _no_queue(observed: Observed, spec: Reservation) -> str:
@@ -206,6 +209,25 @@ def _on_nodes(observed: Observed, pool: str) -> str:
         what = f"several kinds ({', '.join(names)})" if names else "none, as where GPUs are given out by claims alone"
         raise Refusal("UnknownPool", f"Whole GPUs are reserved by one resource of nodes; those of {pool} have {what}.")
     return names[0]
+
+
+def _not_in_thousandths(observed: Observed, queue: ClusterQueue, of: tuple[str, str], resource: str) -> str:
+    """Why what holds GPUs finds no quota that Kueue counts in thousandths, by how it counts these Jobs of ours; empty
+    where nothing speaks against it. Raises Refusal where others' workloads do: ours would not be there once refused."""
+    pool, charged = of
+    if charged != CHARGE_RESOURCE:
+        return ""
+    if resource in queue.resources:
+        text = f"Queue {queue.name} has its quota for {resource} in other pools than {pool}, whose quota is of shares."
+        raise Refusal("UnknownPool", text)
+    holds, result = holding(observed), ""
+    for each in observed.workloads:
+        here = observed.local_queues.get((each.key[0], each.workload.queue), "") == queue.name
+        if here and each.workload.is_counted_in(resource):
+            result = not_in_thousandths(queue.name, resource, each.workload.name)
+            if each.workload.uid not in holds:
+                raise Refusal("UnknownPool", result)
+    return result
 
 
 def _fits(observed: Observed, spec: Reservation, queue: ClusterQueue, of: tuple[str, str], resource: str) -> None:

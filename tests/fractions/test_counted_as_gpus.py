@@ -21,8 +21,10 @@ from kopt.controllers.lending.views import BorrowingQueue
 from kopt.controllers.preemption.snapshot import QueueSnapshot, snapshot_for
 from kopt.controllers.queues.borrowers import gpus_of
 from kopt.controllers.queues.demand import queued_gpus
-from kopt.controllers.reservations.snapshot import Observed, read_reservations
-from kopt.controllers.reservations.views import read_node, read_reserved
+from kopt.controllers.reservations import status
+from kopt.controllers.reservations.snapshot import Observed, Reading, pools_of, read_reservations
+from kopt.controllers.reservations.status import Standing
+from kopt.controllers.reservations.views import read_node, read_reserved, read_workload
 from kopt.core.decision import Mode
 from kopt.core.scheduling.eviction import System
 from kopt.core.scheduling.lending_pool import Borrower
@@ -228,6 +230,25 @@ def test_quota_of_shares_is_not_lent_beside_that_of_whole_gpus(flavor: str) -> N
     assert ready["reason"] == "Flavour"
 
 
+def test_quota_of_shares_is_not_lent_where_kueue_counts_whole_gpus_as_they_are() -> None:
+    world = Thousandths()
+    world.queue(quotas={"h100": "1"})
+    world.demand = {"serving/chat": 2.0}
+    world.pool(gpus=8)
+    world.submit("one", 2)
+    requests = world.get(KUEUE_WORKLOADS, "one", "team")["status"]["resourceRequests"]
+    requests[0]["resources"] = {GPU: "2"}
+    world.life(3)
+    assert world.quota() == 1000
+    (ready,) = (each for each in world.status()["conditions"] if each["type"] == "Ready")
+    assert ready["reason"] == "Flavour"
+    assert "Kueue counts nvidia.com/gpu of team/one as it is" in ready["message"]
+    world.end("one")
+    world.submit("one", 2)
+    world.life(3)
+    assert world.quota() == 7000
+
+
 def reserving(quotas: dict[str, int], *, offers: str = GPU) -> Observed:
     spec = {
         "queueName": "nightly",
@@ -269,6 +290,51 @@ def test_reservations_hold_what_nodes_offer_and_count_what_the_queue_charges() -
     reason, message = read_reservations(reserving({CHARGE_RESOURCE: 8000}, offers="cpu")).refused["team/night"]
     assert reason == "UnknownPool"
     assert "by claims alone" in message
+
+
+def test_a_reservation_says_that_kueue_counts_whole_gpus_as_they_are() -> None:
+    """It waited for ever else, as what holds its GPUs is never admitted."""
+    document = workload("one", 2, runs=False)
+    document["spec"]["queueName"] = "nightly"
+    observed = reserving({CHARGE_RESOURCE: 8000})
+
+    def reading(counted: str = "", owner: str = "one") -> Reading:
+        document["status"] = {"resourceRequests": [{"name": "main", "resources": {counted: "2"}}]} if counted else {}
+        document["metadata"]["ownerReferences"][0]["name"] = owner
+        each = read_workload(document)
+        return read_reservations(replace(observed, workloads=[each] if each else []))
+
+    for counted in ("", CHARGE_RESOURCE):
+        (accepted,) = reading(counted).accepted
+        assert not accepted.problem
+    reason, message = reading(GPU).refused["team/night"]
+    assert reason == "UnknownPool"
+    assert "resources.transformations" in message
+    (accepted,) = reading(GPU, "night-r-1-0").accepted
+    assert accepted.problem == message
+    (condition,) = status.accepted(Standing(accepted), 600.0, NOW_S - 10_000).document["conditions"]
+    assert (condition["status"], condition["message"]) == ("False", message)
+
+
+def test_what_kueue_has_not_looked_at_is_reserved_for() -> None:
+    document = workload("one", 2, runs=False)
+    document["spec"]["queueName"] = "nightly"
+    waits = read_workload(document)
+    assert waits is not None
+    observed = replace(reserving({CHARGE_RESOURCE: 8000}), workloads=[waits])
+    (pool,) = pools_of(observed, read_reservations(observed).accepted, 600.0)
+    assert [(each.owner, each.gpus) for each in pool.snapshot.pending] == [("team/nightly", 2000)]
+
+
+def test_shares_of_a_pool_beside_whole_gpus_of_another_are_not_reserved() -> None:
+    observed = reserving({CHARGE_RESOURCE: 8000})
+    queue = observed.queues["all"]
+    both = replace(queue, quotas={**queue.quotas, ("a100", GPU): Quota(8000)})
+    (reserved,) = observed.reservations
+    assert reserved.spec is not None
+    named = replace(reserved, spec=replace(reserved.spec, pool="h100"))
+    result = read_reservations(replace(observed, queues={"all": both}, reservations=[named]))
+    assert "in other pools than h100, whose quota is of shares" in result.refused["team/night"][1]
 
 
 def test_a_queues_demand_is_of_gpus() -> None:

@@ -137,6 +137,10 @@ class KueueWorkload:
             and shield.raised > preemptor.priority
         )
 
+    def is_counted_in(self, resource: str) -> bool:
+        """Whether Kueue said that it asks for some of a resource."""
+        return self.is_counted and bool(self.requests.get(resource))
+
     @property
     def pending(self) -> bool:
         return self.reserved_s is None and not self.finished

@@ -91,6 +91,15 @@ def charged_of(requests: Mapping[str, int], resource: str, queue: ClusterQueue, 
     return charged + sum(others)
 
 
+def not_in_thousandths(queue: str, gpu: str, workload: str) -> str:
+    """Why quota of ``kaiwo.ai/milli-gpu`` is none of whole GPUs: Kueue counts those of ``workload`` as they are."""
+    return (
+        f"Queue {queue} has no quota for {gpu}, and its quota for {CHARGE_RESOURCE} is of shares alone: Kueue counts "
+        f"{gpu} of {workload} as it is. Have Kueue count whole GPUs as {CHARGE_RESOURCE} (resources.transformations "
+        f"of its configuration), or give the queue quota for {gpu}."
+    )
+
+
 def admitted_of(workload: KueueWorkload) -> Admitted:
     """A Workload with quota."""
     return Admitted(

@@ -8,7 +8,13 @@ from kopt.cluster.holds.hold import holder_of, undo_of
 from kopt.cluster.holds.quota_loan import LENDING_LIMIT, QuotaPath, is_same, quota_from_undo, value_at
 from kopt.cluster.objects.fields import at, items, text
 from kopt.cluster.workloads.kueue.objects import ClusterQueue, Flavor, KueueWorkload
-from kopt.cluster.workloads.kueue.queues import admitted_of, charged_of, demand_of, read_cluster_queue
+from kopt.cluster.workloads.kueue.queues import (
+    admitted_of,
+    charged_of,
+    demand_of,
+    not_in_thousandths,
+    read_cluster_queue,
+)
 from kopt.cluster.workloads.kueue.reading import amount
 from kopt.cluster.workloads.requests.gpus import milli_of, per_device
 from kopt.controllers.lending.queueing.borrowers import Sorting, Weighing
@@ -56,6 +62,8 @@ class Kueue:
             return _without(
                 borrower, Reason("FLAVOUR", f"ClusterQueue {borrower.queue} does not have {what}."), document
             )
+        if counts_thousandths and (other := self._counted_otherwise(borrower.queue, gpu, now_s)):
+            return _without(borrower, Reason("FLAVOUR", not_in_thousandths(borrower.queue, gpu, other)), document)
         if cluster_queue.cohort and cluster_queue.quotas[flavor_resource].borrowing_limit != 0:
             why = (
                 f"ClusterQueue {borrower.queue} may also borrow {gpu} of flavour {flavor_resource[0]} in cohort "
@@ -83,6 +91,10 @@ class Kueue:
         if cluster_queue.cohort:
             queue = replace(queue, backed=self._backed(cluster_queue, flavor_resource, queue.own_milli, now_s))
         return self._with_workloads(queue, self._index(now_s), flavor_resource, cluster_queue, weigh=weigh)
+
+    def _counted_otherwise(self, queue: str, gpu: str, now_s: float) -> str:
+        """A Workload whose GPUs Kueue counts as they are; empty for none."""
+        return next((each.name for each in self._index(now_s).by_queue.get(queue, ()) if each.is_counted_in(gpu)), "")
 
     def _backed(self, queue: ClusterQueue, flavor_resource: tuple[str, str], own: int, now_s: float) -> int:
         """Milli-GPU: what the queue could use of its own quota if it used nothing, with what others use of it now."""

@@ -355,6 +355,48 @@ def test_kueues_own_count_of_what_waits_goes_before_what_its_pods_request() -> N
     assert read_kueue_workload(document).requests[GPU] == 2000
 
 
+def test_what_kueue_counted_before_a_change_is_not_taken_for_what_is_asked_now() -> None:
+    document = workload("one", 2, runs=False, generation=3)
+    (pods,), status = document["spec"]["podSets"], document["status"]
+    pods["count"] = 4
+    status["resourceRequests"] = [{"name": "main", "resources": {CHARGE_RESOURCE: "8k", "cpu": "4"}}]
+    status["conditions"] = [{"type": "QuotaReserved", "status": "False", "observedGeneration": 3}]
+    assert read_kueue_workload(document).requests[CHARGE_RESOURCE] == 8_000_000
+    document["metadata"]["generation"] = 4
+    changed = read_kueue_workload(document)
+    assert (changed.is_counted, changed.requests[GPU], CHARGE_RESOURCE in changed.requests) == (False, 8000, False)
+
+
+def test_pods_that_have_ended_since_kueue_counted_are_left_out() -> None:
+    document = workload("one", 2, runs=False)
+    (pods,), status = document["spec"]["podSets"], document["status"]
+    pods["count"] = 4
+    status["resourceRequests"] = [{"name": "main", "resources": {CHARGE_RESOURCE: "8k", "cpu": "4"}}]
+    status["reclaimablePods"] = [{"name": "main", "count": 3}]
+    (left,) = read_kueue_workload(document).pod_sets
+    assert left.requests == {"pods": 1000, CHARGE_RESOURCE: 2_000_000, "cpu": 1000}
+    # Kueue has looked again since.
+    status["resourceRequests"] = [{"name": "main", "resources": {CHARGE_RESOURCE: "2k", "cpu": "1"}}]
+    (left,) = read_kueue_workload(document).pod_sets
+    assert left.requests == {"pods": 1000, CHARGE_RESOURCE: 2_000_000, "cpu": 1000}
+
+
+@given(
+    st.dictionaries(st.sampled_from([GPU, "cpu", CHARGE_RESOURCE]), st.integers(0, 10**400) | st.text(max_size=3)),
+    st.integers(-3, 5) | st.none(),
+    st.integers(-3, 5) | st.none() | st.text(max_size=3),
+)
+def test_whatever_stands_in_kueues_count_is_read(resources: Object, pods: int | None, ended: Any) -> None:
+    document = workload("one", 2, runs=False)
+    document["spec"]["podSets"][0]["count"] = pods
+    document["status"] = {
+        "resourceRequests": [{"name": "main", "resources": resources}],
+        "reclaimablePods": [{"name": "main", "count": ended}],
+    }
+    (left,) = read_kueue_workload(document).pod_sets
+    assert all(amount >= 0 for amount in left.requests.values())
+
+
 @given(st.integers(0, 10**9))
 def test_a_thousand_are_one_and_no_thousandth_is_lost(thousandths: int) -> None:
     assert gpus_in(CHARGE_RESOURCE, thousandths) == devices_in(CHARGE_RESOURCE, thousandths) == thousandths // 1000

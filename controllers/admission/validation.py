@@ -15,6 +15,7 @@ from kopt.controllers.admission.mutating import Record
 from kopt.controllers.admission.shares.writing import late_charge
 from kopt.controllers.admission.teams import TeamTotals, Totals
 from kopt.core.decision import Mode
+from kopt.core.scheduling.submission import Framework
 
 
 class Validation:
@@ -66,8 +67,10 @@ class Validation:
         return refused(record)
 
     def _let_through(self, review: Review, workload: Workload, mode: Mode) -> Admission:
-        policy, before = self._cluster.policy, before_change(review)
-        late = late_charge(workload, before, policy.queues.framework, self._cluster.covered, mode)
+        reads_kueues_queues = self._cluster.policy.queues.framework is Framework.KUEUE
+        if mode is Mode.OBSERVE or not reads_kueues_queues or review.operation != "UPDATE":
+            return LET_THROUGH
+        late = late_charge(workload, before_change(review), self._cluster.covered, mode)
         return LET_THROUGH if late is None else Admission(Answer(warnings=(late.message,)), (late,))
 
     async def _was_conformant(self, review: Review) -> bool:

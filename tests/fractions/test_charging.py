@@ -24,8 +24,11 @@ from kopt.cluster.client.resources import (
 )
 from kopt.cluster.workloads.requests.external import CLAIM_TEMPLATES, ObjectRef
 from kopt.cluster.workloads.shares.writing import charge_of_template, claim_template
+from kopt.cluster.workloads.workload import Workload
+from kopt.controllers.admission import validation
 from kopt.controllers.admission.evaluation import FixedState
 from kopt.controllers.admission.handlers import Admissions
+from kopt.controllers.admission.lookups import before_change
 from kopt.controllers.admission.policy import parse_policy
 from kopt.controllers.admission.state import read_once
 from kopt.controllers.overview.queue_standings import queue_standings
@@ -268,3 +271,33 @@ async def test_who_puts_shares_into_a_queue_without_quota_for_them_is_told_that_
     assert not await warnings({CHARGE_RESOURCE})
     assert not await warnings({GPU}, before), "it is in no queue"
     assert not await warnings({GPU}, executor="hami"), "Kueue charges these what their pods request"
+
+
+@pytest.mark.parametrize(
+    ("operation", "framework", "mode", "reads"),
+    [
+        ("UPDATE", "Kueue", "enforce", 1),
+        ("CREATE", "Kueue", "enforce", 0),
+        ("UPDATE", "KAI", "enforce", 0),
+        ("UPDATE", "Kueue", "observe", 0),
+    ],
+)
+async def test_what_was_before_is_read_only_where_it_matters(
+    monkeypatch: pytest.MonkeyPatch, operation: str, framework: str, mode: str, reads: int
+) -> None:
+    """Every object that is let through comes by here."""
+    read = list[Review]()
+
+    def counted(seen: Review) -> Workload | None:
+        read.append(seen)
+        return before_change(seen)
+
+    monkeypatch.setattr(validation, "before_change", counted)
+    workload = next(each for each in every_kind("one", 1) if each["kind"] == "Deployment")
+    workload["metadata"].setdefault("labels", {}).update({QUEUE: "gpus", "kai.scheduler/queue": "gpus"})
+    spec = {"mode": mode, "framework": framework, "queues": {"default": "gpus"}}
+    state = FixedState(parse_policy({"metadata": {"name": "default"}, "spec": spec}))
+    body = review(workload, operation=operation, oldObject=workload if operation == "UPDATE" else None)
+    answer = (await Admissions(state).validate(parse_review(orjson.dumps(body)))).answer
+    assert not answer.refusal
+    assert len(read) == reads

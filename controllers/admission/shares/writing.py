@@ -190,15 +190,13 @@ def changed_share(workload: Workload, before: Workload | None, mode: Mode) -> Re
     return None
 
 
-def late_charge(
-    workload: Workload, before: Workload | None, framework: Framework, covered: Covered, mode: Mode
-) -> Record | None:
+def late_charge(workload: Workload, before: Workload | None, covered: Covered, mode: Mode) -> Record | None:
     """What whoever puts a workload with shares by claims into a queue of Kueue has to know: that it waits there, as the
     queue has no quota for what they are charged. It is let in, as they were charged nothing where it was."""
     queue, earlier = (
         each and written_queue(Framework.KUEUE, each.kind, each.document, each.pod_sets) for each in (workload, before)
     )
-    if earlier is None or framework is not Framework.KUEUE or queue in ("", earlier) or mode is Mode.OBSERVE:
+    if earlier is None or queue in ("", earlier):
         return None
     executors = {
         text(workload.document, *pods.metadata, "annotations", EXECUTOR_ANNOTATION)

@@ -16,7 +16,7 @@ def quota_causes(situation: Situation, assignment: Assignment) -> Iterator[Cause
     side = situation.kueue
     assert side is not None, "there is an assignment only with quota"
     if absent := _without_quota(side):
-        yield sentences.no_quota(side, absent)
+        yield from (sentences.no_quota(side, name, amount) for name, amount in absent.items())
         return
     if assignment.mode is Mode.FIT:
         if side.strict and side.ahead:
@@ -34,11 +34,14 @@ def quota_causes(situation: Situation, assignment: Assignment) -> Iterator[Cause
         yield sentences.preempts(assignment)
 
 
-def _without_quota(side: KueueSide) -> int:
-    """Thousandths of a milli-GPU that shares by claims are charged where the queue has no quota for these."""
-    if any(CHARGE_RESOURCE in group.resources for group in side.rules.groups):
-        return 0
-    return sum(pods.requests.get(CHARGE_RESOURCE, 0) for pods in side.demand.pod_sets)
+def _without_quota(side: KueueSide) -> Mapping[str, int]:
+    """What it is charged of resources that the queue has no quota for, in thousandths. Before Kueue has looked at it
+    only shares by claims are known to be charged as they stand there: others may be transformed, or left out."""
+    covered = {"pods", *(name for group in side.rules.groups for name in group.resources)}
+    absent = Counter[str]()
+    for pods in side.demand.pod_sets:
+        absent.update({name: amount for name, amount in pods.requests.items() if amount > 0 and name not in covered})
+    return {name: absent[name] for name in sorted(absent) if side.is_counted or name == CHARGE_RESOURCE}
 
 
 def _wanted(side: KueueSide, group: ResourceGroup) -> Mapping[tuple[str, ...], Mapping[str, int]]:

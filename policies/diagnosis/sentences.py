@@ -133,11 +133,12 @@ def quota(code: Binding, node: str, flavor_resource: FlavorResource, amount: int
     return Cause(code, f"It needs {wanted}; {phrase}.", amount / 1000, free / 1000, _unit(resource), f"{node} {flavor}")
 
 
-def no_quota(side: KueueSide, amount: int) -> Cause:
-    """``amount``: thousandths of the resource as which shares by claims are charged."""
-    charged = f"{amount // 1000} {CHARGE_RESOURCE}"
-    message = f"Its shares of GPUs are charged as {charged}, for which queue {side.queue} has no quota."
-    return Cause(Binding.QUOTA_ABSENT, message, amount / 1000, 0, CHARGE_RESOURCE, side.queue)
+def no_quota(side: KueueSide, resource: str, amount: int) -> Cause:
+    """``amount``: thousandths of a unit of what it is charged, also for shares by claims."""
+    charged = _quantity(resource, amount)
+    what = f"Its shares of GPUs are charged as {charged}" if resource == CHARGE_RESOURCE else f"It needs {charged}"
+    message = f"{what}, for which queue {side.queue} has no quota."
+    return Cause(Binding.QUOTA_ABSENT, message, amount / 1000, 0, _unit(resource), side.queue)
 
 
 def no_flavor(situation: Situation, side: KueueSide, group: ResourceGroup) -> Cause:

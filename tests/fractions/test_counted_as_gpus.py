@@ -22,7 +22,8 @@ from kopt.controllers.preemption.snapshot import QueueSnapshot, snapshot_for
 from kopt.controllers.queues.borrowers import gpus_of
 from kopt.controllers.queues.demand import queued_gpus
 from kopt.controllers.reservations import status
-from kopt.controllers.reservations.snapshot import Observed, Reading, pools_of, read_reservations
+from kopt.controllers.reservations.observed import Observed
+from kopt.controllers.reservations.snapshot import Reading, pools_of, read_reservations
 from kopt.controllers.reservations.status import Standing
 from kopt.controllers.reservations.views import read_node, read_reserved, read_workload
 from kopt.core.decision import Mode
